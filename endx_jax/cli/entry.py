@@ -1,0 +1,63 @@
+"""Finds the verb, runs it, and turns mistakes into one line and exit status 2."""
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+
+import endx_jax
+from endx_jax.errors import EndxError, nearest
+
+USAGE = """endx_jax {version}: answer retrieval with dual encoders, in JAX
+
+usage: endx VERB [options]      (or: python -m endx_jax VERB [options])
+
+  train     train, evaluate and leave a workdir     endx train --config=quickstart
+  evaluate  rank a data set with a trained model    endx evaluate --workdir=runs/quickstart
+
+endx VERB --help tells what a verb takes."""
+
+
+def run_verb(argv: list[str]) -> int:
+    """Runs `argv[0]` with the rest of the arguments.
+
+    Returns:
+      The exit status: 0, 2 for a mistake of the user's (one line on standard error), 130 when interrupted.
+    """
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(USAGE.format(version=endx_jax.__version__))
+        return 0
+    if argv[0] == "--version":
+        print(endx_jax.__version__)
+        return 0
+    try:
+        _verb(argv[0])(argv[1:])
+    except EndxError as mistake:
+        print(f"endx {argv[0]}: {mistake}", file=sys.stderr, flush=True)
+        return 2
+    except KeyboardInterrupt:
+        print(f"endx {argv[0]}: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _train(argv: list[str]) -> None:
+    from endx_jax.cli import train
+
+    train.main(argv)
+
+
+def _evaluate(argv: list[str]) -> None:
+    from endx_jax.cli import evaluate
+
+    evaluate.main(argv)
+
+
+VERBS: Mapping[str, Callable[[list[str]], None]] = {"train": _train, "evaluate": _evaluate}
+
+
+def _verb(name: str) -> Callable[[list[str]], None]:
+    if name not in VERBS:
+        raise EndxError(f"unknown verb{nearest(name, VERBS)} The verbs are {', '.join(VERBS)}")
+    # Before anything loads XLA: its notes on the machine are not for the reader of a training run.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    return VERBS[name]

@@ -1,0 +1,103 @@
+"""`endx train`: trains, evaluates, and ends with a results table; run again on the same workdir, it goes on.
+
+  endx train --config=CONFIG [--workdir=DIR] [--config.SECTION.KEY=VALUE ...]
+
+CONFIG is a file with a `get_config` function, or the name of a recipe in the package, such as `quickstart`. The workdir
+is runs/NAME by default. Every key of the config can be given on the command line; see endx_jax/recipes/base.py.
+"""
+
+import pathlib
+import time
+
+from absl import flags
+from ml_collections import ConfigDict, config_flags
+
+import endx_jax
+from endx_jax.errors import EndxError, nearest
+
+RECIPES = pathlib.Path(endx_jax.__file__).parent / "recipes"
+
+
+def main(argv: list[str]) -> None:
+    """Runs the main job with the arguments of the command line."""
+    if {"-h", "--help"} & set(argv):
+        print(__doc__)
+        return
+    started = time.monotonic()
+    config, name, workdir = parse(argv)
+
+    from endx_jax.experiment.console import say
+    from endx_jax.parallel import distributed
+
+    distributed.initialize()
+    say(f"endx_jax {endx_jax.__version__}: {name} in {workdir}")
+    from endx_jax.experiment.run import run
+
+    results = run(config, workdir)
+    say(f"{(time.monotonic() - started) / 60:.1f} minutes in all; everything is in {workdir}")
+    if results is not None:
+        say(_next_steps(workdir))
+
+
+def parse(argv: list[str]) -> tuple[ConfigDict, str, pathlib.Path]:
+    """Reads the command line: the config with its overrides, its name, and the workdir.
+
+    Raises:
+      EndxError: for anything that is not understood.
+    """
+    argv = ["endx train", *(_with_recipe_path(argument) for argument in argv)]
+    values = flags.FlagValues()
+    config_flags.DEFINE_config_file("config", None, "the recipe", flag_values=values, sys_argv=argv)
+    flags.DEFINE_string("workdir", None, "where to leave everything", flag_values=values)
+    try:
+        rest = values(argv)[1:]
+        config = values.config
+    except (flags.Error, AttributeError, KeyError, OSError) as failure:
+        raise EndxError(_explain(failure)) from None
+    if rest:
+        raise EndxError(f"unexpected argument {rest[0]!r}; settings are given as --config.SECTION.KEY=VALUE")
+    if config is None:
+        raise EndxError(f"--config is missing; give a file, or one of the recipes {', '.join(recipes())}")
+    name = pathlib.Path(values["config"].config_filename.partition(":")[0]).stem
+    return config, name, pathlib.Path(values.workdir or f"runs/{name}")
+
+
+def recipes() -> list[str]:
+    """The names of the recipes in the package."""
+    return sorted(file.stem for file in RECIPES.glob("*.py") if file.stem not in ("__init__", "base"))
+
+
+def _with_recipe_path(argument: str) -> str:
+    """Lets `--config=NAME` stand for the recipe of that name, where there is no such file."""
+    flag, _, value = argument.partition("=")
+    if flag.lstrip("-") != "config" or not value:
+        return argument
+    file, colon, arguments = value.partition(":")
+    if pathlib.Path(file).is_file():
+        return argument
+    if file not in recipes():
+        raise EndxError(
+            f"--config={file} is neither a file nor a recipe{nearest(file, recipes())} "
+            f"The recipes are {', '.join(recipes())}"
+        )
+    return f"--config={RECIPES / file}.py{colon}{arguments}"
+
+
+def _explain(failure: Exception) -> str:
+    """One line of what the flag parser found; its messages span several."""
+    lines = [line.strip().strip("'\"") for line in str(failure).replace("\\n", "\n").splitlines() if line.strip()]
+    if isinstance(failure, AttributeError | KeyError):
+        unknown = lines[0].strip("'\"\\")
+        return f"unknown setting {unknown!r}; " + (lines[1] if len(lines) > 1 else "see endx_jax/recipes/base.py")
+    return lines[0] if len(lines) < 3 else f"{lines[0]} {lines[-1]}"
+
+
+def _next_steps(workdir: pathlib.Path) -> str:
+    return f"""
+What next:
+  the same on your own questions and answers (a CSV, TSV or JSONL with those two columns, SQuAD JSON, a BEIR folder):
+    endx train --config=quickstart --workdir=runs/mine --config.data.path=FILE
+  rank another data set with this model:
+    endx evaluate --workdir={workdir} --data=FILE
+  embeddings in Python:
+    model = endx_jax.load("{workdir}"); model.encode_query("how do I reshape an array?")"""

@@ -1,0 +1,140 @@
+"""SQuAD JSON, versions 1.1 and 2.0: `data[].paragraphs[]` of a `context` and its `qas[]`."""
+
+import dataclasses
+import json
+
+from endx_jax.data.readers import files
+from endx_jax.data.records import RetrievalSet
+from endx_jax.errors import EndxError
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """An annotator's answer: its text, and the character of the paragraph's context at which it starts."""
+
+    text: str
+    start: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Question:
+    """A question about a paragraph, as the file has it; no answers where it is marked `is_impossible`."""
+
+    id: str
+    text: str
+    answers: tuple[Answer, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Paragraph:
+    """A context as the file has it, white space at its ends included, so that the answers' starts hold."""
+
+    context: str
+    questions: tuple[Question, ...]
+
+
+def read(path: str) -> RetrievalSet:
+    """Reads whole paragraphs as candidates: right for a question are all paragraphs in which the string is asked.
+
+    Equal questions are merged, and so are equal paragraphs. A question that no paragraph answers (`is_impossible`) is
+    left out; its paragraph stays in the pool. A question's id is that of its first place in the file, a candidate's
+    is `p0`, `p1`, ... in the order of the file.
+    """
+    candidates: dict[str, int] = {}
+    questions: dict[str, set[int]] = {}
+    ids: dict[str, str] = {}
+    for paragraph in paragraphs(path):
+        candidate = candidates.setdefault(paragraph.context.strip(), len(candidates))
+        for question in paragraph.questions:
+            if question.answers:
+                text = question.text.strip()
+                questions.setdefault(text, set()).add(candidate)
+                ids.setdefault(text, question.id)
+    if not questions:
+        raise EndxError(f"{path}: no answerable questions in the file")
+    return RetrievalSet(
+        questions=tuple(questions),
+        candidates=tuple(candidates),
+        qrels=tuple(tuple(sorted(right)) for right in questions.values()),
+        question_ids=tuple(ids.values()),
+        candidate_ids=tuple(f"p{n}" for n in range(len(candidates))),
+    )
+
+
+def paragraphs(path: str) -> list[Paragraph]:
+    """The paragraphs of a SQuAD file, `.json` or `.json.gz`, in its order and unmerged.
+
+    Raises:
+      EndxError: the file is not JSON (named by line and column) or not SQuAD (named by the path of the key), an answer
+        starts outside its context, or one id stands for two questions.
+    """
+    try:
+        tree = json.loads("".join(line for _, line in files.lines(path)))
+    except json.JSONDecodeError as error:
+        where = f"{path}, line {error.lineno}, column {error.colno}"
+        hint = "; a file of one object a line is named .jsonl" if error.msg == "Extra data" else ""
+        raise EndxError(f"{where}: broken JSON: {error.msg}{hint}") from None
+    found = [
+        _paragraph(paragraph, at)
+        for article, place in _items(tree, "data", f"{path}: the top level", f"{path}: data")
+        for paragraph, at in _items(article, "paragraphs", place, f"{place}.paragraphs")
+    ]
+    _check_ids(path, found)
+    return found
+
+
+def _paragraph(paragraph: object, at: str) -> Paragraph:
+    context = _get(paragraph, "context", str, at)
+    files.text(context, f"{at}.context")
+    questions = _items(paragraph, "qas", at, f"{at}.qas")
+    return Paragraph(context, tuple(_question(question, place, len(context)) for question, place in questions))
+
+
+def _question(question: object, at: str, context_length: int) -> Question:
+    text = _get(question, "question", str, at)
+    files.text(text, f"{at}.question")
+    name = files.text(_get(question, "id", str, at), f"{at}.id")
+    if _get(question, "is_impossible", bool, at, default=False):
+        return Question(name, text, ())
+    answers = tuple(
+        _answer(answer, place, context_length) for answer, place in _items(question, "answers", at, f"{at}.answers")
+    )
+    if not answers:
+        raise EndxError(f"{at}.answers is empty and the question is not marked is_impossible")
+    return Question(name, text, answers)
+
+
+def _answer(answer: object, at: str, context_length: int) -> Answer:
+    text = _get(answer, "text", str, at)
+    files.text(text, f"{at}.text")
+    start = _get(answer, "answer_start", int, at)
+    if not 0 <= start < context_length:
+        raise EndxError(f"{at}.answer_start is {start}, outside its context of {context_length} characters")
+    return Answer(text, start)
+
+
+def _check_ids(path: str, found: list[Paragraph]) -> None:
+    texts: dict[str, str] = {}
+    for paragraph in found:
+        for question in paragraph.questions:
+            if texts.setdefault(question.id, question.text) != question.text:
+                raise EndxError(
+                    f"{path}: id {question.id!r} stands for two questions, {texts[question.id]!r} and {question.text!r}"
+                )
+
+
+def _get(holder: object, key: str, expected: type, at: str, default: object = None):
+    if not isinstance(holder, dict):
+        raise EndxError(f"{at} must be an object, not {files.kind(holder)}")
+    value = holder.get(key, default)
+    if value is None and key not in holder:
+        raise EndxError(f"{at} has no {key!r}; a .json file is read as SQuAD")
+    # JSON gives exact types, and isinstance would take true for the integer 1.
+    if type(value) is not expected:
+        raise EndxError(f"{at}.{key} must be {files.kind(expected())}, not {files.kind(value)}")
+    return value
+
+
+def _items(holder: object, key: str, at: str, inside: str) -> list[tuple[object, str]]:
+    """The items of the list at `key` of `holder`, which stands at `at`, each with its place."""
+    return [(item, f"{inside}[{n}]") for n, item in enumerate(_get(holder, key, list, at))]

@@ -1,0 +1,17 @@
+"""The one exception that is meant for the person at the keyboard."""
+
+
+class EndxError(ValueError):
+    """A mistake that the user can mend: bad data, a bad setting, a missing file.
+
+    The message is one line that names what is wrong, where, and what to do. Command lines print it without a
+    traceback and exit with status 2; anything else that escapes is a bug of ours and keeps its traceback.
+    """
+
+
+def nearest(name: str, known) -> str:
+    """The closest of `known` to a misspelt `name`, as a phrase to append to a message; empty where none is close."""
+    import difflib
+
+    close = difflib.get_close_matches(name, [str(k) for k in known], n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""

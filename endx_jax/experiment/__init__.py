@@ -1,0 +1,1 @@
+"""From a config to objects: the door at which config stops."""

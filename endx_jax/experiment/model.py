@@ -1,0 +1,129 @@
+"""The model of a run: from its pretrained folder, or from the description and checkpoints in its workdir."""
+
+import dataclasses
+import functools
+import json
+import pathlib
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from endx_jax import pretrained
+from endx_jax.data.tokenization import Tokenizer
+from endx_jax.errors import EndxError
+from endx_jax.experiment.config import Settings
+from endx_jax.experiment.workdir import MODEL, read_config
+from endx_jax.files import write_text
+from endx_jax.objectives import OBJECTIVES
+from endx_jax.pretrained.towers import build_dual_encoder, fill_in, initial_params
+from endx_jax.retrieval.encode import TextEncoder
+from endx_jax.training.checkpoints import best_step, restore_params
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A dual encoder with its objective and tokenizer, without parameters.
+
+    Attributes:
+      settings: of the run, with what the pretrained folder decides filled in.
+      source: the pretrained encoder's description.
+      tokenizer: of both towers.
+    """
+
+    settings: Settings
+    source: pretrained.PretrainedEncoder
+    tokenizer: Tokenizer
+
+    @functools.cached_property
+    def dual_encoder(self):
+        """The towers."""
+        return build_dual_encoder(self.settings.model, self.source)
+
+    @functools.cached_property
+    def objective(self):
+        """The method that trains them."""
+        return OBJECTIVES[self.settings.objective.name][1](self.dual_encoder, self.settings.objective)
+
+    def abstract_params(self):
+        """Shapes of all the objective's parameters."""
+        key = jax.random.key(0)
+        return jax.eval_shape(lambda key: self.objective.init(key, self.dual_encoder.init(key)), key)
+
+    def initial_params(self, mesh: Mesh) -> dict:
+        """All parameters before training: the dual encoder's pretrained ones, or another run's best."""
+        settings, key = self.settings.model, jax.random.key(self.settings.seed)
+        if settings.init_from:
+            dual_encoder = jax.device_get(_warm_start(pathlib.Path(settings.init_from), self, mesh))
+        else:
+            dual_encoder = initial_params(self.dual_encoder, settings, self.source, key)
+        return self.objective.init(key, dual_encoder)
+
+    def text_encoder(self, mesh: Mesh) -> TextEncoder:
+        """What encodes texts with the towers."""
+        data = self.settings.data
+        lengths = {"question": data.question_length, "answer": data.answer_length}
+        return TextEncoder(self.dual_encoder, self.tokenizer, lengths, mesh, self.settings.evaluation.batch_size)
+
+
+def build_model(settings: Settings) -> Model:
+    """Finds the pretrained encoder and its tokenizer.
+
+    Raises:
+      EndxError: when either is missing, they do not match, or a length exceeds the encoder's positions.
+    """
+    source = pretrained.load(settings.model.pretrained)
+    settings = dataclasses.replace(settings, model=fill_in(settings.model, source))
+    return _assemble(settings, source, settings.model.tokenizer or source.folder)
+
+
+def read_model(workdir: pathlib.Path) -> Model:
+    """The model of a workdir, from the description that `save_description` left there; no other folder is needed."""
+    folder = workdir / MODEL
+    return _assemble(read_config(workdir), pretrained.load(str(folder)), folder)
+
+
+def save_description(workdir: pathlib.Path, model: Model) -> None:
+    """Writes the encoder's `config.json` and the tokenizer's files into the workdir."""
+    write_text(workdir / MODEL / "config.json", json.dumps(model.source.hugging_face, indent=1) + "\n")
+    model.tokenizer.save(workdir / MODEL)
+
+
+def best_params(workdir: pathlib.Path, model: Model, mesh: Mesh) -> tuple[dict, int]:
+    """The objective's parameters in a workdir's best checkpoint, whole on every device of the mesh, and its step.
+
+    Raises:
+      EndxError: when there is no checkpoint, or it is damaged.
+    """
+    step = best_step(workdir, model.settings.evaluation.metric)
+    if step is None:
+        raise EndxError(f"{workdir} holds no checkpoint yet; train it further, or give another workdir")
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    like = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere), model.abstract_params()
+    )
+    return restore_params(workdir, step, like), step
+
+
+def _assemble(settings: Settings, source: pretrained.PretrainedEncoder, tokenizer_folder) -> Model:
+    tokenizer, config = Tokenizer(tokenizer_folder), source.config
+    tokenizer.check_matches(config.vocab_size, config.pad_id, source.folder)
+    for side in ("question", "answer"):
+        length = getattr(settings.data, f"{side}_length")
+        if length > config.positions:
+            raise EndxError(
+                f"data.{side}_length is {length}, more than the {config.positions} positions of {settings.model.pretrained}"
+            )
+    return Model(settings, source, tokenizer)
+
+
+def _warm_start(workdir: pathlib.Path, model: Model, mesh: Mesh) -> dict:
+    """Another run's dual encoder; raises EndxError when it has other parameters than this one."""
+    other = read_model(workdir)
+    theirs, _ = best_params(workdir, other, mesh)
+    theirs, ours = theirs["dual_encoder"], model.abstract_params()["dual_encoder"]
+    same = jax.tree.structure(theirs) == jax.tree.structure(ours) and all(
+        a.shape == b.shape for a, b in zip(jax.tree.leaves(theirs), jax.tree.leaves(ours), strict=True)
+    )
+    if not same:
+        raise EndxError(f"model.init_from={workdir} holds another architecture than model.* describes")
+    return theirs

@@ -1,0 +1,66 @@
+"""A run's folder: what is in it, and whether a run may go on in it."""
+
+import json
+import pathlib
+
+from endx_jax.errors import EndxError
+from endx_jax.experiment.config import Settings, differences, resolve
+from endx_jax.files import write_text
+
+CONFIG, DATA, MODEL, INDEX, EVALUATION, RESULTS = (
+    "config.json",
+    "data.json",
+    "model",
+    "index",
+    "evaluation",
+    "results.json",
+)
+
+
+def make_writable(workdir: pathlib.Path) -> None:
+    """Makes the folder; raises EndxError when nothing can be written there."""
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        probe = workdir / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as failure:
+        raise EndxError(
+            f"the workdir {workdir} can't be written ({failure.strerror}); choose another with --workdir"
+        ) from None
+
+
+def read_config(workdir: pathlib.Path) -> Settings:
+    """The settings of the run in a workdir.
+
+    Raises:
+      EndxError: when there is no run.
+    """
+    try:
+        return resolve(json.loads((workdir / CONFIG).read_text()))
+    except FileNotFoundError:
+        raise EndxError(f"{workdir} holds no run: it has no {CONFIG}") from None
+    except json.JSONDecodeError as failure:
+        raise EndxError(f"{workdir / CONFIG} is not JSON: {failure}") from None
+
+
+def check_agrees(workdir: pathlib.Path, settings: Settings, fingerprint: str) -> None:
+    """Raises EndxError when the workdir's run was made with other settings, or from other data."""
+    if not (workdir / CONFIG).exists():
+        return
+    found = differences(read_config(workdir), settings)
+    if found:
+        raise EndxError(
+            f"{workdir} holds a run with other settings ({'; '.join(found)}): choose another --workdir, or give those"
+        )
+    data = workdir / DATA
+    if data.exists() and json.loads(data.read_text())["sha256"] != fingerprint:
+        raise EndxError(
+            f"{workdir} holds a run that began with other data: choose another --workdir, or restore the data"
+        )
+
+
+def write_config(workdir: pathlib.Path, settings: Settings, data: dict) -> None:
+    """Writes `config.json`, resolved, and `data.json`: counts of each split and the hash of all its texts."""
+    write_text(workdir / CONFIG, json.dumps(settings.as_dict(), indent=1) + "\n")
+    write_text(workdir / DATA, json.dumps(data, indent=1) + "\n")

@@ -1,0 +1,43 @@
+"""Writing files so that a reader sees the old contents or the new, never half of either."""
+
+import os
+import pathlib
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO
+
+from endx_jax.errors import EndxError
+
+
+@contextmanager
+def replacing(path: pathlib.Path, mode: str = "w") -> Iterator[IO]:
+    """Opens a temporary file beside `path`; when the block ends without an error it takes the place of `path`.
+
+    Args:
+      path: what to write; missing folders are made.
+      mode: `w` (UTF-8) or `wb`.
+
+    Raises:
+      EndxError: when the folder can't be written to.
+    """
+    path = pathlib.Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as failure:
+        raise EndxError(f"can't write {path}: {failure.strerror or failure}") from None
+    try:
+        with os.fdopen(handle, mode, encoding=None if "b" in mode else "utf-8") as stream:
+            yield stream
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        pathlib.Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: pathlib.Path, text: str) -> None:
+    """Writes a whole UTF-8 file at once."""
+    with replacing(path) as stream:
+        stream.write(text)

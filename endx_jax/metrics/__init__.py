@@ -1,0 +1,22 @@
+"""Ranks and the measures of a ranking, as pure functions of arrays."""
+
+from endx_jax.metrics.counting import TIE_RULE, ranks
+from endx_jax.metrics.ranking import (
+    average_precision,
+    hit_at,
+    ndcg_at,
+    precision_at_1,
+    recall_at,
+    reciprocal_rank,
+)
+
+__all__ = [
+    "TIE_RULE",
+    "average_precision",
+    "hit_at",
+    "ndcg_at",
+    "precision_at_1",
+    "ranks",
+    "recall_at",
+    "reciprocal_rank",
+]

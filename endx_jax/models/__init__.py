@@ -1,0 +1,7 @@
+"""Towers in pure-functional Flax."""
+
+from endx_jax.models.bert import BertConfig, BertEncoder
+from endx_jax.models.dual_encoder import SIDES, DualEncoder
+from endx_jax.models.tower import Projection, TokenEmbedder, Tower
+
+__all__ = ["SIDES", "BertConfig", "BertEncoder", "DualEncoder", "Projection", "TokenEmbedder", "Tower"]

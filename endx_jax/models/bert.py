@@ -1,0 +1,201 @@
+"""BERT encoders (Devlin et al. 2019) without the token table, which belongs to the tower.
+
+The tower looks tokens up; the encoder adds positions, token types and their norm, and runs the layers. Parameters are
+float32 and computation is in `dtype`; norms and softmaxes are float32 inside.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from endx_jax.errors import EndxError
+from endx_jax.models.attention import attend
+from endx_jax.models.dropout import dropout, fold
+
+Array = jax.Array
+
+ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
+    "gelu": lambda x: nn.gelu(x, approximate=False),
+    "gelu_new": lambda x: nn.gelu(x, approximate=True),
+    "gelu_pytorch_tanh": lambda x: nn.gelu(x, approximate=True),
+    "relu": nn.relu,
+    "silu": nn.silu,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class BertConfig:
+    """The shape of a BERT encoder, under the names of its Hugging Face `config.json` where they are plain.
+
+    Attributes:
+      vocab_size: V, rows of the token table.
+      width: D, `hidden_size`.
+      layers: `num_hidden_layers`.
+      heads: H, `num_attention_heads`; D / H is the width of a head.
+      mlp_width: `intermediate_size`.
+      positions: `max_position_embeddings`, the longest input in tokens.
+      token_types: `type_vocab_size`.
+      activation: `hidden_act`.
+      norm_epsilon: `layer_norm_eps`.
+      dropout: `hidden_dropout_prob`, of embeddings and of each sublayer's output, in training.
+      attention_dropout: `attention_probs_dropout_prob`, in training.
+      initializer_range: standard deviation of newly drawn weights.
+      pad_id: `pad_token_id`.
+    """
+
+    vocab_size: int
+    width: int
+    layers: int
+    heads: int
+    mlp_width: int
+    positions: int
+    token_types: int = 2
+    activation: str = "gelu"
+    norm_epsilon: float = 1e-12
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    initializer_range: float = 0.02
+    pad_id: int = 0
+
+    def __post_init__(self):
+        if self.activation not in ACTIVATIONS:
+            raise EndxError(f"BERT activation {self.activation!r} is none of {', '.join(ACTIVATIONS)}")
+        if self.width % self.heads:
+            raise EndxError(f"BERT width {self.width} is not a multiple of its {self.heads} heads")
+
+    @classmethod
+    def from_hugging_face(cls, config: Mapping) -> "BertConfig":
+        """Reads the contents of a `config.json` with `"model_type": "bert"`.
+
+        Raises:
+          EndxError: for a missing key, or a variant of BERT that computes something else.
+        """
+        position_type = config.get("position_embedding_type", "absolute")
+        if position_type != "absolute":
+            raise EndxError(f"BERT with position_embedding_type={position_type!r} is not supported, only 'absolute'")
+        try:
+            return cls(
+                vocab_size=config["vocab_size"],
+                width=config["hidden_size"],
+                layers=config["num_hidden_layers"],
+                heads=config["num_attention_heads"],
+                mlp_width=config["intermediate_size"],
+                positions=config["max_position_embeddings"],
+                token_types=config.get("type_vocab_size", 2),
+                activation=config.get("hidden_act", "gelu"),
+                norm_epsilon=config.get("layer_norm_eps", 1e-12),
+                dropout=config.get("hidden_dropout_prob", 0.1),
+                attention_dropout=config.get("attention_probs_dropout_prob", 0.1),
+                initializer_range=config.get("initializer_range", 0.02),
+                pad_id=config.get("pad_token_id") or 0,
+            )
+        except KeyError as missing:
+            raise EndxError(f"the BERT config.json lacks {missing}") from None
+
+
+class BertEncoder(nn.Module):
+    """Positions, token types, norm and layers.
+
+    Attributes:
+      config: the shape.
+      dtype: of the computation.
+      remat: whether each layer's activations are recomputed in the backward pass.
+      scan_layers: whether the layers are one scan over stacked parameters (`layers`, leading axis = layer), which
+        compiles in the time of one, or one subtree each (`layers_0`, `layers_1`, ...).
+    """
+
+    config: BertConfig
+    dtype: jnp.dtype = jnp.float32
+    remat: bool = False
+    scan_layers: bool = False
+
+    @nn.compact
+    def __call__(self, embedded: Array, mask: Array, dropout_keys: Array | None = None) -> Array:
+        """Encodes token embeddings [B, L, D] with mask bool [B, L] to encodings [B, L, D].
+
+        `dropout_keys` [B] switches dropout on. L must not exceed the config's positions.
+        """
+        config, length = self.config, embedded.shape[1]
+        if length > config.positions:
+            raise EndxError(f"a text of {length} tokens is longer than the {config.positions} positions of the encoder")
+        draw = nn.initializers.normal(config.initializer_range)
+        positions = self.param("position_embedding", draw, (config.positions, config.width))
+        types = self.param("type_embedding", draw, (config.token_types, config.width))
+        x = embedded + (positions[None, :length] + types[None, None, 0]).astype(self.dtype)
+        x = _norm(config, self.dtype, "norm")(x.astype(self.dtype))
+        x = dropout(x, None if dropout_keys is None else fold(dropout_keys, config.layers), config.dropout)
+
+        layer = nn.remat(BertLayer, prevent_cse=not self.scan_layers) if self.remat else BertLayer
+        if not self.scan_layers:
+            for index in range(config.layers):
+                keys = None if dropout_keys is None else fold(dropout_keys, index)
+                x, _ = layer(config, self.dtype, name=f"layers_{index}")(x, keys, mask)
+            return x
+        keys = None if dropout_keys is None else jax.vmap(fold, (None, 0))(dropout_keys, jnp.arange(config.layers))
+        stack = nn.scan(
+            layer,
+            variable_axes={"params": 0},
+            split_rngs={"params": True},
+            in_axes=(0, nn.broadcast),
+            length=config.layers,
+        )
+        x, _ = stack(config, self.dtype, name="layers")(x, keys, mask)
+        return x
+
+
+class BertLayer(nn.Module):
+    """Self-attention and MLP, each followed by residual and norm (post-norm)."""
+
+    config: BertConfig
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x: Array, dropout_keys: Array | None, mask: Array) -> tuple[Array, None]:
+        """Maps [B, L, D] to [B, L, D]; the second result is what `nn.scan` asks for."""
+        config = self.config
+        keys = (None,) * 3 if dropout_keys is None else tuple(fold(dropout_keys, site) for site in range(3))
+        attended = SelfAttention(config, self.dtype, name="attention")(x, mask, keys[0])
+        x = _norm(config, self.dtype, "attention_norm")(x + dropout(attended, keys[1], config.dropout))
+        hidden = ACTIVATIONS[config.activation](_dense(config, self.dtype, config.mlp_width, "mlp_up")(x))
+        hidden = _dense(config, self.dtype, config.width, "mlp_down")(hidden)
+        return _norm(config, self.dtype, "mlp_norm")(x + dropout(hidden, keys[2], config.dropout)), None
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention with biases in all four projections."""
+
+    config: BertConfig
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x: Array, mask: Array, dropout_keys: Array | None) -> Array:
+        """Maps [B, L, D] to [B, L, D]; positions where mask [B, L] is false are not attended to."""
+        config = self.config
+        head_width = config.width // config.heads
+        query, key, value = (
+            _dense(config, self.dtype, config.width, name)(x).reshape(*x.shape[:2], config.heads, head_width)
+            for name in ("query", "key", "value")
+        )
+        attended = attend(
+            query,
+            key,
+            value,
+            mask,
+            scale=1 / math.sqrt(head_width),
+            dropout_keys=dropout_keys,
+            dropout_rate=config.attention_dropout,
+        )
+        return _dense(config, self.dtype, config.width, "output")(attended.reshape(x.shape))
+
+
+def _dense(config: BertConfig, dtype: jnp.dtype, width: int, name: str) -> nn.Dense:
+    return nn.Dense(width, dtype=dtype, kernel_init=nn.initializers.normal(config.initializer_range), name=name)
+
+
+def _norm(config: BertConfig, dtype: jnp.dtype, name: str) -> nn.LayerNorm:
+    # The fast variance, E[x^2] - E[x]^2, cancels where the mean is large: these encoders have such channels.
+    return nn.LayerNorm(epsilon=config.norm_epsilon, dtype=dtype, use_fast_variance=False, name=name)

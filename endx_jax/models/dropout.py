@@ -1,0 +1,51 @@
+"""Dropout with one random key an example.
+
+A batch carries no common key: example i's mask depends on its own key and on nothing else, so that splitting a batch
+over devices or chunks, or padding it further, never changes a mask. Random bits are numbered in row-major order, hence
+an array whose *first* axis is the padded one draws the same bits for the same position at any padded length.
+"""
+
+import jax
+import jax.numpy as jnp
+
+Array = jax.Array
+
+
+def example_keys(key: Array, step: Array, count: int) -> Array:
+    """Keys [count] of the global batch's rows at `step`, as a function of (key, step, row)."""
+    return fold(jnp.broadcast_to(jax.random.fold_in(key, step), (count,)), jnp.arange(count))
+
+
+def fold(keys: Array, data: int | Array) -> Array:
+    """Folds one number, or one number a key, into keys [B]."""
+    return jax.vmap(jax.random.fold_in)(keys, jnp.broadcast_to(jnp.asarray(data, jnp.uint32), keys.shape))
+
+
+def dropout(x: Array, keys: Array | None, rate: float) -> Array:
+    """Zeroes entries of x [B, L, ...] with probability `rate` and scales the others by 1 / (1 - rate).
+
+    Args:
+      x: [B, L, ...], where only L may be padded.
+      keys: keys [B]; None switches dropout off.
+      rate: probability in [0, 1).
+    """
+    if keys is None or rate == 0.0:
+        return x
+    keep = jax.vmap(lambda key: jax.random.bernoulli(key, 1.0 - rate, x.shape[1:]))(keys)
+    return jnp.where(keep, x / (1.0 - rate), jnp.zeros((), x.dtype))
+
+
+def attention_dropout(weights: Array, keys: Array | None, rate: float) -> Array:
+    """Dropout of attention weights [B, H, L, M], where both L and M may be padded.
+
+    Two padded axes cannot both come first, so each query row draws from a key of its own.
+    """
+    if keys is None or rate == 0.0:
+        return weights
+    _, heads, queries, memory = weights.shape
+
+    def row(key, index):
+        return jax.random.bernoulli(jax.random.fold_in(key, index), 1.0 - rate, (memory, heads))
+
+    keep = jax.vmap(jax.vmap(row, (None, 0)), (0, None))(keys, jnp.arange(queries))  # [B, L, M, H]
+    return jnp.where(jnp.moveaxis(keep, -1, 1), weights / (1.0 - rate), jnp.zeros((), weights.dtype))

@@ -1,0 +1,27 @@
+"""Arithmetic that several floors share, written so that neither values nor gradients overflow."""
+
+import jax
+import jax.numpy as jnp
+
+Array = jax.Array
+
+
+def at_least_float32(x: Array) -> Array:
+    """Casts half-precision arrays to float32 and leaves float32 and float64 alone."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def l2_normalize(x: Array, epsilon: float = 1e-6) -> Array:
+    """Scales the last axis to unit L2 norm: x / sqrt(max(sum x^2, epsilon^2)); the zero vector stays zero.
+
+    The maximum is inside the root, so that the gradient at zero is finite.
+    """
+    squares = jnp.sum(jnp.square(x), axis=-1, keepdims=True)
+    return x * jax.lax.rsqrt(jnp.maximum(squares, epsilon**2))
+
+
+def masked_mean(x: Array, where: Array, axis: int | tuple[int, ...] | None = None) -> Array:
+    """Mean of the entries where `where` is true; zero where there is none."""
+    total = jnp.sum(jnp.where(where, x, 0), axis=axis)
+    count = jnp.sum(jnp.broadcast_to(where, x.shape), axis=axis)
+    return total / jnp.maximum(count, 1)

@@ -1,0 +1,103 @@
+"""Reads a pretrained encoder from its folder: shape, weights, and how its embeddings are made."""
+
+import dataclasses
+import pathlib
+
+import jax
+import numpy as np
+
+from endx_jax.errors import EndxError
+from endx_jax.models.bert import BertConfig
+from endx_jax.pretrained.architectures import ARCHITECTURES, Architecture
+from endx_jax.pretrained.locate import locate
+from endx_jax.pretrained.sentence_transformers import Head, read_head, read_json
+from endx_jax.pretrained.weights import read_tensors, stack_layers, to_ours
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainedEncoder:
+    """A pretrained encoder that is described but not yet read.
+
+    Attributes:
+      folder: where it is, tokenizer files included.
+      head: pooling, normalisation and length limit, where the folder states them.
+      hugging_face: the contents of its `config.json`.
+    """
+
+    folder: pathlib.Path
+    head: Head
+    hugging_face: dict
+
+    @property
+    def architecture(self) -> Architecture:
+        """The kind of encoder, by `model_type`."""
+        return architecture_of(self.hugging_face, self.folder)
+
+    @property
+    def config(self) -> BertConfig:
+        """The encoder's shape."""
+        return self.architecture.read_config(self.hugging_face)
+
+    def params(self, *, scan_layers: bool = False) -> dict:
+        """Reads the weights: `{"token_embedder": ..., "encoder": ...}` of float32 NumPy arrays.
+
+        Args:
+          scan_layers: whether layers are stacked, as the encoder with `scan_layers` holds them.
+
+        Raises:
+          EndxError: when a tensor is missing or has another shape than `config.json` says.
+        """
+        architecture, config = self.architecture, self.config
+        tensors = read_tensors(self.head.encoder)
+        params = to_ours(
+            tensors, architecture.rules, config.layers, prefixes=architecture.prefixes, where=self.head.encoder
+        )
+        if scan_layers:
+            params["encoder"] = stack_layers(params["encoder"])
+        _check_shapes(params, config, architecture, scan_layers, self.head.encoder)
+        return params
+
+
+def load(name: str) -> PretrainedEncoder:
+    """Finds the pretrained encoder `name` (see `locate`) and reads what describes it.
+
+    Raises:
+      EndxError: when it can't be had, or is of an architecture that we do not have.
+    """
+    folder = locate(name)
+    head = read_head(folder)
+    hugging_face = read_json(head.encoder / "config.json")
+    pretrained = PretrainedEncoder(folder=folder, head=head, hugging_face=hugging_face)
+    _ = pretrained.config  # raises here, not later, for what we can't build
+    return pretrained
+
+
+def architecture_of(hugging_face: dict, where: object) -> Architecture:
+    """The architecture that a `config.json` names."""
+    kind = hugging_face.get("model_type")
+    if kind not in ARCHITECTURES:
+        raise EndxError(f"{where}: model_type {kind!r} is none of the encoders we have: {', '.join(ARCHITECTURES)}")
+    return ARCHITECTURES[kind]
+
+
+def _check_shapes(
+    params: dict, config: BertConfig, architecture: Architecture, scan_layers: bool, where: object
+) -> None:
+    """Holds the tensors that were read against the shapes that the modules would draw."""
+    embedder = architecture.embedder(config, np.float32)
+    encoder = architecture.encoder(config, scan_layers=scan_layers)
+    key = jax.random.key(0)
+    ids = jax.ShapeDtypeStruct((1, 2), np.int32)
+    embedded = jax.ShapeDtypeStruct((1, 2, config.width), np.float32)
+    mask = jax.ShapeDtypeStruct((1, 2), bool)
+    expected = {
+        "token_embedder": jax.eval_shape(embedder.init, key, ids)["params"],
+        "encoder": jax.eval_shape(encoder.init, key, embedded, mask)["params"],
+    }
+
+    def compare(path, wanted, found):
+        if wanted.shape != found.shape:
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            raise EndxError(f"{where}: {name} has shape {found.shape} where config.json asks for {wanted.shape}")
+
+    jax.tree_util.tree_map_with_path(compare, expected, params)

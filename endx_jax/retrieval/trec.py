@@ -1,0 +1,75 @@
+"""Rankings on disk: TREC runs and judgements, and a file with a JSON line for each question."""
+
+import json
+
+from endx_jax.errors import EndxError
+from endx_jax.files import replacing
+
+
+def write_run(path, question_ids, candidate_ids, top_ids, top_scores, tag) -> None:
+    """Writes a TREC run: lines `question Q0 candidate rank score tag`, rank from 1.
+
+    Scores are written with the 9 digits that give every float32 back exactly, so the order and the ties of the file
+    are those of the ranking. (trec_eval ignores the rank column and orders ties by candidate id, backwards.)
+
+    Args:
+      path: the file; written under another name and renamed when whole.
+      question_ids: Q external ids.
+      candidate_ids: N external ids.
+      top_ids: int [Q, depth], indices of candidates, best first.
+      top_scores: float32 [Q, depth], descending.
+      tag: name of the system, the last column.
+
+    Raises:
+      EndxError: an id or the tag is empty or holds white space, which separates the columns, or an id is repeated.
+    """
+    _check_ids(path, "question", question_ids)
+    _check_ids(path, "candidate", candidate_ids)
+    _check_ids(path, "tag", [tag])
+    with replacing(path) as file:
+        for question, ids, scores in zip(question_ids, top_ids.tolist(), top_scores.tolist(), strict=True):
+            for rank, (candidate, score) in enumerate(zip(ids, scores, strict=True), start=1):
+                file.write(f"{question} Q0 {candidate_ids[candidate]} {rank} {score:.9g} {tag}\n")
+
+
+def write_qrels(path, question_ids, candidate_ids, qrels) -> None:
+    """Writes TREC judgements: lines `question 0 candidate 1`, one for each right candidate.
+
+    Args:
+      path: the file; written under another name and renamed when whole.
+      question_ids: Q external ids.
+      candidate_ids: N external ids.
+      qrels: for each question the indices of its right candidates.
+
+    Raises:
+      EndxError: an id is empty, repeated, or holds white space.
+    """
+    _check_ids(path, "question", question_ids)
+    _check_ids(path, "candidate", candidate_ids)
+    with replacing(path) as file:
+        for question, right in zip(question_ids, qrels, strict=True):
+            for candidate in right:
+                file.write(f"{question} 0 {candidate_ids[candidate]} 1\n")
+
+
+def write_per_question(path, question_ids, evaluation) -> None:
+    """Writes one JSON object a line for each question of an `Evaluation`: `id`, `ranks` and the value of each measure.
+
+    Args:
+      path: the file; written under another name and renamed when whole.
+      question_ids: Q external ids.
+      evaluation: what `evaluate` returned.
+    """
+    with replacing(path) as file:
+        for identity, row in zip(question_ids, evaluation.per_question(), strict=True):
+            file.write(json.dumps({"id": identity, **row}, ensure_ascii=False) + "\n")
+
+
+def _check_ids(path, kind, ids) -> None:
+    seen = set()
+    for identity in ids:
+        if identity.split() != [identity]:
+            raise EndxError(f"{path}: {kind} {identity!r} is empty or holds white space, which TREC files cannot hold")
+        if identity in seen:
+            raise EndxError(f"{path}: {kind} {identity!r} stands for two different ones; ids must be unique")
+        seen.add(identity)

@@ -1,0 +1,131 @@
+"""Watches a run: progress bar, metric log, throughput, and the check that every loss is finite."""
+
+import json
+import math
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import jax
+import tqdm
+
+from endx_jax.errors import EndxError
+from endx_jax.files import write_text
+from endx_jax.parallel.distributed import is_primary
+from endx_jax.training.metric_log import MetricLog
+
+
+class Monitor:
+    """Takes each step's metrics, and looks at them one step later, when the devices have them ready."""
+
+    def __init__(
+        self,
+        workdir: pathlib.Path,
+        *,
+        start: int,
+        steps: int,
+        global_batch_size: int,
+        log_every: int,
+        example_names: Callable[[int], Sequence[str]],
+    ):
+        """Opens the log and the bar on the primary process.
+
+        Args:
+          workdir: of the run.
+          start: the step that is resumed from.
+          steps: of the whole run.
+          global_batch_size: pairs a step.
+          log_every: steps between log lines.
+          example_names: the ids of the questions in the batch that led to a step.
+        """
+        self._workdir, self._pairs, self._log_every, self._steps = workdir, global_batch_size, log_every, steps
+        self._example_names = example_names
+        self._log = MetricLog(workdir, resume_step=start) if is_primary() else None
+        self._bar = tqdm.tqdm(
+            total=steps,
+            initial=start,
+            desc="training",
+            unit="step",
+            disable=not (is_primary() and sys.stderr.isatty()),
+            dynamic_ncols=True,
+        )
+        self._pending: tuple[int, dict[str, jax.Array]] | None = None
+        self._since: float | None = None
+        self._steps_since = 0
+        self._tokens_since = 0.0
+
+    def push(self, step: int, metrics: dict[str, jax.Array]) -> None:
+        """Takes the metrics of `step` and deals with those of the step before."""
+        self.flush()
+        self._pending = (step, metrics)
+
+    def flush(self) -> None:
+        """Deals with what is pending.
+
+        Raises:
+          EndxError: when a loss is not finite, with the step, the examples and the learning rate.
+        """
+        if self._pending is None:
+            return
+        (step, metrics), self._pending = self._pending, None
+        values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+        if not math.isfinite(values["loss"]):
+            self._stop_on_non_finite(step, values)
+        tokens = values.pop("tokens")
+        if self._since is None:  # the first step's time is compilation
+            self._since = time.perf_counter()
+        else:
+            self._steps_since += 1
+            self._tokens_since += tokens
+        self._bar.update()
+        if step % self._log_every == 0 or step == self._steps:
+            self._write(step, values)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Keeps the time of what happens inside out of the throughput."""
+        before = time.perf_counter()
+        yield
+        if self._since is not None:
+            self._since += time.perf_counter() - before
+
+    def validated(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Logs the validation's metrics."""
+        if self._log:
+            self._log.write(step, dict(metrics), prefix="validation/")
+
+    def close(self) -> None:
+        """Closes bar and log."""
+        self._bar.close()
+        if self._log:
+            self._log.close()
+
+    def _write(self, step: int, values: dict[str, float]) -> None:
+        elapsed = time.perf_counter() - self._since
+        speed = self._steps_since / elapsed if self._steps_since else 0.0
+        values["pairs_per_second"] = round(speed * self._pairs, 3)
+        values["tokens_per_second"] = round(self._tokens_since / elapsed if self._steps_since else 0.0, 1)
+        self._bar.set_postfix_str(f"loss {values['loss']:.4f}, {values['pairs_per_second']:.1f} pairs/s")
+        if self._log:
+            self._log.write(step, values)
+            if self._bar.disable:
+                remaining = f", {(self._steps - step) / speed:.0f} s to go" if speed else ""
+                print(
+                    f"step {step}/{self._steps}: loss {values['loss']:.4f}, {values['pairs_per_second']:.1f} pairs/s{remaining}",
+                    flush=True,
+                )
+        self._since, self._steps_since, self._tokens_since = time.perf_counter(), 0, 0.0
+
+    def _stop_on_non_finite(self, step: int, values: dict[str, float]) -> None:
+        names = list(self._example_names(step))
+        file = self._workdir / "non_finite_batch.json"
+        if is_primary():
+            report = {"step": step, "questions": names, **{k: str(v) for k, v in values.items()}}
+            write_text(file, json.dumps(report, indent=1))
+        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more in {file}" if len(names) > 5 else "")
+        raise EndxError(
+            f"the loss is {values['loss']} at step {step}, with learning rate {values['learning_rate']:.3g} and "
+            f"questions {shown}; no checkpoint was made of it: lower optimizer.learning_rate, clip, or mend those examples"
+        )

@@ -1,0 +1,106 @@
+"""Optimizers, learning-rate schedules, and multipliers by parameter path."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+
+import jax
+import optax
+
+from endx_jax.errors import EndxError
+from endx_jax.settings import check, check_choice, key
+
+SCHEDULES = ("linear", "constant")
+OPTIMIZERS = ("adamw", "sgd")
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerSettings:
+    """Held in `config.optimizer`."""
+
+    name: str = key("adamw", f"one of {', '.join(OPTIMIZERS)}")
+    learning_rate: float = key(2e-5, "the peak (ENDX: 2e-5 for BERT)")
+    schedule: str = key("linear", f"after warm-up: one of {', '.join(SCHEDULES)}; linear falls to 0 at the last step")
+    warmup_steps: int = key(0, "steps over which the rate rises from 0 to the peak")
+    weight_decay: float = key(0.01, "decoupled decay of matrices and tables; biases, norms and scalars have none")
+    clip_norm: float = key(1.0, "largest global norm of the gradient; 0: no clipping")
+    beta1: float = key(0.9, "AdamW's first moment decay; momentum of SGD is `momentum`")
+    beta2: float = key(0.999, "AdamW's second moment decay")
+    epsilon: float = key(1e-8, "AdamW's denominator offset")
+    momentum: float = key(0.0, "of SGD")
+    multipliers: tuple = key(
+        ((".*", 1.0),), "(pattern, factor) pairs for the learning rate; each parameter must match exactly one"
+    )
+
+    def __post_init__(self):
+        check_choice("optimizer.name", self.name, OPTIMIZERS)
+        check_choice("optimizer.schedule", self.schedule, SCHEDULES)
+        check(self.learning_rate >= 0, f"optimizer.learning_rate is {self.learning_rate}; it must not be negative")
+        check(self.warmup_steps >= 0, f"optimizer.warmup_steps is {self.warmup_steps}; it must not be negative")
+
+
+def make_schedule(settings: OptimizerSettings, steps: int) -> Callable[[jax.Array], jax.Array]:
+    """The learning rate at each step of a run of `steps` steps."""
+    warmup = settings.warmup_steps
+    if warmup >= steps > 0:
+        raise EndxError(f"optimizer.warmup_steps, {warmup}, leaves nothing of a run of {steps} steps")
+    if settings.schedule == "linear":
+        after = optax.linear_schedule(settings.learning_rate, 0.0, steps - warmup)
+    else:
+        after = optax.constant_schedule(settings.learning_rate)
+    if not warmup:
+        return after
+    # The first update already has a rate above zero: step t of w has (t + 1) / (w + 1) of the peak.
+    rise = optax.linear_schedule(settings.learning_rate / (warmup + 1), settings.learning_rate, warmup)
+    return optax.join_schedules([rise, after], [warmup])
+
+
+def make_optimizer(settings: OptimizerSettings, steps: int, params) -> optax.GradientTransformation:
+    """Builds clipping, the optimizer, the schedule and the multipliers.
+
+    Args:
+      settings: what to build.
+      steps: the length of the schedule.
+      params: the tree that will be trained, or its shapes; the multipliers' patterns are held against its paths.
+
+    Raises:
+      EndxError: when a parameter matches no multiplier's pattern, or more than one.
+    """
+    factors = _match_multipliers(settings.multipliers, params)
+    schedule = make_schedule(settings, steps)
+    parts = []
+    if settings.clip_norm > 0:
+        parts.append(optax.clip_by_global_norm(settings.clip_norm))
+    if settings.name == "adamw":
+        parts.append(optax.scale_by_adam(settings.beta1, settings.beta2, settings.epsilon))
+        parts.append(optax.add_decayed_weights(settings.weight_decay, mask=_decays))
+    elif settings.momentum:
+        parts.append(optax.trace(settings.momentum))
+    parts.append(optax.scale_by_learning_rate(schedule))
+    parts.append(optax.stateless(lambda updates, _: jax.tree.map(lambda u, f: u * f, updates, factors)))
+    return optax.chain(*parts)
+
+
+def parameter_paths(params) -> dict[str, object]:
+    """The leaves of a parameter tree by path, such as `dual_encoder/shared/encoder/layers_0/mlp_up/kernel`."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(params)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+def _decays(params):
+    """Weight decay applies to matrices and tables, by name: stacked biases are two-dimensional too."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: bool(re.search(r"(kernel|embedding)$", jax.tree_util.keystr(path, simple=True))), params
+    )
+
+
+def _match_multipliers(multipliers, params):
+    """The factor of each parameter, as a tree like `params`."""
+    factors = []
+    for path in parameter_paths(params):
+        matches = [(pattern, factor) for pattern, factor in multipliers if re.search(pattern, path)]
+        if len(matches) != 1:
+            found = "none" if not matches else " and ".join(repr(pattern) for pattern, _ in matches)
+            raise EndxError(f"optimizer.multipliers must match every parameter exactly once; {path} matches {found}")
+        factors.append(float(matches[0][1]))
+    return jax.tree.unflatten(jax.tree.structure(params), factors)

@@ -1,0 +1,26 @@
+"""What a training run carries from step to step."""
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import optax
+
+
+@flax.struct.dataclass
+class TrainState:
+    """The whole state: with the config it determines every later step. There is no key and no data position in it.
+
+    Attributes:
+      step: int32 scalar, updates made so far.
+      params: the objective's parameters, float32.
+      opt_state: the optimizer's.
+    """
+
+    step: jax.Array
+    params: dict
+    opt_state: optax.OptState
+
+    @classmethod
+    def create(cls, params, optimizer: optax.GradientTransformation) -> "TrainState":
+        """The state before the first step."""
+        return cls(step=jnp.zeros((), jnp.int32), params=params, opt_state=optimizer.init(params))

@@ -1,0 +1,52 @@
+"""The one train step."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from endx_jax.batch import Batch
+from endx_jax.training.state import TrainState
+
+Objective = Callable[[dict, Batch, jax.Array, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
+
+
+def make_train_step(
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    schedule: Callable[[jax.Array], jax.Array],
+    *,
+    seed: int,
+    shardings: TrainState,
+) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]:
+    """Compiles the update of any objective on a global batch.
+
+    Args:
+      objective: (params, batch, rng, step) to (loss, metrics).
+      optimizer: turns gradients into updates.
+      schedule: the learning rate by step, for the log.
+      seed: of dropout.
+      shardings: where each leaf of the state lives; the new state stays there.
+
+    Returns:
+      A jitted (state, batch) -> (state, metrics). The old state's buffers are reused. Metrics are scalars: `loss`, the
+      objective's, `gradient_norm` (before clipping), `learning_rate` and `tokens` (real tokens in the batch).
+    """
+
+    def train_step(state: TrainState, batch: Batch):
+        rng = jax.random.key(seed)
+        compute = jax.value_and_grad(objective, has_aux=True)
+        (loss, metrics), gradients = compute(state.params, batch, rng, state.step)
+        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+        metrics = {
+            "loss": loss,
+            **metrics,
+            "gradient_norm": optax.global_norm(gradients),
+            "learning_rate": schedule(state.step),
+            "tokens": jnp.sum(batch.question.mask) + jnp.sum(batch.answer.mask),
+        }
+        params = optax.apply_updates(state.params, updates)
+        return TrainState(step=state.step + 1, params=params, opt_state=opt_state), metrics
+
+    return jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, None))

@@ -1,0 +1,59 @@
+"""The project's metadata; tool settings are in pyproject.toml."""
+
+import pathlib
+import re
+
+from setuptools import find_packages, setup
+
+HERE = pathlib.Path(__file__).parent
+VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "endx_jax" / "__init__.py").read_text(), re.MULTILINE).group(1)
+
+# Lower bounds are versions that the test suite passes with (.ci/lower-bounds.txt); there are no upper bounds.
+DEPENDENCIES = [
+    "absl-py>=2.1",
+    "bm25s>=0.2.14",
+    "chex>=0.1.90",
+    "flax>=0.12.0",
+    "grain>=0.2.12",
+    "huggingface_hub>=1.0",
+    "jax>=0.8.0",
+    "ml-collections>=1.1.0",
+    "numpy>=2.0",
+    "optax>=0.2.6",
+    "orbax-checkpoint>=0.11.26",
+    "PyStemmer>=3.0",
+    "safetensors>=0.6",
+    "tensorflow-datasets>=4.9.9",
+    "tqdm>=4.66",
+    "transformers>=5.0",
+]
+
+setup(
+    name="endx_jax",
+    version=VERSION,
+    description="Answer retrieval with dual encoders in JAX: train, evaluate and serve",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_packages(include=["endx_jax", "endx_jax.*"]),
+    package_data={"endx_jax": ["py.typed"]},
+    install_requires=DEPENDENCIES,
+    extras_require={
+        "tpu": ["jax[tpu]"],
+        "gpu": ["jax[cuda13]"],
+        "tensorboard": ["tensorboardX>=2.6"],
+        "test": ["pytest>=8", "pytest-cov>=5"],
+        "reference": ["torch>=2.6", "sentence-transformers>=5.0"],
+        "dev": ["ruff>=0.12", "mypy>=1.15", "pre-commit>=4"],
+    },
+    entry_points={"console_scripts": ["endx = endx_jax.__main__:main"]},
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Science/Research",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+)

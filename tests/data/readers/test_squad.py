@@ -1,0 +1,166 @@
+import copy
+import gzip
+import json
+import os
+import pathlib
+
+import pytest
+
+from endx_jax.data import read
+from endx_jax.data.readers import squad
+from endx_jax.errors import EndxError
+
+REAL = os.environ.get("ENDX_TEST_DATA")
+
+
+def asked(name: str, text: str) -> dict:
+    return {"id": name, "question": text, "answers": [{"text": "A", "answer_start": 0}]}
+
+
+def example() -> dict:
+    return {
+        "version": "1.1",
+        "data": [
+            {
+                "title": "One",
+                "paragraphs": [
+                    {"context": "A first. ", "qas": [asked("i1", "What?"), asked("i2", " Who? ")]},
+                    {"context": "A second.", "qas": [asked("i3", "What?")]},
+                ],
+            },
+            {"title": "Two", "paragraphs": [{"context": "A first.", "qas": [asked("i4", "Why?")]}]},
+        ],
+    }
+
+
+def write(folder, tree, name="x.json"):
+    path = folder / name
+    path.write_text(tree if isinstance(tree, str) else json.dumps(tree))
+    return path
+
+
+def refusal(path) -> str:
+    with pytest.raises(EndxError) as caught:
+        read(path)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_equal_questions_and_equal_paragraphs_are_merged(tmp_path):
+    records = read(write(tmp_path, example()))
+    assert records.questions == ("What?", "Who?", "Why?")
+    assert records.question_ids == ("i1", "i2", "i4")
+    assert records.candidates == ("A first.", "A second.")
+    assert records.candidate_ids == ("p0", "p1")
+    assert records.qrels == ((0, 1), (0,), (0,))
+
+
+def test_gzip_reads_as_plain_does(tmp_path):
+    (tmp_path / "x.json.gz").write_bytes(gzip.compress(json.dumps(example()).encode("utf-8-sig")))
+    assert read(tmp_path / "x.json.gz") == read(write(tmp_path, example()))
+
+
+def test_an_impossible_question_is_left_out_and_its_paragraph_kept(tmp_path):
+    tree = example()
+    paragraph = tree["data"][0]["paragraphs"][1]
+    paragraph["qas"] = [{"id": "i3", "question": "What else?", "answers": [], "is_impossible": True}]
+    paragraph["qas"].append({**asked("i5", "And?"), "is_impossible": False})
+    records = read(write(tmp_path, tree))
+    assert records.questions == ("What?", "Who?", "And?", "Why?")
+    assert records.candidates == ("A first.", "A second.")
+    paragraph["qas"].pop()
+    assert read(write(tmp_path, tree)).candidates == ("A first.", "A second.")
+
+
+def test_paragraphs_keep_the_text_that_answers_start_in(tmp_path):
+    first, second, third = squad.paragraphs(str(write(tmp_path, example())))
+    assert first.context == "A first. "
+    assert first.questions[1] == squad.Question("i2", " Who? ", (squad.Answer("A", 0),))
+    assert (second.context, third.context) == ("A second.", "A first.")
+
+
+PARAGRAPH = "data[0].paragraphs[0]"
+QUESTION = f"{PARAGRAPH}.qas[1]"
+ANSWER = f"{QUESTION}.answers[0]"
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "reason"),
+    [
+        (["data", 1], "x", "data[1] must be an object, not a string"),
+        (["data", 0, "paragraphs"], {}, "data[0].paragraphs must be a list, not an object"),
+        (["data", 0, "paragraphs", 0, "context"], "\n", f"{PARAGRAPH}.context is empty"),
+        (["data", 0, "paragraphs", 0, "qas", 1, "question"], " ", f"{QUESTION}.question is empty"),
+        (["data", 0, "paragraphs", 0, "qas", 1, "question"], None, f"{QUESTION}.question must be a string, not null"),
+        (["data", 0, "paragraphs", 0, "qas", 1, "id"], 17, f"{QUESTION}.id must be a string, not a whole number"),
+        (
+            ["data", 0, "paragraphs", 0, "qas", 1, "is_impossible"],
+            "no",
+            f"{QUESTION}.is_impossible must be true or false, not a string",
+        ),
+        (
+            ["data", 0, "paragraphs", 0, "qas", 1, "answers"],
+            [],
+            f"{QUESTION}.answers is empty and the question is not marked is_impossible",
+        ),
+        (["data", 0, "paragraphs", 0, "qas", 1, "answers", 0, "text"], "", f"{ANSWER}.text is empty"),
+        (
+            ["data", 0, "paragraphs", 0, "qas", 1, "answers", 0, "answer_start"],
+            True,
+            f"{ANSWER}.answer_start must be a whole number, not true or false",
+        ),
+        (
+            ["data", 0, "paragraphs", 0, "qas", 1, "answers", 0, "answer_start"],
+            9,
+            f"{ANSWER}.answer_start is 9, outside its context of 9 characters",
+        ),
+        (["data", 0, "paragraphs", 0, "qas", 1, "id"], "i1", "id 'i1' stands for two questions, 'What?' and ' Who? '"),
+    ],
+)
+def test_broken_values_are_refused_with_the_path_of_the_key(tmp_path, place, value, reason):
+    tree = copy.deepcopy(example())
+    holder = tree
+    for step in place[:-1]:
+        holder = holder[step]
+    holder[place[-1]] = value
+    path = write(tmp_path, tree)
+    assert refusal(path) == f"{path}: {reason}"
+
+
+def test_missing_keys_are_refused_with_their_place(tmp_path):
+    hint = "a .json file is read as SQuAD"
+    path = write(tmp_path, {"rows": []})
+    assert refusal(path) == f"{path}: the top level has no 'data'; {hint}"
+    path = write(tmp_path, [])
+    assert refusal(path) == f"{path}: the top level must be an object, not a list"
+    tree = example()
+    del tree["data"][0]["paragraphs"][1]["qas"][0]["answers"]
+    path = write(tmp_path, tree)
+    assert refusal(path) == f"{path}: data[0].paragraphs[1].qas[0] has no 'answers'; {hint}"
+
+
+def test_broken_json_is_refused_with_line_and_column(tmp_path):
+    path = write(tmp_path, '{\n "data": [\n')
+    assert refusal(path).startswith(f"{path}, line 3, column 1: broken JSON: Expecting value")
+    path = write(tmp_path, '{"a": 1}\n{"a": 2}\n')
+    assert refusal(path) == (
+        f"{path}, line 2, column 1: broken JSON: Extra data; a file of one object a line is named .jsonl"
+    )
+
+
+def test_a_file_without_answerable_questions_is_refused(tmp_path):
+    path = write(tmp_path, {"data": []})
+    assert refusal(path) == f"{path}: no answerable questions in the file"
+
+
+@pytest.mark.skipif(not REAL, reason="ENDX_TEST_DATA is not set: no real SQuAD at hand")
+def test_the_real_development_set_has_its_published_counts():
+    path = pathlib.Path(REAL) / "data" / "squad" / "dev-v1.1.json.gz"
+    paragraphs = squad.paragraphs(str(path))
+    questions = [question.text for paragraph in paragraphs for question in paragraph.questions]
+    assert (len(paragraphs), len(questions), len(set(questions))) == (2067, 10570, 10539)
+    records = read(path)
+    # Six of the unique strings differ from another one only in white space at the ends.
+    assert len(records.questions) == len({text.strip() for text in questions}) == 10533
+    assert len(records.candidates) == 2067
+    assert len(set(records.question_ids)) == 10533

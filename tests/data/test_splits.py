@@ -1,0 +1,123 @@
+import dataclasses
+import hashlib
+
+import pytest
+
+from endx_jax.data import RetrievalSet
+from endx_jax.data.splits import split, take
+from endx_jax.errors import EndxError
+
+NAMES = ("train", "validation", "test")
+
+
+def some(count: int) -> RetrievalSet:
+    """Two questions an answer."""
+    return RetrievalSet.from_pairs((f"question {n}", f"answer {n // 2}") for n in range(count))
+
+
+def places(splits) -> dict[str, str]:
+    return {text: name for name in NAMES for text in getattr(splits, name).questions}
+
+
+def place(text: str) -> float:
+    return int(hashlib.sha256(text.encode()).hexdigest()[:12], 16) / 16**12
+
+
+def by_text(records: RetrievalSet) -> dict[str, set[str]]:
+    return {
+        question: {records.candidates[row] for row in right}
+        for question, right in zip(records.questions, records.qrels, strict=True)
+    }
+
+
+def test_one_answer_a_question_goes_where_the_hash_of_the_answer_says():
+    records = some(2000)
+    found = places(split(records, validation=0.2, test=0.1))
+    for question, (answer,) in by_text(records).items():
+        at = place(answer)
+        assert found[question] == ("test" if at < 0.1 else "validation" if at < 0.1 + 0.2 else "train")
+    # 1,000 answers: 100 and 200 expected, standard deviations sqrt(90) < 10 and sqrt(160) < 13.
+    sizes = {name: len(getattr(split(records, validation=0.2, test=0.1), name).candidates) for name in NAMES}
+    assert abs(sizes["test"] - 100) < 40
+    assert abs(sizes["validation"] - 200) < 52
+    assert sum(sizes.values()) == 1000
+
+
+def test_each_split_judges_as_the_whole_did_over_its_own_pool():
+    pairs = [(f"question {n}", f"answer {n // 2}") for n in range(200)]
+    records = RetrievalSet.from_pairs([*pairs, *((f"question {n}", f"other {n // 4}") for n in range(200))])
+    splits = split(records, validation=0.3, test=0.3)
+    whole, parts = by_text(records), [by_text(getattr(splits, name)) for name in NAMES]
+    assert {question: right for part in parts for question, right in part.items()} == whole
+    pools = [set(getattr(splits, name).candidates) for name in NAMES]
+    assert all(pool == set().union(*part.values()) for pool, part in zip(pools, parts, strict=True))
+    assert sum(map(len, pools)) == len(set().union(*pools))
+    ids = dict(zip(records.questions, records.question_ids, strict=True))
+    for name in NAMES:
+        part = getattr(splits, name)
+        assert part.question_ids == tuple(ids[text] for text in part.questions)
+        assert all(right == tuple(sorted(right)) for right in part.qrels)
+
+
+def test_questions_joined_through_a_chain_of_answers_stay_together():
+    # Question n has answers n and n + 1: all of a chain of 10 are one component, placed by its smallest answer hash.
+    pairs = [(f"c{chain} q{n}", f"c{chain} a{n + step}") for chain in range(60) for n in range(10) for step in (0, 1)]
+    found = places(split(RetrievalSet.from_pairs(pairs), validation=0.02, test=0.02))
+    for chain in range(60):
+        at = min(place(f"c{chain} a{n}") for n in range(11))
+        expected = "test" if at < 0.02 else "validation" if at < 0.04 else "train"
+        assert {found[f"c{chain} q{n}"] for n in range(10)} == {expected}
+
+
+def test_more_data_in_any_order_moves_no_question():
+    before = places(split(some(400), validation=0.2, test=0.2))
+    more = [(f"question {n}", f"answer {n // 2}") for n in range(800)]
+    more += [(f"another question {n}", f"answer {n // 2}") for n in range(400)]
+    after = places(split(RetrievalSet.from_pairs(reversed(more)), validation=0.2, test=0.2))
+    assert {question: after[question] for question in before} == before
+
+
+def test_another_validation_share_leaves_the_test_split_alone():
+    tests = [split(some(400), validation=share, test=0.2).test for share in (0.0, 0.1, 0.5)]
+    assert tests[0] == tests[1] == tests[2]
+
+
+def test_shares_of_nought_are_empty_and_all_else_is_train():
+    records = some(10)
+    splits = split(records, validation=0, test=0)
+    assert splits.train == records
+    assert splits.validation.questions == splits.test.candidates == ()
+
+
+def test_candidates_that_are_right_for_no_question_are_in_no_pool():
+    records = dataclasses.replace(some(4), candidates=("answer 0", "answer 1", "spare"), candidate_ids=("a", "b", "c"))
+    assert split(records, validation=0, test=0).train.candidate_ids == ("a", "b")
+
+
+@pytest.mark.parametrize(("validation", "test"), [(-0.1, 0), (0, 1), (0.5, 0.5), (float("nan"), 0)])
+def test_fractions_that_leave_no_train_split_are_refused(validation, test):
+    with pytest.raises(EndxError, match=rf"sum below 1, not {validation} and {test}$"):
+        split(some(10), validation=validation, test=test)
+
+
+def test_a_split_that_came_out_empty_is_refused():
+    # One answer, so two of the three splits must be empty, whichever it falls into.
+    with pytest.raises(
+        EndxError, match=r"^none of the 2 questions fell into the \w+ split, a share of 0\.\d; give more"
+    ):
+        split(some(2), validation=0.1, test=0.1)
+
+
+def test_take_keeps_the_smallest_hashes_in_their_order():
+    records = some(100)
+    expected = sorted(records.questions, key=lambda text: hashlib.sha256(text.encode()).hexdigest())[:7]
+    part = take(records, 7)
+    assert list(part.questions) == expected
+    assert by_text(part) == {question: by_text(records)[question] for question in expected}
+    assert set(part.candidates) == set().union(*by_text(part).values())
+    assert len(take(records, 1000).questions) == 100
+
+
+def test_take_of_nothing_is_refused():
+    with pytest.raises(EndxError, match=r"not to 0$"):
+        take(some(4), 0)

@@ -1,0 +1,71 @@
+import json
+
+import numpy as np
+import pytest
+
+from endx_jax.errors import EndxError
+from endx_jax.retrieval.evaluate import evaluate
+from endx_jax.retrieval.trec import write_per_question, write_qrels, write_run
+
+IDS = np.array([[2, 0], [1, 2]], np.int32)
+SCORES = np.array([[0.5, 0.25], [3.0, -1.5]], np.float32)
+
+
+def test_run_lines(tmp_path):
+    write_run(tmp_path / "run.trec", ["q1", "q2"], ["a", "b", "c"], IDS, SCORES, "dual")
+    assert (tmp_path / "run.trec").read_text().splitlines() == [
+        "q1 Q0 c 1 0.5 dual",
+        "q1 Q0 a 2 0.25 dual",
+        "q2 Q0 b 1 3 dual",
+        "q2 Q0 c 2 -1.5 dual",
+    ]
+
+
+def test_scores_read_back_exactly(tmp_path):
+    # Neighbouring floats of every size, which fewer digits would make equal.
+    sizes = np.float32([1e30, 1.0, 0.1, 1e-3, 1e-30])
+    scores = np.stack([np.nextafter(sizes, np.float32(np.inf)), sizes]).T
+    write_run(tmp_path / "run", list("vwxyz"), ["a", "b"], np.tile(np.int32([0, 1]), (5, 1)), scores, "t")
+    read = [np.float32(line.split()[4]) for line in (tmp_path / "run").read_text().splitlines()]
+    np.testing.assert_array_equal(np.reshape(read, (5, 2)), scores)
+
+
+def test_qrels_lines(tmp_path):
+    write_qrels(tmp_path / "new" / "qrels", ["q1", "q2"], ["a", "b", "c"], [[0, 2], [1]])
+    assert (tmp_path / "new" / "qrels").read_text() == "q1 0 a 1\nq1 0 c 1\nq2 0 b 1\n"
+
+
+def test_per_question_lines(tmp_path):
+    scores = np.float32([[1, 2, 0], [3, 3, 0]])
+    found = evaluate(lambda start, stop: scores[start:stop], [[0], [1]], candidates=3)
+    write_per_question(tmp_path / "rows.jsonl", ["é 1", "q2"], found)
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [(row["id"], row["question"], row["ranks"], row["mrr"]) for row in rows] == [
+        ("é 1", 0, [2.0], 0.5),
+        ("q2", 1, [1.5], pytest.approx(1 / 1.5)),
+    ]
+
+
+@pytest.mark.parametrize("bad", ["a b", "a\n", "", "\u00a0"])
+def test_ids_that_would_break_a_column_are_refused(tmp_path, bad):
+    with pytest.raises(EndxError, match=r"question .* white space"):
+        write_qrels(tmp_path / "f", [bad], ["a"], [[0]])
+    with pytest.raises(EndxError, match=r"candidate .* white space"):
+        write_qrels(tmp_path / "f", ["q"], [bad], [[0]])
+    with pytest.raises(EndxError, match=r"tag .* white space"):
+        write_run(tmp_path / "f", ["q"], ["a"], IDS[:1, :1] * 0, SCORES[:1, :1], bad)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_repeated_ids_are_refused(tmp_path):
+    with pytest.raises(EndxError, match="candidate 'a' stands for two"):
+        write_qrels(tmp_path / "f", ["q"], ["a", "a"], [[0]])
+
+
+def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "qrels"
+    write_qrels(path, ["q1"], ["a"], [[0]])
+    with pytest.raises(IndexError):
+        write_qrels(path, ["q1", "q2"], ["a"], [[0], [7]])
+    assert path.read_text() == "q1 0 a 1\n"
+    assert list(tmp_path.iterdir()) == [path]
