@@ -1,3 +1,24 @@
-"""endx_jax: answer retrieval with dual encoders, in JAX."""
+"""endx_jax: answer retrieval with dual encoders, in JAX.
+
+`endx_jax.load` gives a model to encode with; `endx_jax.losses` and `endx_jax.metrics` are pure functions of arrays.
+"""
+
+import importlib
 
 __version__ = "0.1.0"
+
+_SUBPACKAGES = ("data", "losses", "metrics", "models", "objectives", "pretrained", "retrieval", "training")
+
+
+def load(path_or_name):
+    """Loads a model: see `endx_jax.loading.load`."""
+    from endx_jax.loading import load
+
+    return load(path_or_name)
+
+
+def __getattr__(name: str):
+    # Subpackages load when they are first used, so that importing this one costs nothing.
+    if name in _SUBPACKAGES:
+        return importlib.import_module(f"endx_jax.{name}")
+    raise AttributeError(f"module 'endx_jax' has no attribute {name!r}")

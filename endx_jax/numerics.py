@@ -14,8 +14,10 @@ def at_least_float32(x: Array) -> Array:
 def l2_normalize(x: Array, epsilon: float = 1e-6) -> Array:
     """Scales the last axis to unit L2 norm: x / sqrt(max(sum x^2, epsilon^2)); the zero vector stays zero.
 
-    The maximum is inside the root, so that the gradient at zero is finite.
+    The maximum is inside the root, so that the gradient at zero is finite. At least float32, where the squares of
+    entries up to 1e18 do not overflow.
     """
+    x = at_least_float32(x)
     squares = jnp.sum(jnp.square(x), axis=-1, keepdims=True)
     return x * jax.lax.rsqrt(jnp.maximum(squares, epsilon**2))
 

@@ -50,7 +50,7 @@ def from_mapping(cls, mapping: Mapping, where: str):
     for name in mapping:
         if name not in known:
             raise EndxError(
-                f"unknown setting {where}.{name}{nearest(name, known)} The settings of {where} are {', '.join(known)}"
+                f"unknown setting {where}.{name}{nearest(name, known)} (the settings of {where}: {', '.join(known)})"
             )
     return cls(**{name: _typed(value, known[name], f"{where}.{name}") for name, value in mapping.items()})
 
@@ -63,8 +63,13 @@ def results_only(settings, where: str = "") -> dict[str, object]:
         if dataclasses.is_dataclass(value):
             flat |= results_only(value, f"{name}.")
         elif field.metadata.get("changes_results", True):
-            flat[name] = list(map(list, value)) if isinstance(value, tuple) else value
+            flat[name] = _listed(value)
     return flat
+
+
+def _listed(value):
+    """Turns tuples into lists at every depth, as JSON does, so that settings compare with those read from a file."""
+    return [_listed(v) for v in value] if isinstance(value, tuple | list) else value
 
 
 def _typed(value, hint, name: str):

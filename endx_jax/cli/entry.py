@@ -57,7 +57,7 @@ VERBS: Mapping[str, Callable[[list[str]], None]] = {"train": _train, "evaluate":
 
 def _verb(name: str) -> Callable[[list[str]], None]:
     if name not in VERBS:
-        raise EndxError(f"unknown verb{nearest(name, VERBS)} The verbs are {', '.join(VERBS)}")
+        raise EndxError(f"unknown verb {name!r}{nearest(name, VERBS)}; the verbs are {', '.join(VERBS)}")
     # Before anything loads XLA: its notes on the machine are not for the reader of a training run.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     return VERBS[name]

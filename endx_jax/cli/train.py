@@ -58,7 +58,7 @@ def parse(argv: list[str]) -> tuple[ConfigDict, str, pathlib.Path]:
         raise EndxError(f"unexpected argument {rest[0]!r}; settings are given as --config.SECTION.KEY=VALUE")
     if config is None:
         raise EndxError(f"--config is missing; give a file, or one of the recipes {', '.join(recipes())}")
-    name = pathlib.Path(values["config"].config_filename.partition(":")[0]).stem
+    name = pathlib.Path(config_flags.get_config_filename(values["config"]).partition(":")[0]).stem
     return config, name, pathlib.Path(values.workdir or f"runs/{name}")
 
 

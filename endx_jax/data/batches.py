@@ -1,4 +1,4 @@
-"""Training batches as a pure function of (seed, step): nothing to save in a checkpoint, exact resume on any topology."""
+"""Training batches as a pure function of (seed, step): nothing to save in a checkpoint, exact resume anywhere."""
 
 import dataclasses
 from collections.abc import Iterator

@@ -38,7 +38,8 @@ class TokenTable:
         columns = np.arange(length)
         mask = columns[None, :] < lengths[:, None]
         places = np.minimum(self.offsets[rows][:, None] + columns[None, :], len(self.ids) - 1)
-        return Tokens(ids=np.where(mask, self.ids[places], np.int32(self.pad_id)), mask=mask)
+        ids = np.where(mask, self.ids[places], np.int32(self.pad_id))
+        return Tokens(ids=ids, mask=mask)  # type: ignore[arg-type]  # they are put on devices as a whole batch, later
 
 
 def padded_length(longest: int, limit: int, multiple: int) -> int:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from endx_jax.data.batches import DataSettings
 from endx_jax.errors import EndxError, nearest
@@ -22,7 +23,7 @@ class Settings:
     seed: int
     data: DataSettings
     model: ModelSettings
-    objective: object
+    objective: Any
     optimizer: OptimizerSettings
     train: TrainSettings
     mesh: MeshSettings

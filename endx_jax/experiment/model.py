@@ -18,6 +18,7 @@ from endx_jax.objectives import OBJECTIVES
 from endx_jax.pretrained.towers import build_dual_encoder, fill_in, initial_params
 from endx_jax.retrieval.encode import TextEncoder
 from endx_jax.training.checkpoints import best_step, restore_params
+from endx_jax.training.optimizer import parameter_paths
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +112,8 @@ def _assemble(settings: Settings, source: pretrained.PretrainedEncoder, tokenize
         length = getattr(settings.data, f"{side}_length")
         if length > config.positions:
             raise EndxError(
-                f"data.{side}_length is {length}, more than the {config.positions} positions of {settings.model.pretrained}"
+                f"data.{side}_length is {length}, more than the {config.positions} positions of "
+                f"{settings.model.pretrained}"
             )
     return Model(settings, source, tokenizer)
 
@@ -121,9 +123,10 @@ def _warm_start(workdir: pathlib.Path, model: Model, mesh: Mesh) -> dict:
     other = read_model(workdir)
     theirs, _ = best_params(workdir, other, mesh)
     theirs, ours = theirs["dual_encoder"], model.abstract_params()["dual_encoder"]
-    same = jax.tree.structure(theirs) == jax.tree.structure(ours) and all(
-        a.shape == b.shape for a, b in zip(jax.tree.leaves(theirs), jax.tree.leaves(ours), strict=True)
-    )
-    if not same:
+    if _shapes(theirs) != _shapes(ours):
         raise EndxError(f"model.init_from={workdir} holds another architecture than model.* describes")
     return theirs
+
+
+def _shapes(params: dict) -> dict[str, tuple[int, ...]]:
+    return {path: leaf.shape for path, leaf in parameter_paths(params).items()}

@@ -137,7 +137,7 @@ def _report(model: Model, data: Splits, mesh: Mesh, workdir: pathlib.Path, encod
         identity = {"workdir": workdir.name, "step": step}
         index = workdir / workdirs.INDEX
         write_index(index, trained.candidates, test.candidate_ids, test.candidates, model=identity)
-        results.write(workdir / workdirs.RESULTS, workdir / workdirs.EVALUATION)
+        results.write(workdir / workdirs.RESULTS, workdir / workdirs.EVALUATION / "test")
 
     on_primary(write, "results-written")
     say(f"\n{results.table()}\ntrained: the checkpoint of step {step}, best on the validation split\n")

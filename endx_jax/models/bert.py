@@ -77,6 +77,8 @@ class BertConfig:
         position_type = config.get("position_embedding_type", "absolute")
         if position_type != "absolute":
             raise EndxError(f"BERT with position_embedding_type={position_type!r} is not supported, only 'absolute'")
+        if config.get("is_decoder"):
+            raise EndxError("BERT with is_decoder=true attends to earlier tokens only, which is not supported")
         try:
             return cls(
                 vocab_size=config["vocab_size"],

@@ -1,6 +1,7 @@
 """Two towers and where each finds its parameters."""
 
 import dataclasses
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -33,4 +34,4 @@ class DualEncoder:
 
     def encode(self, params: dict, side: str, tokens: Tokens, dropout_keys: Array | None = None) -> Array:
         """Embeds tokens [B, L] of one side, `question` or `answer`: float32 [B, E]."""
-        return self.tower.apply({"params": params["shared"] | params.get(side, {})}, tokens, dropout_keys)
+        return cast(Array, self.tower.apply({"params": params["shared"] | params.get(side, {})}, tokens, dropout_keys))

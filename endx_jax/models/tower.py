@@ -32,10 +32,11 @@ class TokenEmbedder(nn.Module):
 
     @nn.compact
     def __call__(self, ids: Array) -> Array:
-        """Looks up ids int32 [B, L]; returns [B, L, D]."""
+        """Looks up ids int32 [B, L]; returns [B, L, D], NaN for an id that the table does not have."""
         draw = nn.initializers.normal(self.initializer_range)
         table = self.param("embedding", draw, (self.vocab_size, self.width))
-        return jnp.take(table, ids, axis=0).astype(self.dtype)
+        rows = jnp.asarray(table).at[ids].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
+        return rows.astype(self.dtype)
 
 
 class Projection(nn.Module):

@@ -43,7 +43,7 @@ class DualObjective:
     def init(self, key: Array, dual_encoder: dict) -> dict:
         """The objective's parameters around those of its dual encoder; `key` draws what else a method has."""
         del key
-        params = {"dual_encoder": dual_encoder}
+        params: dict = {"dual_encoder": dual_encoder}
         if self.settings.learn_temperature:
             params["log_temperature"] = jnp.asarray(math.log(self.settings.temperature), jnp.float32)
         return params
@@ -65,14 +65,15 @@ class DualObjective:
         keys = example_keys(rng, step, batch.question_id.shape[0])
         question = self.model.encode(params["dual_encoder"], "question", batch.question, fold(keys, 0))
         answer = self.model.encode(params["dual_encoder"], "answer", batch.answer, fold(keys, 1))
-        temperature = self.settings.temperature
+        temperature: float | Array = self.settings.temperature
         if self.settings.learn_temperature:
             temperature = jnp.exp(params["log_temperature"])
         ids = {}
         if self.settings.mask_false_negatives:
             ids = {"question_id": batch.question_id, "answer_id": batch.answer_id, "positive_ids": batch.positive_ids}
         loss = in_batch_softmax(question, answer, temperature=temperature, direction=self.settings.direction, **ids)
-        return loss, self._metrics(question, answer, false_negative_mask(**ids)) | {"temperature": temperature}
+        metrics = self._metrics(question, answer, false_negative_mask(**ids))
+        return loss, metrics | {"temperature": jnp.asarray(temperature)}
 
     def _metrics(self, question: Array, answer: Array, excluded: Array | None) -> dict[str, Array]:
         size = question.shape[0]

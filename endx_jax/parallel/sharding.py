@@ -65,20 +65,25 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(BATCH_AXES))
 
 
+def batch_shards(mesh: Mesh) -> int:
+    """Into how many parts a batch is split."""
+    return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
+
+
 def local_rows(mesh: Mesh, batch_size: int) -> slice:
     """The rows of a global batch that this process's devices hold.
 
     Raises:
       EndxError: when the batch does not divide over the mesh.
     """
-    shards = math.prod(mesh.shape[axis] for axis in BATCH_AXES)
+    shards = batch_shards(mesh)
     if batch_size % shards:
         raise EndxError(
             f"a batch of {batch_size} does not divide over {shards} devices (mesh axes {' x '.join(BATCH_AXES)}); "
             f"make it a multiple of {shards}"
         )
-    places = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
-    bounds = [rows.indices(batch_size)[:2] for (rows,) in places]
+    places = batch_sharding(mesh).devices_indices_map((batch_size,))
+    bounds = [places[device][0].indices(batch_size)[:2] for device in mesh.local_devices]
     return slice(min(start for start, _ in bounds), max(stop for _, stop in bounds))
 
 

@@ -21,6 +21,7 @@ class Architecture:
       encoder: (config, dtype, remat, scan_layers) to the encoder.
       rules: where each parameter stands in a checkpoint.
       prefixes: what task heads put before those names.
+      older_spellings: how the end of a tensor's name was spelt once, to how the rules spell it.
     """
 
     read_config: Callable[[Mapping], BertConfig]
@@ -28,6 +29,7 @@ class Architecture:
     encoder: Callable[..., nn.Module]
     rules: tuple[Rule, ...]
     prefixes: tuple[str, ...]
+    older_spellings: Mapping[str, str]
 
 
 def _linear(ours: str, theirs: str) -> tuple[Rule, Rule]:
@@ -59,6 +61,8 @@ BERT = Architecture(
         *_norm(f"{_BERT_LAYER}/mlp_norm", f"{_THEIR_LAYER}.output.LayerNorm"),
     ),
     prefixes=("bert.",),
+    # Of the first BERTs, whose files on the hub still have them.
+    older_spellings={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
 )
 
 ARCHITECTURES: Mapping[str, Architecture] = {"bert": BERT}

@@ -11,7 +11,7 @@ from endx_jax.models.bert import BertConfig
 from endx_jax.pretrained.architectures import ARCHITECTURES, Architecture
 from endx_jax.pretrained.locate import locate
 from endx_jax.pretrained.sentence_transformers import Head, read_head, read_json
-from endx_jax.pretrained.weights import read_tensors, stack_layers, to_ours
+from endx_jax.pretrained.weights import modernise, read_tensors, stack_layers, to_ours
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +19,7 @@ class PretrainedEncoder:
     """A pretrained encoder that is described but not yet read.
 
     Attributes:
-      folder: where it is, tokenizer files included.
+      folder: of `config.json`, the weights and the tokenizer; a sentence-transformers folder may hold it within.
       head: pooling, normalisation and length limit, where the folder states them.
       hugging_face: the contents of its `config.json`.
     """
@@ -48,13 +48,11 @@ class PretrainedEncoder:
           EndxError: when a tensor is missing or has another shape than `config.json` says.
         """
         architecture, config = self.architecture, self.config
-        tensors = read_tensors(self.head.encoder)
-        params = to_ours(
-            tensors, architecture.rules, config.layers, prefixes=architecture.prefixes, where=self.head.encoder
-        )
+        tensors = modernise(read_tensors(self.folder), architecture.older_spellings)
+        params = to_ours(tensors, architecture.rules, config.layers, prefixes=architecture.prefixes, where=self.folder)
+        _check_shapes(params, config, architecture, self.folder)
         if scan_layers:
             params["encoder"] = stack_layers(params["encoder"])
-        _check_shapes(params, config, architecture, scan_layers, self.head.encoder)
         return params
 
 
@@ -64,28 +62,25 @@ def load(name: str) -> PretrainedEncoder:
     Raises:
       EndxError: when it can't be had, or is of an architecture that we do not have.
     """
-    folder = locate(name)
-    head = read_head(folder)
-    hugging_face = read_json(head.encoder / "config.json")
-    pretrained = PretrainedEncoder(folder=folder, head=head, hugging_face=hugging_face)
+    head = read_head(locate(name))
+    hugging_face = read_json(head.encoder / "config.json", dict)
+    pretrained = PretrainedEncoder(folder=head.encoder, head=head, hugging_face=hugging_face)
     _ = pretrained.config  # raises here, not later, for what we can't build
     return pretrained
 
 
 def architecture_of(hugging_face: dict, where: object) -> Architecture:
     """The architecture that a `config.json` names."""
-    kind = hugging_face.get("model_type")
+    kind = hugging_face.get("model_type", "")
     if kind not in ARCHITECTURES:
         raise EndxError(f"{where}: model_type {kind!r} is none of the encoders we have: {', '.join(ARCHITECTURES)}")
     return ARCHITECTURES[kind]
 
 
-def _check_shapes(
-    params: dict, config: BertConfig, architecture: Architecture, scan_layers: bool, where: object
-) -> None:
+def _check_shapes(params: dict, config: BertConfig, architecture: Architecture, where: object) -> None:
     """Holds the tensors that were read against the shapes that the modules would draw."""
-    embedder = architecture.embedder(config, np.float32)
-    encoder = architecture.encoder(config, scan_layers=scan_layers)
+    embedder = architecture.embedder(config, np.dtype(np.float32))
+    encoder = architecture.encoder(config)
     key = jax.random.key(0)
     ids = jax.ShapeDtypeStruct((1, 2), np.int32)
     embedded = jax.ShapeDtypeStruct((1, 2, config.width), np.float32)

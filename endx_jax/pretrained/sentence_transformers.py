@@ -19,7 +19,7 @@ class Head:
       encoder: the folder that holds `config.json` and the weights.
       pooling: `mean` or `first`.
       normalize: whether embeddings have unit norm.
-      max_length: in tokens; None where the folder does not say.
+      max_length: in tokens, though the encoder may have fewer positions; None where the folder does not say.
     """
 
     encoder: pathlib.Path
@@ -28,12 +28,15 @@ class Head:
     max_length: int | None = None
 
 
-def read_json(file: pathlib.Path):
-    """Reads a JSON file; EndxError names it where it is broken."""
+def read_json(file: pathlib.Path, kind: type):
+    """Reads a JSON file that holds a `dict` or a `list`; EndxError names it where it is broken or holds another."""
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        contents = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as failure:
         raise EndxError(f"{file} can't be read as JSON: {failure}") from None
+    if not isinstance(contents, kind):
+        raise EndxError(f"{file} holds a {type(contents).__name__} where a {kind.__name__} is expected")
+    return contents
 
 
 def read_head(folder: pathlib.Path) -> Head:
@@ -42,28 +45,38 @@ def read_head(folder: pathlib.Path) -> Head:
     Raises:
       EndxError: for a module or a pooling that our towers do not have.
     """
-    if not (folder / "modules.json").is_file():
-        return Head(encoder=folder)
-    head = Head(encoder=folder)
-    for module in read_json(folder / "modules.json"):
-        kind, place = module["type"].rpartition(".")[2], folder / module["path"]
+    head = Head(encoder=folder, max_length=_max_length(folder))
+    modules = folder / "modules.json"
+    if not modules.is_file():
+        return head
+    for module in read_json(modules, list):
+        try:
+            kind, place = module["type"].rpartition(".")[2], folder / module["path"]
+        except (KeyError, TypeError, AttributeError):
+            raise EndxError(f"{modules} has a module without a type or a path: {module!r}") from None
         if kind == "Transformer":
-            settings = place / "sentence_bert_config.json"
-            limit = read_json(settings).get("max_seq_length") if settings.is_file() else None
-            head = dataclasses.replace(head, encoder=place, max_length=limit)
+            head = dataclasses.replace(head, encoder=place, max_length=_max_length(place))
         elif kind == "Pooling":
             head = dataclasses.replace(head, pooling=_pooling(place / "config.json"))
         elif kind == "Normalize":
             head = dataclasses.replace(head, normalize=True)
         else:
-            raise EndxError(
-                f"{folder}/modules.json has a module {kind!r}; Transformer, Pooling and Normalize are known"
-            )
+            raise EndxError(f"{modules} has a module {kind!r}; Transformer, Pooling and Normalize are known")
     return head
 
 
+def _max_length(encoder: pathlib.Path) -> int | None:
+    """The length limit, which sentence-transformers kept in a file of its own before it left it to the tokenizer."""
+    for name, key in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
+        if (encoder / name).is_file():
+            limit = read_json(encoder / name, dict).get(key)
+            if limit is not None:
+                return limit
+    return None
+
+
 def _pooling(file: pathlib.Path) -> str:
-    config = read_json(file)
+    config = read_json(file, dict)
     if "pooling_mode" in config:
         modes = config["pooling_mode"]
         found = [modes] if isinstance(modes, str) else list(modes)

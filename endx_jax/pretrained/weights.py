@@ -49,6 +49,15 @@ def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
     return tensors
 
 
+def modernise(tensors: Mapping[str, np.ndarray], spellings: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Renames tensors whose names end in an older spelling, such as `LayerNorm.gamma`, to the newer one."""
+    renamed = {}
+    for name, tensor in tensors.items():
+        old = next((spelling for spelling in spellings if name.endswith(spelling)), "")
+        renamed[name.removesuffix(old) + spellings.get(old, "")] = tensor
+    return renamed
+
+
 def to_ours(
     tensors: Mapping[str, np.ndarray], rules: Sequence[Rule], layers: int, *, prefixes: Iterable[str], where: object
 ) -> dict:

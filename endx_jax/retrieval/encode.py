@@ -10,7 +10,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from endx_jax.data.tokenization import Tokenizer, padded_length
 from endx_jax.models.dual_encoder import DualEncoder
-from endx_jax.parallel.sharding import batch_sharding, local_rows, to_global
+from endx_jax.parallel.sharding import batch_shards, local_rows, to_global
 
 LENGTH_STEP = 16
 
@@ -31,11 +31,10 @@ class TextEncoder:
           tokenizer: of both.
           max_lengths: tokens that texts of each side, `question` and `answer`, are cut to.
           mesh: over which each batch is split.
-          batch_size: texts encoded together; rounded up to a multiple of the devices.
+          batch_size: texts encoded together, rounded up to a multiple of the devices that share them.
         """
-        self.tokenizer, self.max_lengths, self.mesh = tokenizer, max_lengths, mesh
-        shards = batch_sharding(mesh).num_devices // mesh.shape["tensor"]
-        self.batch_size = -(-batch_size // shards) * shards
+        self.model, self.tokenizer, self.max_lengths, self.mesh = model, tokenizer, max_lengths, mesh
+        self.batch_size = batch_size
         everywhere = NamedSharding(mesh, PartitionSpec())
         self._encode = {
             side: jax.jit(functools.partial(model.encode, side=side), out_shardings=everywhere) for side in max_lengths
@@ -56,7 +55,8 @@ class TextEncoder:
         Returns:
           float32 [N, E], row i for text i, the same on every process.
         """
-        size = self.batch_size if batch_size is None else batch_size
+        shards = batch_shards(self.mesh)
+        size = -(-(batch_size or self.batch_size) // shards) * shards
         limit = self.max_lengths[side]
         table = self.tokenizer(texts, limit)
         order = np.argsort(-table.lengths, kind="stable")

@@ -1,0 +1,1 @@
+"""State, optimizer, step, loop, checkpoints and their log: the same for every method."""

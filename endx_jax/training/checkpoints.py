@@ -9,6 +9,7 @@ import json
 import pathlib
 import shutil
 from collections.abc import Callable, Mapping
+from concurrent import futures
 
 import jax
 import orbax.checkpoint as ocp
@@ -36,14 +37,14 @@ class Checkpoints:
         """
         self.workdir = workdir.absolute()
         self.metric = metric
-        self._saving: tuple[int, dict | None] | None = None
+        self._finisher = futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-manifest")
+        self._unfinished: futures.Future | None = None
         on_primary(lambda: _remove_unusable(self.workdir, report), "checkpoints-verified")
         best = policies.BestN(get_metric_fn=lambda m: m[metric], n=1, keep_checkpoints_without_metrics=False)
         self._manager = ocp.CheckpointManager(
             self.workdir / FOLDER,
             options=ocp.CheckpointManagerOptions(
                 preservation_policy=policies.AnyPreservationPolicy([policies.LatestN(keep), best]),
-                async_options=ocp.AsyncOptions(post_finalization_callback=self._write_manifest),
                 cleanup_tmp_directories=True,
             ),
         )
@@ -56,8 +57,9 @@ class Checkpoints:
     def save(self, step: int, state: TrainState, metrics: Mapping[str, float] | None = None) -> None:
         """Starts writing; returns when the device arrays are copied. Errors of the write before surface here."""
         self.wait()
-        self._saving = (step, dict(metrics) if metrics else None)
-        self._manager.save(step, args=_split(state, ocp.args.StandardSave), metrics=self._saving[1])
+        metrics = dict(metrics) if metrics else None
+        self._manager.save(step, args=_split(state, ocp.args.StandardSave), metrics=metrics)
+        self._unfinished = self._finisher.submit(self._finish, step, metrics)
 
     def restore(self, step: int, like: TrainState) -> TrainState:
         """Restores a step bit for bit, onto the shardings of `like`, whatever topology wrote it."""
@@ -66,17 +68,21 @@ class Checkpoints:
 
     def wait(self) -> None:
         """Waits until everything is on disk, manifests included."""
-        self._manager.wait_until_finished()
+        if self._unfinished is not None:
+            self._unfinished.result()
+            self._unfinished = None
 
     def close(self) -> None:
         """Waits and releases the writing threads."""
+        self.wait()
+        self._finisher.shutdown()
         self._manager.close()
 
-    def _write_manifest(self) -> None:
+    def _finish(self, step: int, metrics: dict | None) -> None:
+        """Hashes what Orbax wrote, as soon as it stands in its final place; Orbax's own hook runs before that."""
+        self._manager.wait_until_finished()
         if is_primary():
-            step, metrics = self._saving
-            folder = self.workdir / FOLDER / str(step)
-            manifest = {"step": step, "metrics": metrics, "sha256": hash_files(folder)}
+            manifest = {"step": step, "metrics": metrics, "sha256": hash_files(self.workdir / FOLDER / str(step))}
             write_text(_manifest(self.workdir, step), json.dumps(manifest, indent=1))
 
 

@@ -92,11 +92,11 @@ def fit(
         state, metrics = train_step(state, batch)
         done = step + 1
         monitor.push(done, metrics)
-        evaluate_now = validate is not None and (done == steps or _due(done, settings.evaluate_every))
-        if evaluate_now or _due(done, settings.checkpoint_every) or done == stop:
+        validate_now = validate if done == steps or _due(done, settings.evaluate_every) else None
+        if validate_now or _due(done, settings.checkpoint_every) or done == stop:
             monitor.flush()
             with monitor.paused():
-                metrics = validate(state.params) if evaluate_now else None
+                metrics = validate_now(state.params) if validate_now else None
                 if metrics:
                     monitor.validated(done, metrics)
                 checkpoints.save(done, state, metrics)

@@ -52,7 +52,7 @@ class Monitor:
             dynamic_ncols=True,
         )
         self._pending: tuple[int, dict[str, jax.Array]] | None = None
-        self._since: float | None = None
+        self._compiled, self._since = False, time.perf_counter()
         self._steps_since = 0
         self._tokens_since = 0.0
 
@@ -74,8 +74,8 @@ class Monitor:
         if not math.isfinite(values["loss"]):
             self._stop_on_non_finite(step, values)
         tokens = values.pop("tokens")
-        if self._since is None:  # the first step's time is compilation
-            self._since = time.perf_counter()
+        if not self._compiled:  # the first step's time is compilation
+            self._compiled, self._since = True, time.perf_counter()
         else:
             self._steps_since += 1
             self._tokens_since += tokens
@@ -88,8 +88,7 @@ class Monitor:
         """Keeps the time of what happens inside out of the throughput."""
         before = time.perf_counter()
         yield
-        if self._since is not None:
-            self._since += time.perf_counter() - before
+        self._since += time.perf_counter() - before
 
     def validated(self, step: int, metrics: Mapping[str, float]) -> None:
         """Logs the validation's metrics."""
@@ -112,10 +111,8 @@ class Monitor:
             self._log.write(step, values)
             if self._bar.disable:
                 remaining = f", {(self._steps - step) / speed:.0f} s to go" if speed else ""
-                print(
-                    f"step {step}/{self._steps}: loss {values['loss']:.4f}, {values['pairs_per_second']:.1f} pairs/s{remaining}",
-                    flush=True,
-                )
+                numbers = f"loss {values['loss']:.4f}, {values['pairs_per_second']:.1f} pairs/s"
+                print(f"step {step}/{self._steps}: {numbers}{remaining}", flush=True)
         self._since, self._steps_since, self._tokens_since = time.perf_counter(), 0, 0.0
 
     def _stop_on_non_finite(self, step: int, values: dict[str, float]) -> None:
@@ -127,5 +124,6 @@ class Monitor:
         shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more in {file}" if len(names) > 5 else "")
         raise EndxError(
             f"the loss is {values['loss']} at step {step}, with learning rate {values['learning_rate']:.3g} and "
-            f"questions {shown}; no checkpoint was made of it: lower optimizer.learning_rate, clip, or mend those examples"
+            f"questions {shown}; no checkpoint was made of it: lower optimizer.learning_rate, clip, or mend those "
+            "examples"
         )

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import optax
@@ -81,7 +82,7 @@ def make_optimizer(settings: OptimizerSettings, steps: int, params) -> optax.Gra
     return optax.chain(*parts)
 
 
-def parameter_paths(params) -> dict[str, object]:
+def parameter_paths(params) -> dict[str, Any]:
     """The leaves of a parameter tree by path, such as `dual_encoder/shared/encoder/layers_0/mlp_up/kernel`."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(params)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}

@@ -42,7 +42,7 @@ def make_train_step(
         metrics = {
             "loss": loss,
             **metrics,
-            "gradient_norm": optax.global_norm(gradients),
+            "gradient_norm": optax.tree.norm(gradients),
             "learning_rate": schedule(state.step),
             "tokens": jnp.sum(batch.question.mask) + jnp.sum(batch.answer.mask),
         }

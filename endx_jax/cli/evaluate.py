@@ -1,0 +1,73 @@
+"""`endx evaluate`: ranks a data set with a trained model, beside BM25, and writes table, runs and encoded pool."""
+
+import argparse
+import pathlib
+
+
+def main(argv: list[str]) -> None:
+    """Runs the verb with the arguments of the command line."""
+    arguments = _parser().parse_args(argv)
+
+    from endx_jax.experiment import workdir as workdirs
+    from endx_jax.experiment.console import say, showing_progress
+    from endx_jax.experiment.results import Results
+    from endx_jax.loading import load
+    from endx_jax.retrieval.index import write_index
+    from endx_jax.retrieval.systems import evaluate_bm25, evaluate_dense
+
+    model = load(arguments.workdir or arguments.model)
+    dataset, records = _records(arguments)
+    output = arguments.output or _default_output(arguments, dataset)
+    workdirs.make_writable(output)
+    say(f"evaluating {len(records.questions):,} questions against {len(records.candidates):,} candidates of {dataset}")
+
+    def encode(side, texts):
+        return model.encoder(model.params, side, texts, progress=showing_progress())
+
+    results = Results(dataset=dataset, split=arguments.split if arguments.data else "test", records=records)
+    results.evaluations["bm25"] = evaluate_bm25(records)
+    dense = evaluate_dense(encode, records)
+    results.evaluations["trained" if arguments.workdir else pathlib.Path(arguments.model).name] = dense.evaluation
+    write_index(
+        output / workdirs.INDEX, dense.candidates, records.candidate_ids, records.candidates, model={"name": model.name}
+    )
+    results.write(output / workdirs.RESULTS, output)
+    say(f"\n{results.table()}\neverything is in {output}")
+
+
+def _records(arguments: argparse.Namespace):
+    """The data set's name and its records: what `--data` names, or the run's own test split."""
+    import dataclasses
+
+    from endx_jax.data.batches import DataSettings
+    from endx_jax.errors import EndxError
+    from endx_jax.experiment.data import read_records, read_splits
+    from endx_jax.experiment.workdir import read_config
+
+    if arguments.data:
+        columns = {"question_column": arguments.question_column, "answer_column": arguments.answer_column}
+        settings = dataclasses.replace(DataSettings(), **columns)
+        return arguments.data, read_records(arguments.data, settings, arguments.split)
+    if not arguments.workdir:
+        raise EndxError("--model needs --data: a pretrained model has no test split of its own")
+    settings = read_config(arguments.workdir).data
+    return settings.test_path or settings.path, read_splits(settings).test
+
+
+def _default_output(arguments: argparse.Namespace, dataset: str) -> pathlib.Path:
+    name = pathlib.Path(dataset).name.partition(".")[0]
+    home = arguments.workdir or pathlib.Path("runs") / pathlib.Path(arguments.model).name
+    return home / "evaluation" / name
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="endx evaluate", description=__doc__.partition(": ")[2])
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--workdir", type=pathlib.Path, help="of a run; its best checkpoint is taken")
+    source.add_argument("--model", help="a pretrained folder or name instead")
+    parser.add_argument("--data", help="a file or folder that a reader knows; by default the run's own test split")
+    parser.add_argument("--split", default="test", help="which judgements of a BEIR folder [test]")
+    parser.add_argument("--question-column", default="question", help="in CSV, TSV and JSONL [question]")
+    parser.add_argument("--answer-column", default="answer", help="in CSV, TSV and JSONL [answer]")
+    parser.add_argument("--output", type=pathlib.Path, help="folder for what is written [WORKDIR/evaluation/NAME]")
+    return parser

@@ -1,0 +1,145 @@
+"""`endx_jax.load`: a model to encode with, from a run's workdir or a pretrained folder or name."""
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from endx_jax import pretrained
+from endx_jax.data.tokenization import Tokenizer
+from endx_jax.experiment import workdir as workdirs
+from endx_jax.experiment.console import showing_progress
+from endx_jax.experiment.model import best_params, read_model
+from endx_jax.parallel.mesh import MeshSettings, make_mesh
+from endx_jax.pretrained.towers import ModelSettings, build_dual_encoder, fill_in, initial_params
+from endx_jax.retrieval.encode import TextEncoder
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EmbeddingModel:
+    """Encodes questions and documents; arguments are named as in sentence-transformers.
+
+    Attributes:
+      name: what was loaded.
+      encoder: the towers and their tokenizer.
+      params: of the towers.
+      cosine: whether embeddings are compared by cosine rather than inner product.
+    """
+
+    name: str
+    encoder: TextEncoder
+    params: dict
+    cosine: bool
+
+    def encode_query(
+        self,
+        sentences: str | Sequence[str],
+        *,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        convert_to_numpy: bool = True,
+    ) -> np.ndarray | jax.Array:
+        """Encodes questions.
+
+        Args:
+          sentences: N texts, or one.
+          batch_size: texts encoded together; changes speed only.
+          show_progress_bar: None shows one at a terminal.
+          normalize_embeddings: whether to scale to unit norm, after truncation.
+          truncate_dim: keep so many leading dimensions; None keeps all.
+          convert_to_numpy: false gives JAX arrays.
+
+        Returns:
+          float32 [N, E] in the order given; [E] for one text.
+        """
+        return self._encode(
+            "question",
+            sentences,
+            batch_size=batch_size,
+            show_progress_bar=show_progress_bar,
+            normalize_embeddings=normalize_embeddings,
+            truncate_dim=truncate_dim,
+            convert_to_numpy=convert_to_numpy,
+        )
+
+    def encode_document(
+        self,
+        sentences: str | Sequence[str],
+        *,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        convert_to_numpy: bool = True,
+    ) -> np.ndarray | jax.Array:
+        """Encodes answers or documents, as `encode_query` does questions."""
+        return self._encode(
+            "answer",
+            sentences,
+            batch_size=batch_size,
+            show_progress_bar=show_progress_bar,
+            normalize_embeddings=normalize_embeddings,
+            truncate_dim=truncate_dim,
+            convert_to_numpy=convert_to_numpy,
+        )
+
+    def similarity(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """Similarities of every row of `a` [A, E] (or [E]) with every row of `b`: float32 [A, B].
+
+        Cosines for a model that was trained with them, else inner products.
+        """
+        a, b = np.atleast_2d(np.asarray(a, np.float32)), np.atleast_2d(np.asarray(b, np.float32))
+        if self.cosine:
+            a, b = _unit(a), _unit(b)
+        return a @ b.T
+
+    def _encode(
+        self, side, sentences, *, batch_size, show_progress_bar, normalize_embeddings, truncate_dim, convert_to_numpy
+    ):
+        single = isinstance(sentences, str)
+        progress = showing_progress() if show_progress_bar is None else show_progress_bar
+        texts = [sentences] if single else list(sentences)
+        embeddings = self.encoder(self.params, side, texts, batch_size=batch_size, progress=progress)
+        embeddings = embeddings[:, :truncate_dim]
+        if normalize_embeddings:
+            embeddings = _unit(embeddings)
+        if single:
+            embeddings = embeddings[0]
+        return embeddings if convert_to_numpy else jax.numpy.asarray(embeddings)
+
+
+def load(path_or_name: str | pathlib.Path) -> EmbeddingModel:
+    """Loads a model.
+
+    Args:
+      path_or_name: the workdir of a run, whose best checkpoint is taken; a Hugging Face or sentence-transformers folder
+        of one encoder; or a name that `endx_jax.pretrained.locate` knows or finds on the hub.
+
+    Raises:
+      EndxError: when there is no such model, or it is not whole.
+    """
+    mesh = make_mesh(MeshSettings(), jax.local_devices())
+    folder = pathlib.Path(path_or_name).expanduser()
+    if (folder / workdirs.MODEL).is_dir():
+        model = read_model(folder)
+        params, _ = best_params(folder, model, mesh)
+        normalize = model.settings.model.normalize
+        return EmbeddingModel(str(path_or_name), model.text_encoder(mesh), params["dual_encoder"], normalize)
+
+    source = pretrained.load(str(path_or_name))
+    settings = ModelSettings(pretrained=str(path_or_name), normalize=source.head.normalize)
+    dual_encoder = build_dual_encoder(fill_in(settings, source), source)
+    tokenizer = Tokenizer(source.folder)
+    tokenizer.check_matches(source.config.vocab_size, source.config.pad_id, source.folder)
+    limit = min(source.head.max_length or source.config.positions, source.config.positions)
+    encoder = TextEncoder(dual_encoder, tokenizer, {"question": limit, "answer": limit}, mesh)
+    params = jax.device_put(initial_params(dual_encoder, settings, source, jax.random.key(0)))
+    return EmbeddingModel(str(path_or_name), encoder, params, cosine=source.head.normalize)
+
+
+def _unit(x: np.ndarray) -> np.ndarray:
+    return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)

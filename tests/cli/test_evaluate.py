@@ -1,0 +1,40 @@
+import json
+
+import pytest
+
+from endx_jax.cli.entry import run_verb
+from endx_jax.retrieval.index import read_index
+
+
+def test_without_data_it_repeats_the_runs_own_evaluation(trained_workdir, tmp_path, capsys):
+    assert run_verb(["evaluate", f"--workdir={trained_workdir}", f"--output={tmp_path}"]) == 0
+    assert "trained" in capsys.readouterr().out
+    again = json.loads((tmp_path / "results.json").read_text())["systems"]
+    first = json.loads((trained_workdir / "results.json").read_text())["systems"]
+    assert again["bm25"] == first["bm25"]
+    assert again["trained"] == pytest.approx(first["trained"], abs=1e-6)
+
+
+def test_other_data_with_a_pretrained_model(tiny_bert, tmp_path, capsys):
+    data = tmp_path / "mine.tsv"
+    data.write_text("q\ta\nwhere is the cat\tthe mat\nwhere is the dog\tthe sofa\n")
+    arguments = ["--model", str(tiny_bert), "--data", str(data), "--question-column=q", "--answer-column=a"]
+    assert run_verb(["evaluate", *arguments, "--output", str(tmp_path / "out")]) == 0
+    written = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert list(written["systems"]) == ["bm25", tiny_bert.name]
+    assert written["evaluations"][0]["candidates"] == 2
+    assert read_index(tmp_path / "out" / "index")[2] == ["the mat", "the sofa"]
+    run = (tmp_path / "out" / "bm25.run.trec").read_text().splitlines()
+    assert run[0].split()[:4] == ["q0", "Q0", "d0", "1"]
+
+
+def test_it_needs_something_to_evaluate_and_something_to_evaluate_on(tiny_bert, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        run_verb(["evaluate"])
+    assert run_verb(["evaluate", f"--model={tiny_bert}"]) == 2
+    assert "--model needs --data" in capsys.readouterr().err
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path, capsys):
+    assert run_verb(["evaluate", f"--workdir={tmp_path}"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -1,0 +1,82 @@
+import pathlib
+import re
+
+import pytest
+
+from endx_jax.cli import train
+from endx_jax.cli.entry import run_verb
+from endx_jax.errors import EndxError
+
+QUICKSTART = str(pathlib.Path(__file__).parents[2] / "configs" / "quickstart.py")
+
+
+def test_a_file_and_its_recipe_are_the_same_config():
+    by_file, name, workdir = train.parse([f"--config={QUICKSTART}"])
+    by_name, _, _ = train.parse(["--config=quickstart"])
+    assert by_file.to_dict() == by_name.to_dict()
+    assert (name, workdir) == ("quickstart", pathlib.Path("runs/quickstart"))
+
+
+def test_settings_are_overridden():
+    config, _, workdir = train.parse(
+        ["--config=quickstart", "--config.train.steps=7", "--config.objective.temperature=0.1", "--workdir=here"]
+    )
+    assert (config.train.steps, config.objective.temperature, workdir) == (7, 0.1, pathlib.Path("here"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--config is missing; give a file, or one of the recipes .*quickstart"),
+        (["--config=quickstat"], "neither a file nor a recipe; did you mean 'quickstart'"),
+        (["--config=quickstart", "--config.train.stps=3"], r"unknown setting 'stps'; Did you mean \"steps\""),
+        (["--config=quickstart", "--config.trin.steps=3"], r"unknown setting 'trin'; Did you mean \"train\""),
+        (["--config=quickstart", "--config.train.steps=abc"], "--config.train.steps=abc"),
+        (["--config=quickstart", "--wrkdir=x"], "wrkdir.*Did you mean: workdir"),
+        (["--config=quickstart", "extra"], "unexpected argument 'extra'"),
+    ],
+)
+def test_what_is_not_understood_is_refused_in_one_line(arguments, message):
+    with pytest.raises(EndxError, match=message) as refused:
+        train.parse(arguments)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_mistake_in_a_recipe_is_shown_with_its_file(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("def get_config():\n    raise ValueError('no such thing')\n")
+    with pytest.raises(EndxError, match=r"mine.py.*no such thing") as refused:
+        train.parse([f"--config={file}"])
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("arguments", "shown"), [([], "usage: endx VERB"), (["--help"], "usage: endx VERB")])
+def test_endx_alone_prints_help(arguments, shown, capsys):
+    assert run_verb(arguments) == 0
+    assert shown in capsys.readouterr().out
+
+
+def test_the_version_is_printed(capsys):
+    assert run_verb(["--version"]) == 0
+    assert re.fullmatch(r"\d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+def test_train_help_needs_no_config(capsys):
+    assert run_verb(["train", "--help"]) == 0
+    assert "--config=CONFIG" in capsys.readouterr().out
+
+
+def test_an_unknown_verb_exits_with_2_and_one_line(capsys):
+    assert run_verb(["trian"]) == 2
+    error = capsys.readouterr().err
+    assert "unknown verb 'trian'; did you mean 'train'?" in error
+    assert error.count("\n") == 1
+
+
+def test_an_interrupt_is_no_traceback(monkeypatch, capsys):
+    def interrupted(argv):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train, "main", interrupted)
+    assert run_verb(["train"]) == 130
+    assert "the same command goes on" in capsys.readouterr().err

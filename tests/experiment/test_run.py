@@ -1,0 +1,214 @@
+"""The main job end to end, on a tiny tower and tiny text."""
+
+import dataclasses
+import json
+
+import chex
+import jax
+import numpy as np
+import pytest
+from tiny_bert import tiny_recipe
+
+from endx_jax.errors import EndxError
+from endx_jax.experiment import run as run_module
+from endx_jax.experiment.data import read_splits
+from endx_jax.experiment.model import best_params, read_model
+from endx_jax.experiment.run import run
+from endx_jax.experiment.workdir import read_config
+from endx_jax.parallel import MeshSettings, make_mesh
+from endx_jax.retrieval.index import read_index
+from endx_jax.training.checkpoints import FOLDER
+
+
+@pytest.fixture
+def config(tiny_bert, pairs_csv):
+    return tiny_recipe(tiny_bert, pairs_csv)
+
+
+def losses(workdir):
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return {line["step"]: line["loss"] for line in lines if "loss" in line}
+
+
+def final_params(workdir):
+    params, _ = best_params(workdir, read_model(workdir), make_mesh(MeshSettings()))
+    return jax.device_get(params)
+
+
+def use_devices(monkeypatch, count):
+    monkeypatch.setattr(run_module, "make_mesh", lambda settings: make_mesh(settings, jax.devices()[:count]))
+
+
+def test_the_workdir_holds_what_the_readme_promises(trained_workdir):
+    workdir = trained_workdir
+    assert list(losses(workdir)) == [1, 2, 3, 4, 5, 6]
+    written = json.loads((workdir / "results.json").read_text())
+    assert list(written["systems"]) == ["bm25", "untrained", "trained"]
+    assert 0 < written["systems"]["trained"]["mrr"] <= 1
+    test = read_splits(read_config(workdir).data).test
+    assert written["evaluations"][0]["questions"] == len(test.questions)
+    embeddings, ids, texts, manifest = read_index(workdir / "index")
+    assert embeddings.shape == (len(test.candidates), 32)
+    assert (tuple(ids), tuple(texts)) == (test.candidate_ids, test.candidates)
+    assert manifest["model"]["step"] in (2, 4, 6)
+    rankings = workdir / "evaluation" / "test"
+    assert {"qrels.trec", "trained.run.trec", "bm25.per_question.jsonl"} <= {f.name for f in rankings.iterdir()}
+    line = json.loads((workdir / "metrics.jsonl").read_text().splitlines()[0])
+    assert {"step", "loss", "pairs_per_second", "tokens_per_second", "learning_rate", "masked_fraction"} <= set(line)
+    assert json.loads((workdir / "config.json").read_text())["model"]["pooling"] == "mean"
+
+
+def test_stopped_and_resumed_is_bit_equal_to_one_go(trained_workdir, config, tmp_path, capsys):
+    config.train.stop_at_step = 3
+    assert run(config, tmp_path) is None
+    assert list(losses(tmp_path)) == [1, 2, 3]
+    assert "stopped at step 3 of 6" in capsys.readouterr().out
+    config.train.stop_at_step = 0
+    run(config, tmp_path)
+    assert "resuming from the checkpoint of step 3, of 6" in capsys.readouterr().out
+    assert losses(tmp_path) == losses(trained_workdir)
+    chex.assert_trees_all_equal(final_params(tmp_path), final_params(trained_workdir))
+
+
+def test_resumed_on_fewer_devices_the_losses_agree(trained_workdir, config, tmp_path, monkeypatch):
+    config.train.stop_at_step = 3
+    run(config, tmp_path)
+    config.train.stop_at_step = 5
+    use_devices(monkeypatch, 2)
+    run(config, tmp_path)
+    expected = [*losses(trained_workdir).values()][:5]
+    np.testing.assert_allclose([*losses(tmp_path).values()], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "meshes"), [("adamw", [(1, {}), (8, {}), (8, {"fsdp": 2, "tensor": 2})]), ("sgd", [(1, {}), (8, {})])]
+)
+def test_devices_and_mesh_change_cost_and_not_losses(config, tmp_path, monkeypatch, optimizer, meshes):
+    config.optimizer.name = optimizer
+    config.train.stop_at_step = 5
+    found = []
+    for number, (devices, mesh) in enumerate(meshes):
+        use_devices(monkeypatch, devices)
+        run(config.to_dict() | {"mesh": mesh}, tmp_path / str(number))
+        found.append([*losses(tmp_path / str(number)).values()])
+    for other in found[1:]:
+        np.testing.assert_allclose(other, found[0], rtol=1e-5)
+
+
+def test_scanned_and_rematerialised_layers_give_the_same_losses(trained_workdir, config, tmp_path):
+    config.model.scan_layers = True
+    config.model.remat = True
+    config.train.stop_at_step = 5
+    run(config, tmp_path)
+    expected = [*losses(trained_workdir).values()][:5]
+    np.testing.assert_allclose([*losses(tmp_path).values()], expected, rtol=1e-5)
+
+
+def test_training_lowers_the_loss(config, tmp_path):
+    config.model.dropout = config.model.attention_dropout = 0.0
+    config.optimizer.learning_rate = 5e-3
+    config.train.steps = 41
+    config.train.stop_at_step = 40
+    config.train.checkpoint_every = 40
+    run(config, tmp_path)
+    found = [*losses(tmp_path).values()]
+    assert np.mean(found[-5:]) < 0.7 * np.mean(found[:5])
+
+
+def test_a_damaged_checkpoint_is_passed_over(trained_workdir, config, tmp_path, capsys):
+    config.train.stop_at_step = 4
+    run(config, tmp_path)
+    file = max((tmp_path / FOLDER / "4").rglob("*"), key=lambda f: f.stat().st_size if f.is_file() else -1)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    config.train.stop_at_step = 0
+    run(config, tmp_path)
+    output = capsys.readouterr().out
+    assert "checkpoint 4 can't be used" in output
+    assert "resuming from the checkpoint of step 2" in output
+    assert losses(tmp_path) == losses(trained_workdir)
+
+
+def test_a_config_that_contradicts_the_workdir_is_refused_with_the_keys(config, tmp_path):
+    config.train.stop_at_step = 2
+    run(config, tmp_path)
+    config.optimizer.learning_rate = 2e-3
+    config.objective.temperature = 0.1
+    message = r"objective.temperature: 0.05 -> 0.1; optimizer.learning_rate: 0.001 -> 0.002"
+    with pytest.raises(EndxError, match=message):
+        run(config, tmp_path)
+
+
+def test_other_data_under_the_same_name_is_refused(config, pairs_csv, tmp_path):
+    copy = tmp_path / "pairs.csv"
+    copy.write_text(pairs_csv.read_text())
+    config.data.path = str(copy)
+    config.train.stop_at_step = 2
+    run(config, tmp_path / "run")
+    copy.write_text(pairs_csv.read_text().replace("cat", "bat"))
+    with pytest.raises(EndxError, match="began with other data"):
+        run(config, tmp_path / "run")
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_no_checkpoint(config, tmp_path):
+    config.optimizer.learning_rate = 1e30
+    config.optimizer.clip_norm = 0.0
+    with pytest.raises(EndxError, match=r"the loss is nan at step 2, with learning rate .* and questions q\d+"):
+        run(config, tmp_path)
+    assert not [folder for folder in (tmp_path / FOLDER).iterdir() if folder.name.isdigit()]
+
+
+def test_a_run_can_start_from_another_ones_best(trained_workdir, config, tmp_path):
+    config.model.init_from = str(trained_workdir)
+    config.train.steps = 1
+    results = run(config, tmp_path)
+    first = json.loads((trained_workdir / "results.json").read_text())["systems"]["trained"]
+    assert results.evaluations["untrained"].metrics == pytest.approx(first, abs=1e-6)
+
+
+def test_a_warm_start_from_another_architecture_is_refused(trained_workdir, config, tmp_path):
+    config.model.init_from = str(trained_workdir)
+    config.model.projection = 8
+    with pytest.raises(EndxError, match="holds another architecture"):
+        run(config, tmp_path)
+
+
+def test_a_projection_and_learned_temperature_train(config, tmp_path):
+    config.model.projection = 8
+    config.objective.learn_temperature = True
+    config.train.stop_at_step = 2
+    run(config, tmp_path)
+    params = final_params(tmp_path)
+    assert params["dual_encoder"]["shared"]["projection"]["kernel"].shape == (32, 8)
+    assert params["log_temperature"].shape == ()
+
+
+def test_without_a_validation_split_the_last_checkpoint_is_taken(config, tmp_path):
+    config.data.validation_fraction = 0.0
+    run(config, tmp_path)
+    _, step = best_params(tmp_path, read_model(tmp_path), make_mesh(MeshSettings()))
+    assert step == 6
+
+
+def test_questions_of_another_test_set_are_not_trained_on(config, pairs_csv, tmp_path):
+    test = tmp_path / "test.csv"
+    test.write_text("\n".join(pairs_csv.read_text().splitlines()[:11]) + "\n")
+    config.data.test_path = str(test)
+    settings = run_module.resolve(config).data
+    splits = read_splits(settings)
+    assert len(splits.test.questions) == 10
+    assert not set(splits.test.questions) & set(splits.train.questions + splits.validation.questions)
+    assert len(read_splits(dataclasses.replace(settings, max_test_questions=3)).test.questions) == 3
+
+
+def test_an_unwritable_workdir_is_refused(config, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EndxError, match="can't be written"):
+        run(config, tmp_path / "file" / "run")
+
+
+def test_lengths_beyond_the_positions_are_refused(config, tmp_path):
+    config.data.answer_length = 65
+    with pytest.raises(EndxError, match="data.answer_length is 65, more than the 64 positions"):
+        run(config, tmp_path)

@@ -1,0 +1,58 @@
+"""What several test files share: small towers, tokens to feed them, and the shape of a user's error."""
+
+import contextlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from endx_jax.batch import Tokens
+from endx_jax.errors import EndxError
+from endx_jax.models import BertConfig, BertEncoder, Projection, TokenEmbedder, Tower
+
+TINY = BertConfig(vocab_size=50, width=16, layers=2, heads=2, mlp_width=24, positions=32)
+
+
+def tower(config: BertConfig = TINY, *, projection: int = 0, dtype=jnp.float32, remat=False, scan_layers=False, **kw):
+    """A BERT tower; other keywords are the tower's own."""
+    return Tower(
+        token_embedder=TokenEmbedder(config.vocab_size, config.width, dtype),
+        encoder=BertEncoder(config, dtype, remat=remat, scan_layers=scan_layers),
+        projection=Projection(projection) if projection else None,
+        **kw,
+    )
+
+
+def random_params(module, *args, seed: int = 0) -> dict:
+    """Parameters of a module drawn by NumPy (nothing is compiled), large enough that every one matters."""
+    draw = np.random.default_rng(seed)
+    shapes = jax.eval_shape(module.init, jax.random.key(0), *args)["params"]
+
+    def leaf(path, like):
+        value = draw.normal(0, 0.2, like.shape).astype(np.float32)
+        return 1 + value if path[-1].key == "scale" else value
+
+    return jax.tree_util.tree_map_with_path(leaf, shapes)
+
+
+def texts(lengths, seed: int = 0, vocab_size: int = TINY.vocab_size) -> list[np.ndarray]:
+    """Random token ids of the given lengths, none of them the pad id 0."""
+    draw = np.random.default_rng(seed)
+    return [draw.integers(1, vocab_size, length).astype(np.int32) for length in lengths]
+
+
+def padded(rows, length: int) -> Tokens:
+    """Tokens [len(rows), length]."""
+    ids, mask = np.zeros((len(rows), length), np.int32), np.zeros((len(rows), length), bool)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)], mask[i, : len(row)] = row, True
+    return Tokens(ids=jnp.asarray(ids), mask=jnp.asarray(mask))
+
+
+@contextlib.contextmanager
+def one_line_error(match: str):
+    """Expects an EndxError whose message is a single line that matches."""
+    with pytest.raises(EndxError, match=match) as caught:
+        yield
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,272 @@
+"""In-batch softmax against visible arithmetic and a twin in plain loops."""
+
+import functools
+import math
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import one_line_error
+
+from endx_jax.losses import false_negative_mask, in_batch_softmax
+from endx_jax.losses.contrastive import DIRECTIONS
+
+B, E = 7, 4
+IDS = {
+    "question_id": np.array([0, 1, 2, 0, 3, 4, -1]),  # rows 0 and 3 ask the same
+    "answer_id": np.array([5, 6, 5, 7, 8, -1, -1]),  # rows 0 and 2 give the same; two are unknown
+    "positive_ids": np.array([[5, 8], [6, -1], [5, -1], [7, 6], [8, -1], [-1, -1], [5, -1]]),
+}
+MASKS = {
+    "none": (),
+    "question": ("question_id",),
+    "answer": ("answer_id",),
+    "both": ("question_id", "answer_id"),
+    "positives": ("answer_id", "positive_ids"),
+    "all": ("question_id", "answer_id", "positive_ids"),
+}
+WHERE = np.array([True, True, False, True, True, False, True])
+
+
+def ids(names) -> dict:
+    return {name: jnp.asarray(IDS[name], jnp.int32) for name in names}
+
+
+def drawn(dtype=np.float64) -> tuple:
+    draw = np.random.default_rng(3)
+    return draw.normal(size=(B, E)).astype(dtype), draw.normal(size=(B, E)).astype(dtype)
+
+
+def is_false_negative(i: int, j: int, names) -> bool:
+    """Whether answer j is no negative of question i, read off the ids one pair at a time."""
+    if i == j:
+        return False
+    question, answer, positives = IDS["question_id"], IDS["answer_id"], IDS["positive_ids"]
+    return (
+        ("question_id" in names and question[i] == question[j] >= 0)
+        or ("answer_id" in names and answer[i] == answer[j] >= 0)
+        or ("positive_ids" in names and answer[j] >= 0 and answer[j] in positives[i])
+    )
+
+
+def twin(question, answer, *, temperature=1.0, names=(), direction="question_to_answer", where=None) -> float:
+    """The loss by two loops over pairs."""
+    rows = [i for i in range(len(question)) if where is None or where[i]]
+
+    def score(i, j):
+        return float(question[i] @ answer[j]) / temperature
+
+    def one_way(scores, excluded):
+        total = 0.0
+        for i in rows:
+            terms = [scores(i, j) for j in rows if not excluded(i, j)]
+            top = max(terms)
+            total += top + math.log(sum(math.exp(term - top) for term in terms)) - scores(i, i)
+        return total / len(rows)
+
+    forward = one_way(score, lambda i, j: is_false_negative(i, j, names))
+    backward = one_way(lambda i, j: score(j, i), lambda i, j: is_false_negative(j, i, names))
+    return {
+        "question_to_answer": forward,
+        "answer_to_question": backward,
+        "sum": forward + backward,
+        "mean": (forward + backward) / 2,
+    }[direction]
+
+
+def test_a_visible_example():
+    question, answer = jnp.array([[1.0, 0.0], [0.0, 2.0]]), jnp.array([[3.0, 0.0], [1.0, 1.0]])
+    # Scores at temperature 0.5: [[3, 1], [0, 2]] / 0.5 = [[6, 2], [0, 4]].
+    rows = [math.log(math.exp(6) + math.exp(2)) - 6, math.log(math.exp(0) + math.exp(4)) - 4]
+    columns = [math.log(math.exp(6) + math.exp(0)) - 6, math.log(math.exp(2) + math.exp(4)) - 4]
+    expected = {
+        "question_to_answer": sum(rows) / 2,
+        "answer_to_question": sum(columns) / 2,
+        "sum": sum(rows) / 2 + sum(columns) / 2,
+        "mean": (sum(rows) + sum(columns)) / 4,
+    }
+    for direction, value in expected.items():
+        found = in_batch_softmax(question, answer, temperature=0.5, direction=direction)
+        assert float(found) == pytest.approx(value, rel=1e-5)
+
+
+def test_equal_scores_give_the_logarithm_of_the_batch():
+    assert float(in_batch_softmax(jnp.zeros((8, 3)), jnp.zeros((8, 3)))) == pytest.approx(math.log(8))
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("names", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("where", [None, WHERE], ids=["every pair", "where"])
+def test_values_are_the_twin_s(direction, names, where):
+    with jax.enable_x64(True):
+        question, answer = drawn()
+        found = in_batch_softmax(
+            jnp.asarray(question),
+            jnp.asarray(answer),
+            temperature=0.7,
+            direction=direction,
+            where=None if where is None else jnp.asarray(where),
+            **ids(names),
+        )
+        assert found.dtype == jnp.float64
+        expected = twin(question, answer, temperature=0.7, names=names, direction=direction, where=where)
+        assert float(found) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("case", ["none", "all"])
+def test_gradients_are_the_twin_s_differences(direction, case):
+    """Embeddings and temperature, by central differences of the loops in float64."""
+    names, where = MASKS[case], None if case == "none" else WHERE
+    question, answer = drawn()
+    temperature = np.float64(0.7)
+    with jax.enable_x64(True):
+
+        def loss(question, answer, temperature):
+            flag = None if where is None else jnp.asarray(where)
+            return in_batch_softmax(
+                question, answer, temperature=temperature, direction=direction, where=flag, **ids(names)
+            )
+
+        found = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(question, answer, temperature)
+
+    def value(question, answer, temperature):
+        return twin(question, answer, temperature=float(temperature), names=names, direction=direction, where=where)
+
+    expected = differences(value, (question, answer, temperature))
+    chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-8)
+    assert max(np.abs(gradient).max() for gradient in expected) > 0.1
+
+
+def differences(function, arguments, step: float = 1e-5) -> tuple:
+    """Central differences of a scalar function at each entry of each argument."""
+    gradients = []
+    for place, argument in enumerate(arguments):
+        gradient = np.zeros_like(argument)
+        for index in np.ndindex(np.shape(argument)):
+            shifted = []
+            for sign in (1, -1):
+                moved = np.array(argument)
+                moved[index] += sign * step
+                shifted.append(function(*arguments[:place], moved, *arguments[place + 1 :]))
+            gradient[index] = (shifted[0] - shifted[1]) / (2 * step)
+        gradients.append(gradient)
+    return tuple(gradients)
+
+
+def test_float32_keeps_to_the_float64_twin():
+    question, answer = drawn(np.float32)
+    for direction in DIRECTIONS:
+        found = in_batch_softmax(jnp.asarray(question), jnp.asarray(answer), temperature=0.05, direction=direction)
+        exact = twin(question.astype(np.float64), answer.astype(np.float64), temperature=0.05, direction=direction)
+        assert float(found) == pytest.approx(exact, rel=2e-6)
+
+
+@pytest.mark.parametrize("name", ["question", "answer", "positives"])
+def test_without_ids_the_value_differs(name):
+    question, answer = map(jnp.asarray, drawn(np.float32))
+    masked = in_batch_softmax(question, answer, **ids(MASKS[name]))
+    assert float(in_batch_softmax(question, answer)) > float(masked) + 1e-3
+
+
+def test_the_mask_marks_equal_questions_equal_answers_and_known_positives():
+    mask = false_negative_mask(**ids(MASKS["all"]))
+    expected = [[is_false_negative(i, j, MASKS["all"]) for j in range(B)] for i in range(B)]
+    np.testing.assert_array_equal(mask, expected)
+    # Row 0: 2 gives the same answer, 3 asks the same question, 4's answer 8 is a known positive.
+    np.testing.assert_array_equal(np.flatnonzero(mask[0]), [2, 3, 4])
+
+
+def test_an_unknown_id_equals_nothing():
+    unknown = jnp.full(3, -1)
+    mask = false_negative_mask(question_id=unknown, answer_id=unknown, positive_ids=jnp.full((3, 2), -1))
+    assert not mask.any()
+
+
+def test_no_ids_give_no_mask():
+    assert false_negative_mask() is None
+
+
+def test_a_table_of_no_positives_is_no_positives():
+    mask = false_negative_mask(answer_id=jnp.array([1, 1, 2]), positive_ids=jnp.zeros((3, 0), jnp.int32))
+    np.testing.assert_array_equal(mask, [[False, True, False], [True, False, False], [False, False, False]])
+
+
+def test_a_masked_duplicate_is_as_if_it_were_not_there():
+    """Pairs 0 and 2 share an answer: neither sees the other, and pair 1 sees both."""
+    question, answer = (np.array(x[:3]) for x in drawn())
+    answer[2] = answer[0]
+
+    def row(i, negatives):
+        return math.log(sum(math.exp(question[i] @ answer[j]) for j in (i, *negatives))) - question[i] @ answer[i]
+
+    found = in_batch_softmax(jnp.asarray(question), jnp.asarray(answer), answer_id=jnp.array([4, 9, 4]))
+    assert float(found) == pytest.approx((row(0, [1]) + row(1, [0, 2]) + row(2, [1])) / 3, rel=1e-5)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_where_is_the_smaller_batch(direction):
+    question, answer = map(jnp.asarray, drawn(np.float32))
+    known = ids(MASKS["all"])
+    flagged = in_batch_softmax(question, answer, direction=direction, where=jnp.asarray(WHERE), **known)
+    kept = {name: value[WHERE] for name, value in known.items()}
+    smaller = in_batch_softmax(question[WHERE], answer[WHERE], direction=direction, **kept)
+    np.testing.assert_allclose(flagged, smaller, rtol=1e-6)
+
+
+def test_pairs_left_out_by_where_have_no_gradient():
+    question, answer = map(jnp.asarray, drawn(np.float32))
+    gradients = jax.grad(lambda q, a: in_batch_softmax(q, a, where=jnp.asarray(WHERE), direction="sum"), (0, 1))(
+        question, answer
+    )
+    for gradient in gradients:
+        np.testing.assert_array_equal(gradient[~WHERE], 0)
+        assert np.all(np.abs(gradient[WHERE]).max(axis=1) > 0)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_the_order_of_the_batch_does_not_matter(direction):
+    question, answer = map(jnp.asarray, drawn(np.float32))
+    order = np.random.default_rng(0).permutation(B)
+    known = ids(MASKS["all"])
+    permuted = {name: value[order] for name, value in known.items()}
+    np.testing.assert_allclose(
+        in_batch_softmax(question[order], answer[order], direction=direction, **permuted),
+        in_batch_softmax(question, answer, direction=direction, **known),
+        rtol=1e-6,
+    )
+
+
+def test_swapping_the_sides_swaps_the_directions():
+    question, answer = map(jnp.asarray, drawn(np.float32))
+    np.testing.assert_allclose(
+        in_batch_softmax(question, answer, direction="answer_to_question"),
+        in_batch_softmax(answer, question, direction="question_to_answer"),
+        rtol=1e-6,
+    )
+
+
+def test_jit_vmap_and_a_temperature_array_change_nothing():
+    draw = np.random.default_rng(1)
+    question, answer = (jnp.asarray(draw.normal(size=(3, B, E)), jnp.float32) for _ in range(2))
+    temperatures = jnp.array([0.05, 0.5, 2.0])
+    known = ids(MASKS["all"])
+
+    def loss(question, answer, temperature):
+        return in_batch_softmax(question, answer, temperature=temperature, direction="mean", **known)
+
+    one_by_one = [loss(q, a, float(t)) for q, a, t in zip(question, answer, temperatures, strict=True)]
+    np.testing.assert_allclose(jax.jit(jax.vmap(loss))(question, answer, temperatures), one_by_one, rtol=1e-6)
+
+
+def test_an_unknown_direction_is_named():
+    with one_line_error("direction is 'both', which is none of question_to_answer, answer_to_question, sum, mean"):
+        in_batch_softmax(jnp.zeros((2, 2)), jnp.zeros((2, 2)), direction="both")
+
+
+@pytest.mark.parametrize("function", [false_negative_mask, functools.partial(in_batch_softmax, *jnp.zeros((2, 2, 2)))])
+def test_positives_without_answer_ids_are_refused(function):
+    with one_line_error("positive_ids names answers by their ids, so it needs answer_id"):
+        function(positive_ids=jnp.zeros((2, 1), jnp.int32))

@@ -1,0 +1,103 @@
+"""What every loss of the package keeps: finite values and gradients at the edges, and its precision."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from endx_jax.losses import in_batch_softmax
+from endx_jax.losses.contrastive import DIRECTIONS
+
+B, E = 6, 4
+DUPLICATES = jnp.array([0, 0, 0, 1, 1, 2])
+
+# Each takes (question [B, E], answer [B, E], where bool [B]) and gives a scalar.
+LOSSES = {direction: functools.partial(in_batch_softmax, direction=direction) for direction in DIRECTIONS} | {
+    "false negatives masked": functools.partial(
+        in_batch_softmax,
+        direction="sum",
+        question_id=DUPLICATES,
+        answer_id=DUPLICATES,
+        positive_ids=jnp.array([[0, 1], [0, -1], [0, -1], [1, -1], [-1, -1], [2, 0]]),
+    ),
+    "every negative masked": functools.partial(in_batch_softmax, direction="sum", answer_id=jnp.zeros(B, jnp.int32)),
+    "cold": functools.partial(in_batch_softmax, temperature=1e-3),
+}
+
+
+def normal(scale: float = 1.0, dtype=np.float32) -> tuple:
+    draw = np.random.default_rng(0)
+    return tuple((scale * draw.normal(size=(B, E))).astype(dtype) for _ in range(2))
+
+
+# Scores of +-1e4, whose exponentials overflow even float64: right answers win by far, or lose by far.
+APART = 100 * np.where(np.arange(B)[:, None] % 2 == 0, 1.0, -1.0) * np.eye(1, E)
+
+SITUATIONS = {
+    "ordinary": (*normal(), None),
+    "large scores": (*normal(100.0), None),
+    "right answers win by 1e4": (APART, APART, None),
+    "right answers lose by 1e4": (APART, -APART, None),
+    "coincident points": (np.ones((B, E)), np.ones((B, E)), None),
+    "zero vectors": (np.zeros((B, E)), np.zeros((B, E)), None),
+    "no pair counts": (*normal(), np.zeros(B, bool)),
+    "no pair counts, large scores": (APART, -APART, np.zeros(B, bool)),
+    "one pair counts": (*normal(100.0), np.arange(B) == 2),
+}
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_values_and_gradients_are_finite(loss, dtype):
+    def compute(question, answer, where):
+        return loss(question, answer, where=where)
+
+    compute = jax.jit(jax.value_and_grad(compute, argnums=(0, 1)))
+    for situation, (question, answer, where) in SITUATIONS.items():
+        where = np.ones(B, bool) if where is None else where
+        value, gradients = compute(jnp.asarray(question, dtype), jnp.asarray(answer, dtype), where)
+        assert value.dtype == jnp.float32, situation
+        assert value >= 0, situation
+        chex.assert_tree_all_finite((value, gradients))
+        assert {gradient.dtype for gradient in gradients} == {jnp.dtype(dtype)}, situation
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_no_pair_that_counts_gives_zero_and_no_gradient(loss):
+    question, answer = map(jnp.asarray, normal())
+    none = jnp.zeros(B, bool)
+    value, gradients = jax.value_and_grad(lambda q, a: loss(q, a, where=none), (0, 1))(question, answer)
+    chex.assert_trees_all_equal((value, gradients), jax.tree.map(jnp.zeros_like, (value, gradients)))
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_float64_stays_float64(loss):
+    with jax.enable_x64(True):
+        question, answer = map(jnp.asarray, normal(dtype=np.float64))
+        assert loss(question, answer).dtype == jnp.float64
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_bfloat16_embeddings_are_computed_with_in_float32(loss):
+    question, answer = (jnp.asarray(x, jnp.bfloat16) for x in normal())
+    exact = loss(question.astype(jnp.float32), answer.astype(jnp.float32))
+    np.testing.assert_array_equal(loss(question, answer), exact)
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_the_gradient_is_that_of_the_value(loss):
+    from jax.test_util import check_grads
+
+    with jax.enable_x64(True):
+        question, answer = map(jnp.asarray, normal(0.02, dtype=np.float64))
+        check_grads(loss, (question, answer), order=1, modes=["rev"], eps=1e-6, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_a_single_pair_has_no_negative(loss):
+    if "masked" in [name for name, other in LOSSES.items() if other is loss][0]:
+        pytest.skip("its ids are those of the whole batch")
+    assert loss(jnp.ones((1, E)), jnp.ones((1, E))) == 0

@@ -1,0 +1,81 @@
+"""Both forms of attention against one written out in NumPy."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from endx_jax.models.attention import attend
+from endx_jax.models.dropout import attention_dropout, example_keys
+
+B, L, M, H, D = 3, 4, 6, 2, 5
+MASK = np.arange(M) < np.array([[6], [3], [1]])
+RATE = 0.4
+
+
+def drawn(dtype=jnp.float32):
+    keys = jax.random.split(jax.random.key(0), 4)
+    shapes = [(B, L, H, D), (B, M, H, D), (B, M, H, D)]
+    query, key, value = (jax.random.normal(k, s).astype(dtype) for k, s in zip(keys, shapes, strict=False))
+    return query, key, value, jax.random.normal(keys[3], (1, H, L, M))
+
+
+def naive(query, key, value, mask, scale, bias, keep):
+    out = np.zeros((B, L, H, D))
+    for b, i, h in np.ndindex(B, L, H):
+        real = [j for j in range(M) if mask[b, j]]
+        scores = np.array([query[b, i, h] @ key[b, j, h] * scale + bias[0, h, i, j] for j in real], np.float64)
+        weights = np.exp(scores - scores.max())
+        weights /= weights.sum()
+        for j, weight in zip(real, weights, strict=True):
+            out[b, i, h] += weight * keep[b, h, i, j] * value[b, j, h]
+    return out
+
+
+@pytest.mark.parametrize("scale", [1.0, D**-0.5])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("dropping", [False, True])
+def test_attention_is_the_sum_written_out(scale, biased, dropping):
+    query, key, value, bias = drawn()
+    keys = example_keys(jax.random.key(3), 0, B)
+    keep = np.ones((B, H, L, M))
+    if dropping:
+        keep = np.asarray(attention_dropout(jnp.ones((B, H, L, M)), keys, RATE))
+        assert 0 < (keep == 0).mean() < 1
+    found = attend(
+        query,
+        key,
+        value,
+        jnp.asarray(MASK),
+        scale=scale,
+        bias=bias if biased else None,
+        dropout_keys=keys if dropping else None,
+        dropout_rate=RATE,
+    )
+    expected = naive(*map(np.asarray, (query, key, value)), MASK, scale, np.asarray(bias) * biased, keep)
+    np.testing.assert_allclose(found, expected, atol=2e-6)
+
+
+@pytest.mark.parametrize("rate", [0.0, RATE])
+def test_a_row_without_tokens_gives_finite_values_and_gradients(rate):
+    query, key, value, _ = drawn()
+    mask = jnp.asarray(MASK).at[1].set(False)
+
+    def loss(*arrays):
+        keys = example_keys(jax.random.key(3), 0, B)
+        return jnp.sum(attend(*arrays, mask, scale=1.0, dropout_keys=keys, dropout_rate=rate) ** 2)
+
+    chex.assert_tree_all_finite(jax.value_and_grad(loss, argnums=(0, 1, 2))(query, key, value))
+
+
+@pytest.mark.parametrize("rate", [0.0, RATE])
+def test_bfloat16_attention_sums_its_weights_in_float32(rate):
+    # 4,096 equal scores: in bfloat16 a running sum of exponentials would stick at 256.
+    many = 4096
+    query, key = jnp.zeros((1, 1, 1, 2), jnp.bfloat16), jnp.zeros((1, many, 1, 2), jnp.bfloat16)
+    value = jnp.ones((1, many, 1, 2), jnp.bfloat16)
+    keys = example_keys(jax.random.key(0), 0, 1)
+    out = attend(query, key, value, jnp.ones((1, many), bool), scale=1.0, dropout_keys=keys, dropout_rate=rate)
+    assert out.dtype == jnp.bfloat16
+    np.testing.assert_allclose(out.astype(jnp.float32), 1.0, atol=0.05)

@@ -1,0 +1,156 @@
+"""What the encoder promises on its own: layouts, precision, padding, and the configurations it refuses."""
+
+import dataclasses
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import TINY, one_line_error, padded, random_params, texts
+
+from endx_jax.models import BertConfig, BertEncoder
+from endx_jax.models.dropout import example_keys
+from endx_jax.pretrained.weights import stack_layers
+
+MINIMAL = {
+    "vocab_size": 30,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 32,
+    "max_position_embeddings": 8,
+}
+
+
+def inputs(length: int = 12, width: int = TINY.width):
+    mask = padded(texts((12, 5, 1)), length).mask
+    drawn = jax.random.normal(jax.random.key(1), (3, 12, width))
+    return jnp.pad(drawn, ((0, 0), (0, length - 12), (0, 0))), mask
+
+
+PARAMS = random_params(BertEncoder(TINY), *inputs())
+
+
+@jax.jit
+def encode(embedded, mask):
+    return BertEncoder(TINY).apply({"params": PARAMS}, embedded, mask)
+
+
+def dropped_loss(params, **options):
+    """A scalar of the encodings under dropout."""
+    embedded, mask = inputs()
+    keys = example_keys(jax.random.key(7), 0, 3)
+    return jnp.sum(jnp.sin(BertEncoder(TINY, **options).apply({"params": params}, embedded, mask, keys)))
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """Loss and gradients of layers that are neither stacked nor recomputed."""
+    return jax.jit(jax.value_and_grad(dropped_loss))(PARAMS)
+
+
+@pytest.mark.parametrize(("scan_layers", "remat"), [(True, False), (False, True), (True, True)])
+def test_stacked_and_recomputed_layers_are_the_plain_ones(plain, scan_layers, remat):
+    value, gradient = plain
+    laid_out = stack_layers if scan_layers else lambda tree: tree
+    compute = jax.value_and_grad(lambda params: dropped_loss(params, scan_layers=scan_layers, remat=remat))
+    other, other_gradient = jax.jit(compute)(laid_out(PARAMS))
+    np.testing.assert_allclose(other, value, rtol=1e-6)
+    scale = max(jnp.abs(leaf).max() for leaf in jax.tree.leaves(gradient))
+    chex.assert_trees_all_close(other_gradient, laid_out(gradient), rtol=0, atol=1e-6 * scale)
+
+
+def test_stacked_layers_encode_alike_without_dropout():
+    embedded, mask = inputs()
+    scanned = jax.jit(BertEncoder(TINY, scan_layers=True).apply)({"params": stack_layers(PARAMS)}, embedded, mask)
+    np.testing.assert_allclose(scanned, encode(embedded, mask), atol=1e-6)
+
+
+def test_newly_drawn_layers_differ_from_each_other_when_scanned():
+    embedded, mask = inputs()
+    params = jax.jit(BertEncoder(TINY, scan_layers=True).init)(jax.random.key(0), embedded, mask)["params"]
+    kernel = params["layers"]["mlp_up"]["kernel"]
+    assert not np.allclose(kernel[0], kernel[1])
+    assert np.std(kernel) == pytest.approx(TINY.initializer_range, rel=0.1)
+
+
+def test_padding_changes_no_real_encoding():
+    short, long = encode(*inputs(12)), encode(*inputs(31))
+    mask = np.asarray(inputs(12)[1])
+    np.testing.assert_allclose(long[:, :12][mask], short[mask], atol=1e-6)
+
+
+def test_what_stands_at_padded_positions_changes_nothing():
+    embedded, mask = inputs()
+    rubbish = jnp.where(mask[:, :, None], embedded, 1e3)
+    np.testing.assert_array_equal(np.asarray(encode(rubbish, mask))[mask], np.asarray(encode(embedded, mask))[mask])
+
+
+def test_a_text_without_tokens_stays_finite():
+    embedded, mask = inputs()
+    mask = mask.at[1].set(False)
+
+    def loss(params):
+        return jnp.sum(BertEncoder(TINY).apply({"params": params}, embedded, mask) ** 2)
+
+    chex.assert_tree_all_finite(jax.jit(jax.value_and_grad(loss))(PARAMS))
+
+
+def test_bfloat16_computes_near_float32_and_keeps_float32_parameters():
+    embedded, mask = inputs()
+    half = BertEncoder(TINY, jnp.bfloat16)
+    drawn = jax.eval_shape(half.init, jax.random.key(0), embedded, mask)
+    assert {leaf.dtype for leaf in jax.tree.leaves(drawn)} == {jnp.dtype("float32")}
+    encodings = jax.jit(half.apply)({"params": PARAMS}, embedded.astype(jnp.bfloat16), mask)
+    assert encodings.dtype == jnp.bfloat16
+    error = np.abs(encodings.astype(jnp.float32) - encode(embedded, mask))
+    # Normed outputs reach 4, below which bfloat16's spacing is 2^-6: a few roundings a layer.
+    assert 1e-4 < error.max() < 4 * 2**-6
+    assert error.mean() < 2**-7
+
+
+def test_a_text_beyond_the_positions_is_refused():
+    with one_line_error("a text of 33 tokens is longer than the 32 positions"):
+        BertEncoder(TINY).init(jax.random.key(0), jnp.zeros((1, 33, 16)), jnp.ones((1, 33), bool))
+
+
+def test_a_config_is_read_with_the_defaults_of_hugging_face():
+    assert BertConfig.from_hugging_face(MINIMAL) == BertConfig(
+        vocab_size=30, width=16, layers=2, heads=4, mlp_width=32, positions=8
+    )
+
+
+def test_every_key_of_a_config_is_read():
+    optional = {
+        "type_vocab_size": 3,
+        "hidden_act": "relu",
+        "layer_norm_eps": 1e-5,
+        "hidden_dropout_prob": 0.2,
+        "attention_probs_dropout_prob": 0.3,
+        "initializer_range": 0.5,
+        "pad_token_id": 7,
+    }
+    config = BertConfig.from_hugging_face(MINIMAL | optional)
+    found = dataclasses.astuple(config)[6:]
+    assert found == tuple(optional.values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key' is not supported"),
+        ({"is_decoder": True}, "is_decoder=true attends to earlier tokens only"),
+        ({"hidden_act": "swish"}, "activation 'swish' is none of gelu, "),
+        ({"num_attention_heads": 3}, "width 16 is not a multiple of its 3 heads"),
+    ],
+)
+def test_other_kinds_of_bert_are_refused(changes, message):
+    with one_line_error(message):
+        BertConfig.from_hugging_face(MINIMAL | changes)
+
+
+@pytest.mark.parametrize("missing", MINIMAL)
+def test_a_missing_key_is_named(missing):
+    with one_line_error(f"config.json lacks '{missing}'"):
+        BertConfig.from_hugging_face({k: v for k, v in MINIMAL.items() if k != missing})

@@ -1,0 +1,156 @@
+"""The contract of dropout: example i's mask depends on its own key and on nothing else."""
+
+import dataclasses
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import TINY, padded, random_params, texts, tower
+from jax.sharding import NamedSharding, PartitionSpec
+
+from endx_jax.models.dropout import attention_dropout, dropout, example_keys, fold
+
+RATE = 0.3
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def hidden(keys, length: int):
+    """Dropout of ones [B, length, 8]."""
+    return dropout(jnp.ones((len(keys), length, 8)), keys, RATE)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def weights(keys, length: int):
+    """Dropout of attention weights that are ones [B, 2, length, length]."""
+    return attention_dropout(jnp.ones((len(keys), 2, length, length)), keys, RATE)
+
+
+def cut(array, length: int):
+    """The same positions of a longer array from `hidden` or `weights`."""
+    return array[:, :length] if array.ndim == 3 else array[:, :, :length, :length]
+
+
+@pytest.fixture(params=[hidden, weights], ids=["hidden", "attention"])
+def drop(request):
+    return lambda keys, length: np.asarray(request.param(keys, length))
+
+
+KEYS = example_keys(jax.random.key(5), 0, 6)
+
+
+def test_splitting_the_batch_changes_no_mask(drop):
+    whole = drop(KEYS, 9)
+    parts = np.concatenate([drop(KEYS[:2], 9), drop(KEYS[2:], 9)])
+    np.testing.assert_array_equal(parts, whole)
+
+
+def test_permuting_the_batch_permutes_the_masks(drop):
+    order = np.array([3, 0, 5, 1, 4, 2])
+    np.testing.assert_array_equal(drop(KEYS[order], 9), drop(KEYS, 9)[order])
+
+
+@pytest.mark.parametrize("longer", [10, 128])
+def test_padding_further_changes_no_mask(drop, longer):
+    np.testing.assert_array_equal(cut(drop(KEYS, longer), 9), drop(KEYS, 9))
+
+
+def test_splitting_the_batch_over_devices_changes_no_mask(drop):
+    keys = example_keys(jax.random.key(5), 0, jax.device_count())
+    mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    sharded = jax.device_put(keys, NamedSharding(mesh, PartitionSpec("data")))
+    np.testing.assert_array_equal(drop(sharded, 9), drop(keys, 9))
+
+
+def test_masks_of_different_examples_differ(drop):
+    masks = drop(KEYS, 9)
+    assert len({mask.tobytes() for mask in masks}) == len(KEYS)
+
+
+def test_rows_and_heads_of_attention_have_masks_of_their_own():
+    mask = np.asarray(weights(KEYS[:1], 32))[0]
+    assert len({row.tobytes() for row in mask.reshape(-1, 32)}) == 2 * 32
+
+
+def test_the_rate_is_kept_and_the_mean_preserved(drop):
+    found = drop(example_keys(jax.random.key(0), 0, 64), 48)
+    assert set(np.unique(found)) == {np.float32(0), np.float32(1 / (1 - RATE))}
+    deviation = np.sqrt(RATE * (1 - RATE) / found.size)  # of a share of independent draws
+    assert abs((found == 0).mean() - RATE) < 4 * deviation
+    assert abs(found.mean() - 1) < 4 * deviation / (1 - RATE)
+
+
+def test_kept_entries_are_scaled_and_the_dtype_stays():
+    x = jnp.full((1, 64, 4), 3.0, jnp.bfloat16)
+    found = dropout(x, KEYS[:1], 0.5)
+    assert found.dtype == jnp.bfloat16
+    assert set(np.unique(found.astype(jnp.float32))) == {0.0, 6.0}  # 3 / (1 - 0.5)
+
+
+@pytest.mark.parametrize("function", [dropout, attention_dropout])
+def test_no_keys_or_no_rate_change_nothing(function):
+    x = jnp.ones((6, 2, 3, 3))
+    assert function(x, None, RATE) is x
+    assert function(x, KEYS, 0.0) is x
+
+
+def test_example_keys_follow_key_step_and_row():
+    """Row i of step s is fold_in(fold_in(key, s), i), however many rows there are."""
+    key = jax.random.key(11)
+    expected = [jax.random.key_data(jax.random.fold_in(jax.random.fold_in(key, 4), i)) for i in range(3)]
+    np.testing.assert_array_equal(jax.random.key_data(example_keys(key, 4, 3)), expected)
+    np.testing.assert_array_equal(jax.random.key_data(example_keys(key, 4, 300))[:3], expected)
+
+
+def test_fold_takes_one_number_or_one_a_key():
+    one, each = fold(KEYS, 2), fold(KEYS, jnp.full(6, 2))
+    np.testing.assert_array_equal(jax.random.key_data(one), jax.random.key_data(each))
+    different = jax.random.key_data(fold(KEYS, 3))
+    assert not np.any(np.all(different == jax.random.key_data(one), axis=1))
+
+
+@pytest.fixture(scope="module")
+def embed():
+    """A tower with dropout at all its places, and the rows it embeds, as a function of (rows, keys, length)."""
+    model = tower()
+    rows = texts((9, 16, 3, 12, 1))
+    params = {"params": random_params(model, padded(rows, 16))}
+    apply = jax.jit(model.apply)
+
+    def embed(chosen, keys, length):
+        return apply(params, padded([rows[i] for i in chosen], length), keys)
+
+    return embed
+
+
+def test_a_text_embeds_alike_alone_and_in_a_longer_larger_batch(embed):
+    keys = example_keys(jax.random.key(1), 0, 5)
+    together = embed([0, 1, 2, 3, 4], keys, 32)
+    assert TINY.dropout > 0
+    assert TINY.attention_dropout > 0
+    for i in range(5):
+        np.testing.assert_allclose(embed([i], keys[i : i + 1], 16)[0], together[i], atol=1e-6)
+
+
+def test_the_tower_does_drop(embed):
+    keys = example_keys(jax.random.key(1), 0, 1)
+    without, dropped = embed([0], None, 16), embed([0], keys, 16)
+    other = embed([0], example_keys(jax.random.key(1), 1, 1), 16)
+    assert np.abs(without - dropped).max() > 1e-2
+    assert np.abs(other - dropped).max() > 1e-2
+
+
+def test_without_keys_padding_and_batch_change_no_embedding(embed):
+    together = embed([0, 1, 2, 3, 4], None, 32)
+    for i in range(5):
+        np.testing.assert_allclose(embed([i], None, 16)[0], together[i], atol=1e-6)
+
+
+def test_rates_of_zero_are_no_keys():
+    model = tower(dataclasses.replace(TINY, dropout=0.0, attention_dropout=0.0))
+    tokens = padded(texts((4, 2)), 4)
+    params, apply = {"params": random_params(model, tokens)}, jax.jit(model.apply)
+    keys = example_keys(jax.random.key(1), 0, 2)
+    chex.assert_trees_all_equal(apply(params, tokens, keys), apply(params, tokens, None))

@@ -1,0 +1,77 @@
+"""Where the two towers' parameters are, and that both find them."""
+
+import jax
+import numpy as np
+import pytest
+from helpers import TINY, padded, random_params, texts, tower
+
+from endx_jax.models import SIDES, DualEncoder
+
+LAYER = {
+    "attention/key/bias": (16,),
+    "attention/key/kernel": (16, 16),
+    "attention/output/bias": (16,),
+    "attention/output/kernel": (16, 16),
+    "attention/query/bias": (16,),
+    "attention/query/kernel": (16, 16),
+    "attention/value/bias": (16,),
+    "attention/value/kernel": (16, 16),
+    "attention_norm/bias": (16,),
+    "attention_norm/scale": (16,),
+    "mlp_down/bias": (16,),
+    "mlp_down/kernel": (24, 16),
+    "mlp_norm/bias": (16,),
+    "mlp_norm/scale": (16,),
+    "mlp_up/bias": (24,),
+    "mlp_up/kernel": (16, 24),
+}
+AROUND = {
+    "shared/encoder/norm/bias": (16,),
+    "shared/encoder/norm/scale": (16,),
+    "shared/encoder/position_embedding": (32, 16),
+    "shared/encoder/type_embedding": (2, 16),
+    "shared/projection/kernel": (16, 5),
+    "shared/token_embedder/embedding": (50, 16),
+}
+SNAPSHOTS = {
+    False: AROUND | {f"shared/encoder/layers_{i}/{name}": shape for i in range(2) for name, shape in LAYER.items()},
+    True: AROUND | {f"shared/encoder/layers/{name}": (2, *shape) for name, shape in LAYER.items()},
+}
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_the_parameter_tree(scan_layers):
+    model = DualEncoder(tower(TINY, projection=5, scan_layers=scan_layers))
+    drawn = jax.eval_shape(model.init, jax.random.key(0))
+    leaves = jax.tree_util.tree_flatten_with_path(drawn)[0]
+    found = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape for path, leaf in leaves}
+    assert found == SNAPSHOTS[scan_layers]
+    assert {leaf.dtype for _, leaf in leaves} == {np.dtype("float32")}
+
+
+def test_init_draws_what_its_shapes_promise_and_depends_on_the_key():
+    model = DualEncoder(tower())
+    init = jax.jit(model.init)
+    one, same, other = init(jax.random.key(0)), init(jax.random.key(0)), init(jax.random.key(1))
+
+    def table(params):
+        return np.asarray(params["shared"]["token_embedder"]["embedding"])
+
+    np.testing.assert_array_equal(table(one), table(same))
+    assert not np.allclose(table(one), table(other))
+
+
+def test_both_sides_are_the_shared_tower_and_a_side_of_its_own_takes_precedence():
+    tokens = padded(texts((5, 2)), 6)
+    shared = random_params(tower(), tokens)
+    encode = jax.jit(DualEncoder(tower()).encode, static_argnames="side")
+    alone = jax.jit(tower().apply)({"params": shared}, tokens)
+    for side in SIDES:
+        np.testing.assert_array_equal(encode({"shared": shared}, side=side, tokens=tokens), alone)
+
+    own = {"token_embedder": random_params(tower(), tokens, seed=1)["token_embedder"]}
+    params = {"shared": shared, "answer": own}
+    np.testing.assert_array_equal(encode(params, side="question", tokens=tokens), alone)
+    expected = jax.jit(tower().apply)({"params": shared | own}, tokens)
+    np.testing.assert_array_equal(encode(params, side="answer", tokens=tokens), expected)
+    assert np.abs(expected - alone).max() > 0.1

@@ -1,0 +1,81 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from endx_jax.errors import EndxError
+from endx_jax.parallel import MeshSettings, batch_sharding, local_rows, make_mesh, place, state_shardings, to_global
+from endx_jax.parallel.sharding import partition_spec
+
+
+def test_mesh_takes_the_devices_left_over():
+    mesh = make_mesh(MeshSettings(fsdp=2, tensor=2))
+    assert dict(mesh.shape) == {"data": 2, "fsdp": 2, "tensor": 2}
+
+
+def test_mesh_that_does_not_fit_the_devices_is_refused():
+    with pytest.raises(EndxError, match="does not fit 8 devices"):
+        make_mesh(MeshSettings(data=3))
+
+
+@pytest.mark.parametrize("sizes", [{"data": 0}, {"tensor": -2}, {"data": -1, "fsdp": -1}])
+def test_impossible_mesh_settings_are_refused(sizes):
+    with pytest.raises(EndxError, match="mesh"):
+        MeshSettings(**sizes)
+
+
+def test_parameters_follow_the_table():
+    mesh = make_mesh(MeshSettings(fsdp=2, tensor=2))
+    layer = "dual_encoder/shared/encoder/layers_3"
+    assert partition_spec(f"{layer}/attention/query/kernel", (32, 32), mesh) == PartitionSpec("fsdp", "tensor")
+    assert partition_spec(f"{layer}/mlp_down/kernel", (64, 32), mesh) == PartitionSpec("tensor", "fsdp")
+    assert partition_spec(f"{layer}/mlp_norm/scale", (32,), mesh) == PartitionSpec(None)
+
+
+def test_optimizer_arrays_lie_where_their_parameter_does():
+    mesh = make_mesh(MeshSettings(fsdp=2, tensor=2))
+    path = "shared/encoder/layers_0/mlp_up/kernel"
+    assert partition_spec(f"opt_state/1/mu/{path}", (32, 64), mesh) == partition_spec(f"params/{path}", (32, 64), mesh)
+
+
+def test_stacked_layers_are_split_inside_the_layer():
+    mesh = make_mesh(MeshSettings(fsdp=2, tensor=2))
+    spec = partition_spec("encoder/layers/attention/output/kernel", (12, 32, 32), mesh)
+    assert spec == PartitionSpec(None, "tensor", "fsdp")
+
+
+def test_a_dimension_that_does_not_divide_stays_whole():
+    mesh = make_mesh(MeshSettings(fsdp=2, tensor=2))
+    assert partition_spec("token_embedder/embedding", (301, 32), mesh) == PartitionSpec(None, "fsdp")
+
+
+def test_a_parameter_without_a_rule_is_refused_by_name():
+    with pytest.raises(EndxError, match="mystery/kernel"):
+        partition_spec("mystery/kernel", (2, 2), make_mesh(MeshSettings()))
+
+
+def test_place_and_shardings_keep_values():
+    mesh = make_mesh(MeshSettings(fsdp=4, tensor=2))
+    tree = {"mlp_up": {"kernel": np.arange(64.0, dtype=np.float32).reshape(8, 8)}, "step": np.int32(3)}
+    placed = place(tree, state_shardings(tree, mesh))
+    assert len({shard.device for shard in placed["mlp_up"]["kernel"].addressable_shards}) == 8
+    assert placed["mlp_up"]["kernel"].addressable_shards[0].data.shape == (2, 4)
+    np.testing.assert_array_equal(placed["mlp_up"]["kernel"], tree["mlp_up"]["kernel"])
+
+
+def test_rows_of_one_process_are_all_rows():
+    assert local_rows(make_mesh(MeshSettings(fsdp=2)), 16) == slice(0, 16)
+
+
+def test_a_batch_that_does_not_divide_over_the_devices_is_refused():
+    with pytest.raises(EndxError, match="batch of 12 does not divide over 8 devices"):
+        local_rows(make_mesh(MeshSettings()), 12)
+
+
+def test_to_global_splits_the_batch():
+    mesh = make_mesh(MeshSettings(fsdp=2, tensor=2))
+    array = to_global(np.arange(8), mesh, 8)
+    assert array.sharding.is_equivalent_to(batch_sharding(mesh), 1)
+    assert array.addressable_shards[0].data.shape == (2,)
+    assert jnp.array_equal(jax.device_put(array, jax.devices()[0]), jnp.arange(8))

@@ -1,0 +1,78 @@
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+import endx_jax
+from endx_jax.errors import EndxError
+
+
+@pytest.fixture(scope="module")
+def model(trained_workdir):
+    return endx_jax.load(trained_workdir)
+
+
+def test_a_workdir_gives_its_trained_towers(model, tiny_bert):
+    trained, untrained = model.encode_query("the cat"), endx_jax.load(tiny_bert).encode_query("the cat")
+    assert trained.shape == untrained.shape == (32,)
+    assert np.abs(trained - untrained / np.linalg.norm(untrained)).max() > 1e-4
+
+
+def test_one_string_gives_one_vector_and_many_keep_their_order(model):
+    texts = ["the cat sat on the mat", "", "dog 🙂", "who"]
+    many = model.encode_document(texts, batch_size=2)
+    assert many.shape == (4, 32)
+    assert many.dtype == np.float32
+    for text, embedding in zip(texts, many, strict=True):
+        np.testing.assert_allclose(model.encode_document(text), embedding, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(many, axis=1), 1, atol=1e-6)
+
+
+def test_truncated_embeddings_are_normalised_when_asked(model):
+    whole = model.encode_query(["the cat", "a dog"])
+    np.testing.assert_allclose(model.encode_query(["the cat", "a dog"], truncate_dim=8), whole[:, :8])
+    short = model.encode_query(["the cat", "a dog"], truncate_dim=8, normalize_embeddings=True)
+    np.testing.assert_allclose(short, whole[:, :8] / np.linalg.norm(whole[:, :8], axis=1, keepdims=True), rtol=1e-5)
+
+
+def test_jax_arrays_on_request(model):
+    assert isinstance(model.encode_query("the cat", convert_to_numpy=False), jax.Array)
+
+
+def test_similarity_is_the_cosine_of_every_pair(model):
+    a, b = np.array([[3.0, 4.0], [1.0, 0.0]]), np.array([[3.0, 4.0]])
+    np.testing.assert_allclose(model.similarity(a, b), [[1.0], [0.6]], rtol=1e-6)
+
+
+def test_a_plain_folder_is_compared_by_inner_product(tiny_bert):
+    plain = endx_jax.load(tiny_bert)
+    np.testing.assert_allclose(plain.similarity([3.0, 4.0], [1.0, 1.0]), [[7.0]])
+
+
+def test_the_bundled_package_by_name(minilm):
+    model = endx_jax.load(minilm)
+    query = model.encode_query("How many people live in Berlin?")
+    documents = model.encode_document(["Around 3.5 million people live in Berlin.", "Cats sleep for most of the day."])
+    similarity = model.similarity(query, documents)[0]
+    assert similarity[0] > 0.7 > 0.3 > similarity[1]
+
+
+def test_a_name_that_nothing_has_is_refused_with_the_ways_out(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(EndxError, match="give a folder"):
+        endx_jax.load("nobody/nothing")
+
+
+def test_a_workdir_without_a_checkpoint_is_refused(trained_workdir, tmp_path):
+    for name in ("model", "config.json"):
+        source = trained_workdir / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
+    with pytest.raises(EndxError, match="holds no checkpoint yet"):
+        endx_jax.load(tmp_path)
+
+
+def test_subpackages_are_there_without_importing_them():
+    assert callable(endx_jax.losses.in_batch_softmax)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = endx_jax.nothing

@@ -1,0 +1,72 @@
+"""Arithmetic at the edges of its range."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from endx_jax.numerics import at_least_float32, l2_normalize, masked_mean
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("bfloat16", "float32"), ("float16", "float32"), ("float32", "float32"), ("float64", "float64")],
+)
+def test_at_least_float32(given, expected):
+    with jax.enable_x64(True):
+        assert at_least_float32(jnp.ones(2, given)).dtype == expected
+
+
+def test_l2_normalize_divides_by_the_norm():
+    np.testing.assert_allclose(l2_normalize(jnp.array([[3.0, -4.0], [0.0, 2.0]])), [[3 / 5, -4 / 5], [0, 1]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1e-5, 1.0, 1e5, 1e18])
+def test_l2_normalize_gives_unit_norms_over_a_wide_range(size):
+    x = jnp.asarray(size * np.random.default_rng(0).normal(size=(3, 8)), jnp.float32)
+    np.testing.assert_allclose(jnp.linalg.norm(l2_normalize(x), axis=1), 1, rtol=1e-6)
+
+
+def test_l2_normalize_at_zero_is_zero_with_the_slope_of_epsilon():
+    value, gradient = jax.value_and_grad(lambda x: jnp.sum(l2_normalize(x, epsilon=1e-3)))(jnp.zeros((2, 3)))
+    assert value == 0
+    np.testing.assert_allclose(gradient, np.full((2, 3), 1 / 1e-3), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_l2_normalize_of_half_precision_is_that_of_float32(dtype):
+    # In float16 the square of 300 overflows, and that of epsilon is zero.
+    x = jnp.array([[300.0, 400.0], [0.0, 0.0]], dtype)
+    found = l2_normalize(x)
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, [[0.6, 0.8], [0, 0]], rtol=1e-6)
+
+
+def test_the_gradient_of_l2_normalize():
+    from jax.test_util import check_grads
+
+    with jax.enable_x64(True):
+        x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4)))
+        check_grads(l2_normalize, (x,), order=2, atol=1e-6, rtol=1e-6)
+
+
+def test_masked_mean_leaves_out_what_does_not_count():
+    x = jnp.array([[1.0, 2.0], [30.0, 40.0]])
+    where = jnp.array([[True, True], [False, True]])
+    assert masked_mean(x, where) == (1 + 2 + 40) / 3
+    np.testing.assert_array_equal(masked_mean(x, where, axis=0), [1 / 1, (2 + 40) / 2])
+    np.testing.assert_array_equal(masked_mean(x, where, axis=1), [(1 + 2) / 2, 40 / 1])
+    assert masked_mean(x, jnp.array([[True], [False]])) == (1 + 2) / 2
+
+
+def test_masked_mean_of_nothing_is_zero():
+    value, gradient = jax.value_and_grad(masked_mean)(jnp.ones(3), jnp.zeros(3, bool))
+    chex.assert_trees_all_equal((value, gradient), (jnp.zeros(()), jnp.zeros(3)))
+
+
+def test_masked_mean_ignores_values_that_are_no_numbers():
+    x = jnp.array([1.0, np.nan, np.inf, 3.0])
+    value, gradient = jax.value_and_grad(masked_mean)(x, jnp.array([True, False, False, True]))
+    assert value == (1 + 3) / 2
+    np.testing.assert_array_equal(gradient, [0.5, 0, 0, 0.5])

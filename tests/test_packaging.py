@@ -1,0 +1,117 @@
+"""What a user installs: the wheel, its metadata, and the recipes inside."""
+
+import email
+import importlib
+import os
+import pathlib
+import pkgutil
+import runpy
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+from packaging.requirements import Requirement
+
+import endx_jax
+from endx_jax import recipes
+from endx_jax.experiment.config import resolve
+
+ROOT = pathlib.Path(__file__).parents[1]
+MODULES = sorted(module.name for module in pkgutil.walk_packages(endx_jax.__path__, "endx_jax."))
+RECIPES = sorted(module.name for module in pkgutil.iter_modules(recipes.__path__))
+CONFIGS = sorted((ROOT / "configs").glob("*.py"))
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory) -> pathlib.Path:
+    """The wheel, built as pip builds it, from a copy: setuptools would leave its own files in the checkout."""
+    pytest.importorskip("setuptools", minversion="77")
+    folder = tmp_path_factory.mktemp("wheel")
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    for name in ("endx_jax", "tests", "configs"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    build = "from setuptools import build_meta; build_meta.build_wheel('.')"
+    built = subprocess.run([sys.executable, "-c", build], cwd=folder, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    return next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="session")
+def files(wheel) -> dict[str, str]:
+    """The contents of the wheel's files by name, those of `.dist-info` by their last part."""
+    with zipfile.ZipFile(wheel) as archive:
+        contents = {name: archive.read(name).decode() for name in archive.namelist()}
+    return {name.rpartition("/")[2] if ".dist-info/" in name else name: text for name, text in contents.items()}
+
+
+@pytest.fixture(scope="session")
+def metadata(files) -> email.message.Message:
+    return email.message_from_string(files["METADATA"])
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(files):
+    package = ROOT / "endx_jax"
+    expected = {f"endx_jax/{file.relative_to(package).as_posix()}" for file in package.rglob("*.py")}
+    assert {name for name in files if "/" in name} == expected | {"endx_jax/py.typed"}
+    assert {f"endx_jax/recipes/{name}.py" for name in RECIPES} <= set(files)
+
+
+def test_the_license_comes_along(files, metadata):
+    assert files["LICENSE"] == (ROOT / "LICENSE").read_text()
+    assert metadata["License-Expression"] == "Apache-2.0"
+
+
+def test_versions_agree(wheel, metadata):
+    assert metadata["Version"] == endx_jax.__version__
+    assert wheel.name == f"endx_jax-{endx_jax.__version__}-py3-none-any.whl"
+
+
+def test_the_command_is_declared(files):
+    assert files["entry_points.txt"].split("\n")[:2] == ["[console_scripts]", "endx = endx_jax.__main__:main"]
+
+
+def test_lower_bounds_are_those_that_are_tested(metadata):
+    """Each `name>=version` that an installation needs stands as `name==version` in the constraints of CI's job."""
+    wanted = map(Requirement, metadata.get_all("Requires-Dist"))
+    wanted = [r for r in wanted if not r.marker or r.marker.evaluate({"extra": "test"})]
+    tested = {
+        requirement.name: requirement.specifier
+        for line in (ROOT / ".ci" / "lower-bounds.txt").read_text().splitlines()
+        if line and not line.startswith("#")
+        for requirement in [Requirement(line)]
+    }
+    assert {r.name: str(r.specifier).replace(">=", "==") for r in wanted} == {k: str(v) for k, v in tested.items()}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_module_imports(module):
+    importlib.import_module(module)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_resolves(name):
+    resolve(importlib.import_module(f"endx_jax.recipes.{name}").get_config())
+
+
+@pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.stem)
+def test_every_config_resolves(file):
+    resolve(runpy.run_path(str(file))["get_config"]())
+
+
+def test_the_wheel_runs_outside_the_checkout(wheel, tmp_path):
+    pytest.importorskip("pip")
+    site = tmp_path / "site"
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", f"--target={site}", wheel]
+    subprocess.run(install, check=True)
+
+    def run(*arguments: str) -> str:
+        environment = os.environ | {"PYTHONPATH": str(site)}
+        command = [sys.executable, *arguments]
+        return subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True).stdout
+
+    assert pathlib.Path(run("-c", "import endx_jax; print(endx_jax.__file__)").strip()).is_relative_to(site)
+    assert "--config=CONFIG" in run("-m", "endx_jax", "train", "--help")
+    assert run("-m", "endx_jax", "--version").strip() == endx_jax.__version__

@@ -1,0 +1,145 @@
+import json
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from endx_jax.errors import EndxError
+from endx_jax.parallel import MeshSettings, make_mesh, state_shardings
+from endx_jax.training.checkpoints import FOLDER, MANIFESTS, Checkpoints, abstract, best_step, restore_params
+from endx_jax.training.state import TrainState
+
+
+def make_state(step, value=1.0):
+    params = {"projection": {"kernel": jnp.full((8, 4), value)}}
+    state = TrainState.create(params, optax.scale_by_adam())
+    return state.replace(step=jnp.asarray(step, jnp.int32))
+
+
+def open_checkpoints(workdir, keep=2, report=None):
+    return Checkpoints(workdir, keep=keep, metric="mrr", report=report or (lambda line: None))
+
+
+def like(state, **mesh):
+    shardings = state_shardings(state, make_mesh(MeshSettings(**mesh)))
+    return abstract(state, shardings)
+
+
+def flip_a_bit(workdir, step):
+    """Flips one bit in the middle of the largest file of a checkpoint."""
+    file = max((workdir / FOLDER / str(step)).rglob("*"), key=lambda f: f.stat().st_size if f.is_file() else -1)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.fixture
+def three_checkpoints(tmp_path):
+    checkpoints = open_checkpoints(tmp_path, keep=3)
+    for step in (1, 2, 3):
+        checkpoints.save(step, make_state(step, float(step)))
+    checkpoints.close()
+    return tmp_path
+
+
+def test_a_state_comes_back_bit_for_bit_on_another_topology(tmp_path):
+    state = make_state(5)
+    kernel = jax.random.normal(jax.random.key(0), (8, 4))
+    state = state.replace(params={"projection": {"kernel": kernel}})
+    checkpoints = open_checkpoints(tmp_path)
+    checkpoints.save(5, state)
+    checkpoints.wait()
+    restored = checkpoints.restore(5, like(state, data=2, fsdp=4))
+    checkpoints.close()
+    chex.assert_trees_all_equal(restored, state)
+    assert restored.params["projection"]["kernel"].addressable_shards[0].data.shape == (2, 4)
+
+
+def test_a_flipped_bit_is_refused_and_the_one_before_is_used(three_checkpoints):
+    flip_a_bit(three_checkpoints, 3)
+    lines = []
+    checkpoints = open_checkpoints(three_checkpoints, report=lines.append)
+    assert checkpoints.latest_step == 2
+    restored = checkpoints.restore(2, like(make_state(0)))
+    assert float(restored.params["projection"]["kernel"][0, 0]) == 2.0
+    assert len(lines) == 1
+    assert "checkpoint 3 can't be used" in lines[0]
+    assert "the one before it is used" in lines[0]
+    checkpoints.save(3, make_state(3))  # the place is free again
+    checkpoints.close()
+
+
+def test_a_checkpoint_without_its_manifest_does_not_count(three_checkpoints):
+    (three_checkpoints / MANIFESTS / "3.json").unlink()
+    lines = []
+    checkpoints = open_checkpoints(three_checkpoints, report=lines.append)
+    assert checkpoints.latest_step == 2
+    assert "it was not finished" in lines[0]
+    checkpoints.close()
+
+
+def test_a_missing_file_is_damage(three_checkpoints):
+    file = next(f for f in (three_checkpoints / FOLDER / "3").rglob("*") if f.is_file())
+    file.unlink()
+    checkpoints = open_checkpoints(three_checkpoints)
+    assert checkpoints.latest_step == 2
+    checkpoints.close()
+
+
+def test_when_all_are_damaged_there_is_none(three_checkpoints):
+    for step in (1, 2, 3):
+        flip_a_bit(three_checkpoints, step)
+    lines = []
+    checkpoints = open_checkpoints(three_checkpoints, report=lines.append)
+    assert checkpoints.latest_step is None
+    assert len(lines) == 3
+    checkpoints.close()
+
+
+def test_the_newest_and_the_best_are_kept(tmp_path):
+    checkpoints = open_checkpoints(tmp_path, keep=1)
+    for step, mrr in ((1, 0.2), (2, 0.9), (3, 0.5), (4, None)):
+        checkpoints.save(step, make_state(step), None if mrr is None else {"mrr": mrr})
+    checkpoints.close()
+    assert sorted(folder.name for folder in (tmp_path / FOLDER).iterdir() if folder.is_dir()) == ["2", "4"]
+    assert best_step(tmp_path, "mrr") == 2
+
+
+def test_the_best_is_the_newest_where_none_was_evaluated(three_checkpoints):
+    assert best_step(three_checkpoints, "mrr") == 3
+
+
+def test_of_equally_good_ones_the_earlier_is_best(tmp_path):
+    checkpoints = open_checkpoints(tmp_path)
+    for step in (1, 2):
+        checkpoints.save(step, make_state(step), {"mrr": 0.5})
+    checkpoints.close()
+    assert best_step(tmp_path, "mrr") == 1
+
+
+def test_there_is_no_best_of_nothing(tmp_path):
+    assert best_step(tmp_path, "mrr") is None
+
+
+def test_parameters_alone_can_be_restored(three_checkpoints):
+    params = restore_params(three_checkpoints, 2, like(make_state(0)).params)
+    np.testing.assert_array_equal(params["projection"]["kernel"], np.full((8, 4), 2.0))
+
+
+def test_damaged_parameters_are_refused(three_checkpoints):
+    flip_a_bit(three_checkpoints, 2)
+    with pytest.raises(EndxError, match=r"checkpoint 2 .* is damaged: .* is not as it was written"):
+        restore_params(three_checkpoints, 2, like(make_state(0)).params)
+
+
+def test_manifests_of_removed_checkpoints_go_too(tmp_path):
+    checkpoints = open_checkpoints(tmp_path, keep=1)
+    for step in (1, 2):
+        checkpoints.save(step, make_state(step))
+    checkpoints.close()
+    open_checkpoints(tmp_path, keep=1).close()
+    assert [file.name for file in (tmp_path / MANIFESTS).iterdir()] == ["2.json"]
+    assert json.loads((tmp_path / MANIFESTS / "2.json").read_text())["step"] == 2

@@ -1,0 +1,58 @@
+import json
+
+import jax.numpy as jnp
+import pytest
+
+from endx_jax.errors import EndxError
+from endx_jax.training.monitor import Monitor
+
+
+def make_monitor(workdir, **changes):
+    arguments = {"start": 0, "steps": 4, "global_batch_size": 8, "log_every": 2}
+    return Monitor(workdir, **(arguments | changes), example_names=lambda step: [f"q{step}-{i}" for i in range(8)])
+
+
+def metrics(loss):
+    return {"loss": jnp.float32(loss), "learning_rate": jnp.float32(0.01), "tokens": jnp.int32(100)}
+
+
+def test_it_logs_every_so_many_steps_with_throughput(tmp_path, capsys):
+    monitor = make_monitor(tmp_path)
+    for step in (1, 2, 3, 4):
+        monitor.push(step, metrics(1 / step))
+    monitor.flush()
+    monitor.close()
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [2, 4]
+    assert lines[1]["loss"] == 0.25
+    assert lines[1]["pairs_per_second"] > 0
+    assert lines[1]["tokens_per_second"] > lines[1]["pairs_per_second"]  # 100 tokens a step against 8 pairs
+    assert "step 4/4: loss 0.2500" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_stops_the_run_with_its_examples(tmp_path, loss):
+    monitor = make_monitor(tmp_path)
+    monitor.push(1, metrics(1.0))
+    monitor.push(2, metrics(loss))
+    with pytest.raises(EndxError, match=r"at step 2, with learning rate 0.01 and questions q2-0, .* and 3 more"):
+        monitor.push(3, metrics(1.0))
+    monitor.close()
+    report = json.loads((tmp_path / "non_finite_batch.json").read_text())
+    assert report["questions"] == [f"q2-{i}" for i in range(8)]
+
+
+def test_pauses_do_not_count_as_training(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    monitor = make_monitor(tmp_path)
+    monitor.push(1, metrics(1.0))
+    monitor.flush()
+    now[0] = 2.0
+    monitor.push(2, metrics(1.0))
+    with monitor.paused():
+        now[0] = 100.0
+    monitor.flush()
+    monitor.close()
+    # One step of 8 pairs in 2 seconds: the first step's time is compilation, and the pause is left out.
+    assert json.loads((tmp_path / "metrics.jsonl").read_text())["pairs_per_second"] == 4.0
