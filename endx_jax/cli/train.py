@@ -3,9 +3,10 @@
   endx train --config=CONFIG [--workdir=DIR] [--config.SECTION.KEY=VALUE ...]
 
 CONFIG is a file with a `get_config` function, or the name of a recipe in the package, such as `quickstart`. The workdir
-is runs/NAME by default. Every key of the config can be given on the command line; see endx_jax/recipes/base.py.
+is runs/NAME by default. These are the settings, with their values in CONFIG where it is given, else their defaults:
 """
 
+import dataclasses
 import pathlib
 import time
 
@@ -20,8 +21,9 @@ RECIPES = pathlib.Path(endx_jax.__file__).parent / "recipes"
 
 def main(argv: list[str]) -> None:
     """Runs the main job with the arguments of the command line."""
-    if {"-h", "--help"} & set(argv):
-        print(__doc__)
+    wanted = [argument for argument in argv if argument not in ("-h", "--help")]
+    if wanted != argv:
+        print(_help(wanted))
         return
     started = time.monotonic()
     config, name, workdir = parse(argv)
@@ -67,6 +69,21 @@ def recipes() -> list[str]:
     return sorted(file.stem for file in RECIPES.glob("*.py") if file.stem not in ("__init__", "base"))
 
 
+def _help(argv: list[str]) -> str:
+    """The usage, and every setting with its value and meaning."""
+    from endx_jax.experiment.config import resolve
+    from endx_jax.recipes import base
+
+    settings = resolve(parse(argv)[0] if argv else base.get_config())
+    lines = [f"  --config.seed={settings.seed}\n      of the order of the data, of dropout and of new parameters"]
+    for section in dataclasses.fields(settings):
+        values = getattr(settings, section.name)
+        for field in dataclasses.fields(values) if dataclasses.is_dataclass(values) else ():
+            value = getattr(values, field.name)
+            lines.append(f"  --config.{section.name}.{field.name}={value}\n      {field.metadata['doc']}")
+    return "\n".join([__doc__.strip(), "", *lines])
+
+
 def _with_recipe_path(argument: str) -> str:
     """Lets `--config=NAME` stand for the recipe of that name, where there is no such file."""
     flag, _, value = argument.partition("=")
@@ -88,7 +105,7 @@ def _explain(failure: Exception) -> str:
     lines = [line.strip().strip("'\"") for line in str(failure).replace("\\n", "\n").splitlines() if line.strip()]
     if isinstance(failure, AttributeError | KeyError):
         unknown = lines[0].strip("'\"\\")
-        return f"unknown setting {unknown!r}; " + (lines[1] if len(lines) > 1 else "see endx_jax/recipes/base.py")
+        return f"unknown setting {unknown!r}; " + (lines[1] if len(lines) > 1 else "endx train --help lists them all")
     return lines[0] if len(lines) < 3 else f"{lines[0]} {lines[-1]}"
 
 

@@ -97,6 +97,22 @@ def test_equal_scores_give_the_logarithm_of_the_batch():
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
+def test_a_single_pair_has_no_negative(direction):
+    assert in_batch_softmax(jnp.ones((1, 3)), jnp.ones((1, 3)), direction=direction) == 0
+
+
+def test_large_scores_do_not_cancel():
+    """Scores of 1e6 are a sixteenth apart in float32; a margin of 1 must still be 1."""
+    question, answer = jnp.array([[1000.0], [1000.0]]), jnp.array([[1000.0], [999.999]])
+    margin = 1000.0 * (1000.0 - float(np.float32(999.999)))
+    rows = [math.log1p(math.exp(-margin)), math.log1p(math.exp(margin))]
+    assert float(in_batch_softmax(question, answer)) == pytest.approx(sum(rows) / 2, rel=0.05)
+    # Where one pair counts its only term is its own, at any scale.
+    where = jnp.array([True, False])
+    assert float(jax.jit(in_batch_softmax)(question, answer, temperature=1e-3, where=where)) == 0
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("names", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("where", [None, WHERE], ids=["every pair", "where"])
 def test_values_are_the_twin_s(direction, names, where):

@@ -94,10 +94,3 @@ def test_the_gradient_is_that_of_the_value(loss):
     with jax.enable_x64(True):
         question, answer = map(jnp.asarray, normal(0.02, dtype=np.float64))
         check_grads(loss, (question, answer), order=1, modes=["rev"], eps=1e-6, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_a_single_pair_has_no_negative(loss):
-    if "masked" in [name for name, other in LOSSES.items() if other is loss][0]:
-        pytest.skip("its ids are those of the whole batch")
-    assert loss(jnp.ones((1, E)), jnp.ones((1, E))) == 0

@@ -1,0 +1,157 @@
+"""Reading a pretrained folder: what it must hold, and what is said when it does not."""
+
+import json
+
+import chex
+import jax
+import numpy as np
+import pytest
+from helpers import one_line_error
+from safetensors.numpy import load_file, save_file
+from tiny_bert import LAYERS, WIDTH, write_tiny_bert
+
+from endx_jax import pretrained
+from endx_jax.pretrained.architectures import BERT
+from endx_jax.pretrained.weights import expand, stack_layers, to_theirs
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A tiny BERT to spoil."""
+    return write_tiny_bert(tmp_path / "bert")
+
+
+def rewrite_config(folder, **changes) -> None:
+    config = json.loads((folder / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+
+
+def rewrite_tensors(folder, change) -> None:
+    save_file(change(load_file(folder / "model.safetensors")), folder / "model.safetensors")
+
+
+def spelt_as_of_old(tensors: dict) -> dict:
+    """The names in the first BERTs' files on the hub."""
+    return {
+        "bert." + name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value
+        for name, value in tensors.items()
+    }
+
+
+def test_a_folder_is_described_without_reading_its_weights(folder):
+    (folder / "model.safetensors").unlink()
+    source = pretrained.load(str(folder))
+    assert source.folder == folder
+    assert source.architecture is BERT
+    assert (source.config.width, source.config.layers) == (WIDTH, LAYERS)
+    assert (source.head.pooling, source.head.normalize, source.head.max_length) == ("mean", False, None)
+
+
+def test_weights_go_there_and_back_bit_for_bit(folder):
+    params = pretrained.load(str(folder)).params()
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype("float32")}
+    chex.assert_trees_all_equal(to_theirs(params, BERT.rules, LAYERS), load_file(folder / "model.safetensors"))
+
+
+def test_the_rules_name_every_parameter_once(folder):
+    source = pretrained.load(str(folder))
+    drawn = {
+        "token_embedder": BERT.embedder(source.config, np.float32),
+        "encoder": BERT.encoder(source.config, np.float32),
+    }
+    ids, mask = np.zeros((1, 2), np.int32), np.ones((1, 2), bool)
+    shapes = {
+        "token_embedder": jax.eval_shape(drawn["token_embedder"].init, jax.random.key(0), ids)["params"],
+        "encoder": jax.eval_shape(drawn["encoder"].init, jax.random.key(0), np.zeros((1, 2, WIDTH)), mask)["params"],
+    }
+    paths = [
+        jax.tree_util.keystr(path, simple=True, separator="/")
+        for path, _ in jax.tree_util.tree_flatten_with_path(shapes)[0]
+    ]
+    assert sorted(rule.ours for rule in expand(BERT.rules, LAYERS)) == sorted(paths)
+
+
+def test_stacked_weights_are_the_plain_ones_stacked(folder):
+    source = pretrained.load(str(folder))
+    plain = source.params()
+    plain["encoder"] = stack_layers(plain["encoder"])
+    chex.assert_trees_all_equal(source.params(scan_layers=True), plain)
+
+
+def test_the_names_of_the_first_berts_are_read(folder):
+    expected = pretrained.load(str(folder)).params()
+    rewrite_tensors(folder, spelt_as_of_old)
+    chex.assert_trees_all_equal(pretrained.load(str(folder)).params(), expected)
+
+
+def test_tensors_of_no_use_are_ignored(folder):
+    expected = pretrained.load(str(folder)).params()
+    extra = {"pooler.dense.weight": np.ones((2, 2), np.float32), "embeddings.position_ids": np.arange(64)[None]}
+    rewrite_tensors(folder, lambda tensors: tensors | extra)
+    chex.assert_trees_all_equal(pretrained.load(str(folder)).params(), expected)
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("embeddings.word_embeddings.weight", "token_embedder/embedding"),
+        ("encoder.layer.1.output.dense.bias", "encoder/layers_1/mlp_down/bias"),
+    ],
+)
+def test_a_tensor_of_another_shape_is_named_with_both_shapes(folder, name, place, scan_layers):
+    found = load_file(folder / "model.safetensors")[name].shape
+    rewrite_tensors(folder, lambda tensors: tensors | {name: np.concatenate([tensors[name]] * 2)})
+    doubled = (found[0] * 2, *found[1:])
+    wrong, right = (str(shape).replace("(", r"\(").replace(")", r"\)") for shape in (doubled, found))
+    with one_line_error(rf"{folder}: {place} has shape {wrong} where config\.json asks for {right}"):
+        pretrained.load(str(folder)).params(scan_layers=scan_layers)
+
+
+def test_a_config_of_another_model_is_noticed(folder):
+    rewrite_config(folder, hidden_size=2 * WIDTH)
+    with one_line_error(r"has shape .* where config\.json asks for"):
+        pretrained.load(str(folder)).params()
+
+
+def test_a_missing_tensor_is_named(folder):
+    rewrite_tensors(folder, lambda tensors: {k: v for k, v in tensors.items() if k != "embeddings.LayerNorm.bias"})
+    with one_line_error(rf"{folder}: the weights lack the tensor 'embeddings\.LayerNorm\.bias'"):
+        pretrained.load(str(folder)).params()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "roberta"}, "model_type 'roberta' is none of the encoders we have: bert"),
+        ({"model_type": None}, "model_type None is none of the encoders we have"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key' is not supported"),
+        ({"is_decoder": True}, "is_decoder=true"),
+        ({"hidden_size": None}, "config.json lacks 'hidden_size'"),
+    ],
+)
+def test_a_config_we_cannot_build_is_refused_at_once(folder, changes, message):
+    rewrite_config(folder, **changes)
+    with one_line_error(message):
+        pretrained.load(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        (b"{", r"config\.json can't be read as JSON"),
+        (b"", r"config\.json can't be read as JSON"),
+        (b"\xff\xfe\x00", r"config\.json can't be read as JSON"),
+        (b"[]", r"config\.json holds a list where a dict is expected"),
+        (None, r"config\.json can't be read as JSON: .*No such file"),
+    ],
+)
+def test_a_broken_config_is_named(folder, contents, message):
+    if contents is None:
+        (folder / "config.json").unlink()
+    else:
+        (folder / "config.json").write_bytes(contents)
+    with one_line_error(message):
+        pretrained.load(str(folder))
+
+
