@@ -26,8 +26,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--devices", type=_positive, default=1, metavar="M", help="of each process; default: 1")
     parser.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="for endx_jax.main, after --")
     options = parser.parse_args(argv)
-    # A process manager's way to say stop does what Ctrl-C does.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # A process manager's way to say stop does what Ctrl-C does. Setting both also undoes that a shell has background
+    # jobs ignore interrupts, which the processes would inherit.
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stop, signal.default_int_handler)
     command = [sys.executable, "-m", "endx_jax.main", *options.arguments]
     return launch(command, processes=options.processes, devices=options.devices)
 
@@ -102,9 +104,10 @@ def _stop(children: Sequence[subprocess.Popen]) -> None:
 
 def _relay(child: subprocess.Popen, index: int) -> None:
     """Copies what a process prints, each line in one piece."""
-    for line in child.stdout:
-        sys.stdout.write(f"[{index}] {line.rstrip()}\n")
-        sys.stdout.flush()
+    with child.stdout as lines:
+        for line in lines:
+            sys.stdout.write(f"[{index}] {line.rstrip()}\n")
+            sys.stdout.flush()
 
 
 def _free_port() -> int:

@@ -43,7 +43,10 @@ def test_missing_names_keep_their_defaults():
 @pytest.mark.parametrize(
     ("mapping", "message"),
     [
-        ({"cuont": 1}, r"^unknown setting example\.cuont; did you mean 'count'\? \(the settings of example: name, count,"),
+        (
+            {"cuont": 1},
+            r"^unknown setting example\.cuont; did you mean 'count'\? \(the settings of example: name, count,",
+        ),
         ({"zzzzzzzz": 1}, r"^unknown setting example\.zzzzzzzz \(the settings of example: name, count, "),
     ],
 )

@@ -18,7 +18,7 @@ def main(argv: list[str]) -> None:
     model = load(arguments.workdir or arguments.model)
     dataset, records = _records(arguments)
     output = arguments.output or _default_output(arguments, dataset)
-    workdirs.make_writable(output)
+    workdirs.check_writable(output)
     say(f"evaluating {len(records.questions):,} questions against {len(records.candidates):,} candidates of {dataset}")
 
     def encode(side, texts):

@@ -7,10 +7,12 @@ import pathlib
 from endx_jax.data.records import RetrievalSet
 from endx_jax.files import write_text
 from endx_jax.retrieval import trec
+from endx_jax.retrieval.bm25 import BM25
 from endx_jax.retrieval.evaluate import Evaluation
 from endx_jax.retrieval.tables import format_table
 
-COLUMNS = ("mrr", "recall@1", "recall@5", "hit@1", "ndcg@10")
+# What the table shows; results.json has more cutoffs.
+COLUMNS = ("mrr", "mrr@10", "p@1", "recall@1", "recall@5", "recall@10", "hit@1", "hit@5", "ndcg@10", "map")
 
 
 @dataclasses.dataclass
@@ -30,8 +32,9 @@ class Results:
     evaluations: dict[str, Evaluation] = dataclasses.field(default_factory=dict)
 
     def table(self) -> str:
-        """The table that a run ends with."""
-        return format_table({name: found.metrics for name, found in self.evaluations.items()}, COLUMNS)
+        """The table that a run ends with, and what is behind its lexical row."""
+        table = format_table({name: found.metrics for name, found in self.evaluations.items()}, COLUMNS)
+        return f"{table}\nbm25: {BM25.DESCRIPTION}"
 
     def as_dict(self) -> dict:
         """The contents of `results.json`: fractions in [0, 1]."""

@@ -1,11 +1,13 @@
 """The main job: train, evaluate, and leave everything in a workdir."""
 
+import dataclasses
 import math
 import os
 import pathlib
 from collections.abc import Mapping
 
 import jax
+import optax
 from jax.sharding import Mesh
 
 from endx_jax.data.batches import BatchStream, Pairs
@@ -31,6 +33,31 @@ from endx_jax.training.state import TrainState
 from endx_jax.training.step import make_train_step
 
 
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run that is ready to begin: everything the user could have to mend has been looked at.
+
+    Attributes:
+      workdir: where everything is left.
+      model: what is trained.
+      data: what it is trained on, chosen by and reported on.
+      mesh: the devices.
+      stream: the batches; this process's rows.
+      steps: of the whole run.
+      optimizer: with its schedule over those steps.
+      encoder: what encodes texts for evaluation.
+    """
+
+    workdir: pathlib.Path
+    model: Model
+    data: Splits
+    mesh: Mesh
+    stream: BatchStream
+    steps: int
+    optimizer: optax.GradientTransformation
+    encoder: TextEncoder
+
+
 def run(config: Mapping, workdir: pathlib.Path) -> Results | None:
     """Trains what `config` describes, going on where an earlier run in the workdir stopped, and evaluates it.
 
@@ -44,67 +71,79 @@ def run(config: Mapping, workdir: pathlib.Path) -> Results | None:
     Raises:
       EndxError: for whatever the user can mend.
     """
+    prepared = _prepare(config, workdir)
+    _introduce(prepared)
+    on_primary(lambda: _describe(prepared), "workdir-described")
+    reached = _train(prepared)
+    if reached < prepared.steps:
+        say(f"stopped at step {reached} of {prepared.steps}; without train.stop_at_step the same command goes on")
+        return None
+    return _report(prepared)
+
+
+def _prepare(config: Mapping, workdir: pathlib.Path) -> Run:
+    """Makes everything that a run needs and writes nothing."""
     settings = resolve(config)
-    on_primary(lambda: workdirs.make_writable(workdir), "workdir-made")
+    workdirs.check_writable(workdir)
     _use_compilation_cache(settings.train.compilation_cache)
     mesh = make_mesh(settings.mesh)
     model = build_model(settings)
     data = read_splits(settings.data)
-    sha256 = fingerprint(data.train)
-    workdirs.check_agrees(workdir, model.settings, sha256)
-    steps = settings.train.total_steps(len(data.train.pairs))
-    _introduce(model, data, mesh, steps)
-    on_primary(lambda: _describe(workdir, model, data, sha256), "workdir-described")
+    workdirs.check_agrees(workdir, model.settings, fingerprint(data.train))
+    pairs = Pairs.tokenize(data.train, model.tokenizer, settings.data)
+    if settings.data.max_train_pairs:
+        pairs = pairs.first(settings.data.max_train_pairs)
+    size = settings.train.global_batch_size
+    steps = settings.train.total_steps(len(pairs))
+    return Run(
+        workdir=workdir,
+        model=model,
+        data=data,
+        mesh=mesh,
+        stream=BatchStream(pairs, seed=settings.seed, global_batch_size=size, rows=local_rows(mesh, size)),
+        steps=steps,
+        optimizer=make_optimizer(settings.optimizer, steps, model.abstract_params()),
+        encoder=model.text_encoder(mesh),
+    )
 
-    encoder = model.text_encoder(mesh)
-    reached = _train(model, data, mesh, workdir, steps, encoder)
-    if reached < steps:
-        say(f"stopped at step {reached} of {steps}, as asked; without train.stop_at_step the same command goes on")
-        return None
-    return _report(model, data, mesh, workdir, encoder)
 
-
-def _train(model: Model, data: Splits, mesh: Mesh, workdir: pathlib.Path, steps: int, encoder: TextEncoder) -> int:
+def _train(run: Run) -> int:
     """Trains to the end or to where the config says to stop; returns the step reached."""
-    settings, size = model.settings, model.settings.train.global_batch_size
-    rows = local_rows(mesh, size)
-    stream = BatchStream(_pairs(model, data.train), seed=settings.seed, global_batch_size=size, rows=rows)
-    optimizer = make_optimizer(settings.optimizer, steps, model.abstract_params())
-    shapes = jax.eval_shape(lambda params: TrainState.create(params, optimizer), model.abstract_params())
-    shardings = state_shardings(shapes, mesh)
-
+    settings = run.model.settings
+    shapes = jax.eval_shape(lambda params: TrainState.create(params, run.optimizer), run.model.abstract_params())
+    shardings = state_shardings(shapes, run.mesh)
     checkpoints = Checkpoints(
-        workdir, keep=settings.train.keep_checkpoints, metric=settings.evaluation.metric, report=say
+        run.workdir, keep=settings.train.keep_checkpoints, metric=settings.evaluation.metric, report=say
     )
     start = checkpoints.latest_step
     if start is None:
-        params = place(model.initial_params(mesh), shardings.params)
-        state = jax.jit(TrainState.create, static_argnums=1, out_shardings=shardings)(params, optimizer)
+        params = place(run.model.initial_params(run.mesh), shardings.params)
+        state = jax.jit(TrainState.create, static_argnums=1, out_shardings=shardings)(params, run.optimizer)
     else:
         state = checkpoints.restore(start, abstract(shapes, shardings))
-        say(f"resuming from the checkpoint of step {start}, of {steps}")
+        say(f"resuming from the checkpoint of step {start}, of {run.steps}")
 
-    schedule = make_schedule(settings.optimizer, steps)
-    train_step = make_train_step(model.objective, optimizer, schedule, seed=settings.seed, shardings=shardings)
+    schedule = make_schedule(settings.optimizer, run.steps)
+    train_step = make_train_step(run.model.objective, run.optimizer, schedule, seed=settings.seed, shardings=shardings)
     monitor = Monitor(
-        workdir,
+        run.workdir,
         start=start or 0,
-        steps=steps,
-        global_batch_size=size,
+        steps=run.steps,
+        global_batch_size=settings.train.global_batch_size,
         log_every=settings.train.log_every,
-        example_names=lambda step: _question_ids(data.train, stream, step),
+        example_names=lambda step: _question_ids(run, step),
     )
     try:
         state = fit(
             state,
             train_step,
-            stream,
+            run.stream,
             settings.train,
-            steps=steps,
-            mesh=mesh,
+            steps=run.steps,
+            mesh=run.mesh,
             checkpoints=checkpoints,
             monitor=monitor,
-            validate=_validator(encoder, data.validation),
+            validate=_validator(run.encoder, run.data.validation),
             reading_threads=settings.data.reading_threads,
         )
     finally:
@@ -113,34 +152,34 @@ def _train(model: Model, data: Splits, mesh: Mesh, workdir: pathlib.Path, steps:
     return int(state.step)
 
 
-def _report(model: Model, data: Splits, mesh: Mesh, workdir: pathlib.Path, encoder: TextEncoder) -> Results:
+def _report(run: Run) -> Results:
     """Evaluates BM25 and the towers before and after training on the test split; writes and prints the results."""
-    depth, name = model.settings.evaluation.depth, model.settings.data.test_path or model.settings.data.path
-    test = data.test
+    settings, test = run.model.settings, run.data.test
     say(f"evaluating {len(test.questions):,} held-out questions against {len(test.candidates):,} candidates")
-    results = Results(dataset=name, split="test", records=test)
+    results = Results(dataset=settings.data.test_path or settings.data.path, split="test", records=test)
+    depth = settings.evaluation.depth
     results.evaluations["bm25"] = evaluate_bm25(test, depth=depth)
 
     def evaluate(params: dict) -> DenseResult:
         def encode(side, texts):
-            return encoder(params["dual_encoder"], side, texts, progress=showing_progress())
+            return run.encoder(params["dual_encoder"], side, texts, progress=showing_progress())
 
         return evaluate_dense(encode, test, depth=depth)
 
-    shardings = state_shardings(model.abstract_params(), mesh)
-    results.evaluations["untrained"] = evaluate(place(model.initial_params(mesh), shardings)).evaluation
-    params, step = best_params(workdir, model, mesh)
+    shardings = state_shardings(run.model.abstract_params(), run.mesh)
+    results.evaluations["untrained"] = evaluate(place(run.model.initial_params(run.mesh), shardings)).evaluation
+    params, step = best_params(run.workdir, run.model, run.mesh)
     trained = evaluate(params)
     results.evaluations["trained"] = trained.evaluation
 
     def write() -> None:
-        identity = {"workdir": workdir.name, "step": step}
-        index = workdir / workdirs.INDEX
+        identity = {"workdir": run.workdir.name, "step": step}
+        index = run.workdir / workdirs.INDEX
         write_index(index, trained.candidates, test.candidate_ids, test.candidates, model=identity)
-        results.write(workdir / workdirs.RESULTS, workdir / workdirs.EVALUATION / "test")
+        results.write(run.workdir / workdirs.RESULTS, run.workdir / workdirs.EVALUATION / "test")
 
     on_primary(write, "results-written")
-    say(f"\n{results.table()}\ntrained: the checkpoint of step {step}, best on the validation split\n")
+    say(f"\n{results.table()}\n\n`trained` is the checkpoint of step {step}, the best on the validation split.")
     return results
 
 
@@ -156,33 +195,32 @@ def _validator(encoder: TextEncoder, validation: RetrievalSet):
     return validate
 
 
-def _pairs(model: Model, train: RetrievalSet) -> Pairs:
-    pairs = Pairs.tokenize(train, model.tokenizer, model.settings.data)
-    limit = model.settings.data.max_train_pairs
-    return pairs.first(limit) if limit else pairs
-
-
-def _question_ids(train: RetrievalSet, stream: BatchStream, step: int) -> list[str]:
+def _question_ids(run: Run, step: int) -> list[str]:
     """The questions of the batch that led to `step`."""
-    rows = stream.pairs.index[stream.example_ids(step - 1), 0]
-    return [train.question_ids[row] for row in rows]
+    rows = run.stream.pairs.index[run.stream.example_ids(step - 1), 0]
+    return [run.data.train.question_ids[row] for row in rows]
 
 
-def _introduce(model: Model, data: Splits, mesh: Mesh, steps: int) -> None:
+def _introduce(run: Run) -> None:
     """Says what is about to happen, in four lines."""
-    settings, devices = model.settings, mesh.devices.ravel()
-    count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(model.abstract_params()))
-    parts = ", ".join(f"{len(getattr(data, name).questions):,} {name}" for name in ("train", "validation", "test"))
-    say(f"data: {settings.data.path}, questions: {parts}")
+    settings, devices = run.model.settings, run.mesh.devices.ravel()
+    count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(run.model.abstract_params()))
+    sizes = ", ".join(f"{questions:,} {name}" for name, questions in _question_counts(run).items())
+    say(f"data: {settings.data.path}, questions: {sizes}")
     say(f"model: {settings.model.pretrained}, {count:,} parameters, {settings.model.pooling} pooling")
-    say(f"devices: {len(devices)} x {devices[0].device_kind} in {jax.process_count()} process(es)")
-    say(f"training: {steps} steps of {settings.train.global_batch_size} pairs")
+    say(f"devices: {len(devices)} x {devices[0].device_kind}, in {jax.process_count()} process(es)")
+    say(f"training: {run.steps} steps of {settings.train.global_batch_size} pairs")
 
 
-def _describe(workdir: pathlib.Path, model: Model, data: Splits, sha256: str) -> None:
-    counts = {name: len(getattr(data, name).questions) for name in ("train", "validation", "test")}
-    workdirs.write_config(workdir, model.settings, {"sha256": sha256, "questions": counts})
-    save_description(workdir, model)
+def _describe(run: Run) -> None:
+    """Writes what the run is made from into the workdir."""
+    about_data = {"sha256": fingerprint(run.data.train), "questions": _question_counts(run)}
+    workdirs.write_config(run.workdir, run.model.settings, about_data)
+    save_description(run.workdir, run.model)
+
+
+def _question_counts(run: Run) -> dict[str, int]:
+    return {name: len(getattr(run.data, name).questions) for name in ("train", "validation", "test")}
 
 
 def _use_compilation_cache(folder: str) -> None:

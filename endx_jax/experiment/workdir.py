@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import tempfile
 
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import Settings, differences, resolve
@@ -17,17 +18,14 @@ CONFIG, DATA, MODEL, INDEX, EVALUATION, RESULTS = (
 )
 
 
-def make_writable(workdir: pathlib.Path) -> None:
-    """Makes the folder; raises EndxError when nothing can be written there."""
+def check_writable(folder: pathlib.Path) -> None:
+    """Raises EndxError when `folder` can't be made or written to; makes nothing."""
+    nearest = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
     try:
-        workdir.mkdir(parents=True, exist_ok=True)
-        probe = workdir / ".writable"
-        probe.touch()
-        probe.unlink()
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
     except OSError as failure:
-        raise EndxError(
-            f"the workdir {workdir} can't be written ({failure.strerror}); choose another with --workdir"
-        ) from None
+        raise EndxError(f"{folder} can't be written ({failure.strerror}); choose another with --workdir") from None
 
 
 def read_config(workdir: pathlib.Path) -> Settings:

@@ -126,7 +126,7 @@ def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
     if index.is_file():
         try:
             names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError) as failure:
+        except (ValueError, KeyError, TypeError, AttributeError) as failure:
             raise EndxError(f"{index} is no index of safetensors shards: {failure}") from None
         files = [folder / pathlib.Path(name).name for name in names]
     else:

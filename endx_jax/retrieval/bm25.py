@@ -26,7 +26,7 @@ class BM25:
       EndxError: bm25s or PyStemmer is not installed, or no candidate holds a word.
     """
 
-    DESCRIPTION = "BM25 (bm25s lucene, k1=0.9, b=0.4, English Snowball stemmer, no stop words)"
+    DESCRIPTION = "bm25s, Lucene's variant, k1 = 0.9, b = 0.4, English Snowball stemmer, no stop words removed"
 
     def __init__(self, candidates):
         bm25s, stemmer = _libraries()

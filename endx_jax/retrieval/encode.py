@@ -62,7 +62,9 @@ class TextEncoder:
         order = np.argsort(-table.lengths, kind="stable")
         rows = local_rows(self.mesh, size)
         parts = []
-        for start in tqdm.trange(0, len(texts), size, desc=f"encoding {side}s", disable=not progress, leave=False):
+        for start in tqdm.trange(
+            0, len(texts), size, desc=f"encoding {side}s", unit="batch", disable=not progress, leave=False
+        ):
             chosen = order[start : start + size]
             length = padded_length(table.lengths[chosen[0]], limit, LENGTH_STEP)
             filled = np.resize(chosen, size)  # the last batch repeats its rows

@@ -1,5 +1,7 @@
 """Systems against measures, as text."""
 
+import textwrap
+
 from endx_jax.metrics import TIE_RULE
 
 
@@ -7,7 +9,7 @@ def format_table(rows: dict[str, dict[str, float]], keys) -> str:
     """Lays out one line a system and one column a measure, fractions with three decimals.
 
     The best value of a column is marked with `*`, equals included; `-` stands where a system has no such value. The
-    last line states the rule for ties.
+    last lines state the rule for ties.
 
     Args:
       rows: for each system its measures, as in `results.json` or `Evaluation.metrics`.
@@ -27,4 +29,5 @@ def format_table(rows: dict[str, dict[str, float]], keys) -> str:
         "  ".join([line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))]).rstrip()
         for line in lines
     )
-    return f"{text}\n* best of its column. {TIE_RULE}"
+    notes = textwrap.fill(f"* best of its column. {TIE_RULE}", width=100)
+    return f"{text}\n{notes}"

@@ -70,18 +70,20 @@ class Monitor:
         if self._pending is None:
             return
         (step, metrics), self._pending = self._pending, None
-        values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+        fetched = {name: float(value) for name, value in jax.device_get(metrics).items()}
+        values = {"loss": fetched.pop("loss"), **fetched}
         if not math.isfinite(values["loss"]):
             self._stop_on_non_finite(step, values)
         tokens = values.pop("tokens")
-        if not self._compiled:  # the first step's time is compilation
-            self._compiled, self._since = True, time.perf_counter()
-        else:
-            self._steps_since += 1
-            self._tokens_since += tokens
+        self._steps_since += 1
+        self._tokens_since += tokens
         self._bar.update()
-        if step % self._log_every == 0 or step == self._steps:
+        due = step % self._log_every == 0 or step == self._steps
+        if due:
             self._write(step, values)
+        if due or not self._compiled:  # most of the first step's time is compilation
+            self._compiled = True
+            self._since, self._steps_since, self._tokens_since = time.perf_counter(), 0, 0.0
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -103,17 +105,15 @@ class Monitor:
 
     def _write(self, step: int, values: dict[str, float]) -> None:
         elapsed = time.perf_counter() - self._since
-        speed = self._steps_since / elapsed if self._steps_since else 0.0
+        speed = self._steps_since / elapsed
         values["pairs_per_second"] = round(speed * self._pairs, 3)
-        values["tokens_per_second"] = round(self._tokens_since / elapsed if self._steps_since else 0.0, 1)
-        self._bar.set_postfix_str(f"loss {values['loss']:.4f}, {values['pairs_per_second']:.1f} pairs/s")
+        values["tokens_per_second"] = round(self._tokens_since / elapsed, 1)
+        numbers = f"loss {values['loss']:.4f}, {values['pairs_per_second']:.1f} pairs/s"
+        self._bar.set_postfix_str(numbers)
         if self._log:
             self._log.write(step, values)
             if self._bar.disable:
-                remaining = f", {(self._steps - step) / speed:.0f} s to go" if speed else ""
-                numbers = f"loss {values['loss']:.4f}, {values['pairs_per_second']:.1f} pairs/s"
-                print(f"step {step}/{self._steps}: {numbers}{remaining}", flush=True)
-        self._since, self._steps_since, self._tokens_since = time.perf_counter(), 0, 0.0
+                print(f"step {step}/{self._steps}: {numbers}, {(self._steps - step) / speed:.0f} s to go", flush=True)
 
     def _stop_on_non_finite(self, step: int, values: dict[str, float]) -> None:
         names = list(self._example_names(step))

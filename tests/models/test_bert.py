@@ -87,6 +87,12 @@ def test_what_stands_at_padded_positions_changes_nothing():
     np.testing.assert_array_equal(np.asarray(encode(rubbish, mask))[mask], np.asarray(encode(embedded, mask))[mask])
 
 
+def test_a_large_common_offset_is_taken_out_by_the_norms():
+    """Each text shifted by 1,000 in all channels: E[x^2] - E[x]^2 would lose its variance of 1 among 1e6."""
+    embedded, mask = inputs()
+    np.testing.assert_allclose(encode(embedded + 1000.0, mask), encode(embedded, mask), atol=2e-3)
+
+
 def test_a_text_without_tokens_stays_finite():
     embedded, mask = inputs()
     mask = mask.at[1].set(False)

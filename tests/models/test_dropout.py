@@ -11,6 +11,7 @@ import pytest
 from helpers import TINY, padded, random_params, texts, tower
 from jax.sharding import NamedSharding, PartitionSpec
 
+from endx_jax.models import attention, bert
 from endx_jax.models.dropout import attention_dropout, dropout, example_keys, fold
 
 RATE = 0.3
@@ -140,6 +141,23 @@ def test_the_tower_does_drop(embed):
     other = embed([0], example_keys(jax.random.key(1), 1, 1), 16)
     assert np.abs(without - dropped).max() > 1e-2
     assert np.abs(other - dropped).max() > 1e-2
+
+
+def test_every_place_that_drops_has_keys_of_its_own(monkeypatch):
+    """The embeddings, and three places in each of two layers."""
+    used = []
+
+    def record(x, keys, rate):
+        used.append(jax.random.key_data(keys).tobytes())
+        return x
+
+    monkeypatch.setattr(bert, "dropout", record)
+    monkeypatch.setattr(attention, "attention_dropout", record)
+    tokens = padded(texts((3,)), 4)
+    keys = example_keys(jax.random.key(0), 0, 1)
+    tower().apply({"params": random_params(tower(), tokens)}, tokens, keys)
+    assert len(used) == 1 + 2 * 3
+    assert len({jax.random.key_data(keys).tobytes(), *used}) == len(used) + 1
 
 
 def test_without_keys_padding_and_batch_change_no_embedding(embed):

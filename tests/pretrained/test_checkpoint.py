@@ -124,7 +124,7 @@ def test_a_missing_tensor_is_named(folder):
     ("changes", "message"),
     [
         ({"model_type": "roberta"}, "model_type 'roberta' is none of the encoders we have: bert"),
-        ({"model_type": None}, "model_type None is none of the encoders we have"),
+        ({"model_type": None}, "model_type '' is none of the encoders we have"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key' is not supported"),
         ({"is_decoder": True}, "is_decoder=true"),
         ({"hidden_size": None}, "config.json lacks 'hidden_size'"),
@@ -153,5 +153,3 @@ def test_a_broken_config_is_named(folder, contents, message):
         (folder / "config.json").write_bytes(contents)
     with one_line_error(message):
         pretrained.load(str(folder))
-
-

@@ -1,6 +1,7 @@
 """What sentence-transformers folders of all ages say about pooling, norm and length."""
 
 import json
+import shutil
 
 import pytest
 from helpers import one_line_error
@@ -86,8 +87,6 @@ def test_the_length_limit_is_the_head_s_or_else_the_tokenizer_s(tmp_path, files,
 
 
 def test_an_encoder_in_a_folder_within_is_found_with_its_tokenizer(tiny_bert, tmp_path):
-    import shutil
-
     shutil.copytree(tiny_bert, tmp_path / "model" / "0_Transformer")
     limits = {"sentence_bert_config.json": {"max_seq_length": 12}}
     write_head(tmp_path / "model", types=OLD, pooling=FLAGS, encoder="0_Transformer", limits=limits)
@@ -141,20 +140,3 @@ def test_a_missing_pooling_file_is_named(tmp_path):
     (tmp_path / "1_Pooling" / "config.json").unlink()
     with one_line_error(r"1_Pooling/config\.json can't be read as JSON: .*No such file"):
         read_head(tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("pooling", "ours"), [("mean", "mean"), ("cls", "first")])
-def test_what_sentence_transformers_saves_is_read(tiny_bert, tmp_path, pooling, ours):
-    """A folder written by the library itself, not by our idea of one."""
-    pytest.importorskip("torch", reason="the reference needs PyTorch: pip install endx_jax[reference]")
-    library = pytest.importorskip("sentence_transformers")
-    from sentence_transformers.sentence_transformer import modules
-
-    transformer = modules.Transformer(str(tiny_bert), max_seq_length=20)
-    head = modules.Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling)
-    model = library.SentenceTransformer(modules=[transformer, head, modules.Normalize()], device="cpu")
-    model.save_pretrained(str(tmp_path / "saved"))
-    source = pretrained.load(str(tmp_path / "saved"))
-    assert (source.head.pooling, source.head.normalize, source.head.max_length) == (ours, True, 20)
-    assert embeddings_differ_by(source, model, ["the cat sat", "who is on a mat in what"], ours) < 1e-6

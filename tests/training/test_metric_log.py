@@ -1,5 +1,7 @@
 import json
 
+import pytest
+
 from endx_jax.training.metric_log import FILE, MetricLog
 
 
@@ -23,3 +25,19 @@ def test_a_resumed_run_drops_what_it_will_do_again_and_what_a_crash_cut(tmp_path
     log.close()
     assert [line["step"] for line in lines(tmp_path)] == [1, 2, 3]
     assert lines(tmp_path)[-1]["loss"] == 3.5
+
+
+def test_tensorboard_events_are_written_where_its_writer_is_installed(tmp_path):
+    pytest.importorskip("tensorboardX", reason="the extra [tensorboard] is not installed")
+    log = MetricLog(tmp_path, resume_step=0)
+    log.write(1, {"loss": 0.5})
+    log.close()
+    assert [file.stat().st_size > 0 for file in (tmp_path / "tensorboard").iterdir()] == [True]
+
+
+def test_without_tensorboards_writer_there_are_no_events(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    log = MetricLog(tmp_path, resume_step=0)
+    log.write(1, {"loss": 0.5})
+    log.close()
+    assert [file.name for file in tmp_path.iterdir()] == [FILE]

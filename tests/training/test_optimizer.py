@@ -9,7 +9,10 @@ import pytest
 from endx_jax.errors import EndxError
 from endx_jax.training.optimizer import OptimizerSettings, make_optimizer, make_schedule, parameter_paths
 
-PARAMS = {"encoder": {"mlp_up": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}}, "projection": {"kernel": jnp.ones((2, 1))}}
+PARAMS = {
+    "encoder": {"mlp_up": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}},
+    "projection": {"kernel": jnp.ones((2, 1))},
+}
 PLAIN = OptimizerSettings(name="sgd", learning_rate=0.5, schedule="constant", clip_norm=0.0)
 
 

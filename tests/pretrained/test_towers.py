@@ -1,0 +1,113 @@
+"""From settings and a pretrained folder to a dual encoder with its parameters."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import one_line_error, padded, texts
+from tiny_bert import WIDTH, write_tiny_bert
+
+from endx_jax import pretrained
+from endx_jax.models.dropout import example_keys
+from endx_jax.pretrained.towers import ModelSettings, build_dual_encoder, fill_in, initial_params
+from endx_jax.settings import from_mapping
+
+TOKENS = padded(texts((5, 3)), 8)
+
+
+@pytest.fixture(scope="module")
+def source(tiny_bert):
+    return pretrained.load(str(tiny_bert))
+
+
+def build(source, **settings):
+    """The dual encoder, its parameters, and the settings they come from."""
+    filled = fill_in(ModelSettings(**settings), source)
+    model = build_dual_encoder(filled, source)
+    return model, initial_params(model, filled, source, jax.random.key(0)), filled
+
+
+def embed(model, params, keys=None):
+    return jax.jit(model.encode, static_argnames="side")(params, side="question", tokens=TOKENS, dropout_keys=keys)
+
+
+def test_what_is_left_open_comes_from_the_folder(tmp_path):
+    folder = write_tiny_bert(tmp_path, hidden_dropout_prob=0.25, attention_probs_dropout_prob=0.0)
+    filled = fill_in(ModelSettings(), pretrained.load(str(folder)))
+    assert (filled.pooling, filled.dropout, filled.attention_dropout) == ("mean", 0.25, 0.0)
+
+
+def test_what_is_set_stays(source):
+    filled = fill_in(ModelSettings(pooling="first", dropout=0.0, attention_dropout=0.5), source)
+    assert (filled.pooling, filled.dropout, filled.attention_dropout) == ("first", 0.0, 0.5)
+
+
+def test_the_pretrained_weights_are_used_as_they_are(source):
+    _, params, _ = build(source)
+    assert set(params) == {"shared"}
+    chex.assert_trees_all_equal(params["shared"], source.params())
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_parameters_have_the_shapes_that_the_model_draws(source, scan_layers):
+    model, params, _ = build(source, projection=6, scan_layers=scan_layers)
+    drawn = jax.eval_shape(model.init, jax.random.key(0))
+    chex.assert_trees_all_equal_shapes_and_dtypes(params, drawn)
+
+
+def test_layouts_that_change_cost_only_change_no_embedding(source):
+    model, params, _ = build(source)
+    expected = embed(model, params)
+    for layout in ({"scan_layers": True}, {"remat": True}):
+        model, params, _ = build(source, **layout)
+        np.testing.assert_allclose(embed(model, params), expected, atol=1e-6)
+
+
+def test_a_projection_has_the_width_asked_for_and_depends_on_the_key(source):
+    model, params, filled = build(source, projection=6)
+    assert params["shared"]["projection"]["kernel"].shape == (WIDTH, 6)
+    assert embed(model, params).shape == (2, 6)
+    other = initial_params(model, filled, source, jax.random.key(1))["shared"]["projection"]["kernel"]
+    assert not np.allclose(params["shared"]["projection"]["kernel"], other)
+
+
+def test_normalize_and_pooling_reach_the_tower(source):
+    unit = embed(*build(source)[:2])
+    np.testing.assert_allclose(jnp.linalg.norm(unit, axis=1), 1, rtol=1e-6)
+    plain = embed(*build(source, normalize=False)[:2])
+    np.testing.assert_allclose(plain / jnp.linalg.norm(plain, axis=1, keepdims=True), unit, atol=1e-6)
+    assert np.abs(embed(*build(source, pooling="first")[:2]) - unit).max() > 1e-2
+
+
+def test_dropout_settings_reach_the_tower(source):
+    keys = example_keys(jax.random.key(1), 0, 2)
+    without = build(source, dropout=0.0, attention_dropout=0.0)
+    np.testing.assert_array_equal(embed(*without[:2], keys), embed(*without[:2]))
+    for settings in ({"dropout": 0.5, "attention_dropout": 0.0}, {"dropout": 0.0, "attention_dropout": 0.5}):
+        dropping = build(source, **settings)
+        assert np.abs(embed(*dropping[:2], keys) - embed(*dropping[:2])).max() > 1e-2
+
+
+def test_dtypes(source):
+    exact = embed(*build(source)[:2])
+    half = embed(*build(source, dtype="bfloat16")[:2])
+    assert exact.dtype == half.dtype == jnp.float32
+    np.testing.assert_array_equal(embed(*build(source, dtype="float32")[:2]), exact)  # auto, on this backend
+    assert 1e-4 < np.abs(half - exact).max() < 8 * 2**-8
+
+
+@pytest.mark.parametrize(
+    ("mapping", "message"),
+    [
+        ({"dtype": "float16"}, "model.dtype is 'float16', which is none of auto, float32, bfloat16"),
+        ({"pooling": "max"}, "model.pooling is 'max', which is none of"),
+        ({"projection": -1}, "model.projection is -1; it must not be negative"),
+        ({"dropout": 1.0}, r"model.dropout is 1.0; it must be in \[0, 1\), or -1"),
+        ({"attention_dropout": -0.5}, r"model.attention_dropout is -0.5; it must be in \[0, 1\), or -1"),
+        ({"projectoin": 3}, "unknown setting model.projectoin; did you mean 'projection'?"),
+    ],
+)
+def test_wrong_settings_are_refused(mapping, message):
+    with one_line_error(message):
+        from_mapping(ModelSettings, mapping, "model")
