@@ -61,6 +61,7 @@ def test_layouts_that_change_cost_only_change_no_embedding(source):
     expected = embed(model, params)
     for layout in ({"scan_layers": True}, {"remat": True}):
         model, params, _ = build(source, **layout)
+        assert all(getattr(model.tower.encoder, name) for name in layout)
         np.testing.assert_allclose(embed(model, params), expected, atol=1e-6)
 
 
