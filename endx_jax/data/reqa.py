@@ -1,0 +1,111 @@
+"""Sentence retrieval out of reading comprehension: the conversion of ReQA (Ahmad et al. 2019) for SQuAD's format."""
+
+import dataclasses
+import os
+
+from endx_jax.data.readers import squad
+from endx_jax.data.records import RetrievalSet
+from endx_jax.data.sentences import split_sentences
+from endx_jax.errors import EndxError
+from endx_jax.settings import check_choice
+
+POOLS = ("answers", "sentences")
+
+
+@dataclasses.dataclass(frozen=True)
+class Conversion:
+    """A converted file, and what did not come through unchanged.
+
+    Attributes:
+      records: the retrieval set.
+      rows: how many pairs of a question and a right sentence there are before equal questions are merged, the number
+        of training pairs that papers give; after it there are `len(records.pairs)`.
+      unplaced_answers: annotators' answers that are left out because they start in no sentence, but in white space.
+      unplaced_questions: questions, merged, that are left out because they have no other answers.
+    """
+
+    records: RetrievalSet
+    rows: int
+    unplaced_answers: int
+    unplaced_questions: int
+
+
+def from_squad(path: str | os.PathLike, pool: str = "answers") -> RetrievalSet:
+    """Reads a SQuAD file, `.json` or `.json.gz`, as questions and the sentences that answer them: see `convert`."""
+    return convert(path, pool).records
+
+
+def convert(path: str | os.PathLike, pool: str = "answers") -> Conversion:
+    """Reads a SQuAD file as questions and the sentences that answer them, and counts.
+
+    Right for a question is each sentence in which an annotator's answer starts, also where the answer runs on into the
+    next. Sentences that are equal strings are one candidate, wherever they stand, with the id `sP.S` of the first:
+    sentence S of paragraph P of the file, counted from 0, the same in both pools. Questions that are equal strings are
+    one too, with the id of the first and the right sentences of all; as in the papers' counts, one with a space at its
+    end is another. Both keep the order of the file. A question marked `is_impossible` is left out, but counts where a
+    paragraph must have a question.
+
+    Args:
+      path: the file.
+      pool: "answers", the sentences that are right for a question, as ENDX (Wang et al. 2021, Table 1) counts them; or
+        "sentences", all sentences of the paragraphs with a question. ReQA takes these, but lists equal sentences of
+        different paragraphs apart.
+
+    Raises:
+      EndxError: the pool is unknown, the file is not SQuAD, or no answer in it starts in a sentence.
+    """
+    check_choice("pool", pool, POOLS)
+    path = os.fspath(path)
+    tally = _Tally()
+    for number, paragraph in enumerate(squad.paragraphs(path)):
+        if paragraph.questions:
+            tally.add(paragraph, number)
+    records = tally.records(pool)
+    if not records.questions:
+        raise EndxError(f"{path}: no question in the file has an answer that starts in a sentence")
+    return Conversion(records, tally.rows, tally.unplaced, len(tally.sentences_of) - len(records.questions))
+
+
+class _Tally:
+    """What has been read so far, texts merged."""
+
+    def __init__(self):
+        self.sentence_ids: dict[str, str] = {}
+        self.question_ids: dict[str, str] = {}
+        self.sentences_of: dict[str, set[str]] = {}
+        self.rows = 0
+        self.unplaced = 0
+
+    def add(self, paragraph: squad.Paragraph, number: int) -> None:
+        spans = split_sentences(paragraph.context)
+        for place, (start, end) in enumerate(spans):
+            self.sentence_ids.setdefault(paragraph.context[start:end], f"s{number}.{place}")
+        for question in paragraph.questions:
+            if not question.answers:
+                continue
+            found = [_sentence_at(answer.start, spans, paragraph.context) for answer in question.answers]
+            right = {sentence for sentence in found if sentence is not None}
+            self.unplaced += found.count(None)
+            self.rows += len(right)
+            self.question_ids.setdefault(question.text, question.id)
+            self.sentences_of.setdefault(question.text, set()).update(right)
+
+    def records(self, pool: str) -> RetrievalSet:
+        answering = set().union(*self.sentences_of.values())
+        candidates = [s for s in self.sentence_ids if pool == "sentences" or s in answering]
+        index = {sentence: n for n, sentence in enumerate(candidates)}
+        questions = [question for question, right in self.sentences_of.items() if right]
+        return RetrievalSet(
+            questions=tuple(questions),
+            candidates=tuple(candidates),
+            qrels=tuple(tuple(sorted(index[s] for s in self.sentences_of[question])) for question in questions),
+            question_ids=tuple(self.question_ids[question] for question in questions),
+            candidate_ids=tuple(self.sentence_ids[sentence] for sentence in candidates),
+        )
+
+
+def _sentence_at(start: int, spans: list[tuple[int, int]], context: str) -> str | None:
+    for first, end in spans:
+        if first <= start < end:
+            return context[first:end]
+    return None
