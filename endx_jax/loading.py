@@ -16,6 +16,9 @@ from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.pretrained.towers import ModelSettings, build_dual_encoder, fill_in, initial_params
 from endx_jax.retrieval.encode import TextEncoder
 
+# Tokens of a text that a pretrained encoder without any limit of its own is given at most.
+LONGEST = 512
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EmbeddingModel:
@@ -135,7 +138,7 @@ def load(path_or_name: str | pathlib.Path) -> EmbeddingModel:
     dual_encoder = build_dual_encoder(fill_in(settings, source), source)
     tokenizer = Tokenizer(source.folder)
     tokenizer.check_matches(source.config.vocab_size, source.config.pad_id, source.folder)
-    limit = min(source.head.max_length or source.config.positions, source.config.positions)
+    limit = min(limit for limit in (source.head.max_length, source.config.positions, LONGEST) if limit)
     encoder = TextEncoder(dual_encoder, tokenizer, {"question": limit, "answer": limit}, mesh)
     params = jax.device_put(initial_params(dual_encoder, settings, source, jax.random.key(0)))
     return EmbeddingModel(str(path_or_name), encoder, params, cosine=source.head.normalize)

@@ -110,7 +110,7 @@ def _assemble(settings: Settings, source: pretrained.PretrainedEncoder, tokenize
     tokenizer.check_matches(config.vocab_size, config.pad_id, source.folder)
     for side in ("question", "answer"):
         length = getattr(settings.data, f"{side}_length")
-        if length > config.positions:
+        if config.positions is not None and length > config.positions:
             raise EndxError(
                 f"data.{side}_length is {length}, more than the {config.positions} positions of "
                 f"{settings.model.pretrained}"

@@ -2,6 +2,17 @@
 
 from endx_jax.models.bert import BertConfig, BertEncoder
 from endx_jax.models.dual_encoder import SIDES, DualEncoder
+from endx_jax.models.t5 import T5Config, T5Encoder
 from endx_jax.models.tower import Projection, TokenEmbedder, Tower
 
-__all__ = ["SIDES", "BertConfig", "BertEncoder", "DualEncoder", "Projection", "TokenEmbedder", "Tower"]
+__all__ = [
+    "SIDES",
+    "BertConfig",
+    "BertEncoder",
+    "DualEncoder",
+    "Projection",
+    "T5Config",
+    "T5Encoder",
+    "TokenEmbedder",
+    "Tower",
+]

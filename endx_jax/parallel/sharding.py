@@ -20,10 +20,11 @@ BATCH_AXES = ("data", "fsdp")
 RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"token_embedder/embedding$", ("tensor", "fsdp")),
     (r"(position|type)_embedding$", (None, "fsdp")),
+    (r"relative_position_bias$", (None, "tensor")),
     (r"attention/(query|key|value)/kernel$", ("fsdp", "tensor")),
     (r"attention/(query|key|value)/bias$", ("tensor",)),
     (r"attention/output/kernel$", ("tensor", "fsdp")),
-    (r"mlp_up/kernel$", ("fsdp", "tensor")),
+    (r"(mlp_up|mlp_gate)/kernel$", ("fsdp", "tensor")),
     (r"mlp_up/bias$", ("tensor",)),
     (r"mlp_down/kernel$", ("tensor", "fsdp")),
     (r"projection/kernel$", ("fsdp", None)),

@@ -7,8 +7,11 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from endx_jax.models.bert import BertConfig, BertEncoder
+from endx_jax.models.t5 import T5Config, T5Encoder
 from endx_jax.models.tower import TokenEmbedder
 from endx_jax.pretrained.weights import Rule
+
+EncoderConfig = BertConfig | T5Config
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,8 +27,8 @@ class Architecture:
       older_spellings: how the end of a tensor's name was spelt once, to how the rules spell it.
     """
 
-    read_config: Callable[[Mapping], BertConfig]
-    embedder: Callable[[BertConfig, jnp.dtype], nn.Module]
+    read_config: Callable[[Mapping], EncoderConfig]
+    embedder: Callable[[EncoderConfig, jnp.dtype], nn.Module]
     encoder: Callable[..., nn.Module]
     rules: tuple[Rule, ...]
     prefixes: tuple[str, ...]
@@ -40,29 +43,62 @@ def _norm(ours: str, theirs: str) -> tuple[Rule, Rule]:
     return Rule(f"{ours}/scale", f"{theirs}.weight"), Rule(f"{ours}/bias", f"{theirs}.bias")
 
 
-_BERT_LAYER, _THEIR_LAYER = "encoder/layers_{layer}", "encoder.layer.{layer}"
+_LAYER, _THEIR_LAYER = "encoder/layers_{layer}", "encoder.layer.{layer}"
+
+
+def _token_embedder(config: EncoderConfig, dtype: jnp.dtype) -> TokenEmbedder:
+    return TokenEmbedder(config.vocab_size, config.width, dtype, config.initializer_range)
+
 
 BERT = Architecture(
     read_config=BertConfig.from_hugging_face,
-    embedder=lambda config, dtype: TokenEmbedder(config.vocab_size, config.width, dtype, config.initializer_range),
+    embedder=_token_embedder,
     encoder=BertEncoder,
     rules=(
         Rule("token_embedder/embedding", "embeddings.word_embeddings.weight"),
         Rule("encoder/position_embedding", "embeddings.position_embeddings.weight"),
         Rule("encoder/type_embedding", "embeddings.token_type_embeddings.weight"),
         *_norm("encoder/norm", "embeddings.LayerNorm"),
-        *_linear(f"{_BERT_LAYER}/attention/query", f"{_THEIR_LAYER}.attention.self.query"),
-        *_linear(f"{_BERT_LAYER}/attention/key", f"{_THEIR_LAYER}.attention.self.key"),
-        *_linear(f"{_BERT_LAYER}/attention/value", f"{_THEIR_LAYER}.attention.self.value"),
-        *_linear(f"{_BERT_LAYER}/attention/output", f"{_THEIR_LAYER}.attention.output.dense"),
-        *_norm(f"{_BERT_LAYER}/attention_norm", f"{_THEIR_LAYER}.attention.output.LayerNorm"),
-        *_linear(f"{_BERT_LAYER}/mlp_up", f"{_THEIR_LAYER}.intermediate.dense"),
-        *_linear(f"{_BERT_LAYER}/mlp_down", f"{_THEIR_LAYER}.output.dense"),
-        *_norm(f"{_BERT_LAYER}/mlp_norm", f"{_THEIR_LAYER}.output.LayerNorm"),
+        *_linear(f"{_LAYER}/attention/query", f"{_THEIR_LAYER}.attention.self.query"),
+        *_linear(f"{_LAYER}/attention/key", f"{_THEIR_LAYER}.attention.self.key"),
+        *_linear(f"{_LAYER}/attention/value", f"{_THEIR_LAYER}.attention.self.value"),
+        *_linear(f"{_LAYER}/attention/output", f"{_THEIR_LAYER}.attention.output.dense"),
+        *_norm(f"{_LAYER}/attention_norm", f"{_THEIR_LAYER}.attention.output.LayerNorm"),
+        *_linear(f"{_LAYER}/mlp_up", f"{_THEIR_LAYER}.intermediate.dense"),
+        *_linear(f"{_LAYER}/mlp_down", f"{_THEIR_LAYER}.output.dense"),
+        *_norm(f"{_LAYER}/mlp_norm", f"{_THEIR_LAYER}.output.LayerNorm"),
     ),
     prefixes=("bert.",),
     # Of the first BERTs, whose files on the hub still have them.
     older_spellings={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
 )
 
-ARCHITECTURES: Mapping[str, Architecture] = {"bert": BERT}
+_T5_BLOCK = "encoder.block.{layer}.layer"
+
+T5 = Architecture(
+    read_config=T5Config.from_hugging_face,
+    embedder=_token_embedder,
+    encoder=T5Encoder,
+    rules=(
+        Rule("token_embedder/embedding", "shared.weight"),
+        Rule(
+            "encoder/relative_position_bias",
+            "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+        ),
+        *(
+            Rule(f"{_LAYER}/attention/{ours}/kernel", f"{_T5_BLOCK}.0.SelfAttention.{theirs}.weight", transpose=True)
+            for ours, theirs in (("query", "q"), ("key", "k"), ("value", "v"), ("output", "o"))
+        ),
+        Rule(f"{_LAYER}/attention_norm/scale", f"{_T5_BLOCK}.0.layer_norm.weight"),
+        *(
+            Rule(f"{_LAYER}/{ours}/kernel", f"{_T5_BLOCK}.1.DenseReluDense.{theirs}.weight", transpose=True)
+            for ours, theirs in (("mlp_gate", "wi_0"), ("mlp_up", "wi_1"), ("mlp_down", "wo"))
+        ),
+        Rule(f"{_LAYER}/mlp_norm/scale", f"{_T5_BLOCK}.1.layer_norm.weight"),
+        Rule("encoder/norm/scale", "encoder.final_layer_norm.weight"),
+    ),
+    prefixes=(),
+    older_spellings={},
+)
+
+ARCHITECTURES: Mapping[str, Architecture] = {"bert": BERT, "t5": T5}

@@ -7,8 +7,7 @@ import jax
 import numpy as np
 
 from endx_jax.errors import EndxError
-from endx_jax.models.bert import BertConfig
-from endx_jax.pretrained.architectures import ARCHITECTURES, Architecture
+from endx_jax.pretrained.architectures import ARCHITECTURES, Architecture, EncoderConfig
 from endx_jax.pretrained.locate import locate
 from endx_jax.pretrained.sentence_transformers import Head, read_head, read_json
 from endx_jax.pretrained.weights import modernise, read_tensors, stack_layers, to_ours
@@ -34,7 +33,7 @@ class PretrainedEncoder:
         return architecture_of(self.hugging_face, self.folder)
 
     @property
-    def config(self) -> BertConfig:
+    def config(self) -> EncoderConfig:
         """The encoder's shape."""
         return self.architecture.read_config(self.hugging_face)
 
@@ -77,7 +76,7 @@ def architecture_of(hugging_face: dict, where: object) -> Architecture:
     return ARCHITECTURES[kind]
 
 
-def _check_shapes(params: dict, config: BertConfig, architecture: Architecture, where: object) -> None:
+def _check_shapes(params: dict, config: EncoderConfig, architecture: Architecture, where: object) -> None:
     """Holds the tensors that were read against the shapes that the modules would draw."""
     embedder = architecture.embedder(config, np.dtype(np.float32))
     encoder = architecture.encoder(config)

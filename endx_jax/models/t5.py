@@ -1,0 +1,206 @@
+"""T5 v1.1 encoders (Raffel et al. 2020; v1.1 as in Shazeer 2020) without the token table, which belongs to the tower.
+
+Against BERT: no absolute positions but a bias on attention scores by relative position, shared by all layers; norms
+before the sublayers, without centring or bias; a gated MLP; no biases; and no 1/sqrt(Dh) on attention scores.
+Activations inside reach 1e5, more than float16 holds, so computation is in float32 or bfloat16.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from endx_jax.errors import EndxError
+from endx_jax.models.attention import attend
+from endx_jax.models.dropout import dropout, fold
+
+Array = jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class T5Config:
+    """The shape of a T5 v1.1 encoder; the key of its Hugging Face `config.json` where the name differs.
+
+    Attributes:
+      vocab_size: V, rows of the token table.
+      width: D, `d_model`.
+      layers: `num_layers`.
+      heads: H, `num_heads`.
+      head_width: `d_kv`; H times it need not be D.
+      mlp_width: `d_ff`.
+      buckets: `relative_attention_num_buckets`.
+      max_distance: `relative_attention_max_distance`, from which all distances share a bucket.
+      norm_epsilon: `layer_norm_epsilon`.
+      dropout: `dropout_rate`, of embeddings, sublayers and the MLP's hidden layer, in training.
+      attention_dropout: of attention weights, in training; T5 has one rate for all.
+      initializer_range: standard deviation of newly drawn token vectors.
+      pad_id: `pad_token_id`.
+      positions: None, as any length can be encoded.
+    """
+
+    vocab_size: int
+    width: int
+    layers: int
+    heads: int
+    head_width: int
+    mlp_width: int
+    buckets: int = 32
+    max_distance: int = 128
+    norm_epsilon: float = 1e-6
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    initializer_range: float = 1.0
+    pad_id: int = 0
+    positions: int | None = None
+
+    @classmethod
+    def from_hugging_face(cls, config: Mapping) -> "T5Config":
+        """Reads the contents of a `config.json` with `"model_type": "t5"`.
+
+        Raises:
+          EndxError: for a missing key, or a T5 that is not v1.1.
+        """
+        projection = config.get("feed_forward_proj", "relu")
+        if projection != "gated-gelu":
+            raise EndxError(f"T5 with feed_forward_proj={projection!r} is not supported, only v1.1's 'gated-gelu'")
+        try:
+            return cls(
+                vocab_size=config["vocab_size"],
+                width=config["d_model"],
+                layers=config["num_layers"],
+                heads=config["num_heads"],
+                head_width=config["d_kv"],
+                mlp_width=config["d_ff"],
+                buckets=config.get("relative_attention_num_buckets", 32),
+                max_distance=config.get("relative_attention_max_distance", 128),
+                norm_epsilon=config.get("layer_norm_epsilon", 1e-6),
+                dropout=config.get("dropout_rate", 0.1),
+                attention_dropout=config.get("dropout_rate", 0.1),
+                pad_id=config.get("pad_token_id") or 0,
+            )
+        except KeyError as missing:
+            raise EndxError(f"the T5 config.json lacks {missing}") from None
+
+
+class T5Encoder(nn.Module):
+    """Layers between a first dropout and a last norm.
+
+    Attributes:
+      config: the shape.
+      dtype: of the computation.
+      remat: whether each layer's activations are recomputed in the backward pass.
+      scan_layers: whether the layers are one scan over stacked parameters (`layers`, leading axis = layer), or one
+        subtree each (`layers_0`, `layers_1`, ...).
+    """
+
+    config: T5Config
+    dtype: jnp.dtype = jnp.dtype(jnp.float32)
+    remat: bool = False
+    scan_layers: bool = False
+
+    @nn.compact
+    def __call__(self, embedded: Array, mask: Array, dropout_keys: Array | None = None) -> Array:
+        """Encodes token embeddings [B, L, D] with mask bool [B, L] to encodings [B, L, D].
+
+        `dropout_keys` [B] switches dropout on.
+        """
+        config = self.config
+        table = self.param("relative_position_bias", nn.initializers.normal(0.02), (config.buckets, config.heads))
+        buckets = relative_position_buckets(embedded.shape[1], config.buckets, config.max_distance)
+        bias = jnp.moveaxis(jnp.asarray(table)[buckets], -1, 0)[None]  # [1, H, L, L]
+        outer = (None, None) if dropout_keys is None else [fold(dropout_keys, config.layers + n) for n in range(2)]
+        x = dropout(embedded.astype(self.dtype), outer[0], config.dropout)
+
+        layer = nn.remat(T5Layer, prevent_cse=not self.scan_layers) if self.remat else T5Layer
+        if self.scan_layers:
+            keys = None if dropout_keys is None else jax.vmap(fold, (None, 0))(dropout_keys, jnp.arange(config.layers))
+            stack = nn.scan(
+                layer,
+                variable_axes={"params": 0},
+                split_rngs={"params": True},
+                in_axes=(0, nn.broadcast, nn.broadcast),
+                length=config.layers,
+            )
+            x, _ = stack(config, self.dtype, name="layers")(x, keys, mask, bias)
+        else:
+            for index in range(config.layers):
+                keys = None if dropout_keys is None else fold(dropout_keys, index)
+                x, _ = layer(config, self.dtype, name=f"layers_{index}")(x, keys, mask, bias)
+        return dropout(_norm(config, self.dtype, "norm")(x), outer[1], config.dropout)
+
+
+class T5Layer(nn.Module):
+    """Self-attention and gated MLP, each after a norm and beside a residual (pre-norm)."""
+
+    config: T5Config
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x: Array, dropout_keys: Array | None, mask: Array, bias: Array) -> tuple[Array, None]:
+        """Maps [B, L, D] to [B, L, D]; the second result is what `nn.scan` asks for."""
+        config = self.config
+        keys = (None,) * 4 if dropout_keys is None else tuple(fold(dropout_keys, site) for site in range(4))
+        normed = _norm(config, self.dtype, "attention_norm")(x)
+        attended = T5Attention(config, self.dtype, name="attention")(normed, mask, bias, keys[0])
+        x = x + dropout(attended, keys[1], config.dropout)
+        normed = _norm(config, self.dtype, "mlp_norm")(x)
+        dense = functools.partial(_dense, config, self.dtype)
+        hidden = nn.gelu(dense(config.mlp_width, "mlp_gate")(normed)) * dense(config.mlp_width, "mlp_up")(normed)
+        hidden = dense(config.width, "mlp_down")(dropout(hidden, keys[2], config.dropout))
+        return x + dropout(hidden, keys[3], config.dropout), None
+
+
+class T5Attention(nn.Module):
+    """Multi-head self-attention with a bias on its scores and none in its projections."""
+
+    config: T5Config
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x: Array, mask: Array, bias: Array, dropout_keys: Array | None) -> Array:
+        """Maps [B, L, D] to [B, L, D]; positions where mask [B, L] is false are not attended to; bias [1, H, L, L]."""
+        config = self.config
+        inner = config.heads * config.head_width
+        query, key, value = (
+            _dense(config, self.dtype, inner, name)(x).reshape(*x.shape[:2], config.heads, config.head_width)
+            for name in ("query", "key", "value")
+        )
+        attended = attend(
+            query,
+            key,
+            value,
+            mask,
+            scale=1.0,
+            bias=bias,
+            dropout_keys=dropout_keys,
+            dropout_rate=config.attention_dropout,
+        )
+        return _dense(config, self.dtype, config.width, "output")(attended.reshape(*x.shape[:2], inner))
+
+
+def relative_position_buckets(length: int, buckets: int, max_distance: int) -> np.ndarray:
+    """The bucket of every (query, key) distance: int [L, L].
+
+    Half of the buckets are for keys after the query. Of each half, the first half are single distances, and the rest
+    grow logarithmically up to `max_distance`; what is farther shares the last.
+    """
+    distance = np.arange(length)[None, :] - np.arange(length)[:, None]
+    half = buckets // 2
+    exact = half // 2
+    far = np.maximum(np.abs(distance), 1).astype(np.float32)
+    growth = np.log(far / exact) / np.float32(np.log(max_distance / exact)) * (half - exact)
+    logarithmic = np.minimum(exact + growth.astype(np.int32), half - 1)
+    return np.where(np.abs(distance) < exact, np.abs(distance), logarithmic) + half * (distance > 0)
+
+
+def _dense(config: T5Config, dtype: jnp.dtype, width: int, name: str) -> nn.Dense:
+    draw = nn.initializers.variance_scaling(1.0, "fan_in", "normal")
+    return nn.Dense(width, use_bias=False, dtype=dtype, kernel_init=draw, name=name)
+
+
+def _norm(config: T5Config, dtype: jnp.dtype, name: str) -> nn.RMSNorm:
+    return nn.RMSNorm(epsilon=config.norm_epsilon, dtype=dtype, name=name)

@@ -1,0 +1,76 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import one_line_error, random_params
+
+from endx_jax.models.dropout import fold
+from endx_jax.models.t5 import T5Config, T5Encoder, relative_position_buckets
+
+TINY = T5Config(vocab_size=20, width=8, layers=2, heads=2, head_width=4, mlp_width=12, max_distance=20)
+HUGGING_FACE = {
+    "feed_forward_proj": "gated-gelu",
+    "vocab_size": 20,
+    "d_model": 8,
+    "num_layers": 2,
+    "num_heads": 2,
+    "d_kv": 4,
+    "d_ff": 12,
+    "relative_attention_max_distance": 20,
+}
+
+
+def encode(length, keys=None, **options):
+    encoder = T5Encoder(TINY, **options)
+    embedded = jax.random.normal(jax.random.key(1), (12, 3, 8)).transpose(1, 0, 2)[:, :length]
+    embedded = jnp.pad(embedded, ((0, 0), (0, max(0, length - 12)), (0, 0)))
+    mask = jnp.arange(length)[None] < jnp.array([[12], [5], [1]])
+    plain = T5Encoder(TINY)
+    params = random_params(plain, embedded, mask)
+    if options.get("scan_layers"):
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), params["layers_0"], params["layers_1"])
+        params = {k: v for k, v in params.items() if not k.startswith("layers_")} | {"layers": stacked}
+    return encoder.apply({"params": params}, embedded, mask, keys), mask
+
+
+KEYS = fold(jnp.broadcast_to(jax.random.key(5), (3,)), jnp.arange(3))
+
+
+@pytest.mark.parametrize("keys", [None, KEYS], ids=["plain", "dropping"])
+def test_padding_changes_no_real_encoding(keys):
+    short, mask = encode(12, keys)
+    long, _ = encode(20, keys)
+    np.testing.assert_allclose(np.asarray(long)[:, :12][mask], np.asarray(short)[mask], atol=1e-5)
+
+
+@pytest.mark.parametrize("keys", [None, KEYS], ids=["plain", "dropping"])
+def test_stacked_and_recomputed_layers_are_the_plain_ones(keys):
+    expected, _ = encode(12, keys)
+    found, _ = encode(12, keys, scan_layers=True, remat=True)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_dropout_changes_encodings():
+    assert np.abs(encode(12)[0] - encode(12, KEYS)[0]).max() > 0.01
+
+
+def test_buckets_by_hand():
+    # 8 buckets: 0 and 1 exact, 2 and 3 logarithmic up to distance 16, and the same from 4 on for keys after the query.
+    row = relative_position_buckets(20, buckets=8, max_distance=16)[0]
+    assert list(row[:8]) == [0, 5, 6, 6, 6, 6, 7, 7]
+    assert relative_position_buckets(20, buckets=8, max_distance=16)[19, 0] == 3
+
+
+def test_a_config_is_read():
+    assert T5Config.from_hugging_face(HUGGING_FACE) == TINY
+
+
+def test_other_kinds_of_t5_are_refused():
+    with one_line_error("feed_forward_proj='relu' is not supported, only v1.1's 'gated-gelu'"):
+        T5Config.from_hugging_face({**HUGGING_FACE, "feed_forward_proj": "relu"})
+
+
+@pytest.mark.parametrize("missing", ["d_model", "num_heads"])
+def test_a_missing_key_is_named(missing):
+    with one_line_error(f"the T5 config.json lacks '{missing}'"):
+        T5Config.from_hugging_face({k: v for k, v in HUGGING_FACE.items() if k != missing})
