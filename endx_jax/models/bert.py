@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from endx_jax.errors import EndxError
 from endx_jax.models.attention import attend
 from endx_jax.models.dropout import dropout, fold
+from endx_jax.models.stack import run_layers
 
 Array = jax.Array
 
@@ -105,9 +106,8 @@ class BertEncoder(nn.Module):
     Attributes:
       config: the shape.
       dtype: of the computation.
-      remat: whether each layer's activations are recomputed in the backward pass.
-      scan_layers: whether the layers are one scan over stacked parameters (`layers`, leading axis = layer), which
-        compiles in the time of one, or one subtree each (`layers_0`, `layers_1`, ...).
+      remat: see `run_layers`.
+      scan_layers: see `run_layers`.
     """
 
     config: BertConfig
@@ -130,23 +130,16 @@ class BertEncoder(nn.Module):
         x = embedded + (positions[None, :length] + types[None, None, 0]).astype(self.dtype)
         x = _norm(config, self.dtype, "norm")(x.astype(self.dtype))
         x = dropout(x, None if dropout_keys is None else fold(dropout_keys, config.layers), config.dropout)
-
-        layer = nn.remat(BertLayer, prevent_cse=not self.scan_layers) if self.remat else BertLayer
-        if not self.scan_layers:
-            for index in range(config.layers):
-                keys = None if dropout_keys is None else fold(dropout_keys, index)
-                x, _ = layer(config, self.dtype, name=f"layers_{index}")(x, keys, mask)
-            return x
-        keys = None if dropout_keys is None else jax.vmap(fold, (None, 0))(dropout_keys, jnp.arange(config.layers))
-        stack = nn.scan(
-            layer,
-            variable_axes={"params": 0},
-            split_rngs={"params": True},
-            in_axes=(0, nn.broadcast),
-            length=config.layers,
+        return run_layers(
+            BertLayer,
+            config,
+            self.dtype,
+            x,
+            dropout_keys,
+            mask,
+            remat=self.remat,
+            scan_layers=self.scan_layers,
         )
-        x, _ = stack(config, self.dtype, name="layers")(x, keys, mask)
-        return x
 
 
 class BertLayer(nn.Module):

@@ -17,6 +17,7 @@ import numpy as np
 from endx_jax.errors import EndxError
 from endx_jax.models.attention import attend
 from endx_jax.models.dropout import dropout, fold
+from endx_jax.models.stack import run_layers
 
 Array = jax.Array
 
@@ -92,9 +93,8 @@ class T5Encoder(nn.Module):
     Attributes:
       config: the shape.
       dtype: of the computation.
-      remat: whether each layer's activations are recomputed in the backward pass.
-      scan_layers: whether the layers are one scan over stacked parameters (`layers`, leading axis = layer), or one
-        subtree each (`layers_0`, `layers_1`, ...).
+      remat: see `run_layers`.
+      scan_layers: see `run_layers`.
     """
 
     config: T5Config
@@ -114,22 +114,17 @@ class T5Encoder(nn.Module):
         bias = jnp.moveaxis(jnp.asarray(table)[buckets], -1, 0)[None]  # [1, H, L, L]
         outer = (None, None) if dropout_keys is None else [fold(dropout_keys, config.layers + n) for n in range(2)]
         x = dropout(embedded.astype(self.dtype), outer[0], config.dropout)
-
-        layer = nn.remat(T5Layer, prevent_cse=not self.scan_layers) if self.remat else T5Layer
-        if self.scan_layers:
-            keys = None if dropout_keys is None else jax.vmap(fold, (None, 0))(dropout_keys, jnp.arange(config.layers))
-            stack = nn.scan(
-                layer,
-                variable_axes={"params": 0},
-                split_rngs={"params": True},
-                in_axes=(0, nn.broadcast, nn.broadcast),
-                length=config.layers,
-            )
-            x, _ = stack(config, self.dtype, name="layers")(x, keys, mask, bias)
-        else:
-            for index in range(config.layers):
-                keys = None if dropout_keys is None else fold(dropout_keys, index)
-                x, _ = layer(config, self.dtype, name=f"layers_{index}")(x, keys, mask, bias)
+        x = run_layers(
+            T5Layer,
+            config,
+            self.dtype,
+            x,
+            dropout_keys,
+            mask,
+            bias,
+            remat=self.remat,
+            scan_layers=self.scan_layers,
+        )
         return dropout(_norm(config, self.dtype, "norm")(x), outer[1], config.dropout)
 
 
