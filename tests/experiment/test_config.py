@@ -40,9 +40,7 @@ def test_a_value_of_the_wrong_type_is_refused():
 
 
 def test_steps_and_epochs_exclude_each_other():
-    with pytest.raises(
-        EndxError, match="train.steps and train.epochs are 5 and 1.0: set one of them"
-    ):
+    with pytest.raises(EndxError, match="train.steps and train.epochs are 5 and 1.0: set one of them"):
         resolve({"train": {"steps": 5}})
 
 

@@ -13,6 +13,9 @@ from helpers import one_line_error
 from endx_jax.losses import false_negative_mask, in_batch_softmax
 from endx_jax.losses.contrastive import DIRECTIONS
 
+# Compiled, as it is in training and as is quicker here; one test holds it against the loss run step by step.
+softmax_loss = jax.jit(in_batch_softmax, static_argnames="direction")
+
 B, E = 7, 4
 IDS = {
     "question_id": np.array([0, 1, 2, 0, 3, 4, -1]),  # rows 0 and 3 ask the same
@@ -88,17 +91,17 @@ def test_a_visible_example():
         "mean": (sum(rows) + sum(columns)) / 4,
     }
     for direction, value in expected.items():
-        found = in_batch_softmax(question, answer, temperature=0.5, direction=direction)
+        found = softmax_loss(question, answer, temperature=0.5, direction=direction)
         assert float(found) == pytest.approx(value, rel=1e-5)
 
 
 def test_equal_scores_give_the_logarithm_of_the_batch():
-    assert float(in_batch_softmax(jnp.zeros((8, 3)), jnp.zeros((8, 3)))) == pytest.approx(math.log(8))
+    assert float(softmax_loss(jnp.zeros((8, 3)), jnp.zeros((8, 3)))) == pytest.approx(math.log(8))
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_a_single_pair_has_no_negative(direction):
-    assert in_batch_softmax(jnp.ones((1, 3)), jnp.ones((1, 3)), direction=direction) == 0
+    assert softmax_loss(jnp.ones((1, 3)), jnp.ones((1, 3)), direction=direction) == 0
 
 
 def test_large_scores_do_not_cancel():
@@ -106,19 +109,25 @@ def test_large_scores_do_not_cancel():
     question, answer = jnp.array([[1000.0], [1000.0]]), jnp.array([[1000.0], [999.999]])
     margin = 1000.0 * (1000.0 - float(np.float32(999.999)))
     rows = [math.log1p(math.exp(-margin)), math.log1p(math.exp(margin))]
-    assert float(in_batch_softmax(question, answer)) == pytest.approx(sum(rows) / 2, rel=0.05)
+    assert float(softmax_loss(question, answer)) == pytest.approx(sum(rows) / 2, rel=0.05)
     # Where one pair counts its only term is its own, at any scale.
     where = jnp.array([True, False])
-    assert float(jax.jit(in_batch_softmax)(question, answer, temperature=1e-3, where=where)) == 0
+    assert float(softmax_loss(question, answer, temperature=1e-3, where=where)) == 0
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("names", MASKS.values(), ids=MASKS)
-@pytest.mark.parametrize("where", [None, WHERE], ids=["every pair", "where"])
-def test_values_are_the_twin_s(direction, names, where):
+# Every direction where nothing and where everything is masked; both ways at once for what lies between.
+CASES = [
+    (direction, case, flagged) for direction in DIRECTIONS for case in ("none", "all") for flagged in (False, True)
+]
+CASES += [("sum", case, False) for case in MASKS if case not in ("none", "all")]
+
+
+@pytest.mark.parametrize(("direction", "case", "flagged"), CASES)
+def test_values_are_the_twin_s(direction, case, flagged):
+    names, where = MASKS[case], WHERE if flagged else None
     with jax.enable_x64(True):
         question, answer = drawn()
-        found = in_batch_softmax(
+        found = softmax_loss(
             jnp.asarray(question),
             jnp.asarray(answer),
             temperature=0.7,
@@ -142,7 +151,7 @@ def test_gradients_are_the_twin_s_differences(direction, case):
 
         def loss(question, answer, temperature):
             flag = None if where is None else jnp.asarray(where)
-            return in_batch_softmax(
+            return softmax_loss(
                 question, answer, temperature=temperature, direction=direction, where=flag, **ids(names)
             )
 
@@ -175,7 +184,7 @@ def differences(function, arguments, step: float = 1e-5) -> tuple:
 def test_float32_keeps_to_the_float64_twin():
     question, answer = drawn(np.float32)
     for direction in DIRECTIONS:
-        found = in_batch_softmax(jnp.asarray(question), jnp.asarray(answer), temperature=0.05, direction=direction)
+        found = softmax_loss(jnp.asarray(question), jnp.asarray(answer), temperature=0.05, direction=direction)
         exact = twin(question.astype(np.float64), answer.astype(np.float64), temperature=0.05, direction=direction)
         assert float(found) == pytest.approx(exact, rel=2e-6)
 
@@ -183,8 +192,8 @@ def test_float32_keeps_to_the_float64_twin():
 @pytest.mark.parametrize("name", ["question", "answer", "positives"])
 def test_without_ids_the_value_differs(name):
     question, answer = map(jnp.asarray, drawn(np.float32))
-    masked = in_batch_softmax(question, answer, **ids(MASKS[name]))
-    assert float(in_batch_softmax(question, answer)) > float(masked) + 1e-3
+    masked = softmax_loss(question, answer, **ids(MASKS[name]))
+    assert float(softmax_loss(question, answer)) > float(masked) + 1e-3
 
 
 def test_the_mask_marks_equal_questions_equal_answers_and_known_positives():
@@ -218,7 +227,7 @@ def test_a_masked_duplicate_is_as_if_it_were_not_there():
     def row(i, negatives):
         return math.log(sum(math.exp(question[i] @ answer[j]) for j in (i, *negatives))) - question[i] @ answer[i]
 
-    found = in_batch_softmax(jnp.asarray(question), jnp.asarray(answer), answer_id=jnp.array([4, 9, 4]))
+    found = softmax_loss(jnp.asarray(question), jnp.asarray(answer), answer_id=jnp.array([4, 9, 4]))
     assert float(found) == pytest.approx((row(0, [1]) + row(1, [0, 2]) + row(2, [1])) / 3, rel=1e-5)
 
 
@@ -226,17 +235,16 @@ def test_a_masked_duplicate_is_as_if_it_were_not_there():
 def test_where_is_the_smaller_batch(direction):
     question, answer = map(jnp.asarray, drawn(np.float32))
     known = ids(MASKS["all"])
-    flagged = in_batch_softmax(question, answer, direction=direction, where=jnp.asarray(WHERE), **known)
+    flagged = softmax_loss(question, answer, direction=direction, where=jnp.asarray(WHERE), **known)
     kept = {name: value[WHERE] for name, value in known.items()}
-    smaller = in_batch_softmax(question[WHERE], answer[WHERE], direction=direction, **kept)
+    smaller = softmax_loss(question[WHERE], answer[WHERE], direction=direction, **kept)
     np.testing.assert_allclose(flagged, smaller, rtol=1e-6)
 
 
 def test_pairs_left_out_by_where_have_no_gradient():
     question, answer = map(jnp.asarray, drawn(np.float32))
-    gradients = jax.grad(lambda q, a: in_batch_softmax(q, a, where=jnp.asarray(WHERE), direction="sum"), (0, 1))(
-        question, answer
-    )
+    compute = jax.grad(lambda q, a: in_batch_softmax(q, a, where=jnp.asarray(WHERE), direction="sum"), (0, 1))
+    gradients = jax.jit(compute)(question, answer)
     for gradient in gradients:
         np.testing.assert_array_equal(gradient[~WHERE], 0)
         assert np.all(np.abs(gradient[WHERE]).max(axis=1) > 0)
@@ -249,8 +257,8 @@ def test_the_order_of_the_batch_does_not_matter(direction):
     known = ids(MASKS["all"])
     permuted = {name: value[order] for name, value in known.items()}
     np.testing.assert_allclose(
-        in_batch_softmax(question[order], answer[order], direction=direction, **permuted),
-        in_batch_softmax(question, answer, direction=direction, **known),
+        softmax_loss(question[order], answer[order], direction=direction, **permuted),
+        softmax_loss(question, answer, direction=direction, **known),
         rtol=1e-6,
     )
 
@@ -258,8 +266,8 @@ def test_the_order_of_the_batch_does_not_matter(direction):
 def test_swapping_the_sides_swaps_the_directions():
     question, answer = map(jnp.asarray, drawn(np.float32))
     np.testing.assert_allclose(
-        in_batch_softmax(question, answer, direction="answer_to_question"),
-        in_batch_softmax(answer, question, direction="question_to_answer"),
+        softmax_loss(question, answer, direction="answer_to_question"),
+        softmax_loss(answer, question, direction="question_to_answer"),
         rtol=1e-6,
     )
 
@@ -271,9 +279,12 @@ def test_jit_vmap_and_a_temperature_array_change_nothing():
     known = ids(MASKS["all"])
 
     def loss(question, answer, temperature):
-        return in_batch_softmax(question, answer, temperature=temperature, direction="mean", **known)
+        return softmax_loss(question, answer, temperature=temperature, direction="mean", **known)
 
-    one_by_one = [loss(q, a, float(t)) for q, a, t in zip(question, answer, temperatures, strict=True)]
+    one_by_one = [
+        in_batch_softmax(q, a, temperature=float(t), direction="mean", **known)
+        for q, a, t in zip(question, answer, temperatures, strict=True)
+    ]
     np.testing.assert_allclose(jax.jit(jax.vmap(loss))(question, answer, temperatures), one_by_one, rtol=1e-6)
 
 

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from endx_jax.losses import in_batch_softmax
-from endx_jax.losses.contrastive import DIRECTIONS
 
 B, E = 6, 4
 DUPLICATES = jnp.array([0, 0, 0, 1, 1, 2])
 
 # Each takes (question [B, E], answer [B, E], where bool [B]) and gives a scalar.
-LOSSES = {direction: functools.partial(in_batch_softmax, direction=direction) for direction in DIRECTIONS} | {
+LOSSES = {
+    "one direction": in_batch_softmax,
+    "both directions": functools.partial(in_batch_softmax, direction="mean"),
     "false negatives masked": functools.partial(
         in_batch_softmax,
         direction="sum",
@@ -69,7 +70,7 @@ def test_values_and_gradients_are_finite(loss, dtype):
 def test_no_pair_that_counts_gives_zero_and_no_gradient(loss):
     question, answer = map(jnp.asarray, normal())
     none = jnp.zeros(B, bool)
-    value, gradients = jax.value_and_grad(lambda q, a: loss(q, a, where=none), (0, 1))(question, answer)
+    value, gradients = jax.jit(jax.value_and_grad(lambda q, a: loss(q, a, where=none), (0, 1)))(question, answer)
     chex.assert_trees_all_equal((value, gradients), jax.tree.map(jnp.zeros_like, (value, gradients)))
 
 
@@ -77,14 +78,15 @@ def test_no_pair_that_counts_gives_zero_and_no_gradient(loss):
 def test_float64_stays_float64(loss):
     with jax.enable_x64(True):
         question, answer = map(jnp.asarray, normal(dtype=np.float64))
-        assert loss(question, answer).dtype == jnp.float64
+        assert jax.eval_shape(loss, question, answer).dtype == jnp.float64
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 def test_bfloat16_embeddings_are_computed_with_in_float32(loss):
     question, answer = (jnp.asarray(x, jnp.bfloat16) for x in normal())
-    exact = loss(question.astype(jnp.float32), answer.astype(jnp.float32))
-    np.testing.assert_array_equal(loss(question, answer), exact)
+    compute = jax.jit(loss)
+    exact = compute(question.astype(jnp.float32), answer.astype(jnp.float32))
+    np.testing.assert_array_equal(compute(question, answer), exact)
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
@@ -93,4 +95,4 @@ def test_the_gradient_is_that_of_the_value(loss):
 
     with jax.enable_x64(True):
         question, answer = map(jnp.asarray, normal(0.02, dtype=np.float64))
-        check_grads(loss, (question, answer), order=1, modes=["rev"], eps=1e-6, atol=1e-5, rtol=1e-5)
+        check_grads(jax.jit(loss), (question, answer), order=1, modes=["rev"], eps=1e-6, atol=1e-5, rtol=1e-5)

@@ -13,6 +13,7 @@ from endx_jax.models import Projection, TokenEmbedder
 from endx_jax.models.pooling import POOLINGS
 
 TOKENS = padded(texts((9, 4, 1)), 12)
+ONE_LAYER = dataclasses.replace(TINY, layers=1)
 
 
 def test_the_projection_is_a_matrix_without_bias():
@@ -32,11 +33,12 @@ def test_a_new_projection_keeps_the_scale():
     assert np.std(params["kernel"]) == pytest.approx(300**-0.5, rel=0.02)
 
 
-@pytest.mark.parametrize("pooling", POOLINGS)
-@pytest.mark.parametrize("projection", [0, 5])
-@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize(
+    ("pooling", "projection", "normalize"),
+    [("mean", 5, True), ("mean", 0, False), ("first", 5, False), ("first", 0, True)],
+)
 def test_the_tower_is_its_parts_in_order(pooling, projection, normalize):
-    model = tower(pooling=pooling, projection=projection, normalize=normalize)
+    model = tower(ONE_LAYER, pooling=pooling, projection=projection, normalize=normalize)
     params = random_params(model, TOKENS)
     encodings = encode(params)
     expected = np.asarray(POOLINGS[pooling](encodings, TOKENS.mask), np.float64)
@@ -51,16 +53,16 @@ def test_the_tower_is_its_parts_in_order(pooling, projection, normalize):
 
 @jax.jit
 def encode(params):
-    model = tower()
+    model = tower(ONE_LAYER)
     embedded = model.token_embedder.apply({"params": params["token_embedder"]}, TOKENS.ids)
     return model.encoder.apply({"params": params["encoder"]}, embedded, TOKENS.mask)
 
 
 def test_a_bfloat16_tower_embeds_near_the_float32_one_in_float32():
     # Unit vectors in 5 dimensions; bfloat16 has 8 significant bits, so components are off by a few 2^-8.
-    params = {"params": random_params(tower(projection=5), TOKENS)}
-    exact = jax.jit(tower(projection=5).apply)(params, TOKENS)
-    found = jax.jit(tower(projection=5, dtype=jnp.bfloat16).apply)(params, TOKENS)
+    params = {"params": random_params(tower(ONE_LAYER, projection=5), TOKENS)}
+    exact = jax.jit(tower(ONE_LAYER, projection=5).apply)(params, TOKENS)
+    found = jax.jit(tower(ONE_LAYER, projection=5, dtype=jnp.bfloat16).apply)(params, TOKENS)
     assert found.dtype == jnp.float32
     error = np.abs(found - exact).max()
     assert 1e-5 < error < 6 * 2**-8
@@ -76,7 +78,7 @@ def test_a_bfloat16_tower_holds_and_trains_float32_parameters():
 
 
 def test_the_gradient_at_a_zero_embedding_is_finite():
-    model = tower(projection=5)
+    model = tower(ONE_LAYER, projection=5)
     params = random_params(model, TOKENS)
     params["projection"]["kernel"] = np.zeros_like(params["projection"]["kernel"])
     value, gradient = jax.jit(jax.value_and_grad(lambda p: jnp.sum(model.apply({"params": p}, TOKENS))))(params)
@@ -96,13 +98,13 @@ def test_the_token_table_gives_its_rows_and_nan_for_ids_it_lacks(dtype):
 
 def test_every_parameter_has_a_gradient():
     """Of a loss that no symmetry hides; types other than the first, unused positions and words have none."""
-    config = dataclasses.replace(TINY, token_types=1, positions=12)
-    model = tower(config, projection=5, normalize=False)
+    config = dataclasses.replace(ONE_LAYER, token_types=1, positions=12)
+    model = tower(config, projection=5)
     params = random_params(model, TOKENS)
     gradient = jax.jit(jax.grad(lambda p: jnp.sum(jnp.sin(model.apply({"params": p}, TOKENS)))))(params)
     # Adding one vector to all keys of a row shifts its scores alike, which softmax ignores.
     still = {jax.tree_util.keystr(p, simple=True, separator="/") for p, g in leaves(gradient) if abs(g).max() < 1e-6}
-    assert still == {f"encoder/layers_{i}/attention/key/bias" for i in range(2)}
+    assert still == {"encoder/layers_0/attention/key/bias"}
 
 
 def leaves(tree):
