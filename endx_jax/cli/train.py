@@ -113,7 +113,7 @@ def _next_steps(workdir: pathlib.Path) -> str:
     return f"""
 What next:
   the same on your own questions and answers (a CSV, TSV or JSONL with those two columns, SQuAD JSON, a BEIR folder):
-    endx train --config=quickstart --workdir=runs/mine --config.data.path=FILE
+    endx train --config=minilm --workdir=runs/mine --config.data.path=FILE
   rank another data set with this model:
     endx evaluate --workdir={workdir} --data=FILE
   embeddings in Python:

@@ -140,8 +140,10 @@ def test_values_are_the_twin_s(direction, case, flagged):
         assert float(found) == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("case", ["none", "all"])
+@pytest.mark.parametrize(
+    ("direction", "case"),
+    [("question_to_answer", "none"), ("answer_to_question", "all"), ("sum", "all"), ("mean", "none")],
+)
 def test_gradients_are_the_twin_s_differences(direction, case):
     """Embeddings and temperature, by central differences of the loops in float64."""
     names, where = MASKS[case], None if case == "none" else WHERE
@@ -231,7 +233,7 @@ def test_a_masked_duplicate_is_as_if_it_were_not_there():
     assert float(found) == pytest.approx((row(0, [1]) + row(1, [0, 2]) + row(2, [1])) / 3, rel=1e-5)
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("direction", ["question_to_answer", "sum"])
 def test_where_is_the_smaller_batch(direction):
     question, answer = map(jnp.asarray, drawn(np.float32))
     known = ids(MASKS["all"])

@@ -55,7 +55,7 @@ def loss_and_gradient(scan_layers: bool, remat: bool, dropping: bool):
     ("scan_layers", "remat", "dropping"),
     [
         (True, False, False),
-        (False, True, False),
+        pytest.param(False, True, False, marks=pytest.mark.slow),
         pytest.param(True, False, True, marks=pytest.mark.slow),
         pytest.param(False, True, True, marks=pytest.mark.slow),
         pytest.param(True, True, True, marks=pytest.mark.slow),
