@@ -75,7 +75,7 @@ def _judgements_path(folder: str, split: str | None) -> str:
     if split is None and len(found) > 1:
         raise EndxError(f"{qrels}: several splits; give one of them as split: {', '.join(found)}")
     if split is not None and split not in found:
-        raise EndxError(f"{qrels}: no split {split!r}; there are {', '.join(found)}")
+        raise EndxError(f"{qrels}: no split {split!r}; choose with data.split or --split from {', '.join(found)}")
     return os.path.join(qrels, f"{split or found[0]}.tsv")
 
 
