@@ -35,7 +35,8 @@ def make_train_step(
     """
 
     def train_step(state: TrainState, batch: Batch):
-        rng = jax.random.key(seed)
+        # Only this generator numbers its bits so that padding and splitting leave masks alone: see models/dropout.py.
+        rng = jax.random.key(seed, impl="threefry2x32")
         compute = jax.value_and_grad(objective, has_aux=True)
         (loss, metrics), gradients = compute(state.params, batch, rng, state.step)
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)

@@ -52,7 +52,8 @@ def test_the_split_must_be_named_where_there_are_several(folder):
     assert read(folder, split="train").questions == ("never judged",)
     assert read(folder, split="test").questions == ("one", "two")
     assert refusal(folder) == f"{qrels}: several splits; give one of them as split: test, train"
-    assert refusal(folder, split="dev") == f"{qrels}: no split 'dev'; choose with data.split or --split from test, train"
+    choose = "choose with data.split or --split from test, train"
+    assert refusal(folder, split="dev") == f"{qrels}: no split 'dev'; {choose}"
 
 
 @pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl"])
