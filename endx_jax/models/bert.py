@@ -111,7 +111,7 @@ class BertEncoder(nn.Module):
     """
 
     config: BertConfig
-    dtype: jnp.dtype = jnp.float32
+    dtype: jnp.dtype = jnp.dtype(jnp.float32)
     remat: bool = False
     scan_layers: bool = False
 

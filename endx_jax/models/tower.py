@@ -27,7 +27,7 @@ class TokenEmbedder(nn.Module):
 
     vocab_size: int
     width: int
-    dtype: jnp.dtype = jnp.float32
+    dtype: jnp.dtype = jnp.dtype(jnp.float32)
     initializer_range: float = 0.02
 
     @nn.compact
