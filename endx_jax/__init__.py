@@ -4,13 +4,18 @@
 """
 
 import importlib
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from endx_jax.loading import EmbeddingModel
 
 __version__ = "0.1.0"
 
 _SUBPACKAGES = ("data", "losses", "metrics", "models", "objectives", "pretrained", "retrieval", "training")
 
 
-def load(path_or_name):
+def load(path_or_name: str | os.PathLike) -> "EmbeddingModel":
     """Loads a model: see `endx_jax.loading.load`."""
     from endx_jax.loading import load
 

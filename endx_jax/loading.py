@@ -1,6 +1,7 @@
 """`endx_jax.load`: a model to encode with, from a run's workdir or a pretrained folder or name."""
 
 import dataclasses
+import os
 import pathlib
 from collections.abc import Sequence
 
@@ -115,7 +116,7 @@ class EmbeddingModel:
         return embeddings if convert_to_numpy else jax.numpy.asarray(embeddings)
 
 
-def load(path_or_name: str | pathlib.Path) -> EmbeddingModel:
+def load(path_or_name: str | os.PathLike) -> EmbeddingModel:
     """Loads a model.
 
     Args:

@@ -94,8 +94,8 @@ def _with_recipe_path(argument: str) -> str:
         return argument
     if file not in recipes():
         raise EndxError(
-            f"--config={file} is neither a file nor a recipe{nearest(file, recipes())} "
-            f"The recipes are {', '.join(recipes())}"
+            f"--config={file} is neither a file nor a recipe{nearest(file, recipes())}; "
+            f"the recipes are {', '.join(recipes())}"
         )
     return f"--config={RECIPES / file}.py{colon}{arguments}"
 
