@@ -41,6 +41,7 @@ class Run:
       workdir: where everything is left.
       model: what is trained.
       data: what it is trained on, chosen by and reported on.
+      data_sha256: of the training set, which a resumed run must agree on.
       mesh: the devices.
       stream: the batches; this process's rows.
       steps: of the whole run.
@@ -51,6 +52,7 @@ class Run:
     workdir: pathlib.Path
     model: Model
     data: Splits
+    data_sha256: str
     mesh: Mesh
     stream: BatchStream
     steps: int
@@ -89,7 +91,8 @@ def _prepare(config: Mapping, workdir: pathlib.Path) -> Run:
     mesh = make_mesh(settings.mesh)
     model = build_model(settings)
     data = read_splits(settings.data)
-    workdirs.check_agrees(workdir, model.settings, fingerprint(data.train))
+    data_sha256 = fingerprint(data.train)
+    workdirs.check_agrees(workdir, model.settings, data_sha256)
     pairs = Pairs.tokenize(data.train, model.tokenizer, settings.data)
     if settings.data.max_train_pairs:
         pairs = pairs.first(settings.data.max_train_pairs)
@@ -99,6 +102,7 @@ def _prepare(config: Mapping, workdir: pathlib.Path) -> Run:
         workdir=workdir,
         model=model,
         data=data,
+        data_sha256=data_sha256,
         mesh=mesh,
         stream=BatchStream(pairs, seed=settings.seed, global_batch_size=size, rows=local_rows(mesh, size)),
         steps=steps,
@@ -214,7 +218,7 @@ def _introduce(run: Run) -> None:
 
 def _describe(run: Run) -> None:
     """Writes what the run is made from into the workdir."""
-    about_data = {"sha256": fingerprint(run.data.train), "questions": _question_counts(run)}
+    about_data = {"sha256": run.data_sha256, "questions": _question_counts(run)}
     workdirs.write_config(run.workdir, run.model.settings, about_data)
     save_description(run.workdir, run.model)
 
