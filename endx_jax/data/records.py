@@ -1,6 +1,7 @@
 """What every reader returns: de-duplicated questions and candidates, and which candidates answer which question."""
 
 import dataclasses
+from collections.abc import Sequence
 
 from endx_jax.errors import EndxError
 
@@ -15,6 +16,9 @@ class RetrievalSet:
       qrels: for each question the sorted indices of its right candidates.
       question_ids: Q external ids, as they stand in runs and judgement files.
       candidate_ids: N external ids.
+      groups: for each question what it was asked about, such as the title of an article; None where nothing says so.
+      hard_negatives: for each question the sorted indices of candidates that look right and are not; None where none
+        are known.
     """
 
     questions: tuple[str, ...]
@@ -22,13 +26,15 @@ class RetrievalSet:
     qrels: tuple[tuple[int, ...], ...]
     question_ids: tuple[str, ...]
     candidate_ids: tuple[str, ...]
+    groups: tuple[str, ...] | None = None
+    hard_negatives: tuple[tuple[int, ...], ...] | None = None
 
     def __post_init__(self):
-        if len(self.qrels) != len(self.questions) or len(self.question_ids) != len(self.questions):
-            raise EndxError(
-                f"a retrieval set needs one qrels row and one id a question: {len(self.questions)} questions, "
-                f"{len(self.qrels)} qrels rows, {len(self.question_ids)} ids"
-            )
+        count = len(self.questions)
+        for name in ("qrels", "question_ids", "groups", "hard_negatives"):
+            column = getattr(self, name)
+            if column is not None and len(column) != count:
+                raise EndxError(f"a retrieval set needs one entry a question: {count} questions, {len(column)} {name}")
         if len(self.candidate_ids) != len(self.candidates):
             raise EndxError(
                 f"a retrieval set needs one id a candidate: {len(self.candidates)} candidates, "
@@ -39,6 +45,33 @@ class RetrievalSet:
     def pairs(self) -> list[tuple[int, int]]:
         """Every (question, candidate) index pair that the judgements call right, in question order."""
         return [(q, c) for q, right in enumerate(self.qrels) for c in right]
+
+    def subset(self, rows: Sequence[int], *, hard_negatives: bool = True) -> "RetrievalSet":
+        """The questions in `rows`, in that order.
+
+        Its pool is the candidates that are right for them, or hard negatives, in the order of first use.
+
+        Args:
+          rows: of the questions to keep.
+          hard_negatives: whether to keep those.
+        """
+        hard = self.hard_negatives if hard_negatives else None
+        columns = [self.qrels] if hard is None else [self.qrels, hard]
+        kept = list(dict.fromkeys(candidate for row in rows for column in columns for candidate in column[row]))
+        new = {candidate: n for n, candidate in enumerate(kept)}
+
+        def renumbered(column):
+            return tuple(tuple(sorted(new[candidate] for candidate in column[row])) for row in rows)
+
+        return RetrievalSet(
+            questions=tuple(self.questions[row] for row in rows),
+            candidates=tuple(self.candidates[candidate] for candidate in kept),
+            qrels=renumbered(self.qrels),
+            question_ids=tuple(self.question_ids[row] for row in rows),
+            candidate_ids=tuple(self.candidate_ids[candidate] for candidate in kept),
+            groups=None if self.groups is None else tuple(self.groups[row] for row in rows),
+            hard_negatives=None if hard is None else renumbered(hard),
+        )
 
     @classmethod
     def from_pairs(cls, pairs) -> "RetrievalSet":

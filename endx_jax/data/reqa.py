@@ -38,12 +38,13 @@ def from_squad(path: str | os.PathLike, pool: str = "answers") -> RetrievalSet:
 def convert(path: str | os.PathLike, pool: str = "answers") -> Conversion:
     """Reads a SQuAD file as questions and the sentences that answer them, and counts.
 
-    Right for a question is each sentence in which an annotator's answer starts, also where the answer runs on into the
-    next. Sentences that are equal strings are one candidate, wherever they stand, with the id `sP.S` of the first:
-    sentence S of paragraph P of the file, counted from 0, the same in both pools. Questions that are equal strings are
-    one too, with the id of the first and the right sentences of all; as in the papers' counts, one with a space at its
-    end is another. Both keep the order of the file. A question marked `is_impossible` is left out, but counts where a
-    paragraph must have a question.
+    Right for a question is each sentence in which an annotator's answer starts, also where the answer runs on into
+    the next. Sentences that are equal strings are one candidate, wherever they stand, with the id `sP.S` of the
+    first: sentence S of paragraph P of the file, counted from 0, the same in both pools. Questions that are equal
+    strings are one too, with the id of the first and the right sentences of all; as in the papers' counts, one with
+    a space at its end is another. Both keep the order of the file. A question's group is the title of its article,
+    and its hard negatives are the other sentences of its paragraphs, as far as they are in the pool. A question
+    marked `is_impossible` is left out, but counts where a paragraph must have a question.
 
     Args:
       path: the file.
@@ -73,13 +74,16 @@ class _Tally:
         self.sentence_ids: dict[str, str] = {}
         self.question_ids: dict[str, str] = {}
         self.sentences_of: dict[str, set[str]] = {}
+        self.neighbours: dict[str, set[str]] = {}
+        self.articles: dict[str, str] = {}
         self.rows = 0
         self.unplaced = 0
 
     def add(self, paragraph: squad.Paragraph, number: int) -> None:
         spans = split_sentences(paragraph.context)
-        for place, (start, end) in enumerate(spans):
-            self.sentence_ids.setdefault(paragraph.context[start:end], f"s{number}.{place}")
+        sentences = [paragraph.context[start:end] for start, end in spans]
+        for place, sentence in enumerate(sentences):
+            self.sentence_ids.setdefault(sentence, f"s{number}.{place}")
         for question in paragraph.questions:
             if not question.answers:
                 continue
@@ -88,19 +92,29 @@ class _Tally:
             self.unplaced += found.count(None)
             self.rows += len(right)
             self.question_ids.setdefault(question.text, question.id)
+            self.articles.setdefault(question.text, paragraph.article)
             self.sentences_of.setdefault(question.text, set()).update(right)
+            self.neighbours.setdefault(question.text, set()).update(sentences)
 
     def records(self, pool: str) -> RetrievalSet:
         answering = set().union(*self.sentences_of.values())
         candidates = [s for s in self.sentence_ids if pool == "sentences" or s in answering]
         index = {sentence: n for n, sentence in enumerate(candidates)}
         questions = [question for question, right in self.sentences_of.items() if right]
+
+        def rows(sentences: set[str]) -> tuple[int, ...]:
+            return tuple(sorted(index[sentence] for sentence in sentences if sentence in index))
+
+        wrong = {question: self.neighbours[question] - self.sentences_of[question] for question in questions}
+
         return RetrievalSet(
             questions=tuple(questions),
             candidates=tuple(candidates),
-            qrels=tuple(tuple(sorted(index[s] for s in self.sentences_of[question])) for question in questions),
+            qrels=tuple(rows(self.sentences_of[question]) for question in questions),
             question_ids=tuple(self.question_ids[question] for question in questions),
             candidate_ids=tuple(self.sentence_ids[sentence] for sentence in candidates),
+            groups=tuple(self.articles[question] for question in questions),
+            hard_negatives=tuple(rows(wrong[question]) for question in questions),
         )
 
 

@@ -1,8 +1,8 @@
-"""Cuts a retrieval set into train, validation and test by hashes of its texts, so that the cut is the same anywhere."""
+"""Cuts a retrieval set into train, validation and test by hashes, so that the cut is the same anywhere."""
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence, Set
+from collections.abc import Set
 
 from endx_jax.data.records import RetrievalSet
 from endx_jax.errors import EndxError
@@ -10,7 +10,7 @@ from endx_jax.errors import EndxError
 
 @dataclasses.dataclass(frozen=True)
 class Splits:
-    """Three sets without a question or a candidate in common."""
+    """Three sets without a question, a group or a right candidate in common."""
 
     train: RetrievalSet
     validation: RetrievalSet
@@ -18,16 +18,17 @@ class Splits:
 
 
 def split(records: RetrievalSet, *, validation: float, test: float) -> Splits:
-    """Splits by sha256, so that no answer leaks: questions that share a right candidate stay together.
+    """Splits by sha256; questions of one group, or with a right candidate in common, stay together, so nothing leaks.
 
-    The unit is a connected component of questions and their candidates, placed by the smallest hash among its
-    candidates' texts. Where every question has one answer that is simply the hash of the answer, and new data never
-    moves an old question. (The smallest hash of its *questions* would: one more question about a paragraph could move
-    all of that paragraph's.) A new candidate that joins a component can move it; as it may join two components of
-    different splits, no rule that keeps answers apart avoids that.
+    The unit is a connected component of questions, their groups and their right candidates. It is placed by the
+    smallest hash m among its n groups, or among its n candidates' texts where there are no groups, at 1 - (1 -
+    m)^n, which is uniform for every n. Where every question has one answer that is simply the hash of the answer,
+    and new data never moves an old question. (Hashes of *questions* would: one more question about a paragraph
+    could move all of that paragraph's.) New data that joins a component can move it; as it may join two components
+    of different splits, no rule that keeps answers apart avoids that.
 
     Fractions are of components in expectation, so the number of questions in a split varies around them. Each split's
-    pool is what is right for its own questions; candidates that are right for none are in no pool.
+    pool is what is right for its own questions, or a hard negative of theirs; other candidates are in no pool.
 
     Args:
       records: the set to split; its order is kept.
@@ -51,23 +52,23 @@ def split(records: RetrievalSet, *, validation: float, test: float) -> Splits:
                 f"none of the {len(records.questions)} questions fell into the {name} split, a share of "
                 f"{fraction:.3g}; give more data or another share"
             )
-    return Splits(**{name: _subset(records, kept) for name, kept in rows.items()})
+    return Splits(**{name: records.subset(kept) for name, kept in rows.items()})
 
 
 def take(records: RetrievalSet, limit: int) -> RetrievalSet:
-    """The `limit` questions whose texts have the smallest sha256, in that order, and the candidates right for them.
+    """The `limit` questions whose texts have the smallest sha256, in that order, with their candidates.
 
     All of them where there are fewer. Data that is added displaces a question only where its hash is smaller.
     """
     if limit < 1:
         raise EndxError(f"a set can be cut to 1 or more questions, not to {limit}")
     by_hash = sorted(range(len(records.questions)), key=lambda question: _hash(records.questions[question]))
-    return _subset(records, by_hash[:limit])
+    return records.subset(by_hash[:limit])
 
 
 def without_questions(records: RetrievalSet, texts: Set[str]) -> RetrievalSet:
-    """The set without the questions in `texts`, and without candidates that were right for those alone."""
-    return _subset(records, [row for row, question in enumerate(records.questions) if question not in texts])
+    """The set without the questions in `texts`, and without candidates that were only theirs."""
+    return records.subset([row for row, question in enumerate(records.questions) if question not in texts])
 
 
 def _hash(text: str) -> bytes:
@@ -76,36 +77,33 @@ def _hash(text: str) -> bytes:
 
 def _places(records: RetrievalSet) -> list[float]:
     """For each question a number in [0, 1), equal within a component; a question without an answer goes by itself."""
-    parent = list(range(len(records.candidates)))
+    count = len(records.candidates)
+    groups = {name: count + n for n, name in enumerate(dict.fromkeys(records.groups or ()))}
+    members = [list(right) for right in records.qrels]
+    for row, name in enumerate(records.groups or ()):
+        members[row].append(groups[name])
+    parent = list(range(count + len(groups)))
 
-    def root(candidate: int) -> int:
-        while parent[candidate] != candidate:
-            parent[candidate] = parent[parent[candidate]]
-            candidate = parent[candidate]
-        return candidate
+    def root(node: int) -> int:
+        while parent[node] != node:
+            parent[node] = parent[parent[node]]
+            node = parent[node]
+        return node
 
-    for right in records.qrels:
-        for candidate in right[1:]:
-            parent[root(candidate)] = root(right[0])
-    smallest: dict[int, bytes] = {}
-    for candidate in {candidate for right in records.qrels for candidate in right}:
-        found, component = _hash(records.candidates[candidate]), root(candidate)
-        smallest[component] = min(found, smallest.get(component, found))
-    hashes = [
-        smallest[root(right[0])] if right else _hash(question)
-        for question, right in zip(records.questions, records.qrels, strict=True)
+    for nodes in members:
+        for node in nodes[1:]:
+            parent[root(node)] = root(nodes[0])
+    hashes: dict[int, list[float]] = {}
+    named = groups or {records.candidates[node]: node for nodes in members for node in nodes}
+    for text, node in named.items():
+        hashes.setdefault(root(node), []).append(_hash_fraction(text))
+    places = {node: 1 - (1 - min(found)) ** len(found) for node, found in hashes.items()}
+    return [
+        places[root(nodes[0])] if nodes else _hash_fraction(question)
+        for question, nodes in zip(records.questions, members, strict=True)
     ]
-    return [int.from_bytes(found[:6], "big") / 2**48 for found in hashes]
 
 
-def _subset(records: RetrievalSet, rows: Sequence[int]) -> RetrievalSet:
-    """The questions in `rows`, in that order, and the candidates right for them in the order of first use."""
-    kept = list(dict.fromkeys(candidate for row in rows for candidate in records.qrels[row]))
-    new = {candidate: n for n, candidate in enumerate(kept)}
-    return RetrievalSet(
-        questions=tuple(records.questions[row] for row in rows),
-        candidates=tuple(records.candidates[candidate] for candidate in kept),
-        qrels=tuple(tuple(sorted(new[candidate] for candidate in records.qrels[row])) for row in rows),
-        question_ids=tuple(records.question_ids[row] for row in rows),
-        candidate_ids=tuple(records.candidate_ids[candidate] for candidate in kept),
-    )
+def _hash_fraction(text: str) -> float:
+    """The hash as a number in [0, 1)."""
+    return int.from_bytes(_hash(text)[:6], "big") / 2**48

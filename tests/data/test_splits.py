@@ -60,13 +60,55 @@ def test_each_split_judges_as_the_whole_did_over_its_own_pool():
 
 
 def test_questions_joined_through_a_chain_of_answers_stay_together():
-    # Question n has answers n and n + 1: all of a chain of 10 are one component, placed by its smallest answer hash.
+    # Question n has answers n and n + 1: all of a chain of 10 are a component of 11, placed by the smallest hash.
     pairs = [(f"c{chain} q{n}", f"c{chain} a{n + step}") for chain in range(60) for n in range(10) for step in (0, 1)]
     found = places(split(RetrievalSet.from_pairs(pairs), validation=0.02, test=0.02))
     for chain in range(60):
-        at = min(place(f"c{chain} a{n}") for n in range(11))
+        at = 1 - (1 - min(place(f"c{chain} a{n}") for n in range(11))) ** 11
         expected = "test" if at < 0.02 else "validation" if at < 0.04 else "train"
         assert {found[f"c{chain} q{n}"] for n in range(10)} == {expected}
+
+
+def test_components_of_any_size_fall_by_the_fractions():
+    # 400 components of 20 answers each: 80 expected in test, standard deviation sqrt(400 * 0.2 * 0.8) = 8.
+    pairs = [(f"question {n}", f"answer {n} {m}") for n in range(400) for m in range(20)]
+    assert abs(len(split(RetrievalSet.from_pairs(pairs), validation=0, test=0.2).test.questions) - 80) < 32
+
+
+def grouped(count: int, size: int) -> RetrievalSet:
+    """`size` questions a group, each with an answer of its own and the next one's as a hard negative."""
+    records = RetrievalSet.from_pairs((f"question {n}", f"answer {n}") for n in range(count))
+    return dataclasses.replace(
+        records,
+        groups=tuple(f"article {n // size}" for n in range(count)),
+        hard_negatives=tuple((n - n % size + (n + 1) % size,) for n in range(count)),
+    )
+
+
+def test_groups_stay_together_and_go_where_the_hash_of_their_name_says():
+    records = grouped(1000, 10)
+    found = places(split(records, validation=0.2, test=0.1))
+    for question, group in zip(records.questions, records.groups, strict=True):
+        at = place(group)
+        assert found[question] == ("test" if at < 0.1 else "validation" if at < 0.1 + 0.2 else "train")
+
+
+def test_groups_that_share_an_answer_stay_together():
+    records = grouped(40, 10)
+    joined = dataclasses.replace(records, qrels=((0, 39), *records.qrels[1:]))
+    found = places(split(joined, validation=0, test=0.5))
+    assert len({found[f"question {n}"] for n in (*range(10), *range(30, 40))}) == 1
+
+
+def test_a_part_keeps_groups_and_hard_negatives_by_their_texts():
+    records = grouped(100, 10)
+    part = split(records, validation=0.2, test=0.2).train
+    for row, question in enumerate(part.questions):
+        n = int(question.split()[1])
+        assert part.groups[row] == f"article {n // 10}"
+        assert [part.candidates[c] for c in part.hard_negatives[row]] == [f"answer {n - n % 10 + (n + 1) % 10}"]
+    assert part.subset(range(3), hard_negatives=False).hard_negatives is None
+    assert len(part.subset([0], hard_negatives=False).candidates) == 1
 
 
 def test_more_data_in_any_order_moves_no_question():

@@ -27,8 +27,12 @@ class Question:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Paragraph:
-    """A context as the file has it, white space at its ends included, so that the answers' starts hold."""
+    """A context as the file has it, white space at its ends included, so that the answers' starts hold.
 
+    `article` is the title of what the paragraph stands in, or `article N`, counted from 0, where that has none.
+    """
+
+    article: str
     context: str
     questions: tuple[Question, ...]
 
@@ -37,12 +41,13 @@ def read(path: str) -> RetrievalSet:
     """Reads whole paragraphs as candidates: right for a question are all paragraphs in which the string is asked.
 
     Equal questions are merged, and so are equal paragraphs. A question that no paragraph answers (`is_impossible`) is
-    left out; its paragraph stays in the pool. A question's id is that of its first place in the file, a candidate's
-    is `p0`, `p1`, ... in the order of the file.
+    left out; its paragraph stays in the pool. A question's id and its group, the article, are those of its first place
+    in the file, a candidate's id is `p0`, `p1`, ... in the order of the file.
     """
     candidates: dict[str, int] = {}
     questions: dict[str, set[int]] = {}
     ids: dict[str, str] = {}
+    articles: dict[str, str] = {}
     for paragraph in paragraphs(path):
         candidate = candidates.setdefault(paragraph.context.strip(), len(candidates))
         for question in paragraph.questions:
@@ -50,6 +55,7 @@ def read(path: str) -> RetrievalSet:
                 text = question.text.strip()
                 questions.setdefault(text, set()).add(candidate)
                 ids.setdefault(text, question.id)
+                articles.setdefault(text, paragraph.article)
     if not questions:
         raise EndxError(f"{path}: no answerable questions in the file")
     return RetrievalSet(
@@ -58,6 +64,7 @@ def read(path: str) -> RetrievalSet:
         qrels=tuple(tuple(sorted(right)) for right in questions.values()),
         question_ids=tuple(ids.values()),
         candidate_ids=tuple(f"p{n}" for n in range(len(candidates))),
+        groups=tuple(articles.values()),
     )
 
 
@@ -75,19 +82,19 @@ def paragraphs(path: str) -> list[Paragraph]:
         hint = "; a file of one object a line is named .jsonl" if error.msg == "Extra data" else ""
         raise EndxError(f"{where}: broken JSON: {error.msg}{hint}") from None
     found = [
-        _paragraph(paragraph, at)
-        for article, place in _items(tree, "data", f"{path}: the top level", f"{path}: data")
+        _paragraph(paragraph, at, _get(article, "title", str, place, default="") or f"article {number}")
+        for number, (article, place) in enumerate(_items(tree, "data", f"{path}: the top level", f"{path}: data"))
         for paragraph, at in _items(article, "paragraphs", place, f"{place}.paragraphs")
     ]
     _check_ids(path, found)
     return found
 
 
-def _paragraph(paragraph: object, at: str) -> Paragraph:
+def _paragraph(paragraph: object, at: str, article: str) -> Paragraph:
     context = _get(paragraph, "context", str, at)
     files.text(context, f"{at}.context")
     questions = _items(paragraph, "qas", at, f"{at}.qas")
-    return Paragraph(context, tuple(_question(question, place, len(context)) for question, place in questions))
+    return Paragraph(article, context, tuple(_question(question, place, len(context)) for question, place in questions))
 
 
 def _question(question: object, at: str, context_length: int) -> Question:
