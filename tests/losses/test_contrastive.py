@@ -30,6 +30,8 @@ MASKS = {
     "positives": ("answer_id", "positive_ids"),
     "all": ("question_id", "answer_id", "positive_ids"),
 }
+# 5 to 8 are answers of the batch or positives; 9 to 13 are in neither. 5, 6, 8, 9 and 10 come more than once.
+HARD_IDS = np.array([[9, 5, -1], [10, 9, 8], [7, -1, 11], [5, 9, 9], [-1, -1, -1], [6, 12, 10], [6, 8, -1]])
 WHERE = np.array([True, True, False, True, True, False, True])
 
 
@@ -40,6 +42,12 @@ def ids(names) -> dict:
 def drawn(dtype=np.float64) -> tuple:
     draw = np.random.default_rng(3)
     return draw.normal(size=(B, E)).astype(dtype), draw.normal(size=(B, E)).astype(dtype)
+
+
+def drawn_hard(count: int, hard_ids=None) -> np.ndarray:
+    """Hard negatives [B, count, E] in float64, NaN where the ids say that there is none."""
+    drawn = np.random.default_rng(5).normal(size=(B, count, E))
+    return drawn if hard_ids is None else np.where(hard_ids[:, :, None] < 0, np.nan, drawn)
 
 
 def is_false_negative(i: int, j: int, names) -> bool:
@@ -54,23 +62,40 @@ def is_false_negative(i: int, j: int, names) -> bool:
     )
 
 
-def twin(question, answer, *, temperature=1.0, names=(), direction="question_to_answer", where=None) -> float:
-    """The loss by two loops over pairs."""
+def is_hard_negative(i: int, known: int, names) -> bool:
+    """Whether the hard negative with id `known` is a negative of question i."""
+    own = "answer_id" in names and known == IDS["answer_id"][i]
+    positive = "positive_ids" in names and known in IDS["positive_ids"][i]
+    return known >= 0 and not own and not positive
+
+
+def twin(
+    question, answer, hard=None, *, temperature=1.0, names=(), hard_ids=None, direction="question_to_answer", where=None
+) -> float:
+    """The loss by two loops over pairs, and one over the hard negatives."""
     rows = [i for i in range(len(question)) if where is None or where[i]]
 
     def score(i, j):
         return float(question[i] @ answer[j]) / temperature
 
-    def one_way(scores, excluded):
+    def hard_scores(i):
+        places = [] if hard is None else [(j, k) for j in rows for k in range(hard.shape[1])]
+        return [
+            float(question[i] @ hard[place]) / temperature
+            for place in places
+            if hard_ids is None or is_hard_negative(i, hard_ids[place], names)
+        ]
+
+    def one_way(scores, excluded, more):
         total = 0.0
         for i in rows:
-            terms = [scores(i, j) for j in rows if not excluded(i, j)]
+            terms = [scores(i, j) for j in rows if not excluded(i, j)] + more(i)
             top = max(terms)
             total += top + math.log(sum(math.exp(term - top) for term in terms)) - scores(i, i)
         return total / len(rows)
 
-    forward = one_way(score, lambda i, j: is_false_negative(i, j, names))
-    backward = one_way(lambda i, j: score(j, i), lambda i, j: is_false_negative(j, i, names))
+    forward = one_way(score, lambda i, j: is_false_negative(i, j, names), hard_scores)
+    backward = one_way(lambda i, j: score(j, i), lambda i, j: is_false_negative(j, i, names), lambda i: [])
     return {
         "question_to_answer": forward,
         "answer_to_question": backward,
@@ -299,3 +324,138 @@ def test_an_unknown_direction_is_named():
 def test_positives_without_answer_ids_are_refused(function):
     with one_line_error("positive_ids names answers by their ids, so it needs answer_id"):
         function(positive_ids=jnp.zeros((2, 1), jnp.int32))
+
+
+# Hard negatives.
+
+
+def test_a_visible_example_of_hard_negatives():
+    question, answer = jnp.array([[1.0, 0.0], [0.0, 2.0]]), jnp.array([[3.0, 0.0], [1.0, 1.0]])
+    hard = jnp.array([[[1.0, 0.0]], [[2.0, 1.0]]])
+    # Scores at temperature 0.5: answers [[6, 2], [0, 4]], hard negatives [[2, 4], [0, 4]].
+    rows = [math.log(math.exp(6) + 2 * math.exp(2) + math.exp(4)) - 6, math.log(2 + 2 * math.exp(4)) - 4]
+    found = softmax_loss(question, answer, temperature=0.5, hard_negatives=hard)
+    assert float(found) == pytest.approx(sum(rows) / 2, rel=1e-5)
+    # The first hard negative is the second question's answer: only the first question has it as a negative.
+    rows[1] = math.log(1 + 2 * math.exp(4)) - 4
+    known = {"answer_id": jnp.array([10, 11]), "hard_negative_ids": jnp.array([[11], [12]])}
+    found = softmax_loss(question, answer, temperature=0.5, hard_negatives=hard, **known)
+    assert float(found) == pytest.approx(sum(rows) / 2, rel=1e-5)
+
+
+def test_equal_hard_negatives_count_as_often_as_they_are_there():
+    zeros = jnp.zeros((8, 3))
+    for known in (None, jnp.full((8, 2), 9)):
+        found = softmax_loss(zeros, zeros, hard_negatives=jnp.zeros((8, 2, 3)), hard_negative_ids=known)
+        assert float(found) == pytest.approx(math.log(8 + 8 * 2))
+
+
+def test_large_scores_of_hard_negatives_do_not_cancel():
+    hard = jnp.array([[[999.999]]])
+    margin = 1000.0 * (1000.0 - float(np.float32(999.999)))
+    found = softmax_loss(jnp.array([[1000.0]]), jnp.array([[1000.0]]), hard_negatives=hard)
+    assert float(found) == pytest.approx(math.log1p(math.exp(-margin)), rel=0.05)
+
+
+HARD_CASES = [(3, direction, "all", True, True) for direction in DIRECTIONS]  # K, direction, ids, hard ids, where
+HARD_CASES += [(1, "question_to_answer", case, named, False) for case in ("none", "positives") for named in (0, 1)]
+HARD_CASES += [(3, "question_to_answer", case, True, False) for case in ("question", "answer")]
+HARD_CASES += [(1, "mean", "all", True, False), (3, "sum", "none", False, True)]
+
+
+@pytest.mark.parametrize(("count", "direction", "case", "named", "flagged"), HARD_CASES)
+def test_values_with_hard_negatives_are_the_twin_s(count, direction, case, named, flagged):
+    hard_ids, where = HARD_IDS[:, :count] if named else None, WHERE if flagged else None
+    question, answer = drawn()
+    hard = drawn_hard(count, hard_ids)
+    settings = {"temperature": 0.7, "direction": direction, "where": where}
+    with jax.enable_x64(True):
+        found = softmax_loss(
+            question, answer, hard_negatives=hard, hard_negative_ids=hard_ids, **settings, **ids(MASKS[case])
+        )
+        assert found.dtype == jnp.float64
+    expected = twin(question, answer, hard, names=MASKS[case], hard_ids=hard_ids, **settings)
+    assert float(found) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("count", "direction", "named", "where"),
+    [(1, "question_to_answer", False, None), (3, "sum", True, WHERE), (1, "answer_to_question", True, None)],
+)
+def test_gradients_with_hard_negatives_are_the_twin_s_differences(count, direction, named, where):
+    """The missing are NaN here, and their gradients 0."""
+    hard_ids, names = (HARD_IDS[:, :count], MASKS["all"]) if named else (None, ())
+    settings = {"temperature": 0.7, "direction": direction, "where": where}
+    embeddings = (*drawn(), drawn_hard(count, hard_ids))
+    with jax.enable_x64(True):
+
+        def loss(question, answer, hard):
+            return softmax_loss(
+                question, answer, hard_negatives=hard, hard_negative_ids=hard_ids, **settings, **ids(names)
+            )
+
+        found = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(*embeddings)
+    expected = differences(functools.partial(twin, names=names, hard_ids=hard_ids, **settings), embeddings)
+    chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-8)
+    assert (np.abs(expected[2]).max() > 0.01) == (direction != "answer_to_question")
+
+
+def test_a_missing_hard_negative_is_as_if_it_were_not_there():
+    """A second hard negative that is missing everywhere, and any that a pair left out by `where` brings."""
+    question, answer = map(jnp.asarray, drawn(np.float32))
+    one, known = jnp.asarray(drawn_hard(1), jnp.float32), ids(MASKS["all"])
+    one_id = jnp.asarray(HARD_IDS[:, 1:2])
+    two_ids = jnp.concatenate([one_id, jnp.full_like(one_id, -1)], axis=1)
+
+    @jax.jit
+    @functools.partial(jax.value_and_grad, argnums=(0, 1, 2))
+    def compute(question, answer, hard, hard_ids):
+        return in_batch_softmax(question, answer, hard_negatives=hard, hard_negative_ids=hard_ids, where=WHERE, **known)
+
+    expected, (to_question, to_answer, to_one) = compute(question, answer, one, one_id)
+    to_two = jnp.concatenate([to_one, jnp.zeros_like(to_one)], axis=1)
+    for filler in (0.0, 1e4, np.inf, np.nan):
+        two = jnp.concatenate([one, jnp.full_like(one, filler)], axis=1).at[~WHERE].set(filler)
+        found, gradients = compute(question, answer, two, two_ids)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+        chex.assert_trees_all_close(gradients, (to_question, to_answer, to_two), rtol=0, atol=1e-6)
+
+
+def test_no_hard_negatives_are_none():
+    question, answer = map(jnp.asarray, drawn(np.float32))
+    found = softmax_loss(question, answer, hard_negatives=jnp.zeros((B, 0, E)), direction="sum")
+    np.testing.assert_allclose(found, softmax_loss(question, answer, direction="sum"), rtol=1e-6)
+
+
+def test_hard_negatives_never_change_the_way_from_answer_to_question():
+    question, answer = map(jnp.asarray, drawn(np.float32))
+    settings = {"direction": "answer_to_question", "where": WHERE, **ids(MASKS["all"])}
+    for hard in (drawn_hard(3), 1e4 * drawn_hard(1)):
+        found = softmax_loss(question, answer, hard_negatives=jnp.asarray(hard, jnp.float32), **settings)
+        assert found == softmax_loss(question, answer, **settings)
+
+
+def test_the_order_of_the_batch_does_not_matter_to_hard_negatives():
+    question, answer = map(jnp.asarray, drawn(np.float32))
+    order = np.random.default_rng(0).permutation(B)
+    rows = {"hard_negatives": drawn_hard(3, HARD_IDS).astype(np.float32), "hard_negative_ids": HARD_IDS, "where": WHERE}
+    rows |= ids(MASKS["all"])
+    permuted = {name: value[order] for name, value in rows.items()}
+    found = softmax_loss(question[order], answer[order], direction="sum", **permuted)
+    np.testing.assert_allclose(found, softmax_loss(question, answer, direction="sum", **rows), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("hard", "hard_ids", "message"),
+    [
+        (None, (3, 2), "hard_negative_ids names hard negatives, so it needs hard_negatives as well"),
+        ((4, 2, 5), None, r"hard_negatives has shape \(4, 2, 5\); for these questions it must be \[3, K, 5\]"),
+        ((3, 2, 4), None, r"hard_negatives has shape \(3, 2, 4\); for these questions it must be \[3, K, 5\]"),
+        ((3, 5), None, r"hard_negatives has shape \(3, 5\)"),
+        ((3, 2, 5), (3, 1), r"hard_negative_ids has shape \(3, 1\); for these hard_negatives it must be \[3, 2\]"),
+    ],
+)
+def test_hard_negatives_that_do_not_fit_are_refused(hard, hard_ids, message):
+    given = {"hard_negatives": hard and jnp.zeros(hard), "hard_negative_ids": hard_ids and jnp.zeros(hard_ids, int)}
+    with one_line_error(message):
+        in_batch_softmax(jnp.zeros((3, 5)), jnp.zeros((3, 5)), **given)

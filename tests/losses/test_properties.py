@@ -13,6 +13,16 @@ from endx_jax.losses import in_batch_softmax
 B, E = 6, 4
 DUPLICATES = jnp.array([0, 0, 0, 1, 1, 2])
 
+HARD_IDS = jnp.array([[0, 3], [4, -1], [3, 3], [-1, -1], [2, 4], [1, 0]])
+
+
+def with_hard_negatives(question, answer, **settings):
+    """Each question's hard negatives are the opposite of its own answer and another's answer; the missing are NaN."""
+    hard = jnp.stack([-answer, jnp.roll(answer, 1, axis=0)], axis=1)
+    hard = jnp.where(HARD_IDS[:, :, None] < 0, jnp.nan, hard)
+    return in_batch_softmax(question, answer, hard_negatives=hard, hard_negative_ids=HARD_IDS, **settings)
+
+
 # Each takes (question [B, E], answer [B, E], where bool [B]) and gives a scalar.
 LOSSES = {
     "one direction": in_batch_softmax,
@@ -25,6 +35,15 @@ LOSSES = {
         positive_ids=jnp.array([[0, 1], [0, -1], [0, -1], [1, -1], [-1, -1], [2, 0]]),
     ),
     "every negative masked": functools.partial(in_batch_softmax, direction="sum", answer_id=jnp.zeros(B, jnp.int32)),
+    "hard negatives": functools.partial(
+        with_hard_negatives,
+        direction="sum",
+        answer_id=DUPLICATES,
+        positive_ids=jnp.array([[0, 3], [0, -1], [0, 4], [1, -1], [-1, -1], [2, 0]]),
+    ),
+    "every hard negative masked": functools.partial(
+        with_hard_negatives, answer_id=DUPLICATES, positive_ids=jnp.tile(jnp.arange(5), (B, 1))
+    ),
     "cold": functools.partial(in_batch_softmax, temperature=1e-3),
 }
 
