@@ -38,17 +38,25 @@ def partition_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSp
     """The partition of one array.
 
     An axis that does not divide its dimension is left out, so small vocabularies and odd widths stay whole. Layers that
-    are stacked for a scan have one more leading dimension than the rule names, which is never split.
+    are stacked for a scan have one more leading dimension than the rule names, which is never split. Arrays of another
+    rank than their parameter's stay whole: Adafactor's row and column moments, and stand-ins for those it does without.
 
     Raises:
       EndxError: when no rule matches.
     """
     for pattern, axes in RULES:
         if re.search(pattern, path):
-            axes = (None,) * (len(shape) - len(axes)) + axes
+            axes = (None, *axes) if is_stacked(path) else axes
+            if len(axes) != len(shape):
+                return PartitionSpec()
             fits = [a if a and n % mesh.shape[a] == 0 else None for a, n in zip(axes, shape, strict=True)]
             return PartitionSpec(*fits)
     raise EndxError(f"no sharding rule matches the parameter {path} {shape}; add one to parallel/sharding.py")
+
+
+def is_stacked(path: str) -> bool:
+    """Whether an array holds all layers of an encoder on its leading axis, as `models/stack.py` has them for a scan."""
+    return "layers" in path.split("/")
 
 
 def state_shardings(state, mesh: Mesh):

@@ -10,9 +10,10 @@ import optax
 
 from endx_jax.errors import EndxError
 from endx_jax.settings import check, check_choice, key
+from endx_jax.training.adafactor import scale_by_adafactor
 
 SCHEDULES = ("linear", "constant")
-OPTIMIZERS = ("adamw", "sgd")
+OPTIMIZERS = ("adamw", "sgd", "adafactor")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,10 +21,14 @@ class OptimizerSettings:
     """Held in `config.optimizer`."""
 
     name: str = key("adamw", f"one of {', '.join(OPTIMIZERS)}")
-    learning_rate: float = key(2e-5, "the peak (ENDX: 2e-5 for BERT)")
+    learning_rate: float = key(
+        2e-5, "the peak (ENDX: 2e-5 for BERT); with Adafactor relative to each parameter's size (Dong: 1e-3 for T5)"
+    )
     schedule: str = key("linear", f"after warm-up: one of {', '.join(SCHEDULES)}; linear falls to 0 at the last step")
     warmup_steps: int = key(0, "steps over which the rate rises from 0 to the peak")
-    weight_decay: float = key(0.01, "decoupled decay of matrices and tables; biases, norms and scalars have none")
+    weight_decay: float = key(
+        0.01, "decoupled decay, in AdamW and Adafactor, of matrices and tables; biases, norms and scalars have none"
+    )
     clip_norm: float = key(1.0, "largest global norm of the gradient; 0: no clipping")
     beta1: float = key(0.9, "AdamW's first moment decay; momentum of SGD is `momentum`")
     beta2: float = key(0.999, "AdamW's second moment decay")
@@ -32,6 +37,7 @@ class OptimizerSettings:
     multipliers: tuple = key(
         ((".*", 1.0),), "(pattern, factor) pairs for the learning rate; each parameter must match exactly one"
     )
+    frozen: tuple = key((), "patterns of the paths of parameters that are not trained, as in `token_embedder/`")
 
     def __post_init__(self):
         check_choice("optimizer.name", self.name, OPTIMIZERS)
@@ -74,9 +80,12 @@ def make_optimizer(settings: OptimizerSettings, steps: int, params) -> optax.Gra
         parts.append(optax.clip_by_global_norm(settings.clip_norm))
     if settings.name == "adamw":
         parts.append(optax.scale_by_adam(settings.beta1, settings.beta2, settings.epsilon))
-        parts.append(optax.add_decayed_weights(settings.weight_decay, mask=_decays))
+    elif settings.name == "adafactor":
+        parts.append(scale_by_adafactor())
     elif settings.momentum:
         parts.append(optax.trace(settings.momentum))
+    if settings.name != "sgd":
+        parts.append(optax.add_decayed_weights(settings.weight_decay, mask=_decays))
     parts.append(optax.scale_by_learning_rate(schedule))
     parts.append(optax.stateless(lambda updates, _: jax.tree.map(lambda u, f: u * f, updates, factors)))
     return optax.chain(*parts)

@@ -59,6 +59,17 @@ def test_first_adamw_step_is_the_sign_plus_decay_of_matrices_only():
     np.testing.assert_allclose(updates["encoder"]["mlp_up"]["bias"], -0.1, rtol=1e-5)
 
 
+def test_first_adafactor_step_is_the_parameters_size_plus_decay_of_matrices_only():
+    settings = OptimizerSettings(
+        name="adafactor", learning_rate=0.1, schedule="constant", weight_decay=0.2, clip_norm=0.0
+    )
+    params = jax.tree.map(lambda p: 2.0 * p, PARAMS)
+    updates = update(settings, params, jax.tree.map(lambda p: 3.0 * jnp.ones_like(p), PARAMS))
+    # g / sqrt(v) is 1 at the first step, the parameters' root mean square is 2; decay adds 0.2 of the parameter.
+    np.testing.assert_allclose(updates["encoder"]["mlp_up"]["kernel"], -0.1 * (2 + 0.2 * 2), rtol=1e-5)
+    np.testing.assert_allclose(updates["encoder"]["mlp_up"]["bias"], -0.1 * 2, rtol=1e-5)
+
+
 def test_momentum_accumulates():
     optimizer = make_optimizer(dataclasses.replace(PLAIN, momentum=0.5), 10, PARAMS)
     gradients, state = jax.tree.map(jnp.ones_like, PARAMS), optimizer.init(PARAMS)
