@@ -22,8 +22,10 @@ DEPENDENCIES = [
     "optax>=0.2.6",
     "orbax-checkpoint>=0.11.26",
     "PyStemmer>=3.0",
+    "requests>=2.32.3",
     "safetensors>=0.6.1",
-    "tensorflow-datasets>=4.9.9",
+    "scipy>=1.13",
+    "tensorflow-datasets>=4.9.10",
     "tqdm>=4.66",
     "transformers>=5.0",
 ]

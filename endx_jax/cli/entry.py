@@ -11,6 +11,7 @@ USAGE = """endx_jax {version}: answer retrieval with dual encoders, in JAX
 
 usage: endx VERB [options]      (or: python -m endx_jax VERB [options])
 
+  prepare   download and convert a data set, once   endx prepare reqa/squad
   train     train, evaluate and leave a workdir     endx train --config=quickstart
   evaluate  rank a data set with a trained model    endx evaluate --workdir=runs/quickstart
 
@@ -40,6 +41,12 @@ def run_verb(argv: list[str]) -> int:
     return 0
 
 
+def _prepare(argv: list[str]) -> None:
+    from endx_jax.cli import prepare
+
+    prepare.main(argv)
+
+
 def _train(argv: list[str]) -> None:
     from endx_jax.cli import train
 
@@ -52,7 +59,7 @@ def _evaluate(argv: list[str]) -> None:
     evaluate.main(argv)
 
 
-VERBS: Mapping[str, Callable[[list[str]], None]] = {"train": _train, "evaluate": _evaluate}
+VERBS: Mapping[str, Callable[[list[str]], None]] = {"prepare": _prepare, "train": _train, "evaluate": _evaluate}
 
 
 def _verb(name: str) -> Callable[[list[str]], None]:

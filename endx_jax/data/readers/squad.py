@@ -2,10 +2,14 @@
 
 import dataclasses
 import json
+import os
 
 from endx_jax.data.readers import files
 from endx_jax.data.records import RetrievalSet
 from endx_jax.errors import EndxError
+
+# Of SQuAD 1.1, for training and for development, as its authors name them.
+FILES = ("train-v1.1.json", "dev-v1.1.json")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,6 +39,23 @@ class Paragraph:
     article: str
     context: str
     questions: tuple[Question, ...]
+
+
+def files_of(folder: str | os.PathLike) -> tuple[str, str]:
+    """The training and the development file of SQuAD 1.1 in a folder, under their published names or packed as `.gz`.
+
+    Raises:
+      EndxError: there is no such folder, or a file is not in it, named.
+    """
+    folder = os.path.expanduser(folder)
+    if not os.path.isdir(folder):
+        raise EndxError(f"{folder}: no such folder; give one that holds {' and '.join(FILES)}, or the same as .gz")
+    choices = [(os.path.join(folder, name), os.path.join(folder, f"{name}.gz")) for name in FILES]
+    found = [next(filter(os.path.isfile, paths), None) for paths in choices]
+    if found[0] is None or found[1] is None:
+        missing = [name for name, path in zip(FILES, found, strict=True) if path is None]
+        raise EndxError(f"{folder} lacks {' and '.join(missing)}, which may also be there as .gz")
+    return found[0], found[1]
 
 
 def read(path: str) -> RetrievalSet:

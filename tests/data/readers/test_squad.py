@@ -164,3 +164,20 @@ def test_the_real_development_set_has_its_published_counts():
     assert len(records.questions) == len({text.strip() for text in questions}) == 10533
     assert len(records.candidates) == 2067
     assert len(set(records.question_ids)) == 10533
+
+
+def test_the_files_of_a_folder_are_found_plain_or_packed(tmp_path):
+    (tmp_path / "train-v1.1.json.gz").touch()
+    (tmp_path / "dev-v1.1.json").touch()
+    (tmp_path / "dev-v1.1.json.gz").touch()
+    assert squad.files_of(tmp_path) == (str(tmp_path / "train-v1.1.json.gz"), str(tmp_path / "dev-v1.1.json"))
+
+
+def test_missing_files_of_a_folder_are_named(tmp_path):
+    with pytest.raises(EndxError, match=r"lacks train-v1\.1\.json and dev-v1\.1\.json, which may"):
+        squad.files_of(tmp_path)
+    (tmp_path / "dev-v1.1.json").touch()
+    with pytest.raises(EndxError, match=r"lacks train-v1\.1\.json, which may"):
+        squad.files_of(tmp_path)
+    with pytest.raises(EndxError, match="absent: no such folder; give one that holds train"):
+        squad.files_of(tmp_path / "absent")

@@ -1,0 +1,52 @@
+"""`endx prepare`: downloads and converts a data set, once, and tells what is in it and where it lies."""
+
+import argparse
+import pathlib
+import sys
+
+
+def main(argv: list[str]) -> None:
+    """Runs the verb with the arguments of the command line."""
+    arguments = _parser().parse_args(argv)
+
+    from endx_jax.data.reqa_dataset import NAMES, prepare, summary
+    from endx_jax.errors import EndxError, nearest
+
+    if arguments.name not in NAMES:
+        close = nearest(arguments.name, NAMES)
+        raise EndxError(f"unknown data set {arguments.name!r}{close}; the data sets are {', '.join(NAMES)}")
+    config = arguments.name.partition("/")[2]
+    folder = prepare(config, source=arguments.source, data_dir=arguments.data_dir, progress=sys.stderr.isatty())
+    print(f"{arguments.name} is in {folder}\n")
+    print(_table(summary(config, data_dir=arguments.data_dir)))
+    environment = f"TFDS_DATA_DIR={arguments.data_dir} in the environment and " if arguments.data_dir else ""
+    print(f"\nTrain on it with {environment}--config.data.path={arguments.name} --config.data.pool=answers")
+
+
+def _table(summary: dict[str, dict]) -> str:
+    """Counts by split; notes where answers were left out, or where a split was not made from the published file."""
+    columns = ("questions", "candidates", "pairs")
+    lines = [f"{'split':<12}" + "".join(f"{column:>12}" for column in columns)]
+    notes = []
+    for split, counts in summary.items():
+        lines.append(f"{split:<12}" + "".join(f"{counts[column]:>12,}" for column in columns))
+        if counts["unplaced_answers"]:
+            notes.append(
+                f"{split}: left out {counts['unplaced_answers']:,} answers that start between sentences, and "
+                f"{counts['unplaced_questions']:,} questions without any other"
+            )
+        if not counts["published"]:
+            notes.append(f"{split}: not from the published file, but from one with sha256 {counts['sha256'][:12]}...")
+    return "\n".join(lines + notes)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="endx prepare", description=__doc__.partition(": ")[2])
+    parser.add_argument("name", help="reqa/squad: SQuAD's questions, and all sentences of its articles to search")
+    parser.add_argument(
+        "--source", type=pathlib.Path, help="folder with train-v1.1.json and dev-v1.1.json, or .gz [download them]"
+    )
+    parser.add_argument(
+        "--data-dir", type=pathlib.Path, help="where the set is kept [TFDS_DATA_DIR, or ~/tensorflow_datasets]"
+    )
+    return parser

@@ -1,0 +1,127 @@
+"""The data set `reqa`: converted once by tensorflow-datasets into ArrayRecord, and read back through Grain."""
+
+import contextlib
+import io
+import os
+import pathlib
+from typing import TYPE_CHECKING, Any
+
+from endx_jax.data.articles import join
+from endx_jax.data.readers import squad
+from endx_jax.data.records import RetrievalSet
+from endx_jax.errors import EndxError
+from endx_jax.settings import check_choice
+
+if TYPE_CHECKING:
+    from endx_jax.data.reqa_builder import Reqa
+
+CONFIGS = ("squad",)
+NAMES = tuple(f"reqa/{config}" for config in CONFIGS)
+SPLITS = ("train", "validation")
+
+
+def prepare(
+    config: str = "squad",
+    *,
+    source: str | os.PathLike | None = None,
+    data_dir: str | os.PathLike | None = None,
+    progress: bool = False,
+) -> pathlib.Path:
+    """Makes the set `reqa/CONFIG`, unless it is there already.
+
+    It appears in its place whole or not at all, also when several processes prepare it at once.
+
+    Args:
+      config: `squad`.
+      source: a folder with the files of SQuAD 1.1, see `squad.files_of`. Without it what is prepared is taken, whatever
+        it was made from, and if nothing is, the published files are downloaded and checked.
+      data_dir: where tensorflow-datasets keeps its sets: by default `TFDS_DATA_DIR`, or `~/tensorflow_datasets`.
+      progress: whether to show progress bars.
+
+    Returns:
+      The folder of the prepared set.
+
+    Raises:
+      EndxError: `source` lacks a file or is malformed, or the set was prepared from other files; or it can't be
+        downloaded, said within seconds; or `data_dir` can't be written to.
+    """
+    sources = None if source is None else squad.files_of(source)
+    builder = _builder(config, data_dir, sources)
+    if not _is_whole(builder):
+        _generate(builder, progress)
+    if sources:
+        _check_made_from(sources, _builder(config, data_dir))
+    return pathlib.Path(builder.data_dir)
+
+
+def read(config: str, split: str, *, data_dir: str | os.PathLike | None = None, progress: bool = False) -> RetrievalSet:
+    """Reads a split of `reqa/CONFIG`, prepared first where it is not: the set that `reqa.convert` gave, all sentences.
+
+    Args:
+      config: `squad`.
+      split: `train` or `validation`.
+      data_dir: as in `prepare`.
+      progress: whether to show progress bars while preparing.
+
+    Raises:
+      EndxError: as `prepare`, or the prepared files are damaged.
+    """
+    import grain
+
+    check_choice(f"the split of reqa/{config}", split, SPLITS)
+    prepare(config, data_dir=data_dir, progress=progress)
+    builder = _builder(config, data_dir)
+    try:
+        articles = grain.MapDataset.source(builder.as_data_source(split))
+        return join(articles[number] for number in range(len(articles)))
+    except RuntimeError as failure:
+        # What ArrayRecord raises, of several lines at times.
+        reason = str(failure).partition("\n")[0]
+        raise EndxError(f"{builder.data_dir} is damaged ({reason}); remove the folder and prepare it again") from None
+
+
+def summary(config: str, *, data_dir: str | os.PathLike | None = None) -> dict[str, dict[str, Any]]:
+    """What a prepared set holds, by split: its counts, and `sha256` and `published` of the file it was made from."""
+    return dict(_builder(config, data_dir).info.metadata)
+
+
+def _builder(config: str, data_dir: str | os.PathLike | None, sources: tuple[str, str] | None = None) -> "Reqa":
+    check_choice("the config of reqa", config, CONFIGS)
+    from endx_jax.data.reqa_builder import Reqa
+
+    where = None if data_dir is None else pathlib.Path(data_dir).expanduser()
+    return Reqa(config=config, data_dir=where, sources=sources)
+
+
+def _is_whole(builder: "Reqa") -> bool:
+    # As `builder.is_prepared()`, which warns on standard error of each set that is not.
+    return os.path.isfile(os.path.join(builder.data_dir, "dataset_info.json"))
+
+
+def _generate(builder: "Reqa", progress: bool) -> None:
+    import tensorflow_datasets as tfds
+
+    if os.path.exists(builder.data_dir):
+        raise EndxError(f"{builder.data_dir} is there but is no whole data set; remove the folder and prepare it again")
+    tfds.display_progress_bar(progress)
+    settings = tfds.download.DownloadConfig(force_checksums_validation=True, try_download_gcs=False)
+    try:
+        # It announces on standard output what it is about to do.
+        with contextlib.redirect_stdout(io.StringIO()):
+            builder.download_and_prepare(download_config=settings)
+    except OSError as failure:
+        # Another process may have been first: its folder then stands where this one was to go.
+        if not _is_whole(builder):
+            raise EndxError(f"can't write {builder.data_dir}: {failure.strerror or failure}") from None
+
+
+def _check_made_from(sources: tuple[str, str], builder: "Reqa") -> None:
+    from endx_jax.data.reqa_builder import digest
+
+    for split, file in zip(SPLITS, sources, strict=True):
+        made_from, found = builder.info.metadata[split]["sha256"], digest(file)
+        if found != made_from:
+            raise EndxError(
+                f"{builder.data_dir} was made from another file than {file} (sha256 {made_from[:12]}..., here "
+                f"{found[:12]}...): remove that folder to prepare it anew, or give another one with --data-dir=DIR"
+            )

@@ -1,0 +1,42 @@
+import subprocess
+import sys
+
+from small_squad import write_squad
+
+from endx_jax.cli.entry import run_verb
+
+
+def test_a_stranger_sees_counts_and_places_and_nothing_else(tmp_path):
+    """Run as a command, because what third parties print is a part of it."""
+    source, data = write_squad(tmp_path / "squad"), tmp_path / "data"
+    command = [sys.executable, "-m", "endx_jax", "prepare", "reqa/squad", f"--source={source}", f"--data-dir={data}"]
+    for _ in range(2):
+        run = subprocess.run(command, capture_output=True, text=True)
+        assert (run.returncode, run.stderr) == (0, "")
+        where, _, head, train, validation, *notes, _, advice = run.stdout.splitlines()
+        assert where == f"reqa/squad is in {data}/reqa/squad/1.0.0"
+        assert head.split() == ["split", "questions", "candidates", "pairs"]
+        assert train.split() == ["train", "4", "6", "5"]
+        assert validation.split() == ["validation", "2", "3", "2"]
+        assert notes[0].startswith("train: not from the published file, but from one with sha256 ")
+        assert notes[1] == (
+            "validation: left out 1 answers that start between sentences, and 1 questions without any other"
+        )
+        assert f"TFDS_DATA_DIR={data}" in advice
+        assert "--config.data.path=reqa/squad" in advice
+
+
+def test_an_unknown_set_is_answered_with_the_known_ones(capsys):
+    assert run_verb(["prepare", "reqa/squat"]) == 2
+    told = capsys.readouterr().err
+    assert told == (
+        "endx prepare: unknown data set 'reqa/squat'; did you mean 'reqa/squad'?; the data sets are reqa/squad\n"
+    )
+
+
+def test_a_missing_file_is_named(tmp_path, capsys):
+    source = write_squad(tmp_path / "squad")
+    (source / "dev-v1.1.json").unlink()
+    assert run_verb(["prepare", "reqa/squad", f"--source={source}", f"--data-dir={tmp_path / 'data'}"]) == 2
+    assert capsys.readouterr().err == (f"endx prepare: {source} lacks dev-v1.1.json, which may also be there as .gz\n")
+    assert not (tmp_path / "data").exists()

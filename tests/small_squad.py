@@ -1,0 +1,96 @@
+"""SQuAD in small, as a folder of its two files and as a server of them."""
+
+import gzip
+import hashlib
+import http.server
+import json
+import pathlib
+import threading
+
+from endx_jax.data.readers.squad import FILES
+
+
+def asked(name: str, text: str, *starts: int, **more) -> dict:
+    """A question with an answer at each of `starts`."""
+    return {"id": name, "question": text, "answers": [{"text": "A", "answer_start": n} for n in starts], **more}
+
+
+def article(title: str, *paragraphs: tuple) -> dict:
+    """An article of paragraphs, each a context and its questions."""
+    return {"title": title, "paragraphs": [{"context": context, "qas": list(qas)} for context, *qas in paragraphs]}
+
+
+# "They eat." and "who eats?" stand in both; the article "Birds" has no sentence of its own, "Fish" no question.
+TRAIN = [
+    article(
+        "Cats",
+        ("Cats sleep. They eat. Mäuse – nicht.", asked("c0", "who sleeps?", 0), asked("c1", "who eats?", 12)),
+        ("Nobody asks here. Nothing at all.",),
+    ),
+    article("Dogs", ("Dogs bark. They eat.", asked("d0", "who barks?", 0, 11), asked("d1", "who eats?", 15))),
+    article("Birds", ("They eat.", asked("b0", "¿quién come? ", 0))),
+    article("Fish", ("Fish swim. They float.", {"id": "f0", "question": "?", "answers": [], "is_impossible": True})),
+]
+DEV = [
+    article("Bees", ("Bees fly. They sting.", asked("e0", "who flies?", 0), asked("e1", "lost?", 9))),
+    article("Ants", ("Ants walk.", asked("a0", "who walks?", 5))),
+]
+
+
+def write_squad(folder: pathlib.Path, *, packed: bool = False) -> pathlib.Path:
+    """Writes the two files into `folder`, each `.json`, or `.json.gz` when packed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, articles in zip(FILES, (TRAIN, DEV), strict=True):
+        data = json.dumps({"data": articles}).encode()
+        (folder / f"{name}.gz").write_bytes(gzip.compress(data)) if packed else (folder / name).write_bytes(data)
+    return folder
+
+
+def sha256(file: pathlib.Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+class Publisher:
+    """Serves the files of a folder on this machine.
+
+    Attributes:
+      address: what URLs begin with.
+      fetched: the names that were asked for and found.
+      silent: when set, requests are taken and not answered.
+    """
+
+    def __init__(self, folder: pathlib.Path):
+        self.fetched: list[str] = []
+        self.silent = False
+        self._closing = threading.Event()
+        publisher = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def log_message(self, *args):
+                pass
+
+            def do_GET(self):
+                file = folder / self.path.rpartition("/")[2]
+                if publisher.silent:
+                    publisher._closing.wait()
+                    return
+                self.send_response(200 if file.is_file() else 404)
+                data = file.read_bytes() if file.is_file() else b""
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                if data:
+                    publisher.fetched.append(file.name)
+                    self.wfile.write(data)
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.address = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self):
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *failure):
+        self._closing.set()
+        self._server.shutdown()
+        self._server.server_close()
