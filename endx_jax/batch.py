@@ -8,7 +8,7 @@ Array = jax.Array
 
 @flax.struct.dataclass
 class Tokens:
-    """Padded token ids of B texts.
+    """Padded token ids of texts: B of them, or [B, K] for hard negatives.
 
     Attributes:
       ids: int32 [B, L], the pad id where the mask is false.
@@ -32,6 +32,8 @@ class Batch:
       question_id: int32 [B], row in the question table.
       answer_id: int32 [B], row in the answer table.
       positive_ids: int32 [B, P], answer ids known to be right for the question, -1 where fewer than P are known.
+      hard_negatives: [B, K] texts that look right for the question and are not; None where training uses none.
+      hard_negative_ids: int32 [B, K], rows in the answer table; -1 where one is missing, whatever its tokens are.
     """
 
     question: Tokens
@@ -39,3 +41,5 @@ class Batch:
     question_id: Array
     answer_id: Array
     positive_ids: Array
+    hard_negatives: Tokens | None = None
+    hard_negative_ids: Array | None = None

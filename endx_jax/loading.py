@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from endx_jax import pretrained
-from endx_jax.data.tokenization import Tokenizer
+from endx_jax.data.tokenization import Preparation, Tokenizer
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.console import showing_progress
 from endx_jax.experiment.model import best_params, read_model
@@ -136,12 +136,13 @@ def load(path_or_name: str | os.PathLike) -> EmbeddingModel:
 
     source = pretrained.load(str(path_or_name))
     settings = ModelSettings(pretrained=str(path_or_name), normalize=source.head.normalize)
-    dual_encoder = build_dual_encoder(fill_in(settings, source), source)
+    sources = {"question": source, "answer": source}
+    dual_encoder = build_dual_encoder(fill_in(settings, source), sources)
     tokenizer = Tokenizer(source.folder)
     tokenizer.check_matches(source.config.vocab_size, source.config.pad_id, source.folder)
     limit = min(limit for limit in (source.head.max_length, source.config.positions, LONGEST) if limit)
-    encoder = TextEncoder(dual_encoder, tokenizer, {"question": limit, "answer": limit}, mesh)
-    params = jax.device_put(initial_params(dual_encoder, settings, source, jax.random.key(0)))
+    encoder = TextEncoder(dual_encoder, {side: Preparation(tokenizer, limit) for side in sources}, mesh)
+    params = jax.device_put(initial_params(dual_encoder, settings, sources, jax.random.key(0)))
     return EmbeddingModel(str(path_or_name), encoder, params, cosine=source.head.normalize)
 
 

@@ -3,6 +3,8 @@
 import argparse
 import pathlib
 
+from endx_jax.data.reqa import POOLS
+
 
 def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
@@ -15,43 +17,51 @@ def main(argv: list[str]) -> None:
     from endx_jax.retrieval.index import write_index
     from endx_jax.retrieval.systems import evaluate_bm25, evaluate_dense
 
-    model = load(arguments.workdir or arguments.model)
-    dataset, records = _records(arguments)
+    dataset, pools = _pools(arguments)
     output = arguments.output or _default_output(arguments, dataset)
     workdirs.check_writable(output)
+    model = load(arguments.workdir or arguments.model)
+    records = next(iter(pools.values()))
     say(f"evaluating {len(records.questions):,} questions against {len(records.candidates):,} candidates of {dataset}")
 
     def encode(side, texts):
         return model.encoder(model.params, side, texts, progress=showing_progress())
 
-    results = Results(dataset=dataset, split=arguments.split if arguments.data else "test", records=records)
-    results.evaluations["bm25"] = evaluate_bm25(records)
-    dense = evaluate_dense(encode, records)
-    results.evaluations["trained" if arguments.workdir else pathlib.Path(arguments.model).name] = dense.evaluation
+    results = Results(dataset=dataset, split=arguments.split if arguments.data else "test", pools=pools)
+    results.add("bm25", evaluate_bm25(pools))
+    dense = evaluate_dense(encode, pools)
+    results.add_dense("trained" if arguments.workdir else pathlib.Path(arguments.model).name, dense)
     write_index(
         output / workdirs.INDEX, dense.candidates, records.candidate_ids, records.candidates, model={"name": model.name}
     )
     results.write(output / workdirs.RESULTS, output)
-    say(f"\n{results.table()}\neverything is in {output}")
+    say(f"\n{results.tables()}\neverything is in {output}")
 
 
-def _records(arguments: argparse.Namespace):
-    """The data set's name and its records: what `--data` names, or the run's own test split."""
+def _pools(arguments: argparse.Namespace):
+    """The data set's name and its one pool, by name: what `--data` names, or the run's own test split."""
     import dataclasses
 
     from endx_jax.data.batches import DataSettings
     from endx_jax.errors import EndxError
-    from endx_jax.experiment.data import read_records, read_splits
+    from endx_jax.experiment.data import is_squad, pools, read_records, read_splits
     from endx_jax.experiment.workdir import read_config
 
+    if not (arguments.data or arguments.workdir):
+        raise EndxError("--model needs --data: a pretrained model has no test split of its own")
+    settings = read_config(arguments.workdir).data if arguments.workdir else DataSettings()
+    if arguments.pool:
+        settings = dataclasses.replace(settings, pool=arguments.pool)
+    elif arguments.data and not is_squad(arguments.data):
+        settings = dataclasses.replace(settings, pool="")
     if arguments.data:
         columns = {"question_column": arguments.question_column, "answer_column": arguments.answer_column}
-        settings = dataclasses.replace(DataSettings(), **columns)
-        return arguments.data, read_records(arguments.data, settings, arguments.split)
-    if not arguments.workdir:
-        raise EndxError("--model needs --data: a pretrained model has no test split of its own")
-    settings = read_config(arguments.workdir).data
-    return settings.test_path or settings.path, read_splits(settings).test
+        settings = dataclasses.replace(settings, **columns)
+        dataset, records = arguments.data, read_records(arguments.data, settings, arguments.split)
+    else:
+        dataset, records = settings.test_path or settings.path, read_splits(settings).test
+    pool, chosen = next(iter(pools(records, settings).items()))
+    return dataset, {pool: chosen}
 
 
 def _default_output(arguments: argparse.Namespace, dataset: str) -> pathlib.Path:
@@ -66,6 +76,11 @@ def _parser() -> argparse.ArgumentParser:
     source.add_argument("--workdir", type=pathlib.Path, help="of a run; its best checkpoint is taken")
     source.add_argument("--model", help="a pretrained folder or name instead")
     parser.add_argument("--data", help="a file or folder that a reader knows; by default the run's own test split")
+    parser.add_argument(
+        "--pool",
+        choices=POOLS,
+        help="of SQuAD-format data: the sentences that answer a question, or all [the run's; whole paragraphs]",
+    )
     parser.add_argument("--split", default="test", help="which judgements of a BEIR folder [test]")
     parser.add_argument("--question-column", default="question", help="in CSV, TSV and JSONL [question]")
     parser.add_argument("--answer-column", default="answer", help="in CSV, TSV and JSONL [answer]")

@@ -8,6 +8,7 @@ is runs/NAME by default. These are the settings, with their values in CONFIG whe
 
 import dataclasses
 import pathlib
+import re
 import time
 
 from absl import flags
@@ -60,7 +61,8 @@ def parse(argv: list[str]) -> tuple[ConfigDict, str, pathlib.Path]:
         raise EndxError(f"unexpected argument {rest[0]!r}; settings are given as --config.SECTION.KEY=VALUE")
     if config is None:
         raise EndxError(f"--config is missing; give a file, or one of the recipes {', '.join(recipes())}")
-    name = pathlib.Path(config_flags.get_config_filename(values["config"]).partition(":")[0]).stem
+    file, _, arguments = config_flags.get_config_filename(values["config"]).partition(":")
+    name = re.sub(r"\W+", "_", f"{pathlib.Path(file).stem}_{arguments}").strip("_")
     return config, name, pathlib.Path(values.workdir or f"runs/{name}")
 
 
@@ -106,6 +108,8 @@ def _explain(failure: Exception) -> str:
     if isinstance(failure, AttributeError | KeyError):
         unknown = lines[0].strip("'\"\\")
         return f"unknown setting {unknown!r}; " + (lines[1] if len(lines) > 1 else "endx train --help lists them all")
+    if EndxError.__name__ in lines[0]:  # a recipe's own refusal, which the flag parser has wrapped
+        return lines[0].partition(f"{EndxError.__name__}: ")[2]
     return lines[0] if len(lines) < 3 else f"{lines[0]} {lines[-1]}"
 
 

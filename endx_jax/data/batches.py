@@ -1,16 +1,19 @@
 """Training batches as a pure function of (seed, step): nothing to save in a checkpoint, exact resume anywhere."""
 
 import dataclasses
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Mapping
 
 import grain
 import numpy as np
 
 from endx_jax.batch import Batch
+from endx_jax.data.order import epoch_order
 from endx_jax.data.records import RetrievalSet
-from endx_jax.data.tokenization import Tokenizer, TokenTable, padded_length
+from endx_jax.data.reqa import POOLS
+from endx_jax.data.tokenization import Preparation, TokenTable, padded_length
 from endx_jax.errors import EndxError
-from endx_jax.settings import check, key
+from endx_jax.settings import check, check_choice, key
 
 # Padded widths of training batches are multiples of this: each new pair of widths is another compilation.
 LENGTH_STEP = 32
@@ -21,6 +24,11 @@ class DataSettings:
     """Where pairs come from and how they are cut. Held in `config.data`."""
 
     path: str = key("docstrings", "a file or folder that a reader knows, or `docstrings` for the built-in set")
+    pool: str = key(
+        "",
+        "of SQuAD-format data, what is retrieved, after ReQA: `answers`, the sentences that answer a question, or "
+        "`sentences`, all of them; empty: whole paragraphs",
+    )
     split: str = key("train", "which judgements of a BEIR folder to train on")
     test_path: str = key("", "another file or folder to report on, whole; empty: `test_fraction` of `path`")
     test_split: str = key("test", "which judgements of a BEIR folder to report on")
@@ -32,6 +40,10 @@ class DataSettings:
     test_fraction: float = key(0.1, "share of the questions held out for reporting, in [0, 1); without `test_path`")
     max_test_questions: int = key(0, "report on at most so many held-out questions and their pool; 0: all")
     max_train_pairs: int = key(0, "train on at most so many pairs; 0: all")
+    group_size: int = key(
+        1, "pairs that stand together in a batch and come from one group, such as an article; 1: drawn one by one"
+    )
+    hard_negatives: int = key(0, "K, hard negatives a question in each batch, drawn from those that the data name")
     reading_threads: int = key(2, "threads that prepare batches ahead", changes_results=False)
 
     def __post_init__(self):
@@ -40,6 +52,9 @@ class DataSettings:
             shortest > 2, f"data.question_length and answer_length must exceed 2, the special tokens; one is {shortest}"
         )
         check(bool(self.path), "data.path is empty; give a file or folder, or `docstrings`")
+        check_choice("data.pool", self.pool, ("", *POOLS))
+        check(self.group_size > 0, f"data.group_size is {self.group_size}; it must be positive")
+        check(self.hard_negatives >= 0, f"data.hard_negatives is {self.hard_negatives}; it must not be negative")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,9 +63,11 @@ class Pairs:
 
     Attributes:
       questions: one row a distinct question.
-      answers: one row a distinct answer.
+      answers: one row a distinct candidate.
       index: int32 [n, 2], the (question, answer) rows of each pair.
       positives: int32 [Q, P], each question's right answers, padded with -1.
+      hard_negatives: int32 [Q, H], each question's hard negatives, padded with -1.
+      groups: int32 [Q], equal where questions belong together; None where nothing says so.
       question_length: the longest padded question, in tokens.
       answer_length: the longest padded answer, in tokens.
     """
@@ -59,23 +76,32 @@ class Pairs:
     answers: TokenTable
     index: np.ndarray
     positives: np.ndarray
+    hard_negatives: np.ndarray
+    groups: np.ndarray | None
     question_length: int
     answer_length: int
 
     @classmethod
-    def tokenize(cls, records: RetrievalSet, tokenizer: Tokenizer, settings: DataSettings) -> "Pairs":
-        """Tokenises the questions and candidates of a retrieval set, and lists its right pairs."""
-        most = max((len(right) for right in records.qrels), default=0)
-        positives = np.full((len(records.qrels), max(most, 1)), -1, np.int32)
-        for row, right in enumerate(records.qrels):
-            positives[row, : len(right)] = right
+    def tokenize(cls, records: RetrievalSet, preparations: Mapping[str, Preparation]) -> "Pairs":
+        """Tokenises the questions and candidates of a retrieval set, and lists its right pairs.
+
+        Args:
+          records: the set.
+          preparations: how texts of each side, `question` and `answer`, become tokens.
+        """
+        groups = None
+        if records.groups is not None:
+            number = {name: n for n, name in enumerate(dict.fromkeys(records.groups))}
+            groups = np.asarray([number[name] for name in records.groups], np.int32)
         return cls(
-            questions=tokenizer(records.questions, settings.question_length),
-            answers=tokenizer(records.candidates, settings.answer_length),
+            questions=preparations["question"](records.questions),
+            answers=preparations["answer"](records.candidates),
             index=np.asarray(records.pairs, np.int32).reshape(-1, 2),
-            positives=positives,
-            question_length=settings.question_length,
-            answer_length=settings.answer_length,
+            positives=_padded(records.qrels),
+            hard_negatives=_padded(records.hard_negatives or ((),) * len(records.questions)),
+            groups=groups,
+            question_length=preparations["question"].length,
+            answer_length=preparations["answer"].length,
         )
 
     def __len__(self) -> int:
@@ -92,7 +118,16 @@ class BatchStream:
     Each epoch passes over every pair once, in an order of its own; batches run on from one epoch into the next.
     """
 
-    def __init__(self, pairs: Pairs, *, seed: int, global_batch_size: int, rows: slice | None = None):
+    def __init__(
+        self,
+        pairs: Pairs,
+        *,
+        seed: int,
+        global_batch_size: int,
+        rows: slice | None = None,
+        group_size: int = 1,
+        hard_negatives: int = 0,
+    ):
         """Sets the order up; no batch is made yet.
 
         Args:
@@ -100,45 +135,80 @@ class BatchStream:
           seed: of the order.
           global_batch_size: B, pairs a step over all processes.
           rows: the rows of each global batch that this process supplies; None for all.
+          group_size: pairs of one group that stand together: see `epoch_order`.
+          hard_negatives: K, hard negatives a question.
 
         Raises:
-          EndxError: when there are fewer than B pairs.
+          EndxError: when there are fewer than B pairs, or no groups or hard negatives where they are asked for.
         """
         if len(pairs) < global_batch_size:
             raise EndxError(
                 f"a global batch of {global_batch_size} pairs is larger than the training data, {len(pairs)} pairs; "
                 f"set --config.train.global_batch_size to at most {len(pairs)}, or give more data"
             )
+        if group_size > 1 and pairs.groups is None:
+            raise EndxError(
+                f"data.group_size is {group_size}, but the training data has no groups, as SQuAD's articles are; set 1"
+            )
+        if hard_negatives and not (pairs.hard_negatives >= 0).any():
+            raise EndxError(f"data.hard_negatives is {hard_negatives}, but the training data names none; set 0")
         self.pairs = pairs
         self.rows = slice(0, global_batch_size) if rows is None else rows
-        order = grain.MapDataset.range(len(pairs)).seed(seed).shuffle().repeat()
-        self._order = order.batch(global_batch_size)
-        self._batches = self._order.map(self._make)
+        self._seed, self._size, self._hard_negatives = seed, global_batch_size, hard_negatives
+        groups = None if pairs.groups is None else pairs.groups[pairs.index[:, 0]]
+        order = functools.partial(epoch_order, groups, len(pairs), run=group_size, seed=seed)
+        # A batch can reach into the next epoch, and threads run ahead: few epochs are in use at a time.
+        self._epoch = functools.lru_cache(maxsize=4)(lambda epoch: order(epoch=epoch))
 
     def example_ids(self, step: int) -> np.ndarray:
         """Rows of `pairs.index` in the global batch of `step`, int [B]."""
-        return self._order[step]
+        places = np.arange(step * self._size, (step + 1) * self._size)
+        epochs, within = np.divmod(places, len(self.pairs))
+        return np.concatenate([self._epoch(int(epoch))[within[epochs == epoch]] for epoch in np.unique(epochs)])
 
     def __getitem__(self, step: int) -> Batch:
         """This process's rows of the batch of `step`, padded to the longest of the *global* batch; NumPy leaves."""
-        return self._batches[step]
-
-    def iterate(self, start: int, stop: int, threads: int) -> Iterator[Batch]:
-        """Yields the batches of steps [start, stop), prepared ahead by `threads` threads."""
-        options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=4)
-        return iter(self._batches.slice(slice(start, stop)).to_iter_dataset(options))
-
-    def _make(self, examples: np.ndarray) -> Batch:
-        pairs = self.pairs
+        pairs, examples = self.pairs, self.example_ids(step)
         question_id, answer_id = pairs.index[examples].T
+        hard_id = self._draw_hard_negatives(question_id, step)
+        # Those that are missing are filled with the own answer, which costs no width, and have the id -1.
+        filled = np.where(hard_id >= 0, hard_id, answer_id[:, None])
         # All processes know all lengths, so they agree on the padded shape without talking.
+        longest = max(pairs.answers.lengths[answer_id].max(), pairs.answers.lengths[filled].max(initial=0))
         question_length = padded_length(pairs.questions.lengths[question_id].max(), pairs.question_length, LENGTH_STEP)
-        answer_length = padded_length(pairs.answers.lengths[answer_id].max(), pairs.answer_length, LENGTH_STEP)
+        answer_length = padded_length(longest, pairs.answer_length, LENGTH_STEP)
         question_id, answer_id = question_id[self.rows], answer_id[self.rows]
+        hard: dict = {}
+        if self._hard_negatives:
+            hard["hard_negatives"] = pairs.answers.pad(filled[self.rows], answer_length)
+            hard["hard_negative_ids"] = hard_id[self.rows]
         return Batch(
             question=pairs.questions.pad(question_id, question_length),
             answer=pairs.answers.pad(answer_id, answer_length),
             question_id=question_id,
             answer_id=answer_id,
             positive_ids=pairs.positives[question_id],
+            **hard,
         )
+
+    def iterate(self, start: int, stop: int, threads: int) -> Iterator[Batch]:
+        """Yields the batches of steps [start, stop), prepared ahead by `threads` threads."""
+        options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=4)
+        return iter(grain.MapDataset.range(start, stop).map(self.__getitem__).to_iter_dataset(options))
+
+    def _draw_hard_negatives(self, question_id: np.ndarray, step: int) -> np.ndarray:
+        """Int32 [B, K]: K of each question's hard negatives without repetition, -1 where it has fewer."""
+        known = self.pairs.hard_negatives[question_id]
+        wanted = min(self._hard_negatives, known.shape[1])
+        lots = np.random.default_rng([self._seed, step, 1]).random(known.shape)
+        first = np.argsort(np.where(known >= 0, lots, 2.0), axis=1)[:, :wanted]
+        drawn = np.take_along_axis(known, first, axis=1)
+        return np.pad(drawn, ((0, 0), (0, self._hard_negatives - wanted)), constant_values=-1)
+
+
+def _padded(rows) -> np.ndarray:
+    """Rows of ids as int32 [len(rows), the longest], padded with -1."""
+    padded = np.full((len(rows), max(map(len, rows), default=0) or 1), -1, np.int32)
+    for n, row in enumerate(rows):
+        padded[n, : len(row)] = row
+    return padded

@@ -33,11 +33,10 @@ class TokenTable:
         return np.diff(self.offsets)
 
     def pad(self, rows: np.ndarray, length: int) -> Tokens:
-        """The given texts padded (never cut) to `length`: NumPy `Tokens` [len(rows), length]."""
-        lengths = self.lengths[rows]
+        """The given texts padded (never cut) to `length`: NumPy `Tokens` [..., length] for rows [...]."""
         columns = np.arange(length)
-        mask = columns[None, :] < lengths[:, None]
-        places = np.minimum(self.offsets[rows][:, None] + columns[None, :], len(self.ids) - 1)
+        mask = columns < self.lengths[rows][..., None]
+        places = np.minimum(self.offsets[rows][..., None] + columns, len(self.ids) - 1)
         ids = np.where(mask, self.ids[places], np.int32(self.pad_id))
         return Tokens(ids=ids, mask=mask)  # type: ignore[arg-type]  # they are put on devices as a whole batch, later
 
@@ -108,6 +107,25 @@ class Tokenizer:
     def save(self, folder: pathlib.Path) -> None:
         """Writes the tokenizer's files into `folder`."""
         self._tokenizer.save_pretrained(str(folder))
+
+
+@dataclasses.dataclass(frozen=True)
+class Preparation:
+    """How the texts of one side become tokens.
+
+    Attributes:
+      tokenizer: of that side's tower.
+      length: tokens a text is cut to, prompt and special tokens included.
+      prompt: stands before every text.
+    """
+
+    tokenizer: Tokenizer
+    length: int
+    prompt: str = ""
+
+    def __call__(self, texts: Sequence[str]) -> TokenTable:
+        """Tokenises N texts."""
+        return self.tokenizer([self.prompt + text for text in texts] if self.prompt else texts, self.length)
 
 
 def _transformers():

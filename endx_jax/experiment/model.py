@@ -4,16 +4,18 @@ import dataclasses
 import functools
 import json
 import pathlib
+from collections.abc import Mapping
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from endx_jax import pretrained
-from endx_jax.data.tokenization import Tokenizer
+from endx_jax.data.tokenization import Preparation, Tokenizer
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.workdir import MODEL, read_config
 from endx_jax.files import write_text
+from endx_jax.models.dual_encoder import SIDES
 from endx_jax.objectives import OBJECTIVES
 from endx_jax.pretrained.towers import build_dual_encoder, fill_in, initial_params
 from endx_jax.retrieval.encode import TextEncoder
@@ -23,22 +25,28 @@ from endx_jax.training.optimizer import parameter_paths
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A dual encoder with its objective and tokenizer, without parameters.
+    """A dual encoder with its objective and tokenizers, without parameters.
 
     Attributes:
       settings: of the run, with what the pretrained folder decides filled in.
-      source: the pretrained encoder's description.
-      tokenizer: of both towers.
+      sources: the pretrained encoders' descriptions, by side; the same one twice where both towers start from it.
+      preparations: how texts of each side become tokens.
     """
 
     settings: Settings
-    source: pretrained.PretrainedEncoder
-    tokenizer: Tokenizer
+    sources: Mapping[str, pretrained.PretrainedEncoder]
+    preparations: Mapping[str, Preparation]
 
     @functools.cached_property
     def dual_encoder(self):
         """The towers."""
-        return build_dual_encoder(self.settings.model, self.source)
+        return build_dual_encoder(self.settings.model, self.sources)
+
+    @property
+    def frozen(self) -> tuple[str, ...]:
+        """Patterns of the paths of parameters that are not trained."""
+        groups = self.dual_encoder.sharing.frozen
+        return (*self.settings.optimizer.frozen, *(rf"^dual_encoder/\w+/{group}/" for group in sorted(groups)))
 
     @functools.cached_property
     def objective(self):
@@ -56,37 +64,44 @@ class Model:
         if settings.init_from:
             dual_encoder = jax.device_get(_warm_start(pathlib.Path(settings.init_from), self, mesh))
         else:
-            dual_encoder = initial_params(self.dual_encoder, settings, self.source, key)
+            dual_encoder = initial_params(self.dual_encoder, settings, self.sources, key)
         return self.objective.init(key, dual_encoder)
 
     def text_encoder(self, mesh: Mesh) -> TextEncoder:
         """What encodes texts with the towers."""
-        data = self.settings.data
-        lengths = {"question": data.question_length, "answer": data.answer_length}
-        return TextEncoder(self.dual_encoder, self.tokenizer, lengths, mesh, self.settings.evaluation.batch_size)
+        return TextEncoder(self.dual_encoder, self.preparations, mesh, self.settings.evaluation.batch_size)
 
 
 def build_model(settings: Settings) -> Model:
-    """Finds the pretrained encoder and its tokenizer.
+    """Finds the pretrained encoders and their tokenizers.
 
     Raises:
-      EndxError: when either is missing, they do not match, or a length exceeds the encoder's positions.
+      EndxError: when one is missing, they do not match, or a length exceeds an encoder's positions.
     """
-    source = pretrained.load(settings.model.pretrained)
-    settings = dataclasses.replace(settings, model=fill_in(settings.model, source))
-    return _assemble(settings, source, settings.model.tokenizer or source.folder)
+    names = {"question": settings.model.pretrained, "answer": settings.model.answer_pretrained}
+    sources = {side: pretrained.load(name or settings.model.pretrained) for side, name in names.items()}
+    settings = dataclasses.replace(settings, model=fill_in(settings.model, sources["question"]))
+    return _assemble(settings, sources, {side: settings.model.tokenizer or sources[side].folder for side in SIDES})
 
 
 def read_model(workdir: pathlib.Path) -> Model:
     """The model of a workdir, from the description that `save_description` left there; no other folder is needed."""
-    folder = workdir / MODEL
-    return _assemble(read_config(workdir), pretrained.load(str(folder)), folder)
+    settings = read_config(workdir)
+    folders = {side: workdir / MODEL / name for side, name in _description(settings).items()}
+    return _assemble(settings, {side: pretrained.load(str(folder)) for side, folder in folders.items()}, folders)
 
 
 def save_description(workdir: pathlib.Path, model: Model) -> None:
-    """Writes the encoder's `config.json` and the tokenizer's files into the workdir."""
-    write_text(workdir / MODEL / "config.json", json.dumps(model.source.hugging_face, indent=1) + "\n")
-    model.tokenizer.save(workdir / MODEL)
+    """Writes each encoder's `config.json` and its tokenizer's files into the workdir."""
+    for side, name in _description(model.settings).items():
+        folder = workdir / MODEL / name
+        write_text(folder / "config.json", json.dumps(model.sources[side].hugging_face, indent=1) + "\n")
+        model.preparations[side].tokenizer.save(folder)
+
+
+def _description(settings: Settings) -> dict[str, str]:
+    """Where in a workdir's model folder each side is described: in one place when both start from one encoder."""
+    return {"question": "", "answer": "answer" if settings.model.answer_pretrained else ""}
 
 
 def best_params(workdir: pathlib.Path, model: Model, mesh: Mesh) -> tuple[dict, int]:
@@ -105,17 +120,19 @@ def best_params(workdir: pathlib.Path, model: Model, mesh: Mesh) -> tuple[dict, 
     return restore_params(workdir, step, like), step
 
 
-def _assemble(settings: Settings, source: pretrained.PretrainedEncoder, tokenizer_folder) -> Model:
-    tokenizer, config = Tokenizer(tokenizer_folder), source.config
-    tokenizer.check_matches(config.vocab_size, config.pad_id, source.folder)
-    for side in ("question", "answer"):
+def _assemble(settings: Settings, sources: Mapping[str, pretrained.PretrainedEncoder], tokenizers: Mapping) -> Model:
+    model, preparations = settings.model, {}
+    prompts = {"question": model.question_prompt, "answer": model.answer_prompt}
+    for side, source in sources.items():
+        tokenizer, config = Tokenizer(tokenizers[side]), source.config
+        tokenizer.check_matches(config.vocab_size, config.pad_id, source.folder)
         length = getattr(settings.data, f"{side}_length")
         if config.positions is not None and length > config.positions:
             raise EndxError(
-                f"data.{side}_length is {length}, more than the {config.positions} positions of "
-                f"{settings.model.pretrained}"
+                f"data.{side}_length is {length}, more than the {config.positions} positions of {source.folder}"
             )
-    return Model(settings, source, tokenizer)
+        preparations[side] = Preparation(tokenizer, length, prompts[side])
+    return Model(settings, sources, preparations)
 
 
 def _warm_start(workdir: pathlib.Path, model: Model, mesh: Mesh) -> dict:

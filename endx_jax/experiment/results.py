@@ -3,12 +3,15 @@
 import dataclasses
 import json
 import pathlib
+from collections.abc import Mapping
 
 from endx_jax.data.records import RetrievalSet
 from endx_jax.files import write_text
 from endx_jax.retrieval import trec
 from endx_jax.retrieval.bm25 import BM25
 from endx_jax.retrieval.evaluate import Evaluation
+from endx_jax.retrieval.overlap import SMALLEST, probe_accuracy
+from endx_jax.retrieval.systems import DenseResult
 from endx_jax.retrieval.tables import format_table
 
 # What the table shows; results.json has more cutoffs.
@@ -17,35 +20,66 @@ COLUMNS = ("mrr", "mrr@10", "p@1", "recall@1", "recall@5", "recall@10", "hit@1",
 
 @dataclasses.dataclass
 class Results:
-    """Evaluations of several systems on one retrieval set.
+    """Evaluations of several systems on the same questions, against one pool or several.
 
     Attributes:
       dataset: what the set is called.
       split: which part of it.
-      records: the set.
-      evaluations: by system, in the order of the table.
+      pools: the set with each pool, by the pool's name; the first is what the run is judged by.
+      evaluations: by pool, then by system in the order of the tables.
+      probe_accuracy: by dense system, how far apart its questions and answers lie: see `retrieval.overlap`.
     """
 
     dataset: str
     split: str
-    records: RetrievalSet
-    evaluations: dict[str, Evaluation] = dataclasses.field(default_factory=dict)
+    pools: Mapping[str, RetrievalSet]
+    evaluations: dict[str, dict[str, Evaluation]] = dataclasses.field(default_factory=dict)
+    probe_accuracy: dict[str, float] = dataclasses.field(default_factory=dict)
 
-    def table(self) -> str:
-        """The table that a run ends with, and what is behind its lexical row."""
-        table = format_table({name: found.metrics for name, found in self.evaluations.items()}, COLUMNS)
-        return f"{table}\nbm25: {BM25.DESCRIPTION}"
+    def add(self, system: str, evaluations: Mapping[str, Evaluation]) -> None:
+        """Takes a system's evaluations by pool."""
+        for pool, found in evaluations.items():
+            self.evaluations.setdefault(pool, {})[system] = found
+
+    def add_dense(self, system: str, result: DenseResult) -> None:
+        """Takes a dense system's evaluations, and probes its embeddings where there are enough."""
+        self.add(system, result.evaluations)
+        # The probe wants pairs, each answer once: the first question of each, and the first answer of each question.
+        asked_by: dict[int, int] = {}
+        for question, right in enumerate(next(iter(self.pools.values())).qrels):
+            asked_by.setdefault(right[0], question)
+        if len(asked_by) >= SMALLEST:
+            questions, answers = result.questions[[*asked_by.values()]], result.candidates[[*asked_by]]
+            self.probe_accuracy[system] = probe_accuracy(questions, answers)
+
+    def tables(self) -> str:
+        """What a run ends with: a table a pool, and what is behind the lexical row and the overlap."""
+        lines = []
+        for pool, systems in self.evaluations.items():
+            if len(self.evaluations) > 1:
+                lines.append(f"pool {pool}, {len(self.pools[pool].candidates):,} candidates:")
+            lines += [format_table({name: found.metrics for name, found in systems.items()}, COLUMNS), ""]
+        lines.append(f"bm25: {BM25.DESCRIPTION}")
+        if self.probe_accuracy:
+            found = ", ".join(f"{name} {accuracy:.3f}" for name, accuracy in self.probe_accuracy.items())
+            lines.append(f"a linear probe tells questions from answers with accuracy {found} (0.5: one cloud, 1: two)")
+        return "\n".join(lines)
 
     def as_dict(self) -> dict:
         """The contents of `results.json`: fractions in [0, 1]."""
-        counts = {"questions": len(self.records.questions), "candidates": len(self.records.candidates)}
-        about = {"dataset": self.dataset, "split": self.split, "pool": "answers", "direction": "question_to_answer"}
+        about = {"dataset": self.dataset, "split": self.split, "direction": "question_to_answer"}
+        evaluations = []
+        for pool, systems in self.evaluations.items():
+            counts = {"questions": len(self.pools[pool].questions), "candidates": len(self.pools[pool].candidates)}
+            evaluations += [
+                {**about, "pool": pool, "system": name, "metrics": found.metrics, **counts}
+                for name, found in systems.items()
+            ]
+        primary = next(iter(self.evaluations.values()))
         return {
-            "systems": {name: found.metrics for name, found in self.evaluations.items()},
-            "evaluations": [
-                {**about, "system": name, "metrics": found.metrics, **counts}
-                for name, found in self.evaluations.items()
-            ],
+            "systems": {name: found.metrics for name, found in primary.items()},
+            "probe_accuracy": self.probe_accuracy,
+            "evaluations": evaluations,
         }
 
     def write(self, json_path: pathlib.Path, rankings: pathlib.Path) -> None:
@@ -53,12 +87,14 @@ class Results:
 
         Args:
           json_path: such as `results.json`.
-          rankings: the folder for `qrels.trec`, `SYSTEM.run.trec` and `SYSTEM.per_question.jsonl`.
+          rankings: the folder for `qrels.trec`, `SYSTEM.run.trec` and `SYSTEM.per_question.jsonl` of the first pool;
+            the other pools' stand in folders of their names.
         """
-        records = self.records
-        trec.write_qrels(rankings / "qrels.trec", records.question_ids, records.candidate_ids, records.qrels)
-        for name, found in self.evaluations.items():
-            ids = (records.question_ids, records.candidate_ids)
-            trec.write_run(rankings / f"{name}.run.trec", *ids, found.top_ids, found.top_scores, name)
-            trec.write_per_question(rankings / f"{name}.per_question.jsonl", records.question_ids, found)
+        for number, (pool, systems) in enumerate(self.evaluations.items()):
+            records, folder = self.pools[pool], rankings / pool if number else rankings
+            trec.write_qrels(folder / "qrels.trec", records.question_ids, records.candidate_ids, records.qrels)
+            for name, found in systems.items():
+                ids = (records.question_ids, records.candidate_ids)
+                trec.write_run(folder / f"{name}.run.trec", *ids, found.top_ids, found.top_scores, name)
+                trec.write_per_question(folder / f"{name}.per_question.jsonl", records.question_ids, found)
         write_text(json_path, json.dumps(self.as_dict(), indent=1) + "\n")

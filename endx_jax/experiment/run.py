@@ -1,10 +1,12 @@
 """The main job: train, evaluate, and leave everything in a workdir."""
 
 import dataclasses
+import functools
 import math
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import optax
@@ -13,12 +15,14 @@ from jax.sharding import Mesh
 from endx_jax.data.batches import BatchStream, Pairs
 from endx_jax.data.records import RetrievalSet
 from endx_jax.data.splits import Splits
+from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.console import say, showing_progress
-from endx_jax.experiment.data import fingerprint, read_splits
+from endx_jax.experiment.data import fingerprint, pools, read_splits
 from endx_jax.experiment.model import Model, best_params, build_model, save_description
 from endx_jax.experiment.results import Results
+from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.distributed import on_primary
 from endx_jax.parallel.mesh import make_mesh
 from endx_jax.parallel.sharding import local_rows, place, state_shardings
@@ -29,6 +33,7 @@ from endx_jax.training.checkpoints import Checkpoints, abstract
 from endx_jax.training.loop import fit
 from endx_jax.training.monitor import Monitor
 from endx_jax.training.optimizer import make_optimizer, make_schedule
+from endx_jax.training.partition import split_frozen
 from endx_jax.training.state import TrainState
 from endx_jax.training.step import make_train_step
 
@@ -89,32 +94,54 @@ def _prepare(config: Mapping, workdir: pathlib.Path) -> Run:
     workdirs.check_writable(workdir)
     _use_compilation_cache(settings.train.compilation_cache)
     mesh = make_mesh(settings.mesh)
-    model = build_model(settings)
-    data = read_splits(settings.data)
+    model, data = _all_of(lambda: build_model(settings), lambda: read_splits(settings.data))
     data_sha256 = fingerprint(data.train)
     workdirs.check_agrees(workdir, model.settings, data_sha256)
-    pairs = Pairs.tokenize(data.train, model.tokenizer, settings.data)
+    pairs = Pairs.tokenize(data.train, model.preparations)
     if settings.data.max_train_pairs:
         pairs = pairs.first(settings.data.max_train_pairs)
     size = settings.train.global_batch_size
     steps = settings.train.total_steps(len(pairs))
+    stream = BatchStream(
+        pairs,
+        seed=settings.seed,
+        global_batch_size=size,
+        rows=local_rows(mesh, size),
+        group_size=settings.data.group_size,
+        hard_negatives=settings.data.hard_negatives,
+    )
+    trained, _ = split_frozen(model.abstract_params(), model.frozen)
     return Run(
         workdir=workdir,
         model=model,
         data=data,
         data_sha256=data_sha256,
         mesh=mesh,
-        stream=BatchStream(pairs, seed=settings.seed, global_batch_size=size, rows=local_rows(mesh, size)),
+        stream=stream,
         steps=steps,
-        optimizer=make_optimizer(settings.optimizer, steps, model.abstract_params()),
+        optimizer=make_optimizer(settings.optimizer, steps, trained),
         encoder=model.text_encoder(mesh),
     )
+
+
+def _all_of(*tasks: Callable[[], Any]) -> list:
+    """The results of all tasks, or one line with everything that they ask the user to mend."""
+    results, mistakes = [], []
+    for task in tasks:
+        try:
+            results.append(task())
+        except EndxError as mistake:
+            mistakes.append(str(mistake))
+    if mistakes:
+        raise EndxError("; and ".join(mistakes))
+    return results
 
 
 def _train(run: Run) -> int:
     """Trains to the end or to where the config says to stop; returns the step reached."""
     settings = run.model.settings
-    shapes = jax.eval_shape(lambda params: TrainState.create(params, run.optimizer), run.model.abstract_params())
+    create = functools.partial(TrainState.create, optimizer=run.optimizer, frozen=run.model.frozen)
+    shapes = jax.eval_shape(create, run.model.abstract_params())
     shardings = state_shardings(shapes, run.mesh)
     checkpoints = Checkpoints(
         run.workdir, keep=settings.train.keep_checkpoints, metric=settings.evaluation.metric, report=say
@@ -122,13 +149,20 @@ def _train(run: Run) -> int:
     start = checkpoints.latest_step
     if start is None:
         params = place(run.model.initial_params(run.mesh), shardings.params)
-        state = jax.jit(TrainState.create, static_argnums=1, out_shardings=shardings)(params, run.optimizer)
+        state = jax.jit(create, out_shardings=shardings)(params)
     else:
         state = checkpoints.restore(start, abstract(shapes, shardings))
         say(f"resuming from the checkpoint of step {start}, of {run.steps}")
 
     schedule = make_schedule(settings.optimizer, run.steps)
-    train_step = make_train_step(run.model.objective, run.optimizer, schedule, seed=settings.seed, shardings=shardings)
+    train_step = make_train_step(
+        run.model.objective,
+        run.optimizer,
+        schedule,
+        seed=settings.seed,
+        shardings=shardings,
+        frozen=run.model.frozen,
+    )
     monitor = Monitor(
         run.workdir,
         start=start or 0,
@@ -147,7 +181,7 @@ def _train(run: Run) -> int:
             mesh=run.mesh,
             checkpoints=checkpoints,
             monitor=monitor,
-            validate=_validator(run.encoder, run.data.validation),
+            validate=_validator(run.encoder, next(iter(pools(run.data.validation, settings.data).values()))),
             reading_threads=settings.data.reading_threads,
         )
     finally:
@@ -158,11 +192,12 @@ def _train(run: Run) -> int:
 
 def _report(run: Run) -> Results:
     """Evaluates BM25 and the towers before and after training on the test split; writes and prints the results."""
-    settings, test = run.model.settings, run.data.test
-    say(f"evaluating {len(test.questions):,} held-out questions against {len(test.candidates):,} candidates")
-    results = Results(dataset=settings.data.test_path or settings.data.path, split="test", records=test)
+    settings, test = run.model.settings, pools(run.data.test, run.model.settings.data)
+    primary = next(iter(test.values()))
+    say(f"evaluating {len(primary.questions):,} held-out questions against {len(primary.candidates):,} candidates")
+    results = Results(dataset=settings.data.test_path or settings.data.path, split="test", pools=test)
     depth = settings.evaluation.depth
-    results.evaluations["bm25"] = evaluate_bm25(test, depth=depth)
+    results.add("bm25", evaluate_bm25(test, depth=depth))
 
     def evaluate(params: dict) -> DenseResult:
         def encode(side, texts):
@@ -171,19 +206,19 @@ def _report(run: Run) -> Results:
         return evaluate_dense(encode, test, depth=depth)
 
     shardings = state_shardings(run.model.abstract_params(), run.mesh)
-    results.evaluations["untrained"] = evaluate(place(run.model.initial_params(run.mesh), shardings)).evaluation
+    results.add_dense("untrained", evaluate(place(run.model.initial_params(run.mesh), shardings)))
     params, step = best_params(run.workdir, run.model, run.mesh)
     trained = evaluate(params)
-    results.evaluations["trained"] = trained.evaluation
+    results.add_dense("trained", trained)
 
     def write() -> None:
         identity = {"workdir": run.workdir.name, "step": step}
         index = run.workdir / workdirs.INDEX
-        write_index(index, trained.candidates, test.candidate_ids, test.candidates, model=identity)
+        write_index(index, trained.candidates, primary.candidate_ids, primary.candidates, model=identity)
         results.write(run.workdir / workdirs.RESULTS, run.workdir / workdirs.EVALUATION / "test")
 
     on_primary(write, "results-written")
-    say(f"\n{results.table()}\n\n`trained` is the checkpoint of step {step}, the best on the validation split.")
+    say(f"\n{results.tables()}\n\n`trained` is the checkpoint of step {step}, the best on the validation split.")
     return results
 
 
@@ -193,8 +228,9 @@ def _validator(encoder: TextEncoder, validation: RetrievalSet):
         return None
 
     def validate(params: dict) -> dict[str, float]:
-        dense = evaluate_dense(lambda side, texts: encoder(params["dual_encoder"], side, texts), validation)
-        return dense.evaluation.metrics
+        pool = {"validation": validation}
+        dense = evaluate_dense(lambda side, texts: encoder(params["dual_encoder"], side, texts), pool)
+        return dense.evaluations["validation"].metrics
 
     return validate
 
@@ -206,14 +242,31 @@ def _question_ids(run: Run, step: int) -> list[str]:
 
 
 def _introduce(run: Run) -> None:
-    """Says what is about to happen, in four lines."""
+    """Says what is about to happen, in five lines."""
     settings, devices = run.model.settings, run.mesh.devices.ravel()
-    count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(run.model.abstract_params()))
     sizes = ", ".join(f"{questions:,} {name}" for name, questions in _question_counts(run).items())
     say(f"data: {settings.data.path}, questions: {sizes}")
-    say(f"model: {settings.model.pretrained}, {count:,} parameters, {settings.model.pooling} pooling")
+    answer_tower = f" and {settings.model.answer_pretrained}" if settings.model.answer_pretrained else ""
+    say(f"model: {settings.model.pretrained}{answer_tower}, {settings.model.sharing}, {settings.model.pooling} pooling")
+    say(f"parameters: {_parameter_counts(run.model)}")
     say(f"devices: {len(devices)} x {devices[0].device_kind}, in {jax.process_count()} process(es)")
     say(f"training: {run.steps} steps of {settings.train.global_batch_size} pairs")
+    drawback = run.model.dual_encoder.sharing.drawback
+    if drawback:
+        say(f"warning: model.sharing={settings.model.sharing}: {drawback}")
+
+
+def _parameter_counts(model: Model) -> str:
+    """All parameters, those that both towers use, each tower's own, and those that are not trained."""
+
+    def count(tree) -> int:
+        return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
+
+    params = model.abstract_params()
+    _, frozen = split_frozen(params, model.frozen)
+    parts = {name: count(params["dual_encoder"].get(name, {})) for name in ("shared", *SIDES)}
+    counts = ", ".join(f"{value:,} {name}" for name, value in {**parts, "frozen": count(frozen)}.items())
+    return f"{count(params):,} ({counts})"
 
 
 def _describe(run: Run) -> None:

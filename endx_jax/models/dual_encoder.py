@@ -1,4 +1,4 @@
-"""Two towers and where each finds its parameters."""
+"""Two towers, and where each finds its parameters."""
 
 import dataclasses
 from typing import cast
@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from endx_jax.batch import Tokens
+from endx_jax.errors import EndxError
+from endx_jax.models.sharing import SHARINGS, Sharing
 from endx_jax.models.tower import Tower
 
 Array = jax.Array
@@ -16,22 +18,61 @@ SIDES = ("question", "answer")
 
 @dataclasses.dataclass(frozen=True)
 class DualEncoder:
-    """A question tower and an answer tower, as pure functions of their parameters.
+    """A question tower and an answer tower, as pure functions of their parameters (Dong et al. 2022, section 3).
 
-    Parameters are a tree with the groups that both towers use under `shared`. This is the Siamese dual encoder (SDE of
-    Dong et al. 2022): every group is shared, so that the two towers are one function.
+    Parameters are a tree of groups: `shared` holds those that both towers use, `question` and `answer` what each has
+    for itself. So a shared array is one array, and its gradient is the sum over both towers.
 
     Attributes:
-      tower: the architecture of both towers.
+      question: the question tower's architecture.
+      answer: the answer tower's; groups that are shared must have the same parameters in both.
+      sharing: which groups those are. By default all: the Siamese dual encoder.
     """
 
-    tower: Tower
+    question: Tower
+    answer: Tower
+    sharing: Sharing = SHARINGS["sde"]
 
     def init(self, key: Array) -> dict:
         """Draws new parameters; also good under `jax.eval_shape`."""
         tokens = Tokens(ids=jnp.zeros((1, 2), jnp.int32), mask=jnp.ones((1, 2), bool))
-        return {"shared": self.tower.init(key, tokens)["params"]}
+        keys = dict(zip(SIDES, jax.random.split(key), strict=True))
+        return self.join({side: self.tower(side).init(keys[side], tokens)["params"] for side in SIDES})
+
+    def join(self, towers: dict[str, dict]) -> dict:
+        """Makes one tree of the parameters of both towers, given by side; shared groups are the question tower's.
+
+        Raises:
+          EndxError: when a shared group differs in shape between the towers, or neither has any group to share.
+        """
+        shared = {group: params for group, params in towers["question"].items() if group in self.sharing.shared}
+        if self.sharing.shared and not shared:
+            raise EndxError(
+                f"the towers are to share their {' and '.join(sorted(self.sharing.shared))} and have none; "
+                "set model.projection to a width, or choose another model.sharing"
+            )
+        for group, params in shared.items():
+            if _shapes(params) != _shapes(towers["answer"].get(group, {})):
+                raise EndxError(
+                    f"the towers are to share their {group}, which differs between model.pretrained and "
+                    "model.answer_pretrained; choose a model.sharing that keeps it apart"
+                )
+        own = {side: {g: p for g, p in towers[side].items() if g not in shared} for side in SIDES}
+        return {name: groups for name, groups in {"shared": shared, **own}.items() if groups}
+
+    def tower(self, side: str) -> Tower:
+        """The architecture of one side, `question` or `answer`."""
+        return {"question": self.question, "answer": self.answer}[side]
+
+    def tower_params(self, params: dict, side: str) -> dict:
+        """The parameters of one side's tower, by group."""
+        return params.get("shared", {}) | params.get(side, {})
 
     def encode(self, params: dict, side: str, tokens: Tokens, dropout_keys: Array | None = None) -> Array:
         """Embeds tokens [B, L] of one side, `question` or `answer`: float32 [B, E]."""
-        return cast(Array, self.tower.apply({"params": params["shared"] | params.get(side, {})}, tokens, dropout_keys))
+        variables = {"params": self.tower_params(params, side)}
+        return cast(Array, self.tower(side).apply(variables, tokens, dropout_keys))
+
+
+def _shapes(params: dict) -> dict:
+    return jax.tree.map(lambda leaf: leaf.shape, params)

@@ -6,7 +6,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from endx_jax.batch import Batch
+from endx_jax.batch import Batch, Tokens
 from endx_jax.losses.contrastive import DIRECTIONS, false_negative_mask, in_batch_softmax
 from endx_jax.models.dropout import example_keys, fold
 from endx_jax.models.dual_encoder import DualEncoder
@@ -65,15 +65,28 @@ class DualObjective:
         keys = example_keys(rng, step, batch.question_id.shape[0])
         question = self.model.encode(params["dual_encoder"], "question", batch.question, fold(keys, 0))
         answer = self.model.encode(params["dual_encoder"], "answer", batch.answer, fold(keys, 1))
+        hard: dict = {}
+        if batch.hard_negatives is not None:
+            encoded = self._encode_hard_negatives(params["dual_encoder"], batch.hard_negatives, keys)
+            hard = {"hard_negatives": encoded, "hard_negative_ids": batch.hard_negative_ids}
         temperature: float | Array = self.settings.temperature
         if self.settings.learn_temperature:
             temperature = jnp.exp(params["log_temperature"])
         ids = {}
         if self.settings.mask_false_negatives:
             ids = {"question_id": batch.question_id, "answer_id": batch.answer_id, "positive_ids": batch.positive_ids}
-        loss = in_batch_softmax(question, answer, temperature=temperature, direction=self.settings.direction, **ids)
+        loss = in_batch_softmax(
+            question, answer, temperature=temperature, direction=self.settings.direction, **hard, **ids
+        )
         metrics = self._metrics(question, answer, false_negative_mask(**ids))
         return loss, metrics | {"temperature": jnp.asarray(temperature)}
+
+    def _encode_hard_negatives(self, params: dict, tokens: Tokens, keys: Array) -> Array:
+        """Embeds tokens [B, K, L] of answers: [B, K, E]."""
+        size, count, length = tokens.ids.shape
+        flat = Tokens(ids=tokens.ids.reshape(-1, length), mask=tokens.mask.reshape(-1, length))
+        own = jax.vmap(lambda n: fold(keys, n), out_axes=1)(jnp.arange(2, 2 + count)).reshape(-1)
+        return self.model.encode(params, "answer", flat, own).reshape(size, count, -1)
 
     def _metrics(self, question: Array, answer: Array, excluded: Array | None) -> dict[str, Array]:
         size = question.shape[0]

@@ -1,14 +1,14 @@
 """Texts to embeddings, in the order given: sorted by length inside, so that little padding is computed."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
 import tqdm
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from endx_jax.data.tokenization import Tokenizer, padded_length
+from endx_jax.data.tokenization import Preparation, padded_length
 from endx_jax.models.dual_encoder import DualEncoder
 from endx_jax.parallel.sharding import batch_shards, local_rows, to_global
 
@@ -21,23 +21,19 @@ class TextEncoder:
     It keeps the compiled programs, one for each padded length, so make one and pass it the parameters of the day.
     """
 
-    def __init__(
-        self, model: DualEncoder, tokenizer: Tokenizer, max_lengths: dict[str, int], mesh: Mesh, batch_size: int = 64
-    ):
+    def __init__(self, model: DualEncoder, preparations: Mapping[str, Preparation], mesh: Mesh, batch_size: int = 64):
         """Takes what does not change between calls.
 
         Args:
           model: both towers.
-          tokenizer: of both.
-          max_lengths: tokens that texts of each side, `question` and `answer`, are cut to.
+          preparations: how texts of each side, `question` and `answer`, become tokens.
           mesh: over which each batch is split.
           batch_size: texts encoded together, rounded up to a multiple of the devices that share them.
         """
-        self.model, self.tokenizer, self.max_lengths, self.mesh = model, tokenizer, max_lengths, mesh
-        self.batch_size = batch_size
+        self.model, self.preparations, self.mesh, self.batch_size = model, preparations, mesh, batch_size
         everywhere = NamedSharding(mesh, PartitionSpec())
         self._encode = {
-            side: jax.jit(functools.partial(model.encode, side=side), out_shardings=everywhere) for side in max_lengths
+            side: jax.jit(functools.partial(model.encode, side=side), out_shardings=everywhere) for side in preparations
         }
 
     def __call__(
@@ -57,8 +53,8 @@ class TextEncoder:
         """
         shards = batch_shards(self.mesh)
         size = -(-(batch_size or self.batch_size) // shards) * shards
-        limit = self.max_lengths[side]
-        table = self.tokenizer(texts, limit)
+        limit = self.preparations[side].length
+        table = self.preparations[side](texts)
         order = np.argsort(-table.lengths, kind="stable")
         rows = local_rows(self.mesh, size)
         parts = []

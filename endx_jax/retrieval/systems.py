@@ -1,7 +1,7 @@
 """Whole systems, from texts to an evaluation: what a line of a results table stands for."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -11,31 +11,45 @@ from endx_jax.retrieval.dense import dense_scores
 from endx_jax.retrieval.evaluate import Evaluation, evaluate
 
 Encode = Callable[[str, Sequence[str]], np.ndarray]
+# The same questions ranked against different pools, by name, one of which holds the candidates of all.
+Pools = Mapping[str, RetrievalSet]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DenseResult:
-    """An evaluation and the embeddings it rests on.
+    """Evaluations by pool, and the embeddings they rest on.
 
     Attributes:
-      evaluation: of the ranking by inner product.
-      candidates: float32 [N, E], the encoded pool.
+      evaluations: of the ranking by inner product.
+      questions: float32 [Q, E].
+      candidates: float32 [N, E], the first pool.
     """
 
-    evaluation: Evaluation
+    evaluations: dict[str, Evaluation]
+    questions: np.ndarray
     candidates: np.ndarray
 
 
-def evaluate_dense(encode: Encode, records: RetrievalSet, *, depth: int = 100) -> DenseResult:
-    """Encodes questions and pool with `encode(side, texts)` and ranks the pool by inner product."""
-    questions = encode("question", records.questions)
-    candidates = encode("answer", records.candidates)
-    scores = dense_scores(questions, candidates)
-    found = evaluate(scores, records.qrels, candidates=len(records.candidates), depth=depth)
-    return DenseResult(found, candidates)
+def evaluate_dense(encode: Encode, pools: Pools, *, depth: int = 100) -> DenseResult:
+    """Encodes questions and candidates with `encode(side, texts)`, each once, and ranks each pool by inner product."""
+    widest = max(pools.values(), key=lambda records: len(records.candidates))
+    questions, embeddings = encode("question", widest.questions), encode("answer", widest.candidates)
+    row = {name: n for n, name in enumerate(widest.candidate_ids)}
+    candidates = {pool: embeddings[[row[name] for name in part.candidate_ids]] for pool, part in pools.items()}
+    evaluations = {
+        pool: evaluate(
+            dense_scores(questions, candidates[pool]), part.qrels, candidates=len(part.candidates), depth=depth
+        )
+        for pool, part in pools.items()
+    }
+    return DenseResult(evaluations, questions, next(iter(candidates.values())))
 
 
-def evaluate_bm25(records: RetrievalSet, *, depth: int = 100) -> Evaluation:
-    """Ranks the pool by stemmed BM25."""
-    scores = BM25(records.candidates).score_block(records.questions)
-    return evaluate(scores, records.qrels, candidates=len(records.candidates), depth=depth)
+def evaluate_bm25(pools: Pools, *, depth: int = 100) -> dict[str, Evaluation]:
+    """Ranks each pool by stemmed BM25."""
+    return {
+        pool: evaluate(
+            BM25(part.candidates).score_block(part.questions), part.qrels, candidates=len(part.candidates), depth=depth
+        )
+        for pool, part in pools.items()
+    }

@@ -5,6 +5,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from endx_jax.training.partition import split_frozen
+
 
 @flax.struct.dataclass
 class TrainState:
@@ -13,7 +15,7 @@ class TrainState:
     Attributes:
       step: int32 scalar, updates made so far.
       params: the objective's parameters, float32.
-      opt_state: the optimizer's.
+      opt_state: the optimizer's, for the parameters that are trained.
     """
 
     step: jax.Array
@@ -21,6 +23,7 @@ class TrainState:
     opt_state: optax.OptState
 
     @classmethod
-    def create(cls, params, optimizer: optax.GradientTransformation) -> "TrainState":
-        """The state before the first step."""
-        return cls(step=jnp.zeros((), jnp.int32), params=params, opt_state=optimizer.init(params))
+    def create(cls, params, optimizer: optax.GradientTransformation, frozen: tuple[str, ...] = ()) -> "TrainState":
+        """The state before the first step; `frozen` as in `split_frozen`."""
+        trained, _ = split_frozen(params, frozen)
+        return cls(step=jnp.zeros((), jnp.int32), params=params, opt_state=optimizer.init(trained))

@@ -1,12 +1,13 @@
 """The one train step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from endx_jax.batch import Batch
+from endx_jax.training.partition import merge, split_frozen
 from endx_jax.training.state import TrainState
 
 Objective = Callable[[dict, Batch, jax.Array, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
@@ -19,6 +20,7 @@ def make_train_step(
     *,
     seed: int,
     shardings: TrainState,
+    frozen: Sequence[str] = (),
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]:
     """Compiles the update of any objective on a global batch.
 
@@ -28,6 +30,7 @@ def make_train_step(
       schedule: the learning rate by step, for the log.
       seed: of dropout.
       shardings: where each leaf of the state lives; the new state stays there.
+      frozen: patterns of the parameters that are not differentiated: see `split_frozen`.
 
     Returns:
       A jitted (state, batch) -> (state, metrics). The old state's buffers are reused. Metrics are scalars: `loss`, the
@@ -37,17 +40,22 @@ def make_train_step(
     def train_step(state: TrainState, batch: Batch):
         # Only this generator numbers its bits so that padding and splitting leave masks alone: see models/dropout.py.
         rng = jax.random.key(seed, impl="threefry2x32")
-        compute = jax.value_and_grad(objective, has_aux=True)
-        (loss, metrics), gradients = compute(state.params, batch, rng, state.step)
-        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+        trained, fixed = split_frozen(state.params, frozen)
+
+        def compute(trained):
+            return objective(merge(trained, fixed), batch, rng, state.step)
+
+        (loss, metrics), gradients = jax.value_and_grad(compute, has_aux=True)(trained)
+        updates, opt_state = optimizer.update(gradients, state.opt_state, trained)
+        sides = (batch.question, batch.answer, batch.hard_negatives)
         metrics = {
             "loss": loss,
             **metrics,
             "gradient_norm": optax.tree.norm(gradients),
             "learning_rate": schedule(state.step),
-            "tokens": jnp.sum(batch.question.mask) + jnp.sum(batch.answer.mask),
+            "tokens": sum(jnp.sum(side.mask) for side in sides if side is not None),
         }
-        params = optax.apply_updates(state.params, updates)
+        params = merge(optax.apply_updates(trained, updates), fixed)
         return TrainState(step=state.step + 1, params=params, opt_state=opt_state), metrics
 
     return jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, None))

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from small_squad import write_squad
 
 from endx_jax.cli.entry import run_verb
 from endx_jax.retrieval.index import read_index
@@ -26,6 +27,16 @@ def test_other_data_with_a_pretrained_model(tiny_bert, tmp_path, capsys):
     assert read_index(tmp_path / "out" / "index")[2] == ["the mat", "the sofa"]
     run = (tmp_path / "out" / "bm25.run.trec").read_text().splitlines()
     assert run[0].split()[:4] == ["q0", "Q0", "d0", "1"]
+
+
+@pytest.mark.parametrize(("pool", "candidates"), [(None, 2), ("answers", 3), ("sentences", 4)])
+def test_squad_is_ranked_by_paragraphs_or_after_reqa(tiny_bert, tmp_path, pool, candidates):
+    data = write_squad(tmp_path / "squad") / "dev-v1.1.json"
+    arguments = [f"--model={tiny_bert}", f"--data={data}", f"--output={tmp_path / 'out'}"]
+    assert run_verb(["evaluate", *arguments, *([f"--pool={pool}"] if pool else [])]) == 0
+    (bm25, dense) = json.loads((tmp_path / "out" / "results.json").read_text())["evaluations"]
+    assert bm25["pool"] == dense["pool"] == (pool or "all")
+    assert dense["candidates"] == candidates
 
 
 def test_it_needs_something_to_evaluate_and_something_to_evaluate_on(tiny_bert, capsys):

@@ -1,3 +1,4 @@
+import json
 import pathlib
 import re
 
@@ -6,8 +7,11 @@ import pytest
 from endx_jax.cli import train
 from endx_jax.cli.entry import run_verb
 from endx_jax.errors import EndxError
+from endx_jax.experiment.config import resolve
+from endx_jax.models.sharing import SHARINGS
 
-QUICKSTART = str(pathlib.Path(__file__).parents[2] / "configs" / "quickstart.py")
+CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
+QUICKSTART = str(CONFIGS / "quickstart.py")
 
 
 def test_a_file_and_its_recipe_are_the_same_config():
@@ -24,9 +28,30 @@ def test_settings_are_overridden():
     assert (config.train.steps, config.objective.temperature, workdir) == (7, 0.1, pathlib.Path("here"))
 
 
+@pytest.mark.parametrize("sharing", SHARINGS)
+def test_the_t5_configs_are_the_parametric_recipe(sharing):
+    by_file, name, _ = train.parse([f"--config={CONFIGS / f't5_base_{sharing}.py'}"])
+    by_name, same_name, workdir = train.parse([f"--config=t5:base,{sharing}"])
+    assert by_file.to_dict() == by_name.to_dict()
+    assert (name, same_name) == (f"t5_base_{sharing}",) * 2
+    assert workdir == pathlib.Path(f"runs/t5_base_{sharing}")
+    assert (by_name.model.sharing, by_name.model.pretrained) == (sharing, "google/t5-v1_1-base")
+
+
+@pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.py")), ids=lambda file: file.stem)
+def test_every_config_is_one_that_a_run_accepts(file):
+    config, _, _ = train.parse([f"--config={file}"])
+    assert resolve(config).as_dict() == json.loads(config.to_json_best_effort())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (
+            ["--config=t5:base,adespl"],
+            "sharing 'adespl', .* sde, ade, ade_ste, ade_fte, ade_spl; did you mean 'ade_spl'",
+        ),
+        (["--config=t5:bass,sde"], "^t5:bass,sde asks for the size 'bass', .*; did you mean 'base'"),
         ([], "--config is missing; give a file, or one of the recipes .*quickstart"),
         (["--config=quickstat"], "neither a file nor a recipe; did you mean 'quickstart'"),
         (["--config=quickstart", "--config.train.stps=3"], r"unknown setting 'stps'; Did you mean \"steps\""),

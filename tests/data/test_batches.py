@@ -1,18 +1,25 @@
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 
 from endx_jax.data.batches import BatchStream, DataSettings, Pairs
 from endx_jax.data.records import RetrievalSet
-from endx_jax.data.tokenization import Tokenizer
+from endx_jax.data.tokenization import Preparation, Tokenizer
 from endx_jax.errors import EndxError
 
 RECORDS = RetrievalSet.from_pairs((f"where is cat {i}", f"the cat {'sat ' * (i % 7)}on {i}") for i in range(20))
 
 
+def preparations(folder):
+    tokenizer = Tokenizer(folder)
+    return {"question": Preparation(tokenizer, 16), "answer": Preparation(tokenizer, 40)}
+
+
 @pytest.fixture(scope="module")
 def pairs(tiny_bert):
-    return Pairs.tokenize(RECORDS, Tokenizer(tiny_bert), DataSettings(question_length=16, answer_length=40))
+    return Pairs.tokenize(RECORDS, preparations(tiny_bert))
 
 
 def stream(pairs, **changes):
@@ -58,7 +65,7 @@ def test_ids_name_the_texts_and_their_positives():
 
 def test_positives_are_padded_with_minus_one(tiny_bert):
     records = RetrievalSet.from_pairs([("a", "x"), ("a", "y"), ("b", "z")])
-    pairs = Pairs.tokenize(records, Tokenizer(tiny_bert), DataSettings())
+    pairs = Pairs.tokenize(records, preparations(tiny_bert))
     np.testing.assert_array_equal(pairs.positives, [[0, 1], [2, -1]])
 
 
@@ -76,3 +83,66 @@ def test_fewer_pairs_can_be_asked_for(pairs):
 def test_settings_out_of_bounds_are_refused(values):
     with pytest.raises(EndxError, match="data\\."):
         DataSettings(**values)
+
+
+@pytest.fixture(scope="module")
+def articles(tiny_bert):
+    """Two articles of eight questions; each has the answers of the next two questions of its article against it."""
+    records = RetrievalSet.from_pairs((f"where is cat {i}", f"the cat sat on {i}") for i in range(16))
+    hard = [tuple(sorted(i - i % 8 + (i + n) % 8 for n in (1, 2))) for i in range(15)]
+    records = dataclasses.replace(records, groups=tuple("ab"[i // 8] for i in range(16)), hard_negatives=(*hard, ()))
+    return Pairs.tokenize(records, preparations(tiny_bert))
+
+
+def test_batches_can_hold_one_group(articles):
+    source = stream(articles, group_size=8)
+    for step in range(4):
+        assert len(set(source[step].question_id // 8)) == 1
+    mixed = stream(articles)
+    assert any(len(set(mixed[step].question_id // 8)) == 2 for step in range(4))
+
+
+def test_hard_negatives_are_drawn_from_the_questions_own_without_repetition(articles):
+    source = stream(articles, hard_negatives=3)
+    seen = {}
+    for step in range(20):
+        batch = source[step]
+        assert batch.hard_negatives.ids.shape[:2] == batch.hard_negative_ids.shape == (8, 3)
+        for row, question in enumerate(batch.question_id):
+            drawn = batch.hard_negative_ids[row]
+            known = [n for n in articles.hard_negatives[question] if n >= 0]
+            assert sorted(drawn[drawn >= 0]) == known
+            for place, candidate in enumerate(drawn):
+                if candidate < 0:  # a stand-in: the question's own answer
+                    candidate = batch.answer_id[row]
+                length = batch.hard_negatives.mask[row, place].sum()
+                tokens = articles.answers.ids[articles.answers.offsets[candidate] :][:length]
+                assert length == articles.answers.lengths[candidate]
+                np.testing.assert_array_equal(batch.hard_negatives.ids[row, place, :length], tokens)
+    for step in range(40):
+        batch = stream(articles, hard_negatives=1)[step]
+        for question, drawn in zip(batch.question_id, batch.hard_negative_ids[:, 0], strict=True):
+            seen.setdefault(int(question), set()).add(int(drawn))
+    assert all(len(seen[question]) == 2 for question in range(15))  # each of two was drawn some time
+    assert seen[15] == {-1}
+
+
+def test_rows_of_processes_make_up_the_global_batch_of_hard_negatives(articles):
+    whole = stream(articles, hard_negatives=1)[4]
+    halves = [stream(articles, hard_negatives=1, rows=slice(start, start + 4))[4] for start in (0, 4)]
+    assert same(jax.tree.map(lambda *parts: np.concatenate(parts), *halves), whole)
+
+
+def test_groups_and_hard_negatives_must_be_there(pairs):
+    with pytest.raises(EndxError, match="data.group_size is 2, but the training data has no groups"):
+        stream(pairs, group_size=2)
+    with pytest.raises(EndxError, match="data.hard_negatives is 1, but the training data names none"):
+        stream(pairs, hard_negatives=1)
+
+
+def test_prompts_stand_before_every_text_and_count_for_its_length(tiny_bert):
+    tokenizer = Tokenizer(tiny_bert)
+    with_prompt, by_hand = Preparation(tokenizer, 8, "the "), Preparation(tokenizer, 8)
+    found, expected = with_prompt(["cat", "mat 123456789"]), by_hand(["the cat", "the mat 123456789"])
+    np.testing.assert_array_equal(found.ids, expected.ids)
+    assert list(found.lengths) == [4, 8]

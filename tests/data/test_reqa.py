@@ -160,3 +160,25 @@ def test_ratios_of_squad_dev_are_those_of_endx_table_1(test_data):
 
 def squad(folder: pathlib.Path, split: str) -> str:
     return os.fspath(folder / f"data/squad/{split}-v1.1.json.gz")
+
+
+def test_a_questions_group_is_its_article_and_its_hard_negatives_the_rest_of_its_paragraphs(tmp_path):
+    article = {"title": "Pets", "paragraphs": [paragraph(CATS, asked("i0", "q?", 0), asked("i1", "r?", 18))]}
+    other = {"paragraphs": [paragraph("Dogs bark. They run.", asked("i2", "q?", 0), asked("i3", "s?", 0, 11))]}
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps({"data": [article, other]}))
+    for pool in ("answers", "sentences"):
+        records = from_squad(path, pool)
+        assert dict(zip(records.questions, records.groups, strict=True)) == {
+            "q?": "Pets",
+            "r?": "Pets",
+            "s?": "article 1",
+        }
+        hard = {
+            question: {records.candidates[n] for n in found}
+            for question, found in zip(records.questions, records.hard_negatives, strict=True)
+        }
+        everything = {"q?": {SAYS, EAT, "They run."}, "r?": {SLEEP, EAT}, "s?": set()}
+        assert hard == {question: found & set(records.candidates) for question, found in everything.items()}
+    assert EAT in records.candidates
+    assert EAT not in from_squad(path, "answers").candidates

@@ -7,14 +7,17 @@ import chex
 import jax
 import numpy as np
 import pytest
-from tiny_bert import tiny_recipe
+from helpers import one_line_error
+from tiny_bert import tiny_recipe, write_tiny_bert
 
+import endx_jax
 from endx_jax.errors import EndxError
 from endx_jax.experiment import run as run_module
 from endx_jax.experiment.data import read_splits
 from endx_jax.experiment.model import best_params, read_model
 from endx_jax.experiment.run import run
 from endx_jax.experiment.workdir import read_config
+from endx_jax.models.sharing import SHARINGS
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.retrieval.index import read_index
 from endx_jax.training.checkpoints import FOLDER
@@ -81,7 +84,12 @@ def test_resumed_on_fewer_devices_the_losses_agree(trained_workdir, config, tmp_
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "meshes"), [("adamw", [(1, {}), (8, {}), (8, {"fsdp": 2, "tensor": 2})]), ("sgd", [(1, {}), (8, {})])]
+    ("optimizer", "meshes"),
+    [
+        ("adamw", [(1, {}), (8, {}), (8, {"fsdp": 2, "tensor": 2})]),
+        ("sgd", [(1, {}), (8, {})]),
+        pytest.param("adafactor", [(1, {}), (8, {"fsdp": 2, "tensor": 2})], marks=pytest.mark.slow),
+    ],
 )
 def test_devices_and_mesh_change_cost_and_not_losses(config, tmp_path, monkeypatch, optimizer, meshes):
     config.optimizer.name = optimizer
@@ -164,7 +172,7 @@ def test_a_run_can_start_from_another_ones_best(trained_workdir, config, tmp_pat
     config.train.steps = 1
     results = run(config, tmp_path)
     first = json.loads((trained_workdir / "results.json").read_text())["systems"]["trained"]
-    assert results.evaluations["untrained"].metrics == pytest.approx(first, abs=1e-6)
+    assert results.evaluations["all"]["untrained"].metrics == pytest.approx(first, abs=1e-6)
 
 
 def test_a_warm_start_from_another_architecture_is_refused(trained_workdir, config, tmp_path):
@@ -182,6 +190,66 @@ def test_a_projection_and_learned_temperature_train(config, tmp_path):
     params = final_params(tmp_path)
     assert params["dual_encoder"]["shared"]["projection"]["kernel"].shape == (32, 8)
     assert params["log_temperature"].shape == ()
+
+
+@pytest.mark.parametrize("sharing", SHARINGS)
+def test_every_sharing_trains_what_it_should_and_leaves_a_model_that_loads(config, tmp_path, capsys, sharing):
+    config.model.sharing = sharing
+    config.model.projection = 8
+    config.train.stop_at_step = 2
+    run(config, tmp_path)
+    shown = capsys.readouterr().out
+    assert ("warning: model.sharing" in shown) == bool(SHARINGS[sharing].drawback)
+    model, after = read_model(tmp_path), final_params(tmp_path)["dual_encoder"]
+    before = jax.device_get(model.initial_params(make_mesh(MeshSettings())))["dual_encoder"]
+    changed = jax.tree.map(lambda a, b: bool(np.any(a != b)), before, after)
+    frozen = changed["shared"].pop("token_embedder") if sharing == "ade_fte" else {}
+    assert not any(jax.tree.leaves(frozen))
+    assert all(jax.tree.leaves(changed))
+    table = before["shared"] if "token_embedder" in before.get("shared", {}) else before["question"]
+    frozen_count = table["token_embedder"]["embedding"].size if sharing == "ade_fte" else 0
+    assert f"{frozen_count:,} frozen)" in shown
+    total = sum(leaf.size for leaf in jax.tree.leaves(before))
+    assert f"parameters: {total:,} (" in shown
+    loaded = endx_jax.load(tmp_path)
+    same = np.allclose(loaded.encode_query("the cat"), loaded.encode_document("the cat"), atol=1e-6)
+    assert same == (sharing == "sde")
+
+
+def test_towers_of_different_encoders_are_described_and_found_again(config, tmp_path, tmp_path_factory):
+    other = write_tiny_bert(tmp_path_factory.mktemp("other") / "bert", seed=1, hidden_size=16, num_hidden_layers=1)
+    config.model.sharing = "ade_spl"
+    config.model.answer_pretrained = str(other)
+    config.model.projection = 8
+    with pytest.raises(EndxError, match="share their projection, which differs between"):
+        run(config, tmp_path)
+    config.model.sharing = "ade"
+    config.train.stop_at_step = 2
+    run(config, tmp_path)
+    model = read_model(tmp_path)
+    assert [model.sources[side].config.width for side in ("question", "answer")] == [32, 16]
+    assert endx_jax.load(tmp_path).encode_document("the cat").shape == (8,)
+
+
+def test_prompts_are_part_of_the_model(trained_workdir, config, tmp_path):
+    config.model.question_prompt, config.model.answer_prompt = "who ", "what "
+    config.train.stop_at_step = 1
+    run(config, tmp_path)
+    prompted, plain = endx_jax.load(tmp_path), endx_jax.load(tmp_path)
+    for side, preparation in plain.encoder.preparations.items():
+        assert preparation.prompt == {"question": "who ", "answer": "what "}[side]
+    plain.encoder.preparations = {
+        side: dataclasses.replace(found, prompt="") for side, found in plain.encoder.preparations.items()
+    }
+    np.testing.assert_allclose(prompted.encode_query("is the cat"), plain.encode_query("who is the cat"), atol=1e-6)
+    np.testing.assert_allclose(prompted.encode_document("a mat"), plain.encode_document("what a mat"), atol=1e-6)
+
+
+def test_everything_that_must_be_mended_is_said_at_once(config, tmp_path):
+    config.model.pretrained = str(tmp_path)
+    config.data.path = "nowhere.csv"
+    with one_line_error(r"config.json.*; and nowhere.csv: no such file or folder"):
+        run(config, tmp_path / "run")
 
 
 def test_without_a_validation_split_the_last_checkpoint_is_taken(config, tmp_path):

@@ -43,7 +43,8 @@ SNAPSHOTS = {
 
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_the_parameter_tree(scan_layers):
-    model = DualEncoder(tower(TINY, projection=5, scan_layers=scan_layers))
+    one = tower(TINY, projection=5, scan_layers=scan_layers)
+    model = DualEncoder(one, one)
     drawn = jax.eval_shape(model.init, jax.random.key(0))
     leaves = jax.tree_util.tree_flatten_with_path(drawn)[0]
     found = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape for path, leaf in leaves}
@@ -53,7 +54,7 @@ def test_the_parameter_tree(scan_layers):
 
 def test_init_draws_what_its_shapes_promise_and_depends_on_the_key():
     # Compiled for the one table that is looked at.
-    draw = jax.jit(lambda key: DualEncoder(tower()).init(key)["shared"]["token_embedder"]["embedding"])
+    draw = jax.jit(lambda key: DualEncoder(tower(), tower()).init(key)["shared"]["token_embedder"]["embedding"])
     one, same, other = draw(jax.random.key(0)), draw(jax.random.key(0)), draw(jax.random.key(1))
     np.testing.assert_array_equal(one, same)
     assert not np.allclose(one, other)
@@ -66,7 +67,7 @@ MODEL = tower(dataclasses.replace(TINY, layers=1))
 def test_both_sides_are_the_shared_tower_and_a_side_of_its_own_takes_precedence():
     tokens = padded(texts((5, 2)), 6)
     shared, apply = random_params(MODEL, tokens), jax.jit(MODEL.apply)
-    encode = jax.jit(DualEncoder(MODEL).encode, static_argnames="side")
+    encode = jax.jit(DualEncoder(MODEL, MODEL).encode, static_argnames="side")
     alone = apply({"params": shared}, tokens)
     for side in SIDES:
         np.testing.assert_array_equal(encode({"shared": shared}, side=side, tokens=tokens), alone)

@@ -19,7 +19,8 @@ class Identity(nn.Module):
         return embedded
 
 
-MODEL = DualEncoder(Tower(TokenEmbedder(12, 4, initializer_range=1.0), Identity(), normalize=False))
+TOWER = Tower(TokenEmbedder(12, 4, initializer_range=1.0), Identity(), normalize=False)
+MODEL = DualEncoder(TOWER, TOWER)
 
 
 def make_batch(answer_id=(0, 1, 2)):

@@ -33,8 +33,8 @@ SENTENCES = [
 def ours(source, texts, **settings) -> np.ndarray:
     """Embeddings in one batch, padded to the longest text."""
     settings = fill_in(ModelSettings(normalize=source.head.normalize, **settings), source)
-    model = build_dual_encoder(settings, source)
-    params = initial_params(model, settings, source, jax.random.key(0))
+    model = build_dual_encoder(settings, {"question": source, "answer": source})
+    params = initial_params(model, settings, {"question": source, "answer": source}, jax.random.key(0))
     table = Tokenizer(source.folder)(texts, source.head.max_length)
     tokens = table.pad(np.arange(len(texts)), int(table.lengths.max()))
     return np.asarray(jax.jit(model.encode, static_argnames="side")(params, side="answer", tokens=tokens))

@@ -22,11 +22,15 @@ def source(tmp_path_factory):
     return pretrained.load(str(write_tiny_bert(tmp_path_factory.mktemp("towers") / "bert", num_hidden_layers=1)))
 
 
+def both(source):
+    return {"question": source, "answer": source}
+
+
 def build(source, **settings):
     """The dual encoder, its parameters, and the settings they come from."""
     filled = fill_in(ModelSettings(**settings), source)
-    model = build_dual_encoder(filled, source)
-    return model, initial_params(model, filled, source, jax.random.key(0)), filled
+    model = build_dual_encoder(filled, both(source))
+    return model, initial_params(model, filled, both(source), jax.random.key(0)), filled
 
 
 def embed(model, params, keys=None):
@@ -62,7 +66,7 @@ def test_layouts_that_change_cost_only_change_no_embedding(source):
     expected = embed(model, params)
     for layout in ({"scan_layers": True}, {"remat": True}):
         model, params, _ = build(source, **layout)
-        assert all(getattr(model.tower.encoder, name) for name in layout)
+        assert all(getattr(model.question.encoder, name) for name in layout)
         np.testing.assert_allclose(embed(model, params), expected, atol=1e-6)
 
 
@@ -70,7 +74,7 @@ def test_a_projection_has_the_width_asked_for_and_depends_on_the_key(source):
     model, params, filled = build(source, projection=6)
     assert params["shared"]["projection"]["kernel"].shape == (WIDTH, 6)
     assert embed(model, params).shape == (2, 6)
-    other = initial_params(model, filled, source, jax.random.key(1))["shared"]["projection"]["kernel"]
+    other = initial_params(model, filled, both(source), jax.random.key(1))["shared"]["projection"]["kernel"]
     assert not np.allclose(params["shared"]["projection"]["kernel"], other)
 
 

@@ -38,7 +38,7 @@ def test_no_texts_give_no_rows(model):
 
 def test_one_device_gives_what_eight_do(model):
     mesh = make_mesh(MeshSettings(), jax.devices()[:1])
-    encoder = TextEncoder(model.encoder.model, model.encoder.tokenizer, model.encoder.max_lengths, mesh)
+    encoder = TextEncoder(model.encoder.model, model.encoder.preparations, mesh)
     params = jax.device_get(model.params)
     found = encoder(params, "question", TEXTS)
     np.testing.assert_allclose(found, model.encoder(model.params, "question", TEXTS), atol=1e-6)

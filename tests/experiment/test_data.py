@@ -1,0 +1,86 @@
+"""Which data a config names, and what its questions are ranked against."""
+
+import gzip
+import json
+
+import pytest
+from helpers import one_line_error
+
+from endx_jax.data import reqa_dataset
+from endx_jax.data.batches import DataSettings
+from endx_jax.data.reqa import from_squad
+from endx_jax.experiment.data import pools, read_splits
+
+
+def squad(articles: int, first: int = 0) -> str:
+    """Articles of two questions on one paragraph of three sentences, the last of which answers nothing."""
+    data = []
+    for n in range(first, first + articles):
+        context = f"Cats number {n}. Dogs number {n}. Nothing of {n}."
+        questions = [
+            {"id": f"{n}-{k}", "question": f"{animal} {n}?", "answers": [{"text": animal, "answer_start": start}]}
+            for k, (animal, start) in enumerate((("Cats", 0), ("Dogs", context.index("Dogs"))))
+        ]
+        data.append({"title": f"T{n}", "paragraphs": [{"context": context, "qas": questions}]})
+    return json.dumps({"data": data})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """SQuAD as its authors publish it, one file packed."""
+    folder = tmp_path_factory.mktemp("squad")
+    (folder / "train-v1.1.json").write_text(squad(20))
+    (folder / "dev-v1.1.json.gz").write_bytes(gzip.compress(squad(3, first=19).encode()))
+    return folder
+
+
+def read(path, **changes):
+    return read_splits(DataSettings(path=str(path), pool="answers", validation_fraction=0.5, **changes))
+
+
+def test_a_folder_of_squad_is_trained_on_and_its_dev_file_reported(folder):
+    found = read(folder)
+    assert found.test == from_squad(folder / "dev-v1.1.json.gz", "sentences")
+    assert found == read(folder / "train-v1.1.json", test_path=str(folder / "dev-v1.1.json.gz"))
+    trained = found.train.questions + found.validation.questions
+    assert len(trained) == 38  # 40, but for the two of article 19, which are reported on
+    assert not set(found.train.groups) & set(found.validation.groups)
+
+
+def test_the_prepared_set_is_the_same_as_the_folder(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    reqa_dataset.prepare("squad", source=folder, data_dir=tmp_path)
+    monkeypatch.setattr(
+        reqa_dataset, "read", lambda name, part, plain=reqa_dataset.read: plain(name, part, data_dir=tmp_path)
+    )
+    assert read("reqa/squad") == read(folder)
+    alone = read("reqa/squad:validation", test_path=str(folder / "train-v1.1.json"))
+    assert len(alone.train.questions + alone.validation.questions) == 4
+
+
+@pytest.mark.parametrize(("primary", "size"), [("answers", 6), ("sentences", 9)])
+def test_questions_after_reqa_are_ranked_against_both_pools_the_chosen_one_first(folder, primary, size):
+    test = read(folder).test
+    found = pools(test, DataSettings(pool=primary))
+    assert next(iter(found)) == primary
+    assert len(found[primary].candidates) == size
+    assert set(found["answers"].candidates) < set(found["sentences"].candidates)
+    for part in found.values():
+        assert part.questions == test.questions
+        right = [{part.candidates[n] for n in row} for row in part.qrels]
+        assert right == [{test.candidates[n] for n in row} for row in test.qrels]
+
+
+def test_other_data_has_one_pool(pairs_csv):
+    found = read_splits(DataSettings(path=str(pairs_csv))).test
+    assert pools(found, DataSettings()) == {"all": found}
+
+
+def test_a_pool_is_for_squad_only(pairs_csv):
+    with one_line_error("pairs.csv: data.pool=answers is for SQuAD-format data"):
+        read(pairs_csv)
+
+
+def test_a_prepared_set_needs_a_pool():
+    with one_line_error("data.path=reqa/squad needs data.pool, answers or sentences"):
+        read_splits(DataSettings(path="reqa/squad"))

@@ -1,0 +1,131 @@
+"""The five sharings: where parameters stand, whose gradient they get, and what is refused."""
+
+import dataclasses
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import TINY, one_line_error, padded, random_params, texts, tower
+
+from endx_jax.models import SIDES, DualEncoder, Projection, TokenEmbedder, Tower
+from endx_jax.models.sharing import GROUPS, SHARINGS
+from endx_jax.models.t5 import T5Config, T5Encoder
+
+BERT = tower(dataclasses.replace(TINY, layers=1), projection=5)
+T5_SHAPE = T5Config(vocab_size=50, width=8, layers=1, heads=2, head_width=4, mlp_width=12)
+T5 = Tower(TokenEmbedder(50, 8), T5Encoder(T5_SHAPE), projection=Projection(5))
+TOWERS = {"bert": BERT, "t5": T5}
+TOKENS = {"question": padded(texts((5, 2, 3)), 6), "answer": padded(texts((4, 6, 1), seed=1), 6)}
+
+# Which groups stand where: (shared, each side's own).
+PLACES = {
+    "sde": (set(GROUPS), set()),
+    "ade": (set(), set(GROUPS)),
+    "ade_ste": ({"token_embedder"}, {"encoder", "projection"}),
+    "ade_fte": ({"token_embedder"}, {"encoder", "projection"}),
+    "ade_spl": ({"projection"}, {"token_embedder", "encoder"}),
+}
+# The same as paths and shapes, for the smallest tower of each kind.
+T5_GROUPS = {
+    "token_embedder": {"embedding": (50, 8)},
+    "projection": {"kernel": (8, 5)},
+    "encoder": {
+        "relative_position_bias": (32, 2),
+        "norm/scale": (8,),
+        "layers_0/attention/query/kernel": (8, 8),
+        "layers_0/attention/key/kernel": (8, 8),
+        "layers_0/attention/value/kernel": (8, 8),
+        "layers_0/attention/output/kernel": (8, 8),
+        "layers_0/attention_norm/scale": (8,),
+        "layers_0/mlp_gate/kernel": (8, 12),
+        "layers_0/mlp_up/kernel": (8, 12),
+        "layers_0/mlp_down/kernel": (12, 8),
+        "layers_0/mlp_norm/scale": (8,),
+    },
+}
+
+
+def dual_encoder(kind: str, sharing: str) -> DualEncoder:
+    return DualEncoder(TOWERS[kind], TOWERS[kind], SHARINGS[sharing])
+
+
+def by_path(tree) -> dict:
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+def test_there_are_five():
+    assert set(SHARINGS) == set(PLACES)
+    assert {name for name, sharing in SHARINGS.items() if sharing.frozen} == {"ade_fte"}
+    assert {name for name, sharing in SHARINGS.items() if sharing.drawback} == {"ade", "ade_ste", "ade_fte"}
+
+
+@pytest.mark.parametrize("kind", TOWERS)
+@pytest.mark.parametrize("sharing", SHARINGS)
+def test_groups_stand_where_the_sharing_says(kind, sharing):
+    shared, own = PLACES[sharing]
+    drawn = jax.eval_shape(dual_encoder(kind, sharing).init, jax.random.key(0))
+    expected = {name: groups for name, groups in (("shared", shared), *((side, own) for side in SIDES)) if groups}
+    assert {name: set(groups) for name, groups in drawn.items()} == expected
+
+
+@pytest.mark.parametrize("sharing", SHARINGS)
+def test_the_t5_tree(sharing):
+    drawn = by_path(jax.eval_shape(dual_encoder("t5", sharing).init, jax.random.key(0)))
+    shared, own = PLACES[sharing]
+    places = [("shared", group) for group in shared] + [(side, group) for side in SIDES for group in own]
+    expected = {f"{at}/{g}/{name}": shape for at, g in places for name, shape in T5_GROUPS[g].items()}
+    assert {path: leaf.shape for path, leaf in drawn.items()} == expected
+    assert {leaf.dtype for leaf in drawn.values()} == {np.dtype("float32")}
+
+
+@pytest.mark.parametrize("kind", TOWERS)
+def test_a_shared_gradient_is_the_sum_over_both_towers_and_an_own_one_is_its_towers(kind):
+    towers = {side: random_params(TOWERS[kind], TOKENS["question"], seed=n) for n, side in enumerate(SIDES)}
+
+    def gradients(sharing, towers):
+        model = dual_encoder(kind, sharing)
+
+        def loss(params):
+            return sum(jnp.sum(jnp.sin(3 * model.encode(params, side, TOKENS[side]))) for side in SIDES)
+
+        return jax.jit(jax.grad(loss))(model.join(towers))
+
+    for sharing, (shared, own) in PLACES.items():
+        alike = towers | {"answer": towers["answer"] | {group: towers["question"][group] for group in shared}}
+        apart, found = gradients("ade", alike), gradients(sharing, alike)
+        for group in shared:
+            both = jax.tree.map(jnp.add, apart["question"][group], apart["answer"][group])
+            chex.assert_trees_all_close(found["shared"][group], both, rtol=1e-4, atol=1e-5)
+            assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(apart["question"][group])) > 1e-3
+        for side in SIDES:
+            for group in own:
+                chex.assert_trees_all_close(found[side][group], apart[side][group], rtol=1e-4, atol=1e-5)
+
+
+def test_towers_that_share_nothing_may_differ_in_everything_but_the_embeddings_width():
+    model = DualEncoder(BERT, T5, SHARINGS["ade"])
+    params = model.join(
+        {"question": random_params(BERT, TOKENS["question"]), "answer": random_params(T5, TOKENS["answer"])}
+    )
+    assert all(model.encode(params, side, TOKENS[side]).shape == (3, 5) for side in SIDES)
+
+
+@pytest.mark.parametrize(("sharing", "group"), [("sde", "token_embedder"), ("ade_spl", "projection")])
+def test_what_is_shared_must_be_alike(sharing, group):
+    with one_line_error(f"share their {group}, which differs between model.pretrained and model.answer_pretrained"):
+        jax.eval_shape(DualEncoder(BERT, T5, SHARINGS[sharing]).init, jax.random.key(0))
+
+
+def test_a_shared_projection_must_be_there():
+    plain = dataclasses.replace(BERT, projection=None)
+    with one_line_error("share their projection and have none; set model.projection"):
+        jax.eval_shape(DualEncoder(plain, plain, SHARINGS["ade_spl"]).init, jax.random.key(0))
+
+
+def test_a_misspelt_side_is_no_side():
+    model = dual_encoder("bert", "ade")
+    with pytest.raises(KeyError, match="questions"):
+        model.encode({}, "questions", TOKENS["question"])
