@@ -108,8 +108,9 @@ def _explain(failure: Exception) -> str:
     if isinstance(failure, AttributeError | KeyError):
         unknown = lines[0].strip("'\"\\")
         return f"unknown setting {unknown!r}; " + (lines[1] if len(lines) > 1 else "endx train --help lists them all")
-    if EndxError.__name__ in lines[0]:  # a recipe's own refusal, which the flag parser has wrapped
-        return lines[0].partition(f"{EndxError.__name__}: ")[2]
+    for line in lines:  # a recipe's own refusal, which the flag parser has wrapped
+        if f"{EndxError.__name__}: " in line:
+            return line.partition(f"{EndxError.__name__}: ")[2]
     return lines[0] if len(lines) < 3 else f"{lines[0]} {lines[-1]}"
 
 

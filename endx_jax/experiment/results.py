@@ -10,7 +10,7 @@ from endx_jax.files import write_text
 from endx_jax.retrieval import trec
 from endx_jax.retrieval.bm25 import BM25
 from endx_jax.retrieval.evaluate import Evaluation
-from endx_jax.retrieval.overlap import SMALLEST, probe_accuracy
+from endx_jax.retrieval.overlap import SMALLEST, probe_accuracy, same_side_neighbours
 from endx_jax.retrieval.systems import DenseResult
 from endx_jax.retrieval.tables import format_table
 
@@ -27,14 +27,14 @@ class Results:
       split: which part of it.
       pools: the set with each pool, by the pool's name; the first is what the run is judged by.
       evaluations: by pool, then by system in the order of the tables.
-      probe_accuracy: by dense system, how far apart its questions and answers lie: see `retrieval.overlap`.
+      overlap: by dense system, how far apart its questions and answers lie: see `retrieval.overlap`.
     """
 
     dataset: str
     split: str
     pools: Mapping[str, RetrievalSet]
     evaluations: dict[str, dict[str, Evaluation]] = dataclasses.field(default_factory=dict)
-    probe_accuracy: dict[str, float] = dataclasses.field(default_factory=dict)
+    overlap: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
 
     def add(self, system: str, evaluations: Mapping[str, Evaluation]) -> None:
         """Takes a system's evaluations by pool."""
@@ -42,15 +42,18 @@ class Results:
             self.evaluations.setdefault(pool, {})[system] = found
 
     def add_dense(self, system: str, result: DenseResult) -> None:
-        """Takes a dense system's evaluations, and probes its embeddings where there are enough."""
+        """Takes a dense system's evaluations, and measures the overlap of its embeddings where there are enough."""
         self.add(system, result.evaluations)
-        # The probe wants pairs, each answer once: the first question of each, and the first answer of each question.
+        # The measures want pairs, each answer once: the first question of each, and the first answer of each question.
         asked_by: dict[int, int] = {}
         for question, right in enumerate(next(iter(self.pools.values())).qrels):
             asked_by.setdefault(right[0], question)
         if len(asked_by) >= SMALLEST:
-            questions, answers = result.questions[[*asked_by.values()]], result.candidates[[*asked_by]]
-            self.probe_accuracy[system] = probe_accuracy(questions, answers)
+            pairs = result.questions[[*asked_by.values()]], result.candidates[[*asked_by]]
+            self.overlap[system] = {
+                "probe_accuracy": probe_accuracy(*pairs),
+                "same_side_neighbours": same_side_neighbours(*pairs),
+            }
 
     def tables(self) -> str:
         """What a run ends with: a table a pool, and what is behind the lexical row and the overlap."""
@@ -60,9 +63,11 @@ class Results:
                 lines.append(f"pool {pool}, {len(self.pools[pool].candidates):,} candidates:")
             lines += [format_table({name: found.metrics for name, found in systems.items()}, COLUMNS), ""]
         lines.append(f"bm25: {BM25.DESCRIPTION}")
-        if self.probe_accuracy:
-            found = ", ".join(f"{name} {accuracy:.3f}" for name, accuracy in self.probe_accuracy.items())
-            lines.append(f"a linear probe tells questions from answers with accuracy {found} (0.5: one cloud, 1: two)")
+        lines += [
+            f"{system}: a linear probe tells questions from answers with accuracy {found['probe_accuracy']:.3f}, and "
+            f"{found['same_side_neighbours']:.3f} of the neighbours are of the same side (one cloud 0.5, two clouds 1)"
+            for system, found in self.overlap.items()
+        ]
         return "\n".join(lines)
 
     def as_dict(self) -> dict:
@@ -78,7 +83,7 @@ class Results:
         primary = next(iter(self.evaluations.values()))
         return {
             "systems": {name: found.metrics for name, found in primary.items()},
-            "probe_accuracy": self.probe_accuracy,
+            "overlap": self.overlap,
             "evaluations": evaluations,
         }
 

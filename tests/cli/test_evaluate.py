@@ -29,7 +29,7 @@ def test_other_data_with_a_pretrained_model(tiny_bert, tmp_path, capsys):
     assert run[0].split()[:4] == ["q0", "Q0", "d0", "1"]
 
 
-@pytest.mark.parametrize(("pool", "candidates"), [(None, 2), ("answers", 3), ("sentences", 4)])
+@pytest.mark.parametrize(("pool", "candidates"), [(None, 2), ("answers", 2), ("sentences", 3)])
 def test_squad_is_ranked_by_paragraphs_or_after_reqa(tiny_bert, tmp_path, pool, candidates):
     data = write_squad(tmp_path / "squad") / "dev-v1.1.json"
     arguments = [f"--model={tiny_bert}", f"--data={data}", f"--output={tmp_path / 'out'}"]

@@ -14,7 +14,7 @@ import endx_jax
 from endx_jax.errors import EndxError
 from endx_jax.experiment import run as run_module
 from endx_jax.experiment.data import read_splits
-from endx_jax.experiment.model import best_params, read_model
+from endx_jax.experiment.model import best_params, build_model, read_model
 from endx_jax.experiment.run import run
 from endx_jax.experiment.workdir import read_config
 from endx_jax.models.sharing import SHARINGS
@@ -200,7 +200,7 @@ def test_every_sharing_trains_what_it_should_and_leaves_a_model_that_loads(confi
     run(config, tmp_path)
     shown = capsys.readouterr().out
     assert ("warning: model.sharing" in shown) == bool(SHARINGS[sharing].drawback)
-    model, after = read_model(tmp_path), final_params(tmp_path)["dual_encoder"]
+    model, after = build_model(run_module.resolve(config)), final_params(tmp_path)["dual_encoder"]
     before = jax.device_get(model.initial_params(make_mesh(MeshSettings())))["dual_encoder"]
     changed = jax.tree.map(lambda a, b: bool(np.any(a != b)), before, after)
     frozen = changed["shared"].pop("token_embedder") if sharing == "ade_fte" else {}

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from endx_jax.errors import EndxError
-from endx_jax.retrieval.overlap import RIDGE, _fit, probe_accuracy
+from endx_jax.retrieval.overlap import RIDGE, _fit, probe_accuracy, same_side_neighbours
 
 
 def clouds(questions, answers, width, shift=0.0, seed=0):
@@ -150,3 +150,29 @@ def test_embeddings_of_a_diverged_model_are_refused(wrong):
     answer[5, 3] = wrong
     with pytest.raises(EndxError, match="not all finite"):
         probe_accuracy(question, answer)
+
+
+def test_neighbours_in_one_cloud_are_of_either_side():
+    # 400 examples with 10 neighbours each: far more than 400 independent draws of a half.
+    assert same_side_neighbours(*clouds(200, 200, 4)) == pytest.approx(0.5, abs=five_standard_errors(400))
+
+
+def test_neighbours_in_two_clouds_are_of_the_own_side():
+    question, answer = clouds(200, 200, 16, shift=20.0)
+    assert same_side_neighbours(question - 20 / math.sqrt(16), answer) > 0.99
+
+
+def test_neighbours_by_hand():
+    radians = np.deg2rad
+    question = np.stack([[np.cos(a), np.sin(a)] for a in radians([0, 1, 90, 180])])
+    answer = np.stack([[np.cos(a), np.sin(a)] for a in radians([88, 185, 270, 275])])
+    # Questions 0 and 1 have each other; 90 and 180 have answers 88 and 185. Answers 88 and 185 have questions 90 and
+    # 180; 270 and 275 have each other: 4 of 8.
+    assert same_side_neighbours(question, 3 * answer, neighbours=1) == 4 / 8
+    # All 7 others are neighbours: 3 of them of the own side.
+    assert same_side_neighbours(question, answer, neighbours=50) == pytest.approx(3 / 7)
+
+
+def test_neighbours_of_too_few_are_refused():
+    with pytest.raises(EndxError, match="too few to measure their overlap"):
+        same_side_neighbours(np.ones((3, 2)), np.ones((9, 2)))
