@@ -46,6 +46,19 @@ def write_squad(folder: pathlib.Path, *, packed: bool = False) -> pathlib.Path:
     return folder
 
 
+def regular(articles: int, first: int = 0) -> str:
+    """Articles of two questions on one paragraph of three sentences, the last of which answers nothing."""
+    data = []
+    for n in range(first, first + articles):
+        context = f"Cats number {n}. Dogs number {n}. Nothing of {n}."
+        questions = [
+            {"id": f"{n}-{k}", "question": f"{animal} {n}?", "answers": [{"text": animal, "answer_start": start}]}
+            for k, (animal, start) in enumerate((("Cats", 0), ("Dogs", context.index("Dogs"))))
+        ]
+        data.append({"title": f"T{n}", "paragraphs": [{"context": context, "qas": questions}]})
+    return json.dumps({"data": data})
+
+
 def sha256(file: pathlib.Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 

@@ -36,7 +36,8 @@ def run_verb(argv: list[str]) -> int:
         print(f"endx {argv[0]}: {mistake}", file=sys.stderr, flush=True)
         return 2
     except KeyboardInterrupt:
-        print(f"endx {argv[0]}: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        hint = "; the same command goes on from the last checkpoint" if argv[0] == "train" else ""
+        print(f"endx {argv[0]}: interrupted{hint}", file=sys.stderr)
         return 130
     return 0
 

@@ -19,7 +19,7 @@ def main(argv: list[str]) -> None:
 
     dataset, pools = _pools(arguments)
     output = arguments.output or _default_output(arguments, dataset)
-    workdirs.check_writable(output)
+    workdirs.check_writable(output, "--output")
     model = load(arguments.workdir or arguments.model)
     records = next(iter(pools.values()))
     say(f"evaluating {len(records.questions):,} questions against {len(records.candidates):,} candidates of {dataset}")

@@ -93,8 +93,8 @@ def _paths(settings: DataSettings) -> tuple[str, str]:
 
 
 def fingerprint(records: RetrievalSet) -> str:
-    """sha256 of all texts and judgements, in order."""
+    """sha256 of all that training draws from: texts, judgements, groups and hard negatives, in order."""
     digest = hashlib.sha256()
-    for part in (records.questions, records.candidates, records.qrels):
+    for part in (records.questions, records.candidates, records.qrels, records.groups, records.hard_negatives):
         digest.update(json.dumps(part, ensure_ascii=False).encode())
     return digest.hexdigest()

@@ -18,14 +18,14 @@ CONFIG, DATA, MODEL, INDEX, EVALUATION, RESULTS = (
 )
 
 
-def check_writable(folder: pathlib.Path) -> None:
-    """Raises EndxError when `folder` can't be made or written to; makes nothing."""
+def check_writable(folder: pathlib.Path, flag: str = "--workdir") -> None:
+    """Raises EndxError, naming the `flag` that chose it, when `folder` can't be made or written; makes nothing."""
     nearest = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
     try:
         with tempfile.TemporaryFile(dir=nearest):
             pass
     except OSError as failure:
-        raise EndxError(f"{folder} can't be written ({failure.strerror}); choose another with --workdir") from None
+        raise EndxError(f"{folder} can't be written ({failure.strerror}); choose another with {flag}") from None
 
 
 def read_config(workdir: pathlib.Path) -> Settings:

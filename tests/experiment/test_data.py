@@ -1,10 +1,10 @@
 """Which data a config names, and what its questions are ranked against."""
 
 import gzip
-import json
 
 import pytest
 from helpers import one_line_error
+from small_squad import regular
 
 from endx_jax.data import reqa_dataset
 from endx_jax.data.batches import DataSettings
@@ -12,25 +12,12 @@ from endx_jax.data.reqa import from_squad
 from endx_jax.experiment.data import pools, read_splits
 
 
-def squad(articles: int, first: int = 0) -> str:
-    """Articles of two questions on one paragraph of three sentences, the last of which answers nothing."""
-    data = []
-    for n in range(first, first + articles):
-        context = f"Cats number {n}. Dogs number {n}. Nothing of {n}."
-        questions = [
-            {"id": f"{n}-{k}", "question": f"{animal} {n}?", "answers": [{"text": animal, "answer_start": start}]}
-            for k, (animal, start) in enumerate((("Cats", 0), ("Dogs", context.index("Dogs"))))
-        ]
-        data.append({"title": f"T{n}", "paragraphs": [{"context": context, "qas": questions}]})
-    return json.dumps({"data": data})
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """SQuAD as its authors publish it, one file packed."""
     folder = tmp_path_factory.mktemp("squad")
-    (folder / "train-v1.1.json").write_text(squad(20))
-    (folder / "dev-v1.1.json.gz").write_bytes(gzip.compress(squad(3, first=19).encode()))
+    (folder / "train-v1.1.json").write_text(regular(20))
+    (folder / "dev-v1.1.json.gz").write_bytes(gzip.compress(regular(3, first=19).encode()))
     return folder
 
 

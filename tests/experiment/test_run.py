@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from helpers import one_line_error
+from small_squad import regular
 from tiny_bert import tiny_recipe, write_tiny_bert
 
 import endx_jax
@@ -243,6 +244,25 @@ def test_prompts_are_part_of_the_model(trained_workdir, config, tmp_path):
     }
     np.testing.assert_allclose(prompted.encode_query("is the cat"), plain.encode_query("who is the cat"), atol=1e-6)
     np.testing.assert_allclose(prompted.encode_document("a mat"), plain.encode_document("what a mat"), atol=1e-6)
+
+
+def test_squad_after_reqa_with_hard_negatives_and_batches_of_articles(tiny_bert, tmp_path, capsys):
+    for name, articles in (("train", regular(20)), ("dev", regular(3, first=20))):
+        (tmp_path / f"{name}-v1.1.json").write_text(articles)
+    config = tiny_recipe(tiny_bert, tmp_path)
+    config.data.pool = "answers"
+    config.data.validation_fraction = 0.0
+    config.data.group_size = config.data.hard_negatives = 2
+    config.train.steps = 2
+    results = run(config, tmp_path / "run")
+    written = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert [(found["pool"], found["system"]) for found in written["evaluations"]] == [
+        (pool, system) for pool in ("answers", "sentences") for system in ("bm25", "untrained", "trained")
+    ]
+    assert [len(results.pools[pool].candidates) for pool in ("answers", "sentences")] == [6, 9]
+    assert written["systems"]["trained"] == written["evaluations"][2]["metrics"]
+    assert "pool sentences, 9 candidates:" in capsys.readouterr().out
+    assert (tmp_path / "run" / "evaluation" / "test" / "sentences" / "trained.run.trec").is_file()
 
 
 def test_everything_that_must_be_mended_is_said_at_once(config, tmp_path):

@@ -1,3 +1,5 @@
+import dataclasses
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -72,6 +74,46 @@ def test_equal_answers_are_masked_and_counted():
     unmasked, metrics, _ = evaluate(DualSettings(temperature=1.0, mask_false_negatives=False), batch)
     assert metrics["masked_fraction"] == 0
     assert unmasked > masked
+
+
+def with_hard_negatives(batch):
+    """Two a question: one is missing, and one is the answer of another question."""
+    ids = jnp.array([[[7, 8], [9, 0]], [[10, 11], [7, 0]], [[6, 0], [8, 9]]])
+    mask = jnp.array([[[True, True], [True, False]], [[True, True], [True, False]], [[True, False], [True, True]]])
+    hard_negative_ids = jnp.array([[1, -1], [5, 6], [0, 7]])
+    return dataclasses.replace(batch, hard_negatives=Tokens(ids, mask), hard_negative_ids=hard_negative_ids)
+
+
+@pytest.mark.parametrize("masking", [True, False])
+def test_hard_negatives_are_encoded_as_answers_and_join_the_loss(masking):
+    batch = with_hard_negatives(make_batch())
+    loss, _, params = evaluate(DualSettings(temperature=0.5, mask_false_negatives=masking), batch)
+    question, answer = embeddings(params, batch)
+    table = params["dual_encoder"]["shared"]["token_embedder"]["embedding"]
+    rows = zip(batch.hard_negatives.ids.reshape(6, 2), batch.hard_negatives.mask.reshape(6, 2), strict=True)
+    hard = jnp.stack([table[ids[mask]].mean(0) for ids, mask in rows]).reshape(3, 2, 4)
+    ids = {"answer_id": batch.answer_id, "positive_ids": batch.positive_ids} if masking else {}
+    expected = in_batch_softmax(
+        question, answer, temperature=0.5, hard_negatives=hard, hard_negative_ids=batch.hard_negative_ids, **ids
+    )
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    assert not np.allclose(loss, in_batch_softmax(question, answer, temperature=0.5), rtol=1e-3)
+
+
+def test_each_hard_negative_has_dropout_keys_of_its_own():
+    """The same tokens as answer and as both hard negatives: dropping out alike, their embeddings would be equal."""
+    seen = []
+
+    class Recorder(DualEncoder):
+        def encode(self, params, side, tokens, dropout_keys=None):
+            seen.append(jax.random.key_data(dropout_keys))
+            return super().encode(params, side, tokens, dropout_keys)
+
+    objective = DualObjective(Recorder(TOWER, TOWER), DualSettings())
+    batch = with_hard_negatives(make_batch())
+    objective(objective.init(jax.random.key(0), MODEL.init(jax.random.key(1))), batch, jax.random.key(2), jnp.int32(0))
+    keys = np.concatenate(seen)
+    assert len(np.unique(keys, axis=0)) == len(keys) == 3 * (1 + 1 + 2)
 
 
 def test_a_learned_temperature_starts_where_told_and_has_a_gradient():
