@@ -65,7 +65,7 @@ def _pools(arguments: argparse.Namespace):
 
 
 def _default_output(arguments: argparse.Namespace, dataset: str) -> pathlib.Path:
-    name = pathlib.Path(dataset).name.partition(".")[0]
+    name = "-".join(filter(None, (pathlib.Path(dataset).name.partition(".")[0], arguments.pool)))
     home = arguments.workdir or pathlib.Path("runs") / pathlib.Path(arguments.model).name
     return home / "evaluation" / name
 
@@ -84,5 +84,5 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--split", default="test", help="which judgements of a BEIR folder [test]")
     parser.add_argument("--question-column", default="question", help="in CSV, TSV and JSONL [question]")
     parser.add_argument("--answer-column", default="answer", help="in CSV, TSV and JSONL [answer]")
-    parser.add_argument("--output", type=pathlib.Path, help="folder for what is written [WORKDIR/evaluation/NAME]")
+    parser.add_argument("--output", type=pathlib.Path, help="folder for what is written [evaluation/NAME-POOL in WORKDIR]")
     return parser

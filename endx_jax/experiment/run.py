@@ -218,7 +218,8 @@ def _report(run: Run) -> Results:
         results.write(run.workdir / workdirs.RESULTS, run.workdir / workdirs.EVALUATION / "test")
 
     on_primary(write, "results-written")
-    say(f"\n{results.tables()}\n\n`trained` is the checkpoint of step {step}, the best on the validation split.")
+    chosen = "the best on the validation split" if run.data.validation.questions else "the last"
+    say(f"\n{results.tables()}\n\n`trained` is the checkpoint of step {step}, {chosen}.")
     return results
 
 
