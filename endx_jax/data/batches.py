@@ -23,7 +23,11 @@ LENGTH_STEP = 32
 class DataSettings:
     """Where pairs come from and how they are cut. Held in `config.data`."""
 
-    path: str = key("docstrings", "a file or folder that a reader knows, or `docstrings` for the built-in set")
+    path: str = key(
+        "docstrings",
+        "a file or folder that a reader knows; `docstrings`, the built-in set; or, with a `pool`, `reqa/squad`, the "
+        "prepared set, or a folder of SQuAD's train and dev files",
+    )
     pool: str = key(
         "",
         "of SQuAD-format data, what is retrieved, after ReQA: `answers`, the sentences that answer a question, or "

@@ -8,7 +8,7 @@ from endx_jax.recipes import base
 
 
 def get_config():
-    """Some 29,000 of SQuAD's train pairs, at a global batch of 64 from one article."""
+    """Some 23,000 of SQuAD's train pairs, at a global batch of 64 from one article."""
     config = base.get_config()
 
     config.data.path = "reqa/squad"
@@ -29,6 +29,6 @@ def get_config():
 
     config.train.global_batch_size = 64
     config.train.epochs = 0.0
-    config.train.steps = 450
-    config.train.checkpoint_every = 150
+    config.train.steps = 360
+    config.train.checkpoint_every = 120
     return config
