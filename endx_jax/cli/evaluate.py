@@ -84,5 +84,5 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--split", default="test", help="which judgements of a BEIR folder [test]")
     parser.add_argument("--question-column", default="question", help="in CSV, TSV and JSONL [question]")
     parser.add_argument("--answer-column", default="answer", help="in CSV, TSV and JSONL [answer]")
-    parser.add_argument("--output", type=pathlib.Path, help="folder for what is written [evaluation/NAME-POOL in WORKDIR]")
+    parser.add_argument("--output", type=pathlib.Path, help="folder to write into [evaluation/NAME-POOL in WORKDIR]")
     return parser
