@@ -9,7 +9,7 @@ import numpy as np
 
 from endx_jax.batch import Batch
 from endx_jax.data.order import epoch_order
-from endx_jax.data.records import RetrievalSet
+from endx_jax.data.records import RetrievalSet, pad_ids
 from endx_jax.data.reqa import POOLS
 from endx_jax.data.tokenization import Preparation, TokenTable, padded_length
 from endx_jax.errors import EndxError
@@ -101,8 +101,8 @@ class Pairs:
             questions=preparations["question"](records.questions),
             answers=preparations["answer"](records.candidates),
             index=np.asarray(records.pairs, np.int32).reshape(-1, 2),
-            positives=_padded(records.qrels),
-            hard_negatives=_padded(records.hard_negatives or ((),) * len(records.questions)),
+            positives=pad_ids(records.qrels),
+            hard_negatives=pad_ids(records.hard_negatives or ((),) * len(records.questions)),
             groups=groups,
             question_length=preparations["question"].length,
             answer_length=preparations["answer"].length,
@@ -208,11 +208,3 @@ class BatchStream:
         first = np.argsort(np.where(known >= 0, lots, 2.0), axis=1)[:, :wanted]
         drawn = np.take_along_axis(known, first, axis=1)
         return np.pad(drawn, ((0, 0), (0, self._hard_negatives - wanted)), constant_values=-1)
-
-
-def _padded(rows) -> np.ndarray:
-    """Rows of ids as int32 [len(rows), the longest], padded with -1."""
-    padded = np.full((len(rows), max(map(len, rows), default=0) or 1), -1, np.int32)
-    for n, row in enumerate(rows):
-        padded[n, : len(row)] = row
-    return padded

@@ -26,9 +26,8 @@ def epoch_order(groups: np.ndarray | None, count: int, *, run: int, seed: int, e
         return order
     order = order[np.argsort(groups[order], kind="stable")]
     of_group = groups[order]
-    place = np.arange(count) - np.searchsorted(of_group, of_group)  # within the group
-    size = np.searchsorted(of_group, of_group, side="right") - np.searchsorted(of_group, of_group)
-    left_over = place >= size - size % run
+    first, end = (np.searchsorted(of_group, of_group, side=side) for side in ("left", "right"))
+    left_over = np.arange(count) >= end - (end - first) % run
     order = np.concatenate([order[~left_over], order[left_over]])
     whole = count - count % run
     runs = order[:whole].reshape(-1, run)

@@ -3,6 +3,8 @@
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
+
 from endx_jax.errors import EndxError
 
 
@@ -88,3 +90,11 @@ class RetrievalSet:
             question_ids=tuple(f"q{i}" for i in range(len(questions))),
             candidate_ids=tuple(f"d{i}" for i in range(len(candidates))),
         )
+
+
+def pad_ids(rows: Sequence[Sequence[int]]) -> np.ndarray:
+    """Rows of ids, such as judgements, as int32 [len(rows), the longest, at least 1], padded with -1."""
+    padded = np.full((len(rows), max(map(len, rows), default=0) or 1), -1, np.int32)
+    for n, row in enumerate(rows):
+        padded[n, : len(row)] = row
+    return padded

@@ -78,9 +78,10 @@ def build_model(settings: Settings) -> Model:
     Raises:
       EndxError: when one is missing, they do not match, or a length exceeds an encoder's positions.
     """
-    names = {"question": settings.model.pretrained, "answer": settings.model.answer_pretrained}
-    sources = {side: pretrained.load(name or settings.model.pretrained) for side, name in names.items()}
-    settings = dataclasses.replace(settings, model=fill_in(settings.model, sources["question"]))
+    question = pretrained.load(settings.model.pretrained)
+    answer = pretrained.load(settings.model.answer_pretrained) if settings.model.answer_pretrained else question
+    sources = {"question": question, "answer": answer}
+    settings = dataclasses.replace(settings, model=fill_in(settings.model, question))
     return _assemble(settings, sources, {side: settings.model.tokenizer or sources[side].folder for side in SIDES})
 
 
@@ -93,7 +94,8 @@ def read_model(workdir: pathlib.Path) -> Model:
 
 def save_description(workdir: pathlib.Path, model: Model) -> None:
     """Writes each encoder's `config.json` and its tokenizer's files into the workdir."""
-    for side, name in _description(model.settings).items():
+    side_of = {name: side for side, name in _description(model.settings).items()}
+    for name, side in side_of.items():
         folder = workdir / MODEL / name
         write_text(folder / "config.json", json.dumps(model.sources[side].hugging_face, indent=1) + "\n")
         model.preparations[side].tokenizer.save(folder)
@@ -123,8 +125,9 @@ def best_params(workdir: pathlib.Path, model: Model, mesh: Mesh) -> tuple[dict, 
 def _assemble(settings: Settings, sources: Mapping[str, pretrained.PretrainedEncoder], tokenizers: Mapping) -> Model:
     model, preparations = settings.model, {}
     prompts = {"question": model.question_prompt, "answer": model.answer_prompt}
+    loaded = {folder: Tokenizer(folder) for folder in set(tokenizers.values())}
     for side, source in sources.items():
-        tokenizer, config = Tokenizer(tokenizers[side]), source.config
+        tokenizer, config = loaded[tokenizers[side]], source.config
         tokenizer.check_matches(config.vocab_size, config.pad_id, source.folder)
         length = getattr(settings.data, f"{side}_length")
         if config.positions is not None and length > config.positions:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from endx_jax import metrics
+from endx_jax.data.records import pad_ids
 from endx_jax.errors import EndxError
 
 # The measures that are reported, by the names that they have in tables and in results.json.
@@ -144,7 +145,4 @@ def _positives(qrels, candidates) -> np.ndarray:
                 f"question {question} names right candidates outside the pool of {candidates}: {list(right)}; "
                 "were the judgements read with another pool?"
             )
-    positives = np.full((len(qrels), max(map(len, qrels))), -1, np.int32)
-    for question, right in enumerate(qrels):
-        positives[question, : len(right)] = right
-    return positives
+    return pad_ids(qrels)
