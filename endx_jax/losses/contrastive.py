@@ -6,49 +6,30 @@ $$ L = -\frac{1}{B} \sum_i \log \frac{\exp(s_{ii} / \tau)}{\sum_j \exp(s_{ij} / 
 
 With K hard negatives to a question, as in t5x_retrieval, each question's sum runs over B + B K columns: the B answers,
 then the hard negatives of all the batch, row by row. Each answer's sum still runs over the B questions.
+
+A question's own term is taken out of the sum, where it would be exp(0): with margins m_ij = (s_ij - s_ii) / tau, its
+loss is log(1 + sum_{j != i} exp(m_ij)). So large scores do not cancel, and losses near 0 keep their digits.
 """
 
 import jax
 import jax.numpy as jnp
 
 from endx_jax.errors import EndxError
-from endx_jax.numerics import at_least_float32, masked_mean
+from endx_jax.losses.false_negatives import Marks, check_ids, negatives
+from endx_jax.losses.shard import AxisName, Shard
+from endx_jax.losses.streaming import RowStatistics, row_statistics
+from endx_jax.numerics import at_least_float32
 
 Array = jax.Array
 
-DIRECTIONS = ("question_to_answer", "answer_to_question", "sum", "mean")
-
-
-def false_negative_mask(
-    *,
-    question_id: Array | None = None,
-    answer_id: Array | None = None,
-    positive_ids: Array | None = None,
-) -> Array | None:
-    """Marks the pairs of the batch that are no negatives, though they stand off the diagonal.
-
-    Answer j is no negative for question i when it is the same answer as i's own, when the two questions are the same,
-    or when j is among the positives known for i.
-
-    Args:
-      question_id: int32 [B], equal where questions are equal; -1, which equals nothing, where unknown.
-      answer_id: int32 [B], equal where answers are equal; -1 likewise.
-      positive_ids: int32 [B, P], answer ids that are right for each question, padded with -1; needs `answer_id`.
-
-    Returns:
-      bool [B, B], never true on the diagonal; None when no id is given.
-    """
-    if positive_ids is not None and answer_id is None:
-        raise EndxError("positive_ids names answers by their ids, so it needs answer_id as well")
-    masks = []
-    if question_id is not None:
-        masks.append(_same(question_id, question_id))
-    if answer_id is not None:
-        masks.append(_known_right(answer_id, answer_id, positive_ids))
-    if not masks:
-        return None
-    size = masks[0].shape[0]
-    return jnp.any(jnp.stack(masks), axis=0) & ~jnp.eye(size, dtype=bool)
+# What the losses from question to answer and from answer to question weigh.
+WEIGHTS = {
+    "question_to_answer": (1, 0),
+    "answer_to_question": (0, 1),
+    "sum": (1, 1),
+    "mean": (0.5, 0.5),
+}
+DIRECTIONS = tuple(WEIGHTS)
 
 
 def in_batch_softmax(
@@ -63,6 +44,8 @@ def in_batch_softmax(
     hard_negative_ids: Array | None = None,
     direction: str = "question_to_answer",
     where: Array | None = None,
+    tile: int | None = None,
+    axis_name: AxisName = None,
 ) -> Array:
     """Cross-entropy of picking each question's own answer among all answers of the batch (Dong et al. 2022, Eq. 1).
 
@@ -86,34 +69,97 @@ def in_batch_softmax(
       direction: `question_to_answer` (each question against all answers, as both papers print it),
         `answer_to_question`, or both directions as their `sum` (what t5x_retrieval trains with) or `mean`.
       where: bool [B], the pairs that count; the others are neither averaged nor used as negatives, and nor are their
-        hard negatives.
+        hard negatives. NaN there is ignored.
+      tile: None computes with whole arrays of scores, [B, B] and [B, B K]. A number streams them in tiles of that many
+        rows and columns at most, made once more for the gradient: the same values in memory O(B E + tile^2).
+      axis_name: inside `jax.shard_map`, the mesh axis or axes that the batch is split over. All arrays are then this
+        device's rows; columns are gathered from the others, and the result, on every device the same, is that of the
+        whole batch. Needs `tile`.
 
     Returns:
       A scalar, the mean over the pairs that count; zero when none does.
     """
-    if direction not in DIRECTIONS:
-        raise EndxError(f"direction is {direction!r}, which is none of {', '.join(DIRECTIONS)}")
-    _check_hard_negatives(question, hard_negatives, hard_negative_ids)
-    question, answer = at_least_float32(question), at_least_float32(answer)
-    scores = _inner_products(question, answer)
-    excluded = false_negative_mask(question_id=question_id, answer_id=answer_id, positive_ids=positive_ids)
-    if excluded is None:
-        excluded = jnp.zeros(scores.shape, dtype=bool)
-    if where is None:
-        where = jnp.ones(scores.shape[0], dtype=bool)
+    loss, _ = in_batch_softmax_and_metrics(
+        question,
+        answer,
+        temperature=temperature,
+        hard_negatives=hard_negatives,
+        question_id=question_id,
+        answer_id=answer_id,
+        positive_ids=positive_ids,
+        hard_negative_ids=hard_negative_ids,
+        direction=direction,
+        where=where,
+        tile=tile,
+        axis_name=axis_name,
+    )
+    return loss
 
-    candidates, no_negatives = scores, excluded | ~where[None, :]
-    if hard_negatives is not None:
-        hard = _hard_negative_columns(question, hard_negatives, hard_negative_ids, where, answer_id, positive_ids)
-        candidates = jnp.concatenate([candidates, hard[0]], axis=1)
-        no_negatives = jnp.concatenate([no_negatives, hard[1]], axis=1)
-    forward = _row_cross_entropy(candidates, no_negatives, temperature, where)
-    if direction == "question_to_answer":
-        return forward
-    backward = _row_cross_entropy(scores.T, excluded.T | ~where[None, :], temperature, where)
-    if direction == "answer_to_question":
-        return backward
-    return forward + backward if direction == "sum" else (forward + backward) / 2
+
+def in_batch_softmax_and_metrics(
+    question: Array,
+    answer: Array,
+    *,
+    temperature: float | Array = 1.0,
+    hard_negatives: Array | None = None,
+    question_id: Array | None = None,
+    answer_id: Array | None = None,
+    positive_ids: Array | None = None,
+    hard_negative_ids: Array | None = None,
+    direction: str = "question_to_answer",
+    where: Array | None = None,
+    tile: int | None = None,
+    axis_name: AxisName = None,
+) -> tuple[Array, dict[str, Array]]:
+    """The same loss, and what can be told of the batch from the same scores.
+
+    The arguments are those of `in_batch_softmax`.
+
+    Returns:
+      The loss, and metrics without a gradient: `in_batch_accuracy`, the share of the questions that count whose own
+      answer scores higher than every other answer of the batch, false negatives and hard negatives left aside; and
+      `masked_fraction`, the share of the pairs off the diagonal, among those that count, that are false negatives.
+    """
+    if direction not in WEIGHTS:
+        raise EndxError(f"direction is {direction!r}, which is none of {', '.join(WEIGHTS)}")
+    if axis_name is not None and tile is None:
+        raise EndxError("axis_name is given, and scores split over devices are streamed: it needs tile as well")
+    check_ids(answer_id, positive_ids)
+    _check_hard_negatives(question, hard_negatives, hard_negative_ids)
+    shard = Shard(jnp.ones(question.shape[0], dtype=bool) if where is None else where, axis_name)
+    question, answer = (jnp.where(shard.where[:, None], at_least_float32(x), 0) for x in (question, answer))
+    own = jnp.sum(question * answer, axis=1)
+    scale = jnp.broadcast_to(1 / jnp.asarray(temperature, own.dtype), own.shape)
+    questions = Marks(shard.index(), shard.where, question_id, answer_id, positive_ids)
+    answers = questions._replace(positive_ids=None)
+
+    def others(keep, rows, columns, row_marks, column_marks):
+        columns, column_marks = shard.everyone((columns, column_marks))
+        return _statistics(keep, (rows, own, scale), columns, row_marks, column_marks, tile)
+
+    other_answers = others(negatives, question, answer, questions, answers)
+    to_answers, to_questions = WEIGHTS[direction]
+    losses = jnp.zeros_like(own)
+    if to_answers:
+        terms = [other_answers]
+        if hard_negatives is not None:
+            hard, candidates = _hard_candidates(hard_negatives, hard_negative_ids, shard.where)
+            terms.append(others(negatives, question, hard, questions, candidates))
+        losses += to_answers * _row_losses(terms)
+    if to_questions:
+        losses += to_questions * _row_losses([others(_negatives_of_answers, answer, question, answers, questions)])
+    count = shard.total(jnp.sum(shard.where, dtype=own.dtype))
+    loss = shard.total(jnp.sum(losses)) / jnp.maximum(count, 1)
+    return loss, _metrics(other_answers, shard, count)
+
+
+def _metrics(other_answers: RowStatistics, shard: Shard, count: Array) -> dict[str, Array]:
+    right = shard.where & (other_answers.highest < 0)
+    masked = jnp.where(shard.where, count - 1 - other_answers.kept, 0)
+    return {
+        "in_batch_accuracy": shard.total(jnp.sum(right, dtype=count.dtype)) / jnp.maximum(count, 1),
+        "masked_fraction": shard.total(jnp.sum(masked)) / jnp.maximum(count * (count - 1), 1),
+    }
 
 
 def _check_hard_negatives(question: Array, hard_negatives: Array | None, hard_negative_ids: Array | None) -> None:
@@ -131,56 +177,48 @@ def _check_hard_negatives(question: Array, hard_negatives: Array | None, hard_ne
         )
 
 
-def _hard_negative_columns(
-    question: Array,
-    hard_negatives: Array,
-    hard_negative_ids: Array | None,
-    where: Array,
-    answer_id: Array | None,
-    positive_ids: Array | None,
-) -> tuple[Array, Array]:
-    """Scores [B, B * K] of every question with the batch's hard negatives, row by row, and bool, which to leave out."""
-    present = jnp.broadcast_to(where[:, None], hard_negatives.shape[:2])
+def _hard_candidates(hard_negatives: Array, hard_negative_ids: Array | None, where: Array) -> tuple[Array, Marks]:
+    """The hard negatives [B K, E], row by row."""
+    present, ids = jnp.broadcast_to(where[:, None], hard_negatives.shape[:2]), None
     if hard_negative_ids is not None:
-        present = present & (hard_negative_ids >= 0)
+        present, ids = present & (hard_negative_ids >= 0), hard_negative_ids.reshape(-1)
     # Zeros stand in for the missing before the product: left out of the sum alone, a NaN would reach the gradients.
     vectors = jnp.where(present[:, :, None], at_least_float32(hard_negatives), 0)
-    scores = _inner_products(question, vectors.reshape(-1, vectors.shape[-1]))
-    excluded = jnp.broadcast_to(~present.reshape(1, -1), scores.shape)
-    if hard_negative_ids is not None and answer_id is not None:
-        excluded = excluded | _known_right(hard_negative_ids.reshape(-1), answer_id, positive_ids)
-    return scores, excluded
+    present = present.reshape(-1)
+    no_pair = jnp.full_like(present, -1, dtype=jnp.int32)
+    return vectors.reshape(-1, vectors.shape[-1]), Marks(no_pair, present, None, ids, None)
 
 
-def _inner_products(rows: Array, columns: Array) -> Array:
-    return jnp.matmul(rows, columns.T, precision=jax.lax.Precision.HIGHEST)
+def _negatives_of_answers(answers: Marks, questions: Marks) -> Array:
+    return negatives(questions, answers).T
 
 
-def _row_cross_entropy(scores: Array, excluded: Array, temperature: float | Array, where: Array) -> Array:
-    """Mean over rows of log-sum-exp minus the diagonal; excluded columns weigh nothing, the diagonal always counts."""
-    excluded = excluded & ~jnp.eye(scores.shape[0], scores.shape[1], dtype=bool)
-    # The diagonal goes before the division, so that its own term is exactly 0 and large scores do not cancel.
-    margins = (scores - jnp.diagonal(scores)[:, None]) / temperature
-    return masked_mean(jax.nn.logsumexp(margins, axis=1, where=~excluded), where)
+def _margins(rows: tuple[Array, Array, Array], columns: Array) -> tuple[Array]:
+    """How much higher each column scores than the row's own."""
+    embeddings, own, scale = rows
+    # Taken off before the division by the temperature, so that large scores do not cancel.
+    return ((jnp.matmul(embeddings, columns.T, precision=jax.lax.Precision.HIGHEST) - own[:, None]) * scale[:, None],)
 
 
-def _known_right(candidate_id: Array, answer_id: Array, positive_ids: Array | None) -> Array:
-    """Bool [B, C]: whether candidate c is the same answer as row i's own, or among its positives."""
-    same = _same(answer_id, candidate_id)
-    return same if positive_ids is None else same | _contains(positive_ids, candidate_id)
+def _statistics(keep, rows, columns, row_marks, column_marks, tile: int | None) -> RowStatistics:
+    if tile is not None:
+        return row_statistics(_margins, keep, rows, columns, row_marks, column_marks, tile=tile)
+    (margins,), kept = _margins(rows, columns), keep(row_marks, column_marks)
+    some = jnp.any(kept, axis=1)
+    # A row that keeps nothing sums over everything before its result is replaced: empty sums have no finite gradient.
+    log_sum_exp = jax.nn.logsumexp(margins, axis=1, where=kept | ~some[:, None])
+    return RowStatistics(
+        log_sum_exp=jnp.where(some, log_sum_exp, -jnp.inf),
+        teacher_log_sum_exp=None,
+        difference=None,
+        highest=jax.lax.stop_gradient(jnp.max(margins, axis=1, where=kept, initial=-jnp.inf)),
+        kept=jnp.sum(kept, axis=1),
+    )
 
 
-def _same(ids: Array, others: Array) -> Array:
-    """Bool [B, C]: whether ids [B] and others [C] are equal and known."""
-    return (ids[:, None] == others[None, :]) & (ids[:, None] >= 0)
-
-
-def _contains(positive_ids: Array, candidate_id: Array) -> Array:
-    """Bool [B, C]: whether candidate c's id is among row i's positives; looped over P to keep memory at B x C."""
-
-    def add(found, ids):
-        return found | _same(ids, candidate_id), None
-
-    none = jnp.zeros((positive_ids.shape[0], candidate_id.shape[0]), dtype=bool)
-    found, _ = jax.lax.scan(add, none, positive_ids.T)
-    return found
+def _row_losses(others: list[RowStatistics]) -> Array:
+    """log(1 + the sum of the exponentials of all margins), adding up one set of columns after the other."""
+    losses = jnp.zeros_like(others[0].log_sum_exp)
+    for statistics in others:
+        losses += jax.nn.softplus(statistics.log_sum_exp - losses)
+    return losses

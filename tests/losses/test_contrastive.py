@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from helpers import one_line_error
 
-from endx_jax.losses import false_negative_mask, in_batch_softmax
+from endx_jax.losses import false_negative_mask, in_batch_softmax, in_batch_softmax_and_metrics
 from endx_jax.losses.contrastive import DIRECTIONS
 
 # Compiled, as it is in training and as is quicker here; one test holds it against the loss run step by step.
 softmax_loss = jax.jit(in_batch_softmax, static_argnames="direction")
+softmax_loss_and_metrics = jax.jit(in_batch_softmax_and_metrics, static_argnames="direction")
 
 B, E = 7, 4
 IDS = {
@@ -324,6 +325,56 @@ def test_an_unknown_direction_is_named():
 def test_positives_without_answer_ids_are_refused(function):
     with one_line_error("positive_ids names answers by their ids, so it needs answer_id"):
         function(positive_ids=jnp.zeros((2, 1), jnp.int32))
+
+
+# Metrics.
+
+
+def test_the_metrics_of_a_visible_example():
+    question = jnp.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [-1.0, 0.0]])
+    answer = jnp.array([[1.0, 0.0], [1.0, 0.5], [0.0, 2.0], [-1.0, 0.0]])
+    # Scores [[1, 1, 0, -1], [0, 0.5, 2, 0], [1, 1.5, 2, -1], [-1, -1, 0, 1]]: the first is a draw, the second is lost.
+    known = {"question_id": jnp.arange(4), "where": jnp.ones(4, bool)}
+    _, metrics = softmax_loss_and_metrics(question, answer, **known)
+    assert metrics == {"in_batch_accuracy": 2 / 4, "masked_fraction": 0}
+    # Questions 1 and 2 are the same: of 12 pairs off the diagonal two are left out, and question 1 has won.
+    known["question_id"] = jnp.array([0, 1, 1, 2])
+    loss, metrics = softmax_loss_and_metrics(question, answer, **known)
+    assert loss == softmax_loss(question, answer, **known)
+    assert metrics["in_batch_accuracy"] == 3 / 4
+    assert float(metrics["masked_fraction"]) == pytest.approx(2 / 12)
+    # Without pair 1 the draw is won; hard negatives are not looked at, and nothing is left to mask.
+    known["where"] = jnp.array([True, False, True, True])
+    _, metrics = softmax_loss_and_metrics(question, answer, hard_negatives=10 * jnp.ones((4, 1, 2)), **known)
+    assert metrics == {"in_batch_accuracy": 1, "masked_fraction": 0}
+
+
+@pytest.mark.parametrize("direction", ["question_to_answer", "answer_to_question"])
+def test_the_metrics_are_those_of_loops(direction):
+    question, answer = drawn()
+    question += answer
+    rows, names = np.flatnonzero(WHERE), MASKS["all"]
+    scores = question @ answer.T
+    negatives = {i: [j for j in rows if j != i and not is_false_negative(i, j, names)] for i in rows}
+    right = [all(scores[i, i] > scores[i, j] for j in negatives[i]) for i in rows]
+    left_out = sum(len(rows) - 1 - len(negatives[i]) for i in rows)
+    _, metrics = softmax_loss_and_metrics(
+        jnp.asarray(question, jnp.float32),
+        jnp.asarray(answer, jnp.float32),
+        direction=direction,
+        where=WHERE,
+        **ids(names),
+    )
+    assert 0 < sum(right) < len(rows)
+    assert left_out > 0
+    assert float(metrics["in_batch_accuracy"]) == pytest.approx(sum(right) / len(rows))
+    assert float(metrics["masked_fraction"]) == pytest.approx(left_out / (len(rows) * (len(rows) - 1)))
+
+
+def test_metrics_where_nothing_is_compared():
+    for where, accuracy in ((jnp.zeros(3, bool), 0), (jnp.arange(3) == 1, 1)):
+        _, metrics = softmax_loss_and_metrics(jnp.ones((3, 2)), jnp.ones((3, 2)), where=where)
+        assert metrics == {"in_batch_accuracy": accuracy, "masked_fraction": 0}
 
 
 # Hard negatives.

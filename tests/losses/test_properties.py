@@ -45,6 +45,16 @@ LOSSES = {
         with_hard_negatives, answer_id=DUPLICATES, positive_ids=jnp.tile(jnp.arange(5), (B, 1))
     ),
     "cold": functools.partial(in_batch_softmax, temperature=1e-3),
+    "in tiles": functools.partial(
+        with_hard_negatives,
+        direction="sum",
+        answer_id=DUPLICATES,
+        positive_ids=jnp.array([[0, 3], [0, -1], [0, 4], [1, -1], [-1, -1], [2, 0]]),
+        tile=4,
+    ),
+    "in tiles, every negative masked": functools.partial(
+        in_batch_softmax, direction="sum", answer_id=jnp.zeros(B, jnp.int32), tile=4
+    ),
 }
 
 

@@ -1,0 +1,91 @@
+"""False negatives: pairs that stand off the diagonal of a batch and are right all the same."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from endx_jax.errors import EndxError
+
+Array = jax.Array
+
+
+def false_negative_mask(
+    *,
+    question_id: Array | None = None,
+    answer_id: Array | None = None,
+    positive_ids: Array | None = None,
+) -> Array | None:
+    """Marks the pairs of the batch that are no negatives, though they stand off the diagonal.
+
+    Answer j is no negative for question i when it is the same answer as i's own, when the two questions are the same,
+    or when j is among the positives known for i.
+
+    Args:
+      question_id: int32 [B], equal where questions are equal; -1, which equals nothing, where unknown.
+      answer_id: int32 [B], equal where answers are equal; -1 likewise.
+      positive_ids: int32 [B, P], answer ids that are right for each question, padded with -1; needs `answer_id`.
+
+    Returns:
+      bool [B, B], never true on the diagonal; None when no id is given.
+    """
+    check_ids(answer_id, positive_ids)
+    some = question_id if question_id is not None else answer_id
+    if some is None:
+        return None
+    pair = jnp.arange(some.shape[0])
+    marks = Marks(pair, jnp.ones(pair.shape, dtype=bool), question_id, answer_id, positive_ids)
+    return ~negatives(marks, marks) & (pair[:, None] != pair[None, :])
+
+
+def check_ids(answer_id: Array | None, positive_ids: Array | None) -> None:
+    """Refuses positives that cannot be told from other answers."""
+    if positive_ids is not None and answer_id is None:
+        raise EndxError("positive_ids names answers by their ids, so it needs answer_id as well")
+
+
+class Marks(NamedTuple):
+    """What tells negatives from the other candidates, for N questions or N candidates.
+
+    Attributes:
+      pair: int32 [N], the place of its pair in the batch; -1 for a candidate that is no pair's own answer.
+      counts: bool [N], false for what is to be ignored.
+      question_id: int32 [N], of its pair, -1 where unknown; None, here and below, where there are none to compare.
+      answer_id: int32 [N], of the candidate, or of the question's own answer; -1 where unknown.
+      positive_ids: int32 [N, P], of a question, padded with -1.
+    """
+
+    pair: Array
+    counts: Array
+    question_id: Array | None
+    answer_id: Array | None
+    positive_ids: Array | None
+
+
+def negatives(questions: Marks, candidates: Marks) -> Array:
+    """Bool [Q, C]: whether both count, and the candidate is neither the question's own answer nor known to be right."""
+    found = questions.counts[:, None] & candidates.counts[None, :]
+    found &= questions.pair[:, None] != candidates.pair[None, :]
+    if questions.question_id is not None and candidates.question_id is not None:
+        found &= ~_same(questions.question_id, candidates.question_id)
+    if questions.answer_id is not None and candidates.answer_id is not None:
+        found &= ~_same(questions.answer_id, candidates.answer_id)
+    if questions.positive_ids is not None and candidates.answer_id is not None:
+        found &= ~_contains(questions.positive_ids, candidates.answer_id)
+    return found
+
+
+def _same(ids: Array, others: Array) -> Array:
+    """Bool [Q, C]: whether ids [Q] and others [C] are equal and known."""
+    return (ids[:, None] == others[None, :]) & (ids[:, None] >= 0)
+
+
+def _contains(positive_ids: Array, candidate_id: Array) -> Array:
+    """Bool [Q, C]: whether candidate c's id is among row q's positives; looped over P to keep memory at Q x C."""
+
+    def add(found, ids):
+        return found | _same(ids, candidate_id), None
+
+    unknown = jnp.full_like(positive_ids, -1, shape=positive_ids.shape[:1])
+    found, _ = jax.lax.scan(add, _same(unknown, candidate_id), positive_ids.T)
+    return found

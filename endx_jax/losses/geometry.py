@@ -1,0 +1,273 @@
+r"""ENDX's geometry alignment (Wang et al. 2021, section 3.4), and the element-wise regression that it argues against.
+
+Each of four terms u|v compares, row by row, whom an embedding v_i finds near it among the embeddings u_j of the batch:
+in the space of the dual encoder with the space of the cross encoder, its teacher (Eq. 11):
+
+$$ L_{u|v} = \frac{1}{B} \sum_i \sum_j p_{cross}(u_j|v_i) \log \frac{p_{cross}(u_j|v_i)}{p_{dual}(u_j|v_i)} $$
+"""
+
+import functools
+import operator
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from endx_jax.errors import EndxError
+from endx_jax.losses import kernels
+from endx_jax.losses.kernels import KERNELS, WITH_WIDTH, Operands
+from endx_jax.losses.shard import AxisName, Shard
+from endx_jax.losses.streaming import row_statistics
+from endx_jax.numerics import at_least_float32
+
+Array = jax.Array
+Pair = tuple[Array, Array]
+Scalar = float | Array
+Width = Scalar | None | tuple[Scalar | None, Scalar | None]
+
+TERMS = ("a|q", "q|q", "q|a", "a|a")
+REDUCTIONS = ("batchmean", "mean")
+
+
+def geometry_alignment(
+    dual: Pair,
+    cross: Pair,
+    *,
+    weights: Mapping[str, Scalar],
+    kernel: str = "inner",
+    temperature: tuple[Scalar, Scalar] = (1.0, 1.0),
+    width: Width | Mapping[str, Width] = None,
+    diagonal: bool = True,
+    reduction: str = "batchmean",
+    stop_gradient: bool = True,
+    where: Array | None = None,
+    tile: int | None = None,
+    axis_name: AxisName = None,
+) -> tuple[Array, dict[str, Array]]:
+    r"""Weighted sum of the Kullback-Leibler terms between the geometries of two spaces (ENDX Eqs. 6 to 12).
+
+    Args:
+      dual: question and answer embeddings [B, E] of the student. Products and sums are float32 at least, at the highest
+        matmul precision.
+      cross: question and answer embeddings [B, F] of the teacher.
+      weights: of each term that is wanted, out of `a|q`, `q|q`, `q|a`, `a|a`; the others are not computed.
+      kernel: `inner`, `gaussian`, `sne` or `pkt`; `endx_jax.losses.kernels` has their formulas.
+      temperature: of the dual and of the cross space; divides the scores inside the softmax, whatever the kernel. (For
+        `sne` that is a wider width; for `pkt`, K is raised to the power 1 / temperature.)
+      width: the sigma^2 of `gaussian` and `sne`, in squared distance: a number, a (dual, cross) pair, or a mapping from
+        terms to either. Where it is None or a term is not in the mapping, it is estimated for each space and term as
+        the mean squared distance of the pairs compared, through which no gradient flows.
+      diagonal: whether j = i is among the j of `q|q` and `a|a`. SNE has p(i|i) = 0; ENDX's Eqs. 7-8 and PKT's code
+        leave it in. A question's own answer always counts in `a|q` and `q|a`: it is the pair to be found.
+      reduction: `batchmean`, the sum over j averaged over i (Eq. 11), or `mean`, the mean over all the (i, j) compared,
+        as in PKT's code: smaller by the number of j that a row is compared with.
+      stop_gradient: takes p_cross for a constant: no gradient flows to `cross`, its temperature or its width.
+      where: bool [B], the pairs that count; the others are neither rows nor columns, NaN included.
+      tile: has the scores made in tiles of at most `tile` rows and columns, forward and again backward, and not as
+        arrays [B, B]: the same values and gradients in memory O(B E + tile^2). None makes them whole.
+      axis_name: the mesh axis, or axes, over which `jax.shard_map` has split the batch. All arrays are then this
+        device's rows, the columns are gathered from all devices, and the results are those of the whole batch, the same
+        on every device. Needs `tile`.
+
+    Returns:
+      The scalar sum of weight times term, and the terms by name, unweighted. Terms are zero where nothing is compared.
+    """
+    _check(dual, cross, weights, kernel, width, reduction, tile, axis_name)
+    shard = Shard(jnp.ones(dual[0].shape[0], dtype=bool) if where is None else where, axis_name)
+    student, teacher = (
+        _space(pair, shard, weights, kernel, diagonal, temperature=warmth, widths=widths)
+        for pair, warmth, widths in zip((dual, cross), temperature, _widths(width), strict=True)
+    )
+    teacher = jax.lax.stop_gradient(teacher) if stop_gradient else teacher
+    if tile is None:
+        divergences = _divergences(kernel, student, teacher, shard.where, diagonal)
+    else:
+        divergences = _streamed_divergences(kernel, student, teacher, shard, diagonal, tile)
+    terms = {}
+    for term in sorted(divergences, key=TERMS.index):
+        divisor = _count(shard) * (_columns(term, shard, diagonal) if reduction == "mean" else 1)
+        terms[term] = shard.total(jnp.sum(divergences[term])) / jnp.maximum(divisor, 1)
+    weighted = [weights[term] * value for term, value in terms.items()]
+    return functools.reduce(operator.add, weighted), terms
+
+
+def embedding_regression(
+    dual: Pair, cross: Pair, *, stop_gradient: bool = True, where: Array | None = None, axis_name: AxisName = None
+) -> Array:
+    """Mean squared difference between each dual embedding and its cross embedding, coordinate by coordinate.
+
+    The alignment that ENDX's section 3.4 calls too rigid: a baseline of `geometry_alignment`.
+
+    Args:
+      dual: question and answer embeddings [B, E] of the student.
+      cross: those of the teacher, as wide.
+      stop_gradient: takes `cross` for constants.
+      where: bool [B], the pairs that count.
+      axis_name: as for `geometry_alignment`.
+
+    Returns:
+      A scalar, the mean over the pairs that count, both their embeddings and all coordinates; zero when none counts.
+    """
+    _check_shapes(dual, cross)
+    if dual[0].shape != cross[0].shape:
+        raise EndxError(
+            f"the dual embeddings have {dual[0].shape[1]} coordinates and the cross embeddings {cross[0].shape[1]}: "
+            "regression needs as many; align by geometry, or project one of them"
+        )
+    shard = Shard(jnp.ones(dual[0].shape[0], dtype=bool) if where is None else where, axis_name)
+    dual, cross = _counting(dual, shard.where), _counting(cross, shard.where)
+    cross = jax.lax.stop_gradient(cross) if stop_gradient else cross
+    squares = [jnp.sum(jnp.square(d - c)) for d, c in zip(dual, cross, strict=True)]
+    return shard.total(squares[0] + squares[1]) / (2 * dual[0].shape[1] * jnp.maximum(_count(shard), 1))
+
+
+def _check(dual: Pair, cross: Pair, weights: Mapping, kernel: str, width, reduction: str, tile, axis_name) -> None:
+    _check_shapes(dual, cross)
+    if axis_name is not None and tile is None:
+        raise EndxError("axis_name is given without tile: a batch split over devices is streamed, so give tile as well")
+    if tile is not None and tile < 1:
+        raise EndxError(f"tile is {tile}; it must be at least 1, or None for scores that are made whole")
+    if kernel not in KERNELS:
+        raise EndxError(f"kernel is {kernel!r}, which is none of {', '.join(KERNELS)}")
+    if reduction not in REDUCTIONS:
+        raise EndxError(f"reduction is {reduction!r}, which is none of {', '.join(REDUCTIONS)}")
+    if not weights:
+        raise EndxError(f"weights names no term; give one or more of {', '.join(TERMS)}")
+    if width is not None and kernel not in WITH_WIDTH:
+        raise EndxError(f"width is given, and the kernel {kernel!r} has none; {' and '.join(WITH_WIDTH)} do")
+    for name, mapping in (("weights", weights), ("width", width if isinstance(width, Mapping) else {})):
+        for term in mapping:
+            if term not in TERMS:
+                raise EndxError(f"{name} names the term {term!r}, which is none of {', '.join(TERMS)}")
+
+
+def _check_shapes(dual: Pair, cross: Pair) -> None:
+    for name, (question, answer) in (("dual", dual), ("cross", cross)):
+        if question.ndim != 2 or question.shape != answer.shape or len(question) != len(dual[0]):
+            raise EndxError(
+                f"{name} has questions {question.shape} and answers {answer.shape}; "
+                f"both must be [B, E] with the B = {len(dual[0])} of the dual questions"
+            )
+
+
+class _Space(NamedTuple):
+    """The operands of one space's scores: of each term's rows, this device's; of each side's columns, everyone's."""
+
+    rows: dict[str, Operands]
+    columns: dict[str, Operands]
+
+
+def _widths(width: Width | Mapping[str, Width]) -> tuple[dict, dict]:
+    """The dual and the cross space's widths by term, None where they are to be estimated."""
+    by_term = {term: width.get(term) if isinstance(width, Mapping) else width for term in TERMS}
+    pairs = {term: x if isinstance(x, tuple | list) else (x, x) for term, x in by_term.items()}
+    return {term: dual for term, (dual, _) in pairs.items()}, {term: cross for term, (_, cross) in pairs.items()}
+
+
+def _space(
+    pair: Pair, shard: Shard, terms: Iterable[str], kernel: str, diagonal: bool, *, temperature: Scalar, widths: dict
+) -> _Space:
+    sides = dict(zip("qa", _counting(pair, shard.where), strict=True))
+    moments = {}
+    if kernel in WITH_WIDTH:
+        moments = {side: kernels.moments(x, shard.where, shard.total) for side, x in sides.items()}
+        # Distances are the same from any origin. From the middle, squared norms are no larger than they need be, and
+        # lose the least when products are taken off.
+        centre = (moments["q"].mean + moments["a"].mean) / 2
+        sides = {side: x - centre for side, x in sides.items()}
+    rows = {}
+    for term in terms:
+        facing, given = term.split("|")
+        width = widths[term]
+        if width is None and moments:
+            # Over all pairs; without the diagonal, whose distances are 0, the same sum is over fewer.
+            fewer = jnp.maximum(_count(shard), 1) / _columns(term, shard, diagonal)
+            width = kernels.mean_squared_distance(moments[given], moments[facing]) * fewer
+        rows[term] = kernels.row_operands(kernel, sides[given], sides[facing], temperature, width)
+    columns = {side: kernels.column_operands(kernel, x) for side, x in sides.items()}
+    return _Space(rows, shard.everyone(columns))
+
+
+def _count(shard: Shard) -> Array:
+    """How many pairs of the whole batch count."""
+    return shard.total(jnp.sum(shard.where, dtype=jax.dtypes.canonicalize_dtype(float)))
+
+
+def _columns(term: str, shard: Shard, diagonal: bool) -> Array:
+    """How many columns each row that counts is compared with, at least 1."""
+    return jnp.maximum(_count(shard) - _skips_itself(term, diagonal), 1)
+
+
+def _skips_itself(term: str, diagonal: bool) -> bool:
+    return not diagonal and term in ("q|q", "a|a")
+
+
+def _counting(pair: Pair, where: Array) -> Pair:
+    """The embeddings in float32 at least, zero where the pair does not count."""
+    question, answer = (jnp.where(where[:, None], at_least_float32(x), 0) for x in pair)
+    return question, answer
+
+
+def _divergences(kernel: str, student: _Space, teacher: _Space, where: Array, diagonal: bool) -> dict[str, Array]:
+    """By term, KL(softmax(teacher) || softmax(student)) of each row [B] over the columns kept; zero where none is."""
+    divergences: dict[str, Array] = {}
+    for term in student.rows:
+        keep = where[None, :] & ~(_skips_itself(term, diagonal) & jnp.eye(len(where), dtype=bool))
+        counts = where & jnp.any(keep, axis=1)
+        # Where nothing is kept, everything is, and the row then weighs nothing: no softmax is over an empty set.
+        keep = keep | ~counts[:, None]
+        log_student, log_teacher = (
+            jax.nn.log_softmax(jnp.where(keep, scores, -jnp.inf), axis=1)
+            for scores in _score_tiles(kernel, *_facing(student, teacher, [term]))
+        )
+        entries = jnp.exp(log_teacher) * jnp.where(keep, log_teacher - log_student, 0)
+        divergences[term] = jnp.where(counts, jnp.sum(entries, axis=1), 0)
+    return divergences
+
+
+def _streamed_divergences(
+    kernel: str, student: _Space, teacher: _Space, shard: Shard, diagonal: bool, tile: int
+) -> dict[str, Array]:
+    """The same [R] by term, without the scores ever being whole; the terms with the same columns in one pass."""
+    divergences: dict[str, Array] = {}
+    index = shard.index()
+    columns_where = shard.everyone(shard.where)
+    for side in "qa":
+        terms = [term for term in student.rows if term.startswith(side)]
+        if not terms:
+            continue
+        skipped = [index if _skips_itself(term, diagonal) else jnp.full_like(index, -1) for term in terms]
+        statistics = row_statistics(
+            functools.partial(_score_tiles, kernel),
+            _kept,
+            *_facing(student, teacher, terms),
+            jnp.concatenate(skipped),
+            (jnp.arange(len(columns_where)), columns_where),
+            tile=tile,
+        )
+        rows = statistics.difference - statistics.teacher_log_sum_exp + statistics.log_sum_exp
+        counts = jnp.tile(shard.where, len(terms)) & (statistics.kept > 0)
+        divergences |= zip(terms, jnp.split(jnp.where(counts, rows, 0), len(terms)), strict=True)
+    return divergences
+
+
+def _facing(student: _Space, teacher: _Space, terms: list[str]) -> tuple[tuple, tuple]:
+    """The student's and the teacher's rows of some terms, one after the other, and the columns that they share."""
+    rows = (
+        jax.tree.map(lambda *x: jnp.concatenate(x), *(space.rows[term] for term in terms))
+        for space in (student, teacher)
+    )
+    return tuple(rows), tuple(space.columns[terms[0][0]] for space in (student, teacher))
+
+
+def _score_tiles(
+    kernel: str, rows: tuple[Operands, Operands], columns: tuple[Operands, Operands]
+) -> tuple[Array, Array]:
+    student, teacher = (kernels.scores(kernel, *operands) for operands in zip(rows, columns, strict=True))
+    return student, teacher
+
+
+def _kept(skipped: Array, columns: Pair) -> Array:
+    index, where = columns
+    return where[None, :] & (skipped[:, None] != index[None, :])

@@ -1,0 +1,265 @@
+"""Statistics of rows of scores that are never all in memory at once: the primitive of the streamed losses.
+
+A loss over all pairs of R rows and C columns needs little more of row i than log sum_j exp(s_ij). Here the scores are
+made tile by tile, once for the value and once more for the gradient, and only arrays of length R or C are kept (running
+maxima and rescaled sums, as in Milakov and Gimelshein 2018, arXiv 1805.02867).
+"""
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
+
+from endx_jax.errors import EndxError
+
+Array = jax.Array
+Tree = Any
+Scores = Callable[[Tree, Tree], tuple[Array, ...]]
+Keep = Callable[[Tree, Tree], Array | None]
+
+
+class RowStatistics(NamedTuple):
+    """Statistics of each row's scores over the columns kept: s the student's, t the teacher's.
+
+    The Kullback-Leibler divergence from teacher to student is `difference - teacher_log_sum_exp + log_sum_exp`.
+
+    Attributes:
+      log_sum_exp: [R], of s; -inf where nothing is kept.
+      teacher_log_sum_exp: [R], of t likewise; None without a teacher.
+      difference: [R], sum_j softmax(t)_j (t_j - s_j); 0 where nothing is kept, None without a teacher.
+      highest: [R], the greatest s; -inf where nothing is kept. It has no gradient.
+      kept: int32 [R], how many columns are kept.
+    """
+
+    log_sum_exp: Array
+    teacher_log_sum_exp: Any
+    difference: Any
+    highest: Array
+    kept: Array
+
+
+def row_statistics(
+    scores: Scores, keep: Keep, rows: Tree, columns: Tree, row_marks: Tree, column_marks: Tree, *, tile: int
+) -> RowStatistics:
+    """Statistics of R x C scores, with no array of R x C in the value nor in the gradient.
+
+    Differentiable with respect to `rows` and `columns`. An operand that needs no gradient, as under
+    `jax.lax.stop_gradient`, is not worked for: a constant teacher costs its scores and no more.
+
+    Args:
+      scores: a function of a module, or a `functools.partial` of one. From the operands of some rows and of some
+        columns it makes the student's scores [rows, columns], or the student's and the teacher's, as a tuple. It is
+        differentiated tile by tile, so whatever has a gradient must be an operand.
+      keep: a function likewise. From the marks of some rows and of some columns it makes a bool [rows, columns], true
+        for the scores that count, or None where all do.
+      rows: pytree of float arrays with leading axis R. Operands must be finite even where nothing of them is kept.
+      columns: pytree of float arrays with leading axis C.
+      row_marks: pytree of integer or bool arrays with leading axis R.
+      column_marks: pytree of integer or bool arrays with leading axis C.
+      tile: the most rows, and the most columns, that a tile of scores has.
+
+    Returns:
+      The statistics, in the dtype of the scores.
+
+    Raises:
+      EndxError: when `tile` is not positive.
+    """
+    if tile < 1:
+        raise EndxError(f"tile is {tile}; a tile of scores must have a row and a column at least")
+    operands, marks = _varying_alike(((rows, columns), (row_marks, column_marks)))
+    return _statistics(scores, keep, tile, operands, marks)
+
+
+class _Tiles(NamedTuple):
+    """Rows or columns cut into tiles: leading axes [tiles, size of a tile]."""
+
+    operands: Tree
+    marks: Tree
+    real: Array  # false for what fills up the last tile
+
+
+class _Sums(NamedTuple):
+    """Of the scores of each row; the tuples hold the student's and, where there is a teacher, the teacher's."""
+
+    highest: tuple[Array, ...]
+    total: tuple[Array, ...]  # sum exp(score - highest)
+    difference: Tree  # sum exp(t - highest t) (t - s); None without a teacher
+    kept: Array
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _statistics(scores: Scores, keep: Keep, tile: int, operands: Tree, marks: Tree) -> RowStatistics:
+    return _finished(_sums(scores, keep, tile, operands, marks))
+
+
+def _forward(scores: Scores, keep: Keep, tile: int, operands: Tree, marks: Tree) -> tuple[RowStatistics, Tree]:
+    """Remembers the operands as two trees, of those that need a gradient and of the others, None where not of them."""
+    moving = jax.tree.map(lambda x: x.value if x.perturbed else None, operands)
+    constant = jax.tree.map(lambda x: None if x.perturbed else x.value, operands)
+    operands, marks = jax.tree.map(lambda x: x.value, (operands, marks))
+    sums = _sums(scores, keep, tile, operands, marks)
+    return _finished(sums), (moving, constant, marks, sums)
+
+
+def _backward(scores: Scores, keep: Keep, tile: int, remembered: Tree, cotangents: RowStatistics) -> Tree:
+    moving, constant, marks, sums = remembered
+    # The others of `cotangents` are of the statistics that have no gradient.
+    given = (sums, jax.tree.map(_materialized, tuple(cotangents[:3])))
+    rows = _cut((moving[0], constant[0], given), marks[0], tile)
+    columns = _cut((moving[1], constant[1]), marks[1], tile)
+
+    def of_rows(to_columns, row):
+        moving_row, constant_row, given = row.operands
+
+        def of_tile(carry, numbered_column):
+            to_row, to_columns = carry
+            number, column = numbered_column
+            moving_column, constant_column = column.operands
+
+            def of_moving(row, column):
+                return scores(_filled(row, constant_row), _filled(column, constant_column))
+
+            def add(to_all, to_this):
+                # In place, so that there is one array of gradients of all columns, and no copy of it.
+                return jax.lax.dynamic_update_index_in_dim(to_all, to_all[number] + to_this, number, axis=0)
+
+            tiles, pull_back = jax.vjp(of_moving, moving_row, moving_column)
+            more_to_row, to_column = pull_back(_score_cotangents(tiles, _kept(keep, row, column), *given))
+            return (jax.tree.map(jnp.add, to_row, more_to_row), jax.tree.map(add, to_columns, to_column)), None
+
+        numbered_columns = (jnp.arange(len(columns.real)), columns)
+        (to_row, to_columns), _ = jax.lax.scan(of_tile, (_zeros(moving_row), to_columns), numbered_columns)
+        return to_columns, to_row
+
+    # Always 0, which XLA does not know: constant zeros it would hold beside all loops, and copy into each.
+    zero = jnp.min(sums.kept, initial=0)
+    none = jax.tree.map(lambda x: jnp.broadcast_to(zero.astype(x.dtype), x.shape), columns.operands[0])
+    to_columns, to_rows = jax.lax.scan(of_rows, none, rows)
+    lengths = (_length(side) for side in zip(moving, constant, strict=True))
+    return tuple(map(_joined, (to_rows, to_columns), lengths)), None
+
+
+_statistics.defvjp(_forward, _backward, symbolic_zeros=True)
+
+
+def _sums(scores: Scores, keep: Keep, tile: int, operands: Tree, marks: Tree) -> _Sums:
+    rows, columns = (_cut(*side, tile) for side in zip(operands, marks, strict=True))
+
+    def of_tile(row, column):
+        return _tile_sums(scores(row.operands, column.operands), _kept(keep, row, column))
+
+    def of_rows(row):
+        def add(sums, column):
+            return _merged(sums, of_tile(row, column)), None
+
+        no_column = jax.tree.map(lambda x: x[0, :0], columns)
+        sums, _ = jax.lax.scan(add, of_tile(row, no_column), columns)
+        return sums
+
+    return _joined(jax.lax.map(of_rows, rows), _length(operands[0]))
+
+
+def _tile_sums(tiles: tuple[Array, ...], kept: Array) -> _Sums:
+    masked = tuple(jnp.where(kept, scores, -jnp.inf) for scores in tiles)
+    highest = tuple(jnp.max(scores, axis=1, initial=-jnp.inf) for scores in masked)
+    weights = tuple(jnp.exp(scores - _finite(high)[:, None]) for scores, high in zip(masked, highest, strict=True))
+    total = tuple(jnp.sum(x, axis=1) for x in weights)
+    difference = jnp.sum(weights[1] * (tiles[1] - tiles[0]), axis=1) if len(tiles) == 2 else None
+    return _Sums(highest, total, difference, jnp.sum(kept, axis=1, dtype=jnp.int32))
+
+
+def _merged(a: _Sums, b: _Sums) -> _Sums:
+    """The sums of both, each brought to the higher maximum."""
+    highest = tuple(map(jnp.maximum, a.highest, b.highest))
+    of_a, of_b = (tuple(jnp.exp(x - _finite(h)) for x, h in zip(sums.highest, highest, strict=True)) for sums in (a, b))
+    total = tuple(x * p + y * q for x, p, y, q in zip(a.total, of_a, b.total, of_b, strict=True))
+    difference = None if a.difference is None else a.difference * of_a[1] + b.difference * of_b[1]
+    return _Sums(highest, total, difference, a.kept + b.kept)
+
+
+def _finished(sums: _Sums) -> RowStatistics:
+    log_sum_exp = [_finite(high) + jnp.log(total) for high, total in zip(sums.highest, sums.total, strict=True)]
+    if sums.difference is None:
+        return RowStatistics(log_sum_exp[0], None, None, sums.highest[0], sums.kept)
+    return RowStatistics(log_sum_exp[0], log_sum_exp[1], _mean_difference(sums), sums.highest[0], sums.kept)
+
+
+def _mean_difference(sums: _Sums) -> Array:
+    return sums.difference / jnp.where(sums.kept > 0, sums.total[1], 1)
+
+
+def _score_cotangents(tiles: tuple[Array, ...], kept: Array, sums: _Sums, cotangents: tuple) -> tuple[Array, ...]:
+    """What the score tiles hand back, given what came to log_sum_exp, teacher_log_sum_exp and difference."""
+    to_sum, to_teacher_sum, to_difference = jax.tree.map(lambda x: x[:, None], cotangents)
+
+    def softmax(scores, high, total):
+        # By the maximum and the sum, not the logarithm of both, in which rounding is by the size of the maximum.
+        weights = jnp.exp(jnp.where(kept, scores - _finite(high)[:, None], -jnp.inf))
+        return weights / jnp.where(sums.kept > 0, total, 1)[:, None]
+
+    probabilities = tuple(map(softmax, tiles, sums.highest, sums.total))
+    if len(tiles) == 1:
+        return (to_sum * probabilities[0],)
+    student, teacher = probabilities
+    above_mean = tiles[1] - tiles[0] - _mean_difference(sums)[:, None]
+    return (
+        to_sum * student - to_difference * teacher,
+        (to_teacher_sum + to_difference * (1 + above_mean)) * teacher,
+    )
+
+
+def _kept(keep: Keep, row: _Tiles, column: _Tiles) -> Array:
+    real = row.real[:, None] & column.real[None, :]
+    kept = keep(row.marks, column.marks)
+    return real if kept is None else real & kept
+
+
+def _finite(highest: Array) -> Array:
+    """The maximum to take off before exponentials: 0 for that of nothing."""
+    return jnp.where(highest == -jnp.inf, 0, highest)
+
+
+def _cut(operands: Tree, marks: Tree, tile: int) -> _Tiles:
+    """As few tiles as there can be, of one size; the last is filled up with copies of its last row."""
+    length = _length(operands)
+    count = -(-length // tile)
+    size = -(-length // max(count, 1))
+    missing = count * size - length
+    real = jnp.arange(count * size) < length
+
+    def cut(x):
+        # Copies, not zeros: at zeros, scores need not be differentiable.
+        x = jnp.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1), mode="edge") if missing else x
+        return x.reshape(count, size, *x.shape[1:])
+
+    return _Tiles(jax.tree.map(cut, operands), jax.tree.map(cut, marks), real.reshape(count, size))
+
+
+def _joined(tiles: Tree, length: int) -> Tree:
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:length], tiles)
+
+
+def _length(tree: Tree) -> int:
+    return jax.tree.leaves(tree)[0].shape[0]
+
+
+def _zeros(tree: Tree) -> Tree:
+    return jax.tree.map(jnp.zeros_like, tree)
+
+
+def _filled(moving: Tree, constant: Tree) -> Tree:
+    return jax.tree.map(lambda x, y: y if x is None else x, moving, constant, is_leaf=lambda x: x is None)
+
+
+def _materialized(x: Array | SymbolicZero) -> Array:
+    return jnp.zeros(x.shape, x.dtype) if isinstance(x, SymbolicZero) else x
+
+
+def _varying_alike(tree: Tree) -> Tree:
+    """Inside `jax.shard_map`, makes all arrays vary over the mesh axes that any of them does: loops ask for that."""
+    true = functools.reduce(operator.and_, [jnp.all(x[:0] == 0) for x in jax.tree.leaves(tree)])
+    return jax.tree.map(lambda x: jnp.where(true, x, x), tree)

@@ -1,0 +1,222 @@
+"""Geometry alignment against visible arithmetic and a twin in plain NumPy."""
+
+import functools
+import math
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import one_line_error
+
+from endx_jax.losses import embedding_regression, geometry_alignment
+from endx_jax.losses.geometry import TERMS
+from endx_jax.losses.kernels import KERNELS, WITH_WIDTH
+
+ALL = dict.fromkeys(TERMS, 1.0)
+
+# Two points a space and side, E = 1. Inner products of rows v and columns u: see the tests.
+DUAL = (jnp.array([[1.0], [2.0]]), jnp.array([[3.0], [1.0]]))
+CROSS = (jnp.array([[2.0], [1.0]]), jnp.array([[1.0], [0.0]]))
+
+
+def bernoulli(p: float, q: float) -> float:
+    """KL of two coins."""
+    return p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q))
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+def found(terms=TERMS, dual=DUAL, cross=CROSS, **settings) -> dict[str, float]:
+    total, values = geometry_alignment(dual, cross, weights=dict.fromkeys(terms, 1.0), **settings)
+    assert float(total) == pytest.approx(sum(map(float, values.values())), rel=1e-6)
+    return {term: float(value) for term, value in values.items()}
+
+
+def test_a_visible_example_of_the_inner_product():
+    """Over two columns a softmax is the sigmoid of the difference between the scores."""
+    expected = {
+        # q = 1, 2 and a = 3, 1 score [3, 1] and [6, 2]; the teacher's q = 2, 1 and a = 1, 0: [2, 0] and [1, 0].
+        "a|q": bernoulli(sigmoid(2), sigmoid(2)) + bernoulli(sigmoid(1), sigmoid(4)),
+        # [1, 2] and [2, 4]; [4, 2] and [2, 1].
+        "q|q": bernoulli(sigmoid(2), sigmoid(-1)) + bernoulli(sigmoid(1), sigmoid(-2)),
+        # [3, 6] and [1, 2]; [2, 1] and [0, 0].
+        "q|a": bernoulli(sigmoid(1), sigmoid(-3)) + bernoulli(sigmoid(0), sigmoid(-1)),
+        # [9, 3] and [3, 1]; [1, 0] and [0, 0].
+        "a|a": bernoulli(sigmoid(1), sigmoid(6)) + bernoulli(sigmoid(0), sigmoid(2)),
+    }
+    assert found() == pytest.approx({term: value / 2 for term, value in expected.items()}, rel=1e-5)
+    # The mean is over four entries.
+    assert found(reduction="mean") == pytest.approx({term: value / 4 for term, value in expected.items()}, rel=1e-5)
+    # Colder by 2 in the dual space and warmer by 4 in the cross space: [6, 2], [12, 4] and [.5, 0], [.25, 0].
+    value = bernoulli(sigmoid(0.5), sigmoid(4)) + bernoulli(sigmoid(0.25), sigmoid(8))
+    assert found(["a|q"], temperature=(0.5, 4.0)) == pytest.approx({"a|q": value / 2}, rel=1e-5)
+
+
+def test_a_visible_example_of_the_distance_kernels():
+    # Squared distances from q to a: dual [4, 0] and [1, 1]; cross [1, 4] and [0, 1].
+    settings = {"terms": ["a|q"], "width": (2.0, 0.5)}
+    value = bernoulli(sigmoid(-1 + 4), sigmoid(-4 / 4)) + bernoulli(sigmoid(1), 0.5)
+    assert found(kernel="sne", **settings) == pytest.approx({"a|q": value / 2}, rel=1e-5)
+    kernel = [math.exp(-4 / 4), math.exp(-0 / 4), math.exp(-1), math.exp(-4), math.exp(0), math.exp(-1)]
+    value = bernoulli(sigmoid(kernel[2] - kernel[3]), sigmoid(kernel[0] - kernel[1]))
+    value += bernoulli(sigmoid(kernel[4] - kernel[5]), 0.5)
+    assert found(kernel="gaussian", **settings) == pytest.approx({"a|q": value / 2}, rel=1e-5)
+
+
+def test_an_estimated_width_is_the_mean_squared_distance():
+    # a|q as above: (4 + 0 + 1 + 1) / 4 and (1 + 4 + 0 + 1) / 4. q|q: four distances 0, 1, 1, 0, or two of 1.
+    for kernel in ("sne", "gaussian"):
+        estimated = found(["a|q", "q|q"], kernel=kernel)
+        assert estimated == pytest.approx(
+            found(["a|q", "q|q"], kernel=kernel, width={"a|q": 1.5, "q|q": 0.5}), rel=1e-5
+        )
+        assert estimated["q|q"] == pytest.approx(found(kernel=kernel, width={"a|q": (0.1, 3.0)})["q|q"])
+    three = (jnp.array([[0.0], [1.0], [5.0]]),) * 2, (jnp.array([[0.0], [2.0], [3.0]]),) * 2
+    # Squared distances off the diagonal: 1, 25, 16 and 4, 9, 1, each twice.
+    given = found(["q|q"], *three, kernel="sne", diagonal=False, width={"q|q": (42 / 3, 14 / 3)})
+    assert found(["q|q"], *three, kernel="sne", diagonal=False) == pytest.approx(given, rel=1e-5)
+
+
+def test_a_visible_example_of_pkt():
+    dual = (jnp.array([[2.0, 0.0], [0.0, 1.0]]), jnp.array([[0.0, 3.0], [-1.0, 0.0]]))
+    cross = (jnp.array([[1.0, 0.0], [0.0, 1.0]]), jnp.array([[1.0, 0.0], [0.6, 0.8]]))
+    # (cos + 1) / 2 from q to a: dual [.5, 0] and [1, .5]; cross [1, .8] and [.5, .9].
+    value = bernoulli(0.5 / 1.4, 1 / 1.5)
+    first = 1 / 1.8 * math.log(1 / 1.8 / 1) + 0.8 / 1.8 * math.log(0.8 / 1.8 / (1e-7 / 0.5))
+    assert found(["a|q"], dual, cross, kernel="pkt") == pytest.approx({"a|q": (first + value) / 2}, rel=1e-5)
+
+
+def test_without_the_diagonal_three_points_are_two():
+    points = jnp.array([[1.0], [2.0], [4.0]]), jnp.zeros((3, 1))
+    teacher = jnp.array([[0.0], [1.0], [1.0]]), jnp.zeros((3, 1))
+    # Inner products of q with the other two: [2, 4], [2, 8], [4, 8]; the teacher's: [0, 0], [0, 1], [0, 1].
+    value = bernoulli(0.5, sigmoid(-2)) + bernoulli(sigmoid(-1), sigmoid(-6)) + bernoulli(sigmoid(-1), sigmoid(-4))
+    settings = {"dual": points, "cross": teacher, "diagonal": False}
+    assert found(["q|q"], **settings)["q|q"] == pytest.approx(value / 3, rel=1e-5)
+    assert found(["q|q"], **settings, reduction="mean")["q|q"] == pytest.approx(value / 6, rel=1e-5)
+    # A question's own answer is no diagonal.
+    assert found(["a|q"], **settings) == found(["a|q"], points, teacher)
+    # Alone, a point has nothing to be compared with.
+    alone = jnp.array([False, True, False])
+    assert found(["q|q"], **settings, where=alone) == {"q|q": 0.0}
+    assert found(["q|q"], **settings, where=alone, reduction="mean") == {"q|q": 0.0}
+
+
+def test_weights_scale_the_sum_and_not_the_terms():
+    total, terms = geometry_alignment(DUAL, CROSS, weights={"q|a": 3.0, "a|q": 0.5})
+    assert set(terms) == {"q|a", "a|q"}
+    values = found()
+    assert float(terms["q|a"]) == pytest.approx(values["q|a"])
+    assert float(total) == pytest.approx(3 * values["q|a"] + values["a|q"] / 2)
+
+
+B = 7
+WHERE = np.array([True, True, False, True, True, False, True])
+
+
+def drawn() -> tuple:
+    """Dual embeddings of 4 coordinates and cross embeddings of 3, off the origin, questions and answers apart."""
+    draw = np.random.default_rng(1)
+    return tuple(tuple(draw.normal(size=(B, width)) + shift for shift in (0.5, -0.2)) for width in (4, 3))
+
+
+def twin(dual, cross, kernel, temperature=(1.0, 1.0), width=None, diagonal=True, reduction="batchmean", where=None):
+    """The terms by loops over pairs; `width` is a (dual, cross) pair or None."""
+    count = [i for i in range(len(dual[0])) if where is None or where[i]]
+    terms = {}
+    for term in TERMS:
+        pairs = [(i, j) for i in count for j in count if diagonal or term in ("a|q", "q|a") or i != j]
+        log_p = []
+        for space, pair in enumerate((dual, cross)):
+            u, v = (dict(zip("qa", pair, strict=True))[side] for side in term.split("|"))
+            squares = {(i, j): np.sum((u[j] - v[i]) ** 2) for i, j in pairs}
+            sigma2 = np.mean(list(squares.values())) if width is None else width[space]
+            scores = {
+                (i, j): {
+                    "inner": u[j] @ v[i],
+                    "sne": -squares[i, j] / (2 * sigma2),
+                    "gaussian": math.exp(-squares[i, j] / (2 * sigma2)),
+                    "pkt": math.log((u[j] @ v[i] / np.linalg.norm(u[j]) / np.linalg.norm(v[i]) + 1) / 2),
+                }[kernel]
+                / temperature[space]
+                for i, j in pairs
+            }
+            normal = {i: math.log(sum(math.exp(scores[r, j]) for r, j in pairs if r == i)) for i in count}
+            log_p.append({(i, j): scores[i, j] - normal[i] for i, j in pairs})
+        total = sum(math.exp(log_p[1][place]) * (log_p[1][place] - log_p[0][place]) for place in pairs)
+        terms[term] = total / (len(pairs) if reduction == "mean" else len(count))
+    return terms
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_values_are_the_twin_s(kernel):
+    dual, cross = drawn()
+    rich = {"temperature": (0.5, 0.7), "where": WHERE, "diagonal": False, "reduction": "mean"}
+    rich |= {"width": (0.8, 2.5)} if kernel in WITH_WIDTH else {}
+    for settings in ({}, rich):
+        with jax.enable_x64(True):
+            _, terms = geometry_alignment(dual, cross, weights=ALL, kernel=kernel, **settings)
+        chex.assert_trees_all_close(terms, twin(dual, cross, kernel, **settings), rtol=1e-11, atol=0)
+
+
+def test_pkt_is_the_public_code_s_loss_but_for_its_epsilon():
+    """Cosines in [0, 1], rows divided by their sums, the diagonal in, the mean over all entries."""
+    dual, cross = drawn()
+
+    def probabilities(x):
+        x = x / np.linalg.norm(x, axis=1, keepdims=True)
+        kernel = (x @ x.T + 1) / 2
+        return kernel / kernel.sum(axis=1, keepdims=True)
+
+    model, target = probabilities(dual[0]), probabilities(cross[0])
+    expected = np.mean(target * np.log((target + 1e-7) / (model + 1e-7)))
+    with jax.enable_x64(True):
+        value = found(["q|q"], dual, cross, kernel="pkt", reduction="mean")["q|q"]
+    assert value == pytest.approx(expected, rel=1e-5)
+
+
+def test_regression_is_the_mean_squared_difference():
+    # Differences of q: [1, 0], [0, 2], [5, 5]; of a: [0, 0], [1, 1], [0, 7].
+    dual = jnp.array([[1.0, 0.0], [0.0, 2.0], [5.0, 5.0]]), jnp.array([[3.0, 3.0], [1.0, 1.0], [0.0, 7.0]])
+    cross = jnp.zeros((3, 2)), jnp.array([[3.0, 3.0], [0.0, 0.0], [0.0, 0.0]])
+    assert float(embedding_regression(dual, cross)) == pytest.approx((1 + 4 + 50 + 2 + 49) / 12)
+    where = jnp.array([True, True, False])
+    assert float(embedding_regression(dual, cross, where=where)) == pytest.approx((1 + 4 + 2) / 8)
+    assert float(embedding_regression(dual, cross, where=jnp.zeros(3, bool))) == 0
+    to_dual, to_cross = jax.grad(embedding_regression, (0, 1))(dual, cross)
+    np.testing.assert_allclose(to_dual[0], dual[0] * 2 / 12, rtol=1e-6)
+    assert not any(gradient.any() for gradient in to_cross)
+    to_cross = jax.grad(functools.partial(embedding_regression, stop_gradient=False), 1)(dual, cross)
+    np.testing.assert_allclose(to_cross[0], -to_dual[0], rtol=1e-6)
+
+
+POINTS = (jnp.zeros((3, 2)), jnp.zeros((3, 2)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"kernel": "laplace"}, "kernel is 'laplace', which is none of inner, gaussian, sne, pkt"),
+        ({"reduction": "sum"}, "reduction is 'sum', which is none of batchmean, mean"),
+        ({"weights": {"q|d": 1.0}}, "weights names the term 'q|d', which is none of a|q, q|q, q|a, a|a"),
+        ({"weights": {}}, "weights names no term; give one or more of a|q, q|q, q|a, a|a"),
+        ({"kernel": "sne", "width": {"qa": 1.0}}, "width names the term 'qa', which is none of"),
+        ({"width": 1.0}, "width is given, and the kernel 'inner' has none; gaussian and sne do"),
+        ({"axis_name": "data"}, "axis_name is given without tile"),
+        ({"tile": 0}, "tile is 0; it must be at least 1"),
+        ({"dual": (jnp.zeros((3, 2)), jnp.zeros((4, 2)))}, r"dual has questions \(3, 2\) and answers \(4, 2\); both"),
+        ({"cross": (jnp.zeros((2, 2)), jnp.zeros((2, 2)))}, r"cross has questions \(2, 2\) .* B = 3 of the dual"),
+    ],
+)
+def test_what_does_not_fit_is_refused(settings, message):
+    with one_line_error(message):
+        geometry_alignment(**{"dual": POINTS, "cross": POINTS, "weights": ALL} | settings)
+
+
+def test_regression_needs_embeddings_as_wide():
+    with one_line_error("the dual embeddings have 2 coordinates and the cross embeddings 5: regression needs as many"):
+        embedding_regression(POINTS, (jnp.zeros((3, 5)), jnp.zeros((3, 5))))
