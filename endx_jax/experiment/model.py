@@ -17,7 +17,7 @@ from endx_jax.experiment.workdir import MODEL, read_config
 from endx_jax.files import write_text
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.objectives import OBJECTIVES
-from endx_jax.pretrained.towers import build_dual_encoder, fill_in, initial_params
+from endx_jax.pretrained.towers import build_dual_encoder, encoder_config, fill_in, initial_params
 from endx_jax.retrieval.encode import TextEncoder
 from endx_jax.training.checkpoints import best_step, restore_params
 from endx_jax.training.optimizer import parameter_paths
@@ -78,8 +78,9 @@ def build_model(settings: Settings) -> Model:
     Raises:
       EndxError: when one is missing, they do not match, or a length exceeds an encoder's positions.
     """
-    question = pretrained.load(settings.model.pretrained)
-    answer = pretrained.load(settings.model.answer_pretrained) if settings.model.answer_pretrained else question
+    load = _loader(settings)
+    question = load(settings.model.pretrained)
+    answer = load(settings.model.answer_pretrained) if settings.model.answer_pretrained else question
     sources = {"question": question, "answer": answer}
     settings = dataclasses.replace(settings, model=fill_in(settings.model, question))
     return _assemble(settings, sources, {side: settings.model.tokenizer or sources[side].folder for side in SIDES})
@@ -89,7 +90,8 @@ def read_model(workdir: pathlib.Path) -> Model:
     """The model of a workdir, from the description that `save_description` left there; no other folder is needed."""
     settings = read_config(workdir)
     folders = {side: workdir / MODEL / name for side, name in _description(settings).items()}
-    return _assemble(settings, {side: pretrained.load(str(folder)) for side, folder in folders.items()}, folders)
+    load = _loader(settings)
+    return _assemble(settings, {side: load(str(folder)) for side, folder in folders.items()}, folders)
 
 
 def save_description(workdir: pathlib.Path, model: Model) -> None:
@@ -104,6 +106,11 @@ def save_description(workdir: pathlib.Path, model: Model) -> None:
 def _description(settings: Settings) -> dict[str, str]:
     """Where in a workdir's model folder each side is described: in one place when both start from one encoder."""
     return {"question": "", "answer": "answer" if settings.model.answer_pretrained else ""}
+
+
+def _loader(settings: Settings):
+    """What reads the description of a pretrained folder: of a new encoder's, only the tokens matter."""
+    return pretrained.load_tokens if settings.model.encoder else pretrained.load
 
 
 def best_params(workdir: pathlib.Path, model: Model, mesh: Mesh) -> tuple[dict, int]:
@@ -129,11 +136,9 @@ def _assemble(settings: Settings, sources: Mapping[str, pretrained.PretrainedEnc
     for side, source in sources.items():
         tokenizer, config = loaded[tokenizers[side]], source.config
         tokenizer.check_matches(config.vocab_size, config.pad_id, source.folder)
-        length = getattr(settings.data, f"{side}_length")
-        if config.positions is not None and length > config.positions:
-            raise EndxError(
-                f"data.{side}_length is {length}, more than the {config.positions} positions of {source.folder}"
-            )
+        length, positions = getattr(settings.data, f"{side}_length"), encoder_config(model, source).positions
+        if positions is not None and length > positions:
+            raise EndxError(f"data.{side}_length is {length}, more than the {positions} positions of {source.folder}")
         preparations[side] = Preparation(tokenizer, length, prompts[side])
     return Model(settings, sources, preparations)
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from endx_jax.batch import Tokens
 from endx_jax.errors import EndxError
+from endx_jax.models.pooling import PENALTIES
 from endx_jax.models.sharing import SHARINGS, Sharing
 from endx_jax.models.tower import Tower
 
@@ -72,6 +73,20 @@ class DualEncoder:
         """Embeds tokens [B, L] of one side, `question` or `answer`: float32 [B, E]."""
         variables = {"params": self.tower_params(params, side)}
         return cast(Array, self.tower(side).apply(variables, tokens, dropout_keys))
+
+    def encode_with_penalty(
+        self, params: dict, side: str, tokens: Tokens, dropout_keys: Array | None = None
+    ) -> tuple[Array, Array]:
+        """As `encode`, and the penalty of the pooling [B] (see `MultiHopAttention`): zeros where it has none."""
+        variables = {"params": self.tower_params(params, side)}
+        embeddings, sown = self.tower(side).apply(variables, tokens, dropout_keys, mutable=[PENALTIES])
+        zeros = jnp.zeros(embeddings.shape[:1], embeddings.dtype)
+        return embeddings, sum(jax.tree.leaves(sown), start=zeros)
+
+    def encodings(self, params: dict, side: str, tokens: Tokens, dropout_keys: Array | None = None) -> Array:
+        """Encodes each token of one side's texts: [B, L, W], before pooling."""
+        tower, variables = self.tower(side), {"params": self.tower_params(params, side)}
+        return cast(Array, tower.apply(variables, tokens, dropout_keys, method=tower.encodings))
 
 
 def _shapes(params: dict) -> dict:

@@ -2,12 +2,18 @@
 
 from collections.abc import Callable, Mapping
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from endx_jax.numerics import at_least_float32
 
 Array = jax.Array
+
+# Encodings [B, L, D] and mask [B, L] to one vector a text: a module, or a function without parameters.
+Pooling = nn.Module | Callable[[Array, Array], Array]
+
+_LOWEST = jnp.finfo(jnp.float32).min  # exp of it, after the largest score is taken off, is zero
 
 
 def mean(encodings: Array, mask: Array) -> Array:
@@ -25,3 +31,43 @@ def first(encodings: Array, mask: Array) -> Array:
 
 
 POOLINGS: Mapping[str, Callable[[Array, Array], Array]] = {"mean": mean, "first": first}
+
+# How multi-hop attention makes one vector of its hops: [B, r, D] to [B, E].
+REDUCTIONS: Mapping[str, Callable[[Array], Array]] = {
+    "mean": lambda hops: jnp.mean(hops, axis=1),
+    "sum": lambda hops: jnp.sum(hops, axis=1),
+    "flatten": lambda hops: hops.reshape(hops.shape[0], -1),
+}
+PENALTIES = "penalties"
+
+
+class MultiHopAttention(nn.Module):
+    """Self-attention in several hops (Lin et al. 2017), bias-free and float32: A = softmax(W2 tanh(W1 H^T)) by token.
+
+    The penalty of its Eq. 8, ||A A^T - I||_F^2 of each text [B], small when the hops look at different tokens, is sown
+    as `orthogonality` into the collection `PENALTIES`.
+
+    Attributes:
+      hops: r.
+      width: of the hidden layer, d_a.
+      reduction: a name in `REDUCTIONS`: Lin et al. flatten the hops; the mean keeps width and scale.
+    """
+
+    hops: int = 10
+    width: int = 256
+    reduction: str = "mean"
+
+    @nn.compact
+    def __call__(self, encodings: Array, mask: Array) -> Array:
+        """Maps encodings [B, L, D] to [B, D], or [B, r D] when flattened; zero for a text without tokens."""
+        encodings = at_least_float32(encodings)
+        draw = nn.initializers.glorot_uniform()
+        hidden_kernel = self.param("hidden_kernel", draw, (encodings.shape[-1], self.width))
+        hop_kernel = self.param("hop_kernel", draw, (self.width, self.hops))
+        highest = jax.lax.Precision.HIGHEST
+        hidden = jnp.tanh(jnp.matmul(encodings, hidden_kernel, precision=highest))
+        scores = jnp.where(mask[:, :, None], jnp.matmul(hidden, hop_kernel, precision=highest), _LOWEST)
+        attention = jnp.where(mask[:, :, None], jax.nn.softmax(scores, axis=1), 0)  # [B, L, r]
+        products = jnp.einsum("blr,bls->brs", attention, attention, precision=highest)
+        self.sow(PENALTIES, "orthogonality", jnp.sum(jnp.square(products - jnp.eye(self.hops)[None]), axis=(1, 2)))
+        return REDUCTIONS[self.reduction](jnp.einsum("blr,bld->brd", attention, encodings, precision=highest))

@@ -3,8 +3,10 @@
 import dataclasses
 from collections.abc import Mapping
 
-# The groups of a tower's parameters. Tables of positions and types, and the norm on their sum, are the encoder's.
-GROUPS = ("token_embedder", "encoder", "projection")
+# The groups of a tower's parameters. Tables of positions and types, and the norm on their sum, are the encoder's. Dong
+# et al. pool by the mean and so have no parameters of pooling: sde shares them like all others, and the rest keep them
+# apart, as they do what they do not name.
+GROUPS = ("token_embedder", "encoder", "pooling", "projection")
 
 
 @dataclasses.dataclass(frozen=True)

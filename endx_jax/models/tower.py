@@ -1,7 +1,7 @@
 """A tower: token table, encoder, pooling, projection and norm, from tokens to one embedding a text.
 
-Its three parameter groups, `token_embedder`, `encoder` and `projection`, are the units that the parameter sharings of
-Dong et al. 2022 (section 3) share or freeze between the two towers.
+Its parameter groups, `token_embedder`, `encoder`, `pooling` and `projection`, are the units that the parameter sharings
+of Dong et al. 2022 (section 3) share or freeze between the two towers.
 """
 
 import flax.linen as nn
@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from endx_jax.batch import Tokens
-from endx_jax.models.pooling import POOLINGS
+from endx_jax.models.pooling import Pooling, mean
 from endx_jax.numerics import l2_normalize
 
 Array = jax.Array
@@ -57,22 +57,25 @@ class Tower(nn.Module):
 
     Attributes:
       token_embedder: ids [B, L] to [B, L, D].
-      encoder: ([B, L, D], mask [B, L], dropout keys [B] or None) to [B, L, D].
-      pooling: a name in `POOLINGS`.
-      projection: [B, D] to [B, E]; None leaves E = D.
+      encoder: ([B, L, D], mask [B, L], dropout keys [B] or None) to [B, L, W].
+      pooling: ([B, L, W], mask [B, L]) to [B, P]: a module, or a function without parameters.
+      projection: [B, P] to [B, E]; None leaves E = P.
       normalize: whether embeddings have unit L2 norm, which makes inner products cosines.
     """
 
     token_embedder: nn.Module
     encoder: nn.Module
-    pooling: str = "mean"
+    pooling: Pooling = mean
     projection: nn.Module | None = None
     normalize: bool = True
 
     def __call__(self, tokens: Tokens, dropout_keys: Array | None = None) -> Array:
         """Returns float32 embeddings [B, E]; `dropout_keys` [B] switches dropout on."""
-        encodings = self.encoder(self.token_embedder(tokens.ids), tokens.mask, dropout_keys)
-        embedding = POOLINGS[self.pooling](encodings, tokens.mask)
+        embedding = self.pooling(self.encodings(tokens, dropout_keys), tokens.mask)
         if self.projection is not None:
             embedding = self.projection(embedding)
         return l2_normalize(embedding) if self.normalize else embedding
+
+    def encodings(self, tokens: Tokens, dropout_keys: Array | None = None) -> Array:
+        """Returns what pooling receives: an encoding of each token, [B, L, W]."""
+        return self.encoder(self.token_embedder(tokens.ids), tokens.mask, dropout_keys)

@@ -27,6 +27,11 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"(mlp_up|mlp_gate)/kernel$", ("fsdp", "tensor")),
     (r"mlp_up/bias$", ("tensor",)),
     (r"mlp_down/kernel$", ("tensor", "fsdp")),
+    (r"input_kernel$", ("fsdp", None, None, None)),
+    # Needed at every position: a part of it would have to be gathered as often.
+    (r"recurrent_kernel$", (None, None, None, None)),
+    (r"(input|recurrent)_bias$", (None, None, None)),
+    (r"pooling/(hidden|hop)_kernel$", ("fsdp", None)),
     (r"projection/kernel$", ("fsdp", None)),
     (r"(norm/(scale|bias)|(output|mlp_down)/bias)$", (None,)),
     (r"log_temperature$", ()),

@@ -2,5 +2,6 @@
 
 from endx_jax.pretrained.checkpoint import PretrainedEncoder, load
 from endx_jax.pretrained.locate import locate
+from endx_jax.pretrained.token_tables import PretrainedTokens, load_tokens
 
-__all__ = ["PretrainedEncoder", "load", "locate"]
+__all__ = ["PretrainedEncoder", "PretrainedTokens", "load", "load_tokens", "locate"]

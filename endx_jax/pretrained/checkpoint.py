@@ -61,11 +61,15 @@ def load(name: str) -> PretrainedEncoder:
     Raises:
       EndxError: when it can't be had, or is of an architecture that we do not have.
     """
-    head = read_head(locate(name))
-    hugging_face = read_json(head.encoder / "config.json", dict)
-    pretrained = PretrainedEncoder(folder=head.encoder, head=head, hugging_face=hugging_face)
+    pretrained = PretrainedEncoder(**describe(name))
     _ = pretrained.config  # raises here, not later, for what we can't build
     return pretrained
+
+
+def describe(name: str) -> dict:
+    """What a `PretrainedEncoder` is made from; raises EndxError when it can't be had or read."""
+    head = read_head(locate(name))
+    return {"folder": head.encoder, "head": head, "hugging_face": read_json(head.encoder / "config.json", dict)}
 
 
 def architecture_of(hugging_face: dict, where: object) -> Architecture:

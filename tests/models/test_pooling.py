@@ -1,12 +1,15 @@
 """Poolings against loops, with texts of all lengths."""
 
 import chex
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import padded, random_params, texts
 
-from endx_jax.models.pooling import POOLINGS, first, mean
+from endx_jax.models import DualEncoder, MultiHopAttention, TokenEmbedder, Tower
+from endx_jax.models.pooling import POOLINGS, REDUCTIONS, first, mean
 
 ENCODINGS = np.random.default_rng(0).normal(size=(4, 5, 3)).astype(np.float32)
 LENGTHS = (5, 2, 1, 0)
@@ -45,3 +48,79 @@ def test_pooling_is_float32_at_least(name):
     np.testing.assert_array_equal(pooled, [[1, 1]])
     with jax.enable_x64(True):
         assert POOLINGS[name](ones.astype(jnp.float64), mask).dtype == jnp.float64
+
+
+def attention(params, encodings):
+    """Lin et al. 2017, Eq. 6, of one text without padding: [r, n]."""
+    scores = (np.tanh(encodings @ params["hidden_kernel"]) @ params["hop_kernel"]).T
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def pool(reduction="mean", encodings=ENCODINGS, mask=MASK, hops=4):
+    """The module's parameters, its result and its penalty."""
+    module = MultiHopAttention(hops, 6, reduction)
+    params = random_params(module, jnp.zeros((1, 1, 3)), jnp.ones((1, 1), bool))
+    params = jax.tree.map(lambda leaf: 5 * leaf, params)  # so that hops differ
+    found, sown = jax.jit(lambda *x: module.apply({"params": params}, *x, mutable=["penalties"]))(encodings, mask)
+    return params, found, sown["penalties"]["orthogonality"][0]
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_multi_hop_attention_is_its_equations_text_by_text(reduction):
+    params, found, penalty = pool(reduction)
+    reduce = {"mean": lambda m: m.mean(axis=0), "sum": lambda m: m.sum(axis=0), "flatten": lambda m: m.reshape(-1)}
+    assert np.ptp(attention(params, ENCODINGS[0]), axis=0).max() > 0.1
+    for row, length in enumerate(LENGTHS[:3]):
+        encodings = ENCODINGS[row, :length]
+        weights = attention(params, encodings)
+        np.testing.assert_allclose(found[row], reduce[reduction](weights @ encodings), rtol=1e-5, atol=1e-6)
+        expected = np.sum((weights @ weights.T - np.eye(4)) ** 2)
+        np.testing.assert_allclose(penalty[row], expected, rtol=1e-5)
+    np.testing.assert_array_equal(found[3], 0)
+
+
+def test_hops_at_one_token_each_have_no_penalty_and_all_at_one_have_the_most():
+    # Scores are +-20 by the sign of an encoding, so hop 0 sees token 0 only and hop 1 token 1.
+    module, mask = MultiHopAttention(2, 1), jnp.ones((2, 2), bool)
+    params = {"hidden_kernel": jnp.array([[20.0]]), "hop_kernel": jnp.array([[20.0, -20.0]])}
+    encodings = jnp.array([[[1.0], [-1.0]], [[1.0], [1.0]]])
+    _, sown = module.apply({"params": params}, encodings, mask, mutable=["penalties"])
+    # The second text's weights are all a half: A A^T is 1/2 everywhere, minus I: 4 entries of 1/4.
+    np.testing.assert_allclose(sown["penalties"]["orthogonality"][0], [0, 4 / 4], atol=1e-6)
+
+
+def test_multi_hop_attention_is_finite_for_a_text_without_tokens_and_float32_at_least():
+    module = MultiHopAttention(4, 6)
+    params = random_params(module, jnp.zeros((1, 1, 3)), jnp.ones((1, 1), bool))
+
+    def loss(params, encodings):
+        pooled, sown = module.apply({"params": params}, encodings, MASK, mutable=["penalties"])
+        return jnp.sum(pooled**2) + jnp.sum(sown["penalties"]["orthogonality"][0]), pooled
+
+    half = jnp.asarray(ENCODINGS, jnp.bfloat16)
+    (_, pooled), gradient = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))(params, half)
+    assert pooled.dtype == jnp.float32
+    chex.assert_tree_all_finite(gradient)
+    assert min(np.abs(leaf).max() for leaf in jax.tree.leaves(gradient[0])) > 1e-4
+    with jax.enable_x64(True):
+        assert module.apply({"params": params}, jnp.asarray(ENCODINGS, jnp.float64), MASK).dtype == jnp.float64
+
+
+class Identity(nn.Module):
+    """Encodings are the token embeddings."""
+
+    def __call__(self, embedded, mask, dropout_keys=None):
+        return embedded
+
+
+def test_encode_with_penalty_is_encode_and_the_penalty():
+    tokens = padded(texts((5, 2)), 6)
+    for pooling, has_one in ((MultiHopAttention(3, 4), True), (mean, False)):
+        tower = Tower(TokenEmbedder(50, 3), Identity(), pooling)
+        model, params = DualEncoder(tower, tower), {"shared": random_params(tower, tokens)}
+        embeddings, penalty = model.encode_with_penalty(params, "answer", tokens)
+        np.testing.assert_array_equal(embeddings, model.encode(params, "answer", tokens))
+        assert (penalty.shape, penalty.dtype) == ((2,), jnp.float32)
+        assert bool((penalty > 0.1).all()) is has_one
+        assert bool((penalty == 0).all()) is not has_one

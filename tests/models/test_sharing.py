@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from helpers import TINY, one_line_error, padded, random_params, texts, tower
 
-from endx_jax.models import SIDES, DualEncoder, Projection, TokenEmbedder, Tower
+from endx_jax.models import SIDES, DualEncoder, MultiHopAttention, Projection, TokenEmbedder, Tower
 from endx_jax.models.sharing import GROUPS, SHARINGS
 from endx_jax.models.t5 import T5Config, T5Encoder
 
-BERT = tower(dataclasses.replace(TINY, layers=1), projection=5)
+BERT = tower(dataclasses.replace(TINY, layers=1), pooling=MultiHopAttention(3, 4), projection=5)
 T5_SHAPE = T5Config(vocab_size=50, width=8, layers=1, heads=2, head_width=4, mlp_width=12)
-T5 = Tower(TokenEmbedder(50, 8), T5Encoder(T5_SHAPE), projection=Projection(5))
+T5 = Tower(TokenEmbedder(50, 8), T5Encoder(T5_SHAPE), MultiHopAttention(3, 4), Projection(5))
 TOWERS = {"bert": BERT, "t5": T5}
 TOKENS = {"question": padded(texts((5, 2, 3)), 6), "answer": padded(texts((4, 6, 1), seed=1), 6)}
 
@@ -23,13 +23,14 @@ TOKENS = {"question": padded(texts((5, 2, 3)), 6), "answer": padded(texts((4, 6,
 PLACES = {
     "sde": (set(GROUPS), set()),
     "ade": (set(), set(GROUPS)),
-    "ade_ste": ({"token_embedder"}, {"encoder", "projection"}),
-    "ade_fte": ({"token_embedder"}, {"encoder", "projection"}),
-    "ade_spl": ({"projection"}, {"token_embedder", "encoder"}),
+    "ade_ste": ({"token_embedder"}, {"encoder", "pooling", "projection"}),
+    "ade_fte": ({"token_embedder"}, {"encoder", "pooling", "projection"}),
+    "ade_spl": ({"projection"}, {"token_embedder", "encoder", "pooling"}),
 }
 # The same as paths and shapes, for the smallest tower of each kind.
 T5_GROUPS = {
     "token_embedder": {"embedding": (50, 8)},
+    "pooling": {"hidden_kernel": (8, 4), "hop_kernel": (4, 3)},
     "projection": {"kernel": (8, 5)},
     "encoder": {
         "relative_position_bias": (32, 2),

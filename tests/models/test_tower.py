@@ -38,7 +38,7 @@ def test_a_new_projection_keeps_the_scale():
     [("mean", 5, True), ("mean", 0, False), ("first", 5, False), ("first", 0, True)],
 )
 def test_the_tower_is_its_parts_in_order(pooling, projection, normalize):
-    model = tower(ONE_LAYER, pooling=pooling, projection=projection, normalize=normalize)
+    model = tower(ONE_LAYER, pooling=POOLINGS[pooling], projection=projection, normalize=normalize)
     params = random_params(model, TOKENS)
     encodings = encode(params)
     expected = np.asarray(POOLINGS[pooling](encodings, TOKENS.mask), np.float64)

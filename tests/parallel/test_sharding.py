@@ -33,6 +33,20 @@ def test_parameters_follow_the_table():
     assert partition_spec(f"{layer}/mlp_norm/scale", (32,), mesh) == PartitionSpec(None)
 
 
+def test_recurrences_and_poolings_are_split_outside_their_loops_only():
+    mesh, tower = make_mesh(MeshSettings(fsdp=2, tensor=2)), "dual_encoder/shared"
+    layer = f"{tower}/encoder/layers_0"
+    assert partition_spec(f"{layer}/input_kernel", (32, 2, 3, 16), mesh) == PartitionSpec("fsdp", None, None, None)
+    for name, shape in (
+        ("recurrent_kernel", (2, 16, 3, 16)),
+        ("input_bias", (2, 3, 16)),
+        ("recurrent_bias", (2, 3, 16)),
+    ):
+        assert not any(partition_spec(f"{layer}/{name}", shape, mesh))
+    assert partition_spec(f"{tower}/pooling/hidden_kernel", (32, 8), mesh) == PartitionSpec("fsdp", None)
+    assert partition_spec(f"{tower}/pooling/hop_kernel", (8, 3), mesh) == PartitionSpec("fsdp", None)
+
+
 def test_optimizer_arrays_lie_where_their_parameter_does():
     mesh = make_mesh(MeshSettings(fsdp=2, tensor=2))
     path = "shared/encoder/layers_0/mlp_up/kernel"

@@ -9,8 +9,11 @@ from helpers import one_line_error, padded, texts
 from tiny_bert import WIDTH, write_tiny_bert
 
 from endx_jax import pretrained
+from endx_jax.models import BertEncoder, MultiHopAttention, RecurrentConfig
 from endx_jax.models.dropout import example_keys
-from endx_jax.pretrained.towers import ModelSettings, build_dual_encoder, fill_in, initial_params
+from endx_jax.models.pooling import mean
+from endx_jax.pretrained.sentence_transformers import Head
+from endx_jax.pretrained.towers import ModelSettings, build_dual_encoder, encoder_config, fill_in, initial_params
 from endx_jax.settings import from_mapping
 
 TOKENS = padded(texts((5, 3)), 8)
@@ -95,6 +98,61 @@ def test_dropout_settings_reach_the_tower(source):
         assert np.abs(embed(*dropping[:2], keys) - embed(*without[:2])).max() > 1e-2
 
 
+@pytest.mark.parametrize(
+    ("settings", "width"),
+    [
+        ({"encoder": "gru", "encoder_width": 10, "pooling": "multi_hop", "hops": 3, "hop_reduction": "flatten"}, 30),
+        ({"encoder": "rnn", "encoder_layers": 1, "pooling": "multi_hop", "sharing": "ade"}, WIDTH),
+        ({"encoder": "transformer", "encoder_heads": 4, "scan_layers": True}, WIDTH),
+    ],
+)
+def test_a_new_encoder_stands_on_the_pretrained_token_table(source, settings, width):
+    model, params, _ = build(source, **settings)
+    chex.assert_trees_all_equal_shapes_and_dtypes(params, jax.eval_shape(model.init, jax.random.key(0)))
+    assert jax.eval_shape(lambda p: model.encode(p, "question", TOKENS), params).shape == (2, width)
+    question, answer = (model.tower_params(params, side) for side in ("question", "answer"))
+    for tower in (question, answer):
+        chex.assert_trees_all_equal(tower["token_embedder"], source.params()["token_embedder"])
+    if settings.get("sharing") == "ade":  # drawn apart
+        assert not np.allclose(question["pooling"]["hop_kernel"], answer["pooling"]["hop_kernel"])
+        of_question, of_answer = (tower["encoder"]["layers_0"]["input_kernel"] for tower in (question, answer))
+        assert not np.allclose(of_question, of_answer)
+
+
+def test_new_encoders_are_as_the_settings_say(source):
+    def built(**settings):
+        return build_dual_encoder(fill_in(ModelSettings(**settings), source), both(source)).question
+
+    tower = built(encoder="gru", encoder_layers=3, encoder_width=8, bidirectional=False, dropout=0.3, remat=True)
+    assert tower.encoder.config == RecurrentConfig("gru", 3, 8, False, 0.3)
+    assert tower.encoder.remat
+    assert tower.pooling is mean
+    tower = built(encoder="transformer", encoder_heads=4, attention_dropout=0.2, pooling="multi_hop", hops=5)
+    config = tower.encoder.config
+    assert isinstance(tower.encoder, BertEncoder)
+    assert (config.width, config.layers, config.heads, config.mlp_width) == (WIDTH, 2, 4, 4 * WIDTH)
+    assert (config.positions, config.attention_dropout) == (source.config.positions, 0.2)
+    assert tower.pooling == MultiHopAttention(5, 256, "mean")
+
+
+def test_positions_of_new_encoders_on_tokens_without_a_limit(tmp_path):
+    tokens = pretrained.PretrainedTokens(tmp_path, Head(tmp_path), {"model_type": "t5", "vocab_size": 9, "d_model": 24})
+    assert encoder_config(ModelSettings(encoder="transformer"), tokens).positions == 512
+    assert encoder_config(ModelSettings(encoder="gru"), tokens).positions is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"encoder_width": 8}, f"model.encoder_width is 8; a transformer has the width .*, {WIDTH}: set it to 0"),
+        ({"encoder_heads": 12}, f"model.encoder_heads is 12, which does not divide the width {WIDTH}"),
+    ],
+)
+def test_a_transformer_that_does_not_fit_the_token_table_is_refused(source, settings, message):
+    with one_line_error(message):
+        encoder_config(ModelSettings(encoder="transformer", **settings), source)
+
+
 def test_dtypes(source):
     exact = embed(*build(source)[:2])
     half = embed(*build(source, dtype="bfloat16")[:2])
@@ -108,6 +166,11 @@ def test_dtypes(source):
     [
         ({"dtype": "float16"}, "model.dtype is 'float16', which is none of auto, float32, bfloat16"),
         ({"pooling": "max"}, "model.pooling is 'max', which is none of"),
+        ({"encoder": "gur"}, "model.encoder is 'gur', which is none of , rnn, gru, lstm, transformer; did you mean"),
+        ({"hop_reduction": "max"}, "model.hop_reduction is 'max', which is none of mean, sum, flatten"),
+        ({"encoder_width": -1}, "model.encoder_width is -1; it must not be negative"),
+        ({"hops": 0}, "model.hops is 0; it must be positive"),
+        ({"encoder": "gru", "scan_layers": True}, "scan_layers is for transformers; leave it off with .*=gru"),
         ({"projection": -1}, "model.projection is -1; it must not be negative"),
         ({"dropout": 1.0}, r"model.dropout is 1.0; it must be in \[0, 1\), or -1"),
         ({"attention_dropout": -0.5}, r"model.attention_dropout is -0.5; it must be in \[0, 1\), or -1"),

@@ -1,0 +1,140 @@
+r"""The cross-encoder of ENDX (Wang et al. 2021, section 3.3): embeddings of question and answer that saw each other.
+
+It reads the encodings of a matched question (N tokens) and answer (M tokens) and makes an embedding of each. For the
+question, printed literally as Eqs. 2 to 4, the answer's tokens ask and the question's tokens are looked up:
+
+$$ head_q^i = softmax(H_a W_q^i (H_q W_k^i)^T / \sqrt{d_h}) H_q W_v^i, \quad
+   H'_q = [head_q^1; ...] W_o, \quad H_q^{cross} = LayerNorm(H'_q + FFN(H'_q)) $$
+
+So the "question" has the answer's length M, its content is the question's alone, and the answer chooses what of it
+counts. The answer's embedding is made with the roles exchanged and the same weights.
+"""
+
+import math
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from endx_jax.errors import EndxError
+from endx_jax.models.attention import attend
+from endx_jax.models.dropout import dropout, fold
+from endx_jax.numerics import l2_normalize
+
+Array = jax.Array
+
+
+class CrossEncoder(nn.Module):
+    """Cross-attention, feed-forward network, norm and pooling over the encodings of matched pairs.
+
+    Attributes:
+      pooling: encodings [B, L, D] and mask [B, L] to [B, E]: a module, or a function without parameters.
+      heads: of the attention (ENDX: 12); D must be a multiple of it.
+      mlp_width: of the feed-forward network's hidden layer; 0: 4 D, as Vaswani et al. 2017 (unstated in ENDX).
+      residual: whether what asks is added to the attention's result, as a Transformer block does. ENDX prints none:
+        with it the answer's content enters the question's embedding.
+      dropout: of attention weights and the feed-forward network's result.
+      normalize: whether embeddings have unit L2 norm.
+      dtype: of the computation.
+    """
+
+    pooling: nn.Module | Callable[[Array, Array], Array]
+    heads: int = 12
+    mlp_width: int = 0
+    residual: bool = False
+    dropout: float = 0.0
+    normalize: bool = False
+    dtype: jnp.dtype = jnp.dtype(jnp.float32)
+
+    def setup(self):
+        """Names the parts, which serve both directions."""
+        self.attention = CrossAttention(self.heads, self.dropout, self.dtype)
+        self.refinement = Refinement(self.mlp_width, self.dropout, self.dtype)
+
+    def __call__(
+        self,
+        question: Array,
+        question_mask: Array,
+        answer: Array,
+        answer_mask: Array,
+        dropout_keys: Array | None = None,
+    ) -> tuple[Array, Array]:
+        """Embeds matched pairs; row i of each input belongs to pair i.
+
+        Args:
+          question: encodings [B, N, D].
+          question_mask: bool [B, N].
+          answer: encodings [B, M, D].
+          answer_mask: bool [B, M].
+          dropout_keys: keys [B]; None switches dropout off.
+
+        Returns:
+          The cross-embeddings of the questions and of the answers, both float32 [B, E].
+        """
+        keys = (None, None) if dropout_keys is None else (fold(dropout_keys, 0), fold(dropout_keys, 1))
+        return (
+            self._embed(answer, answer_mask, question, question_mask, keys[0]),
+            self._embed(question, question_mask, answer, answer_mask, keys[1]),
+        )
+
+    def _embed(self, asking: Array, asking_mask: Array, source: Array, source_mask: Array, keys: Array | None) -> Array:
+        """Embeds the `source` side, one position for each of the asking side's."""
+        attended = self.attention(asking, source, source_mask, keys)
+        if self.residual:
+            attended = attended + asking
+        embedding = self.pooling(self.refinement(attended, keys), asking_mask)
+        return l2_normalize(embedding) if self.normalize else embedding
+
+
+class CrossAttention(nn.Module):
+    """Multi-head attention of one text's positions over another's, without biases (Eqs. 2 and 3)."""
+
+    heads: int
+    dropout: float
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, asking: Array, source: Array, source_mask: Array, dropout_keys: Array | None) -> Array:
+        """Maps [B, M, D] asking and [B, N, D] source to [B, M, D]."""
+        width = source.shape[-1]
+        if width % self.heads:
+            raise EndxError(f"encodings {width} wide do not divide into objective.cross_heads={self.heads} heads")
+        head_width = width // self.heads
+
+        def project(x, name):
+            return _dense(width, self.dtype, name, use_bias=False)(x).reshape(*x.shape[:2], self.heads, head_width)
+
+        attended = attend(
+            project(asking, "query"),
+            project(source, "key"),
+            project(source, "value"),
+            source_mask,
+            scale=1 / math.sqrt(head_width),
+            dropout_keys=dropout_keys,
+            dropout_rate=self.dropout,
+        )
+        return _dense(width, self.dtype, "output", use_bias=False)(attended.reshape(asking.shape))
+
+
+class Refinement(nn.Module):
+    """The feed-forward network, its residual, and the norm (Eq. 4)."""
+
+    mlp_width: int
+    dropout: float
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x: Array, dropout_keys: Array | None) -> Array:
+        """Maps [B, L, D] to [B, L, D]."""
+        width = x.shape[-1]
+        hidden = nn.gelu(_dense(self.mlp_width or 4 * width, self.dtype, "mlp_up")(x), approximate=False)
+        hidden = _dense(width, self.dtype, "mlp_down")(hidden)
+        keys = None if dropout_keys is None else fold(dropout_keys, 2)
+        x = x + dropout(hidden, keys, self.dropout)
+        return nn.LayerNorm(epsilon=1e-6, dtype=self.dtype, use_fast_variance=False, name="mlp_norm")(x)
+
+
+def _dense(width: int, dtype: jnp.dtype, name: str, use_bias: bool = True) -> nn.Dense:
+    # Xavier, as Vaswani et al. 2017: without a residual around the attention, its result must not start out tiny.
+    return nn.Dense(width, use_bias=use_bias, dtype=dtype, kernel_init=nn.initializers.xavier_uniform(), name=name)

@@ -1,0 +1,55 @@
+"""The model of a run, and what its workdir must hold to make it again."""
+
+import chex
+import pytest
+from helpers import one_line_error
+from tiny_bert import WIDTH, tiny_recipe
+
+from endx_jax.experiment import workdir as workdirs
+from endx_jax.experiment.config import resolve
+from endx_jax.experiment.model import build_model, read_model, save_description
+from endx_jax.training.optimizer import parameter_paths
+from endx_jax.training.partition import split_frozen
+
+
+@pytest.fixture
+def config(tiny_bert, pairs_csv):
+    """A recipe with a GRU on the tiny BERT's token table."""
+    config = tiny_recipe(tiny_bert, pairs_csv)
+    config.model.encoder, config.model.encoder_width, config.model.pooling = "gru", 8, "multi_hop"
+    return config
+
+
+def test_a_workdir_describes_a_new_encoder_without_the_pretrained_folder(config, tmp_path):
+    model = build_model(resolve(config))
+    save_description(tmp_path, model)
+    workdirs.write_config(tmp_path, model.settings, {})
+    assert sorted(file.name for file in (tmp_path / "model").iterdir()) == [
+        "config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
+    again = read_model(tmp_path)
+    assert again.dual_encoder == model.dual_encoder
+    chex.assert_trees_all_equal_shapes_and_dtypes(again.abstract_params(), model.abstract_params())
+
+
+def test_the_token_table_of_a_new_encoder_can_be_frozen(config):
+    config.optimizer.frozen = ("token_embedder/",)
+    model = build_model(resolve(config))
+    trained, frozen = (parameter_paths(part) for part in split_frozen(model.abstract_params(), model.frozen))
+    assert list(frozen) == ["dual_encoder/shared/token_embedder/embedding"]
+    assert {path.split("/")[2] for path in trained} == {"encoder", "pooling"}
+
+
+def test_only_encoders_with_positions_limit_the_length(config):
+    config.data.answer_length = 65
+    assert build_model(resolve(config)).preparations["answer"].length == 65
+    config.model.encoder_width, config.model.encoder_heads = 0, 4
+    for encoder in ("transformer", ""):
+        config.model.encoder = encoder
+        with one_line_error("data.answer_length is 65, more than the 64 positions"):
+            build_model(resolve(config))
+    config.model.encoder, config.model.encoder_heads = "transformer", 12
+    with one_line_error(f"model.encoder_heads is 12, which does not divide the width {WIDTH}"):
+        build_model(resolve(config))

@@ -1,0 +1,247 @@
+"""Recurrent encoders against PyTorch's, and what padding, dtype and layout must not change."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import one_line_error, padded, random_params, texts
+from hlo import collectives
+from jax.sharding import NamedSharding, PartitionSpec
+
+from endx_jax.models import DualEncoder, MultiHopAttention, RecurrentConfig, RecurrentEncoder, TokenEmbedder, Tower
+from endx_jax.models.dropout import example_keys
+from endx_jax.models.recurrent import CELLS, recurrence
+
+LENGTHS, LENGTH, WIDTH = (5, 1, 4, 3), 5, 6
+MASK = jnp.asarray(np.arange(LENGTH) < np.array(LENGTHS)[:, None])
+EMBEDDED = jnp.asarray(np.random.default_rng(0).normal(size=(4, LENGTH, WIDTH)).astype(np.float32))
+
+
+def encoder(cell="gru", *, layers=2, width=8, bidirectional=True, dropout=0.0, **kw):
+    return RecurrentEncoder(RecurrentConfig(cell, layers, width, bidirectional, dropout), **kw)
+
+
+@functools.cache
+def params_of(model):
+    return random_params(model, EMBEDDED, MASK)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def encode(model, params, embedded, mask, keys=None):
+    return model.apply({"params": params}, embedded, mask, keys)
+
+
+def to_torch(params, cell: str, bidirectional: bool):
+    """The same recurrence in PyTorch: gates, their order and both biases are its own."""
+    torch = pytest.importorskip("torch")
+    width = params["layers_0"]["recurrent_kernel"].shape[1]
+    kind = {"rnn": torch.nn.RNN, "gru": torch.nn.GRU, "lstm": torch.nn.LSTM}[cell]
+    module = kind(WIDTH, width, len(params), batch_first=True, bidirectional=bidirectional)
+    for name, parameter in module.named_parameters():
+        kind, part, layer, *reverse = name.split("_")
+        ours = "input" if part == "ih" else "recurrent"
+        theirs = {"weight": "kernel", "bias": "bias"}[kind]
+        leaf = params[f"layers_{layer[1:]}"][f"{ours}_{theirs}"]
+        if (kind, part) == ("weight", "ih"):
+            leaf = np.moveaxis(leaf, 1, 0)  # [R, D, G, W]
+        leaf = leaf[len(reverse)]
+        leaf = leaf.reshape(leaf.shape[0], -1).T if kind == "weight" else leaf.reshape(-1)
+        parameter.data = torch.from_numpy(np.ascontiguousarray(leaf))
+    return module
+
+
+@pytest.mark.parametrize(("cell", "bidirectional"), [("rnn", True), ("gru", True), ("lstm", True), ("gru", False)])
+def test_encodings_and_gradients_are_those_of_pytorch(cell, bidirectional):
+    torch = pytest.importorskip("torch")
+    rnn = torch.nn.utils.rnn
+    model = encoder(cell, bidirectional=bidirectional)
+    params = params_of(model)
+    module, embedded = to_torch(params, cell, bidirectional), torch.from_numpy(np.array(EMBEDDED)).requires_grad_()
+    packed = rnn.pack_padded_sequence(embedded, LENGTHS, batch_first=True, enforce_sorted=False)
+    expected, _ = rnn.pad_packed_sequence(module(packed)[0], batch_first=True)
+    torch.sin(3 * expected).sum().backward()
+
+    def loss(params, embedded):
+        encodings = model.apply({"params": params}, embedded, MASK)
+        return jnp.sum(jnp.sin(3 * encodings)), encodings
+
+    (of_params, of_embedded), encodings = jax.jit(jax.grad(loss, (0, 1), has_aux=True))(params, EMBEDDED)
+    np.testing.assert_allclose(encodings, expected.detach(), atol=1e-5)
+    np.testing.assert_array_equal(encodings[~MASK], 0)
+    np.testing.assert_allclose(of_embedded, embedded.grad, atol=1e-5)
+    for parameter in module.parameters():
+        parameter.data = parameter.grad
+    chex.assert_trees_all_close(of_params, from_torch(module, params), atol=2e-5)
+
+
+def from_torch(module, like):
+    """The module's parameters under our names."""
+    state = {name: value.numpy() for name, value in module.state_dict().items()}
+    found = {}
+    for index, (layer, leaves) in enumerate(sorted(like.items())):
+        directions, gates, width = leaves["input_bias"].shape
+
+        def read(kind, index=index, directions=directions):
+            return np.stack([state[f"{kind}_l{index}" + "_reverse" * r] for r in range(directions)])
+
+        def kernel(kind, directions=directions, gates=gates, width=width, read=read):
+            return np.moveaxis(read(kind), 1, 2).reshape(directions, -1, gates, width)
+
+        found[layer] = {
+            "input_kernel": np.moveaxis(kernel("weight_ih"), 0, 1),
+            "input_bias": read("bias_ih").reshape(directions, gates, width),
+            "recurrent_kernel": kernel("weight_hh"),
+            "recurrent_bias": read("bias_hh").reshape(directions, gates, width),
+        }
+    return found
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_the_written_out_gradient_is_that_of_autodiff(cell):
+    """In float64, with positions in the middle that are not real."""
+    with jax.enable_x64(True):
+        gates, draw = CELLS[cell].gates, np.random.default_rng(0)
+        inputs, kernel, bias = (draw.normal(size=(*s, gates * 2)) for s in ((3, 2, 2), (2, 2), (2, 1)))
+        real = jnp.asarray([[True, True], [False, True], [True, False]])[:, None, :, None]
+        real = jnp.broadcast_to(real, (3, 2, 2, 1))
+
+        def gradient(run):
+            loss = jax.grad(
+                lambda *given: jnp.sum(jnp.sin(3 * run(CELLS[cell], given[0], real, *given[1:]))), (0, 1, 2)
+            )
+            return jax.jit(loss)(inputs, kernel, bias)
+
+        expected = gradient(recurrence.fun)
+        assert min(np.abs(leaf).max() for leaf in expected) > 0.1
+        chex.assert_trees_all_close(gradient(recurrence), expected, rtol=1e-12, atol=1e-14)
+
+
+def test_gradients_are_reduced_over_devices_once_and_after_the_loop():
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    split, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((None, None, "data"), ()))
+    shapes = {"inputs": ((5, 1, 16, 4), split), "kernel": ((1, 4, 4), whole), "bias": ((1, 1, 4), whole)}
+    inputs, kernel, bias = (jax.ShapeDtypeStruct(s, jnp.float32, sharding=at) for s, at in shapes.values())
+    real = jax.ShapeDtypeStruct((5, 1, 16, 1), bool, sharding=split)
+
+    def compiled(run):
+        def loss(kernel, bias, inputs, real):
+            return jnp.sum(jnp.sin(run(CELLS["rnn"], inputs, real, kernel, bias)))
+
+        gradient = jax.jit(jax.grad(loss, (0, 1)), out_shardings=whole)
+        return collectives(gradient.lower(kernel, bias, inputs, real).compile().as_text())
+
+    assert {(found.kind, found.loops) for found in compiled(recurrence)} == {("all-reduce", 0)}
+    assert any(found.loops and found.times == 5 for found in compiled(recurrence.fun))  # what autodiff makes of it
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_padding_changes_no_bit(cell):
+    """Neither what stands in it nor how much there is of it: the embedding is the same to the last bit."""
+    tower = Tower(TokenEmbedder(50, WIDTH), encoder(cell), MultiHopAttention(3, 4))
+    rows = texts((9, 4, 1, 7))
+    params = random_params(tower, padded(rows, 9))
+    embed = jax.jit(lambda tokens: tower.apply({"params": params}, tokens))
+    expected = embed(padded(rows, 9))
+    assert np.abs(expected[0] - expected[1]).max() > 1e-2
+    tokens = padded(rows, 33)
+    np.testing.assert_array_equal(embed(tokens), expected)
+    garbage = tokens.replace(ids=jnp.where(tokens.mask, tokens.ids, 49))
+    np.testing.assert_array_equal(embed(garbage), expected)
+    # That this could fail: one more token is another text.
+    longer = embed(tokens.replace(mask=tokens.mask.at[0, 9].set(True)))
+    assert np.abs(longer - expected)[0].max() > 1e-3
+    np.testing.assert_array_equal(longer[1:], expected[1:])
+
+
+def test_only_a_bidirectional_encoder_looks_ahead():
+    changed = EMBEDDED.at[:, 4].add(1)
+    for bidirectional in (True, False):
+        model = encoder(layers=1, bidirectional=bidirectional)
+        before, after = (encode(model, params_of(model), x, MASK)[0, 0] for x in (EMBEDDED, changed))
+        assert bool(np.abs(before - after).max() > 1e-4) is bidirectional
+        np.testing.assert_array_equal(before[:4], after[:4])  # the forward half
+
+
+def test_a_text_without_tokens_is_zero_with_finite_gradients():
+    model = encoder("lstm")
+    loss = jax.jit(jax.value_and_grad(lambda p: jnp.sum(model.apply({"params": p}, EMBEDDED, jnp.zeros_like(MASK)))))
+    value, gradient = loss(params_of(model))
+    assert value == 0
+    chex.assert_tree_all_finite(gradient)
+
+
+def test_bfloat16_products_carry_float32():
+    """What is carried over 300 positions stays near the float32 encoder's, and comes out in bfloat16."""
+    embedded = jnp.asarray(np.random.default_rng(1).normal(size=(2, 300, WIDTH)).astype(np.float32))
+    mask = jnp.ones((2, 300), bool)
+    exact = encode(encoder("lstm"), params_of(encoder("lstm")), embedded, mask)
+    found = encode(encoder("lstm", dtype=jnp.bfloat16), params_of(encoder("lstm")), embedded, mask)
+    assert found.dtype == jnp.bfloat16
+    assert 1e-4 < np.abs(found.astype(jnp.float32) - exact).max() < 8 * 2**-8
+
+
+def test_remat_changes_nothing():
+    losses = [
+        jax.jit(jax.value_and_grad(lambda p, m=model: jnp.sum(m.apply({"params": p}, EMBEDDED, MASK) ** 2)))
+        for model in (encoder(layers=1), encoder(layers=1, remat=True))
+    ]
+    plain, again = (loss(params_of(encoder(layers=1))) for loss in losses)
+    chex.assert_trees_all_close(plain, again, rtol=1e-6)
+
+
+def test_dropout_is_between_layers_and_depends_on_the_example_alone():
+    keys = example_keys(jax.random.key(0), jnp.asarray(0), 4)
+    params, dropping = params_of(encoder("rnn")), encoder("rnn", dropout=0.5)
+    without = encode(dropping, params, EMBEDDED, MASK)
+    found = encode(dropping, params, EMBEDDED, MASK, keys)
+    assert np.abs(found - without).max() > 1e-2
+    # Turned round, and padded further.
+    further = jnp.pad(EMBEDDED[::-1], ((0, 0), (0, 3), (0, 0))), jnp.pad(MASK[::-1], ((0, 0), (0, 3)))
+    np.testing.assert_allclose(encode(dropping, params, *further, keys[::-1])[::-1, :LENGTH], found, atol=1e-6)
+
+
+def test_one_layer_has_no_dropout():
+    keys, one = example_keys(jax.random.key(0), jnp.asarray(0), 4), encoder("rnn", layers=1, dropout=0.5)
+    params = params_of(one)
+    without, found = (encode(one, params, EMBEDDED, MASK, k) for k in (None, keys))
+    np.testing.assert_array_equal(found, without)
+
+
+def test_the_parameter_tree_of_a_gru_tower():
+    tower = Tower(TokenEmbedder(50, WIDTH), encoder(), MultiHopAttention(3, 4))
+    drawn = jax.eval_shape(DualEncoder(tower, tower).init, jax.random.key(0))
+    leaves = jax.tree_util.tree_flatten_with_path(drawn)[0]
+    found = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape for path, leaf in leaves}
+    assert found == {
+        "shared/token_embedder/embedding": (50, 6),
+        "shared/encoder/layers_0/input_kernel": (6, 2, 3, 4),
+        "shared/encoder/layers_0/input_bias": (2, 3, 4),
+        "shared/encoder/layers_0/recurrent_kernel": (2, 4, 3, 4),
+        "shared/encoder/layers_0/recurrent_bias": (2, 3, 4),
+        "shared/encoder/layers_1/input_kernel": (8, 2, 3, 4),
+        "shared/encoder/layers_1/input_bias": (2, 3, 4),
+        "shared/encoder/layers_1/recurrent_kernel": (2, 4, 3, 4),
+        "shared/encoder/layers_1/recurrent_bias": (2, 3, 4),
+        "shared/pooling/hidden_kernel": (8, 4),
+        "shared/pooling/hop_kernel": (4, 3),
+    }
+
+
+def test_what_is_newly_drawn():
+    model = encoder("lstm", layers=1, width=32)
+    drawn = jax.jit(lambda key: model.init(key, EMBEDDED, MASK)["params"]["layers_0"])(jax.random.key(0))
+    for kernel in (drawn["input_kernel"], drawn["recurrent_kernel"]):
+        assert 0.9 / 4 < np.abs(kernel).max() < 1 / 4  # 16 wide: 1 / sqrt(16)
+    np.testing.assert_array_equal(drawn["recurrent_bias"], 0)
+    np.testing.assert_array_equal(drawn["input_bias"][:, 1], 1)  # the forget gate
+    np.testing.assert_array_equal(drawn["input_bias"][:, (0, 2, 3)], 0)
+
+
+def test_wrong_shapes_are_refused():
+    with one_line_error("the cell of a recurrent encoder is 'gur', which is none of rnn, gru, lstm"):
+        RecurrentConfig("gur", 1, 8)
+    with one_line_error("an even width, not 7"):
+        RecurrentConfig("gru", 1, 7)

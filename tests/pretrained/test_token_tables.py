@@ -1,0 +1,58 @@
+"""The token embeddings of models whose encoders we do not have."""
+
+import json
+
+import chex
+import numpy as np
+import pytest
+from helpers import one_line_error
+from safetensors.numpy import save_file
+from tiny_bert import POSITIONS, WIDTH, vocabulary, write_tiny_bert
+
+from endx_jax import pretrained
+from endx_jax.pretrained.token_tables import TokensConfig
+
+TABLE = np.arange(8.0, dtype=np.float32).reshape(4, 2)
+
+
+def write(folder, tensors, **config):
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(tensors, folder / "model.safetensors")
+    return str(folder)
+
+
+def test_of_an_encoder_that_we_have_they_are_its_own(tmp_path):
+    folder = str(write_tiny_bert(tmp_path / "bert", hidden_dropout_prob=0.3))
+    tokens, encoder = pretrained.load_tokens(folder), pretrained.load(folder)
+    assert tokens.config == TokensConfig(len(vocabulary()), WIDTH, POSITIONS, dropout=0.3)
+    chex.assert_trees_all_equal(tokens.params(), {"token_embedder": encoder.params()["token_embedder"]})
+
+
+@pytest.mark.parametrize(
+    ("table", "config", "expected"),
+    [
+        ("roberta.embeddings.word_embeddings.weight", {"hidden_size": 2, "pad_token_id": 1}, {"pad_id": 1}),
+        ("embeddings.word_embeddings.weight", {"embedding_size": 2, "hidden_size": 8}, {}),
+        ("wte.weight", {"n_embd": 2, "n_positions": 9, "resid_pdrop": 0.0}, {"positions": 9, "dropout": 0.0}),
+        ("model.embed_tokens.weight", {"hidden_size": 2, "pad_token_id": None}, {}),
+    ],
+)
+def test_of_any_other_model(tmp_path, table, config, expected):
+    folder = write(
+        tmp_path / "any", {"other.weight": TABLE.T.copy(), table: TABLE}, model_type="x", vocab_size=4, **config
+    )
+    tokens = pretrained.load_tokens(folder)
+    assert tokens.config == TokensConfig(4, 2, **expected)
+    chex.assert_trees_all_equal(tokens.params(), {"token_embedder": {"embedding": TABLE}})
+    with one_line_error("model_type 'x' is none of the encoders we have"):
+        pretrained.load(folder)
+
+
+def test_what_is_missing_is_said(tmp_path):
+    with one_line_error("config.json lacks vocab_size, or the width"):
+        pretrained.load_tokens(write(tmp_path / "config", {"wte.weight": TABLE}, vocab_size=4))
+    with one_line_error("no tensor's name ends like a token table's: word_embeddings.weight"):
+        pretrained.load_tokens(write(tmp_path / "table", {"w": TABLE}, vocab_size=4, dim=2)).params()
+    with one_line_error(r"wte.weight has shape \(4, 2\) where config.json asks for \(5, 2\)"):
+        pretrained.load_tokens(write(tmp_path / "shape", {"wte.weight": TABLE}, vocab_size=5, dim=2)).params()
