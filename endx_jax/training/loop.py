@@ -32,6 +32,11 @@ class TrainSettings:
     evaluate_every: int = key(0, "steps between validations, each with a checkpoint; 0: only at the end")
     checkpoint_every: int = key(100, "steps between checkpoints", changes_results=False)
     keep_checkpoints: int = key(2, "newest checkpoints to keep, beside the best", changes_results=False)
+    tower_chunk: int = key(
+        -1,
+        "pairs that a device encodes at a time, to save memory; 0: all its own; -1: all if they fit, else what does",
+        changes_results=False,
+    )
     compilation_cache: str = key(
         "~/.cache/endx_jax/xla",
         "folder for compiled programs, to start faster the next time; empty: none",
@@ -48,6 +53,7 @@ class TrainSettings:
         )
         check(self.log_every > 0 and self.checkpoint_every > 0, "train.log_every and checkpoint_every must be positive")
         check(self.keep_checkpoints > 0, "train.keep_checkpoints must be positive")
+        check(self.tower_chunk >= -1, f"train.tower_chunk is {self.tower_chunk}; it must be positive, 0 or -1")
 
     def total_steps(self, pairs: int) -> int:
         """Steps of the whole run over `pairs` training pairs."""

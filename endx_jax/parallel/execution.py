@@ -1,0 +1,161 @@
+"""How the work of a step is cut up, over the devices and in time. None of it changes results.
+
+Chunked towers are GradCache (Gao et al. 2021) inside the one compiled step: a loop over chunks of rows, each encoded
+again in the backward pass, so that only one chunk's activations are held at a time beside all rows' embeddings.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+
+from endx_jax.parallel.sharding import BATCH_AXES, batch_shards
+
+WHOLE, ROWS = PartitionSpec(), PartitionSpec(BATCH_AXES)
+
+# A tree of arrays, or of None where it has nothing.
+Tree = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Execution:
+    """How the work of a step is cut up.
+
+    Attributes:
+      mesh: the devices; None: one device, or any placing that the compiler finds.
+      tower_chunk: the most rows that a device encodes at a time; 0: all its own at once.
+      loss_tile: side of the score tiles that losses are streamed over; None: dense losses.
+    """
+
+    mesh: Mesh | None = None
+    tower_chunk: int = 0
+    loss_tile: int | None = None
+
+    def map_rows(self, function: Callable[[Tree, Tree], Tree], params: Tree, rows: Tree) -> Tree:
+        """Calls a function of rows in chunks of them.
+
+        The chunks are cut from each device's own rows, and the gradient of `params` is summed over the chunks first and
+        reduced over the devices that split the batch once, after the loop. There the parameters are whole for the
+        length of the loop, however `fsdp` splits them outside; `tensor` splits them inside too.
+
+        Args:
+          function: (params, rows) to outputs, each row of which depends on the same row of `rows` alone.
+          params: what is differentiated; `function` must not close over anything that is.
+          rows: arrays, typed keys included, of one leading axis: the rows of the global batch.
+
+        Returns:
+          The outputs, of the same leading axis.
+        """
+        if not 0 < self.tower_chunk < count_rows(rows) // self._shards:
+            return function(params, rows)
+        chunked = functools.partial(_in_chunks, function, self.tower_chunk)
+        if self._shards == 1:
+            return chunked(params, rows)
+        return self._on_each_shard(chunked, (WHOLE, ROWS), ROWS)(params, rows)
+
+    def reduce_rows(self, function: Callable[[Tree, Any], Tree], rows: Tree) -> Tree:
+        """Calls a function that brings rows together, such as a loss, on each device with its own ones.
+
+        Args:
+          function: (rows, axis_name) to scalars of the global batch. Where `axis_name` is not None, the rows are one
+            device's, and the others' are to be had by collectives over these mesh axes.
+          rows: arrays of one leading axis: the rows of the global batch. All that is differentiated is among them.
+
+        Returns:
+          The scalars.
+        """
+        if self.loss_tile is None or self._shards == 1:
+            return function(rows, None)
+        return self._on_each_shard(lambda own: function(own, BATCH_AXES), (ROWS,), WHOLE)(rows)
+
+    @property
+    def _shards(self) -> int:
+        return 1 if self.mesh is None else batch_shards(self.mesh)
+
+    def _on_each_shard(self, function: Callable, in_specs, out_specs) -> Callable:
+        """`function` on each part of the batch; the mesh's other axes are left to the compiler, as outside.
+
+        check_vma off: with it, what is whole is made varying where it meets rows, which is in the loop, and so is the
+        transpose of that, the reduction of its gradient (tests/parallel/test_execution.py counts); and every loop in
+        `function` whose carry begins with a constant would be refused.
+        """
+        return jax.shard_map(
+            function,
+            mesh=self.mesh,
+            in_specs=in_specs,
+            out_specs=out_specs,
+            axis_names=set(BATCH_AXES),
+            check_vma=False,
+        )
+
+
+def auto_chunk(
+    function: Callable[[Tree, Tree], Tree], params: Tree, rows: Tree, *, shards: int = 1, budget: int | None = None
+) -> int:
+    """The `tower_chunk` for a function whose activations may not fit: 0 where they do, else a power of two.
+
+    Nothing is compiled or computed. What `tensor` splits counts whole.
+
+    Args:
+      function: what `Execution.map_rows` will be given.
+      params: arrays or shapes of what is trained.
+      rows: arrays or shapes of the global batch's rows.
+      shards: devices that split the batch.
+      budget: bytes that the activations of one device may take; None: see `activation_budget`.
+
+    Returns:
+      0, or the largest power of two of rows that fits, at least 1.
+    """
+    budget = activation_budget() if budget is None else budget
+    kept = bytes_kept_per_row(function, params, rows)
+    if kept * (count_rows(rows) // shards) <= budget:
+        return 0
+    return 1 << (max(1, budget // kept).bit_length() - 1)
+
+
+def activation_budget() -> int:
+    """Bytes of activations that a device may hold: a quarter of its memory, or 4 GiB where it does not tell."""
+    # Of one device: all processes must come to the same program, so nothing that differs between them may count.
+    stats = jax.local_devices()[0].memory_stats() or {}
+    return stats.get("bytes_limit", 16 * 2**30) // 4
+
+
+def bytes_kept_per_row(function: Callable[[Tree, Tree], Tree], params: Tree, rows: Tree) -> int:
+    """Bytes that one row's forward pass leaves for the backward pass, beside what all rows share, such as `params`.
+
+    Args:
+      function: row-wise, (params, rows) to outputs.
+      params: arrays or shapes.
+      rows: arrays or shapes with one leading axis.
+    """
+
+    def kept(count: int) -> int:
+        some = jax.tree.map(lambda row: jax.ShapeDtypeStruct((count, *row.shape[1:]), row.dtype), rows)
+        pull = jax.eval_shape(lambda p, r: jax.vjp(lambda p: function(p, r), p)[1], params, some)
+        return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(pull))
+
+    return kept(2) - kept(1)
+
+
+def count_rows(rows: Tree) -> int:
+    """The length of the leading axis that all arrays of a tree have in common."""
+    return jax.tree.leaves(rows)[0].shape[0]
+
+
+def _in_chunks(function: Callable[[Tree, Tree], Tree], most: int, params: Tree, rows: Tree) -> Tree:
+    """`function` in a loop over chunks of equal size, at most `most` rows each, that keeps none of its activations."""
+    count = count_rows(rows)
+    chunks = math.ceil(count / most)
+    size = math.ceil(count / chunks)
+    if chunks * size > count:  # The last row fills the last chunk: a real row, so that nothing in it is not finite.
+        order = jnp.minimum(jnp.arange(chunks * size), count - 1)
+        rows = jax.tree.map(lambda row: row[order], rows)
+    cut = jax.tree.map(lambda row: row.reshape(chunks, size, *row.shape[1:]), rows)
+    recomputed = jax.checkpoint(function, prevent_cse=False)
+    outputs = jax.lax.map(lambda chunk: recomputed(params, chunk), cut)
+    return jax.tree.map(lambda out: out.reshape(chunks * size, *out.shape[2:])[:count], outputs)

@@ -1,0 +1,252 @@
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import TINY, padded, random_params, texts, tower
+from hlo import collectives
+
+from endx_jax.batch import Tokens
+from endx_jax.errors import EndxError
+from endx_jax.models.dropout import dropout, example_keys
+from endx_jax.numerics import masked_mean
+from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, state_shardings
+from endx_jax.parallel.execution import Execution, activation_budget, auto_chunk, bytes_kept_per_row
+from endx_jax.parallel.sharding import BATCH_AXES
+from endx_jax.training.loop import TrainSettings
+
+# On 1, 4 and 8 shards of the batch no chunk of CHUNK divides what a device has: 40, 10 and 5 rows.
+ROWS, LENGTH, CHUNK = 40, 8, 3
+
+
+def tokens(rows=ROWS, length=LENGTH):
+    return padded(texts([1 + i % length for i in range(rows)]), length)
+
+
+def dropout_keys(rows=ROWS):
+    return example_keys(jax.random.key(0, impl="threefry2x32"), jnp.int32(3), rows)
+
+
+BERT = tower(dataclasses.replace(TINY, layers=1, dropout=0.2))
+
+
+def embed_with_bert(params, rows):
+    tokens, keys = rows
+    return {"embedding": BERT.apply({"params": params}, tokens, keys), "nothing": None}
+
+
+WIDTH = 16
+
+
+def small_params(width=WIDTH):
+    draw = np.random.default_rng(0)
+    table = draw.normal(size=(TINY.vocab_size, width)).astype(np.float32)
+    return {
+        "token_embedder": {"embedding": table},
+        "mlp_up": {"kernel": draw.normal(0, 0.3, (width, width)).astype(np.float32)},
+    }
+
+
+def embed(params, rows):
+    """A tower that compiles fast, of the same parts."""
+    tokens, keys = rows
+    x = dropout(params["token_embedder"]["embedding"][tokens.ids], keys, 0.3)
+    x = jnp.tanh(x @ params["mlp_up"]["kernel"])
+    return {"embedding": masked_mean(x, tokens.mask[..., None], axis=1), "nothing": None}
+
+
+def loss_of(embedding, axis_name):
+    """A loss that brings all rows together, and a metric."""
+    everyone = embedding if axis_name is None else jax.lax.all_gather(embedding, axis_name, tiled=True)
+    scores = 4 * embedding @ jnp.roll(everyone, 1, axis=0).T
+    total = jnp.sum(jax.nn.logsumexp(scores, axis=1))
+    count = embedding.shape[0]
+    if axis_name is not None:
+        total, count = jax.lax.psum((total, count), axis_name)
+    return total / count, {"rows": jnp.float32(count)}
+
+
+def compiling(function):
+    """Jits, and saves most of the time that machine code would take: the same HLO passes run."""
+    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
+
+
+def step(execution, function=embed):
+    """Loss, metrics and gradients, as a train step computes them."""
+
+    def compute(params, rows):
+        embedding = execution.map_rows(function, params, rows)["embedding"]
+        return execution.reduce_rows(loss_of, embedding)
+
+    return compiling(jax.value_and_grad(compute, has_aux=True))
+
+
+def compiled_on(mesh, execution, params, function=embed):
+    """The step's program for parameters and rows that are split as in training, and these."""
+    params = jax.device_put(params, state_shardings(params, mesh))
+    rows = jax.device_put((tokens(), dropout_keys()), batch_sharding(mesh))
+    return step(execution, function).lower(params, rows).compile(), params, rows
+
+
+def assert_same(actual, expected):
+    (loss, metrics), gradients = actual
+    (expected_loss, expected_metrics), expected_gradients = expected
+    np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
+    assert metrics == expected_metrics == {"rows": ROWS}
+    flat = jax.tree_util.tree_leaves_with_path(expected_gradients)
+    largest = max(np.abs(leaf).max() for _, leaf in flat)
+    for (path, leaf), gradient in zip(flat, jax.tree.leaves(gradients), strict=True):
+        np.testing.assert_allclose(gradient, leaf, atol=1e-5 * largest, rtol=0, err_msg=jax.tree_util.keystr(path))
+
+
+def test_neither_chunks_nor_devices_of_all_axes_change_the_step_of_a_bert():
+    params = random_params(BERT, tokens())
+    expected = step(Execution(), embed_with_bert)(params, (tokens(), dropout_keys()))
+    mesh = make_mesh(MeshSettings(fsdp=2, tensor=2))
+    execution = Execution(mesh, tower_chunk=CHUNK, loss_tile=8)
+    program, params, rows = compiled_on(mesh, execution, params, embed_with_bert)
+    assert_same(program(params, rows), expected)
+
+
+@pytest.fixture(scope="module")
+def small():
+    """Parameters of a small tower with dropout, and its step on all rows at once."""
+    params = small_params()
+    return params, step(Execution())(params, (tokens(), dropout_keys()))
+
+
+@pytest.mark.parametrize("chunk", [1, CHUNK, 39, 40])
+def test_chunks_change_no_loss_and_no_gradient(small, chunk):
+    params, expected = small
+    assert_same(step(Execution(tower_chunk=chunk))(params, (tokens(), dropout_keys())), expected)
+
+
+def test_other_dropout_keys_would_be_seen(small):
+    params, expected = small
+    with pytest.raises(AssertionError):
+        assert_same(step(Execution())(params, (tokens(), dropout_keys()[::-1])), expected)
+
+
+def bytes_of(tree):
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+
+
+@pytest.mark.parametrize("settings", [MeshSettings(), MeshSettings(fsdp=2)], ids=["data", "data x fsdp"])
+def test_gradients_are_reduced_once_and_nothing_is_in_a_loop(small, settings):
+    params, expected = small
+    mesh = make_mesh(settings)
+    program, placed, rows = compiled_on(mesh, Execution(mesh, tower_chunk=CHUNK, loss_tile=8), params)
+    assert_same(program(placed, rows), expected)
+    found = collectives(program.as_text())
+    assert {(collective.times, collective.loops) for collective in found} == {(1, 0)}
+
+    reduced = [collective.bytes for collective in found if collective.kind == "all-reduce"]
+    assert sum(reduced) == bytes_of(params) + bytes_of((np.float32(), np.int32()))  # The loss and its count.
+    assert max(reduced) >= bytes_of(params)  # One for the gradients of all leaves together.
+
+    # The loss's own: all embeddings come, and their gradients go back.
+    embeddings = ROWS * WIDTH * 4
+    others = {(collective.kind, collective.bytes) for collective in found}
+    assert others >= {("all-gather", embeddings), ("reduce-scatter", embeddings // 8)}
+
+
+def test_chunks_of_all_devices_rows_reduce_gradients_in_the_loop(small):
+    """What `lax.map` over rematerialised chunks costs when it is left to the compiler."""
+    params, expected = small
+    mesh = make_mesh(MeshSettings())
+
+    def embed_split(params, rows):
+        return embed(params, jax.lax.with_sharding_constraint(rows, batch_sharding(mesh)))
+
+    program, placed, rows = compiled_on(mesh, Execution(tower_chunk=8), params, embed_split)
+    assert_same(program(placed, rows), expected)
+    assert bytes_reduced_in_loops(program) == 5 * bytes_of(params)
+
+
+def test_checking_what_varies_would_reduce_gradients_in_the_loop(small):
+    class Checked(Execution):
+        def _on_each_shard(self, function, in_specs, out_specs):
+            return jax.shard_map(function, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs)
+
+    params, expected = small
+    mesh = make_mesh(MeshSettings())
+    program, placed, rows = compiled_on(mesh, Checked(mesh, tower_chunk=CHUNK), params)
+    assert_same(program(placed, rows), expected)
+    assert bytes_reduced_in_loops(program) == 2 * bytes_of(params)
+
+
+def bytes_reduced_in_loops(program):
+    found = collectives(program.as_text())
+    return sum(c.bytes * c.times for c in found if c.kind == "all-reduce" and c.loops)
+
+
+def shapes_of(rows, length):
+    """Tokens and keys to compile for, of which nothing is computed."""
+    shape = (rows, length)
+    ids, mask = jax.ShapeDtypeStruct(shape, jnp.int32), jax.ShapeDtypeStruct(shape, bool)
+    return Tokens(ids, mask), jax.eval_shape(lambda: dropout_keys(rows))
+
+
+def temporaries(execution, function, params, rows):
+    """Bytes that the gradient of a tower holds beside its operands and results."""
+
+    def compute(params, rows):
+        return jnp.sum(execution.map_rows(function, params, rows)["embedding"])
+
+    return compiling(jax.grad(compute)).lower(params, rows).compile().memory_analysis().temp_size_in_bytes
+
+
+def test_activations_fall_in_proportion_to_the_chunk_and_are_foretold():
+    params, rows = small_params(width=64), shapes_of(64, 64)
+    kept = bytes_kept_per_row(embed, params, rows)
+    for chunk in (64, 16, 4):
+        measured = temporaries(Execution(tower_chunk=chunk), embed, params, rows)
+        np.testing.assert_allclose(measured, chunk * kept, rtol=0.25)
+
+
+def scaled(params, rows):
+    return jnp.sin(rows * params)
+
+
+def test_bytes_kept_are_counted_by_hand():
+    """A row leaves itself and the cosine, three floats each; the parameters are whole in any case."""
+    assert bytes_kept_per_row(scaled, jnp.ones((1, 3)), jnp.ones((8, 3))) == 2 * 3 * 4
+
+
+@pytest.mark.parametrize(
+    ("shards", "budget", "chunk"),
+    [(1, 8 * 24, 0), (1, 8 * 24 - 1, 4), (2, 4 * 24, 0), (2, 3 * 24, 2), (1, 1, 1)],
+)
+def test_auto_chunk_is_the_largest_power_of_two_that_fits(shards, budget, chunk):
+    assert auto_chunk(scaled, jnp.ones((1, 3)), jnp.ones((8, 3)), shards=shards, budget=budget) == chunk
+
+
+@pytest.mark.parametrize(
+    ("stats", "budget"), [({"bytes_limit": 80}, 20), (None, 4 * 2**30)], ids=["device that tells", "one that does not"]
+)
+def test_the_budget_is_a_quarter_of_the_devices_memory(monkeypatch, stats, budget):
+    class Device:
+        def memory_stats(self):
+            return stats
+
+    monkeypatch.setattr(jax, "local_devices", lambda: [Device()])
+    assert activation_budget() == budget
+
+
+def test_losses_are_dense_without_a_tile():
+    seen = []
+
+    def function(rows, axis_name):
+        seen.append((len(rows), axis_name))
+        return jnp.sum(rows)
+
+    mesh, rows = make_mesh(MeshSettings()), jnp.ones(8)
+    for execution in (Execution(mesh), Execution(loss_tile=4), Execution(mesh, loss_tile=4)):
+        jax.eval_shape(lambda rows, execution=execution: execution.reduce_rows(function, rows), rows)
+    assert seen == [(8, None), (8, None), (1, BATCH_AXES)]
+
+
+def test_a_chunk_below_what_has_a_meaning_is_refused():
+    with pytest.raises(EndxError, match=r"train.tower_chunk is -2"):
+        TrainSettings(tower_chunk=-2)

@@ -1,0 +1,79 @@
+import jax
+import jax.numpy as jnp
+import pytest
+from hlo import Collective, collectives, shape_bytes
+from jax.sharding import PartitionSpec
+
+# Written as XLA writes it: a loop of unknown length around a loop of five, both kinds of asynchronous collectives, and
+# tuples with comments.
+PROGRAM = """\
+HloModule jit_f, is_scheduled=true, num_partitions=8
+
+%add (x: f32[], y: f32[]) -> f32[] {
+  ROOT %sum = f32[] add(%x, %y)
+}
+
+%wrapped (p: bf16[16]) -> bf16[2] {
+  ROOT %scatter = bf16[2]{0} reduce-scatter(%p), to_apply=%add, metadata={op_name="jit(f)/psum_scatter"}
+}
+
+%inner (arg: (s32[], f32[4])) -> (s32[], f32[4]) {
+  %all = (f32[4]{0:T(256)}, /*index=1*/pred[3]{0}) all-reduce(%a, %b), replica_groups={{0,1}}, to_apply=%add
+}
+
+%outer (arg: (s32[], f32[4])) -> (s32[], f32[4]) {
+  %go = (f32[1], f32[8]) all-gather-start(%x), dimensions={0}
+  %gone = f32[8]{0} all-gather-done(%go)
+  %w = (s32[], f32[4]) while(%t), condition=%c, body=%inner, backend_config={"known_trip_count":{"n":"5"}}
+}
+
+ENTRY %main (p: bf16[16]) -> bf16[2] {
+  %started = ((bf16[16]), bf16[2]) async-start(%p), calls=%wrapped
+  %w2 = (s32[], f32[4]) while(%t), condition=%c, body=%outer
+  %w3 = (s32[], f32[4]) while(%t), condition=%c, body=%inner, backend_config={"known_trip_count":{"n":"7"}}
+  ROOT %done = bf16[2] async-done(%started), calls=%wrapped
+}
+"""
+
+
+def test_collectives_are_found_wherever_they_are_called():
+    assert collectives(PROGRAM) == [
+        Collective("reduce-scatter", bytes=4, times=1, loops=0, source="jit(f)/psum_scatter"),
+        Collective("all-gather", bytes=32, times=None, loops=1, source=""),
+        Collective("all-reduce", bytes=19, times=None, loops=2, source=""),
+        Collective("all-reduce", bytes=19, times=7, loops=1, source=""),
+    ]
+
+
+def test_trip_counts_multiply_in_a_program_that_xla_made():
+    """Five times: gather once, and three times reduce; and reduce once more."""
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    split, whole = PartitionSpec("data"), PartitionSpec()
+
+    def inner(_, x):
+        return jnp.cos(jax.lax.pmean(x, "data"))
+
+    def outer(_, x):
+        gathered = jax.lax.all_gather(x, "data", tiled=True)
+        return jax.lax.fori_loop(0, 3, inner, jnp.sin(gathered[:4]))
+
+    def function(x):
+        return jax.lax.psum(jax.lax.fori_loop(0, 5, outer, x), "data")
+
+    sharded = jax.shard_map(function, mesh=mesh, in_specs=split, out_specs=whole, check_vma=False)
+    program = jax.jit(sharded).lower(jax.ShapeDtypeStruct((32,), jnp.float32)).compile().as_text()
+    found = {(c.kind, c.bytes, c.times, c.loops) for c in collectives(program)}
+    assert found == {("all-gather", 128, 5, 1), ("all-reduce", 16, 15, 2), ("all-reduce", 16, 1, 0)}
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [("f32[8,16]{1,0}", 512), ("bf16[3]", 6), ("pred[]", 1), ("(u4[3]{0}, f8e4m3fn[2])", 4), ("token[]", 0)],
+)
+def test_bytes_of_shapes(shape, size):
+    assert shape_bytes(shape) == size
+
+
+def test_other_text_is_refused():
+    with pytest.raises(ValueError, match="no ENTRY"):
+        collectives("module @jit_f {}")
