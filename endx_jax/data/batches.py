@@ -5,9 +5,10 @@ import functools
 from collections.abc import Iterator, Mapping
 
 import grain
+import jax
 import numpy as np
 
-from endx_jax.batch import Batch
+from endx_jax.batch import Batch, Tokens
 from endx_jax.data.order import epoch_order
 from endx_jax.data.records import RetrievalSet, pad_ids
 from endx_jax.data.reqa import POOLS
@@ -193,6 +194,22 @@ class BatchStream:
             answer_id=answer_id,
             positive_ids=pairs.positives[question_id],
             **hard,
+        )
+
+    def widest(self) -> Batch:
+        """The shapes of a global batch (`jax.ShapeDtypeStruct`) whose texts are as long as they may be."""
+
+        def shape(array: np.ndarray) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct((self._size, *array.shape[1:]), array.dtype)
+
+        def widen(tokens: Tokens | None, length: int) -> Tokens | None:
+            return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*x.shape[:-1], length), x.dtype), tokens)
+
+        batch = jax.tree.map(shape, self[0])
+        return batch.replace(
+            question=widen(batch.question, self.pairs.question_length),
+            answer=widen(batch.answer, self.pairs.answer_length),
+            hard_negatives=widen(batch.hard_negatives, self.pairs.answer_length),
         )
 
     def iterate(self, start: int, stop: int, threads: int) -> Iterator[Batch]:

@@ -20,9 +20,12 @@ from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.console import say, showing_progress
 from endx_jax.experiment.data import fingerprint, pools, read_splits
+from endx_jax.experiment.execution import choose_execution
 from endx_jax.experiment.model import Model, best_params, build_model, save_description
 from endx_jax.experiment.results import Results
+from endx_jax.experiment.teacher import evaluate_teacher
 from endx_jax.models.dual_encoder import SIDES
+from endx_jax.objectives import EndxObjective
 from endx_jax.parallel.distributed import on_primary
 from endx_jax.parallel.mesh import make_mesh
 from endx_jax.parallel.sharding import local_rows, place, state_shardings
@@ -35,7 +38,7 @@ from endx_jax.training.monitor import Monitor
 from endx_jax.training.optimizer import make_optimizer, make_schedule
 from endx_jax.training.partition import split_frozen
 from endx_jax.training.state import TrainState
-from endx_jax.training.step import make_train_step
+from endx_jax.training.step import Objective, make_train_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +53,7 @@ class Run:
       mesh: the devices.
       stream: the batches; this process's rows.
       steps: of the whole run.
+      objective: as this run computes it on these devices.
       optimizer: with its schedule over those steps.
       encoder: what encodes texts for evaluation.
     """
@@ -61,6 +65,7 @@ class Run:
     mesh: Mesh
     stream: BatchStream
     steps: int
+    objective: Objective
     optimizer: optax.GradientTransformation
     encoder: TextEncoder
 
@@ -119,6 +124,7 @@ def _prepare(config: Mapping, workdir: pathlib.Path) -> Run:
         mesh=mesh,
         stream=stream,
         steps=steps,
+        objective=model.objective.prepare(choose_execution(model, mesh, stream), len(pairs) / size),
         optimizer=make_optimizer(settings.optimizer, steps, trained),
         encoder=model.text_encoder(mesh),
     )
@@ -156,7 +162,7 @@ def _train(run: Run) -> int:
 
     schedule = make_schedule(settings.optimizer, run.steps)
     train_step = make_train_step(
-        run.model.objective,
+        run.objective,
         run.optimizer,
         schedule,
         seed=settings.seed,
@@ -210,6 +216,7 @@ def _report(run: Run) -> Results:
     params, step = best_params(run.workdir, run.model, run.mesh)
     trained = evaluate(params)
     results.add_dense("trained", trained)
+    results.teacher = _evaluate_teacher(run, params)
 
     def write() -> None:
         identity = {"workdir": run.workdir.name, "step": step}
@@ -221,6 +228,16 @@ def _report(run: Run) -> Results:
     chosen = "the best on the validation split" if run.data.validation.questions else "the last"
     say(f"\n{results.tables()}\n\n`trained` is the checkpoint of step {step}, {chosen}.")
     return results
+
+
+def _evaluate_teacher(run: Run, params: dict) -> dict[str, float]:
+    """How well a teacher finds the held-out pairs; empty for methods without one."""
+    if not isinstance(run.objective, EndxObjective):
+        return {}
+    held_out = run.data.validation if run.data.validation.questions else run.data.test
+    pairs = Pairs.tokenize(held_out, run.model.preparations)
+    size = run.model.settings.evaluation.batch_size
+    return evaluate_teacher(run.objective, params, pairs, run.mesh, batch_size=size)
 
 
 def _validator(encoder: TextEncoder, validation: RetrievalSet):
@@ -248,7 +265,9 @@ def _introduce(run: Run) -> None:
     sizes = ", ".join(f"{questions:,} {name}" for name, questions in _question_counts(run).items())
     say(f"data: {settings.data.path}, questions: {sizes}")
     answer_tower = f" and {settings.model.answer_pretrained}" if settings.model.answer_pretrained else ""
-    say(f"model: {settings.model.pretrained}{answer_tower}, {settings.model.sharing}, {settings.model.pooling} pooling")
+    encoder = f"a new {settings.model.encoder} on " if settings.model.encoder else ""
+    towers = f"{encoder}{settings.model.pretrained}{answer_tower}"
+    say(f"model: {towers}, {settings.model.sharing}, {settings.model.pooling} pooling")
     say(f"parameters: {_parameter_counts(run.model)}")
     say(f"devices: {len(devices)} x {devices[0].device_kind}, in {jax.process_count()} process(es)")
     say(f"training: {run.steps} steps of {settings.train.global_batch_size} pairs")

@@ -11,7 +11,6 @@ counts. The answer's embedding is made with the roles exchanged and the same wei
 """
 
 import math
-from collections.abc import Callable
 
 import flax.linen as nn
 import jax
@@ -20,6 +19,7 @@ import jax.numpy as jnp
 from endx_jax.errors import EndxError
 from endx_jax.models.attention import attend
 from endx_jax.models.dropout import dropout, fold
+from endx_jax.models.pooling import Pooling
 from endx_jax.numerics import l2_normalize
 
 Array = jax.Array
@@ -39,7 +39,7 @@ class CrossEncoder(nn.Module):
       dtype: of the computation.
     """
 
-    pooling: nn.Module | Callable[[Array, Array], Array]
+    pooling: Pooling
     heads: int = 12
     mlp_width: int = 0
     residual: bool = False

@@ -3,13 +3,15 @@
 import dataclasses
 import math
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 
 from endx_jax.batch import Batch, Tokens
-from endx_jax.losses.contrastive import DIRECTIONS, false_negative_mask, in_batch_softmax
+from endx_jax.losses.contrastive import DIRECTIONS, in_batch_softmax_and_metrics
 from endx_jax.models.dropout import example_keys, fold
 from endx_jax.models.dual_encoder import DualEncoder
+from endx_jax.parallel.execution import Execution
 from endx_jax.settings import check, check_choice, key
 
 Array = jax.Array
@@ -24,10 +26,39 @@ class DualSettings:
     learn_temperature: bool = key(False, "whether the temperature is trained, by its logarithm")
     direction: str = key("question_to_answer", f"one of {', '.join(DIRECTIONS)} (Dong Eq. 1: one; t5x_retrieval: sum)")
     mask_false_negatives: bool = key(True, "leave equal texts and known positives out of the negatives (papers: no)")
+    orthogonality: float = key(0.0, "weight of multi-hop pooling's penalty on hops that look alike (Lin et al.: 1)")
+    loss_tile: int = key(
+        -1,
+        "side of the score tiles that the losses are streamed over; 0: dense; -1: dense while the batch is small",
+        changes_results=False,
+    )
 
     def __post_init__(self):
         check(self.temperature > 0, f"objective.temperature is {self.temperature}; it must be positive")
         check_choice("objective.direction", self.direction, DIRECTIONS)
+        check(self.orthogonality >= 0, f"objective.orthogonality is {self.orthogonality}; it must not be negative")
+        check(self.loss_tile >= -1, f"objective.loss_tile is {self.loss_tile}; it must be positive, 0 or -1")
+
+
+@flax.struct.dataclass
+class Embeddings:
+    """What the towers make of B pairs.
+
+    Attributes:
+      question: [B, E].
+      answer: [B, E].
+      penalty: [B], of the poolings of both towers.
+      hard_negatives: [B, K, E]; None where the batch has none.
+    """
+
+    question: Array
+    answer: Array
+    penalty: Array
+    hard_negatives: Array | None = None
+
+
+# As a pure function of whole arrays.
+UNCUT = Execution()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,10 +66,16 @@ class DualObjective:
     """A dual encoder trained by in-batch softmax.
 
     Parameters are `{"dual_encoder": ...}`, and `log_temperature` where that is learned.
+
+    Attributes:
+      model: the towers.
+      settings: of the loss.
+      execution: how the work of a step is cut up.
     """
 
     model: DualEncoder
     settings: DualSettings
+    execution: Execution = UNCUT
 
     def init(self, key: Array, dual_encoder: dict) -> dict:
         """The objective's parameters around those of its dual encoder; `key` draws what else a method has."""
@@ -47,6 +84,11 @@ class DualObjective:
         if self.settings.learn_temperature:
             params["log_temperature"] = jnp.asarray(math.log(self.settings.temperature), jnp.float32)
         return params
+
+    def prepare(self, execution: Execution, steps_per_epoch: float) -> "DualObjective":
+        """The same objective, as a run will compute it."""
+        del steps_per_epoch
+        return dataclasses.replace(self, execution=execution)
 
     def __call__(self, params: dict, batch: Batch, rng: Array, step: Array) -> tuple[Array, dict[str, Array]]:
         """The loss of one global batch, and what to log.
@@ -58,43 +100,72 @@ class DualObjective:
           step: int32 scalar.
 
         Returns:
-          The scalar loss; metrics `in_batch_accuracy` (share of questions whose own answer scores highest among the
-          batch's answers that are not false negatives), `masked_fraction` (share of off-diagonal pairs that are left
-          out as false negatives) and `temperature`.
+          The scalar loss; metrics `in_batch_accuracy`, `masked_fraction` (see `in_batch_softmax_and_metrics`),
+          `temperature`, and `orthogonality_penalty` where it has a weight.
         """
         keys = example_keys(rng, step, batch.question_id.shape[0])
-        question = self.model.encode(params["dual_encoder"], "question", batch.question, fold(keys, 0))
-        answer = self.model.encode(params["dual_encoder"], "answer", batch.answer, fold(keys, 1))
-        hard: dict = {}
-        if batch.hard_negatives is not None:
-            encoded = self._encode_hard_negatives(params["dual_encoder"], batch.hard_negatives, keys)
-            hard = {"hard_negatives": encoded, "hard_negative_ids": batch.hard_negative_ids}
-        temperature: float | Array = self.settings.temperature
-        if self.settings.learn_temperature:
-            temperature = jnp.exp(params["log_temperature"])
-        ids = {}
-        if self.settings.mask_false_negatives:
-            ids = {"question_id": batch.question_id, "answer_id": batch.answer_id, "positive_ids": batch.positive_ids}
-        loss = in_batch_softmax(
-            question, answer, temperature=temperature, direction=self.settings.direction, **hard, **ids
-        )
-        metrics = self._metrics(question, answer, false_negative_mask(**ids))
-        return loss, metrics | {"temperature": jnp.asarray(temperature)}
+        embeddings = self.execution.map_rows(self.embed, params, (batch, keys))
+        temperature = self.temperature(params)
 
-    def _encode_hard_negatives(self, params: dict, tokens: Tokens, keys: Array) -> Array:
+        def compute(rows, axis_name):
+            return self.retrieval_loss(*rows, axis_name=axis_name)
+
+        rows = (at_temperature(embeddings, temperature), self.known_ids(batch))
+        loss, metrics = self.execution.reduce_rows(compute, rows)
+        metrics = metrics | {"temperature": temperature}
+        if self.settings.orthogonality:
+            metrics["orthogonality_penalty"] = jnp.mean(embeddings.penalty)
+            loss = loss + self.settings.orthogonality * metrics["orthogonality_penalty"]
+        return loss, metrics
+
+    def embed(self, params: dict, rows: tuple[Batch, Array]) -> Embeddings:
+        """Embeds pairs, given with their dropout keys [B], each by itself."""
+        batch, keys = rows
+        towers = params["dual_encoder"]
+        question, of_question = self.model.encode_with_penalty(towers, "question", batch.question, fold(keys, 0))
+        answer, of_answer = self.model.encode_with_penalty(towers, "answer", batch.answer, fold(keys, 1))
+        hard = None
+        if batch.hard_negatives is not None:
+            hard = self._embed_hard_negatives(towers, batch.hard_negatives, keys)
+        return Embeddings(question, answer, of_question + of_answer, hard)
+
+    def retrieval_loss(
+        self, embeddings: Embeddings, ids: dict[str, Array], *, axis_name=None
+    ) -> tuple[Array, dict[str, Array]]:
+        """The in-batch softmax at temperature 1, and its metrics."""
+        settings = self.settings
+        masks = {name: ids[name] for name in ids if settings.mask_false_negatives or name == "hard_negative_ids"}
+        return in_batch_softmax_and_metrics(
+            embeddings.question,
+            embeddings.answer,
+            hard_negatives=embeddings.hard_negatives,
+            direction=settings.direction,
+            tile=self.execution.loss_tile,
+            axis_name=axis_name,
+            **masks,
+        )
+
+    def temperature(self, params: dict) -> Array:
+        """The temperature: of the settings, or learned."""
+        if self.settings.learn_temperature:
+            return jnp.exp(params["log_temperature"])
+        return jnp.asarray(self.settings.temperature)
+
+    def known_ids(self, batch: Batch) -> dict[str, Array]:
+        """The ids by which false negatives are known, named as the losses name them."""
+        ids: dict = {"question_id": batch.question_id, "answer_id": batch.answer_id, "positive_ids": batch.positive_ids}
+        if batch.hard_negatives is not None:
+            ids["hard_negative_ids"] = batch.hard_negative_ids
+        return ids
+
+    def _embed_hard_negatives(self, towers: dict, tokens: Tokens, keys: Array) -> Array:
         """Embeds tokens [B, K, L] of answers: [B, K, E]."""
         size, count, length = tokens.ids.shape
         flat = Tokens(ids=tokens.ids.reshape(-1, length), mask=tokens.mask.reshape(-1, length))
         own = jax.vmap(lambda n: fold(keys, n), out_axes=1)(jnp.arange(2, 2 + count)).reshape(-1)
-        return self.model.encode(params, "answer", flat, own).reshape(size, count, -1)
+        return self.model.encode(towers, "answer", flat, own).reshape(size, count, -1)
 
-    def _metrics(self, question: Array, answer: Array, excluded: Array | None) -> dict[str, Array]:
-        size = question.shape[0]
-        scores = jnp.matmul(question, answer.T, precision=jax.lax.Precision.HIGHEST)
-        if excluded is None:
-            excluded = jnp.zeros(scores.shape, dtype=bool)
-        scores = jnp.where(excluded, -jnp.inf, scores)
-        return {
-            "in_batch_accuracy": jnp.mean(jnp.argmax(scores, axis=1) == jnp.arange(size)),
-            "masked_fraction": jnp.sum(excluded) / max(size * (size - 1), 1),
-        }
+
+def at_temperature(embeddings: Embeddings, temperature: Array) -> Embeddings:
+    """Divides the questions by the temperature, and so all their scores: the losses need not know it."""
+    return dataclasses.replace(embeddings, question=embeddings.question / temperature)

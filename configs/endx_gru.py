@@ -1,0 +1,7 @@
+"""ENDX with a GRU, on ReQA SQuAD; see endx_jax/recipes/endx.py."""
+
+from endx_jax.recipes import endx
+
+
+def get_config():
+    return endx.get_config("endx,gru")

@@ -1,0 +1,32 @@
+"""How a run's steps are cut up: as its settings say, and where they leave it open, so that the work fits."""
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from endx_jax.data.batches import BatchStream
+from endx_jax.experiment.model import Model
+from endx_jax.models.dropout import example_keys
+from endx_jax.parallel.execution import Execution, auto_chunk
+from endx_jax.parallel.sharding import batch_shards
+
+# Up to here a matrix of scores is small change beside the towers, and the dense loss compiles and runs faster.
+DENSE_UP_TO, TILE = 2048, 1024
+
+
+def choose_execution(model: Model, mesh: Mesh, stream: BatchStream) -> Execution:
+    """How a step of `model` on `mesh` is cut up."""
+    settings = model.settings
+    size, chunk = settings.train.global_batch_size, settings.train.tower_chunk
+    if chunk == -1:
+        keys = jax.eval_shape(lambda: example_keys(jax.random.key(0, impl="threefry2x32"), jnp.int32(0), size))
+        rows = (stream.widest(), keys)
+        chunk = auto_chunk(model.objective.embed, model.abstract_params(), rows, shards=batch_shards(mesh))
+    return Execution(mesh, chunk, loss_tile(settings.objective.loss_tile, size))
+
+
+def loss_tile(setting: int, global_batch_size: int) -> int | None:
+    """The tile that `objective.loss_tile` asks for: None for dense losses."""
+    if setting == -1:
+        setting = 0 if global_batch_size <= DENSE_UP_TO else TILE
+    return setting or None
