@@ -9,6 +9,7 @@ from endx_jax.cli.entry import run_verb
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import resolve
 from endx_jax.models.sharing import SHARINGS
+from endx_jax.recipes.endx import ENCODERS, METHODS
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
 QUICKSTART = str(CONFIGS / "quickstart.py")
@@ -36,6 +37,15 @@ def test_the_t5_configs_are_the_parametric_recipe(sharing):
     assert (name, same_name) == (f"t5_base_{sharing}",) * 2
     assert workdir == pathlib.Path(f"runs/t5_base_{sharing}")
     assert (by_name.model.sharing, by_name.model.pretrained) == (sharing, "google/t5-v1_1-base")
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_the_endx_configs_are_the_parametric_recipe(method, encoder):
+    by_file, _, _ = train.parse([f"--config={CONFIGS / f'{method}_{encoder}.py'}"])
+    by_name, _, _ = train.parse([f"--config=endx:{method},{encoder}"])
+    assert by_file.to_dict() == by_name.to_dict()
+    assert (by_name.objective.name, by_name.model.encoder or "bert") == (method, encoder)
 
 
 @pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.py")), ids=lambda file: file.stem)
