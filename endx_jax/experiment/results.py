@@ -28,7 +28,7 @@ class Results:
       pools: the set with each pool, by the pool's name; the first is what the run is judged by.
       evaluations: by pool, then by system in the order of the tables.
       overlap: by dense system, how far apart its questions and answers lie: see `retrieval.overlap`.
-      teacher: how well a method's teacher finds held-out pairs: see `experiment.teacher`; empty without one.
+      held_out_pairs: how well a teacher and its student find them: see `experiment.teacher`; empty without a teacher.
     """
 
     dataset: str
@@ -36,7 +36,7 @@ class Results:
     pools: Mapping[str, RetrievalSet]
     evaluations: dict[str, dict[str, Evaluation]] = dataclasses.field(default_factory=dict)
     overlap: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
-    teacher: dict[str, float] = dataclasses.field(default_factory=dict)
+    held_out_pairs: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
 
     def add(self, system: str, evaluations: Mapping[str, Evaluation]) -> None:
         """Takes a system's evaluations by pool."""
@@ -70,12 +70,11 @@ class Results:
             f"{found['same_side_neighbours']:.3f} of the neighbours are of the same side (one cloud 0.5, two clouds 1)"
             for system, found in self.overlap.items()
         ]
-        if self.teacher:
-            found = self.teacher
-            lines.append(
-                f"teacher: finds {found['pairs']:,} held-out pairs, each embedded as a pair, with MRR "
-                f"{found['mrr']:.3f}, recall@1 {found['recall@1']:.3f} and loss {found['loss']:.3f}"
-            )
+        lines += [
+            f"{name}: finds {found['pairs']:,} held-out pairs with MRR {found['mrr']:.3f}, hit@1 {found['hit@1']:.3f} "
+            f"and loss {found['loss']:.3f}"
+            for name, found in self.held_out_pairs.items()
+        ]
         return "\n".join(lines)
 
     def as_dict(self) -> dict:
@@ -92,7 +91,7 @@ class Results:
         return {
             "systems": {name: found.metrics for name, found in primary.items()},
             "overlap": self.overlap,
-            **({"teacher": self.teacher} if self.teacher else {}),
+            **({"held_out_pairs": self.held_out_pairs} if self.held_out_pairs else {}),
             "evaluations": evaluations,
         }
 

@@ -23,7 +23,7 @@ from endx_jax.experiment.data import fingerprint, pools, read_splits
 from endx_jax.experiment.execution import choose_execution
 from endx_jax.experiment.model import Model, best_params, build_model, save_description
 from endx_jax.experiment.results import Results
-from endx_jax.experiment.teacher import evaluate_teacher
+from endx_jax.experiment.teacher import compare_teacher
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.objectives import EndxObjective
 from endx_jax.parallel.distributed import on_primary
@@ -216,7 +216,7 @@ def _report(run: Run) -> Results:
     params, step = best_params(run.workdir, run.model, run.mesh)
     trained = evaluate(params)
     results.add_dense("trained", trained)
-    results.teacher = _evaluate_teacher(run, params)
+    results.held_out_pairs = _compare_teacher(run, params)
 
     def write() -> None:
         identity = {"workdir": run.workdir.name, "step": step}
@@ -230,14 +230,14 @@ def _report(run: Run) -> Results:
     return results
 
 
-def _evaluate_teacher(run: Run, params: dict) -> dict[str, float]:
-    """How well a teacher finds the held-out pairs; empty for methods without one."""
+def _compare_teacher(run: Run, params: dict) -> dict[str, dict[str, float]]:
+    """How well teacher and student find held-out pairs; empty for methods without a teacher."""
     if not isinstance(run.objective, EndxObjective):
         return {}
     held_out = run.data.validation if run.data.validation.questions else run.data.test
     pairs = Pairs.tokenize(held_out, run.model.preparations)
     size = run.model.settings.evaluation.batch_size
-    return evaluate_teacher(run.objective, params, pairs, run.mesh, batch_size=size)
+    return compare_teacher(run.objective, params, pairs, run.mesh, batch_size=size)
 
 
 def _validator(encoder: TextEncoder, validation: RetrievalSet):
