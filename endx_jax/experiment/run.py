@@ -277,7 +277,7 @@ def _introduce(run: Run) -> None:
 
 
 def _parameter_counts(model: Model) -> str:
-    """All parameters, those that both towers use, each tower's own, and those that are not trained."""
+    """All parameters: those that both towers use, each tower's own, a teacher's; and those that are not trained."""
 
     def count(tree) -> int:
         return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
@@ -285,6 +285,7 @@ def _parameter_counts(model: Model) -> str:
     params = model.abstract_params()
     _, frozen = split_frozen(params, model.frozen)
     parts = {name: count(params["dual_encoder"].get(name, {})) for name in ("shared", *SIDES)}
+    parts |= {"teacher": count(params["teacher"])} if "teacher" in params else {}
     counts = ", ".join(f"{value:,} {name}" for name, value in {**parts, "frozen": count(frozen)}.items())
     return f"{count(params):,} ({counts})"
 
