@@ -208,7 +208,7 @@ class EndxObjective:
         encoders = _merge(params["dual_encoder"], params["teacher"]["encoders"])
 
         def encode(side: str, tokens: Tokens, number: int) -> Array:
-            # The student's own keys: encoders that are shared then have the same masks, and are computed once.
+            # The student's own keys: where encoders are shared, both have the same masks and so the same encodings.
             own = None if keys is None else fold(keys, number)
             return self.model.encodings(encoders, side, tokens, own)
 

@@ -171,7 +171,7 @@ def test_a_teacher_starts_from_its_own_copy_of_the_student_s_encoder():
 
 
 def test_a_shared_encoder_sees_one_dropout_mask(batch):
-    """The teacher's encodings are then the student's own, which the compiler need make only once."""
+    """The teacher's encodings are then the student's own."""
     objective, params = build(dataclasses.replace(SETTINGS, teacher_shares="encoder"))
 
     @jax.jit
