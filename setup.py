@@ -45,7 +45,7 @@ setup(
         "tpu": ["jax[tpu]"],
         "gpu": ["jax[cuda13]"],
         "tensorboard": ["tensorboardX>=2.6.2.2"],
-        "test": ["pytest>=8.0", "pytest-cov>=5.0", "pytest-xdist>=3.6", "setuptools>=77.0.1", "tensorboardX>=2.6.2.2"],
+        "test": ["pytest>=8.0", "pytest-cov>=5.0", "pytest-xdist>=3.6.1", "setuptools>=77.0.1", "tensorboardX>=2.6.2.2"],
         "reference": ["torch>=2.13", "sentence-transformers>=6.2"],
         "dev": ["ruff>=0.17", "mypy>=2.4", "pre-commit>=4"],
     },
