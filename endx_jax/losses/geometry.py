@@ -19,7 +19,6 @@ from endx_jax.losses import kernels
 from endx_jax.losses.kernels import KERNELS, WITH_WIDTH, Operands
 from endx_jax.losses.shard import AxisName, Shard
 from endx_jax.losses.streaming import row_statistics
-from endx_jax.numerics import at_least_float32
 
 Array = jax.Array
 Pair = tuple[Array, Array]
@@ -74,7 +73,7 @@ def geometry_alignment(
       The scalar sum of weight times term, and the terms by name, unweighted. Terms are zero where nothing is compared.
     """
     _check(dual, cross, weights, kernel, width, reduction, tile, axis_name)
-    shard = Shard(jnp.ones(dual[0].shape[0], dtype=bool) if where is None else where, axis_name)
+    shard = Shard.of(dual[0].shape[0], where, axis_name)
     student, teacher = (
         _space(pair, shard, weights, kernel, diagonal, temperature=warmth, widths=widths)
         for pair, warmth, widths in zip((dual, cross), temperature, _widths(width), strict=True)
@@ -115,8 +114,8 @@ def embedding_regression(
             f"the dual embeddings have {dual[0].shape[1]} coordinates and the cross embeddings {cross[0].shape[1]}: "
             "regression needs as many; align by geometry, or project one of them"
         )
-    shard = Shard(jnp.ones(dual[0].shape[0], dtype=bool) if where is None else where, axis_name)
-    dual, cross = _counting(dual, shard.where), _counting(cross, shard.where)
+    shard = Shard.of(dual[0].shape[0], where, axis_name)
+    dual, cross = jax.tree.map(shard.counting, (dual, cross))
     cross = jax.lax.stop_gradient(cross) if stop_gradient else cross
     squares = [jnp.sum(jnp.square(d - c)) for d, c in zip(dual, cross, strict=True)]
     return shard.total(squares[0] + squares[1]) / (2 * dual[0].shape[1] * jnp.maximum(_count(shard), 1))
@@ -168,7 +167,7 @@ def _widths(width: Width | Mapping[str, Width]) -> tuple[dict, dict]:
 def _space(
     pair: Pair, shard: Shard, terms: Iterable[str], kernel: str, diagonal: bool, *, temperature: Scalar, widths: dict
 ) -> _Space:
-    sides = dict(zip("qa", _counting(pair, shard.where), strict=True))
+    sides = dict(zip("qa", map(shard.counting, pair), strict=True))
     moments = {}
     if kernel in WITH_WIDTH:
         moments = {side: kernels.moments(x, shard.where, shard.total) for side, x in sides.items()}
@@ -201,12 +200,6 @@ def _columns(term: str, shard: Shard, diagonal: bool) -> Array:
 
 def _skips_itself(term: str, diagonal: bool) -> bool:
     return not diagonal and term in ("q|q", "a|a")
-
-
-def _counting(pair: Pair, where: Array) -> Pair:
-    """The embeddings in float32 at least, zero where the pair does not count."""
-    question, answer = (jnp.where(where[:, None], at_least_float32(x), 0) for x in pair)
-    return question, answer
 
 
 def _divergences(kernel: str, student: _Space, teacher: _Space, where: Array, diagonal: bool) -> dict[str, Array]:

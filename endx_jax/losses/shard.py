@@ -6,6 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from endx_jax.numerics import at_least_float32
+
 Array = jax.Array
 AxisName = str | tuple[str, ...] | None
 
@@ -21,6 +23,15 @@ class Shard:
 
     where: Array
     axis_name: AxisName
+
+    @classmethod
+    def of(cls, size: int, where: Array | None, axis_name: AxisName) -> "Shard":
+        """The shard of `size` pairs, all of which count where `where` is None."""
+        return cls(jnp.ones(size, dtype=bool) if where is None else where, axis_name)
+
+    def counting(self, x: Array) -> Array:
+        """Embeddings [R, E] in float32 at least, zero where the pair does not count, whatever stands there."""
+        return jnp.where(self.where[:, None], at_least_float32(x), 0)
 
     def total(self, x: Array) -> Array:
         """Sums over devices."""
