@@ -112,11 +112,7 @@ class DualObjective:
 
         rows = (at_temperature(embeddings, temperature), self.known_ids(batch))
         loss, metrics = self.execution.reduce_rows(compute, rows)
-        metrics = metrics | {"temperature": temperature}
-        if self.settings.orthogonality:
-            metrics["orthogonality_penalty"] = jnp.mean(embeddings.penalty)
-            loss = loss + self.settings.orthogonality * metrics["orthogonality_penalty"]
-        return loss, metrics
+        return self.with_penalty(loss, metrics | {"temperature": temperature}, embeddings.penalty)
 
     def embed(self, params: dict, rows: tuple[Batch, Array]) -> Embeddings:
         """Embeds pairs, given with their dropout keys [B], each by itself."""
@@ -144,6 +140,13 @@ class DualObjective:
             axis_name=axis_name,
             **masks,
         )
+
+    def with_penalty(self, loss: Array, metrics: dict[str, Array], penalty: Array) -> tuple[Array, dict[str, Array]]:
+        """Loss and metrics with the poolings' penalty [B], where it has a weight."""
+        if not self.settings.orthogonality:
+            return loss, metrics
+        mean = jnp.mean(penalty)
+        return loss + self.settings.orthogonality * mean, metrics | {"orthogonality_penalty": mean}
 
     def temperature(self, params: dict) -> Array:
         """The temperature: of the settings, or learned."""

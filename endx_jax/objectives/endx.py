@@ -193,11 +193,7 @@ class EndxObjective:
         for term, value in terms.items():
             metrics[f"alignment/{term}"] = value
             metrics[f"weighted_alignment/{term}"] = settings.alignment_weight * weights[term] * value
-        if settings.orthogonality:
-            penalty = jnp.mean(embeddings.student.penalty + embeddings.teacher.penalty)
-            metrics["orthogonality_penalty"] = penalty
-            loss = loss + settings.orthogonality * penalty
-        return loss, metrics
+        return dual.with_penalty(loss, metrics, embeddings.student.penalty + embeddings.teacher.penalty)
 
     def embed(self, params: dict, rows: tuple[Batch, Array]) -> TaughtEmbeddings:
         """Embeds pairs, given with their dropout keys [B], each by itself, with student and teacher."""
