@@ -9,7 +9,7 @@ from endx_jax.data.batches import BatchStream, Pairs
 from endx_jax.losses.contrastive import in_batch_softmax
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.objectives import EndxObjective
-from endx_jax.parallel.sharding import local_rows, to_global
+from endx_jax.parallel.sharding import local_rows, rounded_up, to_global
 from endx_jax.retrieval.dense import dense_scores
 from endx_jax.retrieval.evaluate import evaluate
 
@@ -29,7 +29,7 @@ def compare_teacher(
       params: of the objective.
       pairs: held out from training.
       mesh: over which each batch is split.
-      batch_size: pairs embedded together; a multiple of the devices that split the batch.
+      batch_size: pairs embedded together, rounded up to a multiple of the devices that share them.
       most: pairs that are looked at, the first ones.
 
     Returns:
@@ -37,7 +37,7 @@ def compare_teacher(
       temperature), and `mrr`, `hit@1`, `hit@5` of finding a right answer. Empty where there are fewer pairs than
       `batch_size`.
     """
-    pairs = pairs.first(most)
+    pairs, batch_size = pairs.first(most), rounded_up(batch_size, mesh)
     if len(pairs) < batch_size:
         return {}
 

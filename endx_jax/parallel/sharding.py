@@ -84,6 +84,12 @@ def batch_shards(mesh: Mesh) -> int:
     return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
 
 
+def rounded_up(batch_size: int, mesh: Mesh) -> int:
+    """The smallest batch of at least `batch_size` rows that divides over the mesh."""
+    shards = batch_shards(mesh)
+    return -(-batch_size // shards) * shards
+
+
 def local_rows(mesh: Mesh, batch_size: int) -> slice:
     """The rows of a global batch that this process's devices hold.
 

@@ -10,7 +10,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from endx_jax.data.tokenization import Preparation, padded_length
 from endx_jax.models.dual_encoder import DualEncoder
-from endx_jax.parallel.sharding import batch_shards, local_rows, to_global
+from endx_jax.parallel.sharding import local_rows, rounded_up, to_global
 
 LENGTH_STEP = 16
 
@@ -51,8 +51,7 @@ class TextEncoder:
         Returns:
           float32 [N, E], row i for text i, the same on every process.
         """
-        shards = batch_shards(self.mesh)
-        size = -(-(batch_size or self.batch_size) // shards) * shards
+        size = rounded_up(batch_size or self.batch_size, self.mesh)
         limit = self.preparations[side].length
         table = self.preparations[side](texts)
         order = np.argsort(-table.lengths, kind="stable")
