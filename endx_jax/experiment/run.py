@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 import os
 import pathlib
 from collections.abc import Callable, Mapping
@@ -21,10 +20,10 @@ from endx_jax.experiment.config import resolve
 from endx_jax.experiment.console import say, showing_progress
 from endx_jax.experiment.data import fingerprint, pools, read_splits
 from endx_jax.experiment.execution import choose_execution
+from endx_jax.experiment.introduction import introduce
 from endx_jax.experiment.model import Model, best_params, build_model, save_description
 from endx_jax.experiment.results import Results
 from endx_jax.experiment.teacher import compare_teacher
-from endx_jax.models.dual_encoder import SIDES
 from endx_jax.objectives import EndxObjective
 from endx_jax.parallel.distributed import on_primary
 from endx_jax.parallel.mesh import make_mesh
@@ -84,7 +83,7 @@ def run(config: Mapping, workdir: pathlib.Path) -> Results | None:
       EndxError: for whatever the user can mend.
     """
     prepared = _prepare(config, workdir)
-    _introduce(prepared)
+    introduce(prepared.model, prepared.mesh, prepared.steps, _question_counts(prepared))
     on_primary(lambda: _describe(prepared), "workdir-described")
     reached = _train(prepared)
     if reached < prepared.steps:
@@ -257,37 +256,6 @@ def _question_ids(run: Run, step: int) -> list[str]:
     """The questions of the batch that led to `step`."""
     rows = run.stream.pairs.index[run.stream.example_ids(step - 1), 0]
     return [run.data.train.question_ids[row] for row in rows]
-
-
-def _introduce(run: Run) -> None:
-    """Says what is about to happen, in five lines."""
-    settings, devices = run.model.settings, run.mesh.devices.ravel()
-    sizes = ", ".join(f"{questions:,} {name}" for name, questions in _question_counts(run).items())
-    say(f"data: {settings.data.path}, questions: {sizes}")
-    answer_tower = f" and {settings.model.answer_pretrained}" if settings.model.answer_pretrained else ""
-    encoder = f"a new {settings.model.encoder} on " if settings.model.encoder else ""
-    towers = f"{encoder}{settings.model.pretrained}{answer_tower}"
-    say(f"model: {towers}, {settings.model.sharing}, {settings.model.pooling} pooling")
-    say(f"parameters: {_parameter_counts(run.model)}")
-    say(f"devices: {len(devices)} x {devices[0].device_kind}, in {jax.process_count()} process(es)")
-    say(f"training: {run.steps} steps of {settings.train.global_batch_size} pairs")
-    drawback = run.model.dual_encoder.sharing.drawback
-    if drawback:
-        say(f"warning: model.sharing={settings.model.sharing}: {drawback}")
-
-
-def _parameter_counts(model: Model) -> str:
-    """All parameters: those that both towers use, each tower's own, a teacher's; and those that are not trained."""
-
-    def count(tree) -> int:
-        return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
-
-    params = model.abstract_params()
-    _, frozen = split_frozen(params, model.frozen)
-    parts = {name: count(params["dual_encoder"].get(name, {})) for name in ("shared", *SIDES)}
-    parts |= {"teacher": count(params["teacher"])} if "teacher" in params else {}
-    counts = ", ".join(f"{value:,} {name}" for name, value in {**parts, "frozen": count(frozen)}.items())
-    return f"{count(params):,} ({counts})"
 
 
 def _describe(run: Run) -> None:

@@ -1,0 +1,43 @@
+"""What a run says of itself before it begins."""
+
+import math
+from collections.abc import Mapping
+
+import jax
+from jax.sharding import Mesh
+
+from endx_jax.experiment.console import say
+from endx_jax.experiment.model import Model
+from endx_jax.models.dual_encoder import SIDES
+from endx_jax.training.partition import split_frozen
+
+
+def introduce(model: Model, mesh: Mesh, steps: int, questions: Mapping[str, int]) -> None:
+    """Says what is about to happen, in five lines."""
+    settings, devices = model.settings, mesh.devices.ravel()
+    sizes = ", ".join(f"{count:,} {name}" for name, count in questions.items())
+    say(f"data: {settings.data.path}, questions: {sizes}")
+    answer_tower = f" and {settings.model.answer_pretrained}" if settings.model.answer_pretrained else ""
+    encoder = f"a new {settings.model.encoder} on " if settings.model.encoder else ""
+    towers = f"{encoder}{settings.model.pretrained}{answer_tower}"
+    say(f"model: {towers}, {settings.model.sharing}, {settings.model.pooling} pooling")
+    say(f"parameters: {_parameter_counts(model)}")
+    say(f"devices: {len(devices)} x {devices[0].device_kind}, in {jax.process_count()} process(es)")
+    say(f"training: {steps} steps of {settings.train.global_batch_size} pairs")
+    drawback = model.dual_encoder.sharing.drawback
+    if drawback:
+        say(f"warning: model.sharing={settings.model.sharing}: {drawback}")
+
+
+def _parameter_counts(model: Model) -> str:
+    """All parameters: those that both towers use, each tower's own, a teacher's; and those that are not trained."""
+
+    def count(tree) -> int:
+        return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
+
+    params = model.abstract_params()
+    _, frozen = split_frozen(params, model.frozen)
+    parts = {name: count(params["dual_encoder"].get(name, {})) for name in ("shared", *SIDES)}
+    parts |= {"teacher": count(params["teacher"])} if "teacher" in params else {}
+    counts = ", ".join(f"{value:,} {name}" for name, value in {**parts, "frozen": count(frozen)}.items())
+    return f"{count(params):,} ({counts})"
