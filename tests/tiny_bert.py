@@ -85,6 +85,7 @@ def write_tokenizer(folder: pathlib.Path) -> None:
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", ids["[CLS]"]), ("[SEP]", ids["[SEP]"])]
     )
+    tokenizer.add_special_tokens(SPECIAL)
     tokenizer.save(str(folder / "tokenizer.json"))
     names = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
     config = {"tokenizer_class": "PreTrainedTokenizerFast", **{f"{k}_token": v for k, v in names.items()}}
@@ -97,6 +98,7 @@ def tiny_recipe(pretrained: pathlib.Path, data: pathlib.Path):
     config.data.path = str(data)
     config.data.question_length = config.data.answer_length = 24
     config.data.validation_fraction = config.data.test_fraction = 0.2
+    config.data.cache = ""
     config.model.pretrained = str(pretrained)
     config.model.dropout = 0.1
     config.optimizer.learning_rate = 1e-3

@@ -9,8 +9,10 @@ import os
 import re
 import sysconfig
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from endx_jax.data.cache_folder import CacheFolder
+from endx_jax.data.docstring_cache import kept, sources_key
 from endx_jax.data.docstring_text import question_and_answer
 from endx_jax.data.records import RetrievalSet
 from endx_jax.data.splits import take
@@ -53,7 +55,7 @@ SKIPPED = {
 ARTICLES = {"a", "an", "the"}
 
 
-def docstring_pairs(limit: int = 8000) -> RetrievalSet:
+def docstring_pairs(limit: int = 8000, *, cache: str = "") -> RetrievalSet:
     """Pairs each symbol's summary sentence, the question, with its name and the rest of its docstring, the answer.
 
     Sources are parsed and never imported. Only public functions, classes and methods count; a name leaves out private
@@ -69,12 +71,18 @@ def docstring_pairs(limit: int = 8000) -> RetrievalSet:
 
     Args:
       limit: take at most so many pairs, those of smallest sha256 of the question.
+      cache: folder to keep what is found in, as parsing every source takes ten seconds; empty: none.
 
     Raises:
       EndxError: `limit` is below 1.
     """
+    sources = list(_sources())
     with _collector_paused():
-        records = _records(_found())
+        if cache:
+            found = kept(CacheFolder(cache), sources_key(sources, __file__), lambda: _found(sources))
+        else:
+            found = list(_found(sources))
+        records = _records(found)
     return take(records, limit)
 
 
@@ -90,21 +98,26 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _found() -> Iterator[tuple[str, str, str]]:
-    """Yields (name, question, answer) of every docstring that makes a good pair."""
+def _sources() -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yields (path, public name in parts) of every module of the standard library and the packages."""
     roots: list[tuple[str, tuple[str, ...]]] = [(sysconfig.get_path("stdlib"), ())]
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)
         locations = spec.submodule_search_locations if spec else None
         roots += [(location, (package,)) for location in locations or ()]
     for folder, prefix in roots:
-        for path, module in _modules(folder, prefix):
-            for name, docstring in _docstrings(path, module):
-                if pair := question_and_answer(docstring):
-                    yield (name, *pair)
+        yield from _modules(folder, prefix)
 
 
-def _records(found: Iterator[tuple[str, str, str]]) -> RetrievalSet:
+def _found(sources: Iterable[tuple[str, tuple[str, ...]]]) -> Iterator[tuple[str, str, str]]:
+    """Yields (name, question, answer) of every docstring that makes a good pair."""
+    for path, module in sources:
+        for name, docstring in _docstrings(path, module):
+            if pair := question_and_answer(docstring):
+                yield (name, *pair)
+
+
+def _records(found: Iterable[tuple[str, str, str]]) -> RetrievalSet:
     # The order of files must not matter: of equal pairs, and of equal names, the first in this order is kept.
     distinct: dict[tuple, tuple[str, str, str]] = {}
     for name, question, answer in sorted(found, key=lambda item: (item[1:], len(item[0]), item[0])):

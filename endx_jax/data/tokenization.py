@@ -1,15 +1,21 @@
 """Texts to token ids: once, kept ragged, and padded only when a batch is made."""
 
 import dataclasses
-import os
+import functools
+import hashlib
+import importlib.metadata
+import itertools
 import pathlib
 from collections.abc import Sequence
 
 import numpy as np
 
 from endx_jax.batch import Tokens
+from endx_jax.data.token_cache import TokenCache, content_key
+from endx_jax.data.tokenizer_files import load_tokenizer
 from endx_jax.errors import EndxError
 
+# Texts handed to the tokenizer at once: enough for all cores, few enough that Python's lists of ids stay small.
 CHUNK = 10_000
 
 
@@ -18,7 +24,7 @@ class TokenTable:
     """Token ids of N texts, end to end.
 
     Attributes:
-      ids: int32 [T], all texts one after another.
+      ids: int32 [T], all texts one after another; may be mapped from a file.
       offsets: int64 [N + 1]; text i is `ids[offsets[i]:offsets[i + 1]]`.
       pad_id: what fills a padded array.
     """
@@ -27,17 +33,28 @@ class TokenTable:
     offsets: np.ndarray
     pad_id: int
 
-    @property
+    @classmethod
+    def of_lengths(cls, ids: np.ndarray, lengths: np.ndarray, pad_id: int) -> "TokenTable":
+        """The table of ids [T] whose N texts have these lengths [N]."""
+        offsets = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        return cls(ids, offsets, pad_id)
+
+    @functools.cached_property
     def lengths(self) -> np.ndarray:
         """int64 [N], tokens of each text."""
         return np.diff(self.offsets)
 
     def pad(self, rows: np.ndarray, length: int) -> Tokens:
         """The given texts padded (never cut) to `length`: NumPy `Tokens` [..., length] for rows [...]."""
-        columns = np.arange(length)
-        mask = columns < self.lengths[rows][..., None]
-        places = np.minimum(self.offsets[rows][..., None] + columns, len(self.ids) - 1)
-        ids = np.where(mask, self.ids[places], np.int32(self.pad_id))
+        lengths = self.lengths[rows]
+        mask = np.arange(length) < lengths[..., None]
+        # Only real tokens are fetched: where each stands in `ids`, text after text.
+        lengths, starts = lengths.ravel(), self.offsets[rows].ravel()
+        places = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+        places += np.arange(len(places))
+        ids = np.full(mask.shape, self.pad_id, np.int32)
+        ids[mask] = self.ids[places]
         return Tokens(ids=ids, mask=mask)  # type: ignore[arg-type]  # they are put on devices as a whole batch, later
 
 
@@ -47,7 +64,12 @@ def padded_length(longest: int, limit: int, multiple: int) -> int:
 
 
 class Tokenizer:
-    """A Hugging Face tokenizer, as far as we use one."""
+    """A Hugging Face tokenizer, as far as we use one.
+
+    Attributes:
+      folder: where it came from.
+      pad_id: the id that padding has.
+    """
 
     def __init__(self, folder: pathlib.Path | str):
         """Loads it from a folder's `tokenizer.json` or the slow formats that transformers converts.
@@ -56,18 +78,18 @@ class Tokenizer:
           EndxError: when the folder holds none.
         """
         self.folder = pathlib.Path(folder)
-        transformers = _transformers()
-        try:
-            self._tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-        except (OSError, ValueError, ImportError) as failure:
-            raise EndxError(f"{folder} holds no tokenizer that transformers can load: {_first_line(failure)}") from None
-        if self._tokenizer.pad_token_id is None:
+        self._loaded = load_tokenizer(self.folder)
+        if self._loaded.pad_id is None:
             raise EndxError(f"the tokenizer in {folder} has no padding token; set one in its tokenizer_config.json")
+        self.pad_id = self._loaded.pad_id
 
-    @property
-    def pad_id(self) -> int:
-        """The id that padding has."""
-        return self._tokenizer.pad_token_id
+    @functools.cached_property
+    def identity(self) -> str | None:
+        """Other where its ids could be: a hash of its state, with its library's version; None if it can't be known."""
+        if self._loaded.state is None:
+            return None
+        state = hashlib.sha256(self._loaded.state().encode()).hexdigest()
+        return f"{state} tokenizers {importlib.metadata.version('tokenizers')}"
 
     def check_matches(self, vocab_size: int, pad_id: int, where: object) -> None:
         """Raises EndxError when this tokenizer's ids are not those of an encoder with this vocabulary.
@@ -77,8 +99,8 @@ class Tokenizer:
           pad_id: the encoder's padding id.
           where: the encoder's folder, for the message.
         """
-        if len(self._tokenizer) > vocab_size:
-            reason = f"it has {len(self._tokenizer)} tokens and the weights have {vocab_size} rows"
+        if self._loaded.size > vocab_size:
+            reason = f"it has {self._loaded.size} tokens and the weights have {vocab_size} rows"
         elif self.pad_id != pad_id:
             reason = f"it pads with id {self.pad_id} and the weights expect {pad_id}"
         else:
@@ -90,23 +112,16 @@ class Tokenizer:
 
     def __call__(self, texts: Sequence[str], max_length: int) -> TokenTable:
         """Tokenises texts, each cut to `max_length` tokens with its special tokens."""
-        rows: list[np.ndarray] = []
+        parts, lengths = [np.zeros(0, np.int32)], list[int]()
         for start in range(0, len(texts), CHUNK):
-            encoded = self._tokenizer(
-                list(texts[start : start + CHUNK]),
-                truncation=True,
-                max_length=max_length,
-                return_attention_mask=False,
-                return_token_type_ids=False,
-            )
-            rows += [np.asarray(ids, np.int32) for ids in encoded["input_ids"]]
-        offsets = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum([len(row) for row in rows], out=offsets[1:])
-        return TokenTable(np.concatenate(rows) if rows else np.zeros(1, np.int32), offsets, self.pad_id)
+            rows = list(self._loaded.encode(texts[start : start + CHUNK], max_length))
+            lengths += map(len, rows)
+            parts.append(np.fromiter(itertools.chain.from_iterable(rows), np.int32))
+        return TokenTable.of_lengths(np.concatenate(parts), np.asarray(lengths, np.int64), self.pad_id)
 
     def save(self, folder: pathlib.Path) -> None:
         """Writes the tokenizer's files into `folder`."""
-        self._tokenizer.save_pretrained(str(folder))
+        self._loaded.save(folder)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,28 +132,25 @@ class Preparation:
       tokenizer: of that side's tower.
       length: tokens a text is cut to, prompt and special tokens included.
       prompt: stands before every text.
+      cache: where tokens are kept for the next time; None to make them each time.
     """
 
     tokenizer: Tokenizer
     length: int
     prompt: str = ""
+    cache: TokenCache | None = None
 
     def __call__(self, texts: Sequence[str]) -> TokenTable:
-        """Tokenises N texts."""
+        """Tokenises N texts, or takes their tokens from the cache."""
+        if self.cache is None or self.tokenizer.identity is None:
+            return self._tokenize(texts)
+        key = content_key(texts, self.tokenizer.identity, self.prompt, self.length)
+        kept = self.cache.read(key)
+        if kept is not None:
+            return TokenTable.of_lengths(*kept, self.tokenizer.pad_id)
+        table = self._tokenize(texts)
+        self.cache.write(key, table.ids, table.lengths)
+        return table
+
+    def _tokenize(self, texts: Sequence[str]) -> TokenTable:
         return self.tokenizer([self.prompt + text for text in texts] if self.prompt else texts, self.length)
-
-
-def _transformers():
-    """Imports transformers without its advice on frameworks that are not installed and not needed."""
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    import logging
-
-    logging.getLogger("transformers").setLevel(logging.ERROR)
-    import transformers
-
-    return transformers
-
-
-def _first_line(failure: Exception) -> str:
-    return str(failure).strip().splitlines()[0] if str(failure).strip() else type(failure).__name__

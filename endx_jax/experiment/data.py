@@ -46,7 +46,7 @@ def read_records(path: str, settings: DataSettings, judgements: str) -> Retrieva
     With `data.pool` the set holds every sentence, whichever the pool: see `pools`.
     """
     if path in BUILT_IN:
-        return BUILT_IN[path]()
+        return BUILT_IN[path](cache=settings.cache)
     if path.startswith(PREPARED):
         from endx_jax.data import reqa_dataset
 

@@ -10,6 +10,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from endx_jax import pretrained
+from endx_jax.data.token_cache import TokenCache
 from endx_jax.data.tokenization import Preparation, Tokenizer
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import Settings
@@ -55,6 +56,10 @@ class Model:
 
     def abstract_params(self):
         """Shapes of all the objective's parameters."""
+        return self._abstract_params
+
+    @functools.cached_property
+    def _abstract_params(self):
         key = jax.random.key(0)
         return jax.eval_shape(lambda key: self.objective.init(key, self.dual_encoder.init(key)), key)
 
@@ -83,15 +88,20 @@ def build_model(settings: Settings) -> Model:
     answer = load(settings.model.answer_pretrained) if settings.model.answer_pretrained else question
     sources = {"question": question, "answer": answer}
     settings = dataclasses.replace(settings, model=fill_in(settings.model, question))
-    return _assemble(settings, sources, {side: settings.model.tokenizer or sources[side].folder for side in SIDES})
+    tokenizers = {side: settings.model.tokenizer or sources[side].folder for side in SIDES}
+    cache = TokenCache(settings.data.cache) if settings.data.cache else None
+    return _assemble(settings, sources, tokenizers, cache)
 
 
 def read_model(workdir: pathlib.Path) -> Model:
-    """The model of a workdir, from the description that `save_description` left there; no other folder is needed."""
+    """The model of a workdir, from the description that `save_description` left there; no other folder is needed.
+
+    It keeps no tokens: what is encoded with a finished model is new each time, and would fill the cache.
+    """
     settings = read_config(workdir)
     folders = {side: workdir / MODEL / name for side, name in _description(settings).items()}
     load = _loader(settings)
-    return _assemble(settings, {side: load(str(folder)) for side, folder in folders.items()}, folders)
+    return _assemble(settings, {side: load(str(folder)) for side, folder in folders.items()}, folders, None)
 
 
 def save_description(workdir: pathlib.Path, model: Model) -> None:
@@ -129,7 +139,12 @@ def best_params(workdir: pathlib.Path, model: Model, mesh: Mesh) -> tuple[dict, 
     return restore_params(workdir, step, like), step
 
 
-def _assemble(settings: Settings, sources: Mapping[str, pretrained.PretrainedEncoder], tokenizers: Mapping) -> Model:
+def _assemble(
+    settings: Settings,
+    sources: Mapping[str, pretrained.PretrainedEncoder],
+    tokenizers: Mapping,
+    cache: TokenCache | None,
+) -> Model:
     model, preparations = settings.model, {}
     prompts = {"question": model.question_prompt, "answer": model.answer_prompt}
     loaded = {folder: Tokenizer(folder) for folder in set(tokenizers.values())}
@@ -139,7 +154,7 @@ def _assemble(settings: Settings, sources: Mapping[str, pretrained.PretrainedEnc
         length, positions = getattr(settings.data, f"{side}_length"), encoder_config(model, source).positions
         if positions is not None and length > positions:
             raise EndxError(f"data.{side}_length is {length}, more than the {positions} positions of {source.folder}")
-        preparations[side] = Preparation(tokenizer, length, prompts[side])
+        preparations[side] = Preparation(tokenizer, length, prompts[side], cache)
     return Model(settings, sources, preparations)
 
 

@@ -48,6 +48,17 @@ def test_name_and_rest_answer_the_summary(package, tmp_path):
     assert records.question_ids == records.candidate_ids
 
 
+def test_with_a_cache_sources_are_parsed_once_until_one_changes(package, tmp_path, monkeypatch):
+    write(package / "__init__.py", ("first", "Return the first of all.", f"First {TAIL}"))
+    found = docstring_pairs(cache=str(tmp_path / "cache"))
+    assert found == docstring_pairs()
+    with monkeypatch.context() as patched:
+        patched.setattr(docstrings, "_docstrings", lambda *_: pytest.fail("parsed again"))
+        assert docstring_pairs(cache=str(tmp_path / "cache")) == found
+    write(package / "__init__.py", ("other", "Return the other of all.", f"Other {TAIL}"))
+    assert docstring_pairs(cache=str(tmp_path / "cache")).question_ids == ("made_up.other",)
+
+
 def test_classes_methods_and_branches_are_looked_into_and_private_names_and_bodies_not(package):
     documented = '"""Return the {0} of all.\n\n    The {0} one ' + TAIL + '\n    """'
     source = f"""

@@ -18,6 +18,13 @@ def test_padding_fills_the_right_and_masks_it():
     assert tokens.ids.dtype == np.int32
 
 
+def test_rows_of_any_shape_are_padded_also_empty_ones():
+    table = TokenTable(np.zeros(0, np.int32), np.zeros(3, np.int64), pad_id=9)
+    np.testing.assert_array_equal(table.pad(np.array([[0], [1]]), 2).ids, [[[9, 9]], [[9, 9]]])
+    table = TokenTable(np.array([5, 6, 7], np.int32), np.array([0, 1, 1, 3]), pad_id=9)
+    np.testing.assert_array_equal(table.pad(np.array([[2, 0], [1, 2]]), 2).ids, [[[6, 7], [5, 9]], [[9, 9], [6, 7]]])
+
+
 @pytest.mark.parametrize(("longest", "expected"), [(0, 32), (1, 32), (32, 32), (33, 64), (65, 70), (90, 70)])
 def test_padded_length_is_the_next_multiple_up_to_the_limit(longest, expected):
     assert padded_length(longest, limit=70, multiple=32) == expected
