@@ -1,9 +1,25 @@
 """The one batch type: what every model encodes and every objective receives."""
 
+import dataclasses
+
 import flax.struct
 import jax
 
 Array = jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Packing:
+    """The room in which texts are encoded end to end, without padding each to the longest: see models/layout.py.
+
+    Attributes:
+      tokens: T, of all texts together at most.
+      buckets: (texts, width in tokens) of rows for what brings the tokens of a text together, such as attention: the
+        shortest texts go into the first. The texts add up to all there are.
+    """
+
+    tokens: int
+    buckets: tuple[tuple[int, int], ...]
 
 
 @flax.struct.dataclass
@@ -13,10 +29,12 @@ class Tokens:
     Attributes:
       ids: int32 [B, L], the pad id where the mask is false.
       mask: bool [B, L], true at real tokens (special tokens included); every row starts with its real tokens.
+      packing: how an encoder is to lay them out, for as many texts as it is given at a time; None: as they are.
     """
 
     ids: Array
     mask: Array
+    packing: Packing | None = flax.struct.field(pytree_node=False, default=None)
 
 
 @flax.struct.dataclass

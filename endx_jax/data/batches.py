@@ -1,7 +1,9 @@
 """Training batches as a pure function of (seed, step): nothing to save in a checkpoint, exact resume anywhere."""
 
+import copy
 import dataclasses
 import functools
+import math
 from collections.abc import Iterator, Mapping
 
 import grain
@@ -10,14 +12,19 @@ import numpy as np
 
 from endx_jax.batch import Batch, Tokens
 from endx_jax.data.order import epoch_order
+from endx_jax.data.packing import PackingPlan, Profile
 from endx_jax.data.records import RetrievalSet, pad_ids
 from endx_jax.data.reqa import POOLS
 from endx_jax.data.tokenization import Preparation, TokenTable, padded_length
 from endx_jax.errors import EndxError
 from endx_jax.settings import check, check_choice, key
 
-# Padded widths of training batches are multiples of this: each new pair of widths is another compilation.
+# Padded widths of batches without packings are multiples of this: each new pair of widths is another compilation.
 LENGTH_STEP = 32
+# The steps whose lengths are looked at to choose packings: all of most runs.
+PLANNED_STEPS = 1000
+# The sides of a batch that hold texts.
+TEXTS = ("question", "answer", "hard_negatives")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +57,11 @@ class DataSettings:
     )
     hard_negatives: int = key(0, "K, hard negatives a question in each batch, drawn from those that the data name")
     reading_threads: int = key(2, "threads that prepare batches ahead", changes_results=False)
+    cache: str = key(
+        "~/.cache/endx_jax/data",
+        "folder for token ids and for the pairs of `docstrings`, to start faster the next time; empty: none",
+        changes_results=False,
+    )
 
     def __post_init__(self):
         shortest = min(self.question_length, self.answer_length)
@@ -159,11 +171,27 @@ class BatchStream:
             raise EndxError(f"data.hard_negatives is {hard_negatives}, but the training data names none; set 0")
         self.pairs = pairs
         self.rows = slice(0, global_batch_size) if rows is None else rows
+        self.plan: PackingPlan | None = None
         self._seed, self._size, self._hard_negatives = seed, global_batch_size, hard_negatives
         groups = None if pairs.groups is None else pairs.groups[pairs.index[:, 0]]
         order = functools.partial(epoch_order, groups, len(pairs), run=group_size, seed=seed)
         # A batch can reach into the next epoch, and threads run ahead: few epochs are in use at a time.
         self._epoch = functools.lru_cache(maxsize=4)(lambda epoch: order(epoch=epoch))
+
+    def without_padding(self, steps: int, *, shards: int = 1, chunks: int = 1) -> "BatchStream":
+        """The same batches, with a packing for each.
+
+        Args:
+          steps: of the run.
+          shards: parts that a batch is split into over devices.
+          chunks: parts that a device encodes one after another.
+        """
+        stream = copy.copy(self)
+        sizes = [self._draw(step).lengths(self.pairs) for step in range(min(steps, PLANNED_STEPS))]
+        stream.plan = PackingPlan.of(
+            sizes, {side: self._limit(side) for side in sizes[0]}, shards=shards, chunks=chunks, steps=steps
+        )
+        return stream
 
     def example_ids(self, step: int) -> np.ndarray:
         """Rows of `pairs.index` in the global batch of `step`, int [B]."""
@@ -172,56 +200,116 @@ class BatchStream:
         return np.concatenate([self._epoch(int(epoch))[within[epochs == epoch]] for epoch in np.unique(epochs)])
 
     def __getitem__(self, step: int) -> Batch:
-        """This process's rows of the batch of `step`, padded to the longest of the *global* batch; NumPy leaves."""
-        pairs, examples = self.pairs, self.example_ids(step)
-        question_id, answer_id = pairs.index[examples].T
-        hard_id = self._draw_hard_negatives(question_id, step)
-        # Those that are missing are filled with the own answer, which costs no width, and have the id -1.
-        filled = np.where(hard_id >= 0, hard_id, answer_id[:, None])
-        # All processes know all lengths, so they agree on the padded shape without talking.
-        longest = max(pairs.answers.lengths[answer_id].max(), pairs.answers.lengths[filled].max(initial=0))
-        question_length = padded_length(pairs.questions.lengths[question_id].max(), pairs.question_length, LENGTH_STEP)
-        answer_length = padded_length(longest, pairs.answer_length, LENGTH_STEP)
-        question_id, answer_id = question_id[self.rows], answer_id[self.rows]
+        """This process's rows of the batch of `step`, with NumPy leaves.
+
+        All processes know all lengths, so they agree on padded widths and packings without talking.
+        """
+        drawn = self._draw(step)
+        lengths = drawn.lengths(self.pairs)
+        if self.plan:
+            packings: Profile = self.plan.choose(lengths)
+            widths = {side: packing.buckets[-1][1] for side, packing in packings.items()}
+        else:
+            packings = {}
+            widths = {side: padded_length(own.max(), self._limit(side), LENGTH_STEP) for side, own in lengths.items()}
+
+        def tokens(side: str, table: TokenTable, texts: np.ndarray) -> Tokens:
+            return dataclasses.replace(table.pad(texts[self.rows], widths[side]), packing=packings.get(side))
+
+        questions, answers = self.pairs.questions, self.pairs.answers
+        question_id, answer_id = drawn.question_id[self.rows], drawn.answer_id[self.rows]
         hard: dict = {}
         if self._hard_negatives:
-            hard["hard_negatives"] = pairs.answers.pad(filled[self.rows], answer_length)
-            hard["hard_negative_ids"] = hard_id[self.rows]
+            hard["hard_negatives"] = tokens("hard_negatives", answers, drawn.filled)
+            hard["hard_negative_ids"] = drawn.hard_id[self.rows]
         return Batch(
-            question=pairs.questions.pad(question_id, question_length),
-            answer=pairs.answers.pad(answer_id, answer_length),
-            question_id=question_id,
-            answer_id=answer_id,
-            positive_ids=pairs.positives[question_id],
+            question=tokens("question", questions, drawn.question_id),
+            answer=tokens("answer", answers, drawn.answer_id),
+            question_id=question_id,  # type: ignore[arg-type]  # put on devices as a whole batch, later
+            answer_id=answer_id,  # type: ignore[arg-type]
+            positive_ids=self.pairs.positives[question_id],
             **hard,
         )
 
-    def widest(self) -> Batch:
-        """The shapes of a global batch (`jax.ShapeDtypeStruct`) whose texts are as long as they may be."""
+    def shapes(self, widths: Mapping[str, int], packings: Profile | None = None) -> Batch:
+        """The shapes of a global batch (`jax.ShapeDtypeStruct`) whose sides are so wide and so packed."""
 
         def shape(array: np.ndarray) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct((self._size, *array.shape[1:]), array.dtype)
 
-        def widen(tokens: Tokens | None, length: int) -> Tokens | None:
-            return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*x.shape[:-1], length), x.dtype), tokens)
+        def widen(side: str) -> Tokens | None:
+            tokens = getattr(batch, side)
+            if tokens is None:
+                return None
+            wide = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*x.shape[:-1], widths[side]), x.dtype), tokens)
+            return dataclasses.replace(wide, packing=(packings or {}).get(side))
 
         batch = jax.tree.map(shape, self[0])
-        return batch.replace(
-            question=widen(batch.question, self.pairs.question_length),
-            answer=widen(batch.answer, self.pairs.answer_length),
-            hard_negatives=widen(batch.hard_negatives, self.pairs.answer_length),
-        )
+        return dataclasses.replace(batch, **{side: widen(side) for side in TEXTS})
+
+    def profiles(self) -> list[Batch]:
+        """The shapes of the packings that were planned for; empty without a plan.
+
+        What has room for everything is left out: where all steps were planned for, none needs it.
+        """
+        if not self.plan:
+            return []
+        return [
+            self.shapes({side: packing.buckets[-1][1] for side, packing in profile.items()}, profile)
+            for profile in self.plan.profiles[:-1]
+        ]
+
+    def typical(self) -> Batch:
+        """The shapes of a global batch whose texts are as long as they are on average."""
+        question_id, answer_id = self.pairs.index.T
+        mean = {
+            "question": float(self.pairs.questions.lengths[question_id].mean()),
+            "answer": float(self.pairs.answers.lengths[answer_id].mean()),
+        }
+        mean["hard_negatives"] = mean["answer"]
+        return self.shapes({side: min(math.ceil(length), self._limit(side)) for side, length in mean.items()})
+
+    def widest(self) -> Batch:
+        """The shapes of a global batch whose texts are as long as they may be."""
+        return self.shapes({side: self._limit(side) for side in TEXTS})
 
     def iterate(self, start: int, stop: int, threads: int) -> Iterator[Batch]:
         """Yields the batches of steps [start, stop), prepared ahead by `threads` threads."""
         options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=4)
         return iter(grain.MapDataset.range(start, stop).map(self.__getitem__).to_iter_dataset(options))
 
+    def _limit(self, side: str) -> int:
+        return self.pairs.question_length if side == "question" else self.pairs.answer_length
+
+    def _draw(self, step: int) -> "_Drawn":
+        question_id, answer_id = self.pairs.index[self.example_ids(step)].T
+        hard_id = self._draw_hard_negatives(question_id, step)
+        # Those that are missing are filled with the own answer, which costs no width, and have the id -1.
+        return _Drawn(question_id, answer_id, hard_id, np.where(hard_id >= 0, hard_id, answer_id[:, None]))
+
     def _draw_hard_negatives(self, question_id: np.ndarray, step: int) -> np.ndarray:
         """Int32 [B, K]: K of each question's hard negatives without repetition, -1 where it has fewer."""
+        if not self._hard_negatives:
+            return np.zeros((len(question_id), 0), np.int32)
         known = self.pairs.hard_negatives[question_id]
         wanted = min(self._hard_negatives, known.shape[1])
         lots = np.random.default_rng([self._seed, step, 1]).random(known.shape)
         first = np.argsort(np.where(known >= 0, lots, 2.0), axis=1)[:, :wanted]
         drawn = np.take_along_axis(known, first, axis=1)
         return np.pad(drawn, ((0, 0), (0, self._hard_negatives - wanted)), constant_values=-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Drawn:
+    """The rows of the tables that make up a global batch."""
+
+    question_id: np.ndarray
+    answer_id: np.ndarray
+    hard_id: np.ndarray
+    filled: np.ndarray
+
+    def lengths(self, pairs: Pairs) -> dict[str, np.ndarray]:
+        found = {"question": pairs.questions.lengths[self.question_id], "answer": pairs.answers.lengths[self.answer_id]}
+        if self.filled.shape[1]:
+            found["hard_negatives"] = pairs.answers.lengths[self.filled]
+        return found

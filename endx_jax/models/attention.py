@@ -1,11 +1,56 @@
-"""Scaled dot-product attention, fused where nothing has to happen to its weights."""
+"""Scaled dot-product attention, fused where the hardware has it and nothing has to happen to its weights."""
 
 import jax
 import jax.numpy as jnp
 
 from endx_jax.models.dropout import attention_dropout
+from endx_jax.models.layout import Layout
 
 Array = jax.Array
+
+
+def attend_within(
+    query: Array,
+    key: Array,
+    value: Array,
+    layout: Layout,
+    *,
+    scale: float,
+    bias: Array | None = None,
+    dropout_keys: Array | None = None,
+    dropout_rate: float = 0.0,
+) -> Array:
+    """Attention of every token over the real tokens of its own text.
+
+    Args:
+      query: token array [..., H, Dh].
+      key: alike.
+      value: alike.
+      layout: of the tokens.
+      scale: multiplies the scores.
+      bias: added to the scaled scores by position, [1, H, L, L] with L the layout's width.
+      dropout_keys: keys [B], or None outside training.
+      dropout_rate: of the attention weights.
+
+    Returns:
+      A token array like `value`.
+    """
+    attended = []
+    for (own_query, own_key, own_value), mask, keys in layout.rows((query, key, value), dropout_keys):
+        length = mask.shape[1]
+        attended.append(
+            attend(
+                own_query,
+                own_key,
+                own_value,
+                mask,
+                scale=scale,
+                bias=None if bias is None else bias[..., :length, :length],
+                dropout_keys=keys,
+                dropout_rate=dropout_rate,
+            )
+        )
+    return layout.join(attended)
 
 
 def attend(
@@ -25,7 +70,7 @@ def attend(
       query: [B, L, H, Dh].
       key: [B, M, H, Dh].
       value: [B, M, H, Dh].
-      mask: bool [B, M], true at positions that may be attended to.
+      mask: bool [B, M], true at positions that may be attended to; they come first.
       scale: multiplies the scores: 1/sqrt(Dh) in BERT, 1 in T5.
       bias: added to the scaled scores, broadcast to [B, H, L, M].
       dropout_keys: keys [B], or None outside training.
@@ -34,13 +79,29 @@ def attend(
     Returns:
       [B, L, H, Dh] in the dtype of `value`; the softmax is float32.
     """
-    attendable = mask[:, None, None, :]
-    if dropout_keys is None or dropout_rate == 0.0:
-        return jax.nn.dot_product_attention(query, key, value, bias=bias, mask=attendable, scale=scale)
-    # The fused form has no dropout, so the weights are written out here.
-    scores = jnp.einsum("blhd,bmhd->bhlm", query, key, preferred_element_type=jnp.float32) * scale
+    dropping = dropout_keys is not None and dropout_rate > 0
+    if not dropping and has_fused_attention(query, key, jax.default_backend()):
+        lengths = jnp.sum(mask, axis=1, dtype=jnp.int32)
+        return jax.nn.dot_product_attention(
+            query, key, value, bias=bias, scale=scale, key_value_seq_lengths=lengths, implementation="cudnn"
+        )
+    # Heads first: CPUs multiply stacks of matrices, and would turn them over inside every product.
+    query, key, value = (jnp.moveaxis(x, 2, 1) for x in (query, key, value))
+    scores = jnp.einsum("bhld,bhmd->bhlm", query, key, preferred_element_type=jnp.float32) * scale
     if bias is not None:
         scores = scores + bias
-    scores = jnp.where(attendable, scores, jnp.finfo(scores.dtype).min)
-    weights = attention_dropout(jax.nn.softmax(scores, axis=-1), dropout_keys, dropout_rate)
-    return jnp.einsum("bhlm,bmhd->blhd", weights.astype(value.dtype), value)
+    scores = jnp.where(mask[:, None, None, :], scores, jnp.finfo(scores.dtype).min)
+    # The softmax's division comes last, where it is of [L, Dh] a head and not of [L, M].
+    weights = jnp.exp(scores - jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True)))
+    total = jnp.sum(weights, axis=-1, keepdims=True)
+    if dropping:
+        weights = attention_dropout(weights, dropout_keys, dropout_rate)
+    attended = jnp.einsum("bhlm,bhmd->bhld", weights.astype(value.dtype), value, preferred_element_type=jnp.float32)
+    return jnp.moveaxis(attended / total, 1, 2).astype(value.dtype)
+
+
+def has_fused_attention(query: Array, key: Array, backend: str) -> bool:
+    """Whether cuDNN's flash attention takes these arrays: half precision, heads of up to 128, even lengths."""
+    half = query.dtype in (jnp.bfloat16, jnp.float16)
+    odd = query.shape[1] % 2 or key.shape[1] % 2 or query.shape[-1] % 8
+    return backend == "gpu" and half and not odd and query.shape[-1] <= 128

@@ -13,14 +13,16 @@ import jax
 import jax.numpy as jnp
 
 from endx_jax.errors import EndxError
-from endx_jax.models.attention import attend
+from endx_jax.models.attention import attend_within
 from endx_jax.models.dropout import dropout, fold
+from endx_jax.models.elementwise import LayerNorm, gelu
+from endx_jax.models.layout import Layout
 from endx_jax.models.stack import run_layers
 
 Array = jax.Array
 
 ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
-    "gelu": lambda x: nn.gelu(x, approximate=False),
+    "gelu": gelu,
     "gelu_new": lambda x: nn.gelu(x, approximate=True),
     "gelu_pytorch_tanh": lambda x: nn.gelu(x, approximate=True),
     "relu": nn.relu,
@@ -116,27 +118,28 @@ class BertEncoder(nn.Module):
     scan_layers: bool = False
 
     @nn.compact
-    def __call__(self, embedded: Array, mask: Array, dropout_keys: Array | None = None) -> Array:
-        """Encodes token embeddings [B, L, D] with mask bool [B, L] to encodings [B, L, D].
+    def __call__(self, embedded: Array, layout: Layout, dropout_keys: Array | None = None) -> Array:
+        """Encodes token embeddings, laid out as `layout` says, to encodings of the same shape.
 
-        `dropout_keys` [B] switches dropout on. L must not exceed the config's positions.
+        `dropout_keys` [B] switches dropout on. No text may be longer than the config's positions.
         """
-        config, length = self.config, embedded.shape[1]
+        config, length = self.config, layout.width
         if length > config.positions:
             raise EndxError(f"a text of {length} tokens is longer than the {config.positions} positions of the encoder")
         draw = nn.initializers.normal(config.initializer_range)
         positions = self.param("position_embedding", draw, (config.positions, config.width))
         types = self.param("type_embedding", draw, (config.token_types, config.width))
-        x = embedded + (positions[None, :length] + types[None, None, 0]).astype(self.dtype)
+        x = embedded + (layout.by_position(positions) + types[None, None, 0]).astype(self.dtype)
         x = _norm(config, self.dtype, "norm")(x.astype(self.dtype))
-        x = dropout(x, None if dropout_keys is None else fold(dropout_keys, config.layers), config.dropout)
+        keys = None if dropout_keys is None else fold(dropout_keys, config.layers)
+        x = dropout(x, layout.token_keys(keys), config.dropout)
         return run_layers(
             BertLayer,
             config,
             self.dtype,
             x,
             dropout_keys,
-            mask,
+            layout,
             remat=self.remat,
             scan_layers=self.scan_layers,
         )
@@ -149,15 +152,16 @@ class BertLayer(nn.Module):
     dtype: jnp.dtype
 
     @nn.compact
-    def __call__(self, x: Array, dropout_keys: Array | None, mask: Array) -> tuple[Array, None]:
-        """Maps [B, L, D] to [B, L, D]; the second result is what `nn.scan` asks for."""
+    def __call__(self, x: Array, dropout_keys: Array | None, layout: Layout) -> tuple[Array, None]:
+        """Maps a token array [..., D] to one alike; the second result is what `nn.scan` asks for."""
         config = self.config
         keys = (None,) * 3 if dropout_keys is None else tuple(fold(dropout_keys, site) for site in range(3))
-        attended = SelfAttention(config, self.dtype, name="attention")(x, mask, keys[0])
-        x = _norm(config, self.dtype, "attention_norm")(x + dropout(attended, keys[1], config.dropout))
+        after = [layout.token_keys(key) for key in keys[1:]]
+        attended = SelfAttention(config, self.dtype, name="attention")(x, layout, keys[0])
+        x = _norm(config, self.dtype, "attention_norm")(x + dropout(attended, after[0], config.dropout))
         hidden = ACTIVATIONS[config.activation](_dense(config, self.dtype, config.mlp_width, "mlp_up")(x))
         hidden = _dense(config, self.dtype, config.width, "mlp_down")(hidden)
-        return _norm(config, self.dtype, "mlp_norm")(x + dropout(hidden, keys[2], config.dropout)), None
+        return _norm(config, self.dtype, "mlp_norm")(x + dropout(hidden, after[1], config.dropout)), None
 
 
 class SelfAttention(nn.Module):
@@ -167,19 +171,19 @@ class SelfAttention(nn.Module):
     dtype: jnp.dtype
 
     @nn.compact
-    def __call__(self, x: Array, mask: Array, dropout_keys: Array | None) -> Array:
-        """Maps [B, L, D] to [B, L, D]; positions where mask [B, L] is false are not attended to."""
+    def __call__(self, x: Array, layout: Layout, dropout_keys: Array | None) -> Array:
+        """Maps a token array [..., D] to one alike; every token attends to the real ones of its text."""
         config = self.config
         head_width = config.width // config.heads
         query, key, value = (
             _dense(config, self.dtype, config.width, name)(x).reshape(*x.shape[:2], config.heads, head_width)
             for name in ("query", "key", "value")
         )
-        attended = attend(
+        attended = attend_within(
             query,
             key,
             value,
-            mask,
+            layout,
             scale=1 / math.sqrt(head_width),
             dropout_keys=dropout_keys,
             dropout_rate=config.attention_dropout,
@@ -191,6 +195,5 @@ def _dense(config: BertConfig, dtype: jnp.dtype, width: int, name: str) -> nn.De
     return nn.Dense(width, dtype=dtype, kernel_init=nn.initializers.normal(config.initializer_range), name=name)
 
 
-def _norm(config: BertConfig, dtype: jnp.dtype, name: str) -> nn.LayerNorm:
-    # The fast variance, E[x^2] - E[x]^2, cancels where the mean is large: these encoders have such channels.
-    return nn.LayerNorm(epsilon=config.norm_epsilon, dtype=dtype, use_fast_variance=False, name=name)
+def _norm(config: BertConfig, dtype: jnp.dtype, name: str) -> LayerNorm:
+    return LayerNorm(epsilon=config.norm_epsilon, dtype=dtype, name=name)

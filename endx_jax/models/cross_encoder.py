@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from endx_jax.errors import EndxError
 from endx_jax.models.attention import attend
-from endx_jax.models.dropout import dropout, fold
+from endx_jax.models.dropout import dropout, fold, position_keys
 from endx_jax.models.pooling import Pooling
 from endx_jax.numerics import l2_normalize
 
@@ -130,7 +130,7 @@ class Refinement(nn.Module):
         width = x.shape[-1]
         hidden = nn.gelu(_dense(self.mlp_width or 4 * width, self.dtype, "mlp_up")(x), approximate=False)
         hidden = _dense(width, self.dtype, "mlp_down")(hidden)
-        keys = None if dropout_keys is None else fold(dropout_keys, 2)
+        keys = None if dropout_keys is None else position_keys(fold(dropout_keys, 2), x.shape[1])
         x = x + dropout(hidden, keys, self.dropout)
         return nn.LayerNorm(epsilon=1e-6, dtype=self.dtype, use_fast_variance=False, name="mlp_norm")(x)
 

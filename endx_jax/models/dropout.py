@@ -1,8 +1,9 @@
-"""Dropout with one random key an example.
+"""Dropout with one random key an example, and from it one a token.
 
-A batch carries no common key: example i's mask depends on its own key and on nothing else, so that splitting a batch
-over devices or chunks, or padding it further, never changes a mask. Random bits are numbered in row-major order, hence
-an array whose *first* axis is the padded one draws the same bits for the same position at any padded length.
+A batch carries no common key: a token's mask depends on its example's key and on its position and on nothing else, so
+that splitting a batch over devices or chunks, or padding it further, or laying its texts end to end, never changes a
+mask. Random bits are numbered in row-major order, hence an array whose *first* axis is the padded one draws the same
+bits for the same position at any padded length.
 """
 
 import jax
@@ -21,18 +22,23 @@ def fold(keys: Array, data: int | Array) -> Array:
     return jax.vmap(jax.random.fold_in)(keys, jnp.broadcast_to(jnp.asarray(data, jnp.uint32), keys.shape))
 
 
+def position_keys(keys: Array, length: int) -> Array:
+    """Keys [B, L] of the positions of B texts, from the texts' keys [B]."""
+    return jax.vmap(fold, (None, 0), 1)(keys, jnp.arange(length))
+
+
 def dropout(x: Array, keys: Array | None, rate: float) -> Array:
-    """Zeroes entries of x [B, L, ...] with probability `rate` and scales the others by 1 / (1 - rate).
+    """Zeroes entries of x [..., D] with probability `rate` and scales the others by 1 / (1 - rate).
 
     Args:
-      x: [B, L, ...], where only L may be padded.
-      keys: keys [B]; None switches dropout off.
+      x: [..., D], a vector a token.
+      keys: keys [...], one a token: see `Layout.token_keys`; None switches dropout off.
       rate: probability in [0, 1).
     """
     if keys is None or rate == 0.0:
         return x
-    keep = jax.vmap(lambda key: jax.random.bernoulli(key, 1.0 - rate, x.shape[1:]))(keys)
-    return jnp.where(keep, x / (1.0 - rate), jnp.zeros((), x.dtype))
+    keep = jax.vmap(lambda key: jax.random.bernoulli(key, 1.0 - rate, x.shape[-1:]))(keys.reshape(-1))
+    return jnp.where(keep.reshape(x.shape), x / (1.0 - rate), jnp.zeros((), x.dtype))
 
 
 def attention_dropout(weights: Array, keys: Array | None, rate: float) -> Array:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from endx_jax.models.dropout import dropout, fold
+from endx_jax.models.layout import Layout
 from endx_jax.numerics import at_least_float32
 from endx_jax.settings import check, check_choice
 
@@ -98,18 +99,20 @@ class RecurrentEncoder(nn.Module):
     remat: bool = False
 
     @nn.compact
-    def __call__(self, embedded: Array, mask: Array, dropout_keys: Array | None = None) -> Array:
-        """Encodes token embeddings [B, L, D] with mask bool [B, L] to encodings [B, L, W].
+    def __call__(self, embedded: Array, layout: Layout, dropout_keys: Array | None = None) -> Array:
+        """Encodes token embeddings [..., D], laid out as `layout` says, to encodings [..., W].
 
-        Padding comes after a text's tokens. `dropout_keys` [B] switches dropout on.
+        `dropout_keys` [B] switches dropout on.
         """
         layer = nn.remat(RecurrentLayer) if self.remat else RecurrentLayer
         x = embedded.astype(self.dtype)
         for index in range(self.config.layers):
             if index:
                 keys = None if dropout_keys is None else fold(dropout_keys, index)
-                x = dropout(x, keys, self.config.dropout)
-            x = layer(self.config, self.dtype, name=f"layers_{index}")(x, mask)
+                x = dropout(x, layout.token_keys(keys), self.config.dropout)
+            # One module, called for each bucket of rows: it has one set of parameters.
+            run = layer(self.config, self.dtype, name=f"layers_{index}")
+            x = layout.join([run(rows, mask) for rows, mask, _ in layout.rows(x)])
         return x
 
 

@@ -1,5 +1,7 @@
 """A stack of like layers: one subtree of parameters each, or stacked parameters and a scan."""
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -15,7 +17,7 @@ def run_layers(
     dtype: jnp.dtype,
     x: Array,
     dropout_keys: Array | None,
-    *everywhere: Array,
+    *everywhere: Any,
     remat: bool,
     scan_layers: bool,
 ) -> Array:

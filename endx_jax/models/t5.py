@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from endx_jax.errors import EndxError
-from endx_jax.models.attention import attend
+from endx_jax.models.attention import attend_within
 from endx_jax.models.dropout import dropout, fold
+from endx_jax.models.layout import Layout
 from endx_jax.models.stack import run_layers
 
 Array = jax.Array
@@ -103,16 +104,18 @@ class T5Encoder(nn.Module):
     scan_layers: bool = False
 
     @nn.compact
-    def __call__(self, embedded: Array, mask: Array, dropout_keys: Array | None = None) -> Array:
-        """Encodes token embeddings [B, L, D] with mask bool [B, L] to encodings [B, L, D].
+    def __call__(self, embedded: Array, layout: Layout, dropout_keys: Array | None = None) -> Array:
+        """Encodes token embeddings, laid out as `layout` says, to encodings of the same shape.
 
         `dropout_keys` [B] switches dropout on.
         """
         config = self.config
         table = self.param("relative_position_bias", nn.initializers.normal(0.02), (config.buckets, config.heads))
-        buckets = relative_position_buckets(embedded.shape[1], config.buckets, config.max_distance)
+        buckets = relative_position_buckets(layout.width, config.buckets, config.max_distance)
         bias = jnp.moveaxis(jnp.asarray(table)[buckets], -1, 0)[None]  # [1, H, L, L]
-        outer = (None, None) if dropout_keys is None else [fold(dropout_keys, config.layers + n) for n in range(2)]
+        outer: list[Array | None] = [None, None]
+        if dropout_keys is not None:
+            outer = [layout.token_keys(fold(dropout_keys, config.layers + n)) for n in range(2)]
         x = dropout(embedded.astype(self.dtype), outer[0], config.dropout)
         x = run_layers(
             T5Layer,
@@ -120,7 +123,7 @@ class T5Encoder(nn.Module):
             self.dtype,
             x,
             dropout_keys,
-            mask,
+            layout,
             bias,
             remat=self.remat,
             scan_layers=self.scan_layers,
@@ -135,18 +138,19 @@ class T5Layer(nn.Module):
     dtype: jnp.dtype
 
     @nn.compact
-    def __call__(self, x: Array, dropout_keys: Array | None, mask: Array, bias: Array) -> tuple[Array, None]:
-        """Maps [B, L, D] to [B, L, D]; the second result is what `nn.scan` asks for."""
+    def __call__(self, x: Array, dropout_keys: Array | None, layout: Layout, bias: Array) -> tuple[Array, None]:
+        """Maps a token array [..., D] to one alike; the second result is what `nn.scan` asks for."""
         config = self.config
         keys = (None,) * 4 if dropout_keys is None else tuple(fold(dropout_keys, site) for site in range(4))
+        after = [layout.token_keys(key) for key in keys[1:]]
         normed = _norm(config, self.dtype, "attention_norm")(x)
-        attended = T5Attention(config, self.dtype, name="attention")(normed, mask, bias, keys[0])
-        x = x + dropout(attended, keys[1], config.dropout)
+        attended = T5Attention(config, self.dtype, name="attention")(normed, layout, bias, keys[0])
+        x = x + dropout(attended, after[0], config.dropout)
         normed = _norm(config, self.dtype, "mlp_norm")(x)
         dense = functools.partial(_dense, config, self.dtype)
         hidden = nn.gelu(dense(config.mlp_width, "mlp_gate")(normed)) * dense(config.mlp_width, "mlp_up")(normed)
-        hidden = dense(config.width, "mlp_down")(dropout(hidden, keys[2], config.dropout))
-        return x + dropout(hidden, keys[3], config.dropout), None
+        hidden = dense(config.width, "mlp_down")(dropout(hidden, after[1], config.dropout))
+        return x + dropout(hidden, after[2], config.dropout), None
 
 
 class T5Attention(nn.Module):
@@ -156,19 +160,19 @@ class T5Attention(nn.Module):
     dtype: jnp.dtype
 
     @nn.compact
-    def __call__(self, x: Array, mask: Array, bias: Array, dropout_keys: Array | None) -> Array:
-        """Maps [B, L, D] to [B, L, D]; positions where mask [B, L] is false are not attended to; bias [1, H, L, L]."""
+    def __call__(self, x: Array, layout: Layout, bias: Array, dropout_keys: Array | None) -> Array:
+        """Maps a token array [..., D] to one alike; a token attends to the real ones of its text, bias [1, H, L, L]."""
         config = self.config
         inner = config.heads * config.head_width
         query, key, value = (
             _dense(config, self.dtype, inner, name)(x).reshape(*x.shape[:2], config.heads, config.head_width)
             for name in ("query", "key", "value")
         )
-        attended = attend(
+        attended = attend_within(
             query,
             key,
             value,
-            mask,
+            layout,
             scale=1.0,
             bias=bias,
             dropout_keys=dropout_keys,

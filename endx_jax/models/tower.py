@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from endx_jax.batch import Tokens
+from endx_jax.models.layout import lay_out
 from endx_jax.models.pooling import Pooling, mean
 from endx_jax.numerics import l2_normalize
 
@@ -32,7 +33,7 @@ class TokenEmbedder(nn.Module):
 
     @nn.compact
     def __call__(self, ids: Array) -> Array:
-        """Looks up ids int32 [B, L]; returns [B, L, D], NaN for an id that the table does not have."""
+        """Looks up ids int32 [...]; returns [..., D], NaN for an id that the table does not have."""
         draw = nn.initializers.normal(self.initializer_range)
         table = self.param("embedding", draw, (self.vocab_size, self.width))
         rows = jnp.asarray(table).at[ids].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
@@ -57,7 +58,7 @@ class Tower(nn.Module):
 
     Attributes:
       token_embedder: ids [B, L] to [B, L, D].
-      encoder: ([B, L, D], mask [B, L], dropout keys [B] or None) to [B, L, W].
+      encoder: (token array [..., D], its layout, dropout keys [B] or None) to a token array [..., W].
       pooling: ([B, L, W], mask [B, L]) to [B, P]: a module, or a function without parameters.
       projection: [B, P] to [B, E]; None leaves E = P.
       normalize: whether embeddings have unit L2 norm, which makes inner products cosines.
@@ -78,4 +79,5 @@ class Tower(nn.Module):
 
     def encodings(self, tokens: Tokens, dropout_keys: Array | None = None) -> Array:
         """Returns what pooling receives: an encoding of each token, [B, L, W]."""
-        return self.encoder(self.token_embedder(tokens.ids), tokens.mask, dropout_keys)
+        ids, layout = lay_out(tokens)
+        return layout.pad(self.encoder(self.token_embedder(ids), layout, dropout_keys))

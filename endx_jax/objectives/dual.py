@@ -104,7 +104,7 @@ class DualObjective:
           `temperature`, and `orthogonality_penalty` where it has a weight.
         """
         keys = example_keys(rng, step, batch.question_id.shape[0])
-        embeddings = self.execution.map_rows(self.embed, params, (batch, keys))
+        embeddings = self.execution.map_rows(self.embed, params, (batch, keys), cost=tokens_of_rows)
         temperature = self.temperature(params)
 
         def compute(rows, axis_name):
@@ -164,9 +164,17 @@ class DualObjective:
     def _embed_hard_negatives(self, towers: dict, tokens: Tokens, keys: Array) -> Array:
         """Embeds tokens [B, K, L] of answers: [B, K, E]."""
         size, count, length = tokens.ids.shape
-        flat = Tokens(ids=tokens.ids.reshape(-1, length), mask=tokens.mask.reshape(-1, length))
+        flat = jax.tree.map(lambda x: x.reshape(-1, length), tokens)
         own = jax.vmap(lambda n: fold(keys, n), out_axes=1)(jnp.arange(2, 2 + count)).reshape(-1)
         return self.model.encode(towers, "answer", flat, own).reshape(size, count, -1)
+
+
+def tokens_of_rows(rows: tuple[Batch, Array]) -> Array:
+    """The real tokens of each pair, int32 [B], hard negatives included."""
+    batch, _ = rows
+    sides = (batch.question, batch.answer, batch.hard_negatives)
+    counts = [jnp.sum(side.mask.reshape(len(side.mask), -1), axis=1) for side in sides if side is not None]
+    return sum(counts[1:], start=counts[0])
 
 
 def at_temperature(embeddings: Embeddings, temperature: Array) -> Embeddings:

@@ -16,7 +16,7 @@ from endx_jax.models.cross_encoder import CrossEncoder
 from endx_jax.models.dropout import example_keys, fold
 from endx_jax.models.dual_encoder import DualEncoder
 from endx_jax.models.pooling import PENALTIES
-from endx_jax.objectives.dual import UNCUT, DualObjective, DualSettings, Embeddings, at_temperature
+from endx_jax.objectives.dual import UNCUT, DualObjective, DualSettings, Embeddings, at_temperature, tokens_of_rows
 from endx_jax.parallel.execution import Execution
 from endx_jax.settings import check, check_choice, key
 
@@ -169,7 +169,7 @@ class EndxObjective:
         """
         settings, dual = self.settings, self.dual
         keys = example_keys(rng, step, batch.question_id.shape[0])
-        embeddings = self.execution.map_rows(self.embed, params, (batch, keys))
+        embeddings = self.execution.map_rows(self.embed, params, (batch, keys), cost=tokens_of_rows)
         temperature = dual.temperature(params)
         at_one = dataclasses.replace(
             embeddings,

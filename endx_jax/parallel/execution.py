@@ -30,13 +30,26 @@ class Execution:
       mesh: the devices; None: one device, or any placing that the compiler finds.
       tower_chunk: the most rows that a device encodes at a time; 0: all its own at once.
       loss_tile: side of the score tiles that losses are streamed over; None: dense losses.
+      packed: whether the texts of a batch are packed: those of each chunk of each device by themselves.
     """
 
     mesh: Mesh | None = None
     tower_chunk: int = 0
     loss_tile: int | None = None
+    packed: bool = False
 
-    def map_rows(self, function: Callable[[Tree, Tree], Tree], params: Tree, rows: Tree) -> Tree:
+    def chunks(self, rows: int) -> int:
+        """In how many chunks a device encodes its part of a global batch of so many rows."""
+        own = rows // self.shards
+        return math.ceil(own / self.tower_chunk) if 0 < self.tower_chunk < own else 1
+
+    def map_rows(
+        self,
+        function: Callable[[Tree, Tree], Tree],
+        params: Tree,
+        rows: Tree,
+        cost: Callable[[Tree], jax.Array] | None = None,
+    ) -> Tree:
         """Calls a function of rows in chunks of them.
 
         The chunks are cut from each device's own rows, and the gradient of `params` is summed over the chunks first and
@@ -47,16 +60,17 @@ class Execution:
           function: (params, rows) to outputs, each row of which depends on the same row of `rows` alone.
           params: what is differentiated; `function` must not close over anything that is.
           rows: arrays, typed keys included, of one leading axis: the rows of the global batch.
+          cost: rows to a number each, such as their tokens. Rows are dealt to the chunks in its order, in turn, so that
+            all chunks cost alike; None: chunks are cut as the rows stand.
 
         Returns:
           The outputs, of the same leading axis.
         """
-        if not 0 < self.tower_chunk < count_rows(rows) // self._shards:
-            return function(params, rows)
-        chunked = functools.partial(_in_chunks, function, self.tower_chunk)
-        if self._shards == 1:
-            return chunked(params, rows)
-        return self._on_each_shard(chunked, (WHOLE, ROWS), ROWS)(params, rows)
+        chunks = self.chunks(count_rows(rows))
+        run = function if chunks == 1 else functools.partial(_in_chunks, function, chunks, cost)
+        if self.shards == 1 or (chunks == 1 and not self.packed):
+            return run(params, rows)
+        return self._on_each_shard(run, (WHOLE, ROWS), ROWS)(params, rows)
 
     def reduce_rows(self, function: Callable[[Tree, Any], Tree], rows: Tree) -> Tree:
         """Calls a function that brings rows together, such as a loss, on each device with its own ones.
@@ -69,12 +83,13 @@ class Execution:
         Returns:
           The scalars.
         """
-        if self.loss_tile is None or self._shards == 1:
+        if self.loss_tile is None or self.shards == 1:
             return function(rows, None)
         return self._on_each_shard(lambda own: function(own, BATCH_AXES), (ROWS,), WHOLE)(rows)
 
     @property
-    def _shards(self) -> int:
+    def shards(self) -> int:
+        """Parts that a batch is split into over devices."""
         return 1 if self.mesh is None else batch_shards(self.mesh)
 
     def _on_each_shard(self, function: Callable, in_specs, out_specs) -> Callable:
@@ -147,15 +162,29 @@ def count_rows(rows: Tree) -> int:
     return jax.tree.leaves(rows)[0].shape[0]
 
 
-def _in_chunks(function: Callable[[Tree, Tree], Tree], most: int, params: Tree, rows: Tree) -> Tree:
-    """`function` in a loop over chunks of equal size, at most `most` rows each, that keeps none of its activations."""
+def _in_chunks(
+    function: Callable[[Tree, Tree], Tree],
+    chunks: int,
+    cost: Callable[[Tree], jax.Array] | None,
+    params: Tree,
+    rows: Tree,
+) -> Tree:
+    """`function` in a loop over chunks of rows, equally many each, that keeps none of its activations."""
     count = count_rows(rows)
-    chunks = math.ceil(count / most)
     size = math.ceil(count / chunks)
-    if chunks * size > count:  # The last row fills the last chunk: a real row, so that nothing in it is not finite.
-        order = jnp.minimum(jnp.arange(chunks * size), count - 1)
-        rows = jax.tree.map(lambda row: row[order], rows)
-    cut = jax.tree.map(lambda row: row.reshape(chunks, size, *row.shape[1:]), rows)
+    if cost is None:
+        # Row i is the (i % size)-th of chunk i // size. The last row fills the last chunk: a real row, so that nothing
+        # in it is not finite.
+        taken = jnp.minimum(jnp.arange(chunks * size), count - 1).reshape(chunks, size)
+        place = jnp.arange(count)
+    else:
+        # As `data.packing.dealt`: the i-th in order of cost is the (i // chunks)-th of chunk i % chunks.
+        order = jnp.argsort(cost(rows))
+        filled = jnp.where(jnp.arange(chunks * size) < count, jnp.pad(order, (0, chunks * size - count)), order[0])
+        taken = filled.reshape(size, chunks).T
+        rank = jnp.argsort(order)
+        place = rank % chunks * size + rank // chunks
     recomputed = jax.checkpoint(function, prevent_cse=False)
+    cut = jax.tree.map(lambda row: row[taken], rows)
     outputs = jax.lax.map(lambda chunk: recomputed(params, chunk), cut)
-    return jax.tree.map(lambda out: out.reshape(chunks * size, *out.shape[2:])[:count], outputs)
+    return jax.tree.map(lambda out: out.reshape(chunks * size, *out.shape[2:])[place], outputs)

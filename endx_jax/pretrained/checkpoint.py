@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from endx_jax.errors import EndxError
+from endx_jax.models.layout import Padded
 from endx_jax.pretrained.architectures import ARCHITECTURES, Architecture, EncoderConfig
 from endx_jax.pretrained.locate import locate
 from endx_jax.pretrained.sentence_transformers import Head, read_head, read_json
@@ -87,10 +88,10 @@ def _check_shapes(params: dict, config: EncoderConfig, architecture: Architectur
     key = jax.random.key(0)
     ids = jax.ShapeDtypeStruct((1, 2), np.int32)
     embedded = jax.ShapeDtypeStruct((1, 2, config.width), np.float32)
-    mask = jax.ShapeDtypeStruct((1, 2), bool)
+    layout = Padded(jax.ShapeDtypeStruct((1, 2), bool))  # type: ignore[arg-type]  # its shape is enough
     expected = {
         "token_embedder": jax.eval_shape(embedder.init, key, ids)["params"],
-        "encoder": jax.eval_shape(encoder.init, key, embedded, mask)["params"],
+        "encoder": jax.eval_shape(encoder.init, key, embedded, layout)["params"],
     }
 
     def compare(path, wanted, found):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from endx_jax.models.bert import BertConfig, BertEncoder
 from endx_jax.models.dual_encoder import SIDES, DualEncoder
+from endx_jax.models.layout import Padded
 from endx_jax.models.pooling import POOLINGS, REDUCTIONS, MultiHopAttention
 from endx_jax.models.recurrent import CELLS, RecurrentConfig, RecurrentEncoder
 from endx_jax.models.sharing import SHARINGS
@@ -178,11 +179,11 @@ def _new_params(tower: Tower, settings: ModelSettings, source: PretrainedEncoder
         drawn["pooling"] = _draw(tower.pooling, jax.random.fold_in(draw_key, 1), encodings, mask)
     if settings.encoder:
         embedded = jnp.zeros((1, 1, source.config.width))
-        drawn["encoder"] = _draw(tower.encoder, jax.random.fold_in(draw_key, 2), embedded, mask)
+        drawn["encoder"] = _draw(tower.encoder, jax.random.fold_in(draw_key, 2), embedded, Padded(mask))
     return drawn
 
 
-def _draw(part: nn.Module, draw_key: jax.Array, *inputs: jax.Array) -> dict:
+def _draw(part: nn.Module, draw_key: jax.Array, *inputs) -> dict:
     return jax.jit(lambda key: part.init(key, *inputs)["params"])(draw_key)
 
 

@@ -146,3 +146,79 @@ def test_prompts_stand_before_every_text_and_count_for_its_length(tiny_bert):
     found, expected = with_prompt(["cat", "mat 123456789"]), by_hand(["the cat", "the mat 123456789"])
     np.testing.assert_array_equal(found.ids, expected.ids)
     assert list(found.lengths) == [4, 8]
+
+
+STEPS = 12
+
+
+def packed_sides(batch):
+    sides = {"question": batch.question, "answer": batch.answer, "hard_negatives": batch.hard_negatives}
+    return {side: tokens for side, tokens in sides.items() if tokens is not None}
+
+
+@pytest.mark.parametrize("hard_negatives", [0, 3])
+def test_a_packing_leaves_texts_ids_and_order_alone(articles, hard_negatives):
+    plain = stream(articles, hard_negatives=hard_negatives)
+    packing = plain.without_padding(STEPS, shards=2, chunks=2)
+    assert plain.plan is None
+    for step in (0, 5, STEPS - 1):
+        expected, found = plain[step], packing[step]
+        for side, tokens in packed_sides(found).items():
+            other = packed_sides(expected)[side]
+            np.testing.assert_array_equal(tokens.ids[tokens.mask], other.ids[other.mask])
+            np.testing.assert_array_equal(tokens.mask.sum(-1), other.mask.sum(-1))
+            assert tokens.ids.shape[-1] == tokens.packing.buckets[-1][1] >= tokens.mask.sum(-1).max()
+            per_part = 8 // 2 // 2 * (hard_negatives if side == "hard_negatives" else 1)
+            assert sum(count for count, _ in tokens.packing.buckets) == per_part
+            assert other.packing is None
+        for name in ("question_id", "answer_id", "positive_ids", "hard_negative_ids"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+
+
+def test_every_process_and_every_resume_has_the_same_packings(articles):
+    whole = stream(articles, hard_negatives=1).without_padding(STEPS, shards=2)
+    again = stream(articles, hard_negatives=1).without_padding(STEPS, shards=2)
+    halves = [
+        stream(articles, hard_negatives=1, rows=slice(start, start + 4)).without_padding(STEPS, shards=2)
+        for start in (0, 4)
+    ]
+    assert whole.plan == again.plan == halves[0].plan == halves[1].plan
+    for step in (7, 3):  # out of turn
+        for side, tokens in packed_sides(whole[step]).items():
+            assert {packed_sides(half[step])[side].packing for half in halves} == {tokens.packing}
+        assert same(jax.tree.map(lambda *parts: np.concatenate(parts), *(half[step] for half in halves)), whole[step])
+
+
+def shapes_of(batch):
+    leaves, structure = jax.tree.flatten(batch)
+    return structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+
+
+@pytest.mark.parametrize("hard_negatives", [0, 1])
+def test_profiles_are_the_shapes_of_all_batches_of_the_run(articles, hard_negatives):
+    source = stream(articles, hard_negatives=hard_negatives).without_padding(STEPS)
+    profiles = {shapes_of(profile) for profile in source.profiles()}
+    assert {shapes_of(source[step]) for step in range(STEPS)} <= profiles
+    # A process that has some of the rows knows the shapes of all.
+    half = stream(articles, hard_negatives=hard_negatives, rows=slice(4, 8)).without_padding(STEPS)
+    assert {shapes_of(profile) for profile in half.profiles()} == profiles
+
+
+def test_without_a_plan_there_are_no_profiles(pairs):
+    assert stream(pairs).profiles() == []
+
+
+@pytest.mark.parametrize("hard_negatives", [0, 1])
+def test_typical_and_widest_batches_are_those_of_the_stream_but_for_their_widths(articles, hard_negatives):
+    source = stream(articles, hard_negatives=hard_negatives)
+    answers = articles.answers.lengths[articles.index[:, 1]]
+    questions = articles.questions.lengths[articles.index[:, 0]]
+    widths = [-(-lengths.sum() // len(lengths)) for lengths in (questions, answers)]
+    for shapes, (question, answer) in ((source.typical(), widths), (source.widest(), (16, 40))):
+        expected = {"question": question, "answer": answer, "hard_negatives": answer}
+        assert {s: t.ids.shape[-1] for s, t in packed_sides(shapes).items()} == {
+            side: width for side, width in expected.items() if side in packed_sides(shapes)
+        }
+        for ours, real in zip(jax.tree.leaves(shapes), jax.tree.leaves(source[0]), strict=True):
+            assert ours.dtype == real.dtype
+            assert (len(ours.shape), ours.shape[0]) == (real.ndim, 8)

@@ -1,4 +1,4 @@
-"""Both forms of attention against one written out in NumPy."""
+"""Attention against one written out in NumPy, and where the hardware's own is taken."""
 
 import chex
 import jax
@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from endx_jax.models.attention import attend
+from endx_jax.models.attention import attend, has_fused_attention
 from endx_jax.models.dropout import attention_dropout, example_keys
 
 B, L, M, H, D = 3, 4, 6, 2, 5
@@ -71,3 +71,22 @@ def test_bfloat16_attention_sums_its_weights_in_float32(rate):
     out = jax.jit(lambda *arrays: attend(*arrays, jnp.ones((1, many), bool), **options))(query, key, value)
     assert out.dtype == jnp.bfloat16
     np.testing.assert_allclose(out.astype(jnp.float32), 1.0, atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"dtype": jnp.float16, "head": 128}, True),
+        ({"dtype": jnp.float32}, False),
+        ({"head": 136}, False),
+        ({"head": 60}, False),
+        ({"queries": 31}, False),
+        ({"memory": 31}, False),
+        ({"backend": "cpu"}, False),
+    ],
+)
+def test_fused_attention_is_taken_where_cudnn_has_it(changes, expected):
+    given = {"dtype": jnp.bfloat16, "head": 64, "queries": 32, "memory": 48, "backend": "gpu"} | changes
+    query, key = (jax.ShapeDtypeStruct((2, given[n], 4, given["head"]), given["dtype"]) for n in ("queries", "memory"))
+    assert bool(has_fused_attention(query, key, given["backend"])) is expected

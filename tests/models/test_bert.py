@@ -12,6 +12,7 @@ from helpers import TINY, one_line_error, padded, random_params, texts
 
 from endx_jax.models import BertConfig, BertEncoder
 from endx_jax.models.dropout import example_keys
+from endx_jax.models.layout import Padded
 from endx_jax.pretrained.weights import stack_layers
 
 MINIMAL = {
@@ -25,28 +26,28 @@ MINIMAL = {
 
 
 def inputs(length: int = 12, width: int = TINY.width):
-    mask = padded(texts((12, 5, 1)), length).mask
+    layout = Padded(padded(texts((12, 5, 1)), length).mask)
     drawn = jax.random.normal(jax.random.key(1), (3, 12, width))
-    return jnp.pad(drawn, ((0, 0), (0, length - 12), (0, 0))), mask
+    return jnp.pad(drawn, ((0, 0), (0, length - 12), (0, 0))), layout
 
 
 PARAMS = random_params(BertEncoder(TINY), *inputs())
 
 
 @jax.jit
-def encode(embedded, mask):
-    return BertEncoder(TINY).apply({"params": PARAMS}, embedded, mask)
+def encode(embedded, layout):
+    return BertEncoder(TINY).apply({"params": PARAMS}, embedded, layout)
 
 
 @functools.cache
 def loss_and_gradient(scan_layers: bool, remat: bool, dropping: bool):
     """Of a scalar of the encodings, in the layout of parameters that the encoder has."""
-    embedded, mask = inputs()
+    embedded, layout = inputs()
     keys = example_keys(jax.random.key(7), 0, 3) if dropping else None
     encoder = BertEncoder(TINY, scan_layers=scan_layers, remat=remat)
 
     def loss(params):
-        return jnp.mean(jnp.sin(encoder.apply({"params": params}, embedded, mask, keys)))
+        return jnp.mean(jnp.sin(encoder.apply({"params": params}, embedded, layout, keys)))
 
     return jax.jit(jax.value_and_grad(loss))(stack_layers(PARAMS) if scan_layers else PARAMS)
 
@@ -71,52 +72,53 @@ def test_stacked_and_recomputed_layers_are_the_plain_ones(scan_layers, remat, dr
 
 
 def test_newly_drawn_layers_differ_from_each_other_when_scanned():
-    embedded, mask = inputs()
+    embedded, layout = inputs()
     draw = BertEncoder(TINY, scan_layers=True).init
     # Compiled for the one kernel that is looked at.
-    kernel = jax.jit(lambda key: draw(key, embedded, mask)["params"]["layers"]["mlp_up"]["kernel"])(jax.random.key(0))
+    kernel = jax.jit(lambda key: draw(key, embedded, layout)["params"]["layers"]["mlp_up"]["kernel"])(jax.random.key(0))
     assert not np.allclose(kernel[0], kernel[1])
     assert np.std(kernel) == pytest.approx(TINY.initializer_range, rel=0.1)
 
 
 def test_padding_changes_no_real_encoding():
     short, long = encode(*inputs()), encode(*inputs(31))
-    mask = np.asarray(inputs()[1])
+    mask = np.asarray(inputs()[1].mask)
     np.testing.assert_allclose(long[:, :12][mask], short[mask], atol=1e-6)
 
 
 def test_what_stands_at_padded_positions_changes_nothing():
-    embedded, mask = inputs()
-    rubbish = jnp.where(mask[:, :, None], embedded, 1e3)
-    np.testing.assert_array_equal(np.asarray(encode(rubbish, mask))[mask], np.asarray(encode(embedded, mask))[mask])
+    embedded, layout = inputs()
+    rubbish = jnp.where(layout.mask[:, :, None], embedded, 1e3)
+    found, expected = (np.asarray(encode(x, layout))[layout.mask] for x in (rubbish, embedded))
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_a_large_common_offset_is_taken_out_by_the_norms():
     """Each text shifted by 1,000 in all channels: E[x^2] - E[x]^2 would lose its variance of 1 among 1e6."""
-    embedded, mask = inputs()
-    np.testing.assert_allclose(encode(embedded + 1000.0, mask), encode(embedded, mask), atol=2e-3)
+    embedded, layout = inputs()
+    np.testing.assert_allclose(encode(embedded + 1000.0, layout), encode(embedded, layout), atol=2e-3)
 
 
 def test_a_text_without_tokens_stays_finite():
     config = dataclasses.replace(TINY, layers=1)
-    embedded, mask = inputs()
-    mask = mask.at[1].set(False)
+    embedded, layout = inputs()
+    layout = Padded(layout.mask.at[1].set(False))
 
     def loss(params):
-        return jnp.sum(BertEncoder(config).apply({"params": params}, embedded, mask) ** 2)
+        return jnp.sum(BertEncoder(config).apply({"params": params}, embedded, layout) ** 2)
 
     params = {name: value for name, value in PARAMS.items() if name != "layers_1"}
     chex.assert_tree_all_finite(jax.jit(jax.value_and_grad(loss))(params))
 
 
 def test_bfloat16_computes_near_float32_and_keeps_float32_parameters():
-    embedded, mask = inputs()
+    embedded, layout = inputs()
     half = BertEncoder(TINY, jnp.bfloat16)
-    drawn = jax.eval_shape(half.init, jax.random.key(0), embedded, mask)
+    drawn = jax.eval_shape(half.init, jax.random.key(0), embedded, layout)
     assert {leaf.dtype for leaf in jax.tree.leaves(drawn)} == {jnp.dtype("float32")}
-    encodings = jax.jit(half.apply)({"params": PARAMS}, embedded.astype(jnp.bfloat16), mask)
+    encodings = jax.jit(half.apply)({"params": PARAMS}, embedded.astype(jnp.bfloat16), layout)
     assert encodings.dtype == jnp.bfloat16
-    error = np.abs(encodings.astype(jnp.float32) - encode(embedded, mask))
+    error = np.abs(encodings.astype(jnp.float32) - encode(embedded, layout))
     # Normed outputs reach 4, below which bfloat16's spacing is 2^-6: a few roundings a layer.
     assert 1e-4 < error.max() < 4 * 2**-6
     assert error.mean() < 2**-7
@@ -124,7 +126,7 @@ def test_bfloat16_computes_near_float32_and_keeps_float32_parameters():
 
 def test_a_text_beyond_the_positions_is_refused():
     with one_line_error("a text of 33 tokens is longer than the 32 positions"):
-        BertEncoder(TINY).init(jax.random.key(0), jnp.zeros((1, 33, 16)), jnp.ones((1, 33), bool))
+        BertEncoder(TINY).init(jax.random.key(0), jnp.zeros((1, 33, 16)), Padded(jnp.ones((1, 33), bool)))
 
 
 def test_a_config_is_read_with_the_defaults_of_hugging_face():

@@ -13,6 +13,7 @@ from helpers import padded, texts
 from endx_jax.batch import Tokens
 from endx_jax.models import BertConfig
 from endx_jax.models.bert import ACTIVATIONS
+from endx_jax.models.layout import Padded
 from endx_jax.pretrained.architectures import BERT
 from endx_jax.pretrained.weights import to_ours, to_theirs
 
@@ -64,7 +65,7 @@ class Pair:
         """Our encodings, and with `capture_intermediates=True` what every module handed out."""
         embedded = BERT.embedder(self.config, jnp.float32).apply({"params": params["token_embedder"]}, self.tokens.ids)
         encoder = BERT.encoder(self.config, jnp.float32)
-        return encoder.apply({"params": params["encoder"]}, embedded, self.tokens.mask, **keywords)
+        return encoder.apply({"params": params["encoder"]}, embedded, Padded(self.tokens.mask), **keywords)
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from helpers import TINY, padded, random_params, texts, tower
 from jax.sharding import NamedSharding, PartitionSpec
 
 from endx_jax.models import attention, bert
-from endx_jax.models.dropout import attention_dropout, dropout, example_keys, fold
+from endx_jax.models.dropout import attention_dropout, dropout, example_keys, fold, position_keys
 
 RATE = 0.3
 
@@ -20,7 +20,7 @@ RATE = 0.3
 @functools.partial(jax.jit, static_argnums=1)
 def hidden(keys, length: int):
     """Dropout of ones [B, length, 8]."""
-    return dropout(jnp.ones((len(keys), length, 8)), keys, RATE)
+    return dropout(jnp.ones((len(keys), length, 8)), position_keys(keys, length), RATE)
 
 
 @functools.partial(jax.jit, static_argnums=1)
@@ -84,7 +84,7 @@ def test_the_rate_is_kept_and_the_mean_preserved(drop):
 
 def test_kept_entries_are_scaled_and_the_dtype_stays():
     x = jnp.full((8, 9, 8), 3.0, jnp.bfloat16)
-    found = dropout(x, KEYS, 0.5)
+    found = dropout(x, position_keys(KEYS, 9), 0.5)
     assert found.dtype == jnp.bfloat16
     assert set(np.unique(found.astype(jnp.float32))) == {0.0, 6.0}  # 3 / (1 - 0.5)
 
@@ -142,11 +142,11 @@ def test_the_tower_does_drop(embed):
 
 
 def test_every_place_that_drops_has_keys_of_its_own(monkeypatch):
-    """The embeddings, and three places in each of two layers."""
+    """The embeddings, and three places in each of two layers; and each position, but where attention makes them."""
     used = []
 
     def record(x, keys, rate):
-        used.append(np.asarray(jax.random.key_data(keys)).tobytes())
+        used.append(np.asarray(jax.random.key_data(keys)).reshape(-1, 2))
         return x
 
     tokens, keys = padded(texts((3,)), 4), example_keys(jax.random.key(0), 0, 1)
@@ -154,7 +154,9 @@ def test_every_place_that_drops_has_keys_of_its_own(monkeypatch):
     monkeypatch.setattr(bert, "dropout", record)
     monkeypatch.setattr(attention, "attention_dropout", record)
     tower().apply(params, tokens, keys)
-    assert len(set(used)) == len(used) == 1 + 2 * 3
+    keys = np.concatenate(used)
+    assert len(used) == 1 + 2 * 3
+    assert len(np.unique(keys, axis=0)) == len(keys) == 4 + 2 * (1 + 2 * 4)
 
 
 def test_without_keys_padding_and_batch_change_no_embedding(embed):

@@ -110,7 +110,7 @@ def test_multi_hop_attention_is_finite_for_a_text_without_tokens_and_float32_at_
 class Identity(nn.Module):
     """Encodings are the token embeddings."""
 
-    def __call__(self, embedded, mask, dropout_keys=None):
+    def __call__(self, embedded, layout, dropout_keys=None):
         return embedded
 
 

@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from endx_jax.models import DualEncoder, MultiHopAttention, RecurrentConfig, RecurrentEncoder, TokenEmbedder, Tower
 from endx_jax.models.dropout import example_keys
+from endx_jax.models.layout import Padded
 from endx_jax.models.recurrent import CELLS, recurrence
 
 LENGTHS, LENGTH, WIDTH = (5, 1, 4, 3), 5, 6
@@ -26,12 +27,12 @@ def encoder(cell="gru", *, layers=2, width=8, bidirectional=True, dropout=0.0, *
 
 @functools.cache
 def params_of(model):
-    return random_params(model, EMBEDDED, MASK)
+    return random_params(model, EMBEDDED, Padded(MASK))
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def encode(model, params, embedded, mask, keys=None):
-    return model.apply({"params": params}, embedded, mask, keys)
+    return model.apply({"params": params}, embedded, Padded(mask), keys)
 
 
 def to_torch(params, cell: str, bidirectional: bool):
@@ -65,7 +66,7 @@ def test_encodings_and_gradients_are_those_of_pytorch(cell, bidirectional):
     torch.sin(3 * expected).sum().backward()
 
     def loss(params, embedded):
-        encodings = model.apply({"params": params}, embedded, MASK)
+        encodings = model.apply({"params": params}, embedded, Padded(MASK))
         return jnp.sum(jnp.sin(3 * encodings)), encodings
 
     (of_params, of_embedded), encodings = jax.jit(jax.grad(loss, (0, 1), has_aux=True))(params, EMBEDDED)
@@ -167,7 +168,8 @@ def test_only_a_bidirectional_encoder_looks_ahead():
 
 def test_a_text_without_tokens_is_zero_with_finite_gradients():
     model = encoder("lstm")
-    loss = jax.jit(jax.value_and_grad(lambda p: jnp.sum(model.apply({"params": p}, EMBEDDED, jnp.zeros_like(MASK)))))
+    layout = Padded(jnp.zeros_like(MASK))
+    loss = jax.jit(jax.value_and_grad(lambda p: jnp.sum(model.apply({"params": p}, EMBEDDED, layout))))
     value, gradient = loss(params_of(model))
     assert value == 0
     chex.assert_tree_all_finite(gradient)
@@ -185,7 +187,7 @@ def test_bfloat16_products_carry_float32():
 
 def test_remat_changes_nothing():
     losses = [
-        jax.jit(jax.value_and_grad(lambda p, m=model: jnp.sum(m.apply({"params": p}, EMBEDDED, MASK) ** 2)))
+        jax.jit(jax.value_and_grad(lambda p, m=model: jnp.sum(m.apply({"params": p}, EMBEDDED, Padded(MASK)) ** 2)))
         for model in (encoder(layers=1), encoder(layers=1, remat=True))
     ]
     plain, again = (loss(params_of(encoder(layers=1))) for loss in losses)
@@ -232,7 +234,7 @@ def test_the_parameter_tree_of_a_gru_tower():
 
 def test_what_is_newly_drawn():
     model = encoder("lstm", layers=1, width=32)
-    drawn = jax.jit(lambda key: model.init(key, EMBEDDED, MASK)["params"]["layers_0"])(jax.random.key(0))
+    drawn = jax.jit(lambda key: model.init(key, EMBEDDED, Padded(MASK))["params"]["layers_0"])(jax.random.key(0))
     for kernel in (drawn["input_kernel"], drawn["recurrent_kernel"]):
         assert 0.9 / 4 < np.abs(kernel).max() < 1 / 4  # 16 wide: 1 / sqrt(16)
     np.testing.assert_array_equal(drawn["recurrent_bias"], 0)

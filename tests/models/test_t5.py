@@ -5,6 +5,7 @@ import pytest
 from helpers import one_line_error, random_params
 
 from endx_jax.models.dropout import fold
+from endx_jax.models.layout import Padded
 from endx_jax.models.t5 import T5Config, T5Encoder, relative_position_buckets
 
 TINY = T5Config(vocab_size=20, width=8, layers=2, heads=2, head_width=4, mlp_width=12, max_distance=20)
@@ -26,11 +27,11 @@ def encode(length, keys=None, **options):
     embedded = jnp.pad(embedded, ((0, 0), (0, max(0, length - 12)), (0, 0)))
     mask = jnp.arange(length)[None] < jnp.array([[12], [5], [1]])
     plain = T5Encoder(TINY)
-    params = random_params(plain, embedded, mask)
+    params = random_params(plain, embedded, Padded(mask))
     if options.get("scan_layers"):
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), params["layers_0"], params["layers_1"])
         params = {k: v for k, v in params.items() if not k.startswith("layers_")} | {"layers": stacked}
-    return encoder.apply({"params": params}, embedded, mask, keys), mask
+    return encoder.apply({"params": params}, embedded, Padded(mask), keys), mask
 
 
 KEYS = fold(jnp.broadcast_to(jax.random.key(5), (3,)), jnp.arange(3))

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from endx_jax.models.layout import Padded
 from endx_jax.models.t5 import T5Config, relative_position_buckets
 from endx_jax.pretrained.architectures import T5
 from endx_jax.pretrained.weights import stack_layers, to_ours
@@ -43,7 +44,7 @@ def ours(reference, scan_layers=False, dtype=jnp.float32):
 
     def encode(ids, mask):
         embedded = embedder.apply({"params": params["token_embedder"]}, ids)
-        return encoder.apply({"params": params["encoder"]}, embedded, mask)
+        return encoder.apply({"params": params["encoder"]}, embedded, Padded(mask))
 
     return encode
 
@@ -92,5 +93,5 @@ def test_the_real_weights(test_data):
     with torch.no_grad():
         expected = model(torch.tensor(ids), attention_mask=torch.tensor(mask)).last_hidden_state.numpy()
     embedded = T5.embedder(config, jnp.float32).apply({"params": params["token_embedder"]}, ids)
-    found = np.asarray(T5.encoder(config).apply({"params": params["encoder"]}, embedded, mask))
+    found = np.asarray(T5.encoder(config).apply({"params": params["encoder"]}, embedded, Padded(mask)))
     assert np.abs(found - expected)[mask].max() < 1e-4 * np.abs(expected[mask]).max()

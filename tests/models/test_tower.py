@@ -10,6 +10,7 @@ import pytest
 from helpers import TINY, padded, random_params, texts, tower
 
 from endx_jax.models import Projection, TokenEmbedder
+from endx_jax.models.layout import Padded
 from endx_jax.models.pooling import POOLINGS
 
 TOKENS = padded(texts((9, 4, 1)), 12)
@@ -55,7 +56,7 @@ def test_the_tower_is_its_parts_in_order(pooling, projection, normalize):
 def encode(params):
     model = tower(ONE_LAYER)
     embedded = model.token_embedder.apply({"params": params["token_embedder"]}, TOKENS.ids)
-    return model.encoder.apply({"params": params["encoder"]}, embedded, TOKENS.mask)
+    return model.encoder.apply({"params": params["encoder"]}, embedded, Padded(TOKENS.mask))
 
 
 def test_a_bfloat16_tower_embeds_near_the_float32_one_in_float32():

@@ -17,7 +17,7 @@ from endx_jax.objectives import DualObjective, DualSettings
 class Identity(nn.Module):
     """An encoder that encodes nothing, so that embeddings can be computed by hand."""
 
-    def __call__(self, embedded, mask, dropout_keys=None):
+    def __call__(self, embedded, layout, dropout_keys=None):
         return embedded
 
 

@@ -34,8 +34,9 @@ class Encoder(nn.Module):
     dtype: jnp.dtype = jnp.dtype(jnp.float32)
 
     @nn.compact
-    def __call__(self, embedded, mask, dropout_keys=None):
-        return dropout(jnp.tanh(nn.Dense(WIDTH, name="mlp_up")(embedded)), dropout_keys, 0.2)
+    def __call__(self, embedded, layout, dropout_keys=None):
+        x = jnp.tanh(nn.Dense(WIDTH, name="mlp_up")(embedded))
+        return dropout(x, layout.token_keys(dropout_keys), 0.2)
 
 
 def model(sharing="sde"):

@@ -9,7 +9,7 @@ from hlo import collectives
 
 from endx_jax.batch import Tokens
 from endx_jax.errors import EndxError
-from endx_jax.models.dropout import dropout, example_keys
+from endx_jax.models.dropout import dropout, example_keys, position_keys
 from endx_jax.numerics import masked_mean
 from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, state_shardings
 from endx_jax.parallel.execution import Execution, activation_budget, auto_chunk, bytes_kept_per_row
@@ -51,7 +51,7 @@ def small_params(width=WIDTH):
 def embed(params, rows):
     """A tower that compiles fast, of the same parts."""
     tokens, keys = rows
-    x = dropout(params["token_embedder"]["embedding"][tokens.ids], keys, 0.3)
+    x = dropout(params["token_embedder"]["embedding"][tokens.ids], position_keys(keys, tokens.ids.shape[1]), 0.3)
     x = jnp.tanh(x @ params["mlp_up"]["kernel"])
     return {"embedding": masked_mean(x, tokens.mask[..., None], axis=1), "nothing": None}
 
@@ -72,21 +72,26 @@ def compiling(function):
     return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
 
 
-def step(execution, function=embed):
+def length_of(rows):
+    tokens, _ = rows
+    return jnp.sum(tokens.mask, axis=1)
+
+
+def step(execution, function=embed, cost=None):
     """Loss, metrics and gradients, as a train step computes them."""
 
     def compute(params, rows):
-        embedding = execution.map_rows(function, params, rows)["embedding"]
+        embedding = execution.map_rows(function, params, rows, cost)["embedding"]
         return execution.reduce_rows(loss_of, embedding)
 
     return compiling(jax.value_and_grad(compute, has_aux=True))
 
 
-def compiled_on(mesh, execution, params, function=embed):
+def compiled_on(mesh, execution, params, function=embed, cost=None):
     """The step's program for parameters and rows that are split as in training, and these."""
     params = jax.device_put(params, state_shardings(params, mesh))
     rows = jax.device_put((tokens(), dropout_keys()), batch_sharding(mesh))
-    return step(execution, function).lower(params, rows).compile(), params, rows
+    return step(execution, function, cost).lower(params, rows).compile(), params, rows
 
 
 def assert_same(actual, expected):
@@ -116,10 +121,18 @@ def small():
     return params, step(Execution())(params, (tokens(), dropout_keys()))
 
 
-@pytest.mark.parametrize("chunk", [1, CHUNK, 39, 40])
-def test_chunks_change_no_loss_and_no_gradient(small, chunk):
+@pytest.mark.parametrize(("chunk", "cost"), [(1, None), (CHUNK, None), (39, None), (40, None), (CHUNK, length_of)])
+def test_chunks_change_no_loss_and_no_gradient(small, chunk, cost):
     params, expected = small
-    assert_same(step(Execution(tower_chunk=chunk))(params, (tokens(), dropout_keys())), expected)
+    assert_same(step(Execution(tower_chunk=chunk), cost=cost)(params, (tokens(), dropout_keys())), expected)
+
+
+def test_rows_come_back_in_their_order_however_they_were_dealt():
+    for rows, chunk in ((12, 4), (11, 4)):
+        lengths = jnp.asarray(np.random.default_rng(rows).integers(1, 5, rows))
+        execution, names = Execution(tower_chunk=chunk), jnp.arange(rows)
+        found = execution.map_rows(lambda _, x: x, (), names, cost=lambda names, lengths=lengths: lengths[names])
+        np.testing.assert_array_equal(found, names)
 
 
 def test_other_dropout_keys_would_be_seen(small):
@@ -132,11 +145,16 @@ def bytes_of(tree):
     return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
 
 
-@pytest.mark.parametrize("settings", [MeshSettings(), MeshSettings(fsdp=2)], ids=["data", "data x fsdp"])
-def test_gradients_are_reduced_once_and_nothing_is_in_a_loop(small, settings):
+@pytest.mark.parametrize(
+    ("settings", "cost"),
+    [(MeshSettings(), None), (MeshSettings(fsdp=2), length_of)],
+    ids=["data", "data x fsdp, dealt by length"],
+)
+def test_gradients_are_reduced_once_and_nothing_is_in_a_loop(small, settings, cost):
     params, expected = small
     mesh = make_mesh(settings)
-    program, placed, rows = compiled_on(mesh, Execution(mesh, tower_chunk=CHUNK, loss_tile=8), params)
+    execution = Execution(mesh, tower_chunk=CHUNK, loss_tile=8)
+    program, placed, rows = compiled_on(mesh, execution, params, cost=cost)
     assert_same(program(placed, rows), expected)
     found = collectives(program.as_text())
     assert {(collective.times, collective.loops) for collective in found} == {(1, 0)}
@@ -195,6 +213,29 @@ def temporaries(execution, function, params, rows):
         return jnp.sum(execution.map_rows(function, params, rows)["embedding"])
 
     return compiling(jax.grad(compute)).lower(params, rows).compile().memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.parametrize(
+    ("devices", "chunk", "chunks"), [(1, 0, 1), (1, 40, 1), (1, 39, 2), (8, 5, 1), (8, 3, 2), (8, 1, 5), (8, 40, 1)]
+)
+def test_chunks_are_counted_by_what_a_device_has(devices, chunk, chunks):
+    mesh = make_mesh(MeshSettings(), jax.devices()[:devices])
+    assert Execution(mesh, tower_chunk=chunk).chunks(ROWS) == chunks
+
+
+def test_packed_rows_are_given_to_a_function_device_by_device():
+    """Without chunks too: a packing has room for one device's texts."""
+    seen = []
+
+    def function(params, rows):
+        seen.append(len(rows))
+        return params * rows
+
+    mesh = make_mesh(MeshSettings())
+    for execution in (Execution(mesh), Execution(mesh, packed=True), Execution(packed=True)):
+        shape = jax.eval_shape(lambda rows, on=execution: on.map_rows(function, jnp.float32(2), rows), jnp.ones(ROWS))
+        assert shape.shape == (ROWS,)
+    assert seen == [ROWS, ROWS // 8, ROWS]
 
 
 def test_activations_fall_in_proportion_to_the_chunk_and_are_foretold():

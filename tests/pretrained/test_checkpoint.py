@@ -11,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 from tiny_bert import LAYERS, WIDTH, write_tiny_bert
 
 from endx_jax import pretrained
+from endx_jax.models.layout import Padded
 from endx_jax.pretrained.architectures import BERT
 from endx_jax.pretrained.weights import expand, stack_layers, to_theirs
 
@@ -59,10 +60,10 @@ def test_the_rules_name_every_parameter_once(folder):
         "token_embedder": BERT.embedder(source.config, np.float32),
         "encoder": BERT.encoder(source.config, np.float32),
     }
-    ids, mask = np.zeros((1, 2), np.int32), np.ones((1, 2), bool)
+    ids, layout = np.zeros((1, 2), np.int32), Padded(np.ones((1, 2), bool))
     shapes = {
         "token_embedder": jax.eval_shape(drawn["token_embedder"].init, jax.random.key(0), ids)["params"],
-        "encoder": jax.eval_shape(drawn["encoder"].init, jax.random.key(0), np.zeros((1, 2, WIDTH)), mask)["params"],
+        "encoder": jax.eval_shape(drawn["encoder"].init, jax.random.key(0), np.zeros((1, 2, WIDTH)), layout)["params"],
     }
     paths = [
         jax.tree_util.keystr(path, simple=True, separator="/")

@@ -1,0 +1,219 @@
+"""Texts end to end against texts a row each: embeddings, gradients, dropout masks, and how much is computed."""
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import TINY, padded, random_params, texts, tower
+from jaxprs import equations
+
+from endx_jax.batch import Packing
+from endx_jax.models import MultiHopAttention, RecurrentConfig, RecurrentEncoder, TokenEmbedder, Tower
+from endx_jax.models.dropout import example_keys
+from endx_jax.models.layout import lay_out
+from endx_jax.models.pooling import first
+from endx_jax.models.t5 import T5Config, T5Encoder
+
+# 42 tokens; in order of length: 1 1 4 4 4 7 9 12.
+LENGTHS, LENGTH = (7, 1, 12, 4, 4, 1, 9, 4), 16
+TOKENS = padded(texts(LENGTHS), LENGTH)
+KEYS = example_keys(jax.random.key(5, impl="threefry2x32"), jnp.int32(0), len(LENGTHS))
+
+SPARE = Packing(48, ((8, 12),))
+EXACT = Packing(42, ((2, 1), (3, 4), (2, 9), (1, 12)))  # one text fills the widest row, five others theirs
+
+BERT = dataclasses.replace(TINY, layers=1, dropout=0.2, attention_dropout=0.3)
+T5 = T5Config(50, 16, layers=1, heads=2, head_width=6, mlp_width=12, buckets=8, max_distance=8)
+HOPS = MultiHopAttention(hops=3, width=4)
+
+
+def recurrent(cell, **options):
+    """In float64, which all parts but attention keep to."""
+    wide = jnp.dtype(jnp.float64)
+    config = RecurrentConfig(cell, layers=2, width=6, dropout=0.3)
+    return Tower(TokenEmbedder(50, 5, wide), RecurrentEncoder(config, wide), **options)
+
+
+TOWERS = {
+    "bert": tower(BERT),
+    "bert, scanned, recomputed, first": tower(
+        dataclasses.replace(BERT, layers=2), scan_layers=True, remat=True, pooling=first
+    ),
+    "t5, multi-hop": Tower(TokenEmbedder(50, T5.width), T5Encoder(T5), HOPS),
+    "rnn, first": recurrent("rnn", pooling=first),
+    "gru": recurrent("gru"),
+    "lstm, multi-hop": recurrent("lstm", pooling=HOPS),
+}
+
+
+def is_wide(name):
+    return isinstance(TOWERS[name].encoder, RecurrentEncoder)
+
+
+@functools.cache
+def params_of(name):
+    params = random_params(TOWERS[name], TOKENS)
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64 if is_wide(name) else jnp.float32), params)
+
+
+def compute(name, params, tokens, keys):
+    """A loss that no symmetry hides, and the embeddings."""
+    embeddings = TOWERS[name].apply({"params": params}, tokens, keys)
+    return jnp.sum(jnp.sin(3 * embeddings + jnp.arange(embeddings.shape[1])[None])), embeddings
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def differentiate(name, params, tokens, keys):
+    return jax.value_and_grad(compute, argnums=1, has_aux=True)(name, params, tokens, keys)
+
+
+@functools.cache
+def of_padded(name):
+    return differentiate(name, params_of(name), TOKENS, KEYS)
+
+
+def packed(tokens, packing):
+    return dataclasses.replace(tokens, packing=packing)
+
+
+@pytest.mark.parametrize(
+    ("name", "packing"),
+    [
+        ("bert", EXACT),
+        ("bert", SPARE),
+        ("t5, multi-hop", EXACT),
+        ("gru", EXACT),
+        ("gru", SPARE),
+        pytest.param("bert, scanned, recomputed, first", EXACT, marks=pytest.mark.slow),
+        pytest.param("rnn, first", EXACT, marks=pytest.mark.slow),
+        pytest.param("lstm, multi-hop", EXACT, marks=pytest.mark.slow),
+    ],
+    ids=lambda value: {EXACT: "exact", SPARE: "spare"}.get(value, value),
+)
+def test_embeddings_and_gradients_are_those_of_padded_texts_dropout_included(name, packing):
+    with jax.enable_x64(is_wide(name)):
+        (_, expected), expected_gradient = of_padded(name)
+        (_, found), gradient = differentiate(name, params_of(name), packed(TOKENS, packing), KEYS)
+    tolerance = 1e-10 if is_wide(name) else 1e-5
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
+    leaves = jax.tree_util.tree_leaves_with_path(expected_gradient)
+    largest = max(np.abs(leaf).max() for _, leaf in leaves)
+    assert largest > 0.1
+    for (path, leaf), own in zip(leaves, jax.tree.leaves(gradient), strict=True):
+        message = jax.tree_util.keystr(path)
+        np.testing.assert_allclose(own, leaf, rtol=0, atol=tolerance * largest, err_msg=message)
+
+
+def test_other_keys_would_be_seen():
+    (_, expected), _ = of_padded("bert")
+    (_, found), _ = differentiate("bert", params_of("bert"), packed(TOKENS, SPARE), KEYS[::-1])
+    assert np.abs(found - expected).max() > 1e-2
+
+
+@jax.jit
+def embed(tokens):
+    return TOWERS["bert"].apply({"params": params_of("bert")}, tokens)
+
+
+@jax.jit
+def encode(tokens):
+    model = TOWERS["bert"]
+    return model.apply({"params": params_of("bert")}, tokens, method=model.encodings)
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, (1,) * 8, (6,) * 8, (12, 12, 12, 1, 1, 1, 1, 1)], ids=str)
+def test_one_packing_serves_all_texts_that_fit(lengths):
+    tokens = padded(texts(lengths, seed=1), LENGTH)
+    np.testing.assert_allclose(embed(packed(tokens, SPARE)), embed(tokens), atol=1e-6)
+
+
+def test_what_stands_in_padding_is_not_read():
+    tokens = packed(TOKENS, SPARE)
+    rubbish = tokens.replace(ids=jnp.where(tokens.mask, tokens.ids, 49))
+    np.testing.assert_array_equal(embed(rubbish), embed(tokens))
+    longer = tokens.replace(mask=tokens.mask.at[0, 7].set(True))  # that this could fail
+    assert np.abs(embed(longer) - embed(tokens))[0].max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("packing", "lost"),
+    [
+        (Packing(42, ((8, 12),)), []),
+        (Packing(41, ((8, 12),)), [12]),  # one token too many
+        (Packing(29, ((8, 12),)), [9, 12]),  # the last two texts, the first of which begins in time
+        (Packing(48, ((8, 11),)), [12]),
+        (Packing(48, ((6, 5), (2, 9))), [7, 12]),  # each wider than its own bucket, but not all that are wider than 5
+    ],
+    ids=str,
+)
+def test_a_text_that_does_not_fit_is_nan_and_never_cut(packing, lost):
+    """At its first token too, lest a pooling that reads no other takes a text for a shorter one."""
+    found, expected = np.asarray(encode(packed(TOKENS, packing))), np.asarray(encode(TOKENS))
+    for row, length in enumerate(LENGTHS):
+        if length in lost:
+            assert np.isnan(found[row, :length]).all(), length
+        else:
+            np.testing.assert_allclose(found[row, :length], expected[row, :length], atol=1e-5)
+        np.testing.assert_array_equal(found[row, length:], 0)
+
+
+def test_the_layout_of_three_texts_by_hand():
+    tokens = padded([np.array(row) for row in ([5, 6], [7], [8, 9, 10])], 4)
+
+    @jax.jit
+    def look(tokens):
+        ids, layout = lay_out(tokens)
+        vectors = ids[:, :, None].astype(jnp.float32)
+        rows = layout.rows(vectors, jnp.array([0, 1, 2]))
+        positions = layout.by_position(jnp.array([[10], [11], [12]]))[0, :6, 0]
+        joined = layout.join([own for own, _, _ in rows])[0, :6, 0]
+        return layout, ids, positions, rows, joined, layout.pad(vectors)[:, :, 0]
+
+    layout, ids, positions, (narrow, wide), joined, back = look(packed(tokens, Packing(8, ((2, 2), (1, 3)))))
+    assert layout.width == 3
+    np.testing.assert_array_equal(ids, [[7, 5, 6, 8, 9, 10, 0, 0]])
+    np.testing.assert_array_equal(positions, [10, 10, 11, 10, 11, 12])
+    np.testing.assert_array_equal(narrow[0][:, :, 0], [[7, 0], [5, 6]])
+    np.testing.assert_array_equal(narrow[1], [[True, False], [True, True]])
+    np.testing.assert_array_equal(wide[0][:, :, 0], [[8, 9, 10]])
+    np.testing.assert_array_equal(wide[1], [[True, True, True]])
+    assert (list(np.asarray(narrow[2])), list(np.asarray(wide[2]))) == ([1, 0], [2])
+    np.testing.assert_array_equal(joined, [7, 5, 6, 8, 9, 10])
+    np.testing.assert_array_equal(back, tokens.ids)
+
+
+def test_tokens_have_the_same_keys_in_both_layouts():
+    @jax.jit
+    def keys(tokens):
+        return jax.random.key_data(lay_out(tokens)[1].token_keys(KEYS))
+
+    ours, plain = (np.asarray(keys(tokens)) for tokens in (packed(TOKENS, SPARE), TOKENS))
+    # Of the texts in order of length, and of equal ones in their own.
+    expected = [plain[row, : LENGTHS[row]] for row in sorted(range(8), key=LENGTHS.__getitem__)]
+    np.testing.assert_array_equal(ours[0, :42], np.concatenate(expected))
+
+
+def products(tokens):
+    """Multiplications in the gradient of the BERT tower: of products with weights, and of products within texts."""
+    work = {0: 0, 2: 0}
+    jaxpr = jax.make_jaxpr(jax.grad(lambda p: compute("bert", p, tokens, KEYS)[0]))(params_of("bert"))
+    for equation in equations(jaxpr):
+        if equation.primitive.name == "dot_general":
+            (contracted, _), (batched, _) = equation.params["dimension_numbers"]
+            left = equation.invars[0].aval.shape
+            summed = math.prod(left[axis] for axis in contracted)
+            work[len(batched)] = work.get(len(batched), 0) + summed * math.prod(equation.outvars[0].aval.shape)
+    return work[0], work[2]  # attention has two leading axes, texts and heads
+
+
+def test_weights_meet_each_token_once_and_attention_stays_within_buckets():
+    weights, attention = products(TOKENS)
+    packed_weights, packed_attention = products(packed(TOKENS, EXACT))
+    assert weights > 0
+    assert packed_weights * (8 * LENGTH) == weights * 42
+    within = 2 * 1**2 + 3 * 4**2 + 2 * 9**2 + 1 * 12**2
+    assert packed_attention * (8 * LENGTH**2) == attention * within
