@@ -1,9 +1,13 @@
 """How a run's steps are cut up: as its settings say, and where they leave it open, so that the work fits."""
 
+import dataclasses
+import math
+
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from endx_jax.batch import Batch
 from endx_jax.data.batches import BatchStream
 from endx_jax.experiment.model import Model
 from endx_jax.models.dropout import example_keys
@@ -12,6 +16,8 @@ from endx_jax.parallel.sharding import batch_shards
 
 # Up to here a matrix of scores is small change beside the towers, and the dense loss compiles and runs faster.
 DENSE_UP_TO, TILE = 2048, 1024
+# Tokens of a chunk that keep a device busy: larger ones only take memory. Of a CPU measured, of others a guess.
+BUSY = {"cpu": 1 << 12}
 
 
 def choose_execution(model: Model, mesh: Mesh, stream: BatchStream) -> Execution:
@@ -20,9 +26,19 @@ def choose_execution(model: Model, mesh: Mesh, stream: BatchStream) -> Execution
     size, chunk = settings.train.global_batch_size, settings.train.tower_chunk
     if chunk == -1:
         keys = jax.eval_shape(lambda: example_keys(jax.random.key(0, impl="threefry2x32"), jnp.int32(0), size))
-        rows = (stream.widest(), keys)
-        chunk = auto_chunk(model.objective.embed, model.abstract_params(), rows, shards=batch_shards(mesh))
-    return Execution(mesh, chunk, loss_tile(settings.objective.loss_tile, size))
+        typical = stream.typical()
+        chunk = auto_chunk(model.objective.embed, model.abstract_params(), (typical, keys), shards=batch_shards(mesh))
+        chunk = min(chunk, max(1, BUSY.get(jax.default_backend(), 1 << 16) // tokens_of_a_row(typical)))
+    execution = Execution(mesh, chunk, loss_tile(settings.objective.loss_tile, size))
+    # Packed texts are encoded on each device by itself, with whole parameters: where `fsdp` splits these so that they
+    # are gathered a layer at a time, that would undo it. Chunks have them whole anyway.
+    return dataclasses.replace(execution, packed=mesh.shape["fsdp"] == 1 or execution.chunks(size) > 1)
+
+
+def tokens_of_a_row(batch: Batch) -> int:
+    """Places for tokens in a row of a batch."""
+    sides = (batch.question, batch.answer, batch.hard_negatives)
+    return sum(math.prod(side.ids.shape[1:]) for side in sides if side is not None)
 
 
 def loss_tile(setting: int, global_batch_size: int) -> int | None:

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 import jax
 from jax.sharding import Mesh
 
+from endx_jax.data.packing import PackingPlan
 from endx_jax.experiment.console import say
 from endx_jax.experiment.model import Model
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.training.partition import split_frozen
 
 
-def introduce(model: Model, mesh: Mesh, steps: int, questions: Mapping[str, int]) -> None:
+def introduce(model: Model, mesh: Mesh, steps: int, questions: Mapping[str, int], plan: PackingPlan | None) -> None:
     """Says what is about to happen, in five lines."""
     settings, devices = model.settings, mesh.devices.ravel()
     sizes = ", ".join(f"{count:,} {name}" for name, count in questions.items())
@@ -23,10 +24,17 @@ def introduce(model: Model, mesh: Mesh, steps: int, questions: Mapping[str, int]
     say(f"model: {towers}, {settings.model.sharing}, {settings.model.pooling} pooling")
     say(f"parameters: {_parameter_counts(model)}")
     say(f"devices: {len(devices)} x {devices[0].device_kind}, in {jax.process_count()} process(es)")
-    say(f"training: {steps} steps of {settings.train.global_batch_size} pairs")
+    say(f"training: {steps} steps of {settings.train.global_batch_size} pairs, {_cut(plan)}")
     drawback = model.dual_encoder.sharing.drawback
     if drawback:
         say(f"warning: model.sharing={settings.model.sharing}: {drawback}")
+
+
+def _cut(plan: PackingPlan | None) -> str:
+    if plan is None:
+        return "padded to the longest text"
+    chunks = "at once" if plan.chunks == 1 else f"in {plan.chunks} chunks"
+    return f"encoded {chunks}, {plan.overhead:.2f} tokens computed for each real one"
 
 
 def _parameter_counts(model: Model) -> str:

@@ -1,72 +1,28 @@
 """The main job: train, evaluate, and leave everything in a workdir."""
 
-import dataclasses
-import functools
-import os
 import pathlib
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
-import jax
-import optax
-from jax.sharding import Mesh
-
-from endx_jax.data.batches import BatchStream, Pairs
+from endx_jax.data.batches import Pairs
 from endx_jax.data.records import RetrievalSet
-from endx_jax.data.splits import Splits
-from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
-from endx_jax.experiment.config import resolve
 from endx_jax.experiment.console import say, showing_progress
-from endx_jax.experiment.data import fingerprint, pools, read_splits
-from endx_jax.experiment.execution import choose_execution
+from endx_jax.experiment.data import pools
 from endx_jax.experiment.introduction import introduce
-from endx_jax.experiment.model import Model, best_params, build_model, save_description
+from endx_jax.experiment.model import best_params, save_description
+from endx_jax.experiment.prepare import Run, begin, prepare
 from endx_jax.experiment.results import Results
 from endx_jax.experiment.teacher import compare_teacher
 from endx_jax.objectives import EndxObjective
 from endx_jax.parallel.distributed import on_primary
-from endx_jax.parallel.mesh import make_mesh
-from endx_jax.parallel.sharding import local_rows, place, state_shardings
+from endx_jax.parallel.sharding import place, state_shardings
 from endx_jax.retrieval.encode import TextEncoder
 from endx_jax.retrieval.index import write_index
 from endx_jax.retrieval.systems import DenseResult, evaluate_bm25, evaluate_dense
-from endx_jax.training.checkpoints import Checkpoints, abstract
+from endx_jax.training.checkpoints import Checkpoints
 from endx_jax.training.loop import fit
 from endx_jax.training.monitor import Monitor
-from endx_jax.training.optimizer import make_optimizer, make_schedule
-from endx_jax.training.partition import split_frozen
-from endx_jax.training.state import TrainState
-from endx_jax.training.step import Objective, make_train_step
-
-
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """A run that is ready to begin: everything the user could have to mend has been looked at.
-
-    Attributes:
-      workdir: where everything is left.
-      model: what is trained.
-      data: what it is trained on, chosen by and reported on.
-      data_sha256: of the training set, which a resumed run must agree on.
-      mesh: the devices.
-      stream: the batches; this process's rows.
-      steps: of the whole run.
-      objective: as this run computes it on these devices.
-      optimizer: with its schedule over those steps.
-      encoder: what encodes texts for evaluation.
-    """
-
-    workdir: pathlib.Path
-    model: Model
-    data: Splits
-    data_sha256: str
-    mesh: Mesh
-    stream: BatchStream
-    steps: int
-    objective: Objective
-    optimizer: optax.GradientTransformation
-    encoder: TextEncoder
+from endx_jax.training.trace import Trace
 
 
 def run(config: Mapping, workdir: pathlib.Path) -> Results | None:
@@ -82,8 +38,8 @@ def run(config: Mapping, workdir: pathlib.Path) -> Results | None:
     Raises:
       EndxError: for whatever the user can mend.
     """
-    prepared = _prepare(config, workdir)
-    introduce(prepared.model, prepared.mesh, prepared.steps, _question_counts(prepared))
+    prepared = prepare(config, workdir)
+    introduce(prepared.model, prepared.mesh, prepared.steps, _question_counts(prepared), prepared.stream.plan)
     on_primary(lambda: _describe(prepared), "workdir-described")
     reached = _train(prepared)
     if reached < prepared.steps:
@@ -92,85 +48,18 @@ def run(config: Mapping, workdir: pathlib.Path) -> Results | None:
     return _report(prepared)
 
 
-def _prepare(config: Mapping, workdir: pathlib.Path) -> Run:
-    """Makes everything that a run needs and writes nothing."""
-    settings = resolve(config)
-    workdirs.check_writable(workdir)
-    _use_compilation_cache(settings.train.compilation_cache)
-    mesh = make_mesh(settings.mesh)
-    model, data = _all_of(lambda: build_model(settings), lambda: read_splits(settings.data))
-    data_sha256 = fingerprint(data.train)
-    workdirs.check_agrees(workdir, model.settings, data_sha256)
-    pairs = Pairs.tokenize(data.train, model.preparations)
-    if settings.data.max_train_pairs:
-        pairs = pairs.first(settings.data.max_train_pairs)
-    size = settings.train.global_batch_size
-    steps = settings.train.total_steps(len(pairs))
-    stream = BatchStream(
-        pairs,
-        seed=settings.seed,
-        global_batch_size=size,
-        rows=local_rows(mesh, size),
-        group_size=settings.data.group_size,
-        hard_negatives=settings.data.hard_negatives,
-    )
-    trained, _ = split_frozen(model.abstract_params(), model.frozen)
-    return Run(
-        workdir=workdir,
-        model=model,
-        data=data,
-        data_sha256=data_sha256,
-        mesh=mesh,
-        stream=stream,
-        steps=steps,
-        objective=model.objective.prepare(choose_execution(model, mesh, stream), len(pairs) / size),
-        optimizer=make_optimizer(settings.optimizer, steps, trained),
-        encoder=model.text_encoder(mesh),
-    )
-
-
-def _all_of(*tasks: Callable[[], Any]) -> list:
-    """The results of all tasks, or one line with everything that they ask the user to mend."""
-    results, mistakes = [], []
-    for task in tasks:
-        try:
-            results.append(task())
-        except EndxError as mistake:
-            mistakes.append(str(mistake))
-    if mistakes:
-        raise EndxError("; and ".join(mistakes))
-    return results
-
-
 def _train(run: Run) -> int:
     """Trains to the end or to where the config says to stop; returns the step reached."""
     settings = run.model.settings
-    create = functools.partial(TrainState.create, optimizer=run.optimizer, frozen=run.model.frozen)
-    shapes = jax.eval_shape(create, run.model.abstract_params())
-    shardings = state_shardings(shapes, run.mesh)
     checkpoints = Checkpoints(
         run.workdir, keep=settings.train.keep_checkpoints, metric=settings.evaluation.metric, report=say
     )
-    start = checkpoints.latest_step
-    if start is None:
-        params = place(run.model.initial_params(run.mesh), shardings.params)
-        state = jax.jit(create, out_shardings=shardings)(params)
-    else:
-        state = checkpoints.restore(start, abstract(shapes, shardings))
-        say(f"resuming from the checkpoint of step {start}, of {run.steps}")
-
-    schedule = make_schedule(settings.optimizer, run.steps)
-    train_step = make_train_step(
-        run.objective,
-        run.optimizer,
-        schedule,
-        seed=settings.seed,
-        shardings=shardings,
-        frozen=run.model.frozen,
-    )
+    state, train_step = begin(run, checkpoints)
+    start = int(state.step)
+    trace = Trace(run.workdir / workdirs.PROFILE, start=start, steps=settings.train.profile_steps)
     monitor = Monitor(
         run.workdir,
-        start=start or 0,
+        start=start,
         steps=run.steps,
         global_batch_size=settings.train.global_batch_size,
         log_every=settings.train.log_every,
@@ -187,9 +76,11 @@ def _train(run: Run) -> int:
             checkpoints=checkpoints,
             monitor=monitor,
             validate=_validator(run.encoder, next(iter(pools(run.data.validation, settings.data).values()))),
+            trace=trace,
             reading_threads=settings.data.reading_threads,
         )
     finally:
+        trace.close()
         monitor.close()
         checkpoints.close()
     return int(state.step)
@@ -267,9 +158,3 @@ def _describe(run: Run) -> None:
 
 def _question_counts(run: Run) -> dict[str, int]:
     return {name: len(getattr(run.data, name).questions) for name in ("train", "validation", "test")}
-
-
-def _use_compilation_cache(folder: str) -> None:
-    if folder:
-        jax.config.update("jax_compilation_cache_dir", os.path.expanduser(folder))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)

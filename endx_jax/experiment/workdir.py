@@ -8,13 +8,14 @@ from endx_jax.errors import EndxError
 from endx_jax.experiment.config import Settings, differences, resolve
 from endx_jax.files import write_text
 
-CONFIG, DATA, MODEL, INDEX, EVALUATION, RESULTS = (
+CONFIG, DATA, MODEL, INDEX, EVALUATION, RESULTS, PROFILE = (
     "config.json",
     "data.json",
     "model",
     "index",
     "evaluation",
     "results.json",
+    "profile",
 )
 
 

@@ -16,6 +16,7 @@ from endx_jax.settings import check, key
 from endx_jax.training.checkpoints import Checkpoints
 from endx_jax.training.monitor import Monitor
 from endx_jax.training.state import TrainState
+from endx_jax.training.trace import Trace
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +38,9 @@ class TrainSettings:
         "pairs that a device encodes at a time, to save memory; 0: all its own; -1: all if they fit, else what does",
         changes_results=False,
     )
+    profile_steps: int = key(
+        0, "steps of which a trace is written into the workdir's `profile`, from the third on", changes_results=False
+    )
     compilation_cache: str = key(
         "~/.cache/endx_jax/xla",
         "folder for compiled programs, to start faster the next time; empty: none",
@@ -52,6 +56,7 @@ class TrainSettings:
             f"train.steps and train.epochs are {self.steps} and {self.epochs}: set one of them and the other to 0",
         )
         check(self.log_every > 0 and self.checkpoint_every > 0, "train.log_every and checkpoint_every must be positive")
+        check(self.profile_steps >= 0, f"train.profile_steps is {self.profile_steps}; it must not be negative")
         check(self.keep_checkpoints > 0, "train.keep_checkpoints must be positive")
         check(self.tower_chunk >= -1, f"train.tower_chunk is {self.tower_chunk}; it must be positive, 0 or -1")
 
@@ -71,6 +76,7 @@ def fit(
     checkpoints: Checkpoints,
     monitor: Monitor,
     validate: Callable[[dict], Mapping[str, float]] | None,
+    trace: Trace,
     reading_threads: int = 2,
 ) -> TrainState:
     """Trains from the state's step to the end, or to `settings.stop_at_step`.
@@ -85,6 +91,7 @@ def fit(
       checkpoints: where to save.
       monitor: where numbers go; it raises on a loss that is not finite.
       validate: parameters to metrics; None where there is no validation split.
+      trace: what records some steps, if any.
       reading_threads: that prepare batches.
 
     Returns:
@@ -95,8 +102,10 @@ def fit(
     batches = stream.iterate(start, stop, reading_threads)
     for step in range(start, stop):
         batch = to_global(next(batches), mesh, settings.global_batch_size)
-        state, metrics = train_step(state, batch)
+        with trace.step(step):
+            state, metrics = train_step(state, batch)
         done = step + 1
+        trace.done(done, metrics)
         monitor.push(done, metrics)
         validate_now = validate if done == steps or _due(done, settings.evaluate_every) else None
         if validate_now or _due(done, settings.checkpoint_every) or done == stop:

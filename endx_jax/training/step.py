@@ -1,5 +1,6 @@
 """The one train step."""
 
+import concurrent.futures
 from collections.abc import Callable, Sequence
 
 import jax
@@ -7,10 +8,12 @@ import jax.numpy as jnp
 import optax
 
 from endx_jax.batch import Batch
+from endx_jax.parallel.sharding import batch_sharding
 from endx_jax.training.partition import merge, split_frozen
 from endx_jax.training.state import TrainState
 
 Objective = Callable[[dict, Batch, jax.Array, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
+Step = Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]
 
 
 def make_train_step(
@@ -21,8 +24,8 @@ def make_train_step(
     seed: int,
     shardings: TrainState,
     frozen: Sequence[str] = (),
-) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]:
-    """Compiles the update of any objective on a global batch.
+) -> Step:
+    """The update of any objective on a global batch, compiled for each shape of batch that comes.
 
     Args:
       objective: (params, batch, rng, step) to (loss, metrics).
@@ -59,3 +62,36 @@ def make_train_step(
         return TrainState(step=state.step + 1, params=params, opt_state=opt_state), metrics
 
     return jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, None))
+
+
+def compile_ahead(train_step: Step, state: TrainState, batches: Sequence[Batch], mesh: jax.sharding.Mesh) -> Step:
+    """Compiles a step for batches of known shapes, side by side, before the first of them is there.
+
+    Args:
+      train_step: from `make_train_step`.
+      state: arrays, or shapes with shardings.
+      batches: shapes of global batches.
+      mesh: over which batches are split.
+
+    Returns:
+      The same step. Batches of other shapes are compiled when they come.
+    """
+    rows = batch_sharding(mesh)
+
+    def compile_one(batch: Batch):
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows), batch)
+        return train_step.lower(state, shapes).compile()  # type: ignore[attr-defined]  # it is jitted
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        programs = dict(zip(map(_shape, batches), pool.map(compile_one, batches), strict=True))
+
+    def step(state: TrainState, batch: Batch):
+        return programs.get(_shape(batch), train_step)(state, batch)
+
+    return step
+
+
+def _shape(batch: Batch):
+    """What a program is compiled for: packings are part of the tree's structure."""
+    leaves, structure = jax.tree.flatten(batch)
+    return structure, tuple(leaf.shape for leaf in leaves)

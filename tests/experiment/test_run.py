@@ -13,11 +13,12 @@ from tiny_bert import tiny_recipe, write_tiny_bert
 
 import endx_jax
 from endx_jax.errors import EndxError
-from endx_jax.experiment import run as run_module
+from endx_jax.experiment import prepare
+from endx_jax.experiment.config import resolve
 from endx_jax.experiment.data import read_splits
 from endx_jax.experiment.model import best_params, build_model, read_model
 from endx_jax.experiment.run import run
-from endx_jax.experiment.workdir import read_config
+from endx_jax.experiment.workdir import PROFILE, read_config
 from endx_jax.models.sharing import SHARINGS
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.retrieval.index import read_index
@@ -40,7 +41,7 @@ def final_params(workdir):
 
 
 def use_devices(monkeypatch, count):
-    monkeypatch.setattr(run_module, "make_mesh", lambda settings: make_mesh(settings, jax.devices()[:count]))
+    monkeypatch.setattr(prepare, "make_mesh", lambda settings: make_mesh(settings, jax.devices()[:count]))
 
 
 def test_the_workdir_holds_what_the_readme_promises(trained_workdir):
@@ -110,9 +111,12 @@ def test_scanned_and_rematerialised_layers_give_the_same_losses(trained_workdir,
     config.model.scan_layers = True
     config.model.remat = True
     config.train.stop_at_step = 5
+    config.train.profile_steps = 2
     run(config, tmp_path)
     expected = [*losses(trained_workdir).values()][:5]
     np.testing.assert_allclose([*losses(tmp_path).values()], expected, rtol=1e-5)
+    assert list((tmp_path / PROFILE).rglob("*.xplane.pb"))  # train.profile_steps
+    assert not (trained_workdir / PROFILE).exists()
 
 
 def test_training_lowers_the_loss(config, tmp_path):
@@ -203,7 +207,7 @@ def test_every_sharing_trains_what_it_should_and_leaves_a_model_that_loads(confi
     run(config, tmp_path)
     shown = capsys.readouterr().out
     assert ("warning: model.sharing" in shown) == bool(SHARINGS[sharing].drawback)
-    model, after = build_model(run_module.resolve(config)), final_params(tmp_path)["dual_encoder"]
+    model, after = build_model(resolve(config)), final_params(tmp_path)["dual_encoder"]
     before = jax.device_get(model.initial_params(make_mesh(MeshSettings())))["dual_encoder"]
     changed = jax.tree.map(lambda a, b: bool(np.any(a != b)), before, after)
     frozen = changed["shared"].pop("token_embedder") if sharing == "ade_fte" else {}
@@ -285,7 +289,7 @@ def test_questions_of_another_test_set_are_not_trained_on(config, pairs_csv, tmp
     test = tmp_path / "test.csv"
     test.write_text("\n".join(pairs_csv.read_text().splitlines()[:11]) + "\n")
     config.data.test_path = str(test)
-    settings = run_module.resolve(config).data
+    settings = resolve(config).data
     splits = read_splits(settings)
     assert len(splits.test.questions) == 10
     assert not set(splits.test.questions) & set(splits.train.questions + splits.validation.questions)

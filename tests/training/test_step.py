@@ -1,0 +1,68 @@
+"""A run's programs are compiled before its first batch is there, and serve all its batches."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from endx_jax.data.batches import BatchStream, Pairs
+from endx_jax.data.records import RetrievalSet
+from endx_jax.data.tokenization import Preparation, Tokenizer
+from endx_jax.models import DualEncoder, TokenEmbedder, Tower
+from endx_jax.objectives import DualObjective, DualSettings
+from endx_jax.parallel import MeshSettings, make_mesh, state_shardings, to_global
+from endx_jax.parallel.execution import Execution
+from endx_jax.training.checkpoints import abstract
+from endx_jax.training.state import TrainState
+from endx_jax.training.step import compile_ahead, make_train_step
+
+B, STEPS = 16, 10
+
+
+class Encoder(nn.Module):
+    """Looks at no other token, and asks for its rows as one that does."""
+
+    def __call__(self, embedded, layout, dropout_keys=None):
+        return jnp.tanh(layout.join([rows for rows, _, _ in layout.rows(embedded)]))
+
+
+TOWER = Tower(TokenEmbedder(200, 4, initializer_range=1.0), Encoder())
+
+
+@pytest.fixture(scope="module")
+def stream(tiny_bert):
+    """Sixty pairs of which some are long, so that there is more than one profile."""
+    records = RetrievalSet.from_pairs((f"where is cat {i}", "the cat " * (1 + i % 9)) for i in range(60))
+    tokenizer = Tokenizer(tiny_bert)
+    pairs = Pairs.tokenize(records, {side: Preparation(tokenizer, 24) for side in ("question", "answer")})
+    return BatchStream(pairs, seed=1, global_batch_size=B)
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_batches_of_known_shapes_compile_nothing_and_others_do(stream, devices):
+    mesh = make_mesh(MeshSettings(), jax.devices()[:devices])
+    packed, optimizer, model = stream.without_padding(STEPS, shards=devices), optax.sgd(0.1), DualEncoder(TOWER, TOWER)
+    objective = DualObjective(model, DualSettings(), Execution(mesh, packed=True))
+
+    def create():
+        return TrainState.create(objective.init(jax.random.key(1), model.init(jax.random.key(0))), optimizer)
+
+    shapes = jax.eval_shape(create)
+    shardings = state_shardings(shapes, mesh)
+    create = jax.jit(create, out_shardings=shardings)
+    train_step = make_train_step(objective, optimizer, lambda step: 0.1, seed=0, shardings=shardings)
+    step = compile_ahead(train_step, abstract(shapes, shardings), packed.profiles(), mesh)
+
+    def train(batches):
+        state, losses = create(), []
+        for number in range(STEPS):
+            state, metrics = step(state, to_global(batches[number], mesh, B))
+            losses.append(metrics["loss"])
+        return np.asarray(losses)
+
+    found = train(packed)
+    assert train_step._cache_size() == 0  # where a batch without a program of its own would have got one
+    np.testing.assert_allclose(train(stream), found, rtol=1e-5)
+    assert train_step._cache_size() == len({stream[step].answer.ids.shape for step in range(STEPS)}) > 0

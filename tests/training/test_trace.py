@@ -1,0 +1,59 @@
+import jax
+import jax.numpy as jnp
+import pytest
+
+from endx_jax.training import trace as trace_module
+from endx_jax.training.trace import WARM_UP, Trace
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """What the profiler is told, instead of profiling."""
+    found = []
+    monkeypatch.setattr(trace_module.jax.profiler, "start_trace", lambda folder: found.append(("start", folder)))
+    monkeypatch.setattr(trace_module.jax.profiler, "stop_trace", lambda: found.append("stop"))
+    return found
+
+
+def run_steps(trace, start, stop, calls):
+    for step in range(start, stop):
+        with trace.step(step):
+            calls.append(step)
+        trace.done(step + 1, jnp.ones(()))
+
+
+@pytest.mark.parametrize("start", [0, 7])
+def test_the_steps_after_warm_up_are_recorded_and_no_more(tmp_path, calls, start):
+    trace = Trace(tmp_path, start=start, steps=3)
+    run_steps(trace, start, start + WARM_UP + 5, calls)
+    trace.close()
+    first = start + WARM_UP
+    before, recorded, after = range(start, first), range(first, first + 3), range(first + 3, first + 5)
+    assert calls == [*before, ("start", str(tmp_path)), *recorded, "stop", *after]
+
+
+def test_training_that_ends_early_leaves_what_there_is(tmp_path, calls):
+    trace = Trace(tmp_path, start=0, steps=3)
+    run_steps(trace, 0, WARM_UP + 1, calls)
+    trace.close()
+    trace.close()
+    assert calls == [0, 1, ("start", str(tmp_path)), 2, "stop"]
+
+
+@pytest.mark.parametrize(("steps", "stop"), [(0, 6), (3, WARM_UP)], ids=["no steps", "ended before"])
+def test_nothing_is_recorded_where_nothing_is_to_be(tmp_path, calls, steps, stop):
+    trace = Trace(tmp_path, start=0, steps=steps)
+    run_steps(trace, 0, stop, calls)
+    trace.close()
+    assert calls == list(range(stop))
+
+
+def test_the_trace_names_its_steps(tmp_path):
+    trace, double = Trace(tmp_path, start=0, steps=2), jax.jit(lambda x: 2 * x)
+    x = jnp.ones(())
+    for step in range(WARM_UP + 3):
+        with trace.step(step):
+            x = double(x)
+        trace.done(step + 1, x)
+    (file,) = tmp_path.rglob("*.xplane.pb")
+    assert b"train" in file.read_bytes()
