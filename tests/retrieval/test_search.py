@@ -1,0 +1,227 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import one_line_error
+from hlo import collectives
+
+from endx_jax.parallel import MeshSettings, make_mesh
+from endx_jax.retrieval import search
+from endx_jax.retrieval.search import Tile, top_k
+
+
+def devices(count):
+    return make_mesh(MeshSettings(), jax.devices()[:count])
+
+
+def naive(questions, candidates, k):
+    """The whole matrix of scores, in float64, sorted as a whole; of equal scores the first stays first."""
+    scores = np.asarray(questions, np.float64) @ np.asarray(candidates, np.float64).T
+    ids = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(scores, ids, axis=1), ids
+
+
+def check(questions, candidates, k, **options):
+    """Ids and scores are the twin's, exactly: the embeddings must be small whole numbers, the sums of which are."""
+    found = top_k(questions, candidates, k, **options)
+    scores, ids = naive(questions, candidates, k)
+    assert (found.scores.dtype, found.ids.dtype) == (np.float32, np.int32)
+    np.testing.assert_array_equal(found.ids, ids)
+    np.testing.assert_array_equal(found.scores, scores)
+
+
+def whole_numbers(*shape, seed=0, most=2):
+    """Embeddings of few distinct values, so that most scores are shared by many candidates."""
+    return np.random.default_rng(seed).integers(-most, most + 1, shape).astype(np.float32)
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """Tiles so small that a few questions and candidates fill many, and rows are merged in several steps."""
+    monkeypatch.setattr(search, "TILES", {"cpu": Tile(questions=16, candidates=8, merged=3)})
+
+
+@pytest.mark.parametrize("mesh", [1, 8])
+@pytest.mark.parametrize("block", [1, 700, 1024, 100_000])
+def test_finds_what_sorting_all_scores_finds(mesh, block):
+    check(whole_numbers(21, 6), whole_numbers(1500, 6, seed=1), 10, mesh=devices(mesh), block=block)
+
+
+@pytest.mark.parametrize(("mesh", "count"), [(1, 1), (1, 8), (1, 9), (8, 1), (8, 65), (8, 200)])
+def test_any_number_of_candidates(small_tiles, mesh, count):
+    check(whole_numbers(19, 3), whole_numbers(count, 3, seed=count), 5, mesh=devices(mesh), block=16)
+
+
+@pytest.mark.parametrize("asked", [1, 16, 17])
+def test_any_number_of_questions(small_tiles, asked):
+    check(whole_numbers(asked, 3, seed=asked), whole_numbers(99, 3), 4, mesh=devices(8))
+
+
+@pytest.mark.parametrize("k", [1, 9, 60])
+def test_k_may_be_less_or_more_than_a_tile(small_tiles, k):
+    check(whole_numbers(19, 3), whole_numbers(99, 3), k, mesh=devices(8), block=16)
+
+
+def test_random_corpora_of_many_ties(small_tiles):
+    for seed in range(12):
+        questions = whole_numbers(19, 3, seed=seed, most=1 + seed % 3)
+        check(questions, whole_numbers(130, 3, seed=seed + 100, most=1), 6, mesh=devices(1 + 7 * (seed % 2)), block=32)
+
+
+@pytest.mark.parametrize(
+    "candidates",
+    {
+        "ascending": np.arange(130),
+        "descending": -np.arange(130),
+        "all equal": np.ones(130),
+        "all below the zeros of the padding": -1 - np.arange(130) % 7,
+    }.items(),
+    ids=lambda case: case[0],
+)
+def test_any_order_of_the_corpus(small_tiles, candidates):
+    for mesh in (1, 8):
+        check(np.asarray([[1.0], [2.0], [0.0]]), candidates[1].reshape(-1, 1), 10, mesh=devices(mesh), block=16)
+
+
+def test_chunks_merge_only_their_own_rows(small_tiles):
+    # Each question is alone with its candidate, in the order that fills the last step of each merge with others.
+    check(np.eye(40), np.repeat(np.eye(40)[::-1], 3, axis=0), 5, mesh=devices(1))
+
+
+def test_the_tile_of_accelerators(monkeypatch):
+    monkeypatch.setattr(search, "TILES", {})
+    check(whole_numbers(9, 4), whole_numbers(20_000, 4, seed=1, most=9), 10, mesh=devices(1), block=1)
+
+
+def test_minus_zero_is_zero(small_tiles):
+    questions, candidates = np.asarray([[1e-30]]), np.asarray([[-1e-30], [0]] * 10)  # their products are -0 and 0
+    for mesh in (1, 8):
+        found = top_k(questions, candidates, 5, mesh=devices(mesh))
+        np.testing.assert_array_equal(found.ids, [[0, 1, 2, 3, 4]])
+
+
+def test_bits_depend_neither_on_blocks_nor_on_devices():
+    rng = np.random.default_rng(0)
+    questions, candidates = rng.standard_normal((40, 48)), rng.standard_normal((3000, 48))
+    candidates[2000:] = candidates[rng.integers(0, 2000, 1000)]  # copies, in other tiles
+    expected = top_k(questions, candidates, 50, mesh=devices(1))
+    np.testing.assert_allclose(expected.scores, naive(questions, candidates, 50)[0], rtol=1e-5)
+    for found in (
+        top_k(questions, candidates, 50, mesh=devices(1), block=512),
+        top_k(questions, candidates, 50, mesh=devices(8), block=512),
+        top_k(questions, candidates, 50),
+    ):
+        np.testing.assert_array_equal(found.scores, expected.scores)
+        np.testing.assert_array_equal(found.ids, expected.ids)
+    same = expected.scores[:, 1:] == expected.scores[:, :-1]
+    assert same.sum() > 100
+    assert (np.diff(expected.ids, axis=1)[same] > 0).all()
+
+
+def test_scores_are_of_full_precision():
+    rng = np.random.default_rng(0)
+    questions, candidates = (rng.standard_normal((n, 384), dtype=np.float32) for n in (9, 600))
+    expected, _ = naive(questions, candidates, 600)
+    # Far below the 1e-1 of bfloat16 passes.
+    np.testing.assert_allclose(top_k(questions, candidates, 600).scores, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16, np.int8, np.int64])
+def test_kinds_of_numbers(dtype):
+    check(whole_numbers(9, 6), whole_numbers(700, 6, seed=1).astype(dtype), 10)
+
+
+@pytest.mark.parametrize("mesh", [1, 8])
+def test_codes_with_scales(small_tiles, mesh):
+    codes, scales = whole_numbers(130, 3, most=100).astype(np.int8), 2.0 ** (np.arange(130) % 5 - 2)
+    questions = whole_numbers(9, 3, seed=1)
+    found = top_k(questions, codes, 7, scales=scales.astype(np.float32), mesh=devices(mesh), block=16)
+    scores, ids = naive(questions, codes * scales[:, None], 7)
+    np.testing.assert_array_equal(found.ids, ids)
+    np.testing.assert_array_equal(found.scores, scores)
+
+
+def test_all_axes_of_a_mesh_share_the_corpus(small_tiles):
+    mesh = make_mesh(MeshSettings(data=2, fsdp=2, tensor=2), jax.devices())
+    check(whole_numbers(9, 3), whole_numbers(130, 3, seed=1), 5, mesh=mesh, block=1)
+
+
+def test_fewer_candidates_than_k():
+    assert top_k(whole_numbers(4, 3), whole_numbers(6, 3), 10).ids.shape == (4, 6)
+
+
+def test_nothing_to_search():
+    for asked, count in ((0, 6), (4, 0), (0, 0)):
+        found = top_k(np.zeros((asked, 3)), np.zeros((count, 3)), 5)
+        assert found.scores.shape == found.ids.shape == (asked, min(5, count))
+
+
+def test_a_memory_map(tmp_path):
+    candidates = whole_numbers(1500, 6)
+    np.save(tmp_path / "corpus.npy", candidates)
+    check(whole_numbers(9, 6), np.load(tmp_path / "corpus.npy", mmap_mode="r"), 10, block=512)
+
+
+def test_the_corpus_stays_on_the_host(small_tiles, monkeypatch):
+    def most_on_devices(count):
+        sizes, send = [], search.place
+
+        def place(array, sharding):
+            sent = send(array, sharding)
+            sizes.append(sum(array.nbytes for array in jax.live_arrays()) - others)
+            return sent
+
+        others = sum(array.nbytes for array in jax.live_arrays())
+        with monkeypatch.context() as patch:
+            patch.setattr(search, "place", place)
+            top_k(whole_numbers(9, 64), whole_numbers(count, 64), 5, mesh=devices(1), block=16)
+        assert len(sizes) == 1 + count // 16
+        return max(sizes)
+
+    # Two blocks, sixteen questions and two times the best: chunks of 16 rows of 5 scores, 5 ids and a flag.
+    assert most_on_devices(1600) == most_on_devices(160) <= 4 * 64 * (2 * 16 + 16) + 2 * 16 * 41
+
+
+def test_devices_speak_once_at_the_end():
+    mesh = devices(8)
+    split, questions = jax.NamedSharding(mesh, jax.P(mesh.axis_names)), jnp.zeros((1, 8, 4))
+    best = search._nothing_yet(8, 8, 5, split)
+    block = jax.device_put(np.zeros((4096, 4), np.float32), split)
+    step = search._search_block.lower(best, questions, block, None, 0, 4096, mesh, search.TILES["cpu"])
+    assert collectives(step.compile().as_text()) == []
+    assert {c.kind for c in collectives(search._merge.lower(best, mesh).compile().as_text())} == {"all-gather"}
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("mesh", [1, 8])
+def test_what_has_no_rank_is_refused(small_tiles, mesh, value):
+    for row in (0, 129):
+        candidates = whole_numbers(130, 3)
+        candidates[row, 1] = value
+        with one_line_error("scores of question 0 hold nan or infinity"):
+            top_k(np.ones((9, 3)), candidates, 5, mesh=devices(mesh), block=16)
+    questions = np.ones((19, 3))
+    questions[17, 2] = value
+    with one_line_error("scores of question 17 hold nan or infinity"):
+        top_k(questions, whole_numbers(130, 3), 5, mesh=devices(mesh), block=16)
+
+
+def test_scores_that_overflow_are_refused():
+    with one_line_error("scores of question 0 hold nan or infinity"):
+        top_k(np.full((1, 2), 1e30), np.full((3, 2), -1e30), 2)
+
+
+def test_mistakes():
+    questions, candidates = whole_numbers(4, 3), whole_numbers(6, 3)
+    with one_line_error(r"\(4, 3\) and candidate embeddings \(6, 2\): .* of the same model"):
+        top_k(questions, candidates[:, :2], 5)
+    with one_line_error(r"question embeddings are \(3,\)"):
+        top_k(questions[0], candidates, 5)
+    with one_line_error("k 0, block 8"):
+        top_k(questions, candidates, 0, block=8)
+    with one_line_error("k 5, block 0"):
+        top_k(questions, candidates, 5, block=0)
+    with one_line_error(r"scales are \(5,\) for 6 candidates"):
+        top_k(questions, candidates, 5, scales=np.ones(5, np.float32))
+    with one_line_error("2147483648 candidates are more"):
+        top_k(questions, np.broadcast_to(candidates[:1], (2**31, 3)), 5)
