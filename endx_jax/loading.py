@@ -15,7 +15,8 @@ from endx_jax.experiment.console import showing_progress
 from endx_jax.experiment.model import best_params, read_model
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.pretrained.towers import ModelSettings, build_dual_encoder, fill_in, initial_params
-from endx_jax.retrieval.encode import TextEncoder
+from endx_jax.retrieval.encode import Output, Precision, TextEncoder
+from endx_jax.retrieval.quantize import Quantized, dequantize
 
 # Tokens of a text that a pretrained encoder without any limit of its own is given at most.
 LONGEST = 512
@@ -46,19 +47,27 @@ class EmbeddingModel:
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
         convert_to_numpy: bool = True,
-    ) -> np.ndarray | jax.Array:
+        precision: Precision = "float32",
+    ) -> np.ndarray | jax.Array | Quantized:
         """Encodes questions.
 
         Args:
           sentences: N texts, or one.
-          batch_size: texts encoded together; changes speed only.
+          batch_size: texts of the greatest length encoded together; of shorter ones as many as have the same number of
+            padded tokens, and on a CPU fewer where that is faster. Changes speed and memory only.
           show_progress_bar: None shows one at a terminal.
           normalize_embeddings: whether to scale to unit norm, after truncation.
           truncate_dim: keep so many leading dimensions; None keeps all.
           convert_to_numpy: false gives JAX arrays.
+          precision: what the embeddings are rounded to on the device, last of all: `float32`, `bfloat16`, `float16`, or
+            `int8`.
 
         Returns:
-          float32 [N, E] in the order given; [E] for one text.
+          [N, E] of that precision in the order given; [E] for one text. For `int8` a `Quantized` of codes, int8 [N, E],
+          and scales, float32 [N]: row i stands for `codes[i] * scales[i]`, and scales need no calibration set.
+
+        Raises:
+          EndxError: for another precision, or a `truncate_dim` below 1.
         """
         return self._encode(
             "question",
@@ -68,6 +77,7 @@ class EmbeddingModel:
             normalize_embeddings=normalize_embeddings,
             truncate_dim=truncate_dim,
             convert_to_numpy=convert_to_numpy,
+            precision=precision,
         )
 
     def encode_document(
@@ -79,7 +89,8 @@ class EmbeddingModel:
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
         convert_to_numpy: bool = True,
-    ) -> np.ndarray | jax.Array:
+        precision: Precision = "float32",
+    ) -> np.ndarray | jax.Array | Quantized:
         """Encodes answers or documents, as `encode_query` does questions."""
         return self._encode(
             "answer",
@@ -89,31 +100,39 @@ class EmbeddingModel:
             normalize_embeddings=normalize_embeddings,
             truncate_dim=truncate_dim,
             convert_to_numpy=convert_to_numpy,
+            precision=precision,
         )
 
-    def similarity(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    def similarity(self, a: np.ndarray | Quantized, b: np.ndarray | Quantized) -> np.ndarray:
         """Similarities of every row of `a` [A, E] (or [E]) with every row of `b`: float32 [A, B].
 
         Cosines for a model that was trained with them, else inner products.
         """
-        a, b = np.atleast_2d(np.asarray(a, np.float32)), np.atleast_2d(np.asarray(b, np.float32))
+        a, b = _rows(a), _rows(b)
         if self.cosine:
             a, b = _unit(a), _unit(b)
         return a @ b.T
 
     def _encode(
-        self, side, sentences, *, batch_size, show_progress_bar, normalize_embeddings, truncate_dim, convert_to_numpy
+        self,
+        side,
+        sentences,
+        *,
+        batch_size,
+        show_progress_bar,
+        normalize_embeddings,
+        truncate_dim,
+        convert_to_numpy,
+        precision,
     ):
         single = isinstance(sentences, str)
         progress = showing_progress() if show_progress_bar is None else show_progress_bar
         texts = [sentences] if single else list(sentences)
-        embeddings = self.encoder(self.params, side, texts, batch_size=batch_size, progress=progress)
-        embeddings = embeddings[:, :truncate_dim]
-        if normalize_embeddings:
-            embeddings = _unit(embeddings)
+        output = Output(truncate_dim, normalize_embeddings, precision)
+        found = self.encoder(self.params, side, texts, batch_size=batch_size, progress=progress, output=output)
         if single:
-            embeddings = embeddings[0]
-        return embeddings if convert_to_numpy else jax.numpy.asarray(embeddings)
+            found = jax.tree.map(lambda part: part[0], found)
+        return found if convert_to_numpy else jax.tree.map(jax.numpy.asarray, found)
 
 
 def load(path_or_name: str | os.PathLike) -> EmbeddingModel:
@@ -144,6 +163,11 @@ def load(path_or_name: str | os.PathLike) -> EmbeddingModel:
     encoder = TextEncoder(dual_encoder, {side: Preparation(tokenizer, limit) for side in sources}, mesh)
     params = jax.device_put(initial_params(dual_encoder, settings, sources, jax.random.key(0)))
     return EmbeddingModel(str(path_or_name), encoder, params, cosine=source.head.normalize)
+
+
+def _rows(x: np.ndarray | Quantized) -> np.ndarray:
+    """float32 [N, E] of what one call of `encode_query` or `encode_document` gave."""
+    return np.atleast_2d(np.asarray(dequantize(x) if isinstance(x, Quantized) else x, np.float32))
 
 
 def _unit(x: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ import pytest
 
 import endx_jax
 from endx_jax.errors import EndxError
+from endx_jax.retrieval.quantize import dequantize
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +39,17 @@ def test_truncated_embeddings_are_normalised_when_asked(model):
 
 def test_jax_arrays_on_request(model):
     assert isinstance(model.encode_query("the cat", convert_to_numpy=False), jax.Array)
+
+
+def test_int8_codes_come_with_a_scale_a_text(model):
+    texts = ["the cat sat on the mat", "a dog", "who"]
+    exact, found = model.encode_document(texts), model.encode_document(texts, precision="int8")
+    assert (found.codes.shape, found.codes.dtype, found.scales.shape) == ((3, 32), np.int8, (3,))
+    np.testing.assert_allclose(dequantize(found), exact, atol=1 / 254)
+    np.testing.assert_allclose(model.similarity(exact, found), model.similarity(exact, exact), atol=0.01)
+    one = model.encode_document(texts[0], precision="int8", convert_to_numpy=False)
+    assert (one.codes.shape, one.scales.shape) == ((32,), ())
+    np.testing.assert_allclose(dequantize(one), exact[0], atol=1 / 254)
 
 
 def test_similarity_is_the_cosine_of_every_pair(model):

@@ -1,24 +1,79 @@
 """Texts to embeddings, in the order given: sorted by length inside, so that little padding is computed."""
 
+import collections
+import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal, TypeVar, get_args, overload
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import tqdm
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from endx_jax.data.tokenization import Preparation, padded_length
+from endx_jax.batch import Tokens
+from endx_jax.data.tokenization import Preparation
+from endx_jax.errors import EndxError, nearest
 from endx_jax.models.dual_encoder import DualEncoder
-from endx_jax.parallel.sharding import local_rows, rounded_up, to_global
+from endx_jax.numerics import l2_normalize
+from endx_jax.parallel.sharding import batch_shards, to_global
+from endx_jax.retrieval.quantize import Quantized, quantize
+from endx_jax.retrieval.text_batches import Shapes, batches
 
-LENGTH_STEP = 16
+Array = jax.Array
+T = TypeVar("T")
+Precision = Literal["float32", "bfloat16", "float16", "int8"]
+
+# Batches that the device may have before it when the results of the one before are fetched.
+IN_FLIGHT = 1
+# Padded tokens that a CPU is given at a time, however large the batch may be: of a larger batch's buffers each page is
+# new, and has to be cleared first.
+CPU_TOKENS = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """What is made of embeddings on the device, before they are fetched: these three, in this order.
+
+    Attributes:
+      width: leading dimensions to keep; None keeps all.
+      normalize: whether to scale to unit norm.
+      precision: of the numbers.
+    """
+
+    width: int | None = None
+    normalize: bool = False
+    precision: Precision = "float32"
+
+    def __post_init__(self):
+        choices = get_args(Precision)
+        if self.precision not in choices:
+            hint = nearest(self.precision, choices)
+            raise EndxError(f"unknown precision {self.precision!r}{hint}; embeddings come in {', '.join(choices)}")
+        if self.width is not None and self.width < 1:
+            raise EndxError(f"embeddings cannot be cut to {self.width} dimensions; keep at least 1, or None for all")
+
+    def __call__(self, embeddings: Array) -> Array | Quantized:
+        """Converts float32 [B, E]."""
+        embeddings = embeddings[:, : self.width]
+        if self.normalize:
+            embeddings = l2_normalize(embeddings)
+        return quantize(embeddings) if self.precision == "int8" else embeddings.astype(self.precision)
+
+
+PLAIN = Output()
 
 
 class TextEncoder:
     """Encodes texts with either tower of a dual encoder.
 
-    It keeps the compiled programs, one for each padded length, so make one and pass it the parameters of the day.
+    It keeps the compiled programs, so make one and pass it the parameters of the day. There are at most a few dozen,
+    whatever the texts: widths come from a ladder, and each has one number of rows for all batches but the last.
+
+    Attributes:
+      compiled: shapes (side, rows, width) that a tower was compiled for so far; `question` is both where both towers
+        are one architecture.
     """
 
     def __init__(self, model: DualEncoder, preparations: Mapping[str, Preparation], mesh: Mesh, batch_size: int = 64):
@@ -28,17 +83,43 @@ class TextEncoder:
           model: both towers.
           preparations: how texts of each side, `question` and `answer`, become tokens.
           mesh: over which each batch is split.
-          batch_size: texts encoded together, rounded up to a multiple of the devices that share them.
+          batch_size: texts of the greatest length that are encoded together, over all devices and at least one on
+            each. Of shorter ones it is as many as have the same number of padded tokens; and on a CPU, which is
+            fastest with small batches, no more tokens a device than `CPU_TOKENS`.
         """
         self.model, self.preparations, self.mesh, self.batch_size = model, preparations, mesh, batch_size
+        self.compiled: set[tuple[str, int, int]] = set()
         everywhere = NamedSharding(mesh, PartitionSpec())
-        self._encode = {
-            side: jax.jit(functools.partial(model.encode, side=side), out_shardings=everywhere) for side in preparations
-        }
+        self._encode = jax.jit(model.encode, static_argnums=1, out_shardings=everywhere)
+        self._finish = jax.jit(Output.__call__, static_argnums=0, out_shardings=everywhere)
 
+    @overload
     def __call__(
         self, params: dict, side: str, texts: Sequence[str], *, batch_size: int | None = None, progress: bool = False
-    ) -> np.ndarray:
+    ) -> np.ndarray: ...
+
+    @overload
+    def __call__(
+        self,
+        params: dict,
+        side: str,
+        texts: Sequence[str],
+        *,
+        batch_size: int | None = None,
+        progress: bool = False,
+        output: Output,
+    ) -> np.ndarray | Quantized: ...
+
+    def __call__(
+        self,
+        params: dict,
+        side: str,
+        texts: Sequence[str],
+        *,
+        batch_size: int | None = None,
+        progress: bool = False,
+        output: Output = PLAIN,
+    ) -> np.ndarray | Quantized:
         """Encodes texts.
 
         Args:
@@ -47,27 +128,63 @@ class TextEncoder:
           texts: N texts.
           batch_size: to use instead of the encoder's own.
           progress: whether to show a bar.
+          output: what is made of the embeddings before they are fetched.
 
         Returns:
-          float32 [N, E], row i for text i, the same on every process.
+          NumPy [N, E], row i for text i, the same on every process: float32, or what `output` says. For int8 these are
+          `Quantized` codes and scales.
         """
-        size = rounded_up(batch_size or self.batch_size, self.mesh)
+        encoded = self._encoded(params, side, texts, batch_size or self.batch_size, output)
+        bar = tqdm.tqdm(total=len(texts), desc=f"encoding {side}s", unit="text", disable=not progress, leave=False)
+        results = None
+        with bar:
+            for places, found in _late(encoded, IN_FLIGHT):
+                results = _room_for(len(texts), found) if results is None else results
+                jax.tree.map(functools.partial(_put, places), results, found)
+                bar.update(len(places))
+        return _room_for(0, self._of_one_token(params, side, output)) if results is None else results
+
+    def shapes(self, side: str, batch_size: int) -> Shapes:
+        """Which shapes batches of one side get for this `batch_size`."""
         limit = self.preparations[side].length
-        table = self.preparations[side](texts)
-        order = np.argsort(-table.lengths, kind="stable")
-        rows = local_rows(self.mesh, size)
-        parts = []
-        for start in tqdm.trange(
-            0, len(texts), size, desc=f"encoding {side}s", unit="batch", disable=not progress, leave=False
-        ):
-            chosen = order[start : start + size]
-            length = padded_length(table.lengths[chosen[0]], limit, LENGTH_STEP)
-            filled = np.resize(chosen, size)  # the last batch repeats its rows
-            tokens = to_global(table.pad(filled[rows], length), self.mesh, size)
-            parts.append(self._encode[side](params, tokens=tokens)[: len(chosen)])
-        if not parts:
-            return np.zeros((0, 0), np.float32)
-        embeddings = np.concatenate(jax.device_get(parts))
-        restored = np.empty_like(embeddings)
-        restored[order] = embeddings
-        return restored
+        budget = -(-batch_size // batch_shards(self.mesh)) * limit
+        if self.mesh.devices.flat[0].platform == "cpu":
+            budget = min(budget, CPU_TOKENS)
+        return Shapes(self.mesh, limit, budget)
+
+    def _encoded(
+        self, params: dict, side: str, texts: Sequence[str], batch_size: int, output: Output
+    ) -> Iterator[tuple[np.ndarray, Array | Quantized]]:
+        """Places of texts, and what becomes theirs, still on its way from the devices."""
+        params = {"shared": self.model.tower_params(params, side)}
+        tower = "question" if self.model.question == self.model.answer else side
+        for places, (rows, width), tokens in batches(self.preparations[side], texts, self.shapes(side, batch_size)):
+            embeddings = self._encode(params, tower, to_global(tokens, self.mesh, rows))
+            self.compiled.add((tower, rows, width))
+            found = self._finish(output, embeddings)
+            jax.tree.map(lambda part: part.copy_to_host_async(), found)
+            yield places, found
+
+    def _of_one_token(self, params: dict, side: str, output: Output) -> jax.ShapeDtypeStruct | Quantized:
+        """Shapes of what a batch of one text would give."""
+        tokens = Tokens(jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool))
+        return jax.eval_shape(lambda params: output(self.model.encode(params, side, tokens)), params)
+
+
+def _late(items: Iterable[T], by: int) -> Iterator[T]:
+    """The same items, each when `by` more have been made."""
+    waiting: collections.deque[T] = collections.deque()
+    for item in items:
+        waiting.append(item)
+        if len(waiting) > by:
+            yield waiting.popleft()
+    yield from waiting
+
+
+def _room_for(texts: int, found):
+    """Arrays like those of a batch, for so many texts."""
+    return jax.tree.map(lambda part: np.empty((texts, *part.shape[1:]), part.dtype), found)
+
+
+def _put(places: np.ndarray, results: np.ndarray, found: Array) -> None:
+    results[places] = np.asarray(found)[: len(places)]

@@ -1,0 +1,90 @@
+"""Texts in batches of about equal length, each of as many as fill a budget of padded tokens, in few shapes."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jax.sharding import Mesh
+
+from endx_jax.batch import Tokens
+from endx_jax.data.tokenization import Preparation, TokenTable
+from endx_jax.parallel.sharding import batch_shards, local_rows
+from endx_jax.retrieval.ahead import ahead
+
+# Texts that are tokenised and sorted together: so many that neighbours are of one length, and few to keep.
+WINDOW = 32768
+
+# Widths texts are padded to: up to a length in steps of so many tokens.
+LADDER = ((32, 4), (64, 8), (128, 16), (256, 32))
+LAST_STEP = 64
+
+# Batches padded ahead of the one that is being encoded.
+PADDED_AHEAD = 2
+
+# A batch that ends a window has the rows of a whole one over a power of this.
+PART = 4
+
+
+class TextBatch(NamedTuple):
+    """Some of the texts.
+
+    Attributes:
+      places: int [n], which.
+      shape: (rows, width) over all processes; rows beyond n repeat texts.
+      tokens: NumPy [rows, width], of which only the rows that this process's devices hold.
+    """
+
+    places: np.ndarray
+    shape: tuple[int, int]
+    tokens: Tokens
+
+
+@dataclasses.dataclass(frozen=True)
+class Shapes:
+    """What shapes batches have.
+
+    Attributes:
+      mesh: over which their rows are split.
+      limit: tokens of a text at most.
+      budget: padded tokens a device is given at a time; at least a text, however long.
+    """
+
+    mesh: Mesh
+    limit: int
+    budget: int
+
+    def width(self, length: int) -> int:
+        """What texts of up to `length` tokens are padded to."""
+        step = next((step for upto, step in LADDER if length <= upto), LAST_STEP)
+        return min(-(-max(int(length), 1) // step) * step, self.limit)
+
+    def rows(self, width: int, texts: int) -> int:
+        """Rows of a batch of this width when so many texts are left for it: a whole batch's, or a part of that."""
+        each = max(1, self.budget // width)
+        shards = batch_shards(self.mesh)
+        while each > 1 and -(-each // PART) * shards >= texts:
+            each = -(-each // PART)
+        return each * shards
+
+
+def batches(preparation: Preparation, texts: Sequence[str], shapes: Shapes) -> Iterator[TextBatch]:
+    """All texts, tokenised and padded in threads ahead of their use."""
+    windows = (texts[start : start + WINDOW] for start in range(0, len(texts), WINDOW))
+    return ahead(_cut(ahead(map(preparation, windows), 1), shapes), PADDED_AHEAD)
+
+
+def _cut(tables: Iterable[TokenTable], shapes: Shapes) -> Iterator[TextBatch]:
+    """The batches of all windows: within one, the longest texts come first."""
+    first = 0
+    for table in tables:
+        order = np.argsort(-table.lengths, kind="stable")
+        start = 0
+        while start < len(order):
+            width = shapes.width(table.lengths[order[start]])
+            rows = shapes.rows(width, len(order) - start)
+            chosen = order[start : start + rows]
+            own = np.resize(chosen, rows)[local_rows(shapes.mesh, rows)]
+            yield TextBatch(first + chosen, (rows, width), table.pad(own, width))
+            start += len(chosen)
+        first += len(order)
