@@ -3,10 +3,12 @@
 import sys
 
 from endx_jax.cli.entry import run_verb
+from endx_jax.cli.memory import keep_memory
 
 
 def main() -> int:
     """Runs the verb that the command line names; returns the exit status."""
+    keep_memory()
     return run_verb(sys.argv[1:])
 
 

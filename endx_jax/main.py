@@ -3,6 +3,8 @@
 import sys
 
 from endx_jax.cli.entry import run_verb
+from endx_jax.cli.memory import keep_memory
 
 if __name__ == "__main__":
+    keep_memory()
     sys.exit(run_verb(["train", *sys.argv[1:]]))

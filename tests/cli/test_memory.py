@@ -1,0 +1,38 @@
+"""A program on a CPU starts itself again with what glibc needs to know, once, and with the same arguments."""
+
+import glob
+import os
+import subprocess
+import sys
+
+import pytest
+
+from endx_jax.cli import memory
+
+SCRIPT = "import os, sys; from endx_jax.cli.memory import keep_memory; keep_memory(); "
+SCRIPT += "print(os.getpid(), os.environ['GLIBC_TUNABLES'], *sys.argv[1:])"
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or any(map(glob.glob, memory.ACCELERATORS)), reason="for Linux without an accelerator"
+)
+def test_a_program_starts_again_in_its_own_process_with_its_arguments():
+    environment = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, "a b", "--c"], env=environment, stdout=subprocess.PIPE, text=True
+    ) as program:
+        output = program.communicate()[0]
+    assert output.split("\n")[0] == f"{program.pid} {memory.TUNABLES} a b --c"
+
+
+def test_what_the_user_has_set_stays(monkeypatch):
+    monkeypatch.setenv("GLIBC_TUNABLES", "")
+    monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("started again"))
+    memory.keep_memory()
+
+
+def test_with_an_accelerator_nothing_changes(monkeypatch, tmp_path):
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    monkeypatch.setattr(memory, "ACCELERATORS", (str(tmp_path),))
+    monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("started again"))
+    memory.keep_memory()
