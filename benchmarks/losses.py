@@ -1,19 +1,18 @@
-"""Memory and time of the streamed losses beside the dense ones: `python benchmarks/losses.py [memory|devices|time]`.
+"""Memory and time of the streamed losses: `python benchmarks/losses.py [memory|devices|time|peers]`.
 
-memory: temporaries of the value and gradient, from the compiled programs; nothing is run.
+memory: temporaries of the value and gradient, dense and streamed, from the compiled programs; nothing is run.
 devices: the same per device, the batch growing with the devices (8 virtual ones on a CPU).
-time: both forms run in alternation; medians.
+time: dense and streamed, run in alternation; medians.
+peers: the in-batch softmax beside PyTorch's and sentence-transformers', the same value and gradient: medians of runs in
+    alternation, and the peak of memory above the embeddings, of one run in a fresh process each (see peer_losses.py).
 
 Prints a table and, with --json=FILE, writes it with the machine and the versions.
 """
 
 import argparse
 import functools
-import json
-import platform
-import statistics
-import time
 
+import common
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,8 +35,9 @@ def alignment(embeddings, **cut):
     return geometry_alignment(*embeddings, weights=WEIGHTS, **cut)[0]
 
 
+ONE_DIRECTION = "softmax, one direction"
 LOSSES = {
-    "softmax, one direction": functools.partial(softmax, direction="question_to_answer"),
+    ONE_DIRECTION: functools.partial(softmax, direction="question_to_answer"),
     "softmax, both": functools.partial(softmax, direction="sum"),
     "alignment, four terms": alignment,
 }
@@ -48,10 +48,11 @@ def shapes(batch, width, sharding=None):
     return ((like, like), (like, like))
 
 
-def draw(batch, width):
-    random = np.random.default_rng(0)
+def draw(batch, width, seed=0):
+    """Student's and teacher's (question, answer) embeddings, NumPy float32 [batch, width] of about unit norm."""
+    random = np.random.default_rng(seed)
     base = random.normal(size=(batch, width))
-    draws = [jnp.asarray((base + random.normal(size=base.shape)) / width**0.5, jnp.float32) for _ in range(4)]
+    draws = [((base + random.normal(size=base.shape)) / (2 * width) ** 0.5).astype(np.float32) for _ in range(4)]
     return (draws[0], draws[1]), (draws[2], draws[3])
 
 
@@ -91,23 +92,29 @@ def devices(options):
 
 
 def measure(options):
-    arguments = draw(options.batch, options.width)
+    arguments = jax.tree.map(jnp.asarray, draw(options.batch, options.width, options.seed))
     for name, loss in LOSSES.items():
-        forms = {tile: compile_loss(loss, arguments, tile) for tile in (None, options.tile)}
-        seconds = {tile: [] for tile in forms}
-        for repetition in range(options.repetitions + 1):
-            for tile, compiled in forms.items():
-                start = time.perf_counter()
-                jax.block_until_ready(compiled(*arguments))
-                if repetition:  # the first one warms up
-                    seconds[tile].append(time.perf_counter() - start)
-        medians = {tile: statistics.median(times) for tile, times in seconds.items()}
-        for tile, median in medians.items():
-            ratio = round(median / medians[None], 2)
-            yield {"loss": name, "batch": options.batch, "tile": tile, "seconds": round(median, 3), "to_dense": ratio}
+        cases = {
+            tile: functools.partial(_run, compile_loss(loss, arguments, tile), arguments)
+            for tile in (None, options.tile)
+        }
+        medians = {tile: common.median(times) for tile, times in common.alternate(cases, options.repeats).items()}
+        for tile, seconds in medians.items():
+            ratio = seconds / medians[None]
+            yield {"loss": name, "batch": options.batch, "tile": tile, "seconds": seconds, "to_dense": ratio}
 
 
-MODES = {"memory": memory, "devices": devices, "time": measure}
+def peers(options):
+    import peer_losses
+
+    yield from peer_losses.compare(options)
+
+
+def _run(compiled, arguments):
+    jax.block_until_ready(compiled(*arguments))
+
+
+MODES = {"memory": memory, "devices": devices, "time": measure, "peers": peers}
 
 
 def main():
@@ -116,19 +123,16 @@ def main():
     parser.add_argument("--batch", type=int, default=8192, help="pairs; with `devices`, pairs a device")
     parser.add_argument("--width", type=int, default=384)
     parser.add_argument("--tile", type=int, default=1024)
-    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", default="")
     options = parser.parse_args()
     if options.mode == "devices" and jax.config.jax_platforms in (None, "cpu"):
         jax.config.update("jax_num_cpu_devices", 8)
-    rows = []
-    for row in MODES[options.mode](options):
-        print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
-        rows.append(row)
-    if options.json:
-        machine = {"device": jax.devices()[0].device_kind, "processor": platform.processor(), "jax": jax.__version__}
-        with open(options.json, "w") as file:
-            json.dump({"machine": machine, "options": vars(options), "rows": rows}, file, indent=1)
+    rows = list(MODES[options.mode](options))
+    print(common.table(rows))
+    packages = ("torch", "sentence-transformers") if options.mode == "peers" else ()
+    common.write(options.json, vars(options), rows, versions=common.versions(*packages))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,112 @@
+"""What the benchmarks share: the machine, timing in alternation, tables and JSON.
+
+Scripts in this folder run as `python benchmarks/X.py`, so that `import common` finds this file.
+"""
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+
+median = statistics.median
+
+
+def machine() -> dict[str, Any]:
+    """The host and the devices: processor, cores this process may use, memory (GB), devices."""
+    devices = jax.devices()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gb": round(memory, 1),
+        "system": platform.platform(),
+        "devices": [len(devices), devices[0].platform, devices[0].device_kind],
+    }
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Versions of Python, of JAX, of this library and of `packages`, by the names pip knows them by."""
+    wanted = ("endx_jax", "jax", "jaxlib", *packages)
+    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in wanted}}
+
+
+def alternate(cases: Mapping[str, Callable[[], Any]], repeats: int, warmup: int = 1) -> dict[str, list[float]]:
+    """Seconds of every case: each round runs all of them, so that whatever else the machine does meets all alike.
+
+    Args:
+      cases: what to time by its name; each must return only when its result is there.
+      repeats: rounds that are timed.
+      warmup: rounds before that are not.
+
+    Returns:
+      For every case `repeats` durations.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in cases}
+    for round_ in range(warmup + repeats):
+        for name, case in cases.items():
+            start = time.perf_counter()
+            case()
+            if round_ >= warmup:
+                seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as a Markdown table; the columns are all keys in order of appearance."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    lines = [columns, ["---"] * len(columns), *([_cell(row.get(column, "")) for column in columns] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def write(path: str | os.PathLike | None, settings: Mapping[str, Any], results: Sequence[Mapping[str, Any]], **more):
+    """Writes a benchmark's JSON; nothing without a path.
+
+    Args:
+      path: of the file.
+      settings: the script's options; `seed` is taken from here.
+      results: the table's rows.
+      **more: further entries; `versions` is among them where peers were measured.
+    """
+    if not path:
+        return
+    content = {
+        "machine": machine(),
+        "versions": versions(),
+        "seed": settings.get("seed", 0),
+        "settings": dict(settings),
+        "results": list(results),
+        **more,
+    }
+    path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1, default=str) + "\n")
+
+
+@contextlib.contextmanager
+def needs(what: str) -> Iterator[None]:
+    """Ends the script in one line where an import inside fails; `what` is for pip."""
+    try:
+        yield
+    except ImportError as error:
+        raise SystemExit(f"this benchmark needs {error.name}: pip install {what}") from None
+
+
+def _processor() -> str:
+    information = pathlib.Path("/proc/cpuinfo")
+    lines = information.read_text().splitlines() if information.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,201 @@
+"""What share of the matrix units' peak a training step uses: `python benchmarks/mfu.py [--models=t5-base ...]`.
+
+Trains towers of published shapes with random weights on random tokens without padding, so that every token counts, with
+the optimizer of their recipe. The FLOPs are those of the model (PaLM, appendix B): matrix products of the forward pass,
+and twice as many of the backward pass, whatever is computed again. They are held against a large matrix product that is
+measured here, in the same precision, and against the data sheet where there is one for the device.
+
+Prints a table and, with --json=FILE, writes it with the machine and the versions.
+"""
+
+import argparse
+import dataclasses
+from collections.abc import Callable
+
+import common
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from endx_jax.batch import Batch, Tokens
+from endx_jax.models.bert import BertConfig, BertEncoder
+from endx_jax.models.dual_encoder import DualEncoder
+from endx_jax.models.t5 import T5Config, T5Encoder
+from endx_jax.models.tower import Projection, TokenEmbedder, Tower
+from endx_jax.objectives.dual import DualObjective, DualSettings
+from endx_jax.parallel import MeshSettings, make_mesh
+from endx_jax.parallel.sharding import state_shardings
+from endx_jax.training.optimizer import OptimizerSettings, make_optimizer, make_schedule
+from endx_jax.training.state import TrainState
+from endx_jax.training.step import make_train_step
+
+STEPS = 100
+# Data sheets' dense bfloat16 products, FLOP/s, by the beginning of the device's kind; longer names first.
+PEAKS = {
+    "NVIDIA H100 PCIe": 756e12,
+    "NVIDIA H100": 989e12,
+    "NVIDIA H200": 989e12,
+    "NVIDIA A100": 312e12,
+    "NVIDIA L4": 121e12,
+    "TPU v4": 275e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5": 459e12,
+    "TPU v6 lite": 918e12,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """A tower to measure.
+
+    Attributes:
+      config: of the encoder.
+      projection: width E after pooling; 0: none.
+      optimizer: its recipe's.
+      pairs: a step, so that the activations fit a GPU of 40 GB in bfloat16.
+    """
+
+    config: BertConfig | T5Config
+    projection: int
+    optimizer: str
+    pairs: int
+
+    @property
+    def gated(self) -> bool:
+        """Whether the MLP widens twice."""
+        return isinstance(self.config, T5Config)
+
+    @property
+    def inner_width(self) -> int:
+        """Of all heads together."""
+        config = self.config
+        return config.heads * config.head_width if isinstance(config, T5Config) else config.width
+
+    def tower(self, dtype: jnp.dtype) -> Tower:
+        """The tower with mean pooling and cosine."""
+        config = self.config
+        make: Callable[..., nn.Module] = T5Encoder if isinstance(config, T5Config) else BertEncoder
+        return Tower(
+            token_embedder=TokenEmbedder(config.vocab_size, config.width, dtype, config.initializer_range),
+            encoder=make(config, dtype),
+            projection=Projection(self.projection) if self.projection else None,
+        )
+
+
+def _t5(width: int, mlp_width: int, layers: int, heads: int, pairs: int) -> Shape:
+    return Shape(T5Config(32128, width, layers, heads, 64, mlp_width), 768, "adafactor", pairs)
+
+
+SHAPES = {
+    "minilm": Shape(BertConfig(30522, 384, 6, 12, 1536, 512), 0, "adamw", 256),
+    "t5-small": _t5(512, 1024, 8, 6, 256),
+    "t5-base": _t5(768, 2048, 12, 12, 128),
+    "t5-large": _t5(1024, 2816, 24, 16, 48),
+    "tiny": Shape(T5Config(64, 32, 1, 2, 16, 64), 32, "adafactor", 8),
+}
+
+
+def flops(shape: Shape, pairs: int, lengths: tuple[int, int]) -> float:
+    """Of the matrix products of one step: 3 times those of the forward pass."""
+    config, inner = shape.config, shape.inner_width
+    weights = 4 * config.width * inner + (3 if shape.gated else 2) * config.width * config.mlp_width
+    forward = 0.0
+    for length in lengths:
+        a_layer = 2 * length * weights + 4 * length**2 * inner
+        forward += pairs * (config.layers * a_layer + 2 * config.width * shape.projection)
+    embedding = shape.projection or config.width
+    return 3 * (forward + 2 * pairs**2 * embedding)
+
+
+def random_batch(shape: Shape, pairs: int, lengths: tuple[int, int], seed: int) -> Batch:
+    """Distinct pairs of random tokens without padding."""
+    draw = np.random.default_rng(seed)
+
+    def tokens(length: int) -> Tokens:
+        ids = draw.integers(1, shape.config.vocab_size, (pairs, length), np.int32)
+        return Tokens(ids=jnp.asarray(ids), mask=jnp.ones((pairs, length), bool))
+
+    row = jnp.arange(pairs, dtype=jnp.int32)
+    question, answer = map(tokens, lengths)
+    return Batch(question=question, answer=answer, question_id=row, answer_id=row, positive_ids=row[:, None])
+
+
+def make_step(shape: Shape, dtype: jnp.dtype, seed: int):
+    """(state, train_step) of a Siamese dual encoder without dropout."""
+    tower = shape.tower(dtype)
+    objective = DualObjective(DualEncoder(tower, tower), DualSettings())
+    settings = OptimizerSettings(name=shape.optimizer)
+    params = jax.jit(lambda key: objective.init(key, objective.model.init(key)))(jax.random.key(seed))
+    optimizer = make_optimizer(settings, STEPS, params)
+    mesh = make_mesh(MeshSettings(), jax.devices()[:1])
+    shardings = state_shardings(jax.eval_shape(lambda p: TrainState.create(p, optimizer), params), mesh)
+    state = jax.jit(lambda p: TrainState.create(p, optimizer), out_shardings=shardings)(params)
+    step = make_train_step(objective, optimizer, make_schedule(settings, STEPS), seed=seed, shardings=shardings)
+    return state, step
+
+
+def measure(name: str, options: argparse.Namespace, measured_peak: float) -> dict:
+    """The row of one shape."""
+    shape, dtype = SHAPES[name], jnp.dtype(options.dtype)
+    pairs, lengths = options.batch or shape.pairs, (options.question_length, options.answer_length)
+    batch = random_batch(shape, pairs, lengths, options.seed)
+    state, step = make_step(shape, dtype, options.seed)
+
+    def run() -> None:
+        nonlocal state
+        state, _ = step(state, batch)
+        jax.block_until_ready(state)
+
+    seconds = common.median(common.alternate({name: run}, options.repeats, warmup=2)[name])
+    rate = flops(shape, pairs, lengths) / seconds
+    datasheet = _datasheet() if dtype == jnp.bfloat16 else None
+    return {
+        "model": name,
+        "parameters_m": sum(leaf.size for leaf in jax.tree.leaves(state.params)) / 1e6,
+        "batch": pairs,
+        "lengths": f"{lengths[0]}+{lengths[1]}",
+        "dtype": options.dtype,
+        "seconds": seconds,
+        "pairs_per_second": pairs / seconds,
+        "tokens_per_second": pairs * sum(lengths) / seconds,
+        "model_tflops_per_second": rate / 1e12,
+        "of_measured_product": rate / measured_peak,
+        "of_data_sheet": rate / datasheet if datasheet else "",
+    }
+
+
+def measure_product(size: int, dtype: jnp.dtype, repeats: int) -> float:
+    """FLOP/s of a square matrix product, the best of the repeats."""
+    left, right = (jax.random.normal(key, (size, size), dtype) for key in jax.random.split(jax.random.key(0)))
+    product = jax.jit(jnp.matmul)
+    seconds = common.alternate({"product": lambda: jax.block_until_ready(product(left, right))}, repeats)["product"]
+    return 2 * size**3 / min(seconds)
+
+
+def _datasheet() -> float | None:
+    kind = jax.devices()[0].device_kind
+    return next((peak for name, peak in PEAKS.items() if kind.startswith(name)), None)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=SHAPES, default=["minilm", "t5-small", "t5-base", "t5-large"])
+    parser.add_argument("--batch", type=int, default=0, help="pairs a step; 0: what fits a GPU of 40 GB in bfloat16")
+    parser.add_argument("--question_length", type=int, default=64)
+    parser.add_argument("--answer_length", type=int, default=256)
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    parser.add_argument("--product", type=int, default=8192, help="rows and columns of the matrix product")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", default="")
+    options = parser.parse_args()
+    peak = measure_product(options.product, jnp.dtype(options.dtype), max(options.repeats, 10))
+    print(f"a product of {options.product} x {options.product} in {options.dtype}: {peak / 1e12:.4g} TFLOP/s")
+    results = [measure(name, options, peak) for name in options.models]
+    print(common.table(results))
+    common.write(options.json, vars(options), results, measured_product_tflops_per_second=peak / 1e12)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""A training step of sentence-transformers, as its own trainer makes it."""
+
+import dataclasses
+import tempfile
+import time
+from collections.abc import Sequence
+
+import common
+
+NEEDED = "sentence-transformers datasets accelerate"
+PLAIN = "plain"
+WARM_UP_ROWS = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """What both sides agree on.
+
+    Attributes:
+      folder: of the pretrained weights.
+      length: tokens that texts are cut to.
+      batch: pairs a step.
+      temperature: of the softmax.
+      learning_rate: of AdamW, falling linearly to 0 over `steps`.
+      weight_decay: of matrices and tables.
+      clip_norm: of the gradient.
+      steps: of the schedule.
+      bfloat16: whether the towers compute in it; weights and the optimizer are float32 all the same.
+    """
+
+    folder: str
+    length: int
+    batch: int
+    temperature: float
+    learning_rate: float
+    weight_decay: float
+    clip_norm: float
+    steps: int
+    bfloat16: bool
+
+
+class PeerStep:
+    """Calls are training steps over the given batches, in turn.
+
+    A call does what the trainer's loop does between two batches: forward, loss and backward (`training_step`),
+    clipping, the steps of the optimizer and the schedule, and zeroing the gradients.
+
+    Attributes:
+      losses: of all steps so far.
+      prepare_seconds: what tokenising and padding a batch takes, in its collator.
+      padding: padded tokens over real tokens, as the loss cuts the batches.
+    """
+
+    def __init__(self, recipe: Recipe, form: str, batches: Sequence[Sequence[tuple[str, str]]]):
+        """Builds model, loss and trainer, tokenises the batches and runs a small forward and backward pass.
+
+        Args:
+          recipe: of the training.
+          form: `PLAIN` for the in-batch loss, or the rows of a mini-batch of the cached one.
+          batches: (question, answer) texts.
+        """
+        self._trainer = _trainer(recipe, _loss(recipe, form))
+        rows = [[{"question": question, "answer": answer} for question, answer in batch] for batch in batches]
+        start = time.perf_counter()
+        self._inputs = [self._trainer.data_collator(batch) for batch in rows]
+        self.prepare_seconds = (time.perf_counter() - start) / len(batches)
+        self.padding = _padding(self._inputs, recipe.batch if form == PLAIN else int(form))
+        self.losses: list[float] = []
+        self._backward(self._trainer.data_collator(rows[0][:WARM_UP_ROWS]))
+        self._trainer.model.zero_grad()
+
+    def __call__(self) -> None:
+        """Takes a step on the next batch."""
+        trainer = self._trainer
+        loss = self._backward(self._inputs[len(self.losses)])
+        trainer._clip_grad_norm(trainer.model)
+        trainer.optimizer.step()
+        trainer.lr_scheduler.step()
+        trainer.model.zero_grad()
+        self.losses.append(float(loss))  # waits for a GPU, too
+
+    def _backward(self, inputs: dict):
+        return self._trainer.training_step(self._trainer.model, dict(inputs))
+
+
+def _loss(recipe: Recipe, form: str):
+    with common.needs(NEEDED):
+        from sentence_transformers import SentenceTransformer
+        from sentence_transformers.sentence_transformer import losses
+    no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    model = SentenceTransformer(recipe.folder, config_kwargs=no_dropout)
+    model.max_seq_length = recipe.length
+    scale = 1 / recipe.temperature
+    if form == PLAIN:
+        return losses.MultipleNegativesRankingLoss(model, scale=scale)
+    return losses.CachedMultipleNegativesRankingLoss(model, scale=scale, mini_batch_size=int(form))
+
+
+def _trainer(recipe: Recipe, loss):
+    with common.needs(NEEDED):
+        from datasets import Dataset
+        from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+    arguments = SentenceTransformerTrainingArguments(
+        output_dir=tempfile.mkdtemp(),
+        per_device_train_batch_size=recipe.batch,
+        max_steps=recipe.steps,
+        learning_rate=recipe.learning_rate,
+        lr_scheduler_type="linear",
+        weight_decay=recipe.weight_decay,
+        max_grad_norm=recipe.clip_norm,
+        bf16=recipe.bfloat16,
+        report_to="none",
+        disable_tqdm=True,
+    )
+    columns = Dataset.from_dict({"question": [""], "answer": [""]})
+    trainer = SentenceTransformerTrainer(model=loss.model, args=arguments, train_dataset=columns, loss=loss)
+    trainer.create_optimizer_and_scheduler(num_training_steps=recipe.steps)
+    trainer.current_gradient_accumulation_steps = 1  # as its loop sets it
+    return trainer
+
+
+def _padding(inputs: Sequence[dict], rows: int) -> float:
+    """Padded over real tokens where each column is cut into mini-batches of `rows`, each as wide as its longest row."""
+    padded = real = 0
+    for batch in inputs:
+        for column in ("question", "answer"):
+            lengths = batch[f"{column}_attention_mask"].sum(dim=1)
+            real += int(lengths.sum())
+            padded += sum(len(part) * int(part.max()) for part in lengths.split(rows))
+    return padded / real

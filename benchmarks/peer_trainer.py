@@ -1,0 +1,83 @@
+"""sentence-transformers' own trainer on given pairs: for its batches, and as a process for its first step.
+
+`python benchmarks/peer_trainer.py FILE` trains as FILE, JSON, describes (see `Job`) and prints a line after a step.
+"""
+
+import dataclasses
+import json
+import pathlib
+import sys
+import tempfile
+
+import common
+
+NEEDED = "sentence-transformers datasets accelerate"
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What to train, by keyword arguments of `trainer`.
+
+    Attributes:
+      folder: of the pretrained weights.
+      questions: of the pairs.
+      answers: of the same pairs.
+      batch: pairs a step.
+      length: tokens that texts are cut to.
+      temperature: of the softmax.
+      workers: processes that prepare batches; 0: the trainer's own, its default.
+    """
+
+    folder: str
+    questions: list[str]
+    answers: list[str]
+    batch: int
+    length: int
+    temperature: float = 0.05
+    workers: int = 0
+
+
+def trainer(job: Job, callbacks=()):
+    """The trainer with its in-batch loss; it would train for one step."""
+    with common.needs(NEEDED):
+        from datasets import Dataset
+        from sentence_transformers import (
+            SentenceTransformer,
+            SentenceTransformerTrainer,
+            SentenceTransformerTrainingArguments,
+        )
+        from sentence_transformers.sentence_transformer import losses
+    model = SentenceTransformer(job.folder)
+    model.max_seq_length = job.length
+    return SentenceTransformerTrainer(
+        model=model,
+        args=SentenceTransformerTrainingArguments(
+            output_dir=tempfile.mkdtemp(),
+            per_device_train_batch_size=job.batch,
+            max_steps=1,
+            dataloader_num_workers=job.workers,
+            dataloader_pin_memory=False,  # there is no model to feed, or one on the CPU
+            report_to="none",
+            disable_tqdm=True,
+        ),
+        train_dataset=Dataset.from_dict({"question": job.questions, "answer": job.answers}),
+        loss=losses.MultipleNegativesRankingLoss(model, scale=1 / job.temperature),
+        callbacks=list(callbacks),
+    )
+
+
+def first_step(file: str) -> None:
+    """Prints a line when the first step has been made."""
+    with common.needs(NEEDED):
+        from transformers import TrainerCallback
+
+    class Say(TrainerCallback):
+        def on_step_end(self, *_, **__):
+            print("step 1", flush=True)
+
+    job = Job(**json.loads(pathlib.Path(file).read_text()))
+    trainer(job, [Say()]).train()
+
+
+if __name__ == "__main__":
+    first_step(sys.argv[1])

@@ -1,0 +1,114 @@
+"""How long does an exact search take beside faiss's flat index? `python benchmarks/search.py [--json=FILE]`.
+
+Both find the k best of a corpus of random unit vectors by inner product, on all cores of this machine, in alternation.
+The corpus is a memory-mapped file, as in an index of ours; faiss has its own copy, made before the clock starts. What
+is printed: the median seconds, questions a second and their ratio to faiss; whether both found the same (they may
+differ where scores are equal to rounding); and the peak memory of a process that does nothing but our search, the
+corpus and all of Python included.
+"""
+
+import argparse
+import multiprocessing
+import pathlib
+import resource
+import sys
+import tempfile
+
+import common
+import numpy as np
+
+from endx_jax.retrieval.search import Neighbours, top_k
+
+# Scores of unit vectors that differ by less are the same but for the order of their sums.
+ROUNDING = 1e-5
+
+
+def unit_vectors(random: np.random.Generator, count: int, width: int) -> np.ndarray:
+    vectors = random.standard_normal((count, width), dtype=np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def write_corpus(path: pathlib.Path, count: int, width: int, seed: int, step: int = 65536) -> None:
+    """Writes a `.npy` file in steps, so that this process, whose peak its children inherit, stays small."""
+    random = np.random.default_rng(seed)
+    with open(path, "wb") as stream:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (count, width)}
+        np.lib.format.write_array_header_1_0(stream, header)
+        for start in range(0, count, step):
+            unit_vectors(random, min(step, count - start), width).tofile(stream)
+
+
+def peak_memory(path: pathlib.Path, questions: np.ndarray, k: int, block: int) -> int:
+    """Bytes that a process of its own held at most while it searched twice, the corpus among them."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_search_and_measure, (path, questions, k, block))
+
+
+def _search_and_measure(path: pathlib.Path, questions: np.ndarray, k: int, block: int) -> int:
+    for _ in range(2):
+        top_k(questions, np.load(path, mmap_mode="r"), k, block=block)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def differing(ours: Neighbours, scores: np.ndarray, ids: np.ndarray) -> tuple[int, float]:
+    """How many places hold another candidate than faiss's, and the largest difference of scores at any place."""
+    return int((ours.ids != ids).sum()), float(np.abs(ours.scores - scores).max())
+
+
+def compare(path: pathlib.Path, questions: np.ndarray, options: argparse.Namespace) -> list[dict]:
+    """Rows of the table: ours and faiss's."""
+    with common.needs("faiss-cpu"):
+        import faiss
+    corpus = np.load(path, mmap_mode="r")
+    index = faiss.IndexFlatIP(corpus.shape[1])
+    index.add(corpus)
+    found = {}
+
+    def search_ours():
+        found["ours"] = top_k(questions, corpus, options.k, block=options.block)
+
+    def search_faiss():
+        found["faiss"] = index.search(questions, options.k)
+
+    seconds = common.alternate({"faiss": search_faiss, "ours": search_ours}, options.repeats)
+    places, difference = differing(found["ours"], *found["faiss"])
+    if difference > ROUNDING:
+        raise SystemExit(f"the searches differ by {difference} in a score, which is more than rounding")
+    print(f"{places} of {questions.shape[0] * options.k} places differ, scores by at most {difference:.1e}")
+    faiss_time, our_time = (common.median(seconds[name]) for name in ("faiss", "ours"))
+    threads = faiss.omp_get_max_threads()
+    return [
+        {"search": f"faiss IndexFlatIP, {threads} threads", **speed(faiss_time, faiss_time, len(questions))},
+        {"search": "endx_jax top_k", **speed(our_time, faiss_time, len(questions))},
+    ]
+
+
+def speed(seconds: float, peer: float, questions: int) -> dict:
+    return {"seconds": seconds, "questions a second": questions / seconds, "time / faiss": seconds / peer}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--candidates", type=int, default=1_000_000)
+    parser.add_argument("--questions", type=int, default=1000)
+    parser.add_argument("--width", type=int, default=384)
+    parser.add_argument("--k", type=int, default=10)
+    parser.add_argument("--block", type=int, default=32768, help="candidates sent to the device at a time")
+    parser.add_argument("--repeats", type=int, default=5, help="timed rounds of both")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", help="file for the results")
+    options = parser.parse_args()
+    questions = unit_vectors(np.random.default_rng(options.seed + 1), options.questions, options.width)
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "corpus.npy")
+        write_corpus(path, options.candidates, options.width, options.seed)
+        memory = peak_memory(path, questions, options.k, options.block)
+        rows = compare(path, questions, options)
+    rows[1]["peak memory, GB"] = memory / 1e9
+    print(common.table(rows))
+    common.write(options.json, vars(options), rows, versions=common.versions("faiss-cpu", "numpy"))
+
+
+if __name__ == "__main__":
+    main()

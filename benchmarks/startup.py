@@ -1,0 +1,136 @@
+"""How long until something happens: `python benchmarks/startup.py [import] [step] [--config.KEY=VALUE ...]`.
+
+import: what importing takes, in fresh processes, beside sentence-transformers; `endx_jax` alone, and with all that a
+training run needs.
+step: from the start of `endx train` to the end of its first training step, the quickstart unless --config says
+otherwise; cold, with empty caches (compiled programs, token ids, docstrings), and warm, with what the cold start left
+there; beside sentence-transformers' trainer, given the same pairs in a file.
+
+Every figure is the median of fresh processes that take turns. The operating system's cache of files is warm for all.
+Prints a table and, with --json=FILE, writes it with the machine and the versions.
+"""
+
+import argparse
+import functools
+import importlib.metadata
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+
+import common
+import peer_trainer
+
+from endx_jax.cli import train
+from endx_jax.experiment.config import resolve
+from endx_jax.experiment.data import read_splits
+from endx_jax.pretrained import locate
+
+IMPORTS = {"endx_jax": True, "endx_jax.experiment.run": True, "sentence_transformers": False}
+PEER = "sentence-transformers"
+
+
+def imports(options: argparse.Namespace) -> list[dict]:
+    """Rows about importing; of a process, its start and end included."""
+    names = [name for name, ours in IMPORTS.items() if ours or options.peer]
+    cases = {name: functools.partial(_process, [sys.executable, "-c", f"import {name}"]) for name in names}
+    bare = "python alone"
+    cases[bare] = functools.partial(_process, [sys.executable, "-c", ""])
+    seconds = common.alternate(cases, options.repeats, warmup=min(1, options.repeats - 1))
+    medians = {name: common.median(times) for name, times in seconds.items()}
+    return [
+        {"what": f"import {name}", "seconds": medians[name] - medians[bare], "processes": options.repeats}
+        for name in names
+    ]
+
+
+def steps(options: argparse.Namespace, overrides: Sequence[str]) -> list[dict]:
+    """Rows about the first training step."""
+    cases = {"cold": [], "warm": []} | ({PEER: []} if options.peer else {})
+    command = [sys.executable, "-m", "endx_jax", "train", f"--config={options.config}", *overrides]
+    with tempfile.TemporaryDirectory() as folder:
+        peer = _peer_command(pathlib.Path(folder), options.config, overrides) if options.peer else []
+        for _ in range(options.step_repeats):
+            with tempfile.TemporaryDirectory() as caches:
+                for case in ("cold", "warm"):
+                    cases[case].append(_first_step([*command, *_flags(caches, case)]))
+            if peer:
+                cases[PEER].append(_first_step(peer))
+    return [
+        {
+            "what": f"first step, {case}",
+            "seconds": common.median(times),
+            "processes": len(times),
+            "all_seconds": [round(seconds, 2) for seconds in times],
+        }
+        for case, times in cases.items()
+    ]
+
+
+def _process(command: Sequence[str]) -> None:
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def _flags(caches: str, case: str) -> list[str]:
+    return [
+        f"--workdir={caches}/{case}",
+        f"--config.data.cache={caches}/data",
+        f"--config.train.compilation_cache={caches}/programs",
+        "--config.train.log_every=1",
+        "--config.train.stop_at_step=1",  # so that nothing stands between the step and its line
+    ]
+
+
+def _first_step(command: Sequence[str]) -> float:
+    """Seconds from the start of a process to the line that begins with `step 1`."""
+    start = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            if line.startswith("step 1"):
+                seconds = time.perf_counter() - start
+                process.kill()
+                return seconds
+        raise SystemExit(f"{' '.join(command)} made no step:\n{process.stderr.read()}")
+
+
+def _peer_command(folder: pathlib.Path, config: str, overrides: Sequence[str]) -> list[str]:
+    """The peer's process, with the model and pairs of ours in a file."""
+    settings = resolve(train.parse([f"--config={config}", *overrides, "--config.data.cache="])[0])
+    records = read_splits(settings.data).train
+    job = {
+        "folder": str(locate(settings.model.pretrained)),
+        "questions": [records.questions[question] for question, _ in records.pairs],
+        "answers": [records.candidates[answer] for _, answer in records.pairs],
+        "batch": settings.train.global_batch_size,
+        "length": max(settings.data.question_length, settings.data.answer_length),
+        "temperature": settings.objective.temperature,
+    }
+    (folder / "job.json").write_text(json.dumps(job))
+    return [sys.executable, str(pathlib.Path(peer_trainer.__file__)), str(folder / "job.json")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", default=["import", "step"], help="import, step, or both")
+    parser.add_argument("--config", default="quickstart", help="a recipe; --config.KEY=VALUE changes it")
+    parser.add_argument("--peer", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--repeats", type=int, default=5, help="processes that import")
+    parser.add_argument("--step_repeats", type=int, default=3, help="processes that make a step, of each kind")
+    parser.add_argument("--json", default="")
+    options, overrides = parser.parse_known_args()
+    if options.peer:
+        with common.needs(peer_trainer.NEEDED):
+            importlib.metadata.version("sentence-transformers")
+    results = imports(options) if "import" in options.parts else []
+    if "step" in options.parts:
+        results += steps(options, overrides)
+    print(common.table(results))
+    packages = ("transformers", "tokenizers", *(("torch", "sentence-transformers") if options.peer else ()))
+    common.write(options.json, vars(options), results, overrides=overrides, versions=common.versions(*packages))
+
+
+if __name__ == "__main__":
+    main()

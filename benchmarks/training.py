@@ -1,0 +1,170 @@
+"""How many pairs a second training makes, beside sentence-transformers: `python benchmarks/training.py --data=FOLDER`.
+
+Both fine-tune the same MiniLM weights on the same batches of SQuAD's (question, answer sentence) pairs in the same
+order, with the same loss, precision, AdamW, clipping and schedule, and without dropout. A step is timed from a
+tokenised batch in host memory to updated parameters; what making the batch costs stands beside, as `prepare_seconds`
+(the peer tokenises every batch in its collator). All forms take turns in this process. Their losses on the first batch
+must agree.
+
+Prints a table and, with --json=FILE, writes it with the machine and the versions.
+"""
+
+import argparse
+import os
+import pathlib
+import tempfile
+import time
+from collections.abc import Sequence
+
+import common
+import jax
+import jax.numpy as jnp
+from peer_step import NEEDED, PLAIN, PeerStep, Recipe
+
+from endx_jax.batch import Batch
+from endx_jax.cli.memory import keep_memory
+from endx_jax.data.batches import BatchStream
+from endx_jax.data.readers import squad
+from endx_jax.experiment.prepare import begin, prepare
+from endx_jax.parallel.sharding import to_global
+from endx_jax.pretrained.locate import locate
+from endx_jax.recipes import base
+
+OURS = "endx_jax"
+STEPS = 100  # of the schedule, of which few are run
+TOLERANCE = {"float32": 1e-4, "bfloat16": 3e-2}  # of the first loss
+
+
+class OurStep:
+    """Calls are training steps over the first batches of a run, in turn.
+
+    Attributes:
+      losses: of all steps so far.
+      prepare_seconds: what padding a tokenised batch takes.
+      padding: tokens that are encoded over real tokens, both towers.
+      texts: the batches as (question, answer) texts.
+    """
+
+    def __init__(self, config, batches: int):
+        """Prepares the run that `config` describes and its first batches, compiles, and runs the first in vain."""
+        self._run = run = prepare(config, pathlib.Path(tempfile.mkdtemp()))
+        self._state, self._step = begin(run)
+        self._size = config.train.global_batch_size
+        start = time.perf_counter()
+        self._batches = [run.stream[step] for step in range(batches)]
+        self.prepare_seconds = (time.perf_counter() - start) / batches
+        self.padding = _padding(self._batches, run.stream)
+        rows = [run.stream.pairs.index[run.stream.example_ids(step)] for step in range(batches)]
+        self.texts = [[(run.data.train.questions[q], run.data.train.candidates[a]) for q, a in pairs] for pairs in rows]
+        self.losses: list[float] = []
+        self._take(jax.tree.map(jnp.copy, self._state), self._batches[0])
+
+    def __call__(self) -> None:
+        """Takes a step on the next batch."""
+        self._state, loss = self._take(self._state, self._batches[len(self.losses)])
+        self.losses.append(loss)
+
+    def _take(self, state, batch):
+        state, metrics = self._step(state, to_global(batch, self._run.mesh, self._size))
+        jax.block_until_ready(state)
+        return state, float(metrics["loss"])
+
+
+def _padding(batches: Sequence[Batch], stream: BatchStream) -> float:
+    """Over real tokens, those that there is room for: of the packings, in each part that is encoded by itself."""
+    parts = stream.plan.shards * stream.plan.chunks if stream.plan else 1
+    sides = [side for batch in batches for side in (batch.question, batch.answer)]
+    room = sum(parts * side.packing.tokens if side.packing else side.mask.size for side in sides)
+    return room / sum(int(side.mask.sum()) for side in sides)
+
+
+def compare(options: argparse.Namespace) -> list[dict]:
+    """The table: a row for us and one for every form of the peer."""
+    config = _config(options)
+    ours = OurStep(config, options.repeats)
+    peers = {f"sentence-transformers, {form}": PeerStep(_recipe(config), form, ours.texts) for form in options.peers}
+    steps = {OURS: ours} | peers
+    seconds = common.alternate(steps, options.repeats, warmup=0)
+    check_same_work({name: step.losses[0] for name, step in steps.items()}, TOLERANCE[options.dtype])
+    medians = {name: common.median(times) for name, times in seconds.items()}
+    fastest = min((medians[name] for name in peers), default=None)
+    return [
+        {
+            "step": name,
+            "batch": options.batch,
+            "pairs_per_second": options.batch / medians[name],
+            "seconds": medians[name],
+            "to_fastest_peer": fastest / medians[name] if fastest else "",
+            "padding": step.padding,
+            "prepare_seconds": step.prepare_seconds,
+            "first_loss": step.losses[0],
+            "last_loss": step.losses[-1],
+            "all_seconds": [round(time, 3) for time in seconds[name]],
+        }
+        for name, step in steps.items()
+    ]
+
+
+def check_same_work(losses: dict[str, float], tolerance: float) -> None:
+    """Ends the script where the losses of the first batch differ."""
+    if max(losses.values()) - min(losses.values()) > tolerance:
+        raise SystemExit(f"the first losses differ by more than {tolerance}, and so does the work: {losses}")
+
+
+def _config(options: argparse.Namespace):
+    config = base.get_config()
+    is_squad = os.path.isdir(options.data)
+    config.data.path = squad.files_of(options.data)[0] if is_squad else options.data
+    config.data.pool = "answers" if is_squad else ""
+    config.data.validation_fraction = config.data.test_fraction = 0.0
+    config.data.question_length = config.data.answer_length = options.length
+    config.model.update(pretrained=options.model, dropout=0.0, attention_dropout=0.0, dtype=options.dtype)
+    config.objective.mask_false_negatives = False
+    config.train.update(global_batch_size=options.batch, epochs=0.0, steps=STEPS, tower_chunk=options.tower_chunk)
+    config.seed = options.seed
+    return config
+
+
+def _recipe(config) -> Recipe:
+    """What the peer has to do alike."""
+    return Recipe(
+        folder=str(locate(config.model.pretrained)),
+        length=config.data.answer_length,
+        batch=config.train.global_batch_size,
+        temperature=config.objective.temperature,
+        learning_rate=config.optimizer.learning_rate,
+        weight_decay=config.optimizer.weight_decay,
+        clip_norm=config.optimizer.clip_norm,
+        steps=config.train.steps,
+        bfloat16=config.model.dtype == "bfloat16",
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, help="folder of SQuAD 1.1, or another data.path")
+    parser.add_argument("--model", default="all-MiniLM-L6-v2")
+    parser.add_argument("--batch", type=int, default=128, help="pairs a step")
+    parser.add_argument("--length", type=int, default=256, help="tokens that questions and answers are cut to")
+    parser.add_argument("--dtype", choices=TOLERANCE, default="float32")
+    parser.add_argument("--tower_chunk", type=int, default=-1, help="as train.tower_chunk")
+    parser.add_argument(
+        "--peers",
+        nargs="*",
+        default=[PLAIN, "16", "32"],
+        help=f"forms of sentence-transformers (pip install {NEEDED}): `{PLAIN}`, its plain in-batch loss, or a number, "
+        "the rows of a mini-batch of its cached one; none: only ours",
+    )
+    parser.add_argument("--repeats", type=int, default=3, help="steps that are timed, each on a batch of its own")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", default="")
+    options = parser.parse_args()
+    results = compare(options)
+    print(common.table([{key: value for key, value in row.items() if key != "all_seconds"} for row in results]))
+    packages = ("torch", "sentence-transformers", "transformers", "datasets", "accelerate") if options.peers else ()
+    common.write(options.json, vars(options), results, versions=common.versions(*packages))
+
+
+if __name__ == "__main__":
+    keep_memory()  # as `endx` does; the peer has it too
+    main()
