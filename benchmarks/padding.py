@@ -136,7 +136,7 @@ def segments(run: Run, table: TokenTable, texts: np.ndarray, row: int) -> Form:
     at = places[tokens.mask]
     ids[at], mask[at], position[at] = tokens.ids[tokens.mask], True, np.broadcast_to(column, places.shape)[tokens.mask]
     rows = (x.reshape(count, row) for x in (mask, position))
-    layout = Segments(*rows, places=places.astype(np.int32))  # type: ignore[arg-type]
+    layout = Segments(*rows, places=places.astype(np.int32))
     model = run.model.dual_encoder
 
     def encode(params: dict, inputs: Any) -> Array:
@@ -196,7 +196,7 @@ def compare(options: argparse.Namespace) -> list[dict]:
             "cells_to_needed": sum(count * width**2 for count, width in form.rows) / int((lengths**2).sum()),
             "compile_seconds": compiling[name],
             "attention_rows": ", ".join(f"{count} x {width}" for count, width in form.rows),
-            "right": form.right,
+            "right": "yes" if form.right else "no",
             "all_seconds": [round(time, 3) for time in seconds[name]],
         }
         for name, form in forms.items()

@@ -31,7 +31,7 @@ from endx_jax.pretrained.locate import locate
 from endx_jax.recipes import base
 
 OURS = "endx_jax"
-STEPS = 100  # of the schedule, of which few are run
+STEPS = 700  # of the schedule, about an epoch at batch 128; few are run
 TOLERANCE = {"float32": 1e-4, "bfloat16": 3e-2}  # of the first loss
 
 
@@ -64,6 +64,10 @@ class OurStep:
         self._state, loss = self._take(self._state, self._batches[len(self.losses)])
         self.losses.append(loss)
 
+    def programs(self):
+        """The compiled programs of the step."""
+        return self._step.programs.values()
+
     def _take(self, state, batch):
         state, metrics = self._step(state, to_global(batch, self._run.mesh, self._size))
         jax.block_until_ready(state)
@@ -80,7 +84,7 @@ def _padding(batches: Sequence[Batch], stream: BatchStream) -> float:
 
 def compare(options: argparse.Namespace) -> list[dict]:
     """The table: a row for us and one for every form of the peer."""
-    config = _config(options)
+    config = configure(options)
     ours = OurStep(config, options.repeats)
     peers = {f"sentence-transformers, {form}": PeerStep(_recipe(config), form, ours.texts) for form in options.peers}
     steps = {OURS: ours} | peers
@@ -111,7 +115,8 @@ def check_same_work(losses: dict[str, float], tolerance: float) -> None:
         raise SystemExit(f"the first losses differ by more than {tolerance}, and so does the work: {losses}")
 
 
-def _config(options: argparse.Namespace):
+def configure(options: argparse.Namespace):
+    """Our config for these options."""
     config = base.get_config()
     is_squad = os.path.isdir(options.data)
     config.data.path = squad.files_of(options.data)[0] if is_squad else options.data
@@ -140,14 +145,22 @@ def _recipe(config) -> Recipe:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """What describes a training: also for scripts that look at its steps in other ways."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="folder of SQuAD 1.1, or another data.path")
     parser.add_argument("--model", default="all-MiniLM-L6-v2")
     parser.add_argument("--batch", type=int, default=128, help="pairs a step")
     parser.add_argument("--length", type=int, default=256, help="tokens that questions and answers are cut to")
     parser.add_argument("--dtype", choices=TOLERANCE, default="float32")
     parser.add_argument("--tower_chunk", type=int, default=-1, help="as train.tower_chunk")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", default="")
+    return parser
+
+
+def main() -> None:
+    parser = arguments(__doc__)
     parser.add_argument(
         "--peers",
         nargs="*",
@@ -156,8 +169,6 @@ def main() -> None:
         "the rows of a mini-batch of its cached one; none: only ours",
     )
     parser.add_argument("--repeats", type=int, default=3, help="steps that are timed, each on a batch of its own")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", default="")
     options = parser.parse_args()
     results = compare(options)
     print(common.table([{key: value for key, value in row.items() if key != "all_seconds"} for row in results]))

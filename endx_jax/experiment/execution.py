@@ -17,7 +17,7 @@ from endx_jax.parallel.sharding import batch_shards
 # Up to here a matrix of scores is small change beside the towers, and the dense loss compiles and runs faster.
 DENSE_UP_TO, TILE = 2048, 1024
 # Tokens of a chunk that keep a device busy: larger ones only take memory. Of a CPU measured, of others a guess.
-BUSY = {"cpu": 1 << 12}
+BUSY = {"cpu": 1 << 14}
 
 
 def choose_execution(model: Model, mesh: Mesh, stream: BatchStream) -> Execution:

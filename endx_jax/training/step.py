@@ -1,7 +1,9 @@
 """The one train step."""
 
 import concurrent.futures
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -64,7 +66,26 @@ def make_train_step(
     return jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, None))
 
 
-def compile_ahead(train_step: Step, state: TrainState, batches: Sequence[Batch], mesh: jax.sharding.Mesh) -> Step:
+@dataclasses.dataclass(frozen=True)
+class CompiledStep:
+    """A step that is compiled for some batches already.
+
+    Attributes:
+      programs: by what `shape_of` says of a batch.
+      otherwise: for batches of other shapes, which are compiled when they come.
+    """
+
+    programs: Mapping[Any, Callable]
+    otherwise: Step
+
+    def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
+        """Takes the step."""
+        return self.programs.get(shape_of(batch), self.otherwise)(state, batch)
+
+
+def compile_ahead(
+    train_step: Step, state: TrainState, batches: Sequence[Batch], mesh: jax.sharding.Mesh
+) -> CompiledStep:
     """Compiles a step for batches of known shapes, side by side, before the first of them is there.
 
     Args:
@@ -72,9 +93,6 @@ def compile_ahead(train_step: Step, state: TrainState, batches: Sequence[Batch],
       state: arrays, or shapes with shardings.
       batches: shapes of global batches.
       mesh: over which batches are split.
-
-    Returns:
-      The same step. Batches of other shapes are compiled when they come.
     """
     rows = batch_sharding(mesh)
 
@@ -83,15 +101,11 @@ def compile_ahead(train_step: Step, state: TrainState, batches: Sequence[Batch],
         return train_step.lower(state, shapes).compile()  # type: ignore[attr-defined]  # it is jitted
 
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        programs = dict(zip(map(_shape, batches), pool.map(compile_one, batches), strict=True))
-
-    def step(state: TrainState, batch: Batch):
-        return programs.get(_shape(batch), train_step)(state, batch)
-
-    return step
+        programs = dict(zip(map(shape_of, batches), pool.map(compile_one, batches), strict=True))
+    return CompiledStep(programs, train_step)
 
 
-def _shape(batch: Batch):
+def shape_of(batch: Batch):
     """What a program is compiled for: packings are part of the tree's structure."""
     leaves, structure = jax.tree.flatten(batch)
     return structure, tuple(leaf.shape for leaf in leaves)

@@ -10,7 +10,7 @@ def test_forms_agree_and_their_work_is_counted(start, pairs_csv, tmp_path):
     sizes = ("--batch=16", "--length=24", "--row=48", "--repeats=1")
     start("padding", f"--data={pairs_csv}", f"--model={bert}", *sizes, f"--json={file}")
     rows = {row["form"]: row for row in json.loads(file.read_text())["results"]}
-    assert [row["right"] for row in rows.values()] == [True, True, True, False]
+    assert [row["right"] for row in rows.values()] == ["yes", "yes", "yes", "no"]
     assert rows["padded"]["to_padded"] == 1.0
     assert rows["padded"]["attention_rows"] == "16 x 24"
     assert rows["segments"]["attention_rows"].endswith(" x 48")
