@@ -3,6 +3,7 @@
 Scripts in this folder run as `python benchmarks/X.py`, so that `import common` finds this file.
 """
 
+import argparse
 import contextlib
 import importlib.metadata
 import json
@@ -15,6 +16,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+
+from endx_jax.data.readers import squad
+from endx_jax.recipes import base
 
 median = statistics.median
 
@@ -36,6 +40,20 @@ def versions(*packages: str) -> dict[str, str]:
     """Versions of Python, of JAX, of this library and of `packages`, by the names pip knows them by."""
     wanted = ("endx_jax", "jax", "jaxlib", *packages)
     return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in wanted}}
+
+
+def pairs_config(options: argparse.Namespace):
+    """The config of a training without dropout on all pairs of `options.data`: SQuAD's folder, or another data.path."""
+    config = base.get_config()
+    is_squad = os.path.isdir(options.data)
+    config.data.path = squad.files_of(options.data)[0] if is_squad else options.data
+    config.data.pool = "answers" if is_squad else ""
+    config.data.validation_fraction = config.data.test_fraction = 0.0
+    config.data.question_length = config.data.answer_length = options.length
+    config.model.update(pretrained=options.model, dropout=0.0, attention_dropout=0.0)
+    config.train.update(global_batch_size=options.batch, epochs=0.0)
+    config.seed = options.seed
+    return config
 
 
 def alternate(cases: Mapping[str, Callable[[], Any]], repeats: int, warmup: int = 1) -> dict[str, list[float]]:

@@ -18,7 +18,6 @@ compilation. With --json=FILE, writes it with the machine and the versions.
 import argparse
 import dataclasses
 import functools
-import os
 import pathlib
 import tempfile
 import time
@@ -32,13 +31,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from endx_jax.batch import Tokens
+from endx_jax.cli.memory import keep_memory
 from endx_jax.data.batches import LENGTH_STEP
 from endx_jax.data.packing import WIDTH, cut
-from endx_jax.data.readers import squad
 from endx_jax.data.tokenization import TokenTable, padded_length
 from endx_jax.experiment.prepare import Run, prepare
 from endx_jax.models.layout import Padded
-from endx_jax.recipes import base
 
 Array = jax.Array
 # What a form encodes, and the function of (parameters, that) to embeddings [B, E].
@@ -233,16 +231,10 @@ def check_same_work(results: dict[str, tuple[Array, Any]]) -> None:
 
 
 def _config(options: argparse.Namespace):
-    config = base.get_config()
-    is_squad = os.path.isdir(options.data)
-    config.data.path = squad.files_of(options.data)[0] if is_squad else options.data
-    config.data.pool = "answers" if is_squad else ""
-    config.data.validation_fraction = config.data.test_fraction = 0.0
-    config.data.answer_length = options.length
-    config.model.update(pretrained=options.model, dropout=0.0, attention_dropout=0.0, dtype="float32")
+    config = common.pairs_config(options)
+    config.model.dtype = "float32"
     # No cache of programs, for their compilation is timed.
-    config.train.update(global_batch_size=options.batch, epochs=0.0, steps=STEPS, tower_chunk=0, compilation_cache="")
-    config.seed = options.seed
+    config.train.update(steps=STEPS, tower_chunk=0, compilation_cache="")
     return config
 
 
@@ -265,4 +257,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    keep_memory()  # as training has it
     main()

@@ -10,7 +10,6 @@ Prints a table and, with --json=FILE, writes it with the machine and the version
 """
 
 import argparse
-import os
 import pathlib
 import tempfile
 import time
@@ -24,11 +23,9 @@ from peer_step import NEEDED, PLAIN, PeerStep, Recipe
 from endx_jax.batch import Batch
 from endx_jax.cli.memory import keep_memory
 from endx_jax.data.batches import BatchStream
-from endx_jax.data.readers import squad
 from endx_jax.experiment.prepare import begin, prepare
 from endx_jax.parallel.sharding import to_global
 from endx_jax.pretrained.locate import locate
-from endx_jax.recipes import base
 
 OURS = "endx_jax"
 STEPS = 700  # of the schedule, about an epoch at batch 128; few are run
@@ -117,16 +114,10 @@ def check_same_work(losses: dict[str, float], tolerance: float) -> None:
 
 def configure(options: argparse.Namespace):
     """Our config for these options."""
-    config = base.get_config()
-    is_squad = os.path.isdir(options.data)
-    config.data.path = squad.files_of(options.data)[0] if is_squad else options.data
-    config.data.pool = "answers" if is_squad else ""
-    config.data.validation_fraction = config.data.test_fraction = 0.0
-    config.data.question_length = config.data.answer_length = options.length
-    config.model.update(pretrained=options.model, dropout=0.0, attention_dropout=0.0, dtype=options.dtype)
+    config = common.pairs_config(options)
+    config.model.dtype = options.dtype
     config.objective.mask_false_negatives = False
-    config.train.update(global_batch_size=options.batch, epochs=0.0, steps=STEPS, tower_chunk=options.tower_chunk)
-    config.seed = options.seed
+    config.train.update(steps=STEPS, tower_chunk=options.tower_chunk)
     return config
 
 

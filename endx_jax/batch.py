@@ -4,6 +4,7 @@ import dataclasses
 
 import flax.struct
 import jax
+import numpy as np
 
 Array = jax.Array
 
@@ -20,6 +21,17 @@ class Packing:
 
     tokens: int
     buckets: tuple[tuple[int, int], ...]
+
+    @property
+    def row_widths(self) -> np.ndarray:
+        """Int [B], the width of each text's row, in order of length."""
+        counts, widths = zip(*self.buckets, strict=True)
+        return np.repeat(widths, counts)
+
+    @property
+    def width(self) -> int:
+        """The longest text that there is room for, in tokens."""
+        return max(width for _, width in self.buckets)
 
 
 @flax.struct.dataclass
@@ -61,3 +73,8 @@ class Batch:
     positive_ids: Array
     hard_negatives: Tokens | None = None
     hard_negative_ids: Array | None = None
+
+    @property
+    def sides(self) -> list[Tokens]:
+        """All texts of the batch: questions, answers, and hard negatives where there are any."""
+        return [side for side in (self.question, self.answer, self.hard_negatives) if side is not None]

@@ -6,6 +6,11 @@ import jax.numpy as jnp
 Array = jax.Array
 
 
+def round_up(number, multiple: int):
+    """The next multiple of `multiple`: of an integer or, elementwise, of integers."""
+    return -(-number // multiple) * multiple
+
+
 def at_least_float32(x: Array) -> Array:
     """Casts half-precision arrays to float32 and leaves float32 and float64 alone."""
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))

@@ -42,7 +42,7 @@ def _pools(arguments: argparse.Namespace):
     """The data set's name and its one pool, by name: what `--data` names, or the run's own test split."""
     import dataclasses
 
-    from endx_jax.data.batches import DataSettings
+    from endx_jax.data.settings import DataSettings
     from endx_jax.errors import EndxError
     from endx_jax.experiment.data import is_squad, pools, read_records, read_splits
     from endx_jax.experiment.workdir import read_config

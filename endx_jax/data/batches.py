@@ -14,10 +14,8 @@ from endx_jax.batch import Batch, Tokens
 from endx_jax.data.order import epoch_order
 from endx_jax.data.packing import PackingPlan, Profile
 from endx_jax.data.records import RetrievalSet, pad_ids
-from endx_jax.data.reqa import POOLS
 from endx_jax.data.tokenization import Preparation, TokenTable, padded_length
 from endx_jax.errors import EndxError
-from endx_jax.settings import check, check_choice, key
 
 # Padded widths of batches without packings are multiples of this: each new pair of widths is another compilation.
 LENGTH_STEP = 32
@@ -25,53 +23,6 @@ LENGTH_STEP = 32
 PLANNED_STEPS = 1000
 # The sides of a batch that hold texts.
 TEXTS = ("question", "answer", "hard_negatives")
-
-
-@dataclasses.dataclass(frozen=True)
-class DataSettings:
-    """Where pairs come from and how they are cut. Held in `config.data`."""
-
-    path: str = key(
-        "docstrings",
-        "a file or folder that a reader knows; `docstrings`, the built-in set; or, with a `pool`, `reqa/squad`, the "
-        "prepared set, or a folder of SQuAD's train and dev files",
-    )
-    pool: str = key(
-        "",
-        "of SQuAD-format data, what is retrieved, after ReQA: `answers`, the sentences that answer a question, or "
-        "`sentences`, all of them; empty: whole paragraphs",
-    )
-    split: str = key("train", "which judgements of a BEIR folder to train on")
-    test_path: str = key("", "another file or folder to report on, whole; empty: `test_fraction` of `path`")
-    test_split: str = key("test", "which judgements of a BEIR folder to report on")
-    question_column: str = key("question", "name of the questions' column in CSV, TSV and JSONL")
-    answer_column: str = key("answer", "name of the answers' column in CSV, TSV and JSONL")
-    question_length: int = key(64, "tokens a question is cut to, special tokens included")
-    answer_length: int = key(256, "tokens an answer is cut to, special tokens included")
-    validation_fraction: float = key(0.05, "share of the questions held out for choosing, in [0, 1)")
-    test_fraction: float = key(0.1, "share of the questions held out for reporting, in [0, 1); without `test_path`")
-    max_test_questions: int = key(0, "report on at most so many held-out questions and their pool; 0: all")
-    max_train_pairs: int = key(0, "train on at most so many pairs; 0: all")
-    group_size: int = key(
-        1, "pairs that stand together in a batch and come from one group, such as an article; 1: drawn one by one"
-    )
-    hard_negatives: int = key(0, "K, hard negatives a question in each batch, drawn from those that the data name")
-    reading_threads: int = key(2, "threads that prepare batches ahead", changes_results=False)
-    cache: str = key(
-        "~/.cache/endx_jax/data",
-        "folder for token ids and for the pairs of `docstrings`, to start faster the next time; empty: none",
-        changes_results=False,
-    )
-
-    def __post_init__(self):
-        shortest = min(self.question_length, self.answer_length)
-        check(
-            shortest > 2, f"data.question_length and answer_length must exceed 2, the special tokens; one is {shortest}"
-        )
-        check(bool(self.path), "data.path is empty; give a file or folder, or `docstrings`")
-        check_choice("data.pool", self.pool, ("", *POOLS))
-        check(self.group_size > 0, f"data.group_size is {self.group_size}; it must be positive")
-        check(self.hard_negatives >= 0, f"data.hard_negatives is {self.hard_negatives}; it must not be negative")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,7 +159,7 @@ class BatchStream:
         lengths = drawn.lengths(self.pairs)
         if self.plan:
             packings: Profile = self.plan.choose(lengths)
-            widths = {side: packing.buckets[-1][1] for side, packing in packings.items()}
+            widths = {side: packing.width for side, packing in packings.items()}
         else:
             packings = {}
             widths = {side: padded_length(own.max(), self._limit(side), LENGTH_STEP) for side, own in lengths.items()}
@@ -255,7 +206,7 @@ class BatchStream:
         if not self.plan:
             return []
         return [
-            self.shapes({side: packing.buckets[-1][1] for side, packing in profile.items()}, profile)
+            self.shapes({side: packing.width for side, packing in profile.items()}, profile)
             for profile in self.plan.profiles[:-1]
         ]
 
@@ -268,10 +219,6 @@ class BatchStream:
         }
         mean["hard_negatives"] = mean["answer"]
         return self.shapes({side: min(math.ceil(length), self._limit(side)) for side, length in mean.items()})
-
-    def widest(self) -> Batch:
-        """The shapes of a global batch whose texts are as long as they may be."""
-        return self.shapes({side: self._limit(side) for side in TEXTS})
 
     def iterate(self, start: int, stop: int, threads: int) -> Iterator[Batch]:
         """Yields the batches of steps [start, stop), prepared ahead by `threads` threads."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from endx_jax.batch import Packing
+from endx_jax.numerics import round_up
 
 # Packings of a run, and buckets of a packing, at most; one more has to spare this share of the cost.
 MOST_PROFILES, MOST_BUCKETS, WORTH = 4, 4, 0.02
@@ -41,8 +42,7 @@ class Need:
 
     def fits(self, packing: Packing) -> bool:
         """Whether a packing has that room."""
-        counts, widths = zip(*packing.buckets, strict=True)
-        return self.tokens <= packing.tokens and bool((self.widths <= np.repeat(widths, counts)).all())
+        return self.tokens <= packing.tokens and bool((self.widths <= packing.row_widths).all())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,15 +163,11 @@ def cut(values: np.ndarray, most: int, cost: Callable[[np.ndarray], np.ndarray],
 def _packing(needs: Sequence[Need], limit: int) -> Packing:
     """One packing with room for all of these."""
     widths = np.max([need.widths for need in needs], axis=0)
-    widths = np.minimum(_rounded(widths, WIDTH), limit)
+    widths = np.minimum(round_up(widths, WIDTH), limit)
     buckets, start = [], 0
     # What is done in buckets grows with the square of the width, and where it is small, with the width.
     for count in cut(widths, MOST_BUCKETS, lambda width: width * (width + 64)):
         buckets.append((count, int(widths[start + count - 1])))
         start += count
-    tokens = _rounded(max(need.tokens for need in needs), TOKENS)
+    tokens = round_up(max(need.tokens for need in needs), TOKENS)
     return Packing(min(tokens, sum(count * width for count, width in buckets)), tuple(buckets))
-
-
-def _rounded(value, multiple: int):
-    return -(-value // multiple) * multiple

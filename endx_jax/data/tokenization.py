@@ -14,6 +14,7 @@ from endx_jax.batch import Tokens
 from endx_jax.data.token_cache import TokenCache, content_key
 from endx_jax.data.tokenizer_files import load_tokenizer
 from endx_jax.errors import EndxError
+from endx_jax.numerics import round_up
 
 # Texts handed to the tokenizer at once: enough for all cores, few enough that Python's lists of ids stay small.
 CHUNK = 10_000
@@ -60,7 +61,7 @@ class TokenTable:
 
 def padded_length(longest: int, limit: int, multiple: int) -> int:
     """The width to pad to: the next multiple, so that few shapes are compiled, and at most `limit`."""
-    return min(-(-max(int(longest), 1) // multiple) * multiple, limit)
+    return min(round_up(max(int(longest), 1), multiple), limit)
 
 
 class Tokenizer:

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from endx_jax.data.batches import DataSettings
+from endx_jax.data.settings import DataSettings
 from endx_jax.errors import EndxError, nearest
 from endx_jax.objectives import OBJECTIVES
 from endx_jax.parallel.mesh import MeshSettings

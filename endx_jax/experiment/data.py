@@ -6,10 +6,10 @@ import json
 import os
 
 from endx_jax.data import reqa
-from endx_jax.data.batches import DataSettings
 from endx_jax.data.docstrings import docstring_pairs
 from endx_jax.data.readers import read, squad
 from endx_jax.data.records import RetrievalSet
+from endx_jax.data.settings import DataSettings
 from endx_jax.data.splits import Splits, split, take, without_questions
 from endx_jax.errors import EndxError
 

@@ -37,8 +37,7 @@ def choose_execution(model: Model, mesh: Mesh, stream: BatchStream) -> Execution
 
 def tokens_of_a_row(batch: Batch) -> int:
     """Places for tokens in a row of a batch."""
-    sides = (batch.question, batch.answer, batch.hard_negatives)
-    return sum(math.prod(side.ids.shape[1:]) for side in sides if side is not None)
+    return sum(math.prod(side.ids.shape[1:]) for side in batch.sides)
 
 
 def loss_tile(setting: int, global_batch_size: int) -> int | None:

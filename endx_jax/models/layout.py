@@ -83,7 +83,7 @@ class Packed:
     @property
     def width(self) -> int:
         """The longest text that there is room for, in tokens."""
-        return max(width for _, width in self.packing.buckets)
+        return self.packing.width
 
     def by_position(self, table: Array) -> Array:
         """As `Padded.by_position`."""
@@ -122,7 +122,7 @@ class Packed:
         real = jnp.arange(self.packing.tokens) < ends[-1]
         place = jnp.where(real, self.order[self.text] * length + self.position, count * length)
         padded = _move(tokens[0], index, place).reshape(count, length, -1)
-        fits = (self.lengths <= _row_widths(self.packing)) & (ends <= self.packing.tokens)
+        fits = (self.lengths <= self.packing.row_widths) & (ends <= self.packing.tokens)
         padded = jnp.where(fits[rank][:, None, None], padded, jnp.nan)
         return jnp.where((columns[None] < own[:, None])[:, :, None], padded, 0)
 
@@ -147,7 +147,7 @@ def lay_out(tokens: Tokens) -> tuple[Array, Layout]:
     position = jnp.where(real, token - first[text], 0)
 
     # Where each text's row begins in the buckets, and how wide it is; and the way back.
-    width = _row_widths(packing)
+    width = packing.row_widths
     begin = np.cumsum(width) - width
     row = np.repeat(np.arange(len(width)), width)
     column = np.arange(len(row)) - begin[row]
@@ -160,12 +160,6 @@ def lay_out(tokens: Tokens) -> tuple[Array, Layout]:
         order, lengths, text, position, to_rows, to_tokens, shape=(len(order), tokens.ids.shape[1]), packing=packing
     )
     return ids[None], layout
-
-
-def _row_widths(packing: Packing) -> np.ndarray:
-    """Int [B], the width of each text's row, in order of length."""
-    counts, widths = zip(*packing.buckets, strict=True)
-    return np.repeat(widths, counts)
 
 
 @jax.custom_vjp

@@ -172,8 +172,7 @@ class DualObjective:
 def tokens_of_rows(rows: tuple[Batch, Array]) -> Array:
     """The real tokens of each pair, int32 [B], hard negatives included."""
     batch, _ = rows
-    sides = (batch.question, batch.answer, batch.hard_negatives)
-    counts = [jnp.sum(side.mask.reshape(len(side.mask), -1), axis=1) for side in sides if side is not None]
+    counts = [jnp.sum(side.mask.reshape(len(side.mask), -1), axis=1) for side in batch.sides]
     return sum(counts[1:], start=counts[0])
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from endx_jax.errors import EndxError
+from endx_jax.numerics import round_up
 
 BATCH_AXES = ("data", "fsdp")
 
@@ -86,8 +87,7 @@ def batch_shards(mesh: Mesh) -> int:
 
 def rounded_up(batch_size: int, mesh: Mesh) -> int:
     """The smallest batch of at least `batch_size` rows that divides over the mesh."""
-    shards = batch_shards(mesh)
-    return -(-batch_size // shards) * shards
+    return round_up(batch_size, batch_shards(mesh))
 
 
 def local_rows(mesh: Mesh, batch_size: int) -> slice:

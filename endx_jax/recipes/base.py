@@ -8,7 +8,7 @@ import dataclasses
 
 import ml_collections
 
-from endx_jax.data.batches import DataSettings
+from endx_jax.data.settings import DataSettings
 from endx_jax.objectives import DualSettings
 from endx_jax.parallel.mesh import MeshSettings
 from endx_jax.pretrained.towers import ModelSettings

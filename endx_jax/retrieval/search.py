@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from endx_jax.errors import EndxError
+from endx_jax.numerics import round_up
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import place
 
@@ -124,7 +125,7 @@ def _check(questions, candidates, scales, k: int, block: int) -> None:
 def _in_chunks(questions: np.ndarray, tile: Tile) -> np.ndarray:
     """Questions [Q, E] in equal chunks [chunks, rows, E], filled up with zeros."""
     chunks = math.ceil(len(questions) / tile.questions)
-    rows = _round_up(math.ceil(len(questions) / chunks), 8)
+    rows = round_up(math.ceil(len(questions) / chunks), 8)
     return _fill_up(questions, chunks * rows).reshape(chunks, rows, -1)
 
 
@@ -132,7 +133,7 @@ def _search(questions, candidates, scales, k: int, mesh: Mesh, tile: Tile, block
     """The best that each device finds for questions [chunks, rows, E] among what it is sent."""
     split = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
     count = len(candidates)
-    block = _round_up(min(block, count), tile.candidates * mesh.size)
+    block = round_up(min(block, count), tile.candidates * mesh.size)
     chunks, rows, _ = questions.shape
     best = _nothing_yet(chunks * mesh.size, rows, k, split)
     questions = place(questions, NamedSharding(mesh, WHOLE))
@@ -153,10 +154,6 @@ def _fill_up(rows: np.ndarray, size: int) -> np.ndarray:
     """The rows and as many of zeros as are missing; the very same array where none is."""
     missing = size - len(rows)
     return np.pad(rows, [(0, missing)] + [(0, 0)] * (rows.ndim - 1)) if missing else rows
-
-
-def _round_up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))

@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from endx_jax.batch import Tokens
-from endx_jax.data.tokenization import Preparation, TokenTable
+from endx_jax.data.tokenization import Preparation, TokenTable, padded_length
 from endx_jax.parallel.sharding import batch_shards, local_rows
 from endx_jax.retrieval.ahead import ahead
 
@@ -57,7 +57,7 @@ class Shapes:
     def width(self, length: int) -> int:
         """What texts of up to `length` tokens are padded to."""
         step = next((step for upto, step in LADDER if length <= upto), LAST_STEP)
-        return min(-(-max(int(length), 1) // step) * step, self.limit)
+        return padded_length(length, self.limit, step)
 
     def rows(self, width: int, texts: int) -> int:
         """Rows of a batch of this width when so many texts are left for it: a whole batch's, or a part of that."""

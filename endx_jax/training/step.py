@@ -52,13 +52,12 @@ def make_train_step(
 
         (loss, metrics), gradients = jax.value_and_grad(compute, has_aux=True)(trained)
         updates, opt_state = optimizer.update(gradients, state.opt_state, trained)
-        sides = (batch.question, batch.answer, batch.hard_negatives)
         metrics = {
             "loss": loss,
             **metrics,
             "gradient_norm": optax.tree.norm(gradients),
             "learning_rate": schedule(state.step),
-            "tokens": sum(jnp.sum(side.mask) for side in sides if side is not None),
+            "tokens": sum(jnp.sum(side.mask) for side in batch.sides),
         }
         params = merge(optax.apply_updates(trained, updates), fixed)
         return TrainState(step=state.step + 1, params=params, opt_state=opt_state), metrics

@@ -7,8 +7,8 @@ from helpers import one_line_error
 from small_squad import regular
 
 from endx_jax.data import reqa_dataset
-from endx_jax.data.batches import DataSettings
 from endx_jax.data.reqa import from_squad
+from endx_jax.data.settings import DataSettings
 from endx_jax.experiment.data import pools, read_splits
 
 
