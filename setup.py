@@ -30,6 +30,11 @@ DEPENDENCIES = [
     "transformers>=5.0",
 ]
 
+# Extras, and what their verbs need.
+SEARCH = ["faiss-cpu>=1.9.0"]
+SERVE = ["fastapi>=0.115", "prometheus-client>=0.20", "uvicorn>=0.30"]
+PUBLISH = ["pymilvus[milvus_lite]>=2.6"]
+
 setup(
     name="endx_jax",
     version=VERSION,
@@ -39,27 +44,35 @@ setup(
     license_expression="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["endx_jax", "endx_jax.*"]),
-    package_data={"endx_jax": ["py.typed"]},
+    package_data={"endx_jax": ["py.typed", "serving/page/*"]},
     install_requires=DEPENDENCIES,
     extras_require={
         "tpu": ["jax[tpu]"],
         "gpu": ["jax[cuda13]"],
         "tensorboard": ["tensorboardX>=2.6.2.2"],
+        "search": SEARCH,
+        "serve": SERVE,
+        "publish": PUBLISH,
         "test": [
             "pytest>=8.0",
             "pytest-cov>=5.0",
             "pytest-xdist>=3.6.1",
             "setuptools>=77.0.1",
             "tensorboardX>=2.6.2.2",
+            "httpx>=0.27",
+            *SEARCH,
+            *SERVE,
+            *PUBLISH,
         ],
         "reference": [
             "accelerate>=1.15",
             "datasets>=5.2",
             "faiss-cpu>=1.15",
+            "mteb>=2.26",
             "sentence-transformers>=6.2",
             "torch>=2.13",
         ],
-        "dev": ["ruff>=0.17", "mypy>=2.4", "pre-commit>=4"],
+        "dev": ["mypy>=2.4", "playwright>=1.65", "pre-commit>=4", "ruff>=0.17"],
     },
     entry_points={"console_scripts": ["endx = endx_jax.__main__:main"]},
     classifiers=[

@@ -1,8 +1,9 @@
 """Finds the verb, runs it, and turns mistakes into one line and exit status 2."""
 
+import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import endx_jax
 from endx_jax.errors import EndxError, nearest
@@ -14,6 +15,11 @@ usage: endx VERB [options]      (or: python -m endx_jax VERB [options])
   prepare   download and convert a data set, once   endx prepare reqa/squad
   train     train, evaluate and leave a workdir     endx train --config=quickstart
   evaluate  rank a data set with a trained model    endx evaluate --workdir=runs/quickstart
+  search    ask, at a prompt or in bulk             endx search --workdir=runs/quickstart "how to join paths"
+  serve     answer in a browser and over HTTP       endx serve --workdir=runs/quickstart
+  encode    a corpus of any size to an index        endx encode --workdir=runs/quickstart --corpus=corpus.jsonl
+  export    the model, to take elsewhere            endx export --workdir=runs/quickstart --output=exported
+  publish   an index, to a vector database          endx publish --index=DIR --to=http://HOST:19530
 
 endx VERB --help tells what a verb takes."""
 
@@ -42,25 +48,7 @@ def run_verb(argv: list[str]) -> int:
     return 0
 
 
-def _prepare(argv: list[str]) -> None:
-    from endx_jax.cli import prepare
-
-    prepare.main(argv)
-
-
-def _train(argv: list[str]) -> None:
-    from endx_jax.cli import train
-
-    train.main(argv)
-
-
-def _evaluate(argv: list[str]) -> None:
-    from endx_jax.cli import evaluate
-
-    evaluate.main(argv)
-
-
-VERBS: Mapping[str, Callable[[list[str]], None]] = {"prepare": _prepare, "train": _train, "evaluate": _evaluate}
+VERBS = ("prepare", "train", "evaluate", "search", "serve", "encode", "export", "publish")
 
 
 def _verb(name: str) -> Callable[[list[str]], None]:
@@ -68,4 +56,5 @@ def _verb(name: str) -> Callable[[list[str]], None]:
         raise EndxError(f"unknown verb {name!r}{nearest(name, VERBS)}; the verbs are {', '.join(VERBS)}")
     # Before anything loads XLA: its notes on the machine are not for the reader of a training run.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    return VERBS[name]
+    # A verb is imported when it is run: each needs other libraries, some of them extras.
+    return importlib.import_module(f"endx_jax.cli.{name}").main
