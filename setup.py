@@ -13,6 +13,7 @@ DEPENDENCIES = [
     "absl-py>=2.1",
     "bm25s>=0.2.14",
     "chex>=0.1.90",
+    "flatbuffers>=24.3.25",
     "flax>=0.12.2",
     "grain>=0.2.12",
     "huggingface_hub>=1.3.0",
@@ -32,7 +33,14 @@ DEPENDENCIES = [
 
 # Extras, and what their verbs need.
 SEARCH = ["faiss-cpu>=1.9.0"]
-SERVE = ["fastapi>=0.115", "prometheus-client>=0.20", "uvicorn>=0.30"]
+SERVE = [
+    "fastapi>=0.115",
+    "httptools>=0.6.3",
+    "orjson>=3.10",
+    "prometheus-client>=0.20",
+    "uvicorn>=0.30",
+    "uvloop>=0.21; sys_platform != 'win32'",
+]
 PUBLISH = ["pymilvus[milvus_lite]>=2.6"]
 
 setup(
