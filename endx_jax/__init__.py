@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_SUBPACKAGES = ("data", "losses", "metrics", "models", "objectives", "pretrained", "retrieval", "training")
+_SUBPACKAGES = ("data", "losses", "metrics", "models", "mteb", "objectives", "pretrained", "retrieval", "training")
 
 
 def load(path_or_name: str | os.PathLike) -> "EmbeddingModel":

@@ -1,5 +1,6 @@
-"""Writing files so that a reader sees the old contents or the new, never half of either."""
+"""Writing files so that a reader sees the old contents or the new, never half of either, and one writer at a time."""
 
+import hashlib
 import os
 import pathlib
 import tempfile
@@ -41,3 +42,28 @@ def write_text(path: pathlib.Path, text: str) -> None:
     """Writes a whole UTF-8 file at once."""
     with replacing(path) as stream:
         stream.write(text)
+
+
+@contextmanager
+def locked(folder: pathlib.Path) -> Iterator[None]:
+    """Waits until no other process is in such a block with this folder; the system frees what a process leaves behind.
+
+    Windows has no such locks: there nobody waits.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def sha256_of(file: pathlib.Path) -> str:
+    """The sha256 of a file's contents, in hexadecimal."""
+    with open(file, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -28,18 +28,20 @@ class TokenTable:
       ids: int32 [T], all texts one after another; may be mapped from a file.
       offsets: int64 [N + 1]; text i is `ids[offsets[i]:offsets[i + 1]]`.
       pad_id: what fills a padded array.
+      cut: how many of the texts were longer, and cut when they were tokenised; a cache does not know, and says 0.
     """
 
     ids: np.ndarray
     offsets: np.ndarray
     pad_id: int
+    cut: int = 0
 
     @classmethod
-    def of_lengths(cls, ids: np.ndarray, lengths: np.ndarray, pad_id: int) -> "TokenTable":
+    def of_lengths(cls, ids: np.ndarray, lengths: np.ndarray, pad_id: int, cut: int = 0) -> "TokenTable":
         """The table of ids [T] whose N texts have these lengths [N]."""
         offsets = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
-        return cls(ids, offsets, pad_id)
+        return cls(ids, offsets, pad_id, cut)
 
     @functools.cached_property
     def lengths(self) -> np.ndarray:
@@ -85,12 +87,22 @@ class Tokenizer:
         self.pad_id = self._loaded.pad_id
 
     @functools.cached_property
-    def identity(self) -> str | None:
-        """Other where its ids could be: a hash of its state, with its library's version; None if it can't be known."""
+    def fingerprint(self) -> str | None:
+        """Other where its ids could be: sha256 of its state; None if it can't be known."""
         if self._loaded.state is None:
             return None
-        state = hashlib.sha256(self._loaded.state().encode()).hexdigest()
-        return f"{state} tokenizers {importlib.metadata.version('tokenizers')}"
+        return hashlib.sha256(self._loaded.state().encode()).hexdigest()
+
+    @property
+    def identity(self) -> str | None:
+        """The fingerprint with the version of the library, whose next may make other ids of the same state."""
+        if self.fingerprint is None:
+            return None
+        return f"{self.fingerprint} tokenizers {importlib.metadata.version('tokenizers')}"
+
+    def same_ids(self, other: "Tokenizer") -> bool:
+        """Whether this and another tokenizer are known to make the same ids of every text."""
+        return self is other or (self.fingerprint is not None and self.fingerprint == other.fingerprint)
 
     def check_matches(self, vocab_size: int, pad_id: int, where: object) -> None:
         """Raises EndxError when this tokenizer's ids are not those of an encoder with this vocabulary.
@@ -113,12 +125,14 @@ class Tokenizer:
 
     def __call__(self, texts: Sequence[str], max_length: int) -> TokenTable:
         """Tokenises texts, each cut to `max_length` tokens with its special tokens."""
-        parts, lengths = [np.zeros(0, np.int32)], list[int]()
+        parts, lengths, cut = [np.zeros(0, np.int32)], list[int](), 0
         for start in range(0, len(texts), CHUNK):
-            rows = list(self._loaded.encode(texts[start : start + CHUNK], max_length))
+            encoded, longer = self._loaded.encode(texts[start : start + CHUNK], max_length)
+            rows = list(encoded)
             lengths += map(len, rows)
             parts.append(np.fromiter(itertools.chain.from_iterable(rows), np.int32))
-        return TokenTable.of_lengths(np.concatenate(parts), np.asarray(lengths, np.int64), self.pad_id)
+            cut += longer
+        return TokenTable.of_lengths(np.concatenate(parts), np.asarray(lengths, np.int64), self.pad_id, cut)
 
     def save(self, folder: pathlib.Path) -> None:
         """Writes the tokenizer's files into `folder`."""

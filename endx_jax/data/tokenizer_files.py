@@ -40,14 +40,14 @@ class LoadedTokenizer:
     """A tokenizer, however it was loaded.
 
     Attributes:
-      encode: (texts, length) to the ids of each text, cut to that length with its special tokens.
+      encode: (texts, length) to each text's ids, cut to that length with its special tokens, and how many were cut.
       pad_id: the id that padding has; None where it has no padding token.
       size: of the vocabulary, added tokens included.
       save: writes its files into a folder.
       state: gives a text that decides about all its ids; None for tokenizers written in Python, which have none.
     """
 
-    encode: Callable[[Sequence[str], int], Iterable[list[int]]]
+    encode: Callable[[Sequence[str], int], tuple[Iterable[list[int]], int]]
     pad_id: int | None
     size: int
     save: Callable[[pathlib.Path], None]
@@ -124,8 +124,10 @@ def _by_transformers(folder: pathlib.Path) -> LoadedTokenizer:
     if backend is not None:
         return _fast(backend, loaded.pad_token_id, len(loaded), save, loaded.truncation_side)
 
-    def encode(texts: Sequence[str], length: int) -> Iterable[list[int]]:
-        return loaded(list(texts), truncation=True, max_length=length)["input_ids"]
+    def encode(texts: Sequence[str], length: int) -> tuple[Iterable[list[int]], int]:
+        whole = loaded(list(texts))["input_ids"]
+        cut = loaded(list(texts), truncation=True, max_length=length)["input_ids"]
+        return cut, sum(len(ids) > length for ids in whole)
 
     return LoadedTokenizer(encode, loaded.pad_token_id, len(loaded), save, state=None)
 
@@ -136,19 +138,28 @@ def _fast(
     """A tokenizer of the tokenizers library; texts are cut at `side`."""
     lock = threading.Lock()  # the length is the backend's own, and it refuses to be changed while it works
 
-    def encode(texts: Sequence[str], length: int) -> Iterable[list[int]]:
+    def encode(texts: Sequence[str], length: int) -> tuple[Iterable[list[int]], int]:
         with lock:
             backend.no_padding()
             backend.enable_truncation(length, direction=side)
             # `fast`: without each token's place in the text, which takes a third of the time.
-            encodings = backend.encode_batch_fast(list(texts))
-        return (encoding.ids for encoding in encodings)
+            try:
+                encodings = backend.encode_batch_fast(list(texts))
+            except TypeError:  # what Python takes for text and Unicode does not
+                encodings = backend.encode_batch_fast([_well_formed(text) for text in texts])
+        cut = sum(len(encoding) == length and bool(encoding.overflowing) for encoding in encodings)
+        return (encoding.ids for encoding in encodings), cut
 
     def state() -> str:
         with lock:
             return f"{side} {backend.encode_special_tokens} {_state(backend)}"
 
     return LoadedTokenizer(encode, pad_id, size, save, state)
+
+
+def _well_formed(text: str) -> str:
+    """The text with U+FFFD for halves of surrogate pairs, which JSON's escapes can leave in a string."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _state(backend: "tokenizers.Tokenizer") -> str:

@@ -3,7 +3,6 @@
 import concurrent.futures
 import dataclasses
 import functools
-import os
 import pathlib
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from endx_jax.data.batches import BatchStream, Pairs
 from endx_jax.data.splits import Splits
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
+from endx_jax.experiment.compilation_cache import use_compilation_cache
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.console import say
 from endx_jax.experiment.data import fingerprint, read_splits
@@ -73,7 +73,7 @@ def prepare(config: Mapping, workdir: pathlib.Path) -> Run:
     """
     settings = resolve(config)
     workdirs.check_writable(workdir)
-    _use_compilation_cache(settings.train.compilation_cache)
+    use_compilation_cache(settings.train.compilation_cache)
     mesh = make_mesh(settings.mesh)
     model, data = _all_of(lambda: build_model(settings), lambda: read_splits(settings.data))
     data_sha256 = fingerprint(data.train)
@@ -162,9 +162,3 @@ def _all_of(*tasks: Callable[[], Any]) -> list:
     if mistakes:
         raise EndxError("; and ".join(mistakes))
     return results
-
-
-def _use_compilation_cache(folder: str) -> None:
-    if folder:
-        jax.config.update("jax_compilation_cache_dir", os.path.expanduser(folder))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)

@@ -1,7 +1,7 @@
 """Where pretrained encoders come from, and their way into our parameter trees."""
 
-from endx_jax.pretrained.checkpoint import PretrainedEncoder, load
+from endx_jax.pretrained.checkpoint import PretrainedEncoder, load, load_sides
 from endx_jax.pretrained.locate import locate
 from endx_jax.pretrained.token_tables import PretrainedTokens, load_tokens
 
-__all__ = ["PretrainedEncoder", "PretrainedTokens", "load", "load_tokens", "locate"]
+__all__ = ["PretrainedEncoder", "PretrainedTokens", "load", "load_sides", "load_tokens", "locate"]

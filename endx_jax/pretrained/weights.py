@@ -122,6 +122,18 @@ def stack_layers(encoder: Mapping) -> dict:
     return rest | {"layers": jax.tree.map(lambda *leaves: np.stack(leaves), *(encoder[k] for k in numbered))}
 
 
+def unstack_layers(encoder: Mapping) -> dict:
+    """The inverse of `stack_layers`; what has no stacked layers is returned as it is."""
+    import jax
+
+    if "layers" not in encoder:
+        return dict(encoder)
+    stacked = encoder["layers"]
+    count = len(jax.tree.leaves(stacked)[0])
+    apart = {f"layers_{n}": jax.tree.map(lambda leaf: leaf[n], stacked) for n in range(count)}  # noqa: B023
+    return {k: v for k, v in encoder.items() if k != "layers"} | apart
+
+
 def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
     index = folder / SHARD_INDEX
     if index.is_file():

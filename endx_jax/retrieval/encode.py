@@ -3,7 +3,8 @@
 import collections
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, TypeVar, get_args, overload
 
 import jax
@@ -13,13 +14,14 @@ import tqdm
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from endx_jax.batch import Tokens
-from endx_jax.data.tokenization import Preparation
+from endx_jax.data.tokenization import Preparation, TokenTable
 from endx_jax.errors import EndxError, nearest
 from endx_jax.models.dual_encoder import DualEncoder
 from endx_jax.numerics import l2_normalize
 from endx_jax.parallel.sharding import batch_shards, to_global
+from endx_jax.retrieval.identity import model_identity
 from endx_jax.retrieval.quantize import Quantized, quantize
-from endx_jax.retrieval.text_batches import Shapes, batches
+from endx_jax.retrieval.text_batches import Shapes, TextBatch, batches
 
 Array = jax.Array
 T = TypeVar("T")
@@ -74,6 +76,7 @@ class TextEncoder:
     Attributes:
       compiled: shapes (side, rows, width) that a tower was compiled for so far; `question` is both where both towers
         are one architecture.
+      cut: how many texts were longer than their side's length so far, and were cut to it.
     """
 
     def __init__(self, model: DualEncoder, preparations: Mapping[str, Preparation], mesh: Mesh, batch_size: int = 64):
@@ -89,6 +92,7 @@ class TextEncoder:
         """
         self.model, self.preparations, self.mesh, self.batch_size = model, preparations, mesh, batch_size
         self.compiled: set[tuple[str, int, int]] = set()
+        self.cut, self._lock = 0, threading.Lock()
         everywhere = NamedSharding(mesh, PartitionSpec())
         self._encode = jax.jit(model.encode, static_argnums=1, out_shardings=everywhere)
         self._finish = jax.jit(Output.__call__, static_argnums=0, out_shardings=everywhere)
@@ -108,6 +112,7 @@ class TextEncoder:
         batch_size: int | None = None,
         progress: bool = False,
         output: Output,
+        prompt: str | None = None,
     ) -> np.ndarray | Quantized: ...
 
     def __call__(
@@ -119,6 +124,7 @@ class TextEncoder:
         batch_size: int | None = None,
         progress: bool = False,
         output: Output = PLAIN,
+        prompt: str | None = None,
     ) -> np.ndarray | Quantized:
         """Encodes texts.
 
@@ -129,12 +135,17 @@ class TextEncoder:
           batch_size: to use instead of the encoder's own.
           progress: whether to show a bar.
           output: what is made of the embeddings before they are fetched.
+          prompt: what stands before every text; None for the side's own.
 
         Returns:
           NumPy [N, E], row i for text i, the same on every process: float32, or what `output` says. For int8 these are
           `Quantized` codes and scales.
         """
-        encoded = self._encoded(params, side, texts, batch_size or self.batch_size, output)
+        preparation = self.preparations[side]
+        if prompt is not None:
+            preparation = dataclasses.replace(preparation, prompt=prompt)
+        shapes = self.shapes(side, batch_size or self.batch_size)
+        encoded = self._encoded(params, side, batches(self._counting(preparation), texts, shapes), output)
         bar = tqdm.tqdm(total=len(texts), desc=f"encoding {side}s", unit="text", disable=not progress, leave=False)
         results = None
         with bar:
@@ -144,6 +155,15 @@ class TextEncoder:
                 bar.update(len(places))
         return _room_for(0, self._of_one_token(params, side, output)) if results is None else results
 
+    def width(self, params: dict, output: Output = PLAIN) -> int:
+        """E, the dimensions of what embeddings with these parameters become."""
+        found = jax.tree.leaves(self._of_one_token(params, "question", output))[0]
+        return found.shape[1]
+
+    def identity(self, params: dict) -> str:
+        """The identity of the model with these parameters: see `model_identity`."""
+        return model_identity(self.model, params, self.preparations)
+
     def shapes(self, side: str, batch_size: int) -> Shapes:
         """Which shapes batches of one side get for this `batch_size`."""
         limit = self.preparations[side].length
@@ -152,13 +172,24 @@ class TextEncoder:
             budget = min(budget, CPU_TOKENS)
         return Shapes(self.mesh, limit, budget)
 
+    def _counting(self, preparation: Preparation) -> Callable[[Sequence[str]], TokenTable]:
+        """The preparation, with what it cuts added to `cut`."""
+
+        def tokenize(texts: Sequence[str]) -> TokenTable:
+            table = preparation(texts)
+            with self._lock:  # this is done in a thread, and calls may overlap
+                self.cut += table.cut
+            return table
+
+        return tokenize
+
     def _encoded(
-        self, params: dict, side: str, texts: Sequence[str], batch_size: int, output: Output
+        self, params: dict, side: str, prepared: Iterable[TextBatch], output: Output
     ) -> Iterator[tuple[np.ndarray, Array | Quantized]]:
         """Places of texts, and what becomes theirs, still on its way from the devices."""
         params = {"shared": self.model.tower_params(params, side)}
         tower = "question" if self.model.question == self.model.answer else side
-        for places, (rows, width), tokens in batches(self.preparations[side], texts, self.shapes(side, batch_size)):
+        for places, (rows, width), tokens in prepared:
             embeddings = self._encode(params, tower, to_global(tokens, self.mesh, rows))
             self.compiled.add((tower, rows, width))
             found = self._finish(output, embeddings)

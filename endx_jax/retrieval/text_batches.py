@@ -1,14 +1,14 @@
 """Texts in batches of about equal length, each of as many as fill a budget of padded tokens, in few shapes."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
 
 from endx_jax.batch import Tokens
-from endx_jax.data.tokenization import Preparation, TokenTable, padded_length
+from endx_jax.data.tokenization import TokenTable, padded_length
 from endx_jax.parallel.sharding import batch_shards, local_rows
 from endx_jax.retrieval.ahead import ahead
 
@@ -68,10 +68,12 @@ class Shapes:
         return each * shards
 
 
-def batches(preparation: Preparation, texts: Sequence[str], shapes: Shapes) -> Iterator[TextBatch]:
+def batches(
+    tokenize: Callable[[Sequence[str]], TokenTable], texts: Sequence[str], shapes: Shapes
+) -> Iterator[TextBatch]:
     """All texts, tokenised and padded in threads ahead of their use."""
     windows = (texts[start : start + WINDOW] for start in range(0, len(texts), WINDOW))
-    return ahead(_cut(ahead(map(preparation, windows), 1), shapes), PADDED_AHEAD)
+    return ahead(_cut(ahead(map(tokenize, windows), 1), shapes), PADDED_AHEAD)
 
 
 def _cut(tables: Iterable[TokenTable], shapes: Shapes) -> Iterator[TextBatch]:

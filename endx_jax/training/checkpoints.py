@@ -4,7 +4,6 @@ A checkpoint is there when its manifest is. Orbax alone restores a file with a f
 checked before anything is restored, and what fails is removed in favour of the checkpoint before it.
 """
 
-import hashlib
 import json
 import pathlib
 import shutil
@@ -16,7 +15,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
 
 from endx_jax.errors import EndxError
-from endx_jax.files import write_text
+from endx_jax.files import sha256_of, write_text
 from endx_jax.parallel.distributed import is_primary, on_primary
 from endx_jax.training.state import TrainState
 
@@ -111,12 +110,8 @@ def restore_params(workdir: pathlib.Path, step: int, like):
 
 def hash_files(folder: pathlib.Path) -> dict[str, str]:
     """sha256 of every file below a folder, by relative path."""
-    hashes = {}
-    for file in sorted(folder.rglob("*")):
-        if file.is_file():
-            with open(file, "rb") as stream:
-                hashes[file.relative_to(folder).as_posix()] = hashlib.file_digest(stream, "sha256").hexdigest()
-    return hashes
+    files = (file for file in sorted(folder.rglob("*")) if file.is_file())
+    return {file.relative_to(folder).as_posix(): sha256_of(file) for file in files}
 
 
 def find_damage(workdir: pathlib.Path, step: int) -> str | None:

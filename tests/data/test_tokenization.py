@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 
@@ -36,6 +38,25 @@ def test_texts_are_cut_with_their_special_tokens(tokenizer):
     first = table.ids[:5]
     assert first[0] == table.ids[5]  # both begin with [CLS]
     assert first[-1] == table.ids[7]  # and end with [SEP], the cut one too
+
+
+def test_texts_that_were_cut_are_counted_over_all_chunks(tokenizer, monkeypatch):
+    monkeypatch.setattr("endx_jax.data.tokenization.CHUNK", 2)
+    long = "the cat sat on the mat"
+    assert tokenizer([long, "the", "", long, long], max_length=5).cut == 3
+    assert tokenizer([long, "the"], max_length=64).cut == 0
+
+
+def test_tokenizers_of_one_state_make_the_same_ids(tokenizer, tiny_bert, tmp_path):
+    again = Tokenizer(tiny_bert)
+    assert tokenizer.same_ids(again)
+    assert again.fingerprint in again.identity
+    spec = json.loads((tiny_bert / "tokenizer.json").read_text())
+    spec["model"]["max_input_chars_per_word"] = 7
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
+    config = json.loads((tiny_bert / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    assert not tokenizer.same_ids(Tokenizer(tmp_path))
 
 
 def test_no_texts_make_an_empty_table(tokenizer):

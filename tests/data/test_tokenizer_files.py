@@ -25,6 +25,10 @@ def folder(tmp_path):
     return write_tiny_bert(tmp_path / "bert")
 
 
+def ids_of(loaded, texts, length) -> list[list[int]]:
+    return list(loaded.encode(texts, length)[0])
+
+
 def asked_transformers(folder, monkeypatch):
     asked = []
     load = tokenizer_files._by_transformers
@@ -39,7 +43,7 @@ def agrees_with_transformers(folder):
     theirs, ours = AutoTokenizer.from_pretrained(str(folder), local_files_only=True), load_tokenizer(folder)
     for length in (5, 32):
         expected = theirs(TEXTS, truncation=True, max_length=length)["input_ids"]
-        assert list(ours.encode(TEXTS, length)) == expected
+        assert ids_of(ours, TEXTS, length) == expected
     assert (ours.pad_id, ours.size) == (theirs.pad_token_id, len(theirs))
 
 
@@ -56,9 +60,9 @@ def test_a_folder_that_says_all_needs_no_transformers(folder, monkeypatch):
 def test_threads_may_share_a_tokenizer(folder):
     loaded = load_tokenizer(folder)
     lengths, texts = [3, 7, 16] * 20, TEXTS * 50
-    expected = {length: list(loaded.encode(texts, length)) for length in set(lengths)}
+    expected = {length: ids_of(loaded, texts, length) for length in set(lengths)}
     with futures.ThreadPoolExecutor(4) as pool:
-        found = pool.map(lambda length: list(loaded.encode(texts, length)), lengths)
+        found = pool.map(lambda length: ids_of(loaded, texts, length), lengths)
         assert all(ids == expected[length] for length, ids in zip(lengths, found, strict=True))
 
 
@@ -107,9 +111,45 @@ def test_a_saved_tokenizer_says_all(folder, tmp_path, monkeypatch):
     change(folder / "tokenizer_config.json", tokenizer_class="BertTokenizer", do_lower_case=False)
     for n, source in enumerate((folder, tmp_path / "0")):
         loaded = load_tokenizer(source)
-        list(loaded.encode(TEXTS, 5))  # leaves no length behind
+        loaded.encode(TEXTS, 5)  # leaves no length behind
         loaded.save(tmp_path / str(n))
         again = load_tokenizer(tmp_path / str(n))
-        assert list(again.encode(TEXTS, 32)) == list(loaded.encode(TEXTS, 32))
+        assert ids_of(again, TEXTS, 32) == ids_of(loaded, TEXTS, 32)
         assert (again.pad_id, again.size, again.state()) == (loaded.pad_id, loaded.size, loaded.state())
     assert not asked_transformers(tmp_path / "1", monkeypatch)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_texts_that_are_cut_are_counted(folder, side):
+    change(folder / "tokenizer_config.json", truncation_side=side)
+    ids, cut = load_tokenizer(folder).encode(["the cat", "the cat the", "the cat the cat", ""], 5)  # two special tokens
+    assert ([len(row) for row in ids], cut) == ([4, 5, 5, 2], 1)
+
+
+def test_a_tokenizer_that_is_written_in_python_counts_too(folder, monkeypatch):
+    """transformers has few left; what it gives is a callable that knows nothing of what it cut."""
+
+    class Slow:
+        pad_token_id = 0
+
+        def __len__(self):
+            return 9
+
+        def __call__(self, texts, truncation=False, max_length=None):
+            rows = [[1] * len(text) for text in texts]
+            return {"input_ids": [row[:max_length] for row in rows] if truncation else rows}
+
+    class Transformers:
+        class AutoTokenizer:
+            from_pretrained = staticmethod(lambda folder, **_: Slow())
+
+    monkeypatch.setattr(tokenizer_files, "_transformers", lambda: Transformers)
+    loaded = tokenizer_files._by_transformers(folder)
+    assert loaded.encode(["ab", "abc", "abcd"], 3) == ([[1, 1], [1, 1, 1], [1, 1, 1]], 1)
+
+
+def test_halves_of_surrogate_pairs_are_joined_or_unknown(folder):
+    loaded = load_tokenizer(folder)
+    whole, joined, half, unknown = ids_of(loaded, ["a 🙂", "a \ud83d\ude42", "a \ud83d", "a \ufffd"], 9)
+    assert whole == joined
+    assert half == unknown

@@ -1,3 +1,4 @@
+import json
 import shutil
 
 import jax
@@ -18,6 +19,14 @@ def test_a_workdir_gives_its_trained_towers(model, tiny_bert):
     trained, untrained = model.encode_query("the cat"), endx_jax.load(tiny_bert).encode_query("the cat")
     assert trained.shape == untrained.shape == (32,)
     assert np.abs(trained - untrained / np.linalg.norm(untrained)).max() > 1e-4
+
+
+def test_a_workdir_s_model_is_the_one_that_its_index_was_made_with(model, trained_workdir):
+    manifest = json.loads((trained_workdir / "index" / "manifest.json").read_text())
+    assert manifest["model"]["identity"] == model.identity
+    assert manifest["width"] == model.width == 32
+    assert not model.asymmetric
+    assert model.source.workdir == trained_workdir
 
 
 def test_one_string_gives_one_vector_and_many_keep_their_order(model):
@@ -55,11 +64,6 @@ def test_int8_codes_come_with_a_scale_a_text(model):
 def test_similarity_is_the_cosine_of_every_pair(model):
     a, b = np.array([[3.0, 4.0], [1.0, 0.0]]), np.array([[3.0, 4.0]])
     np.testing.assert_allclose(model.similarity(a, b), [[1.0], [0.6]], rtol=1e-6)
-
-
-def test_a_plain_folder_is_compared_by_inner_product(tiny_bert):
-    plain = endx_jax.load(tiny_bert)
-    np.testing.assert_allclose(plain.similarity([3.0, 4.0], [1.0, 1.0]), [[7.0]])
 
 
 def test_the_bundled_package_by_name(minilm):

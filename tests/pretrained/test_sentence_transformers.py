@@ -3,12 +3,14 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 from helpers import one_line_error
+from safetensors.numpy import save_file
 
 from endx_jax import pretrained
 from endx_jax.data.tokenization import Tokenizer
-from endx_jax.pretrained.sentence_transformers import Head, read_head
+from endx_jax.pretrained.sentence_transformers import Dense, Head, Usage, read_heads, read_usage
 
 OLD = "sentence_transformers.models."
 NEW = {  # as version 6 writes them
@@ -36,6 +38,13 @@ def write_head(folder, *, types, pooling, normalize=True, encoder="", limits=Non
     write_json(folder / "1_Pooling" / "config.json", pooling)
     for name, contents in (limits or {}).items():
         write_json(folder / encoder / name, contents)
+
+
+def read_head(folder) -> Head:
+    """The head of a folder with one tower."""
+    heads = read_heads(folder)
+    assert heads["question"] == heads["answer"]
+    return heads["question"]
 
 
 def write_json(file, contents) -> None:
@@ -97,11 +106,163 @@ def test_an_encoder_in_a_folder_within_is_found_with_its_tokenizer(tiny_bert, tm
     assert source.params()
 
 
-@pytest.mark.parametrize("kind", ["Dense", "LSTM", "WordEmbeddings", "Router"])
+@pytest.mark.parametrize("kind", ["LSTM", "WordEmbeddings", "Dropout"])
 def test_a_module_we_do_not_have_is_refused(tmp_path, kind):
     write_json(tmp_path / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": OLD + kind}])
-    with one_line_error(rf"modules\.json has a module '{kind}'; Transformer, Pooling and Normalize are known"):
+    with one_line_error(rf"modules\.json has a module '{kind}'; Transformer, Pooling, Dense, Normalize and Router are"):
         read_head(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("Pooling",),
+        ("Transformer", "Dense", "Pooling"),
+        ("Transformer", "Pooling", "Normalize", "Dense"),
+        ("Transformer", "Pooling", "Dense", "Dense"),
+        ("Transformer", "Transformer", "Pooling"),
+    ],
+)
+def test_modules_in_another_order_than_a_tower_s_are_refused(tmp_path, kinds):
+    write_json(tmp_path / "modules.json", [{"path": kind, "type": OLD + kind} for kind in kinds])
+    with one_line_error(
+        rf"has the modules {', '.join(kinds)}; towers have one each of Transformer, Pooling, Dense, Norm"
+    ):
+        read_head(tmp_path)
+
+
+DENSE = {"in_features": 32, "out_features": 6, "bias": False, "activation_function": "torch.nn.modules.linear.Identity"}
+
+
+def write_dense(folder, weight, **config) -> None:
+    write_json(folder / "2_Dense" / "config.json", DENSE | config)
+    save_file({"linear.weight": weight}, folder / "2_Dense" / "model.safetensors")
+    types = ("Transformer", ""), ("Pooling", "1_Pooling"), ("Dense", "2_Dense")
+    write_json(folder / "modules.json", [{"path": path, "type": OLD + kind} for kind, path in types])
+    write_json(folder / "1_Pooling" / "config.json", FLAGS)
+
+
+def test_a_linear_dense_is_the_projection(tmp_path):
+    weight = np.arange(6 * 32, dtype=np.float32).reshape(6, 32)
+    write_dense(tmp_path, weight, module_input_name="sentence_embedding", module_output_name=None)
+    projection = read_head(tmp_path).projection
+    assert projection == Dense(tmp_path / "2_Dense", 6)
+    np.testing.assert_array_equal(projection.kernel(32), weight.T)
+    with one_line_error(r"2_Dense holds a linear\.weight of shape \(6, 32\) where one of shape \(6, 16\) is expected"):
+        projection.kernel(16)
+    save_file({"weight": weight}, tmp_path / "2_Dense" / "model.safetensors")
+    with one_line_error(r"2_Dense holds no linear\.weight"):
+        projection.kernel(32)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"bias": True}, "asks for bias True; only False is supported"),
+        ({"activation_function": "torch.nn.modules.activation.Tanh"}, "asks for activation_function '.*Tanh'; only"),
+        ({"use_residual": True}, "asks for use_residual True; only False"),
+        ({"module_input_name": "token_embeddings"}, "asks for module_input_name 'token_embeddings'; only"),
+        ({"out_features": None}, "does not say how wide its output is"),
+    ],
+)
+def test_a_dense_of_another_kind_is_refused(tmp_path, config, message):
+    write_dense(tmp_path, np.zeros((6, 32), np.float32), **config)
+    with one_line_error(rf"2_Dense/config\.json {message}"):
+        read_head(tmp_path)
+
+
+@pytest.mark.parametrize("left_out", ["bias", "activation_function"])
+def test_a_dense_that_leaves_its_defaults_is_refused(tmp_path, left_out):
+    write_dense(tmp_path, np.zeros((6, 32), np.float32))
+    write_json(tmp_path / "2_Dense" / "config.json", {k: v for k, v in DENSE.items() if k != left_out})
+    with one_line_error(rf"asks for {left_out} (True|'torch.nn.modules.activation.Tanh'); only"):
+        read_head(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("own", "tokenizer", "message"),
+    [
+        ({"do_lower_case": True}, {}, "asks for do_lower_case of a tokenizer that keeps capitals"),
+        ({"transformer_task": "fill-mask"}, {}, "asks for transformer_task 'fill-mask'; only 'feature-extraction'"),
+        ({"query_expansion": {"length": 32}}, {}, "asks for query_expansion"),
+        ({"processing_kwargs": {"text": {"max_length": 8}}}, {}, "asks for processing_kwargs"),
+    ],
+)
+def test_settings_of_the_encoder_that_we_do_not_have_are_refused(tmp_path, own, tokenizer, message):
+    limits = {"sentence_bert_config.json": own, "tokenizer_config.json": tokenizer}
+    write_head(tmp_path, types=NEW, pooling={"pooling_mode": "mean"}, limits=limits)
+    with one_line_error(rf"sentence_bert_config\.json {message}"):
+        read_head(tmp_path)
+
+
+def test_lower_case_that_the_tokenizer_sees_to_is_no_matter(tmp_path):
+    limits = {"sentence_bert_config.json": {"do_lower_case": True}, "tokenizer_config.json": {"do_lower_case": True}}
+    write_head(tmp_path, types=NEW, pooling={"pooling_mode": "mean"}, limits=limits)
+    assert read_head(tmp_path).pooling == "mean"
+
+
+def test_each_side_may_have_a_length(tmp_path):
+    limits = {
+        "sentence_bert_config.json": {"query_length": 16, "document_length": 48},
+        "tokenizer_config.json": {"model_max_length": 60},
+    }
+    write_head(tmp_path, types=NEW, pooling={"pooling_mode": "mean"}, limits=limits)
+    assert {side: head.max_length for side, head in read_heads(tmp_path).items()} == {"question": 16, "answer": 48}
+
+
+def test_a_normalize_of_token_embeddings_is_refused(tmp_path):
+    write_head(tmp_path, types=NEW, pooling={"pooling_mode": "mean"})
+    write_json(tmp_path / "2_Normalize" / "config.json", {"module_input_name": "token_embeddings"})
+    with one_line_error(r"2_Normalize/config\.json asks for module_input_name 'token_embeddings'"):
+        read_head(tmp_path)
+
+
+USAGE_FILE = "config_sentence_transformers.json"
+
+
+def test_a_folder_that_says_nothing_of_its_use_is_compared_by_cosine_without_prompts(tmp_path):
+    assert read_usage(tmp_path) == Usage({}, "", cosine=True, truncate_dim=None)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "question", "answer"),
+    [
+        ({"query": "q: ", "document": "d: ", "passage": "p: "}, "q: ", "d: "),
+        ({"query": "q: ", "passage": "p: ", "corpus": "c: "}, "q: ", "p: "),
+        ({"corpus": "c: "}, "", "c: "),
+        ({"query": None, "document": "", "passage": "p: "}, "", ""),
+        ({"retrieval": "r: "}, "", ""),
+    ],
+)
+def test_prompts_of_the_sides_go_by_the_names_that_sentence_transformers_looks_for(tmp_path, prompts, question, answer):
+    write_json(tmp_path / USAGE_FILE, {"prompts": prompts, "default_prompt_name": None})
+    usage = read_usage(tmp_path)
+    assert (usage.prompt("question"), usage.prompt("answer"), usage.default_prompt) == (question, answer, "")
+
+
+def test_what_a_folder_says_of_its_use(tmp_path):
+    contents = {
+        "prompts": {"query": "q: "},
+        "default_prompt_name": "query",
+        "similarity_fn_name": "dot",
+        "truncate_dim": 8,
+    }
+    write_json(tmp_path / USAGE_FILE, contents | {"model_type": "SentenceTransformer"})
+    assert read_usage(tmp_path) == Usage({"query": "q: "}, "q: ", cosine=False, truncate_dim=8)
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        ({"model_type": "CrossEncoder"}, "asks for model_type 'CrossEncoder'; only 'SentenceTransformer' is"),
+        ({"similarity_fn_name": "manhattan"}, "asks for similarity_fn_name 'manhattan'; only 'cosine' or 'dot'"),
+        ({"default_prompt_name": "q"}, "has default_prompt_name 'q', and no prompt of that name"),
+    ],
+)
+def test_a_use_that_we_do_not_have_is_refused(tmp_path, contents, message):
+    write_json(tmp_path / USAGE_FILE, contents)
+    with one_line_error(rf"config_sentence_transformers\.json {message}"):
+        read_usage(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -121,12 +282,19 @@ def test_another_pooling_is_refused(tmp_path, pooling):
         read_head(tmp_path)
 
 
+def test_pooling_without_the_prompt_is_refused(tmp_path):
+    write_head(tmp_path, types=NEW, pooling={"pooling_mode": "mean", "include_prompt": False})
+    with one_line_error(r"1_Pooling/config\.json asks for include_prompt False; only True is supported"):
+        read_head(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("modules", "message"),
     [
         ({"type": "x"}, r"modules\.json holds a dict where a list is expected"),
         ([{"path": ""}], r"modules\.json has a module without a type or a path: {'path': ''}"),
         (["Transformer"], r"modules\.json has a module without a type or a path: 'Transformer'"),
+        ([{"type": OLD + "Transformer", "path": "../other"}], r"modules\.json names '\.\./other', which is not in its"),
     ],
 )
 def test_a_broken_list_of_modules_is_named(tmp_path, modules, message):

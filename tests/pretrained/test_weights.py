@@ -19,6 +19,7 @@ from endx_jax.pretrained.weights import (
     stack_layers,
     to_ours,
     to_theirs,
+    unstack_layers,
 )
 
 RULES = (
@@ -150,6 +151,12 @@ def test_layers_are_stacked_in_the_order_of_their_numbers():
     stacked = stack_layers(encoder | {"norm": {"scale": np.ones(2)}})
     np.testing.assert_array_equal(stacked["layers"]["bias"], np.arange(12)[:, None])
     assert set(stacked) == {"layers", "norm"}
+
+
+def test_unstacked_layers_are_those_that_were_stacked():
+    encoder = {f"layers_{i}": {"bias": np.array([i, i])} for i in range(11)} | {"norm": {"scale": np.ones(2)}}
+    chex.assert_trees_all_equal(unstack_layers(stack_layers(encoder)), encoder)
+    chex.assert_trees_all_equal(unstack_layers(encoder), encoder)
 
 
 def test_reading_does_not_touch_the_file(tmp_path):

@@ -1,0 +1,98 @@
+"""A loaded model as MTEB takes it: `mteb.evaluate(endx_jax.mteb.wrap(endx_jax.load(...)), tasks)`.
+
+MTEB, https://github.com/embeddings-benchmark/mteb, is installed by itself: `pip install mteb`.
+"""
+
+import functools
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from endx_jax.loading import EmbeddingModel
+from endx_jax.models.dual_encoder import SIDES
+
+if TYPE_CHECKING:
+    from mteb.models import ModelMeta
+
+
+class MTEBModel:
+    """MTEB's `EncoderProtocol` around an `EmbeddingModel`.
+
+    Queries and documents are encoded as such, each with the prompt of its side; texts that are neither, as in tasks of
+    clustering or similarity, by bare `encode`, which a model whose sides differ refuses.
+    """
+
+    def __init__(self, model: EmbeddingModel, name: str = ""):
+        """Takes a loaded model, and what MTEB is to call it.
+
+        Args:
+          model: from `endx_jax.load`.
+          name: `organisation/model`; empty: `endx_jax/` and the last part of the model's own name.
+        """
+        self.model = model
+        self.name = name or f"endx_jax/{pathlib.PurePath(model.name).name}"
+
+    @functools.cached_property
+    def mteb_model_meta(self) -> "ModelMeta":
+        """What MTEB keeps results under: their revision is the model's identity, so none are taken for another's."""
+        from mteb.models import ModelMeta
+        from mteb.models.model_meta import ScoringFunction
+
+        model = self.model
+        return ModelMeta.create_empty(
+            {
+                "name": self.name,
+                "revision": model.identity,
+                "framework": ["JAX"],
+                "embed_dim": model.width,
+                "max_tokens": max(model.encoder.preparations[side].length for side in SIDES),
+                "similarity_fn_name": ScoringFunction("cosine" if model.cosine else "dot"),
+                "use_instructions": any(model.prompts.values()),
+            }
+        )
+
+    def encode(
+        self,
+        inputs: Iterable[Mapping[str, Sequence[str]]],
+        *,
+        task_metadata: Any,
+        hf_split: str,
+        hf_subset: str,
+        prompt_type: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+    ) -> np.ndarray:
+        """Encodes what a task gives: float32 [N, E].
+
+        Args:
+          inputs: batches with their texts under `text`.
+          task_metadata: of the task; it changes nothing, nor do `hf_split` and `hf_subset`.
+          hf_split: of the data.
+          hf_subset: of the data.
+          prompt_type: `query` or `document`; None for texts that are neither.
+          batch_size: as for `EmbeddingModel.encode_query`.
+          show_progress_bar: as for `EmbeddingModel.encode_query`.
+
+        Raises:
+          EndxError: for texts that are neither queries nor documents, of a model whose sides differ.
+        """
+        del task_metadata, hf_split, hf_subset
+        texts = [text for batch in inputs for text in batch["text"]]
+        of_side = {"query": self.model.encode_query, "document": self.model.encode_document}
+        encode = self.model.encode if prompt_type is None else of_side[prompt_type]
+        return np.asarray(encode(texts, batch_size=batch_size, show_progress_bar=show_progress_bar))
+
+    def similarity(self, embeddings1: np.ndarray, embeddings2: np.ndarray) -> np.ndarray:
+        """Similarities of every pair, [A, B]: see `EmbeddingModel.similarity`."""
+        return self.model.similarity(embeddings1, embeddings2)
+
+    def similarity_pairwise(self, embeddings1: np.ndarray, embeddings2: np.ndarray) -> np.ndarray:
+        """Similarities row by row, [N]: see `EmbeddingModel.similarity_pairwise`."""
+        return self.model.similarity_pairwise(embeddings1, embeddings2)
+
+
+def wrap(model: EmbeddingModel, name: str = "") -> MTEBModel:
+    """Makes a loaded model into one that `mteb.evaluate` takes: see `MTEBModel`."""
+    return MTEBModel(model, name)

@@ -1,0 +1,37 @@
+"""Towers that are taken from pretrained folders as they are, with nothing to draw or to train."""
+
+from collections.abc import Mapping
+
+from endx_jax.errors import EndxError
+from endx_jax.models.dual_encoder import SIDES, DualEncoder
+from endx_jax.models.sharing import Sharing
+from endx_jax.pretrained.checkpoint import PretrainedEncoder
+from endx_jax.pretrained.towers import ModelSettings, build_tower, fill_in
+
+
+def finished_towers(sources: Mapping[str, PretrainedEncoder]) -> tuple[DualEncoder, dict]:
+    """The dual encoder that descriptions of both sides say, and its parameters as float32 NumPy arrays.
+
+    What stands in one place for both sides is shared: an encoder with its token table, and a projection.
+
+    Raises:
+      EndxError: when weights are missing or do not fit, or the towers' embeddings differ in width.
+    """
+    question, answer = (sources[side] for side in SIDES)
+    shared = set()
+    if question.folder == answer.folder:
+        shared |= {"token_embedder", "encoder"}
+    if question.head.projection is not None and question.head.projection == answer.head.projection:
+        shared.add("projection")
+    settings = {s: fill_in(ModelSettings(normalize=sources[s].head.normalize), sources[s]) for s in SIDES}
+    widths = [settings[s].projection or sources[s].config.width for s in SIDES]
+    if len(set(widths)) > 1:
+        raise EndxError(
+            f"questions by {question.folder} have embeddings of {widths[0]} dimensions and answers by {answer.folder} "
+            f"of {widths[1]}: they can't be compared"
+        )
+    towers = {side: build_tower(settings[side], sources[side]) for side in SIDES}
+    dual_encoder = DualEncoder(**towers, sharing=Sharing(frozenset(shared)))
+    params = question.params()
+    same = (question.folder, question.head.projection) == (answer.folder, answer.head.projection)
+    return dual_encoder, dual_encoder.join({"question": params, "answer": params if same else answer.params()})

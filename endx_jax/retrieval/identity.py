@@ -1,0 +1,47 @@
+"""The identity of a model: equal where it gives a text the same embeddings, so that an index knows whose it is."""
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+
+from endx_jax.data.tokenization import Preparation
+from endx_jax.models.dual_encoder import SIDES, DualEncoder
+
+# Fields of modules and of their configs that decide about training or cost, and about no embedding.
+WITHOUT_EFFECT = frozenset(
+    {"dropout", "attention_dropout", "initializer_range", "dtype", "remat", "scan_layers", "parent", "name"}
+)
+
+
+def model_identity(model: DualEncoder, params: dict, preparations: Mapping[str, Preparation]) -> str:
+    """sha256, in hexadecimal, of all that decides about embeddings: parameters, towers, tokenizers, prompts, lengths.
+
+    The precision of the computation and the versions of libraries are no part of it: an index that was encoded on an
+    accelerator can be searched on a CPU, and with tomorrow's libraries.
+
+    Args:
+      model: both towers.
+      params: theirs; read from the devices as a whole.
+      preparations: how texts of each side become tokens.
+    """
+    digest = hashlib.sha256(b"endx_jax model 1")
+    for side in SIDES:
+        preparation = preparations[side]
+        about = (side, describe(model.tower(side)), preparation.prompt, preparation.length)
+        digest.update(repr((*about, preparation.tokenizer.fingerprint)).encode())
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        values = np.asarray(leaf)
+        digest.update(repr((jax.tree_util.keystr(path), values.shape, values.dtype.name)).encode())
+        digest.update(np.ascontiguousarray(values).data)
+    return digest.hexdigest()
+
+
+def describe(part: object) -> object:
+    """Tuples and plain values that say what a tower computes, parameters aside."""
+    if dataclasses.is_dataclass(part):  # as Flax's modules are
+        fields = (field.name for field in dataclasses.fields(part) if field.name not in WITHOUT_EFFECT)
+        return (type(part).__name__, *((name, describe(getattr(part, name))) for name in fields))
+    return getattr(part, "__name__", part)  # poolings without parameters are functions

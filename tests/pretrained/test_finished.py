@@ -1,0 +1,85 @@
+"""Towers as folders hold them: what both sides name is shared, and the rest apart."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import one_line_error, padded, texts
+from tiny_bert import WIDTH
+from tiny_modules import write_routes
+
+from endx_jax import pretrained
+from endx_jax.pretrained.finished import finished_towers
+from endx_jax.pretrained.towers import ModelSettings, build_dual_encoder, fill_in, initial_params
+
+
+def groups(params) -> dict:
+    return {place: set(tree) for place, tree in params.items()}
+
+
+ENCODER = {"token_embedder", "encoder"}
+
+
+@pytest.mark.parametrize(
+    ("query", "document", "after", "expected"),
+    [
+        (["Transformer", "Pooling"], ["Transformer", "Pooling"], [], {"shared": ENCODER}),
+        (["Transformer", "Pooling"], ["Transformer", "Pooling-cls"], ["Normalize"], {"shared": ENCODER}),
+        (
+            ["Transformer", "Pooling"],
+            ["Transformer-b", "Pooling"],
+            ["Dense-6", "Normalize"],
+            {"shared": {"projection"}, "question": ENCODER, "answer": ENCODER},
+        ),
+        (
+            ["Transformer", "Pooling", "Dense-6"],
+            ["Transformer", "Pooling", "Dense-6-b"],
+            [],
+            {"shared": ENCODER, "question": {"projection"}, "answer": {"projection"}},
+        ),
+    ],
+)
+def test_what_both_sides_name_is_shared(tmp_path, query, document, after, expected):
+    sources = pretrained.load_sides(str(write_routes(tmp_path, query, document, after)))
+    model, params = finished_towers(sources)
+    assert groups(params) == expected
+    for side, modules in (("question", query), ("answer", document)):
+        found = model.tower_params(params, side)["token_embedder"]["embedding"]
+        np.testing.assert_array_equal(found, sources[side].params()["token_embedder"]["embedding"])
+        assert model.tower(side).normalize == ("Normalize" in after)
+        assert model.tower(side).pooling.__name__ == ("first" if "Pooling-cls" in modules else "mean")
+    shapes = jax.tree.map(jnp.shape, params)
+    assert shapes == jax.tree.map(jnp.shape, jax.eval_shape(model.init, jax.random.key(0)))
+
+
+def test_embeddings_of_two_widths_are_refused(tmp_path):
+    folder = write_routes(tmp_path, ["Transformer", "Pooling", "Dense-6"], ["Transformer", "Pooling"])
+    with one_line_error("have embeddings of 6 dimensions and answers by .* of 32: they can't be compared"):
+        finished_towers(pretrained.load_sides(str(folder)))
+
+
+def test_two_towers_can_t_be_trained_as_one(tmp_path):
+    folder = write_routes(tmp_path, ["Transformer", "Pooling"], ["Transformer-b", "Pooling"])
+    with one_line_error(r"one tower for questions and another for answers, .*: \S+/Transformer or \S+/Transformer-b$"):
+        pretrained.load(str(folder))
+
+
+def test_training_starts_from_the_folder_s_projection(tmp_path):
+    modules = ["Transformer", "Pooling", "Dense-6"]
+    source = pretrained.load(str(write_routes(tmp_path, modules, modules)))
+    kernel, tokens = source.params()["projection"]["kernel"], padded(texts((5, 3)), 8)
+
+    def built(**settings):
+        filled = fill_in(ModelSettings(**settings), source)
+        sides = {"question": source, "answer": source}
+        model = build_dual_encoder(filled, sides)
+        params = initial_params(model, filled, sides, jax.random.key(0))
+        embeddings = jax.eval_shape(lambda p: model.encode(p, "question", tokens), params)
+        assert embeddings.shape == (2, filled.projection or WIDTH)
+        return params["shared"].get("projection", {}).get("kernel")
+
+    np.testing.assert_array_equal(built(), kernel)
+    np.testing.assert_array_equal(built(projection=6), kernel)
+    assert built(projection=5).shape == (WIDTH, 5)
+    assert np.abs(built(projection=6, pooling="first") - kernel).max() > 0.1  # it was for means
+    assert built(pooling="multi_hop") is None

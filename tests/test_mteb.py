@@ -1,0 +1,126 @@
+"""MTEB's own evaluation of our models, on a task that is made here."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from helpers import one_line_error
+
+import endx_jax
+import endx_jax.mteb
+
+pytestmark = pytest.mark.slow
+
+DOCUMENTS = {"d0": "the cat sat on a mat", "d1": "dog", "d2": "who is in 9 mats", "d3": "where, what", "d4": "on it"}
+
+
+def retrieval_task(answers: dict[str, str]):
+    """A task whose question i is the text of document i, and whose right answers are these, by document."""
+    from datasets import Dataset
+    from mteb.abstasks.retrieval import AbsTaskRetrieval
+    from mteb.abstasks.task_metadata import TaskMetadata
+
+    class InMemory(AbsTaskRetrieval):
+        metadata = TaskMetadata(
+            name="InMemoryRetrieval",
+            description="A few texts that are questions and answers at once.",
+            reference=None,
+            dataset={"path": "in/memory", "revision": "1"},
+            type="Retrieval",
+            category="t2t",
+            eval_splits=["test"],
+            eval_langs=["eng-Latn"],
+            main_score="mrr_at_1",
+        )
+
+        def load_data(self, num_proc=None, **_) -> None:
+            rows = [{"id": name, "text": text} for name, text in DOCUMENTS.items()]
+            split = {
+                "corpus": Dataset.from_list([row | {"title": ""} for row in rows]),
+                "queries": Dataset.from_list([row | {"id": f"q{row['id']}"} for row in rows]),
+                "relevant_docs": {f"q{name}": {answer: 1} for name, answer in answers.items()},
+                "top_ranked": None,
+            }
+            self.dataset, self.data_loaded = {"default": {"test": split}}, True
+
+    return InMemory()
+
+
+@pytest.fixture(scope="module")
+def mteb():
+    """MTEB, which takes seconds to import."""
+    pytest.importorskip("sentence_transformers", reason="MTEB needs it: pip install endx_jax[reference]")
+    return pytest.importorskip("mteb", reason="MTEB is not installed: pip install mteb")
+
+
+@pytest.fixture(scope="module")
+def model(tiny_bert):
+    return endx_jax.load(tiny_bert)
+
+
+@pytest.fixture(scope="module")
+def prompted(tiny_bert, tmp_path_factory):
+    folder = shutil.copytree(tiny_bert, tmp_path_factory.mktemp("prompted") / "model")
+    usage = {"prompts": {"query": "who: ", "document": "what: "}, "similarity_fn_name": "dot"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(usage))
+    return endx_jax.load(folder)
+
+
+def score(mteb, model, answers) -> float:
+    wrapped = endx_jax.mteb.wrap(model)
+    result = mteb.evaluate(wrapped, retrieval_task(answers), cache=None, show_progress_bar=False, co2_tracker=False)
+    return result.task_results[0].scores["test"][0]["main_score"]
+
+
+@pytest.mark.filterwarnings("ignore")  # of the benchmark and what it is made of
+def test_a_task_is_evaluated(mteb, model):
+    assert score(mteb, model, {name: name for name in DOCUMENTS}) == 1.0
+    names = list(DOCUMENTS)
+    assert (
+        score(mteb, model, dict(zip(names, names[1:] + names[:1], strict=True))) == 0.0
+    )  # every answer is the wrong one
+
+
+def batches(texts):
+    return [{"text": texts[:2]}, {"text": texts[2:]}]
+
+
+def test_queries_and_documents_are_encoded_as_such(mteb, prompted):
+    texts, about = list(DOCUMENTS.values()), {"task_metadata": None, "hf_split": "test", "hf_subset": "default"}
+    wrapped = endx_jax.mteb.wrap(prompted)
+    for kind, encode in (("query", prompted.encode_query), ("document", prompted.encode_document)):
+        for prompt_type in (kind, mteb.types.PromptType(kind)):
+            found = wrapped.encode(batches(texts), prompt_type=prompt_type, batch_size=2, **about)
+            np.testing.assert_allclose(found, encode(texts), atol=1e-6)
+    with one_line_error("embeds questions and documents differently"):
+        wrapped.encode(batches(texts), **about)
+
+
+def test_texts_of_no_kind_are_for_symmetric_models(model):
+    texts = list(DOCUMENTS.values())
+    found = endx_jax.mteb.wrap(model).encode(batches(texts), task_metadata=None, hf_split="test", hf_subset="default")
+    np.testing.assert_allclose(found, model.encode(texts), atol=1e-6)
+
+
+def test_similarities_are_the_model_s(model, prompted):
+    a, b = np.array([[3.0, 4.0], [1.0, 0.0]]), np.array([[6.0, 8.0], [0.0, 2.0]])
+    for loaded in (model, prompted):
+        wrapped = endx_jax.mteb.wrap(loaded)
+        np.testing.assert_array_equal(wrapped.similarity(a, b), loaded.similarity(a, b))
+        np.testing.assert_array_equal(wrapped.similarity_pairwise(a, b), loaded.similarity_pairwise(a, b))
+
+
+def test_results_are_kept_under_the_model_s_identity(mteb, prompted):
+    meta = endx_jax.mteb.wrap(prompted).mteb_model_meta
+    assert (meta.name, meta.revision, meta.embed_dim, meta.max_tokens) == ("endx_jax/model", prompted.identity, 32, 64)
+    assert (meta.similarity_fn_name.value, meta.use_instructions, meta.framework) == ("dot", True, ["JAX"])
+    assert endx_jax.mteb.wrap(prompted, "me/mine").mteb_model_meta.name == "me/mine"
+
+
+def test_the_package_and_the_wrapper_import_no_mteb():
+    program = "import sys, endx_jax, endx_jax.mteb; print('mteb' in sys.modules, 'torch' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert found.stdout.split() == ["False", "False"]

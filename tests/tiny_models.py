@@ -1,0 +1,84 @@
+"""Tiny models, as `endx_jax.load` would give them, without training."""
+
+import dataclasses
+import json
+import pathlib
+
+import jax
+import numpy as np
+from helpers import random_params
+from safetensors.numpy import save_file
+from tiny_bert import vocabulary, write_tokenizer
+
+from endx_jax import pretrained
+from endx_jax.batch import Tokens
+from endx_jax.data.tokenization import Preparation, Tokenizer
+from endx_jax.loading import EmbeddingModel, Source
+from endx_jax.models.t5 import T5Config
+from endx_jax.models.tower import TokenEmbedder, Tower
+from endx_jax.parallel.mesh import MeshSettings, make_mesh
+from endx_jax.pretrained.architectures import T5
+from endx_jax.pretrained.towers import ModelSettings, build_dual_encoder, fill_in, initial_params
+from endx_jax.pretrained.weights import to_theirs
+from endx_jax.retrieval.encode import TextEncoder
+
+TEXTS = ["the cat sat on the mat", "", "a dog 🙂 [SEP] where?", "who is in the mat " * 20, "x"]
+
+
+def write_tiny_t5(folder: pathlib.Path) -> pathlib.Path:
+    """Writes a T5 encoder with the tiny BERT's tokenizer."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        "model_type": "t5",
+        "feed_forward_proj": "gated-gelu",
+        "vocab_size": len(vocabulary()),
+        "d_model": 16,
+        "num_layers": 2,
+        "num_heads": 2,
+        "d_kv": 4,
+        "d_ff": 24,
+        "pad_token_id": 0,
+        "tie_word_embeddings": False,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    shape = T5Config.from_hugging_face(config)
+    tower = Tower(TokenEmbedder(shape.vocab_size, shape.width), T5.encoder(shape))
+    tokens = Tokens(np.zeros((1, 2), np.int32), np.ones((1, 2), bool))
+    save_file(to_theirs(random_params(tower, tokens), T5.rules, shape.layers), folder / "model.safetensors")
+    write_tokenizer(folder)
+    return folder
+
+
+def make_model(folder: pathlib.Path, *, question_length=24, answer_length=24, **settings) -> EmbeddingModel:
+    """A model around a pretrained folder; `settings` are those of `config.model`.
+
+    What each tower has for itself is moved, so that towers that began alike are not.
+    """
+    chosen = ModelSettings(pretrained=str(folder), **settings)
+    load = pretrained.load_tokens if chosen.encoder else pretrained.load
+    source = load(str(folder))
+    sources = {"question": source, "answer": source}
+    dual_encoder = build_dual_encoder(fill_in(chosen, source), sources)
+    params = initial_params(dual_encoder, chosen, sources, jax.random.key(0))
+    draw = np.random.default_rng(0)
+    params = jax.tree.map(lambda x: np.asarray(x + draw.normal(0, 0.02, x.shape), np.float32), params)
+    tokenizer = Tokenizer(folder)
+    preparations = {
+        "question": Preparation(tokenizer, question_length, chosen.question_prompt),
+        "answer": Preparation(tokenizer, answer_length, chosen.answer_prompt),
+    }
+    encoder = TextEncoder(dual_encoder, preparations, make_mesh(MeshSettings(), jax.devices()[:1]))
+    return EmbeddingModel("a/b/tiny", encoder, params, cosine=chosen.normalize, source=Source(sources))
+
+
+def embeddings(model: EmbeddingModel) -> dict[str, np.ndarray]:
+    """Of `TEXTS` by side."""
+    return {"question": model.encode_query(TEXTS), "answer": model.encode_document(TEXTS)}
+
+
+def in_float32(model: EmbeddingModel) -> EmbeddingModel:
+    settings = ModelSettings(scan_layers=True, projection=model.width)
+    source = model.source.encoders["question"]
+    dual_encoder = build_dual_encoder(fill_in(settings, source), model.source.encoders)
+    encoder = TextEncoder(dual_encoder, model.encoder.preparations, model.encoder.mesh)
+    return dataclasses.replace(model, encoder=encoder)
