@@ -53,7 +53,7 @@ def _search_and_measure(path: pathlib.Path, questions: np.ndarray, k: int, block
 
 def differing(ours: Neighbours, scores: np.ndarray, ids: np.ndarray) -> tuple[int, float]:
     """How many places hold another candidate than faiss's, and the largest difference of scores at any place."""
-    return int((ours.ids != ids).sum()), float(np.abs(ours.scores - scores).max())
+    return int((ours.rows != ids).sum()), float(np.abs(ours.scores - scores).max())
 
 
 def compare(path: pathlib.Path, questions: np.ndarray, options: argparse.Namespace) -> list[dict]:

@@ -14,7 +14,9 @@ def main(argv: list[str]) -> None:
     from endx_jax.experiment.console import say, showing_progress
     from endx_jax.experiment.results import Results
     from endx_jax.loading import load
+    from endx_jax.retrieval.encode import Output
     from endx_jax.retrieval.index import write_index
+    from endx_jax.retrieval.shards import metric_of
     from endx_jax.retrieval.systems import evaluate_bm25, evaluate_dense
 
     dataset, pools = _pools(arguments)
@@ -25,14 +27,19 @@ def main(argv: list[str]) -> None:
     say(f"evaluating {len(records.questions):,} questions against {len(records.candidates):,} candidates of {dataset}")
 
     def encode(side, texts):
-        return model.encoder(model.params, side, texts, progress=showing_progress())
+        comparable = Output(normalize=model.cosine)
+        return model.encoder(model.params, side, texts, progress=showing_progress(), output=comparable)
 
     results = Results(dataset=dataset, split=arguments.split if arguments.data else "test", pools=pools)
     results.add("bm25", evaluate_bm25(pools))
     dense = evaluate_dense(encode, pools)
     results.add_dense("trained" if arguments.workdir else pathlib.Path(arguments.model).name, dense)
     write_index(
-        output / workdirs.INDEX, dense.candidates, records.candidate_ids, records.candidates, model={"name": model.name}
+        output / workdirs.INDEX,
+        dense.candidates,
+        records.documents,
+        metric=metric_of(cosine=model.cosine),
+        model={"name": model.name, "identity": model.identity},
     )
     results.write(output / workdirs.RESULTS, output)
     say(f"\n{results.tables()}\neverything is in {output}")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from endx_jax.data.documents import Document
 from endx_jax.errors import EndxError
 
 
@@ -47,6 +48,11 @@ class RetrievalSet:
     def pairs(self) -> list[tuple[int, int]]:
         """Every (question, candidate) index pair that the judgements call right, in question order."""
         return [(q, c) for q, right in enumerate(self.qrels) for c in right]
+
+    @property
+    def documents(self) -> list[Document]:
+        """The pool, each candidate with its id."""
+        return [Document(name, text) for name, text in zip(self.candidate_ids, self.candidates, strict=True)]
 
     def subset(self, rows: Sequence[int], *, hard_negatives: bool = True) -> "RetrievalSet":
         """The questions in `rows`, in that order.

@@ -18,6 +18,7 @@ from endx_jax.parallel.distributed import on_primary
 from endx_jax.parallel.sharding import place, state_shardings
 from endx_jax.retrieval.encode import TextEncoder
 from endx_jax.retrieval.index import write_index
+from endx_jax.retrieval.shards import metric_of
 from endx_jax.retrieval.systems import DenseResult, evaluate_bm25, evaluate_dense
 from endx_jax.training.checkpoints import Checkpoints
 from endx_jax.training.loop import fit
@@ -107,11 +108,16 @@ def _report(run: Run) -> Results:
     trained = evaluate(params)
     results.add_dense("trained", trained)
     results.held_out_pairs = _compare_teacher(run, params)
+    identity = run.encoder.identity(params["dual_encoder"])
 
     def write() -> None:
-        identity = {"workdir": run.workdir.name, "step": step}
-        index = run.workdir / workdirs.INDEX
-        write_index(index, trained.candidates, primary.candidate_ids, primary.candidates, model=identity)
+        write_index(
+            run.workdir / workdirs.INDEX,
+            trained.candidates,
+            primary.documents,
+            metric=metric_of(cosine=settings.model.normalize),
+            model={"name": str(run.workdir), "identity": identity, "step": step},
+        )
         results.write(run.workdir / workdirs.RESULTS, run.workdir / workdirs.EVALUATION / "test")
 
     on_primary(write, "results-written")

@@ -49,7 +49,10 @@ def evaluate_bm25(pools: Pools, *, depth: int = 100) -> dict[str, Evaluation]:
     """Ranks each pool by stemmed BM25."""
     return {
         pool: evaluate(
-            BM25(part.candidates).score_block(part.questions), part.qrels, candidates=len(part.candidates), depth=depth
+            BM25.of_texts(part.candidates).score_block(part.questions),
+            part.qrels,
+            candidates=len(part.candidates),
+            depth=depth,
         )
         for pool, part in pools.items()
     }

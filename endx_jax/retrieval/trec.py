@@ -23,13 +23,18 @@ def write_run(path, question_ids, candidate_ids, top_ids, top_scores, tag) -> No
     Raises:
       EndxError: an id or the tag is empty or holds white space, which separates the columns, or an id is repeated.
     """
-    _check_ids(path, "question", question_ids)
-    _check_ids(path, "candidate", candidate_ids)
-    _check_ids(path, "tag", [tag])
+    check_ids(path, "question", question_ids)
+    check_ids(path, "candidate", candidate_ids)
+    check_ids(path, "tag", [tag])
     with replacing(path) as file:
         for question, ids, scores in zip(question_ids, top_ids.tolist(), top_scores.tolist(), strict=True):
             for rank, (candidate, score) in enumerate(zip(ids, scores, strict=True), start=1):
-                file.write(f"{question} Q0 {candidate_ids[candidate]} {rank} {score:.9g} {tag}\n")
+                file.write(run_line(question, candidate_ids[candidate], rank, score, tag))
+
+
+def run_line(question: str, candidate: str, rank: int, score: float, tag: str) -> str:
+    """A line of a run."""
+    return f"{question} Q0 {candidate} {rank} {score:.9g} {tag}\n"
 
 
 def write_qrels(path, question_ids, candidate_ids, qrels) -> None:
@@ -44,8 +49,8 @@ def write_qrels(path, question_ids, candidate_ids, qrels) -> None:
     Raises:
       EndxError: an id is empty, repeated, or holds white space.
     """
-    _check_ids(path, "question", question_ids)
-    _check_ids(path, "candidate", candidate_ids)
+    check_ids(path, "question", question_ids)
+    check_ids(path, "candidate", candidate_ids)
     with replacing(path) as file:
         for question, right in zip(question_ids, qrels, strict=True):
             for candidate in right:
@@ -65,7 +70,8 @@ def write_per_question(path, question_ids, evaluation) -> None:
             file.write(json.dumps({"id": identity, **row}, ensure_ascii=False) + "\n")
 
 
-def _check_ids(path, kind, ids) -> None:
+def check_ids(path, kind, ids) -> None:
+    """Raises EndxError where an id of this `kind` can't stand in the TREC file `path`, or stands there twice."""
     seen = set()
     for identity in ids:
         if identity.split() != [identity]:

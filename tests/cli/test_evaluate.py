@@ -3,8 +3,9 @@ import json
 import pytest
 from small_squad import write_squad
 
+import endx_jax
 from endx_jax.cli.entry import run_verb
-from endx_jax.retrieval.index import read_index
+from endx_jax.retrieval.index import Index
 
 
 def test_without_data_it_repeats_the_runs_own_evaluation(trained_workdir, tmp_path, capsys):
@@ -24,7 +25,9 @@ def test_other_data_with_a_pretrained_model(tiny_bert, tmp_path, capsys):
     written = json.loads((tmp_path / "out" / "results.json").read_text())
     assert list(written["systems"]) == ["bm25", tiny_bert.name]
     assert written["evaluations"][0]["candidates"] == 2
-    assert read_index(tmp_path / "out" / "index")[2] == ["the mat", "the sofa"]
+    index = Index(tmp_path / "out" / "index")
+    assert [document.text for _, document in index.snapshot.documents()] == ["the mat", "the sofa"]
+    assert index.manifest.model == {"name": str(tiny_bert), "identity": endx_jax.load(tiny_bert).identity}
     run = (tmp_path / "out" / "bm25.run.trec").read_text().splitlines()
     assert run[0].split()[:4] == ["q0", "Q0", "d0", "1"]
 

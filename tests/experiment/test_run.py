@@ -21,7 +21,7 @@ from endx_jax.experiment.run import run
 from endx_jax.experiment.workdir import PROFILE, read_config
 from endx_jax.models.sharing import SHARINGS
 from endx_jax.parallel import MeshSettings, make_mesh
-from endx_jax.retrieval.index import read_index
+from endx_jax.retrieval.index import Index
 from endx_jax.training.checkpoints import FOLDER
 
 
@@ -54,10 +54,11 @@ def test_the_workdir_holds_what_the_readme_promises(trained_workdir):
     assert all(0 <= share <= 1 for found in written["overlap"].values() for share in found.values())
     test = read_splits(read_config(workdir).data).test
     assert written["evaluations"][0]["questions"] == len(test.questions)
-    embeddings, ids, texts, manifest = read_index(workdir / "index")
-    assert embeddings.shape == (len(test.candidates), 32)
-    assert (tuple(ids), tuple(texts)) == (test.candidate_ids, test.candidates)
-    assert manifest["model"]["step"] in (2, 4, 6)
+    index = Index(workdir / "index")
+    assert [document for _, document in index.snapshot.documents()] == test.documents
+    assert (index.manifest.width, index.manifest.metric) == (32, "cosine")
+    assert index.manifest.model["step"] in (2, 4, 6)
+    assert index.manifest.model["identity"] == endx_jax.load(workdir).identity
     rankings = workdir / "evaluation" / "test"
     assert {"qrels.trec", "trained.run.trec", "bm25.per_question.jsonl"} <= {f.name for f in rankings.iterdir()}
     line = json.loads((workdir / "metrics.jsonl").read_text().splitlines()[0])

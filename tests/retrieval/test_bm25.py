@@ -38,7 +38,7 @@ def twin(documents, query, k1=0.9, b=0.4):
 
 
 def test_scores_equal_the_formula():
-    scores = BM25(CANDIDATES).scores(QUESTIONS)
+    scores = BM25.of_texts(CANDIDATES).scores(QUESTIONS)
     assert scores.dtype == np.float32
     np.testing.assert_allclose(scores, [twin(STEMS, query) for query in QUESTION_STEMS], rtol=1e-5)
     # Negative control: the stop word "the" alone gives the first candidate its lead over the second.
@@ -47,18 +47,18 @@ def test_scores_equal_the_formula():
 
 
 def test_a_question_of_unknown_words_ranks_the_middle_of_the_pool():
-    found = evaluate(BM25(CANDIDATES).score_block(["zebra", "?"]), [[0], [3]], candidates=5)
+    found = evaluate(BM25.of_texts(CANDIDATES).score_block(["zebra", "?"]), [[0], [3]], candidates=5)
     assert found.ranks.tolist() == [[3], [3]]  # (5 + 1) / 2
 
 
 def test_blocks_are_slices_of_all_scores():
-    index = BM25(CANDIDATES)
+    index = BM25.of_texts(CANDIDATES)
     np.testing.assert_array_equal(index.score_block(QUESTIONS)(1, 3), index.scores(QUESTIONS)[1:3])
 
 
 def test_nothing_is_printed_or_logged(capfd, caplog):
     with caplog.at_level(logging.DEBUG):
-        BM25(CANDIDATES).scores(QUESTIONS)
+        BM25.of_texts(CANDIDATES).scores(QUESTIONS)
     assert capfd.readouterr() == ("", "")
     assert caplog.records == []
 
@@ -66,11 +66,11 @@ def test_nothing_is_printed_or_logged(capfd, caplog):
 @pytest.mark.parametrize("candidates", [[], ["", "? !"]])
 def test_a_pool_without_words_is_refused(candidates):
     with pytest.raises(EndxError, match=f"no word in any of the {len(candidates)} candidates"):
-        BM25(candidates)
+        BM25.of_texts(candidates)
 
 
 @pytest.mark.parametrize("package", ["bm25s", "Stemmer"])
 def test_a_missing_package_is_named(monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(EndxError, match=f"BM25 needs the package {package}: pip install bm25s PyStemmer"):
-        BM25(CANDIDATES)
+        BM25.of_texts(CANDIDATES)

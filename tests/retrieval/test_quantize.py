@@ -42,7 +42,7 @@ def test_search_finds_by_codes_what_it_finds_by_numbers():
     candidates /= np.linalg.norm(candidates, axis=1, keepdims=True)
     questions = candidates[:100] + 0.15 * random.normal(size=(100, 64)).astype(np.float32)
     codes, scales = map(np.asarray, quantize(candidates))
-    exact, rounded = top_k(questions, candidates, 10).ids, top_k(questions, codes, 10, scales=scales).ids
+    exact, rounded = top_k(questions, candidates, 10).rows, top_k(questions, codes, 10, scales=scales).rows
     recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(exact, rounded, strict=True)])
     assert 0.95 < recall < 1.0
     np.testing.assert_array_equal(exact[:, 0], rounded[:, 0])

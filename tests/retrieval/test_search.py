@@ -6,8 +6,9 @@ from helpers import one_line_error
 from hlo import collectives
 
 from endx_jax.parallel import MeshSettings, make_mesh
-from endx_jax.retrieval import search
-from endx_jax.retrieval.search import Tile, top_k
+from endx_jax.retrieval import best, search
+from endx_jax.retrieval.best import Tile
+from endx_jax.retrieval.search import top_k
 
 
 def devices(count):
@@ -25,8 +26,8 @@ def check(questions, candidates, k, **options):
     """Ids and scores are the twin's, exactly: the embeddings must be small whole numbers, the sums of which are."""
     found = top_k(questions, candidates, k, **options)
     scores, ids = naive(questions, candidates, k)
-    assert (found.scores.dtype, found.ids.dtype) == (np.float32, np.int32)
-    np.testing.assert_array_equal(found.ids, ids)
+    assert (found.scores.dtype, found.rows.dtype) == (np.float32, np.int32)
+    np.testing.assert_array_equal(found.rows, ids)
     np.testing.assert_array_equal(found.scores, scores)
 
 
@@ -97,7 +98,7 @@ def test_minus_zero_is_zero(small_tiles):
     questions, candidates = np.asarray([[1e-30]]), np.asarray([[-1e-30], [0]] * 10)  # their products are -0 and 0
     for mesh in (1, 8):
         found = top_k(questions, candidates, 5, mesh=devices(mesh))
-        np.testing.assert_array_equal(found.ids, [[0, 1, 2, 3, 4]])
+        np.testing.assert_array_equal(found.rows, [[0, 1, 2, 3, 4]])
 
 
 def test_bits_depend_neither_on_blocks_nor_on_devices():
@@ -112,10 +113,10 @@ def test_bits_depend_neither_on_blocks_nor_on_devices():
         top_k(questions, candidates, 50),
     ):
         np.testing.assert_array_equal(found.scores, expected.scores)
-        np.testing.assert_array_equal(found.ids, expected.ids)
+        np.testing.assert_array_equal(found.rows, expected.rows)
     same = expected.scores[:, 1:] == expected.scores[:, :-1]
     assert same.sum() > 100
-    assert (np.diff(expected.ids, axis=1)[same] > 0).all()
+    assert (np.diff(expected.rows, axis=1)[same] > 0).all()
 
 
 def test_scores_are_of_full_precision():
@@ -137,8 +138,22 @@ def test_codes_with_scales(small_tiles, mesh):
     questions = whole_numbers(9, 3, seed=1)
     found = top_k(questions, codes, 7, scales=scales.astype(np.float32), mesh=devices(mesh), block=16)
     scores, ids = naive(questions, codes * scales[:, None], 7)
-    np.testing.assert_array_equal(found.ids, ids)
+    np.testing.assert_array_equal(found.rows, ids)
     np.testing.assert_array_equal(found.scores, scores)
+
+
+@pytest.mark.parametrize("mesh", [1, 8])
+@pytest.mark.parametrize("share", [0.0, 0.03, 0.5, 0.99])
+def test_a_mask_is_as_if_the_others_were_not_there(small_tiles, mesh, share):
+    questions, candidates = whole_numbers(19, 3), whole_numbers(200, 3, seed=1)
+    where = np.random.default_rng(2).random(200) < share
+    candidates[np.flatnonzero(~where)[:1]] = np.nan  # what is not there can't be wrong either
+    for k in (1, 10, 150):
+        found = top_k(questions, candidates, k, where=where, mesh=devices(mesh), block=16)
+        expected = top_k(questions, candidates[where], k, mesh=devices(mesh), block=16)
+        assert found.rows.shape == (19, min(k, where.sum()))
+        np.testing.assert_array_equal(found.rows, np.flatnonzero(where)[expected.rows])
+        np.testing.assert_array_equal(found.scores, expected.scores)
 
 
 def test_all_axes_of_a_mesh_share_the_corpus(small_tiles):
@@ -147,13 +162,13 @@ def test_all_axes_of_a_mesh_share_the_corpus(small_tiles):
 
 
 def test_fewer_candidates_than_k():
-    assert top_k(whole_numbers(4, 3), whole_numbers(6, 3), 10).ids.shape == (4, 6)
+    assert top_k(whole_numbers(4, 3), whole_numbers(6, 3), 10).rows.shape == (4, 6)
 
 
 def test_nothing_to_search():
     for asked, count in ((0, 6), (4, 0), (0, 0)):
         found = top_k(np.zeros((asked, 3)), np.zeros((count, 3)), 5)
-        assert found.scores.shape == found.ids.shape == (asked, min(5, count))
+        assert found.scores.shape == found.rows.shape == (asked, min(5, count))
 
 
 def test_a_memory_map(tmp_path):
@@ -185,11 +200,11 @@ def test_the_corpus_stays_on_the_host(small_tiles, monkeypatch):
 def test_devices_speak_once_at_the_end():
     mesh = devices(8)
     split, questions = jax.NamedSharding(mesh, jax.P(mesh.axis_names)), jnp.zeros((1, 8, 4))
-    best = search._nothing_yet(8, 8, 5, split)
-    block = jax.device_put(np.zeros((4096, 4), np.float32), split)
-    step = search._search_block.lower(best, questions, block, None, 0, 4096, mesh, search.TILES["cpu"])
+    nothing = best.nothing_yet(8, 8, 5, split)
+    block = best.Block(jax.device_put(np.zeros((4096, 4), np.float32), split), None, None)
+    step = best.bring_in.lower(nothing, questions, block, 0, 4096, mesh, search.TILES["cpu"])
     assert collectives(step.compile().as_text()) == []
-    assert {c.kind for c in collectives(search._merge.lower(best, mesh).compile().as_text())} == {"all-gather"}
+    assert {c.kind for c in collectives(best.merge.lower(nothing, mesh).compile().as_text())} == {"all-gather"}
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -221,7 +236,9 @@ def test_mistakes():
         top_k(questions, candidates, 0, block=8)
     with one_line_error("k 5, block 0"):
         top_k(questions, candidates, 5, block=0)
-    with one_line_error(r"scales are \(5,\) for 6 candidates"):
+    with one_line_error(r"scales is \(5,\) for 6 candidates"):
         top_k(questions, candidates, 5, scales=np.ones(5, np.float32))
+    with one_line_error(r"where is \(7,\) for 6 candidates"):
+        top_k(questions, candidates, 5, where=np.ones(7, bool))
     with one_line_error("2147483648 candidates are more"):
         top_k(questions, np.broadcast_to(candidates[:1], (2**31, 3)), 5)

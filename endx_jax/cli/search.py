@@ -1,0 +1,211 @@
+"""`endx search`: asks an index, at a prompt, on the command line or in bulk, and changes what is in it."""
+
+import argparse
+import contextlib
+import functools
+import itertools
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import IO, TYPE_CHECKING
+
+from endx_jax.errors import EndxError
+from endx_jax.settings import check
+
+if TYPE_CHECKING:
+    from endx_jax.cli.questions import Question
+    from endx_jax.retrieval.text_search import Answer, TextSearch
+
+# Questions that are encoded and looked for together, and documents that are added together.
+TOGETHER = 1024
+
+
+def main(argv: list[str]) -> None:
+    """Runs the verb with the arguments of the command line."""
+    arguments = _parser().parse_args(argv)
+    _check(arguments)
+
+    from endx_jax.cli.questions import Question, read_questions
+
+    if arguments.questions:
+        questions = read_questions(arguments.questions)
+    else:
+        questions = [Question(str(n), text) for n, text in enumerate(arguments.question, start=1)]
+    search = _open(arguments)
+    changed = _change(arguments, search)
+    if questions:
+        with _output(arguments.output) as stream:
+            _answer_all(arguments, search, questions, stream)
+    elif not changed:
+        _converse(arguments, search)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuses what contradicts itself, before anything is loaded."""
+    source = arguments.workdir or arguments.index
+    check(source is not None, "name what to search: --workdir=RUN, or --index=DIR")
+    check(not (arguments.question and arguments.questions), "ask on the command line or by --questions, not by both")
+    check(arguments.top >= 1, f"--top={arguments.top}: at least 1 answer is to be found")
+    check(arguments.mode == "hybrid" or not arguments.fusion, "--fusion is for --mode=hybrid")
+    weighted = arguments.fusion == "weighted"
+    check(weighted or arguments.weight is None, "--weight is for --mode=hybrid --fusion=weighted")
+    check(arguments.weight is None or 0 <= arguments.weight <= 1, f"--weight={arguments.weight} is not from 0 to 1")
+    asked = arguments.question or arguments.questions
+    check(bool(asked) or not arguments.output, "--output needs questions: name them, or give --questions=FILE")
+    if not (asked or arguments.add or arguments.delete or sys.stdin.isatty()):
+        raise EndxError("there is no terminal to ask at: give questions, or --questions=- to read them from here")
+
+
+def _open(arguments: argparse.Namespace) -> "TextSearch":
+    """The search; its model is loaded when it is first needed, which BM25 never does."""
+    from endx_jax.experiment.workdir import INDEX
+    from endx_jax.retrieval.index import Index
+    from endx_jax.retrieval.text_search import TextSearch
+
+    index = Index(arguments.index or arguments.workdir / INDEX)
+
+    @functools.cache
+    def model():
+        from endx_jax.experiment.compilation_cache import keep_programs
+        from endx_jax.loading.index_model import IndexModel
+
+        keep_programs()
+        return IndexModel(index, arguments.model or arguments.workdir)
+
+    return TextSearch(
+        index,
+        lambda texts: model().encode_query(texts),
+        lambda texts: model().encode_document(texts),
+        engine=arguments.engine,
+    )
+
+
+def _change(arguments: argparse.Namespace, search: "TextSearch") -> bool:
+    """Adds and deletes what the command line says; returns whether that was anything."""
+    if arguments.delete:
+        search.delete(arguments.delete)
+        _note(f"deleted {len(set(arguments.delete)):,}; {len(search):,} documents in {search.index.folder}")
+    if arguments.add:
+        from endx_jax.data.corpus import read_corpus
+
+        before, added, documents = len(search), 0, read_corpus(arguments.add)
+        while some := [*itertools.islice(documents, TOGETHER)]:
+            search.add(some)
+            added += len(some)
+        replaced = before + added - len(search)
+        _note(
+            f"added {added:,}, {replaced:,} in the place of others; {len(search):,} documents in {search.index.folder}"
+        )
+    return bool(arguments.delete or arguments.add)
+
+
+def _answer_all(
+    arguments: argparse.Namespace, search: "TextSearch", questions: Sequence["Question"], stream: IO
+) -> None:
+    from endx_jax.cli.answers import formatted
+
+    started = time.monotonic()
+    asked = _answered(arguments, search, questions)
+    stream.writelines(formatted(_form(arguments), asked, tag=arguments.mode, naming=len(questions) > 1))
+    if arguments.output:
+        seconds = time.monotonic() - started
+        _note(f"{len(questions):,} questions, {len(search):,} documents, {seconds:.1f} s: {arguments.output}")
+
+
+def _answered(
+    arguments: argparse.Namespace, search: "TextSearch", questions: Sequence["Question"]
+) -> Iterator[tuple["Question", list["Answer"]]]:
+    for start in range(0, len(questions), TOGETHER):
+        some = questions[start : start + TOGETHER]
+        yield from zip(some, _ask(arguments, search, [question.text for question in some]), strict=True)
+
+
+def _ask(arguments: argparse.Namespace, search: "TextSearch", texts: list[str]) -> list[list["Answer"]]:
+    weight = 0.5 if arguments.weight is None else arguments.weight
+    return search.search(texts, arguments.top, mode=arguments.mode, fusion=arguments.fusion or "rrf", weight=weight)
+
+
+def _converse(arguments: argparse.Namespace, search: "TextSearch") -> None:
+    from endx_jax.cli.answers import to_text
+    from endx_jax.cli.prompt import converse
+
+    def answer(question: str) -> str:
+        started = time.monotonic()
+        (answers,) = _ask(arguments, search, [question])
+        return f"{to_text(answers)}  {1000 * (time.monotonic() - started):.0f} ms\n"
+
+    _ask(arguments, search, ["ready"])  # the first question compiles and loads: better now than when someone waits
+    _note(f"{len(search):,} documents, {arguments.mode}. Ask; Ctrl-D leaves.")
+    converse(answer)
+
+
+def _form(arguments: argparse.Namespace) -> str:
+    """The format that was asked for, or what the output's name or the way of asking suggests."""
+    if arguments.format:
+        return arguments.format
+    if not arguments.questions:
+        return "text"
+    return "jsonl" if arguments.output and arguments.output.suffix == ".jsonl" else "trec"
+
+
+@contextlib.contextmanager
+def _output(path: pathlib.Path | None) -> Iterator[IO]:
+    """The file, written whole or not at all; or standard output, whose reader may leave early."""
+    if path:
+        from endx_jax.files import replacing
+
+        with replacing(path) as stream:
+            yield stream
+        return
+    try:
+        yield sys.stdout
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _note(line: str) -> None:
+    """Says something that is not a result."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="endx search",
+        description="Asks an index: at a prompt, or the questions given. --add and --delete change it.",
+    )
+    parser.add_argument("question", nargs="*", help="one or several, each in quotes; none: a prompt, left by Ctrl-D")
+    parser.add_argument("--workdir", type=pathlib.Path, help="of a run: its model, and the index it left")
+    parser.add_argument(
+        "--index", type=pathlib.Path, help="folder that train, evaluate or encode left [index in WORKDIR]"
+    )
+    parser.add_argument("--model", help="that encoded the index [the one named there]")
+    asking = parser.add_argument_group("questions in bulk")
+    asking.add_argument("--questions", metavar="FILE", help="a line each, or JSONL with text and id; -: standard input")
+    asking.add_argument("--output", type=pathlib.Path, metavar="FILE", help="for the answers [standard output]")
+    asking.add_argument(
+        "--format",
+        choices=("text", "trec", "jsonl"),
+        help="of the answers [text; of --questions a TREC run, or what a .jsonl OUTPUT says]",
+    )
+    how = parser.add_argument_group("how to search")
+    how.add_argument("--top", type=int, default=10, metavar="K", help="answers a question [10]")
+    how.add_argument(
+        "--mode", choices=("dense", "bm25", "hybrid"), default="dense", help="by meaning, words, or both [dense]"
+    )
+    how.add_argument(
+        "--fusion", choices=("rrf", "weighted"), help="of both: reciprocal ranks, or weighted scores [rrf]"
+    )
+    how.add_argument("--weight", type=float, help="of meaning, from 0 to 1; words have the rest [0.5]")
+    how.add_argument(
+        "--engine",
+        choices=("exact", "flat", "ivf", "hnsw"),
+        default="exact",
+        help="what finds embeddings: all compared on the device, or faiss, which keeps a file in the index [exact]",
+    )
+    change = parser.add_argument_group("what is in the index")
+    change.add_argument("--add", metavar="FILE", help="a corpus, as for encode; an id that is there is replaced")
+    change.add_argument("--delete", action="append", metavar="ID", help="may be given several times")
+    return parser

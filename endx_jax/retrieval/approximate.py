@@ -1,0 +1,150 @@
+"""Engines of faiss beside an index: built from it when they are first asked for, and kept in its folder."""
+
+import hashlib
+import math
+import pathlib
+import threading
+from typing import Any
+
+import numpy as np
+
+from endx_jax.errors import EndxError
+from endx_jax.retrieval.search import Neighbours
+from endx_jax.retrieval.snapshot import Snapshot
+
+FLAT, IVF, HNSW = ENGINES = ("flat", "ivf", "hnsw")
+
+# Rows handed to faiss at a time.
+STEP = 65536
+# What is added to a file's rows stays in memory, until it is more than this share of them.
+UNSAVED = 0.1
+# Clusters are found anew when there should be more than so many times as many.
+OUTGROWN = 2
+# Embeddings that a cluster is found by, at most and at least: faiss's own numbers.
+MOST_EACH, FEWEST_EACH = 256, 39
+# Rows that stand for the others in a fingerprint.
+SAMPLE = 256
+
+
+class Approximate:
+    """One engine over an index's embeddings.
+
+    - `flat` compares every embedding, as the exact search does.
+    - `ivf` puts embeddings into 4 sqrt(N) clusters, by k-means with a fixed seed, and looks into an eighth of them, at
+      least 8.
+    - `hnsw` walks a graph of neighbours (Malkov and Yashunin 2018): 32 a node, 200 candidates when it is built and at
+      least 128 when it is searched. What it finds may differ between builds, which are made by several threads.
+
+    The file, `faiss-ENGINE-ROWS-FINGERPRINT.index`, names the rows it holds; one whose fingerprint is not that of the
+    index is not used. Rows that the index gained are added; those it lost are passed over by a selector.
+    """
+
+    def __init__(self, folder: pathlib.Path, engine: str):
+        """Takes where the index is, and which of `ENGINES`."""
+        self._folder, self._engine = folder, engine
+        self._lock = threading.Lock()
+        self._index: Any = None
+        self._saved = 0
+
+    def search(self, snapshot: Snapshot, questions: np.ndarray, k: int) -> Neighbours:
+        """Up to k rows for questions [Q, E]; where fewer are found, the row is -1.
+
+        Raises:
+          EndxError: faiss is not installed.
+        """
+        k = min(k, len(snapshot))
+        if k == 0 or len(questions) == 0:
+            return Neighbours(np.zeros((len(questions), k), np.float32), np.zeros((len(questions), k), np.int32))
+        with self._lock:
+            self._bring_up_to_date(snapshot)
+            scores, rows = self._index.search(questions, k, params=self._parameters(snapshot, k))
+        return Neighbours(scores, rows.astype(np.int32))
+
+    def _bring_up_to_date(self, snapshot: Snapshot) -> None:
+        count = len(snapshot.living)
+        if self._index is None:
+            self._index = self._read(snapshot)
+        outgrown = self._engine == IVF and self._index and clusters(count) > OUTGROWN * self._index.nlist
+        if self._index is None or outgrown:
+            self._index, self._saved = _empty(self._engine, snapshot), 0
+        while self._index.ntotal < count:
+            start = self._index.ntotal
+            self._index.add(snapshot.vectors(start, min(start + STEP, count)))
+        if count > self._saved * (1 + UNSAVED):
+            self._save(snapshot)
+
+    def _read(self, snapshot: Snapshot):
+        """What is kept for these embeddings, or for the first of them; None where there is nothing."""
+        for path in self._files():
+            rows, fingerprint = path.stem.split("-")[2:]
+            if int(rows) <= len(snapshot.living) and fingerprint == _fingerprint(snapshot, int(rows)):
+                self._saved = int(rows)
+                return _library(self._engine).read_index(str(path))
+        return None
+
+    def _save(self, snapshot: Snapshot) -> None:
+        """Writes the file under another name, gives it its own, and removes older ones."""
+        rows, older = len(snapshot.living), self._files()
+        path = self._folder / f"faiss-{self._engine}-{rows}-{_fingerprint(snapshot, rows)}.index"
+        aside = path.with_suffix(".part")
+        try:
+            _library(self._engine).write_index(self._index, str(aside))
+            aside.replace(path)
+        except (OSError, RuntimeError):  # faiss raises the latter
+            raise EndxError(f"can't write {path}: is the index's folder writable, and the disk not full?") from None
+        finally:
+            aside.unlink(missing_ok=True)
+        for file in older:
+            if file != path:
+                file.unlink(missing_ok=True)
+        self._saved = rows
+
+    def _files(self) -> list[pathlib.Path]:
+        return sorted(self._folder.glob(f"faiss-{self._engine}-*-*.index"))
+
+    def _parameters(self, snapshot: Snapshot, k: int):
+        faiss = _library(self._engine)
+        options = {}
+        if len(snapshot) < self._index.ntotal:
+            options["sel"] = faiss.IDSelectorBitmap(np.packbits(snapshot.living, bitorder="little"))
+        if self._engine == IVF:
+            return faiss.SearchParametersIVF(nprobe=max(8, self._index.nlist // 8), **options)
+        if self._engine == HNSW:
+            return faiss.SearchParametersHNSW(efSearch=max(128, 2 * k), **options)
+        return faiss.SearchParameters(**options)
+
+
+def clusters(count: int) -> int:
+    """How many clusters so many embeddings are put into."""
+    return max(1, min(4 * math.isqrt(count), count // FEWEST_EACH))
+
+
+def _empty(engine: str, snapshot: Snapshot):
+    """An engine that holds nothing yet; its clusters are found."""
+    faiss, count = _library(engine), len(snapshot.living)
+    kind = {FLAT: "Flat", IVF: f"IVF{clusters(count)},Flat", HNSW: "HNSW32,Flat"}[engine]
+    index = faiss.index_factory(snapshot.manifest.width, kind, faiss.METRIC_INNER_PRODUCT)
+    if engine == HNSW:
+        index.hnsw.efConstruction = 200
+    if engine == IVF:
+        stride = max(1, count // (MOST_EACH * index.nlist))
+        sample = [snapshot.vectors(start, min(start + STEP, count))[::stride] for start in range(0, count, STEP)]
+        index.train(np.concatenate(sample))
+    return index
+
+
+def _fingerprint(snapshot: Snapshot, rows: int) -> str:
+    """Tells the first `rows` embeddings of an index from those of others: by the model, and some of them."""
+    manifest = snapshot.manifest
+    digest = hashlib.sha256(repr((rows, manifest.width, manifest.precision, manifest.model.get("identity"))).encode())
+    for row in sorted({*np.linspace(0, rows - 1, SAMPLE, dtype=int).tolist()}):
+        digest.update(snapshot.vectors(row, row + 1).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _library(engine: str):
+    try:
+        import faiss
+    except ImportError:
+        raise EndxError(f"the engine {engine!r} needs faiss: pip install 'endx_jax[search]'") from None
+    return faiss

@@ -1,0 +1,203 @@
+import io
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+import endx_jax
+from endx_jax.cli.entry import run_verb
+from endx_jax.retrieval.index import Index, write_index
+
+
+@pytest.fixture(scope="module")
+def workdir(trained_workdir, tmp_path_factory):
+    """A copy of the finished run, to be changed, in another place."""
+    return shutil.copytree(trained_workdir, tmp_path_factory.mktemp("moved") / "run")
+
+
+@pytest.fixture(scope="module")
+def texts(workdir):
+    """The documents of its index, by id."""
+    return {document.id: document.text for _, document in Index(workdir / "index").snapshot.documents()}
+
+
+def search(*arguments, status=0):
+    assert run_verb(["search", *map(str, arguments)]) == status
+
+
+def error(capsys, *arguments):
+    search(*arguments, status=2)
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    return message
+
+
+def test_answers_are_those_of_the_model(workdir, texts, capsys):
+    search(f"--workdir={workdir}", "--top=3", "where is the cat 3", "--format=jsonl")
+    (line,) = capsys.readouterr().out.splitlines()
+    found = json.loads(line)
+    assert (found["id"], found["question"]) == ("1", "where is the cat 3")
+    model = endx_jax.load(workdir)
+    scores = model.encode_query("where is the cat 3") @ model.encode_document([*texts.values()]).T
+    best = np.argsort(-scores, kind="stable")[:3]
+    assert [answer["rank"] for answer in found["answers"]] == [1, 2, 3]
+    np.testing.assert_allclose([answer["score"] for answer in found["answers"]], scores[best], atol=1e-5)
+    assert all(texts[answer["id"]] == answer["text"] for answer in found["answers"])
+
+
+def test_text_is_for_reading(workdir, texts, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    search(f"--workdir={workdir}", "--mode=bm25", "--top=2", "the dog", "zebra")
+    first, second = capsys.readouterr().out.split("zebra\n")
+    lines = first.splitlines()
+    assert lines[0] == "the dog"
+    rank, score, name = lines[1].split()
+    assert (rank, texts[name]) == ("1", lines[2].strip())
+    assert float(score) > 0
+    assert second == "  nothing found\n\n"
+    assert max(map(len, lines)) <= 80
+
+
+def test_bm25_loads_no_model(workdir, monkeypatch, capsys):
+    monkeypatch.setattr("endx_jax.loading.index_model.load", lambda _: pytest.fail("loaded"))
+    search(f"--index={workdir / 'index'}", "--mode=bm25", "a mat")
+    assert "1  " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("how", ["--mode=hybrid", "--mode=hybrid --fusion=weighted --weight=0.9", "--engine=flat"])
+def test_other_ways_to_search(workdir, texts, capsys, how):
+    if how == "--engine=flat":
+        pytest.importorskip("faiss", reason="the package faiss-cpu is not installed")
+    search(f"--workdir={workdir}", *how.split(), "the dog of 3", "--format=trec")
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[3] for line in lines] == [str(n) for n in range(1, len(lines) + 1)]
+    assert {line[2] for line in lines} <= {*texts}
+
+
+def test_a_file_of_questions_to_a_trec_run(workdir, texts, tmp_path, capsys):
+    (tmp_path / "questions.txt").write_text("the dog\n\nwhere is the cat\n")
+    search(
+        f"--workdir={workdir}",
+        f"--questions={tmp_path / 'questions.txt'}",
+        f"--output={tmp_path / 'out.run'}",
+        "--top=2",
+    )
+    lines = [line.split() for line in (tmp_path / "out.run").read_text().splitlines()]
+    assert [(line[0], line[1], line[3], line[5]) for line in lines] == [
+        ("1", "Q0", "1", "dense"),
+        ("1", "Q0", "2", "dense"),
+        ("3", "Q0", "1", "dense"),
+        ("3", "Q0", "2", "dense"),
+    ]
+    assert f"2 questions, {len(texts)} documents" in capsys.readouterr().err
+
+
+def test_standard_input_to_jsonl(workdir, tmp_path, monkeypatch):
+    lines = ['{"_id": "a", "text": "the dog"}', '{"id": 7, "question": "the cat"}', '{"text": "the mat"}']
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines)))
+    search(f"--workdir={workdir}", "--questions=-", f"--output={tmp_path / 'out.jsonl'}", "--mode=bm25")
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [(line["id"], line["question"]) for line in found] == [("a", "the dog"), ("7", "the cat"), ("3", "the mat")]
+
+
+def test_documents_are_added_replaced_and_deleted(workdir, texts, tmp_path, capsys):
+    replaced = next(iter(texts))
+    corpus = tmp_path / "more.jsonl"
+    corpus.write_text(
+        json.dumps({"_id": "new", "text": "the elephant", "url": "example.org"})
+        + "\n"
+        + json.dumps({"_id": replaced, "text": "the giraffe"})
+    )
+    search(f"--workdir={workdir}", f"--add={corpus}")
+    assert f"added 2, 1 in the place of others; {len(texts) + 1} documents" in capsys.readouterr().err
+    search(f"--workdir={workdir}", "--top=1", "the elephant")
+    assert "new · example.org\n    the elephant\n" in capsys.readouterr().out
+    search(f"--workdir={workdir}", "--delete=new", f"--delete={replaced}", "the elephant", "--format=trec")
+    captured = capsys.readouterr()
+    assert " new " not in captured.out
+    assert "deleted 2" in captured.err
+    assert "no document 'new'" in error(capsys, f"--workdir={workdir}", "--delete=new")
+
+
+def test_the_prompt_answers_until_the_input_ends(workdir, texts, monkeypatch, capsys):
+    typed = iter(["the dog", "   ", "the cat"])
+
+    def type_line(prompt):
+        try:
+            return next(typed)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr("builtins.input", type_line)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    search(f"--workdir={workdir}", "--top=1")
+    captured = capsys.readouterr()
+    assert captured.out.count(" ms\n") == 2
+    assert "documents, dense. Ask; Ctrl-D leaves.\n" in captured.err
+
+
+def test_the_index_leads_to_its_model(tiny_bert, tmp_path, workdir, capsys):
+    model = endx_jax.load(tiny_bert)
+    documents = [document for _, document in Index(workdir / "index").snapshot.documents()][:5]
+    embeddings = model.encode_document([document.text for document in documents], truncate_dim=8)
+    about = {"name": str(tiny_bert), "identity": model.identity}
+    write_index(tmp_path / "i", embeddings, documents, metric="inner product", model=about)
+    search(f"--index={tmp_path / 'i'}", "--top=1", "the cat")
+    assert capsys.readouterr().out.startswith(" 1  ")
+    message = error(capsys, f"--index={tmp_path / 'i'}", f"--workdir={workdir}", "the cat")
+    assert f"was encoded by {tiny_bert}" in message
+    assert f"another model than {workdir}" in message
+    write_index(tmp_path / "i", embeddings, documents, metric="inner product", model={})
+    assert "does not say which model encoded it" in error(capsys, f"--index={tmp_path / 'i'}", "the cat")
+
+
+def test_mistakes_are_found_before_anything_is_loaded(workdir, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("endx_jax.retrieval.index.Index.__init__", lambda *_: pytest.fail("opened"))
+    here = f"--workdir={workdir}"
+    assert "name what to search" in error(capsys, "the cat")
+    assert "not by both" in error(capsys, here, "the cat", "--questions=x")
+    assert "at least 1 answer" in error(capsys, here, "the cat", "--top=0")
+    assert "--fusion is for --mode=hybrid" in error(capsys, here, "the cat", "--fusion=rrf")
+    assert "--weight is for" in error(capsys, here, "the cat", "--mode=hybrid", "--weight=0.5")
+    assert "not from 0 to 1" in error(capsys, here, "a", "--mode=hybrid", "--fusion=weighted", "--weight=2")
+    assert "--output needs questions" in error(capsys, here, "--output=x")
+    assert "no terminal to ask at" in error(capsys, here)
+    assert "x.txt can't be read" in error(capsys, here, f"--questions={tmp_path / 'x.txt'}")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("\n \n", "holds no question"),
+        ('{"text": "a"}\nb', "line 2 is no JSON object"),
+        ('{"text": "a"}\n[1]', "line 2 is no JSON object"),
+        ('{"text": " "}', "line 1 needs a question in 'text' or 'question'"),
+        ('{"text": "a", "id": 1}\n{"text": "b", "id": "1"}', "line 2: the id '1' is that of line 1 already"),
+        ('{"text": "a", "id": [1]}', "line 1: an id is a string or a whole number"),
+    ],
+)
+def test_broken_questions_are_named_by_their_line(workdir, tmp_path, capsys, text, message):
+    (tmp_path / "q").write_text(text)
+    assert message in error(capsys, f"--workdir={workdir}", f"--questions={tmp_path / 'q'}")
+
+
+def test_ids_that_no_trec_run_can_hold_are_refused(workdir, tmp_path, capsys):
+    (tmp_path / "q").write_text('{"text": "the cat", "id": "a b"}')
+    arguments = f"--workdir={workdir}", f"--questions={tmp_path / 'q'}", "--mode=bm25", f"--output={tmp_path / 'out'}"
+    assert "'a b' is empty or holds white space" in error(capsys, *arguments)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_reader_that_leaves_early_is_no_mistake(workdir, monkeypatch):
+    class Closed(io.StringIO):
+        def writelines(self, lines):
+            raise BrokenPipeError
+
+        def fileno(self):
+            return null.fileno()
+
+    with open("/dev/null", "w") as null:
+        monkeypatch.setattr(sys, "stdout", Closed())
+        search(f"--workdir={workdir}", "--mode=bm25", "the dog")

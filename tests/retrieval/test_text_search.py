@@ -1,0 +1,142 @@
+import gzip
+import json
+
+import numpy as np
+import pytest
+from helpers import one_line_error
+
+import endx_jax
+from endx_jax.data import reqa
+from endx_jax.data.documents import Document
+from endx_jax.retrieval.approximate import ENGINES
+from endx_jax.retrieval.index import Index, write_index
+from endx_jax.retrieval.text_search import Answer, TextSearch
+
+TEXTS = ["cats sleep", "dogs bark", "cats bark", "fish"]
+ANIMALS = ("cat", "dog", "fish")
+
+
+def encode(texts):
+    """Which animals a text names: embeddings that see nothing else."""
+    return np.float32([[animal in text.lower() for animal in ANIMALS] for text in texts]).reshape(-1, 3)
+
+
+@pytest.fixture
+def index(tmp_path) -> Index:
+    documents = [Document(f"d{n}", text, {"line": n}) for n, text in enumerate(TEXTS)]
+    write_index(tmp_path, encode(TEXTS), documents, metric="inner product", model={"name": "animals"})
+    return Index(tmp_path)
+
+
+def ids(answers):
+    return [answer.document.id for answer in answers]
+
+
+def test_dense_answers_carry_rank_score_and_document(index):
+    cat, fish = TextSearch(index, encode).search(["my cat", "a fish"], 2)
+    assert cat == [
+        Answer(1, 1.0, Document("d0", "cats sleep", {"line": 0})),
+        Answer(2, 1.0, Document("d2", "cats bark", {"line": 2})),
+    ]
+    assert [(answer.rank, answer.score) for answer in fish] == [(1, 1.0), (2, 0.0)]
+    assert ids(fish)[0] == "d3"
+
+
+def test_bm25_needs_no_model_and_finds_only_shared_words(index):
+    (found,) = TextSearch(index).search(["do cats bark"], 10, mode="bm25")
+    assert ids(found) == ["d2", "d0", "d1"]
+    assert [answer.rank for answer in found] == [1, 2, 3]
+
+
+def test_hybrid_is_the_fusion_of_both(index):
+    search = TextSearch(index, encode)
+
+    def scores(**options):
+        (answers,) = search.search(["a cat, barking"], 4, **options)
+        return {answer.document.id: answer.score for answer in answers}
+
+    dense, lexical = scores(mode="dense"), scores(mode="bm25")
+    # `cat` stands in d0 and d2, `bark` in d1 and d2; of equal scores the lower row comes first.
+    assert [*dense.items()] == [("d0", 1), ("d2", 1), ("d1", 0), ("d3", 0)]
+    assert [*lexical] == ["d2", "d0", "d1"]
+    assert lexical["d0"] == lexical["d1"] < lexical["d2"]
+    by_place = {"d0": 1 / 61 + 1 / 62, "d2": 1 / 62 + 1 / 61, "d1": 1 / 63 + 1 / 63, "d3": 1 / 64}
+    assert [*scores(mode="hybrid").items()] == [(name, pytest.approx(score)) for name, score in by_place.items()]
+    by_score = {"d2": 0.75 + 0.25, "d0": 0.75, "d1": 0, "d3": 0}
+    assert [*scores(mode="hybrid", fusion="weighted", weight=0.75).items()] == [*by_score.items()]
+
+
+@pytest.mark.parametrize("engine", ["exact", *ENGINES])
+@pytest.mark.parametrize("mode", ["dense", "bm25", "hybrid"])
+def test_all_see_what_is_added_and_not_what_is_deleted(index, engine, mode):
+    if engine != "exact":
+        pytest.importorskip("faiss", reason="the package faiss-cpu is not installed")
+    search = TextSearch(index, encode, encode, engine=engine)
+    search.search(["fish"], 2, mode=mode)
+    search.add([Document("new", "fish and fish"), Document("d3", "not a dog any more")])
+    search.delete(["d1"])
+    assert (len(search), "d1" in search, "new" in search) == (4, False, True)
+    assert ids(search.search(["fish"], 1, mode=mode)[0]) == ["new"]
+    everything = ids(search.search(["fish dogs cats bark sleep"], 10, mode=mode)[0])
+    assert sorted(everything) == ["d0", "d2", "d3", "new"]
+
+
+def test_embeddings_may_come_with_the_questions(index):
+    search = TextSearch(index)
+    assert ids(search.search_embeddings(np.float32([[0, 1, 0]]), [""], 1)[0]) == ["d1"]
+    search.add([Document("d9", "")], np.float32([[0, 2, 0]]))
+    assert ids(search.search_embeddings(np.float32([[0, 1, 0]]), [""], 1)[0]) == ["d9"]
+
+
+def test_no_questions_have_no_answers(index):
+    for mode in ("dense", "bm25", "hybrid"):
+        assert TextSearch(index, encode).search([], 3, mode=mode) == []
+
+
+def test_mistakes(index):
+    search = TextSearch(index)
+    with one_line_error("engine is 'fast', which is none of exact, flat, ivf, hnsw"):
+        TextSearch(index, engine="fast")
+    with one_line_error("no model to encode questions with"):
+        search.search(["a"], 3)
+    with one_line_error("no model to encode documents with"):
+        search.add([Document("a", "")])
+    with one_line_error("mode is 'sparse'"):
+        search.search_embeddings(None, ["a"], 3, mode="sparse")
+    with one_line_error("fusion is 'sum'"):
+        search.search(["a"], 3, mode="bm25", fusion="sum")
+    with one_line_error("k must be at least 1, and is 0"):
+        search.search(["a"], 0, mode="bm25")
+    with one_line_error("weight must lie between 0 and 1, and is 2"):
+        search.search(["a"], 1, mode="bm25", weight=2)
+
+
+@pytest.mark.slow
+def test_engines_find_what_is_found_exactly_among_real_sentences(test_data, minilm, tmp_path):
+    pytest.importorskip("faiss", reason="the package faiss-cpu is not installed")
+    with gzip.open(test_data / "data/squad/dev-v1.1.json.gz", "rt") as stream:
+        articles = json.load(stream)["data"][:2]
+    (tmp_path / "some.json").write_text(json.dumps({"data": articles}))
+    records = reqa.from_squad(tmp_path / "some.json", "sentences")
+    documents, model = records.documents[:300], endx_jax.load(minilm)
+    write_index(
+        tmp_path / "i",
+        model.encode_document([document.text for document in documents]),
+        documents,
+        metric="cosine",
+        model={"name": model.name, "identity": model.identity},
+    )
+    index, asked = Index(tmp_path / "i"), records.questions[:50]
+    questions = model.encode_query(asked)
+
+    def found(engine):
+        answers = TextSearch(index, engine=engine).search_embeddings(questions, asked, 10)
+        return [{*ids(line)} for line in answers]
+
+    exact = found("exact")
+    recall = {
+        engine: np.mean([len(a & b) / 10 for a, b in zip(found(engine), exact, strict=True)]) for engine in ENGINES
+    }
+    assert recall["flat"] == 1
+    assert recall["hnsw"] >= 0.95
+    assert recall["ivf"] >= 0.9
