@@ -42,11 +42,14 @@ def run_verb(argv: list[str]) -> int:
         print(f"endx {argv[0]}: {mistake}", file=sys.stderr, flush=True)
         return 2
     except KeyboardInterrupt:
-        hint = "; the same command goes on from the last checkpoint" if argv[0] == "train" else ""
+        hint = f"; the same command goes on {GOES_ON[argv[0]]}" if argv[0] in GOES_ON else ""
         print(f"endx {argv[0]}: interrupted{hint}", file=sys.stderr)
         return 130
     return 0
 
+
+# Verbs that can be interrupted, and what they have then.
+GOES_ON = {"train": "from the last checkpoint", "encode": "with the shards that are missing"}
 
 VERBS = ("prepare", "train", "evaluate", "search", "serve", "encode", "export", "publish")
 

@@ -35,7 +35,7 @@ def _jsonl_pairs(path: str, columns: tuple[str, str]) -> Iterator[tuple[str, str
 
 def _table_pairs(path: str, columns: tuple[str, str], delimiter: str) -> Iterator[tuple[str, str]]:
     header: list[str] = []
-    for number, row in _rows(path, delimiter):
+    for number, row in rows(path, delimiter):
         where = f"{path}, line {number}"
         if not header:
             header = [name.strip() for name in row]
@@ -48,7 +48,7 @@ def _table_pairs(path: str, columns: tuple[str, str], delimiter: str) -> Iterato
             yield question, answer
 
 
-def _rows(path: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def rows(path: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """Yields (the line on which the row starts, its fields); a quoted field may hold newlines."""
     reader = csv.reader((line for _, line in files.lines(path)), delimiter=delimiter, strict=True)
     while True:

@@ -1,0 +1,135 @@
+"""`endx encode`: encodes a corpus of any size to an index; interrupted and run again, it goes on where it stopped.
+
+The same command started several times, on one machine or on several that share the folder, shares out the work.
+"""
+
+import argparse
+import functools
+import pathlib
+import time
+
+from endx_jax.data.reqa import POOLS
+
+SIDES = {"document": "answer", "query": "question"}
+
+
+def main(argv: list[str]) -> None:
+    """Runs the verb with the arguments of the command line."""
+    arguments = _parser().parse_args(argv)
+
+    from endx_jax.data.corpus import read_corpus
+    from endx_jax.experiment.compilation_cache import keep_programs
+    from endx_jax.experiment.console import say
+    from endx_jax.experiment.workdir import check_writable
+    from endx_jax.loading import load
+    from endx_jax.retrieval.claims import Claims
+    from endx_jax.retrieval.corpus_encoding import begin, survey
+
+    folder = arguments.output
+    check_writable(folder, "--output")
+    columns = {"text_column": arguments.text_column, "id_column": arguments.id_column}
+    read = functools.partial(read_corpus, arguments.corpus, pool=arguments.pool, **columns)
+    found = survey(_bar(read(), desc="reading the corpus"))
+    empty = f", {found.empty:,} of them empty" if found.empty else ""
+    say(f"{found.documents:,} documents in {arguments.corpus}{empty}")
+    keep_programs()
+    model = load(arguments.workdir or arguments.model)
+    encoding, encode = _encoding(arguments, model, found)
+    with Claims(folder) as claims:
+        if begin(folder, claims, encoding):
+            _run(folder, claims, encoding, read, encode)
+        else:
+            say(f"{folder} is finished; nothing to do")
+    if model.encoder.cut:
+        say(f"{model.encoder.cut:,} texts were cut to the longest that the model takes")
+
+
+def _run(folder: pathlib.Path, claims, encoding, read, encode) -> None:
+    """Encodes what is there to be done, and says how it went."""
+    from endx_jax.experiment.console import say
+    from endx_jax.retrieval.corpus_encoding import documents_left, encode_shards
+
+    total, left = encoding.corpus["documents"], documents_left(folder, encoding)
+    if left < total:
+        say(f"{total - left:,} of them are encoded already")
+    started, count = time.monotonic(), 0
+    with _bar(None, desc="encoding", total=total, initial=total - left) as progress:
+        for shard in encode_shards(folder, claims, encoding, read, encode):
+            count += shard.documents
+            # What other processes have done meanwhile counts too.
+            progress.update(total - documents_left(folder, encoding) - progress.n)
+    seconds = time.monotonic() - started
+    say(f"encoded {count:,} documents in {seconds:,.0f} s, {count / seconds:,.0f} a second")
+    left = documents_left(folder, encoding)
+    if left:
+        say(f"other processes are at work on the last {left:,}; with the last of these {folder} becomes an index")
+    else:
+        say(f"the index is in {folder}")
+
+
+def _bar(items, **options):
+    import tqdm
+
+    from endx_jax.experiment.console import showing_progress
+
+    return tqdm.tqdm(items, unit="text", disable=not showing_progress(), leave=False, **options)
+
+
+def _encoding(arguments: argparse.Namespace, model, found):
+    """What the command line asks for: its description, and the function that does it to texts."""
+    from endx_jax.errors import EndxError
+    from endx_jax.experiment.console import showing_progress
+    from endx_jax.retrieval.corpus_encoding import Encoding
+    from endx_jax.retrieval.encode import Output
+    from endx_jax.retrieval.shards import COSINE, INNER_PRODUCT
+
+    whole = model.encoder.width(model.params)
+    width = model.width if arguments.truncate_dim is None else arguments.truncate_dim
+    if not 0 < width <= whole:
+        raise EndxError(f"--truncate-dim={width}: embeddings of {model.name} have {whole} dimensions")
+    if arguments.shard_size < 1:
+        raise EndxError(f"--shard-size={arguments.shard_size}: a shard holds at least one document")
+    output = Output(width, model.cosine, arguments.precision)
+    encoding = Encoding(
+        model={"name": model.name, "identity": model.identity},
+        corpus={"path": str(arguments.corpus), "documents": found.documents, "sha256": found.sha256},
+        side=arguments.side,
+        width=width,
+        precision=arguments.precision,
+        metric=COSINE if model.cosine else INNER_PRODUCT,
+        shard_size=arguments.shard_size,
+    )
+
+    def encode(texts):
+        side, size = SIDES[arguments.side], arguments.batch_size
+        return model.encoder(model.params, side, texts, batch_size=size, progress=showing_progress(), output=output)
+
+    return encoding, encode
+
+
+def _parser() -> argparse.ArgumentParser:
+    from endx_jax.retrieval.shards import PRECISIONS
+
+    parser = argparse.ArgumentParser(prog="endx encode", description=__doc__.partition(": ")[2])
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--workdir", type=pathlib.Path, help="of a run; its best checkpoint is taken")
+    source.add_argument("--model", help="a pretrained folder or name instead")
+    parser.add_argument(
+        "--corpus",
+        required=True,
+        help="a BEIR folder, or .jsonl, .csv, .tsv, .txt or SQuAD's .json, each also with .gz",
+    )
+    parser.add_argument("--output", type=pathlib.Path, required=True, help="folder of the index")
+    parser.add_argument("--precision", choices=PRECISIONS, default="float32", help="of the embeddings [float32]")
+    parser.add_argument("--truncate-dim", type=int, metavar="N", help="keep the first N dimensions [all]")
+    parser.add_argument("--side", choices=SIDES, default="document", help="whose tower encodes [document]")
+    parser.add_argument(
+        "--shard-size", type=int, default=32768, metavar="N", help="documents in a file: what is lost at most [32768]"
+    )
+    parser.add_argument(
+        "--batch-size", type=int, default=64, metavar="N", help="texts of the greatest length encoded together [64]"
+    )
+    parser.add_argument("--pool", choices=POOLS, default="", help="of SQuAD, its sentences instead of its paragraphs")
+    parser.add_argument("--text-column", default="text", help="in JSONL, CSV and TSV [text]")
+    parser.add_argument("--id-column", default="", help="likewise [_id or id, else the number of the line]")
+    return parser

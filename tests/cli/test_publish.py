@@ -1,0 +1,63 @@
+import numpy as np
+import pytest
+
+from endx_jax.cli.entry import run_verb
+from endx_jax.data.documents import Document
+from endx_jax.retrieval.index import Index, write_index
+from endx_jax.retrieval.milvus import Collection
+from endx_jax.retrieval.shards import COSINE
+
+pytest.importorskip("pymilvus", reason="pymilvus is not installed")
+pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
+
+
+@pytest.fixture
+def index(tmp_path) -> Index:
+    documents = [Document("d/0", "a cat", {"title": "Cats"}), Document("d/1", "é" * 40_000), Document("d/2", "a dog")]
+    write_index(
+        tmp_path / "index", np.eye(3, dtype="f4"), documents, metric=COSINE, model={"name": "m", "identity": "1"}
+    )
+    return Index(tmp_path / "index")
+
+
+def test_an_index_is_published_and_says_so(index, tmp_path, capsys):
+    to = str(tmp_path / "there.db")
+    arguments = [f"--index={index.folder}", f"--to={to}", "--collection=animals", "--index-type=FLAT"]
+    assert run_verb(["publish", *arguments]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"3 documents of {index.folder} are in collection animals at {to}",
+        "1 texts are longer than the 65,535 bytes that Milvus shows of a text",
+    ]
+    index.delete(["d/1"])
+    assert run_verb(["publish", *arguments]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"2 documents of {index.folder} are in collection animals at {to}",
+        "1 that were deleted from the index are deleted there too",
+    ]
+    with Collection(to, "animals") as collection:
+        ((best, _),) = collection.search(np.array([[1, 0.5, 0]]), 3)
+    assert (best.rank, best.document) == (1, Document("d/0", "a cat", {"title": "Cats"}))
+    assert best.score == pytest.approx(1 / 1.25**0.5)
+
+
+def test_the_token_comes_from_the_environment(index, monkeypatch, capsys):
+    given = {}
+
+    class Refusing:
+        def __init__(self, address, **options):
+            from pymilvus import MilvusException
+
+            given.update(options, address=address)
+            raise MilvusException(message="no\nentry")
+
+    monkeypatch.setattr("pymilvus.MilvusClient", Refusing)
+    monkeypatch.setenv("MILVUS_TOKEN", "root:secret")
+    assert run_verb(["publish", f"--index={index.folder}", "--to=https://cluster:19530", "--collection=a"]) == 2
+    assert (given["address"], given["token"]) == ("https://cluster:19530", "root:secret")
+    assert capsys.readouterr().err == "endx publish: https://cluster:19530: no entry\n"
+
+
+def test_a_folder_without_an_index_is_refused(tmp_path, capsys):
+    assert run_verb(["publish", f"--index={tmp_path}", f"--to={tmp_path}/a.db", "--collection=a"]) == 2
+    assert "holds no index" in capsys.readouterr().err
+    assert not (tmp_path / "a.db").exists()

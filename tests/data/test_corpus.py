@@ -1,0 +1,128 @@
+import gzip
+import itertools
+import json
+
+import pytest
+import small_squad
+
+from endx_jax.data import reqa
+from endx_jax.data.corpus import read_corpus
+from endx_jax.data.documents import Document
+from endx_jax.data.readers import squad
+from endx_jax.errors import EndxError
+
+
+def read(folder, name, text, **options):
+    path = folder / name
+    data = text.encode()
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    return list(read_corpus(path, **options))
+
+
+@pytest.mark.parametrize("packed", ["", ".gz"])
+@pytest.mark.parametrize(
+    ("name", "text", "documents"),
+    [
+        (
+            "a.jsonl",
+            '{"id": "x", "text": " one "}\n\n{"_id": 7, "text": "two", "title": "T", "url": "u", "n": 1.5, "old": true}'
+            '\n{"text": "", "list": [1], "no": null, "nan": NaN, "empty": " ", "metadata": {"pages": 3, "deep": {}}}\n',
+            [
+                Document("x", "one"),
+                Document("7", "T two", {"title": "T", "url": "u", "n": 1.5, "old": True}),
+                Document("4", "", {"pages": 3}),
+            ],
+        ),
+        (
+            "a.csv",
+            'id,text,title\n"a,1","say ""hi""\nthere",\nb,two,T\n',
+            [Document("a,1", 'say "hi"\nthere'), Document("b", "T two", {"title": "T"})],
+        ),
+        ("a.csv", "text\none\n\ntwo\n", [Document("2", "one"), Document("4", "two")]),
+        ("a.tsv", "text\t_id\none\t5\n", [Document("5", "one")]),
+        (
+            "a.tsv",
+            '0\tsay "hi\n1\t"quoted" it\n\nx\t\n',
+            [Document("0", 'say "hi'), Document("1", '"quoted" it'), Document("x", "")],
+        ),
+        ("a.txt", "\ufeffone\n \n two\tthree \n", [Document("1", "one"), Document("3", "two\tthree")]),
+    ],
+)
+def test_what_each_format_holds(tmp_path, name, text, documents, packed):
+    assert read(tmp_path, name + packed, text) == documents
+
+
+def test_a_beir_folder_is_its_corpus(tmp_path):
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "d", "title": "T", "text": "x", "metadata": {"url": "u"}}\n')
+    assert list(read_corpus(tmp_path)) == [Document("d", "T x", {"title": "T", "url": "u"})]
+    (tmp_path / "corpus.jsonl").rename(tmp_path / "documents.jsonl")
+    with pytest.raises(EndxError, match="has no corpus.jsonl"):
+        read_corpus(tmp_path)
+
+
+def test_columns_by_other_names(tmp_path):
+    found = read(tmp_path, "a.csv", "question,answer,key\nq,a,k\n", text_column="answer", id_column="key")
+    assert found == [Document("k", "a", {"question": "q"})]
+
+
+def test_squad_has_the_ids_that_evaluation_gives(tmp_path):
+    file = small_squad.write_squad(tmp_path) / "train-v1.1.json"
+    paragraphs = list(read_corpus(file))
+    assert [d.metadata["title"] for d in paragraphs] == ["Cats", "Cats", "Dogs", "Birds", "Fish"]
+    records = squad.read(str(file))
+    assert [(d.id, d.text) for d in paragraphs] == [*zip(records.candidate_ids, records.candidates, strict=True)]
+    for pool in reqa.POOLS:
+        records, found = reqa.from_squad(file, pool), list(read_corpus(file, pool=pool))
+        assert [(d.id, d.text) for d in found] == [*zip(records.candidate_ids, records.candidates, strict=True)]
+        assert {d.text: d.metadata["title"] for d in found}["Dogs bark."] == "Dogs"
+
+
+def test_documents_come_one_at_a_time(tmp_path):
+    """The broken end of a file is no hindrance to its beginning."""
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": f"t{n}"}) + "\n" for n in range(100)) + "broken\n")
+    documents = read_corpus(path)
+    assert [d.text for d in itertools.islice(documents, 100)] == [f"t{n}" for n in range(100)]
+    with pytest.raises(EndxError, match="line 101, column 1: broken JSON"):
+        next(documents)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options", "reason"),
+    [
+        ("a.jsonl", '{"text": "a"}\n{"txt": "b"}\n', {}, "line 2: no column 'text' among 'txt'; name yours"),
+        ("a.jsonl", '{"text": 3}\n', {}, "line 1: 'text' must be a string, not a whole number"),
+        ("a.jsonl", '{"text": "a", "id": " "}\n', {}, "line 1: 'id' is empty"),
+        ("a.jsonl", '{"text": "a", "id": true}\n', {}, "line 1: 'id' must be a string, not true or false"),
+        ("a.jsonl", '{"text": "a", "id": 1}\n', {"id_column": "key"}, "line 1: no column 'key'"),
+        ("a.jsonl", '{"text": "a", "title": ["T"]}\n', {}, "line 1: 'title' must be a string, not a list"),
+        ("a.jsonl", '{"text": "a", "by": "\\ud800"}\n', {}, "line 1: 'by' holds .* half a surrogate pair"),
+        ("a.jsonl", "\n", {}, "a.jsonl: no documents in it"),
+        ("a.csv", "text\n", {}, "a.csv: no documents in it"),
+        ("a.csv", "1,one\n2,two\n", {}, "line 1: no column 'text' among '1', 'one'"),
+        ("a.csv", "text,a,a\n", {}, "line 1: two columns have one name"),
+        ("a.csv", "text,a\nb\n", {}, "line 2: 1 columns where the header has 2"),
+        ("a.csv", 'text\n"a" b\n', {}, "row from line 2: .* must be quoted"),
+        ("a.tsv", "id\tpassage\n1\tone\n", {}, "line 1: no column 'text' among 'id', 'passage'; name yours"),
+        ("a.tsv", "1\tone\n2\ttwo\tthree\n", {}, "line 2: 3 tab-separated columns where line 1 has an id and a text"),
+        ("a.tsv", "1\tone\n\ttwo\n", {}, "line 2: the id is empty"),
+        ("a.txt", "a\n", {"pool": "sentences"}, "only SQuAD's .json files can be cut into sentences"),
+        ("a.json", "{}", {"pool": "words"}, "pool is 'words'"),
+        ("a.doc", "a", {}, "unknown ending '.doc'; known are .jsonl"),
+    ],
+)
+def test_what_is_refused(tmp_path, name, text, options, reason):
+    with pytest.raises(EndxError, match=reason):
+        read(tmp_path, name, text, **options)
+
+
+def test_an_id_that_stands_twice_is_refused_with_both_places(tmp_path):
+    with pytest.raises(EndxError, match=r"a.jsonl, line 4: the id 'x' has stood before: .*a.jsonl, line 2; ids"):
+        read(tmp_path, "a.jsonl", '{"text": "0"}\n{"text": "1", "id": "x"}\n{"text": "2"}\n{"text": "3", "id": "x"}\n')
+    with pytest.raises(EndxError, match=r"line 2: the id '2' has stood before: .*line 1"):
+        read(tmp_path, "b.jsonl", '{"text": "named after the next line", "id": 2}\n{"text": "no id"}\n')
+
+
+def test_nothing_there_is_refused_at_once(tmp_path):
+    with pytest.raises(EndxError, match="no such file or folder"):
+        read_corpus(tmp_path / "none.txt")
