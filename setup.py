@@ -52,7 +52,7 @@ setup(
     license_expression="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["endx_jax", "endx_jax.*"]),
-    package_data={"endx_jax": ["py.typed", "serving/page/*"]},
+    package_data={"endx_jax": ["py.typed", "export/scripts/*.py", "serving/page/*"]},
     install_requires=DEPENDENCIES,
     extras_require={
         "tpu": ["jax[tpu]"],
@@ -67,7 +67,6 @@ setup(
             "pytest-xdist>=3.6.1",
             "setuptools>=77.0.1",
             "tensorboardX>=2.6.2.2",
-            "httpx>=0.27",
             *SEARCH,
             *SERVE,
             *PUBLISH,

@@ -102,6 +102,8 @@ def attend(
 
 def has_fused_attention(query: Array, key: Array, backend: str) -> bool:
     """Whether cuDNN's flash attention takes these arrays: half precision, heads of up to 128, even lengths."""
-    half = query.dtype in (jnp.bfloat16, jnp.float16)
+    # The backend first: lengths may be symbolic, in an export, and then neither even nor odd.
+    if backend != "gpu" or query.dtype not in (jnp.bfloat16, jnp.float16):
+        return False
     odd = query.shape[1] % 2 or key.shape[1] % 2 or query.shape[-1] % 8
-    return backend == "gpu" and half and not odd and query.shape[-1] <= 128
+    return not odd and query.shape[-1] <= 128

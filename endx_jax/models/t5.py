@@ -181,19 +181,22 @@ class T5Attention(nn.Module):
         return _dense(config, self.dtype, config.width, "output")(attended.reshape(*x.shape[:2], inner))
 
 
-def relative_position_buckets(length: int, buckets: int, max_distance: int) -> np.ndarray:
-    """The bucket of every (query, key) distance: int [L, L].
+def relative_position_buckets(length: int, buckets: int, max_distance: int) -> Array:
+    """The bucket of every (query, key) distance: int [L, L]; `length` may be symbolic, in an export.
 
     Half of the buckets are for keys after the query. Of each half, the first half are single distances, and the rest
     grow logarithmically up to `max_distance`; what is farther shares the last.
     """
-    distance = np.arange(length)[None, :] - np.arange(length)[:, None]
+    distance = np.arange(-max_distance, max_distance + 1)
     half = buckets // 2
     exact = half // 2
     far = np.maximum(np.abs(distance), 1).astype(np.float32)
     growth = np.log(far / exact) / np.float32(np.log(max_distance / exact)) * (half - exact)
     logarithmic = np.minimum(exact + growth.astype(np.int32), half - 1)
-    return np.where(np.abs(distance) < exact, np.abs(distance), logarithmic) + half * (distance > 0)
+    of_distance = np.where(np.abs(distance) < exact, np.abs(distance), logarithmic) + half * (distance > 0)
+    position = jnp.arange(length)
+    between = jnp.clip(position[None, :] - position[:, None], -max_distance, max_distance)
+    return jnp.asarray(of_distance)[between + max_distance]
 
 
 def _dense(config: T5Config, dtype: jnp.dtype, width: int, name: str) -> nn.Dense:

@@ -1,0 +1,44 @@
+"""`endx export`: writes a model for sentence-transformers, for transformers, or as a program of StableHLO."""
+
+import argparse
+import pathlib
+
+FORMATS = ("sentence-transformers", "hugging-face", "stablehlo")
+
+
+def main(argv: list[str]) -> None:
+    """Runs the verb with the arguments of the command line."""
+    arguments = _parser().parse_args(argv)
+
+    from endx_jax.experiment.compilation_cache import keep_programs
+    from endx_jax.experiment.console import say
+    from endx_jax.export.run import export
+    from endx_jax.loading import load
+
+    keep_programs()
+    tolerance = arguments.tolerance if arguments.verify else None
+    report = export(load(arguments.workdir or arguments.model), arguments.format, arguments.output, tolerance)
+    say(f"{report.model} is in {arguments.output}, as {report.format}; README.md there says how to use it")
+    if report.passed:
+        differences = ", ".join(f"{value:.2g} ({side})" for side, value in report.largest_difference.items())
+        say(f"verified: over {report.texts} texts the largest difference is {differences}; tolerance {tolerance:g}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="endx export", description=__doc__.partition(": ")[2])
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--workdir", type=pathlib.Path, help="of a run; its best checkpoint is taken")
+    source.add_argument("--model", help="a pretrained folder or name instead")
+    parser.add_argument("--format", choices=FORMATS, default=FORMATS[0], help=f"of the export [{FORMATS[0]}]")
+    parser.add_argument(
+        "--output", type=pathlib.Path, required=True, help="folder to write; an older export is replaced"
+    )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="encode a few hundred texts with the export, by the library it is for, and compare with the model",
+    )
+    parser.add_argument(
+        "--tolerance", type=float, default=1e-5, help="with --verify: how much any number may differ [1e-5]"
+    )
+    return parser

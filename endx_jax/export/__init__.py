@@ -1,0 +1,1 @@
+"""Trained towers in the formats of other programs: sentence-transformers, Hugging Face, StableHLO."""

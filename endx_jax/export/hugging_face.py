@@ -1,0 +1,39 @@
+"""Plain Hugging Face towers: a folder each (one, where both sides have one encoder), and how to make embeddings.
+
+`endx.json` says what `config.json` has no place for: pooling, prompts, lengths, projection, norm. `encode.py`, which
+needs PyTorch and transformers only, does as it says.
+"""
+
+import dataclasses
+import pathlib
+import shutil
+
+from endx_jax.export.towers import Towers
+from endx_jax.export.transformer_folder import write_json, write_tensors, write_transformer_folder
+from endx_jax.loading.about import ABOUT, HUGGING_FACE, About, Side
+from endx_jax.models.dual_encoder import SIDES
+from endx_jax.pretrained.weights import SINGLE_FILE
+
+EXAMPLE = pathlib.Path(__file__).parent / "scripts" / "encode_with_pytorch.py"
+
+
+def write(folder: pathlib.Path, towers: Towers) -> None:
+    """Writes the towers into `folder`.
+
+    Raises:
+      EndxError: when they have a part that is no Hugging Face model, nor pooling, projection or norm.
+    """
+    pooling, sides = towers.pooling(HUGGING_FACE), {}
+    for side in SIDES:
+        preparation, kernel, place = towers.preparations[side], towers.projection(side), ""
+        if kernel is not None:
+            place = "projection" if "projection" in towers.params.get("shared", {}) else f"{side}/projection"
+            write_tensors(folder / place / SINGLE_FILE, {"linear.weight": kernel.T})
+        encoder = "." if towers.shared_encoder else side
+        sides[side] = Side(encoder, preparation.prompt, preparation.length, place)
+    # With one encoder for both sides, the second writes what the first did, and the longer of their lengths.
+    for side in sorted(SIDES, key=lambda side: sides[side].length):
+        write_transformer_folder(folder / sides[side].folder, towers, side, sides[side].length)
+    about = About(HUGGING_FACE, towers.name, towers.width, towers.normalize, towers.cosine, sides, pooling)
+    write_json(folder / ABOUT, dataclasses.asdict(about))
+    shutil.copyfile(EXAMPLE, folder / "encode.py")

@@ -1,0 +1,163 @@
+"""The README of an export: how to use it, what it was trained on and how, what came of it, what to be wary of."""
+
+import json
+import pathlib
+import re
+
+from endx_jax.experiment.config import Settings
+from endx_jax.experiment.results import COLUMNS
+from endx_jax.experiment.workdir import DATA, RESULTS, read_config
+from endx_jax.export import hugging_face, sentence_transformers, stablehlo
+from endx_jax.export.towers import Towers
+from endx_jax.pretrained.locate import MINILM, PUBLISHED
+from endx_jax.settings import results_only
+
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+# What a starting checkpoint had seen before.
+SEEN = {
+    MINILM.hub_id: (
+        f"It started from [{MINILM.hub_id}](https://huggingface.co/{MINILM.hub_id}), which had been tuned on a billion "
+        "pairs of sentences, among them SQuAD 2.0, Natural Questions, TriviaQA, MS MARCO, Quora and WikiAnswers: "
+        "results on such sets are not zero-shot, and gains over that checkpoint are what training added."
+    )
+}
+UNKNOWN = "What {checkpoint} had been trained on is not known here: look it up before you compare results."
+
+USAGE = {
+    sentence_transformers.NAME: """In this folder, with `pip install -U "sentence-transformers>=6.2"`:
+
+```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer(".")
+queries = model.encode_query(["How many people live in Berlin?"])
+documents = model.encode_document(["Around 3.5 million people live in Berlin.", "Cats sleep for most of the day."])
+print(model.similarity(queries, documents))
+```
+""",
+    hugging_face.HUGGING_FACE: """In this folder, with `pip install torch transformers safetensors`:
+
+```python
+from encode import encode
+
+queries = encode("question", ["How many people live in Berlin?"])
+documents = encode("answer", ["Around 3.5 million people live in Berlin.", "Cats sleep for most of the day."])
+print(queries @ documents.T)
+```
+
+`encode.py` is all there is to it; what differs from model to model it reads from `endx.json`:
+
+```python
+{code}
+```
+""",
+    stablehlo.STABLEHLO: """In this folder, with `pip install jax flatbuffers numpy safetensors tokenizers`:
+
+```python
+from encode import encode
+
+queries = encode("question", ["How many people live in Berlin?"])
+documents = encode("answer", ["Around 3.5 million people live in Berlin.", "Cats sleep for most of the day."])
+print(queries @ documents.T)
+```
+
+`encode.py` is an example to read and change. A `.stablehlo` file is what `jax.export` serialises: one program for CPU,
+CUDA and TPU, for any number of texts and any length. Its arguments are the weights by name, token ids int32 [b, l] and
+their mask bool [b, l], true at real tokens, which come first; its result is float32 [b, E]. The weights are in
+`model.safetensors`: those named `shared/...` go to both sides, those of a side to its own.
+""",
+}
+
+
+def text(kind: str, towers: Towers) -> str:
+    """The README of an export in the format `kind`."""
+    usage = USAGE[kind]
+    if kind == hugging_face.HUGGING_FACE:
+        usage = usage.format(code=hugging_face.EXAMPLE.read_text().rstrip())
+    settings = read_config(towers.workdir) if towers.workdir else None
+    parts = [_front_matter(kind, towers, settings), f"# {towers.name}\n", _about(towers), f"## Usage\n\n{usage}"]
+    if towers.workdir and settings:
+        parts += [_training(towers.workdir, settings), _results(towers.workdir)]
+    seen = [SEEN.get(name, UNKNOWN.format(checkpoint=f"`{name}`")) for name in _checkpoints(towers, settings)]
+    if settings and settings.model.init_from:
+        seen.append(f"The run went on from the best parameters of another, `{_public(settings.model.init_from)}`.")
+    parts.append("## What the starting checkpoint had seen\n\n" + "\n\n".join(seen) + "\n")
+    return "\n".join(part for part in parts if part)
+
+
+def _front_matter(kind: str, towers: Towers, settings: Settings | None) -> str:
+    library = {sentence_transformers.NAME: kind, hugging_face.HUGGING_FACE: "transformers"}.get(kind, "jax")
+    tags = ["sentence-similarity", "feature-extraction", "dense", "retrieval", "endx_jax"]
+    if kind == sentence_transformers.NAME:
+        tags.insert(0, kind)
+    hub_ids = [name for name in _checkpoints(towers, settings) if HUB_ID.fullmatch(name)]
+    base = ["base_model:", *(f"- {name}" for name in hub_ids)] if hub_ids else []
+    lines = [f"library_name: {library}", "pipeline_tag: sentence-similarity", *base, "tags:", *(f"- {t}" for t in tags)]
+    return "\n".join(["---", *lines, "---", ""])
+
+
+def _about(towers: Towers) -> str:
+    """A paragraph: two towers or one, width, similarity, lengths, prompts."""
+    one = towers.shared_encoder and towers.projection("question") is towers.projection("answer")
+    what = "One tower encodes questions and answers" if one else "A question tower and an answer tower encode texts"
+    if towers.normalize:
+        compared = "unit norm, so that inner products are cosines"
+    else:
+        compared = f"any norm, to be compared by {'cosine' if towers.cosine else 'inner product'}"
+    made = "Trained with endx_jax" if towers.workdir else "As it was loaded, and exported by endx_jax"
+    lines = [f"{what} as vectors of {towers.width} numbers of {compared}. {made}.", ""]
+    for side, preparation in towers.preparations.items():
+        shown = json.dumps(preparation.prompt, ensure_ascii=False)
+        prompt = f", after the prompt {shown}" if preparation.prompt else ""
+        lines.append(f"- {side}s: up to {preparation.length} tokens{prompt}")
+    return "\n".join(lines) + "\n"
+
+
+def _training(workdir: pathlib.Path, settings: Settings) -> str:
+    """The data and the recipe."""
+    data = json.loads((workdir / DATA).read_text(encoding="utf-8"))
+    counts = ", ".join(f"{count:,} {split}" for split, count in data["questions"].items())
+    rows = {name: _public(value) for name, value in results_only(settings).items()}
+    recipe = "\n".join(f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in rows.items())
+    return (
+        f"## Training\n\nData: `{_public(settings.data.path)}` (questions: {counts}; sha256 of the training set "
+        f"`{data['sha256'][:16]}`).\n\nEvery setting that decides about results:\n\n```yaml\n{recipe}\n```\n"
+    )
+
+
+def _results(workdir: pathlib.Path) -> str:
+    """The measures of every system and pool; empty where the run left none."""
+    file = workdir / RESULTS
+    if not file.is_file():
+        return ""
+    found = json.loads(file.read_text(encoding="utf-8"))["evaluations"]
+    lines = [
+        "## Results",
+        "",
+        f"| pool | candidates | system | {' | '.join(COLUMNS)} |",
+        "|---" * (3 + len(COLUMNS)) + "|",
+    ]
+    for row in found:
+        measures = " | ".join(f"{row['metrics'][name]:.3f}" if name in row["metrics"] else "" for name in COLUMNS)
+        lines.append(f"| {row['pool']} | {row['candidates']:,} | {row['system']} | {measures} |")
+    about = found[0]
+    lines += [
+        "",
+        f"{about['questions']:,} questions of `{_public(about['dataset'])}`, {about['split']}; fractions of 1.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _checkpoints(towers: Towers, settings: Settings | None) -> list[str]:
+    """What the towers started from: hub ids, where they have one; else the names of folders."""
+    names = [settings.model.pretrained, settings.model.answer_pretrained] if settings else [towers.loaded_from]
+    found = [PUBLISHED[name].hub_id if name in PUBLISHED else _public(name) for name in names if name]
+    return list(dict.fromkeys(found))
+
+
+def _public(value):
+    """A setting as it may be read elsewhere: of a path, the last name."""
+    if isinstance(value, str) and "/" in value and (value.startswith(("/", ".", "~")) or pathlib.Path(value).exists()):
+        return pathlib.Path(value).name
+    return value

@@ -1,0 +1,63 @@
+"""Exports a model: written aside, verified there if that is asked for, and put in place when whole."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Mapping
+
+import endx_jax
+from endx_jax.errors import EndxError
+from endx_jax.export import hugging_face, model_card, sentence_transformers, stablehlo
+from endx_jax.export.output import REPORT, aside, check_output, put_in_place
+from endx_jax.export.towers import Towers
+from endx_jax.export.transformer_folder import write_json
+from endx_jax.export.verify import Report, check_runtime, verify
+from endx_jax.files import write_text
+from endx_jax.loading import EmbeddingModel
+
+FORMATS: Mapping[str, Callable[[pathlib.Path, Towers], None]] = {
+    sentence_transformers.NAME: sentence_transformers.write,
+    hugging_face.HUGGING_FACE: hugging_face.write,
+    stablehlo.STABLEHLO: stablehlo.write,
+}
+
+
+def export(model: EmbeddingModel, kind: str, output: pathlib.Path, tolerance: float | None = None) -> Report:
+    """Exports a model.
+
+    Args:
+      model: from `endx_jax.load`.
+      kind: the format, a name in `FORMATS`.
+      output: the folder; one that holds an older export is replaced.
+      tolerance: verifies the export, and how large a difference is let pass; None: does not verify.
+
+    Returns:
+      What `export_report.json` says.
+
+    Raises:
+      EndxError: when the format can't hold the model; when the folder holds something else; or when the export is not
+        what it came from. Such a one is left beside, as `OUTPUT.failed`, to be looked into.
+    """
+    for place in (output, _failed(output)):
+        check_output(place)
+    if tolerance is not None:
+        check_runtime(kind)
+    towers = Towers.of(model)
+    with aside(output) as fresh:
+        FORMATS[kind](fresh, towers)
+        write_text(fresh / "README.md", model_card.text(kind, towers))
+        report = Report(kind, towers.name, {"endx_jax": endx_jax.__version__})
+        if tolerance is not None:
+            report = verify(kind, fresh, towers, tolerance)
+        write_json(fresh / REPORT, dataclasses.asdict(report))
+        put_in_place(fresh, output if report.passed is not False else _failed(output))
+    if report.passed is False:
+        largest = max(report.largest_difference.values())
+        raise EndxError(
+            f"the export is not the model: embeddings differ by {largest:.3g}, more than --tolerance={tolerance:g}; it "
+            f"is left in {_failed(output)} with its {REPORT}, and {output} is as it was"
+        )
+    return report
+
+
+def _failed(output: pathlib.Path) -> pathlib.Path:
+    return output.with_name(f"{output.name}.failed")

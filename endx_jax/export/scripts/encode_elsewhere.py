@@ -1,0 +1,46 @@
+"""Runs in a process of its own: encodes texts with an export as its users do, in the runtime it was made for.
+
+  python -P encode_elsewhere.py FORMAT FOLDER PLACE
+
+PLACE holds `texts.json`, a list; `question.npy`, `answer.npy` and `versions.json` are left there.
+"""
+
+import importlib.metadata
+import json
+import pathlib
+import runpy
+import sys
+
+import numpy as np
+
+RUNTIMES = {
+    "sentence-transformers": ("sentence-transformers", "transformers", "torch"),
+    "hugging-face": ("transformers", "torch"),
+    "stablehlo": ("jax", "tokenizers"),
+}
+
+
+def encode(kind: str, folder: str, texts: list[str]) -> dict[str, np.ndarray]:
+    """Embeddings [N, E] of the texts, as either side."""
+    if kind != "sentence-transformers":
+        run = runpy.run_path(f"{folder}/encode.py")["encode"]
+        return {side: np.asarray(run(side, texts)) for side in ("question", "answer")}
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(folder, device="cpu")
+    return {"question": model.encode_query(texts), "answer": model.encode_document(texts)}
+
+
+def main(kind: str, folder: str, place: pathlib.Path) -> None:
+    """Encodes, and leaves embeddings and versions."""
+    embeddings = encode(kind, folder, json.loads((place / "texts.json").read_text(encoding="utf-8")))
+    if "endx_jax" in sys.modules:
+        raise RuntimeError("endx_jax was imported, without which an export has to do")
+    for side, found in embeddings.items():
+        np.save(place / f"{side}.npy", found)
+    versions = {name: importlib.metadata.version(name) for name in RUNTIMES[kind]}
+    (place / "versions.json").write_text(json.dumps(versions))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3]))

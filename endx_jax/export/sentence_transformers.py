@@ -1,0 +1,138 @@
+"""A folder as sentence-transformers 6 writes it: Transformer, Pooling, Dense, Normalize; Router for two encoders.
+
+Where both sides have one encoder, the modules follow each other. Else a Router comes first, with the modules of each
+side in a route, up to what both sides share: a shared projection stands after it (ADE-SPL), own ones in the routes.
+"""
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from endx_jax.export.towers import Towers
+from endx_jax.export.transformer_folder import write_json, write_tensors, write_transformer_folder
+from endx_jax.models.dual_encoder import SIDES
+
+NAME = "sentence-transformers"
+VERSION = "6.2.0"  # of sentence-transformers, whose format this is
+
+# Our sides as they call them.
+TASKS = {"question": "query", "answer": "document"}
+TYPES = {
+    "Transformer": "sentence_transformers.base.modules.transformer.Transformer",
+    "Pooling": "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
+    "Dense": "sentence_transformers.base.modules.dense.Dense",
+    "Normalize": "sentence_transformers.base.modules.normalize.Normalize",
+    "Router": "sentence_transformers.base.modules.router.Router",
+}
+POOLING_MODES = {"mean": "mean", "first": "cls"}
+OVER_EMBEDDINGS = {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Writer:
+    """Writes one export.
+
+    Attributes:
+      folder: to write into.
+      towers: that are exported.
+      pooling: their pooling's name.
+    """
+
+    folder: pathlib.Path
+    towers: Towers
+    pooling: str
+
+    def write(self) -> None:
+        """Writes all modules, and what says how they follow each other."""
+        projections = {side: self.towers.projection(side) for side in SIDES}
+        common = projections["question"]
+        shared = common is projections["answer"]
+        if self.towers.shared_encoder and shared:
+            modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
+            self._transformer(self.folder, SIDES)
+            self._pooling(self.folder / "1_Pooling", "question")
+        else:
+            modules = [("Router", "")]
+            self._router({} if shared else projections)
+        if shared and common is not None:
+            modules.append(("Dense", f"{len(modules)}_Dense"))
+            self._dense(self.folder / modules[-1][1], common)
+        if self.towers.normalize:
+            modules.append(("Normalize", f"{len(modules)}_Normalize"))
+            write_json(self.folder / modules[-1][1] / "config.json", OVER_EMBEDDINGS)
+        listed = [
+            {"idx": number, "name": str(number), "path": path, "type": TYPES[kind]}
+            for number, (kind, path) in enumerate(modules)
+        ]
+        write_json(self.folder / "modules.json", listed)
+        write_json(self.folder / "config_sentence_transformers.json", self._config())
+
+    def _config(self) -> dict:
+        prompts = {TASKS[side]: self.towers.preparations[side].prompt for side in SIDES}
+        return {
+            "__version__": {"sentence_transformers": VERSION},
+            "model_type": "SentenceTransformer",
+            "prompts": prompts,
+            "default_prompt_name": None,
+            "similarity_fn_name": "cosine" if self.towers.cosine else "dot",
+        }
+
+    def _transformer(self, folder: pathlib.Path, sides: tuple[str, ...]) -> None:
+        lengths = {side: self.towers.preparations[side].length for side in sides}
+        write_transformer_folder(folder, self.towers, sides[0], max(lengths.values()))
+        own = {f"{TASKS[side]}_length": length for side, length in lengths.items()}
+        config = {
+            "transformer_task": "feature-extraction",
+            "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+            "module_output_name": "token_embeddings",
+            **(own if len(set(lengths.values())) > 1 else {}),
+        }
+        write_json(folder / "sentence_bert_config.json", config)
+
+    def _pooling(self, folder: pathlib.Path, side: str) -> None:
+        width = self.towers.encoders[side].config.width
+        mode = POOLING_MODES[self.pooling]
+        config = {"embedding_dimension": width, "pooling_mode": mode, "include_prompt": True}
+        write_json(folder / "config.json", config)
+
+    def _dense(self, folder: pathlib.Path, kernel: np.ndarray) -> None:
+        pooled, width = kernel.shape
+        config = {
+            "in_features": pooled,
+            "out_features": width,
+            "bias": False,
+            "activation_function": "torch.nn.modules.linear.Identity",
+            **OVER_EMBEDDINGS,
+        }
+        write_json(folder / "config.json", config)
+        write_tensors(folder / "model.safetensors", {"linear.weight": kernel.T})
+
+    def _router(self, projections: dict[str, np.ndarray | None]) -> None:
+        types: dict[str, str] = {}
+        structure: dict[str, list[str]] = {}
+        for side, task in TASKS.items():
+            own = projections.get(side)
+            kinds = ["Transformer", "Pooling", *([] if own is None else ["Dense"])]
+            names = [f"{task}_{number}_{kind}" for number, kind in enumerate(kinds)]
+            self._transformer(self.folder / names[0], (side,))
+            self._pooling(self.folder / names[1], side)
+            if own is not None:
+                self._dense(self.folder / names[2], own)
+            types |= {name: TYPES[kind] for name, kind in zip(names, kinds, strict=True)}
+            structure[task] = names
+        # No default: a text that is neither called a query nor a document is refused rather than guessed at.
+        parameters: dict[str, Any] = {"default_route": None, "allow_empty_key": False, "route_mappings": {}}
+        write_json(
+            self.folder / "router_config.json", {"types": types, "structure": structure, "parameters": parameters}
+        )
+
+
+def write(folder: pathlib.Path, towers: Towers) -> None:
+    """Writes the towers into `folder`.
+
+    Raises:
+      EndxError: when they have a part that sentence-transformers has no module for.
+    """
+    Writer(folder, towers, towers.pooling(NAME)).write()

@@ -1,0 +1,125 @@
+"""The towers as programs of StableHLO, through `jax.export`: any batch, any length, for CPU, CUDA and TPU in one file.
+
+Weights are arguments, in a safetensors file beside the program, so towers of one architecture have one program; their
+names are those of our parameters, `shared/...`, `question/...` and `answer/...`. Products are in full float32 on every
+device. `encode.py` needs nothing of ours.
+"""
+
+import contextlib
+import dataclasses
+import importlib.util
+import pathlib
+import shutil
+from collections.abc import Callable, Iterator
+
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+
+from endx_jax.batch import Tokens
+from endx_jax.errors import EndxError
+from endx_jax.export.towers import Towers
+from endx_jax.export.transformer_folder import write_json, write_tensors, write_tokenizer
+from endx_jax.files import sha256_of
+from endx_jax.loading.about import ABOUT, STABLEHLO, About, Side
+from endx_jax.models.dual_encoder import SIDES
+from endx_jax.models.tower import Tower
+from endx_jax.pretrained.weights import SINGLE_FILE
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+EXAMPLE = pathlib.Path(__file__).parent / "scripts" / "encode_with_jax.py"
+
+
+def write(folder: pathlib.Path, towers: Towers) -> None:
+    """Writes the towers into `folder`.
+
+    Raises:
+      EndxError: when a tokenizer has no `tokenizer.json`, or `jax.export` lacks the package it writes with.
+    """
+    weights = {
+        f"{owner}/{name}": array
+        for owner, groups in towers.params.items()
+        for name, array in flax.traverse_util.flatten_dict(groups, sep="/").items()
+    }
+    write_tensors(folder / SINGLE_FILE, weights)
+    one = towers.dual_encoder.question == towers.dual_encoder.answer
+    one_tokenizer = towers.preparations["question"].tokenizer.same_ids(towers.preparations["answer"].tokenizer)
+    sides = {}
+    for side in SIDES:
+        preparation = towers.preparations[side]
+        program = folder / ("tower.stablehlo" if one else f"tower_{side}.stablehlo")
+        if not program.exists():
+            program.write_bytes(serialized(towers.dual_encoder.tower(side), towers.tower_params(side)))
+        sides[side] = Side(
+            folder="tokenizer" if one_tokenizer else f"tokenizer_{side}",
+            prompt=preparation.prompt,
+            length=preparation.length,
+            program=program.name,
+            sha256=sha256_of(program),
+        )
+        tokenizer = folder / sides[side].folder
+        write_tokenizer(tokenizer, towers, side, preparation.length)
+        if not (tokenizer / "tokenizer.json").is_file():
+            raise EndxError(
+                f"the {side}s' tokenizer is written in Python and has no tokenizer.json, without which "
+                f"--format={STABLEHLO} can't take it: use --format=sentence-transformers"
+            )
+    about = About(
+        STABLEHLO,
+        towers.name,
+        towers.width,
+        towers.normalize,
+        towers.cosine,
+        sides,
+        identity=towers.identity,
+        weights_sha256=sha256_of(folder / SINGLE_FILE),
+    )
+    write_json(folder / ABOUT, dataclasses.asdict(about))
+    shutil.copyfile(EXAMPLE, folder / "encode.py")
+
+
+def serialized(tower: Tower, params: dict) -> bytearray:
+    """The program `(params by name, ids int32 [b, l], mask bool [b, l]) -> float32 [b, E]` of a tower.
+
+    Args:
+      tower: computing in float32.
+      params: its parameters, by group.
+
+    Raises:
+      EndxError: when `jax.export` lacks the package it writes with.
+    """
+    if importlib.util.find_spec("flatbuffers") is None:  # which jax.export leaves to be installed by who needs it
+        raise EndxError(f"--format={STABLEHLO} needs another package: pip install flatbuffers")
+    from jax import export
+
+    positions = tower.encoder.config.positions
+    bounds = ("b >= 1", "l >= 1", *(() if positions is None else (f"l <= {positions}",)))
+    shape = export.symbolic_shape("b, l", constraints=bounds)
+    like = {
+        name: jax.ShapeDtypeStruct(array.shape, array.dtype)
+        for name, array in flax.traverse_util.flatten_dict(params, sep="/").items()
+    }
+    ids, mask = (jax.ShapeDtypeStruct(shape, dtype) for dtype in (jnp.int32, jnp.bool_))
+    # Devices round float32 factors where they are let, each in its own way.
+    with jax.default_matmul_precision("highest"), _without_source_locations():
+        return export.export(jax.jit(_program(tower)), platforms=PLATFORMS)(like, ids, mask).serialize()
+
+
+@contextlib.contextmanager
+def _without_source_locations() -> Iterator[None]:
+    """Keeps the paths of this machine's source files out of programs."""
+    name = "jax_traceback_in_locations_limit"
+    before = getattr(jax.config, name)
+    jax.config.update(name, 0)
+    try:
+        yield
+    finally:
+        jax.config.update(name, before)
+
+
+def _program(tower: Tower) -> Callable:
+    def encode(params, ids, mask):
+        variables = {"params": flax.traverse_util.unflatten_dict(params, sep="/")}
+        return tower.apply(variables, Tokens(ids, mask))
+
+    return encode

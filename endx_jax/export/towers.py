@@ -1,0 +1,146 @@
+"""What every format is made from: towers in float32 with each layer by itself, and where they came from."""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from endx_jax.batch import Tokens
+from endx_jax.data.tokenization import Preparation
+from endx_jax.errors import EndxError
+from endx_jax.loading.embedding_model import EmbeddingModel
+from endx_jax.models.dual_encoder import SIDES, DualEncoder
+from endx_jax.models.pooling import POOLINGS
+from endx_jax.models.tower import Tower
+from endx_jax.pretrained import PretrainedEncoder, PretrainedTokens
+from endx_jax.pretrained.weights import unstack_layers
+
+GROUPS_OF_ENCODER = ("token_embedder", "encoder")
+
+
+@dataclasses.dataclass(frozen=True)
+class Towers:
+    """A dual encoder that is to be exported.
+
+    Attributes:
+      name: what they are called elsewhere: the last part of what was loaded.
+      loaded_from: what was loaded.
+      dual_encoder: both towers, computing in float32, without remat or scan.
+      params: its parameters, float32 NumPy arrays, each layer's by itself.
+      preparations: how the texts of each side become tokens.
+      encoders: the pretrained encoders' descriptions, by side.
+      cosine: whether embeddings are compared by cosine rather than inner product.
+      identity: of the model (see `retrieval.identity`).
+      workdir: of the run that trained them; None where none did.
+    """
+
+    name: str
+    loaded_from: str
+    dual_encoder: DualEncoder
+    params: dict
+    preparations: Mapping[str, Preparation]
+    encoders: Mapping[str, PretrainedEncoder]
+    cosine: bool
+    identity: str
+    workdir: pathlib.Path | None
+
+    @classmethod
+    def of(cls, model: EmbeddingModel) -> "Towers":
+        """Takes what `endx_jax.load` loaded.
+
+        Raises:
+          EndxError: when that is an exported program, of which the towers are not known; or one that keeps a part of
+            each embedding.
+        """
+        trained = model.encoder.model
+        if not isinstance(trained, DualEncoder):
+            raise EndxError(
+                f"{model.name} is an exported program, from which nothing else can be made: export the workdir that it "
+                "came from"
+            )
+        if model.truncate_dim is not None:
+            raise EndxError(
+                f"{model.name} keeps {model.truncate_dim} dimensions of what its towers give (truncate_dim), which an "
+                "export can't say: take truncate_dim out of its configuration, and cut embeddings where they are used"
+            )
+        question = in_float32(trained.question)
+        answer = question if trained.answer == trained.question else in_float32(trained.answer)
+        return cls(
+            name=pathlib.Path(model.name).resolve().name,
+            loaded_from=model.name,
+            dual_encoder=dataclasses.replace(trained, question=question, answer=answer),
+            params={side: _plain(groups) for side, groups in jax.device_get(model.params).items()},
+            preparations=model.encoder.preparations,
+            encoders=model.source.encoders,
+            cosine=model.cosine,
+            identity=model.identity,
+            workdir=model.source.workdir,
+        )
+
+    @property
+    def normalize(self) -> bool:
+        """Whether embeddings have unit norm, so that inner products are cosines."""
+        return self.dual_encoder.question.normalize
+
+    @functools.cached_property
+    def width(self) -> int:
+        """E, of an embedding."""
+        tokens = Tokens(jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool))
+        return jax.eval_shape(lambda p: self.dual_encoder.encode(p, "question", tokens), self.params).shape[1]
+
+    @property
+    def shared_encoder(self) -> bool:
+        """Whether both sides have one token table, one encoder and one tokenizer."""
+        own = any(group in self.params.get(side, {}) for side in SIDES for group in GROUPS_OF_ENCODER)
+        question, answer = (self.preparations[side].tokenizer for side in SIDES)
+        return not own and question.same_ids(answer)
+
+    def tower_params(self, side: str) -> dict:
+        """The parameters of one side's tower, by group."""
+        return self.dual_encoder.tower_params(self.params, side)
+
+    def projection(self, side: str) -> np.ndarray | None:
+        """The linear map after pooling, float32 [P, E]; None where the side's tower has none."""
+        groups = self.tower_params(side)
+        return groups["projection"]["kernel"] if "projection" in groups else None
+
+    def pooling(self, format_name: str) -> str:
+        """The pooling's name.
+
+        Raises:
+          EndxError: when the towers have an encoder or a pooling that only a program can hold.
+        """
+        for side in SIDES:
+            if isinstance(self.encoders[side], PretrainedTokens):
+                kind = type(self.dual_encoder.tower(side).encoder).__name__
+                raise EndxError(_cannot_hold(format_name, f"a newly drawn encoder ({kind})"))
+        known = {function: name for name, function in POOLINGS.items()}
+        pooling = self.dual_encoder.question.pooling
+        if pooling not in known:
+            raise EndxError(_cannot_hold(format_name, "multi-hop pooling"))
+        return known[pooling]
+
+
+def in_float32(tower: Tower) -> Tower:
+    """The same tower computing in float32, with layers apart and kept as they are."""
+    options = {"dtype": jnp.float32, "remat": False}
+    if hasattr(tower.encoder, "scan_layers"):
+        options["scan_layers"] = False
+    return tower.clone(
+        token_embedder=tower.token_embedder.clone(dtype=jnp.float32), encoder=tower.encoder.clone(**options)
+    )
+
+
+def _plain(groups: Mapping) -> dict:
+    groups = dict(groups)
+    if "encoder" in groups:
+        groups["encoder"] = unstack_layers(groups["encoder"])
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), groups)
+
+
+def _cannot_hold(format_name: str, part: str) -> str:
+    return f"the format {format_name} can't hold {part}: use --format=stablehlo"

@@ -1,0 +1,65 @@
+"""A tower's encoder and tokenizer as a folder that transformers loads."""
+
+import json
+import pathlib
+from collections.abc import Mapping
+
+import numpy as np
+
+from endx_jax.export.towers import Towers
+from endx_jax.files import write_text
+from endx_jax.pretrained.weights import SINGLE_FILE, to_theirs
+
+# Of each model_type, the class that the weights are named for.
+CLASSES = {"bert": "BertModel", "t5": "T5EncoderModel"}
+
+# Of config.json, what was true of the checkpoint that training began with.
+OF_THE_CHECKPOINT = ("_name_or_path", "torch_dtype", "transformers_version")
+
+
+def write_transformer_folder(folder: pathlib.Path, towers: Towers, side: str, length: int) -> None:
+    """Writes `config.json`, `model.safetensors` (float32) and the tokenizer's files.
+
+    Args:
+      folder: to write into.
+      towers: that are exported.
+      side: whose encoder it is.
+      length: tokens that a text is cut to.
+    """
+    source, params = towers.encoders[side], towers.tower_params(side)
+    kept = {name: value for name, value in source.hugging_face.items() if name not in OF_THE_CHECKPOINT}
+    described = {**kept, "architectures": [CLASSES[source.hugging_face["model_type"]]], "dtype": "float32"}
+    write_json(folder / "config.json", described)
+    tensors = to_theirs(params, source.architecture.rules, source.config.layers)
+    write_tensors(folder / SINGLE_FILE, tensors | _unused(source.hugging_face))
+    write_tokenizer(folder, towers, side, length)
+
+
+def write_tokenizer(folder: pathlib.Path, towers: Towers, side: str, length: int) -> None:
+    """Writes the tokenizer's files, with the length that texts are cut to."""
+    towers.preparations[side].tokenizer.save(folder)
+    file = folder / "tokenizer_config.json"
+    write_json(file, json.loads(file.read_text(encoding="utf-8")) | {"model_max_length": length})
+
+
+def write_json(file: pathlib.Path, contents: object) -> None:
+    """Writes an indented JSON file."""
+    write_text(file, json.dumps(contents, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_tensors(file: pathlib.Path, tensors: Mapping[str, np.ndarray]) -> None:
+    """Writes safetensors that PyTorch, too, reads."""
+    from safetensors.numpy import save_file
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, file, {"format": "pt"})
+    file.chmod(0o644)
+
+
+def _unused(config: Mapping) -> dict[str, np.ndarray]:
+    """Tensors that a BertModel asks for and no tower of ours has: missing, it would draw them, and warn."""
+    if config["model_type"] != "bert":
+        return {}
+    width = config["hidden_size"]
+    zeros = {"pooler.dense.weight": (width, width), "pooler.dense.bias": (width,)}
+    return {name: np.zeros(shape, np.float32) for name, shape in zeros.items()}

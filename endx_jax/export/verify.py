@@ -1,0 +1,150 @@
+"""Holds an export against the towers it came from: encoded in a process of its own, by the runtime it was made for."""
+
+import dataclasses
+import importlib.util
+import itertools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+
+import endx_jax
+from endx_jax.data.docstrings import docstring_pairs
+from endx_jax.data.settings import DataSettings
+from endx_jax.errors import EndxError
+from endx_jax.experiment import workdir as workdirs
+from endx_jax.export.towers import Towers
+from endx_jax.models.dual_encoder import SIDES
+from endx_jax.parallel.mesh import MeshSettings, make_mesh
+from endx_jax.retrieval.encode import TextEncoder
+from endx_jax.retrieval.index import Index
+
+TEXTS = 200  # beside the hard ones
+
+ENCODE = pathlib.Path(__file__).parent / "scripts" / "encode_elsewhere.py"
+
+# What to give pip for the runtime of a format, by what is imported.
+REQUIREMENTS = {
+    "sentence-transformers": {"sentence_transformers": "'sentence-transformers>=6.2'"},
+    "hugging-face": {"torch": "torch"},
+    "stablehlo": {"flatbuffers": "flatbuffers"},
+}
+
+HARD_TEXTS = (
+    "",
+    " ",
+    "a",
+    "?",
+    "naïve café, 🙂🚀 中文 Ελληνικά \u200b \ufffd",
+    "[SEP] [MASK] </s> <pad> [PAD] <extra_id_0>",
+    "  spaces,\ttabs and\n\nlines  ",
+    "2 + 2 = 4; x_1 != x_2",
+    "longer than any limit " * 400,
+    "Donaudampfschifffahrtsgesellschaftskapitän" * 40,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What `export_report.json` says.
+
+    Attributes:
+      format: of the export.
+      model: what was exported.
+      versions: of endx_jax, and of the runtime's libraries where it was verified.
+      texts: how many were encoded, as questions and as answers; 0 where it was not verified.
+      largest_difference: by side, of any number in any embedding.
+      tolerance: how large that may be.
+      passed: whether it is no larger; None where the export was not verified.
+    """
+
+    format: str
+    model: str
+    versions: Mapping[str, str]
+    texts: int = 0
+    largest_difference: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    tolerance: float | None = None
+    passed: bool | None = None
+
+
+def check_runtime(kind: str) -> None:
+    """Raises EndxError when the runtime that a format is verified with is not installed."""
+    for module, requirement in REQUIREMENTS[kind].items():
+        if importlib.util.find_spec(module) is None:
+            raise EndxError(f"--verify needs what the export is made for: pip install {requirement}")
+
+
+def verify(kind: str, folder: pathlib.Path, towers: Towers, tolerance: float) -> Report:
+    """Encodes a few hundred texts as either side with the export and with our towers in float32, and compares.
+
+    Args:
+      kind: the format.
+      folder: of the export.
+      towers: that it was made from.
+      tolerance: how large the largest difference may be.
+
+    Raises:
+      EndxError: when the runtime fails on the export.
+    """
+    texts = sample_texts(towers.workdir)
+    expected = reference(towers, texts)
+    found, versions = encoded_elsewhere(kind, folder, texts)
+    differences = {side: float(np.abs(found[side] - expected[side]).max()) for side in SIDES}
+    return Report(
+        format=kind,
+        model=towers.name,
+        versions={"endx_jax": endx_jax.__version__, **versions},
+        texts=len(texts),
+        largest_difference=differences,
+        tolerance=tolerance,
+        # So that a NaN, which is neither above nor below, does not pass.
+        passed=all(difference <= tolerance for difference in differences.values()),
+    )
+
+
+def sample_texts(workdir: pathlib.Path | None) -> list[str]:
+    """Texts that both sides encode: what encoders and tokenizers stumble over, the run's documents, docstrings.
+
+    Args:
+      workdir: of a run, whose index is read where it left one.
+    """
+    index = workdir / workdirs.INDEX if workdir else None
+    documents: list[str] = []
+    if index is not None and index.is_dir():
+        documents = [document.text for _, document in itertools.islice(Index(index).snapshot.documents(), TEXTS)]
+    if len(documents) < TEXTS:
+        pairs = docstring_pairs(TEXTS - len(documents), cache=DataSettings().cache)
+        documents += [text for pair in zip(pairs.questions, pairs.candidates, strict=True) for text in pair]
+    return [*HARD_TEXTS, *documents[:TEXTS]]
+
+
+def reference(towers: Towers, texts: list[str]) -> dict[str, np.ndarray]:
+    """The texts' embeddings by our own towers: float32 [N, E] by side."""
+    mesh = make_mesh(MeshSettings(), jax.local_devices())
+    encoder = TextEncoder(towers.dual_encoder, towers.preparations, mesh)
+    with jax.default_matmul_precision("highest"):
+        return {side: encoder(towers.params, side, texts) for side in SIDES}
+
+
+def encoded_elsewhere(
+    kind: str, folder: pathlib.Path, texts: list[str]
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The texts' embeddings by the export, in a process of its own and on the CPU; and its libraries' versions."""
+    here = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    with tempfile.TemporaryDirectory() as name:
+        place = pathlib.Path(name)
+        (place / "texts.json").write_text(json.dumps(texts))
+        # -P: the folder of the script is nothing to import from.
+        command = [sys.executable, "-P", str(ENCODE), kind, str(folder), str(place)]
+        done = subprocess.run(command, env=os.environ | here, capture_output=True, text=True, check=False)
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+            raise EndxError(f"the export can't be used by the runtime it was made for: {last}")
+        embeddings = {side: np.load(place / f"{side}.npy") for side in SIDES}
+        return embeddings, json.loads((place / "versions.json").read_text())

@@ -1,0 +1,47 @@
+"""Tiny models of every kind."""
+
+import pathlib
+
+import numpy as np
+import pytest
+from tiny_bert import write_tiny_bert
+from tiny_models import embeddings, in_float32, make_model, write_tiny_t5
+
+from endx_jax.loading import EmbeddingModel
+
+SCANNED = {"scan_layers": True, "remat": True, "dtype": "bfloat16"}
+
+
+@pytest.fixture(scope="session")
+def one_layer_bert(tmp_path_factory) -> pathlib.Path:
+    """Compiled more quickly than two."""
+    return write_tiny_bert(tmp_path_factory.mktemp("export") / "bert", num_hidden_layers=1)
+
+
+@pytest.fixture(scope="session")
+def models(one_layer_bert, tmp_path_factory) -> dict[str, EmbeddingModel]:
+    """A model of each kind, by name."""
+    prompts = {"question_prompt": "what is ", "answer_prompt": "a mat: "}
+    return {
+        "sde": make_model(one_layer_bert, answer_length=32, projection=8, **SCANNED, **prompts),
+        "ade": make_model(one_layer_bert, sharing="ade", projection=8, pooling="first"),
+        "ade_ste": make_model(one_layer_bert, sharing="ade_ste", normalize=False),
+        "ade_spl": make_model(one_layer_bert, sharing="ade_spl", projection=8, answer_length=40, **prompts),
+        "t5": make_model(write_tiny_t5(tmp_path_factory.mktemp("t5")), projection=8),
+        "gru": make_model(
+            one_layer_bert,
+            sharing="ade",
+            encoder="gru",
+            encoder_width=8,
+            pooling="multi_hop",
+            hops=2,
+            attention_width=4,
+        ),
+    }
+
+
+@pytest.fixture(scope="session")
+def expected(models) -> dict[str, dict[str, np.ndarray]]:
+    """The embeddings of `TEXTS` by model and side; of half-precision models in float32."""
+    exact = models | {"sde": in_float32(models["sde"])}
+    return {name: embeddings(model) for name, model in exact.items()}

@@ -1,0 +1,84 @@
+import dataclasses
+import json
+import re
+import shutil
+
+import pytest
+
+import endx_jax
+from endx_jax.export.model_card import text
+from endx_jax.export.run import export
+from endx_jax.export.towers import Towers
+
+
+@pytest.fixture(scope="module")
+def towers(trained_workdir):
+    return Towers.of(endx_jax.load(trained_workdir))
+
+
+def front_matter(card):
+    return card.split("---\n")[1].splitlines()
+
+
+def test_a_run_tells_its_data_recipe_and_results(towers, trained_workdir, tiny_bert, pairs_csv):
+    card = text("sentence-transformers", towers)
+    assert front_matter(card)[:2] == ["library_name: sentence-transformers", "pipeline_tag: sentence-similarity"]
+    assert "Data: `pairs.csv` (questions: " in card
+    counts = json.loads((trained_workdir / "data.json").read_text())["questions"]
+    assert f"{counts['train']} train" in card
+    assert "optimizer.learning_rate: 0.001" in card
+    measures = json.loads((trained_workdir / "results.json").read_text())["systems"]
+    row = next(line for line in card.splitlines() if "| trained |" in line)
+    assert f"| {measures['trained']['mrr']:.3f} | {measures['trained']['mrr@10']:.3f} |" in row
+    for path in (trained_workdir, tiny_bert.parent, pairs_csv.parent):
+        assert str(path) not in card
+    assert "What `bert` had been trained on is not known here" in card
+    assert not any(line.startswith("base_model") for line in front_matter(card))
+
+
+def test_what_minilm_had_seen_is_told(towers):
+    card = text("hugging-face", dataclasses.replace(towers, workdir=None, loaded_from="all-MiniLM-L6-v2"))
+    assert "base_model:\n- sentence-transformers/all-MiniLM-L6-v2\n" in card
+    assert "SQuAD 2.0, Natural Questions" in card
+    assert "not zero-shot" in card
+    assert "## Training" not in card
+    assert "As it was loaded" in card
+
+
+def test_both_checkpoints_and_an_earlier_run_are_told(towers, trained_workdir, tmp_path):
+    config = json.loads((trained_workdir / "config.json").read_text())
+    config["model"] |= {"answer_pretrained": "org/other-bert", "init_from": "/home/me/runs/before"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    shutil.copy(trained_workdir / "data.json", tmp_path / "data.json")
+    card = text("sentence-transformers", dataclasses.replace(towers, workdir=tmp_path))
+    assert "What `bert` had been" in card
+    assert "What `org/other-bert` had been" in card
+    assert "base_model:\n- org/other-bert\n" in card
+    assert "from the best parameters of another, `before`" in card
+    assert "/home/me" not in card
+
+
+def test_a_run_without_results_has_no_table(towers, trained_workdir, tmp_path):
+    for name in ("config.json", "data.json"):
+        shutil.copy(trained_workdir / name, tmp_path / name)
+    card = text("stablehlo", dataclasses.replace(towers, workdir=tmp_path))
+    assert "## Training" in card
+    assert "## Results" not in card
+
+
+NEEDED = {"stablehlo": "flatbuffers", "hugging-face": "torch", "sentence-transformers": "sentence_transformers"}
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("kind", NEEDED)
+def test_the_usage_works_when_it_is_pasted(models, tmp_path, monkeypatch, capsys, kind):
+    pytest.importorskip(NEEDED[kind], reason=f"{NEEDED[kind]} is not installed")
+    output = tmp_path / "out"
+    export(models["ade_spl"], kind, output)
+    code = re.search(r"```python\n(.*?)```", (output / "README.md").read_text(), re.DOTALL)[1]
+    monkeypatch.chdir(output)
+    monkeypatch.syspath_prepend(str(output))
+    monkeypatch.delitem(__import__("sys").modules, "encode", raising=False)
+    exec(compile(code, "README.md", "exec"), {})
+    monkeypatch.delitem(__import__("sys").modules, "encode", raising=False)
+    assert len(re.findall(r"-?\d\.\d+", capsys.readouterr().out)) == 2

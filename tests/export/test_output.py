@@ -1,0 +1,37 @@
+import json
+
+import pytest
+from helpers import one_line_error
+
+from endx_jax.export.run import export
+
+
+def test_what_is_not_an_export_is_left_alone(models, tmp_path):
+    mine = tmp_path / "thesis.txt"
+    mine.write_text("mine")
+    with one_line_error("holds something else than an export; name a new folder, or empty it"):
+        export(models["sde"], "hugging-face", tmp_path)
+    with one_line_error("thesis.txt is a file; name a folder"):
+        export(models["sde"], "hugging-face", mine)
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_an_older_export_is_replaced_as_a_whole(models, tmp_path):
+    output = tmp_path / "deep" / "out"
+    export(models["ade_spl"], "sentence-transformers", output)
+    export(models["sde"], "hugging-face", output)
+    assert not (output / "modules.json").exists()
+    report = json.loads((output / "export_report.json").read_text())
+    assert (report["format"], report["model"], report["passed"]) == ("hugging-face", "tiny", None)
+    assert [folder.name for folder in output.parent.iterdir()] == ["out"]
+    assert output.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_refusal_leaves_nothing_behind_and_the_older_one_whole(models, tmp_path):
+    output = tmp_path / "out"
+    export(models["sde"], "hugging-face", output)
+    files = sorted(output.rglob("*"))
+    with pytest.raises(ValueError, match="use --format=stablehlo"):
+        export(models["gru"], "hugging-face", output)
+    assert sorted(output.rglob("*")) == files
+    assert [folder.name for folder in tmp_path.iterdir()] == ["out"]

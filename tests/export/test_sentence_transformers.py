@@ -1,0 +1,88 @@
+import json
+
+import numpy as np
+import pytest
+from helpers import one_line_error
+from tiny_models import TEXTS, embeddings, make_model
+
+import endx_jax
+from endx_jax.export.sentence_transformers import write
+from endx_jax.export.towers import Towers
+
+HELD = ("sde", "ade", "ade_ste", "ade_spl", "t5")
+
+
+@pytest.fixture(scope="module")
+def written(models, tmp_path_factory):
+    """A folder of each model."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in HELD}
+    for name, folder in folders.items():
+        write(folder, Towers.of(models[name]))
+    return folders
+
+
+def contents(file):
+    return json.loads(file.read_text())
+
+
+def kinds(folder):
+    return [module["type"].rpartition(".")[2] for module in contents(folder / "modules.json")]
+
+
+def test_towers_that_share_all_are_modules_in_a_row(written):
+    folder = written["sde"]
+    assert kinds(folder) == ["Transformer", "Pooling", "Dense", "Normalize"]
+    config = contents(folder / "config_sentence_transformers.json")
+    assert config["prompts"] == {"query": "what is ", "document": "a mat: "}
+    assert config["similarity_fn_name"] == "cosine"
+    own = contents(folder / "sentence_bert_config.json")
+    assert (own["query_length"], own["document_length"]) == (24, 32)
+    assert contents(folder / "tokenizer_config.json")["model_max_length"] == 32
+
+
+def test_a_shared_projection_stands_after_the_router_and_own_ones_in_the_routes(written):
+    shared, own = written["ade_spl"], written["ade"]
+    assert kinds(shared) == ["Router", "Dense", "Normalize"]
+    assert contents(shared / "router_config.json")["structure"] == {
+        "query": ["query_0_Transformer", "query_1_Pooling"],
+        "document": ["document_0_Transformer", "document_1_Pooling"],
+    }
+    assert kinds(own) == ["Router", "Normalize"]
+    assert contents(own / "router_config.json")["structure"]["document"][2] == "document_2_Dense"
+    assert contents(shared / "document_0_Transformer" / "tokenizer_config.json")["model_max_length"] == 40
+    assert contents(shared / "query_0_Transformer" / "tokenizer_config.json")["model_max_length"] == 24
+
+
+def test_towers_without_a_norm_are_compared_by_inner_product(written):
+    assert kinds(written["ade_ste"]) == ["Router"]
+    assert contents(written["ade_ste"] / "config_sentence_transformers.json")["similarity_fn_name"] == "dot"
+
+
+@pytest.mark.parametrize("name", ["ade", "ade_spl", "t5"])
+def test_endx_jax_reads_it_back(written, expected, name):
+    found = embeddings(endx_jax.load(written[name]))
+    for side in found:
+        np.testing.assert_allclose(found[side], expected[name][side], atol=1e-6)
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", HELD)
+def test_sentence_transformers_makes_the_same_embeddings(written, expected, name):
+    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    model = library.SentenceTransformer(str(written[name]), device="cpu")
+    np.testing.assert_allclose(model.encode_query(TEXTS), expected[name]["question"], atol=1e-5)
+    np.testing.assert_allclose(model.encode_document(TEXTS), expected[name]["answer"], atol=1e-5)
+    if kinds(written[name])[0] == "Router":
+        with pytest.raises(ValueError, match="Could not determine route"):
+            model.encode(TEXTS)
+
+
+def test_what_it_has_no_module_for_is_refused(models, tmp_path):
+    with one_line_error("sentence-transformers can't hold a newly drawn encoder .*: use --format=stablehlo"):
+        write(tmp_path, Towers.of(models["gru"]))
+
+
+def test_multi_hop_pooling_is_refused(one_layer_bert, tmp_path):
+    model = make_model(one_layer_bert, pooling="multi_hop", hops=2)
+    with one_line_error("sentence-transformers can't hold multi-hop pooling: use --format=stablehlo"):
+        write(tmp_path, Towers.of(model))

@@ -1,0 +1,121 @@
+import dataclasses
+import json
+import re
+import runpy
+import shutil
+import sys
+
+import jax
+import numpy as np
+import pytest
+from helpers import one_line_error
+from tiny_models import TEXTS, embeddings, make_model
+
+import endx_jax
+from endx_jax.export.stablehlo import write
+from endx_jax.export.towers import Towers
+
+pytest.importorskip("flatbuffers", reason="flatbuffers, which jax.export writes with, is not installed")
+
+NAMES = ("sde", "ade_spl", "t5", "gru")
+
+
+@pytest.fixture(scope="module")
+def written(models, tmp_path_factory):
+    folders = {name: tmp_path_factory.mktemp(name) for name in NAMES}
+    for name, folder in folders.items():
+        write(folder, Towers.of(models[name]))
+    return folders
+
+
+def program(folder):
+    return jax.export.deserialize(bytearray((folder / "tower.stablehlo").read_bytes()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_program_for_all_platforms_and_any_shape(written, name):
+    exported = program(written[name])
+    assert exported.platforms == ("cpu", "cuda", "tpu")
+    *_, ids, mask = exported.in_avals
+    assert [str(size) for size in ids.shape] == [str(size) for size in mask.shape] == ["b", "l"]
+    # Nothing of one vendor's: the assertions are of the shapes.
+    assert set(re.findall(r"custom_call @(\w+)", exported.mlir_module())) <= {"shape_assertion"}
+    assert "bf16" not in exported.mlir_module()
+
+
+def test_products_are_exact_on_every_device(written):
+    products = [line for line in program(written["t5"]).mlir_module().splitlines() if "stablehlo.dot_general" in line]
+    assert len(products) > 10
+    assert all("precision = [HIGHEST, HIGHEST]" in line for line in products)
+
+
+def test_weights_are_held_once_and_named_for_who_uses_them(written):
+    from safetensors.numpy import load_file
+
+    weights = load_file(written["ade_spl"] / "model.safetensors")
+    assert {name.partition("/")[0] for name in weights} == {"shared", "question", "answer"}
+    assert [name for name in weights if name.startswith("shared/")] == ["shared/projection/kernel"]
+    assert (written["ade_spl"] / "tower.stablehlo").stat().st_size < 200_000
+
+
+def test_nothing_of_this_machine_is_in_a_program(written):
+    assert b".py" not in (written["t5"] / "tower.stablehlo").read_bytes()
+    assert jax.config.jax_traceback_in_locations_limit > 0  # as it was
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_example_makes_the_same_embeddings(written, expected, name):
+    encode = runpy.run_path(str(written[name] / "encode.py"))["encode"]
+    for side in ("question", "answer"):
+        np.testing.assert_allclose(encode(side, TEXTS, batch_size=4), expected[name][side], atol=2e-6)
+
+
+def test_its_example_is_a_program(written, expected, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["encode.py", "answer", *TEXTS[:2]])
+    runpy.run_path(str(written["gru"] / "encode.py"), run_name="__main__")
+    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    np.testing.assert_allclose(printed, expected["gru"]["answer"][:2], atol=2e-6)
+
+
+@pytest.mark.parametrize("name", ["ade_spl", "gru"])
+def test_endx_jax_reads_it_back(written, models, expected, name):
+    model = endx_jax.load(written[name])  # on all devices there are
+    found = embeddings(model)
+    for side in found:
+        np.testing.assert_allclose(found[side], expected[name][side], atol=2e-6)
+    assert (model.prompts, model.cosine, model.width) == (models[name].prompts, models[name].cosine, models[name].width)
+    assert model.asymmetric is models[name].asymmetric
+    assert model.identity == models[name].identity
+
+
+def test_an_exported_program_can_not_be_exported_again(written):
+    with one_line_error("is an exported program, from which nothing else can be made: export the workdir"):
+        Towers.of(endx_jax.load(written["gru"]))
+
+
+def test_towers_of_two_shapes_are_two_programs(models, one_layer_bert, tmp_path):
+    model = make_model(one_layer_bert, sharing="ade")
+    towers = Towers.of(model)
+    plain = towers.dual_encoder.answer.clone(normalize=False)
+    write(tmp_path, dataclasses.replace(towers, dual_encoder=dataclasses.replace(towers.dual_encoder, answer=plain)))
+    assert sorted(file.name for file in tmp_path.glob("*.stablehlo")) == [
+        "tower_answer.stablehlo",
+        "tower_question.stablehlo",
+    ]
+    loaded = endx_jax.load(tmp_path)
+    np.testing.assert_allclose(np.linalg.norm(loaded.encode_query("the cat")), 1, rtol=1e-5)
+    assert np.linalg.norm(loaded.encode_document("the cat")) > 1.1
+
+
+def test_a_damaged_program_is_refused(written, tmp_path):
+    folder = shutil.copytree(written["gru"], tmp_path / "copy")
+    with open(folder / "model.safetensors", "ab") as weights:
+        weights.write(b"!")
+    with one_line_error("model.safetensors is damaged: it has not the sha256 that endx.json says"):
+        endx_jax.load(folder)
+    (folder / "tower.stablehlo").write_bytes(b"StableHLO, not")
+    with one_line_error("tower.stablehlo is damaged: it has not the sha256 that endx.json says"):
+        endx_jax.load(folder)
+    (folder / "tower.stablehlo").unlink()
+    with one_line_error("tower.stablehlo can't be read .*; export the model again"):
+        endx_jax.load(folder)

@@ -1,0 +1,49 @@
+import dataclasses
+
+import chex
+import jax
+import numpy as np
+from helpers import one_line_error
+
+import endx_jax
+from endx_jax.export.run import export
+from endx_jax.export.towers import Towers
+
+
+def test_scanned_half_precision_towers_become_plain_ones(models):
+    towers = Towers.of(models["sde"])
+    encoder = towers.dual_encoder.question.encoder
+    assert (encoder.scan_layers, encoder.remat, encoder.dtype) == (False, False, np.float32)
+    assert "layers_0" in towers.params["shared"]["encoder"]
+    expected = jax.eval_shape(towers.dual_encoder.init, jax.random.key(0))
+    chex.assert_trees_all_equal_shapes_and_dtypes(towers.params, expected)
+
+
+def test_what_is_shared_and_how_wide(models):
+    towers = {name: Towers.of(models[name]) for name in ("sde", "ade", "ade_ste", "ade_spl", "gru")}
+    assert [name for name in towers if towers[name].shared_encoder] == ["sde"]
+    assert {name: towers[name].width for name in towers} == {"sde": 8, "ade": 8, "ade_ste": 32, "ade_spl": 8, "gru": 8}
+    spl, ade = (towers[name] for name in ("ade_spl", "ade"))
+    assert spl.projection("question") is spl.projection("answer")
+    assert np.abs(ade.projection("question") - ade.projection("answer")).max() > 0.01
+    assert towers["ade_ste"].projection("question") is None
+
+
+def test_a_path_is_not_told_to_others(models):
+    towers = Towers.of(models["sde"])
+    assert (towers.name, towers.loaded_from) == ("tiny", "a/b/tiny")
+
+
+def test_a_model_that_is_cut_is_refused(models):
+    with one_line_error(r"tiny keeps 4 dimensions of what its towers give \(truncate_dim\), which an export can't say"):
+        Towers.of(dataclasses.replace(models["sde"], truncate_dim=4))
+
+
+def test_cosine_and_norm_are_two_things(models, tmp_path):
+    model = dataclasses.replace(models["ade_ste"], cosine=True)
+    for kind in ("sentence-transformers", "hugging-face"):
+        export(model, kind, tmp_path / kind)
+        loaded = endx_jax.load(tmp_path / kind)
+        assert loaded.cosine
+        assert not loaded.encoder.model.question.normalize
+        assert "of any norm, to be compared by cosine" in (tmp_path / kind / "README.md").read_text()

@@ -1,0 +1,98 @@
+import dataclasses
+import json
+import subprocess
+
+import numpy as np
+import pytest
+from helpers import one_line_error
+from safetensors.numpy import load_file, save_file
+
+from endx_jax.export import verify
+from endx_jax.export.run import FORMATS, export
+from endx_jax.export.towers import Towers
+
+NEEDED = {"stablehlo": "flatbuffers", "hugging-face": "torch", "sentence-transformers": "sentence_transformers"}
+
+
+@pytest.fixture
+def few_texts(monkeypatch):
+    """The hard texts alone: docstrings take ten seconds to find."""
+    monkeypatch.setattr(verify, "sample_texts", lambda workdir: list(verify.HARD_TEXTS))
+
+
+def read_report(folder):
+    return json.loads((folder / "export_report.json").read_text())
+
+
+@pytest.mark.parametrize(
+    "kind", ["stablehlo", *(pytest.param(kind, marks=pytest.mark.slow) for kind in FORMATS if kind != "stablehlo")]
+)
+def test_an_export_is_the_model_in_a_process_of_its_own_and_a_damaged_one_is_not(models, tmp_path, few_texts, kind):
+    pytest.importorskip(NEEDED[kind], reason=f"{NEEDED[kind]} is not installed")
+    output = tmp_path / "out"
+    report = export(models["ade_spl"], kind, output, tolerance=1e-5)
+    assert report.passed
+    assert read_report(output) == json.loads(json.dumps(dataclasses.asdict(report)))
+    assert report.texts == len(verify.HARD_TEXTS)
+    assert max(report.largest_difference.values()) <= 1e-5
+    assert "endx_jax" in report.versions
+    assert len(report.versions) > 1
+
+    # One weight, a little off.
+    file = next(file for file in sorted(output.rglob("model.safetensors")) if file.stat().st_size > 10_000)
+    weights = load_file(file)
+    name = next(name for name in weights if "embedding" in name)
+    weights[name] = weights[name] * np.float32(1.01)
+    save_file(weights, file)
+    report = verify.verify(kind, output, Towers.of(models["ade_spl"]), 1e-5)
+    assert not report.passed
+    assert max(report.largest_difference.values()) > 1e-4
+
+
+@pytest.mark.parametrize("off", [0.001, np.nan])
+def test_an_export_that_differs_is_put_aside_and_named(models, tmp_path, few_texts, monkeypatch, off):
+    model, output = models["sde"], tmp_path / "out"
+    export(model, "hugging-face", output)
+    before = (output / "export_report.json").read_bytes()
+
+    def elsewhere(kind, folder, texts):
+        ours = verify.reference(Towers.of(model), texts)
+        return {side: found + np.float32(off) for side, found in ours.items()}, {"torch": "0"}
+
+    monkeypatch.setattr(verify, "encoded_elsewhere", elsewhere)
+    monkeypatch.setattr("endx_jax.export.run.check_runtime", lambda kind: None)
+    with one_line_error(r"embeddings differ by (0.001|nan), more than --tolerance=1e-05; it is left in .*out.failed"):
+        export(model, "hugging-face", output, tolerance=1e-5)
+    assert (output / "export_report.json").read_bytes() == before
+    report = read_report(tmp_path / "out.failed")
+    assert (report["passed"], report["tolerance"]) == (False, 1e-5)
+    assert sorted(folder.name for folder in tmp_path.iterdir()) == ["out", "out.failed"]
+
+
+def test_a_runtime_that_is_not_installed_is_named_before_anything_is_written(models, tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with one_line_error("--verify needs what the export is made for: pip install 'sentence-transformers>=6.2'"):
+        export(models["sde"], "sentence-transformers", tmp_path / "out", tolerance=1e-5)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_runtime_that_fails_is_one_line(tmp_path, monkeypatch):
+    failed = subprocess.CompletedProcess([], 1, "", "Traceback ...\nKeyError: 'encoder.weight'\n")
+    monkeypatch.setattr(subprocess, "run", lambda *args, **kwargs: failed)
+    with one_line_error("can't be used by the runtime it was made for: KeyError: 'encoder.weight'"):
+        verify.encoded_elsewhere("hugging-face", tmp_path, ["a"])
+
+
+def test_texts_are_the_runs_own_and_docstrings_where_those_are_few(trained_workdir, monkeypatch):
+    asked = []
+
+    def docstrings(limit, cache):
+        asked.append(limit)
+        return type("Pairs", (), {"questions": ["what"] * limit, "candidates": ["that"] * limit})
+
+    monkeypatch.setattr(verify, "docstring_pairs", docstrings)
+    own = verify.sample_texts(trained_workdir)
+    assert own[: len(verify.HARD_TEXTS)] == list(verify.HARD_TEXTS)
+    assert any(text.startswith("the mat of") for text in own)
+    assert len(own) == len(verify.sample_texts(None)) == len(verify.HARD_TEXTS) + verify.TEXTS
+    assert 0 < asked[0] < asked[1] == verify.TEXTS
