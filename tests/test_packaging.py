@@ -54,8 +54,9 @@ def metadata(files) -> email.message.Message:
 
 def test_the_wheel_holds_the_package_and_nothing_else(files):
     package = ROOT / "endx_jax"
-    expected = {f"endx_jax/{file.relative_to(package).as_posix()}" for file in package.rglob("*.py")}
-    assert {name for name in files if "/" in name} == expected | {"endx_jax/py.typed"}
+    kept = [*package.rglob("*.py"), package / "py.typed", *(package / "serving" / "page").iterdir()]
+    assert {name for name in files if "/" in name} == {file.relative_to(ROOT).as_posix() for file in kept}
+    assert "endx_jax/serving/page/index.html" in files
     assert {f"endx_jax/recipes/{name}.py" for name in RECIPES} <= set(files)
 
 

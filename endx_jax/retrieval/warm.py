@@ -1,7 +1,7 @@
 """Texts to embeddings, a few at a time and at once: by programs that are compiled before the first text comes.
 
-`TextEncoder` is made for many texts: it works ahead in threads, and fills large batches. Here nothing is ahead, and what
-counts is that three short questions are not computed as sixteen long ones.
+`TextEncoder` is made for many texts: it works ahead in threads, and fills large batches. Here nothing is ahead, and
+what counts is that three short questions are not computed as sixteen long ones.
 """
 
 import itertools

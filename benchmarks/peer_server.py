@@ -1,0 +1,60 @@
+"""The peer of serving.py: a question in, the ten best documents out, with FastAPI and sentence-transformers.
+
+`python benchmarks/peer_server.py --model=FOLDER --index=FOLDER --port=8001`. This is what one writes in half an hour: a
+`def` endpoint, which FastAPI runs in its threads, and the documents' embeddings in one tensor.
+"""
+
+import argparse
+import json
+import pathlib
+import threading
+
+import fastapi
+import numpy as np
+import pydantic
+import sentence_transformers
+import torch
+import uvicorn
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--model", required=True, help="folder of a sentence-transformers model")
+parser.add_argument("--index", required=True, type=pathlib.Path, help="an endx_jax index of one float32 shard")
+parser.add_argument("--port", type=int, default=8001)
+parser.add_argument("--at_once", type=int, default=40, help="questions at a time [FastAPI's threads]")
+parser.add_argument("--threads", type=int, help="PyTorch's, for each question [its default]")
+options = parser.parse_args()
+if options.threads:
+    torch.set_num_threads(options.threads)
+
+model = sentence_transformers.SentenceTransformer(options.model, device="cpu")
+embeddings = torch.from_numpy(np.load(options.index / "embeddings-00000.npy"))
+lines = (options.index / "documents-00000.jsonl").read_text(encoding="utf-8").splitlines()
+documents = [json.loads(line) for line in lines]
+gate = threading.Semaphore(options.at_once)
+app = fastapi.FastAPI()
+
+
+class Question(pydantic.BaseModel):
+    """A question."""
+
+    query: str
+    k: int = 10
+
+
+@app.post("/search")
+def search(question: Question) -> dict:
+    """The best documents."""
+    with gate, torch.inference_mode():
+        embedding = model.encode(question.query, convert_to_tensor=True, show_progress_bar=False)
+        scores, rows = torch.topk(embeddings @ embedding, question.k)
+    results = [{"score": score, **documents[row]} for score, row in zip(scores.tolist(), rows.tolist(), strict=True)]
+    return {"results": results}
+
+
+@app.get("/readyz")
+def ready() -> dict:
+    """As ours."""
+    return {"status": "ready"}
+
+
+uvicorn.run(app, host="127.0.0.1", port=options.port, log_level="warning", access_log=False)

@@ -1,0 +1,214 @@
+"""How long does an answer take over HTTP, and how many come a second? `python benchmarks/serving.py --data=FOLDER`.
+
+`endx serve` beside peer_server.py, FastAPI with sentence-transformers: the same MiniLM, in float32, over the same
+10,000 sentences of SQuAD (the same embeddings even), asked the same real questions by 1, 8 and 32 clients at a time,
+each of which asks again as soon as it has its answer. All servers run throughout; load is put on them in turn. The peer
+is there twice: as written, with PyTorch's own choice of threads; and with as many questions at a time as there are
+cores, and a thread for each, which suits many clients better. The better one counts. The servers and the clients share
+the machine's cores. The scores of the ten best must be the same to 1e-5.
+
+`--soak=600` then puts 32 clients on our server for ten minutes: failures, and resident memory by the minute.
+"""
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+
+import common
+import numpy as np
+from load import Load, put_load_on
+
+import endx_jax
+from endx_jax.data.documents import Document
+from endx_jax.data.readers import squad
+from endx_jax.data.reqa import from_squad
+from endx_jax.pretrained.locate import locate
+from endx_jax.retrieval.index import write_index
+
+HERE = pathlib.Path(__file__).parent
+PATIENCE = 300  # seconds for a server to be ready
+TOLERANCE = 1e-5
+SAME = 50  # questions whose answers are compared
+
+
+def questions(options: argparse.Namespace) -> list[bytes]:
+    """Bodies of requests, drawn from the questions of SQuAD's second file."""
+    asked = from_squad(squad.files_of(options.data)[1], "sentences").questions
+    random = np.random.default_rng(options.seed)
+    chosen = random.permutation(len(asked))[: options.questions]
+    return [json.dumps({"query": asked[n], "k": 10}).encode() for n in chosen]
+
+
+def make_index(options: argparse.Namespace, folder: pathlib.Path) -> None:
+    """Encodes the first sentences of SQuAD's second file."""
+    records = from_squad(squad.files_of(options.data)[1], "sentences")
+    texts, ids = (column[: options.documents] for column in (records.candidates, records.candidate_ids))
+    model = endx_jax.load(options.model)
+    documents = [Document(id, text) for id, text in zip(ids, texts, strict=True)]
+    about = {"name": model.name, "identity": model.identity}
+    write_index(folder, model.encode_document(texts), documents, metric="cosine", model=about)
+
+
+class Server:
+    """A server in a process of its own, on a free port of this machine.
+
+    Attributes:
+      port: that port.
+    """
+
+    def __init__(self, *command: str):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self._process = subprocess.Popen([sys.executable, *command, f"--port={self.port}"], stdout=subprocess.DEVNULL)
+
+    def wait(self) -> float:
+        """Waits until it is ready; returns the seconds that took."""
+        start = time.perf_counter()
+        while time.perf_counter() - start < PATIENCE:
+            if self._process.poll() is not None:
+                raise SystemExit(f"a server ended with status {self._process.returncode} before it was ready")
+            with contextlib.suppress(OSError), contextlib.closing(self._connection()) as connection:
+                connection.request("GET", "/readyz")
+                if connection.getresponse().status == 200:
+                    return time.perf_counter() - start
+            time.sleep(0.2)
+        raise SystemExit(f"a server was not ready after {PATIENCE} seconds")
+
+    def search(self, body: bytes) -> list[dict]:
+        """The results of one request."""
+        with contextlib.closing(self._connection()) as connection:
+            connection.request("POST", "/search", body, {"Content-Type": "application/json"})
+            return json.loads(connection.getresponse().read())["results"]
+
+    def resident(self) -> float:
+        """MB of resident memory."""
+        status = pathlib.Path(f"/proc/{self._process.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) / 1e3
+
+    def stop(self) -> None:
+        """Ends it."""
+        self._process.terminate()
+        self._process.wait(30)
+
+    def _connection(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+
+
+@contextlib.contextmanager
+def running(options: argparse.Namespace, index: pathlib.Path) -> Iterator[dict[str, Server]]:
+    """All servers by name, ready."""
+    ours = ["-m", "endx_jax", "serve", f"--model={options.model}", f"--index={index}"]
+    peer = [str(HERE / "peer_server.py"), f"--model={locate(options.model)}", f"--index={index}"]
+    cores = len(os.sched_getaffinity(0))
+    commands = {"endx serve": ours}
+    if options.peer:
+        commands["peer"] = peer
+        commands[f"peer, {cores} at a time"] = [*peer, f"--at_once={cores}", "--threads=1"]
+    servers: dict[str, Server] = {}
+    try:
+        for name, command in commands.items():
+            servers[name] = Server(*command)
+            print(f"{name} is ready after {servers[name].wait():.1f} s", flush=True)
+        yield servers
+    finally:
+        for server in servers.values():
+            server.stop()
+
+
+def check_same_work(servers: dict[str, Server], bodies: list[bytes]) -> None:
+    """Ends the script where a peer finds other documents, or with other scores, than we."""
+    for body in bodies:
+        found = {name: server.search(body) for name, server in servers.items()}
+        ours = found.pop("endx serve")
+        for name, theirs in found.items():
+            scores = [[result["score"] for result in results] for results in (ours, theirs)]
+            if not np.allclose(*scores, rtol=0, atol=TOLERANCE):
+                raise SystemExit(f"{name} finds {scores[1]} where we find {scores[0]}: {body.decode()}")
+
+
+def measure(servers: dict[str, Server], bodies: list[bytes], options: argparse.Namespace) -> list[dict]:
+    """Rows of the table: for each number of clients, all servers in turn."""
+    rows = []
+    for clients in options.clients:
+        loads: dict[str, list[Load]] = {name: [] for name in servers}
+        for round_ in range(1 + options.rounds):
+            for name, server in servers.items():
+                seconds = options.seconds if round_ else options.warmup
+                loads[name].append(put_load_on(server.port, "/search", bodies, clients, seconds))
+        rows += [_row(name, clients, parts[1:]) for name, parts in loads.items()]
+        peers = rows[len(rows) - len(servers) + 1 :]
+        ours = rows[-len(servers)]
+        if peers:
+            ours["p50 / best peer"] = ours["p50 ms"] / min(peer["p50 ms"] for peer in peers)
+            ours["rate / best peer"] = ours["requests/s"] / max(peer["requests/s"] for peer in peers)
+    return rows
+
+
+def _row(name: str, clients: int, parts: list[Load]) -> dict:
+    seconds = [second for part in parts for second in part.seconds]
+    whole = Load(seconds, [failure for part in parts for failure in part.failures], sum(part.span for part in parts))
+    return {
+        "clients": clients,
+        "server": name,
+        "p50 ms": whole.percentile(50),
+        "p99 ms": whole.percentile(99),
+        "requests/s": whole.rate,
+        "failures": len(whole.failures),
+    }
+
+
+def soak(server: Server, bodies: list[bytes], seconds: float, clients: int) -> list[dict]:
+    """Rows by the minute: requests, failures, resident memory at its end."""
+    rows = []
+    for minute in range(1, round(seconds / 60) + 1):
+        load = put_load_on(server.port, "/search", bodies, clients, 60)
+        rows.append({"minute": minute, **_row("endx serve", clients, [load]), "resident MB": server.resident()})
+        print(rows[-1], flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, type=pathlib.Path, help="folder of SQuAD 1.1")
+    parser.add_argument("--model", default="all-MiniLM-L6-v2")
+    parser.add_argument("--index", type=pathlib.Path, help="made before, of one float32 shard [made first of all]")
+    parser.add_argument("--documents", type=int, default=10_000, help="of an index that is made")
+    parser.add_argument("--questions", type=int, default=2000, help="different ones")
+    parser.add_argument("--clients", nargs="*", type=int, default=[1, 8, 32])
+    parser.add_argument("--seconds", type=float, default=10, help="of load at a time")
+    parser.add_argument("--warmup", type=float, default=2, help="seconds of load before, that do not count")
+    parser.add_argument("--rounds", type=int, default=2, help="of all servers, for each number of clients")
+    parser.add_argument("--no_peer", dest="peer", action="store_false", help="only ours")
+    parser.add_argument("--soak", type=float, default=0, help="seconds of load after all, in whole minutes")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", help="file for the results")
+    options = parser.parse_args()
+    bodies = questions(options)
+    with tempfile.TemporaryDirectory() as folder:
+        index = options.index or pathlib.Path(folder) / "index"
+        if not options.index:
+            make_index(options, index)
+        with running(options, index) as servers:
+            check_same_work(servers, bodies[:SAME])
+            rows = measure(servers, bodies, options)
+            print(common.table(rows), flush=True)
+            soaked = soak(servers["endx serve"], bodies, options.soak, max(options.clients))
+    if soaked:
+        print(common.table(soaked))
+    packages = ("fastapi", "uvicorn", *(("torch", "sentence-transformers") if options.peer else ()))
+    common.write(options.json, vars(options), rows, soak=soaked, versions=common.versions(*packages))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""`endx serve`: a model and its index, on one web page and over HTTP."""
+
+import argparse
+import dataclasses
+import gc
+import ipaddress
+import os
+import pathlib
+from typing import TYPE_CHECKING
+
+from endx_jax.errors import EndxError
+from endx_jax.serving.settings import Limits, ServingSettings
+from endx_jax.settings import check
+
+if TYPE_CHECKING:
+    from endx_jax.serving.service import Service
+
+TOKEN = "ENDX_TOKEN"
+
+
+def main(argv: list[str]) -> None:
+    """Runs the verb with the arguments of the command line."""
+    arguments = _parser().parse_args(argv)
+    check(bool(arguments.workdir or arguments.index), "name what to serve: --workdir=RUN, or --index=DIR")
+    check(0 <= arguments.port < 1 << 16, f"--port={arguments.port} is none: they go from 1 to 65535, and 0 chooses one")
+    try:
+        from endx_jax.serving.app import make_app
+        from endx_jax.serving.run import bind, serve
+    except ModuleNotFoundError as missing:
+        raise EndxError(f'a server needs the package {missing.name}: pip install "endx_jax[serve]"') from None
+    from endx_jax.experiment.console import say
+
+    limits = Limits(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(Limits)})
+    token = _token(arguments.token_file)
+    loopback = _is_loopback(arguments.host)
+    if not (loopback or token or arguments.allow_anonymous):
+        raise EndxError(
+            f"--host={arguments.host} lets everyone who reaches it read and change the index: give --token-file=FILE, "
+            "or --allow-anonymous"
+        )
+    anyone = token is not None or arguments.allow_anonymous
+    settings = ServingSettings(limits, token, loopback_only=loopback and not anyone)
+    with bind(arguments.host, arguments.port) as bound:
+        host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
+        service = _service(arguments)
+        address = f"http://{host}:{bound.getsockname()[1]}"
+        serve(make_app(service, settings, when_ready=lambda: _settle_and_say(address)), bound, limits)
+    say("stopped")
+
+
+def _service(arguments: argparse.Namespace) -> "Service":
+    """The model and the index, and a line about them."""
+    from endx_jax.experiment.compilation_cache import keep_programs
+    from endx_jax.experiment.console import say
+    from endx_jax.experiment.workdir import INDEX
+    from endx_jax.loading.index_model import IndexModel
+    from endx_jax.retrieval.index import Index
+    from endx_jax.retrieval.text_search import TextSearch
+    from endx_jax.serving.service import Service
+
+    keep_programs()
+    index = Index(arguments.index or arguments.workdir / INDEX)
+    source = IndexModel(index, arguments.model or arguments.workdir)
+    say(f"{len(index):,} documents of {index.folder}, encoded by {source.model.name}; getting ready")
+    return Service(source.model, TextSearch(index, source.encode_query, source.encode_document))
+
+
+def _settle_and_say(address: str) -> None:
+    from endx_jax.experiment.console import say
+
+    # What there is by now stays. The collector needs 0.3 s to look through it, while everyone waits.
+    gc.collect()
+    gc.freeze()
+    say(f"ready: open {address} (Ctrl-C ends it)")
+
+
+def _token(file: pathlib.Path | None) -> str | None:
+    """The token of a file, or of the environment; None where there is none."""
+    if file is None:
+        return os.environ.get(TOKEN) or None
+    try:
+        token = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as failure:
+        raise EndxError(f"--token-file={file} can't be read: {failure}") from None
+    if not token.isascii() or not token or any(character.isspace() for character in token):
+        raise EndxError(f"--token-file={file} must hold one line of ASCII without spaces: the token")
+    return token
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="endx serve", description=__doc__.partition(": ")[2])
+    parser.add_argument("--workdir", type=pathlib.Path, help="of a run: its best model, and the index it left there")
+    parser.add_argument("--index", type=pathlib.Path, help="folder of an index, such as `endx encode` writes, instead")
+    parser.add_argument("--model", help="that encoded the index: a folder or name [the run's; the one the index names]")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen at [127.0.0.1: this machine only]")
+    parser.add_argument("--port", type=int, default=8000, help="0 chooses a free one [8000]")
+    parser.add_argument(
+        "--token-file",
+        type=pathlib.Path,
+        help=f"of the token that clients must show [{TOKEN} in the environment; none]",
+    )
+    parser.add_argument("--allow-anonymous", action="store_true", help="on another host without a token")
+    for field in dataclasses.fields(Limits):
+        option = f"--{field.name.replace('_', '-')}"
+        kind = type(field.default)
+        parser.add_argument(
+            option, type=kind, default=field.default, help=f"{field.metadata['doc']} [{field.default:,}]"
+        )
+    return parser

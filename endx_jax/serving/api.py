@@ -1,0 +1,160 @@
+"""The routes that programs use."""
+
+import base64
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+import endx_jax
+from endx_jax.data.documents import Document
+from endx_jax.serving import house
+from endx_jax.serving.batching import Batcher
+from endx_jax.serving.errors import Refusal
+from endx_jax.serving.json_body import JSONRoute
+from endx_jax.serving.schemas import (
+    DeletedResponse,
+    DocumentsRequest,
+    DocumentsResponse,
+    EmbeddingsRequest,
+    EmbeddingsResponse,
+    ErrorResponse,
+    SearchRequest,
+    SearchResponse,
+)
+from endx_jax.serving.service import Service, cut
+from endx_jax.serving.settings import Limits
+from endx_jax.serving.works import Add, Ask, Delete
+
+SIDES = {"query": "question", "document": "answer"}
+REFUSED: dict[int | str, dict[str, Any]] = {"4XX": {"model": ErrorResponse}, "503": {"model": ErrorResponse}}
+
+
+def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
+    """The routes.
+
+    Args:
+      service: that works out what is asked.
+      batcher: the way to it.
+      limits: on what may be asked.
+    """
+    api = APIRouter(responses=REFUSED, route_class=JSONRoute)
+    model, search = service.model, service.search
+
+    @api.post("/v1/embeddings", response_model=EmbeddingsResponse)
+    async def embeddings(request: Request, asked: EmbeddingsRequest) -> Response:
+        """Embeds texts."""
+        check_texts("input", asked.input, limits)
+        side = SIDES[_input_type(asked, model.asymmetric)]
+        if asked.dimensions is not None and asked.dimensions > model.width:
+            raise Refusal(422, f"dimensions: embeddings have {model.width}", param="dimensions")
+        with batcher.request():
+            found, tokens = await house.encode(batcher, request.receive, side, asked.input)
+        if asked.dimensions is not None:
+            found = cut(found, asked.dimensions, model.cosine)
+        written = [_base64(row) for row in found] if asked.encoding_format == "base64" else found
+        used = int(tokens.sum())
+        return _json(
+            {
+                "object": "list",
+                "data": [{"object": "embedding", "index": n, "embedding": row} for n, row in enumerate(written)],
+                "model": asked.model or model.name,
+                "usage": {"prompt_tokens": used, "total_tokens": used},
+            }
+        )
+
+    @api.post("/search", response_model=SearchResponse)
+    async def find(request: Request, asked: SearchRequest) -> Response:
+        """Finds the documents that answer a question."""
+        start = time.perf_counter()
+        check_texts("query", [asked.query], limits)
+        if asked.k > limits.max_k:
+            raise Refusal(422, f"k: at most {limits.max_k}, not {asked.k}", param="k")
+        ask = Ask(asked.query, asked.k, asked.mode)
+        with batcher.request():
+            answers = await house.while_connected(request.receive, batcher.submit(ask, house.cost([asked.query])))
+        results = [
+            {
+                "rank": answer.rank,
+                "id": answer.document.id,
+                "score": answer.score,
+                "text": answer.document.text,
+                "metadata": answer.document.metadata,
+            }
+            for answer in answers
+        ]
+        took = round(1e3 * (time.perf_counter() - start), 3)
+        return _json({"results": results, "mode": asked.mode, "took_ms": took, "documents": len(search)})
+
+    @api.post("/documents", status_code=201, response_model=DocumentsResponse)
+    async def add(request: Request, asked: DocumentsRequest) -> Response:
+        """Adds documents; one with an id that is there takes its place."""
+        texts = [document.text for document in asked.documents]
+        check_texts("documents", texts, limits)
+        documents = [Document(new.id or uuid.uuid4().hex, new.text, new.metadata) for new in asked.documents]
+        with batcher.request():
+            found, _ = await house.encode(batcher, request.receive, "answer", texts)
+            # From here on a client that hangs up changes nothing.
+            await batcher.submit(Add(documents, found), 0)
+        return _json({"ids": [document.id for document in documents]}, status=201)
+
+    @api.delete("/documents/{id:path}", response_model=DeletedResponse)
+    async def delete(id: str) -> Response:
+        """Deletes a document."""
+        with batcher.request():
+            known = await batcher.submit(Delete(id), 0)
+        if not known:
+            raise Refusal(404, f"there is no document with the id {id!r}", param="id", code="unknown_id")
+        return _json({"deleted": id})
+
+    @api.get("/info")
+    async def info() -> Response:
+        """What is served."""
+        return _json(
+            {
+                "model": model.name,
+                "documents": len(search),
+                "modes": list(service.scores),
+                "scores": service.scores,
+                "asymmetric": model.asymmetric,
+                "limits": {"max_text": limits.max_text, "max_texts": limits.max_texts, "max_k": limits.max_k},
+                "version": endx_jax.__version__,
+            }
+        )
+
+    return api
+
+
+def check_texts(param: str, texts: Sequence[str], limits: Limits) -> None:
+    """Raises Refusal for too many texts, none, or one that is too long."""
+    if not texts:
+        raise Refusal(422, f"{param}: give one text at least", param=param)
+    if len(texts) > limits.max_texts:
+        message = f"{param}: {len(texts)} texts are more than {limits.max_texts}: send them in parts"
+        raise Refusal(422, message, param=param, code="too_many_texts")
+    for n, text in enumerate(texts):
+        if len(text) > limits.max_text:
+            where = f"{param}[{n}]" if len(texts) > 1 else param
+            message = f"{where}: {len(text)} characters are more than {limits.max_text}: cut it into passages"
+            raise Refusal(422, message, param=where, code="text_too_long")
+
+
+def _input_type(asked: EmbeddingsRequest, asymmetric: bool) -> str:
+    if asymmetric and asked.input_type is None:
+        message = 'input_type: this model embeds questions and documents differently: say "query" or "document"'
+        raise Refusal(422, message, param="input_type", code="missing")
+    return asked.input_type or "document"
+
+
+def _base64(row: np.ndarray) -> str:
+    return base64.b64encode(row.astype("<f4").tobytes()).decode()
+
+
+def _json(content: dict, status: int = 200) -> Response:
+    written = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+    return Response(written, status, media_type="application/json")

@@ -1,0 +1,132 @@
+"""What the server takes and gives, as JSON."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
+
+Mode = Literal["dense", "bm25", "hybrid"]
+Scalar = str | int | float | bool
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _scalar(value: Any) -> Scalar:
+    if not isinstance(value, Scalar):
+        raise ValueError("must be text, a number, true or false")
+    return value
+
+
+class Taken(BaseModel):
+    """What clients send: types are not converted, and unknown fields are mistakes."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class EmbeddingsRequest(Taken):
+    """As OpenAI has it; `input_type` is ours."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    input: Annotated[list[str], BeforeValidator(_listed, json_schema_input_type=str | list[str])] = Field(
+        description="a text, or several; never token ids"
+    )
+    model: str | None = Field(None, description="is sent back; there is one model")
+    encoding_format: Literal["float", "base64"] = Field("float", description="base64: of little-endian float32")
+    dimensions: int | None = Field(None, ge=1, description="leading dimensions to keep [all]")
+    input_type: Literal["query", "document"] | None = Field(
+        None, description="needed where the model embeds questions and documents differently"
+    )
+
+
+class Embedding(BaseModel):
+    """The embedding of a text."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class Usage(BaseModel):
+    """Tokens that were computed."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsResponse(BaseModel):
+    """As OpenAI has it."""
+
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: Usage
+
+
+class SearchRequest(Taken):
+    """A question."""
+
+    query: str
+    k: int = Field(10, ge=1, description="answers at most")
+    mode: Mode = "dense"
+
+
+class SearchResult(BaseModel):
+    """A document that was found."""
+
+    rank: int
+    id: str
+    score: float
+    text: str
+    metadata: dict[str, Scalar]
+
+
+class SearchResponse(BaseModel):
+    """What was found, the best first."""
+
+    results: list[SearchResult]
+    mode: Mode
+    took_ms: float = Field(description="from the whole question to the answer, waiting included")
+    documents: int = Field(description="in the index")
+
+
+class NewDocument(Taken):
+    """A document to add."""
+
+    text: str = Field(min_length=1)
+    id: Annotated[str, Field(min_length=1)] | None = Field(None, description="is made where there is none")
+    metadata: dict[str, Annotated[Scalar, PlainValidator(_scalar, json_schema_input_type=Scalar)]] = {}
+
+
+class DocumentsRequest(Taken):
+    """Documents to add."""
+
+    documents: list[NewDocument] = Field(min_length=1)
+
+
+class DocumentsResponse(BaseModel):
+    """Ids of the documents that were added, in order."""
+
+    ids: list[str]
+
+
+class DeletedResponse(BaseModel):
+    """The id of the document that was deleted."""
+
+    deleted: str
+
+
+class ErrorDetails(BaseModel):
+    """What was wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorResponse(BaseModel):
+    """Every refusal."""
+
+    error: ErrorDetails

@@ -1,0 +1,91 @@
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+from endx_jax.cli import serve
+from endx_jax.cli.entry import run_verb
+from endx_jax.errors import EndxError
+
+
+def refusal(capsys, *arguments):
+    """The one line that the verb ends with."""
+    assert run_verb(["serve", *map(str, arguments)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+def test_serves_until_it_is_told_to_stop(trained_workdir):
+    command = [sys.executable, "-m", "endx_jax", "serve", f"--workdir={trained_workdir}", "--port=0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        try:
+            assert re.fullmatch(r"\d+ documents of .*, encoded by .*; getting ready\n", program.stdout.readline())
+            url = re.fullmatch(r"ready: open (http://127\.0\.0\.1:\d+) .*\n", program.stdout.readline())[1]
+            assert urllib.request.urlopen(f"{url}/readyz").status == 200
+            program.send_signal(signal.SIGTERM)
+            assert program.communicate(timeout=20) == ("stopped\n", "")
+        finally:
+            program.kill()
+    assert program.returncode == 0
+
+
+def test_a_port_that_is_in_use_is_one_line(capsys, trained_workdir):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        line = refusal(capsys, f"--workdir={trained_workdir}", f"--port={port}")
+    assert line.startswith(f"endx serve: 127.0.0.1 port {port} can't be had (Address already in use)")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--index=nowhere", "--port=99999"], "--port=99999 is none"),
+        (["--index=nowhere", "--host=no.such.host.invalid"], "--host=no.such.host.invalid lets everyone"),
+        (
+            ["--index=nowhere", "--host=0.0.0.0"],
+            "--host=0.0.0.0 lets everyone who reaches it read and change the index",
+        ),
+        (["--index=nowhere", "--port=0"], "nowhere"),
+        ([], "name what to serve: --workdir=RUN, or --index=DIR"),
+        (["--index=nowhere", "--max-k=0"], "--max-k must be positive"),
+        (["--index=nowhere", "--token-file=missing"], "--token-file=missing can't be read"),
+    ],
+)
+def test_mistakes_are_one_line(capsys, monkeypatch, tmp_path, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(serve.TOKEN, raising=False)
+    assert message in refusal(capsys, *arguments)
+
+
+def test_a_package_that_is_missing_is_one_line(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "endx_jax.serving.app", None)
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    assert 'pip install "endx_jax[serve]"' in refusal(capsys, "--index=nowhere")
+
+
+def test_a_token_comes_from_a_file_or_the_environment(monkeypatch, tmp_path):
+    file = tmp_path / "token"
+    file.write_text("secret\n")
+    monkeypatch.setenv(serve.TOKEN, "other")
+    assert serve._token(file) == "secret"
+    assert serve._token(None) == "other"
+    monkeypatch.setenv(serve.TOKEN, "")
+    assert serve._token(None) is None
+    for wrong in ("", "two words", "naïve"):
+        file.write_text(wrong)
+        with pytest.raises(EndxError, match="one line of ASCII without spaces"):
+            serve._token(file)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_loopback"),
+    [("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("a.b", False)],
+)
+def test_addresses_of_this_machine_are_known(host, is_loopback):
+    assert serve._is_loopback(host) == is_loopback

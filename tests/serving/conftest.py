@@ -1,0 +1,77 @@
+"""Servers over the tiny trained model and its index."""
+
+import shutil
+import threading
+
+import pytest
+from http_server import Running
+
+from endx_jax import load
+from endx_jax.experiment import workdir as workdirs
+from endx_jax.retrieval import warm
+from endx_jax.retrieval.index import Index
+from endx_jax.retrieval.text_search import TextSearch
+from endx_jax.serving.service import Service
+from endx_jax.serving.settings import ServingSettings
+
+
+@pytest.fixture(scope="session")
+def service(trained_workdir, tmp_path_factory):
+    """The tiny trained model and a copy of its index, which tests may change."""
+    folder = tmp_path_factory.mktemp("served") / "index"
+    shutil.copytree(trained_workdir / workdirs.INDEX, folder)
+    model = load(trained_workdir)
+    with pytest.MonkeyPatch.context() as fewer_programs:
+        fewer_programs.setitem(warm.PLANS, "cpu", warm.Plan(rows=(4, 1), tokens=1024, call=24))
+        made = Service(model, TextSearch(Index(folder), model.encode_query, model.encode_document))
+    return made
+
+
+@pytest.fixture(scope="session")
+def served(service):
+    """A server as it is by default."""
+    running = Running(service)
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def serve(service):
+    """Starts servers of one's own: settings, or another service, as `Running` takes them."""
+    started = []
+
+    def start(settings=ServingSettings(), service=service, **more):  # noqa: B008
+        started.append(Running(service, settings, **more))
+        return started[-1]
+
+    yield start
+    for running in started:
+        running.stop()
+
+
+class Gated:
+    """A service whose batches wait until they are let through.
+
+    Attributes:
+      batches: the works of each that began.
+      gate: an event.
+    """
+
+    def __init__(self, service):
+        self._service, self.batches, self.gate = service, [], threading.Event()
+        self.model, self.search, self.scores = service.model, service.search, service.scores
+
+    def preparations(self):
+        return ()
+
+    def run(self, works):
+        self.batches.append(works)
+        assert self.gate.wait(20)
+        return self._service.run(works)
+
+
+@pytest.fixture
+def gated(service):
+    made = Gated(service)
+    yield made
+    made.gate.set()

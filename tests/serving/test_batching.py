@@ -1,0 +1,135 @@
+import asyncio
+import threading
+
+import pytest
+
+from endx_jax.serving.batching import Batcher
+from endx_jax.serving.errors import Refusal
+
+
+class Runs:
+    """Doubles numbers when it is let; strings are errors of the client's."""
+
+    def __init__(self):
+        self.batches, self.gate = [], threading.Event()
+
+    def __call__(self, works):
+        self.batches.append(list(works))
+        assert self.gate.wait(10)
+        return [ValueError(work) if isinstance(work, str) else 2 * work for work in works]
+
+
+@pytest.fixture
+def runs():
+    return Runs()
+
+
+@pytest.fixture
+def in_loop(runs):
+    """Runs an `async` test with a batcher that is ready."""
+
+    def run(test, **bounds):
+        async def with_batcher():
+            batcher = Batcher(runs, **{"most_cost": 100, "most_requests": 100, **bounds})
+            await batcher.prepare([])
+            try:
+                await asyncio.wait_for(test(batcher), 10)
+            finally:
+                runs.gate.set()
+                batcher.close()
+
+        asyncio.run(with_batcher())
+
+    return run
+
+
+async def begun(runs, batches=1):
+    while len(runs.batches) < batches:
+        await asyncio.sleep(0.001)
+
+
+def test_the_first_is_begun_at_once_and_those_that_come_meanwhile_are_the_next_batch(runs, in_loop):
+    async def test(batcher):
+        answers = [batcher.submit(work, 1) for work in (1, 2, 3)]
+        await begun(runs)
+        assert runs.batches == [[1]]
+        answers += [batcher.submit(4, 1)]
+        runs.gate.set()
+        assert await asyncio.gather(*answers) == [2, 4, 6, 8]
+        assert runs.batches == [[1], [2, 3, 4]]
+
+    in_loop(test)
+
+
+def test_a_batch_costs_no_more_than_it_may_unless_it_is_one_job(runs, in_loop):
+    async def test(batcher):
+        runs.gate.set()
+        answers = [batcher.submit(work, cost) for work, cost in ((0, 1), (1, 60), (2, 40), (3, 1), (4, 500), (5, 1))]
+        await asyncio.gather(*answers)
+        assert runs.batches == [[0], [1, 2], [3], [4], [5]]
+
+    in_loop(test)
+
+
+def test_what_is_given_up_before_its_turn_is_not_worked_on(runs, in_loop):
+    async def test(batcher):
+        first, second, third = (batcher.submit(work, 1) for work in (1, 2, 3))
+        await begun(runs)
+        first.cancel()  # too late, and no harm
+        second.cancel()
+        runs.gate.set()
+        assert await third == 6
+        assert runs.batches == [[1], [3]]
+
+    in_loop(test)
+
+
+def test_an_answer_that_is_an_error_is_its_own_only(runs, in_loop):
+    async def test(batcher):
+        runs.gate.set()
+        _, bad, good = (batcher.submit(work, 1) for work in (1, "wrong", 3))
+        assert await good == 6
+        with pytest.raises(ValueError, match="wrong"):
+            await bad
+
+    in_loop(test)
+
+
+def test_a_batch_that_breaks_is_an_error_to_all_of_it_and_to_no_other(runs, in_loop):
+    async def test(batcher):
+        _, broken, too = (batcher.submit(work, 1) for work in (1, None, 3))
+        await begun(runs)
+        runs.gate.set()
+        for answer in (broken, too):
+            with pytest.raises(TypeError):
+                await answer
+        assert await batcher.submit(4, 1) == 8
+
+    in_loop(test)
+
+
+def test_requests_beyond_the_most_are_told_to_come_again(in_loop):
+    async def test(batcher):
+        with batcher.request():
+            with pytest.raises(Refusal, match="1 requests are waiting already") as refused, batcher.request():
+                pass
+            assert (refused.value.status, refused.value.headers) == (429, {"Retry-After": "1"})
+        with batcher.request():
+            assert batcher.requests == 1
+        assert batcher.requests == 0
+
+    in_loop(test, most_requests=1)
+
+
+def test_nothing_is_taken_before_all_is_prepared():
+    async def test():
+        batcher, done = Batcher(list, most_cost=1, most_requests=1), []
+        with pytest.raises(Refusal, match="getting ready") as refused, batcher.request():
+            pass
+        assert refused.value.status == 503
+        await batcher.prepare([lambda: done.append(1), lambda: done.append(2)])
+        with batcher.request():
+            assert done == [1, 2]
+        batcher.close()
+
+    asyncio.run(test())

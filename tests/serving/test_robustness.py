@@ -1,0 +1,185 @@
+"""Clients that do what they should not: each gets its status, and the server lives on."""
+
+import contextlib
+import json
+import socket
+import threading
+import time
+
+import pytest
+from http_server import JSON, wait_for
+
+from endx_jax.serving.settings import Limits, ServingSettings
+
+QUESTION = json.dumps({"query": "where is the cat"}).encode()
+
+
+def connect(running):
+    return socket.create_connection(("127.0.0.1", running.port), timeout=10)
+
+
+def head(running, length, path="/search", method="POST", more=""):
+    lines = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n{more}"
+    return (lines + ("" if length is None else f"Content-Length: {length}\r\n") + "\r\n").encode()
+
+
+def read_all(connection):
+    """What comes until the server closes the connection."""
+    parts = []
+    with contextlib.suppress(ConnectionResetError):
+        while part := connection.recv(65536):
+            parts.append(part)
+    return b"".join(parts)
+
+
+def assert_alive(running):
+    assert running.get("/healthz") == (200, {"status": "alive"})
+    assert running.post("/search", QUESTION)[0] == 200
+
+
+def test_a_body_of_ten_megabytes_is_refused_before_it_is_read(served):
+    with connect(served) as connection:
+        connection.sendall(head(served, 10_000_000))  # and nothing of it
+        answer = connection.recv(65536)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"larger than 4000000 bytes" in answer
+    assert_alive(served)
+
+
+def test_who_sends_ten_megabytes_all_the_same_sees_why_they_are_refused(served):
+    status, content = served.post("/search", b" " * 10_000_000)
+    assert (status, content["error"]["code"]) == (413, "body_too_large")
+    assert_alive(served)
+
+
+def test_bytes_are_counted_where_no_length_is_given(served):
+    with connect(served) as connection:
+        connection.sendall(head(served, None, more="Transfer-Encoding: chunked\r\n"))
+        chunk = b"%x\r\n" % 100_000 + b" " * 100_000 + b"\r\n"
+        with contextlib.suppress(ConnectionError):
+            for _ in range(50):
+                connection.sendall(chunk)
+            connection.sendall(b"0\r\n\r\n")
+        assert read_all(connection).startswith(b"HTTP/1.1 413 ")
+    assert_alive(served)
+
+
+def test_a_slow_body_is_given_up(serve):
+    running = serve(ServingSettings(Limits(max_seconds=0.2)))
+    with connect(running) as connection:
+        connection.sendall(head(running, 100) + b'{"query"')
+        answer = read_all(connection)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"did not come within 0.2 seconds" in answer
+    assert_alive(running)
+
+
+def test_slow_and_endless_headers_are_given_up(serve):
+    running = serve(ServingSettings(Limits(max_seconds=0.2)))
+    with connect(running) as silent, connect(running) as slow, connect(running) as endless:
+        slow.sendall(b"POST /search HTTP/1.1\r\nHost:")
+        endless.sendall(b"GET / HTTP/1.1\r\n")
+        with contextlib.suppress(ConnectionError):
+            for _ in range(30):
+                endless.sendall(b"X-More: " + b"x" * 10_000 + b"\r\n")
+        for connection in (silent, slow, endless):
+            assert read_all(connection) == b""
+    assert_alive(running)
+
+
+def test_what_is_no_http_at_all_is_refused(served):
+    with connect(served) as connection:
+        connection.sendall(b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n")
+        assert read_all(connection).startswith(b"HTTP/1.1 400 ")
+    assert_alive(served)
+
+
+def test_who_hangs_up_is_not_worked_for(serve, gated):
+    running = serve(service=gated)
+    with connect(running) as first:
+        first.sendall(head(running, len(QUESTION)) + QUESTION)
+        wait_for(lambda: len(gated.batches) == 1)
+        with connect(running) as second:
+            second.sendall(head(running, len(QUESTION)) + QUESTION)
+            wait_for(lambda: running.metric("endx_waiting_requests") == 2)
+        wait_for(lambda: running.metric("endx_waiting_requests") == 1)
+        gated.gate.set()
+        assert first.recv(65536).startswith(b"HTTP/1.1 200 ")
+    wait_for(lambda: running.metric('endx_requests_total{method="POST",route="/search",status="499"}') == 1)
+    assert len(gated.batches) == 1
+    assert_alive(running)
+
+
+def test_who_hangs_up_in_the_middle_of_a_body_does_no_harm(served):
+    with connect(served) as connection:
+        connection.sendall(head(served, 100) + b'{"query"')
+    assert_alive(served)
+
+
+def test_a_full_queue_tells_clients_to_come_again(serve, gated):
+    running = serve(ServingSettings(Limits(max_waiting=2)), gated)
+    answers = []
+    clients = [threading.Thread(target=lambda: answers.append(running.post("/search", QUESTION)[0])) for _ in range(2)]
+    for client in clients:
+        client.start()
+    wait_for(lambda: running.metric("endx_waiting_requests") == 2)
+    status, content, headers = running.ask("POST", "/search", QUESTION, JSON)
+    assert (status, content["error"]["type"], headers["Retry-After"]) == (429, "rate_limit_error", "1")
+    assert running.get("/healthz")[0] == 200
+    gated.gate.set()
+    for client in clients:
+        client.join(10)
+    assert answers == [200, 200]
+    assert_alive(running)
+
+
+def test_questions_that_wait_are_worked_out_together(serve, gated):
+    running = serve(service=gated)
+    clients = [threading.Thread(target=running.post, args=("/search", QUESTION)) for _ in range(5)]
+    clients[0].start()
+    wait_for(lambda: len(gated.batches) == 1)
+    for client in clients[1:]:
+        client.start()
+    wait_for(lambda: running.metric("endx_waiting_requests") == 5)
+    gated.gate.set()
+    for client in clients:
+        client.join(10)
+    assert [len(batch) for batch in gated.batches] == [1, 4]
+    assert running.metric("endx_batch_requests_sum") == 5
+
+
+def test_before_it_is_ready_it_is_alive_and_says_when_to_come(serve, gated):
+    gated.preparations = lambda: [lambda: gated.gate.wait(20)]
+    running = serve(service=gated, ready=False)
+    assert running.get("/healthz")[0] == 200
+    assert running.get("/readyz") == (503, {"status": "warming up"})
+    status, content, headers = running.ask("POST", "/search", QUESTION, JSON)
+    assert (status, content["error"]["code"], headers["Retry-After"]) == (503, "not_ready", "1")
+    gated.gate.set()
+    wait_for(lambda: running.get("/readyz")[0] == 200)
+
+
+def test_when_it_is_stopped_it_finishes_what_it_has(serve, gated):
+    running = serve(service=gated)
+    with connect(running) as asked:
+        asked.sendall(head(running, len(QUESTION)) + QUESTION)
+        wait_for(lambda: len(gated.batches) == 1)
+        stopping = threading.Thread(target=running.stop)
+        stopping.start()
+        time.sleep(0.3)
+        with pytest.raises(ConnectionRefusedError):
+            connect(running)
+        gated.gate.set()
+        assert read_all(asked).startswith(b"HTTP/1.1 200 ")
+        stopping.join(10)
+
+
+def test_what_breaks_is_that_requests_only(serve, gated, monkeypatch, caplog):
+    gated.gate.set()
+    running = serve(service=gated)
+    with monkeypatch.context() as broken:
+        broken.setattr(gated._service, "run", lambda works: 1 / 0)
+        status, content = running.post("/search", QUESTION)
+    assert (status, content["error"]["type"]) == (500, "server_error")
+    wait_for(lambda: "ZeroDivisionError" in caplog.text)
+    assert_alive(running)

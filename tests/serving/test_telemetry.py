@@ -1,0 +1,29 @@
+def test_requests_are_counted_by_route_and_status_and_timed(served):
+    line = 'endx_requests_total{method="POST",route="/search",status="%d"}'
+    before = [served.metric(line % status) for status in (200, 422)]
+    timed = served.metric('endx_request_seconds_count{route="/search"}')
+    for content in ({"query": "the cat"}, {"query": "the cat"}, {}):
+        served.post("/search", content)
+    assert [served.metric(line % status) for status in (200, 422)] == [before[0] + 2, before[1] + 1]
+    assert served.metric('endx_request_seconds_count{route="/search"}') == timed + 3
+
+
+def test_ids_do_not_become_labels(served):
+    served.ask("DELETE", "/documents/unheard-of")
+    served.get("/unheard-of")
+    metrics = served.get("/metrics")[1]
+    assert 'route="/documents/{id:path}",status="404"' in metrics
+    assert "unheard-of" not in metrics
+
+
+def test_texts_and_documents_are_counted(served):
+    line = 'endx_texts_total{side="%s"}'
+    before = {side: served.metric(line % side) for side in ("question", "answer")}
+    served.post("/search", {"query": "the cat"})
+    served.post("/search", {"query": "the cat", "mode": "bm25"})  # which encodes nothing
+    served.post("/v1/embeddings", {"input": ["the cat", "the mat"], "input_type": "document"})
+    assert served.metric(line % "question") == before["question"] + 1
+    assert served.metric(line % "answer") == before["answer"] + 2
+    assert served.metric("endx_documents") == len(served.service.search)
+    assert served.metric("endx_waiting_requests") == 0
+    assert served.metric("process_resident_memory_bytes") > 1e7
