@@ -117,6 +117,9 @@ def _explain(failure: Exception) -> str:
 def _next_steps(workdir: pathlib.Path) -> str:
     return f"""
 What next:
+  ask it, here or in a browser (which needs pip install -e ".[serve]"):
+    endx search --workdir={workdir} "QUESTION"
+    endx serve --workdir={workdir}
   the same on your own questions and answers (a CSV, TSV or JSONL with those two columns, SQuAD JSON, a BEIR folder):
     endx train --config=minilm --workdir=runs/mine --config.data.path=FILE
   rank another data set with this model:

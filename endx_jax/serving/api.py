@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 import endx_jax
 from endx_jax.data.documents import Document
-from endx_jax.serving import house
+from endx_jax.serving import dispatch
 from endx_jax.serving.batching import Batcher
 from endx_jax.serving.errors import Refusal
 from endx_jax.serving.json_body import JSONRoute
@@ -54,7 +54,7 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
         if asked.dimensions is not None and asked.dimensions > model.width:
             raise Refusal(422, f"dimensions: embeddings have {model.width}", param="dimensions")
         with batcher.request():
-            found, tokens = await house.encode(batcher, request.receive, side, asked.input)
+            found, tokens = await dispatch.encode(batcher, request.receive, side, asked.input)
         if asked.dimensions is not None:
             found = cut(found, asked.dimensions, model.cosine)
         written = [_base64(row) for row in found] if asked.encoding_format == "base64" else found
@@ -77,7 +77,7 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
             raise Refusal(422, f"k: at most {limits.max_k}, not {asked.k}", param="k")
         ask = Ask(asked.query, asked.k, asked.mode)
         with batcher.request():
-            answers = await house.while_connected(request.receive, batcher.submit(ask, house.cost([asked.query])))
+            answers = await dispatch.while_connected(request.receive, batcher.submit(ask, dispatch.cost([asked.query])))
         results = [
             {
                 "rank": answer.rank,
@@ -98,7 +98,7 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
         check_texts("documents", texts, limits)
         documents = [Document(new.id or uuid.uuid4().hex, new.text, new.metadata) for new in asked.documents]
         with batcher.request():
-            found, _ = await house.encode(batcher, request.receive, "answer", texts)
+            found, _ = await dispatch.encode(batcher, request.receive, "answer", texts)
             # From here on a client that hangs up changes nothing.
             await batcher.submit(Add(documents, found), 0)
         return _json({"ids": [document.id for document in documents]}, status=201)

@@ -14,9 +14,9 @@ import endx_jax
 from endx_jax.serving.api import make_api
 from endx_jax.serving.batching import Batcher
 from endx_jax.serving.body import WholeBody
+from endx_jax.serving.dispatch import MOST_CHARACTERS
 from endx_jax.serving.errors import handle_errors
 from endx_jax.serving.guard import Guard
-from endx_jax.serving.house import MOST_CHARACTERS
 from endx_jax.serving.service import Result, Service
 from endx_jax.serving.settings import ServingSettings
 from endx_jax.serving.telemetry import Measured, Telemetry

@@ -32,7 +32,7 @@ class Batcher(Generic[Work, Result]):
     All methods are called in the event loop.
 
     Attributes:
-      requests: how many are in the house: they wait, or are worked on.
+      requests: how many there are: they wait, or are worked on.
       ready: whether all is prepared.
     """
 
@@ -49,7 +49,7 @@ class Batcher(Generic[Work, Result]):
         Args:
           run: works out a batch, in the thread; an answer that is an exception is raised to whom it belongs.
           most_cost: of a batch, but for one that is a single job.
-          most_requests: that may be in the house.
+          most_requests: that there may be at a time.
           seen: is shown each batch.
         """
         self._run, self._most_cost, self._most_requests, self._seen = run, most_cost, most_requests, seen

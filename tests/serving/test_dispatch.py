@@ -2,8 +2,8 @@ import asyncio
 
 import pytest
 
+from endx_jax.serving.dispatch import FEWEST_CHARACTERS, MOST_CHARACTERS, cost, pieces, while_connected
 from endx_jax.serving.errors import ClientGone
-from endx_jax.serving.house import FEWEST_CHARACTERS, MOST_CHARACTERS, cost, pieces, while_connected
 
 
 def test_pieces_cost_no_more_than_a_batch_unless_they_are_one_text():

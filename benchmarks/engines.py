@@ -1,0 +1,113 @@
+"""How much does an engine find, how fast, and what do words add? `python benchmarks/engines.py --data=FOLDER`.
+
+All sentences of SQuAD's second file, encoded by MiniLM, are searched for its real questions, one at a time, encoded
+before: exactly, by faiss's engines, by BM25 and by both. Printed are recall@10 against the exact search, the time of a
+question from its embedding to the documents, and, as all judgements are known, how well each way ranks them.
+"""
+
+import argparse
+import pathlib
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+
+import common
+import numpy as np
+
+import endx_jax
+from endx_jax.data.readers import squad
+from endx_jax.data.reqa import from_squad
+from endx_jax.retrieval.approximate import ENGINES
+from endx_jax.retrieval.index import Index, write_index
+from endx_jax.retrieval.text_search import BM25, DENSE, HYBRID, Answer, TextSearch
+
+DEPTH = 100  # answers that are looked at for the reciprocal rank
+
+Search = Callable[[np.ndarray, Sequence[str], int], list[list[Answer]]]
+
+
+def ways(folder: pathlib.Path) -> dict[str, Search]:
+    """What is compared, by name: embeddings [Q, E], texts and k to answers."""
+
+    def way(engine: str = "exact", **options) -> Search:
+        search = TextSearch(Index(folder), engine=engine)
+        return lambda embeddings, texts, k: search.search_embeddings(embeddings, texts, k, **options)
+
+    return {
+        "exact": way(mode=DENSE),
+        **{f"faiss {engine}": way(engine, mode=DENSE) for engine in ENGINES},
+        "BM25": way(mode=BM25),
+        "hybrid, reciprocal ranks": way(mode=HYBRID),
+        "hybrid, weighted 0.5": way(mode=HYBRID, fusion="weighted"),
+    }
+
+
+def rows_of(answers: list[list[Answer]]) -> list[list[str]]:
+    """The ids that were found for each question, best first."""
+    return [[answer.document.id for answer in own] for own in answers]
+
+
+def near(found: list[list[str]], exact: list[list[str]]) -> float:
+    """The share of the ten best that is among the ten found."""
+    return float(
+        np.mean([len({*own[:10]} & {*best[:10]}) / len(best[:10]) for own, best in zip(found, exact, strict=True)])
+    )
+
+
+def quality(found: list[list[str]], right: Sequence[set[str]]) -> dict[str, float]:
+    """The mean reciprocal rank within `DEPTH`, and the share of questions with a right answer in the first ten."""
+    pairs = zip(found, right, strict=True)
+    ranks = np.array([next((n for n, name in enumerate(own, 1) if name in ok), np.inf) for own, ok in pairs])
+    return {f"mrr@{DEPTH}": float(np.mean(1 / ranks)), "hit@10": float(np.mean(ranks <= 10))}
+
+
+def measure(search: Search, embeddings: np.ndarray, texts: Sequence[str]) -> dict[str, float]:
+    """Milliseconds of a question at the median and the 99th percentile, and seconds of the first."""
+    seconds = []
+    for n in range(len(texts)):
+        start = time.perf_counter()
+        search(embeddings[n : n + 1], texts[n : n + 1], 10)
+        seconds.append(time.perf_counter() - start)
+    p50, p99 = 1e3 * np.percentile(seconds[1:], [50, 99])
+    return {"p50 ms": p50, "p99 ms": p99, "first s": seconds[0]}
+
+
+def main() -> None:
+    """Encodes, searches and prints."""
+    options = _parser().parse_args()
+    records = from_squad(squad.files_of(options.data)[1], "sentences")
+    chosen = np.random.default_rng(options.seed).permutation(len(records.questions))[: options.questions]
+    texts = [records.questions[n] for n in chosen]
+    right = [{records.candidate_ids[row] for row in records.qrels[n]} for n in chosen]
+    model = endx_jax.load(options.model)
+    embeddings = model.encode_query(texts, normalize_embeddings=True)
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name) / "index"
+        documents = records.documents
+        encoded = model.encode_document([document.text for document in documents], normalize_embeddings=True)
+        write_index(folder, encoded, documents, metric="cosine", model={"name": model.name, "identity": model.identity})
+        rows, exact = [], []
+        for name, search in ways(folder).items():
+            timed = measure(search, embeddings[: options.timed], texts[: options.timed])
+            found = rows_of(search(embeddings, texts, DEPTH))
+            exact = exact or found
+            recall = {"recall@10 of exact": near(found, exact)} if name.startswith("faiss") else {}
+            rows.append({"way": name, **recall, **timed, **quality(found, right)})
+    print(f"{len(documents):,} sentences, {len(texts):,} questions, {options.timed:,} of them timed\n")
+    print(common.table(rows))
+    common.write(options.json, vars(options), rows, versions=common.versions("faiss-cpu", "bm25s"))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, help="folder of SQuAD 1.1")
+    parser.add_argument("--model", default="all-MiniLM-L6-v2")
+    parser.add_argument("--questions", type=int, default=2635)
+    parser.add_argument("--timed", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", help="file for the results")
+    return parser
+
+
+if __name__ == "__main__":
+    main()
