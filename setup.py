@@ -41,7 +41,7 @@ SERVE = [
     "uvicorn>=0.30",
     "uvloop>=0.21; sys_platform != 'win32'",
 ]
-PUBLISH = ["pymilvus[milvus_lite]>=2.6"]
+PUBLISH = ["milvus-lite>=3.2; sys_platform != 'win32'", "pymilvus>=2.6"]
 
 setup(
     name="endx_jax",

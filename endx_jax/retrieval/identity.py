@@ -9,6 +9,7 @@ import numpy as np
 
 from endx_jax.data.tokenization import Preparation
 from endx_jax.models.dual_encoder import SIDES, DualEncoder
+from endx_jax.pretrained.weights import unstack_layers
 
 # Fields of modules and of their configs that decide about training or cost, and about no embedding.
 WITHOUT_EFFECT = frozenset(
@@ -19,20 +20,30 @@ WITHOUT_EFFECT = frozenset(
 def model_identity(model: DualEncoder, params: dict, preparations: Mapping[str, Preparation]) -> str:
     """sha256, in hexadecimal, of all that decides about embeddings: parameters, towers, tokenizers, prompts, lengths.
 
-    The precision of the computation and the versions of libraries are no part of it: an index that was encoded on an
-    accelerator can be searched on a CPU, and with tomorrow's libraries.
+    Which parameters the towers share, the precision of the computation and the versions of libraries are no part of it:
+    an index that was encoded on an accelerator can be searched on a CPU, and with tomorrow's libraries, and one of a
+    run with its exports.
 
     Args:
       model: both towers.
       params: theirs; read from the devices as a whole.
       preparations: how texts of each side become tokens.
     """
-    digest = hashlib.sha256(b"endx_jax model 1")
+    digest, parameters = hashlib.sha256(b"endx_jax model 1"), ""
+    apart = SIDES if set(params) - {"shared"} else SIDES[:1]  # where all is shared it is hashed once
     for side in SIDES:
         preparation = preparations[side]
         about = (side, describe(model.tower(side)), preparation.prompt, preparation.length)
-        digest.update(repr((*about, preparation.tokenizer.fingerprint)).encode())
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        parameters = _hash(model.tower_params(params, side)) if side in apart else parameters
+        digest.update(repr((*about, preparation.tokenizer.fingerprint, parameters)).encode())
+    return digest.hexdigest()
+
+
+def _hash(groups: Mapping) -> str:
+    """sha256 of a tower's parameters, each layer by itself: that a scan has them stacked decides about no embedding."""
+    encoder = {"encoder": unstack_layers(groups["encoder"])} if "encoder" in groups else {}
+    digest = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_leaves_with_path({**groups, **encoder}):
         values = np.asarray(leaf)
         digest.update(repr((jax.tree_util.keystr(path), values.shape, values.dtype.name)).encode())
         digest.update(np.ascontiguousarray(values).data)

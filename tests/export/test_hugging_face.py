@@ -47,6 +47,7 @@ def test_endx_jax_reads_it_back(written, expected, models, name):
     for side in found:
         np.testing.assert_allclose(found[side], expected[name][side], atol=1e-6)
     assert (model.prompts, model.cosine) == (models[name].prompts, models[name].cosine)
+    assert model.identity == models[name].identity
     assert model.asymmetric is (name != "t5")
 
 

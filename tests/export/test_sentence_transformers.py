@@ -58,9 +58,11 @@ def test_towers_without_a_norm_are_compared_by_inner_product(written):
     assert contents(written["ade_ste"] / "config_sentence_transformers.json")["similarity_fn_name"] == "dot"
 
 
-@pytest.mark.parametrize("name", ["ade", "ade_spl", "t5"])
-def test_endx_jax_reads_it_back(written, expected, name):
-    found = embeddings(endx_jax.load(written[name]))
+@pytest.mark.parametrize("name", ["sde", "ade", "ade_ste", "ade_spl", "t5"])
+def test_endx_jax_reads_it_back(written, models, expected, name):
+    model = endx_jax.load(written[name])
+    assert model.identity == models[name].identity
+    found = embeddings(model)
     for side in found:
         np.testing.assert_allclose(found[side], expected[name][side], atol=1e-6)
 
