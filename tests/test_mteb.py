@@ -12,8 +12,6 @@ from helpers import one_line_error
 import endx_jax
 import endx_jax.mteb
 
-pytestmark = pytest.mark.slow
-
 DOCUMENTS = {"d0": "the cat sat on a mat", "d1": "dog", "d2": "who is in 9 mats", "d3": "where, what", "d4": "on it"}
 
 

@@ -38,8 +38,8 @@ def test_one_program_for_all_platforms_and_any_shape(written, name):
     assert exported.platforms == ("cpu", "cuda", "tpu")
     *_, ids, mask = exported.in_avals
     assert [str(size) for size in ids.shape] == [str(size) for size in mask.shape] == ["b", "l"]
-    # Nothing of one vendor's: the assertions are of the shapes.
-    assert set(re.findall(r"custom_call @(\w+)", exported.mlir_module())) <= {"shape_assertion"}
+    # Nothing of one vendor's: the assertions are of the shapes, and JAX before 0.10 has erf as a call that XLA expands.
+    assert set(re.findall(r"custom_call @([\w.]+)", exported.mlir_module())) <= {"shape_assertion", "mhlo.erf"}
     assert "bf16" not in exported.mlir_module()
 
 
