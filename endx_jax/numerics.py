@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 Array = jax.Array
 
@@ -25,6 +26,11 @@ def l2_normalize(x: Array, epsilon: float = 1e-6) -> Array:
     x = at_least_float32(x)
     squares = jnp.sum(jnp.square(x), axis=-1, keepdims=True)
     return x * jax.lax.rsqrt(jnp.maximum(squares, epsilon**2))
+
+
+def unit_rows(x: np.ndarray) -> np.ndarray:
+    """What `l2_normalize` does, of NumPy arrays on the host; zero rows stay zero."""
+    return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
 
 
 def masked_mean(x: Array, where: Array, axis: int | tuple[int, ...] | None = None) -> Array:

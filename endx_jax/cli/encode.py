@@ -9,8 +9,7 @@ import pathlib
 import time
 
 from endx_jax.data.reqa import POOLS
-
-SIDES = {"document": "answer", "query": "question"}
+from endx_jax.models.dual_encoder import SIDE_OF_TASK
 
 
 def main(argv: list[str]) -> None:
@@ -81,7 +80,7 @@ def _encoding(arguments: argparse.Namespace, model, found):
     from endx_jax.experiment.console import showing_progress
     from endx_jax.retrieval.corpus_encoding import Encoding
     from endx_jax.retrieval.encode import Output
-    from endx_jax.retrieval.shards import COSINE, INNER_PRODUCT
+    from endx_jax.retrieval.shards import metric_of
 
     whole = model.encoder.width(model.params)
     width = model.width if arguments.truncate_dim is None else arguments.truncate_dim
@@ -96,12 +95,12 @@ def _encoding(arguments: argparse.Namespace, model, found):
         side=arguments.side,
         width=width,
         precision=arguments.precision,
-        metric=COSINE if model.cosine else INNER_PRODUCT,
+        metric=metric_of(cosine=model.cosine),
         shard_size=arguments.shard_size,
     )
 
     def encode(texts):
-        side, size = SIDES[arguments.side], arguments.batch_size
+        side, size = SIDE_OF_TASK[arguments.side], arguments.batch_size
         return model.encoder(model.params, side, texts, batch_size=size, progress=showing_progress(), output=output)
 
     return encoding, encode
@@ -122,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", type=pathlib.Path, required=True, help="folder of the index")
     parser.add_argument("--precision", choices=PRECISIONS, default="float32", help="of the embeddings [float32]")
     parser.add_argument("--truncate-dim", type=int, metavar="N", help="keep the first N dimensions [all]")
-    parser.add_argument("--side", choices=SIDES, default="document", help="whose tower encodes [document]")
+    parser.add_argument("--side", choices=SIDE_OF_TASK, default="document", help="whose tower encodes [document]")
     parser.add_argument(
         "--shard-size", type=int, default=32768, metavar="N", help="documents in a file: what is lost at most [32768]"
     )

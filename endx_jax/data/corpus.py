@@ -202,10 +202,4 @@ def _found(path: str) -> tuple[str, str]:
         if file is None:
             raise EndxError(f"{path}: a folder is read as BEIR, and this one has no corpus.jsonl")
         return file, ".jsonl"
-    if not os.path.exists(path):
-        raise EndxError(f"{path}: no such file or folder")
-    ending = os.path.splitext(path.lower().removesuffix(".gz"))[1]
-    if ending not in FORMATS:
-        known = ", ".join(FORMATS)
-        raise EndxError(f"{path}: unknown ending {ending!r}; known are {known}, each also with .gz, and BEIR folders")
-    return path, ending
+    return path, files.ending(path, FORMATS)

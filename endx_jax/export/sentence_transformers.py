@@ -12,13 +12,11 @@ import numpy as np
 
 from endx_jax.export.towers import Towers
 from endx_jax.export.transformer_folder import write_json, write_tensors, write_transformer_folder
-from endx_jax.models.dual_encoder import SIDES
+from endx_jax.models.dual_encoder import SIDES, TASKS
 
 NAME = "sentence-transformers"
 VERSION = "6.2.0"  # of sentence-transformers, whose format this is
 
-# Our sides as they call them.
-TASKS = {"question": "query", "answer": "document"}
 TYPES = {
     "Transformer": "sentence_transformers.base.modules.transformer.Transformer",
     "Pooling": "sentence_transformers.sentence_transformer.modules.pooling.Pooling",

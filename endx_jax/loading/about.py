@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Mapping
 
 from endx_jax.errors import EndxError
-from endx_jax.models.dual_encoder import SIDES
+from endx_jax.models.dual_encoder import SIDES, TASKS
 from endx_jax.pretrained.json_files import read_json
 
 ABOUT, VERSION = "endx.json", 1
@@ -64,7 +64,7 @@ class About:
     @property
     def prompts(self) -> dict[str, str]:
         """The prompts by the names that sentence-transformers has for the sides."""
-        return {"query": self.sides["question"].prompt, "document": self.sides["answer"].prompt}
+        return {task: self.sides[side].prompt for side, task in TASKS.items()}
 
 
 def read_about(folder: pathlib.Path) -> About:

@@ -12,6 +12,7 @@ import numpy as np
 from endx_jax.errors import EndxError, nearest
 from endx_jax.experiment.console import showing_progress
 from endx_jax.models.dual_encoder import SIDES
+from endx_jax.numerics import unit_rows
 from endx_jax.pretrained import PretrainedEncoder
 from endx_jax.retrieval.encode import Output, Precision, TextEncoder
 from endx_jax.retrieval.quantize import Quantized, dequantize
@@ -194,7 +195,7 @@ class EmbeddingModel:
     def _compared(self, embeddings: np.ndarray | Quantized) -> np.ndarray:
         """float32 [N, E] whose inner products are the similarities."""
         rows = _rows(embeddings)
-        return _unit(rows) if self.cosine else rows
+        return unit_rows(rows) if self.cosine else rows
 
     def _differences(self) -> list[str]:
         """In what the two sides differ that shows in every embedding."""
@@ -266,7 +267,3 @@ def _texts(sentences: object) -> list[str]:
 def _rows(x: np.ndarray | Quantized) -> np.ndarray:
     """float32 [N, E] of what one call of `encode_query` or `encode_document` gave."""
     return np.atleast_2d(np.asarray(dequantize(x) if isinstance(x, Quantized) else x, np.float32))
-
-
-def _unit(x: np.ndarray) -> np.ndarray:
-    return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)

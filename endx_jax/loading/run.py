@@ -6,6 +6,7 @@ from jax.sharding import Mesh
 
 from endx_jax.experiment.model import best_params, read_model
 from endx_jax.loading.embedding_model import EmbeddingModel, Source
+from endx_jax.models.dual_encoder import TASKS
 
 
 def load_run(workdir: pathlib.Path, mesh: Mesh, name: str) -> EmbeddingModel:
@@ -21,7 +22,7 @@ def load_run(workdir: pathlib.Path, mesh: Mesh, name: str) -> EmbeddingModel:
     """
     model = read_model(workdir)
     params, _ = best_params(workdir, model, mesh)
-    prompts = {"query": model.preparations["question"].prompt, "document": model.preparations["answer"].prompt}
+    prompts = {task: model.preparations[side].prompt for side, task in TASKS.items()}
     return EmbeddingModel(
         name,
         model.text_encoder(mesh),

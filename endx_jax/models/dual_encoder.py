@@ -15,6 +15,9 @@ from endx_jax.models.tower import Tower
 Array = jax.Array
 
 SIDES = ("question", "answer")
+# What is encoded on each side, as it is called around models: by prompts, in requests, by other libraries.
+TASKS = {"question": "query", "answer": "document"}
+SIDE_OF_TASK = {task: side for side, task in TASKS.items()}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from endx_jax.errors import EndxError
+from endx_jax.models.dual_encoder import TASKS
 from endx_jax.pretrained.json_files import read_json
 
 MODULES = "modules.json"
 # A Router's own file, and what it was called when a Router was an Asym.
 ROUTERS = ("router_config.json", "config.json")
-# How sentence-transformers calls what is encoded on each side.
-TASKS = {"question": "query", "answer": "document"}
 
 # As Python writes a pair: each None, a string, or for the second a tuple of strings.
 PAIR = re.compile(r"""\((None|'[^']*'|"[^"]*"), *(None|'[^']*'|"[^"]*"|\([^()]*\))\)""")

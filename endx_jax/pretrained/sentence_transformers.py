@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from endx_jax.errors import EndxError
+from endx_jax.models.dual_encoder import TASKS
 from endx_jax.pretrained.json_files import hold, read_json, read_optional
-from endx_jax.pretrained.module_list import MODULES, TASKS, Module, read_modules
+from endx_jax.pretrained.module_list import MODULES, Module, read_modules
 from endx_jax.pretrained.weights import read_tensors
 
 # Their names for poolings, in both notations that their folders have had, to ours.

@@ -3,6 +3,7 @@
 import numpy as np
 
 from endx_jax.errors import EndxError
+from endx_jax.numerics import unit_rows
 
 SMALLEST = 4
 RIDGE = 0.03
@@ -72,8 +73,7 @@ def same_side_neighbours(
     Raises:
       EndxError: as `probe_accuracy`.
     """
-    both = np.concatenate(_draw(question_embeddings, answer_embeddings, seed, limit))
-    both /= np.maximum(np.linalg.norm(both, axis=1, keepdims=True), 1e-12)
+    both = unit_rows(np.concatenate(_draw(question_embeddings, answer_embeddings, seed, limit)))
     cosines = both @ both.T
     np.fill_diagonal(cosines, -np.inf)
     nearest = np.argpartition(-cosines, min(neighbours, len(both) - 2), axis=1)[:, : min(neighbours, len(both) - 1)]

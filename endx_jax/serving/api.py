@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 import endx_jax
 from endx_jax.data.documents import Document
+from endx_jax.models.dual_encoder import SIDE_OF_TASK
 from endx_jax.serving import dispatch
 from endx_jax.serving.batching import Batcher
 from endx_jax.serving.errors import Refusal
@@ -31,7 +32,6 @@ from endx_jax.serving.service import Service, cut
 from endx_jax.serving.settings import Limits
 from endx_jax.serving.works import Add, Ask, Delete
 
-SIDES = {"query": "question", "document": "answer"}
 REFUSED: dict[int | str, dict[str, Any]] = {"4XX": {"model": ErrorResponse}, "503": {"model": ErrorResponse}}
 
 
@@ -50,7 +50,7 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
     async def embeddings(request: Request, asked: EmbeddingsRequest) -> Response:
         """Embeds texts."""
         check_texts("input", asked.input, limits)
-        side = SIDES[_input_type(asked, model.asymmetric)]
+        side = SIDE_OF_TASK[_input_type(asked, model.asymmetric)]
         if asked.dimensions is not None and asked.dimensions > model.width:
             raise Refusal(422, f"dimensions: embeddings have {model.width}", param="dimensions")
         with batcher.request():

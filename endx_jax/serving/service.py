@@ -8,6 +8,7 @@ import numpy as np
 
 from endx_jax.errors import EndxError
 from endx_jax.loading import EmbeddingModel
+from endx_jax.numerics import unit_rows
 from endx_jax.retrieval.encode import Output
 from endx_jax.retrieval.text_search import Answer, TextSearch
 from endx_jax.retrieval.warm import Encoded, WarmEncoder
@@ -119,4 +120,4 @@ def cut(embeddings: np.ndarray, width: int, cosine: bool) -> np.ndarray:
     if width == embeddings.shape[1]:
         return embeddings
     part = np.ascontiguousarray(embeddings[:, :width])
-    return part / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-12) if cosine else part
+    return unit_rows(part) if cosine else part

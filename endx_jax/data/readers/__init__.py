@@ -4,9 +4,8 @@ import functools
 import os
 from collections.abc import Callable
 
-from endx_jax.data.readers import beir, columns, squad
+from endx_jax.data.readers import beir, columns, files, squad
 from endx_jax.data.records import RetrievalSet
-from endx_jax.errors import EndxError
 
 # What a file's name ends in, before an optional .gz, and who reads it. A folder is a BEIR data set.
 FORMATS: dict[str, Callable[[str, tuple[str, str]], RetrievalSet]] = {
@@ -43,10 +42,4 @@ def read(
     path = os.fspath(path)
     if os.path.isdir(path):
         return beir.read(path, split)
-    if not os.path.exists(path):
-        raise EndxError(f"{path}: no such file or folder")
-    ending = os.path.splitext(path.lower().removesuffix(".gz"))[1]
-    if ending not in FORMATS:
-        known = ", ".join(FORMATS)
-        raise EndxError(f"{path}: unknown ending {ending!r}; known are {known}, each also with .gz, and BEIR folders")
-    return FORMATS[ending](path, (question_column, answer_column))
+    return FORMATS[files.ending(path, FORMATS)](path, (question_column, answer_column))

@@ -3,10 +3,26 @@
 import codecs
 import gzip
 import json
+import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from endx_jax.errors import EndxError
+
+
+def ending(path: str, known: Iterable[str]) -> str:
+    """What a file's name ends in, before an optional `.gz`, in lower case.
+
+    Raises:
+      EndxError: there is nothing at the path, or its ending is none of those `known`.
+    """
+    if not os.path.exists(path):
+        raise EndxError(f"{path}: no such file or folder")
+    found = os.path.splitext(path.lower().removesuffix(".gz"))[1]
+    if found not in known:
+        endings = ", ".join(known)
+        raise EndxError(f"{path}: unknown ending {found!r}; known are {endings}, each also with .gz, and BEIR folders")
+    return found
 
 
 def lines(path: str) -> Iterator[tuple[int, str]]:
