@@ -1,10 +1,14 @@
 """The one batch type: what every model encodes and every objective receives."""
 
 import dataclasses
+import math
 
 import flax.struct
 import jax
+import jax.numpy as jnp
 import numpy as np
+
+from endx_jax.errors import EndxError
 
 Array = jax.Array
 
@@ -42,11 +46,55 @@ class Tokens:
       ids: int32 [B, L], the pad id where the mask is false.
       mask: bool [B, L], true at real tokens (special tokens included); every row starts with its real tokens.
       packing: how an encoder is to lay them out, for as many texts as it is given at a time; None: as they are.
+      second: int32 [B], where the second of two texts that were joined begins; None: each is one text.
     """
 
     ids: Array
     mask: Array
     packing: Packing | None = flax.struct.field(pytree_node=False, default=None)
+    second: Array | None = None
+
+    @property
+    def lengths(self) -> Array:
+        """Int32 [B], or [B, K]: the real tokens of each text."""
+        return jnp.sum(self.mask, axis=-1, dtype=jnp.int32)
+
+    @property
+    def places(self) -> int:
+        """Places for tokens in a row of the batch."""
+        return math.prod(self.ids.shape[1:])
+
+
+@flax.struct.dataclass
+class Vectors:
+    """What the frozen part of a tower, all of it below its head, makes of B texts: see `models.tower.Tower.base`.
+
+    Attributes:
+      values: float32 [B, D]; or [B, K, D] for hard negatives.
+    """
+
+    values: Array
+
+    @property
+    def lengths(self) -> Array:
+        """As of `Tokens`: zeros, as there is none left."""
+        return jnp.zeros(self.values.shape[:-1], jnp.int32)
+
+    @property
+    def places(self) -> int:
+        """As of `Tokens`."""
+        return 0
+
+
+# What a tower is given of B texts.
+Texts = Tokens | Vectors
+
+
+def as_tokens(texts: Texts, reader: str) -> Tokens:
+    """The texts of what reads their tokens; raises EndxError, naming that `reader`, where only vectors of them came."""
+    if isinstance(texts, Vectors):
+        raise EndxError(f"{reader} reads tokens, and model.sharing=residual trains on vectors: choose another sharing")
+    return texts
 
 
 @flax.struct.dataclass
@@ -58,7 +106,7 @@ class Batch:
 
     Attributes:
       question: the questions.
-      answer: the answers.
+      answer: the answers, in the same form as the questions.
       question_id: int32 [B], row in the question table.
       answer_id: int32 [B], row in the answer table.
       positive_ids: int32 [B, P], answer ids known to be right for the question, -1 where fewer than P are known.
@@ -66,15 +114,35 @@ class Batch:
       hard_negative_ids: int32 [B, K], rows in the answer table; -1 where one is missing, whatever its tokens are.
     """
 
-    question: Tokens
-    answer: Tokens
+    question: Texts
+    answer: Texts
     question_id: Array
     answer_id: Array
     positive_ids: Array
-    hard_negatives: Tokens | None = None
+    hard_negatives: Texts | None = None
     hard_negative_ids: Array | None = None
 
     @property
-    def sides(self) -> list[Tokens]:
+    def sides(self) -> list[Texts]:
         """All texts of the batch: questions, answers, and hard negatives where there are any."""
         return [side for side in (self.question, self.answer, self.hard_negatives) if side is not None]
+
+
+@flax.struct.dataclass
+class PairBatch:
+    """A global batch of B questions, each joined with 1 + K answers into texts that are read as one.
+
+    Attributes:
+      pairs: [B, 1 + K] texts: the question with its own answer, then with K wrong ones.
+      counts: bool [B, 1 + K], false where a question has fewer than K wrong answers, whatever its tokens are then.
+      question_id: int32 [B], row in the question table.
+    """
+
+    pairs: Tokens
+    counts: Array
+    question_id: Array
+
+    @property
+    def sides(self) -> list[Tokens]:
+        """All texts of the batch."""
+        return [self.pairs]

@@ -117,11 +117,19 @@ class BertEncoder(nn.Module):
     remat: bool = False
     scan_layers: bool = False
 
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of what `every` gives, in order."""
+        return ("encoder input", *(f"layer {n}" for n in range(1, self.config.layers + 1)))
+
     @nn.compact
-    def __call__(self, embedded: Array, layout: Layout, dropout_keys: Array | None = None) -> Array:
+    def __call__(
+        self, embedded: Array, layout: Layout, dropout_keys: Array | None = None, *, every: bool = False
+    ) -> Array | list[Array]:
         """Encodes token embeddings, laid out as `layout` says, to encodings of the same shape.
 
-        `dropout_keys` [B] switches dropout on. No text may be longer than the config's positions.
+        `dropout_keys` [B] switches dropout on. No text may be longer than the config's positions. `every` gives a list
+        of what the layers receive and of what each of them makes of it; not with `scan_layers`.
         """
         config, length = self.config, layout.width
         if length > config.positions:
@@ -129,11 +137,11 @@ class BertEncoder(nn.Module):
         draw = nn.initializers.normal(config.initializer_range)
         positions = self.param("position_embedding", draw, (config.positions, config.width))
         types = self.param("type_embedding", draw, (config.token_types, config.width))
-        x = embedded + (layout.by_position(positions) + types[None, None, 0]).astype(self.dtype)
+        x = embedded + (layout.by_position(positions) + layout.by_segment(types)).astype(self.dtype)
         x = _norm(config, self.dtype, "norm")(x.astype(self.dtype))
         keys = None if dropout_keys is None else fold(dropout_keys, config.layers)
         x = dropout(x, layout.token_keys(keys), config.dropout)
-        return run_layers(
+        outputs = run_layers(
             BertLayer,
             config,
             self.dtype,
@@ -143,6 +151,7 @@ class BertEncoder(nn.Module):
             remat=self.remat,
             scan_layers=self.scan_layers,
         )
+        return outputs if every else outputs[-1]
 
 
 class BertLayer(nn.Module):

@@ -6,7 +6,7 @@ from typing import cast
 import jax
 import jax.numpy as jnp
 
-from endx_jax.batch import Tokens
+from endx_jax.batch import Texts, Tokens
 from endx_jax.errors import EndxError
 from endx_jax.models.pooling import PENALTIES
 from endx_jax.models.sharing import SHARINGS, Sharing
@@ -72,19 +72,37 @@ class DualEncoder:
         """The parameters of one side's tower, by group."""
         return params.get("shared", {}) | params.get(side, {})
 
-    def encode(self, params: dict, side: str, tokens: Tokens, dropout_keys: Array | None = None) -> Array:
-        """Embeds tokens [B, L] of one side, `question` or `answer`: float32 [B, E]."""
+    def encode(self, params: dict, side: str, texts: Texts, dropout_keys: Array | None = None) -> Array:
+        """Embeds texts of one side, `question` or `answer`: float32 [B, E]."""
         variables = {"params": self.tower_params(params, side)}
-        return cast(Array, self.tower(side).apply(variables, tokens, dropout_keys))
+        return cast(Array, self.tower(side).apply(variables, texts, dropout_keys))
+
+    def base(self, params: dict, side: str, tokens: Tokens) -> Array:
+        """What the head of one side's tower receives of tokens [B, L], without dropout: [B, E]; see `Tower.base`."""
+        tower, variables = self.tower(side), {"params": self.tower_params(params, side)}
+        return cast(Array, tower.apply(variables, tokens, method=tower.base))
 
     def encode_with_penalty(
-        self, params: dict, side: str, tokens: Tokens, dropout_keys: Array | None = None
+        self, params: dict, side: str, texts: Texts, dropout_keys: Array | None = None
     ) -> tuple[Array, Array]:
         """As `encode`, and the penalty of the pooling [B] (see `MultiHopAttention`): zeros where it has none."""
         variables = {"params": self.tower_params(params, side)}
-        embeddings, sown = self.tower(side).apply(variables, tokens, dropout_keys, mutable=[PENALTIES])
+        embeddings, sown = self.tower(side).apply(variables, texts, dropout_keys, mutable=[PENALTIES])
         zeros = jnp.zeros(embeddings.shape[:1], embeddings.dtype)
         return embeddings, sum(jax.tree.leaves(sown), start=zeros)
+
+    def pool_with_penalty(
+        self, params: dict, side: str, tokens: Tokens, dropout_keys: Array | None = None
+    ) -> tuple[Array, Array]:
+        """What the projection of one side's tower receives of tokens [B, L], [B, P], and the penalty of the pooling."""
+        tower, variables = self.tower(side), {"params": self.tower_params(params, side)}
+        pooled, sown = tower.apply(variables, tokens, dropout_keys, mutable=[PENALTIES], method=tower.pool)
+        return pooled, sum(jax.tree.leaves(sown), start=jnp.zeros(pooled.shape[:1], pooled.dtype))
+
+    def project(self, params: dict, side: str, pooled: Array) -> Array:
+        """From pooled texts [B, P] of one side to what its tower's head receives, [B, E]; see `Tower.project`."""
+        tower, variables = self.tower(side), {"params": self.tower_params(params, side)}
+        return cast(Array, tower.apply(variables, pooled, method=tower.project))
 
     def encodings(self, params: dict, side: str, tokens: Tokens, dropout_keys: Array | None = None) -> Array:
         """Encodes each token of one side's texts: [B, L, W], before pooling."""

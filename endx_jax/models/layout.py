@@ -24,9 +24,11 @@ class Padded:
 
     Attributes:
       mask: bool [B, L], true at real tokens.
+      second: int32 [B], where each text's second segment begins; None: they have one.
     """
 
     mask: Array
+    second: Array | None = None
 
     @property
     def width(self) -> int:
@@ -36,6 +38,12 @@ class Padded:
     def by_position(self, table: Array) -> Array:
         """Of a table [N, D], the row of each token's position: to be added to a token array."""
         return table[None, : self.width]
+
+    def by_segment(self, table: Array) -> Array:
+        """Of a table [2, D], the row of each token's segment: to be added to a token array."""
+        if self.second is None:
+            return table[None, None, 0]
+        return _rows_of(table, jnp.arange(self.width)[None] >= self.second[:, None])
 
     def token_keys(self, keys: Array | None) -> Array | None:
         """A key a token from keys [B], as a function of the text's key and the position; None stays None."""
@@ -69,6 +77,7 @@ class Packed:
       to_tokens: int32 [T], and for each token its place; P for padding, and for what its row is too short for.
       shape: (B, L), of the padded form.
       packing: the static side of it.
+      second: int32 [B], where each text's second segment begins; None: they have one.
     """
 
     order: Array
@@ -79,6 +88,7 @@ class Packed:
     to_tokens: Array
     shape: tuple[int, int] = flax.struct.field(pytree_node=False)
     packing: Packing = flax.struct.field(pytree_node=False)
+    second: Array | None = None
 
     @property
     def width(self) -> int:
@@ -88,6 +98,12 @@ class Packed:
     def by_position(self, table: Array) -> Array:
         """As `Padded.by_position`."""
         return table[self.position][None]
+
+    def by_segment(self, table: Array) -> Array:
+        """As `Padded.by_segment`."""
+        if self.second is None:
+            return table[None, None, 0]
+        return _rows_of(table, (self.position >= self.second[self.text])[None])
 
     def token_keys(self, keys: Array | None) -> Array | None:
         """As `Padded.token_keys`, and the same keys."""
@@ -134,7 +150,7 @@ def lay_out(tokens: Tokens) -> tuple[Array, Layout]:
     """Token ids as an encoder is to be given them, [B, L] or [1, T], and their layout."""
     packing = tokens.packing
     if packing is None:
-        return tokens.ids, Padded(tokens.mask)
+        return tokens.ids, Padded(tokens.mask, tokens.second)
     lengths = jnp.sum(tokens.mask, axis=1, dtype=jnp.int32)
     order = jnp.argsort(lengths)
     lengths = lengths[order]
@@ -157,9 +173,22 @@ def lay_out(tokens: Tokens) -> tuple[Array, Layout]:
 
     ids = jnp.where(real, tokens.ids[order[text], position], 0)
     layout = Packed(
-        order, lengths, text, position, to_rows, to_tokens, shape=(len(order), tokens.ids.shape[1]), packing=packing
+        order,
+        lengths,
+        text,
+        position,
+        to_rows,
+        to_tokens,
+        shape=(len(order), tokens.ids.shape[1]),
+        packing=packing,
+        second=None if tokens.second is None else tokens.second[order],
     )
     return ids[None], layout
+
+
+def _rows_of(table: Array, second: Array) -> Array:
+    """The second row of a table [2, D] where `second` says so, else the first; its gradient needs no scatter."""
+    return jnp.where(second[:, :, None], table[None, None, 1], table[None, None, 0])
 
 
 @jax.custom_vjp

@@ -127,8 +127,8 @@ class RecurrentLayer(nn.Module):
     dtype: jnp.dtype
 
     @nn.compact
-    def __call__(self, x: Array, mask: Array) -> Array:
-        """Maps [B, L, D] to [B, L, W]."""
+    def __call__(self, x: Array, mask: Array, initial: Array | None = None) -> Array:
+        """Maps [B, L, D] to [B, L, W]; `initial` [B, W] is the encoding before the first position, zero if None."""
         cell, directions = CELLS[self.config.cell], 1 + self.config.bidirectional
         width = self.config.width // directions
         shape = (directions, cell.gates, width)
@@ -141,19 +141,24 @@ class RecurrentLayer(nn.Module):
         inputs = jnp.einsum("bld,drg->lrbg", x, kernel.reshape(-1, *flat).astype(self.dtype))
         inputs = _turn(inputs + bias.reshape(flat)[None, :, None].astype(self.dtype))
         real = _turn(jnp.broadcast_to(mask.T[:, None, :, None], (*inputs.shape[:3], 1)))
+        if initial is not None:
+            initial = jnp.moveaxis(initial.reshape(-1, directions, width), 0, 1)
         encodings = recurrence(
             cell,
             inputs,
             real,
             recurrent.reshape(directions, width, -1).astype(self.dtype),
             recurrent_bias.reshape(directions, 1, -1),
+            initial,
         )
         encodings = _turn(encodings.astype(self.dtype))
         return jnp.moveaxis(encodings, (0, 1), (1, 2)).reshape(*mask.shape, self.config.width)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def recurrence(cell: Cell, inputs: Array, real: Array, kernel: Array, bias: Array) -> Array:
+def recurrence(
+    cell: Cell, inputs: Array, real: Array, kernel: Array, bias: Array, initial: Array | None = None
+) -> Array:
     """Runs a cell over positions, R recurrences side by side.
 
     Its gradient is written out so that the kernel's is one product over all positions, after the backward loop: left to
@@ -165,14 +170,15 @@ def recurrence(cell: Cell, inputs: Array, real: Array, kernel: Array, bias: Arra
       real: bool [L, R, B, 1]; where it is false the state stays as it is, and the output is zero.
       kernel: [R, W, G W].
       bias: [R, 1, G W].
+      initial: [R, B, W], the encoding before the first position; None: zero, as all else that is carried is.
 
     Returns:
       [L, R, B, W], at least float32.
     """
-    return _forward(cell, inputs, real, kernel, bias)[0]
+    return _forward(cell, inputs, real, kernel, bias, initial)[0]
 
 
-def _forward(cell, inputs, real, kernel, bias):
+def _forward(cell, inputs, real, kernel, bias, initial):
     def step(state, now):
         inputs, real = now
         recurrent = _product("rbw,rwg->rbg", state[0], kernel) + bias
@@ -180,12 +186,14 @@ def _forward(cell, inputs, real, kernel, bias):
         return state_after, (output, recurrent, state)
 
     zero = at_least_float32(jnp.zeros_like(inputs[0, ..., : kernel.shape[1]]))
-    _, (outputs, recurrent, states) = jax.lax.scan(step, (zero,) * cell.states, (inputs, real))
-    return outputs, (inputs, real, kernel, bias, recurrent, states)
+    first = zero if initial is None else initial.astype(zero.dtype)
+    before = (first, *(zero,) * (cell.states - 1))
+    _, (outputs, recurrent, states) = jax.lax.scan(step, before, (inputs, real))
+    return outputs, (inputs, real, kernel, bias, initial, recurrent, states)
 
 
 def _backward(cell, saved, gradient):
-    inputs, real, kernel, bias, recurrent, states = saved
+    inputs, real, kernel, bias, initial, recurrent, states = saved
 
     def step(state_gradient, now):
         inputs, real, recurrent, state, gradient = now
@@ -194,10 +202,11 @@ def _backward(cell, saved, gradient):
         return (encoding + _product("rbg,rwg->rbw", recurrent, kernel), *rest), (inputs, recurrent)
 
     zero = tuple(jnp.zeros_like(state[0]) for state in states)
-    _, (inputs, recurrent) = jax.lax.scan(step, zero, (inputs, real, recurrent, states, gradient), reverse=True)
+    of_state, (inputs, recurrent) = jax.lax.scan(step, zero, (inputs, real, recurrent, states, gradient), reverse=True)
     of_kernel = _product("lrbw,lrbg->rwg", states[0], recurrent.astype(kernel.dtype))
     of_bias = jnp.sum(recurrent, (0, 2))[:, None]
-    return inputs, None, of_kernel.astype(kernel.dtype), of_bias.astype(bias.dtype)
+    of_initial = None if initial is None else of_state[0].astype(initial.dtype)
+    return inputs, None, of_kernel.astype(kernel.dtype), of_bias.astype(bias.dtype), of_initial
 
 
 recurrence.defvjp(_forward, _backward)

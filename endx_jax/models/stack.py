@@ -20,7 +20,7 @@ def run_layers(
     *everywhere: Any,
     remat: bool,
     scan_layers: bool,
-) -> Array:
+) -> list[Array]:
     """Runs `config.layers` layers on x; to be called inside the `nn.compact` method that is to own them.
 
     Args:
@@ -35,15 +35,16 @@ def run_layers(
         layer, or `layers_0`, `layers_1`, ...
 
     Returns:
-      [B, L, D].
+      x and what each layer makes of it, in order, each [B, L, D]; of a scan what the last one makes, alone.
     """
     if remat:
         layer = nn.remat(layer, prevent_cse=not scan_layers)
     if not scan_layers:
+        outputs = [x]
         for index in range(config.layers):
             keys = None if dropout_keys is None else fold(dropout_keys, index)
-            x, _ = layer(config, dtype, name=f"layers_{index}")(x, keys, *everywhere)
-        return x
+            outputs.append(layer(config, dtype, name=f"layers_{index}")(outputs[-1], keys, *everywhere)[0])
+        return outputs
     keys = None if dropout_keys is None else jax.vmap(fold, (None, 0))(dropout_keys, jnp.arange(config.layers))
     stack = nn.scan(
         layer,
@@ -52,5 +53,4 @@ def run_layers(
         in_axes=(0, *(nn.broadcast for _ in everywhere)),
         length=config.layers,
     )
-    x, _ = stack(config, dtype, name="layers")(x, keys, *everywhere)
-    return x
+    return [stack(config, dtype, name="layers")(x, keys, *everywhere)[0]]

@@ -103,11 +103,20 @@ class T5Encoder(nn.Module):
     remat: bool = False
     scan_layers: bool = False
 
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of what `every` gives, in order."""
+        return tuple(f"layer {n}" for n in range(1, self.config.layers + 1))
+
     @nn.compact
-    def __call__(self, embedded: Array, layout: Layout, dropout_keys: Array | None = None) -> Array:
+    def __call__(
+        self, embedded: Array, layout: Layout, dropout_keys: Array | None = None, *, every: bool = False
+    ) -> Array | list[Array]:
         """Encodes token embeddings, laid out as `layout` says, to encodings of the same shape.
 
-        `dropout_keys` [B] switches dropout on.
+        `dropout_keys` [B] switches dropout on. `every` gives a list of what each layer makes of them, the last one's
+        with the norm, as all that leaves the encoder; not with `scan_layers`. What the first receives is the token
+        table's.
         """
         config = self.config
         table = self.param("relative_position_bias", nn.initializers.normal(0.02), (config.buckets, config.heads))
@@ -117,7 +126,7 @@ class T5Encoder(nn.Module):
         if dropout_keys is not None:
             outer = [layout.token_keys(fold(dropout_keys, config.layers + n)) for n in range(2)]
         x = dropout(embedded.astype(self.dtype), outer[0], config.dropout)
-        x = run_layers(
+        *inner, last = run_layers(
             T5Layer,
             config,
             self.dtype,
@@ -128,7 +137,8 @@ class T5Encoder(nn.Module):
             remat=self.remat,
             scan_layers=self.scan_layers,
         )
-        return dropout(_norm(config, self.dtype, "norm")(x), outer[1], config.dropout)
+        last = dropout(_norm(config, self.dtype, "norm")(last), outer[1], config.dropout)
+        return [*inner[1:], last] if every else last
 
 
 class T5Layer(nn.Module):

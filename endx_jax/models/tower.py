@@ -1,14 +1,15 @@
-"""A tower: token table, encoder, pooling, projection and norm, from tokens to one embedding a text.
+"""A tower: token table, encoder, pooling, projection, head and norm, from tokens to one embedding a text.
 
-Its parameter groups, `token_embedder`, `encoder`, `pooling` and `projection`, are the units that the parameter sharings
-of Dong et al. 2022 (section 3) share or freeze between the two towers.
+Its parameter groups, `token_embedder`, `encoder`, `pooling`, `projection` and `head`, are the units that the parameter
+sharings of Dong et al. 2022 (section 3) share or freeze between the two towers; `token_weights`, where there are any,
+are never trained.
 """
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from endx_jax.batch import Tokens
+from endx_jax.batch import Texts, Tokens, Vectors
 from endx_jax.models.layout import lay_out
 from endx_jax.models.pooling import Pooling, mean
 from endx_jax.numerics import l2_normalize
@@ -54,30 +55,67 @@ class Projection(nn.Module):
 
 
 class Tower(nn.Module):
-    """Encodes texts: look-up, encoder, pooling, projection, L2 norm, in this order.
+    """Encodes texts: look-up, encoder, pooling, projection, head, L2 norm, in this order.
 
     Attributes:
       token_embedder: ids [B, L] to [B, L, D].
       encoder: (token array [..., D], its layout, dropout keys [B] or None) to a token array [..., W].
       pooling: ([B, L, W], mask [B, L]) to [B, P]: a module, or a function without parameters.
       projection: [B, P] to [B, E]; None leaves E = P.
+      head: ([B, E], dropout keys [B] or None) to [B, E], which improves on what a frozen tower gives; None: as it is.
       normalize: whether embeddings have unit L2 norm, which makes inner products cosines.
+      token_weights: ids [...] to [...], by which what pooling receives of each token is multiplied; None: all are one.
+      layer_weights: of a mixture of layers that pooling receives in place of the last one (RR, section 3.1): a weight
+        for the token table's vectors and one for each of the encoder's `outputs`; None: the last layer.
     """
 
     token_embedder: nn.Module
     encoder: nn.Module
     pooling: Pooling = mean
     projection: nn.Module | None = None
+    head: nn.Module | None = None
     normalize: bool = True
+    token_weights: nn.Module | None = None
+    layer_weights: tuple[float, ...] | None = None
 
-    def __call__(self, tokens: Tokens, dropout_keys: Array | None = None) -> Array:
+    def __call__(self, texts: Texts, dropout_keys: Array | None = None) -> Array:
         """Returns float32 embeddings [B, E]; `dropout_keys` [B] switches dropout on."""
-        embedding = self.pooling(self.encodings(tokens, dropout_keys), tokens.mask)
-        if self.projection is not None:
-            embedding = self.projection(embedding)
-        return l2_normalize(embedding) if self.normalize else embedding
+        if isinstance(texts, Vectors):
+            return self.finish(texts.values, dropout_keys)
+        return self.finish(self.base(texts, dropout_keys), dropout_keys)
 
     def encodings(self, tokens: Tokens, dropout_keys: Array | None = None) -> Array:
         """Returns what pooling receives: an encoding of each token, [B, L, W]."""
         ids, layout = lay_out(tokens)
-        return layout.pad(self.encoder(self.token_embedder(ids), layout, dropout_keys))
+        embedded = self.token_embedder(ids)
+        if self.layer_weights is None:
+            encodings = self.encoder(embedded, layout, dropout_keys)
+        else:
+            layers = [embedded, *self.encoder(embedded, layout, dropout_keys, every=True)]
+            encodings = sum(w * x for w, x in zip(self.layer_weights, layers, strict=True) if w)
+        if self.token_weights is not None:
+            encodings = encodings * self.token_weights(ids)[..., None]
+        return layout.pad(encodings)
+
+    def layers(self, tokens: Tokens) -> list[Array]:
+        """Returns what the token table and each of the encoder's `outputs` hold of each token, [B, L, D] each."""
+        ids, layout = lay_out(tokens)
+        embedded = self.token_embedder(ids)
+        return [layout.pad(layer) for layer in (embedded, *self.encoder(embedded, layout, every=True))]
+
+    def pool(self, tokens: Tokens, dropout_keys: Array | None = None) -> Array:
+        """Returns what the projection receives, [B, P]."""
+        return self.pooling(self.encodings(tokens, dropout_keys), tokens.mask)
+
+    def base(self, tokens: Tokens, dropout_keys: Array | None = None) -> Array:
+        """Returns what the head receives, [B, E]."""
+        return self.project(self.pool(tokens, dropout_keys))
+
+    def project(self, pooled: Array) -> Array:
+        """From what the projection receives to what the head receives."""
+        return pooled if self.projection is None else self.projection(pooled)
+
+    def finish(self, base: Array, dropout_keys: Array | None = None) -> Array:
+        """From what the head receives to embeddings."""
+        embedding = base if self.head is None else self.head(base, dropout_keys)
+        return l2_normalize(embedding) if self.normalize else embedding

@@ -70,11 +70,11 @@ def test_both_sides_are_the_shared_tower_and_a_side_of_its_own_takes_precedence(
     encode = jax.jit(DualEncoder(MODEL, MODEL).encode, static_argnames="side")
     alone = apply({"params": shared}, tokens)
     for side in SIDES:
-        np.testing.assert_array_equal(encode({"shared": shared}, side=side, tokens=tokens), alone)
+        np.testing.assert_array_equal(encode({"shared": shared}, side=side, texts=tokens), alone)
 
     own = {"token_embedder": random_params(MODEL, tokens, seed=1)["token_embedder"]}
     params = {"shared": shared, "answer": own}
-    np.testing.assert_array_equal(encode(params, side="question", tokens=tokens), alone)
+    np.testing.assert_array_equal(encode(params, side="question", texts=tokens), alone)
     expected = apply({"params": shared | own}, tokens)
-    np.testing.assert_array_equal(encode(params, side="answer", tokens=tokens), expected)
+    np.testing.assert_array_equal(encode(params, side="answer", texts=tokens), expected)
     assert np.abs(expected - alone).max() > 0.1

@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from endx_jax.models import DualEncoder, MultiHopAttention, RecurrentConfig, RecurrentEncoder, TokenEmbedder, Tower
 from endx_jax.models.dropout import example_keys
 from endx_jax.models.layout import Padded
-from endx_jax.models.recurrent import CELLS, recurrence
+from endx_jax.models.recurrent import CELLS, RecurrentLayer, recurrence
 
 LENGTHS, LENGTH, WIDTH = (5, 1, 4, 3), 5, 6
 MASK = jnp.asarray(np.arange(LENGTH) < np.array(LENGTHS)[:, None])
@@ -102,22 +102,36 @@ def from_torch(module, like):
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 def test_the_written_out_gradient_is_that_of_autodiff(cell):
-    """In float64, with positions in the middle that are not real."""
+    """In float64, with positions in the middle that are not real, and a state to begin with."""
     with jax.enable_x64(True):
         gates, draw = CELLS[cell].gates, np.random.default_rng(0)
-        inputs, kernel, bias = (draw.normal(size=(*s, gates * 2)) for s in ((3, 2, 2), (2, 2), (2, 1)))
+        shapes = ((3, 2, 2, gates * 2), (2, 2, gates * 2), (2, 1, gates * 2), (2, 2, 2))
+        given = tuple(draw.normal(size=shape) for shape in shapes)
         real = jnp.asarray([[True, True], [False, True], [True, False]])[:, None, :, None]
         real = jnp.broadcast_to(real, (3, 2, 2, 1))
 
         def gradient(run):
             loss = jax.grad(
-                lambda *given: jnp.sum(jnp.sin(3 * run(CELLS[cell], given[0], real, *given[1:]))), (0, 1, 2)
+                lambda *given: jnp.sum(jnp.sin(3 * run(CELLS[cell], given[0], real, *given[1:]))), (0, 1, 2, 3)
             )
-            return jax.jit(loss)(inputs, kernel, bias)
+            return jax.jit(loss)(*given)
 
         expected = gradient(recurrence.fun)
         assert min(np.abs(leaf).max() for leaf in expected) > 0.1
         chex.assert_trees_all_close(gradient(recurrence), expected, rtol=1e-12, atol=1e-14)
+
+
+def test_a_layer_begins_with_the_encoding_that_it_is_given():
+    """PyTorch's h_0, which has a row a direction."""
+    torch = pytest.importorskip("torch")
+    model = encoder(layers=1)
+    params, initial = params_of(model), np.random.default_rng(1).normal(size=(4, 8)).astype(np.float32)
+    layer = RecurrentLayer(model.config, jnp.dtype(jnp.float32))
+    everywhere = jnp.ones((4, LENGTH), bool)
+    found = jax.jit(layer.apply)({"params": params["layers_0"]}, EMBEDDED, everywhere, initial)
+    first = torch.from_numpy(np.stack(np.split(initial, 2, axis=1)))
+    expected, _ = to_torch(params, "gru", bidirectional=True)(torch.from_numpy(np.array(EMBEDDED)), first)
+    np.testing.assert_allclose(found, expected.detach(), atol=1e-5)
 
 
 def test_gradients_are_reduced_over_devices_once_and_after_the_loop():

@@ -10,7 +10,7 @@ import pytest
 from helpers import TINY, one_line_error, padded, random_params, texts, tower
 
 from endx_jax.models import SIDES, DualEncoder, MultiHopAttention, Projection, TokenEmbedder, Tower
-from endx_jax.models.sharing import GROUPS, SHARINGS
+from endx_jax.models.sharing import ALL_SHARINGS, GROUPS, SHARINGS
 from endx_jax.models.t5 import T5Config, T5Encoder
 
 BERT = tower(dataclasses.replace(TINY, layers=1), pooling=MultiHopAttention(3, 4), projection=5)
@@ -19,10 +19,12 @@ T5 = Tower(TokenEmbedder(50, 8), T5Encoder(T5_SHAPE), MultiHopAttention(3, 4), P
 TOWERS = {"bert": BERT, "t5": T5}
 TOKENS = {"question": padded(texts((5, 2, 3)), 6), "answer": padded(texts((4, 6, 1), seed=1), 6)}
 
+# The groups of these towers: none has a head.
+ALL = {"token_embedder", "encoder", "pooling", "projection"}
 # Which groups stand where: (shared, each side's own).
 PLACES = {
-    "sde": (set(GROUPS), set()),
-    "ade": (set(), set(GROUPS)),
+    "sde": (ALL, set()),
+    "ade": (set(), ALL),
     "ade_ste": ({"token_embedder"}, {"encoder", "pooling", "projection"}),
     "ade_fte": ({"token_embedder"}, {"encoder", "pooling", "projection"}),
     "ade_spl": ({"projection"}, {"token_embedder", "encoder", "pooling"}),
@@ -61,6 +63,13 @@ def test_there_are_five():
     assert set(SHARINGS) == set(PLACES)
     assert {name for name, sharing in SHARINGS.items() if sharing.frozen} == {"ade_fte"}
     assert {name for name, sharing in SHARINGS.items() if sharing.drawback} == {"ade", "ade_ste", "ade_fte"}
+    assert not any(sharing.trains_heads_alone for sharing in SHARINGS.values())
+
+
+def test_residual_trains_heads_alone():
+    residual = ALL_SHARINGS["residual"]
+    assert residual.shared == residual.frozen == set(GROUPS) - {"head"}
+    assert residual.trains_heads_alone
 
 
 @pytest.mark.parametrize("kind", TOWERS)

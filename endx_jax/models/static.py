@@ -1,0 +1,81 @@
+"""Towers without an encoder: token vectors, pooled as they are or weighted (RR, section 3.1).
+
+RR is "Text Embeddings for Retrieval from a Large Knowledge Base", which retrieves SQuAD's paragraphs by the mean of
+GloVe's or of a language model's token vectors, and finds it better when each is multiplied by its token's IDF.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from endx_jax.errors import EndxError
+from endx_jax.models.layout import Layout
+
+Array = jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class StaticConfig:
+    """The shape of static token vectors, as the `config.json` that `pretrained.static` writes has it.
+
+    Attributes:
+      vocab_size: V.
+      width: D, `hidden_size`.
+      pad_id: `pad_token_id`.
+      layers: none.
+      positions: None, as any length can be encoded.
+      dropout: none.
+      attention_dropout: none.
+      initializer_range: standard deviation of newly drawn token vectors.
+    """
+
+    vocab_size: int
+    width: int
+    pad_id: int = 0
+    layers: int = 0
+    positions: int | None = None
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    initializer_range: float = 0.02
+
+    @classmethod
+    def from_hugging_face(cls, config: Mapping) -> "StaticConfig":
+        """Reads the contents of a `config.json` with `"model_type": "static"`; EndxError when it lacks a key."""
+        try:
+            return cls(config["vocab_size"], config["hidden_size"], config.get("pad_token_id") or 0)
+        except KeyError as missing:
+            raise EndxError(f"the config.json of static token vectors lacks {missing}") from None
+
+
+class NoEncoder(nn.Module):
+    """Leaves token embeddings as they are."""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """No layers."""
+        return ()
+
+    def __call__(
+        self, embedded: Array, layout: Layout, dropout_keys: Array | None = None, *, every: bool = False
+    ) -> Array | list[Array]:
+        """Returns the token array; with `every`, the list of no layers."""
+        del layout, dropout_keys
+        return [] if every else embedded
+
+
+class TokenWeights(nn.Module):
+    """A weight for each token of the vocabulary, `weight` float32 [V]: ones, until something is put there.
+
+    Attributes:
+      vocab_size: V.
+    """
+
+    vocab_size: int
+
+    @nn.compact
+    def __call__(self, ids: Array) -> Array:
+        """Looks up ids int32 [...]: float32 [...]."""
+        return jnp.asarray(self.param("weight", nn.initializers.ones, (self.vocab_size,)))[ids]

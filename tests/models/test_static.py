@@ -1,0 +1,90 @@
+"""Towers without an encoder, token weights, and mixtures of layers."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import TINY, one_line_error, padded, random_params, texts, tower
+
+from endx_jax.models import T5Config
+from endx_jax.models.static import NoEncoder, StaticConfig, TokenWeights
+from endx_jax.models.t5 import T5Encoder
+from endx_jax.models.tower import TokenEmbedder, Tower
+
+TOKENS = padded(texts((5, 2)), 6)
+ONE_LAYER = dataclasses.replace(TINY, layers=1)
+
+
+def test_without_an_encoder_an_embedding_is_the_weighted_mean_of_token_vectors():
+    model = Tower(TokenEmbedder(TINY.vocab_size, 3), NoEncoder(), token_weights=TokenWeights(TINY.vocab_size))
+    params = random_params(model, TOKENS)
+    assert {group: next(iter(p.values())).shape for group, p in params.items()} == {
+        "token_embedder": (50, 3),
+        "token_weights": (50,),
+    }
+    table, weights = params["token_embedder"]["embedding"], params["token_weights"]["weight"]
+    for row, count, found in zip(TOKENS.ids, (5, 2), model.apply({"params": params}, TOKENS), strict=True):
+        total = sum(weights[token] * table[token] for token in row[:count])
+        np.testing.assert_allclose(found, total / np.linalg.norm(total), atol=1e-6)
+
+
+def test_new_token_weights_are_one():
+    params = TokenWeights(4).init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]
+    np.testing.assert_array_equal(params["weight"], np.ones(4))
+
+
+def test_a_mixture_of_one_layer_is_that_layer_alone():
+    params = random_params(tower(ONE_LAYER), TOKENS)
+    last = jax.jit(tower(ONE_LAYER).apply)({"params": params}, TOKENS)
+    mixed = jax.jit(tower(ONE_LAYER, layer_weights=(0.0, 0.0, 1.0)).apply)({"params": params}, TOKENS)
+    np.testing.assert_allclose(mixed, last, atol=1e-6)
+    table = jax.jit(tower(ONE_LAYER, layer_weights=(1.0, 0.0, 0.0)).apply)({"params": params}, TOKENS)
+    static = Tower(TokenEmbedder(TINY.vocab_size, TINY.width), NoEncoder())
+    expected = static.apply({"params": {"token_embedder": params["token_embedder"]}}, TOKENS)
+    np.testing.assert_allclose(table, expected, atol=1e-6)
+
+
+def test_layers_are_mixed_before_they_are_pooled():
+    model = tower(ONE_LAYER, layer_weights=(0.5, 0.2, 0.3), normalize=False)
+    params = random_params(model, TOKENS)
+    layers, found = jax.jit(
+        lambda params: (
+            model.apply({"params": params}, TOKENS, method=model.layers),
+            model.apply({"params": params}, TOKENS),
+        )
+    )(params)
+    assert [layer.shape for layer in layers] == [(2, 6, 16)] * 3
+    assert (*model.encoder.outputs,) == ("encoder input", "layer 1")
+    mixed = sum(weight * np.asarray(layer) for weight, layer in zip(model.layer_weights, layers, strict=True))
+    expected = [mixed[0, :5].mean(0), mixed[1, :2].mean(0)]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_a_t5_gives_its_layers_without_the_token_table_twice():
+    config = T5Config(vocab_size=50, width=8, layers=3, heads=2, head_width=4, mlp_width=8)
+    encoder = T5Encoder(config)
+    model = Tower(TokenEmbedder(50, 8), encoder)
+    params = random_params(model, TOKENS)
+
+    @jax.jit
+    def both(params):
+        return [model.apply({"params": params}, TOKENS, method=method) for method in (model.layers, model.encodings)]
+
+    layers, last = both(params)
+    assert len(layers) == 1 + len(encoder.outputs) == 4
+    np.testing.assert_array_equal(layers[-1], last)
+
+
+def test_the_config_of_static_vectors():
+    found = StaticConfig.from_hugging_face({"vocab_size": 7, "hidden_size": 3, "pad_token_id": 6})
+    assert (found.vocab_size, found.width, found.pad_id, found.positions) == (7, 3, 6, None)
+    with one_line_error("the config.json of static token vectors lacks 'hidden_size'"):
+        StaticConfig.from_hugging_face({"vocab_size": 7})
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_no_encoder_does_nothing(every):
+    found = NoEncoder().apply({}, TOKENS.ids, None, every=every)
+    assert found == [] if every else found is TOKENS.ids
