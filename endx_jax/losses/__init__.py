@@ -3,11 +3,25 @@
 from endx_jax.losses.contrastive import in_batch_softmax, in_batch_softmax_and_metrics
 from endx_jax.losses.false_negatives import false_negative_mask
 from endx_jax.losses.geometry import embedding_regression, geometry_alignment
+from endx_jax.losses.matching import sampled_matching
+from endx_jax.losses.pairs import pair_binary, pair_softmax
+from endx_jax.losses.triplets import quadratic_regression_conditional, triplet, triplet_and_metrics
+from endx_jax.losses.variational import free_bits, gaussian_kl
+from endx_jax.losses.vocabulary import vocabulary_nll
 
 __all__ = [
     "embedding_regression",
     "false_negative_mask",
+    "free_bits",
+    "gaussian_kl",
     "geometry_alignment",
     "in_batch_softmax",
     "in_batch_softmax_and_metrics",
+    "pair_binary",
+    "pair_softmax",
+    "quadratic_regression_conditional",
+    "sampled_matching",
+    "triplet",
+    "triplet_and_metrics",
+    "vocabulary_nll",
 ]

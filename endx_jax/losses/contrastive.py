@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from endx_jax.errors import EndxError
-from endx_jax.losses.false_negatives import Marks, check_ids, negatives
+from endx_jax.losses.false_negatives import Marks, check_ids, negatives, negatives_of_answers
 from endx_jax.losses.shard import AxisName, Shard
 from endx_jax.losses.streaming import RowStatistics, row_statistics
 from endx_jax.numerics import at_least_float32
@@ -147,7 +147,7 @@ def in_batch_softmax_and_metrics(
             terms.append(others(negatives, question, hard, questions, candidates))
         losses += to_answers * _row_losses(terms)
     if to_questions:
-        losses += to_questions * _row_losses([others(_negatives_of_answers, answer, question, answers, questions)])
+        losses += to_questions * _row_losses([others(negatives_of_answers, answer, question, answers, questions)])
     count = shard.total(jnp.sum(shard.where, dtype=own.dtype))
     loss = shard.total(jnp.sum(losses)) / jnp.maximum(count, 1)
     return loss, _metrics(other_answers, shard, count)
@@ -187,10 +187,6 @@ def _hard_candidates(hard_negatives: Array, hard_negative_ids: Array | None, whe
     present = present.reshape(-1)
     no_pair = jnp.full_like(present, -1, dtype=jnp.int32)
     return vectors.reshape(-1, vectors.shape[-1]), Marks(no_pair, present, None, ids, None)
-
-
-def _negatives_of_answers(answers: Marks, questions: Marks) -> Array:
-    return negatives(questions, answers).T
 
 
 def _margins(rows: tuple[Array, Array, Array], columns: Array) -> tuple[Array]:

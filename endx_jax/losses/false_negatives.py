@@ -75,6 +75,11 @@ def negatives(questions: Marks, candidates: Marks) -> Array:
     return found
 
 
+def negatives_of_answers(answers: Marks, questions: Marks) -> Array:
+    """Bool [A, Q]: the same, with answers as rows and questions as their candidates."""
+    return negatives(questions, answers).T
+
+
 def _same(ids: Array, others: Array) -> Array:
     """Bool [Q, C]: whether ids [Q] and others [C] are equal and known."""
     return (ids[:, None] == others[None, :]) & (ids[:, None] >= 0)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
 from endx_jax.errors import EndxError
+from endx_jax.losses.tiles import Tiles, cut, joined, length
 
 Array = jax.Array
 Tree = Any
@@ -74,14 +75,6 @@ def row_statistics(
     return _statistics(scores, keep, tile, operands, marks)
 
 
-class _Tiles(NamedTuple):
-    """Rows or columns cut into tiles: leading axes [tiles, size of a tile]."""
-
-    operands: Tree
-    marks: Tree
-    real: Array  # false for what fills up the last tile
-
-
 class _Sums(NamedTuple):
     """Of the scores of each row; the tuples hold the student's and, where there is a teacher, the teacher's."""
 
@@ -109,8 +102,8 @@ def _backward(scores: Scores, keep: Keep, tile: int, remembered: Tree, cotangent
     moving, constant, marks, sums = remembered
     # The others of `cotangents` are of the statistics that have no gradient.
     given = (sums, jax.tree.map(_materialized, tuple(cotangents[:3])))
-    rows = _cut((moving[0], constant[0], given), marks[0], tile)
-    columns = _cut((moving[1], constant[1]), marks[1], tile)
+    rows = cut((moving[0], constant[0], given), marks[0], tile)
+    columns = cut((moving[1], constant[1]), marks[1], tile)
 
     def of_rows(to_columns, row):
         moving_row, constant_row, given = row.operands
@@ -139,15 +132,15 @@ def _backward(scores: Scores, keep: Keep, tile: int, remembered: Tree, cotangent
     zero = jnp.min(sums.kept, initial=0)
     none = jax.tree.map(lambda x: jnp.broadcast_to(zero.astype(x.dtype), x.shape), columns.operands[0])
     to_columns, to_rows = jax.lax.scan(of_rows, none, rows)
-    lengths = (_length(side) for side in zip(moving, constant, strict=True))
-    return tuple(map(_joined, (to_rows, to_columns), lengths)), None
+    lengths = (length(side) for side in zip(moving, constant, strict=True))
+    return tuple(map(joined, (to_rows, to_columns), lengths)), None
 
 
 _statistics.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
 def _sums(scores: Scores, keep: Keep, tile: int, operands: Tree, marks: Tree) -> _Sums:
-    rows, columns = (_cut(*side, tile) for side in zip(operands, marks, strict=True))
+    rows, columns = (cut(*side, tile) for side in zip(operands, marks, strict=True))
 
     def of_tile(row, column):
         return _tile_sums(scores(row.operands, column.operands), _kept(keep, row, column))
@@ -160,7 +153,7 @@ def _sums(scores: Scores, keep: Keep, tile: int, operands: Tree, marks: Tree) ->
         sums, _ = jax.lax.scan(add, of_tile(row, no_column), columns)
         return sums
 
-    return _joined(jax.lax.map(of_rows, rows), _length(operands[0]))
+    return joined(jax.lax.map(of_rows, rows), length(operands[0]))
 
 
 def _tile_sums(tiles: tuple[Array, ...], kept: Array) -> _Sums:
@@ -212,7 +205,7 @@ def _score_cotangents(tiles: tuple[Array, ...], kept: Array, sums: _Sums, cotang
     )
 
 
-def _kept(keep: Keep, row: _Tiles, column: _Tiles) -> Array:
+def _kept(keep: Keep, row: Tiles, column: Tiles) -> Array:
     real = row.real[:, None] & column.real[None, :]
     kept = keep(row.marks, column.marks)
     return real if kept is None else real & kept
@@ -221,30 +214,6 @@ def _kept(keep: Keep, row: _Tiles, column: _Tiles) -> Array:
 def _finite(highest: Array) -> Array:
     """The maximum to take off before exponentials: 0 for that of nothing."""
     return jnp.where(highest == -jnp.inf, 0, highest)
-
-
-def _cut(operands: Tree, marks: Tree, tile: int) -> _Tiles:
-    """As few tiles as there can be, of one size; the last is filled up with copies of its last row."""
-    length = _length(operands)
-    count = -(-length // tile)
-    size = -(-length // max(count, 1))
-    missing = count * size - length
-    real = jnp.arange(count * size) < length
-
-    def cut(x):
-        # Copies, not zeros: at zeros, scores need not be differentiable.
-        x = jnp.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1), mode="edge") if missing else x
-        return x.reshape(count, size, *x.shape[1:])
-
-    return _Tiles(jax.tree.map(cut, operands), jax.tree.map(cut, marks), real.reshape(count, size))
-
-
-def _joined(tiles: Tree, length: int) -> Tree:
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:length], tiles)
-
-
-def _length(tree: Tree) -> int:
-    return jax.tree.leaves(tree)[0].shape[0]
 
 
 def _zeros(tree: Tree) -> Tree:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 
 import jax
+import numpy as np
 
 from endx_jax.errors import EndxError
 
@@ -35,6 +36,15 @@ def on_primary(action: Callable[[], None], name: str) -> None:
     if is_primary():
         action()
     barrier(name)
+
+
+def everywhere(holds: bool) -> bool:
+    """Whether something holds on every process; each has to ask."""
+    if jax.process_count() == 1:
+        return holds
+    from jax.experimental import multihost_utils
+
+    return bool(np.all(multihost_utils.process_allgather(np.array(holds))))
 
 
 def barrier(name: str) -> None:

@@ -72,6 +72,38 @@ class Execution:
             return run(params, rows)
         return self._on_each_shard(run, (WHOLE, ROWS), ROWS)(params, rows)
 
+    def sum_rows(
+        self,
+        function: Callable[[Tree, Tree, jax.Array], tuple[jax.Array, Tree]],
+        params: Tree,
+        rows: Tree,
+        cost: Callable[[Tree], jax.Array] | None = None,
+    ) -> tuple[jax.Array, Tree]:
+        """Sums a function over rows, in chunks of them, each with its gradient: for what is too dear to compute twice.
+
+        Since all that is wanted is a sum, the gradient of each chunk is made right after its value. No activation
+        outlives its chunk, as under `map_rows`, and nothing is computed again.
+
+        Args:
+          function: (params, rows, counts) to a scalar and a tree of scalars for the log, each a sum over those rows
+            that count, bool [R], of what depends on that row alone. It must not close over what is differentiated.
+          params: what is differentiated, with the arrays of floats among `rows`.
+          rows: as for `map_rows`.
+          cost: as for `map_rows`.
+
+        Returns:
+          The sum over all rows of the scalar, which has a gradient, and of the others, which have none.
+        """
+        leaves, structure = jax.tree.flatten(rows)
+        moving = [x if jnp.issubdtype(x.dtype, jnp.inexact) else None for x in leaves]
+        fixed = [x if y is None else None for x, y in zip(leaves, moving, strict=True)]
+
+        def merged(params, moving, fixed, counts):
+            both = [x if y is None else y for x, y in zip(fixed, moving, strict=True)]
+            return function(params, jax.tree.unflatten(structure, both), counts)
+
+        return _summed(self, merged, self.chunks(count_rows(rows)), cost and cost(rows), params, moving, fixed)
+
     def reduce_rows(self, function: Callable[[Tree, Any], Tree], rows: Tree) -> Tree:
         """Calls a function that brings rows together, such as a loss, on each device with its own ones.
 
@@ -170,21 +202,89 @@ def _in_chunks(
     rows: Tree,
 ) -> Tree:
     """`function` in a loop over chunks of rows, equally many each, that keeps none of its activations."""
-    count = count_rows(rows)
-    size = math.ceil(count / chunks)
-    if cost is None:
-        # Row i is the (i % size)-th of chunk i // size. The last row fills the last chunk: a real row, so that nothing
-        # in it is not finite.
-        taken = jnp.minimum(jnp.arange(chunks * size), count - 1).reshape(chunks, size)
-        place = jnp.arange(count)
-    else:
-        # As `data.packing.dealt`: the i-th in order of cost is the (i // chunks)-th of chunk i % chunks.
-        order = jnp.argsort(cost(rows))
-        filled = jnp.where(jnp.arange(chunks * size) < count, jnp.pad(order, (0, chunks * size - count)), order[0])
-        taken = filled.reshape(size, chunks).T
-        rank = jnp.argsort(order)
-        place = rank % chunks * size + rank // chunks
+    taken, _, place = _deal(count_rows(rows), chunks, cost and cost(rows))
     recomputed = jax.checkpoint(function, prevent_cse=False)
     cut = jax.tree.map(lambda row: row[taken], rows)
     outputs = jax.lax.map(lambda chunk: recomputed(params, chunk), cut)
-    return jax.tree.map(lambda out: out.reshape(chunks * size, *out.shape[2:])[place], outputs)
+    return jax.tree.map(lambda out: out.reshape(-1, *out.shape[2:])[place], outputs)
+
+
+def _deal(count: int, chunks: int, costs: jax.Array | None) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Which rows each chunk takes, [chunks, size], whether they count there, and where each row is found, [count].
+
+    Rows that only fill a chunk up are real ones, so that nothing in them is not finite.
+    """
+    size = math.ceil(count / chunks)
+    counts = jnp.arange(chunks * size) < count
+    if costs is None:
+        # Row i is the (i % size)-th of chunk i // size. The last row fills the last chunk up.
+        taken = jnp.minimum(jnp.arange(chunks * size), count - 1).reshape(chunks, size)
+        return taken, counts.reshape(chunks, size), jnp.arange(count)
+    # As `data.packing.dealt`: the i-th in order of cost is the (i // chunks)-th of chunk i % chunks.
+    order = jnp.argsort(costs)
+    filled = jnp.where(counts, jnp.pad(order, (0, chunks * size - count)), order[0])
+    rank = jnp.argsort(order)
+    return filled.reshape(size, chunks).T, counts.reshape(size, chunks).T, rank % chunks * size + rank // chunks
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _summed(
+    execution: Execution, function: Callable, chunks: int, costs: jax.Array | None, params: Tree, moving: Tree, fixed
+) -> tuple[jax.Array, Tree]:
+    def of_chunk(params, rows, counts):
+        return function(params, *rows, counts), ()
+
+    return _sum_chunks(execution, of_chunk, chunks, costs, params, (moving, fixed))[0]
+
+
+def _summed_forward(execution, function, chunks, costs, params, moving, fixed):
+    def of_chunk(params, rows, counts):
+        compute = jax.value_and_grad(function, (0, 1), has_aux=True)
+        (value, others), (to_params, to_moving) = compute(params, *rows, counts)
+        return (value, others, to_params), to_moving
+
+    sums, to_moving = _sum_chunks(execution, of_chunk, chunks, costs, params, (moving, fixed))
+    value, others, to_params = sums
+    return (value, others), (to_params, to_moving)
+
+
+def _summed_backward(execution, function, chunks, gradients, cotangents):
+    del execution, function, chunks
+    scaled = jax.tree.map(lambda gradient: (cotangents[0] * gradient).astype(gradient.dtype), gradients)
+    return None, *scaled, None
+
+
+_summed.defvjp(_summed_forward, _summed_backward)
+
+
+def _sum_chunks(
+    execution: Execution, function: Callable, chunks: int, costs: jax.Array | None, params: Tree, rows: Tree
+) -> tuple[Tree, Tree]:
+    """Calls (params, rows, counts) -> (sums, outputs by row) in chunks, on each device with its own rows.
+
+    Returns:
+      The sums over all rows, and the outputs, of their leading axis.
+    """
+
+    def of_shard(params, rows_and_costs):
+        rows, costs = rows_and_costs
+        count = count_rows(rows)
+        if chunks == 1:
+            sums, outputs = function(params, rows, jnp.ones(count, bool))
+        else:
+            taken, counts, place = _deal(count, chunks, costs)
+            cut = jax.tree.map(lambda row: row[taken], rows), counts
+            sums = jax.eval_shape(lambda: function(params, *jax.tree.map(lambda x: x[0], cut))[0])
+
+            def add(sums, chunk):
+                more, outputs = function(params, *chunk)
+                return jax.tree.map(jnp.add, sums, more), outputs
+
+            none = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), sums)
+            sums, outputs = jax.lax.scan(add, none, cut)
+            outputs = jax.tree.map(lambda out: out.reshape(-1, *out.shape[2:])[place], outputs)
+        return sums if execution.shards == 1 else jax.lax.psum(sums, BATCH_AXES), outputs
+
+    if execution.shards == 1:
+        return of_shard(params, (rows, costs))
+    return execution._on_each_shard(of_shard, (WHOLE, ROWS), (WHOLE, ROWS))(params, (rows, costs))

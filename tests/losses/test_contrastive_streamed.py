@@ -115,7 +115,7 @@ def test_split_over_devices_are_the_same_values_and_gradients(devices, direction
 def test_a_wrong_mask_is_rejected(monkeypatch):
     """Negative control: the mask from answer to question, left as it is from question to answer."""
     expected = values_and_gradients(compiled("answer_to_question"), MASKS)
-    monkeypatch.setattr(contrastive, "_negatives_of_answers", contrastive.negatives)
+    monkeypatch.setattr(contrastive, "negatives_of_answers", contrastive.negatives)
     found = values_and_gradients(compiled.__wrapped__("answer_to_question", TILE), MASKS)
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         agree(found, expected)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from endx_jax.losses import in_batch_softmax
+from endx_jax.losses import in_batch_softmax, quadratic_regression_conditional, sampled_matching, triplet
 
 B, E = 6, 4
 DUPLICATES = jnp.array([0, 0, 0, 1, 1, 2])
@@ -22,6 +22,8 @@ def with_hard_negatives(question, answer, **settings):
     hard = jnp.where(HARD_IDS[:, :, None] < 0, jnp.nan, hard)
     return in_batch_softmax(question, answer, hard_negatives=hard, hard_negative_ids=HARD_IDS, **settings)
 
+
+DRAWN = jnp.array([[1, 3], [4, 1], [0, 2], [5, 1], [0, 0], [2, 3]])
 
 # Each takes (question [B, E], answer [B, E], where bool [B]) and gives a scalar.
 LOSSES = {
@@ -45,6 +47,8 @@ LOSSES = {
         with_hard_negatives, answer_id=DUPLICATES, positive_ids=jnp.tile(jnp.arange(5), (B, 1))
     ),
     "cold": functools.partial(in_batch_softmax, temperature=1e-3),
+    "matched, squared errors": functools.partial(sampled_matching, drawn=DRAWN, answer_id=DUPLICATES),
+    "matched, cross-entropy": functools.partial(sampled_matching, drawn=DRAWN, kind="bce"),
     "in tiles": functools.partial(
         with_hard_negatives,
         direction="sum",
@@ -55,6 +59,10 @@ LOSSES = {
     "in tiles, every negative masked": functools.partial(
         in_batch_softmax, direction="sum", answer_id=jnp.zeros(B, jnp.int32), tile=4
     ),
+    "triplet": functools.partial(triplet, direction="sum", answer_id=DUPLICATES),
+    "triplet, in tiles": functools.partial(triplet, tile=4),
+    "triplet, every negative masked": functools.partial(triplet, answer_id=jnp.zeros(B, jnp.int32)),
+    "quadratic regression": lambda *pair, **kw: quadratic_regression_conditional(*pair, margin=1e-4, **kw)[0],
 }
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from helpers import TINY, padded, random_params, texts, tower
 from hlo import collectives
+from jaxprs import largest_array
 
 from endx_jax.batch import Tokens
 from endx_jax.errors import EndxError
@@ -291,3 +292,53 @@ def test_losses_are_dense_without_a_tile():
 def test_a_chunk_below_what_has_a_meaning_is_refused():
     with pytest.raises(EndxError, match=r"train.tower_chunk is -2"):
         TrainSettings(tower_chunk=-2)
+
+
+def summed(execution, cost=None):
+    """A function of a sum over rows: with an activation in the middle, a float a row, and numbers for the log."""
+
+    def function(params, rows, counts):
+        (tokens, keys), floats = rows
+        embedded = embed(params, (tokens, keys))["embedding"] * floats
+        each = jnp.where(counts, jnp.sum(jnp.sin(embedded), axis=1), 0)
+        return jnp.sum(each), {"rows": jnp.sum(counts)}
+
+    def compute(params, floats, rows):
+        total, others = execution.sum_rows(function, params, (rows, floats), cost=cost)
+        return total**2, others
+
+    return compute
+
+
+def dealt(rows):
+    return length_of(rows[0])
+
+
+@pytest.mark.parametrize(("devices", "chunk", "cost"), [(1, CHUNK, dealt), (8, 0, None), (8, CHUNK, None)])
+def test_sums_and_their_gradients_do_not_depend_on_the_cut(devices, chunk, cost):
+    mesh = make_mesh(MeshSettings(), jax.devices()[:devices])
+    floats = np.random.default_rng(1).normal(size=(ROWS, WIDTH)).astype(np.float32)
+    given = small_params(), floats, (tokens(), dropout_keys())
+
+    def differentiated(execution, cost=None):
+        return compiling(jax.value_and_grad(summed(execution, cost), (0, 1), has_aux=True))(*given)
+
+    expected, execution = differentiated(Execution()), Execution(mesh, tower_chunk=chunk)
+    found = differentiated(execution, cost)
+    assert found[0][1]["rows"] == ROWS
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), found, expected)
+    alone, _ = compiling(summed(execution, cost))(*given)
+    np.testing.assert_allclose(alone, expected[0][0], rtol=1e-5)
+    assert np.abs(expected[1][1]).min() > 0
+
+
+def test_a_sum_holds_the_activations_of_one_chunk():
+    rows = ROWS * 4
+    given = small_params(), jnp.ones((rows, WIDTH)), (tokens(rows), dropout_keys(rows))
+
+    def largest(chunk):
+        compute = jax.value_and_grad(summed(Execution(tower_chunk=chunk)), (0, 1), has_aux=True)
+        return largest_array(jax.make_jaxpr(compute)(*given))
+
+    assert largest(0) == rows * LENGTH * WIDTH
+    assert largest(CHUNK) < rows * LENGTH * WIDTH / 2

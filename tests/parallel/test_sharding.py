@@ -47,6 +47,14 @@ def test_recurrences_and_poolings_are_split_outside_their_loops_only():
     assert partition_spec(f"{tower}/pooling/hop_kernel", (8, 3), mesh) == PartitionSpec("fsdp", None)
 
 
+def test_the_matrices_of_heads_are_split_and_their_filters_are_not():
+    mesh, head = make_mesh(MeshSettings(fsdp=2, tensor=2)), "dual_encoder/question/head"
+    for name, shape in (("fcrr/hidden", (32, 8)), ("fcrr/output", (8, 32)), ("convrr/output", (64, 32))):
+        assert partition_spec(f"{head}/{name}/kernel", shape, mesh) == PartitionSpec("fsdp", None)
+        assert partition_spec(f"{head}/{name}/bias", shape[1:], mesh) == PartitionSpec(None)
+    assert not any(partition_spec(f"{head}/convrr/filters/kernel", (5, 1, 16), mesh))
+
+
 def test_optimizer_arrays_lie_where_their_parameter_does():
     mesh = make_mesh(MeshSettings(fsdp=2, tensor=2))
     path = "shared/encoder/layers_0/mlp_up/kernel"

@@ -1,0 +1,49 @@
+"""Rows and columns of a matrix of scores, cut into tiles that are worked on one after another."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+Array = jax.Array
+Tree = Any
+
+
+class Tiles(NamedTuple):
+    """Rows or columns cut into tiles: leading axes [tiles, size of a tile].
+
+    Attributes:
+      operands: float arrays.
+      marks: integer or bool arrays.
+      real: bool, false for what fills up the last tile.
+    """
+
+    operands: Tree
+    marks: Tree
+    real: Array
+
+
+def cut(operands: Tree, marks: Tree, tile: int) -> Tiles:
+    """As few tiles as there can be, of one size; the last is filled up with copies of its last row."""
+    rows = length(operands)
+    count = -(-rows // tile)
+    size = -(-rows // max(count, 1))
+    missing = count * size - rows
+    real = jnp.arange(count * size) < rows
+
+    def cut_one(x):
+        # Copies, not zeros: at zeros, scores need not be differentiable.
+        x = jnp.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1), mode="edge") if missing else x
+        return x.reshape(count, size, *x.shape[1:])
+
+    return Tiles(jax.tree.map(cut_one, operands), jax.tree.map(cut_one, marks), real.reshape(count, size))
+
+
+def joined(tiles: Tree, rows: int) -> Tree:
+    """Back from tiles [tiles, size, ...] to `rows` rows [rows, ...]."""
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:rows], tiles)
+
+
+def length(tree: Tree) -> int:
+    """The leading axis that all arrays of a tree have in common."""
+    return jax.tree.leaves(tree)[0].shape[0]

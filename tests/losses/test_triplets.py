@@ -1,0 +1,176 @@
+"""The triplet loss: its hard mining against a brute-force loop, in tiles and split over devices against itself."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import one_line_error
+from jax.sharding import PartitionSpec
+from jaxprs import largest_array
+
+from endx_jax.losses import (
+    false_negatives,
+    quadratic_regression_conditional,
+    triplet,
+    triplet_and_metrics,
+    triplets,
+)
+from endx_jax.losses.contrastive import WEIGHTS
+
+B, E, MARGIN = 24, 5, 0.5
+TILE = 5  # the 24 columns fill four tiles and four fifths of one
+
+
+def drawn(dtype=np.float64) -> dict:
+    """Unit questions near their answers; ids of which many are equal and some unknown; NaN where pairs do not count."""
+    draw = np.random.default_rng(0)
+    where = np.arange(B) % 5 != 3
+    answer = draw.normal(size=(B, E))
+    embeddings = {"question": answer + 0.5 * draw.normal(size=(B, E)), "answer": answer}
+    for side, vectors in embeddings.items():
+        unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        embeddings[side] = np.where(where[:, None], unit, np.nan).astype(dtype)
+    ids = {
+        "question_id": draw.integers(-1, 60, B).astype(np.int32),
+        "answer_id": draw.integers(-1, 40, B).astype(np.int32),
+        "positive_ids": draw.integers(-1, 99, (B, 3)).astype(np.int32),
+    }
+    return embeddings | ids | {"where": where}
+
+
+def by_brute_force(question, answer, question_id, answer_id, positive_ids, where) -> dict[str, list[float]]:
+    """The loss of each anchor that counts, by direction, from loops over all pairs."""
+
+    def right(i, j):
+        """Whether answer j is right for question i: the same paragraph is never a negative."""
+        same_question = question_id[i] == question_id[j] and question_id[i] >= 0
+        same_answer = answer_id[i] == answer_id[j] and answer_id[i] >= 0
+        return i == j or same_question or same_answer or (answer_id[j] >= 0 and answer_id[j] in positive_ids[i])
+
+    def loss(anchor, pairs):
+        """Pairs are (candidate, whether it is right)."""
+        far = max(np.sum((anchor - candidate) ** 2) for candidate, is_right in pairs if is_right)
+        near = min((np.sum((anchor - candidate) ** 2) for candidate, is_right in pairs if not is_right), default=np.inf)
+        return max(far - near + MARGIN, 0.0)
+
+    counting = np.flatnonzero(where)
+    return {
+        "question_to_answer": [loss(question[i], [(answer[j], right(i, j)) for j in counting]) for i in counting],
+        "answer_to_question": [loss(answer[j], [(question[i], right(i, j)) for i in counting]) for j in counting],
+    }
+
+
+def split_loss(direction, tile, devices):
+    """The loss and metrics of `drawn` arguments; over several devices the batch is split."""
+    axis_name = "data" if devices else None
+
+    def compute(question, answer, rest):
+        cut = {"direction": direction, "tile": tile, "axis_name": axis_name}
+        return triplet_and_metrics(question, answer, margin=MARGIN, **rest, **cut)
+
+    if not devices:
+        return compute
+    axis_types = (jax.sharding.AxisType.Auto,)
+    mesh = jax.make_mesh((devices,), ("data",), axis_types, devices=jax.devices()[:devices])
+    return jax.shard_map(compute, mesh=mesh, in_specs=PartitionSpec("data"), out_specs=PartitionSpec())
+
+
+@functools.cache
+def found(direction="mean", tile=None, devices=None) -> tuple:
+    """((loss, metrics), gradients), in float64."""
+    with jax.enable_x64(True):
+        rest = drawn()
+        question, answer = rest.pop("question"), rest.pop("answer")
+        compute = jax.jit(jax.value_and_grad(split_loss(direction, tile, devices), (0, 1), has_aux=True))
+        return jax.device_get(compute(question, answer, rest))
+
+
+@pytest.mark.parametrize(("direction", "tile"), [("question_to_answer", None), ("sum", TILE)])
+def test_mining_is_what_loops_over_all_pairs_find(direction, tile):
+    losses, weights = by_brute_force(**drawn()), WEIGHTS[direction]
+    (loss, metrics), _ = found(direction, tile)
+    expected = sum(weight * np.mean(of) for weight, of in zip(weights, losses.values(), strict=True))
+    np.testing.assert_allclose(loss, expected, rtol=1e-12)
+    anchors = np.asarray(losses["question_to_answer"])
+    assert 0 < metrics["in_batch_accuracy"] < metrics["active_fraction"] < 1
+    np.testing.assert_allclose(metrics["active_fraction"], np.mean(anchors > 0))
+    np.testing.assert_allclose(metrics["in_batch_accuracy"], np.mean(anchors < MARGIN))
+
+
+def test_the_masks_matter():
+    """Negative control: what the loops find without them is something else."""
+    unknown = {name: np.full_like(drawn()[name], -1) for name in ("question_id", "answer_id", "positive_ids")}
+    (loss, _), _ = found("question_to_answer")
+    assert abs(loss - np.mean(by_brute_force(**drawn() | unknown)["question_to_answer"])) > 1e-2
+
+
+@pytest.mark.parametrize(("tile", "devices"), [(TILE, None), (TILE, 2), (2, 8), (None, 8)])
+def test_in_tiles_and_split_over_devices_it_is_the_same(tile, devices):
+    chex.assert_trees_all_close(found("mean", tile, devices), found(), rtol=0, atol=1e-12)
+
+
+def test_a_wrong_mask_is_rejected(monkeypatch):
+    """Negative control: the mask from answer to question, left as it is from question to answer."""
+    monkeypatch.setattr(triplets, "negatives_of_answers", false_negatives.negatives)
+    (loss, _), _ = found.__wrapped__("answer_to_question")
+    assert abs(loss - np.mean(by_brute_force(**drawn())["answer_to_question"])) > 1e-3
+
+
+def test_the_gradient_pulls_at_the_hardest_pairs_alone():
+    """Two questions about one paragraph, and another: by hand."""
+    question = jnp.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])
+    answer = jnp.array([[0.8, 0.6], [0.8, 0.6], [0.0, -1.0]])
+    ids = {"answer_id": jnp.array([0, 0, 1])}
+    value, gradient = jax.value_and_grad(triplet)(question, answer, margin=2.0, **ids)
+    # Squared distances to [0.8, 0.6] and [0, -1]: 0.4 and 2, 0.8 and 4, 0.08 and 3.6.
+    np.testing.assert_allclose(value, (0.4 - 2 + 2 + 0 + (3.6 - 0.08 + 2)) / 3, rtol=1e-6)
+    # Of |q - p+|^2 - |q - p-|^2 it is 2 (p- - p+); the second question is far enough from its negative.
+    pulls = 2 * jnp.array([[-0.8, -1.6], [0.0, 0.0], [0.8, 1.6]]) / 3
+    np.testing.assert_allclose(gradient, pulls, atol=1e-6)
+
+
+def test_no_array_is_as_large_as_all_distances():
+    size, shape = 128, jax.ShapeDtypeStruct
+    embeddings = shape((size, E), jnp.float32)
+
+    def largest(tile):
+        def compute(question, answer, ids):
+            return triplet(question, answer, answer_id=ids, direction="sum", tile=tile)
+
+        return largest_array(
+            jax.make_jaxpr(jax.grad(compute, (0, 1)))(embeddings, embeddings, shape((size,), jnp.int32))
+        )
+
+    assert largest(16) == size * E
+    assert largest(None) == size * size
+
+
+def test_quadratic_regression_conditional_is_the_distance_beyond_the_margin():
+    question = jnp.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [jnp.nan, 0.0]])
+    answer = jnp.array([[0.0, 1.0], [0.8, 0.6], [0.0, 1.0], [1.0, 0.0]])
+    where = jnp.array([True, True, True, False])
+
+    def compute(margin):
+        return quadratic_regression_conditional(question, answer, margin=margin, where=where)
+
+    # Squared distances 2, 0.4 and 0.
+    for margin, expected, active in ((0.3, 2.4, 2), (0.5, 2.0, 1), (2.5, 0.0, 0)):
+        loss, metrics = compute(margin)
+        np.testing.assert_allclose(loss, expected / 3, rtol=1e-6)
+        np.testing.assert_allclose(metrics["active_fraction"], active / 3, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"tile": 0}, "tile is 0; a tile must have a row and a column at least"),
+        ({"direction": "both"}, "direction is 'both', which is none of"),
+        ({"positive_ids": jnp.zeros((2, 1), jnp.int32)}, "positive_ids names answers by their ids"),
+    ],
+)
+def test_what_cannot_be_is_refused(wrong, message):
+    with one_line_error(message):
+        triplet(jnp.zeros((2, 2)), jnp.zeros((2, 2)), **wrong)

@@ -1,0 +1,130 @@
+"""The likelihood of words over a large vocabulary against its plain form, and what it costs."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import one_line_error
+from jaxprs import largest_array
+
+from endx_jax.losses import vocabulary_nll
+from endx_jax.losses.vocabulary import _tiles
+
+N, W, V = 11, 3, 7
+
+
+def drawn(words: int, dtype=np.float32) -> tuple:
+    """Hidden vectors, kernel and bias; words [N, K]; weights of which many are zero, and one row's all."""
+    draw = np.random.default_rng(words)
+    moving = tuple(draw.normal(size=shape).astype(dtype) for shape in ((N, W), (V, W), (V,)))
+    weights = draw.integers(0, 3, (N, words)).astype(dtype) / 2
+    weights[4] = 0
+    return moving, draw.integers(0, V, (N, words)), weights
+
+
+def plain(hidden, kernel, bias, words, weights):
+    """The same with all scores in one array."""
+    logarithms = jax.nn.log_softmax(hidden @ kernel.T + bias[None], axis=1)
+    return -jnp.sum(weights * jnp.take_along_axis(logarithms, words, axis=1))
+
+
+def value_and_gradient(loss, moving, words, weights):
+    return jax.jit(jax.value_and_grad(lambda moving: loss(*moving, words, weights)))(moving)
+
+
+@pytest.mark.parametrize(("words", "tile"), [(1, 4), (5, 4), (5, 64)])
+def test_value_and_gradient_are_those_of_the_plain_form(words, tile):
+    with jax.enable_x64(True):
+        moving, *rest = drawn(words, np.float64)
+        found = value_and_gradient(functools.partial(vocabulary_nll, tile=tile), moving, *rest)
+        expected = value_and_gradient(plain, moving, *rest)
+        chex.assert_trees_all_close(found, expected, rtol=1e-12, atol=1e-12)
+        assert all(np.abs(gradient).max() > 0.1 for gradient in found[1])
+
+
+def test_the_gradient_is_that_of_the_value():
+    from jax.test_util import check_grads
+
+    with jax.enable_x64(True):
+        moving, words, weights = drawn(2, np.float64)
+        loss = jax.jit(lambda *moving: 3 * vocabulary_nll(*moving, words, weights, tile=4) ** 2)
+        check_grads(loss, moving, order=1, modes=["rev"], eps=1e-6, rtol=1e-6)
+
+
+def test_the_value_alone_is_the_value_beside_a_gradient():
+    moving, words, weights = drawn(2)
+    alone = jax.jit(vocabulary_nll)(*moving, words, weights)
+    np.testing.assert_allclose(alone, value_and_gradient(vocabulary_nll, moving, words, weights)[0], rtol=1e-6)
+
+
+def test_what_has_no_weight_does_not_reach_anything():
+    (hidden, kernel, bias), words, weights = drawn(3)
+    garbled = np.where(weights == 0, 2**30, words)
+    spoilt = np.where(np.any(weights, axis=1, keepdims=True), hidden, np.nan)
+    expected = value_and_gradient(vocabulary_nll, (hidden, kernel, bias), words, weights)
+    found = value_and_gradient(vocabulary_nll, (spoilt, kernel, bias), garbled, weights)
+    chex.assert_trees_all_equal(found, expected)
+    np.testing.assert_array_equal(found[1][0][4], 0)
+
+
+def test_padding_is_not_computed():
+    """Of 11 rows 3 count: they fill two tiles of 2, and no other tile is gone through."""
+    weights = jnp.zeros(N).at[jnp.array([2, 7, 10])].set(0.5)
+    tiles, gather = _tiles(jnp.arange(N, dtype=jnp.float32)[:, None], weights, 2)
+    assert tiles == 2
+    rows, counts, places = (np.concatenate([gather(number)[part] for number in range(2)]) for part in range(3))
+    np.testing.assert_array_equal(places[:3], [2, 7, 10])
+    np.testing.assert_array_equal(rows[:3, 0], [2, 7, 10])
+    np.testing.assert_array_equal(counts, [0.5, 0.5, 0.5, 0])
+
+
+def test_nothing_counts():
+    moving, words, weights = drawn(2)
+    value, gradients = value_and_gradient(vocabulary_nll, moving, words, 0 * weights)
+    assert value == 0
+    chex.assert_trees_all_equal(gradients, jax.tree.map(jnp.zeros_like, gradients))
+
+
+def test_no_array_holds_the_scores_of_all_rows():
+    rows, vocabulary, width, tile = 512, 1000, 8, 16
+    shape = jax.ShapeDtypeStruct
+    moving = (
+        shape((rows, width), jnp.float32),
+        shape((vocabulary, width), jnp.float32),
+        shape((vocabulary,), jnp.float32),
+    )
+    rest = shape((rows, 1), jnp.int32), shape((rows, 1), jnp.float32)
+
+    def largest(loss):
+        return largest_array(jax.make_jaxpr(jax.value_and_grad(loss, (0, 1, 2)))(*moving, *rest))
+
+    assert largest(functools.partial(vocabulary_nll, tile=tile)) == vocabulary * tile
+    assert largest(plain) == vocabulary * rows
+
+
+@pytest.mark.parametrize("scale", [1e2, 1e-30])
+def test_large_and_vanishing_scores_stay_finite(scale):
+    (hidden, kernel, bias), words, weights = drawn(2)
+    found = value_and_gradient(vocabulary_nll, (scale * hidden, scale * kernel, bias), words, weights)
+    chex.assert_tree_all_finite(found)
+    assert found[0] > 0
+
+
+def test_bfloat16_states_are_summed_in_float32():
+    (hidden, kernel, bias), words, weights = drawn(2)
+    half = hidden.astype(jnp.bfloat16)
+    value, gradients = value_and_gradient(vocabulary_nll, (half, kernel, bias), words, weights)
+    exact, expected = value_and_gradient(vocabulary_nll, (half.astype(np.float32), kernel, bias), words, weights)
+    assert [value.dtype, *(x.dtype for x in gradients)] == [jnp.float32, jnp.bfloat16, jnp.float32, jnp.float32]
+    np.testing.assert_allclose(value, exact, rtol=2e-2)
+    for found, wanted in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(found.astype(np.float32), wanted, atol=2e-2 * np.abs(wanted).max())
+
+
+def test_a_tile_without_rows_is_refused():
+    moving, words, weights = drawn(1)
+    with one_line_error("tile is 0; a tile of scores must have a row at least"):
+        vocabulary_nll(*moving, words, weights, tile=0)
