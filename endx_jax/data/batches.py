@@ -4,17 +4,19 @@ import copy
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
 
 import grain
 import jax
 import numpy as np
 
-from endx_jax.batch import Batch, Tokens
+from endx_jax.batch import Batch, Texts, Tokens
 from endx_jax.data.order import epoch_order
 from endx_jax.data.packing import PackingPlan, Profile
 from endx_jax.data.records import RetrievalSet, pad_ids
-from endx_jax.data.tokenization import Preparation, TokenTable, padded_length
+from endx_jax.data.tokenization import TokenTable, padded_length
+from endx_jax.data.vector_table import VectorTable
 from endx_jax.errors import EndxError
 
 # Padded widths of batches without packings are multiples of this: each new pair of widths is another compilation.
@@ -25,13 +27,24 @@ PLANNED_STEPS = 1000
 TEXTS = ("question", "answer", "hard_negatives")
 
 
+class ReadsTexts(Protocol):
+    """Turns the texts of one side into what batches hold of them."""
+
+    @property
+    def length(self) -> int:
+        """The longest text, in tokens."""
+
+    def __call__(self, texts: Sequence[str]) -> TokenTable | VectorTable:
+        """Tokens or vectors of N texts."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """Tokenised question-answer pairs.
+    """Tokenised question-answer pairs; or pairs of vectors, where everything below the towers' heads is frozen.
 
     Attributes:
       questions: one row a distinct question.
-      answers: one row a distinct candidate.
+      answers: one row a distinct candidate, in the same form.
       index: int32 [n, 2], the (question, answer) rows of each pair.
       positives: int32 [Q, P], each question's right answers, padded with -1.
       hard_negatives: int32 [Q, H], each question's hard negatives, padded with -1.
@@ -40,8 +53,8 @@ class Pairs:
       answer_length: the longest padded answer, in tokens.
     """
 
-    questions: TokenTable
-    answers: TokenTable
+    questions: TokenTable | VectorTable
+    answers: TokenTable | VectorTable
     index: np.ndarray
     positives: np.ndarray
     hard_negatives: np.ndarray
@@ -50,12 +63,12 @@ class Pairs:
     answer_length: int
 
     @classmethod
-    def tokenize(cls, records: RetrievalSet, preparations: Mapping[str, Preparation]) -> "Pairs":
+    def tokenize(cls, records: RetrievalSet, preparations: Mapping[str, ReadsTexts]) -> "Pairs":
         """Tokenises the questions and candidates of a retrieval set, and lists its right pairs.
 
         Args:
           records: the set.
-          preparations: how texts of each side, `question` and `answer`, become tokens.
+          preparations: how texts of each side, `question` and `answer`, become tokens (`Preparation`), or vectors.
         """
         groups = None
         if records.groups is not None:
@@ -138,7 +151,7 @@ class BatchStream:
           chunks: parts that a device encodes one after another.
         """
         stream = copy.copy(self)
-        sizes = [self._draw(step).lengths(self.pairs) for step in range(min(steps, PLANNED_STEPS))]
+        sizes = [self._lengths(step) for step in range(min(steps, PLANNED_STEPS))]
         stream.plan = PackingPlan.of(
             sizes, {side: self._limit(side) for side in sizes[0]}, shards=shards, chunks=chunks, steps=steps
         )
@@ -164,18 +177,19 @@ class BatchStream:
             packings = {}
             widths = {side: padded_length(own.max(), self._limit(side), LENGTH_STEP) for side, own in lengths.items()}
 
-        def tokens(side: str, table: TokenTable, texts: np.ndarray) -> Tokens:
-            return dataclasses.replace(table.pad(texts[self.rows], widths[side]), packing=packings.get(side))
+        def texts(side: str, table: TokenTable | VectorTable, rows: np.ndarray) -> Texts:
+            found = table.pad(rows[self.rows], widths[side])
+            return dataclasses.replace(found, packing=packings.get(side)) if isinstance(found, Tokens) else found
 
         questions, answers = self.pairs.questions, self.pairs.answers
         question_id, answer_id = drawn.question_id[self.rows], drawn.answer_id[self.rows]
         hard: dict = {}
         if self._hard_negatives:
-            hard["hard_negatives"] = tokens("hard_negatives", answers, drawn.filled)
+            hard["hard_negatives"] = texts("hard_negatives", answers, drawn.filled)
             hard["hard_negative_ids"] = drawn.hard_id[self.rows]
         return Batch(
-            question=tokens("question", questions, drawn.question_id),
-            answer=tokens("answer", answers, drawn.answer_id),
+            question=texts("question", questions, drawn.question_id),
+            answer=texts("answer", answers, drawn.answer_id),
             question_id=question_id,  # type: ignore[arg-type]  # put on devices as a whole batch, later
             answer_id=answer_id,  # type: ignore[arg-type]
             positive_ids=self.pairs.positives[question_id],
@@ -188,10 +202,10 @@ class BatchStream:
         def shape(array: np.ndarray) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct((self._size, *array.shape[1:]), array.dtype)
 
-        def widen(side: str) -> Tokens | None:
+        def widen(side: str) -> Texts | None:
             tokens = getattr(batch, side)
-            if tokens is None:
-                return None
+            if not isinstance(tokens, Tokens):
+                return tokens
             wide = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*x.shape[:-1], widths[side]), x.dtype), tokens)
             return dataclasses.replace(wide, packing=(packings or {}).get(side))
 
@@ -227,6 +241,10 @@ class BatchStream:
 
     def _limit(self, side: str) -> int:
         return self.pairs.question_length if side == "question" else self.pairs.answer_length
+
+    def _lengths(self, step: int) -> dict[str, np.ndarray]:
+        """The lengths of the texts of a global batch, by side."""
+        return self._draw(step).lengths(self.pairs)
 
     def _draw(self, step: int) -> "_Drawn":
         question_id, answer_id = self.pairs.index[self.example_ids(step)].T

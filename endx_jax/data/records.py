@@ -81,6 +81,20 @@ class RetrievalSet:
             hard_negatives=None if hard is None else renumbered(hard),
         )
 
+    def reversed(self) -> "RetrievalSet":
+        """The other direction: each candidate that is right for some question asks for these, among all questions."""
+        askers: dict[int, list[int]] = {}
+        for question, candidate in self.pairs:
+            askers.setdefault(candidate, []).append(question)
+        asking = sorted(askers)
+        return RetrievalSet(
+            questions=tuple(self.candidates[candidate] for candidate in asking),
+            candidates=self.questions,
+            qrels=tuple(tuple(askers[candidate]) for candidate in asking),
+            question_ids=tuple(self.candidate_ids[candidate] for candidate in asking),
+            candidate_ids=self.question_ids,
+        )
+
     @classmethod
     def from_pairs(cls, pairs) -> "RetrievalSet":
         """Builds the set from (question text, answer text) pairs, merging equal texts; ids are `q0...`, `d0...`."""

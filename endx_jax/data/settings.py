@@ -2,8 +2,11 @@
 
 import dataclasses
 
-from endx_jax.data.reqa import POOLS
+from endx_jax.data import reqa
 from endx_jax.settings import check, check_choice, key
+
+PARAGRAPHS = "paragraphs"
+POOLS = (*reqa.POOLS, PARAGRAPHS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,9 +21,15 @@ class DataSettings:
     pool: str = key(
         "",
         "of SQuAD-format data, what is retrieved, after ReQA: `answers`, the sentences that answer a question, or "
-        "`sentences`, all of them; empty: whole paragraphs",
+        "`sentences`, all of them; `paragraphs`, whole ones, equal questions counted apart, after RR; empty: whole "
+        "paragraphs, equal questions merged",
     )
     split: str = key("train", "which judgements of a BEIR folder to train on")
+    merge: bool = key(
+        False,
+        "of a folder of SQuAD, with pool=paragraphs: its train and dev files as one set, split by question, so that a "
+        "paragraph may be in all three parts (RR, Tables 9 and 10)",
+    )
     test_path: str = key("", "another file or folder to report on, whole; empty: `test_fraction` of `path`")
     test_split: str = key("test", "which judgements of a BEIR folder to report on")
     question_column: str = key("question", "name of the questions' column in CSV, TSV and JSONL")
@@ -49,5 +58,7 @@ class DataSettings:
         )
         check(bool(self.path), "data.path is empty; give a file or folder, or `docstrings`")
         check_choice("data.pool", self.pool, ("", *POOLS))
+        check(self.pool == PARAGRAPHS or not self.merge, "data.merge is for data.pool=paragraphs")
+        check(not (self.merge and self.test_path), "data.merge makes one set of a folder; leave data.test_path empty")
         check(self.group_size > 0, f"data.group_size is {self.group_size}; it must be positive")
         check(self.hard_negatives >= 0, f"data.hard_negatives is {self.hard_negatives}; it must not be negative")

@@ -4,6 +4,8 @@ import dataclasses
 import hashlib
 from collections.abc import Set
 
+import numpy as np
+
 from endx_jax.data.records import RetrievalSet
 from endx_jax.errors import EndxError
 
@@ -55,6 +57,25 @@ def split(records: RetrievalSet, *, validation: float, test: float) -> Splits:
     return Splits(**{name: records.subset(kept) for name, kept in rows.items()})
 
 
+def split_questions(records: RetrievalSet, *, validation: float, test: float) -> Splits:
+    """Splits by each question's own sha256, wherever its candidates go: a candidate may be in all three sets.
+
+    What is learned of a candidate through one question then helps another that is held out, so that figures are higher
+    than by `split`. RR splits so. Each set's pool is what is right for its own questions.
+
+    Args:
+      records: the set to split; its order is kept.
+      validation: share of the questions held out for choosing, in [0, 1).
+      test: share held out for reporting, in [0, 1).
+    """
+    places = [_hash_fraction(name) for name in records.question_ids]
+    bounds = {"test": (0.0, test), "validation": (test, test + validation), "train": (test + validation, 1.0)}
+    rows = {
+        name: [row for row, place in enumerate(places) if low <= place < high] for name, (low, high) in bounds.items()
+    }
+    return Splits(**{name: records.subset(kept) for name, kept in rows.items()})
+
+
 def take(records: RetrievalSet, limit: int) -> RetrievalSet:
     """The `limit` questions whose texts have the smallest sha256, in that order, with their candidates.
 
@@ -62,13 +83,35 @@ def take(records: RetrievalSet, limit: int) -> RetrievalSet:
     """
     if limit < 1:
         raise EndxError(f"a set can be cut to 1 or more questions, not to {limit}")
-    by_hash = sorted(range(len(records.questions)), key=lambda question: _hash(records.questions[question]))
-    return records.subset(by_hash[:limit])
+    return records.subset(_by_hash(records)[:limit])
+
+
+def ask_fewer(records: RetrievalSet, limit: int) -> RetrievalSet:
+    """The questions that `take` keeps, asked of the whole pool; all of them with a limit of 0."""
+    if not limit or limit >= len(records.questions):
+        return records
+    rows = _by_hash(records)[:limit]
+
+    def rows_of(column):
+        return None if column is None else tuple(column[row] for row in rows)
+
+    columns = ("questions", "qrels", "question_ids", "groups", "hard_negatives")
+    return dataclasses.replace(records, **{name: rows_of(getattr(records, name)) for name in columns})
+
+
+def first_pairs(records: RetrievalSet, count: int) -> RetrievalSet:
+    """As many of the first questions as have `count` right pairs, with their candidates: the rest need not be read."""
+    pairs = np.cumsum([len(right) for right in records.qrels])
+    return records.subset(range(min(int(np.searchsorted(pairs, count)) + 1, len(records.questions))))
 
 
 def without_questions(records: RetrievalSet, texts: Set[str]) -> RetrievalSet:
     """The set without the questions in `texts`, and without candidates that were only theirs."""
     return records.subset([row for row, question in enumerate(records.questions) if question not in texts])
+
+
+def _by_hash(records: RetrievalSet) -> list[int]:
+    return sorted(range(len(records.questions)), key=lambda question: _hash(records.questions[question]))
 
 
 def _hash(text: str) -> bytes:

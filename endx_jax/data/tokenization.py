@@ -29,12 +29,14 @@ class TokenTable:
       offsets: int64 [N + 1]; text i is `ids[offsets[i]:offsets[i + 1]]`.
       pad_id: what fills a padded array.
       cut: how many of the texts were longer, and cut when they were tokenised; a cache does not know, and says 0.
+      second: int32 [N], where the second of two texts that were joined begins: see `join`; None: each is one text.
     """
 
     ids: np.ndarray
     offsets: np.ndarray
     pad_id: int
     cut: int = 0
+    second: np.ndarray | None = None
 
     @classmethod
     def of_lengths(cls, ids: np.ndarray, lengths: np.ndarray, pad_id: int, cut: int = 0) -> "TokenTable":
@@ -58,7 +60,9 @@ class TokenTable:
         places += np.arange(len(places))
         ids = np.full(mask.shape, self.pad_id, np.int32)
         ids[mask] = self.ids[places]
-        return Tokens(ids=ids, mask=mask)  # type: ignore[arg-type]  # they are put on devices as a whole batch, later
+        second = None if self.second is None else self.second[rows]
+        # They are put on devices as a whole batch, later.
+        return Tokens(ids=ids, mask=mask, second=second)  # type: ignore[arg-type]
 
 
 def padded_length(longest: int, limit: int, multiple: int) -> int:

@@ -7,11 +7,12 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from endx_jax.models.bert import BertConfig, BertEncoder
+from endx_jax.models.static import NoEncoder, StaticConfig
 from endx_jax.models.t5 import T5Config, T5Encoder
 from endx_jax.models.tower import TokenEmbedder
 from endx_jax.pretrained.weights import Rule
 
-EncoderConfig = BertConfig | T5Config
+EncoderConfig = BertConfig | T5Config | StaticConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,4 +102,13 @@ T5 = Architecture(
     older_spellings={},
 )
 
-ARCHITECTURES: Mapping[str, Architecture] = {"bert": BERT, "t5": T5}
+STATIC = Architecture(
+    read_config=StaticConfig.from_hugging_face,
+    embedder=_token_embedder,
+    encoder=lambda config, *_, **__: NoEncoder(),
+    rules=(Rule("token_embedder/embedding", "embedding.weight"),),
+    prefixes=(),
+    older_spellings={},
+)
+
+ARCHITECTURES: Mapping[str, Architecture] = {"bert": BERT, "t5": T5, "static": STATIC}

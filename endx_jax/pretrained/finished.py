@@ -1,4 +1,4 @@
-"""Towers that are taken from pretrained folders as they are, with nothing to draw or to train."""
+"""Towers that are taken from pretrained folders as they are, with nothing to draw."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,8 @@ from endx_jax.errors import EndxError
 from endx_jax.models.dual_encoder import SIDES, DualEncoder
 from endx_jax.models.sharing import Sharing
 from endx_jax.pretrained.checkpoint import PretrainedEncoder
-from endx_jax.pretrained.towers import ModelSettings, build_tower, fill_in
+from endx_jax.pretrained.token_tables import PretrainedTokens
+from endx_jax.pretrained.towers import NO_ENCODER, ModelSettings, build_tower, fill_in
 
 
 def finished_towers(sources: Mapping[str, PretrainedEncoder]) -> tuple[DualEncoder, dict]:
@@ -35,3 +36,9 @@ def finished_towers(sources: Mapping[str, PretrainedEncoder]) -> tuple[DualEncod
     params = question.params()
     same = (question.folder, question.head.projection) == (answer.folder, answer.head.projection)
     return dual_encoder, dual_encoder.join({"question": params, "answer": params if same else answer.params()})
+
+
+def token_table_towers(tokens: PretrainedTokens) -> tuple[DualEncoder, dict]:
+    """Towers of the token table of any pretrained model, and nothing else of it; and their parameters."""
+    tower = build_tower(fill_in(ModelSettings(encoder=NO_ENCODER), tokens), tokens)
+    return DualEncoder(tower, tower), {"shared": tokens.params()}

@@ -6,6 +6,7 @@ import pathlib
 
 from endx_jax.errors import EndxError
 from endx_jax.files import sha256_of
+from endx_jax.pretrained.static import static_folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,13 +45,16 @@ def locate(name: str) -> pathlib.Path:
     """Returns the folder that holds the pretrained model `name`.
 
     Args:
-      name: a folder; the name of a model that a package carries (`all-MiniLM-L6-v2`); or a hub id, which is downloaded
-        unless it is in the hub's cache.
+      name: a folder; a file of word vectors (see `static.static_folder`); the name of a model that a package carries
+        (`all-MiniLM-L6-v2`, `glove-6b-50d`); or a hub id, which is downloaded unless it is in the hub's cache.
 
     Raises:
       EndxError: when it is nowhere to be had, with the ways out, or its hash is not the one we know.
     """
     folder = pathlib.Path(name).expanduser()
+    static = static_folder(name) if name else None
+    if static is not None:
+        return static
     if name and folder.is_dir():
         return folder
     published = PUBLISHED.get(name)

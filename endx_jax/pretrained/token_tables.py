@@ -15,7 +15,14 @@ POSITIONS = ("max_position_embeddings", "n_positions")
 DROPOUTS = ("hidden_dropout_prob", "dropout_rate", "resid_pdrop", "dropout")
 ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "dropout_rate", "attn_pdrop", "attention_dropout")
 # ... and how the token table's name in the weights ends.
-TABLES = ("word_embeddings.weight", "shared.weight", "embed_tokens.weight", "wte.weight", "tok_embeddings.weight")
+TABLES = (
+    "word_embeddings.weight",
+    "shared.weight",
+    "embed_tokens.weight",
+    "wte.weight",
+    "tok_embeddings.weight",
+    "embedding.weight",
+)
 
 
 @dataclasses.dataclass(frozen=True)

