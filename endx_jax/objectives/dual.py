@@ -7,7 +7,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from endx_jax.batch import Batch, Tokens
+from endx_jax.batch import Batch, Texts
 from endx_jax.losses.contrastive import DIRECTIONS, in_batch_softmax_and_metrics
 from endx_jax.models.dropout import example_keys, fold
 from endx_jax.models.dual_encoder import DualEncoder
@@ -161,10 +161,10 @@ class DualObjective:
             ids["hard_negative_ids"] = batch.hard_negative_ids
         return ids
 
-    def _embed_hard_negatives(self, towers: dict, tokens: Tokens, keys: Array) -> Array:
-        """Embeds tokens [B, K, L] of answers: [B, K, E]."""
-        size, count, length = tokens.ids.shape
-        flat = jax.tree.map(lambda x: x.reshape(-1, length), tokens)
+    def _embed_hard_negatives(self, towers: dict, texts: Texts, keys: Array) -> Array:
+        """Embeds texts [B, K] of answers: [B, K, E]."""
+        size, count = texts.lengths.shape
+        flat = jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), texts)
         own = jax.vmap(lambda n: fold(keys, n), out_axes=1)(jnp.arange(2, 2 + count)).reshape(-1)
         return self.model.encode(towers, "answer", flat, own).reshape(size, count, -1)
 
@@ -172,7 +172,7 @@ class DualObjective:
 def tokens_of_rows(rows: tuple[Batch, Array]) -> Array:
     """The real tokens of each pair, int32 [B], hard negatives included."""
     batch, _ = rows
-    counts = [jnp.sum(side.mask.reshape(len(side.mask), -1), axis=1) for side in batch.sides]
+    counts = [side.lengths.reshape(len(batch.question_id), -1).sum(axis=1) for side in batch.sides]
     return sum(counts[1:], start=counts[0])
 
 

@@ -10,7 +10,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from endx_jax.batch import Batch, Tokens
+from endx_jax.batch import Batch, Tokens, as_tokens
 from endx_jax.losses.geometry import KERNELS, REDUCTIONS, TERMS, embedding_regression, geometry_alignment
 from endx_jax.models.cross_encoder import CrossEncoder
 from endx_jax.models.dropout import example_keys, fold
@@ -133,7 +133,7 @@ class EndxObjective:
             residual=settings.cross_residual,
             dropout=settings.cross_dropout,
             normalize=tower.normalize,
-            dtype=tower.encoder.dtype,
+            dtype=tower.token_embedder.dtype,
         )
 
     def init(self, key: Array, dual_encoder: dict) -> dict:
@@ -202,17 +202,18 @@ class EndxObjective:
     def embed_as_teacher(self, params: dict, batch: Batch, keys: Array | None = None) -> Embeddings:
         """The cross-embeddings of matched pairs; `keys` [B] switches dropout on."""
         encoders = _merge(params["dual_encoder"], params["teacher"]["encoders"])
+        questions, answers = (as_tokens(texts, "the teacher of ENDX") for texts in (batch.question, batch.answer))
 
         def encode(side: str, tokens: Tokens, number: int) -> Array:
             # The student's own keys: where encoders are shared, both have the same masks and so the same encodings.
             own = None if keys is None else fold(keys, number)
             return self.model.encodings(encoders, side, tokens, own)
 
-        question, answer = encode("question", batch.question, 0), encode("answer", batch.answer, 1)
+        question, answer = encode("question", questions, 0), encode("answer", answers, 1)
         own = None if keys is None else fold(keys, _TEACHER_KEYS)
         variables = {"params": params["teacher"]["cross_encoder"]}
         (of_question, of_answer), sown = self.cross_encoder.apply(
-            variables, question, batch.question.mask, answer, batch.answer.mask, own, mutable=[PENALTIES]
+            variables, question, questions.mask, answer, answers.mask, own, mutable=[PENALTIES]
         )
         penalty = sum(jax.tree.leaves(sown), start=jnp.zeros(of_question.shape[0]))
         return Embeddings(of_question, of_answer, penalty)

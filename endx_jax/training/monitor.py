@@ -14,6 +14,7 @@ import tqdm
 from endx_jax.errors import EndxError
 from endx_jax.files import write_text
 from endx_jax.parallel.distributed import is_primary
+from endx_jax.training.collapse import CollapseWatch
 from endx_jax.training.metric_log import MetricLog
 
 
@@ -41,7 +42,7 @@ class Monitor:
           example_names: the ids of the questions in the batch that led to a step.
         """
         self._workdir, self._pairs, self._log_every, self._steps = workdir, global_batch_size, log_every, steps
-        self._example_names = example_names
+        self._example_names, self._collapse = example_names, CollapseWatch()
         self._log = MetricLog(workdir, resume_step=start) if is_primary() else None
         self._bar = tqdm.tqdm(
             total=steps,
@@ -114,6 +115,8 @@ class Monitor:
             self._log.write(step, values)
             if self._bar.disable:
                 print(f"step {step}/{self._steps}: {numbers}, {(self._steps - step) / speed:.0f} s to go", flush=True)
+            for line in self._collapse.look(step, values):
+                self._bar.write(line)
 
     def _stop_on_non_finite(self, step: int, values: dict[str, float]) -> None:
         names = list(self._example_names(step))

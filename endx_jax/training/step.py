@@ -57,7 +57,7 @@ def make_train_step(
             **metrics,
             "gradient_norm": optax.tree.norm(gradients),
             "learning_rate": schedule(state.step),
-            "tokens": sum(jnp.sum(side.mask) for side in batch.sides),
+            "tokens": sum((jnp.sum(side.lengths) for side in batch.sides), start=jnp.int32(0)),
         }
         params = merge(optax.apply_updates(trained, updates), fixed)
         return TrainState(step=state.step + 1, params=params, opt_state=opt_state), metrics

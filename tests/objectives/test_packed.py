@@ -42,7 +42,10 @@ class Encoder(nn.Module):
 
 
 TOWER = Tower(
-    TokenEmbedder(VOCABULARY, WIDTH, initializer_range=1.0), Encoder(), MultiHopAttention(hops=3, width=4), None, False
+    TokenEmbedder(VOCABULARY, WIDTH, initializer_range=1.0),
+    Encoder(),
+    MultiHopAttention(hops=3, width=4),
+    normalize=False,
 )
 MODEL = DualEncoder(TOWER, TOWER)
 
