@@ -9,8 +9,8 @@ from endx_jax.data import reqa
 from endx_jax.data.docstrings import docstring_pairs
 from endx_jax.data.readers import read, squad
 from endx_jax.data.records import RetrievalSet
-from endx_jax.data.settings import DataSettings
-from endx_jax.data.splits import Splits, split, take, without_questions
+from endx_jax.data.settings import PARAGRAPHS, DataSettings
+from endx_jax.data.splits import Splits, split, split_questions, take, without_questions
 from endx_jax.errors import EndxError
 
 # Sets that need no file, by what `data.path` calls them.
@@ -24,26 +24,32 @@ def read_splits(settings: DataSettings) -> Splits:
 
     Without a test set of its own the three share out one source. With one (`test_path`, or the dev file beside
     SQuAD's train file) the test set is the whole of that, pool included, and questions that stand in it are neither
-    trained on nor chosen by.
+    trained on nor chosen by. With `data.merge` they share out the questions of both files.
     """
+    cut = _split(settings)
+    if settings.max_test_questions:
+        cut = dataclasses.replace(cut, test=take(cut.test, settings.max_test_questions))
+    return cut
+
+
+def _split(settings: DataSettings) -> Splits:
+    if settings.merge:
+        both = squad.read_unmerged(*squad.files_of(settings.path))
+        return split_questions(both, validation=settings.validation_fraction, test=settings.test_fraction)
     path, test_path = _paths(settings)
     records = read_records(path, settings, settings.split)
     if test_path:
         test = read_records(test_path, settings, settings.test_split)
         rest = without_questions(records, set(test.questions))
         cut = split(rest, validation=settings.validation_fraction, test=0.0)
-        cut = dataclasses.replace(cut, test=test)
-    else:
-        cut = split(records, validation=settings.validation_fraction, test=settings.test_fraction)
-    if settings.max_test_questions:
-        cut = dataclasses.replace(cut, test=take(cut.test, settings.max_test_questions))
-    return cut
+        return dataclasses.replace(cut, test=test)
+    return split(records, validation=settings.validation_fraction, test=settings.test_fraction)
 
 
 def read_records(path: str, settings: DataSettings, judgements: str) -> RetrievalSet:
     """Reads one file, folder, built-in or prepared set; `judgements` is the split of a BEIR folder.
 
-    With `data.pool` the set holds every sentence, whichever the pool: see `pools`.
+    With `data.pool` over sentences the set holds every sentence, whichever the pool: see `pools`.
     """
     if path in BUILT_IN:
         return BUILT_IN[path](cache=settings.cache)
@@ -55,7 +61,7 @@ def read_records(path: str, settings: DataSettings, judgements: str) -> Retrieva
     if settings.pool:
         if not is_squad(path):
             raise EndxError(f"{path}: data.pool={settings.pool} is for SQuAD-format data (.json); leave it empty")
-        return reqa.from_squad(path, "sentences")
+        return squad.read_unmerged(path) if settings.pool == PARAGRAPHS else reqa.from_squad(path, "sentences")
     return read(path, split=judgements, question_column=settings.question_column, answer_column=settings.answer_column)
 
 
@@ -63,10 +69,10 @@ def pools(records: RetrievalSet, settings: DataSettings) -> dict[str, RetrievalS
     """What the questions are ranked against, by name, the pool that `data.pool` chooses first.
 
     For data after ReQA these are `answers`, the sentences that are right for some question, and `sentences`, all of
-    them; for other data it is `all` that was read.
+    them; for other data it is all that was read.
     """
-    if not settings.pool:
-        return {"all": records}
+    if settings.pool in ("", PARAGRAPHS):
+        return {settings.pool or "all": records}
     found = {
         "answers": records.subset(range(len(records.questions)), hard_negatives=False),
         "sentences": records,
@@ -81,7 +87,7 @@ def is_squad(path: str) -> bool:
 
 def _paths(settings: DataSettings) -> tuple[str, str]:
     """Where to train from and what to report on; the latter empty where it is a part of the former."""
-    if settings.path.startswith(PREPARED) and not settings.pool:
+    if settings.path.startswith(PREPARED) and settings.pool not in reqa.POOLS:
         raise EndxError(f"data.path={settings.path} needs data.pool, {' or '.join(reqa.POOLS)}")
     if settings.test_path:
         return settings.path, settings.test_path

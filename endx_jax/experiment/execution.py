@@ -1,7 +1,6 @@
 """How a run's steps are cut up: as its settings say, and where they leave it open, so that the work fits."""
 
 import dataclasses
-import math
 
 import jax
 import jax.numpy as jnp
@@ -28,16 +27,18 @@ def choose_execution(model: Model, mesh: Mesh, stream: BatchStream) -> Execution
         keys = jax.eval_shape(lambda: example_keys(jax.random.key(0, impl="threefry2x32"), jnp.int32(0), size))
         typical = stream.typical()
         chunk = auto_chunk(model.objective.embed, model.abstract_params(), (typical, keys), shards=batch_shards(mesh))
-        chunk = min(chunk, max(1, BUSY.get(jax.default_backend(), 1 << 16) // tokens_of_a_row(typical)))
-    execution = Execution(mesh, chunk, loss_tile(settings.objective.loss_tile, size))
+        chunk = min(chunk, max(1, BUSY.get(jax.default_backend(), 1 << 16) // max(1, tokens_of_a_row(typical))))
+    # Methods that compare no rows of a batch have no such setting.
+    execution = Execution(mesh, chunk, loss_tile(getattr(settings.objective, "loss_tile", 0), size))
     # Packed texts are encoded on each device by itself, with whole parameters: where `fsdp` splits these so that they
     # are gathered a layer at a time, that would undo it. Chunks have them whole anyway.
-    return dataclasses.replace(execution, packed=mesh.shape["fsdp"] == 1 or execution.chunks(size) > 1)
+    packed = mesh.shape["fsdp"] == 1 or execution.chunks(size) > 1
+    return dataclasses.replace(execution, packed=packed and not model.trains_heads_alone)
 
 
 def tokens_of_a_row(batch: Batch) -> int:
     """Places for tokens in a row of a batch."""
-    return sum(math.prod(side.ids.shape[1:]) for side in batch.sides)
+    return sum(side.places for side in batch.sides)
 
 
 def loss_tile(setting: int, global_batch_size: int) -> int | None:

@@ -7,9 +7,12 @@ import pathlib
 from collections.abc import Mapping
 
 import jax
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from endx_jax import pretrained
+from endx_jax.data.idf import idf_of_sides
+from endx_jax.data.records import RetrievalSet
 from endx_jax.data.token_cache import TokenCache
 from endx_jax.data.tokenization import Preparation, Tokenizer
 from endx_jax.errors import EndxError
@@ -32,11 +35,13 @@ class Model:
       settings: of the run, with what the pretrained folder decides filled in.
       sources: the pretrained encoders' descriptions, by side; the same one twice where both towers start from it.
       preparations: how texts of each side become tokens.
+      token_weights: by side, float32 [V], that the towers begin with: see `with_token_weights`.
     """
 
     settings: Settings
     sources: Mapping[str, pretrained.PretrainedEncoder]
     preparations: Mapping[str, Preparation]
+    token_weights: Mapping[str, np.ndarray] | None = None
 
     @functools.cached_property
     def dual_encoder(self):
@@ -46,8 +51,15 @@ class Model:
     @property
     def frozen(self) -> tuple[str, ...]:
         """Patterns of the paths of parameters that are not trained."""
-        groups = self.dual_encoder.sharing.frozen
+        towers = self.abstract_params()["dual_encoder"].values()
+        there = {group for groups in towers for group, params in groups.items() if params}
+        groups = there & (self.dual_encoder.sharing.frozen | {"token_weights"})
         return (*self.settings.optimizer.frozen, *(rf"^dual_encoder/\w+/{group}/" for group in sorted(groups)))
+
+    @property
+    def trains_heads_alone(self) -> bool:
+        """Whether all that is below the towers' heads is frozen, so that it can be computed once."""
+        return self.dual_encoder.sharing.trains_heads_alone
 
     @functools.cached_property
     def objective(self):
@@ -66,11 +78,34 @@ class Model:
     def initial_params(self, mesh: Mesh) -> dict:
         """All parameters before training: the dual encoder's pretrained ones, or another run's best."""
         settings, key = self.settings.model, jax.random.key(self.settings.seed)
-        if settings.init_from:
-            dual_encoder = jax.device_get(_warm_start(pathlib.Path(settings.init_from), self, mesh))
-        else:
-            dual_encoder = initial_params(self.dual_encoder, settings, self.sources, key)
+        kept = _warm_start(pathlib.Path(settings.init_from), self, mesh) if settings.init_from else {}
+        if self.new_parameters:
+            drawn = initial_params(self.dual_encoder, settings, self.sources, key, self.token_weights)
+            kept = parameter_paths(drawn) | kept
+        abstract = self.abstract_params()["dual_encoder"]
+        dual_encoder = jax.tree.unflatten(
+            jax.tree.structure(abstract), [kept[path] for path in parameter_paths(abstract)]
+        )
         return self.objective.init(key, dual_encoder)
+
+    @functools.cached_property
+    def new_parameters(self) -> tuple[str, ...]:
+        """Paths of the dual encoder's parameters that do not come from `model.init_from`; without one these are all.
+
+        Raises:
+          EndxError: when the other run has parameters for which there is no place.
+        """
+        ours, theirs = _shapes(self), {}
+        if self.settings.model.init_from:
+            workdir = pathlib.Path(self.settings.model.init_from)
+            theirs = _shapes(read_model(workdir))
+        for path, shape in theirs.items():
+            if ours.get(path) != shape:
+                raise EndxError(
+                    f"model.init_from={workdir} holds another architecture than model.* describes: {path} {shape} has "
+                    f"no place in it{f', which has {ours[path]} there' if path in ours else ''}"
+                )
+        return tuple(path for path in ours if path not in theirs)
 
     def text_encoder(self, mesh: Mesh) -> TextEncoder:
         """What encodes texts with the towers."""
@@ -102,6 +137,15 @@ def read_model(workdir: pathlib.Path) -> Model:
     folders = {side: workdir / MODEL / name for side, name in _description(settings).items()}
     load = _loader(settings)
     return _assemble(settings, {side: load(str(folder)) for side, folder in folders.items()}, folders, None)
+
+
+def with_token_weights(model: Model, data: RetrievalSet) -> Model:
+    """The model with the token weights that its settings ask for, of the questions and answers in `data`."""
+    if not model.settings.model.token_weights:
+        return model
+    texts = {"question": data.questions, "answer": data.candidates}
+    sizes = {side: source.config.vocab_size for side, source in model.sources.items()}
+    return dataclasses.replace(model, token_weights=idf_of_sides(texts, model.preparations, sizes))
 
 
 def save_description(workdir: pathlib.Path, model: Model) -> None:
@@ -158,15 +202,13 @@ def _assemble(
     return Model(settings, sources, preparations)
 
 
-def _warm_start(workdir: pathlib.Path, model: Model, mesh: Mesh) -> dict:
-    """Another run's dual encoder; raises EndxError when it has other parameters than this one."""
-    other = read_model(workdir)
-    theirs, _ = best_params(workdir, other, mesh)
-    theirs, ours = theirs["dual_encoder"], model.abstract_params()["dual_encoder"]
-    if _shapes(theirs) != _shapes(ours):
-        raise EndxError(f"model.init_from={workdir} holds another architecture than model.* describes")
-    return theirs
+def _warm_start(workdir: pathlib.Path, model: Model, mesh: Mesh) -> dict[str, np.ndarray]:
+    """Another run's dual encoder, by path."""
+    _ = model.new_parameters  # raises here where it does not fit
+    theirs, _ = best_params(workdir, read_model(workdir), mesh)
+    return parameter_paths(jax.device_get(theirs["dual_encoder"]))
 
 
-def _shapes(params: dict) -> dict[str, tuple[int, ...]]:
-    return {path: leaf.shape for path, leaf in parameter_paths(params).items()}
+def _shapes(model: Model) -> dict[str, tuple[int, ...]]:
+    """The shapes of a dual encoder's parameters, by path."""
+    return {path: leaf.shape for path, leaf in parameter_paths(model.abstract_params()["dual_encoder"]).items()}

@@ -12,8 +12,9 @@ import jax
 import optax
 from jax.sharding import Mesh
 
-from endx_jax.data.batches import BatchStream, Pairs
-from endx_jax.data.splits import Splits
+from endx_jax.data.batches import BatchStream, Pairs, ReadsTexts
+from endx_jax.data.pair_batches import PairStream
+from endx_jax.data.splits import Splits, first_pairs
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.compilation_cache import use_compilation_cache
@@ -21,7 +22,9 @@ from endx_jax.experiment.config import resolve
 from endx_jax.experiment.console import say
 from endx_jax.experiment.data import fingerprint, read_splits
 from endx_jax.experiment.execution import choose_execution
-from endx_jax.experiment.model import Model, build_model
+from endx_jax.experiment.frozen import HeadEncoder
+from endx_jax.experiment.model import Model, build_model, with_token_weights
+from endx_jax.objectives import PairSettings
 from endx_jax.parallel.mesh import make_mesh
 from endx_jax.parallel.sharding import local_rows, place, state_shardings
 from endx_jax.retrieval.encode import TextEncoder
@@ -58,7 +61,7 @@ class Run:
     steps: int
     objective: Objective
     optimizer: optax.GradientTransformation
-    encoder: TextEncoder
+    encoder: TextEncoder | HeadEncoder
 
 
 def prepare(config: Mapping, workdir: pathlib.Path) -> Run:
@@ -78,12 +81,22 @@ def prepare(config: Mapping, workdir: pathlib.Path) -> Run:
     model, data = _all_of(lambda: build_model(settings), lambda: read_splits(settings.data))
     data_sha256 = fingerprint(data.train)
     workdirs.check_agrees(workdir, model.settings, data_sha256)
-    pairs = Pairs.tokenize(data.train, model.preparations)
-    if settings.data.max_train_pairs:
-        pairs = pairs.first(settings.data.max_train_pairs)
+    model = with_token_weights(model, data.train)
+    encoder: TextEncoder | HeadEncoder = model.text_encoder(mesh)
+    readers: Mapping[str, ReadsTexts] = model.preparations
+    if model.trains_heads_alone:
+        encoder = HeadEncoder(model, mesh)
+        readers = encoder.readers
+    most = settings.data.max_train_pairs
+    pairs = Pairs.tokenize(first_pairs(data.train, most) if most else data.train, readers)
+    if most:
+        pairs = pairs.first(most)
     size = settings.train.global_batch_size
     steps = settings.train.total_steps(len(pairs))
-    stream = BatchStream(
+    make_stream: Callable[..., BatchStream] = BatchStream
+    if isinstance(settings.objective, PairSettings):
+        make_stream = functools.partial(PairStream, negatives=settings.objective.negatives)
+    stream = make_stream(
         pairs,
         seed=settings.seed,
         global_batch_size=size,
@@ -105,7 +118,7 @@ def prepare(config: Mapping, workdir: pathlib.Path) -> Run:
         steps=steps,
         objective=model.objective.prepare(execution, len(pairs) / size),
         optimizer=make_optimizer(settings.optimizer, steps, trained),
-        encoder=model.text_encoder(mesh),
+        encoder=encoder,
     )
 
 

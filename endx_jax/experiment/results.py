@@ -6,16 +6,21 @@ import pathlib
 from collections.abc import Mapping
 
 from endx_jax.data.records import RetrievalSet
+from endx_jax.data.settings import PARAGRAPHS
 from endx_jax.files import write_text
+from endx_jax.metrics.ranking import RECALLS
 from endx_jax.retrieval import trec
+from endx_jax.retrieval.agreement import question_agreement
 from endx_jax.retrieval.bm25 import BM25
 from endx_jax.retrieval.evaluate import Evaluation
 from endx_jax.retrieval.overlap import SMALLEST, probe_accuracy, same_side_neighbours
-from endx_jax.retrieval.systems import DenseResult
+from endx_jax.retrieval.systems import DenseResult, evaluate_bm25
 from endx_jax.retrieval.tables import format_table
 
 # What the table shows; results.json has more cutoffs.
 COLUMNS = ("mrr", "mrr@10", "p@1", "recall@1", "recall@5", "recall@10", "hit@1", "hit@5", "ndcg@10", "map")
+# And of paragraphs, as RR has them.
+PARAGRAPH_COLUMNS = ("mrr", *(f"recall@{n}" for n in RECALLS), "avg_recall")
 
 
 @dataclasses.dataclass
@@ -28,7 +33,12 @@ class Results:
       pools: the set with each pool, by the pool's name; the first is what the run is judged by.
       evaluations: by pool, then by system in the order of the tables.
       overlap: by dense system, how far apart its questions and answers lie: see `retrieval.overlap`.
+      agreement: by dense system, how near the questions of one answer lie: see `retrieval.agreement`.
+      decoders: by side, whether a decoder listens: see `experiment.decoding`; empty without decoders.
       held_out_pairs: how well a teacher and its student find them: see `experiment.teacher`; empty without a teacher.
+      notes: lines below the tables: what has to be known to read them.
+      direction: `question_to_answer` or `answer_to_question`, what asks and what is ranked.
+      reverse: the same systems in the other direction; None where that was not asked for.
     """
 
     dataset: str
@@ -36,16 +46,37 @@ class Results:
     pools: Mapping[str, RetrievalSet]
     evaluations: dict[str, dict[str, Evaluation]] = dataclasses.field(default_factory=dict)
     overlap: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    agreement: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    decoders: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     held_out_pairs: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    notes: list[str] = dataclasses.field(default_factory=list)
+    direction: str = "question_to_answer"
+    reverse: "Results | None" = None
+
+    def rank_both_ways(self) -> None:
+        """Makes room for the other direction, in which answers ask for their questions."""
+        pools = {pool: records.reversed() for pool, records in self.pools.items()}
+        self.reverse = Results(self.dataset, self.split, pools, direction="answer_to_question")
 
     def add(self, system: str, evaluations: Mapping[str, Evaluation]) -> None:
         """Takes a system's evaluations by pool."""
         for pool, found in evaluations.items():
             self.evaluations.setdefault(pool, {})[system] = found
 
+    def add_bm25(self, *, depth: int = 100) -> None:
+        """Ranks by BM25."""
+        self.add("bm25", evaluate_bm25(self.pools, depth=depth))
+        if self.reverse:
+            self.reverse.add_bm25(depth=depth)
+
     def add_dense(self, system: str, result: DenseResult) -> None:
-        """Takes a dense system's evaluations, and measures the overlap of its embeddings where there are enough."""
+        """Takes a dense system's evaluations, and measures its embeddings where there are enough."""
         self.add(system, result.evaluations)
+        if self.reverse:
+            self.reverse.add(system, result.reverse)
+        agreement = question_agreement(result.questions, next(iter(self.pools.values())).qrels)
+        if agreement:
+            self.agreement[system] = agreement
         # The measures want pairs, each answer once: the first question of each, and the first answer of each question.
         asked_by: dict[int, int] = {}
         for question, right in enumerate(next(iter(self.pools.values())).qrels):
@@ -59,11 +90,9 @@ class Results:
 
     def tables(self) -> str:
         """What a run ends with: a table a pool, and what is behind the lexical row and the overlap."""
-        lines = []
-        for pool, systems in self.evaluations.items():
-            if len(self.evaluations) > 1:
-                lines.append(f"pool {pool}, {len(self.pools[pool].candidates):,} candidates:")
-            lines += [format_table({name: found.metrics for name, found in systems.items()}, COLUMNS), ""]
+        lines = self._rankings()
+        if self.reverse:
+            lines += ["answers ask, and questions are ranked:", *self.reverse._rankings()]
         lines.append(f"bm25: {BM25.DESCRIPTION}")
         lines += [
             f"{system}: a linear probe tells questions from answers with accuracy {found['probe_accuracy']:.3f}, and "
@@ -71,15 +100,34 @@ class Results:
             for system, found in self.overlap.items()
         ]
         lines += [
+            f"{system}: SSE {found['sse']:.3f}, the mean squared distance of two questions of one answer, of the "
+            f"{found['answers']:,} answers with the most; of any two questions {found['sse_any']:.3f}"
+            for system, found in self.agreement.items()
+        ]
+        lines += [
+            f"{side} decoder: {found['nll']:.2f} nats a held-out text of {found['words']:.1f} words, and with "
+            f"another's latent vector {found['nll_shuffled']:.2f}; its posteriors carry {found['kl']:.2f} nats"
+            for side, found in self.decoders.items()
+        ]
+        lines += [
             f"{name}: finds {found['pairs']:,} held-out pairs with MRR {found['mrr']:.3f}, hit@1 {found['hit@1']:.3f} "
             f"and loss {found['loss']:.3f}"
             for name, found in self.held_out_pairs.items()
         ]
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.notes])
+
+    def _rankings(self) -> list[str]:
+        lines = []
+        for pool, systems in self.evaluations.items():
+            if len(self.evaluations) > 1:
+                lines.append(f"pool {pool}, {len(self.pools[pool].candidates):,} candidates:")
+            columns = PARAGRAPH_COLUMNS if pool == PARAGRAPHS else COLUMNS
+            lines += [format_table({name: found.metrics for name, found in systems.items()}, columns), ""]
+        return lines
 
     def as_dict(self) -> dict:
         """The contents of `results.json`: fractions in [0, 1]."""
-        about = {"dataset": self.dataset, "split": self.split, "direction": "question_to_answer"}
+        about = {"dataset": self.dataset, "split": self.split, "direction": self.direction}
         evaluations = []
         for pool, systems in self.evaluations.items():
             counts = {"questions": len(self.pools[pool].questions), "candidates": len(self.pools[pool].candidates)}
@@ -87,10 +135,14 @@ class Results:
                 {**about, "pool": pool, "system": name, "metrics": found.metrics, **counts}
                 for name, found in systems.items()
             ]
+        if self.reverse:
+            evaluations += self.reverse.as_dict()["evaluations"]
         primary = next(iter(self.evaluations.values()))
         return {
             "systems": {name: found.metrics for name, found in primary.items()},
             "overlap": self.overlap,
+            "agreement": self.agreement,
+            **({"decoders": self.decoders} if self.decoders else {}),
             **({"held_out_pairs": self.held_out_pairs} if self.held_out_pairs else {}),
             "evaluations": evaluations,
         }
@@ -101,8 +153,12 @@ class Results:
         Args:
           json_path: such as `results.json`.
           rankings: the folder for `qrels.trec`, `SYSTEM.run.trec` and `SYSTEM.per_question.jsonl` of the first pool;
-            the other pools' stand in folders of their names.
+            the other pools' stand in folders of their names, and so does the other direction.
         """
+        self._write_rankings(rankings)
+        write_text(json_path, json.dumps(self.as_dict(), indent=1) + "\n")
+
+    def _write_rankings(self, rankings: pathlib.Path) -> None:
         for number, (pool, systems) in enumerate(self.evaluations.items()):
             records, folder = self.pools[pool], rankings / pool if number else rankings
             trec.write_qrels(folder / "qrels.trec", records.question_ids, records.candidate_ids, records.qrels)
@@ -110,4 +166,5 @@ class Results:
                 ids = (records.question_ids, records.candidate_ids)
                 trec.write_run(folder / f"{name}.run.trec", *ids, found.top_ids, found.top_scores, name)
                 trec.write_per_question(folder / f"{name}.per_question.jsonl", records.question_ids, found)
-        write_text(json_path, json.dumps(self.as_dict(), indent=1) + "\n")
+        if self.reverse:
+            self.reverse._write_rankings(rankings / self.reverse.direction)

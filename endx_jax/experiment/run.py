@@ -2,24 +2,20 @@
 
 import pathlib
 from collections.abc import Mapping
+from typing import Protocol
 
-from endx_jax.data.batches import Pairs
 from endx_jax.data.records import RetrievalSet
 from endx_jax.experiment import workdir as workdirs
-from endx_jax.experiment.console import say, showing_progress
+from endx_jax.experiment.console import say
 from endx_jax.experiment.data import pools
 from endx_jax.experiment.introduction import introduce
-from endx_jax.experiment.model import best_params, save_description
+from endx_jax.experiment.model import save_description
+from endx_jax.experiment.pairs import judge_pairs
 from endx_jax.experiment.prepare import Run, begin, prepare
+from endx_jax.experiment.ranking import EmbeddingJudge
 from endx_jax.experiment.results import Results
-from endx_jax.experiment.teacher import compare_teacher
-from endx_jax.objectives import EndxObjective
+from endx_jax.objectives import PairSettings
 from endx_jax.parallel.distributed import on_primary
-from endx_jax.parallel.sharding import place, state_shardings
-from endx_jax.retrieval.encode import TextEncoder
-from endx_jax.retrieval.index import write_index
-from endx_jax.retrieval.shards import metric_of
-from endx_jax.retrieval.systems import DenseResult, evaluate_bm25, evaluate_dense
 from endx_jax.training.checkpoints import Checkpoints
 from endx_jax.training.loop import fit
 from endx_jax.training.monitor import Monitor
@@ -40,16 +36,37 @@ def run(config: Mapping, workdir: pathlib.Path) -> Results | None:
       EndxError: for whatever the user can mend.
     """
     prepared = prepare(config, workdir)
+    judge = judge_of(prepared)
     introduce(prepared.model, prepared.mesh, prepared.steps, _question_counts(prepared), prepared.stream.plan)
     on_primary(lambda: _describe(prepared), "workdir-described")
-    reached = _train(prepared)
+    reached = _train(prepared, judge)
     if reached < prepared.steps:
         say(f"stopped at step {reached} of {prepared.steps}; without train.stop_at_step the same command goes on")
         return None
-    return _report(prepared)
+    return _report(prepared, judge)
 
 
-def _train(run: Run) -> int:
+class Judge(Protocol):
+    """Says how good parameters are."""
+
+    def asked(self, records: RetrievalSet) -> RetrievalSet:
+        """A set with those of its questions that are ranked."""
+
+    def validate(self, params: dict) -> dict[str, float]:
+        """The measures of parameters on the validation split."""
+
+    def report(self, results: Results) -> int:
+        """Adds every system to the results, of the test split; returns the step of the checkpoint that was taken."""
+
+
+def judge_of(prepared: Run) -> Judge:
+    """What judges a run: most methods rank by embeddings."""
+    if isinstance(prepared.model.settings.objective, PairSettings):
+        return judge_pairs(prepared)
+    return EmbeddingJudge(prepared)
+
+
+def _train(run: Run, judge: Judge) -> int:
     """Trains to the end or to where the config says to stop; returns the step reached."""
     settings = run.model.settings
     checkpoints = Checkpoints(
@@ -76,7 +93,7 @@ def _train(run: Run) -> int:
             mesh=run.mesh,
             checkpoints=checkpoints,
             monitor=monitor,
-            validate=_validator(run.encoder, next(iter(pools(run.data.validation, settings.data).values()))),
+            validate=judge.validate if run.data.validation.questions else None,
             trace=trace,
             reading_threads=settings.data.reading_threads,
         )
@@ -87,66 +104,22 @@ def _train(run: Run) -> int:
     return int(state.step)
 
 
-def _report(run: Run) -> Results:
-    """Evaluates BM25 and the towers before and after training on the test split; writes and prints the results."""
-    settings, test = run.model.settings, pools(run.data.test, run.model.settings.data)
+def _report(run: Run, judge: Judge) -> Results:
+    """Evaluates on the test split; writes and prints the results."""
+    settings = run.model.settings
+    test = {name: judge.asked(records) for name, records in pools(run.data.test, settings.data).items()}
     primary = next(iter(test.values()))
     say(f"evaluating {len(primary.questions):,} held-out questions against {len(primary.candidates):,} candidates")
     results = Results(dataset=settings.data.test_path or settings.data.path, split="test", pools=test)
-    depth = settings.evaluation.depth
-    results.add("bm25", evaluate_bm25(test, depth=depth))
-
-    def evaluate(params: dict) -> DenseResult:
-        def encode(side, texts):
-            return run.encoder(params["dual_encoder"], side, texts, progress=showing_progress())
-
-        return evaluate_dense(encode, test, depth=depth)
-
-    shardings = state_shardings(run.model.abstract_params(), run.mesh)
-    results.add_dense("untrained", evaluate(place(run.model.initial_params(run.mesh), shardings)))
-    params, step = best_params(run.workdir, run.model, run.mesh)
-    trained = evaluate(params)
-    results.add_dense("trained", trained)
-    results.held_out_pairs = _compare_teacher(run, params)
-    identity = run.encoder.identity(params["dual_encoder"])
+    step = judge.report(results)
 
     def write() -> None:
-        write_index(
-            run.workdir / workdirs.INDEX,
-            trained.candidates,
-            primary.documents,
-            metric=metric_of(cosine=settings.model.normalize),
-            model={"name": str(run.workdir), "identity": identity, "step": step},
-        )
         results.write(run.workdir / workdirs.RESULTS, run.workdir / workdirs.EVALUATION / "test")
 
     on_primary(write, "results-written")
     chosen = "the best on the validation split" if run.data.validation.questions else "the last"
     say(f"\n{results.tables()}\n\n`trained` is the checkpoint of step {step}, {chosen}.")
     return results
-
-
-def _compare_teacher(run: Run, params: dict) -> dict[str, dict[str, float]]:
-    """How well teacher and student find held-out pairs; empty for methods without a teacher."""
-    if not isinstance(run.objective, EndxObjective):
-        return {}
-    held_out = run.data.validation if run.data.validation.questions else run.data.test
-    pairs = Pairs.tokenize(held_out, run.model.preparations)
-    size = run.model.settings.evaluation.batch_size
-    return compare_teacher(run.objective, params, pairs, run.mesh, batch_size=size)
-
-
-def _validator(encoder: TextEncoder, validation: RetrievalSet):
-    """Parameters to validation metrics; None where nothing is held out for validation."""
-    if not validation.questions:
-        return None
-
-    def validate(params: dict) -> dict[str, float]:
-        pool = {"validation": validation}
-        dense = evaluate_dense(lambda side, texts: encoder(params["dual_encoder"], side, texts), pool)
-        return dense.evaluations["validation"].metrics
-
-    return validate
 
 
 def _question_ids(run: Run, step: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Work that is done ahead, in a thread, while what it is for is still busy."""
+"""Work that is done ahead, in a thread, while what it is for is still busy; and results that are fetched late."""
 
 import collections
 from collections.abc import Iterable, Iterator
@@ -21,3 +21,13 @@ def ahead(items: Iterable[T], most: int) -> Iterator[T]:
         while (item := coming.popleft().result()) is not _END:
             coming.append(thread.submit(next, iterator, _END))
             yield item  # type: ignore[misc]  # it is not _END
+
+
+def late(items: Iterable[T], by: int) -> Iterator[T]:
+    """The same items, each when `by` more have been made."""
+    waiting: collections.deque[T] = collections.deque()
+    for item in items:
+        waiting.append(item)
+        if len(waiting) > by:
+            yield waiting.popleft()
+    yield from waiting

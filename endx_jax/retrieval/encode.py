@@ -1,11 +1,10 @@
 """Texts to embeddings, in the order given: sorted by length inside, so that little padding is computed."""
 
-import collections
 import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Literal, TypeVar, get_args, overload
+from typing import Literal, get_args, overload
 
 import jax
 import jax.numpy as jnp
@@ -19,12 +18,12 @@ from endx_jax.errors import EndxError, nearest
 from endx_jax.models.dual_encoder import DualEncoder
 from endx_jax.numerics import l2_normalize
 from endx_jax.parallel.sharding import batch_shards, to_global
+from endx_jax.retrieval.ahead import late
 from endx_jax.retrieval.identity import model_identity
 from endx_jax.retrieval.quantize import Quantized, quantize
 from endx_jax.retrieval.text_batches import Shapes, TextBatch, batches
 
 Array = jax.Array
-T = TypeVar("T")
 Precision = Literal["float32", "bfloat16", "float16", "int8"]
 
 # Batches that the device may have before it when the results of the one before are fetched.
@@ -79,7 +78,15 @@ class TextEncoder:
       cut: how many texts were longer than their side's length so far, and were cut to it.
     """
 
-    def __init__(self, model: DualEncoder, preparations: Mapping[str, Preparation], mesh: Mesh, batch_size: int = 64):
+    def __init__(
+        self,
+        model: DualEncoder,
+        preparations: Mapping[str, Preparation],
+        mesh: Mesh,
+        batch_size: int = 64,
+        *,
+        part: Callable[[dict, str, Tokens], Array] | None = None,
+    ):
         """Takes what does not change between calls.
 
         Args:
@@ -89,12 +96,15 @@ class TextEncoder:
           batch_size: texts of the greatest length that are encoded together, over all devices and at least one on
             each. Of shorter ones it is as many as have the same number of padded tokens; and on a CPU, which is
             fastest with small batches, no more tokens a device than `CPU_TOKENS`.
+          part: (parameters, side, tokens [B, L]) to [B, ...], which is computed in place of embeddings, such as
+            `model.base`.
         """
         self.model, self.preparations, self.mesh, self.batch_size = model, preparations, mesh, batch_size
         self.compiled: set[tuple[str, int, int]] = set()
         self.cut, self._lock = 0, threading.Lock()
         everywhere = NamedSharding(mesh, PartitionSpec())
-        self._encode = jax.jit(model.encode, static_argnums=1, out_shardings=everywhere)
+        self._part = part or model.encode
+        self._encode = jax.jit(self._part, static_argnums=1, out_shardings=everywhere)
         self._finish = jax.jit(Output.__call__, static_argnums=0, out_shardings=everywhere)
 
     @overload
@@ -149,7 +159,7 @@ class TextEncoder:
         bar = tqdm.tqdm(total=len(texts), desc=f"encoding {side}s", unit="text", disable=not progress, leave=False)
         results = None
         with bar:
-            for places, found in _late(encoded, IN_FLIGHT):
+            for places, found in late(encoded, IN_FLIGHT):
                 results = _room_for(len(texts), found) if results is None else results
                 jax.tree.map(functools.partial(_put, places), results, found)
                 bar.update(len(places))
@@ -199,17 +209,7 @@ class TextEncoder:
     def _of_one_token(self, params: dict, side: str, output: Output) -> jax.ShapeDtypeStruct | Quantized:
         """Shapes of what a batch of one text would give."""
         tokens = Tokens(jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool))
-        return jax.eval_shape(lambda params: output(self.model.encode(params, side, tokens)), params)
-
-
-def _late(items: Iterable[T], by: int) -> Iterator[T]:
-    """The same items, each when `by` more have been made."""
-    waiting: collections.deque[T] = collections.deque()
-    for item in items:
-        waiting.append(item)
-        if len(waiting) > by:
-            yield waiting.popleft()
-    yield from waiting
+        return jax.eval_shape(lambda params: output(self._part(params, side, tokens)), params)
 
 
 def _room_for(texts: int, found):

@@ -16,6 +16,9 @@ WITHOUT_EFFECT = frozenset(
     {"dropout", "attention_dropout", "initializer_range", "dtype", "remat", "scan_layers", "parent", "name"}
 )
 
+# Parts of towers that came later: where a tower has none, it is what it was before there were any.
+LATER = frozenset({"head", "token_weights", "layer_weights"})
+
 
 def model_identity(model: DualEncoder, params: dict, preparations: Mapping[str, Preparation]) -> str:
     """sha256, in hexadecimal, of all that decides about embeddings: parameters, towers, tokenizers, prompts, lengths.
@@ -53,6 +56,7 @@ def _hash(groups: Mapping) -> str:
 def describe(part: object) -> object:
     """Tuples and plain values that say what a tower computes, parameters aside."""
     if dataclasses.is_dataclass(part):  # as Flax's modules are
-        fields = (field.name for field in dataclasses.fields(part) if field.name not in WITHOUT_EFFECT)
-        return (type(part).__name__, *((name, describe(getattr(part, name))) for name in fields))
+        values = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.name not in WITHOUT_EFFECT}
+        kept = {name: value for name, value in values.items() if value is not None or name not in LATER}
+        return (type(part).__name__, *((name, describe(value)) for name, value in kept.items()))
     return getattr(part, "__name__", part)  # poolings without parameters are functions

@@ -11,6 +11,7 @@ class EvaluationSettings:
     """Held in `config.evaluation`."""
 
     metric: str = key("mrr", "of the validation split, that chooses the best checkpoint; higher is better")
+    reverse: bool = key(False, "whether the questions are also ranked for each answer, in the report (RR, Table 10)")
     batch_size: int = key(64, "texts encoded together", changes_results=False)
     depth: int = key(100, "best candidates kept a question, in runs", changes_results=False)
 

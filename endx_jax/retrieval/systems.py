@@ -23,15 +23,21 @@ class DenseResult:
       evaluations: of the ranking by inner product.
       questions: float32 [Q, E].
       candidates: float32 [N, E], the first pool.
+      reverse: by pool, of the ranking of the questions for each candidate that is right for one: see
+        `RetrievalSet.reversed`; empty where it was not asked for.
     """
 
     evaluations: dict[str, Evaluation]
     questions: np.ndarray
     candidates: np.ndarray
+    reverse: dict[str, Evaluation] = dataclasses.field(default_factory=dict)
 
 
-def evaluate_dense(encode: Encode, pools: Pools, *, depth: int = 100) -> DenseResult:
-    """Encodes questions and candidates with `encode(side, texts)`, each once, and ranks each pool by inner product."""
+def evaluate_dense(encode: Encode, pools: Pools, *, depth: int = 100, reverse: bool = False) -> DenseResult:
+    """Encodes questions and candidates with `encode(side, texts)`, each once, and ranks each pool by inner product.
+
+    With `reverse` the questions are ranked for each candidate too.
+    """
     widest = max(pools.values(), key=lambda records: len(records.candidates))
     questions, embeddings = encode("question", widest.questions), encode("answer", widest.candidates)
     row = {name: n for n, name in enumerate(widest.candidate_ids)}
@@ -42,7 +48,17 @@ def evaluate_dense(encode: Encode, pools: Pools, *, depth: int = 100) -> DenseRe
         )
         for pool, part in pools.items()
     }
-    return DenseResult(evaluations, questions, next(iter(candidates.values())))
+    backwards = {
+        pool: _evaluate_reverse(questions, candidates[pool], part, depth) for pool, part in pools.items() if reverse
+    }
+    return DenseResult(evaluations, questions, next(iter(candidates.values())), backwards)
+
+
+def _evaluate_reverse(questions: np.ndarray, candidates: np.ndarray, records: RetrievalSet, depth: int) -> Evaluation:
+    back = records.reversed()
+    row = {name: n for n, name in enumerate(records.candidate_ids)}
+    asking = candidates[[row[name] for name in back.question_ids]]
+    return evaluate(dense_scores(asking, questions), back.qrels, candidates=len(questions), depth=depth)
 
 
 def evaluate_bm25(pools: Pools, *, depth: int = 100) -> dict[str, Evaluation]:

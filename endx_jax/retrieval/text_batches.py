@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from jax.sharding import Mesh
@@ -11,6 +11,8 @@ from endx_jax.batch import Tokens
 from endx_jax.data.tokenization import TokenTable, padded_length
 from endx_jax.parallel.sharding import batch_shards, local_rows
 from endx_jax.retrieval.ahead import ahead
+
+T = TypeVar("T")
 
 # Texts that are tokenised and sorted together: so many that neighbours are of one length, and few to keep.
 WINDOW = 32768
@@ -68,10 +70,8 @@ class Shapes:
         return each * shards
 
 
-def batches(
-    tokenize: Callable[[Sequence[str]], TokenTable], texts: Sequence[str], shapes: Shapes
-) -> Iterator[TextBatch]:
-    """All texts, tokenised and padded in threads ahead of their use."""
+def batches(tokenize: Callable[[Sequence[T]], TokenTable], texts: Sequence[T], shapes: Shapes) -> Iterator[TextBatch]:
+    """All texts, or whatever stands for them, tokenised and padded in threads ahead of their use."""
     windows = (texts[start : start + WINDOW] for start in range(0, len(texts), WINDOW))
     return ahead(_cut(ahead(map(tokenize, windows), 1), shapes), PADDED_AHEAD)
 

@@ -1,15 +1,16 @@
 """Which data a config names, and what its questions are ranked against."""
 
+import dataclasses
 import gzip
 
 import pytest
 from helpers import one_line_error
-from small_squad import regular
+from small_squad import regular, write_squad
 
 from endx_jax.data import reqa_dataset
 from endx_jax.data.reqa import from_squad
 from endx_jax.data.settings import DataSettings
-from endx_jax.experiment.data import pools, read_splits
+from endx_jax.experiment.data import pools, read_records, read_splits
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +72,59 @@ def test_a_pool_is_for_squad_only(pairs_csv):
 def test_a_prepared_set_needs_a_pool():
     with one_line_error("data.path=reqa/squad needs data.pool, answers or sentences"):
         read_splits(DataSettings(path="reqa/squad"))
+
+
+def read_paragraphs(path, **changes):
+    return read_splits(DataSettings(path=str(path), pool="paragraphs", **changes))
+
+
+def test_whole_paragraphs_are_retrieved_for_every_question_apart(tmp_path):
+    """As RR counts SQuAD: equal questions are not merged, and each asks for its own paragraph alone."""
+    found = read_paragraphs(write_squad(tmp_path), validation_fraction=0.0)
+    assert [*zip(found.train.questions, found.train.qrels, strict=True)] == [
+        ("who sleeps?", (0,)),
+        ("who eats?", (0,)),
+        ("who barks?", (1,)),
+        ("who eats?", (1,)),
+        ("¿quién come?", (2,)),
+    ]
+    assert found.train.question_ids == ("c0", "c1", "d0", "d1", "b0")
+    assert found.test.candidates == ("Bees fly. They sting.", "Ants walk.")
+    assert pools(found.test, DataSettings(pool="paragraphs")) == {"paragraphs": found.test}
+
+
+def test_both_files_of_squad_are_one_set_that_is_split_by_question(folder):
+    found = read_paragraphs(folder, merge=True, test_fraction=0.3, validation_fraction=0.3)
+    parts = (found.train, found.validation, found.test)
+    assert sum(len(part.questions) for part in parts) == 20 * 2 + 3 * 2
+    assert all(part.questions for part in parts)
+    assert sum(len(set(part.question_ids)) for part in parts) == 22 * 2  # one article is in both files, under its ids
+    assert set(found.train.candidates) & set(found.test.candidates)  # a paragraph's questions are parted
+    assert {found.test.candidates[n] for (n,) in found.test.qrels} == set(found.test.candidates)
+    assert read_paragraphs(folder, merge=True, test_fraction=0.3, validation_fraction=0.1).test == found.test
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"path": "reqa/squad", "pool": "paragraphs"}, "data.path=reqa/squad needs data.pool, answers or sentences"),
+        ({"pool": "answers", "merge": True}, "data.merge is for data.pool=paragraphs"),
+        ({"pool": "paragraphs", "merge": True, "test_path": "x"}, "leave data.test_path empty"),
+    ],
+)
+def test_paragraphs_are_of_squads_own_files(changes, message):
+    with one_line_error(message):
+        read_splits(DataSettings(**changes))
+
+
+def test_the_other_direction_asks_with_answers(tmp_path):
+    (tmp_path / "pairs.csv").write_text("question,answer\na?,x\nb?,y\nc?,x\nb?,x\n")
+    records = read_records(str(tmp_path / "pairs.csv"), DataSettings(), "")
+    back = records.reversed()
+    assert (back.questions, back.candidates) == (("x", "y"), ("a?", "b?", "c?"))
+    assert back.qrels == ((0, 1, 2), (1,))
+    assert back.question_ids == records.candidate_ids
+    alone = records.subset([2])
+    assert dataclasses.replace(
+        alone, candidates=("z", *alone.candidates), candidate_ids=("d9", "d0"), qrels=((1,),)
+    ).reversed().questions == ("x",)

@@ -92,7 +92,7 @@ def test_resumed_on_fewer_devices_the_losses_agree(trained_workdir, config, tmp_
     ("optimizer", "meshes"),
     [
         ("adamw", [(1, {}), (8, {}), (8, {"fsdp": 2, "tensor": 2})]),
-        ("sgd", [(1, {}), (8, {})]),
+        pytest.param("sgd", [(1, {}), (8, {})], marks=pytest.mark.slow),
         pytest.param("adafactor", [(1, {}), (8, {"fsdp": 2, "tensor": 2})], marks=pytest.mark.slow),
     ],
 )
@@ -108,6 +108,7 @@ def test_devices_and_mesh_change_cost_and_not_losses(config, tmp_path, monkeypat
         np.testing.assert_allclose(other, found[0], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_scanned_and_rematerialised_layers_give_the_same_losses(trained_workdir, config, tmp_path):
     config.model.scan_layers = True
     config.model.remat = True
@@ -185,11 +186,12 @@ def test_a_run_can_start_from_another_ones_best(trained_workdir, config, tmp_pat
 
 def test_a_warm_start_from_another_architecture_is_refused(trained_workdir, config, tmp_path):
     config.model.init_from = str(trained_workdir)
-    config.model.projection = 8
+    config.model.encoder = "none"
     with pytest.raises(EndxError, match="holds another architecture"):
         run(config, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_projection_and_learned_temperature_train(config, tmp_path):
     config.model.projection = 8
     config.objective.learn_temperature = True
@@ -200,7 +202,9 @@ def test_a_projection_and_learned_temperature_train(config, tmp_path):
     assert params["log_temperature"].shape == ()
 
 
-@pytest.mark.parametrize("sharing", SHARINGS)
+@pytest.mark.parametrize(
+    "sharing", [pytest.param(name, marks=[] if name == "ade_fte" else pytest.mark.slow) for name in SHARINGS]
+)
 def test_every_sharing_trains_what_it_should_and_leaves_a_model_that_loads(config, tmp_path, capsys, sharing):
     config.model.sharing = sharing
     config.model.projection = 8
@@ -239,6 +243,7 @@ def test_towers_of_different_encoders_are_described_and_found_again(config, tmp_
     assert endx_jax.load(tmp_path).encode_document("the cat").shape == (8,)
 
 
+@pytest.mark.slow
 def test_prompts_are_part_of_the_model(trained_workdir, config, tmp_path):
     config.model.question_prompt, config.model.answer_prompt = "who ", "what "
     config.train.stop_at_step = 1

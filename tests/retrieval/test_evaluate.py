@@ -8,8 +8,8 @@ from endx_jax import metrics
 from endx_jax.errors import EndxError
 from endx_jax.retrieval.evaluate import default_block, evaluate
 
-RECALL = ["recall@1", "recall@5", "recall@10", "recall@20", "recall@50", "recall@100"]
-NAMES = ["mrr", "mrr@10", "p@1", *RECALL, "hit@1", "hit@5", "hit@10", "ndcg@10", "map"]
+RECALL = ["recall@1", "recall@2", "recall@5", "recall@10", "recall@20", "recall@50", "recall@100"]
+NAMES = ["mrr", "mrr@10", "p@1", *RECALL, "avg_recall", "hit@1", "hit@5", "hit@10", "ndcg@10", "map"]
 
 
 def draw(questions=50, candidates=130, levels=25):
@@ -45,12 +45,15 @@ def test_streaming_equals_one_pass_over_everything():
     ranks = metrics.ranks(scores, padded(qrels))
     np.testing.assert_array_equal(found.ranks, ranks)
     assert list(found.metrics) == NAMES
-    for n in (1, 5, 10, 20, 50, 100):
+    for n in (1, 2, 5, 10, 20, 50, 100):
         assert found.metrics[f"recall@{n}"] == pytest.approx(float(jnp.mean(metrics.recall_at(ranks, n))))
     for n in (1, 5, 10):
         assert found.metrics[f"hit@{n}"] == pytest.approx(float(jnp.mean(metrics.hit_at(ranks, n))))
     assert found.metrics["mrr@10"] == pytest.approx(float(jnp.mean(metrics.reciprocal_rank(ranks, 10))))
     assert found.metrics["ndcg@10"] == pytest.approx(float(jnp.mean(metrics.ndcg_at(ranks, 10))))
+    assert found.metrics["avg_recall"] == pytest.approx(
+        np.mean([found.metrics[f"recall@{n}"] for n in (1, 2, 5, 10, 20, 50)]), abs=1e-6
+    )
     assert found.metrics["p@1"] == found.metrics["hit@1"]
     best = np.argsort(-scores, axis=1, kind="stable")[:, :100]
     np.testing.assert_array_equal(found.top_ids, best)

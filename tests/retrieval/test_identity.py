@@ -11,7 +11,8 @@ from endx_jax.data.tokenization import Preparation, Tokenizer
 from endx_jax.models import DualEncoder
 from endx_jax.models.pooling import MultiHopAttention, first
 from endx_jax.models.sharing import SHARINGS
-from endx_jax.retrieval.identity import model_identity
+from endx_jax.models.static import TokenWeights
+from endx_jax.retrieval.identity import describe, model_identity
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +49,17 @@ def test_what_decides_about_embeddings_decides_about_the_identity(preparation):
         "answer's pooling": identity(preparation, towers=(tower(), tower(pooling=first))),
     }
     assert len(set(found.values())) == len(found)
+
+
+def test_parts_that_came_later_decide_where_a_tower_has_them(preparation):
+    """Where it has none its identity is as it was before, so that indexes of then still serve."""
+    named = str(describe(tower()))
+    assert not any(part in named for part in ("head'", "token_weights", "layer_weights"))
+    found = {
+        identity(preparation, **parts)
+        for parts in ({}, {"layer_weights": (0.5, 0.5, 0.0, 0.0)}, {"token_weights": TokenWeights(TINY.vocab_size)})
+    }
+    assert len(found) == 3
 
 
 def test_one_number_decides(preparation):

@@ -1,0 +1,3 @@
+"""Dual-VAEs of Yu et al. 2020; see endx_jax/recipes/gru_dual_vae.py."""
+
+from endx_jax.recipes.gru_dual_vae import get_config  # noqa: F401

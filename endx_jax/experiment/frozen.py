@@ -1,0 +1,96 @@
+"""Runs whose towers are frozen below their heads: what is there is computed once, for training, validation, ranking."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from endx_jax.batch import Vectors
+from endx_jax.data.vector_table import VectorTable
+from endx_jax.experiment.console import showing_progress
+from endx_jax.experiment.model import Model
+from endx_jax.models.dual_encoder import SIDES
+from endx_jax.parallel.sharding import local_rows, rounded_up, to_global
+from endx_jax.retrieval.encode import TextEncoder
+from endx_jax.retrieval.frozen import base_vectors
+from endx_jax.retrieval.vector_cache import VectorCache
+
+# Vectors that heads are given at a time.
+BLOCK = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader:
+    """Turns the texts of one side into what batches hold of them.
+
+    Attributes:
+      vectors: of texts.
+      length: of a text, in tokens: none are left.
+    """
+
+    vectors: Callable[[Sequence[str]], np.ndarray]
+    length: int = 0
+
+    def __call__(self, texts: Sequence[str]) -> VectorTable:
+        """The vectors of N texts."""
+        return VectorTable(self.vectors(texts))
+
+
+class HeadEncoder:
+    """Encodes texts, as `TextEncoder` does, of a dual encoder whose heads alone are trained.
+
+    The vectors below the heads are made when they are first asked for: mapped from `data.cache`, or kept in memory
+    where that is empty.
+    """
+
+    def __init__(self, model: Model, mesh: Mesh):
+        """Reads the parameters below the heads, which are the same at every step."""
+        settings = model.settings
+        self._encoder, self._mesh = model.text_encoder(mesh), mesh
+        self._base = TextEncoder(
+            model.dual_encoder, model.preparations, mesh, settings.evaluation.batch_size, part=model.dual_encoder.base
+        )
+        self._params = below_heads(model.initial_params(mesh)["dual_encoder"])
+        self._cache = VectorCache(settings.data.cache) if settings.data.cache else None
+        self._known: dict[tuple[str, tuple[str, ...]], np.ndarray] = {}
+        everywhere = NamedSharding(mesh, PartitionSpec())
+        self._heads = jax.jit(model.dual_encoder.encode, static_argnums=1, out_shardings=everywhere)
+
+    def __call__(self, params: dict, side: str, texts: Sequence[str], *, progress: bool = False) -> np.ndarray:
+        """Encodes N texts of a side with the dual encoder's parameters: float32 [N, E]."""
+        del progress  # what takes time is in `vectors`
+        values = self.vectors(side, texts)
+        size = rounded_up(min(BLOCK, max(1, len(values))), self._mesh)
+        own, found = local_rows(self._mesh, size), np.empty(values.shape, np.float32)
+        for start in range(0, len(values), size):
+            rows = np.resize(np.arange(start, min(start + size, len(values))), size)[own]
+            block = Vectors(values[rows])  # type: ignore[arg-type]  # put on devices as a whole batch, next
+            embeddings = self._heads(params, side, to_global(block, self._mesh, size))
+            found[start : start + size] = np.asarray(embeddings)[: len(values) - start]
+        return found
+
+    def vectors(self, side: str, texts: Sequence[str]) -> np.ndarray:
+        """What the head of one side receives of N texts: float32 [N, E]."""
+        key = (side, tuple(texts))
+        if key not in self._known:
+            progress = showing_progress()
+            self._known[key] = base_vectors(self._base, self._params, side, texts, self._cache, progress=progress)
+        return self._known[key]
+
+    @property
+    def readers(self) -> dict[str, Reader]:
+        """What turns the texts of each side into training's."""
+        return {side: Reader(functools.partial(self.vectors, side)) for side in SIDES}
+
+    def identity(self, params: dict) -> str:
+        """As of `TextEncoder`: of the whole model, from tokens on."""
+        return self._encoder.identity(params)
+
+
+def below_heads(dual_encoder: dict) -> dict:
+    """A dual encoder's parameters without those of its heads."""
+    kept = {place: {g: p for g, p in groups.items() if g != "head"} for place, groups in dual_encoder.items()}
+    return {place: groups for place, groups in kept.items() if groups}
