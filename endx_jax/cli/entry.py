@@ -20,6 +20,8 @@ usage: endx VERB [options]      (or: python -m endx_jax VERB [options])
   encode    a corpus of any size to an index        endx encode --workdir=runs/quickstart --corpus=corpus.jsonl
   export    the model, to take elsewhere            endx export --workdir=runs/quickstart --output=exported
   publish   an index, to a vector database          endx publish --index=DIR --to=http://HOST:19530
+  layers    what each layer of a model retrieves    endx layers --model=all-MiniLM-L6-v2 --data=SQUAD_FOLDER
+  analyse   figures of runs, and their data         endx analyse overlap --run=runs/quickstart --output=figures
 
 endx VERB --help tells what a verb takes."""
 
@@ -51,7 +53,7 @@ def run_verb(argv: list[str]) -> int:
 # Verbs that can be interrupted, and what they have then.
 GOES_ON = {"train": "from the last checkpoint", "encode": "with the shards that are missing"}
 
-VERBS = ("prepare", "train", "evaluate", "search", "serve", "encode", "export", "publish")
+VERBS = ("prepare", "train", "evaluate", "search", "serve", "encode", "export", "publish", "layers", "analyse")
 
 
 def _verb(name: str) -> Callable[[list[str]], None]:

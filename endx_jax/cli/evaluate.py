@@ -3,25 +3,31 @@
 import argparse
 import pathlib
 
-from endx_jax.data.reqa import POOLS
+from endx_jax.data.settings import POOLS
+from endx_jax.settings import check
 
 
 def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
     arguments = _parser().parse_args(argv)
+    check(arguments.top >= 0, f"--top={arguments.top}: give a number of answers, or 0 for all")
 
     from endx_jax.experiment import workdir as workdirs
     from endx_jax.experiment.console import say, showing_progress
     from endx_jax.experiment.results import Results
     from endx_jax.loading import load
+    from endx_jax.loading.pairs import load_pairs
+    from endx_jax.retrieval.dense import dense_scores
     from endx_jax.retrieval.encode import Output
     from endx_jax.retrieval.index import write_index
+    from endx_jax.retrieval.rerank import evaluate_pairs
     from endx_jax.retrieval.shards import metric_of
-    from endx_jax.retrieval.systems import evaluate_bm25, evaluate_dense
+    from endx_jax.retrieval.systems import evaluate_dense
 
     dataset, pools = _pools(arguments)
     output = arguments.output or _default_output(arguments, dataset)
     workdirs.check_writable(output, "--output")
+    pair_model = load_pairs(arguments.rerank) if arguments.rerank else None
     model = load(arguments.workdir or arguments.model)
     records = next(iter(pools.values()))
     say(f"evaluating {len(records.questions):,} questions against {len(records.candidates):,} candidates of {dataset}")
@@ -31,9 +37,17 @@ def main(argv: list[str]) -> None:
         return model.encoder(model.params, side, texts, progress=showing_progress(), output=comparable)
 
     results = Results(dataset=dataset, split=arguments.split if arguments.data else "test", pools=pools)
-    results.add("bm25", evaluate_bm25(pools))
-    dense = evaluate_dense(encode, pools)
+    if arguments.reverse:
+        results.rank_both_ways()
+    results.add_bm25()
+    dense = evaluate_dense(encode, pools, reverse=arguments.reverse)
     results.add_dense("trained" if arguments.workdir else pathlib.Path(arguments.model).name, dense)
+    if pair_model:
+        score = pair_model(records.questions, records.candidates)
+        first = dense_scores(dense.questions, dense.candidates)
+        results.add("reranked", {pool: evaluate_pairs(score, first, records, top=arguments.top) for pool in pools})
+        given = f"the best {arguments.top} of the row above" if arguments.top else "all candidates"
+        results.notes.append(f"reranked: {given}, in the order of {pair_model.name}")
     write_index(
         output / workdirs.INDEX,
         dense.candidates,
@@ -86,8 +100,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--pool",
         choices=POOLS,
-        help="of SQuAD-format data: the sentences that answer a question, or all [the run's; whole paragraphs]",
+        help="of SQuAD-format data: the sentences that answer a question, all of them, or whole paragraphs, after RR "
+        "[the run's; whole paragraphs, equal questions merged]",
     )
+    parser.add_argument(
+        "--rerank",
+        type=pathlib.Path,
+        metavar="WORKDIR",
+        help="of a pair classifier, which re-orders the best",
+    )
+    parser.add_argument(
+        "--top", type=int, default=20, metavar="N", help="how many of the best --rerank is given, 0: all [20]"
+    )
+    parser.add_argument("--reverse", action="store_true", help="rank the questions for each answer, too (RR)")
     parser.add_argument("--split", default="test", help="which judgements of a BEIR folder [test]")
     parser.add_argument("--question-column", default="question", help="in CSV, TSV and JSONL [question]")
     parser.add_argument("--answer-column", default="answer", help="in CSV, TSV and JSONL [answer]")

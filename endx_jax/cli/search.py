@@ -16,6 +16,7 @@ from endx_jax.settings import check
 
 if TYPE_CHECKING:
     from endx_jax.cli.questions import Question
+    from endx_jax.loading.pairs import PairModel
     from endx_jax.retrieval.text_search import Answer, TextSearch
 
 # Questions that are encoded and looked for together, and documents that are added together.
@@ -33,6 +34,8 @@ def main(argv: list[str]) -> None:
         questions = read_questions(arguments.questions)
     else:
         questions = [Question(str(n), text) for n, text in enumerate(arguments.question, start=1)]
+    if arguments.rerank:
+        _pair_model(arguments.rerank)  # what is no pair classifier is refused before anything is searched
     search = _open(arguments)
     changed = _change(arguments, search)
     if questions:
@@ -48,6 +51,7 @@ def _check(arguments: argparse.Namespace) -> None:
     check(source is not None, "name what to search: --workdir=RUN, or --index=DIR")
     check(not (arguments.question and arguments.questions), "ask on the command line or by --questions, not by both")
     check(arguments.top >= 1, f"--top={arguments.top}: at least 1 answer is to be found")
+    check(arguments.rerank_top >= 1, f"--rerank-top={arguments.rerank_top}: at least 1 answer is to be scored")
     check(arguments.mode == "hybrid" or not arguments.fusion, "--fusion is for --mode=hybrid")
     weighted = arguments.fusion == "weighted"
     check(weighted or arguments.weight is None, "--weight is for --mode=hybrid --fusion=weighted")
@@ -60,11 +64,11 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _open(arguments: argparse.Namespace) -> "TextSearch":
     """The search; its model is loaded when it is first needed, which BM25 never does."""
-    from endx_jax.experiment.workdir import INDEX
+    from endx_jax.loading.run import run_index
     from endx_jax.retrieval.index import Index
     from endx_jax.retrieval.text_search import TextSearch
 
-    index = Index(arguments.index or arguments.workdir / INDEX)
+    index = Index(arguments.index) if arguments.index else run_index(arguments.workdir)
 
     @functools.cache
     def model():
@@ -124,7 +128,22 @@ def _answered(
 
 def _ask(arguments: argparse.Namespace, search: "TextSearch", texts: list[str]) -> list[list["Answer"]]:
     weight = 0.5 if arguments.weight is None else arguments.weight
-    return search.search(texts, arguments.top, mode=arguments.mode, fusion=arguments.fusion or "rrf", weight=weight)
+    count = max(arguments.top, arguments.rerank_top) if arguments.rerank else arguments.top
+    found = search.search(texts, count, mode=arguments.mode, fusion=arguments.fusion or "rrf", weight=weight)
+    if not arguments.rerank:
+        return found
+    from endx_jax.retrieval.rerank import rerank_answers
+
+    return rerank_answers(_pair_model(arguments.rerank), texts, found, arguments.top)
+
+
+@functools.cache
+def _pair_model(workdir: pathlib.Path) -> "PairModel":
+    from endx_jax.experiment.compilation_cache import keep_programs
+    from endx_jax.loading.pairs import load_pairs
+
+    keep_programs()
+    return load_pairs(workdir)
 
 
 def _converse(arguments: argparse.Namespace, search: "TextSearch") -> None:
@@ -205,6 +224,13 @@ def _parser() -> argparse.ArgumentParser:
         default="exact",
         help="what finds embeddings: all compared on the device, or faiss, which keeps a file in the index [exact]",
     )
+    how.add_argument(
+        "--rerank",
+        type=pathlib.Path,
+        metavar="WORKDIR",
+        help="of a pair classifier, which re-orders the best",
+    )
+    how.add_argument("--rerank-top", type=int, default=50, metavar="N", help="how many of the best it is given [50]")
     change = parser.add_argument_group("what is in the index")
     change.add_argument("--add", metavar="FILE", help="a corpus, as for encode; an id that is there is replaced")
     change.add_argument("--delete", action="append", metavar="ID", help="may be given several times")

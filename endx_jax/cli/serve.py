@@ -52,14 +52,14 @@ def _service(arguments: argparse.Namespace) -> "Service":
     """The model and the index, and a line about them."""
     from endx_jax.experiment.compilation_cache import keep_programs
     from endx_jax.experiment.console import say
-    from endx_jax.experiment.workdir import INDEX
     from endx_jax.loading.index_model import IndexModel
+    from endx_jax.loading.run import run_index
     from endx_jax.retrieval.index import Index
     from endx_jax.retrieval.text_search import TextSearch
     from endx_jax.serving.service import Service
 
     keep_programs()
-    index = Index(arguments.index or arguments.workdir / INDEX)
+    index = Index(arguments.index) if arguments.index else run_index(arguments.workdir)
     source = IndexModel(index, arguments.model or arguments.workdir)
     say(f"{len(index):,} documents of {index.folder}, encoded by {source.model.name}; getting ready")
     return Service(source.model, TextSearch(index, source.encode_query, source.encode_document))

@@ -39,7 +39,7 @@ def main(argv: list[str]) -> None:
     results = run(config, workdir)
     say(f"{(time.monotonic() - started) / 60:.1f} minutes in all; everything is in {workdir}")
     if results is not None:
-        say(_next_steps(workdir))
+        say(_next_steps(workdir) if config.objective.name != "pair" else _next_steps_with_pairs(workdir))
 
 
 def parse(argv: list[str]) -> tuple[ConfigDict, str, pathlib.Path]:
@@ -126,3 +126,11 @@ What next:
     endx evaluate --workdir={workdir} --data=FILE
   embeddings in Python:
     model = endx_jax.load("{workdir}"); model.encode_query("how do I reshape an array?")"""
+
+
+def _next_steps_with_pairs(workdir: pathlib.Path) -> str:
+    return f"""
+What next:
+  let it re-order what a run with embeddings finds:
+    endx search --workdir=RUN --rerank={workdir} "QUESTION"
+    endx evaluate --workdir=RUN --rerank={workdir} --top=20"""

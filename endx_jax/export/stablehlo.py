@@ -23,6 +23,7 @@ from endx_jax.export.transformer_folder import write_json, write_tensors, write_
 from endx_jax.files import sha256_of
 from endx_jax.loading.about import ABOUT, STABLEHLO, About, Side
 from endx_jax.models.dual_encoder import SIDES
+from endx_jax.models.static import NoEncoder
 from endx_jax.models.tower import Tower
 from endx_jax.pretrained.weights import SINGLE_FILE
 
@@ -92,7 +93,7 @@ def serialized(tower: Tower, params: dict) -> bytearray:
         raise EndxError(f"--format={STABLEHLO} needs another package: pip install flatbuffers")
     from jax import export
 
-    positions = tower.encoder.config.positions
+    positions = None if isinstance(tower.encoder, NoEncoder) else tower.encoder.config.positions
     bounds = ("b >= 1", "l >= 1", *(() if positions is None else (f"l <= {positions}",)))
     shape = export.symbolic_shape("b, l", constraints=bounds)
     like = {

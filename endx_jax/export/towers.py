@@ -15,6 +15,7 @@ from endx_jax.errors import EndxError
 from endx_jax.loading.embedding_model import EmbeddingModel
 from endx_jax.models.dual_encoder import SIDES, DualEncoder
 from endx_jax.models.pooling import POOLINGS
+from endx_jax.models.static import NoEncoder
 from endx_jax.models.tower import Tower
 from endx_jax.pretrained import PretrainedEncoder, PretrainedTokens
 from endx_jax.pretrained.weights import unstack_layers
@@ -115,9 +116,14 @@ class Towers:
           EndxError: when the towers have an encoder or a pooling that only a program can hold.
         """
         for side in SIDES:
+            tower = self.dual_encoder.tower(side)
+            for part in ("token_weights", "layer_weights", "head"):
+                if getattr(tower, part) is not None:
+                    raise EndxError(_cannot_hold(format_name, f"a tower with {part}"))
+            if isinstance(tower.encoder, NoEncoder):
+                raise EndxError(_cannot_hold(format_name, "token vectors without an encoder"))
             if isinstance(self.encoders[side], PretrainedTokens):
-                kind = type(self.dual_encoder.tower(side).encoder).__name__
-                raise EndxError(_cannot_hold(format_name, f"a newly drawn encoder ({kind})"))
+                raise EndxError(_cannot_hold(format_name, f"a newly drawn encoder ({type(tower.encoder).__name__})"))
         known = {function: name for name, function in POOLINGS.items()}
         pooling = self.dual_encoder.question.pooling
         if pooling not in known:
@@ -127,12 +133,9 @@ class Towers:
 
 def in_float32(tower: Tower) -> Tower:
     """The same tower computing in float32, with layers apart and kept as they are."""
-    options = {"dtype": jnp.float32, "remat": False}
-    if hasattr(tower.encoder, "scan_layers"):
-        options["scan_layers"] = False
-    return tower.clone(
-        token_embedder=tower.token_embedder.clone(dtype=jnp.float32), encoder=tower.encoder.clone(**options)
-    )
+    options = {"dtype": jnp.float32, "remat": False, "scan_layers": False}
+    own = {name: value for name, value in options.items() if hasattr(tower.encoder, name)}
+    return tower.clone(token_embedder=tower.token_embedder.clone(dtype=jnp.float32), encoder=tower.encoder.clone(**own))
 
 
 def _plain(groups: Mapping) -> dict:

@@ -52,3 +52,25 @@ def test_it_needs_something_to_evaluate_and_something_to_evaluate_on(tiny_bert, 
 def test_a_folder_without_a_run_is_refused(tmp_path, capsys):
     assert run_verb(["evaluate", f"--workdir={tmp_path}"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_best_of_a_dual_encoder_are_put_in_the_order_of_a_pair_classifier(
+    trained_workdir, pair_workdir, tmp_path, capsys
+):
+    arguments = [f"--workdir={trained_workdir}", f"--rerank={pair_workdir}", "--top=3", f"--output={tmp_path}"]
+    assert run_verb(["evaluate", *arguments]) == 0
+    assert f"reranked: the best 3 of the row above, in the order of {pair_workdir}" in capsys.readouterr().out
+
+    def best(system):
+        lines = [line.split() for line in (tmp_path / f"{system}.run.trec").read_text().splitlines()]
+        return [line[2] for line in lines if line[0] == lines[0][0]]
+
+    before, after = best("trained"), best("reranked")
+    assert set(before[:3]) == set(after[:3])
+    assert before[3:] == after[3:]
+
+
+def test_only_a_pair_classifier_can_re_rank(trained_workdir, tmp_path, capsys):
+    arguments = [f"--workdir={trained_workdir}", f"--rerank={trained_workdir}", f"--output={tmp_path / 'out'}"]
+    assert run_verb(["evaluate", *arguments]) == 2
+    assert "takes one of objective.name=pair" in capsys.readouterr().err

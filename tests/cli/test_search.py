@@ -8,6 +8,7 @@ import pytest
 
 import endx_jax
 from endx_jax.cli.entry import run_verb
+from endx_jax.loading.pairs import load_pairs
 from endx_jax.retrieval.index import Index, write_index
 
 
@@ -74,6 +75,24 @@ def test_other_ways_to_search(workdir, texts, capsys, how):
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [line[3] for line in lines] == [str(n) for n in range(1, len(lines) + 1)]
     assert {line[2] for line in lines} <= {*texts}
+
+
+def test_a_pair_classifier_re_orders_what_was_found(workdir, texts, pair_workdir, capsys):
+    question = "where is the cat 3"
+    arguments = (f"--workdir={workdir}", question, "--format=jsonl")
+    search(*arguments, "--top=4")
+    before = [answer["id"] for answer in json.loads(capsys.readouterr().out)["answers"]]
+    search(*arguments, "--top=2", f"--rerank={pair_workdir}", "--rerank-top=4")
+    after = json.loads(capsys.readouterr().out)["answers"]
+    pairs = np.array([[0, n] for n in range(4)])
+    scores = load_pairs(pair_workdir)([question], [texts[name] for name in before])(pairs)
+    assert [answer["id"] for answer in after] == [before[n] for n in np.argsort(-scores, kind="stable")[:2]]
+    np.testing.assert_allclose([answer["score"] for answer in after], np.sort(scores)[:1:-1], atol=1e-4)
+
+
+def test_another_run_does_not_re_order(workdir, capsys):
+    assert "takes one of objective.name=pair" in error(capsys, f"--workdir={workdir}", "the cat", f"--rerank={workdir}")
+    assert "--rerank-top=0" in error(capsys, f"--workdir={workdir}", "the cat", "--rerank-top=0")
 
 
 def test_a_file_of_questions_to_a_trec_run(workdir, texts, tmp_path, capsys):

@@ -9,6 +9,7 @@ from endx_jax.cli.entry import run_verb
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import resolve
 from endx_jax.models.sharing import SHARINGS
+from endx_jax.recipes import fcrr
 from endx_jax.recipes.endx import ENCODERS, METHODS
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
@@ -48,6 +49,16 @@ def test_the_endx_configs_are_the_parametric_recipe(method, encoder):
     assert (by_name.objective.name, by_name.model.encoder or "bert") == (method, encoder)
 
 
+def test_heads_go_on_from_where_the_ones_below_them_are_left():
+    for arguments in ("", ":answer", ":both,sentence"):
+        below, _, workdir = train.parse([f"--config=fcrr{arguments}"])
+        config, _, _ = train.parse([f"--config=fcrr_convrr{arguments}"])
+        assert (below.model.head, config.model.head) == ("fcrr", "fcrr+convrr")
+        assert config.model.init_from == str(workdir)
+        assert config.model.encoder == ("" if "sentence" in arguments else "none")
+        assert config.objective.direction == fcrr.SIDES[config.model.head_sides]
+
+
 @pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.py")), ids=lambda file: file.stem)
 def test_every_config_is_one_that_a_run_accepts(file):
     config, _, _ = train.parse([f"--config={file}"])
@@ -61,6 +72,7 @@ def test_every_config_is_one_that_a_run_accepts(file):
             ["--config=t5:base,adespl"],
             "sharing 'adespl', .* sde, ade, ade_ste, ade_fte, ade_spl; did you mean 'ade_spl'",
         ),
+        (["--config=fcrr:questions"], "^fcrr:questions asks for the side 'questions', .*; did you mean 'question'"),
         (["--config=t5:bass,sde"], "^t5:bass,sde asks for the size 'bass', .*; did you mean 'base'"),
         ([], "--config is missing; give a file, or one of the recipes .*quickstart"),
         (["--config=quickstat"], "neither a file nor a recipe; did you mean 'quickstart'"),

@@ -3,7 +3,9 @@ import dataclasses
 import chex
 import jax
 import numpy as np
+import pytest
 from helpers import one_line_error
+from tiny_models import make_model
 
 import endx_jax
 from endx_jax.export.run import export
@@ -47,3 +49,16 @@ def test_cosine_and_norm_are_two_things(models, tmp_path):
         assert loaded.cosine
         assert not loaded.encoder.model.question.normalize
         assert "of any norm, to be compared by cosine" in (tmp_path / kind / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("settings", "part"),
+    [
+        ({"encoder": "none"}, "token vectors without an encoder"),
+        ({"layer_weights": (0.5, 0.0, 0.5, 0.0)}, "a tower with layer_weights"),
+    ],
+)
+def test_a_tower_that_only_a_program_can_hold_is_refused(tiny_bert, tmp_path, settings, part):
+    model = make_model(tiny_bert, **settings)
+    with one_line_error(f"the format hugging-face can't hold {part}: use --format=stablehlo"):
+        export(model, "hugging-face", tmp_path)
