@@ -41,6 +41,7 @@ SERVE = [
     "uvicorn>=0.30",
     "uvloop>=0.21; sys_platform != 'win32'",
 ]
+PLOT = ["matplotlib>=3.9", "scikit-learn>=1.5"]
 PUBLISH = ["milvus-lite>=3.2; sys_platform != 'win32'", "pymilvus>=2.6"]
 
 setup(
@@ -61,6 +62,7 @@ setup(
         "search": SEARCH,
         "serve": SERVE,
         "publish": PUBLISH,
+        "plot": PLOT,
         "test": [
             "pytest>=8.0",
             "pytest-cov>=5.0",
@@ -70,6 +72,7 @@ setup(
             *SEARCH,
             *SERVE,
             *PUBLISH,
+            *PLOT,
         ],
         "reference": [
             "accelerate>=1.15",

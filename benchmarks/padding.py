@@ -66,7 +66,7 @@ class Form:
     right: bool = True
 
 
-@flax.struct.dataclass
+@functools.partial(flax.struct.dataclass, kw_only=True)
 class Segments(Padded):
     """Several texts a row, [R, W], each of which sees all of its row: right in cost alone.
 
@@ -133,8 +133,8 @@ def segments(run: Run, table: TokenTable, texts: np.ndarray, row: int) -> Form:
     ids, mask, position = (np.zeros(count * row, kind) for kind in (np.int32, bool, np.int32))
     at = places[tokens.mask]
     ids[at], mask[at], position[at] = tokens.ids[tokens.mask], True, np.broadcast_to(column, places.shape)[tokens.mask]
-    rows = (x.reshape(count, row) for x in (mask, position))
-    layout = Segments(*rows, places=places.astype(np.int32))
+    mask, position = (x.reshape(count, row) for x in (mask, position))
+    layout = Segments(mask=mask, position=position, places=places.astype(np.int32))
     model = run.model.dual_encoder
 
     def encode(params: dict, inputs: Any) -> Array:

@@ -1,5 +1,6 @@
 """Strict JAX for the whole suite: eight virtual devices, no silent rank promotion, no accelerator."""
 
+import dataclasses
 import os
 import pathlib
 
@@ -8,6 +9,7 @@ import pytest
 from tiny_bert import tiny_recipe, write_tiny_bert
 
 from endx_jax.experiment.run import run
+from endx_jax.objectives import PairSettings
 
 # The suite compiles much and computes little: machine code that is made faster, and runs slower, is the better bargain.
 os.environ["XLA_FLAGS"] = " ".join((os.environ.get("XLA_FLAGS", ""), "--xla_backend_optimization_level=0"))
@@ -62,4 +64,18 @@ def trained_workdir(tmp_path_factory, tiny_bert, pairs_csv) -> pathlib.Path:
     """The workdir of a finished run of six steps of the tiny tower: see `tiny_recipe`."""
     workdir = tmp_path_factory.mktemp("trained")
     run(tiny_recipe(tiny_bert, pairs_csv), workdir)
+    return workdir
+
+
+@pytest.fixture(scope="session")
+def pair_workdir(tmp_path_factory, tiny_bert, pairs_csv) -> pathlib.Path:
+    """The workdir of a pair classifier: a run of four steps, stopped after two and gone on with."""
+    config = tiny_recipe(tiny_bert, pairs_csv)
+    config.objective = dataclasses.asdict(PairSettings(top=5, questions=8))
+    config.model.update(pooling="first", dropout=0.0, attention_dropout=0.0)
+    config.train.steps, config.train.stop_at_step = 4, 2
+    workdir = tmp_path_factory.mktemp("pairs_run")
+    assert run(config, workdir) is None
+    config.train.stop_at_step = 0
+    run(config, workdir)
     return workdir

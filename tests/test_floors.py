@@ -20,7 +20,7 @@ FLOORS = (
     ("training",),
     ("recipes", "experiment"),
     ("loading __init__",),
-    ("export", "serving", "mteb"),
+    ("export", "serving", "mteb", "analysis"),
     ("cli main __main__",),
 )
 PLACES = {unit: (floor, room) for floor, rooms in enumerate(FLOORS) for room in rooms for unit in room.split()}

@@ -3,6 +3,7 @@
 from endx_jax.metrics.counting import TIE_RULE, ranks
 from endx_jax.metrics.ranking import (
     average_precision,
+    average_recall,
     hit_at,
     ndcg_at,
     precision_at_1,
@@ -13,6 +14,7 @@ from endx_jax.metrics.ranking import (
 __all__ = [
     "TIE_RULE",
     "average_precision",
+    "average_recall",
     "hit_at",
     "ndcg_at",
     "precision_at_1",

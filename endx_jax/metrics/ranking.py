@@ -16,6 +16,8 @@ import jax.numpy as jnp
 
 Array = jax.Array
 
+RECALLS = (1, 2, 5, 10, 20, 50)
+
 
 def reciprocal_rank(ranks: Array, cutoff: int | None = None) -> Array:
     """1 / r_1, or 0 where r_1 > `cutoff`; the mean over questions is MRR (Voorhees 1999), with a cutoff MRR@n."""
@@ -38,6 +40,11 @@ def recall_at(ranks: Array, n: int) -> Array:
     """|top-n ∩ A*| / |A*| = #{i : r_i <= n} / |A*| (ENDX, Eq. 15)."""
     ranks = jnp.asarray(ranks)
     return jnp.sum(ranks <= n, axis=1) / _right(ranks)
+
+
+def average_recall(ranks: Array) -> Array:
+    """The mean of recall at 1, 2, 5, 10, 20 and 50: the "avg recalls" of RR (Table 2)."""
+    return jnp.mean(jnp.stack([recall_at(ranks, n) for n in RECALLS]), axis=0)
 
 
 def ndcg_at(ranks: Array, n: int = 10) -> Array:
