@@ -18,7 +18,8 @@ from endx_jax.models.t5 import T5Config
 from endx_jax.models.tower import TokenEmbedder, Tower
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.pretrained.architectures import T5
-from endx_jax.pretrained.towers import ModelSettings, build_dual_encoder, fill_in, initial_params
+from endx_jax.pretrained.settings import ModelSettings
+from endx_jax.pretrained.towers import build_dual_encoder, fill_in, initial_params
 from endx_jax.pretrained.weights import to_theirs
 from endx_jax.retrieval.encode import TextEncoder
 

@@ -9,7 +9,7 @@ from endx_jax.data.settings import DataSettings
 from endx_jax.errors import EndxError, nearest
 from endx_jax.objectives import OBJECTIVES
 from endx_jax.parallel.mesh import MeshSettings
-from endx_jax.pretrained.towers import ModelSettings
+from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.retrieval.settings import EvaluationSettings
 from endx_jax.settings import from_mapping, results_only
 from endx_jax.training.loop import TrainSettings

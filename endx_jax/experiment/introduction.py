@@ -10,7 +10,7 @@ from endx_jax.data.packing import PackingPlan
 from endx_jax.experiment.console import say
 from endx_jax.experiment.model import Model
 from endx_jax.models.dual_encoder import SIDES
-from endx_jax.pretrained.towers import NO_ENCODER
+from endx_jax.pretrained.settings import NO_ENCODER
 from endx_jax.training.partition import split_frozen
 
 

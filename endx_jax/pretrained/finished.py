@@ -6,8 +6,9 @@ from endx_jax.errors import EndxError
 from endx_jax.models.dual_encoder import SIDES, DualEncoder
 from endx_jax.models.sharing import Sharing
 from endx_jax.pretrained.checkpoint import PretrainedEncoder
+from endx_jax.pretrained.settings import NO_ENCODER, ModelSettings
 from endx_jax.pretrained.token_tables import PretrainedTokens
-from endx_jax.pretrained.towers import NO_ENCODER, ModelSettings, build_tower, fill_in
+from endx_jax.pretrained.towers import build_tower, fill_in
 
 
 def finished_towers(sources: Mapping[str, PretrainedEncoder]) -> tuple[DualEncoder, dict]:

@@ -11,7 +11,7 @@ import ml_collections
 from endx_jax.data.settings import DataSettings
 from endx_jax.objectives import DualSettings
 from endx_jax.parallel.mesh import MeshSettings
-from endx_jax.pretrained.towers import ModelSettings
+from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.retrieval.settings import EvaluationSettings
 from endx_jax.training.loop import TrainSettings
 from endx_jax.training.optimizer import OptimizerSettings

@@ -6,7 +6,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from helpers import one_line_error, padded, texts
 
 from endx_jax.batch import Batch
@@ -46,29 +45,38 @@ def batch(**changes):
     return dataclasses.replace(plain, **changes)
 
 
-def compute(settings, given):
+def objective_of(settings):
     objective = MatchingObjective(model(), settings)
-    params = objective.init(jax.random.key(0), objective.model.init(jax.random.key(1)))
-    loss, metrics = jax.jit(objective)(params, given, RNG, STEP)
-    embeddings = jax.jit(objective.embed)(params, (given, example_keys(RNG, STEP, B)))
-    return loss, metrics, embeddings.question, embeddings.answer
+    return objective, objective.init(jax.random.key(0), objective.model.init(jax.random.key(1)))
 
 
-@pytest.mark.parametrize(("kind", "masked"), [("mse", True), ("bce", False)])
-def test_sampled_pairs(kind, masked):
-    settings = MatchingSettings(match=kind, negatives=9, mask_false_negatives=masked)
-    loss, metrics, question, answer = compute(settings, batch())
-    drawn = draw_others(fold(example_keys(RNG, STEP, B), _DRAW), 9)
-    ids = {"answer_id": batch().answer_id} if masked else {}
-    np.testing.assert_allclose(loss, sampled_matching(question, answer, drawn, kind=kind, **ids), rtol=1e-5)
-    assert metrics == {}
+def test_each_match_is_its_loss_of_the_embeddings():
+    """All in one program: sampled pairs with false negatives left out and without, and the softmax over the batch."""
+    given, keys = batch(), example_keys(RNG, STEP, B)
+    masked, unmasked = MatchingSettings(negatives=9), MatchingSettings(match="bce", mask_false_negatives=False)
+    softmax = MatchingSettings(match="inbatch", temperature=0.1)
+    _, params = objective_of(masked)
 
+    @jax.jit
+    def compute(params):
+        embedded = objective_of(masked)[0].embed(params, (given, keys))
+        pair, known = (embedded.question, embedded.answer), {"answer_id": given.answer_id}
+        drawn = {count: draw_others(fold(keys, _DRAW), count) for count in (9, 2)}
+        expected = [
+            sampled_matching(*pair, drawn[9], kind="mse", **known),
+            sampled_matching(*pair, drawn[2], kind="bce"),
+            in_batch_softmax(*pair, temperature=0.1, **known),
+        ]
+        found = [MatchingObjective(model(), s)(params, given, RNG, STEP) for s in (masked, unmasked, softmax)]
+        return expected, found
 
-def test_the_softmax_over_the_batch():
-    loss, metrics, question, answer = compute(MatchingSettings(match="inbatch", temperature=0.1), batch())
-    expected = in_batch_softmax(question, answer, temperature=0.1, answer_id=batch().answer_id)
-    np.testing.assert_allclose(loss, expected, rtol=1e-5)
-    assert set(metrics) == {"in_batch_accuracy", "masked_fraction", "temperature"}
+    expected, found = compute(params)
+    np.testing.assert_allclose([loss for loss, _ in found], expected, rtol=1e-5)
+    assert [set(metrics) for _, metrics in found] == [
+        set(),
+        set(),
+        {"in_batch_accuracy", "masked_fraction", "temperature"},
+    ]
 
 
 def test_hard_negatives_are_for_the_softmax():
@@ -76,7 +84,8 @@ def test_hard_negatives_are_for_the_softmax():
     hard = dataclasses.replace(hard, ids=hard.ids[:, None], mask=hard.mask[:, None])
     given = batch(hard_negatives=hard, hard_negative_ids=jnp.arange(B)[::-1, None])
     with one_line_error("objective.match=mse draws its wrong answers from the batch: set data.hard_negatives=0"):
-        compute(MatchingSettings(), given)
+        objective, params = objective_of(MatchingSettings())
+        objective(params, given, RNG, STEP)
 
 
 def test_cosines_must_rank():

@@ -50,7 +50,9 @@ def bag_nll(decoder, latent, tokens):
     return -np.array([logarithms[i, ids[mask][1:]].sum() for i, (ids, mask) in enumerate(tokens)])
 
 
-@pytest.mark.parametrize(("decodes", "match_on"), [("own", "mean"), ("other", "sample")])
+@pytest.mark.parametrize(
+    ("decodes", "match_on"), [("other", "sample"), pytest.param("own", "mean", marks=pytest.mark.slow)]
+)
 def test_the_loss_is_equation_7_of_its_parts(batch, decodes, match_on):
     settings = dataclasses.replace(
         SETTINGS,
@@ -110,7 +112,7 @@ def largest(tree):
     return max(np.abs(leaf).max() for leaf in jax.tree.leaves(tree))
 
 
-@pytest.mark.parametrize("decodes", ["own", "other"])
+@pytest.mark.parametrize("decodes", ["other", pytest.param("own", marks=pytest.mark.slow)])
 def test_who_learns_from_the_answers_words(batch, decodes):
     """The gradient of the answers' likelihood reaches the tower that their decoder is given, and no other."""
     objective, params = build(dataclasses.replace(SETTINGS, decodes=decodes))
@@ -164,6 +166,7 @@ def test_a_share_of_the_words_stands_for_all(batch):
     np.testing.assert_allclose(np.mean(each), exact, rtol=4 * np.std(each) / np.sqrt(200) / exact)
 
 
+@pytest.mark.slow
 def test_word_dropout_hides_words_from_the_gru(batch):
     objective, params = build(dataclasses.replace(SETTINGS, decoder="gru", word_dropout=0.5))
     decoders, latents = objective.decoders, {"question": jnp.ones((B, LATENT))}

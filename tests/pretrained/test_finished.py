@@ -10,7 +10,8 @@ from tiny_modules import write_routes
 
 from endx_jax import pretrained
 from endx_jax.pretrained.finished import finished_towers
-from endx_jax.pretrained.towers import ModelSettings, build_dual_encoder, fill_in, initial_params
+from endx_jax.pretrained.settings import ModelSettings
+from endx_jax.pretrained.towers import build_dual_encoder, fill_in, initial_params
 
 
 def groups(params) -> dict:

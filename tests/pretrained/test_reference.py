@@ -10,7 +10,8 @@ from tiny_bert import WIDTH
 
 from endx_jax import pretrained
 from endx_jax.data.tokenization import Tokenizer
-from endx_jax.pretrained.towers import ModelSettings, build_dual_encoder, fill_in, initial_params
+from endx_jax.pretrained.settings import ModelSettings
+from endx_jax.pretrained.towers import build_dual_encoder, fill_in, initial_params
 
 pytestmark = pytest.mark.slow
 

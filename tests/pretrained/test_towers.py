@@ -13,7 +13,8 @@ from endx_jax.models import SIDES, BertEncoder, MultiHopAttention, RecurrentConf
 from endx_jax.models.dropout import example_keys
 from endx_jax.models.pooling import mean
 from endx_jax.pretrained.sentence_transformers import Head
-from endx_jax.pretrained.towers import ModelSettings, build_dual_encoder, encoder_config, fill_in, initial_params
+from endx_jax.pretrained.settings import ModelSettings
+from endx_jax.pretrained.towers import build_dual_encoder, encoder_config, fill_in, initial_params
 from endx_jax.settings import from_mapping
 
 TOKENS = padded(texts((5, 3)), 8)

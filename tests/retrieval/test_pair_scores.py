@@ -9,7 +9,8 @@ from endx_jax.data.tokenization import Preparation, Tokenizer
 from endx_jax.models.pair_classifier import PairClassifier
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.pretrained import load
-from endx_jax.pretrained.towers import ModelSettings, build_dual_encoder, initial_params
+from endx_jax.pretrained.settings import ModelSettings
+from endx_jax.pretrained.towers import build_dual_encoder, initial_params
 from endx_jax.retrieval.pair_scores import PairScorer
 
 QUESTIONS = ["where is the cat", "who?", "what is on the mat", ""]
