@@ -10,7 +10,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from endx_jax.batch import Vectors
 from endx_jax.data.vector_table import VectorTable
-from endx_jax.experiment.console import showing_progress
+from endx_jax.experiment.console import say, showing_progress
 from endx_jax.experiment.model import Model
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.sharding import local_rows, rounded_up, to_global
@@ -77,6 +77,7 @@ class HeadEncoder:
         key = (side, tuple(texts))
         if key not in self._known:
             progress = showing_progress()
+            say(f"vectors below the heads, once: {len(texts):,} {side}s")
             self._known[key] = base_vectors(self._base, self._params, side, texts, self._cache, progress=progress)
         return self._known[key]
 
