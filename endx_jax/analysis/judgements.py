@@ -2,24 +2,14 @@
 
 from collections.abc import Sequence
 
+from endx_jax.data.records import askers
 from endx_jax.errors import EndxError
 
 
 def questions_of(qrels: Sequence[Sequence[int]], candidates: int) -> list[list[int]]:
     """For each of the candidates the questions that it is right for, in order."""
-    asked: list[list[int]] = [[] for _ in range(candidates)]
-    for question, right in enumerate(qrels):
-        for candidate in right:
-            asked[candidate].append(question)
-    return asked
-
-
-def pairs(qrels: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-    """(question, candidate) pairs with no question and no candidate twice: the first question of each first answer."""
-    first: dict[int, int] = {}
-    for question, right in enumerate(qrels):
-        first.setdefault(right[0], question)
-    return [(question, candidate) for candidate, question in first.items()]
+    asked = askers(qrels)
+    return [asked.get(candidate, []) for candidate in range(candidates)]
 
 
 def with_at_least(asked: Sequence[Sequence[int]], count: int) -> list[int]:

@@ -6,9 +6,10 @@ import numpy as np
 
 from endx_jax.analysis import style
 from endx_jax.analysis.figure import Figure
-from endx_jax.analysis.judgements import pairs, questions_of, with_at_least
+from endx_jax.analysis.judgements import questions_of, with_at_least
 from endx_jax.analysis.projection import rounded, tsne
 from endx_jax.analysis.study import Source, Study
+from endx_jax.data.records import one_to_one
 from endx_jax.errors import EndxError
 from endx_jax.experiment.console import say
 from endx_jax.numerics import unit_rows
@@ -57,7 +58,7 @@ def data(study: Study, options: Options) -> dict:
     own = asked[answer][: options.questions]
     if len(own) < 2:
         raise EndxError(f"the answer {options.answer} has {len(own)} questions; two are the fewest to compare")
-    others = [pair for pair in pairs(records.qrels) if pair[1] != answer and pair[0] not in asked[answer]]
+    others = [pair for pair in one_to_one(records.qrels) if pair[1] != answer and pair[0] not in asked[answer]]
     others = [others[row] for row in rng.permutation(len(others))[: options.around]]
     questions = [records.questions[row] for row in (*own, *(q for q, _ in others))]
     answers = [records.candidates[row] for row in (answer, *(a for _, a in others))]

@@ -6,9 +6,9 @@ import numpy as np
 
 from endx_jax.analysis import style
 from endx_jax.analysis.figure import Figure
-from endx_jax.analysis.judgements import pairs
 from endx_jax.analysis.projection import rounded, tsne
 from endx_jax.analysis.study import Study
+from endx_jax.data.records import one_to_one
 from endx_jax.errors import EndxError
 from endx_jax.experiment.console import say
 from endx_jax.retrieval.overlap import SMALLEST, probe_accuracy, same_side_neighbours
@@ -52,7 +52,7 @@ def data(study: Study, options: Options) -> dict:
     """t-SNE of the same pairs for every model, and two measures of how far apart the sides lie."""
     study.distinct()
     records = study.records
-    found = pairs(records.qrels)
+    found = one_to_one(records.qrels)
     if len(found) < max(FEWEST, SMALLEST):
         raise EndxError(f"only {len(found)} answers have a question of their own; {FEWEST} are the fewest to draw")
     drawn = np.random.default_rng(options.seed).permutation(len(found))[: max(options.measured, options.pairs)]

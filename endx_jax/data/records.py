@@ -83,14 +83,12 @@ class RetrievalSet:
 
     def reversed(self) -> "RetrievalSet":
         """The other direction: each candidate that is right for some question asks for these, among all questions."""
-        askers: dict[int, list[int]] = {}
-        for question, candidate in self.pairs:
-            askers.setdefault(candidate, []).append(question)
-        asking = sorted(askers)
+        asked = askers(self.qrels)
+        asking = sorted(asked)
         return RetrievalSet(
             questions=tuple(self.candidates[candidate] for candidate in asking),
             candidates=self.questions,
-            qrels=tuple(tuple(askers[candidate]) for candidate in asking),
+            qrels=tuple(tuple(asked[candidate]) for candidate in asking),
             question_ids=tuple(self.candidate_ids[candidate] for candidate in asking),
             candidate_ids=self.question_ids,
         )
@@ -110,6 +108,23 @@ class RetrievalSet:
             question_ids=tuple(f"q{i}" for i in range(len(questions))),
             candidate_ids=tuple(f"d{i}" for i in range(len(candidates))),
         )
+
+
+def askers(qrels: Sequence[Sequence[int]]) -> dict[int, list[int]]:
+    """For each candidate that is right for some question those questions, in order."""
+    found: dict[int, list[int]] = {}
+    for question, right in enumerate(qrels):
+        for candidate in right:
+            found.setdefault(candidate, []).append(question)
+    return found
+
+
+def one_to_one(qrels: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    """(question, candidate) pairs with no question and no candidate twice: the first question of each first answer."""
+    first: dict[int, int] = {}
+    for question, right in enumerate(qrels):
+        first.setdefault(right[0], question)
+    return [(question, candidate) for candidate, question in first.items()]
 
 
 def pad_ids(rows: Sequence[Sequence[int]]) -> np.ndarray:

@@ -15,7 +15,7 @@ from endx_jax.experiment.model import Model
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.sharding import local_rows, rounded_up, to_global
 from endx_jax.retrieval.encode import TextEncoder
-from endx_jax.retrieval.frozen import base_vectors
+from endx_jax.retrieval.frozen import base_vectors, below_heads
 from endx_jax.retrieval.vector_cache import VectorCache
 
 # Vectors that heads are given at a time.
@@ -49,7 +49,7 @@ class HeadEncoder:
     def __init__(self, model: Model, mesh: Mesh):
         """Reads the parameters below the heads, which are the same at every step."""
         settings = model.settings
-        self._encoder, self._mesh = model.text_encoder(mesh), mesh
+        self._mesh = mesh
         self._base = TextEncoder(
             model.dual_encoder, model.preparations, mesh, settings.evaluation.batch_size, part=model.dual_encoder.base
         )
@@ -88,10 +88,4 @@ class HeadEncoder:
 
     def identity(self, params: dict) -> str:
         """As of `TextEncoder`: of the whole model, from tokens on."""
-        return self._encoder.identity(params)
-
-
-def below_heads(dual_encoder: dict) -> dict:
-    """A dual encoder's parameters without those of its heads."""
-    kept = {place: {g: p for g, p in groups.items() if g != "head"} for place, groups in dual_encoder.items()}
-    return {place: groups for place, groups in kept.items() if groups}
+        return self._base.identity(params)

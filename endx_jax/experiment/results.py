@@ -5,7 +5,7 @@ import json
 import pathlib
 from collections.abc import Mapping
 
-from endx_jax.data.records import RetrievalSet
+from endx_jax.data.records import RetrievalSet, one_to_one
 from endx_jax.data.settings import PARAGRAPHS
 from endx_jax.files import write_text
 from endx_jax.metrics.ranking import RECALLS
@@ -77,12 +77,10 @@ class Results:
         agreement = question_agreement(result.questions, next(iter(self.pools.values())).qrels)
         if agreement:
             self.agreement[system] = agreement
-        # The measures want pairs, each answer once: the first question of each, and the first answer of each question.
-        asked_by: dict[int, int] = {}
-        for question, right in enumerate(next(iter(self.pools.values())).qrels):
-            asked_by.setdefault(right[0], question)
-        if len(asked_by) >= SMALLEST:
-            pairs = result.questions[[*asked_by.values()]], result.candidates[[*asked_by]]
+        rows = one_to_one(next(iter(self.pools.values())).qrels)
+        if len(rows) >= SMALLEST:
+            questions, answers = map(list, zip(*rows, strict=True))
+            pairs = result.questions[questions], result.candidates[answers]
             self.overlap[system] = {
                 "probe_accuracy": probe_accuracy(*pairs),
                 "same_side_neighbours": same_side_neighbours(*pairs),

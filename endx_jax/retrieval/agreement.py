@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from endx_jax.data.records import askers
 from endx_jax.numerics import unit_rows
 
 
@@ -26,11 +27,7 @@ def question_agreement(question_embeddings, qrels: Sequence[Sequence[int]], *, f
       answer has so many questions.
     """
     questions = unit_rows(np.asarray(question_embeddings, np.float64))
-    asked: dict[int, list[int]] = {}
-    for question, right in enumerate(qrels):
-        for answer in right:
-            asked.setdefault(answer, []).append(question)
-    groups = [questions[rows] for rows in asked.values() if len(rows) >= max(fewest, 2)]
+    groups = [questions[rows] for rows in askers(qrels).values() if len(rows) >= max(fewest, 2)]
     if not groups:
         return {}
     distances, pairs = np.sum([_pairwise(group) for group in groups], axis=0)

@@ -17,7 +17,7 @@ from endx_jax.data.tokenization import Preparation, TokenTable
 from endx_jax.errors import EndxError, nearest
 from endx_jax.models.dual_encoder import DualEncoder
 from endx_jax.numerics import l2_normalize
-from endx_jax.parallel.sharding import batch_shards, to_global
+from endx_jax.parallel.sharding import to_global
 from endx_jax.retrieval.ahead import late
 from endx_jax.retrieval.identity import model_identity
 from endx_jax.retrieval.quantize import Quantized, quantize
@@ -28,9 +28,6 @@ Precision = Literal["float32", "bfloat16", "float16", "int8"]
 
 # Batches that the device may have before it when the results of the one before are fetched.
 IN_FLIGHT = 1
-# Padded tokens that a CPU is given at a time, however large the batch may be: of a larger batch's buffers each page is
-# new, and has to be cleared first.
-CPU_TOKENS = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +92,7 @@ class TextEncoder:
           mesh: over which each batch is split.
           batch_size: texts of the greatest length that are encoded together, over all devices and at least one on
             each. Of shorter ones it is as many as have the same number of padded tokens; and on a CPU, which is
-            fastest with small batches, no more tokens a device than `CPU_TOKENS`.
+            fastest with small batches, no more tokens a device than `text_batches.CPU_TOKENS`.
           part: (parameters, side, tokens [B, L]) to [B, ...], which is computed in place of embeddings, such as
             `model.base`.
         """
@@ -176,11 +173,7 @@ class TextEncoder:
 
     def shapes(self, side: str, batch_size: int) -> Shapes:
         """Which shapes batches of one side get for this `batch_size`."""
-        limit = self.preparations[side].length
-        budget = -(-batch_size // batch_shards(self.mesh)) * limit
-        if self.mesh.devices.flat[0].platform == "cpu":
-            budget = min(budget, CPU_TOKENS)
-        return Shapes(self.mesh, limit, budget)
+        return Shapes.of(self.mesh, self.preparations[side].length, batch_size)
 
     def _counting(self, preparation: Preparation) -> Callable[[Sequence[str]], TokenTable]:
         """The preparation, with what it cuts added to `cut`."""

@@ -45,11 +45,16 @@ def base_identity(encoder: TextEncoder, params: dict) -> str:
     """As `model_identity`, of what is below the heads, and with the precision of the computation."""
     model = encoder.model
     question, answer = (model.tower(side).clone(head=None) for side in SIDES)
-    groups = {side: {g: p for g, p in of_side.items() if g != "head"} for side, of_side in params.items()}
     dtypes = [str(model.tower(side).token_embedder.dtype) for side in SIDES]
     below = dataclasses.replace(model, question=question, answer=answer)
-    identity = model_identity(below, groups, encoder.preparations)
+    identity = model_identity(below, below_heads(params), encoder.preparations)
     return " ".join([identity, *dtypes])
+
+
+def below_heads(dual_encoder: dict) -> dict:
+    """A dual encoder's parameters without those of its heads."""
+    kept = {place: {g: p for g, p in groups.items() if g != "head"} for place, groups in dual_encoder.items()}
+    return {place: groups for place, groups in kept.items() if groups}
 
 
 def encode_once(

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from endx_jax.batch import Tokens
+from endx_jax.data.records import pad_ids
 from endx_jax.errors import EndxError
 from endx_jax.models.dual_encoder import DualEncoder
 from endx_jax.models.pooling import mean
@@ -107,9 +108,7 @@ def best_mixture(pooled: PooledLayers, weighting: int, parts: int) -> tuple[tupl
       weighting: `PLAIN` or `IDF`.
       parts: into how many the weights' sum of one is cut: see `mixtures`.
     """
-    right = np.full((len(pooled.qrels), max(map(len, pooled.qrels))), -1)
-    for row, found in enumerate(pooled.qrels):
-        right[row, : len(found)] = found
+    right = pad_ids(pooled.qrels)
     texts = [jnp.asarray(part[:, weighting]) for part in (pooled.questions, pooled.candidates)]
     choices = mixtures(texts[0].shape[1], parts)
     hits = {weights: _hits(*texts, right, np.asarray(weights, np.float32)) for weights in choices}

@@ -12,9 +12,9 @@ from endx_jax.data.tokenization import Preparation
 from endx_jax.errors import EndxError
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.pair_classifier import PairClassifier
-from endx_jax.parallel.sharding import batch_shards, to_global
+from endx_jax.parallel.sharding import to_global
 from endx_jax.retrieval.ahead import late
-from endx_jax.retrieval.encode import CPU_TOKENS, IN_FLIGHT
+from endx_jax.retrieval.encode import IN_FLIGHT
 from endx_jax.retrieval.text_batches import Shapes, batches
 
 # Which pairs, int [n, 2] of (question, answer) rows, to scores float32 [n].
@@ -52,10 +52,7 @@ class PairScorer:
                 f"data.question_length and data.answer_length make pairs of up to {limit} tokens, more than the "
                 f"{positions} positions of the encoder: lower one of them"
             )
-        budget = -(-batch_size // batch_shards(mesh)) * limit
-        if mesh.devices.flat[0].platform == "cpu":
-            budget = min(budget, CPU_TOKENS)
-        self._shapes = Shapes(mesh, limit, budget)
+        self._shapes = Shapes.of(mesh, limit, batch_size)
 
         def score(params: dict, pairs):
             return classifier.score(params["dual_encoder"], params["pair"], pairs)

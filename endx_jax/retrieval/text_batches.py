@@ -21,6 +21,10 @@ WINDOW = 32768
 LADDER = ((32, 4), (64, 8), (128, 16), (256, 32))
 LAST_STEP = 64
 
+# Padded tokens that a CPU is given at a time, however large the batch may be: of a larger batch's buffers each page is
+# new, and has to be cleared first.
+CPU_TOKENS = 1024
+
 # Batches padded ahead of the one that is being encoded.
 PADDED_AHEAD = 2
 
@@ -55,6 +59,17 @@ class Shapes:
     mesh: Mesh
     limit: int
     budget: int
+
+    @classmethod
+    def of(cls, mesh: Mesh, limit: int, batch_size: int) -> "Shapes":
+        """Batches of `batch_size` texts of the greatest length, and of as many padded tokens where texts are shorter.
+
+        A CPU is given no more than `CPU_TOKENS` at a time.
+        """
+        budget = -(-batch_size // batch_shards(mesh)) * limit
+        if mesh.devices.flat[0].platform == "cpu":
+            budget = min(budget, CPU_TOKENS)
+        return cls(mesh, limit, budget)
 
     def width(self, length: int) -> int:
         """What texts of up to `length` tokens are padded to."""

@@ -1,6 +1,7 @@
 from helpers import one_line_error
 
-from endx_jax.analysis.judgements import pairs, questions_of, with_at_least
+from endx_jax.analysis.judgements import questions_of, with_at_least
+from endx_jax.data.records import one_to_one
 
 # Question 0 has answers 1 and 2, question 1 has 1, question 2 has 2, question 3 has 1.
 QRELS = ((1, 2), (1,), (2,), (1,))
@@ -11,7 +12,7 @@ def test_questions_of_each_answer():
 
 
 def test_pairs_name_no_question_and_no_answer_twice():
-    assert pairs(QRELS) == [(0, 1), (2, 2)]
+    assert one_to_one(QRELS) == [(0, 1), (2, 2)]
 
 
 def test_answers_with_many_questions():
