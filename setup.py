@@ -53,7 +53,7 @@ setup(
     license_expression="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["endx_jax", "endx_jax.*"]),
-    package_data={"endx_jax": ["py.typed", "export/scripts/*.py", "serving/page/*"]},
+    package_data={"endx_jax": ["py.typed", "export/scripts/*.py", "serving/page/*", "reproduction/papers.toml"]},
     install_requires=DEPENDENCIES,
     extras_require={
         "tpu": ["jax[tpu]"],

@@ -13,7 +13,6 @@ classifier reads them; all programs are compiled. The classifier's seconds for a
 """
 
 import argparse
-import itertools
 import pathlib
 import time
 from collections.abc import Callable
@@ -23,10 +22,11 @@ import numpy as np
 
 import endx_jax
 from endx_jax.cli.memory import keep_memory
+from endx_jax.data import reqa
 from endx_jax.data.readers import squad
 from endx_jax.data.records import RetrievalSet
-from endx_jax.data.reqa import from_squad
 from endx_jax.loading.pairs import PairModel, load_pairs
+from endx_jax.reproduction.few import small_pool
 from endx_jax.retrieval.dense import dense_scores
 from endx_jax.retrieval.encode import Output
 from endx_jax.retrieval.evaluate import Evaluation, evaluate
@@ -36,18 +36,6 @@ from endx_jax.retrieval.systems import evaluate_bm25
 from endx_jax.retrieval.warm import WarmEncoder
 
 MEASURES = ("mrr", "recall@1", "recall@5", "hit@1")
-
-
-def small_pool(records: RetrievalSet, paragraphs: int, pairs: int) -> RetrievalSet:
-    """Questions of the paragraphs with the most of them, one of each in turn, until there are so many right pairs."""
-    asked: dict[str, list[int]] = {}
-    for question, right in enumerate(records.qrels):
-        paragraph = records.candidate_ids[right[0]].partition(".")[0]
-        asked.setdefault(paragraph, []).append(question)
-    most = sorted(asked.values(), key=len, reverse=True)[:paragraphs]
-    in_turn = [row for rows in itertools.zip_longest(*most) for row in rows if row is not None]
-    count = np.cumsum([len(records.qrels[row]) for row in in_turn])
-    return records.subset(in_turn[: int(np.searchsorted(count, pairs)) + 1], hard_negatives=False)
 
 
 class Embedded:
@@ -134,7 +122,7 @@ def main() -> None:
     parser.add_argument("--timed", type=int, default=10, help="questions that are asked one after another")
     parser.add_argument("--json", help="file for the results")
     options = parser.parse_args()
-    records = small_pool(from_squad(squad.files_of(options.data)[1]), options.paragraphs, options.pairs)
+    records = small_pool(reqa.read(squad.files_of(options.data)[1]), options.paragraphs, options.pairs)
     counts = len(records.questions), len(records.pairs), len(records.candidates)
     print("{} questions, {} pairs, {} sentences\n".format(*counts))
     runs = dict(name.split("=", 1) for name in options.run)

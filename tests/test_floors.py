@@ -21,6 +21,7 @@ FLOORS = (
     ("recipes", "experiment"),
     ("loading __init__",),
     ("export", "serving", "mteb", "analysis"),
+    ("reproduction",),
     ("cli main __main__",),
 )
 PLACES = {unit: (floor, room) for floor, rooms in enumerate(FLOORS) for room in rooms for unit in room.split()}

@@ -54,7 +54,8 @@ def metadata(files) -> email.message.Message:
 
 def test_the_wheel_holds_the_package_and_nothing_else(files):
     package = ROOT / "endx_jax"
-    kept = [*package.rglob("*.py"), package / "py.typed", *(package / "serving" / "page").iterdir()]
+    page, data = (package / "serving" / "page").iterdir(), package.rglob("*.toml")
+    kept = [*package.rglob("*.py"), package / "py.typed", *page, *data]
     assert {name for name in files if "/" in name} == {file.relative_to(ROOT).as_posix() for file in kept}
     assert "endx_jax/serving/page/index.html" in files
     assert {f"endx_jax/recipes/{name}.py" for name in RECIPES} <= set(files)

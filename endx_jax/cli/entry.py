@@ -13,8 +13,10 @@ USAGE = """endx_jax {version}: answer retrieval with dual encoders, in JAX
 usage: endx VERB [options]      (or: python -m endx_jax VERB [options])
 
   prepare   download and convert a data set, once   endx prepare reqa/squad
+  mine      hard negatives, to train on             endx mine --data=pairs.csv --bm25 --output=mined
   train     train, evaluate and leave a workdir     endx train --config=quickstart
   evaluate  rank a data set with a trained model    endx evaluate --workdir=runs/quickstart
+  compare   two runs, question by question          endx compare runs/a runs/b
   search    ask, at a prompt or in bulk             endx search --workdir=runs/quickstart "how to join paths"
   serve     answer in a browser and over HTTP       endx serve --workdir=runs/quickstart
   encode    a corpus of any size to an index        endx encode --workdir=runs/quickstart --corpus=corpus.jsonl
@@ -22,6 +24,7 @@ usage: endx VERB [options]      (or: python -m endx_jax VERB [options])
   publish   an index, to a vector database          endx publish --index=DIR --to=http://HOST:19530
   layers    what each layer of a model retrieves    endx layers --model=all-MiniLM-L6-v2 --data=SQUAD_FOLDER
   analyse   figures of runs, and their data         endx analyse overlap --run=runs/quickstart --output=figures
+  reproduce the papers' tables, expected and got     endx reproduce endx-table2 --budget=60
 
 endx VERB --help tells what a verb takes."""
 
@@ -53,7 +56,10 @@ def run_verb(argv: list[str]) -> int:
 # Verbs that can be interrupted, and what they have then.
 GOES_ON = {"train": "from the last checkpoint", "encode": "with the shards that are missing"}
 
-VERBS = ("prepare", "train", "evaluate", "search", "serve", "encode", "export", "publish", "layers", "analyse")
+VERBS = (
+    "prepare", "mine", "train", "evaluate", "compare", "search", "serve", "encode", "export", "publish", "layers",
+    "analyse", "reproduce",
+)  # fmt: skip
 
 
 def _verb(name: str) -> Callable[[list[str]], None]:

@@ -14,6 +14,7 @@ def main(argv: list[str]) -> None:
     from endx_jax.experiment.compilation_cache import keep_programs
     from endx_jax.experiment.console import say
     from endx_jax.experiment.layer_report import Report, read_sets
+    from endx_jax.reproduction.layered import pooled_layers
 
     if not 0 < arguments.step <= 1:
         raise EndxError(f"--step={arguments.step} is no step of weights that sum to one: give one above 0, up to 1")
@@ -31,48 +32,12 @@ def main(argv: list[str]) -> None:
     keep_programs()
     for part, records in sets.items():
         say(f"{part}: {len(records.questions):,} questions, {len(records.candidates):,} candidates of {arguments.data}")
-    names, pooled = _pooled(arguments, sets)
+    names, pooled = pooled_layers(
+        arguments.model, sets, cache=arguments.cache, length=arguments.length, token_table=arguments.token_table
+    )
     report = Report(arguments.model, names, pooled, parts=round(1 / arguments.step))
     report.write(output)
     say(f"\n{report.tables()}\n\neverything is in {output}")
-
-
-def _pooled(arguments: argparse.Namespace, sets):
-    """The layers' names, and every text of the sets pooled in each of them."""
-    from endx_jax.experiment.layer_files import pool_file
-    from endx_jax.experiment.layers import pool_model
-    from endx_jax.pretrained.token_vectors import is_token_vectors
-
-    file = pathlib.Path(arguments.model).expanduser()
-    if is_token_vectors(file):
-        return pool_file(file, sets)
-
-    from endx_jax.retrieval.vector_cache import VectorCache
-
-    towers, params, preparations = (_token_table if arguments.token_table else _whole)(arguments.model)
-    cache = VectorCache(arguments.cache) if arguments.cache else None
-    return pool_model(towers, params, preparations, sets, cache, length=arguments.length)
-
-
-def _whole(name: str):
-    """Towers, parameters and preparations of a model."""
-    from endx_jax.export.towers import Towers
-    from endx_jax.loading import load
-
-    towers = Towers.of(load(name))
-    return towers.dual_encoder, towers.params, towers.preparations
-
-
-def _token_table(name: str):
-    """The same of a pretrained model's token table alone."""
-    from endx_jax.data.tokenization import Preparation, Tokenizer
-    from endx_jax.loading.folder import LONGEST
-    from endx_jax.models.dual_encoder import SIDES
-    from endx_jax.pretrained import load_tokens
-    from endx_jax.pretrained.finished import token_table_towers
-
-    tokens = load_tokens(name)
-    return *token_table_towers(tokens), dict.fromkeys(SIDES, Preparation(Tokenizer(tokens.folder), LONGEST))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -6,11 +6,13 @@ import tempfile
 
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import Settings, differences, resolve
+from endx_jax.experiment.manifest import manifest
 from endx_jax.files import write_text
 
-CONFIG, DATA, MODEL, INDEX, EVALUATION, RESULTS, PROFILE = (
+CONFIG, DATA, MANIFEST, MODEL, INDEX, EVALUATION, RESULTS, PROFILE = (
     "config.json",
     "data.json",
+    "manifest.json",
     "model",
     "index",
     "evaluation",
@@ -60,6 +62,7 @@ def check_agrees(workdir: pathlib.Path, settings: Settings, fingerprint: str) ->
 
 
 def write_config(workdir: pathlib.Path, settings: Settings, data: dict) -> None:
-    """Writes `config.json`, resolved, and `data.json`: counts of each split and the hash of all its texts."""
-    write_text(workdir / CONFIG, json.dumps(settings.as_dict(), indent=1) + "\n")
-    write_text(workdir / DATA, json.dumps(data, indent=1) + "\n")
+    """Writes `config.json`, resolved; `data.json`, counts of each split and the hash of all its texts; `manifest.json`."""
+    contents = {CONFIG: settings.as_dict(), DATA: data, MANIFEST: manifest(settings.seed, data)}
+    for name, content in contents.items():
+        write_text(workdir / name, json.dumps(content, indent=1) + "\n")

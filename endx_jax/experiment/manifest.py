@@ -1,0 +1,65 @@
+"""What a run was made with: versions, hardware and the commit of the code, kept in its workdir."""
+
+import functools
+import importlib.metadata
+import os
+import pathlib
+import platform
+import subprocess
+import time
+
+import jax
+
+# Whose versions decide what a run computes.
+PACKAGES = ("endx_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "tokenizers")
+
+
+@functools.cache
+def environment() -> dict:
+    """Versions of Python and of what decides the results; the commit, where the code is a checkout; the hardware."""
+    devices = jax.devices()
+    return {
+        "commit": _commit(pathlib.Path(__file__).parent),
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in PACKAGES},
+        "system": platform.platform(),
+        "processor": _processor(),
+        "cores": _cores(),
+        "devices": {"kind": devices[0].device_kind, "count": len(devices), "processes": jax.process_count()},
+    }
+
+
+def manifest(seed: int, data: dict) -> dict:
+    """The contents of `manifest.json`: the environment, when the run was begun, its seed, and its data's hash."""
+    begun = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return {"begun": begun, "seed": seed, "data_sha256": data["sha256"], **environment()}
+
+
+def _version(package: str) -> str:
+    """As it is installed; empty where it is not, such as a checkout that is run as it lies there."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _commit(folder: pathlib.Path) -> str:
+    """The commit that is checked out around a folder, with a `+` where files differ from it; empty where none is."""
+    try:
+        asked = functools.partial(subprocess.run, cwd=folder, capture_output=True, text=True, check=True, timeout=10)
+        changed = asked(["git", "status", "--porcelain", "--untracked-files=no"]).stdout.strip()
+        return asked(["git", "rev-parse", "HEAD"]).stdout.strip() + ("+" if changed else "")
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _processor() -> str:
+    information = pathlib.Path("/proc/cpuinfo")
+    lines = information.read_text().splitlines() if information.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
