@@ -29,4 +29,7 @@ def get_config():
     config.train.epochs = 2.0
     config.train.evaluate_every = 1000
     config.train.checkpoint_every = 500
+
+    # Each pool is scored pair by pair.
+    config.evaluation.min_questions = ()
     return config

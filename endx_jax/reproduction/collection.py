@@ -4,8 +4,8 @@ import functools
 import json
 import pathlib
 
+from endx_jax.data.answered import read_answered
 from endx_jax.data.corpus import read_corpus
-from endx_jax.data.judged import read_answered
 from endx_jax.experiment.console import say
 from endx_jax.files import write_text
 from endx_jax.loading import EmbeddingModel, load

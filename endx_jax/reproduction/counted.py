@@ -2,6 +2,7 @@
 
 from endx_jax.data.settings import PARAGRAPHS, DataSettings
 from endx_jax.errors import EndxError
+from endx_jax.experiment.data import counts_of, paths_of
 from endx_jax.reproduction.outcome import Outcome
 from endx_jax.reproduction.plan import Options
 from endx_jax.reproduction.table import Row
@@ -9,8 +10,6 @@ from endx_jax.reproduction.table import Row
 
 def count(row: Row, options: Options) -> Outcome:
     """Counts train and test data of a row, or one of them where it names a `split`."""
-    from endx_jax.experiment.data import counts_of, paths_of
-
     pool = row.pool or "answers"
     try:
         paths = paths_of(DataSettings(path=options.place_of(row.data), pool=pool))

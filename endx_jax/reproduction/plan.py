@@ -90,6 +90,8 @@ class Plan:
         config.update_from_flattened_dict({key: _tuples(value) for key, value in self.set.items()})
         config.seed = seed
         config.data.path = options.place_of(self.data)
+        if test := papers().data[self.data].get("test"):
+            config.data.test_path = options.place_of(test)
         config.model.pretrained = options.model(config.model.pretrained)
         config.evaluation.untrained = self.row.system == "untrained"
         return config

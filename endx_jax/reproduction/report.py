@@ -9,9 +9,13 @@ from endx_jax.reproduction.table import Table
 def text(table: Table, outcomes: Sequence[Outcome], budget: float) -> str:
     """A table for the screen, and what has to be known to read it."""
     lines = [f"{table.name}: {table.title}. {table.paper}.{shortened(budget)}", ""]
-    header = ["row", "seeds", *(f"{measure} {part}" for measure in table.measures for part in ("paper", "got", "diff"))]
-    shown = [header, *(cells(outcome, table) for outcome in outcomes)]
-    widths = [max(len(row[column]) for row in shown) for column in range(len(header))]
+    shown = [["row", "seeds", *(part for _ in table.measures for part in ("paper", "got", "diff"))]]
+    shown += [cells(outcome, table) for outcome in outcomes]
+    widths = [max(len(row[column]) for row in shown) for column in range(len(shown[0]))]
+    # A measure's name stands over its three columns.
+    group = [sum(widths[n : n + 3]) + 4 for n in range(2, len(widths), 3)]
+    over = [measure.center(width) for measure, width in zip(table.measures, group, strict=True)]
+    lines.append("  ".join([" " * widths[0], " " * widths[1], *over]).rstrip())
     for row in shown:
         rest = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
         lines.append("  ".join([row[0].ljust(widths[0]), *rest]).rstrip())
@@ -34,20 +38,28 @@ def notes(table: Table, outcomes: Sequence[Outcome]) -> list[str]:
         against = next(outcome.row.against for outcome in outcomes if outcome.row.row == name)
         shown = ", ".join(f"{m} p = {p:.3g}" for m, p in zip(table.measures, values, strict=True))
         lines.append(f"{name} against {against}, Welch's t-test over seeds: {shown}")
+    said: dict[str, list[str]] = {}
     for outcome in outcomes:
-        if outcome.row.quoted and not outcome.values:
-            lines.append(f"{outcome.row.row}: quoted, not run: {outcome.row.quoted}")
-        elif outcome.why:
-            state = f"{len(outcome.values)} seeds only" if outcome.values else "skipped"
-            lines.append(f"{outcome.row.row}: {state}: {outcome.why}")
-        if outcome.row.note:
-            lines.append(f"{outcome.row.row}: {outcome.row.note}")
-    for difference in dict.fromkeys(outcome.differs for outcome in outcomes if outcome.differs and outcome.values):
-        rows = ", ".join(outcome.row.row for outcome in outcomes if outcome.differs == difference and outcome.values)
-        lines.append(f"shortened ({rows}): {difference}")
+        for reason in _reasons(outcome):
+            said.setdefault(reason, []).append(outcome.row.row)
+    lines += [f"{', '.join(rows)}: {reason}" for reason, rows in said.items()]
     if table.note:
         lines.append(table.note)
     return lines
+
+
+def _reasons(outcome: Outcome) -> list[str]:
+    """Why a row has no number, or not all, and what it differs in; the same of several rows is said once."""
+    reasons = []
+    if outcome.row.quoted and not outcome.values:
+        reasons.append(f"quoted, not run: {outcome.row.quoted}")
+    elif outcome.why:
+        reasons.append(f"{f'{len(outcome.values)} seeds only' if outcome.values else 'skipped'}: {outcome.why}")
+    if outcome.row.note:
+        reasons.append(outcome.row.note)
+    if outcome.differs and outcome.values:
+        reasons.append(f"shortened: {outcome.differs}")
+    return reasons
 
 
 def cells(outcome: Outcome, table: Table) -> list[str]:

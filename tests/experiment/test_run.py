@@ -64,6 +64,10 @@ def test_the_workdir_holds_what_the_readme_promises(trained_workdir):
     line = json.loads((workdir / "metrics.jsonl").read_text().splitlines()[0])
     assert {"step", "loss", "pairs_per_second", "tokens_per_second", "learning_rate", "masked_fraction"} <= set(line)
     assert json.loads((workdir / "config.json").read_text())["model"]["pooling"] == "mean"
+    made = json.loads((workdir / "manifest.json").read_text())
+    assert made["data_sha256"] == json.loads((workdir / "data.json").read_text())["sha256"]
+    assert (made["seed"], made["versions"]["jax"]) == (0, jax.__version__)
+    assert made["devices"] == {"kind": "cpu", "count": 8, "processes": 1}
 
 
 def test_stopped_and_resumed_is_bit_equal_to_one_go(trained_workdir, config, tmp_path, capsys):
@@ -273,7 +277,7 @@ def test_squad_after_reqa_with_hard_negatives_and_batches_of_articles(tiny_bert,
     ]
     assert [len(results.pools[pool].candidates) for pool in ("answers", "sentences")] == [6, 9]
     assert written["systems"]["trained"] == written["evaluations"][2]["metrics"]
-    assert "pool sentences, 9 candidates:" in capsys.readouterr().out
+    assert "pool sentences, 6 questions, 9 candidates:" in capsys.readouterr().out
     assert (tmp_path / "run" / "evaluation" / "test" / "sentences" / "trained.run.trec").is_file()
 
 
@@ -286,7 +290,9 @@ def test_everything_that_must_be_mended_is_said_at_once(config, tmp_path):
 
 def test_without_a_validation_split_the_last_checkpoint_is_taken(config, tmp_path):
     config.data.validation_fraction = 0.0
-    run(config, tmp_path)
+    config.evaluation.untrained = False
+    results = run(config, tmp_path)
+    assert set(results.evaluations["all"]) == {"bm25", "trained"}
     _, step = best_params(tmp_path, read_model(tmp_path), make_mesh(MeshSettings()))
     assert step == 6
 
