@@ -21,8 +21,8 @@ import numpy as np
 
 import endx_jax
 from endx_jax.cli.memory import keep_memory
+from endx_jax.data import reqa
 from endx_jax.data.readers import squad
-from endx_jax.data.reqa import from_squad
 from endx_jax.loading import EmbeddingModel
 from endx_jax.pretrained.locate import locate
 from endx_jax.retrieval.text_batches import batches
@@ -36,7 +36,7 @@ WARMUP = 200  # texts that the peers encode before the clock starts
 
 def read_texts(options: argparse.Namespace) -> dict[str, list[str]]:
     """As many sentences and questions of SQuAD's second file as were asked for, drawn without replacement."""
-    records = from_squad(squad.files_of(options.data)[1], "sentences")
+    records = reqa.read(squad.files_of(options.data)[1], "sentences")
     random = np.random.default_rng(options.seed)
     kinds = {"sentences": records.candidates, "questions": records.questions}
     return {kind: [all_[i] for i in random.permutation(len(all_))[: options.texts]] for kind, all_ in kinds.items()}

@@ -15,8 +15,8 @@ import common
 import numpy as np
 
 import endx_jax
+from endx_jax.data import reqa
 from endx_jax.data.readers import squad
-from endx_jax.data.reqa import from_squad
 from endx_jax.retrieval.approximate import ENGINES
 from endx_jax.retrieval.index import Index, write_index
 from endx_jax.retrieval.text_search import BM25, DENSE, HYBRID, Answer, TextSearch
@@ -75,7 +75,7 @@ def measure(search: Search, embeddings: np.ndarray, texts: Sequence[str]) -> dic
 def main() -> None:
     """Encodes, searches and prints."""
     options = _parser().parse_args()
-    records = from_squad(squad.files_of(options.data)[1], "sentences")
+    records = reqa.read(squad.files_of(options.data)[1], "sentences")
     chosen = np.random.default_rng(options.seed).permutation(len(records.questions))[: options.questions]
     texts = [records.questions[n] for n in chosen]
     right = [{records.candidate_ids[row] for row in records.qrels[n]} for n in chosen]

@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--json", default="")
     options = parser.parse_args()
     is_squad = os.path.isdir(options.data)
-    records = reqa.from_squad(squad.files_of(options.data)[0]) if is_squad else read(options.data)
+    records = reqa.read(squad.files_of(options.data)[0]) if is_squad else read(options.data)
     results, pairs = tables(records, options)
     for batch in options.batches:
         results += batches(pairs, records, batch, options)

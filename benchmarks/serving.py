@@ -29,9 +29,9 @@ import numpy as np
 from load import Load, put_load_on
 
 import endx_jax
+from endx_jax.data import reqa
 from endx_jax.data.documents import Document
 from endx_jax.data.readers import squad
-from endx_jax.data.reqa import from_squad
 from endx_jax.pretrained.locate import locate
 from endx_jax.retrieval.index import write_index
 
@@ -43,7 +43,7 @@ SAME = 50  # questions whose answers are compared
 
 def questions(options: argparse.Namespace) -> list[bytes]:
     """Bodies of requests, drawn from the questions of SQuAD's second file."""
-    asked = from_squad(squad.files_of(options.data)[1], "sentences").questions
+    asked = reqa.read(squad.files_of(options.data)[1], "sentences").questions
     random = np.random.default_rng(options.seed)
     chosen = random.permutation(len(asked))[: options.questions]
     return [json.dumps({"query": asked[n], "k": 10}).encode() for n in chosen]
@@ -51,7 +51,7 @@ def questions(options: argparse.Namespace) -> list[bytes]:
 
 def make_index(options: argparse.Namespace, folder: pathlib.Path) -> None:
     """Encodes the first sentences of SQuAD's second file."""
-    records = from_squad(squad.files_of(options.data)[1], "sentences")
+    records = reqa.read(squad.files_of(options.data)[1], "sentences")
     texts, ids = (column[: options.documents] for column in (records.candidates, records.candidate_ids))
     model = endx_jax.load(options.model)
     documents = [Document(id, text) for id, text in zip(ids, texts, strict=True)]

@@ -16,7 +16,7 @@ from endx_jax.data.token_cache import content_key
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.console import say, showing_progress
-from endx_jax.experiment.data import is_squad, pools, read_records, read_splits
+from endx_jax.experiment.data import has_paragraphs, pools, read_records, read_splits
 from endx_jax.experiment.workdir import read_config
 from endx_jax.loading import EmbeddingModel, load
 from endx_jax.retrieval.bm25 import BM25
@@ -99,8 +99,10 @@ class Study:
         """The questions, and the pool that is ranked."""
         settings = self._data_settings()
         if self._data:
-            path = files_of(self._data)[1] if settings.pool and pathlib.Path(self._data).is_dir() else self._data
-            if not is_squad(path):
+            path = self._data
+            if settings.pool and pathlib.Path(path).is_dir() and not has_paragraphs(path):
+                path = files_of(path)[1]
+            if not has_paragraphs(path):
                 settings = dataclasses.replace(settings, pool="")
             records = read_records(path, settings, settings.test_split)
         else:

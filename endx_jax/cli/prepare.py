@@ -15,17 +15,21 @@ def main(argv: list[str]) -> None:
     if arguments.name not in NAMES:
         close = nearest(arguments.name, NAMES)
         raise EndxError(f"unknown data set {arguments.name!r}{close}; the data sets are {', '.join(NAMES)}")
-    config = arguments.name.partition("/")[2]
-    folder = prepare(config, source=arguments.source, data_dir=arguments.data_dir, progress=sys.stderr.isatty())
+    folder = prepare(arguments.name, source=arguments.source, data_dir=arguments.data_dir, progress=sys.stderr.isatty())
     print(f"{arguments.name} is in {folder}\n")
-    print(_table(summary(config, data_dir=arguments.data_dir)))
+    print(_table(summary(arguments.name, data_dir=arguments.data_dir)))
     environment = f"TFDS_DATA_DIR={arguments.data_dir} in the environment and " if arguments.data_dir else ""
-    print(f"\nTrain on it with {environment}--config.data.path={arguments.name} --config.data.pool=answers")
+    pool = "sentences" if arguments.name.startswith("multireqa/") else "answers"
+    print(f"\nTrain on it with {environment}--config.data.path={arguments.name} --config.data.pool={pool}")
 
 
 def _table(summary: dict[str, dict]) -> str:
-    """Counts by split; notes where answers were left out, or where a split was not made from the published file."""
-    columns = ("questions", "candidates", "pairs")
+    """Counts by split, and notes where answers were left out, or where a split was not made from the published files.
+
+    The counts are those of papers: unique questions, unique sentences that answer one, all unique sentences, pairs of a
+    question and a right sentence, and the same after equal questions are merged.
+    """
+    columns = ("questions", "answers", "candidates", "rows", "pairs")
     lines = [f"{'split':<12}" + "".join(f"{column:>12}" for column in columns)]
     notes = []
     for split, counts in summary.items():
@@ -36,15 +40,19 @@ def _table(summary: dict[str, dict]) -> str:
                 f"{counts['unplaced_questions']:,} questions without any other"
             )
         if not counts["published"]:
-            notes.append(f"{split}: not from the published file, but from one with sha256 {counts['sha256'][:12]}...")
+            notes.append(f"{split}: not from the published files, but from text with sha256 {counts['sha256'][:12]}...")
     return "\n".join(lines + notes)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="endx prepare", description=__doc__.partition(": ")[2])
-    parser.add_argument("name", help="reqa/squad: SQuAD's questions, and all sentences of its articles to search")
     parser.add_argument(
-        "--source", type=pathlib.Path, help="folder with train-v1.1.json and dev-v1.1.json, or .gz [download them]"
+        "name",
+        help="reqa/squad, nq, hotpotqa, newsqa, triviaqa or searchqa, or multireqa/squad, nq, hotpotqa, triviaqa or "
+        "searchqa: questions, and all sentences of the articles to search",
+    )
+    parser.add_argument(
+        "--source", type=pathlib.Path, help="folder with the published files, perhaps as .gz [download them]"
     )
     parser.add_argument(
         "--data-dir", type=pathlib.Path, help="where the set is kept [TFDS_DATA_DIR, or ~/tensorflow_datasets]"

@@ -1,9 +1,11 @@
-"""Sentence retrieval out of reading comprehension: the conversion of ReQA (Ahmad et al. 2019) for SQuAD's format."""
+"""Sentence retrieval out of reading comprehension: the conversion of ReQA (Ahmad et al. 2019)."""
 
 import dataclasses
 import os
+from collections.abc import Iterable, Sequence
 
-from endx_jax.data.readers import squad
+from endx_jax.data.paragraphs import Paragraph
+from endx_jax.data.readers import comprehension
 from endx_jax.data.records import RetrievalSet
 from endx_jax.data.sentences import split_sentences
 from endx_jax.errors import EndxError
@@ -14,10 +16,11 @@ POOLS = ("answers", "sentences")
 
 @dataclasses.dataclass(frozen=True)
 class Conversion:
-    """A converted file, and what did not come through unchanged.
+    """Converted data, and what did not come through unchanged.
 
     Attributes:
       records: the retrieval set.
+      homes: for each candidate the article of its first place.
       rows: how many pairs of a question and a right sentence there are before equal questions are merged, the number
         of training pairs that papers give; after it there are `len(records.pairs)`.
       unplaced_answers: annotators' answers that are left out because they start in no sentence, but in white space.
@@ -25,46 +28,69 @@ class Conversion:
     """
 
     records: RetrievalSet
+    homes: tuple[str, ...]
     rows: int
     unplaced_answers: int
     unplaced_questions: int
 
 
-def from_squad(path: str | os.PathLike, pool: str = "answers") -> RetrievalSet:
-    """Reads a SQuAD file, `.json` or `.json.gz`, as questions and the sentences that answer them: see `convert`."""
+Path = str | os.PathLike
+
+
+def read(path: Path, pool: str = "answers") -> RetrievalSet:
+    """Reads reading-comprehension data as questions and the sentences that answer them: see `convert`."""
     return convert(path, pool).records
 
 
-def convert(path: str | os.PathLike, pool: str = "answers") -> Conversion:
-    """Reads a SQuAD file as questions and the sentences that answer them, and counts.
+from_squad = read  # the name from when SQuAD was all that it read
 
-    Right for a question is each sentence in which an annotator's answer starts, also where the answer runs on into
-    the next. Sentences that are equal strings are one candidate, wherever they stand, with the id `sP.S` of the
-    first: sentence S of paragraph P of the file, counted from 0, the same in both pools. Questions that are equal
-    strings are one too, with the id of the first and the right sentences of all; as in the papers' counts, one with
-    a space at its end is another. Both keep the order of the file. A question's group is the title of its article,
-    and its hard negatives are the other sentences of its paragraphs, as far as they are in the pool. A question
-    marked `is_impossible` is left out, but counts where a paragraph must have a question.
+
+def convert(paths: Path | Sequence[Path], pool: str = "answers") -> Conversion:
+    """Converts reading-comprehension data: see `convert_paragraphs`.
 
     Args:
-      path: the file.
+      paths: the file or folder, any that `comprehension.paragraphs` knows; or several, read one after another.
+      pool: "answers" or "sentences".
+
+    Raises:
+      EndxError: the data are of no known format, or as `convert_paragraphs`.
+    """
+    names = [os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+    return convert_paragraphs((p for name in names for p in comprehension.paragraphs(name)), names, pool)
+
+
+def convert_paragraphs(paragraphs: Iterable[Paragraph], names: Sequence[str], pool: str = "answers") -> Conversion:
+    """Makes of paragraphs questions and the sentences that answer them, and counts.
+
+    Right for a question is each sentence in which an annotator's answer starts, also where the answer runs on into
+    the next. Sentences are cut by ReQA's rules, unless the data bring their own. Those that are equal strings are one
+    candidate, wherever they stand, with the id `sP.S` of the first: sentence S of paragraph P of the data, counted
+    from 0, the same in both pools. Questions that are equal strings are one too, with the id of the first and the
+    right sentences of all; as in the papers' counts, one with a space at its end is another. Both keep the order of
+    the data. A question's group is the title of its article, and its hard negatives are the other sentences of its
+    paragraphs, as far as they are in the pool. A question without an answer is left out, but counts where a paragraph
+    must have a question.
+
+    Args:
+      paragraphs: in order; they are taken one at a time, but the sentences are kept.
+      names: what the data are called in messages.
       pool: "answers", the sentences that are right for a question, as ENDX (Wang et al. 2021, Table 1) counts them; or
         "sentences", all sentences of the paragraphs with a question. ReQA takes these, but lists equal sentences of
         different paragraphs apart.
 
     Raises:
-      EndxError: the pool is unknown, the file is not SQuAD, or no answer in it starts in a sentence.
+      EndxError: the pool is unknown, or no answer in the data starts in a sentence.
     """
     check_choice("pool", pool, POOLS)
-    path = os.fspath(path)
     tally = _Tally()
-    for number, paragraph in enumerate(squad.paragraphs(path)):
+    for number, paragraph in enumerate(paragraphs):
         if paragraph.questions:
             tally.add(paragraph, number)
     records = tally.records(pool)
     if not records.questions:
-        raise EndxError(f"{path}: no question in the file has an answer that starts in a sentence")
-    return Conversion(records, tally.rows, tally.unplaced, len(tally.sentences_of) - len(records.questions))
+        raise EndxError(f"{' and '.join(names)}: no question in the file has an answer that starts in a sentence")
+    homes = tuple(tally.homes[sentence] for sentence in records.candidates)
+    return Conversion(records, homes, tally.rows, tally.unplaced, len(tally.sentences_of) - len(records.questions))
 
 
 class _Tally:
@@ -72,6 +98,7 @@ class _Tally:
 
     def __init__(self):
         self.sentence_ids: dict[str, str] = {}
+        self.homes: dict[str, str] = {}
         self.question_ids: dict[str, str] = {}
         self.sentences_of: dict[str, set[str]] = {}
         self.neighbours: dict[str, set[str]] = {}
@@ -79,11 +106,12 @@ class _Tally:
         self.rows = 0
         self.unplaced = 0
 
-    def add(self, paragraph: squad.Paragraph, number: int) -> None:
-        spans = split_sentences(paragraph.context)
+    def add(self, paragraph: Paragraph, number: int) -> None:
+        spans = split_sentences(paragraph.context) if paragraph.sentences is None else paragraph.sentences
         sentences = [paragraph.context[start:end] for start, end in spans]
         for place, sentence in enumerate(sentences):
             self.sentence_ids.setdefault(sentence, f"s{number}.{place}")
+            self.homes.setdefault(sentence, paragraph.article)
         for question in paragraph.questions:
             if not question.answers:
                 continue
@@ -118,7 +146,7 @@ class _Tally:
         )
 
 
-def _sentence_at(start: int, spans: list[tuple[int, int]], context: str) -> str | None:
+def _sentence_at(start: int, spans: Sequence[tuple[int, int]], context: str) -> str | None:
     for first, end in spans:
         if first <= start < end:
             return context[first:end]

@@ -1,12 +1,11 @@
-"""ReQA's sentence retrieval (Ahmad et al. 2019) as a tensorflow-datasets builder that needs no TensorFlow.
+"""ReQA's sentence retrieval (Ahmad et al. 2019) as tensorflow-datasets builders that need no TensorFlow.
 
 Importing this module imports tensorflow-datasets; `endx_jax.data.reqa_dataset` does so when it is called.
 """
 
-import dataclasses
 import hashlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,47 +15,14 @@ from tensorflow_datasets.core.download.checksums import UrlInfo
 from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 
 from endx_jax.data import articles, reqa
-from endx_jax.data.readers import files, squad
+from endx_jax.data.origins import ORIGINS, SPLITS, Origin
+from endx_jax.data.published import Published
+from endx_jax.data.readers import files
 from endx_jax.errors import EndxError
-
-
-@dataclasses.dataclass(frozen=True)
-class Published:
-    """A file of SQuAD 1.1 where its authors publish it, with its size in bytes and its hash."""
-
-    url: str
-    size: int
-    sha256: str
-
-
-PUBLISHED = {
-    "train": Published(
-        url="https://rajpurkar.github.io/SQuAD-explorer/dataset/train-v1.1.json",
-        size=30_288_272,
-        sha256="3527663986b8295af4f7fcdff1ba1ff3f72d07d61a20f487cb238a6ef92fd955",
-    ),
-    "validation": Published(
-        url="https://rajpurkar.github.io/SQuAD-explorer/dataset/dev-v1.1.json",
-        size=4_854_279,
-        sha256="95aa6a52d5d6a735563366753ca50492a658031da74f301ac5238b03966972c9",
-    ),
-}
 
 PATIENCE = 10.0  # seconds for the first answer of the network
 
-CITATIONS = """\
-@inproceedings{ahmad-etal-2019-reqa,
-  title = {{ReQA}: An Evaluation for End-to-End Answer Retrieval Models},
-  author = {Ahmad, Amin and Constant, Noah and Yang, Yinfei and Cer, Daniel},
-  booktitle = {Proceedings of the 2nd Workshop on Machine Reading for Question Answering},
-  year = {2019},
-}
-@inproceedings{rajpurkar-etal-2016-squad,
-  title = {{SQuAD}: 100,000+ Questions for Machine Comprehension of Text},
-  author = {Rajpurkar, Pranav and Zhang, Jian and Lopyrev, Konstantin and Liang, Percy},
-  booktitle = {Proceedings of EMNLP},
-  year = {2016},
-}"""
+CITATION = "Ahmad et al. 2019, ReQA: An Evaluation for End-to-End Answer Retrieval Models"
 
 
 class _LocalInfo(tfds.core.DatasetInfo):
@@ -64,30 +30,50 @@ class _LocalInfo(tfds.core.DatasetInfo):
         """Does nothing: tfds would ask its own servers for the set, and leave an empty temporary folder behind."""
 
 
+def _configs(kind: str) -> list[tfds.core.BuilderConfig]:
+    prefix = f"{kind}/"
+    return [
+        tfds.core.BuilderConfig(name=name.removeprefix(prefix), description=f"Out of {origin.title}.")
+        for name, origin in ORIGINS.items()
+        if name.startswith(prefix)
+    ]
+
+
 class Reqa(tfds.core.GeneratorBasedBuilder):
-    """Questions and the pool of sentences that they search: what `reqa.convert` makes of SQuAD, all sentences.
+    """Questions and the pool of sentences that they search, all sentences, as `reqa.convert_paragraphs` makes them.
 
     An example is an article, as `articles.cut` describes it, and not a question or a sentence: tfds has one table of
     features for all splits, so either would leave columns of the other empty; and it takes about as long to read an
     article as ten single rows, which would make reading slower than the conversion itself.
 
-    `info.metadata` tells of each split its counts and the sha256 of the JSON, unpacked, that it was made from.
+    `info.metadata` tells of each split its counts and the sha256 of the text, unpacked, that it was made from.
     """
 
     # Raise it whenever the conversion gives something else: what is prepared is not made anew otherwise.
-    VERSION = tfds.core.Version("1.0.0")
-    RELEASE_NOTES: Mapping[str, str] = {"1.0.0": "First version."}
-    BUILDER_CONFIGS = (tfds.core.BuilderConfig(name="squad", description="Out of SQuAD 1.1."),)
+    VERSION = tfds.core.Version("1.1.0")
+    RELEASE_NOTES: Mapping[str, str] = {"1.0.0": "First version.", "1.1.0": "Counts of rows and of answers."}
+    BUILDER_CONFIGS = _configs("reqa")
 
-    def __init__(self, *, sources: tuple[str, str] | None = None, file_format: str = "array_record", **kwargs):
-        """Takes the training and the development file; without them they are downloaded."""
+    def __init__(self, *, sources: Sequence[Sequence[str]] | None = None, file_format: str = "array_record", **kwargs):
+        """Takes the files of each split; without them they are downloaded."""
         self._sources = sources
         super().__init__(file_format=file_format, **kwargs)
 
     @property
+    def set_name(self) -> str:
+        """The set's name in `ORIGINS`."""
+        return f"{self.name}/{self.builder_config.name}"
+
+    @property
+    def origin(self) -> Origin:
+        """What the set is made from."""
+        return ORIGINS[self.set_name]
+
+    @property
     def url_infos(self) -> dict[str, UrlInfo]:
         """What tfds holds downloads against."""
-        return {file.url: UrlInfo(file.size, file.sha256, file.url.rpartition("/")[2]) for file in PUBLISHED.values()}
+        published = (file for part in self.origin.published() for file in part)
+        return {file.url: UrlInfo(file.size, file.sha256, file.url.rpartition("/")[2]) for file in published}
 
     def _info(self) -> tfds.core.DatasetInfo:
         texts, indices = tfds.features.Sequence(tfds.features.Text()), tfds.features.Tensor
@@ -105,58 +91,86 @@ class Reqa(tfds.core.GeneratorBasedBuilder):
                     "hard_negatives": pairs,
                 }
             ),
-            homepage="https://rajpurkar.github.io/SQuAD-explorer/",
-            citation=CITATIONS,
-            license="CC BY-SA 4.0",
+            homepage=self.origin.homepage,
+            citation=f"{CITATION}; {self.origin.paper}",
+            license=self.origin.licence,
             disable_shuffling=True,
             metadata=tfds.core.MetadataDict(),
         )
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Iterator]:
-        paths = dict(zip(PUBLISHED, self._sources, strict=True)) if self._sources else self._download(dl_manager)
-        return {split: self._generate_examples(split, path) for split, path in paths.items()}
+        paths = self._sources or self._download(dl_manager)
+        return {
+            split: self._generate_examples(split, files, published)
+            for split, files, published in zip(SPLITS, paths, self.origin.published(), strict=True)
+        }
 
-    def _download(self, manager: tfds.download.DownloadManager) -> dict[str, str]:
-        reason = _refusal(PUBLISHED["train"].url)
+    def _download(self, manager: tfds.download.DownloadManager) -> list[list[str]]:
+        published = self.origin.published()
+        first = published[0][0].url
+        reason = _refusal(first)
         if reason is None:
             try:
-                paths = manager.download({split: file.url for split, file in PUBLISHED.items()})
-                return {split: str(path) for split, path in paths.items()}
+                found = manager.download([[file.url for file in part] for part in published])
+                return [[str(path) for path in part] for part in found]
             except NonMatchingChecksumError:
                 reason = "what came does not have the published sha256"
             except (requests.RequestException, tfds.download.DownloadError) as failure:
                 reason = type(failure).__name__
+        names = [name.replace("|", " or ") for part in self.origin.names for name in part]
         raise EndxError(
-            f"reqa/squad is not prepared in {self.data_dir_root}, and SQuAD can't be downloaded from "
-            f"{PUBLISHED['train'].url.rpartition('/')[0]} ({reason}): put {' and '.join(squad.FILES)}, or the same as "
-            ".gz, into a folder, and prepare it with `endx prepare reqa/squad --source=FOLDER`, or train on it as it "
-            "is with --config.data.path=FOLDER"
+            f"{self.set_name} is not prepared in {self.data_dir_root}, and {self.origin.title} can't be downloaded "
+            f"from {first.rpartition('/')[0]} ({reason}): put {' and '.join(names)}, or the same as .gz, into a "
+            f"folder, and prepare it with `endx prepare {self.set_name} --source=FOLDER`"
         )
 
-    def _generate_examples(self, split: str, path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-        conversion, sha256 = reqa.convert(path, "sentences"), digest(path)
+    def _generate_examples(
+        self, split: str, paths: Sequence[str], published: Sequence[Published]
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        conversion = reqa.convert_paragraphs(self.origin.read(paths), paths, "sentences")
         records = conversion.records
         self.info.metadata[split] = {
-            "sha256": sha256,
-            "published": sha256 == PUBLISHED[split].sha256,
+            "sha256": digest(paths),
+            "published": not self._sources or _are(paths, published),
             "questions": len(records.questions),
             "candidates": len(records.candidates),
+            "answers": len({candidate for right in records.qrels for candidate in right}),
             "pairs": len(records.pairs),
+            "rows": conversion.rows,
             "unplaced_answers": conversion.unplaced_answers,
             "unplaced_questions": conversion.unplaced_questions,
         }
-        titles = [paragraph.article for paragraph in squad.paragraphs(path)]
-        # The id of a candidate, `sP.S`, counts the paragraphs of the file.
-        homes = [titles[int(name[1:].partition(".")[0])] for name in records.candidate_ids]
-        yield from enumerate(articles.cut(records, homes))
+        yield from enumerate(articles.cut(records, conversion.homes))
 
 
-def digest(path: str) -> str:
-    """sha256 of a text file, unpacked: the same for `.json` and `.json.gz`."""
+class Multireqa(Reqa):
+    """The same with sentences as MultiReQA publishes them."""
+
+    BUILDER_CONFIGS = _configs("multireqa")
+
+
+BUILDERS: Mapping[str, type[Reqa]] = {"reqa": Reqa, "multireqa": Multireqa}
+
+
+def digest(paths: Sequence[str]) -> str:
+    """sha256 of text files, unpacked, one after another: the same for `.json` and `.json.gz`."""
     found = hashlib.sha256()
-    for _, line in files.lines(path):
-        found.update(line.encode())
+    for path in paths:
+        for _, line in files.lines(path):
+            found.update(line.encode())
     return found.hexdigest()
+
+
+def _are(paths: Sequence[str], published: Sequence[Published]) -> bool:
+    """Whether files are the published ones, as they are or unpacked."""
+    if len(paths) != len(published):
+        return False
+    return all(file.sha256 in (_hash(path), digest([path])) for path, file in zip(paths, published, strict=True))
+
+
+def _hash(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _refusal(url: str) -> str | None:

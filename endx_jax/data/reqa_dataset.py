@@ -1,13 +1,15 @@
-"""The data set `reqa`: converted once by tensorflow-datasets into ArrayRecord, and read back through Grain."""
+"""The data sets `reqa/...` and `multireqa/...`: converted once by tensorflow-datasets, and read back through Grain."""
 
 import contextlib
 import io
+import itertools
 import os
 import pathlib
 from typing import TYPE_CHECKING, Any
 
 from endx_jax.data.articles import join
-from endx_jax.data.readers import squad
+from endx_jax.data.origins import ORIGINS, SPLITS
+from endx_jax.data.readers.folders import find
 from endx_jax.data.records import RetrievalSet
 from endx_jax.errors import EndxError
 from endx_jax.settings import check_choice
@@ -15,26 +17,27 @@ from endx_jax.settings import check_choice
 if TYPE_CHECKING:
     from endx_jax.data.reqa_builder import Reqa
 
-CONFIGS = ("squad",)
-NAMES = tuple(f"reqa/{config}" for config in CONFIGS)
-SPLITS = ("train", "validation")
+NAMES = tuple(ORIGINS)
+
+# The files that a set is made from, for each of `SPLITS`.
+Sources = tuple[list[str], ...]
 
 
 def prepare(
-    config: str = "squad",
+    name: str = "reqa/squad",
     *,
     source: str | os.PathLike | None = None,
     data_dir: str | os.PathLike | None = None,
     progress: bool = False,
 ) -> pathlib.Path:
-    """Makes the set `reqa/CONFIG`, unless it is there already.
+    """Makes a set, unless it is there already.
 
     It appears in its place whole or not at all, also when several processes prepare it at once.
 
     Args:
-      config: `squad`.
-      source: a folder with the files of SQuAD 1.1, see `squad.files_of`. Without it what is prepared is taken, whatever
-        it was made from, and if nothing is, the published files are downloaded and checked.
+      name: one of `NAMES`.
+      source: a folder with its files, under the names in `ORIGINS`. Without it what is prepared is taken, whatever it
+        was made from, and if nothing is, the published files are downloaded and checked.
       data_dir: where tensorflow-datasets keeps its sets: by default `TFDS_DATA_DIR`, or `~/tensorflow_datasets`.
       progress: whether to show progress bars.
 
@@ -45,20 +48,21 @@ def prepare(
       EndxError: `source` lacks a file or is malformed, or the set was prepared from other files; or it can't be
         downloaded, said within seconds; or `data_dir` can't be written to.
     """
-    sources = None if source is None else squad.files_of(source)
-    builder = _builder(config, data_dir, sources)
+    check_choice("the prepared set", name, NAMES)
+    sources = None if source is None else _find(name, source)
+    builder = _builder(name, data_dir, sources)
     if not _is_whole(builder):
         _generate(builder, progress)
     if sources:
-        _check_made_from(sources, _builder(config, data_dir))
+        _check_made_from(sources, _builder(name, data_dir))
     return pathlib.Path(builder.data_dir)
 
 
-def read(config: str, split: str, *, data_dir: str | os.PathLike | None = None, progress: bool = False) -> RetrievalSet:
-    """Reads a split of `reqa/CONFIG`, prepared first where it is not: the set that `reqa.convert` gave, all sentences.
+def read(name: str, split: str, *, data_dir: str | os.PathLike | None = None, progress: bool = False) -> RetrievalSet:
+    """Reads a split, prepared first where it is not: the set that `reqa.convert_paragraphs` gave, all sentences.
 
     Args:
-      config: `squad`.
+      name: one of `NAMES`.
       split: `train` or `validation`.
       data_dir: as in `prepare`.
       progress: whether to show progress bars while preparing.
@@ -68,9 +72,9 @@ def read(config: str, split: str, *, data_dir: str | os.PathLike | None = None, 
     """
     import grain
 
-    check_choice(f"the split of reqa/{config}", split, SPLITS)
-    prepare(config, data_dir=data_dir, progress=progress)
-    builder = _builder(config, data_dir)
+    check_choice(f"the split of {name}", split, SPLITS)
+    prepare(name, data_dir=data_dir, progress=progress)
+    builder = _builder(name, data_dir)
     try:
         articles = grain.MapDataset.source(builder.as_data_source(split))
         return join(articles[number] for number in range(len(articles)))
@@ -80,17 +84,24 @@ def read(config: str, split: str, *, data_dir: str | os.PathLike | None = None, 
         raise EndxError(f"{builder.data_dir} is damaged ({reason}); remove the folder and prepare it again") from None
 
 
-def summary(config: str, *, data_dir: str | os.PathLike | None = None) -> dict[str, dict[str, Any]]:
-    """What a prepared set holds, by split: its counts, and `sha256` and `published` of the file it was made from."""
-    return dict(_builder(config, data_dir).info.metadata)
+def summary(name: str, *, data_dir: str | os.PathLike | None = None) -> dict[str, dict[str, Any]]:
+    """What a prepared set holds, by split: its counts, and `sha256` and `published` of the files it was made from."""
+    return dict(_builder(name, data_dir).info.metadata)
 
 
-def _builder(config: str, data_dir: str | os.PathLike | None, sources: tuple[str, str] | None = None) -> "Reqa":
-    check_choice("the config of reqa", config, CONFIGS)
-    from endx_jax.data.reqa_builder import Reqa
+def _find(name: str, source: str | os.PathLike) -> Sources:
+    """The files of each split in a folder."""
+    train, validation = ORIGINS[name].names
+    found = find(source, [*train, *validation])
+    return tuple(list(itertools.chain(*part)) for part in (found[: len(train)], found[len(train) :]))
 
+
+def _builder(name: str, data_dir: str | os.PathLike | None, sources: Sources | None = None) -> "Reqa":
+    from endx_jax.data.reqa_builder import BUILDERS
+
+    kind, _, config = name.partition("/")
     where = None if data_dir is None else pathlib.Path(data_dir).expanduser()
-    return Reqa(config=config, data_dir=where, sources=sources)
+    return BUILDERS[kind](config=config, data_dir=where, sources=sources)
 
 
 def _is_whole(builder: "Reqa") -> bool:
@@ -115,13 +126,14 @@ def _generate(builder: "Reqa", progress: bool) -> None:
             raise EndxError(f"can't write {builder.data_dir}: {failure.strerror or failure}") from None
 
 
-def _check_made_from(sources: tuple[str, str], builder: "Reqa") -> None:
+def _check_made_from(sources: Sources, builder: "Reqa") -> None:
     from endx_jax.data.reqa_builder import digest
 
-    for split, file in zip(SPLITS, sources, strict=True):
-        made_from, found = builder.info.metadata[split]["sha256"], digest(file)
+    for split, files in zip(SPLITS, sources, strict=True):
+        made_from, found = builder.info.metadata[split]["sha256"], digest(files)
         if found != made_from:
+            others = f"another file than {files[0]}" if len(files) == 1 else f"other files than {files[0]} and the rest"
             raise EndxError(
-                f"{builder.data_dir} was made from another file than {file} (sha256 {made_from[:12]}..., here "
-                f"{found[:12]}...): remove that folder to prepare it anew, or give another one with --data-dir=DIR"
+                f"{builder.data_dir} was made from {others} (sha256 {made_from[:12]}..., here {found[:12]}...): remove "
+                "that folder to prepare it anew, or give another one with --data-dir=DIR"
             )

@@ -4,6 +4,7 @@ import sys
 from small_squad import write_squad
 
 from endx_jax.cli.entry import run_verb
+from endx_jax.data.reqa_dataset import NAMES
 
 
 def test_a_stranger_sees_counts_and_places_and_nothing_else(tmp_path):
@@ -14,11 +15,11 @@ def test_a_stranger_sees_counts_and_places_and_nothing_else(tmp_path):
         run = subprocess.run(command, capture_output=True, text=True)
         assert (run.returncode, run.stderr) == (0, "")
         where, _, head, train, validation, *notes, _, advice = run.stdout.splitlines()
-        assert where == f"reqa/squad is in {data}/reqa/squad/1.0.0"
-        assert head.split() == ["split", "questions", "candidates", "pairs"]
-        assert train.split() == ["train", "4", "6", "5"]
-        assert validation.split() == ["validation", "2", "3", "2"]
-        assert notes[0].startswith("train: not from the published file, but from one with sha256 ")
+        assert where == f"reqa/squad is in {data}/reqa/squad/1.1.0"
+        assert head.split() == ["split", "questions", "answers", "candidates", "rows", "pairs"]
+        assert train.split() == ["train", "4", "3", "6", "6", "5"]
+        assert validation.split() == ["validation", "2", "2", "3", "2", "2"]
+        assert notes[0].startswith("train: not from the published files, but from text with sha256 ")
         assert notes[1] == (
             "validation: left out 1 answers that start between sentences, and 1 questions without any other"
         )
@@ -30,7 +31,8 @@ def test_an_unknown_set_is_answered_with_the_known_ones(capsys):
     assert run_verb(["prepare", "reqa/squat"]) == 2
     told = capsys.readouterr().err
     assert told == (
-        "endx prepare: unknown data set 'reqa/squat'; did you mean 'reqa/squad'?; the data sets are reqa/squad\n"
+        "endx prepare: unknown data set 'reqa/squat'; did you mean 'reqa/squad'?; the data sets are "
+        f"{', '.join(NAMES)}\n"
     )
 
 

@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from endx_jax.data.reqa import Conversion, convert, from_squad
+from endx_jax.data.reqa import Conversion, convert, read
 from endx_jax.errors import EndxError
 
 CATS = "Cats sleep a lot. Dr. Doe says so. They also eat."
@@ -111,15 +111,15 @@ def test_places_count_white_space_at_the_ends_and_newlines(tmp_path):
     assert found == {"one?": ["One goes\non."], "on?": ["One goes\non."], "two?": ["Two\nends."]}
 
 
-def test_from_squad_is_the_records_alone(tmp_path):
+def test_read_is_the_records_alone(tmp_path):
     conversion = converted(tmp_path, paragraph(CATS, asked("i0", "q?", 0)), pool="sentences")
-    assert from_squad(str(tmp_path / "x.json"), pool="sentences") == conversion.records
-    assert from_squad(tmp_path / "x.json").candidates == (SLEEP,)
+    assert read(str(tmp_path / "x.json"), pool="sentences") == conversion.records
+    assert read(tmp_path / "x.json").candidates == (SLEEP,)
 
 
 def test_an_unknown_pool_is_refused():
     with pytest.raises(EndxError, match="pool is 'sentence', which is none of answers, sentences; did you mean 'sent"):
-        from_squad("x.json", pool="sentence")
+        read("x.json", pool="sentence")
 
 
 def test_a_file_without_a_placed_answer_is_refused_by_name(tmp_path):
@@ -168,7 +168,7 @@ def test_a_questions_group_is_its_article_and_its_hard_negatives_the_rest_of_its
     path = tmp_path / "x.json"
     path.write_text(json.dumps({"data": [article, other]}))
     for pool in ("answers", "sentences"):
-        records = from_squad(path, pool)
+        records = read(path, pool)
         assert dict(zip(records.questions, records.groups, strict=True)) == {
             "q?": "Pets",
             "r?": "Pets",
@@ -181,4 +181,4 @@ def test_a_questions_group_is_its_article_and_its_hard_negatives_the_rest_of_its
         everything = {"q?": {SAYS, EAT, "They run."}, "r?": {SLEEP, EAT}, "s?": set()}
         assert hard == {question: found & set(records.candidates) for question, found in everything.items()}
     assert EAT in records.candidates
-    assert EAT not in from_squad(path, "answers").candidates
+    assert EAT not in read(path, "answers").candidates

@@ -1,3 +1,5 @@
+import gzip
+import json
 import os
 import pathlib
 import shutil
@@ -6,9 +8,11 @@ import sys
 
 import pytest
 from helpers import one_line_error
+from small_mrqa import HEADER, asked, line
+from small_natural_questions import annotation, full, page, span
 from small_squad import write_squad
 
-from endx_jax.data import articles, reqa, reqa_builder
+from endx_jax.data import articles, reqa
 from endx_jax.data.readers.squad import FILES
 from endx_jax.data.reqa_dataset import SPLITS, prepare, read, summary
 
@@ -30,29 +34,48 @@ def no_conversion(monkeypatch):
     def refuse(*_):
         raise AssertionError("converted again")
 
-    return lambda: monkeypatch.setattr(reqa, "convert", refuse)
+    return lambda: monkeypatch.setattr(reqa, "convert_paragraphs", refuse)
 
 
 def test_what_is_read_is_what_was_converted(data, source):
     for split, name in zip(SPLITS, FILES, strict=True):
-        assert read("squad", split, data_dir=data) == reqa.from_squad(source / name, "sentences")
+        assert read("reqa/squad", split, data_dir=data) == reqa.read(source / name, "sentences")
 
 
 def test_it_is_where_tfds_keeps_things_and_tfds_can_read_it(data):
     tfds = pytest.importorskip("tensorflow_datasets")
-    assert (data / "reqa" / "squad" / "1.0.0" / "features.json").is_file()
+    assert (data / "reqa" / "squad" / "1.1.0" / "features.json").is_file()
     rows = tfds.data_source("reqa/squad", split="validation", data_dir=data)
     assert [row["title"] for row in rows] == [b"Bees", b"Ants"]
     assert rows[1]["questions"]["text"] == [b"who walks?"]
 
 
 def test_its_counts_and_what_was_left_out_are_kept(data):
-    train, validation = summary("squad", data_dir=data).values()
+    train, validation = summary("reqa/squad", data_dir=data).values()
     # Candidates: 3 of Cats, 1 more of Dogs, none more of Birds, 2 of Fish; pairs: "who barks?" has two.
     assert (train["questions"], train["candidates"], train["pairs"]) == (4, 6, 5)
     assert (validation["questions"], validation["candidates"], validation["pairs"]) == (2, 3, 2)
     assert (validation["unplaced_answers"], validation["unplaced_questions"]) == (1, 1)
     assert not train["published"]
+    # "They eat." and the two others that answer; four questions' sentences, of which "who eats?" has the one twice.
+    assert (train["answers"], train["rows"]) == (3, 6)
+
+
+def test_natural_questions_in_parts_are_one_set(tmp_path):
+    html = "<P>Bees fly. They sting.</P>"
+    tokens = page(html)
+    whole = annotation({"start_token": 0, "end_token": len(tokens)}, span(tokens, "sting"))
+    for name, numbers in (("train/nq-train-00", (1,)), ("train/nq-train-01", (2, 3)), ("dev/nq-dev-00", (4,))):
+        path = tmp_path / "nq" / f"{name}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(full(n, f"q{n}", html, whole, title=f"T{n}")) + "\n" for n in numbers))
+    folder = prepare("reqa/nq", source=tmp_path / "nq", data_dir=tmp_path / "data")
+    found = read("reqa/nq", "train", data_dir=tmp_path / "data")
+    assert (found.questions, found.groups) == (("q1", "q2", "q3"), ("T1", "T2", "T3"))
+    assert (found.candidates, found.qrels) == (("Bees fly.", "They sting."), ((1,), (1,), (1,)))
+    (tmp_path / "nq" / "train" / "nq-train-01.jsonl").unlink()
+    with one_line_error(rf"{folder} was made from other files than .*|was made from another file than"):
+        prepare("reqa/nq", source=tmp_path / "nq", data_dir=tmp_path / "data")
 
 
 def test_progress_is_shown_where_it_is_wanted(source, tmp_path, capfd):
@@ -66,7 +89,7 @@ def test_progress_is_shown_where_it_is_wanted(source, tmp_path, capfd):
 
 def test_a_second_time_nothing_is_converted(data, source, no_conversion):
     no_conversion()
-    folder = data / "reqa" / "squad" / "1.0.0"
+    folder = data / "reqa" / "squad" / "1.1.0"
     assert prepare(data_dir=data) == prepare(source=source, data_dir=data) == folder
 
 
@@ -78,7 +101,7 @@ def test_a_source_that_was_packed_is_the_same_source(data, tmp_path, no_conversi
 def test_another_source_than_was_prepared_is_refused(data, tmp_path):
     other = write_squad(tmp_path / "other")
     (other / FILES[1]).write_text((other / FILES[1]).read_text().replace("Bees", "Wasps"))
-    with one_line_error(r"1\.0\.0 was made from another file than .*dev-v1\.1\.json \(sha256 .*--data-dir=DIR"):
+    with one_line_error(r"1\.1\.0 was made from another file than .*dev-v1\.1\.json \(sha256 .*--data-dir=DIR"):
         prepare(source=other, data_dir=data)
 
 
@@ -89,6 +112,18 @@ def test_a_damaged_source_is_refused_by_name_and_leaves_nothing(source, tmp_path
     with one_line_error(r"dev-v1\.1\.json"):
         prepare(source=folder, data_dir=tmp_path / "data")
     assert not any((tmp_path / "data" / "reqa" / "squad").iterdir())
+
+
+def test_a_packed_source_that_ends_early_is_refused_by_name_and_leaves_nothing(tmp_path):
+    text = "Bees fly. They sting."
+    rows = [HEADER, line(text, asked("b1", "what?", text, ("fly",)))]
+    lines = gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode())
+    for split, cut in (("train", len(lines)), ("dev", -9)):
+        (tmp_path / split).mkdir()
+        (tmp_path / split / "NewsQA.jsonl.gz").write_bytes(lines[:cut])
+    with one_line_error(r"dev/NewsQA\.jsonl\.gz: the gzip data ends too early, after line \d"):
+        prepare("reqa/newsqa", source=tmp_path, data_dir=tmp_path / "data")
+    assert not any((tmp_path / "data" / "reqa" / "newsqa").iterdir())
 
 
 def test_an_interrupted_preparation_is_never_taken_for_whole(source, tmp_path, monkeypatch):
@@ -103,7 +138,7 @@ def test_an_interrupted_preparation_is_never_taken_for_whole(source, tmp_path, m
     assert not any((tmp_path / "data" / "reqa" / "squad").iterdir())
     monkeypatch.setattr(articles, "cut", whole)
     prepare(source=source, data_dir=tmp_path / "data")
-    assert len(read("squad", "train", data_dir=tmp_path / "data").questions) == 4
+    assert len(read("reqa/squad", "train", data_dir=tmp_path / "data").questions) == 4
 
 
 def test_of_two_that_prepare_at_once_both_find_it_whole(source, tmp_path, monkeypatch):
@@ -115,41 +150,37 @@ def test_of_two_that_prepare_at_once_both_find_it_whole(source, tmp_path, monkey
     whole = articles.cut
     monkeypatch.setattr(articles, "cut", overtaken)
     prepare(source=source, data_dir=tmp_path / "data")
-    assert [file.name for file in (tmp_path / "data" / "reqa" / "squad").iterdir()] == ["1.0.0"]
-    assert len(read("squad", "train", data_dir=tmp_path / "data").questions) == 4
+    assert [file.name for file in (tmp_path / "data" / "reqa" / "squad").iterdir()] == ["1.1.0"]
+    assert len(read("reqa/squad", "train", data_dir=tmp_path / "data").questions) == 4
 
 
 def test_a_folder_that_is_not_whole_is_refused(data, source):
-    (data / "reqa" / "squad" / "1.0.0" / "dataset_info.json").unlink()
-    with one_line_error(r"1\.0\.0 is there but is no whole data set; remove the folder"):
+    (data / "reqa" / "squad" / "1.1.0" / "dataset_info.json").unlink()
+    with one_line_error(r"1\.1\.0 is there but is no whole data set; remove the folder"):
         prepare(source=source, data_dir=data)
 
 
 def test_damaged_records_are_refused(data):
-    (records,) = (data / "reqa" / "squad" / "1.0.0").glob("reqa-train.array_record*")
+    (records,) = (data / "reqa" / "squad" / "1.1.0").glob("reqa-train.array_record*")
     # Past the header of the file: within the first article.
     contents = bytearray(records.read_bytes())
     contents[200] ^= 4
     records.write_bytes(contents)
-    with one_line_error(r"1\.0\.0 is damaged \(.*hash mismatch.*\); remove the folder and prepare it again"):
-        read("squad", "train", data_dir=data)
+    with one_line_error(r"1\.1\.0 is damaged \(.*hash mismatch.*\); remove the folder and prepare it again"):
+        read("reqa/squad", "train", data_dir=data)
 
 
 def test_a_data_directory_that_cannot_be_written_is_refused(source, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with one_line_error(r"can't write .*/file/reqa/squad/1\.0\.0: "):
+    with one_line_error(r"can't write .*/file/reqa/squad/1\.1\.0: "):
         prepare(source=source, data_dir=tmp_path / "file")
 
 
 def test_unknown_names_are_answered_with_the_known_ones(tmp_path):
-    with one_line_error("the config of reqa is 'squid', which is none of squad; did you mean 'squad'"):
-        prepare("squid", data_dir=tmp_path)
+    with one_line_error("the prepared set is 'reqa/squid', which is none of reqa/squad, .*did you mean 'reqa/squad'"):
+        prepare("reqa/squid", data_dir=tmp_path)
     with one_line_error("the split of reqa/squad is 'test', which is none of train, validation"):
-        read("squad", "test", data_dir=tmp_path)
-
-
-def test_the_splits_are_those_that_are_published():
-    assert tuple(reqa_builder.PUBLISHED) == SPLITS
+        read("reqa/squad", "test", data_dir=tmp_path)
 
 
 def test_importing_costs_nothing():
@@ -164,7 +195,7 @@ def test_tensorflow_is_never_asked_for(source, tmp_path):
     (tmp_path / "traps" / "tensorflow.py").write_text("raise AssertionError('TensorFlow was imported')")
     program = (
         "from endx_jax.data.reqa_dataset import read, prepare\n"
-        f"prepare(source={str(source)!r}); print(len(read('squad', 'train').questions))"
+        f"prepare(source={str(source)!r}); print(len(read('reqa/squad', 'train').questions))"
     )
     paths = [str(tmp_path / "traps"), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "TFDS_DATA_DIR": str(tmp_path / "data")}
@@ -179,12 +210,12 @@ def test_the_counts_of_squad(test_data, tmp_path):
     counts = {
         split: (len(found.questions), len(found.candidates), len(found.pairs))
         for split in SPLITS
-        for found in [read("squad", split, data_dir=tmp_path)]
+        for found in [read("reqa/squad", split, data_dir=tmp_path)]
     }
     # As tests/data/test_reqa.py counts the files.
     assert counts == {"train": (87355, 91617, 87446), "validation": (10539, 10246, 11388)}
-    told = summary("squad", data_dir=tmp_path)
+    told = summary("reqa/squad", data_dir=tmp_path)
     assert {split: (t["questions"], t["candidates"], t["pairs"]) for split, t in told.items()} == counts
-    assert read("squad", "validation", data_dir=tmp_path) == reqa.from_squad(
+    assert read("reqa/squad", "validation", data_dir=tmp_path) == reqa.read(
         test_data / "data" / "squad" / "dev-v1.1.json.gz", "sentences"
     )

@@ -4,10 +4,16 @@ import codecs
 import gzip
 import json
 import os
+import re
 import zlib
 from collections.abc import Iterable, Iterator
 
 from endx_jax.errors import EndxError
+
+# A string of JSON, which holds no line break; and what an item begins with in a list of objects.
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_ITEM = re.compile(r"[^\s,\[\]]")
+_DECODER = json.JSONDecoder()
 
 
 def ending(path: str, known: Iterable[str]) -> str:
@@ -23,6 +29,11 @@ def ending(path: str, known: Iterable[str]) -> str:
         endings = ", ".join(known)
         raise EndxError(f"{path}: unknown ending {found!r}; known are {endings}, each also with .gz, and BEIR folders")
     return found
+
+
+def perhaps_packed(path: str) -> str:
+    """The path, or where there is no such file but one with `.gz`, that."""
+    return f"{path}.gz" if not os.path.exists(path) and os.path.exists(f"{path}.gz") else path
 
 
 def lines(path: str) -> Iterator[tuple[int, str]]:
@@ -70,6 +81,48 @@ def objects(path: str) -> Iterator[tuple[int, dict]]:
         yield number, value
 
 
+def items(path: str) -> Iterator[tuple[int, dict]]:
+    """Yields (line on which it begins, object) for each item of a file that is one JSON list of objects.
+
+    Where every item begins on a line of its own, as in indented files, one is in memory at a time; a file of one line
+    is read whole.
+
+    Raises:
+      EndxError: the file is not such a list, named by line, or ends before its list does.
+    """
+    number, begins, depth = 0, 1, 0
+    part: list[str] = []
+    for number, line in lines(path):
+        bare = _STRING.sub("", line)
+        depth += bare.count("[") + bare.count("{") - bare.count("]") - bare.count("}")
+        part.append(line)
+        if depth <= 1:
+            yield from _items_of("".join(part), begins, path)
+            part, begins = [], number + 1
+    if depth:
+        raise EndxError(f"{path}: the file ends inside its list, after line {number}; fetch it again")
+
+
+def _items_of(fragment: str, begins: int, path: str) -> Iterator[tuple[int, dict]]:
+    """The items of a piece of a list that is cut between items; the list's own brackets and commas are passed over."""
+    number, at = begins, 0
+    while True:
+        found = _ITEM.search(fragment, at)
+        if found is None:
+            return
+        start = found.start()
+        number += fragment.count("\n", at, start)
+        try:
+            value, at = _DECODER.raw_decode(fragment, start)
+        except json.JSONDecodeError as error:
+            where = f"{path}, line {begins + error.lineno - 1}, column {error.colno}"
+            raise EndxError(f"{where}: broken JSON: {error.msg}") from None
+        if not isinstance(value, dict):
+            raise EndxError(f"{path}, line {number}: an item of the list must be an object, not {kind(value)}")
+        yield number, value
+        number += fragment.count("\n", start, at)
+
+
 def text(value: object, where: str, *, may_be_empty: bool = False) -> str:
     """The string `value` without white space at its ends; `where` names it in the refusal of anything else."""
     if not isinstance(value, str):
@@ -83,6 +136,35 @@ def text(value: object, where: str, *, may_be_empty: bool = False) -> str:
     if not stripped and not may_be_empty:
         raise EndxError(f"{where} is empty")
     return stripped
+
+
+_MISSING = object()
+
+
+def value(holder: object, key: str, where: str, default: object = _MISSING) -> object:
+    """The value at `key` of what must be an object; `where` names it in the refusal of anything else.
+
+    Raises:
+      EndxError: there is none and no default, or `holder` is no object.
+    """
+    if not isinstance(holder, dict):
+        raise EndxError(f"{where} must be an object, not {kind(holder)}")
+    found = holder.get(key, default)
+    if found is _MISSING:
+        raise EndxError(f"{where}: no {key!r} among {', '.join(map(repr, holder))}")
+    return found
+
+
+def listed(value: object, where: str) -> list:
+    """The value, which must be a list."""
+    if not isinstance(value, list):
+        raise EndxError(f"{where} must be a list, not {kind(value)}")
+    return value
+
+
+def identifier(value: object, where: str) -> str:
+    """The id, a string or a whole number; it may be empty."""
+    return str(value) if type(value) is int else text(value, where, may_be_empty=True)
 
 
 def kind(value: object) -> str:

@@ -1,44 +1,16 @@
 """SQuAD JSON, versions 1.1 and 2.0: `data[].paragraphs[]` of a `context` and its `qas[]`."""
 
-import dataclasses
 import json
 import os
 
+from endx_jax.data.paragraphs import Answer, Paragraph, Question
 from endx_jax.data.readers import files
-from endx_jax.data.records import RetrievalSet
+from endx_jax.data.readers.folders import find
+from endx_jax.data.readers.question_ids import QuestionIds
 from endx_jax.errors import EndxError
 
 # Of SQuAD 1.1, for training and for development, as its authors name them.
 FILES = ("train-v1.1.json", "dev-v1.1.json")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
-    """An annotator's answer: its text, and the character of the paragraph's context at which it starts."""
-
-    text: str
-    start: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Question:
-    """A question about a paragraph, as the file has it; no answers where it is marked `is_impossible`."""
-
-    id: str
-    text: str
-    answers: tuple[Answer, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Paragraph:
-    """A context as the file has it, white space at its ends included, so that the answers' starts hold.
-
-    `article` is the title of what the paragraph stands in, or `article N`, counted from 0, where that has none.
-    """
-
-    article: str
-    context: str
-    questions: tuple[Question, ...]
 
 
 def files_of(folder: str | os.PathLike) -> tuple[str, str]:
@@ -47,77 +19,14 @@ def files_of(folder: str | os.PathLike) -> tuple[str, str]:
     Raises:
       EndxError: there is no such folder, or a file is not in it, named.
     """
-    folder = os.path.expanduser(folder)
-    if not os.path.isdir(folder):
-        raise EndxError(f"{folder}: no such folder; give one that holds {' and '.join(FILES)}, or the same as .gz")
-    choices = [(os.path.join(folder, name), os.path.join(folder, f"{name}.gz")) for name in FILES]
-    found = [next(filter(os.path.isfile, paths), None) for paths in choices]
-    if found[0] is None or found[1] is None:
-        missing = [name for name, path in zip(FILES, found, strict=True) if path is None]
-        raise EndxError(f"{folder} lacks {' and '.join(missing)}, which may also be there as .gz")
-    return found[0], found[1]
-
-
-def read(path: str) -> RetrievalSet:
-    """Reads whole paragraphs as candidates: right for a question are all paragraphs in which the string is asked.
-
-    Equal questions are merged, and so are equal paragraphs. A question that no paragraph answers (`is_impossible`) is
-    left out; its paragraph stays in the pool. A question's id and its group, the article, are those of its first place
-    in the file, a candidate's id is `p0`, `p1`, ... in the order of the file.
-    """
-    candidates: dict[str, int] = {}
-    questions: dict[str, set[int]] = {}
-    ids: dict[str, str] = {}
-    articles: dict[str, str] = {}
-    for paragraph in paragraphs(path):
-        candidate = candidates.setdefault(paragraph.context.strip(), len(candidates))
-        for question in paragraph.questions:
-            if question.answers:
-                text = question.text.strip()
-                questions.setdefault(text, set()).add(candidate)
-                ids.setdefault(text, question.id)
-                articles.setdefault(text, paragraph.article)
-    if not questions:
-        raise EndxError(f"{path}: no answerable questions in the file")
-    return RetrievalSet(
-        questions=tuple(questions),
-        candidates=tuple(candidates),
-        qrels=tuple(tuple(sorted(right)) for right in questions.values()),
-        question_ids=tuple(ids.values()),
-        candidate_ids=tuple(f"p{n}" for n in range(len(candidates))),
-        groups=tuple(articles.values()),
-    )
-
-
-def read_unmerged(*paths: str) -> RetrievalSet:
-    """Reads whole paragraphs as candidates, and each question as one of its own, asked of its own paragraph alone.
-
-    So RR counts SQuAD (Table 1). Equal paragraphs, which no retrieval can tell apart, are one candidate: 5 fewer in the
-    train file. Ids and groups are as in `read`.
-
-    Args:
-      *paths: files, one after another; candidates are counted over all.
-    """
-    candidates: dict[str, int] = {}
-    rows: list[tuple[str, str, int, str]] = []
-    for paragraph in (paragraph for path in paths for paragraph in paragraphs(path)):
-        candidate = candidates.setdefault(paragraph.context.strip(), len(candidates))
-        rows += [(q.id, q.text.strip(), candidate, paragraph.article) for q in paragraph.questions if q.answers]
-    if not rows:
-        raise EndxError(f"{' and '.join(paths)}: no answerable questions in the file")
-    ids, questions, right, articles = zip(*rows, strict=True)
-    return RetrievalSet(
-        questions=questions,
-        candidates=tuple(candidates),
-        qrels=tuple((candidate,) for candidate in right),
-        question_ids=ids,
-        candidate_ids=tuple(f"p{n}" for n in range(len(candidates))),
-        groups=articles,
-    )
+    (train, *_), (dev, *_) = find(folder, FILES)
+    return train, dev
 
 
 def paragraphs(path: str) -> list[Paragraph]:
     """The paragraphs of a SQuAD file, `.json` or `.json.gz`, in its order and unmerged.
+
+    An article without a title is called `article N`, counted from 0. A question marked `is_impossible` has no answers.
 
     Raises:
       EndxError: the file is not JSON (named by line and column) or not SQuAD (named by the path of the key), an answer
@@ -169,13 +78,10 @@ def _answer(answer: object, at: str, context_length: int) -> Answer:
 
 
 def _check_ids(path: str, found: list[Paragraph]) -> None:
-    texts: dict[str, str] = {}
+    ids = QuestionIds()
     for paragraph in found:
         for question in paragraph.questions:
-            if texts.setdefault(question.id, question.text) != question.text:
-                raise EndxError(
-                    f"{path}: id {question.id!r} stands for two questions, {texts[question.id]!r} and {question.text!r}"
-                )
+            ids.add(question.id, question.text, path)
 
 
 def _get(holder: object, key: str, expected: type, at: str, default: object = None):

@@ -1,3 +1,4 @@
+import gzip
 import json
 
 import pytest
@@ -44,6 +45,33 @@ def test_equal_texts_are_merged_under_the_first_id_and_their_judgements_united(f
     assert records.questions == ("one", "two")
     assert records.question_ids == ("q1", "q2")
     assert records.qrels == ((0, 2), (1,))
+
+
+def test_of_the_corpus_what_is_named_is_enough_to_train_on(folder):
+    (folder / "negatives").mkdir()
+    (folder / "negatives" / "test.tsv").write_text("query-id\tcorpus-id\tscore\trank\nq2\td1\t0.5\t1\n")
+    with open(folder / "corpus.jsonl", "a") as corpus:
+        corpus.write('\n{"_id": "d6", "text": "nobody names this"}\n')
+    whole, named = read(folder), read(folder, whole=False)
+    assert "nobody names this" in whole.candidates
+    # d2 is named by a judgement below 0, and has d4's text; d5 is named by none.
+    assert named.candidates == ("Title first", "second", "third")
+    rows = range(len(whole.questions))
+    assert named.subset(rows) == whole.subset(rows)
+    (folder / "qrels" / "test.tsv").write_text(f"{HEADER}q1\td9\t1\n")
+    with pytest.raises(EndxError, match="line 2: document 'd9' is not in corpus.jsonl"):
+        read(folder, whole=False)
+
+
+def test_corpus_and_queries_may_be_packed(folder):
+    whole = read(folder)
+    for name in ("corpus.jsonl", "queries.jsonl"):
+        (folder / f"{name}.gz").write_bytes(gzip.compress((folder / name).read_bytes()))
+        (folder / name).unlink()
+    assert read(folder) == whole
+    packed = (folder / "corpus.jsonl.gz").read_bytes()
+    (folder / "corpus.jsonl.gz").write_bytes(packed[: len(packed) // 2])
+    assert "corpus.jsonl.gz: the gzip data ends too early" in refusal(folder)
 
 
 def test_the_split_must_be_named_where_there_are_several(folder):
@@ -112,3 +140,45 @@ def test_judgements_without_a_right_document_are_refused(folder):
 def test_broken_corpora_and_queries_are_refused_with_their_line(folder, name, rows, reason):
     write_lines(folder / name, rows)
     assert f"{folder / name}, {reason}" in refusal(folder)
+
+
+NEGATIVES = "query-id\tcorpus-id\tscore\trank\n"
+
+
+def test_hard_negatives_stand_beside_the_judgements_and_right_ones_are_none(folder):
+    (folder / "negatives").mkdir()
+    rows = "q1\td2\t0.5\t1\nq1\td4\t0.4\t2\nq2\td1\t3\t7\nq2\td2\t-3\t8\nq4\td1\t1\t1\n"
+    (folder / "negatives" / "test.tsv").write_text(NEGATIVES + rows)
+    records = read(folder)
+    assert records.qrels == ((0, 2), (1,))
+    assert records.hard_negatives == ((1,), (0,))  # d2 and d4 are one text, which is right for q2; q4 is no question
+    (folder / "negatives" / "test.tsv").rename(folder / "negatives" / "other.tsv")
+    assert read(folder).hard_negatives is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ("q1\td1\t1\t1\n", "line 1: the header must be 'query-id\\tcorpus-id\\tscore\\trank'"),
+        (f"{NEGATIVES}q9\td1\t1\t1\n", "line 2: query 'q9' is not in queries.jsonl"),
+        (f"{NEGATIVES}q1\td9\t1\t1\n", "line 2: document 'd9' is not in corpus.jsonl"),
+        (f"{NEGATIVES}q1\td1\t1\n", "line 2: 3 tab-separated columns where the header has 4"),
+    ],
+)
+def test_broken_negatives_are_refused_with_their_line(folder, rows, reason):
+    (folder / "negatives").mkdir()
+    path = folder / "negatives" / "test.tsv"
+    path.write_text(rows)
+    assert refusal(folder) == f"{path}, {reason}"
+
+
+def test_groups_count_where_every_question_has_one(folder):
+    queries = [
+        {"_id": f"q{n}", "text": text, "metadata": {"group": f"g{n}"}} for n, text in enumerate(("", "one", "two"))
+    ]
+    queries += [{"_id": "q3", "text": "one"}, {"_id": "q4", "text": "never right", "metadata": {"group": 4}}]
+    write_lines(folder / "queries.jsonl", queries[1:])
+    assert read(folder).groups == ("g1", "g2")  # of the first of equal questions
+    del queries[2]["metadata"]
+    write_lines(folder / "queries.jsonl", queries[1:])
+    assert read(folder).groups is None

@@ -55,8 +55,8 @@ def test_other_columns_are_ignored_and_names_can_be_given(tmp_path):
 
 def test_missing_columns_are_refused_with_those_that_are_there(tmp_path):
     hint = "name yours with data.question_column and data.answer_column"
-    path = write(tmp_path, "x.csv", "query,answer\na,b\n")
-    assert refusal(path) == f"{path}, line 1: no column 'question' among 'query', 'answer'; {hint}"
+    path = write(tmp_path, "x.csv", "asked,answer\na,b\n")
+    assert refusal(path) == f"{path}, line 1: no column 'question' among 'asked', 'answer'; {hint}"
     path = write(tmp_path, "y.csv", "question,answer,answer\na,b,c\n")
     assert (
         refusal(path) == f"{path}, line 1: more than one column 'answer' among 'question', 'answer', 'answer'; {hint}"
@@ -92,4 +92,37 @@ def test_broken_quotes_are_refused_with_the_line_their_row_starts_on(tmp_path):
 @pytest.mark.parametrize(("name", "text"), [("x.csv", "question,answer\n"), ("x.jsonl", "\n"), ("x.tsv", "\n\n")])
 def test_no_rows_are_refused(tmp_path, name, text):
     path = write(tmp_path, name, text)
-    assert refusal(path) == f"{path}: no questions in the file"
+    assert refusal(path) == f"{path}: no questions with a right passage in the file"
+
+
+@pytest.mark.parametrize(
+    "names", [("anchor", "positive"), ("query", "answer"), ("question", "passage"), ("query", "document")]
+)
+def test_other_tools_names_are_found(tmp_path, names):
+    path = write(tmp_path, "x.csv", f"{names[1]},{names[0]}\nan answer,a question\n")
+    assert read(path).questions == ("a question",)
+
+
+def test_what_could_be_either_has_to_be_named(tmp_path):
+    path = write(tmp_path, "x.csv", "query,anchor,answer\nq,a,b\n")
+    name = "name it with data.question_column"
+    assert refusal(path) == f"{path}, line 1: the question could be 'query' or 'anchor'; {name}"
+    assert read(path, question_column="anchor").questions == ("a",)
+    path = write(tmp_path, "y.csv", "query,question,answer\nq,a,b\n")
+    assert read(path).questions == ("a",)  # the library's own name goes before others
+    path = write(tmp_path, "z.csv", "anchor,answer\nq,a\n")
+    assert "no column 'asked'" in refusal(path, question_column="asked")  # a name that was given is not replaced
+
+
+def test_negatives_become_hard_negatives(tmp_path):
+    rows = "anchor,positive,negative_1,negative_2,negatives\nq1,a,b,,ignored\nq2,b,a,c,\nq1,b,c,a,\n"
+    records = read(write(tmp_path, "x.csv", rows))
+    assert records.candidates == ("a", "b", "c")
+    assert records.qrels == ((0, 1), (1,))
+    # b was called wrong for q1 before another row called it right, and so was a after.
+    assert records.hard_negatives == ((2,), (0, 2))
+    rows = [{"query": "q", "answer": "a", "negative": ["b", " ", "c"]}, {"query": "r", "answer": "b", "negative": None}]
+    records = read(write(tmp_path, "x.jsonl", "\n".join(map(json.dumps, rows))))
+    assert (records.candidates, records.hard_negatives) == (("a", "b", "c"), ((1, 2), ()))
+    path = write(tmp_path, "y.jsonl", '{"query": "q", "answer": "a", "negative": [7]}')
+    assert refusal(path) == f"{path}, line 1: 'negative' must be a string, not a whole number"

@@ -7,6 +7,7 @@ import pathlib
 import pytest
 
 from endx_jax.data import read
+from endx_jax.data.paragraphs import Answer, Question
 from endx_jax.data.readers import squad
 from endx_jax.errors import EndxError
 
@@ -75,7 +76,7 @@ def test_an_impossible_question_is_left_out_and_its_paragraph_kept(tmp_path):
 def test_paragraphs_keep_the_text_that_answers_start_in(tmp_path):
     first, second, third = squad.paragraphs(str(write(tmp_path, example())))
     assert first.context == "A first. "
-    assert first.questions[1] == squad.Question("i2", " Who? ", (squad.Answer("A", 0),))
+    assert first.questions[1] == Question("i2", " Who? ", (Answer("A", 0),))
     assert (second.context, third.context) == ("A second.", "A first.")
 
 
@@ -131,8 +132,8 @@ def test_missing_keys_are_refused_with_their_place(tmp_path):
     hint = "a .json file is read as SQuAD"
     path = write(tmp_path, {"rows": []})
     assert refusal(path) == f"{path}: the top level has no 'data'; {hint}"
-    path = write(tmp_path, [])
-    assert refusal(path) == f"{path}: the top level must be an object, not a list"
+    path = write(tmp_path, 7)
+    assert refusal(path) == f"{path}: the top level must be an object, not a whole number"
     tree = example()
     del tree["data"][0]["paragraphs"][1]["qas"][0]["answers"]
     path = write(tmp_path, tree)

@@ -1,0 +1,36 @@
+"""Finds the files of a data set in a folder, under their published names."""
+
+import glob
+import os
+from collections.abc import Sequence
+
+from endx_jax.errors import EndxError
+
+
+def find(folder: str | os.PathLike, names: Sequence[str]) -> list[list[str]]:
+    """The files of a folder, for each of `names` those that are there, in order of their names and at least one.
+
+    Args:
+      folder: where they are.
+      names: paths inside it, each perhaps with `*`, and perhaps several alternatives with `|` between, of which the
+        first that is there counts. Files may also be there as `.gz`.
+
+    Raises:
+      EndxError: there is no such folder, or a file is not in it, named.
+    """
+    folder = os.path.expanduser(folder)
+    readable = [name.replace("|", " or ") for name in names]
+    if not os.path.isdir(folder):
+        raise EndxError(f"{folder}: no such folder; give one that holds {' and '.join(readable)}, or the same as .gz")
+    found = [next(filter(None, (_files(folder, choice) for choice in name.split("|"))), []) for name in names]
+    missing = [name for name, files in zip(readable, found, strict=True) if not files]
+    if missing:
+        raise EndxError(f"{folder} lacks {' and '.join(missing)}, which may also be there as .gz")
+    return found
+
+
+def _files(folder: str, name: str) -> list[str]:
+    pattern = os.path.join(glob.escape(folder), name)
+    plain = glob.glob(pattern)
+    packed = [path for path in glob.glob(f"{pattern}.gz") if path.removesuffix(".gz") not in plain]
+    return sorted(path for path in plain + packed if os.path.isfile(path))

@@ -1,0 +1,176 @@
+"""Contexts that are written here, laid out as MRQA's."""
+
+import gzip
+import json
+import pathlib
+
+import pytest
+from helpers import one_line_error
+from small_mrqa import HEADER, asked, line
+
+from endx_jax.data import read
+from endx_jax.data.paragraphs import Answer, Question
+from endx_jax.data.readers import comprehension, mrqa
+from endx_jax.data.reqa import convert
+
+TITLED = "[PAR] [TLE] Ann Lee [SEP] Ann Lee sings. She eats. [PAR] [TLE] Bob Ray [SEP] Bob Ray eats. He – 漢 – sings."
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(*rows: dict, header: bool = True):
+        path = tmp_path / "x.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in ([HEADER] if header else []) + list(rows)))
+        return str(path)
+
+    return write
+
+
+def test_the_first_span_of_the_first_answer_counts_and_marks_are_gone(write):
+    question = asked("q1", "who eats?", TITLED, ("Ray", "Ray eats", "Ray [SEP]"), ("She",))
+    (found,) = mrqa.paragraphs(write(line(TITLED, question)))
+    assert found.context == "Ann Lee Ann Lee sings. She eats. Bob Ray Bob Ray eats. He – 漢 – sings."
+    (answer,) = found.questions[0].answers
+    assert answer == Answer("Ray", found.context.index("Ray eats"))
+    assert found.article == "context of q1"
+
+
+def test_sentences_end_at_marks_and_by_the_rules_between(write):
+    path = write(line(TITLED, asked("q1", "who eats?", TITLED, ("She",))))
+    records = convert(path, "sentences").records
+    assert records.candidates == (
+        "Ann Lee",
+        "Ann Lee sings.",
+        "She eats.",
+        "Bob Ray",
+        "Bob Ray eats.",
+        "He – 漢 – sings.",
+    )
+    assert records.qrels == ((2,),)
+
+
+def test_a_context_without_marks_is_as_it_was_white_space_included(write):
+    context = " (CNN) -- It rains.\n\n\n\nWax on, wax off: Why?\n"
+    (found,) = mrqa.paragraphs(write(line(context, asked("q1", "what?", context, ("Wax on",)))))
+    assert (found.context, found.sentences) == (context, None)
+    records = convert(write(line(context, asked("q1", "what?", context, ("Wax on",)))), "sentences").records
+    assert records.candidates == ("(CNN) -- It rains.", "Wax on, wax off: Why?")
+    assert records.qrels == ((1,),)
+
+
+def test_the_tags_of_natural_questions_are_marks(write):
+    context = "<P> Ann sings ( loudly ) . </P>"
+    (found,) = mrqa.paragraphs(write(line(context, asked("q1", "who sings", context, ("Ann",)))))
+    assert found.context == "Ann sings ( loudly ) ."
+    assert found.questions[0].answers == (Answer("Ann", 0),)
+
+
+def test_all_spans_in_the_order_of_the_context(write):
+    question = asked("q1", "who?", TITLED, ("Ray", "Ray eats", "Ray [SEP]"), ("She",), ("Ray", "Ray eats"))
+    (found,) = mrqa.contexts(write(line(TITLED, question)), every_span=True)
+    text = found.unmarked.text
+    assert found.questions == (
+        Question(
+            "q1",
+            "who?",
+            (
+                Answer("She", text.index("She")),
+                Answer("Ray", text.index("Ray Bob")),
+                Answer("Ray", text.index("Ray eats")),
+            ),
+        ),
+    )
+
+
+def test_an_answer_over_a_mark_or_a_boundary_belongs_to_where_it_begins(write):
+    question = asked("q1", "what?", TITLED, ("eats. [PAR] [TLE] Bob",))
+    assert convert(write(line(TITLED, question))).records.candidates == ("She eats.",)
+
+
+def test_contexts_without_text_or_questions_are_passed_over(write):
+    rows = [line("", asked("q0", "?", "")), line("[DOC] ", asked("q1", "?", "")), line("Nobody asks.")]
+    context = "Ann sings."
+    path = write(*rows, line(context, asked("q2", "who?", context, ("Ann",)), asked("q3", "unanswered?", context)))
+    (found,) = mrqa.paragraphs(path)
+    assert [question.answers for question in found.questions] == [(Answer("Ann", 0),), ()]
+    assert read(path).questions == ("who?",)
+
+
+def test_what_is_at_the_path_decides_with_or_without_header_and_packed(write, tmp_path):
+    context = "Ann sings."
+    plain = write(line(context, asked("q1", "who?", context, ("Ann",))), header=False)
+    packed = tmp_path / "y.jsonl.gz"
+    packed.write_bytes(gzip.compress(pathlib.Path(plain).read_bytes()))
+    for path in (plain, str(packed), write(line(context, asked("q1", "who?", context, ("Ann",))))):
+        assert comprehension.holds_paragraphs(path)
+        assert read(path).candidates == (context,)
+
+
+def test_a_line_is_in_memory_at_a_time(write):
+    """The second line is broken, and the first is there before it is looked at."""
+    path = write(line("Ann sings.", asked("q1", "who?", "Ann sings.", ("Ann",))))
+    with open(path, "a") as file:
+        file.write("{")
+    found = mrqa.paragraphs(path)
+    assert next(found).context == "Ann sings."
+    with one_line_error(r"x\.jsonl, line 3, column 2: broken JSON"):
+        next(found)
+
+
+def broken(key: str, value: object) -> dict:
+    question = asked("q1", "who?", "Ann sings.", ("Ann",))
+    found = line("Ann sings.", question)
+    match key.split("."):
+        case [name]:
+            found[name] = value
+        case ["qas", name]:
+            question[name] = value
+        case ["answer", name]:
+            question["detected_answers"][0][name] = value
+    return found
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("context", 7, "'context' must be a string, not a whole number"),
+        ("context", "\ud800", "'context' holds '.ud800', half a surrogate pair"),
+        ("qas", {}, "'qas' must be a list, not an object"),
+        ("qas.qid", "", r"qas\[0\].qid is empty"),
+        ("qas.question", None, r"qas\[0\].question must be a string, not null"),
+        ("qas.detected_answers", None, r"qas\[0\].detected_answers must be a list, not null"),
+        ("answer.char_spans", [[0]], r"qas\[0\].detected_answers\[0\].char_spans\[0\] is \[0\]; it must be a first"),
+        ("answer.char_spans", [[0, 10]], r".*char_spans\[0\] is \[0, 10\]; .* last of the context's 10 characters"),
+        ("answer.char_spans", [[5, 4]], r".*char_spans\[0\] is \[5, 4\]"),
+        ("answer.char_spans", [[-1, 4]], r".*char_spans\[0\] is \[-1, 4\]"),
+    ],
+)
+def test_a_broken_line_is_named(write, key, value, message):
+    with one_line_error(rf"x\.jsonl, line 2: {message}"):
+        list(mrqa.paragraphs(write(broken(key, value))))
+
+
+def test_a_missing_key_is_named(write):
+    row = line("Ann sings.", asked("q1", "who?", "Ann sings."))
+    del row["qas"][0]["detected_answers"]
+    with one_line_error(r"x\.jsonl, line 2: qas\[0\]: no 'detected_answers' among 'qid', 'question'"):
+        list(mrqa.paragraphs(write(row)))
+
+
+def test_an_id_of_two_questions_is_refused_with_its_line(write):
+    rows = [line("Ann.", asked("q1", text, "Ann.", ("Ann",))) for text in ("who?", "who?", "whom?")]
+    assert len(list(mrqa.paragraphs(write(*rows[:2])))) == 2
+    with one_line_error(r"x\.jsonl, line 4: id 'q1' stands for two questions, 'who\?' and 'whom\?'"):
+        list(mrqa.paragraphs(write(*rows)))
+
+
+def test_a_packed_file_that_ends_early_and_another_encoding_are_refused(write, tmp_path):
+    plain = pathlib.Path(write(line("Ann sings.", asked("q1", "who?", "Ann sings.", ("Ann",))))).read_text()
+    cut = tmp_path / "cut.jsonl.gz"
+    cut.write_bytes(gzip.compress((plain * 50).encode())[:-20])
+    with one_line_error(r"cut\.jsonl\.gz: the gzip data ends too early, after line \d+; fetch the file again"):
+        list(mrqa.paragraphs(str(cut)))
+    latin = tmp_path / "latin.jsonl"
+    latin.write_bytes((plain.replace("sings", "s\xefngs")).encode("latin-1"))
+    with one_line_error(r"latin\.jsonl, line 2, byte \d+: 0xef is not UTF-8"):
+        list(mrqa.paragraphs(str(latin)))

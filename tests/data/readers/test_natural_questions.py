@@ -1,0 +1,159 @@
+import gzip
+import json
+import pathlib
+
+import pytest
+from helpers import one_line_error
+from small_natural_questions import NO_ANSWER, annotation, full, page, simplified, span
+
+from endx_jax.data import read
+from endx_jax.data.paragraphs import Answer
+from endx_jax.data.readers import comprehension, natural_questions
+from endx_jax.data.reqa import convert
+
+HTML = (
+    "<H1>Bees</H1> <P>The <B>bee</B> (<A href='x y'>Apis</A>) is\n small<SUP>2</SUP>. It  flies – to Käse.</P> "
+    "<P>It stings.</P> <Table><Tr><Td>Wings</Td> <Td>four</Td></Tr></Table> <P></P>"
+)
+TOKENS = page(HTML)
+FIRST = span(TOKENS, "<P> The bee ( Apis ) is small 2 . It flies – to Käse . </P>")
+SECOND = span(TOKENS, "<P> It stings . </P>")
+TABLE = {
+    "start_token": span(TOKENS, "<Table>")["start_token"],
+    "end_token": span(TOKENS, "</Table>")["end_token"],
+}
+APIS, KAESE, STINGS = span(TOKENS, "Apis"), span(TOKENS, "Käse"), span(TOKENS, "stings")
+FOUR = span(TOKENS, "four")
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(*rows: dict):
+        path = tmp_path / "x.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return str(path)
+
+    return write
+
+
+def test_the_full_files_tell_where_white_space_stands(write):
+    """As ReQA: one space where the page has some outside of tags, none where only a tag parts two tokens."""
+    (found,) = natural_questions.paragraphs(write(full(1, "what are bees", HTML, annotation(FIRST, KAESE))))
+    assert found.context == "The bee (Apis) is small2. It flies – to Käse."
+    assert found.article == "Bees"
+    (question,) = found.questions
+    assert (question.id, question.text) == ("1", "what are bees")
+    assert question.answers == (Answer("Käse", found.context.index("Käse")),)
+
+
+def test_in_the_simplified_files_all_tokens_stand_apart(write):
+    row = simplified(full(1, "what are bees", HTML, annotation(FIRST, KAESE), title="Honey_bee%C3%A9"))
+    (found,) = natural_questions.paragraphs(write(row))
+    assert found.context == "The bee ( Apis ) is small 2 . It flies – to Käse ."
+    assert found.article == "Honey beeé"
+    assert found.questions[0].answers == (Answer("Käse", found.context.index("Käse")),)
+
+
+@pytest.mark.parametrize("form", [lambda row: row, simplified])
+def test_of_one_annotator_only_one_short_answer_in_a_paragraph_counts(write, form):
+    kept = form(full(1, "kept", HTML, annotation(FIRST, APIS)))
+    dropped = [
+        annotation(FIRST),
+        annotation(FIRST, APIS, KAESE),
+        annotation(NO_ANSWER),
+        annotation(TABLE, FOUR),
+        annotation(FIRST, yes_no="YES"),
+    ]
+    rows = [form(full(2 + n, f"dropped {n}", HTML, found)) for n, found in enumerate(dropped)]
+    (found,) = natural_questions.paragraphs(write(*rows, kept))
+    assert found.questions[0].text == "kept"
+
+
+def test_of_several_annotators_every_short_answer_in_a_paragraph_counts(write):
+    """Five of a question, as in the development files: two in the first paragraph, one of them twice, one elsewhere."""
+    annotations = [
+        annotation(FIRST, APIS, KAESE),
+        annotation(SECOND, STINGS),
+        annotation(TABLE, FOUR),
+        annotation(NO_ANSWER),
+        annotation(FIRST, KAESE),
+    ]
+    path = write(full(1, "what are bees", HTML, *annotations))
+    first, second = natural_questions.paragraphs(path)
+    assert [answer.text for answer in first.questions[0].answers] == ["Apis", "Käse"]
+    assert (second.context, second.questions[0].answers) == ("It stings.", (Answer("stings", 3),))
+    conversion = convert(path)
+    assert conversion.records.candidates == ("The bee (Apis) is small2.", "It flies – to Käse.", "It stings.")
+    assert conversion.records.qrels == ((0, 1, 2),)
+    assert conversion.rows == 3
+
+
+def test_an_answer_starts_at_its_first_word(write):
+    html = "<P>They live <Br>in hives.</P>"
+    tokens = page(html)
+    short = span(tokens, "<Br> in hives")
+    long = {"start_token": 0, "end_token": len(tokens)}
+    rows = full(1, "where", html, annotation(long, short)), full(2, "?", html, annotation(long, span(tokens, "<Br>")))
+    (found,) = natural_questions.paragraphs(write(*rows))
+    assert found.questions[0].answers == (Answer("in hives", found.context.index("in")),)
+
+
+def test_whole_paragraphs_and_packed_files(write, tmp_path):
+    plain = write(full(1, "what are bees", HTML, annotation(FIRST, APIS)))
+    packed = tmp_path / "y.jsonl.gz"
+    packed.write_bytes(gzip.compress(pathlib.Path(plain).read_bytes()))
+    assert comprehension.holds_paragraphs(str(packed))
+    records = read(packed)
+    assert records == read(plain)
+    assert records.candidates == ("The bee (Apis) is small2. It flies – to Käse.",)
+    assert records.groups == ("Bees",)
+
+
+def test_a_page_without_title_and_address_is_named_after_its_question(write):
+    row = full(9, "what", HTML, annotation(FIRST, APIS))
+    del row["document_title"], row["document_url"]
+    (found,) = natural_questions.paragraphs(write(row))
+    assert found.article == "page of 9"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"annotations": None}, "'annotations' must be a list, not null"),
+        ({"question_text": ""}, "'question_text' is empty"),
+        ({"example_id": 1.5}, "'example_id' must be a string, not a fractional number"),
+        (
+            {"annotations": [annotation({"start_token": 3, "end_token": 999}, APIS)]},
+            r"annotations\[0\].long_answer.end_token is 999; it must be a whole number from 0 to \d+",
+        ),
+        (
+            {"annotations": [annotation(SECOND, APIS)]},
+            r"annotations\[0\].short_answers\[0\] is from token \d+ to \d+, not within \d+ to \d+",
+        ),
+        ({"annotations": [{"short_answers": [APIS]}]}, r"annotations\[0\]: no 'long_answer' among 'short_answers'"),
+        ({"document_tokens": [{}] * len(TOKENS)}, r"document_tokens\[\d+\]: no 'token' among "),
+        (
+            {"document_tokens": [token | {"end_byte": 10**6} for token in TOKENS]},
+            r"document_tokens\[\d+\].end_byte is 1000000; it must be a whole number from 0 to \d+",
+        ),
+        ({"document_text": None}, "'document_text' must be a string, not null"),
+    ],
+)
+def test_a_broken_line_is_named(write, change, message):
+    row = full(1, "what are bees", HTML, annotation(FIRST, APIS))
+    with one_line_error(rf"x\.jsonl, line 2: {message}"):
+        list(natural_questions.paragraphs(write(full(2, "?", HTML, annotation(FIRST, APIS)), row | change)))
+
+
+def test_an_id_of_two_questions_is_refused_with_its_line(write):
+    rows = [full(1, text, HTML, annotation(FIRST, APIS)) for text in ("what", "who")]
+    with one_line_error(r"x\.jsonl, line 2: id '1' stands for two questions, 'what' and 'who'"):
+        list(natural_questions.paragraphs(write(*rows)))
+
+
+def test_a_file_cut_in_the_middle_is_refused_with_its_line(write, tmp_path):
+    plain = pathlib.Path(write(*[full(n, f"q{n}", HTML, annotation(FIRST, APIS)) for n in range(3)])).read_text()
+    cut = tmp_path / "cut.jsonl"
+    cut.write_text(plain[:-200])
+    with one_line_error(r"cut\.jsonl, line 3, column \d+: broken JSON"):
+        convert(cut)
