@@ -3,6 +3,7 @@
 import hashlib
 import os
 import pathlib
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,6 +43,26 @@ def write_text(path: pathlib.Path, text: str) -> None:
     """Writes a whole UTF-8 file at once."""
     with replacing(path) as stream:
         stream.write(text)
+
+
+@contextmanager
+def aside(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Gives an empty folder beside `folder` to write into, which is gone after the block unless it was moved."""
+    folder.absolute().parent.mkdir(parents=True, exist_ok=True)
+    fresh = pathlib.Path(tempfile.mkdtemp(dir=folder.absolute().parent, prefix=f".{folder.name}."))
+    try:
+        fresh.chmod(0o755)
+        yield fresh
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def put_in_place(fresh: pathlib.Path, folder: pathlib.Path) -> None:
+    """Makes `fresh` be `folder`; what stands there is whole until the new one stands in its place."""
+    with aside(folder) as old:
+        if folder.exists():
+            folder.rename(old / "replaced")
+        fresh.rename(folder)
 
 
 @contextmanager

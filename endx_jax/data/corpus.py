@@ -11,9 +11,12 @@ import numpy as np
 
 from endx_jax.data import reqa
 from endx_jax.data.documents import Document, Scalar
-from endx_jax.data.readers import columns, files, squad
+from endx_jax.data.readers import columns, comprehension, files, msmarco
 from endx_jax.errors import EndxError
 from endx_jax.settings import check_choice
+
+# What a folder's corpus is called: in BEIR, MS MARCO and DPR.
+IN_FOLDERS = ("corpus.jsonl", msmarco.COLLECTION, "psgs_w100.tsv")
 
 # Where a document stands in its file, for messages, and the document.
 Placed = tuple[str, Document]
@@ -30,22 +33,25 @@ def read_corpus(
 
     What is at the path says how it is read; all but folders also with `.gz`:
 
-    - a BEIR folder: its `corpus.jsonl`;
+    - a folder: BEIR's `corpus.jsonl`, MS MARCO's `collection.tsv` or DPR's `psgs_w100.tsv`;
     - `.jsonl`: an object a line, with `text`, perhaps `_id` or `id` (a string or a whole number) and perhaps `title`;
-    - `.csv`, `.tsv`: a table with a header line that names the same columns, quoted as `csv` quotes;
+    - `.csv`, `.tsv`: a table with a header line that names the same columns, quoted as `csv` quotes, as in DPR's
+      `psgs_w100.tsv`;
     - `.tsv` of two columns without a header: ids and texts, unquoted, as in MS MARCO's `collection.tsv`. That there is
       no header is seen by a digit in the first id;
     - `.txt`: a text a line; blank lines are passed over;
-    - `.json`: SQuAD, its paragraphs or sentences with the ids that `endx evaluate` gives them; this one is read whole.
+    - reading-comprehension data (SQuAD's `.json`, MRQA's and Natural Questions' `.jsonl`, a folder of MultiReQA): its
+      paragraphs or sentences, each text once, with the ids that `endx evaluate` gives them; these are kept in memory.
 
     A document without an id has the number of its line. A title is put before the text, with a space between, and kept
     as metadata, as are all further columns and keys with a string, a number or a truth value, also those of an object
-    named `metadata`, as BEIR has it; empty, null and nan ones are left out. The title of a SQuAD article is metadata
-    only. Texts lose white space at their ends. A text may be empty, as some of published corpora are.
+    named `metadata`, as BEIR has it; empty, null and nan ones are left out. The title of a paragraph's article is
+    metadata only. Texts lose white space at their ends. A text may be empty, as some of published corpora are.
 
     Args:
       path: a file or a folder.
-      pool: of SQuAD, empty for paragraphs, or `answers` or `sentences` as in `data.pool`; other formats have none.
+      pool: of reading comprehension, empty for paragraphs, or `answers` or `sentences` as in `data.pool`; other
+        formats have none.
       text_column: the column or key of the text.
       id_column: that of the id; empty: `_id` or `id`, where there is one.
 
@@ -53,11 +59,19 @@ def read_corpus(
       EndxError: nothing readable is there, or something in it is broken, and the message names file and line. An id
         that stands twice is found when all documents have been read.
     """
-    file, ending = _found(os.fspath(path))
+    path = os.fspath(path)
     check_choice("pool", pool, ("", *reqa.POOLS))
-    if pool and ending != ".json":
-        raise EndxError(f"{file}: only SQuAD's .json files can be cut into {pool}; leave out the pool")
-    return _checked(file, functools.partial(FORMATS[ending], file, _Names(text_column, id_column), pool))
+    if _holds_paragraphs(path):
+        return _checked(path, functools.partial(_paragraphs, path, pool))
+    file, ending = _found(path)
+    if pool:
+        raise EndxError(f"{file}: only reading-comprehension data can be cut into {pool}; leave out the pool")
+    return _checked(file, functools.partial(FORMATS[ending], file, _Names(text_column, id_column)))
+
+
+def _holds_paragraphs(path: str) -> bool:
+    may = os.path.isdir(path) or path.lower().removesuffix(".gz").endswith((".json", ".jsonl"))
+    return may and os.path.exists(path) and comprehension.holds_paragraphs(path)
 
 
 def _checked(path: str, reader: Callable[[], Iterator[Placed]]) -> Iterator[Document]:
@@ -126,13 +140,13 @@ def _scalars(row: dict, where: str) -> dict[str, Scalar]:
     return kept
 
 
-def _jsonl(path: str, names: _Names, pool: str) -> Iterator[Placed]:
+def _jsonl(path: str, names: _Names) -> Iterator[Placed]:
     for number, row in files.objects(path):
         where = f"{path}, line {number}"
         yield where, names.document(row, number, where)
 
 
-def _table(path: str, names: _Names, pool: str, *, delimiter: str) -> Iterator[Placed]:
+def _table(path: str, names: _Names, *, delimiter: str) -> Iterator[Placed]:
     header: list[str] = []
     for number, row in columns.rows(path, delimiter):
         where = f"{path}, line {number}"
@@ -147,59 +161,52 @@ def _table(path: str, names: _Names, pool: str, *, delimiter: str) -> Iterator[P
             yield where, names.document(dict(zip(header, row, strict=True)), number, where)
 
 
-def _tsv(path: str, names: _Names, pool: str) -> Iterator[Placed]:
+def _tsv(path: str, names: _Names) -> Iterator[Placed]:
     first = next(line for _, line in files.lines(path)).split("\t")
     has_header = len(first) != 2 or names.text != TEXT_KEY or not any(map(str.isdigit, first[0]))
-    return _table(path, names, pool, delimiter="\t") if has_header else _ids_and_texts(path)
+    return _table(path, names, delimiter="\t") if has_header else _ids_and_texts(path)
 
 
 def _ids_and_texts(path: str) -> Iterator[Placed]:
-    for number, line in files.lines(path):
-        where = f"{path}, line {number}"
-        name, *texts = line.split("\t")
-        if len(texts) == 1:
-            yield where, Document(files.text(name, f"{where}: the id"), files.text(texts[0], where, may_be_empty=True))
-        elif line.strip():
-            raise EndxError(f"{where}: {1 + len(texts)} tab-separated columns where line 1 has an id and a text")
+    for where, name, text in msmarco.ids_and_texts(path):
+        yield where, Document(name, text)
 
 
-def _lines(path: str, names: _Names, pool: str) -> Iterator[Placed]:
+def _lines(path: str, names: _Names) -> Iterator[Placed]:
     for number, line in files.lines(path):
         if text := line.strip():
             yield f"{path}, line {number}", Document(str(number), text)
 
 
-def _squad(path: str, names: _Names, pool: str) -> Iterator[Placed]:
-    paragraphs = squad.paragraphs(path)
+def _paragraphs(path: str, pool: str) -> Iterator[Placed]:
     if pool:
-        records = reqa.from_squad(path, pool)
-        for name, text in zip(records.candidate_ids, records.candidates, strict=True):
-            number = int(name.removeprefix("s").partition(".")[0])
-            yield path, Document(name, text, {"title": paragraphs[number].article})
+        conversion = reqa.convert(path, pool)
+        records = conversion.records
+        for name, text, title in zip(records.candidate_ids, records.candidates, conversion.homes, strict=True):
+            yield path, Document(name, text, {"title": title})
         return
     titles: dict[str, str] = {}
-    for paragraph in paragraphs:
+    for paragraph in comprehension.paragraphs(path):
         titles.setdefault(paragraph.context.strip(), paragraph.article)
     for number, (text, title) in enumerate(titles.items()):
         yield path, Document(f"p{number}", text, {"title": title})
 
 
 # What a file's name ends in, before an optional .gz, and who reads it.
-FORMATS: dict[str, Callable[[str, _Names, str], Iterator[Placed]]] = {
+FORMATS: dict[str, Callable[[str, _Names], Iterator[Placed]]] = {
     ".jsonl": _jsonl,
     ".csv": functools.partial(_table, delimiter=","),
     ".tsv": _tsv,
     ".txt": _lines,
-    ".json": _squad,
 }
 
 
 def _found(path: str) -> tuple[str, str]:
     """The file that holds the corpus at the path, and its ending."""
     if os.path.isdir(path):
-        inside = [os.path.join(path, name) for name in ("corpus.jsonl", "corpus.jsonl.gz")]
+        inside = [os.path.join(path, name + packed) for name in IN_FOLDERS for packed in ("", ".gz")]
         file = next(filter(os.path.isfile, inside), None)
         if file is None:
-            raise EndxError(f"{path}: a folder is read as BEIR, and this one has no corpus.jsonl")
-        return file, ".jsonl"
+            raise EndxError(f"{path}: a folder is a corpus by its {' or '.join(IN_FOLDERS)}, and this one has none")
+        path = file
     return path, files.ending(path, FORMATS)

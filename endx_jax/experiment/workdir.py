@@ -62,7 +62,7 @@ def check_agrees(workdir: pathlib.Path, settings: Settings, fingerprint: str) ->
 
 
 def write_config(workdir: pathlib.Path, settings: Settings, data: dict) -> None:
-    """Writes `config.json`, resolved; `data.json`, counts of each split and the hash of all its texts; `manifest.json`."""
+    """Writes `config.json`, resolved; `data.json`, counts and the hash of all texts; and `manifest.json`."""
     contents = {CONFIG: settings.as_dict(), DATA: data, MANIFEST: manifest(settings.seed, data)}
     for name, content in contents.items():
         write_text(workdir / name, json.dumps(content, indent=1) + "\n")

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 import endx_jax
 from endx_jax.errors import EndxError
 from endx_jax.export import hugging_face, model_card, sentence_transformers, stablehlo
-from endx_jax.export.output import REPORT, aside, check_output, put_in_place
+from endx_jax.export.output import REPORT, check_output
 from endx_jax.export.towers import Towers
 from endx_jax.export.transformer_folder import write_json
 from endx_jax.export.verify import Report, check_runtime, verify
-from endx_jax.files import write_text
+from endx_jax.files import aside, put_in_place, write_text
 from endx_jax.loading import EmbeddingModel
 
 FORMATS: Mapping[str, Callable[[pathlib.Path, Towers], None]] = {

@@ -1,11 +1,13 @@
 import json
 
+import numpy as np
 import pytest
 from small_squad import write_squad
 
 import endx_jax
 from endx_jax.cli.entry import run_verb
-from endx_jax.retrieval.index import Index
+from endx_jax.data.documents import Document
+from endx_jax.retrieval.index import Index, write_index
 
 
 def test_without_data_it_repeats_the_runs_own_evaluation(trained_workdir, tmp_path, capsys):
@@ -43,8 +45,8 @@ def test_squad_is_ranked_by_paragraphs_or_after_reqa(tiny_bert, tmp_path, pool, 
 
 
 def test_it_needs_something_to_evaluate_and_something_to_evaluate_on(tiny_bert, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        run_verb(["evaluate"])
+    assert run_verb(["evaluate"]) == 2
+    assert "--workdir=RUN, --model=NAME or --index=DIR" in capsys.readouterr().err
     assert run_verb(["evaluate", f"--model={tiny_bert}"]) == 2
     assert "--model needs --data" in capsys.readouterr().err
 
@@ -74,3 +76,71 @@ def test_only_a_pair_classifier_can_re_rank(trained_workdir, tmp_path, capsys):
     arguments = [f"--workdir={trained_workdir}", f"--rerank={trained_workdir}", f"--output={tmp_path / 'out'}"]
     assert run_verb(["evaluate", *arguments]) == 2
     assert "takes one of objective.name=pair" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory, tiny_bert):
+    """An index of three documents with titles; beside it, their judgements as MS MARCO has them."""
+    folder = tmp_path_factory.mktemp("index")
+    (folder / "collection.tsv").write_text("1\tthe mat on the sofa\n2\ta dog\n3\tthe cat\n")
+    (folder / "queries.dev.tsv").write_text("7\twhere is the mat\n8\twhat is a dog\n9\twhere is the cat\n")
+    (folder / "qrels.dev.tsv").write_text("7\t0\t1\t1\n8\t0\t2\t1\n9\t0\t1\t1\n9\t0\t3\t1\n")
+    verb = ["encode", f"--model={tiny_bert}", f"--corpus={folder}", f"--output={folder / 'index'}"]
+    assert run_verb(verb) == 0
+    return folder / "index"
+
+
+@pytest.mark.slow
+def test_a_whole_index_is_ranked_by_ids(tiny_bert, index, tmp_path, capsys):
+    arguments = [f"--index={index}", f"--data={index.parent}", "--split=dev", f"--output={tmp_path}"]
+    assert run_verb(["evaluate", *arguments]) == 0
+    assert "evaluating 3 questions against 3 documents" in capsys.readouterr().out
+    (found,) = json.loads((tmp_path / "results.json").read_text())["evaluations"]
+    assert (found["questions"], found["candidates"], found["system"]) == (3, 3, "index")
+    # The same as in memory: every passage here is right for some question, so that all are in that pool.
+    data = [f"--data={index.parent}", "--split=dev"]
+    assert run_verb(["evaluate", f"--model={tiny_bert}", *data, f"--output={tmp_path / 'memory'}"]) == 0
+    in_memory = json.loads((tmp_path / "memory" / "results.json").read_text())["systems"][tiny_bert.name]
+    assert found["metrics"] == pytest.approx(in_memory, abs=1e-7)
+    rows = [json.loads(line) for line in (tmp_path / "index.per_question.jsonl").read_text().splitlines()]
+    assert [(row["id"], len(row["ranks"])) for row in rows] == [("7", 1), ("8", 1), ("9", 2)]
+    assert found["metrics"]["mrr"] == pytest.approx(sum(row["mrr"] for row in rows) / 3)
+    run = [line.split() for line in (tmp_path / "index.run.trec").read_text().splitlines()]
+    assert [line[2] for line in run if line[0] == "7"].index("1") + 1 == rows[0]["ranks"][0]
+    assert (tmp_path / "qrels.trec").read_text() == "7 0 1 1\n8 0 2 1\n9 0 1 1\n9 0 3 1\n"
+
+
+@pytest.mark.slow
+def test_a_whole_index_is_ranked_by_answers(index, tmp_path, capsys):
+    data = tmp_path / "nq.jsonl"
+    data.write_text('{"question": "where is the mat", "answer": ["SOFA", "bed"]}\n{"question": "a", "answer": ["x"]}\n')
+    assert run_verb(["evaluate", f"--index={index}", f"--data={data}"]) == 0
+    assert "accuracy@20" in capsys.readouterr().out
+    output = index / "evaluation" / "nq"
+    found = json.loads((output / "results.json").read_text())["systems"]["index"]
+    assert found == {"accuracy@5": 0.5, "accuracy@20": 0.5, "accuracy@100": 0.5}
+    first, second = map(json.loads, (output / "index.per_question.jsonl").read_text().splitlines())
+    assert (first["id"], first["accuracy@5"], second["ranks"], second["accuracy@100"]) == ("q0", 1.0, [], 0.0)
+
+
+def test_a_whole_index_needs_data_that_fit_it(tmp_path, capsys):
+    index = tmp_path / "index"
+    write_index(index, np.ones((1, 2), np.float32), [Document("d7", "x")], metric="cosine", model={"name": "x"})
+    assert run_verb(["evaluate", f"--index={index}"]) == 2
+    assert "--index needs --data" in capsys.readouterr().err
+    data = tmp_path / "x.csv"
+    data.write_text("question,answer\nwhere is the mat,on the sofa\n")
+    assert run_verb(["evaluate", f"--index={index}", f"--data={data}", f"--output={tmp_path / 'out'}"]) == 2
+    assert "1 of 1 right documents are not in the index, such as 'd0'" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_questions_that_share_an_answer_are_ranked_apart_too(tiny_bert, tmp_path):
+    data = tmp_path / "pairs.tsv"
+    data.write_text("question\tanswer\nis it a cat\tyes\nis it a dog\tyes\nis it a mat\tno\n")
+    arguments = [f"--model={tiny_bert}", f"--data={data}", f"--output={tmp_path / 'out'}"]
+    assert run_verb(["evaluate", *arguments, "--min-questions", "2", "9"]) == 0
+    found = json.loads((tmp_path / "out" / "results.json").read_text())["evaluations"]
+    counts = {entry["pool"]: (entry["questions"], entry["candidates"]) for entry in found}
+    assert counts == {"all": (3, 2), "answers>=2": (2, 2), "answers>=2-alone": (2, 1)}
+    assert len((tmp_path / "out" / "answers-at-least-2" / "bm25.per_question.jsonl").read_text().splitlines()) == 2

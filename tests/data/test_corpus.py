@@ -8,7 +8,7 @@ import small_squad
 from endx_jax.data import reqa
 from endx_jax.data.corpus import read_corpus
 from endx_jax.data.documents import Document
-from endx_jax.data.readers import squad
+from endx_jax.data.readers import comprehension
 from endx_jax.errors import EndxError
 
 
@@ -56,8 +56,23 @@ def test_a_beir_folder_is_its_corpus(tmp_path):
     (tmp_path / "corpus.jsonl").write_text('{"_id": "d", "title": "T", "text": "x", "metadata": {"url": "u"}}\n')
     assert list(read_corpus(tmp_path)) == [Document("d", "T x", {"title": "T", "url": "u"})]
     (tmp_path / "corpus.jsonl").rename(tmp_path / "documents.jsonl")
-    with pytest.raises(EndxError, match="has no corpus.jsonl"):
+    with pytest.raises(
+        EndxError, match="by its corpus.jsonl or collection.tsv or psgs_w100.tsv, and this one has none$"
+    ):
         read_corpus(tmp_path)
+
+
+def test_folders_of_ms_marco_and_dpr_are_their_collections(tmp_path):
+    for name in ("marco", "dpr"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "marco" / "collection.tsv.gz").write_bytes(gzip.compress(b'0\tsay "hi\n7\tseven\n'))
+    assert list(read_corpus(tmp_path / "marco")) == [Document("0", 'say "hi'), Document("7", "seven")]
+    text = 'id\ttext\ttitle\n1\t"Aaron ( ""the tall"" ) spoke"\tAaron\n2\tAfter that.\tAaron\n'
+    (tmp_path / "dpr" / "psgs_w100.tsv").write_text(text)
+    assert list(read_corpus(tmp_path / "dpr")) == [
+        Document("1", 'Aaron Aaron ( "the tall" ) spoke', {"title": "Aaron"}),
+        Document("2", "Aaron After that.", {"title": "Aaron"}),
+    ]
 
 
 def test_columns_by_other_names(tmp_path):
@@ -69,10 +84,10 @@ def test_squad_has_the_ids_that_evaluation_gives(tmp_path):
     file = small_squad.write_squad(tmp_path) / "train-v1.1.json"
     paragraphs = list(read_corpus(file))
     assert [d.metadata["title"] for d in paragraphs] == ["Cats", "Cats", "Dogs", "Birds", "Fish"]
-    records = squad.read(str(file))
+    records = comprehension.read(file)
     assert [(d.id, d.text) for d in paragraphs] == [*zip(records.candidate_ids, records.candidates, strict=True)]
     for pool in reqa.POOLS:
-        records, found = reqa.from_squad(file, pool), list(read_corpus(file, pool=pool))
+        records, found = reqa.read(file, pool), list(read_corpus(file, pool=pool))
         assert [(d.id, d.text) for d in found] == [*zip(records.candidate_ids, records.candidates, strict=True)]
         assert {d.text: d.metadata["title"] for d in found}["Dogs bark."] == "Dogs"
 
@@ -104,9 +119,14 @@ def test_documents_come_one_at_a_time(tmp_path):
         ("a.csv", "text,a\nb\n", {}, "line 2: 1 columns where the header has 2"),
         ("a.csv", 'text\n"a" b\n', {}, "row from line 2: .* must be quoted"),
         ("a.tsv", "id\tpassage\n1\tone\n", {}, "line 1: no column 'text' among 'id', 'passage'; name yours"),
-        ("a.tsv", "1\tone\n2\ttwo\tthree\n", {}, "line 2: 3 tab-separated columns where line 1 has an id and a text"),
+        (
+            "a.tsv",
+            "1\tone\n2\ttwo\tthree\n",
+            {},
+            "line 2: 3 tab-separated columns where each line has an id and a text",
+        ),
         ("a.tsv", "1\tone\n\ttwo\n", {}, "line 2: the id is empty"),
-        ("a.txt", "a\n", {"pool": "sentences"}, "only SQuAD's .json files can be cut into sentences"),
+        ("a.txt", "a\n", {"pool": "sentences"}, "only reading-comprehension data can be cut into sentences"),
         ("a.json", "{}", {"pool": "words"}, "pool is 'words'"),
         ("a.doc", "a", {}, "unknown ending '.doc'; known are .jsonl"),
     ],
