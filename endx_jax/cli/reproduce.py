@@ -16,7 +16,7 @@ def main(argv: list[str]) -> None:
     from endx_jax.experiment.workdir import check_writable
     from endx_jax.reproduction import page, report
     from endx_jax.reproduction.plan import Options
-    from endx_jax.reproduction.table import papers
+    from endx_jax.reproduction.table import PaperFigure, Table, papers
 
     if arguments.seeds < 0 or arguments.budget < 0:
         raise EndxError("--seeds and --budget must not be negative")
@@ -28,7 +28,7 @@ def main(argv: list[str]) -> None:
         budget=arguments.budget,
     )
     check_writable(options.output, "--output")
-    known = {**papers().tables, **papers().figures}
+    known: dict[str, Table | PaperFigure] = {**papers().tables, **papers().figures}
     if arguments.table and arguments.table not in known:
         close = nearest(arguments.table, known)
         raise EndxError(f"unknown table {arguments.table!r}{close}; `endx reproduce` without one lists all")

@@ -111,7 +111,7 @@ def plan_of(row: Row, options: Options) -> Plan:
         return plan_of(papers().row(row.short["of"]), options)
     form = form_of(row)
     steps = max(1, round(form.steps * options.budget / papers().tables[row.table].minutes))
-    changed = papers().shorter | form.set | row.short.get("set", {}) | {"train.steps": steps}
+    changed = {**papers().shorter, **form.set, **row.short.get("set", {}), "train.steps": steps}
     recipe = row.short.get("recipe", form.recipe)
     return Plan(row, recipe, form.data, changed, form.differs, _folder(row, options), options.seeds or 1)
 

@@ -1,0 +1,78 @@
+"""Rows that are not one training run: layers, the small pool, and a whole collection."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from small_squad import regular
+
+from endx_jax.data.records import RetrievalSet
+from endx_jax.reproduction import collection, layered
+from endx_jax.reproduction.few import small_pool
+from endx_jax.reproduction.plan import Options
+from endx_jax.reproduction.table import papers
+from endx_jax.reproduction.trained import Budget
+
+
+@pytest.fixture(scope="module")
+def squad(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("squad")
+    (folder / "train-v1.1.json").write_text(regular(30))
+    (folder / "dev-v1.1.json").write_text(regular(40, first=30))
+    return folder
+
+
+def test_layers_are_reported_once_and_taken_by_every_row(squad, tmp_path, monkeypatch):
+    draw = np.random.default_rng(0)
+    known = ["cats", "dogs", "number", "nothing", "of", "?", ".", *map(str, range(70))]
+    vectors = squad / "words.txt"
+    vectors.write_text("".join(f"{word} {' '.join(map(str, draw.normal(size=6)))}\n" for word in known))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(layered.DataSettings, "cache", "")
+    options = Options(tmp_path, data={"squad": str(squad)}, weights={"glove.840B.300d": str(vectors)})
+    plain = layered.measure(papers().row("rr-table3/GloVe"), options)
+    monkeypatch.setattr(layered, "Report", None)  # the second row finds what the first has left
+    weighted = layered.measure(papers().row("rr-table4/GloVe with IDF"), options)
+    (file,) = (tmp_path / "layers").glob("*/layers.json")
+    rows = json.loads(file.read_text())["systems"]
+    recalls = {row["system"]: row["metrics"]["test"]["recall@1"] for row in rows}
+    assert plain.values[0][0] == 100 * recalls["token table"]
+    assert weighted.values[0][0] == 100 * recalls["token table + idf"]
+    assert weighted.runs[0].endswith("#token table + idf")
+
+
+def test_data_that_are_not_named_are_the_reason(tmp_path):
+    assert layered.measure(papers().row("rr-table2/mean"), Options(tmp_path)).why == "needs --data squad=PATH"
+
+
+def test_the_small_pool_takes_a_question_of_each_paragraph_in_turn():
+    # Paragraph 0 has three questions, paragraph 1 two, paragraph 2 one; each question has the one sentence `sP.Q`.
+    names = ["s0.0", "s0.1", "s0.2", "s1.0", "s1.1", "s2.0"]
+    records = RetrievalSet(
+        questions=tuple(f"about {name}" for name in names),
+        candidates=tuple(names),
+        qrels=tuple((n,) for n in range(len(names))),
+        question_ids=tuple(f"q{n}" for n in range(len(names))),
+        candidate_ids=tuple(names),
+    )
+    found = small_pool(records, paragraphs=2, pairs=3)
+    assert found.candidate_ids == ("s0.0", "s1.0", "s0.1")
+
+
+def test_a_collection_is_encoded_once_and_answers_are_looked_for(trained_workdir, tmp_path, monkeypatch):
+    corpus = tmp_path / "passages.jsonl"
+    passages = ["the mats of 0", "the mat of 1", "nothing here"]
+    corpus.write_text("".join(json.dumps({"id": str(n), "text": text}) + "\n" for n, text in enumerate(passages)))
+    asked = tmp_path / "asked.jsonl"
+    asked.write_text(
+        '{"question": "where is the cat 0", "answer": ["mats"]}\n{"question": "where?", "answer": ["the sea"]}\n'
+    )
+    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
+    monkeypatch.setattr(collection, "trained", lambda row, options, budget, read: read(workdir, row))
+    row = papers().row("dong-table4/small/SDE")
+    options = Options(tmp_path, data={"dpr-wikipedia": str(corpus), "dpr-nq-questions": str(asked)})
+    found = collection.measure(row, options, Budget())
+    assert found == (50.0, 50.0, 50.0)  # one of two questions, among the best five of three
+    monkeypatch.setattr(collection, "load", None)  # not called again
+    assert collection.measure(row, options, Budget()) == found
