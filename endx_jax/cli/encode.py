@@ -116,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--corpus",
         required=True,
-        help="a BEIR folder, or .jsonl, .csv, .tsv, .txt or SQuAD's .json, each also with .gz",
+        help="a folder of BEIR, MS MARCO or DPR, or .jsonl, .csv, .tsv, .txt or SQuAD's .json, each also with .gz",
     )
     parser.add_argument("--output", type=pathlib.Path, required=True, help="folder of the index")
     parser.add_argument("--precision", choices=PRECISIONS, default="float32", help="of the embeddings [float32]")

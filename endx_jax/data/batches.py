@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
@@ -12,7 +11,7 @@ import jax
 import numpy as np
 
 from endx_jax.batch import Batch, Texts, Tokens
-from endx_jax.data.order import epoch_order
+from endx_jax.data.order import Epochs, Mixed
 from endx_jax.data.packing import PackingPlan, Profile
 from endx_jax.data.records import RetrievalSet, pad_ids
 from endx_jax.data.tokenization import TokenTable, padded_length
@@ -51,6 +50,8 @@ class Pairs:
       groups: int32 [Q], equal where questions belong together; None where nothing says so.
       question_length: the longest padded question, in tokens.
       answer_length: the longest padded answer, in tokens.
+      sources: int32 [n], where sets were mixed: the one that a row of `index` comes from, ascending; a pair that stands
+        in several has a row for each. Else None.
     """
 
     questions: TokenTable | VectorTable
@@ -61,6 +62,7 @@ class Pairs:
     groups: np.ndarray | None
     question_length: int
     answer_length: int
+    sources: np.ndarray | None = None
 
     @classmethod
     def tokenize(cls, records: RetrievalSet, preparations: Mapping[str, ReadsTexts]) -> "Pairs":
@@ -74,15 +76,21 @@ class Pairs:
         if records.groups is not None:
             number = {name: n for n, name in enumerate(dict.fromkeys(records.groups))}
             groups = np.asarray([number[name] for name in records.groups], np.int32)
+        index, sources = np.asarray(records.pairs, np.int32).reshape(-1, 2), None
+        if records.sources is not None:
+            rows = [(source, row) for row, (question, _) in enumerate(index) for source in records.sources[question]]
+            sources, kept = np.asarray(sorted(rows), np.int32).reshape(-1, 2).T
+            index = index[kept]
         return cls(
             questions=preparations["question"](records.questions),
             answers=preparations["answer"](records.candidates),
-            index=np.asarray(records.pairs, np.int32).reshape(-1, 2),
+            index=index,
             positives=pad_ids(records.qrels),
             hard_negatives=pad_ids(records.hard_negatives or ((),) * len(records.questions)),
             groups=groups,
             question_length=preparations["question"].length,
             answer_length=preparations["answer"].length,
+            sources=sources,
         )
 
     def __len__(self) -> int:
@@ -96,7 +104,8 @@ class Pairs:
 class BatchStream:
     """The batches of a training run; `stream[step]` is a pure function of the seed and the step.
 
-    Each epoch passes over every pair once, in an order of its own; batches run on from one epoch into the next.
+    Each epoch passes over every pair once, in an order of its own; batches run on from one epoch into the next. Where
+    sets were mixed, each has epochs of its own, and as large a part of the batches as its weight says.
     """
 
     def __init__(
@@ -108,6 +117,7 @@ class BatchStream:
         rows: slice | None = None,
         group_size: int = 1,
         hard_negatives: int = 0,
+        weights: Sequence[float] = (),
     ):
         """Sets the order up; no batch is made yet.
 
@@ -118,9 +128,11 @@ class BatchStream:
           rows: the rows of each global batch that this process supplies; None for all.
           group_size: pairs of one group that stand together: see `epoch_order`.
           hard_negatives: K, hard negatives a question.
+          weights: of the sources that were mixed; none for pairs of one source.
 
         Raises:
-          EndxError: when there are fewer than B pairs, or no groups or hard negatives where they are asked for.
+          EndxError: when there are fewer than B pairs, or no groups or hard negatives where they are asked for, or when
+            a source would never be drawn.
         """
         if len(pairs) < global_batch_size:
             raise EndxError(
@@ -138,9 +150,11 @@ class BatchStream:
         self.plan: PackingPlan | None = None
         self._seed, self._size, self._hard_negatives = seed, global_batch_size, hard_negatives
         groups = None if pairs.groups is None else pairs.groups[pairs.index[:, 0]]
-        order = functools.partial(epoch_order, groups, len(pairs), run=group_size, seed=seed)
-        # A batch can reach into the next epoch, and threads run ahead: few epochs are in use at a time.
-        self._epoch = functools.lru_cache(maxsize=4)(lambda epoch: order(epoch=epoch))
+        if pairs.sources is None:
+            self._order: Epochs | Mixed = Epochs(groups, len(pairs), run=group_size, seed=seed)
+        else:
+            members = [np.flatnonzero(pairs.sources == number) for number in range(len(weights))]
+            self._order = Mixed(members, weights, groups, run=group_size, seed=seed)
 
     def without_padding(self, steps: int, *, shards: int = 1, chunks: int = 1) -> "BatchStream":
         """The same batches, with a packing for each.
@@ -159,9 +173,7 @@ class BatchStream:
 
     def example_ids(self, step: int) -> np.ndarray:
         """Rows of `pairs.index` in the global batch of `step`, int [B]."""
-        places = np.arange(step * self._size, (step + 1) * self._size)
-        epochs, within = np.divmod(places, len(self.pairs))
-        return np.concatenate([self._epoch(int(epoch))[within[epochs == epoch]] for epoch in np.unique(epochs)])
+        return self._order(np.arange(step * self._size, (step + 1) * self._size))
 
     def __getitem__(self, step: int) -> Batch:
         """This process's rows of the batch of `step`, with NumPy leaves.

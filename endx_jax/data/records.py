@@ -22,6 +22,8 @@ class RetrievalSet:
       groups: for each question what it was asked about, such as the title of an article; None where nothing says so.
       hard_negatives: for each question the sorted indices of candidates that look right and are not; None where none
         are known.
+      sources: for each question the numbers of the sets that it comes from, where several were mixed: see
+        `endx_jax.data.mixture`; else None.
     """
 
     questions: tuple[str, ...]
@@ -31,10 +33,11 @@ class RetrievalSet:
     candidate_ids: tuple[str, ...]
     groups: tuple[str, ...] | None = None
     hard_negatives: tuple[tuple[int, ...], ...] | None = None
+    sources: tuple[tuple[int, ...], ...] | None = None
 
     def __post_init__(self):
         count = len(self.questions)
-        for name in ("qrels", "question_ids", "groups", "hard_negatives"):
+        for name in ("qrels", "question_ids", "groups", "hard_negatives", "sources"):
             column = getattr(self, name)
             if column is not None and len(column) != count:
                 raise EndxError(f"a retrieval set needs one entry a question: {count} questions, {len(column)} {name}")
@@ -53,6 +56,13 @@ class RetrievalSet:
     def documents(self) -> list[Document]:
         """The pool, each candidate with its id."""
         return [Document(name, text) for name, text in zip(self.candidate_ids, self.candidates, strict=True)]
+
+    def asking(self, rows: Sequence[int]) -> "RetrievalSet":
+        """The questions in `rows`, in that order, asked of the whole pool."""
+        names = ("questions", "qrels", "question_ids", "groups", "hard_negatives", "sources")
+        columns = {name: getattr(self, name) for name in names}
+        kept = {name: column and tuple(column[row] for row in rows) for name, column in columns.items()}
+        return dataclasses.replace(self, **kept)
 
     def subset(self, rows: Sequence[int], *, hard_negatives: bool = True) -> "RetrievalSet":
         """The questions in `rows`, in that order.
@@ -79,6 +89,7 @@ class RetrievalSet:
             candidate_ids=tuple(self.candidate_ids[candidate] for candidate in kept),
             groups=None if self.groups is None else tuple(self.groups[row] for row in rows),
             hard_negatives=None if hard is None else renumbered(hard),
+            sources=None if self.sources is None else tuple(self.sources[row] for row in rows),
         )
 
     def reversed(self) -> "RetrievalSet":

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 NAMES = tuple(ORIGINS)
 
+# Bytes: no set with more of them to download is prepared but by `prepare` itself.
+LARGE = 1e9
+
 # The files that a set is made from, for each of `SPLITS`.
 Sources = tuple[list[str], ...]
 
@@ -58,6 +61,21 @@ def prepare(
     return pathlib.Path(builder.data_dir)
 
 
+def ensure(name: str, *, data_dir: str | os.PathLike | None = None, progress: bool = False) -> None:
+    """Prepares a set where it is not, unless that means a download that nobody should begin by reading.
+
+    Raises:
+      EndxError: as `prepare`, or there are more than `LARGE` bytes to download.
+    """
+    size = sum(file.size for files in ORIGINS[name].published() for file in files)
+    if size > LARGE and not _is_whole(_builder(name, data_dir)):
+        raise EndxError(
+            f"{name} is not prepared, and its files are {size / 1e9:.1f} GB: download them with `endx prepare {name}`, "
+            f"or give a folder of them, `endx prepare {name} --source=FOLDER`"
+        )
+    prepare(name, data_dir=data_dir, progress=progress)
+
+
 def read(name: str, split: str, *, data_dir: str | os.PathLike | None = None, progress: bool = False) -> RetrievalSet:
     """Reads a split, prepared first where it is not: the set that `reqa.convert_paragraphs` gave, all sentences.
 
@@ -68,12 +86,12 @@ def read(name: str, split: str, *, data_dir: str | os.PathLike | None = None, pr
       progress: whether to show progress bars while preparing.
 
     Raises:
-      EndxError: as `prepare`, or the prepared files are damaged.
+      EndxError: as `ensure`, or the prepared files are damaged.
     """
     import grain
 
     check_choice(f"the split of {name}", split, SPLITS)
-    prepare(name, data_dir=data_dir, progress=progress)
+    ensure(name, data_dir=data_dir, progress=progress)
     builder = _builder(name, data_dir)
     try:
         articles = grain.MapDataset.source(builder.as_data_source(split))

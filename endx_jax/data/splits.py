@@ -90,13 +90,7 @@ def ask_fewer(records: RetrievalSet, limit: int) -> RetrievalSet:
     """The questions that `take` keeps, asked of the whole pool; all of them with a limit of 0."""
     if not limit or limit >= len(records.questions):
         return records
-    rows = _by_hash(records)[:limit]
-
-    def rows_of(column):
-        return None if column is None else tuple(column[row] for row in rows)
-
-    columns = ("questions", "qrels", "question_ids", "groups", "hard_negatives")
-    return dataclasses.replace(records, **{name: rows_of(getattr(records, name)) for name in columns})
+    return records.asking(_by_hash(records)[:limit])
 
 
 def first_pairs(records: RetrievalSet, count: int) -> RetrievalSet:

@@ -103,6 +103,7 @@ def prepare(config: Mapping, workdir: pathlib.Path) -> Run:
         rows=local_rows(mesh, size),
         group_size=settings.data.group_size,
         hard_negatives=settings.data.hard_negatives,
+        weights=(1.0, *(weight for _, weight in settings.data.mixture)),
     )
     execution = choose_execution(model, mesh, stream)
     if execution.packed:

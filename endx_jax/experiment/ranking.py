@@ -52,10 +52,11 @@ class EmbeddingJudge:
         if reverse:
             results.rank_both_ways()
         results.add_bm25(depth=depth)
-        shardings = state_shardings(run.model.abstract_params(), run.mesh)
-        untrained = place(run.model.initial_params(run.mesh), shardings)
         options: dict[str, Any] = {"depth": depth, "progress": showing_progress(), "reverse": reverse}
-        results.add_dense("untrained", self._evaluate(untrained, test, **options))
+        if run.model.settings.evaluation.untrained:
+            shardings = state_shardings(run.model.abstract_params(), run.mesh)
+            untrained = place(run.model.initial_params(run.mesh), shardings)
+            results.add_dense("untrained", self._evaluate(untrained, test, **options))
         params, step = best_params(run.workdir, run.model, run.mesh)
         trained = self._evaluate(params, test, **options)
         results.add_dense("trained", trained)

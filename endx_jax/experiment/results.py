@@ -118,7 +118,8 @@ class Results:
         lines = []
         for pool, systems in self.evaluations.items():
             if len(self.evaluations) > 1:
-                lines.append(f"pool {pool}, {len(self.pools[pool].candidates):,} candidates:")
+                questions, candidates = len(self.pools[pool].questions), len(self.pools[pool].candidates)
+                lines.append(f"pool {pool}, {questions:,} questions, {candidates:,} candidates:")
             columns = PARAGRAPH_COLUMNS if pool == PARAGRAPHS else COLUMNS
             lines += [format_table({name: found.metrics for name, found in systems.items()}, columns), ""]
         return lines
@@ -151,14 +152,14 @@ class Results:
         Args:
           json_path: such as `results.json`.
           rankings: the folder for `qrels.trec`, `SYSTEM.run.trec` and `SYSTEM.per_question.jsonl` of the first pool;
-            the other pools' stand in folders of their names, and so does the other direction.
+            the other pools' stand in folders of their names (`answers-at-least-8`), and so does the other direction.
         """
         self._write_rankings(rankings)
         write_text(json_path, json.dumps(self.as_dict(), indent=1) + "\n")
 
     def _write_rankings(self, rankings: pathlib.Path) -> None:
         for number, (pool, systems) in enumerate(self.evaluations.items()):
-            records, folder = self.pools[pool], rankings / pool if number else rankings
+            records, folder = self.pools[pool], rankings / pool_folder(pool) if number else rankings
             trec.write_qrels(folder / "qrels.trec", records.question_ids, records.candidate_ids, records.qrels)
             for name, found in systems.items():
                 ids = (records.question_ids, records.candidate_ids)
@@ -166,3 +167,8 @@ class Results:
                 trec.write_per_question(folder / f"{name}.per_question.jsonl", records.question_ids, found)
         if self.reverse:
             self.reverse._write_rankings(rankings / self.reverse.direction)
+
+
+def pool_folder(pool: str) -> str:
+    """The name of a pool's folder: not every file system takes the signs in the names of pools."""
+    return pool.replace(">=", "-at-least-")

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from endx_jax.data.records import RetrievalSet
+from endx_jax.data.subsets import with_many_questions
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.console import say
 from endx_jax.experiment.data import pools
@@ -107,7 +108,9 @@ def _train(run: Run, judge: Judge) -> int:
 def _report(run: Run, judge: Judge) -> Results:
     """Evaluates on the test split; writes and prints the results."""
     settings = run.model.settings
-    test = {name: judge.asked(records) for name, records in pools(run.data.test, settings.data).items()}
+    whole = pools(run.data.test, settings.data)
+    shared = with_many_questions(next(iter(whole.values())), settings.evaluation.min_questions)
+    test = {name: judge.asked(records) for name, records in (whole | shared).items()}
     primary = next(iter(test.values()))
     say(f"evaluating {len(primary.questions):,} held-out questions against {len(primary.candidates):,} candidates")
     results = Results(dataset=settings.data.test_path or settings.data.path, split="test", pools=test)

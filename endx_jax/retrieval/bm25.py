@@ -81,6 +81,14 @@ class BM25:
         return score_block
 
 
+def highest(scores: np.ndarray, k: int) -> np.ndarray:
+    """The places of the k highest of scores [N] that are above 0, best first; of equal ones the first."""
+    found = np.flatnonzero(scores > 0)
+    if len(found) > k:
+        found = found[scores[found] >= np.partition(scores[found], -k)[-k]]
+    return found[np.argsort(-scores[found], kind="stable")[:k]]
+
+
 def _libraries():
     try:
         import bm25s

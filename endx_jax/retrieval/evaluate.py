@@ -47,6 +47,13 @@ class Evaluation:
     questions: int
     candidates: int
 
+    @classmethod
+    def of(cls, ranks: np.ndarray, top_ids: np.ndarray, top_scores: np.ndarray, candidates: int) -> "Evaluation":
+        """The evaluation with these ranks and best candidates."""
+        values = jax.device_get(_measure(ranks))
+        means = {name: float(np.mean(values[name], dtype=np.float64)) for name in MEASURES}
+        return cls(means, ranks, top_ids, top_scores, len(ranks), candidates)
+
     def per_question(self) -> Iterator[dict]:
         """Yields a row a question: its index `question`, its finite `ranks`, and the value of each measure."""
         values = jax.device_get(_measure(self.ranks))
@@ -91,9 +98,7 @@ def evaluate(
         if progress is not None:
             progress(stop, len(positives))
     ranks, top_scores, top_ids = (np.concatenate(parts) for parts in zip(*judged, strict=True))
-    values = jax.device_get(_measure(ranks))
-    means = {name: float(np.mean(values[name], dtype=np.float64)) for name in MEASURES}
-    return Evaluation(means, ranks, top_ids, top_scores, len(positives), candidates)
+    return Evaluation.of(ranks, top_ids, top_scores, candidates)
 
 
 def default_block(candidates: int) -> int:

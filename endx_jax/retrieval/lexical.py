@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from endx_jax.retrieval.bm25 import BM25, Tokenizer
+from endx_jax.retrieval.bm25 import BM25, Tokenizer, highest
 from endx_jax.retrieval.snapshot import Snapshot
 
 
@@ -55,9 +55,4 @@ class Lexical:
 
 
 def _best(scores: np.ndarray, rows: np.ndarray, k: int) -> list[tuple[int, float]]:
-    """The k highest that are above 0; of equal ones the first."""
-    found = np.flatnonzero(scores > 0)
-    if len(found) > k:
-        found = found[scores[found] >= np.partition(scores[found], -k)[-k]]
-    order = found[np.argsort(-scores[found], kind="stable")[:k]]
-    return [(int(rows[at]), float(scores[at])) for at in order]
+    return [(int(rows[at]), float(scores[at])) for at in highest(scores, k)]

@@ -11,7 +11,7 @@ from endx_jax.retrieval.dense import dense_scores
 from endx_jax.retrieval.evaluate import Evaluation, evaluate
 
 Encode = Callable[[str, Sequence[str]], np.ndarray]
-# The same questions ranked against different pools, by name, one of which holds the candidates of all.
+# Questions ranked against different pools, by name, one of which holds the questions and the candidates of all.
 Pools = Mapping[str, RetrievalSet]
 
 
@@ -38,27 +38,27 @@ def evaluate_dense(encode: Encode, pools: Pools, *, depth: int = 100, reverse: b
 
     With `reverse` the questions are ranked for each candidate too.
     """
-    widest = max(pools.values(), key=lambda records: len(records.candidates))
-    questions, embeddings = encode("question", widest.questions), encode("answer", widest.candidates)
-    row = {name: n for n, name in enumerate(widest.candidate_ids)}
-    candidates = {pool: embeddings[[row[name] for name in part.candidate_ids]] for pool, part in pools.items()}
-    evaluations = {
-        pool: evaluate(
-            dense_scores(questions, candidates[pool]), part.qrels, candidates=len(part.candidates), depth=depth
-        )
-        for pool, part in pools.items()
+    widest = max(pools.values(), key=lambda records: (len(records.candidates), len(records.questions)))
+    vectors = {"question": encode("question", widest.questions), "answer": encode("answer", widest.candidates)}
+    row = {
+        "question": {name: n for n, name in enumerate(widest.question_ids)},
+        "answer": {name: n for n, name in enumerate(widest.candidate_ids)},
     }
-    backwards = {
-        pool: _evaluate_reverse(questions, candidates[pool], part, depth) for pool, part in pools.items() if reverse
-    }
-    return DenseResult(evaluations, questions, next(iter(candidates.values())), backwards)
 
+    def of(side: str, names: Sequence[str]) -> np.ndarray:
+        return vectors[side][[row[side][name] for name in names]]
 
-def _evaluate_reverse(questions: np.ndarray, candidates: np.ndarray, records: RetrievalSet, depth: int) -> Evaluation:
-    back = records.reversed()
-    row = {name: n for n, name in enumerate(records.candidate_ids)}
-    asking = candidates[[row[name] for name in back.question_ids]]
-    return evaluate(dense_scores(asking, questions), back.qrels, candidates=len(questions), depth=depth)
+    def rank(asking: np.ndarray, ranked: np.ndarray, part: RetrievalSet) -> Evaluation:
+        return evaluate(dense_scores(asking, ranked), part.qrels, candidates=len(part.candidates), depth=depth)
+
+    evaluations, backwards = {}, {}
+    for pool, part in pools.items():
+        evaluations[pool] = rank(of("question", part.question_ids), of("answer", part.candidate_ids), part)
+        if reverse:
+            back = part.reversed()
+            backwards[pool] = rank(of("answer", back.question_ids), of("question", back.candidate_ids), back)
+    first = next(iter(pools.values()))
+    return DenseResult(evaluations, of("question", first.question_ids), of("answer", first.candidate_ids), backwards)
 
 
 def evaluate_bm25(pools: Pools, *, depth: int = 100) -> dict[str, Evaluation]:

@@ -77,7 +77,7 @@ def test_the_query_side(tiny_bert, corpus, tmp_path):
         (["--truncate-dim=0"], "--truncate-dim=0: embeddings"),
         (["--shard-size=0"], "--shard-size=0: a shard holds at least one document"),
         (["--text-column=body"], "line 1: no column 'body'"),
-        (["--pool=answers"], "only SQuAD's .json files can be cut into answers"),
+        (["--pool=answers"], "only reading-comprehension data can be cut into answers"),
     ],
 )
 def test_what_is_refused(tiny_bert, corpus, tmp_path, capsys, arguments, reason):

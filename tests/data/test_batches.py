@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from endx_jax.data.batches import BatchStream, Pairs
+from endx_jax.data.mixture import mix
 from endx_jax.data.records import RetrievalSet
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.tokenization import Preparation, Tokenizer
@@ -243,3 +244,32 @@ def test_vectors_stand_in_for_texts(pairs):
     assert batch.hard_negatives.values.shape == (8, 1, 3)
     assert jax.tree.map(np.shape, of_vectors.typical()) == jax.tree.map(np.shape, batch)
     assert [int(side.lengths.sum()) for side in batch.sides] == [side.places for side in batch.sides] == [0, 0, 0]
+
+
+def test_a_mixture_is_drawn_by_weight_and_known_by_one_id_a_text(tiny_bert):
+    other = RetrievalSet.from_pairs([("where is dog", "the dog sat"), ("where is cat 3", "the mat")])
+    mixed = Pairs.tokenize(mix([RECORDS, other]), preparations(tiny_bert))
+    assert len(mixed) == 24  # 20 and "dog"; "cat 3" has both answers in both sets
+    source = stream(mixed, weights=(1.0, 3.0))
+    drawn = np.concatenate([source.example_ids(step) for step in range(125)])
+    assert (mixed.sources[drawn] == 1).sum() == 750
+    batch = source[3]
+    rows = source.example_ids(3)
+    np.testing.assert_array_equal(np.stack([batch.question_id, batch.answer_id], 1), mixed.index[rows])
+    both = int(np.flatnonzero(mixed.positives[:, 1] >= 0)[0])  # "where is cat 3"
+    assert set(mixed.index[mixed.index[:, 0] == both][:, 1]) == {3, 21}
+    assert same(batch, stream(mixed, weights=(1.0, 3.0))[3])
+
+
+def test_a_source_that_would_never_be_drawn_is_refused(tiny_bert):
+    mixed = Pairs.tokenize(mix([RECORDS, RetrievalSet.from_pairs([])]), preparations(tiny_bert))
+    with pytest.raises(EndxError, match="source 1 of data.mixture"):
+        stream(mixed, weights=(1.0, 1.0))
+
+
+@pytest.mark.parametrize("mixture", [("a.csv",), (("a.csv", 0.0),), (("a.csv", float("inf")),), ((1, 1.0),)])
+def test_mixtures_without_sense_are_refused(mixture):
+    with pytest.raises(EndxError, match=r"data\.mixture is .*give \(path, weight\)"):
+        DataSettings(mixture=mixture)
+    with pytest.raises(EndxError, match=r"data\.max_train_pairs"):
+        DataSettings(mixture=(("a.csv", 1.0),), max_train_pairs=5)

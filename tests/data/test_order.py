@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from endx_jax.data.order import epoch_order
+from endx_jax.data.order import ROUND, Mixed, epoch_order, runs_of_round
+from endx_jax.errors import EndxError
 
 # Groups of 7, 5, 4 and 1, mixed up.
 GROUPS = np.random.default_rng(0).permutation(np.repeat([0, 1, 2, 3], [7, 5, 4, 1]))
@@ -40,3 +41,64 @@ def test_without_groups_or_with_runs_of_one_it_is_a_random_order():
     # Uniform on 0..999: mean 499.5, standard deviation of the mean of 200 about 20.
     assert abs(np.mean(first) - 499.5) < 80
     np.testing.assert_array_equal(order(run=1), epoch_order(None, 17, run=1, seed=0, epoch=0))
+
+
+# Sources of 5 and 12 examples, drawn from three to one.
+MEMBERS = [np.arange(5), np.arange(5, 17)]
+
+
+def mixed(weights=(3, 1), run=1, seed=0, groups=None):
+    return Mixed(MEMBERS, weights, groups, run=run, seed=seed)
+
+
+def test_every_source_has_its_share_in_every_round():
+    drawn = mixed()(np.arange(2 * ROUND))
+    for part in (drawn[:ROUND], drawn[ROUND:]):
+        assert (part < 5).sum() == 0.75 * ROUND
+
+
+def test_every_source_goes_through_its_own_epochs():
+    drawn = mixed()(np.arange(ROUND))
+    for own in MEMBERS:
+        seen = drawn[np.isin(drawn, own)]
+        for start in range(0, len(seen) - len(own), len(own)):
+            assert sorted(seen[start : start + len(own)]) == list(own)
+    small = drawn[drawn < 5]
+    assert list(small[:5]) != list(small[5:10])
+
+
+@pytest.mark.parametrize("run", [1, 4])
+def test_an_example_depends_on_seed_and_place_alone(run):
+    groups = np.zeros(17, int)
+    whole = mixed(run=run, groups=groups)(np.arange(9000))
+    for places in (np.arange(3990, 4020), np.asarray([8999, 0, 1000, 999])):
+        np.testing.assert_array_equal(mixed(run=run, groups=groups)(places), whole[places])
+    assert not np.array_equal(whole, mixed(run=run, groups=groups, seed=1)(np.arange(9000)))
+    runs = whole.reshape(-1, run) < 5
+    assert (runs == runs[:, :1]).all()  # a run is of one source
+
+
+def test_rounds_and_sources_have_orders_of_their_own():
+    drawn = mixed(weights=(1, 1))(np.arange(2 * ROUND)) < 5
+    assert not np.array_equal(drawn[:ROUND], drawn[ROUND:])
+    same = Mixed([np.arange(12), np.arange(12)], (1, 1), None, run=1, seed=0)
+    orders = [epochs(np.arange(12)) for epochs in same._epochs]
+    assert not np.array_equal(*orders)
+
+
+def test_weights_become_whole_runs():
+    np.testing.assert_array_equal(runs_of_round((1, 1, 1)), [334, 333, 333])
+    np.testing.assert_array_equal(runs_of_round((1, 0.5)), [667, 333])
+
+
+@pytest.mark.parametrize(
+    ("members", "weights", "message"),
+    [
+        (MEMBERS, (1, 0.0001), "source 1 of data.mixture would never be drawn: its share is below one in 1,000"),
+        ([np.arange(3), np.arange(0)], (1, 1), "source 1 of data.mixture would never be drawn: it has no pair"),
+        (MEMBERS, (0.0001, 1), "data.path would never be drawn"),
+    ],
+)
+def test_a_source_that_would_never_be_drawn_is_refused(members, weights, message):
+    with pytest.raises(EndxError, match=message):
+        Mixed(members, weights, None, run=1, seed=0)

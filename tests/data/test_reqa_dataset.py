@@ -183,6 +183,11 @@ def test_unknown_names_are_answered_with_the_known_ones(tmp_path):
         read("reqa/squad", "test", data_dir=tmp_path)
 
 
+def test_reading_never_begins_a_download_of_gigabytes(tmp_path):
+    with one_line_error(r"reqa/nq is not prepared, and its files are 4\d\.\d GB: .*`endx prepare reqa/nq`"):
+        read("reqa/nq", "train", data_dir=tmp_path)
+
+
 def test_importing_costs_nothing():
     heavy = ("tensorflow", "tensorflow_datasets", "grain")
     program = f"import endx_jax.data.reqa_dataset, sys; print([name for name in {heavy} if name in sys.modules])"

@@ -1,16 +1,16 @@
 """Which data a config names, and what its questions are ranked against."""
 
 import dataclasses
+import functools
 import gzip
 
 import pytest
 from helpers import one_line_error
 from small_squad import regular, write_squad
 
-from endx_jax.data import reqa_dataset
-from endx_jax.data.reqa import from_squad
+from endx_jax.data import reqa, reqa_dataset
 from endx_jax.data.settings import DataSettings
-from endx_jax.experiment.data import pools, read_records, read_splits
+from endx_jax.experiment.data import counts_of, fingerprint, pools, read_records, read_splits
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def read(path, **changes):
 
 def test_a_folder_of_squad_is_trained_on_and_its_dev_file_reported(folder):
     found = read(folder)
-    assert found.test == from_squad(folder / "dev-v1.1.json.gz", "sentences")
+    assert found.test == reqa.read(folder / "dev-v1.1.json.gz", "sentences")
     assert found == read(folder / "train-v1.1.json", test_path=str(folder / "dev-v1.1.json.gz"))
     trained = found.train.questions + found.validation.questions
     assert len(trained) == 38  # 40, but for the two of article 19, which are reported on
@@ -36,14 +36,14 @@ def test_a_folder_of_squad_is_trained_on_and_its_dev_file_reported(folder):
 
 
 def test_the_prepared_set_is_the_same_as_the_folder(folder, tmp_path, monkeypatch):
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    reqa_dataset.prepare("squad", source=folder, data_dir=tmp_path)
-    monkeypatch.setattr(
-        reqa_dataset, "read", lambda name, part, plain=reqa_dataset.read: plain(name, part, data_dir=tmp_path)
-    )
+    reqa_dataset.prepare("reqa/squad", source=folder, data_dir=tmp_path)
+    for name in ("prepare", "read", "summary"):
+        monkeypatch.setattr(reqa_dataset, name, functools.partial(getattr(reqa_dataset, name), data_dir=tmp_path))
     assert read("reqa/squad") == read(folder)
     alone = read("reqa/squad:validation", test_path=str(folder / "train-v1.1.json"))
     assert len(alone.train.questions + alone.validation.questions) == 4
+    for pool in ("answers", "sentences"):
+        assert counts_of("reqa/squad", pool) == counts_of(str(folder / "train-v1.1.json"), pool)
 
 
 @pytest.mark.parametrize(("primary", "size"), [("answers", 6), ("sentences", 9)])
@@ -64,9 +64,28 @@ def test_other_data_has_one_pool(pairs_csv):
     assert pools(found, DataSettings()) == {"all": found}
 
 
-def test_a_pool_is_for_squad_only(pairs_csv):
-    with one_line_error("pairs.csv: data.pool=answers is for SQuAD-format data"):
+def test_a_pool_is_for_reading_comprehension_only(pairs_csv):
+    with one_line_error("pairs.csv: data.pool=answers is for squad, mrqa, natural_questions, multireqa data; leave it"):
         read(pairs_csv)
+
+
+def test_a_pool_is_for_whichever_of_two_paths_has_paragraphs(folder, pairs_csv):
+    """Mined negatives, a folder of another format, are trained on beside a test set after ReQA."""
+    found = read(pairs_csv, test_path=str(folder / "dev-v1.1.json.gz"))
+    assert found.test == reqa.read(folder / "dev-v1.1.json.gz", "sentences")
+    assert set(found.train.questions) <= set(read_records(str(pairs_csv), DataSettings(), "").questions)
+    with one_line_error("data.pool=answers is for squad"):
+        read(pairs_csv, test_path=str(pairs_csv))
+
+
+def test_counts_as_papers_give_them(folder):
+    dev = str(folder / "dev-v1.1.json.gz")
+    # Three articles of a paragraph, two questions and three sentences, of which two answer.
+    assert counts_of(dev, "answers") == {"questions": 6, "answers": 6, "rows": 6}
+    assert counts_of(dev, "sentences") == {"questions": 6, "answers": 9, "rows": 6}
+    assert counts_of(dev, "paragraphs") == {"questions": 6, "answers": 3, "rows": 6}
+    with one_line_error("the split of reqa/squad is 'dev', which is none of train, validation"):
+        counts_of("reqa/squad:dev", "answers")
 
 
 def test_a_prepared_set_needs_a_pool():
@@ -128,3 +147,17 @@ def test_the_other_direction_asks_with_answers(tmp_path):
     assert dataclasses.replace(
         alone, candidates=("z", *alone.candidates), candidate_ids=("d9", "d0"), qrels=((1,),)
     ).reversed().questions == ("x",)
+
+
+def test_a_mixture_is_trained_on_without_what_is_held_out(folder, tmp_path):
+    plain = read(folder)
+    asked = plain.train.questions[0], plain.validation.questions[0], plain.test.questions[0]
+    rows = [*((question, f"answer to {question}") for question in asked), ("Fish?", "Fish number 1.")]
+    (tmp_path / "more.csv").write_text("question,answer\n" + "".join(f"{q},{a}\n" for q, a in rows))
+    mixed = read(folder, mixture=((str(tmp_path / "more.csv"), 0.5),))
+    assert (mixed.validation, mixed.test) == (plain.validation, plain.test)
+    assert mixed.train.questions == (*plain.train.questions, "Fish?")
+    assert mixed.train.sources == ((0, 1), *((0,) for _ in plain.train.questions[1:]), (1,))
+    assert [mixed.train.candidates[n] for n in mixed.train.qrels[0]][-1] == f"answer to {asked[0]}"
+    assert fingerprint(mixed.train) != fingerprint(dataclasses.replace(mixed.train, sources=None))
+    assert len(fingerprint(plain.train)) == 64

@@ -117,7 +117,7 @@ def test_engines_find_what_is_found_exactly_among_real_sentences(test_data, mini
     with gzip.open(test_data / "data/squad/dev-v1.1.json.gz", "rt") as stream:
         articles = json.load(stream)["data"][:2]
     (tmp_path / "some.json").write_text(json.dumps({"data": articles}))
-    records = reqa.from_squad(tmp_path / "some.json", "sentences")
+    records = reqa.read(tmp_path / "some.json", "sentences")
     documents, model = records.documents[:300], endx_jax.load(minilm)
     write_index(
         tmp_path / "i",

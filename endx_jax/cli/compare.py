@@ -1,0 +1,41 @@
+"""`endx compare`: is one system better than another, question by question, or is it chance?"""
+
+import argparse
+import json
+import pathlib
+
+
+def main(argv: list[str]) -> None:
+    """Runs the verb with the arguments of the command line."""
+    arguments = _parser().parse_args(argv)
+
+    from endx_jax.errors import EndxError
+    from endx_jax.experiment.comparison import compare, read_judged
+    from endx_jax.files import write_text
+
+    systems = arguments.systems.split(",")
+    if len(systems) > 2 or not all(systems):
+        raise EndxError(f"--systems={arguments.systems}: give one name, or the first's and the second's with a comma")
+    runs = (arguments.first, arguments.second)
+    first, second = (
+        read_judged(run, system, arguments.pool) for run, system in zip(runs, (systems[0], systems[-1]), strict=True)
+    )
+    found = compare(first, second, draws=arguments.draws, confidence=arguments.confidence)
+    print(found.table())
+    if arguments.output:
+        write_text(arguments.output, json.dumps(found.as_dict(), indent=1) + "\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="endx compare", description=__doc__.partition(": ")[2])
+    what = "workdir, folder that endx evaluate wrote, or .per_question.jsonl file"
+    parser.add_argument("first", metavar="RUN_A", type=pathlib.Path, help=what)
+    parser.add_argument("second", metavar="RUN_B", type=pathlib.Path, help="another, or the same with two --systems")
+    parser.add_argument(
+        "--systems", default="trained", metavar="A[,B]", help="which system of each, such as bm25,trained [trained]"
+    )
+    parser.add_argument("--pool", default="", help="such as sentences or answers>=8 [what each run is judged by]")
+    parser.add_argument("--draws", type=int, default=10_000, metavar="N", help="of bootstrap and test [10,000]")
+    parser.add_argument("--confidence", type=float, default=0.95, metavar="P", help="of the intervals [0.95]")
+    parser.add_argument("--output", type=pathlib.Path, metavar="FILE", help="a JSON file with all of it")
+    return parser

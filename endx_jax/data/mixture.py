@@ -1,0 +1,69 @@
+"""Several training sets made into one, with texts that they share as one text."""
+
+from collections.abc import Sequence
+
+from endx_jax.data.records import RetrievalSet
+
+
+def mix(sets: Sequence[RetrievalSet]) -> RetrievalSet:
+    """Merges sets, and says for each question which of them it comes from (`sources`).
+
+    Equal candidates are one candidate, and equal questions one question, with everything that is right for it in any of
+    the sets: so nothing that a set knows to be right is a negative in a batch. What is right in one set is a hard
+    negative in none. Ids of the first set are kept; those of the others begin with the set's number and a colon. Where
+    a set has groups, a question of one without is a group of its own.
+    """
+    merged = _Mixture()
+    for number, records in enumerate(sets):
+        merged.add(records, number)
+    hard = any(records.hard_negatives is not None for records in sets)
+    groups = any(records.groups is not None for records in sets)
+    wrong = (merged.hard[row] - merged.right[row] for row in range(len(merged.questions)))
+    return RetrievalSet(
+        questions=tuple(merged.questions),
+        candidates=tuple(merged.candidates),
+        qrels=tuple(tuple(sorted(right)) for right in merged.right),
+        question_ids=tuple(merged.question_ids),
+        candidate_ids=tuple(merged.candidate_ids),
+        groups=tuple(merged.groups) if groups else None,
+        hard_negatives=tuple(tuple(sorted(found)) for found in wrong) if hard else None,
+        sources=tuple(tuple(found) for found in merged.sources),
+    )
+
+
+class _Mixture:
+    """What has been merged so far: rows by text, and a list a column."""
+
+    def __init__(self):
+        self.questions: dict[str, int] = {}
+        self.candidates: dict[str, int] = {}
+        self.question_ids: list[str] = []
+        self.candidate_ids: list[str] = []
+        self.right: list[set[int]] = []
+        self.hard: list[set[int]] = []
+        self.groups: list[str] = []
+        self.sources: list[list[int]] = []
+
+    def add(self, records: RetrievalSet, number: int) -> None:
+        prefix = f"{number}:" if number else ""
+        places = []
+        for name, text in zip(records.candidate_ids, records.candidates, strict=True):
+            if text not in self.candidates:
+                self.candidate_ids.append(prefix + name)
+            places.append(self.candidates.setdefault(text, len(self.candidates)))
+        for row, text in enumerate(records.questions):
+            place = self.questions.setdefault(text, len(self.questions))
+            if place == len(self.right):
+                self._begin(prefix + records.question_ids[row], records.groups[row] if records.groups else None)
+            self.right[place].update(places[candidate] for candidate in records.qrels[row])
+            if records.hard_negatives:
+                self.hard[place].update(places[candidate] for candidate in records.hard_negatives[row])
+            if number not in self.sources[place]:
+                self.sources[place].append(number)
+
+    def _begin(self, name: str, group: str | None) -> None:
+        self.question_ids.append(name)
+        self.groups.append(group or f"question {name}")
+        self.right.append(set())
+        self.hard.append(set())
+        self.sources.append([])

@@ -1,0 +1,207 @@
+"""Two systems, question by question: from the files of their rankings to a table of differences."""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from endx_jax.data.readers import files
+from endx_jax.errors import EndxError, nearest
+from endx_jax.experiment.results import pool_folder
+from endx_jax.experiment.workdir import EVALUATION, RESULTS
+from endx_jax.metrics.significance import Difference, paired_difference
+
+ENDING = ".per_question.jsonl"
+# What a line holds beside its measures.
+NO_MEASURES = ("id", "question", "ranks")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Judged:
+    """What a system made of each question.
+
+    Attributes:
+      name: of the system and where it was found.
+      question_ids: Q external ids.
+      measures: M names.
+      values: float64 [Q, M], fractions in [0, 1].
+      candidates: in the pool; None where nothing says so.
+    """
+
+    name: str
+    question_ids: tuple[str, ...]
+    measures: tuple[str, ...]
+    values: np.ndarray
+    candidates: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Comparison:
+    """A second system against a first.
+
+    Attributes:
+      first: with the questions in its order, and the measures that both have.
+      second: likewise, with the questions in the first's order.
+      differences: one a measure.
+      draws: of the bootstrap, and of the randomisation.
+      confidence: of the intervals.
+    """
+
+    first: Judged
+    second: Judged
+    differences: list[Difference]
+    draws: int
+    confidence: float
+
+    def rows(self) -> list[dict]:
+        """An entry a measure: means, difference with interval and p, and on how many questions which is higher."""
+        first, second = self.first.values, self.second.values
+        return [
+            {
+                "measure": name,
+                "first": float(first[:, n].mean()),
+                "second": float(second[:, n].mean()),
+                "difference": found.mean,
+                "low": found.low,
+                "high": found.high,
+                "p": found.p,
+                "better": int((second[:, n] > first[:, n]).sum()),
+                "worse": int((second[:, n] < first[:, n]).sum()),
+            }
+            for n, (name, found) in enumerate(zip(self.first.measures, self.differences, strict=True))
+        ]
+
+    def as_dict(self) -> dict:
+        """Everything, for a JSON file."""
+        about = {"first": self.first.name, "second": self.second.name, "questions": len(self.first.question_ids)}
+        return {**about, "draws": self.draws, "confidence": self.confidence, "measures": self.rows()}
+
+    def table(self) -> str:
+        """One line a measure, and what the columns mean."""
+        lines = [
+            ["measure", "first", "second", "difference", f"{self.confidence:.0%} interval", "p", "better", "worse"]
+        ]
+        for row in self.rows():
+            interval = f"{row['low']:+.4f} to {row['high']:+.4f}"
+            means = [f"{row[name]:.4f}" for name in ("first", "second")]
+            counts = [f"{row[name]:,}" for name in ("better", "worse")]
+            lines.append([row["measure"], *means, f"{row['difference']:+.4f}", interval, f"{row['p']:.4f}", *counts])
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        text = ["  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines]
+        return "\n".join(
+            [
+                f"first:  {self.first.name}",
+                f"second: {self.second.name}",
+                f"{len(self.first.question_ids):,} questions, the same for both",
+                "",
+                *text,
+                "",
+                f"interval: paired bootstrap over questions; p: paired randomisation test; {self.draws:,} draws.",
+                "better, worse: questions on which the second has more, or less, than the first.",
+            ]
+        )
+
+
+def read_judged(run: pathlib.Path, system: str = "trained", pool: str = "") -> Judged:
+    """Reads the measures of each question that a run, or `endx evaluate`, left.
+
+    Args:
+      run: a workdir, for its own test split; a folder that `endx evaluate` wrote; or one `.per_question.jsonl` file, of
+        which nothing else is then asked.
+      system: such as `bm25`, `untrained` or `trained`.
+      pool: what was ranked; empty: the first pool of the run.
+
+    Raises:
+      EndxError: there is no such file, with those that there are; or it is damaged.
+    """
+    if run.is_file():
+        return _read(run, str(run), None)
+    if not run.is_dir():
+        raise EndxError(f"{run}: no such file or folder")
+    sizes = _sizes(run / RESULTS)
+    first = next((name for name, _ in sizes), "")
+    own = run / EVALUATION / "test"
+    folder = own if own.is_dir() else run
+    if pool and pool != first:
+        folder /= pool_folder(pool)
+    file = folder / f"{system}{ENDING}"
+    if not file.is_file():
+        systems = sorted(found.name.removesuffix(ENDING) for found in folder.glob(f"*{ENDING}"))
+        known = f"there are {', '.join(systems)}{nearest(system, systems)}" if systems else "run endx evaluate first"
+        raise EndxError(f"{folder} has no {file.name}; {known}")
+    pool = pool or first
+    return _read(file, f"{run}, {system}" + (f", pool {pool}" if pool else ""), sizes.get((pool, system)))
+
+
+def compare(first: Judged, second: Judged, *, draws: int = 10_000, confidence: float = 0.95) -> Comparison:
+    """Compares two systems on every measure that both have: see `paired_difference`.
+
+    Raises:
+      EndxError: they were not asked the same questions among as many candidates, or have no measure in common.
+    """
+    for a, b in ((first, second), (second, first)):
+        missing = sorted(set(a.question_ids) - set(b.question_ids))
+        if missing:
+            raise EndxError(
+                f"{len(missing):,} of the {len(a.question_ids):,} questions of {a.name} are none of {b.name}, such as "
+                f"{missing[0]!r}: evaluate both on the same data"
+            )
+    if first.candidates and second.candidates and first.candidates != second.candidates:
+        raise EndxError(
+            f"{first.name} ranked {first.candidates:,} candidates and {second.name} {second.candidates:,}: choose one "
+            "--pool, or evaluate both on the same data"
+        )
+    measures = [name for name in first.measures if name in second.measures]
+    if not measures:
+        raise EndxError(f"{first.name} and {second.name} have no measure in common: evaluate both again")
+    place = {name: row for row, name in enumerate(second.question_ids)}
+    a = _chosen(first, range(len(first.question_ids)), measures)
+    b = _chosen(second, [place[name] for name in first.question_ids], measures)
+    found = paired_difference(a.values, b.values, draws=draws, confidence=confidence)
+    return Comparison(a, b, found, draws, confidence)
+
+
+def _chosen(judged: Judged, rows: Sequence[int], measures: Sequence[str]) -> Judged:
+    columns = [judged.measures.index(name) for name in measures]
+    return Judged(
+        judged.name,
+        tuple(judged.question_ids[row] for row in rows),
+        tuple(measures),
+        judged.values[np.ix_(list(rows), columns)],
+        judged.candidates,
+    )
+
+
+def _read(file: pathlib.Path, name: str, candidates: int | None) -> Judged:
+    ids: dict[str, int] = {}
+    measures: tuple[str, ...] = ()
+    rows = []
+    for number, row in files.objects(str(file)):
+        where = f"{file}, line {number}"
+        measures = measures or tuple(key for key in row if key not in NO_MEASURES)
+        own = files.text(row.get("id"), f"{where}: 'id'")
+        if own in ids:
+            raise EndxError(f"{where}: question {own!r} stands on line {ids[own]} too; ids must be unique")
+        ids[own] = number
+        values = [row.get(measure) for measure in measures]
+        if not measures or not all(isinstance(value, int | float) for value in values):
+            raise EndxError(f"{where}: no numbers for {', '.join(measures) or 'any measure'}; evaluate the run again")
+        rows.append(values)
+    return Judged(name, tuple(ids), measures, np.asarray(rows, np.float64), candidates)
+
+
+def _sizes(file: pathlib.Path) -> dict[tuple[str, str], int]:
+    """How many candidates each (pool, system) ranked, in the order of the results; empty where there are none."""
+    if not file.is_file():
+        return {}
+    try:
+        entries = json.loads(file.read_text(encoding="utf-8"))["evaluations"]
+        return {
+            (entry["pool"], entry["system"]): entry["candidates"]
+            for entry in entries
+            if entry["direction"] == "question_to_answer"
+        }
+    except (ValueError, KeyError) as failure:
+        raise EndxError(f"{file} is damaged ({failure}): evaluate the run again") from None

@@ -1,0 +1,140 @@
+"""Is a difference more than chance? Tests on a value a question, and t-tests on a value a run."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from endx_jax.errors import EndxError
+
+# Numbers drawn together: what a block of draws may hold, so that memory does not grow with draws * questions.
+BLOCK = 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """The second of two systems less the first, on the same questions.
+
+    Attributes:
+      mean: over questions.
+      low: lower end of the bootstrap interval.
+      high: upper end.
+      p: how often a difference as large, of either sign, comes from swapping the two by coin tosses.
+    """
+
+    mean: float
+    low: float
+    high: float
+    p: float
+
+
+def t_test(first: Sequence[float], second: Sequence[float]) -> float:
+    """Welch's two-sided t-test of two independent samples, such as a measure over the seeds of two methods.
+
+    Returns:
+      p; where neither sample varies, 1 if they are equal and 0 if not.
+
+    Raises:
+      EndxError: a sample has fewer than two values, or one that is not finite.
+    """
+    a, b = _sample(first), _sample(second)
+    parts = np.asarray([a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)])
+    error = parts.sum()
+    if error == 0:
+        return float(a.mean() == b.mean())
+    freedom = error**2 / (parts**2 / [len(a) - 1, len(b) - 1]).sum()
+    return _two_sided((b.mean() - a.mean()) / np.sqrt(error), freedom)
+
+
+def paired_t_test(first: Sequence[float], second: Sequence[float]) -> float:
+    """The two-sided t-test of paired samples, such as two methods with the same seeds, value by value.
+
+    Returns:
+      p; where the difference does not vary, 1 if it is zero and 0 if not.
+
+    Raises:
+      EndxError: as for `t_test`, or the samples differ in length.
+    """
+    a, b = _sample(first), _sample(second)
+    if len(a) != len(b):
+        raise EndxError(f"a paired t-test needs pairs of values: there are {len(a)} and {len(b)}")
+    difference = b - a
+    error = np.sqrt(difference.var(ddof=1) / len(difference))
+    if error == 0:
+        return float(difference[0] == 0)
+    return _two_sided(difference.mean() / error, len(difference) - 1)
+
+
+def paired_difference(
+    first: np.ndarray, second: np.ndarray, *, draws: int = 10_000, confidence: float = 0.95, seed: int = 0
+) -> list[Difference]:
+    """Compares two systems on the same questions: a paired bootstrap interval and a paired randomisation test.
+
+    The interval holds the middle `confidence` of the mean differences of `draws` resamples of the questions, with
+    replacement. p is (1 + e) / (1 + draws), where e of `draws` random assignments of each question's two values to the
+    two systems have a mean difference at least as far from zero (Smucker et al. 2007, sections 2.2 and 2.4). All
+    measures see the same draws.
+
+    Args:
+      first: [Q, M], M measures of each question.
+      second: [Q, M], of the other system.
+      draws: of each kind.
+      confidence: of the interval.
+      seed: of the draws.
+
+    Returns:
+      One entry a measure.
+
+    Raises:
+      EndxError: there are no questions or no draws, or the confidence is not inside (0, 1).
+    """
+    if len(first) == 0 or draws < 1 or not 0 < confidence < 1:
+        raise EndxError(
+            f"a comparison needs questions, draws and a confidence inside (0, 1): {len(first)} questions, "
+            f"{draws} draws, confidence {confidence}"
+        )
+    difference = np.asarray(second, np.float64) - np.asarray(first, np.float64)
+    mean = difference.mean(axis=0)
+    generator = np.random.default_rng(seed)
+    resampled = _means(difference, draws, lambda size: _counts(generator, size))
+    swapped = _means(difference, draws, lambda size: 1 - 2 * _coins(generator, size))
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(resampled, [tail, 1 - tail], axis=0)
+    # The same sum in another order may differ in its last digits.
+    extreme = (np.abs(swapped) >= np.abs(mean) - 1e-12).sum(axis=0)
+    p = (1 + extreme) / (1 + draws)
+    return [Difference(*map(float, row)) for row in zip(mean, low, high, p, strict=True)]
+
+
+def _means(difference: np.ndarray, draws: int, weights) -> np.ndarray:
+    """Means over questions [draws, M] under weights that are drawn block by block."""
+    count = len(difference)
+    block = max(1, BLOCK // count)
+    parts = [weights((min(block, draws - start), count)) @ difference / count for start in range(0, draws, block)]
+    return np.concatenate(parts)
+
+
+def _counts(generator: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
+    """How often each of Q questions is drawn in Q draws with replacement: float64 [draws, Q]."""
+    draws, count = size
+    places = generator.integers(count, size=size) + count * np.arange(draws)[:, None]
+    return np.bincount(places.ravel(), minlength=draws * count).reshape(size).astype(np.float64)
+
+
+def _coins(generator: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
+    """Zeros and ones, float64."""
+    return generator.integers(2, size=size, dtype=np.int8).astype(np.float64)
+
+
+def _sample(values: Sequence[float]) -> np.ndarray:
+    sample = np.asarray(values, np.float64)
+    if len(sample) < 2 or not np.isfinite(sample).all():
+        raise EndxError(f"a t-test needs at least two finite values a sample: {sample.tolist()}")
+    return sample
+
+
+def _two_sided(t: float, freedom: float) -> float:
+    """The share of Student's distribution that is at least as far from zero."""
+    from scipy.special import stdtr
+
+    return float(2 * stdtr(freedom, -abs(t)))

@@ -1,0 +1,56 @@
+"""Sets with texts in common, merged by hand."""
+
+import dataclasses
+
+from endx_jax.data.mixture import mix
+from endx_jax.data.records import RetrievalSet
+
+FIRST = RetrievalSet(
+    questions=("who?", "what?"),
+    candidates=("x", "y"),
+    qrels=((0,), (1,)),
+    question_ids=("q0", "q1"),
+    candidate_ids=("d0", "d1"),
+    groups=("A", "A"),
+    hard_negatives=((1,), (0,)),
+)
+SECOND = RetrievalSet(
+    questions=("where?", "who?"),
+    candidates=("z", "y"),
+    qrels=((0,), (0, 1)),
+    question_ids=("q0", "q1"),
+    candidate_ids=("d0", "d1"),
+)
+
+
+def test_equal_texts_are_one_with_everything_that_is_right_for_them():
+    mixed = mix([FIRST, SECOND])
+    assert mixed.questions == ("who?", "what?", "where?")
+    assert mixed.candidates == ("x", "y", "z")
+    assert mixed.qrels == ((0, 1, 2), (1,), (2,))
+    assert mixed.sources == ((0, 1), (0,), (1,))
+    # "y" was a hard negative of "who?" in the first set, and is right in the second.
+    assert mixed.hard_negatives == ((), (0,), ())
+
+
+def test_ids_are_unique_and_questions_without_a_group_are_by_themselves():
+    mixed = mix([FIRST, SECOND])
+    assert mixed.question_ids == ("q0", "q1", "1:q0")
+    assert mixed.candidate_ids == ("d0", "d1", "1:d0")
+    assert mixed.groups == ("A", "A", "question 1:q0")
+
+
+def test_what_no_set_has_the_mixture_has_not():
+    bare = dataclasses.replace(FIRST, groups=None, hard_negatives=None)
+    mixed = mix([bare, SECOND])
+    assert mixed.groups is None
+    assert mixed.hard_negatives is None
+
+
+def test_one_set_comes_out_as_it_was():
+    assert mix([FIRST]) == dataclasses.replace(FIRST, sources=((0,), (0,)))
+
+
+def test_a_part_of_a_mixture_knows_its_sources():
+    mixed = mix([FIRST, SECOND])
+    assert mixed.subset([2, 0]).sources == mixed.asking([2, 0]).sources == ((1,), (0, 1))

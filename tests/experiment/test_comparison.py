@@ -1,0 +1,140 @@
+"""Two systems on the same questions, from files written by hand."""
+
+import json
+
+import numpy as np
+import pytest
+
+from endx_jax.cli.entry import run_verb
+from endx_jax.errors import EndxError
+from endx_jax.experiment.comparison import Judged, compare, read_judged
+
+# Ten questions: the second is better on nine, worse on one.
+FIRST = {f"q{n}": 0.25 for n in range(10)}
+SECOND = {f"q{n}": 0.5 if n else 0.0 for n in reversed(range(10))}
+
+
+def write(folder, name, values, **more):
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [
+        {"id": question, "question": n, "ranks": [1.0], "mrr": value, "p@1": 0.0, **more}
+        for n, (question, value) in enumerate(values.items())
+    ]
+    (folder / f"{name}.per_question.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def write_results(folder, *evaluations):
+    entries = [
+        {"pool": pool, "system": system, "direction": "question_to_answer", "candidates": count}
+        for pool, system, count in evaluations
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "results.json").write_text(json.dumps({"evaluations": entries}))
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """A workdir with two pools, and a folder of `endx evaluate` with one."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    write(a / "evaluation" / "test", "trained", FIRST)
+    write(a / "evaluation" / "test", "bm25", SECOND)
+    write(a / "evaluation" / "test" / "answers-at-least-8", "trained", {"q1": 0.0, "q2": 1.0})
+    write_results(a, ("all", "trained", 30), ("answers>=8", "trained", 30))
+    write(b, "trained", SECOND, extra=1.0)
+    write_results(b, ("all", "trained", 30))
+    return a, b
+
+
+def test_the_table_of_two_runs(runs, tmp_path, capsys):
+    output = tmp_path / "compared.json"
+    assert run_verb(["compare", *map(str, runs), "--draws=2000", f"--output={output}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"first:  {runs[0]}, trained, pool all"
+    assert lines[2] == "10 questions, the same for both"
+    found = json.loads(output.read_text())
+    assert found["questions"] == 10
+    assert [row["measure"] for row in found["measures"]] == ["mrr", "p@1"]  # what both have
+    mrr, nothing = found["measures"]
+    assert (mrr["first"], mrr["second"], mrr["difference"]) == pytest.approx((0.25, 0.45, 0.2))
+    assert (mrr["better"], mrr["worse"]) == (9, 1)
+    # Nine differences of one sign and one of the other, all equal: 2 * (1 + 10) of 1024 assignments are as extreme.
+    assert mrr["p"] == pytest.approx(22 / 1024, abs=0.012)
+    assert mrr["low"] < 0.2 < mrr["high"]
+    assert (nothing["difference"], nothing["p"]) == (0, 1)
+    columns = next(line for line in lines if line.startswith("mrr")).split()
+    assert columns[1:4] == ["0.2500", "0.4500", "+0.2000"]
+    assert columns[-2:] == ["9", "1"]
+
+
+def test_two_systems_of_one_run(runs, capsys):
+    assert run_verb(["compare", str(runs[0]), str(runs[0]), "--systems=bm25,trained", "--draws=10"]) == 0
+    assert "-0.2000" in capsys.readouterr().out
+
+
+def test_a_pool_and_a_file_can_be_named(runs):
+    few = read_judged(runs[0], "trained", "answers>=8")
+    assert (few.question_ids, few.candidates) == (("q1", "q2"), 30)
+    np.testing.assert_array_equal(few.values, [[0, 0], [1, 0]])
+    assert read_judged(runs[0], "trained", "all").question_ids == tuple(FIRST)  # the first pool, by its name
+    assert read_judged(runs[1] / "trained.per_question.jsonl").candidates is None
+
+
+def test_other_questions_are_refused(runs, capsys):
+    assert run_verb(["compare", str(runs[0]), str(runs[0] / "evaluation/test/answers-at-least-8")]) == 2
+    error = capsys.readouterr().err
+    assert "8 of the 10 questions" in error
+    assert "'q0'" in error
+    assert error.count("\n") == 1
+
+
+def judged(candidates=None, measures=("mrr",), questions=("a", "b")):
+    return Judged("x", questions, measures, np.zeros((len(questions), len(measures))), candidates)
+
+
+def test_other_pools_and_other_measures_are_refused():
+    with pytest.raises(EndxError, match="x ranked 3 candidates and x 4"):
+        compare(judged(3), judged(4))
+    with pytest.raises(EndxError, match="no measure in common"):
+        compare(judged(), judged(measures=("map",)))
+    with pytest.raises(EndxError, match="1 of the 3 questions .* such as 'c'"):
+        compare(judged(), judged(questions=("a", "b", "c")))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"id": "q", "mrr": "high"}', "line 2: no numbers for mrr"),
+        ('{"mrr": 1.0}', "line 2: 'id' must be a string"),
+        ('{"id": "q0", "mrr": 1.0}', "line 2: question 'q0' stands on line 1 too"),
+        ('{"id": "q", "mr', "line 2, column"),
+    ],
+)
+def test_damaged_files_are_named_with_the_line(tmp_path, line, message):
+    file = tmp_path / "x.per_question.jsonl"
+    file.write_text('{"id": "q0", "mrr": 0.5}\n' + line + "\n")
+    with pytest.raises(EndxError, match=message):
+        read_judged(file)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a", "b", "--systems=trainde"], "there are bm25, trained; did you mean 'trained'?"),
+        (["a", "b", "--systems=x,y,z"], "give one name"),
+        (["a", "b", "--draws=0"], "0 draws"),
+        (["a", "b", "--pool=nothing"], "run endx evaluate first"),
+        (["a", "nowhere"], "nowhere: no such file or folder"),
+    ],
+)
+def test_mistakes_are_one_line(runs, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(runs[0].parent)
+    assert run_verb(["compare", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_damaged_results_are_named(runs):
+    (runs[0] / "results.json").write_text('{"evaluations": [{}]}')
+    with pytest.raises(EndxError, match=r"results\.json is damaged"):
+        read_judged(runs[0])

@@ -1,0 +1,50 @@
+"""A run on a mixture, end to end, on a tiny tower."""
+
+import json
+
+import numpy as np
+import pytest
+from tiny_bert import tiny_recipe
+
+from endx_jax.experiment.prepare import prepare
+from endx_jax.experiment.run import run
+
+
+@pytest.fixture
+def config(tiny_bert, pairs_csv, tmp_path):
+    more = tmp_path / "more.csv"
+    more.write_text("question,answer\n" + "".join(f"who is dog {n},dog {n} sat\n" for n in range(10)))
+    config = tiny_recipe(tiny_bert, pairs_csv)
+    config.data.mixture = ((str(more), 3.0),)
+    return config
+
+
+def test_the_stream_of_a_run_draws_from_both(config, tmp_path):
+    prepared = prepare(config, tmp_path / "run")
+    drawn = np.concatenate([prepared.stream.example_ids(step) for step in range(1000)])
+    shares = np.bincount(prepared.stream.pairs.sources[drawn]) / len(drawn)
+    np.testing.assert_allclose(shares, [0.25, 0.75], atol=0.01)
+
+
+def losses(workdir):
+    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+    return {line["step"]: line["loss"] for line in lines if "loss" in line}
+
+
+@pytest.mark.slow
+def test_a_run_on_a_mixture_is_resumed_exactly(config, tmp_path):
+    config.evaluation.min_questions = (2, 50)
+    run(config, tmp_path / "whole")
+    config.train.stop_at_step = 3
+    run(config, tmp_path / "parts")
+    config.train.stop_at_step = 0
+    run(config, tmp_path / "parts")
+    whole, parts = (losses(tmp_path / name) for name in ("whole", "parts"))
+    assert list(whole) == [1, 2, 3, 4, 5, 6]
+    assert whole == parts
+    assert json.loads((tmp_path / "whole" / "config.json").read_text())["data"]["mixture"][0][1] == 3.0
+    found = json.loads((tmp_path / "whole" / "results.json").read_text())["evaluations"]
+    pools = {entry["pool"]: entry["questions"] for entry in found if entry["system"] == "trained"}
+    assert list(pools) == ["all", "answers>=2", "answers>=2-alone"]  # no answer has fifty questions
+    assert 2 <= pools["answers>=2"] == pools["answers>=2-alone"] < pools["all"]
+    assert (tmp_path / "whole" / "evaluation" / "test" / "answers-at-least-2" / "trained.run.trec").is_file()

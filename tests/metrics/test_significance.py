@@ -1,0 +1,102 @@
+"""Against scipy's tests, tests that can be counted by hand, and data without a difference."""
+
+import itertools
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from endx_jax.errors import EndxError
+from endx_jax.metrics.significance import paired_difference, paired_t_test, t_test
+
+SEEDS = [51.2, 50.1, 52.4], [54.9, 53.0, 53.8]
+
+
+def test_t_tests_are_scipys():
+    first, second = SEEDS
+    assert t_test(first, second) == pytest.approx(scipy.stats.ttest_ind(first, second, equal_var=False).pvalue)
+    assert t_test(first, [*second, 60.0]) == pytest.approx(
+        scipy.stats.ttest_ind(first, [*second, 60.0], equal_var=False).pvalue
+    )
+    assert paired_t_test(first, second) == pytest.approx(scipy.stats.ttest_rel(first, second).pvalue)
+    assert t_test(second, first) == t_test(first, second)
+
+
+def test_samples_that_do_not_vary():
+    assert t_test([1, 1], [1, 1]) == 1
+    assert t_test([1, 1], [2, 2]) == 0
+    assert paired_t_test([1, 2], [1, 2]) == 1
+    assert paired_t_test([1, 2], [2, 3]) == 0
+
+
+@pytest.mark.parametrize(("first", "second"), [([1.0], [1.0, 2.0]), ([1.0, float("nan")], [1.0, 2.0])])
+def test_a_sample_that_is_too_small_is_refused(first, second):
+    with pytest.raises(EndxError, match="at least two finite values"):
+        t_test(first, second)
+    with pytest.raises(EndxError):
+        paired_t_test(first, second)
+
+
+def test_pairs_are_needed_for_a_paired_test():
+    with pytest.raises(EndxError, match="there are 2 and 3"):
+        paired_t_test([1, 2], [1, 2, 3])
+
+
+def test_randomisation_is_the_exact_test_of_all_assignments():
+    difference = np.asarray([0.5, 0.25, 0.25, 0.125, -0.125, 0.0, 0.5, 0.5])
+    signs = np.asarray(list(itertools.product([1, -1], repeat=8)))
+    exact = np.mean(np.abs(signs @ difference) >= difference.sum())
+    (found,) = paired_difference(np.zeros((8, 1)), difference[:, None], draws=20_000)
+    assert found.mean == difference.mean()
+    assert found.p == pytest.approx(exact, abs=0.006)  # four standard errors: 4 sqrt(p (1 - p) / draws)
+
+
+def test_the_interval_is_that_of_the_normal_distribution_for_many_questions():
+    draw = np.random.default_rng(1)
+    first, second = draw.random((2, 400, 1))
+    (found,) = paired_difference(first, second, draws=2000)
+    error = (second - first).std() / np.sqrt(400)
+    assert [found.low, found.high] == pytest.approx(found.mean + error * np.asarray([-1.96, 1.96]), abs=0.15 * error)
+
+
+def test_more_confidence_is_a_wider_interval_and_a_seed_is_a_result():
+    draw = np.random.default_rng(2)
+    first, second = draw.random((2, 50, 3))
+    usual, wide = (paired_difference(first, second, draws=500, confidence=share) for share in (0.95, 0.99))
+    assert all(b.low < a.low and a.high < b.high for a, b in zip(usual, wide, strict=True))
+    assert usual == paired_difference(first, second, draws=500)
+    assert usual != paired_difference(first, second, draws=500, seed=1)
+
+
+def test_draws_are_made_in_blocks(monkeypatch):
+    draw = np.random.default_rng(3)
+    first, second = draw.random((2, 40, 2))
+    whole = paired_difference(first, second, draws=300)
+    monkeypatch.setattr("endx_jax.metrics.significance.BLOCK", 100)
+    blocks = paired_difference(first, second, draws=300)
+    assert [found.mean for found in blocks] == [found.mean for found in whole]
+    assert [found.p for found in blocks] == pytest.approx([found.p for found in whole], abs=0.15)
+
+
+def test_p_is_uniform_where_there_is_no_difference():
+    """The negative control: of pairs of the same distribution, one in ten has p below 0.1."""
+    draw = np.random.default_rng(4)
+    found = paired_difference(draw.random((100, 300)), draw.random((100, 300)), draws=400)
+    share = np.mean([difference.p < 0.1 for difference in found])
+    assert share == pytest.approx(0.1, abs=0.07)
+    covered = np.mean([difference.low <= 0 <= difference.high for difference in found])
+    assert covered == pytest.approx(0.95, abs=0.05)
+
+
+def test_equal_systems_do_not_differ():
+    values = np.random.default_rng(5).random((20, 1))
+    (found,) = paired_difference(values, values, draws=50)
+    assert (found.mean, found.low, found.high, found.p) == (0, 0, 0, 1)
+
+
+@pytest.mark.parametrize("options", [{"draws": 0}, {"confidence": 1.0}, {"confidence": 0.0}])
+def test_what_cannot_be_drawn_is_refused(options):
+    with pytest.raises(EndxError, match="a comparison needs questions"):
+        paired_difference(np.zeros((3, 1)), np.ones((3, 1)), **options)
+    with pytest.raises(EndxError, match="0 questions"):
+        paired_difference(np.zeros((0, 1)), np.ones((0, 1)))
