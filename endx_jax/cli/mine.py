@@ -1,0 +1,227 @@
+"""`endx mine`: finds hard negatives for a data set's questions and writes a data set that the trainer reads.
+
+They are what BM25, a model or an index ranks high and what is not known to be right; a teacher may be asked, too.
+"""
+
+import argparse
+import functools
+import pathlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from endx_jax.data.settings import POOLS
+from endx_jax.settings import check
+
+if TYPE_CHECKING:
+    from endx_jax.data.records import RetrievalSet
+    from endx_jax.retrieval.mining import Mined, MiningSettings, Ranked
+    from endx_jax.retrieval.mining_sources import Encode
+    from endx_jax.retrieval.pair_scores import ScorePairs
+
+
+def main(argv: list[str]) -> None:
+    """Runs the verb with the arguments of the command line."""
+    arguments = _parser().parse_args(argv)
+    _check(arguments)
+
+    from endx_jax.data.mined import check_replaceable, write_mined
+    from endx_jax.experiment.compilation_cache import keep_programs
+    from endx_jax.experiment.console import say
+    from endx_jax.experiment.workdir import check_writable
+    from endx_jax.retrieval.mining import mine
+
+    settings = _settings(arguments)
+    check_replaceable(arguments.output)
+    check_writable(arguments.output, "--output")
+    records = _read(arguments)
+    counts = f"{len(records.questions):,} questions and {len(records.candidates):,} candidates"
+    say(f"{counts} in {arguments.data}")
+    keep_programs()
+    teacher = _load_teacher(arguments.teacher) if arguments.teacher else None
+    records, ranked, source = _rank(arguments, records, settings.last_rank)
+    score = teacher(records) if teacher else None
+    mined = mine(ranked, records.qrels, records.candidates, settings, score)
+    about = _about(arguments, settings, source, records, mined)
+    write_mined(arguments.output, records, mined.negatives, about=about)
+    say(_summary(arguments, settings, source, mined))
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuses what contradicts itself, before anything is read."""
+    ways = {"--bm25": arguments.bm25, "--workdir": arguments.workdir, "--index": arguments.index}
+    given = [name for name, value in ways.items() if value]
+    if arguments.model and not arguments.index:
+        given.append("--model")
+    check(len(given) == 1, "name one thing to mine with: --bm25, --workdir=RUN, --model=NAME or --index=DIR")
+    check(arguments.engine == "exact" or arguments.index is not None, "--engine is for --index")
+    by_teacher = arguments.teacher_margin is not None or arguments.teacher_relative_margin is not None
+    check(arguments.teacher is not None or not by_teacher, "--teacher-margin needs --teacher")
+    check(arguments.questions >= 0, f"--questions={arguments.questions}: give a number of questions, or 0 for all")
+
+
+def _settings(arguments: argparse.Namespace) -> "MiningSettings":
+    from endx_jax.retrieval.mining import Margin, MiningSettings
+
+    first, last = arguments.ranks
+    teacher = Margin(arguments.teacher_margin, arguments.teacher_relative_margin)
+    return MiningSettings(
+        negatives=arguments.negatives,
+        first_rank=first,
+        last_rank=last,
+        margin=Margin(arguments.margin, arguments.relative_margin),
+        teacher_margin=teacher if teacher else Margin(absolute=0.0),
+    )
+
+
+def _read(arguments: argparse.Namespace) -> "RetrievalSet":
+    """What a run with this data would train on, before anything is held out."""
+    from endx_jax.data.settings import DataSettings
+    from endx_jax.data.splits import ask_fewer
+    from endx_jax.experiment.data import paths_of, pools, read_records
+
+    settings = DataSettings(
+        path=arguments.data,
+        pool=arguments.pool,
+        split=arguments.split,
+        question_column=arguments.question_column,
+        answer_column=arguments.answer_column,
+    )
+    path, _ = paths_of(settings)
+    # Where an index is searched, its documents are the candidates: the data's corpus need not be held.
+    records = read_records(path, settings, settings.split, whole=arguments.index is None)
+    return ask_fewer(next(iter(pools(records, settings).values())), arguments.questions)
+
+
+def _rank(
+    arguments: argparse.Namespace, records: "RetrievalSet", depth: int
+) -> tuple["RetrievalSet", "Ranked", dict[str, Any]]:
+    """The set, with what an index holds beyond it; its ranking; and what made that."""
+    from endx_jax.experiment.console import showing_progress
+    from endx_jax.retrieval.mining_sources import rank_by_bm25, rank_by_embeddings, rank_by_index
+
+    if arguments.bm25:
+        from endx_jax.retrieval.bm25 import BM25
+
+        about = {"name": "bm25", "description": BM25.DESCRIPTION}
+        return records, rank_by_bm25(records, depth, progress=showing_progress()), about
+    if arguments.index:
+        return _rank_by_index(arguments, records, depth, rank_by_index)
+    from endx_jax.loading import load
+
+    model = load(arguments.workdir or arguments.model)
+    about = {"name": model.name, "identity": model.identity}
+    return records, rank_by_embeddings(_encoder(model), records, depth), about
+
+
+def _rank_by_index(arguments, records, depth, rank: Callable):
+    from endx_jax.loading.index_model import IndexModel
+    from endx_jax.retrieval.approximate import Approximate
+    from endx_jax.retrieval.index import Index
+    from endx_jax.retrieval.snapshot import Snapshot
+
+    index = Index(arguments.index)
+    model = IndexModel(index, arguments.model)
+    search = Snapshot.search if arguments.engine == "exact" else Approximate(index.folder, arguments.engine).search
+
+    def encode(side, texts):
+        return (model.encode_query if side == "question" else model.encode_document)(list(texts))
+
+    grown, ranked = rank(encode, index.snapshot, search, records, depth)
+    about = {"name": model.model.name, "identity": model.model.identity, "index": str(arguments.index)}
+    return grown, ranked, about | {"engine": arguments.engine}
+
+
+def _encoder(model) -> "Encode":
+    """Texts to embeddings that are compared by inner product."""
+    from endx_jax.experiment.console import showing_progress
+    from endx_jax.retrieval.encode import Output
+
+    comparable = Output(normalize=model.cosine)
+    return functools.partial(model.encoder, model.params, progress=showing_progress(), output=comparable)
+
+
+def _load_teacher(name: str) -> Callable[["RetrievalSet"], "ScorePairs"]:
+    """From a set to the teacher's scores of its pairs: of a pair classifier, or of what else can be loaded."""
+    from endx_jax.experiment.workdir import CONFIG, read_config
+    from endx_jax.loading import load
+    from endx_jax.loading.pairs import load_pairs
+    from endx_jax.objectives import PairSettings
+    from endx_jax.retrieval.mining_sources import InnerProducts
+
+    workdir = pathlib.Path(name)
+    if (workdir / CONFIG).is_file() and isinstance(read_config(workdir).objective, PairSettings):
+        classifier = load_pairs(workdir)
+        return lambda records: classifier(records.questions, records.candidates)
+    encode = _encoder(load(name))
+    return lambda records: InnerProducts.of_texts(encode, records.questions, records.candidates)
+
+
+def _about(
+    arguments: argparse.Namespace, settings: "MiningSettings", source: dict, records: "RetrievalSet", mined: "Mined"
+) -> dict[str, Any]:
+    """The contents of `mining.json`."""
+    import dataclasses
+
+    import endx_jax
+    from endx_jax.experiment.data import fingerprint
+
+    return {
+        "endx_jax": endx_jax.__version__,
+        "data": {"path": arguments.data, "pool": arguments.pool, "split": arguments.split},
+        "sha256": fingerprint(records),
+        "source": source,
+        "teacher": arguments.teacher,
+        "settings": dataclasses.asdict(settings),
+        "questions": len(mined.negatives),
+        "negatives": sum(map(len, mined.negatives)),
+        "dropped": mined.dropped,
+    }
+
+
+def _summary(arguments: argparse.Namespace, settings: "MiningSettings", source: dict, mined: "Mined") -> str:
+    count, asked = sum(map(len, mined.negatives)), len(mined.negatives)
+    without = sum(not own for own in mined.negatives)
+    dropped = ", ".join(f"{number:,} {reason}" for reason, number in mined.dropped.items() if number) or "nothing"
+    return (
+        f"{count:,} hard negatives for {asked:,} questions ({without:,} have none), from ranks {settings.first_rank} "
+        f"to {settings.last_rank} of {source['name']}; left out: {dropped}\n"
+        f"Train on them with --config.data.path={arguments.output} --config.data.hard_negatives=1"
+    )
+
+
+def _ranks(text: str) -> tuple[int, int]:
+    """A window such as `1-100`."""
+    first, _, last = text.partition("-")
+    if not (first.isdecimal() and last.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no window of ranks such as 1-100")
+    return int(first), int(last)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="endx mine", description=__doc__.partition(": ")[2])
+    parser.add_argument("--data", required=True, help="a file, folder or prepared set with questions and right answers")
+    parser.add_argument("--pool", choices=POOLS, default="", help="of reading-comprehension data: as `data.pool`")
+    parser.add_argument("--split", default="train", help="which judgements of a BEIR folder [train]")
+    parser.add_argument("--question-column", default="question", help="in CSV, TSV and JSONL [question]")
+    parser.add_argument("--answer-column", default="answer", help="in CSV, TSV and JSONL [answer]")
+    parser.add_argument("--questions", type=int, default=0, metavar="N", help="mine for N of them only, by hash [all]")
+    parser.add_argument("--output", type=pathlib.Path, required=True, help="folder to write, for `data.path`")
+    source = parser.add_argument_group("what ranks the candidates: one of")
+    source.add_argument("--bm25", action="store_true", help="BM25, stemmed, over the data's candidates")
+    source.add_argument("--workdir", type=pathlib.Path, help="of a run; its best checkpoint is taken")
+    source.add_argument("--model", help="a pretrained folder or name; with --index, what encoded that")
+    source.add_argument("--index", type=pathlib.Path, help="that `endx encode` left: its documents are the candidates")
+    source.add_argument(
+        "--engine", choices=("exact", "flat", "ivf", "hnsw"), default="exact", help="of the index [exact]"
+    )
+    which = parser.add_argument_group("which of them become negatives")
+    which.add_argument("--negatives", type=int, default=10, metavar="K", help="kept a question, at most [10]")
+    which.add_argument("--ranks", type=_ranks, default=(1, 100), metavar="FIRST-LAST", help="their window [1-100]")
+    which.add_argument("--margin", type=float, help="score at least so far below the right answers [no margin]")
+    which.add_argument(
+        "--relative-margin", type=float, metavar="SHARE", help="as a share of the right answers' score, such as 0.05"
+    )
+    which.add_argument("--teacher", metavar="WORKDIR", help="of a pair classifier or a dual encoder, or a model's name")
+    which.add_argument("--teacher-margin", type=float, metavar="MARGIN", help="likewise, by the teacher's score [0]")
+    which.add_argument("--teacher-relative-margin", type=float, metavar="SHARE", help="likewise, as a share")
+    return parser

@@ -1,0 +1,107 @@
+import json
+
+import pytest
+from small_squad import regular
+
+from endx_jax.cli.entry import run_verb
+from endx_jax.data.readers import read
+
+
+def mine(*arguments) -> int:
+    return run_verb(["mine", *map(str, arguments)])
+
+
+def table(folder):
+    """The lines of the negatives: question, candidate, score, rank."""
+    return [line.split("\t") for line in (folder / "negatives" / "train.tsv").read_text().splitlines()[1:]]
+
+
+def negatives(folder):
+    """What is written but for the scores."""
+    return [(query, document, rank) for query, document, _, rank in table(folder)]
+
+
+def test_bm25_negatives_of_squad_keep_its_articles(tmp_path, capsys):
+    squad = tmp_path / "squad.json"
+    squad.write_text(regular(3))  # "Cats number 0. Dogs number 0. Nothing of 0.", asked "Cats 0?" and "Dogs 0?"
+    assert mine(f"--data={squad}", "--pool=sentences", "--bm25", f"--output={tmp_path / 'out'}") == 0
+    said = capsys.readouterr().out
+    assert "12 hard negatives for 6 questions (0 have none), from ranks 1 to 100 of bm25; left out: 6 right\n" in said
+    assert f"--config.data.path={tmp_path / 'out'} --config.data.hard_negatives=1" in said
+    records = read(tmp_path / "out", split="train")
+    wrong = [records.candidates[row] for row in records.hard_negatives[records.questions.index("Cats 1?")]]
+    assert wrong == ["Cats number 0.", "Cats number 2."]
+    assert records.groups == ("T0", "T0", "T1", "T1", "T2", "T2")
+    assert not any("Nothing" in text for text in records.candidates)  # right for nobody, and nobody's negative
+    about = json.loads((tmp_path / "out" / "mining.json").read_text())
+    assert about["source"]["name"] == "bm25"
+    assert about["data"] == {"path": str(squad), "pool": "sentences", "split": "train"}
+
+
+def test_options_reach_the_miner(tmp_path, pairs_csv, capsys):
+    options = ("--questions=6", "--negatives=2", "--ranks=3-20", "--relative-margin=0.1")
+    assert mine(f"--data={pairs_csv}", "--bm25", *options, f"--output={tmp_path}/out") == 0
+    found = negatives(tmp_path / "out")
+    assert len({query for query, _, _ in found}) <= 6
+    assert max(sum(query == other for other, _, _ in found) for query, _, _ in found) == 2
+    assert all(3 <= int(rank) <= 20 for _, _, rank in found)
+    settings = json.loads((tmp_path / "out" / "mining.json").read_text())["settings"]
+    assert settings["margin"] == {"absolute": None, "relative": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ((), "name one thing to mine with"),
+        (("--bm25", "--model=x"), "name one thing to mine with"),
+        (("--bm25", "--engine=hnsw"), "--engine is for --index"),
+        (("--bm25", "--teacher-margin=1"), "--teacher-margin needs --teacher"),
+        (("--bm25", "--questions=-1"), "give a number of questions"),
+        (("--bm25", "--ranks=5-2"), "ranks 5 to 2 hold nothing"),
+        (("--bm25", "--data=missing.csv"), "missing.csv: no such file"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line_and_writes_nothing(tmp_path, pairs_csv, capsys, arguments, reason):
+    assert mine(f"--data={pairs_csv}", f"--output={tmp_path}/out", *arguments) == 2
+    said = capsys.readouterr().err
+    assert reason in said
+    assert said.count("\n") == 1
+    assert not any(tmp_path.iterdir())
+
+
+def test_other_folders_are_not_overwritten(tmp_path, pairs_csv, capsys):
+    (tmp_path / "thesis.txt").write_text("mine")
+    assert mine(f"--data={pairs_csv}", "--bm25", f"--output={tmp_path}") == 2
+    assert "holds something else than mined negatives" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_model_in_memory_and_its_index_mine_the_same(tmp_path, trained_workdir, pairs_csv):
+    corpus = tmp_path / "corpus.jsonl"
+    records = read(pairs_csv)
+    corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in records.candidates))
+    encode = ["encode", f"--workdir={trained_workdir}", f"--corpus={corpus}", f"--output={tmp_path}/index"]
+    assert run_verb(encode) == 0
+    rules = (f"--data={pairs_csv}", "--ranks=1-30", "--margin=0.001")
+    assert mine(*rules, f"--workdir={trained_workdir}", f"--output={tmp_path}/memory") == 0
+    index = (f"--index={tmp_path}/index", f"--model={trained_workdir}")
+    assert mine(*rules, *index, f"--output={tmp_path}/exact") == 0
+    assert mine(*rules, *index, "--engine=flat", f"--output={tmp_path}/flat") == 0
+    found = negatives(tmp_path / "memory")
+    assert found
+    assert negatives(tmp_path / "exact") == found
+    # faiss sums in another order, so what scores alike may change places.
+    scores = {name: [float(line[2]) for line in table(tmp_path / name)] for name in ("memory", "flat")}
+    assert scores["flat"] == pytest.approx(scores["memory"], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_a_teacher_doubts_some_of_what_bm25_finds(tmp_path, trained_workdir, pair_workdir, pairs_csv):
+    rules = (f"--data={pairs_csv}", "--bm25", "--negatives=5")
+    assert mine(*rules, f"--output={tmp_path}/all") == 0
+    for name, teacher in (("dual", trained_workdir), ("pair", pair_workdir)):
+        assert mine(*rules, f"--teacher={teacher}", f"--output={tmp_path / name}") == 0
+        about = json.loads((tmp_path / name / "mining.json").read_text())
+        assert about["dropped"]["teacher"] > 0
+        assert about["teacher"] == str(teacher)
+        assert negatives(tmp_path / name) != negatives(tmp_path / "all")

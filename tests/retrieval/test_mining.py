@@ -1,0 +1,138 @@
+import numpy as np
+import pytest
+from helpers import one_line_error
+
+from endx_jax.data.mined import Negative
+from endx_jax.retrieval.mining import Margin, MiningSettings, Ranked, lowest_right, mine
+
+NOTHING = {"right": 0, "equal text": 0, "margin": 0, "teacher": 0}
+
+
+def ranked(scores, qrels, depth: int | None = None) -> Ranked:
+    """All candidates by scores [Q, N]; of equal ones the first."""
+    scores = np.asarray(scores, np.float32)
+    rows = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
+    lowest = np.asarray([own[list(right)].min() for own, right in zip(scores, qrels, strict=True)])
+    return Ranked(rows.astype(np.int32), np.take_along_axis(scores, rows, axis=1), lambda: lowest)
+
+
+def by_hand(scores, qrels, texts, settings, teacher=None) -> list[list[int]]:
+    """The naive twin: every rule as it is said, one candidate after the other."""
+    found = []
+    for question, right in enumerate(qrels):
+        order = sorted(range(len(texts)), key=lambda row, q=question: (-scores[q][row], row))
+        kept: list[int] = []
+        for rank, row in enumerate(order, start=1):
+            if not settings.first_rank <= rank <= settings.last_rank or row in right or len(kept) == settings.negatives:
+                continue
+            earlier = order[settings.first_rank - 1 : rank - 1]
+            if any(texts[row].lower() == texts[other].lower() for other in (*right, *earlier)):
+                continue
+            if settings.margin.absolute is not None:
+                bound = min(scores[question][other] for other in right) - settings.margin.absolute
+                if scores[question][row] > bound:
+                    continue
+            if teacher is not None and teacher[question][row] > min(teacher[question][other] for other in right):
+                continue
+            kept.append(row)
+        found.append(kept)
+    return found
+
+
+def test_what_is_right_or_said_twice_is_left_out_and_ranks_count_everything():
+    qrels = [(1,)]
+    texts = ["first", "right one", "Right  ONE", "second", "SECOND ", "third"]
+    mined = mine(ranked([[0.9, 0.8, 0.7, 0.6, 0.5, 0.4]], qrels), qrels, texts, MiningSettings())
+    assert [(one.row, one.rank) for one in mined.negatives[0]] == [(0, 1), (3, 4), (5, 6)]
+    assert mined.negatives[0][1].score == pytest.approx(0.6)
+    assert mined.dropped == NOTHING | {"right": 1, "equal text": 2}
+
+
+def test_only_ranks_in_the_window_count_and_of_those_the_best_are_kept():
+    qrels = [(0,)]
+    settings = MiningSettings(negatives=2, first_rank=3, last_rank=5)
+    mined = mine(ranked([np.arange(9, 0, -1)], qrels), qrels, list("abcdefghi"), settings)
+    assert [(one.row, one.rank) for one in mined.negatives[0]] == [(2, 3), (3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("margin", "kept"),
+    [
+        (Margin(), [0, 2, 3, 4]),
+        (Margin(absolute=0.0), [2, 3, 4]),
+        (Margin(absolute=0.25), [3, 4]),  # 0.5 - 0.25 is a negative's at the most
+        (Margin(relative=0.5), [3, 4]),  # so is half of 0.5
+        (Margin(absolute=0.25, relative=0.75), [4]),  # the lower of both counts
+    ],
+)
+def test_a_negative_scores_a_margin_below_every_right_candidate(margin, kept):
+    qrels = [(1, 5)]  # of 0.5 and 0.75: the lowest counts
+    mined = mine(
+        ranked([[0.625, 0.5, 0.375, 0.25, 0.125, 0.75]], qrels), qrels, list("abcdef"), MiningSettings(margin=margin)
+    )
+    assert [one.row for one in mined.negatives[0]] == kept
+    assert mined.dropped["margin"] == 4 - len(kept)
+
+
+def test_a_share_of_a_score_below_zero_lowers_the_bound_too():
+    assert Margin(relative=0.5).limit(np.asarray([2.0, -2.0])).tolist() == [1.0, -3.0]
+
+
+def test_a_teacher_is_asked_about_the_best_until_there_are_enough():
+    asked = []
+
+    def teacher(pairs):
+        asked.append(pairs.tolist())
+        return np.asarray([0.5 if row == 0 else (0.9 if row in (1, 2) else 0.1) for _, row in pairs], np.float32)
+
+    qrels, settings = [(0,)], MiningSettings(negatives=2)
+    mined = mine(ranked([np.arange(9, 0, -1)], qrels), qrels, list("abcdefghi"), settings, teacher)
+    assert [one.row for one in mined.negatives[0]] == [3, 4]
+    assert asked == [[[0, 0]], [[0, 1], [0, 2]], [[0, 3], [0, 4]]]  # the right one; what it doubts; what it does not
+    assert mined.dropped == NOTHING | {"right": 1, "teacher": 2}
+
+
+def test_questions_without_a_candidate_left_have_no_negatives():
+    qrels = [(0,), (1,)]
+    rows = np.asarray([[0, -1], [0, 1]], np.int32)
+    found = Ranked(rows, np.ones((2, 2), np.float32), lambda: np.ones(2))
+    mined = mine(found, qrels, ["a", "b"], MiningSettings(), lambda pairs: np.ones(len(pairs), np.float32))
+    assert mined.negatives == [[], [Negative(0, 1.0, 1)]]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_it_is_what_the_rules_say_one_candidate_after_the_other(seed):
+    draw = np.random.default_rng(seed)
+    scores = draw.integers(0, 30, (20, 40)) / 8  # many ties
+    teacher = draw.random((20, 40)).astype(np.float32)
+    texts = [f"Text {n}" if n % 3 else f"text {n % 5}" for n in range(40)]
+    qrels = [tuple(sorted(draw.choice(40, draw.integers(1, 4), replace=False).tolist())) for _ in range(20)]
+    for settings, judge in (
+        (MiningSettings(negatives=3, first_rank=1 + seed, last_rank=25), None),
+        (MiningSettings(negatives=5, last_rank=30, margin=Margin(absolute=0.5)), None),
+        (MiningSettings(negatives=4, last_rank=40), lambda pairs: teacher[pairs[:, 0], pairs[:, 1]]),
+    ):
+        found = mine(ranked(scores, qrels, settings.last_rank), qrels, texts, settings, judge)
+        expected = by_hand(scores, qrels, texts, settings, None if judge is None else teacher)
+        assert [[one.row for one in own] for own in found.negatives] == expected
+        assert any(expected)
+
+
+def test_the_lowest_score_of_right_candidates():
+    score = np.asarray([[3.0, 1.0, 2.0], [0.0, 5.0, 4.0]])
+    assert lowest_right(lambda pairs: score[pairs[:, 0], pairs[:, 1]], [(0, 2), (1,)]).tolist() == [2.0, 5.0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"negatives": 0}, "keep at least 1"),
+        ({"first_rank": 0}, "ranks 0 to 100 hold nothing"),
+        ({"first_rank": 11, "last_rank": 10}, "ranks 11 to 10 hold nothing"),
+        ({"margin": Margin(absolute=-0.1)}, "a margin of -0.1 lets in"),
+        ({"teacher_margin": Margin(relative=-1.0)}, "a margin of -1.0 lets in"),
+    ],
+)
+def test_settings_that_keep_nothing_or_everything_are_refused(settings, reason):
+    with one_line_error(reason):
+        MiningSettings(**settings)
