@@ -16,6 +16,8 @@ from endx_jax.retrieval.snapshot import Snapshot
 
 # (side, texts) to float32 [n, E], of unit norm where embeddings are compared by cosine.
 Encode = Callable[[str, Sequence[str]], np.ndarray]
+# Rows, int [n], to their embeddings, float32 [n, E].
+Embedded = Callable[[np.ndarray], np.ndarray]
 
 # Pairs whose embeddings are multiplied at a time.
 PAIRS = 65536
@@ -86,7 +88,7 @@ def rank_by_index(
 class InnerProducts:
     """Scores of (question, candidate) pairs by their embeddings."""
 
-    def __init__(self, questions: "Embedded", candidates: "Embedded"):
+    def __init__(self, questions: Embedded, candidates: Embedded):
         """Takes what gives embeddings of rows, of each side."""
         self._questions, self._candidates = questions, candidates
 
@@ -104,10 +106,6 @@ class InnerProducts:
             products = np.einsum("ne,ne->n", self._questions(question), self._candidates(candidate))
             scores[start : start + PAIRS] = products
         return scores
-
-
-# Rows, int [n], to their embeddings, float32 [n, E].
-Embedded = Callable[[np.ndarray], np.ndarray]
 
 
 class _Encoded:

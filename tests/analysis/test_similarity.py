@@ -25,7 +25,7 @@ def taught(tmp_path_factory, tiny_bert, pairs_csv):
     config.objective = dataclasses.asdict(EndxSettings(cross_heads=2))
     settings, folder = resolve(config), tmp_path_factory.mktemp("taught")
     model = build_model(settings)
-    write_config(folder, model.settings, {})
+    write_config(folder, model.settings, {"sha256": ""})
     save_description(folder, model)
     draw = np.random.default_rng(0)
     return folder, jax.tree.map(lambda p: draw.normal(0, 1, p.shape).astype(np.float32), model.abstract_params())

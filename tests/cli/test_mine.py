@@ -5,6 +5,8 @@ from small_squad import regular
 
 from endx_jax.cli.entry import run_verb
 from endx_jax.data.readers import read
+from endx_jax.data.settings import DataSettings
+from endx_jax.experiment.data import pools, read_splits
 
 
 def mine(*arguments) -> int:
@@ -36,6 +38,21 @@ def test_bm25_negatives_of_squad_keep_its_articles(tmp_path, capsys):
     about = json.loads((tmp_path / "out" / "mining.json").read_text())
     assert about["source"]["name"] == "bm25"
     assert about["data"] == {"path": str(squad), "pool": "sentences", "split": "train"}
+
+
+def test_the_trainer_reads_them_and_reports_on_another_file(tmp_path):
+    train, dev = tmp_path / "train.json", tmp_path / "dev.json"
+    train.write_text(regular(3))
+    dev.write_text(regular(2, first=10))
+    assert mine(f"--data={train}", "--pool=sentences", "--bm25", f"--output={tmp_path / 'out'}") == 0
+    settings = DataSettings(path=str(tmp_path / "out"), test_path=str(dev), pool="answers", validation_fraction=0.0)
+    splits = read_splits(settings)
+    assert [len(wrong) for wrong in splits.train.hard_negatives] == [2] * 6
+    assert len(splits.train.candidates) == 6
+    assert {name: len(pool.candidates) for name, pool in pools(splits.test, settings).items()} == {
+        "answers": 4,
+        "sentences": 6,
+    }
 
 
 def test_options_reach_the_miner(tmp_path, pairs_csv, capsys):

@@ -37,7 +37,7 @@ def test_a_folder_of_squad_is_trained_on_and_its_dev_file_reported(folder):
 
 def test_the_prepared_set_is_the_same_as_the_folder(folder, tmp_path, monkeypatch):
     reqa_dataset.prepare("reqa/squad", source=folder, data_dir=tmp_path)
-    for name in ("prepare", "read", "summary"):
+    for name in ("ensure", "prepare", "read", "summary"):
         monkeypatch.setattr(reqa_dataset, name, functools.partial(getattr(reqa_dataset, name), data_dir=tmp_path))
     assert read("reqa/squad") == read(folder)
     alone = read("reqa/squad:validation", test_path=str(folder / "train-v1.1.json"))

@@ -23,7 +23,7 @@ def config(tiny_bert, pairs_csv):
 def test_a_workdir_describes_a_new_encoder_without_the_pretrained_folder(config, tmp_path):
     model = build_model(resolve(config))
     save_description(tmp_path, model)
-    workdirs.write_config(tmp_path, model.settings, {})
+    workdirs.write_config(tmp_path, model.settings, {"sha256": ""})
     assert sorted(file.name for file in (tmp_path / "model").iterdir()) == [
         "config.json",
         "tokenizer.json",
