@@ -33,7 +33,8 @@ def run_verb(argv: list[str]) -> int:
     """Runs `argv[0]` with the rest of the arguments.
 
     Returns:
-      The exit status: 0, 2 for a mistake of the user's (one line on standard error), 130 when interrupted.
+      The exit status: 0, 2 for a mistake of the user's (one line on standard error), 130 when interrupted, 141 when
+      nobody reads the output any more.
     """
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(USAGE.format(version=endx_jax.__version__))
@@ -46,6 +47,10 @@ def run_verb(argv: list[str]) -> int:
     except EndxError as mistake:
         print(f"endx {argv[0]}: {mistake}", file=sys.stderr, flush=True)
         return 2
+    except BrokenPipeError:
+        # What read the output, such as `head`, has seen enough. Python would complain of it once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except KeyboardInterrupt:
         hint = f"; the same command goes on {GOES_ON[argv[0]]}" if argv[0] in GOES_ON else ""
         print(f"endx {argv[0]}: interrupted{hint}", file=sys.stderr)
@@ -54,7 +59,11 @@ def run_verb(argv: list[str]) -> int:
 
 
 # Verbs that can be interrupted, and what they have then.
-GOES_ON = {"train": "from the last checkpoint", "encode": "with the shards that are missing"}
+GOES_ON = {
+    "train": "from the last checkpoint",
+    "encode": "with the shards that are missing",
+    "reproduce": "with what is missing",
+}
 
 VERBS = (
     "prepare", "mine", "train", "evaluate", "compare", "search", "serve", "encode", "export", "publish", "layers",

@@ -1,6 +1,8 @@
 """`endx reproduce` on the command line: the list, refusals, and rows that need nothing."""
 
 import json
+import subprocess
+import sys
 
 from small_squad import write_squad
 
@@ -12,6 +14,15 @@ def test_without_a_table_all_are_listed(capsys):
     listed = capsys.readouterr().out.splitlines()
     assert any(line.startswith("endx-table2 ") for line in listed)
     assert any(line.startswith("dong-figure2 ") for line in listed)
+
+
+def test_a_reader_that_has_seen_enough_is_no_traceback():
+    code = "import sys; from endx_jax.cli.entry import run_verb; sys.exit(run_verb(['reproduce']))"
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait() == 141
 
 
 def test_refusals_are_one_line(capsys):
