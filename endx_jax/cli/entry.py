@@ -24,7 +24,7 @@ usage: endx VERB [options]      (or: python -m endx_jax VERB [options])
   publish   an index, to a vector database          endx publish --index=DIR --to=http://HOST:19530
   layers    what each layer of a model retrieves    endx layers --model=all-MiniLM-L6-v2 --data=SQUAD_FOLDER
   analyse   figures of runs, and their data         endx analyse overlap --run=runs/quickstart --output=figures
-  reproduce the papers' tables, expected and got     endx reproduce endx-table2 --budget=60
+  reproduce the papers' tables, expected and got    endx reproduce endx-table2 --budget=60
 
 endx VERB --help tells what a verb takes."""
 

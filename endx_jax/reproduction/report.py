@@ -1,5 +1,6 @@
 """What `endx reproduce` prints: expected, got and difference of each row, and why a row has no number."""
 
+import pathlib
 from collections.abc import Sequence
 
 from endx_jax.reproduction.outcome import Outcome, t_tests
@@ -33,7 +34,8 @@ def notes(table: Table, outcomes: Sequence[Outcome]) -> list[str]:
     judged = [outcome for outcome in outcomes if outcome.holds(table) is not None]
     if judged:
         held = sum(outcome.holds(table) is True for outcome in judged)
-        lines.append(f"within {table.tolerance:g} of the paper in every column: {held} of {len(judged)} rows")
+        bar = f"within {table.tolerance:g} of the paper" if table.tolerance else "as in the paper"
+        lines.append(f"{bar} in every column: {held} of {len(judged)} rows")
     for name, values in t_tests(list(outcomes)).items():
         against = next(outcome.row.against for outcome in outcomes if outcome.row.row == name)
         shown = ", ".join(f"{m} p = {p:.3g}" for m, p in zip(table.measures, values, strict=True))
@@ -54,7 +56,9 @@ def _reasons(outcome: Outcome) -> list[str]:
     if outcome.row.quoted and not outcome.values:
         reasons.append(f"quoted, not run: {outcome.row.quoted}")
     elif outcome.why:
-        reasons.append(f"{f'{len(outcome.values)} seeds only' if outcome.values else 'skipped'}: {outcome.why}")
+        state = f"{len(outcome.values)} seeds only" if outcome.values else "skipped"
+        # A page is for others, whose home is elsewhere.
+        reasons.append(f"{state}: {outcome.why.replace(str(pathlib.Path.home()), '~')}")
     if outcome.row.note:
         reasons.append(outcome.row.note)
     if outcome.differs and outcome.values:
