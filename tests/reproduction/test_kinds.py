@@ -5,11 +5,14 @@ import shutil
 
 import numpy as np
 import pytest
+from helpers import one_line_error
 from small_squad import regular
 
 from endx_jax.data.records import RetrievalSet
-from endx_jax.reproduction import collection, layered
+from endx_jax.reproduction import collection, few, figures, layered
+from endx_jax.reproduction.counted import count
 from endx_jax.reproduction.few import small_pool
+from endx_jax.reproduction.outcome import Outcome
 from endx_jax.reproduction.plan import Options
 from endx_jax.reproduction.table import papers
 from endx_jax.reproduction.trained import Budget
@@ -44,6 +47,49 @@ def test_layers_are_reported_once_and_taken_by_every_row(squad, tmp_path, monkey
 
 def test_data_that_are_not_named_are_the_reason(tmp_path):
     assert layered.measure(papers().row("rr-table2/mean"), Options(tmp_path)).why == "needs --data squad=PATH"
+
+
+def test_data_are_counted_as_the_papers_count(squad, tmp_path):
+    options = Options(tmp_path, data={"squad": str(squad)})
+    # An article has a paragraph, two questions, and two sentences that answer one.
+    counted = count(papers().row("endx-table1/SQuAD"), options)
+    assert counted.values == ((60.0, 60.0, 60.0, 80.0, 80.0),)
+    assert counted.differences[0] == 60 - 87355
+    assert count(papers().row("rr-table1/Train"), options).values == ((60.0, 30.0),)
+    assert count(papers().row("endx-table1/NQ"), options).why.startswith("reqa/nq is not prepared")
+
+
+def test_a_figure_is_drawn_from_the_runs_that_there_are(tmp_path, monkeypatch, capsys):
+    runs = {"Dual-GRUs": ("folder",), "Cross-VAEs": ()}
+    fake = dict.fromkeys(figures.KINDS, lambda row, options, budget: Outcome(row, why="none", runs=runs[row.row]))
+    drawn = []
+    monkeypatch.setattr(figures, "KINDS", fake)
+    monkeypatch.setattr(figures, "make", lambda *arguments: drawn.append(arguments))
+    figure = papers().figures["yu-figure2"]
+    assert figures.draw(figure, Options(tmp_path, budget=20)).name == "yu-figure2-20-minutes.png"
+    ((kind, _, study, _, _),) = drawn
+    assert (kind, [(source.name, source.place) for source in study.sources]) == (
+        "shared-answer",
+        [("Dual-GRUs", "folder")],
+    )
+    assert "left out yu-table2/Cross-VAEs: none" in capsys.readouterr().out
+    runs["Dual-GRUs"] = ()
+    with one_line_error("there is none of its runs"):
+        figures.draw(figure, Options(tmp_path, budget=20))
+
+
+def test_a_run_ranks_the_few_once(trained_workdir, squad, tmp_path, monkeypatch):
+    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
+    config = json.loads((workdir / "config.json").read_text())
+    config["data"] |= {"path": str(squad), "pool": "answers"}
+    (workdir / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr(few, "trained", lambda row, options, budget, read: read(workdir, row))
+    row = papers().row("endx-table6/Dual-BERTs")
+    first = few.measure(row, Options(tmp_path), Budget())
+    assert len(first) == 3
+    assert 0 < first[0] <= 100
+    monkeypatch.setattr(few, "load", None)  # not called again
+    assert few.measure(row, Options(tmp_path), Budget()) == first
 
 
 def test_the_small_pool_takes_a_question_of_each_paragraph_in_turn():
