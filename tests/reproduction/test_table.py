@@ -46,6 +46,8 @@ def test_a_row_is_whole(row):
     assert bool(row.quoted) or row.kind in KINDS
     assert not row.data or row.data in papers().data
     assert not row.of or row.of in ROWS
+    # A budget gives a row as many steps as the row whose runs it takes.
+    assert not row.of or papers().tables[row.table].minutes == papers().tables[ROWS[row.of].table].minutes
     assert not row.against or f"{row.table}/{row.against}" in ROWS
 
 
