@@ -65,15 +65,14 @@ def section(table: Table, outcomes: Sequence[Outcome], budget: float) -> str:
 
 
 def made_with(outcomes: Sequence[Outcome]) -> list[str]:
-    """Steps and minutes of each row; hardware, versions and hashes of data, each once."""
+    """Steps and seeds of each row; hardware, versions and hashes of data, each once."""
     runs = [(outcome.row.row, run) for outcome in outcomes for run in outcome.facts.get("runs", ())]
     if not runs:
         return []
-    lengths: dict[str, list[str]] = {}
+    seeds: dict[tuple[str, str], list[str]] = {}
     for name, run in runs:
-        length = f"{run['steps']} steps of {run['batch']} pairs"
-        lengths.setdefault(name, [length]).append(f"{run['minutes']:.1f}")
-    lines = [f"{name}: {length}; minutes: {', '.join(minutes)}" for name, (length, *minutes) in lengths.items()]
+        seeds.setdefault((name, f"{run['steps']} steps of {run['batch']} pairs"), []).append(str(run["seed"]))
+    lines = [f"{name}: {length}; seed {', '.join(found)}" for (name, length), found in seeds.items()]
     machines = dict.fromkeys(_machine(run["manifest"]) for _, run in runs)
     hashes = dict.fromkeys(run["manifest"]["data_sha256"][:12] for _, run in runs)
     return [*lines, *machines, f"sha256 of the training data: {', '.join(f'{h}...' for h in hashes)}"]

@@ -95,18 +95,16 @@ def make(plan: Plan, seed: int, options: Options, budget: Budget) -> pathlib.Pat
 
 
 def facts_of(runs: list[pathlib.Path]) -> dict:
-    """What the runs were made with: steps, pairs a step, minutes, seeds, data's hash, and their manifests."""
+    """What the runs were made with: seeds, steps, pairs a step, and their manifests."""
     facts = []
     for workdir in runs:
         settings = workdirs.read_config(workdir)
-        begun, ended = (workdir / workdirs.CONFIG).stat().st_mtime, (workdir / workdirs.RESULTS).stat().st_mtime
         facts.append(
             {
                 "workdir": str(workdir),
                 "seed": settings.seed,
                 "steps": _last_step(workdir),
                 "batch": settings.train.global_batch_size,
-                "minutes": (ended - begun) / 60,
                 "manifest": json.loads((workdir / workdirs.MANIFEST).read_text(encoding="utf-8")),
             }
         )
