@@ -1,4 +1,4 @@
-"""The one exception that is meant for the person at the keyboard."""
+"""The exceptions that are meant for the person at the keyboard."""
 
 
 class EndxError(ValueError):
@@ -6,6 +6,13 @@ class EndxError(ValueError):
 
     The message is one line that names what is wrong, where, and what to do. Command lines print it without a
     traceback and exit with status 2; anything else that escapes is a bug of ours and keeps its traceback.
+    """
+
+
+class RunInterrupted(EndxError):
+    """An end that is nobody's mistake, such as a machine taken away: the same command, given again, goes on.
+
+    Command lines print the one line and exit with status 75 (`EX_TEMPFAIL`), by which schedulers know to requeue.
     """
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 
 import endx_jax
-from endx_jax.errors import EndxError, nearest
+from endx_jax.errors import EndxError, RunInterrupted, nearest
 
 USAGE = """endx_jax {version}: answer retrieval with dual encoders, in JAX
 
@@ -25,6 +25,7 @@ usage: endx VERB [options]      (or: python -m endx_jax VERB [options])
   layers    what each layer of a model retrieves    endx layers --model=all-MiniLM-L6-v2 --data=SQUAD_FOLDER
   analyse   figures of runs, and their data         endx analyse overlap --run=runs/quickstart --output=figures
   reproduce the papers' tables, expected and got    endx reproduce endx-table2 --budget=60
+  plan      memory, time and traffic of a run       endx plan --config=t5:xxl,sde --devices=64
 
 endx VERB --help tells what a verb takes."""
 
@@ -33,8 +34,8 @@ def run_verb(argv: list[str]) -> int:
     """Runs `argv[0]` with the rest of the arguments.
 
     Returns:
-      The exit status: 0, 2 for a mistake of the user's (one line on standard error), 130 when interrupted, 141 when
-      nobody reads the output any more.
+      The exit status: 0, 2 for a mistake of the user's (one line on standard error), 75 where the same command, given
+      again, goes on (one line, too), 130 when interrupted, 141 when nobody reads the output any more.
     """
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(USAGE.format(version=endx_jax.__version__))
@@ -46,7 +47,7 @@ def run_verb(argv: list[str]) -> int:
         _verb(argv[0])(argv[1:])
     except EndxError as mistake:
         print(f"endx {argv[0]}: {mistake}", file=sys.stderr, flush=True)
-        return 2
+        return TRY_AGAIN if isinstance(mistake, RunInterrupted) else 2
     except BrokenPipeError:
         # What read the output, such as `head`, has seen enough. Python would complain of it once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -58,6 +59,9 @@ def run_verb(argv: list[str]) -> int:
     return 0
 
 
+# EX_TEMPFAIL of sysexits.h: what `launch/` has schedulers requeue.
+TRY_AGAIN = 75
+
 # Verbs that can be interrupted, and what they have then.
 GOES_ON = {
     "train": "from the last checkpoint",
@@ -67,7 +71,7 @@ GOES_ON = {
 
 VERBS = (
     "prepare", "mine", "train", "evaluate", "compare", "search", "serve", "encode", "export", "publish", "layers",
-    "analyse", "reproduce",
+    "analyse", "reproduce", "plan",
 )  # fmt: skip
 
 
