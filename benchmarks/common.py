@@ -18,6 +18,7 @@ from typing import Any
 import jax
 
 from endx_jax.data.readers import squad
+from endx_jax.experiment.manifest import cores, processor
 from endx_jax.recipes import base
 
 median = statistics.median
@@ -28,8 +29,8 @@ def machine() -> dict[str, Any]:
     devices = jax.devices()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     return {
-        "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)),
+        "processor": processor(),
+        "cores": cores(),
         "memory_gb": round(memory, 1),
         "system": platform.platform(),
         "devices": [len(devices), devices[0].platform, devices[0].device_kind],
@@ -115,13 +116,6 @@ def needs(what: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise SystemExit(f"this benchmark needs {error.name}: pip install {what}") from None
-
-
-def _processor() -> str:
-    information = pathlib.Path("/proc/cpuinfo")
-    lines = information.read_text().splitlines() if information.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def _cell(value: Any) -> str:

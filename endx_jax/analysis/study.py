@@ -21,7 +21,6 @@ from endx_jax.experiment.workdir import read_config
 from endx_jax.loading import EmbeddingModel, load
 from endx_jax.retrieval.bm25 import BM25
 from endx_jax.retrieval.dense import dense_scores
-from endx_jax.retrieval.encode import Output
 from endx_jax.retrieval.vector_cache import VectorCache
 
 # The place that stands for the lexical baseline, which no folder holds.
@@ -124,16 +123,11 @@ class Study:
         Of unit norm where the model compares by cosine, so that inner products are its similarities.
         """
         model = self.model(source)
-        output = Output(normalize=model.cosine)
-
-        def blocks():
-            encode, progress = model.encoder, showing_progress()
-            yield encode(model.params, side, texts, progress=progress, output=output)
-
         if self._cache is None:
-            return np.concatenate([*blocks()])
+            return model.comparable(side, texts)
         key = content_key(texts, "embeddings", side, model.identity)
-        return self._cache.vectors(key, (len(texts), model.encoder.width(model.params, output)), blocks)
+        shape = len(texts), model.encoder.width(model.params)
+        return self._cache.vectors(key, shape, lambda: [model.comparable(side, texts)])
 
     def scores(
         self, source: Source, questions: Sequence[int], candidates: Sequence[int]

@@ -25,12 +25,11 @@ def main(argv: list[str]) -> None:
     )
 
     from endx_jax.experiment import workdir as workdirs
-    from endx_jax.experiment.console import say, showing_progress
+    from endx_jax.experiment.console import say
     from endx_jax.experiment.results import Results
     from endx_jax.loading import load
     from endx_jax.loading.pairs import load_pairs
     from endx_jax.retrieval.dense import dense_scores
-    from endx_jax.retrieval.encode import Output
     from endx_jax.retrieval.index import write_index
     from endx_jax.retrieval.rerank import evaluate_pairs
     from endx_jax.retrieval.shards import metric_of
@@ -44,15 +43,11 @@ def main(argv: list[str]) -> None:
     records = next(iter(pools.values()))
     say(f"evaluating {len(records.questions):,} questions against {len(records.candidates):,} candidates of {dataset}")
 
-    def encode(side, texts):
-        comparable = Output(normalize=model.cosine)
-        return model.encoder(model.params, side, texts, progress=showing_progress(), output=comparable)
-
     results = Results(dataset=dataset, split=arguments.split if arguments.data else "test", pools=pools)
     if arguments.reverse:
         results.rank_both_ways()
     results.add_bm25()
-    dense = evaluate_dense(encode, pools, reverse=arguments.reverse)
+    dense = evaluate_dense(model.comparable, pools, reverse=arguments.reverse)
     results.add_dense("trained" if arguments.workdir else pathlib.Path(arguments.model).name, dense)
     if pair_model:
         score = pair_model(records.questions, records.candidates)

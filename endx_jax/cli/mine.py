@@ -4,7 +4,6 @@ They are what BM25, a model or an index ranks high and what is not known to be r
 """
 
 import argparse
-import functools
 import pathlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,6 @@ from endx_jax.settings import check
 if TYPE_CHECKING:
     from endx_jax.data.records import RetrievalSet
     from endx_jax.retrieval.mining import Mined, MiningSettings, Ranked
-    from endx_jax.retrieval.mining_sources import Encode
     from endx_jax.retrieval.pair_scores import ScorePairs
 
 
@@ -110,7 +108,7 @@ def _rank(
 
     model = load(arguments.workdir or arguments.model)
     about = {"name": model.name, "identity": model.identity}
-    return records, rank_by_embeddings(_encoder(model), records, depth), about
+    return records, rank_by_embeddings(model.comparable, records, depth), about
 
 
 def _rank_by_index(arguments, records, depth, rank: Callable):
@@ -131,15 +129,6 @@ def _rank_by_index(arguments, records, depth, rank: Callable):
     return grown, ranked, about | {"engine": arguments.engine}
 
 
-def _encoder(model) -> "Encode":
-    """Texts to embeddings that are compared by inner product."""
-    from endx_jax.experiment.console import showing_progress
-    from endx_jax.retrieval.encode import Output
-
-    comparable = Output(normalize=model.cosine)
-    return functools.partial(model.encoder, model.params, progress=showing_progress(), output=comparable)
-
-
 def _load_teacher(name: str) -> Callable[["RetrievalSet"], "ScorePairs"]:
     """From a set to the teacher's scores of its pairs: of a pair classifier, or of what else can be loaded."""
     from endx_jax.experiment.workdir import CONFIG, read_config
@@ -152,8 +141,8 @@ def _load_teacher(name: str) -> Callable[["RetrievalSet"], "ScorePairs"]:
     if (workdir / CONFIG).is_file() and isinstance(read_config(workdir).objective, PairSettings):
         classifier = load_pairs(workdir)
         return lambda records: classifier(records.questions, records.candidates)
-    encode = _encoder(load(name))
-    return lambda records: InnerProducts.of_texts(encode, records.questions, records.candidates)
+    model = load(name)
+    return lambda records: InnerProducts.of_texts(model.comparable, records.questions, records.candidates)
 
 
 def _about(

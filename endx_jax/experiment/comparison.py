@@ -12,6 +12,7 @@ from endx_jax.errors import EndxError, nearest
 from endx_jax.experiment.results import pool_folder
 from endx_jax.experiment.workdir import EVALUATION, RESULTS
 from endx_jax.metrics.significance import Difference, paired_difference
+from endx_jax.retrieval.tables import aligned
 
 ENDING = ".per_question.jsonl"
 # What a line holds beside its measures.
@@ -88,15 +89,13 @@ class Comparison:
             means = [f"{row[name]:.4f}" for name in ("first", "second")]
             counts = [f"{row[name]:,}" for name in ("better", "worse")]
             lines.append([row["measure"], *means, f"{row['difference']:+.4f}", interval, f"{row['p']:.4f}", *counts])
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        text = ["  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines]
         return "\n".join(
             [
                 f"first:  {self.first.name}",
                 f"second: {self.second.name}",
                 f"{len(self.first.question_ids):,} questions, the same for both",
                 "",
-                *text,
+                *aligned(lines),
                 "",
                 f"interval: paired bootstrap over questions; p: paired randomisation test; {self.draws:,} draws.",
                 "better, worse: questions on which the second has more, or less, than the first.",

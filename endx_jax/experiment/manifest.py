@@ -23,8 +23,8 @@ def environment() -> dict:
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in PACKAGES},
         "system": platform.platform(),
-        "processor": _processor(),
-        "cores": _cores(),
+        "processor": processor(),
+        "cores": cores(),
         "devices": {"kind": devices[0].device_kind, "count": len(devices), "processes": jax.process_count()},
     }
 
@@ -53,13 +53,14 @@ def _commit(folder: pathlib.Path) -> str:
         return ""
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The model of this machine's processor."""
     information = pathlib.Path("/proc/cpuinfo")
     lines = information.read_text().splitlines() if information.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def _cores() -> int:
+def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

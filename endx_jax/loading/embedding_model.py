@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import logging
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -179,6 +179,11 @@ class EmbeddingModel:
             output,
             convert_to_numpy,
         )
+
+    def comparable(self, side: str, texts: Sequence[str]) -> np.ndarray:
+        """Encodes N texts of a side, `question` or `answer`: float32 [N, E], whose inner products are similarities."""
+        output = Output(normalize=self.cosine)
+        return self.encoder(self.params, side, texts, progress=showing_progress(), output=output)
 
     def similarity(self, a: np.ndarray | Quantized, b: np.ndarray | Quantized) -> np.ndarray:
         """Similarities of every row of `a` [A, E] (or [E]) with every row of `b`: float32 [A, B].

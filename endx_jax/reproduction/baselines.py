@@ -13,7 +13,6 @@ from endx_jax.loading import load
 from endx_jax.reproduction.outcome import Outcome
 from endx_jax.reproduction.plan import Options, slug
 from endx_jax.reproduction.table import Row
-from endx_jax.retrieval.encode import Output
 from endx_jax.retrieval.systems import evaluate_bm25, evaluate_dense
 
 MEASURES = "measures.json"
@@ -29,11 +28,7 @@ def pretrained(row: Row, options: Options) -> Outcome:
 
     def measure(pool: RetrievalSet) -> dict[str, float]:
         model = load(options.model(row.model))
-
-        def encode(side, texts):
-            return model.encoder(model.params, side, texts, output=Output(normalize=model.cosine))
-
-        return evaluate_dense(encode, {"all": pool}).evaluations["all"].metrics
+        return evaluate_dense(model.comparable, {"all": pool}).evaluations["all"].metrics
 
     return _kept(row, options, measure)
 

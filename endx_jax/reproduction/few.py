@@ -17,8 +17,7 @@ from endx_jax.reproduction.outcome import Outcome
 from endx_jax.reproduction.plan import Options
 from endx_jax.reproduction.table import Row
 from endx_jax.reproduction.trained import Budget, trained
-from endx_jax.retrieval.encode import Output
-from endx_jax.retrieval.evaluate import evaluate
+from endx_jax.retrieval.rerank import evaluate_pairs
 from endx_jax.retrieval.systems import evaluate_dense
 
 PARAGRAPHS, PAIRS = 27, 500
@@ -55,16 +54,9 @@ def _measures(workdir: pathlib.Path, row: Row) -> tuple[float, ...]:
 
 
 def _rank_by_embeddings(workdir: pathlib.Path, few: RetrievalSet) -> dict[str, float]:
-    model = load(workdir)
-
-    def encode(side, texts):
-        return model.encoder(model.params, side, texts, output=Output(normalize=model.cosine))
-
-    return evaluate_dense(encode, {"few": few}).evaluations["few"].metrics
+    return evaluate_dense(load(workdir).comparable, {"few": few}).evaluations["few"].metrics
 
 
 def _rank_by_pairs(workdir: pathlib.Path, few: RetrievalSet) -> dict[str, float]:
-    shape = len(few.questions), len(few.candidates)
     score = load_pairs(workdir)(few.questions, few.candidates)
-    scores = score(np.indices(shape).reshape(2, -1).T).reshape(shape)
-    return evaluate(lambda start, stop: scores[start:stop], few.qrels, candidates=shape[1]).metrics
+    return evaluate_pairs(score, None, few, top=0).metrics

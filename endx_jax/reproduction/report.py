@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from endx_jax.reproduction.outcome import Outcome, t_tests
 from endx_jax.reproduction.table import Table
+from endx_jax.retrieval.tables import aligned, widths
 
 
 def text(table: Table, outcomes: Sequence[Outcome], budget: float) -> str:
@@ -12,15 +13,12 @@ def text(table: Table, outcomes: Sequence[Outcome], budget: float) -> str:
     lines = [f"{table.name}: {table.title}. {table.paper}.{shortened(budget)}", ""]
     shown = [["row", "seeds", *(part for _ in table.measures for part in ("paper", "got", "diff"))]]
     shown += [cells(outcome, table) for outcome in outcomes]
-    widths = [max(len(row[column]) for row in shown) for column in range(len(shown[0]))]
+    first, second, *columns = widths(shown)
     # A measure's name stands over its three columns.
-    group = [sum(widths[n : n + 3]) + 4 for n in range(2, len(widths), 3)]
+    group = [sum(columns[n : n + 3]) + 4 for n in range(0, len(columns), 3)]
     over = [measure.center(width) for measure, width in zip(table.measures, group, strict=True)]
-    lines.append("  ".join([" " * widths[0], " " * widths[1], *over]).rstrip())
-    for row in shown:
-        rest = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
-        lines.append("  ".join([row[0].ljust(widths[0]), *rest]).rstrip())
-    return "\n".join([*lines, "", *notes(table, outcomes)])
+    lines.append("  ".join([" " * first, " " * second, *over]).rstrip())
+    return "\n".join([*lines, *aligned(shown), "", *notes(table, outcomes)])
 
 
 def shortened(budget: float) -> str:

@@ -16,6 +16,7 @@ from endx_jax.experiment.run import run
 from endx_jax.reproduction.outcome import Outcome
 from endx_jax.reproduction.plan import Options, Plan, plan_of
 from endx_jax.reproduction.table import Row
+from endx_jax.training import metric_log
 
 # Takes a finished run's workdir and the row, and gives the row's measures.
 Read = Callable[[pathlib.Path, Row], tuple[float, ...]]
@@ -112,5 +113,5 @@ def facts_of(runs: list[pathlib.Path]) -> dict:
 
 
 def _last_step(workdir: pathlib.Path) -> int:
-    lines = (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (workdir / metric_log.FILE).read_text(encoding="utf-8").splitlines()
     return max(json.loads(line)["step"] for line in lines)

@@ -14,13 +14,13 @@ ScoreBlock = Callable[[int, int], np.ndarray]
 
 
 def evaluate_pairs(
-    score: ScorePairs, first: ScoreBlock, records: RetrievalSet, *, top: int, depth: int = 100
+    score: ScorePairs, first: ScoreBlock | None, records: RetrievalSet, *, top: int, depth: int = 100
 ) -> Evaluation:
     """Ranks the pool for every question: the `top` best of a first stage by pair scores, the others below as they were.
 
     Args:
       score: of pairs of the set's questions and candidates.
-      first: the first stage's scores; not asked for where `top` takes in the whole pool.
+      first: the first stage's scores; None will do where `top` takes in the whole pool.
       records: the set.
       top: candidates that are scored a question; 0: the whole pool.
       depth: as in `evaluate`.
@@ -29,7 +29,7 @@ def evaluate_pairs(
       What `evaluate` found. The scores of candidates that were not scored count down below the lowest that was.
     """
     count, candidates = len(records.questions), len(records.candidates)
-    if not 0 < top < candidates:
+    if first is None or not 0 < top < candidates:
         best = np.broadcast_to(np.arange(candidates), (count, candidates))
         scores = score(_pairs(best)).reshape(best.shape)
         return evaluate(lambda a, b: scores[a:b], records.qrels, candidates=candidates, depth=depth)

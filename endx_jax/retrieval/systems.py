@@ -1,6 +1,7 @@
 """Whole systems, from texts to an evaluation: what a line of a results table stands for."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -63,9 +64,10 @@ def evaluate_dense(encode: Encode, pools: Pools, *, depth: int = 100, reverse: b
 
 def evaluate_bm25(pools: Pools, *, depth: int = 100) -> dict[str, Evaluation]:
     """Ranks each pool by stemmed BM25."""
+    index = functools.lru_cache(maxsize=2)(BM25.of_texts)  # other questions may ask the same candidates
     return {
         pool: evaluate(
-            BM25.of_texts(part.candidates).score_block(part.questions),
+            index(part.candidates).score_block(part.questions),
             part.qrels,
             candidates=len(part.candidates),
             depth=depth,

@@ -1,11 +1,12 @@
 """Systems against measures, as text."""
 
 import textwrap
+from collections.abc import Mapping, Sequence
 
 from endx_jax.metrics import TIE_RULE
 
 
-def format_table(rows: dict[str, dict[str, float]], keys) -> str:
+def format_table(rows: Mapping[str, Mapping[str, float]], keys: Sequence[str]) -> str:
     """Lays out one line a system and one column a measure, fractions with three decimals.
 
     The best value of a column is marked with `*`, equals included; `-` stands where a system has no such value. The
@@ -24,10 +25,16 @@ def format_table(rows: dict[str, dict[str, float]], keys) -> str:
 
     lines = [["system", *(f"{key} " for key in keys)]]
     lines += [[name, *(cell(row, key) for key in keys)] for name, row in rows.items()]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    text = "\n".join(
-        "  ".join([line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))]).rstrip()
-        for line in lines
-    )
     notes = textwrap.fill(f"* best of its column. {TIE_RULE}", width=100)
-    return f"{text}\n{notes}"
+    return "\n".join([*aligned(lines), notes])
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of text, a row each: the first column flush left, the others flush right, two spaces between."""
+    first, *others = widths(rows)
+    return ["  ".join([row[0].ljust(first), *map(str.rjust, row[1:], others)]).rstrip() for row in rows]
+
+
+def widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    """The width of each column, in characters."""
+    return [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -4,6 +4,7 @@ import os
 from collections.abc import Container, Iterator, Mapping, Sequence
 
 from endx_jax.data.readers import files
+from endx_jax.data.readers.folders import chosen_split
 from endx_jax.data.records import RetrievalSet
 from endx_jax.errors import EndxError
 
@@ -118,11 +119,7 @@ def _judgements_path(folder: str, split: str | None) -> str:
     found = sorted(name.removesuffix(".tsv") for name in os.listdir(qrels) if name.endswith(".tsv"))
     if not found:
         raise EndxError(f"{qrels}: no .tsv file in the folder")
-    if split is None and len(found) > 1:
-        raise EndxError(f"{qrels}: several splits; give one of them as split: {', '.join(found)}")
-    if split is not None and split not in found:
-        raise EndxError(f"{qrels}: no split {split!r}; choose with data.split or --split from {', '.join(found)}")
-    return os.path.join(qrels, f"{split or found[0]}.tsv")
+    return os.path.join(qrels, f"{chosen_split(found, split, qrels)}.tsv")
 
 
 def _part(folder: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Finds the files of a data set in a folder, under their published names."""
+"""Finds the files of a data set in a folder, under their published names, and one split of several."""
 
 import glob
 import os
@@ -27,6 +27,19 @@ def find(folder: str | os.PathLike, names: Sequence[str]) -> list[list[str]]:
     if missing:
         raise EndxError(f"{folder} lacks {' and '.join(missing)}, which may also be there as .gz")
     return found
+
+
+def chosen_split(found: Sequence[str], split: str | None, where: str) -> str:
+    """The split that is asked for, or the only one that is there.
+
+    Raises:
+      EndxError: it is not there; or none is asked for, and there are several.
+    """
+    if split is None and len(found) > 1:
+        raise EndxError(f"{where}: several splits; give one of them as split: {', '.join(found)}")
+    if split is not None and split not in found:
+        raise EndxError(f"{where}: no split {split!r}; choose with data.split or --split from {', '.join(found)}")
+    return split or found[0]
 
 
 def _files(folder: str, name: str) -> list[str]:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Mapping
 
 from endx_jax.data.readers import files
+from endx_jax.data.readers.folders import chosen_split
 from endx_jax.data.readers.gathering import Gathering, Named
 from endx_jax.data.records import RetrievalSet
 from endx_jax.errors import EndxError
@@ -72,11 +73,7 @@ def _judgements_path(folder: str, split: str | None) -> str:
     found = {_split_of(name): name for name in sorted(os.listdir(folder)) if _split_of(name)}
     if not found:
         raise EndxError(f"{folder}: no qrels.SPLIT.tsv in the folder, which is read as MS MARCO for its {COLLECTION}")
-    if split is None and len(found) > 1:
-        raise EndxError(f"{folder}: several splits; give one of them as split: {', '.join(found)}")
-    if split is not None and split not in found:
-        raise EndxError(f"{folder}: no split {split!r}; choose with data.split or --split from {', '.join(found)}")
-    return os.path.join(folder, found[split or next(iter(found))])
+    return os.path.join(folder, found[chosen_split([*found], split, folder)])
 
 
 def _split_of(path: str) -> str:
