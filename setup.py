@@ -60,6 +60,7 @@ setup(
         "tpu": ["jax[tpu]"],
         "gpu": ["jax[cuda13]"],
         "tensorboard": ["tensorboardX>=2.6.2.2"],
+        "wandb": ["wandb>=0.20"],
         "search": SEARCH,
         "serve": SERVE,
         "publish": PUBLISH,
@@ -85,7 +86,7 @@ setup(
             "sentence-transformers>=6.2",
             "torch>=2.13",
         ],
-        "dev": ["mypy>=2.4", "playwright>=1.65", "pre-commit>=4", "ruff>=0.17"],
+        "dev": ["kubernetes-validate>=1.37", "mypy>=2.4", "playwright>=1.65", "pre-commit>=4", "ruff>=0.17"],
     },
     entry_points={"console_scripts": ["endx = endx_jax.__main__:main"]},
     classifiers=[

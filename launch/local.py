@@ -1,9 +1,13 @@
-"""Starts one run as several processes of this machine, each with virtual CPU devices.
+"""Starts a verb of endx as several processes of this machine, each with virtual CPU devices.
 
-  python launch/local.py [--processes=N] [--devices=M] -- --config=CONFIG [--workdir=DIR] [--config.a.b=value ...]
+  python launch/local.py [--processes=N] [--devices=M] [--restarts=R] -- [VERB] ARGUMENT...
 
-What follows `--` goes to `python -m endx_jax.main` in every process. Lines of process k begin with `[k]`. When one
-process fails the others are stopped, and its exit status is returned.
+What follows `--` goes to `endx` in every process; without a verb, to `endx train`:
+
+  python launch/local.py --processes=2 -- --config=quickstart --workdir=runs/two
+  python launch/local.py --processes=2 -- evaluate --workdir=runs/two
+
+Lines of process k begin with `[k]`. When one process fails the others are stopped, and its exit status is returned.
 """
 
 import argparse
@@ -14,31 +18,53 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-PATIENCE = 10.0  # seconds that a process has to leave by itself, once told to
+PATIENCE = 10.0  # seconds that a process has to leave by itself, once interrupted
+GRACE = 120.0  # seconds that the processes have to save, once they were told to stop or one of them was
+NOTICE = 20.0  # seconds that the others have to notice that a process was killed, and to end by themselves
+
+TRY_AGAIN = 75  # by which endx says that the same command goes on
+# Worth another try: that, and processes that were killed (aborted, bus error, killed, segmentation fault, terminated).
+# A mistake of the user's is 2, and one of ours 1.
+AGAIN = (TRY_AGAIN, 134, 135, 137, 139, 143)
 
 
 def main(argv: Sequence[str]) -> int:
     """Reads the command line and runs; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--processes", type=_positive, default=2, metavar="N", help="default: 2")
-    parser.add_argument("--devices", type=_positive, default=1, metavar="M", help="of each process; default: 1")
-    parser.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="for endx_jax.main, after --")
+    parser.add_argument("--processes", type=_whole(1), default=2, metavar="N", help="default: 2")
+    parser.add_argument("--devices", type=_whole(1), default=1, metavar="M", help="of each process; default: 1")
+    parser.add_argument("--restarts", type=_whole(0), default=0, metavar="R", help="after 75 or a kill; default: 0")
+    parser.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="for endx, after --")
     options = parser.parse_args(argv)
-    # A process manager's way to say stop does what Ctrl-C does. Setting both also undoes that a shell has background
-    # jobs ignore interrupts, which the processes would inherit.
-    for stop in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(stop, signal.default_int_handler)
-    command = [sys.executable, "-m", "endx_jax.main", *options.arguments]
-    return launch(command, processes=options.processes, devices=options.devices)
+    told = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: told.set())
+    # Setting this also undoes that a shell has background jobs ignore interrupts, which the processes would inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    verb = [] if options.arguments and not options.arguments[0].startswith("-") else ["train"]
+    command = [sys.executable, "-m", "endx_jax", *verb, *options.arguments]
+    restart = 0
+    while True:
+        status = launch(command, processes=options.processes, devices=options.devices, told=told)
+        if status not in AGAIN or told.is_set() or restart == options.restarts:
+            return status
+        restart += 1
+        print(f"launch/local.py: status {status}; restart {restart} of {options.restarts}", flush=True)
 
 
-def launch(command: Sequence[str], *, processes: int, devices: int) -> int:
+def launch(command: Sequence[str], *, processes: int, devices: int, told: threading.Event) -> int:
     """Runs `command` in every process until all have ended well, one has failed, or the user interrupts.
 
+    Args:
+      command: the program and its arguments.
+      processes: how many.
+      devices: virtual ones, of each process.
+      told: is set when the processes are to be told to stop (SIGTERM), upon which they save.
+
     Returns:
-      0; the status of the process that failed, 128 + n if signal n ended it; 130 when interrupted.
+      0; the status of the process that failed, 128 + n if signal n ended it; 75 when they were told to stop; 130 when
+      interrupted.
     """
     address = f"localhost:{_free_port()}"
     children: list[subprocess.Popen] = []
@@ -67,7 +93,7 @@ def launch(command: Sequence[str], *, processes: int, devices: int) -> int:
             children.append(child)
             readers.append(threading.Thread(target=_relay, args=(child, index), daemon=True))
             readers[-1].start()
-        return _first_failure(children)
+        return _outcome(children, told)
     except KeyboardInterrupt:
         return 130
     finally:
@@ -76,16 +102,38 @@ def launch(command: Sequence[str], *, processes: int, devices: int) -> int:
             reader.join(PATIENCE)
 
 
-def _first_failure(children: Sequence[subprocess.Popen]) -> int:
-    """Waits until every process has ended well or one has not; returns the exit status."""
+def _outcome(children: Sequence[subprocess.Popen], told: threading.Event) -> int:
+    """Waits until every process has ended, or one has in a way that the others need not be waited for."""
+    deadline, passed_on = float("inf"), False
+    reported: set[int] = set()
     while True:
+        if told.is_set() and not passed_on:
+            for child in children:
+                child.send_signal(signal.SIGTERM)  # does nothing to one that has ended
+            deadline, passed_on = time.monotonic() + GRACE, True
         statuses = [child.poll() for child in children]
-        failed = next((status for status in statuses if status), None)
-        if failed is not None:
-            return failed if failed > 0 else 128 - failed
-        if None not in statuses:
-            return 0
+        _report_kills(statuses, reported)
+        failures = [status if status > 0 else 128 - status for status in statuses if status]
+        # A mistake or a kill in one process is the cause of the 75 of those that then lost it.
+        failure = min(failures, key=lambda status: (status in AGAIN, status == TRY_AGAIN), default=0)
+        late = time.monotonic() > deadline
+        if None not in statuses or late:
+            asked = passed_on and (failure in AGAIN or (late and not failure))
+            return TRY_AGAIN if asked else failure
+        if failure and not passed_on:
+            if failure not in AGAIN:
+                return failure
+            # Where one was told to stop and has done its part, another may still write.
+            deadline = min(deadline, time.monotonic() + (GRACE if failure == TRY_AGAIN else NOTICE))
         time.sleep(0.05)
+
+
+def _report_kills(statuses: Sequence[int | None], reported: set[int]) -> None:
+    """Says which processes a signal has ended: they can't."""
+    for index, status in enumerate(statuses):
+        if status is not None and status < 0 and index not in reported:
+            print(f"launch/local.py: process {index} was killed ({signal.Signals(-status).name})", flush=True)
+            reported.add(index)
 
 
 def _stop(children: Sequence[subprocess.Popen]) -> None:
@@ -116,10 +164,12 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not positive")
+def _whole(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least {least}")
+        return int(text)
+
     return number
 
 

@@ -1,5 +1,6 @@
-"""`launch/local.py`, with short programs in the place of the main job."""
+"""`launch/local.py`, with short programs in the place of endx."""
 
+import contextlib
 import pathlib
 import signal
 import subprocess
@@ -11,17 +12,34 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[2]
 LOCAL = [sys.executable, str(ROOT / "launch" / "local.py")]
 
+# How endx ends when it is told to stop: process 0 still writes while process 1 is done.
+SAVES = """
+import os, signal, sys, time
+def save(*_):
+    time.sleep(0.4 * (os.environ["JAX_PROCESS_ID"] == "0"))
+    print("saved", flush=True)
+    sys.exit(75)
+signal.signal(signal.SIGTERM, save)
+"""
+
 
 @pytest.fixture
 def folder(tmp_path):
-    """Where `python -m endx_jax.main` finds the stand-in that `start` puts there."""
+    """Where `python -m endx_jax` finds the stand-in that `start` puts there."""
     (tmp_path / "endx_jax").mkdir()
     return tmp_path
 
 
-def start(folder: pathlib.Path, program: str, *command: str) -> subprocess.Popen:
-    (folder / "endx_jax" / "main.py").write_text(program)
-    return subprocess.Popen([*command], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+@contextlib.contextmanager
+def start(folder: pathlib.Path, program: str, *command: str):
+    """The command as a process; stopped where the test fails."""
+    (folder / "endx_jax" / "__main__.py").write_text(program)
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen([*command], cwd=folder, **options) as local:
+        try:
+            yield local
+        finally:
+            local.terminate()
 
 
 def run(folder: pathlib.Path, program: str, *arguments: str) -> tuple[int, list[str]]:
@@ -40,8 +58,14 @@ print(*(os.environ["JAX_" + name] for name in names), *sys.argv[1:])
     status, lines = run(folder, program, "--processes=3", "--devices=2", "--", "--config=a", "--config.b=2")
     address = lines[0].split()[5]
     assert address.startswith("localhost:")
-    assert lines == [f"[{k}] {k} 3 2 cpu {address} --config=a --config.b=2" for k in range(3)]
+    assert lines == [f"[{k}] {k} 3 2 cpu {address} train --config=a --config.b=2" for k in range(3)]
     assert status == 0
+
+
+def test_any_verb(folder):
+    """And training without one: the test above."""
+    lines = run(folder, "import sys\nprint(sys.argv[1:])", "--processes=1", "--", "evaluate", "--workdir=a")[1]
+    assert lines == ["[0] ['evaluate', '--workdir=a']"]
 
 
 def test_the_processes_find_each_other(folder):
@@ -60,25 +84,44 @@ print(jax.device_count())
     assert status == 0
 
 
-@pytest.mark.parametrize(("ending", "status"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 128 + 9)])
-def test_a_failure_stops_the_others(folder, ending, status):
-    program = f"""
+def test_a_failure_stops_the_others(folder):
+    program = """
 import os, pathlib, sys, time
 if os.environ["JAX_PROCESS_ID"] == "1":
     while not pathlib.Path("waiting").exists():
         time.sleep(0.01)
-    {ending}
+    sys.exit(7)
 try:
     pathlib.Path("waiting").touch()
     time.sleep(60)
 except KeyboardInterrupt:
     print("told to stop")
 """
-    assert run(folder, program, "--processes=2") == (status, ["[0] told to stop"])
+    assert run(folder, program, "--processes=2") == (7, ["[0] told to stop"])
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_stops_all(folder, number):
+@pytest.mark.parametrize("notices", [True, False])
+def test_a_kill_is_reported_and_the_others_have_time_to_notice(folder, notices):
+    program = f"""
+import os, sys, time
+if os.environ["JAX_PROCESS_ID"] == "1":
+    os.kill(os.getpid(), 9)
+try:
+    time.sleep(0.3 if {notices} else 60)
+    print("process 1 is gone")
+    sys.exit(75)
+except KeyboardInterrupt:
+    print("told to stop")
+"""
+    status, lines = run_with(folder, program, "NOTICE = 2.0")
+    assert lines == [
+        "launch/local.py: process 1 was killed (SIGKILL)",
+        "[0] process 1 is gone" if notices else "[0] told to stop",
+    ]
+    assert status == 128 + 9
+
+
+def test_an_interrupt_stops_all(folder):
     """As a shell's background job, too, which starts out ignoring interrupts."""
     program = """
 import time
@@ -91,10 +134,89 @@ except KeyboardInterrupt:
     ignoring = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", *LOCAL]
     with start(folder, program, *ignoring, "--processes=2") as local:
         assert sorted(local.stdout.readline() for _ in range(2)) == ["[0] ready\n", "[1] ready\n"]
-        local.send_signal(number)
+        local.send_signal(signal.SIGINT)
         output, _ = local.communicate(timeout=60)
     assert sorted(output.splitlines()) == ["[0] told to stop", "[1] told to stop"]
     assert local.returncode == 130
+
+
+@pytest.mark.parametrize("restarts", [0, 3])
+def test_told_to_stop_all_save_and_nothing_is_restarted(folder, restarts):
+    program = SAVES + 'print("ready", flush=True)\ntime.sleep(60)'
+    with start(folder, program, *LOCAL, "--processes=2", f"--restarts={restarts}") as local:
+        assert sorted(local.stdout.readline() for _ in range(2)) == ["[0] ready\n", "[1] ready\n"]
+        local.send_signal(signal.SIGTERM)
+        output, _ = local.communicate(timeout=60)
+    assert output.splitlines() == ["[1] saved", "[0] saved"]
+    assert local.returncode == 75
+
+
+def test_told_to_stop_before_a_process_listens_is_no_failure(folder):
+    """SIGTERM ends a Python that has not said otherwise; one that has just finished counts as finished."""
+    with start(folder, 'print("ready", flush=True)\nimport time; time.sleep(60)', *LOCAL) as local:
+        assert sorted(local.stdout.readline() for _ in range(2)) == ["[0] ready\n", "[1] ready\n"]
+        local.send_signal(signal.SIGTERM)
+        local.communicate(timeout=60)
+    assert local.returncode == 75
+
+
+def test_one_process_told_to_stop_leaves_the_other_its_time(folder):
+    """A scheduler may tell one process only; endx agrees on a step, and process 0 may be the last to end."""
+    program = SAVES + "save()"
+    assert run(folder, program) == (75, ["[0] saved", "[1] saved"])
+
+
+def test_a_mistake_is_told_from_the_processes_that_then_stop(folder):
+    program = """
+import os, sys, time
+if os.environ["JAX_PROCESS_ID"] == "0":
+    sys.exit(75)
+time.sleep(0.3)
+print("no such file")
+sys.exit(2)
+"""
+    assert run(folder, program, "--restarts=3") == (2, ["[1] no such file"])
+
+
+@pytest.mark.parametrize("ending", ["sys.exit(75)", "os.kill(os.getpid(), 9)"])
+def test_restarts_go_on_until_the_run_ends_well(folder, ending):
+    program = f"""
+import os, pathlib, sys
+with open("starts", "a+") as starts:
+    starts.write("x")
+    starts.seek(0)
+    if len(starts.read()) < 3:
+        starts.close()
+        {ending}
+print("done")
+"""
+    status, lines = run(folder, program, "--processes=1", "--restarts=5")
+    number = 75 if "75" in ending else 128 + 9
+    assert [line for line in lines if "was killed" not in line] == [
+        "[0] done",
+        f"launch/local.py: status {number}; restart 1 of 5",
+        f"launch/local.py: status {number}; restart 2 of 5",
+    ]
+    assert status == 0
+
+
+def test_restarts_are_counted(folder):
+    status, lines = run(folder, "import sys\nprint('x')\nsys.exit(75)", "--processes=1", "--restarts=2")
+    assert [line for line in lines if line == "[0] x"] == ["[0] x"] * 3
+    assert status == 75
+
+
+@pytest.mark.parametrize("status", [1, 2])
+def test_what_another_try_does_not_mend_is_not_restarted(folder, status):
+    program = f"import sys\nprint('x')\nsys.exit({status})"
+    assert run(folder, program, "--processes=1", "--restarts=5") == (status, ["[0] x"])
+
+
+@pytest.mark.parametrize(("option", "least"), [("--processes=0", 1), ("--devices=1.5", 1), ("--restarts=-1", 0)])
+def test_numbers_are_checked(folder, option, least):
+    status, lines = run(folder, "", option)
+    assert status == 2
+    assert any(f"is not a whole number of at least {least}" in line for line in lines)
 
 
 def test_a_process_that_does_not_stop_is_killed(folder):
@@ -108,15 +230,32 @@ signal.signal(signal.SIGINT, signal.SIG_IGN)
 pathlib.Path("waiting").touch()
 time.sleep(600)
 """
-    patient = f"""
+    assert run_with(folder, program, "PATIENCE = 0.5") == (3, [])
+
+
+def test_a_process_that_does_not_save_in_time_is_killed(folder):
+    """Process 1 was told to stop and has; process 0 takes longer than there is time for."""
+    program = """
+import os, signal, sys, time
+if os.environ["JAX_PROCESS_ID"] == "1":
+    sys.exit(75)
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+time.sleep(600)
+"""
+    assert run_with(folder, program, "PATIENCE = local.GRACE = 0.5") == (75, [])
+
+
+def run_with(folder: pathlib.Path, program: str, patience: str) -> tuple[int, list[str]]:
+    """Status and lines of two processes under a launcher with less patience; it has to be done in half a minute."""
+    launcher = f"""
 import sys
 sys.path.insert(0, {str(ROOT / "launch")!r})
 import local
-local.PATIENCE = 0.5
+local.{patience}
 sys.exit(local.main(["--processes=2"]))
 """
     started = time.monotonic()
-    with start(folder, program, sys.executable, "-c", patient) as local:
-        local.communicate(timeout=60)
-    assert local.returncode == 3
+    with start(folder, program, sys.executable, "-c", launcher) as local:
+        output, _ = local.communicate(timeout=60)
     assert time.monotonic() - started < 30
+    return local.returncode, output.splitlines()

@@ -1,0 +1,172 @@
+#!/usr/bin/env bash
+# One run on a slice of Cloud TPU VMs. What to do is the first argument:
+#
+#   create           ask for the slice as a queued resource, and wait until it is there
+#   setup            mount the shared folder as /runs and install this checkout, on all workers
+#   run VERB ...     start `endx VERB ...` on all workers, and come back
+#   logs [WORKER]    follow what a worker prints (worker 0, which reports)
+#   status           what each worker does
+#   stop             tell all to save and end; `run` goes on
+#   delete           give the slice back; until then it costs money
+#   keep VERB ...    all of that: a slice taken away is asked for again, and given back when the run has ended
+#
+# The environment says which slice:
+#
+#   export ZONE=us-east5-b ACCELERATOR_TYPE=v6e-16 SPOT=1 NFS=10.0.0.2:/runs
+#   launch/tpu/vm.sh keep train --config=t5:xl,sde --workdir=/runs/t5-xl
+#
+# TPU_NAME (endx) names it, RUNTIME_VERSION is found by the type, PROJECT is gcloud's, SPOT is empty for machines that are
+# not taken away, and ENDX_RESTARTS (100) says how often `keep` asks again. launch/README.md has the rest.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+name=${TPU_NAME:-endx}
+pause=${ENDX_PAUSE:-60} # seconds between two looks
+
+say() { echo "launch/tpu/vm.sh: $*" >&2; }
+
+# gcloud compute tpus SERVICE VERB ARGUMENT..., in our zone and project.
+tpus() { gcloud compute tpus "$@" --zone="$ZONE" ${PROJECT:+--project="$PROJECT"}; }
+
+on() { tpus tpu-vm ssh "$name" --quiet --worker="$1" --command="$2"; }
+
+# The software of the machines, by their chip: https://cloud.google.com/tpu/docs/runtimes
+runtime_version() {
+  case $ACCELERATOR_TYPE in
+    v6e-*) echo v2-alpha-tpuv6e ;;
+    v5p-*) echo v2-alpha-tpuv5 ;;
+    v5litepod-*) echo v2-alpha-tpuv5-lite ;;
+    *) echo tpu-ubuntu2204-base ;;
+  esac
+}
+
+# ACTIVE, WAITING_FOR_RESOURCES, ..., or nothing where there is no such request.
+state() { tpus queued-resources describe "$name" --format='value(state.state)' 2>/dev/null || true; }
+
+create() {
+  if [[ -z $(state) ]]; then
+    tpus queued-resources create "$name" --quiet --node-id="$name" --accelerator-type="$ACCELERATOR_TYPE" \
+      --runtime-version="${RUNTIME_VERSION:-$(runtime_version)}" ${SPOT:+--spot}
+  fi
+  local now before=
+  while now=$(state) && [[ $now != ACTIVE ]]; do
+    [[ $now == "$before" ]] || say "$name is ${now:-gone}"
+    case $now in
+      FAILED | SUSPENDING | SUSPENDED | DELETING) return 1 ;;
+    esac
+    before=$now
+    sleep "$pause"
+  done
+}
+
+setup() {
+  local folder
+  folder=$(mktemp -d)
+  python3 -m pip wheel --quiet --no-deps --wheel-dir "$folder" "$root"
+  cp "$root/launch/tpu/endx.service" "$folder"
+  on all 'rm -rf /tmp/endx && mkdir /tmp/endx'
+  tpus tpu-vm scp "$folder"/* "$name:/tmp/endx/" --quiet --worker=all
+  rm -r "$folder"
+  # The machines have Python 3.10, so uv brings one.
+  on all "set -e
+    sudo apt-get -qq update && sudo apt-get -qq install --yes nfs-common >/dev/null
+    grep -qs ' /runs ' /etc/fstab || echo '$NFS /runs nfs defaults,_netdev 0 0' | sudo tee -a /etc/fstab >/dev/null
+    sudo mkdir -p /runs /opt/endx && sudo systemctl daemon-reload
+    mountpoint -q /runs || sudo mount /runs
+    sudo python3 -m pip install --quiet uv
+    sudo UV_PYTHON_INSTALL_DIR=/opt/endx/python python3 -m uv venv --quiet --clear --python 3.12 /opt/endx/venv
+    sudo python3 -m uv pip install --quiet --python /opt/endx/venv/bin/python \"\$(ls /tmp/endx/*.whl)[tpu]\"
+    sudo install -m 644 /tmp/endx/endx.service /etc/systemd/system/ && sudo systemctl daemon-reload"
+}
+
+run() {
+  local start
+  start=$(mktemp)
+  printf '#!/bin/bash\nexec /opt/endx/venv/bin/endx%s\n' "$(printf ' %q' "$@")" >"$start"
+  tpus tpu-vm scp "$start" "$name:/tmp/endx-start" --quiet --worker=all
+  rm "$start"
+  on all 'sudo install -m 755 /tmp/endx-start /opt/endx/start &&
+    { sudo systemctl reset-failed endx 2>/dev/null || true; } && sudo systemctl restart endx'
+}
+
+# A line a worker: "endx-w-0 ActiveState=active ExecMainCode=1 ExecMainStatus=0 Result=success SubState=exited".
+status() {
+  # shellcheck disable=SC2016  # for the workers to expand
+  on all 'echo "$(hostname)" $(systemctl show endx \
+    --property=ActiveState,SubState,Result,ExecMainCode,ExecMainStatus | sort)'
+}
+
+# Looks after a run until it has ended on all workers (returns 0), failed on one or been stopped (1), or lost the slice
+# (75). A state that cannot be learned is no lost slice, unless that goes on; and 75 of a service that systemd has stopped
+# is no failure: the machine may be about to go.
+watch_over() {
+  local lines failed now unknown=0 idle=0
+  while ((unknown < 10 && idle < 10)); do
+    sleep "$pause"
+    now=$(state)
+    if [[ -z $now ]]; then
+      unknown=$((unknown + 1))
+      continue
+    fi
+    unknown=0
+    [[ $now == ACTIVE ]] || return 75
+    lines=$(status) || continue
+    if failed=$(grep ' ActiveState=failed ' <<<"$lines" | grep --invert-match ' ExecMainStatus=75 Result=exit-code '); then
+      say "another try won't mend this, or there were too many: ${failed%%$'\n'*}"
+      on all 'sudo systemctl stop endx; sudo journalctl --unit=endx --lines=20 --output=cat' >&2 || true
+      return 1
+    fi
+    if grep --quiet --extended-regexp ' SubState=(running|auto-restart|start|stop)' <<<"$lines"; then
+      idle=0
+    elif ! grep --quiet --invert-match ' ActiveState=active .* SubState=exited' <<<"$lines"; then
+      return 0
+    else
+      idle=$((idle + 1))
+    fi
+  done
+  ((idle)) || return 75
+  say "$name was stopped"
+  return 1
+}
+
+keep() {
+  local status tried step restarts=${ENDX_RESTARTS:-100} self=${BASH_SOURCE[0]}
+  trap 'say "no longer looked after; $name goes on, and costs money until it is deleted"; exit 130' INT
+  for ((tried = 1; ; tried++)); do
+    status=0
+    "$self" create || status=75
+    for step in setup run; do
+      # Where a step fails though the slice is there, it would fail on the next one too.
+      ((status)) || "$self" "$step" "$@" || { [[ $(state) == ACTIVE ]] && status=1 || status=75; }
+    done
+    ((status)) || watch_over || status=$?
+    say "start $tried ended with status $status; $name is given back"
+    tpus queued-resources delete "$name" --quiet --force
+    if ((status != 75 || tried > restarts)); then
+      return "$status"
+    fi
+  done
+}
+
+: "${ZONE:?is not set; say where, such as ZONE=us-east5-b}"
+action=${1:-}
+shift || true
+case $action in
+  create | keep)
+    : "${ACCELERATOR_TYPE:?is not set; say what to ask for, such as ACCELERATOR_TYPE=v6e-16}"
+    ;;&
+  setup | keep)
+    : "${NFS:?is not set; say what /runs is, such as NFS=10.0.0.2:/runs}"
+    ;;&
+  run | keep)
+    (($#)) || { say "$action: no verb; give what endx takes, such as: $action train --config=t5:xl,sde"; exit 2; }
+    ;;&
+  create | setup | run | status | keep) "$action" "$@" ;;
+  logs) on "${1:-0}" 'sudo journalctl --unit=endx --follow --lines=200 --output=cat' ;;
+  stop) on all 'sudo systemctl stop endx' ;;
+  delete) tpus queued-resources delete "$name" --quiet --force ;;
+  *)
+    say "${action:-nothing} to do? create, setup, run, logs, status, stop, delete or keep; see the top of the file"
+    exit 2
+    ;;
+esac
