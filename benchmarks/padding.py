@@ -37,6 +37,7 @@ from endx_jax.data.packing import WIDTH, cut
 from endx_jax.data.tokenization import TokenTable, padded_length
 from endx_jax.experiment.prepare import Run, prepare
 from endx_jax.models.layout import Padded
+from endx_jax.parallel import place, state_shardings
 
 Array = jax.Array
 # What a form encodes, and the function of (parameters, that) to embeddings [B, E].
@@ -172,7 +173,8 @@ def _encode_rows(tower, ids: Array, layout: Segments, mask: Array) -> Array:
 def compare(options: argparse.Namespace) -> list[dict]:
     """The table: a row a form."""
     run = prepare(_config(options), pathlib.Path(tempfile.mkdtemp()))
-    params = jax.device_put(run.model.initial_params(run.mesh)["dual_encoder"], jax.devices()[0])
+    params = run.model.initial_params(run.mesh)["dual_encoder"]
+    params = jax.device_put(place(params, state_shardings(params, run.mesh)), jax.devices()[0])
     table, texts = run.stream.pairs.answers, run.stream[0].answer_id
     lengths = table.lengths[texts]
     forms = {form.__name__: form(run, table, texts) for form in (padded, buckets, end_to_end)}

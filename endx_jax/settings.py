@@ -12,15 +12,17 @@ from collections.abc import Mapping
 from endx_jax.errors import EndxError, nearest
 
 
-def key(default, doc: str, *, changes_results: bool = True):
+def key(default, doc: str, *, changes_results: bool = True, older: Mapping | None = None):
     """Declares one setting.
 
     Args:
       default: its default; a type, rather than a value, is not accepted: every setting has one.
       doc: what it is, with its unit and source.
       changes_results: false for what changes cost, logging or places only. A resumed run may change those.
+      older: values with which configs were once written, to what says the same today.
     """
-    return dataclasses.field(default=default, metadata={"doc": doc, "changes_results": changes_results})
+    metadata = {"doc": doc, "changes_results": changes_results, "older": older or {}}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def check(condition: bool, message: str) -> None:
@@ -52,7 +54,9 @@ def from_mapping(cls, mapping: Mapping, where: str):
             raise EndxError(
                 f"unknown setting {where}.{name}{nearest(name, known)} (the settings of {where}: {', '.join(known)})"
             )
-    return cls(**{name: _typed(value, known[name], f"{where}.{name}") for name, value in mapping.items()})
+    older = {field.name: field.metadata.get("older", {}) for field in dataclasses.fields(cls)}
+    values = {name: _as_today(value, older[name]) for name, value in mapping.items()}
+    return cls(**{name: _typed(value, known[name], f"{where}.{name}") for name, value in values.items()})
 
 
 def results_only(settings, where: str = "") -> dict[str, object]:
@@ -65,6 +69,11 @@ def results_only(settings, where: str = "") -> dict[str, object]:
         elif field.metadata.get("changes_results", True):
             flat[name] = _listed(value)
     return flat
+
+
+def _as_today(value, older: Mapping):
+    """The value, or what says the same today; by identity, as True is not 1 here."""
+    return next((new for old, new in older.items() if value is old), value)
 
 
 def _listed(value):

@@ -13,7 +13,7 @@ from endx_jax.data.vector_table import VectorTable
 from endx_jax.experiment.console import say, showing_progress
 from endx_jax.experiment.model import Model
 from endx_jax.models.dual_encoder import SIDES
-from endx_jax.parallel.sharding import local_rows, rounded_up, to_global
+from endx_jax.parallel.sharding import local_rows, place, rounded_up, state_shardings, to_global
 from endx_jax.retrieval.encode import TextEncoder
 from endx_jax.retrieval.frozen import base_vectors, below_heads
 from endx_jax.retrieval.vector_cache import VectorCache
@@ -53,7 +53,8 @@ class HeadEncoder:
         self._base = TextEncoder(
             model.dual_encoder, model.preparations, mesh, settings.evaluation.batch_size, part=model.dual_encoder.base
         )
-        self._params = below_heads(model.initial_params(mesh)["dual_encoder"])
+        params = below_heads(model.initial_params(mesh)["dual_encoder"])
+        self._params = place(params, state_shardings(params, mesh))
         self._cache = VectorCache(settings.data.cache) if settings.data.cache else None
         self._known: dict[tuple[str, tuple[str, ...]], np.ndarray] = {}
         everywhere = NamedSharding(mesh, PartitionSpec())

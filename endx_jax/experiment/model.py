@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from endx_jax import pretrained
 from endx_jax.data.idf import idf_of_sides
@@ -21,9 +21,10 @@ from endx_jax.experiment.workdir import MODEL, read_config
 from endx_jax.files import write_text
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.objectives import OBJECTIVES
-from endx_jax.pretrained.towers import build_dual_encoder, encoder_config, fill_in, initial_params
+from endx_jax.parallel.sharding import state_shardings
+from endx_jax.pretrained.towers import build_dual_encoder, encoder_config, fill_in, stored_params
 from endx_jax.retrieval.encode import TextEncoder
-from endx_jax.training.checkpoints import best_step, restore_params
+from endx_jax.training.checkpoints import abstract, best_step, restore_params
 from endx_jax.training.optimizer import parameter_paths
 
 
@@ -76,11 +77,14 @@ class Model:
         return jax.eval_shape(lambda key: self.objective.init(key, self.dual_encoder.init(key)), key)
 
     def initial_params(self, mesh: Mesh) -> dict:
-        """All parameters before training: the dual encoder's pretrained ones, or another run's best."""
+        """All parameters before training: the dual encoder's pretrained ones, or another run's best.
+
+        What comes from a pretrained folder is still to be read: `parallel.sharding.place` reads what it needs.
+        """
         settings, key = self.settings.model, jax.random.key(self.settings.seed)
         kept = _warm_start(pathlib.Path(settings.init_from), self, mesh) if settings.init_from else {}
         if self.new_parameters:
-            drawn = initial_params(self.dual_encoder, settings, self.sources, key, self.token_weights)
+            drawn = stored_params(self.dual_encoder, settings, self.sources, key, self.token_weights)
             kept = parameter_paths(drawn) | kept
         abstract = self.abstract_params()["dual_encoder"]
         dual_encoder = jax.tree.unflatten(
@@ -168,7 +172,7 @@ def _loader(settings: Settings):
 
 
 def best_params(workdir: pathlib.Path, model: Model, mesh: Mesh) -> tuple[dict, int]:
-    """The objective's parameters in a workdir's best checkpoint, whole on every device of the mesh, and its step.
+    """The objective's parameters in a workdir's best checkpoint, split over the mesh as in training, and its step.
 
     Raises:
       EndxError: when there is no checkpoint, or it is damaged.
@@ -176,11 +180,8 @@ def best_params(workdir: pathlib.Path, model: Model, mesh: Mesh) -> tuple[dict, 
     step = best_step(workdir, model.settings.evaluation.metric)
     if step is None:
         raise EndxError(f"{workdir} holds no checkpoint yet; train it further, or give another workdir")
-    everywhere = NamedSharding(mesh, PartitionSpec())
-    like = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere), model.abstract_params()
-    )
-    return restore_params(workdir, step, like), step
+    shapes = model.abstract_params()
+    return restore_params(workdir, step, abstract(shapes, state_shardings(shapes, mesh))), step
 
 
 def _assemble(
@@ -195,18 +196,29 @@ def _assemble(
     for side, source in sources.items():
         tokenizer, config = loaded[tokenizers[side]], source.config
         tokenizer.check_matches(config.vocab_size, config.pad_id, source.folder)
-        length, positions = getattr(settings.data, f"{side}_length"), encoder_config(model, source).positions
-        if positions is not None and length > positions:
-            raise EndxError(f"data.{side}_length is {length}, more than the {positions} positions of {source.folder}")
+        length = checked_length(settings, side, source)
         preparations[side] = Preparation(tokenizer, length, prompts[side], cache)
     return Model(settings, sources, preparations)
 
 
-def _warm_start(workdir: pathlib.Path, model: Model, mesh: Mesh) -> dict[str, np.ndarray]:
-    """Another run's dual encoder, by path."""
+def checked_length(settings: Settings, side: str, source: pretrained.PretrainedEncoder) -> int:
+    """The longest text of a side, in tokens.
+
+    Raises:
+      EndxError: when the encoder has fewer positions.
+    """
+    length, positions = getattr(settings.data, f"{side}_length"), encoder_config(settings.model, source).positions
+    if positions is not None and length > positions:
+        raise EndxError(f"data.{side}_length is {length}, more than the {positions} positions of {source.folder}")
+    return length
+
+
+def _warm_start(workdir: pathlib.Path, model: Model, mesh: Mesh) -> dict[str, np.ndarray | jax.Array]:
+    """Another run's dual encoder, by path: on the host what every device holds whole."""
     _ = model.new_parameters  # raises here where it does not fit
     theirs, _ = best_params(workdir, read_model(workdir), mesh)
-    return parameter_paths(jax.device_get(theirs["dual_encoder"]))
+    found = parameter_paths(theirs["dual_encoder"])
+    return {path: np.asarray(leaf) if leaf.is_fully_replicated else leaf for path, leaf in found.items()}
 
 
 def _shapes(model: Model) -> dict[str, tuple[int, ...]]:

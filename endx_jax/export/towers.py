@@ -133,7 +133,7 @@ class Towers:
 
 def in_float32(tower: Tower) -> Tower:
     """The same tower computing in float32, with layers apart and kept as they are."""
-    options = {"dtype": jnp.float32, "remat": False, "scan_layers": False}
+    options = {"dtype": jnp.float32, "remat": "none", "scan_layers": False}
     own = {name: value for name, value in options.items() if hasattr(tower.encoder, name)}
     return tower.clone(token_embedder=tower.token_embedder.clone(dtype=jnp.float32), encoder=tower.encoder.clone(**own))
 

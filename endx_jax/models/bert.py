@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from endx_jax.errors import EndxError
+from endx_jax.models.ambient import keep_rows
 from endx_jax.models.attention import attend_within
 from endx_jax.models.dropout import dropout, fold
 from endx_jax.models.elementwise import LayerNorm, gelu
@@ -108,13 +109,13 @@ class BertEncoder(nn.Module):
     Attributes:
       config: the shape.
       dtype: of the computation.
-      remat: see `run_layers`.
+      remat: see `rematerialised` in models/stack.py.
       scan_layers: see `run_layers`.
     """
 
     config: BertConfig
     dtype: jnp.dtype = jnp.dtype(jnp.float32)
-    remat: bool = False
+    remat: str = "none"
     scan_layers: bool = False
 
     @property
@@ -170,7 +171,7 @@ class BertLayer(nn.Module):
         x = _norm(config, self.dtype, "attention_norm")(x + dropout(attended, after[0], config.dropout))
         hidden = ACTIVATIONS[config.activation](_dense(config, self.dtype, config.mlp_width, "mlp_up")(x))
         hidden = _dense(config, self.dtype, config.width, "mlp_down")(hidden)
-        return _norm(config, self.dtype, "mlp_norm")(x + dropout(hidden, after[1], config.dropout)), None
+        return keep_rows(_norm(config, self.dtype, "mlp_norm")(x + dropout(hidden, after[1], config.dropout))), None
 
 
 class SelfAttention(nn.Module):

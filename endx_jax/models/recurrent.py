@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from endx_jax.models.dropout import dropout, fold
 from endx_jax.models.layout import Layout
+from endx_jax.models.stack import rematerialised
 from endx_jax.numerics import at_least_float32
 from endx_jax.settings import check, check_choice
 
@@ -91,12 +92,12 @@ class RecurrentEncoder(nn.Module):
     Attributes:
       config: the shape.
       dtype: of the products.
-      remat: whether each layer's activations are recomputed in the backward pass.
+      remat: see `rematerialised` in models/stack.py.
     """
 
     config: RecurrentConfig
     dtype: jnp.dtype = jnp.dtype(jnp.float32)
-    remat: bool = False
+    remat: str = "none"
 
     @nn.compact
     def __call__(self, embedded: Array, layout: Layout, dropout_keys: Array | None = None) -> Array:
@@ -104,7 +105,7 @@ class RecurrentEncoder(nn.Module):
 
         `dropout_keys` [B] switches dropout on.
         """
-        layer = nn.remat(RecurrentLayer) if self.remat else RecurrentLayer
+        layer = rematerialised(RecurrentLayer, self.remat)
         x = embedded.astype(self.dtype)
         for index in range(self.config.layers):
             if index:

@@ -1,14 +1,30 @@
 """A stack of like layers: one subtree of parameters each, or stacked parameters and a scan."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from endx_jax.models.ambient import keep_rows, layers_are_gathered
 from endx_jax.models.dropout import fold
 
 Array = jax.Array
+
+
+def _all_but_what_moves(primitive, *_, **__) -> bool:
+    """Keeps what is computed, and nothing that is only brought elsewhere, such as a matrix that is gathered."""
+    return primitive.name != "sharding_constraint"
+
+
+# By name, what a layer keeps for the backward pass beside its input; all else is computed there again.
+REMATS: Mapping[str, Callable[..., Any]] = {
+    "none": _all_but_what_moves,
+    "all_dots": jax.checkpoint_policies.dots_saveable,
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
 
 
 def run_layers(
@@ -18,7 +34,7 @@ def run_layers(
     x: Array,
     dropout_keys: Array | None,
     *everywhere: Any,
-    remat: bool,
+    remat: str,
     scan_layers: bool,
 ) -> list[Array]:
     """Runs `config.layers` layers on x; to be called inside the `nn.compact` method that is to own them.
@@ -30,15 +46,15 @@ def run_layers(
       x: [B, L, D].
       dropout_keys: keys [B], into which the layer's number is folded; None switches dropout off.
       *everywhere: further inputs, the same for all layers.
-      remat: whether each layer's activations are recomputed in the backward pass.
+      remat: see `rematerialised`.
       scan_layers: whether the parameters are `layers`, stacked on a leading axis, which compiles in the time of one
         layer, or `layers_0`, `layers_1`, ...
 
     Returns:
       x and what each layer makes of it, in order, each [B, L, D]; of a scan what the last one makes, alone.
     """
-    if remat:
-        layer = nn.remat(layer, prevent_cse=not scan_layers)
+    layer = rematerialised(layer, remat, prevent_cse=not scan_layers)
+    x = keep_rows(x)
     if not scan_layers:
         outputs = [x]
         for index in range(config.layers):
@@ -54,3 +70,17 @@ def run_layers(
         length=config.layers,
     )
     return [stack(config, dtype, name="layers")(x, keys, *everywhere)[0]]
+
+
+def rematerialised(layer: type[nn.Module], remat: str, *, prevent_cse: bool = True) -> type[nn.Module]:
+    """The layer, keeping for the backward pass what `remat` says.
+
+    Args:
+      layer: a module.
+      remat: `none` keeps all; `all_dots` the results of matrix products; `dots` those of products with weights, so that
+        attention is computed again; `full` nothing but the layer's input.
+      prevent_cse: as of `jax.checkpoint`; needless in a scan.
+    """
+    if remat == "none" and not layers_are_gathered():
+        return layer
+    return nn.remat(layer, policy=REMATS[remat], prevent_cse=prevent_cse)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from endx_jax.errors import EndxError
+from endx_jax.models.ambient import keep_rows
 from endx_jax.models.attention import attend_within
 from endx_jax.models.dropout import dropout, fold
 from endx_jax.models.layout import Layout
@@ -94,13 +95,13 @@ class T5Encoder(nn.Module):
     Attributes:
       config: the shape.
       dtype: of the computation.
-      remat: see `run_layers`.
+      remat: see `rematerialised` in models/stack.py.
       scan_layers: see `run_layers`.
     """
 
     config: T5Config
     dtype: jnp.dtype = jnp.dtype(jnp.float32)
-    remat: bool = False
+    remat: str = "none"
     scan_layers: bool = False
 
     @property
@@ -160,7 +161,7 @@ class T5Layer(nn.Module):
         dense = functools.partial(_dense, config, self.dtype)
         hidden = nn.gelu(dense(config.mlp_width, "mlp_gate")(normed)) * dense(config.mlp_width, "mlp_up")(normed)
         hidden = dense(config.width, "mlp_down")(dropout(hidden, after[1], config.dropout))
-        return x + dropout(hidden, after[2], config.dropout), None
+        return keep_rows(x + dropout(hidden, after[2], config.dropout)), None
 
 
 class T5Attention(nn.Module):

@@ -61,7 +61,8 @@ class TextDecoders:
         params = {}
         for side, draw in zip(SIDES, jax.random.split(key), strict=True):
             tower = self.model.tower_params(dual_encoder, side)
-            table, latent_width = tower["token_embedder"]["embedding"], tower["projection"]["kernel"].shape[1]
+            table = jnp.asarray(tower["token_embedder"]["embedding"])
+            latent_width = tower["projection"]["kernel"].shape[1]
             given = jnp.zeros((1, latent_width)), jnp.zeros((1, 1, table.shape[1])), jnp.ones((1, 1), bool)
             drawn = jax.jit(self._decoder(side).init)(draw, *given)["params"]
             words = words_from_table(draw, table, self.settings.decoder_width)

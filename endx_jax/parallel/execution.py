@@ -13,10 +13,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
+from jax.typing import DTypeLike
 
+from endx_jax.parallel.gathering import gathered_by_layer
 from endx_jax.parallel.sharding import BATCH_AXES, batch_shards
 
 WHOLE, ROWS = PartitionSpec(), PartitionSpec(BATCH_AXES)
+
+# What traces and programs call that which is done row by row.
+TOWERS = "towers"
 
 # A tree of arrays, or of None where it has nothing.
 Tree = Any
@@ -31,12 +36,14 @@ class Execution:
       tower_chunk: the most rows that a device encodes at a time; 0: all its own at once.
       loss_tile: side of the score tiles that losses are streamed over; None: dense losses.
       packed: whether the texts of a batch are packed: those of each chunk of each device by themselves.
+      dtype: of the towers' layers, in which `fsdp` gathers their matrices.
     """
 
     mesh: Mesh | None = None
     tower_chunk: int = 0
     loss_tile: int | None = None
     packed: bool = False
+    dtype: DTypeLike = jnp.float32
 
     def chunks(self, rows: int) -> int:
         """In how many chunks a device encodes its part of a global batch of so many rows."""
@@ -66,9 +73,12 @@ class Execution:
         Returns:
           The outputs, of the same leading axis.
         """
+        function = jax.named_scope(TOWERS)(function)
         chunks = self.chunks(count_rows(rows))
         run = function if chunks == 1 else functools.partial(_in_chunks, function, chunks, cost)
-        if self.shards == 1 or (chunks == 1 and not self.packed):
+        if chunks == 1 and not self.packed:
+            return self.on_all(function, params, rows)
+        if self.shards == 1:
             return run(params, rows)
         return self._on_each_shard(run, (WHOLE, ROWS), ROWS)(params, rows)
 
@@ -94,6 +104,7 @@ class Execution:
         Returns:
           The sum over all rows of the scalar, which has a gradient, and of the others, which have none.
         """
+        function = jax.named_scope(TOWERS)(function)
         leaves, structure = jax.tree.flatten(rows)
         moving = [x if jnp.issubdtype(x.dtype, jnp.inexact) else None for x in leaves]
         fixed = [x if y is None else None for x, y in zip(leaves, moving, strict=True)]
@@ -124,6 +135,16 @@ class Execution:
         """Parts that a batch is split into over devices."""
         return 1 if self.mesh is None else batch_shards(self.mesh)
 
+    def on_all(self, function: Callable[[Tree, Tree], Tree], params: Tree, rows: Tree) -> Tree:
+        """Calls a function of all rows at once, as of `map_rows`; the compiler splits them over the devices.
+
+        Where parameters are split it is told what is to lie where: see `parallel.gathering` and `models.ambient`.
+        """
+        if self.mesh is None or self.mesh.size == self.mesh.shape["data"]:
+            return function(params, rows)
+        with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
+            return function(gathered_by_layer(params, self.mesh, self.dtype), rows)
+
     def _on_each_shard(self, function: Callable, in_specs, out_specs) -> Callable:
         """`function` on each part of the batch; the mesh's other axes are left to the compiler, as outside.
 
@@ -139,54 +160,6 @@ class Execution:
             axis_names=set(BATCH_AXES),
             check_vma=False,
         )
-
-
-def auto_chunk(
-    function: Callable[[Tree, Tree], Tree], params: Tree, rows: Tree, *, shards: int = 1, budget: int | None = None
-) -> int:
-    """The `tower_chunk` for a function whose activations may not fit: 0 where they do, else a power of two.
-
-    Nothing is compiled or computed. What `tensor` splits counts whole.
-
-    Args:
-      function: what `Execution.map_rows` will be given.
-      params: arrays or shapes of what is trained.
-      rows: arrays or shapes of the global batch's rows.
-      shards: devices that split the batch.
-      budget: bytes that the activations of one device may take; None: see `activation_budget`.
-
-    Returns:
-      0, or the largest power of two of rows that fits, at least 1.
-    """
-    budget = activation_budget() if budget is None else budget
-    kept = bytes_kept_per_row(function, params, rows)
-    if kept * (count_rows(rows) // shards) <= budget:
-        return 0
-    return 1 << (max(1, budget // kept).bit_length() - 1)
-
-
-def activation_budget() -> int:
-    """Bytes of activations that a device may hold: a quarter of its memory, or 4 GiB where it does not tell."""
-    # Of one device: all processes must come to the same program, so nothing that differs between them may count.
-    stats = jax.local_devices()[0].memory_stats() or {}
-    return stats.get("bytes_limit", 16 * 2**30) // 4
-
-
-def bytes_kept_per_row(function: Callable[[Tree, Tree], Tree], params: Tree, rows: Tree) -> int:
-    """Bytes that one row's forward pass leaves for the backward pass, beside what all rows share, such as `params`.
-
-    Args:
-      function: row-wise, (params, rows) to outputs.
-      params: arrays or shapes.
-      rows: arrays or shapes with one leading axis.
-    """
-
-    def kept(count: int) -> int:
-        some = jax.tree.map(lambda row: jax.ShapeDtypeStruct((count, *row.shape[1:]), row.dtype), rows)
-        pull = jax.eval_shape(lambda p, r: jax.vjp(lambda p: function(p, r), p)[1], params, some)
-        return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(pull))
-
-    return kept(2) - kept(1)
 
 
 def count_rows(rows: Tree) -> int:

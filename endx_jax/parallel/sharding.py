@@ -1,9 +1,11 @@
 """What is split over the mesh, in one table.
 
-Batches are split over `data` and `fsdp`. A parameter is split by the first rule whose pattern its path matches; the
+Batches are split over `data` and `fsdp`. A parameter is split by the one rule whose pattern its path matches; the
 optimizer's arrays carry their parameter's path at the end of their own and so follow the same rule.
 """
 
+import dataclasses
+import functools
 import math
 import re
 
@@ -12,64 +14,103 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from endx_jax.errors import EndxError
+from endx_jax.models.ambient import BATCH_AXES
 from endx_jax.numerics import round_up
 
-BATCH_AXES = ("data", "fsdp")
 
-# Path pattern -> the mesh axis of each dimension. Columns of what widens and rows of what narrows go over `tensor`,
-# so that a layer needs one reduction a sublayer; the other dimension goes over `fsdp`.
-RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
-    (r"token_embedder/embedding$", ("tensor", "fsdp")),
-    (r"(position|type)_embedding$", (None, "fsdp")),
-    (r"relative_position_bias$", (None, "tensor")),
-    (r"attention/(query|key|value)/kernel$", ("fsdp", "tensor")),
-    (r"attention/(query|key|value)/bias$", ("tensor",)),
-    (r"attention/output/kernel$", ("tensor", "fsdp")),
-    (r"(mlp_up|mlp_gate)/kernel$", ("fsdp", "tensor")),
-    (r"mlp_up/bias$", ("tensor",)),
-    (r"mlp_down/kernel$", ("tensor", "fsdp")),
-    (r"input_kernel$", ("fsdp", None, None, None)),
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """How some parameters are split.
+
+    Attributes:
+      pattern: of the end of their paths, from the beginning of a name on.
+      axes: the mesh axis of each dimension; None: it is whole.
+      by_layer: whether they are a layer's, and are computed with in `model.dtype` alone: `parallel.gathering` casts
+        them and makes them whole when their layer comes.
+    """
+
+    pattern: str
+    axes: tuple[str | None, ...]
+    by_layer: bool = False
+
+
+# Columns of what widens and rows of what narrows go over `tensor`, so that a layer needs one reduction a sublayer; the
+# other dimension goes over `fsdp`.
+RULES: tuple[Rule, ...] = (
+    Rule(r"token_embedder/embedding", ("tensor", "fsdp")),
+    Rule(r"(position|type)_embedding", (None, "fsdp")),
+    Rule(r"relative_position_bias", (None, "tensor")),
+    Rule(r"attention/(query|key|value)/kernel", ("fsdp", "tensor"), by_layer=True),
+    Rule(r"attention/(query|key|value)/bias", ("tensor",)),
+    Rule(r"attention/output/kernel", ("tensor", "fsdp"), by_layer=True),
+    Rule(r"(mlp_up|mlp_gate)/kernel", ("fsdp", "tensor"), by_layer=True),
+    Rule(r"mlp_up/bias", ("tensor",)),
+    Rule(r"mlp_down/kernel", ("tensor", "fsdp"), by_layer=True),
+    Rule(r"(attention/output|mlp_down)/bias", (None,)),
+    Rule(r"(attention_norm|mlp_norm|norm)/(scale|bias)", (None,)),
+    Rule(r"input_kernel", ("fsdp", None, None, None)),
     # Needed at every position: a part of it would have to be gathered as often.
-    (r"recurrent_kernel$", (None, None, None, None)),
-    (r"(input|recurrent)_bias$", (None, None, None)),
-    (r"pooling/(hidden|hop)_kernel$", ("fsdp", None)),
-    (r"projection/kernel$", ("fsdp", None)),
-    (r"head/\w+/(hidden|output)/kernel$", ("fsdp", None)),
-    (r"head/\w+/filters/kernel$", (None, None, None)),
-    (r"head/\w+/(hidden|filters)/bias$", (None,)),
-    (r"pair/pooler/kernel$", ("fsdp", None)),
-    (r"pair/classifier/kernel$", (None, None)),
-    (r"pair/(pooler|classifier)/bias$", (None,)),
-    (r"(norm/(scale|bias)|(output|mlp_down)/bias)$", (None,)),
-    (r"token_weights/weight$", (None,)),
+    Rule(r"recurrent_kernel", (None, None, None, None)),
+    Rule(r"(input|recurrent)_bias", (None, None, None)),
+    Rule(r"pooling/(hidden|hop)_kernel", ("fsdp", None)),
+    Rule(r"projection/kernel", ("fsdp", None)),
+    Rule(r"head/\w+/(hidden|output)/kernel", ("fsdp", None)),
+    Rule(r"head/\w+/filters/kernel", (None, None, None)),
+    Rule(r"head/\w+/(hidden|output|filters)/bias", (None,)),
+    Rule(r"pair/pooler/kernel", ("fsdp", None)),
+    Rule(r"pair/classifier/kernel", (None, None)),
+    Rule(r"pair/(pooler|classifier)/bias", (None,)),
+    Rule(r"token_weights/weight", (None,)),
     # A decoder's scores of words are a part of the vocabulary each, as its token table's rows are.
-    (r"vocabulary_kernel$", ("tensor", "fsdp")),
-    (r"vocabulary_bias$", ("tensor",)),
-    (r"(deviation/\w+|decoder/\w+/(initial|reminder|hidden))/kernel$", ("fsdp", None)),
-    (r"(deviation/\w+|decoder/\w+/(initial|reminder|hidden))/bias$", (None,)),
-    (r"log_temperature$", ()),
-    (r"(^|/)(step|count)$", ()),
+    Rule(r"vocabulary_kernel", ("tensor", "fsdp")),
+    Rule(r"vocabulary_bias", ("tensor",)),
+    Rule(r"(deviation/\w+|decoder/\w+/(initial|reminder|hidden))/kernel", ("fsdp", None)),
+    Rule(r"(deviation/\w+|decoder/\w+/(initial|reminder|hidden))/bias", (None,)),
+    Rule(r"log_temperature", ()),
+    Rule(r"(step|count)", ()),
 )
+
+# Adafactor's moments, before their parameter's path.
+FACTORED = re.compile(r"(^|/)(v|v_row|v_col)/")
+
+
+@functools.cache
+def rule_of(path: str) -> Rule:
+    """The one rule of an array.
+
+    Raises:
+      EndxError: when no rule matches its path, or more than one.
+    """
+    found = [rule for rule in RULES if re.search(rf"(^|/)({rule.pattern})$", path)]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise EndxError(f"no sharding rule matches the parameter {path}; add one to parallel/sharding.py")
+    patterns = " and ".join(rule.pattern for rule in found)
+    raise EndxError(f"the sharding rules {patterns} all match the parameter {path}; leave one in parallel/sharding.py")
 
 
 def partition_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
     """The partition of one array.
 
     An axis that does not divide its dimension is left out, so small vocabularies and odd widths stay whole. Layers that
-    are stacked for a scan have one more leading dimension than the rule names, which is never split. Arrays of another
-    rank than their parameter's stay whole: Adafactor's row and column moments, and stand-ins for those it does without.
+    are stacked for a scan have one more leading dimension than the rule names, which is never split. What Adafactor
+    keeps in another rank than its parameter's stays whole: row and column moments, and stand-ins for those it does
+    without.
 
     Raises:
-      EndxError: when no rule matches.
+      EndxError: as `rule_of`, or for a parameter of another rank than its rule is for.
     """
-    for pattern, axes in RULES:
-        if re.search(pattern, path):
-            axes = (None, *axes) if is_stacked(path) else axes
-            if len(axes) != len(shape):
-                return PartitionSpec()
-            fits = [a if a and n % mesh.shape[a] == 0 else None for a, n in zip(axes, shape, strict=True)]
-            return PartitionSpec(*fits)
-    raise EndxError(f"no sharding rule matches the parameter {path} {shape}; add one to parallel/sharding.py")
+    rule = rule_of(path)
+    axes = (None, *rule.axes) if is_stacked(path) else rule.axes
+    if len(axes) != len(shape):
+        if FACTORED.search(path):
+            return PartitionSpec()
+        raise EndxError(
+            f"the sharding rule {rule.pattern} is for {len(axes)} dimensions, and the parameter {path} has the shape "
+            f"{shape}; mend parallel/sharding.py"
+        )
+    return PartitionSpec(*(a if a and n % mesh.shape[a] == 0 else None for a, n in zip(axes, shape, strict=True)))
 
 
 def is_stacked(path: str) -> bool:
@@ -131,10 +172,38 @@ def to_global(tree, mesh: Mesh, batch_size: int):
 
 
 def place(tree, shardings):
-    """Puts host arrays that every process holds whole where `shardings` says; each process uploads only its part."""
+    """Puts arrays where `shardings` says; each process uploads only its part, one device's part at a time.
 
-    def put(array, sharding):
+    Args:
+      tree: of arrays that every process has whole: in memory, or in files, of which only that part is read
+        (`pretrained.stored`); or of arrays over the devices of all processes.
+      shardings: a tree alike.
+    """
+    return jax.tree.map(_put, tree, shardings)
+
+
+def _put(array, sharding):
+    if isinstance(array, jax.Array):
+        if not array.is_fully_addressable:
+            return jax.device_put(array, sharding)
         array = np.asarray(array)
-        return jax.make_array_from_callback(array.shape, sharding, lambda part: array[part])
+    elif not hasattr(array, "shape"):
+        array = np.asarray(array)
+    devices: dict[str, list] = {}
+    parts = sharding.addressable_devices_indices_map(array.shape)
+    for device, part in parts.items():
+        devices.setdefault(repr(part), []).append(device)
+    placed = []
+    for alike in devices.values():
+        values = array[parts[alike[0]]]
+        placed += [jax.device_put(values, device) for device in alike]
+    return jax.make_array_from_single_device_arrays(array.shape, sharding, placed)
 
-    return jax.tree.map(put, tree, shardings)
+
+def whole(array) -> np.ndarray:
+    """An array on this host. Of one that is split over several processes, all have to ask."""
+    if isinstance(array, jax.Array) and not (array.is_fully_addressable or array.is_fully_replicated):
+        from jax.experimental import multihost_utils
+
+        array = multihost_utils.process_allgather(array, tiled=True)
+    return np.asarray(array)

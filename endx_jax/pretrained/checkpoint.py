@@ -12,7 +12,7 @@ from endx_jax.pretrained.architectures import ARCHITECTURES, Architecture, Encod
 from endx_jax.pretrained.json_files import read_json
 from endx_jax.pretrained.locate import locate
 from endx_jax.pretrained.sentence_transformers import Head, read_heads
-from endx_jax.pretrained.weights import modernise, read_tensors, stack_layers, to_ours
+from endx_jax.pretrained.weights import modernise, open_tensors, stack_layers, to_ours
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,11 @@ class PretrainedEncoder:
         return self.architecture.read_config(self.hugging_face)
 
     def params(self, *, scan_layers: bool = False) -> dict:
-        """Reads the weights: `{"token_embedder": ..., "encoder": ...}` of float32 NumPy arrays.
+        """Reads the weights: those of `stored_params`, as NumPy arrays."""
+        return jax.tree.map(np.asarray, self.stored_params(scan_layers=scan_layers))
+
+    def stored_params(self, *, scan_layers: bool = False) -> dict:
+        """The weights, `{"token_embedder": ..., "encoder": ...}` of float32, to be read from their files: `Stored`.
 
         With them goes `projection`, where the head has one.
 
@@ -51,7 +55,7 @@ class PretrainedEncoder:
           EndxError: when a tensor is missing or has another shape than `config.json` says.
         """
         architecture, config = self.architecture, self.config
-        tensors = modernise(read_tensors(self.folder), architecture.older_spellings)
+        tensors = modernise(open_tensors(self.folder), architecture.older_spellings)
         params = to_ours(tensors, architecture.rules, config.layers, prefixes=architecture.prefixes, where=self.folder)
         _check_shapes(params, config, architecture, self.folder)
         if scan_layers and "encoder" in params:

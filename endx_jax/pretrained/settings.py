@@ -7,6 +7,7 @@ from endx_jax.models.pooling import POOLINGS, REDUCTIONS
 from endx_jax.models.recurrent import CELLS
 from endx_jax.models.residual import FUNCTIONS
 from endx_jax.models.sharing import ALL_SHARINGS
+from endx_jax.models.stack import REMATS
 from endx_jax.settings import check, check_choice, key
 
 DTYPES = ("float32", "bfloat16")
@@ -80,12 +81,20 @@ class ModelSettings:
     dropout: float = key(-1.0, "of embeddings and sublayers in training, in [0, 1); -1: what config.json says")
     attention_dropout: float = key(-1.0, "of attention weights in training, in [0, 1); -1: what config.json says")
     dtype: str = key("auto", "of the computation: float32, bfloat16, or auto: float32 on CPU, bfloat16 elsewhere")
-    remat: bool = key(False, "recompute each layer's activations in the backward pass", changes_results=False)
+    remat: str = key(
+        "none",
+        "what each layer keeps for the backward pass, where the rest is computed again: none: it keeps all; all_dots: "
+        "the results of matrix products; dots: of products with weights, and attention is computed again; full: the "
+        "layer's input alone",
+        changes_results=False,
+        older={False: "none", True: "full"},
+    )
     scan_layers: bool = key(False, "hold layers stacked and run them as one scan: compiles faster when they are many")
 
     def __post_init__(self):
         check_choice("model.sharing", self.sharing, ALL_SHARINGS)
         check_choice("model.dtype", self.dtype, ("auto", *DTYPES))
+        check_choice("model.remat", self.remat, REMATS)
         check_choice("model.encoder", self.encoder, ("", NO_ENCODER, *NEW_ENCODERS))
         check_choice("model.token_weights", self.token_weights, ("", IDF))
         check_choice("model.pooling", self.pooling, ("", *POOLINGS, MULTI_HOP))

@@ -3,11 +3,9 @@
 import dataclasses
 from collections.abc import Mapping
 
-import numpy as np
-
 from endx_jax.errors import EndxError
 from endx_jax.pretrained.checkpoint import PretrainedEncoder, describe
-from endx_jax.pretrained.weights import read_tensors
+from endx_jax.pretrained.weights import open_tensors
 
 # How architectures call the same thing, in their config.json ...
 WIDTHS = ("embedding_size", "hidden_size", "d_model", "n_embd", "dim")
@@ -71,20 +69,20 @@ class PretrainedTokens(PretrainedEncoder):
         """What is known of the tokens."""
         return TokensConfig.from_hugging_face(self.hugging_face, self.folder)
 
-    def params(self, *, scan_layers: bool = False) -> dict:
-        """Reads the token table: `{"token_embedder": {"embedding": float32 [V, D]}}`.
+    def stored_params(self, *, scan_layers: bool = False) -> dict:
+        """The token table, to be read from its file: `{"token_embedder": {"embedding": float32 [V, D]}}`.
 
         Raises:
           EndxError: when the weights hold none, or one of another shape than `config.json` says.
         """
         del scan_layers
-        tensors, shape = read_tensors(self.folder), (self.config.vocab_size, self.config.width)
+        tensors, shape = open_tensors(self.folder), (self.config.vocab_size, self.config.width)
         name = next((name for end in TABLES for name in sorted(tensors) if name.endswith(end)), None)
         if name is None:
             raise EndxError(f"{self.folder}: no tensor's name ends like a token table's: {', '.join(TABLES)}")
         if tensors[name].shape != shape:
             raise EndxError(f"{self.folder}: {name} has shape {tensors[name].shape} where config.json asks for {shape}")
-        return {"token_embedder": {"embedding": np.asarray(tensors[name])}}
+        return {"token_embedder": {"embedding": tensors[name]}}
 
 
 def load_tokens(name: str) -> PretrainedTokens:

@@ -20,6 +20,7 @@ from endx_jax.models.tower import Projection, TokenEmbedder, Tower
 from endx_jax.pretrained.architectures import EncoderConfig
 from endx_jax.pretrained.checkpoint import PretrainedEncoder
 from endx_jax.pretrained.settings import MULTI_HOP, NEW_ENCODERS, NO_ENCODER, ModelSettings
+from endx_jax.pretrained.stored import Stored
 from endx_jax.settings import check
 
 # Of a new transformer on token embeddings whose own encoder has no limit.
@@ -83,7 +84,7 @@ def build_tower(settings: ModelSettings, source: PretrainedEncoder) -> Tower:
     Raises:
       EndxError: when there are not as many layer weights as layers.
     """
-    dtype, tokens = _dtype(settings.dtype), source.config
+    dtype, tokens = compute_dtype(settings.dtype), source.config
     pooling = POOLINGS.get(settings.pooling)
     encoder = _encoder(settings, source, dtype)
     if settings.layer_weights:
@@ -151,7 +152,21 @@ def initial_params(
     draw_key: jax.Array,
     token_weights: Mapping[str, np.ndarray] | None = None,
 ) -> dict:
+    """As `stored_params`, with all that is in files read."""
+    stored = stored_params(model, settings, sources, draw_key, token_weights)
+    return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, Stored) else leaf, stored)
+
+
+def stored_params(
+    model: DualEncoder,
+    settings: ModelSettings,
+    sources: Mapping[str, PretrainedEncoder],
+    draw_key: jax.Array,
+    token_weights: Mapping[str, np.ndarray] | None = None,
+) -> dict:
     """The dual encoder's parameters before training: pretrained weights, and newly drawn ones, other for each side.
+
+    Pretrained weights are `Stored`: nothing of them is read before it is asked for.
 
     Args:
       model: both towers.
@@ -160,9 +175,9 @@ def initial_params(
       draw_key: for what no checkpoint holds.
       token_weights: by side, float32 [V], where the settings ask for some.
     """
-    question = sources["question"].params(scan_layers=settings.scan_layers)
+    question = sources["question"].stored_params(scan_layers=settings.scan_layers)
     same = sources["answer"].folder == sources["question"].folder
-    answer = question if same else sources["answer"].params(scan_layers=settings.scan_layers)
+    answer = question if same else sources["answer"].stored_params(scan_layers=settings.scan_layers)
     towers = {}
     for side, read, draw in zip(SIDES, (question, answer), jax.random.split(draw_key), strict=True):
         tower = model.tower(side)
@@ -210,7 +225,8 @@ def _pooled_width(settings: ModelSettings, source: PretrainedEncoder) -> int:
     return encoder_config(settings, source).width * (settings.hops if flatten else 1)
 
 
-def _dtype(name: str):
+def compute_dtype(name: str) -> jnp.dtype:
+    """The precision that `model.dtype` asks for."""
     if name == "auto":
         name = "float32" if jax.default_backend() == "cpu" else "bfloat16"
     return jnp.dtype(name)

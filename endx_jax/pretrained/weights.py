@@ -5,10 +5,12 @@ import json
 import pathlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from endx_jax.errors import EndxError
+from endx_jax.pretrained.stored import Stored, open_file, stack
 
 SINGLE_FILE = "model.safetensors"
 SHARD_INDEX = "model.safetensors.index.json"
@@ -29,28 +31,21 @@ class Rule:
     transpose: bool = False
 
 
-def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
-    """Reads every tensor of a folder's safetensors, one file or sharded, as float32.
+def open_tensors(folder: pathlib.Path) -> dict[str, Stored]:
+    """Every tensor of a folder's safetensors, one file or sharded, to be read as float32 when it is asked for.
 
     Raises:
       EndxError: when there are none, or a file is damaged.
     """
-    import safetensors
-
-    tensors: dict[str, np.ndarray] = {}
-    for file in _weight_files(folder):
-        try:
-            # The NumPy reader is faster, and has no bfloat16; Flax's has.
-            with safetensors.safe_open(file, "numpy") as fast, safetensors.safe_open(file, "flax") as other:
-                for name in fast.keys():  # noqa: SIM118 (not a mapping)
-                    reader = other if fast.get_slice(name).get_dtype() == "BF16" else fast
-                    tensors[name] = np.asarray(reader.get_tensor(name)).astype(np.float32, copy=False)
-        except (safetensors.SafetensorError, OSError) as failure:
-            raise EndxError(f"{file} can't be read as safetensors: {failure}") from None
-    return tensors
+    return {name: tensor for file in _weight_files(folder) for name, tensor in open_file(file).items()}
 
 
-def modernise(tensors: Mapping[str, np.ndarray], spellings: Mapping[str, str]) -> dict[str, np.ndarray]:
+def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
+    """As `open_tensors`, read."""
+    return {name: np.asarray(tensor) for name, tensor in open_tensors(folder).items()}
+
+
+def modernise(tensors: Mapping[str, Any], spellings: Mapping[str, str]) -> dict[str, Any]:
     """Renames tensors whose names end in an older spelling, such as `LayerNorm.gamma`, to the newer one."""
     renamed = {}
     for name, tensor in tensors.items():
@@ -60,9 +55,11 @@ def modernise(tensors: Mapping[str, np.ndarray], spellings: Mapping[str, str]) -
 
 
 def to_ours(
-    tensors: Mapping[str, np.ndarray], rules: Sequence[Rule], layers: int, *, prefixes: Iterable[str], where: object
+    tensors: Mapping[str, Any], rules: Sequence[Rule], layers: int, *, prefixes: Iterable[str], where: object
 ) -> dict:
     """Builds a parameter tree from a checkpoint's tensors; tensors that no rule names (poolers, heads) are left out.
+
+    Nothing is read of tensors that are in their files.
 
     Args:
       tensors: by their name.
@@ -86,8 +83,12 @@ def to_ours(
         node = tree
         for part in path:
             node = node.setdefault(part, {})
-        node[leaf] = np.ascontiguousarray(tensor.T) if rule.transpose else tensor
+        node[leaf] = _transposed(tensor) if rule.transpose else tensor
     return tree
+
+
+def _transposed(tensor: Any) -> Any:
+    return tensor.T if isinstance(tensor, Stored) else np.ascontiguousarray(tensor.T)
 
 
 def to_theirs(params: Mapping, rules: Sequence[Rule], layers: int) -> dict[str, np.ndarray]:
@@ -119,7 +120,7 @@ def stack_layers(encoder: Mapping) -> dict:
 
     numbered = sorted((k for k in encoder if re.fullmatch(r"layers_\d+", k)), key=lambda k: int(k.split("_")[1]))
     rest = {k: v for k, v in encoder.items() if k not in numbered}
-    return rest | {"layers": jax.tree.map(lambda *leaves: np.stack(leaves), *(encoder[k] for k in numbered))}
+    return rest | {"layers": jax.tree.map(lambda *leaves: stack(leaves), *(encoder[k] for k in numbered))}
 
 
 def unstack_layers(encoder: Mapping) -> dict:

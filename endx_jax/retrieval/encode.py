@@ -17,6 +17,7 @@ from endx_jax.data.tokenization import Preparation, TokenTable
 from endx_jax.errors import EndxError, nearest
 from endx_jax.models.dual_encoder import DualEncoder
 from endx_jax.numerics import l2_normalize
+from endx_jax.parallel.execution import Execution
 from endx_jax.parallel.sharding import to_global
 from endx_jax.retrieval.ahead import late
 from endx_jax.retrieval.identity import model_identity
@@ -101,7 +102,7 @@ class TextEncoder:
         self.cut, self._lock = 0, threading.Lock()
         everywhere = NamedSharding(mesh, PartitionSpec())
         self._part = part or model.encode
-        self._encode = jax.jit(self._part, static_argnums=1, out_shardings=everywhere)
+        self._encode = jax.jit(self._on_devices, static_argnums=1, out_shardings=everywhere)
         self._finish = jax.jit(Output.__call__, static_argnums=0, out_shardings=everywhere)
 
     @overload
@@ -174,6 +175,9 @@ class TextEncoder:
     def shapes(self, side: str, batch_size: int) -> Shapes:
         """Which shapes batches of one side get for this `batch_size`."""
         return Shapes.of(self.mesh, self.preparations[side].length, batch_size)
+
+    def _on_devices(self, params: dict, side: str, tokens: Tokens) -> Array:
+        return Execution(self.mesh).on_all(lambda params, tokens: self._part(params, side, tokens), params, tokens)
 
     def _counting(self, preparation: Preparation) -> Callable[[Sequence[str]], TokenTable]:
         """The preparation, with what it cuts added to `cut`."""

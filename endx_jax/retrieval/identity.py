@@ -9,6 +9,7 @@ import numpy as np
 
 from endx_jax.data.tokenization import Preparation
 from endx_jax.models.dual_encoder import SIDES, DualEncoder
+from endx_jax.parallel.sharding import whole
 from endx_jax.pretrained.weights import unstack_layers
 
 # Fields of modules and of their configs that decide about training or cost, and about no embedding.
@@ -29,7 +30,8 @@ def model_identity(model: DualEncoder, params: dict, preparations: Mapping[str, 
 
     Args:
       model: both towers.
-      params: theirs; read from the devices as a whole.
+      params: theirs; read from the devices an array at a time. Where they are split over several processes, all have
+        to ask.
       preparations: how texts of each side become tokens.
     """
     digest, parameters = hashlib.sha256(b"endx_jax model 1"), ""
@@ -47,7 +49,7 @@ def _hash(groups: Mapping) -> str:
     encoder = {"encoder": unstack_layers(groups["encoder"])} if "encoder" in groups else {}
     digest = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path({**groups, **encoder}):
-        values = np.asarray(leaf)
+        values = whole(leaf)
         digest.update(repr((jax.tree_util.keystr(path), values.shape, values.dtype.name)).encode())
         digest.update(np.ascontiguousarray(values).data)
     return digest.hexdigest()

@@ -1,13 +1,18 @@
 """The model of a run, and what its workdir must hold to make it again."""
 
 import chex
+import jax
+import numpy as np
 import pytest
 from helpers import one_line_error
 from tiny_bert import WIDTH, tiny_recipe
 
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.model import build_model, read_model, save_description
+from endx_jax.experiment.model import best_params, build_model, read_model, save_description
+from endx_jax.parallel import MeshSettings, make_mesh, place, state_shardings
+from endx_jax.pretrained.stored import Stored
+from endx_jax.retrieval.encode import TextEncoder
 from endx_jax.training.optimizer import parameter_paths
 from endx_jax.training.partition import split_frozen
 
@@ -53,3 +58,27 @@ def test_only_encoders_with_positions_limit_the_length(config):
     config.model.encoder, config.model.encoder_heads = "transformer", 12
     with one_line_error(f"model.encoder_heads is 12, which does not divide the width {WIDTH}"):
         build_model(resolve(config))
+
+
+def test_a_run_that_begins_reads_only_its_parts_of_the_weights(tiny_bert, pairs_csv):
+    model, mesh = build_model(resolve(tiny_recipe(tiny_bert, pairs_csv))), make_mesh(MeshSettings(fsdp=4, tensor=2))
+    params = model.initial_params(mesh)
+    assert all(isinstance(leaf, Stored) for leaf in jax.tree.leaves(params["dual_encoder"]["shared"]["encoder"]))
+    placed = place(params, state_shardings(params, mesh))
+    chex.assert_trees_all_equal(jax.device_get(placed), jax.tree.map(np.asarray, params))
+
+
+def test_the_best_parameters_are_split_as_in_training_and_encode_alike(trained_workdir):
+    model, texts = read_model(trained_workdir), ["the cat sat", "where is the dog", "mat", "who"]
+    found = []
+    for settings in (MeshSettings(), MeshSettings(fsdp=4, tensor=2)):
+        mesh = make_mesh(settings)
+        params, _ = best_params(trained_workdir, model, mesh)
+        encoder = TextEncoder(model.dual_encoder, model.preparations, mesh)
+        found.append(encoder(params["dual_encoder"], "question", texts))
+        identities = encoder.identity(params["dual_encoder"])
+        kernel = params["dual_encoder"]["shared"]["encoder"]["layers_0"]["mlp_up"]["kernel"]
+    assert kernel.addressable_shards[0].data.shape == (kernel.shape[0] // 4, kernel.shape[1] // 2)
+    np.testing.assert_allclose(found[1], found[0], atol=1e-6)
+    whole = best_params(trained_workdir, model, make_mesh(MeshSettings(), jax.devices()[:1]))[0]
+    assert encoder.identity(whole["dual_encoder"]) == identities

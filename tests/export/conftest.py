@@ -9,7 +9,7 @@ from tiny_models import embeddings, in_float32, make_model, write_tiny_t5
 
 from endx_jax.loading import EmbeddingModel
 
-SCANNED = {"scan_layers": True, "remat": True, "dtype": "bfloat16"}
+SCANNED = {"scan_layers": True, "remat": "full", "dtype": "bfloat16"}
 
 
 @pytest.fixture(scope="session")

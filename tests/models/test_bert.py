@@ -40,7 +40,7 @@ def encode(embedded, layout):
 
 
 @functools.cache
-def loss_and_gradient(scan_layers: bool, remat: bool, dropping: bool):
+def loss_and_gradient(scan_layers: bool, remat: str, dropping: bool):
     """Of a scalar of the encodings, in the layout of parameters that the encoder has."""
     embedded, layout = inputs()
     keys = example_keys(jax.random.key(7), 0, 3) if dropping else None
@@ -55,15 +55,16 @@ def loss_and_gradient(scan_layers: bool, remat: bool, dropping: bool):
 @pytest.mark.parametrize(
     ("scan_layers", "remat", "dropping"),
     [
-        (True, False, False),
-        pytest.param(False, True, False, marks=pytest.mark.slow),
-        pytest.param(True, False, True, marks=pytest.mark.slow),
-        pytest.param(False, True, True, marks=pytest.mark.slow),
-        pytest.param(True, True, True, marks=pytest.mark.slow),
+        (True, "none", False),
+        pytest.param(False, "full", False, marks=pytest.mark.slow),
+        pytest.param(True, "none", True, marks=pytest.mark.slow),
+        pytest.param(False, "dots", True, marks=pytest.mark.slow),
+        pytest.param(True, "all_dots", True, marks=pytest.mark.slow),
+        pytest.param(True, "full", True, marks=pytest.mark.slow),
     ],
 )
 def test_stacked_and_recomputed_layers_are_the_plain_ones(scan_layers, remat, dropping):
-    value, gradient = loss_and_gradient(False, False, dropping)
+    value, gradient = loss_and_gradient(False, "none", dropping)
     other, other_gradient = loss_and_gradient(scan_layers, remat, dropping)
     np.testing.assert_allclose(other, value, atol=1e-6)
     expected = stack_layers(gradient) if scan_layers else gradient

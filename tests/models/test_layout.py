@@ -41,7 +41,7 @@ def recurrent(cell, **options):
 TOWERS = {
     "bert": tower(BERT),
     "bert, scanned, recomputed, first": tower(
-        dataclasses.replace(BERT, layers=2), scan_layers=True, remat=True, pooling=first
+        dataclasses.replace(BERT, layers=2), scan_layers=True, remat="full", pooling=first
     ),
     "t5, multi-hop": Tower(TokenEmbedder(50, T5.width), T5Encoder(T5), HOPS),
     "rnn, first": recurrent("rnn", pooling=first),

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import one_line_error, padded, random_params, texts
-from hlo import collectives
 from jax.sharding import NamedSharding, PartitionSpec
 
 from endx_jax.models import DualEncoder, MultiHopAttention, RecurrentConfig, RecurrentEncoder, TokenEmbedder, Tower
 from endx_jax.models.dropout import example_keys
 from endx_jax.models.layout import Padded
 from endx_jax.models.recurrent import CELLS, RecurrentLayer, recurrence
+from endx_jax.parallel.programs import collectives
 
 LENGTHS, LENGTH, WIDTH = (5, 1, 4, 3), 5, 6
 MASK = jnp.asarray(np.arange(LENGTH) < np.array(LENGTHS)[:, None])
@@ -202,7 +202,7 @@ def test_bfloat16_products_carry_float32():
 def test_remat_changes_nothing():
     losses = [
         jax.jit(jax.value_and_grad(lambda p, m=model: jnp.sum(m.apply({"params": p}, EMBEDDED, Padded(MASK)) ** 2)))
-        for model in (encoder(layers=1), encoder(layers=1, remat=True))
+        for model in (encoder(layers=1), encoder(layers=1, remat="full"))
     ]
     plain, again = (loss(params_of(encoder(layers=1))) for loss in losses)
     chex.assert_trees_all_close(plain, again, rtol=1e-6)

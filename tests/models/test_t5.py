@@ -47,7 +47,7 @@ def test_padding_changes_no_real_encoding(keys):
 @pytest.mark.parametrize("keys", [None, KEYS], ids=["plain", "dropping"])
 def test_stacked_and_recomputed_layers_are_the_plain_ones(keys):
     expected, _ = encode(12, keys)
-    found, _ = encode(12, keys, scan_layers=True, remat=True)
+    found, _ = encode(12, keys, scan_layers=True, remat="full")
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 

@@ -40,7 +40,7 @@ def ours(reference, scan_layers=False, dtype=jnp.float32):
     if scan_layers:
         params["encoder"] = stack_layers(params["encoder"])
     embedder = T5.embedder(config, dtype)
-    encoder = T5.encoder(config, dtype, scan_layers=scan_layers, remat=scan_layers)
+    encoder = T5.encoder(config, dtype, scan_layers=scan_layers, remat="full" if scan_layers else "none")
 
     def encode(ids, mask):
         embedded = embedder.apply({"params": params["token_embedder"]}, ids)

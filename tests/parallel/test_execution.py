@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import TINY, padded, random_params, texts, tower
-from hlo import collectives
 from jaxprs import largest_array
 
 from endx_jax.batch import Tokens
@@ -13,7 +12,9 @@ from endx_jax.errors import EndxError
 from endx_jax.models.dropout import dropout, example_keys, position_keys
 from endx_jax.numerics import masked_mean
 from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, state_shardings
-from endx_jax.parallel.execution import Execution, activation_budget, auto_chunk, bytes_kept_per_row
+from endx_jax.parallel.chunk_size import activation_budget, auto_chunk, bytes_kept_per_row
+from endx_jax.parallel.execution import Execution
+from endx_jax.parallel.programs import collectives
 from endx_jax.parallel.sharding import BATCH_AXES
 from endx_jax.training.loop import TrainSettings
 

@@ -1,12 +1,33 @@
+import dataclasses
+import functools
+import importlib
+import pkgutil
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
+from endx_jax import recipes
 from endx_jax.errors import EndxError
-from endx_jax.parallel import MeshSettings, batch_sharding, local_rows, make_mesh, place, state_shardings, to_global
-from endx_jax.parallel.sharding import partition_spec
+from endx_jax.experiment.config import resolve
+from endx_jax.experiment.model import Model
+from endx_jax.parallel import (
+    MeshSettings,
+    batch_sharding,
+    local_rows,
+    make_mesh,
+    place,
+    sharding,
+    state_shardings,
+    to_global,
+)
+from endx_jax.parallel.sharding import RULES, partition_spec, rule_of
+from endx_jax.pretrained.published import outline, outline_tokens
+from endx_jax.pretrained.towers import fill_in
+from endx_jax.training.optimizer import make_optimizer, parameter_paths
+from endx_jax.training.state import TrainState
 
 
 def test_mesh_takes_the_devices_left_over():
@@ -117,3 +138,77 @@ def test_to_global_splits_the_batch():
     assert array.sharding.is_equivalent_to(batch_sharding(mesh), 1)
     assert array.addressable_shards[0].data.shape == (2,)
     assert jnp.array_equal(jax.device_put(array, jax.devices()[0]), jnp.arange(8))
+
+
+RECIPES = [
+    ("quickstart", ()),
+    ("minilm_pairs", ()),
+    ("t5", ("large,ade",)),
+    ("t5", ("xxl,sde",)),
+    ("bert_large_sde", ()),
+    ("endx", ("endx,lstm",)),
+    ("endx", ("dual,transformer",)),
+    ("yu", ("cross_vae",)),
+    ("gru_dual_vae", ()),
+    ("fcrr_convrr", ()),
+]
+
+
+def test_every_recipe_is_listed_or_like_one_that_is():
+    """Others differ from these in data or size: their parameters have the same paths."""
+    alike = {"base", "bert_base_sde", "convrr", "endx_minilm_squad", "fcrr", "glove", "gru_cross_vae", "gru_dual"}
+    alike |= {"bert_qa", "gru_squad", "minilm", "minilm_squad", "vae_squad"}
+    there = {module.name for module in pkgutil.iter_modules(recipes.__path__)}
+    assert there == alike | {name for name, _ in RECIPES}
+
+
+def parameter_shapes(name: str, arguments: tuple = (), **changes) -> dict:
+    """Shapes of all parameters of a recipe's objective, by path, without weights or tokenizers."""
+    config = importlib.import_module(f"endx_jax.recipes.{name}").get_config(*arguments)
+    config.model.update(changes)
+    settings = resolve(config)
+    described = outline_tokens if settings.model.encoder else outline
+    source = described(settings.model.pretrained)
+    settings = dataclasses.replace(settings, model=fill_in(settings.model, source))
+    model = Model(settings, {"question": source, "answer": source}, {})
+    optimizer = make_optimizer(settings.optimizer, 20_000, model.abstract_params())
+    return jax.eval_shape(functools.partial(TrainState.create, optimizer=optimizer), model.abstract_params())
+
+
+@pytest.mark.parametrize(("name", "arguments"), RECIPES)
+def test_every_array_of_a_recipes_state_has_one_rule(name, arguments):
+    mesh = make_mesh(MeshSettings(fsdp=2, tensor=2))
+    state = parameter_shapes(name, arguments)
+    shardings = state_shardings(state, mesh)  # raises where no rule matches, or two
+    paths = parameter_paths(state.params)
+    assert {rule_of(path).pattern for path in paths} <= {rule.pattern for rule in RULES}
+    # What the table splits is split, wherever its size can be.
+    for path, leaf in paths.items():
+        axes = rule_of(path).axes
+        found = parameter_paths(shardings.params)[path].spec[len(leaf.shape) - len(axes) :]
+        for axis, wanted, size in zip(found, axes, leaf.shape[len(leaf.shape) - len(axes) :], strict=True):
+            assert axis == wanted or size % 2
+
+
+def test_two_rules_for_one_parameter_are_refused(monkeypatch):
+    path = "dual_encoder/shared/encoder/layers_0/mlp_up/kernel"
+    assert rule_of(path).axes == ("fsdp", "tensor")
+    rule_of.cache_clear()
+    monkeypatch.setattr(sharding, "RULES", (*RULES, sharding.Rule(r"mlp_\w+/kernel", (None, None))))
+    with pytest.raises(
+        EndxError, match=r"the sharding rules .* and mlp_\\w\+/kernel all match the parameter .*/mlp_up/"
+    ):
+        rule_of(path)
+    rule_of.cache_clear()
+
+
+def test_a_parameter_of_another_rank_than_its_rule_is_refused():
+    with pytest.raises(EndxError, match=r"is for 2 dimensions, and the parameter .* has the shape \(2, 3, 4\)"):
+        partition_spec("encoder/layers_0/mlp_up/kernel", (2, 3, 4), make_mesh(MeshSettings()))
+
+
+def test_the_moments_of_adam_lie_where_their_parameters_do_in_a_real_state():
+    state = parameter_shapes("bert_large_sde")
+    shardings = state_shardings(state, make_mesh(MeshSettings(data=1, fsdp=4, tensor=2)))
+    moments = shardings.opt_state[1]
+    assert moments.mu == moments.nu == shardings.params

@@ -68,7 +68,7 @@ def test_parameters_have_the_shapes_that_the_model_draws(source, scan_layers):
 def test_layouts_that_change_cost_only_change_no_embedding(source):
     model, params, _ = build(source)
     expected = embed(model, params)
-    for layout in ({"scan_layers": True}, {"remat": True}):
+    for layout in ({"scan_layers": True}, {"remat": "full"}):
         model, params, _ = build(source, **layout)
         assert all(getattr(model.question.encoder, name) for name in layout)
         np.testing.assert_allclose(embed(model, params), expected, atol=1e-6)
@@ -124,9 +124,9 @@ def test_new_encoders_are_as_the_settings_say(source):
     def built(**settings):
         return build_dual_encoder(fill_in(ModelSettings(**settings), source), both(source)).question
 
-    tower = built(encoder="gru", encoder_layers=3, encoder_width=8, bidirectional=False, dropout=0.3, remat=True)
+    tower = built(encoder="gru", encoder_layers=3, encoder_width=8, bidirectional=False, dropout=0.3, remat="full")
     assert tower.encoder.config == RecurrentConfig("gru", 3, 8, False, 0.3)
-    assert tower.encoder.remat
+    assert tower.encoder.remat == "full"
     assert tower.pooling is mean
     tower = built(encoder="transformer", encoder_heads=4, attention_dropout=0.2, pooling="multi_hop", hops=5)
     config = tower.encoder.config

@@ -79,7 +79,7 @@ def test_where_parameters_stand_decides(preparation):
 
 
 @pytest.mark.parametrize(
-    "parts", [{"dtype": "bfloat16"}, {"remat": True}, {"config": dataclasses.replace(TINY, dropout=0.3)}]
+    "parts", [{"dtype": "bfloat16"}, {"remat": "full"}, {"config": dataclasses.replace(TINY, dropout=0.3)}]
 )
 def test_cost_and_training_do_not(preparation, parts):
     assert identity(preparation, **parts) == identity(preparation)

@@ -1,0 +1,97 @@
+"""The shapes of published encoders, by hub name, so that a model can be described without a download.
+
+Each entry holds what our towers read of the `config.json` that its authors published, under the keys that it has there
+(T5 v1.1: google-research/text-to-text-transfer-transformer, released_checkpoints.md; BERT: Devlin et al. 2019, section
+3; all-MiniLM-L6-v2: its hub folder). Weights and tokenizers are not here: `load` finds those.
+"""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from endx_jax.pretrained.checkpoint import PretrainedEncoder, load
+from endx_jax.pretrained.locate import MINILM
+from endx_jax.pretrained.sentence_transformers import Head
+from endx_jax.pretrained.token_tables import PretrainedTokens, load_tokens
+
+
+def _t5(width: int, mlp_width: int, layers: int, heads: int) -> dict:
+    return {
+        "model_type": "t5",
+        "feed_forward_proj": "gated-gelu",
+        "vocab_size": 32128,
+        "d_model": width,
+        "d_kv": 64,
+        "d_ff": mlp_width,
+        "num_layers": layers,
+        "num_heads": heads,
+        "relative_attention_num_buckets": 32,
+        "dropout_rate": 0.1,
+        "layer_norm_epsilon": 1e-6,
+        "pad_token_id": 0,
+        "tie_word_embeddings": False,
+    }
+
+
+def _bert(width: int, layers: int, heads: int) -> dict:
+    return {
+        "model_type": "bert",
+        "vocab_size": 30522,
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": 4 * width,
+        "max_position_embeddings": 512,
+        "type_vocab_size": 2,
+        "hidden_act": "gelu",
+        "layer_norm_eps": 1e-12,
+        "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.1,
+        "initializer_range": 0.02,
+        "pad_token_id": 0,
+    }
+
+
+CONFIGS: Mapping[str, dict] = {
+    "google/t5-v1_1-small": _t5(512, 1024, 8, 6),
+    "google/t5-v1_1-base": _t5(768, 2048, 12, 12),
+    "google/t5-v1_1-large": _t5(1024, 2816, 24, 16),
+    "google/t5-v1_1-xl": _t5(2048, 5120, 24, 32),
+    "google/t5-v1_1-xxl": _t5(4096, 10240, 24, 64),
+    "google-bert/bert-base-uncased": _bert(768, 12, 12),
+    "google-bert/bert-large-uncased": _bert(1024, 24, 16),
+    MINILM.hub_id: _bert(384, 6, 12),
+}
+# How embeddings are made, where the published folder says more than "the mean of all tokens".
+_HEADS: Mapping[str, dict[str, Any]] = {MINILM.hub_id: {"normalize": True, "max_length": 256}}
+_OTHER_NAMES = {
+    "all-MiniLM-L6-v2": MINILM.hub_id,
+    "bert-base-uncased": "google-bert/bert-base-uncased",
+    "bert-large-uncased": "google-bert/bert-large-uncased",
+}
+
+
+def outline(name: str) -> PretrainedEncoder:
+    """Describes the encoder `name` as `load` does, without looking for its files where its shape is known here.
+
+    The `folder` of what is known here need not exist: neither weights nor tokenizer can be read from it.
+
+    Raises:
+      EndxError: as `load`, for a name that is not known here.
+    """
+    return PretrainedEncoder(**_described(name)) if is_known(name) else load(name)
+
+
+def outline_tokens(name: str) -> PretrainedTokens:
+    """As `outline`, of a model whose token table alone is wanted: see `load_tokens`."""
+    return PretrainedTokens(**_described(name)) if is_known(name) else load_tokens(name)
+
+
+def is_known(name: str) -> bool:
+    """Whether the shape of `name` is published here; a folder of that name comes first."""
+    return _OTHER_NAMES.get(name, name) in CONFIGS and not pathlib.Path(name).is_dir()
+
+
+def _described(name: str) -> dict:
+    hub_id, folder = _OTHER_NAMES.get(name, name), pathlib.Path(name)
+    return {"folder": folder, "head": Head(folder, **_HEADS.get(hub_id, {})), "hugging_face": CONFIGS[hub_id]}

@@ -1,0 +1,145 @@
+"""Tensors that stay in their files until a part of them is asked for, so that no host ever holds a whole model."""
+
+import dataclasses
+import json
+import pathlib
+import struct
+from collections.abc import Sequence
+from types import EllipsisType
+
+import ml_dtypes
+import numpy as np
+
+from endx_jax.errors import EndxError
+
+# The names of number types in safetensors.
+DTYPES = {
+    "F64": np.float64,
+    "F32": np.float32,
+    "F16": np.float16,
+    "BF16": ml_dtypes.bfloat16,
+    "I64": np.int64,
+    "I32": np.int32,
+    "I16": np.int16,
+    "I8": np.int8,
+    "U64": np.uint64,
+    "U32": np.uint32,
+    "U16": np.uint16,
+    "U8": np.uint8,
+    "BOOL": np.bool_,
+}
+Index = tuple[slice, ...]
+
+
+class Stored:
+    """A float32 array that is read when it is indexed by slices, or turned into a NumPy array as a whole.
+
+    Attributes:
+      shape: of the array.
+    """
+
+    shape: tuple[int, ...]
+    dtype = np.dtype(np.float32)
+
+    @property
+    def T(self) -> "Stored":
+        """The transpose, of a matrix."""
+        return _Transposed(self)
+
+    def __getitem__(self, index: slice | EllipsisType | tuple) -> np.ndarray:
+        """Reads a part, float32 and contiguous: `array[10:20]`, `array[:, 3:]`, `array[...]`."""
+        index = index if isinstance(index, tuple) else (index,)
+        slices = [part for part in index if part is not Ellipsis]
+        return self._read((*slices, *(slice(None),) * (len(self.shape) - len(slices))))
+
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        """Reads all of it."""
+        del copy  # it is always new
+        return self[...].astype(dtype or self.dtype, copy=False)
+
+    def _read(self, index: Index) -> np.ndarray:
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class _InFile(Stored):
+    """A tensor in a safetensors file: its bytes from `offset` on."""
+
+    file: pathlib.Path
+    stored_dtype: np.dtype
+    offset: int
+    shape: tuple[int, ...]
+
+    def _read(self, index: Index) -> np.ndarray:
+        if 0 in self.shape:  # nothing to map
+            return np.zeros(self.shape, self.dtype)[index]
+        # Mapped for this part alone: only its pages are read, and none of them counts as memory afterwards.
+        mapped = np.memmap(self.file, self.stored_dtype, "r", self.offset, self.shape)
+        return np.array(mapped[index], self.dtype, order="C")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Transposed(Stored):
+    of: Stored
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]  # read only
+        return self.of.shape[::-1]
+
+    @property
+    def T(self) -> Stored:
+        return self.of
+
+    def _read(self, index: Index) -> np.ndarray:
+        return np.ascontiguousarray(self.of[index[::-1]].T)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Stacked(Stored):
+    layers: tuple[Stored, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]  # read only
+        return (len(self.layers), *self.layers[0].shape)
+
+    def _read(self, index: Index) -> np.ndarray:
+        layers = self.layers[index[0]]
+        sizes = [len(range(*part.indices(n))) for part, n in zip(index[1:], self.shape[1:], strict=True)]
+        stack = np.empty((len(layers), *sizes), self.dtype)
+        for row, layer in zip(stack, layers, strict=True):
+            row[...] = layer[index[1:]]
+        return stack
+
+
+def stack(arrays: Sequence) -> np.ndarray | Stored:
+    """Arrays of one shape, stacked on a new first axis: without reading them where they are in files."""
+    if all(isinstance(array, Stored) for array in arrays):
+        return _Stacked(tuple(arrays))
+    return np.stack(arrays)
+
+
+def open_file(file: pathlib.Path) -> dict[str, Stored]:
+    """Every tensor of a safetensors file, by name.
+
+    Raises:
+      EndxError: when it is damaged.
+    """
+    import safetensors
+
+    try:
+        with safetensors.safe_open(file, "numpy"):  # holds the header against itself and the file's size
+            pass
+        with file.open("rb") as opened:
+            (length,) = struct.unpack("<Q", opened.read(8))
+            header = json.loads(opened.read(length))
+    except (safetensors.SafetensorError, OSError) as failure:
+        raise EndxError(f"{file} can't be read as safetensors: {failure}") from None
+    header.pop("__metadata__", None)
+    return {name: _described(file, name, about, 8 + length) for name, about in header.items()}
+
+
+def _described(file: pathlib.Path, name: str, about: dict, data: int) -> _InFile:
+    kind = about["dtype"]
+    if kind not in DTYPES:
+        raise EndxError(f"{file}: the tensor {name!r} has the type {kind}, which is none of {', '.join(DTYPES)}")
+    return _InFile(file, np.dtype(DTYPES[kind]), data + about["data_offsets"][0], tuple(about["shape"]))

@@ -1,0 +1,36 @@
+"""What layers keep for the backward pass, by the name of the policy."""
+
+import pytest
+from helpers import one_line_error, padded, random_params, texts, tower
+
+from endx_jax.models.stack import REMATS
+from endx_jax.parallel.chunk_size import bytes_kept_per_row
+from endx_jax.pretrained.settings import ModelSettings
+from endx_jax.settings import from_mapping
+
+TOKENS = padded(texts((9, 16)), 16)
+
+
+def kept(remat: str, scan_layers: bool) -> int:
+    """Bytes that the forward pass of one text leaves."""
+    model = tower(remat=remat, scan_layers=scan_layers)
+    params = random_params(model, TOKENS)
+    return bytes_kept_per_row(lambda params, rows: model.apply({"params": params}, rows), params, TOKENS)
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_each_policy_keeps_less_than_the_one_before(scan_layers):
+    most_to_least = [kept(remat, scan_layers) for remat in ("none", "all_dots", "dots", "full")]
+    assert list(REMATS) == ["none", "all_dots", "dots", "full"]
+    assert most_to_least == sorted(set(most_to_least), reverse=True)
+
+
+def test_configs_of_before_there_were_policies_are_read():
+    for old, new in ((True, "full"), (False, "none")):
+        assert from_mapping(ModelSettings, {"remat": old}, "model").remat == new
+    assert from_mapping(ModelSettings, {"remat": "dots"}, "model").remat == "dots"
+
+
+def test_an_unknown_policy_is_refused_with_the_nearest():
+    with one_line_error(r"model\.remat is 'dot', which is none of none, all_dots, dots, full.*dots"):
+        from_mapping(ModelSettings, {"remat": "dot"}, "model")

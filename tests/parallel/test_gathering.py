@@ -1,0 +1,150 @@
+"""Layers that gather their matrices: what travels, what is kept, and that no loss changes."""
+
+import dataclasses
+import functools
+import os
+import pathlib
+import subprocess
+import sys
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import padded, random_params, texts
+
+from endx_jax.models.dropout import example_keys
+from endx_jax.models.t5 import T5Config, T5Encoder
+from endx_jax.models.tower import Projection, TokenEmbedder, Tower
+from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, state_shardings
+from endx_jax.parallel.execution import Execution
+from endx_jax.parallel.gathering import Gathered, gathered_by_layer
+from endx_jax.parallel.programs import collectives
+
+CONFIG = T5Config(vocab_size=50, width=32, layers=2, heads=4, head_width=8, mlp_width=48, dropout=0.2)
+ROWS, LENGTH = 16, 12
+MESH = {"fsdp": 4, "tensor": 2}
+
+
+def tower(scan_layers: bool, remat: str = "none", dtype=jnp.float32) -> Tower:
+    encoder = T5Encoder(CONFIG, jnp.dtype(dtype), remat=remat, scan_layers=scan_layers)
+    return Tower(TokenEmbedder(CONFIG.vocab_size, CONFIG.width, jnp.dtype(dtype)), encoder, projection=Projection(16))
+
+
+@functools.cache
+def params(scan_layers: bool) -> dict:
+    return random_params(tower(scan_layers), tokens())
+
+
+def tokens():
+    return padded(texts([1 + i % LENGTH for i in range(ROWS)]), LENGTH)
+
+
+def keys():
+    return example_keys(jax.random.key(3, impl="threefry2x32"), jnp.int32(0), ROWS)
+
+
+def loss_of(model: Tower, execution: Execution):
+    def loss(params, rows):
+        embeddings = execution.map_rows(lambda p, r: model.apply({"params": p}, *r), params, rows)
+        return jnp.mean(jnp.cos(3 * embeddings))
+
+    return jax.jit(jax.value_and_grad(loss), compiler_options={"xla_backend_optimization_level": 0})
+
+
+def compiled(scan_layers: bool, remat: str, dropping: bool, dtype=jnp.float32):
+    """The program on the mesh, and what it is given."""
+    mesh = make_mesh(MeshSettings(**MESH))
+    given = jax.device_put(params(scan_layers), state_shardings(params(scan_layers), mesh))
+    rows = jax.device_put((tokens(), keys() if dropping else None), batch_sharding(mesh))
+    step = loss_of(tower(scan_layers, remat, dtype), Execution(mesh, dtype=dtype))
+    return step.lower(given, rows).compile(), given, rows
+
+
+@pytest.mark.parametrize(
+    ("scan_layers", "remat", "dropping"),
+    [
+        (True, "none", False),
+        pytest.param(True, "none", True, marks=pytest.mark.slow),
+        pytest.param(False, "none", True, marks=pytest.mark.slow),
+        pytest.param(True, "full", True, marks=pytest.mark.slow),
+    ],
+)
+def test_gathered_layers_give_the_loss_and_the_gradient_of_one_device(scan_layers, remat, dropping):
+    one_device = loss_of(tower(scan_layers), Execution())
+    expected, expected_gradient = one_device(params(scan_layers), (tokens(), keys() if dropping else None))
+    program, given, rows = compiled(scan_layers, remat, dropping)
+    loss, gradient = program(given, rows)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected_gradient))
+    gradients = jax.device_get((gradient, expected_gradient))
+    chex.assert_trees_all_close(*gradients, rtol=0, atol=1e-5 * largest)
+    check_what_travels(program)
+
+
+def check_what_travels(program) -> None:
+    """No activation of the whole batch does, and each layer's matrices do twice: forward, and for the gradient."""
+    found = collectives(program.as_text())
+    # All matrices of a layer, a half of each, as `tensor` splits them. A CPU moves bfloat16 as float32.
+    matrices = (4 * CONFIG.width * 32 + 3 * CONFIG.width * CONFIG.mlp_width) // MESH["tensor"] * 4
+    gathered = sum(one.bytes * one.times for one in found if one.kind == "all-gather" and "/layers" in one.source)
+    assert gathered == 2 * CONFIG.layers * matrices
+    activations = ROWS * LENGTH * CONFIG.width * 4
+    assert not [one for one in found if one.kind == "all-gather" and one.bytes >= activations]
+
+
+def test_matrices_are_cast_before_they_are_gathered():
+    boxed = gathered_by_layer(params(True), make_mesh(MeshSettings(**MESH)), jnp.bfloat16)
+    box = boxed["encoder"]["layers"]["mlp_up"]["kernel"].remove_axis(0, {})
+    one = dataclasses.replace(box, value=box.value[0])
+    program = str(jax.make_jaxpr(lambda value: one.replace_boxed(value).unbox())(one.value))
+    cast, *gather = (program.index(word) for word in ("convert_element_type", "sharding=NamedSharding"))
+    assert cast < gather[0]
+    assert jax.eval_shape(one.unbox).dtype == jnp.bfloat16
+
+
+def test_only_matrices_that_fsdp_splits_are_boxed():
+    boxed = gathered_by_layer(params(True), make_mesh(MeshSettings(**MESH)), jnp.float32)
+    is_box = lambda leaf: isinstance(leaf, Gathered)  # noqa: E731
+    paths = [
+        jax.tree_util.keystr(path, simple=True, separator="/")
+        for path, leaf in jax.tree_util.tree_leaves_with_path(boxed, is_leaf=is_box)
+        if is_box(leaf)
+    ]
+    names = [f"attention/{part}" for part in ("key", "output", "query", "value")] + ["mlp_down", "mlp_gate", "mlp_up"]
+    assert sorted(paths) == [f"encoder/layers/{name}/kernel" for name in names]
+    assert gathered_by_layer(params(True), make_mesh(MeshSettings(tensor=2)), jnp.float32) is params(True)
+
+
+def test_a_box_follows_its_array_through_a_scan():
+    box = gathered_by_layer(params(True), make_mesh(MeshSettings(**MESH)), jnp.float32)["encoder"]["layers"]
+    box = box["mlp_down"]["kernel"]
+    assert tuple(box.spec) == (None, "tensor", "fsdp")
+    assert tuple(box.remove_axis(0, {}).spec) == ("tensor", "fsdp")
+    assert box.remove_axis(0, {}).add_axis(0, {}).spec == box.spec
+
+
+TRAVELS = """
+import jax
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 8)
+import jax.numpy as jnp
+import test_gathering
+test_gathering.compiled(True, "full", False, jnp.bfloat16)
+"""
+
+
+@pytest.mark.slow
+def test_bfloat16_travels_where_it_is_the_precision(tmp_path):
+    """As the compiler splits the program: a CPU's widens bfloat16 later on."""
+    flags = f"--xla_dump_to={tmp_path} --xla_dump_hlo_pass_re=spmd-partitioning --xla_backend_optimization_level=0"
+    places = os.pathsep.join(sys.path)
+    environment = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": places}
+    folder = pathlib.Path(__file__).parent
+    subprocess.run([sys.executable, "-c", TRAVELS], check=True, env=environment, cwd=folder)
+    (program,) = tmp_path.glob("*jit_loss*after_spmd-partitioning*.txt")
+    gathered = [line for line in program.read_text().splitlines() if " all-gather(" in line and "/layers" in line]
+    # Seven matrices, forward and backward.
+    assert len(gathered) == 2 * 7
+    assert all("= bf16[" in line for line in gathered)

@@ -1,0 +1,86 @@
+"""The published shapes: their well-known parameter counts, and the same description as a folder's."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import pytest
+from tiny_bert import write_tiny_bert
+
+from endx_jax import pretrained
+from endx_jax.models.layout import Padded
+from endx_jax.pretrained.published import CONFIGS, is_known, outline, outline_tokens
+
+
+def parameters(name: str) -> int:
+    """Of the token table and the encoder."""
+    source = outline(name)
+    config, tokens = source.config, jax.ShapeDtypeStruct((1, 2), jnp.int32)
+    table = jax.eval_shape(source.architecture.embedder(config, jnp.dtype("float32")).init, jax.random.key(0), tokens)
+    embedded = jax.ShapeDtypeStruct((1, 2, config.width), jnp.float32)
+    layout = Padded(jax.ShapeDtypeStruct((1, 2), bool))
+    encoder = jax.eval_shape(
+        source.architecture.encoder(config, scan_layers=True).init, jax.random.key(0), embedded, layout
+    )
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves((table, encoder)))
+
+
+def t5(width, mlp, layers, heads):
+    inner = 64 * heads
+    a_layer = 4 * width * inner + 3 * width * mlp + 2 * width
+    return 32128 * width + 32 * heads + layers * a_layer + width
+
+
+def bert(width, layers):
+    a_layer = 4 * (width * width + width) + 2 * 4 * width * width + 4 * width + width + 4 * width
+    return (30522 + 512 + 2 + 2) * width + layers * a_layer
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "millions"),
+    [
+        ("google/t5-v1_1-small", t5(512, 1024, 8, 6), 35),
+        ("google/t5-v1_1-base", t5(768, 2048, 12, 12), 110),
+        ("google/t5-v1_1-large", t5(1024, 2816, 24, 16), 341),
+        ("google/t5-v1_1-xl", t5(2048, 5120, 24, 32), 1224),
+        ("google/t5-v1_1-xxl", t5(4096, 10240, 24, 64), 4762),
+        # Without the pooler on the first token, which our towers leave out: 110 and 335 with it.
+        ("google-bert/bert-base-uncased", bert(768, 12), 109),
+        ("google-bert/bert-large-uncased", bert(1024, 24), 334),
+        ("sentence-transformers/all-MiniLM-L6-v2", bert(384, 6), 23),
+    ],
+)
+def test_published_shapes_have_the_parameters_that_they_are_known_for(name, expected, millions):
+    found = parameters(name)
+    assert found == expected
+    assert round(found / 1e6) == millions
+
+
+def test_every_shape_is_counted_above():
+    assert len(CONFIGS) == 8
+
+
+def test_short_names_mean_the_same():
+    assert outline("bert-large-uncased").config == outline("google-bert/bert-large-uncased").config
+    assert outline_tokens("bert-base-uncased").config.width == 768
+
+
+def test_the_known_shape_is_that_of_the_real_folder(minilm):
+    real, known = pretrained.load(minilm), outline(minilm)
+    assert known.config == real.config
+    assert dataclasses.replace(known.head, encoder=real.head.encoder) == real.head
+
+
+def test_the_known_t5_is_that_of_the_real_folder(test_data):
+    real = pretrained.load(str(test_data / "weights" / "t5_v1_1_small_encoder"))
+    assert outline("google/t5-v1_1-small").config == real.config
+
+
+def test_other_names_are_loaded_and_a_folder_comes_first(tmp_path, monkeypatch):
+    folder = write_tiny_bert(tmp_path / "google" / "t5-v1_1-small")
+    assert outline(str(folder)).folder == folder
+    monkeypatch.chdir(tmp_path)
+    assert is_known("google/t5-v1_1-base")
+    assert not is_known("google/t5-v1_1-small")
+    assert outline("google/t5-v1_1-small").config.width == 32

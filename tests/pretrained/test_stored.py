@@ -1,0 +1,159 @@
+"""Tensors that stay in their files: any part of them is the same part of the whole, bit for bit."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import ml_dtypes
+import numpy as np
+import pytest
+from helpers import one_line_error
+from jax.sharding import NamedSharding, PartitionSpec
+from safetensors.numpy import save_file
+
+from endx_jax.parallel import MeshSettings, make_mesh, place
+from endx_jax.pretrained.stored import Stored, open_file, stack
+
+PARTS = [
+    (slice(None), slice(None)),
+    (slice(2, 5), slice(None)),
+    (slice(None), slice(1, 2)),
+    (slice(0, 0), slice(0, 3)),
+    (slice(4, 7, 2), slice(3, None)),
+]
+
+
+def stored(folder: pathlib.Path, *shape: int, dtype=np.float32, name: str = "x") -> tuple[Stored, np.ndarray]:
+    values = np.random.default_rng(0).normal(size=shape).astype(dtype)
+    save_file({"before": np.zeros(3, np.float32), name: values}, folder / f"{name}.safetensors")
+    return open_file(folder / f"{name}.safetensors")[name], values.astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16, np.float64, np.int32], ids=str)
+def test_parts_are_those_of_the_whole(tmp_path, dtype):
+    tensor, values = stored(tmp_path, 7, 5, dtype=dtype)
+    assert (tensor.shape, tensor.dtype) == ((7, 5), np.float32)
+    for part in PARTS:
+        np.testing.assert_array_equal(tensor[part], values[part], strict=True)
+        np.testing.assert_array_equal(tensor.T[part[::-1]], values.T[part[::-1]], strict=True)
+    assert tensor[2:3].flags.c_contiguous
+    assert tensor.T[2:3].flags.c_contiguous
+
+
+def test_numbers_and_whole_arrays_are_read_too(tmp_path):
+    for shape in ((), (0, 3), (4,)):
+        tensor, values = stored(tmp_path, *shape)
+        np.testing.assert_array_equal(np.asarray(tensor), values, strict=True)
+        np.testing.assert_array_equal(tensor[...], values, strict=True)
+    np.testing.assert_array_equal(np.asarray(tensor, np.float16), values.astype(np.float16), strict=True)
+
+
+def test_layers_are_stacked_without_being_read(tmp_path):
+    tensors, values = zip(*(stored(tmp_path, 7, 5, name=f"layer{n}") for n in range(3)), strict=True)
+    whole, stacked = np.stack([value.T for value in values]), stack([tensor.T for tensor in tensors])
+    assert isinstance(stacked, Stored)
+    assert stacked.shape == (3, 5, 7)
+    for layers in (slice(None), slice(1, 3)):
+        for part in PARTS:
+            np.testing.assert_array_equal(stacked[layers, *part[::-1]], whole[layers, *part[::-1]], strict=True)
+    np.testing.assert_array_equal(stack([whole[0], whole[1]]), whole[:2])
+    (tmp_path / "layer1.safetensors").unlink()
+    np.testing.assert_array_equal(stacked[:1], whole[:1])
+
+
+def test_each_device_is_given_its_part_and_no_more_is_read(tmp_path, monkeypatch):
+    tensor, values = stored(tmp_path, 8, 6)
+    read = []
+    monkeypatch.setattr(type(tensor), "_read", watched(read, type(tensor)._read))
+    mesh = make_mesh(MeshSettings(fsdp=2, tensor=2))
+    placed = place(tensor, NamedSharding(mesh, PartitionSpec("fsdp", "tensor")))
+    np.testing.assert_array_equal(placed, values)
+    # Four parts of 4 x 3, each of which two devices hold.
+    assert [part.shape for part in read] == [(4, 3)] * 4
+    assert len({shard.device for shard in placed.addressable_shards}) == 8
+
+
+def watched(read, original):
+    def reads(self, index):
+        part = original(self, index)
+        read.append(part)
+        return part
+
+    return reads
+
+
+def test_a_type_of_number_that_we_cannot_read_is_named(tmp_path):
+    header = json.dumps({"x": {"dtype": "F8_E5M2", "shape": [2], "data_offsets": [0, 2]}}).encode()
+    file = tmp_path / "odd.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header + b"\0\0")
+    with one_line_error("the tensor 'x' has the type F8_E5M2, which is none of"):
+        open_file(file)
+
+
+PEAK = """
+import pathlib, sys
+import jax
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 8)
+from endx_jax.parallel import MeshSettings, make_mesh, place, state_shardings
+from endx_jax.pretrained.checkpoint import PretrainedEncoder, describe
+
+def memory(kind):
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(kind)) * 1024
+
+mesh = make_mesh(MeshSettings(fsdp=4, tensor=2))
+params = PretrainedEncoder(**describe(sys.argv[1])).stored_params(scan_layers=sys.argv[2] == "scan")
+jax.block_until_ready(place({"step": 0}, state_shardings({"step": jax.numpy.zeros(())}, mesh)))
+before = memory("VmRSS")
+pathlib.Path("/proc/self/clear_refs").write_text("5")  # the highest so far is forgotten
+placed = jax.block_until_ready(place(params, state_shardings(params, mesh)))
+held = sum(shard.data.nbytes for leaf in jax.tree.leaves(placed) for shard in leaf.addressable_shards)
+print(memory("VmHWM") - before - held)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["scan", "apart"])
+def test_no_host_ever_holds_the_model(tmp_path, layout):
+    folder, largest = write_large(tmp_path / "large")
+    done = subprocess.run([sys.executable, "-c", PEAK, folder, layout], capture_output=True, text=True, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    beside = int(done.stdout)
+    print(f"{layout}: {beside / 2**20:.0f} MiB beside what is placed; the largest tensor has {largest / 2**20:.0f} MiB")
+    assert beside < largest
+
+
+def write_large(folder: pathlib.Path) -> tuple[str, int]:
+    """A T5 of a gigabyte of bfloat16 in four shards; its folder, and the bytes of its largest tensor as float32."""
+    folder.mkdir()
+    width, inner, mlp, layers, vocabulary = 2048, 2048, 5120, 8, 65536
+    config = {"model_type": "t5", "feed_forward_proj": "gated-gelu", "vocab_size": vocabulary, "d_model": width}
+    config |= {"num_layers": layers, "num_heads": 32, "d_kv": 64, "d_ff": mlp}
+    (folder / "config.json").write_text(json.dumps(config))
+    draw = np.random.default_rng(0)
+    noise = draw.integers(0, 2**14, (vocabulary, width), np.uint16)  # as bfloat16: below 2
+
+    def some(rows: int, columns: int) -> np.ndarray:
+        return noise.reshape(-1)[: rows * columns].reshape(rows, columns).view(ml_dtypes.bfloat16)
+
+    shapes = {"shared.weight": (vocabulary, width)}
+    shapes["encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"] = (32, 32)
+    for layer in range(layers):
+        block = f"encoder.block.{layer}.layer"
+        shapes |= {f"{block}.0.SelfAttention.{part}.weight": (inner, width) for part in "qkv"}
+        shapes |= {f"{block}.0.SelfAttention.o.weight": (width, inner)}
+        shapes |= {f"{block}.1.DenseReluDense.{part}.weight": (mlp, width) for part in ("wi_0", "wi_1")}
+        shapes |= {f"{block}.1.DenseReluDense.wo.weight": (width, mlp)}
+        shapes |= {f"{block}.{n}.layer_norm.weight": (width,) for n in (0, 1)}
+    shapes["encoder.final_layer_norm.weight"] = (width,)
+    tensors = {name: some(*shape) if len(shape) == 2 else some(1, *shape)[0] for name, shape in shapes.items()}
+    names, places = list(tensors), {}
+    for shard in range(4):
+        file, own = f"model-{shard}.safetensors", names[shard::4]
+        save_file({name: tensors[name] for name in own}, folder / file)
+        places |= dict.fromkeys(own, file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    assert sum(tensor.nbytes for tensor in tensors.values()) > 10**9
+    return str(folder), 4 * vocabulary * width
