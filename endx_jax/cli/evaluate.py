@@ -1,5 +1,7 @@
 """`endx evaluate`: ranks a data set with a trained model, beside BM25, and writes table, runs and encoded pool.
 
+Started as several processes, as by `launch/local.py`, these share out the encoding, and the first one writes.
+
 With `--index` all documents of an index are ranked instead, however many, for data that name right ones by their ids or
 hold strings that answer the questions.
 """
@@ -17,8 +19,12 @@ def main(argv: list[str]) -> None:
     arguments = _parser().parse_args(argv)
     check(arguments.top >= 0, f"--top={arguments.top}: give a number of answers, or 0 for all")
     check(min(arguments.min_questions, default=1) > 0, "--min-questions takes whole numbers of questions, above 0")
+
+    from endx_jax.parallel import distributed
+
+    distributed.initialize()
     if arguments.index:
-        _evaluate_index(arguments)
+        distributed.on_primary(lambda: _evaluate_index(arguments), "index-evaluated")
         return
     check(
         bool(arguments.workdir or arguments.model), "name what to evaluate: --workdir=RUN, --model=NAME or --index=DIR"
@@ -29,6 +35,7 @@ def main(argv: list[str]) -> None:
     from endx_jax.experiment.results import Results
     from endx_jax.loading import load
     from endx_jax.loading.pairs import load_pairs
+    from endx_jax.parallel.mesh import MeshSettings, make_mesh
     from endx_jax.retrieval.dense import dense_scores
     from endx_jax.retrieval.index import write_index
     from endx_jax.retrieval.rerank import evaluate_pairs
@@ -39,7 +46,7 @@ def main(argv: list[str]) -> None:
     output = arguments.output or _default_output(arguments, dataset)
     workdirs.check_writable(output, "--output")
     pair_model = load_pairs(arguments.rerank) if arguments.rerank else None
-    model = load(arguments.workdir or arguments.model)
+    model = load(arguments.workdir or arguments.model, mesh=make_mesh(MeshSettings()))
     records = next(iter(pools.values()))
     say(f"evaluating {len(records.questions):,} questions against {len(records.candidates):,} candidates of {dataset}")
 
@@ -55,14 +62,19 @@ def main(argv: list[str]) -> None:
         results.add("reranked", {next(iter(pools)): evaluate_pairs(score, first, records, top=arguments.top)})
         given = f"the best {arguments.top} of the row above" if arguments.top else "all candidates"
         results.notes.append(f"reranked: {given}, in the order of {pair_model.name}")
-    write_index(
-        output / workdirs.INDEX,
-        dense.candidates,
-        records.documents,
-        metric=metric_of(cosine=model.cosine),
-        model={"name": model.name, "identity": model.identity},
-    )
-    results.write(output / workdirs.RESULTS, output)
+    identity = model.identity
+
+    def write() -> None:
+        write_index(
+            output / workdirs.INDEX,
+            dense.candidates,
+            records.documents,
+            metric=metric_of(cosine=model.cosine),
+            model={"name": model.name, "identity": identity},
+        )
+        results.write(output / workdirs.RESULTS, output)
+
+    distributed.on_primary(write, "results-written")
     say(f"\n{results.tables()}\neverything is in {output}")
 
 

@@ -5,6 +5,7 @@ import functools
 import logging
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
 
 import jax
 import numpy as np
@@ -183,7 +184,8 @@ class EmbeddingModel:
     def comparable(self, side: str, texts: Sequence[str]) -> np.ndarray:
         """Encodes N texts of a side, `question` or `answer`: float32 [N, E], whose inner products are similarities."""
         output = Output(normalize=self.cosine)
-        return self.encoder(self.params, side, texts, progress=showing_progress(), output=output)
+        found = self.encoder(self.params, side, texts, progress=showing_progress(), output=output)
+        return cast(np.ndarray, found)  # float32 is no `Quantized`
 
     def similarity(self, a: np.ndarray | Quantized, b: np.ndarray | Quantized) -> np.ndarray:
         """Similarities of every row of `a` [A, E] (or [E]) with every row of `b`: float32 [A, B].

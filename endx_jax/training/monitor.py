@@ -1,4 +1,4 @@
-"""Watches a run: progress bar, metric log, throughput, and the check that every loss is finite."""
+"""Watches a run: progress bar, metric log, pace, heartbeats, and the check that every loss is finite."""
 
 import json
 import math
@@ -14,8 +14,11 @@ import tqdm
 from endx_jax.errors import EndxError
 from endx_jax.files import write_text
 from endx_jax.parallel.distributed import is_primary
+from endx_jax.parallel.heartbeats import Heartbeats
+from endx_jax.parallel.peers import Phase
 from endx_jax.training.collapse import CollapseWatch
 from endx_jax.training.metric_log import MetricLog
+from endx_jax.training.pace import Pace
 
 
 class Monitor:
@@ -30,6 +33,8 @@ class Monitor:
         global_batch_size: int,
         log_every: int,
         example_names: Callable[[int], Sequence[str]],
+        heartbeats: Heartbeats,
+        wandb_project: str = "",
     ):
         """Opens the log and the bar on the primary process.
 
@@ -40,10 +45,13 @@ class Monitor:
           global_batch_size: pairs a step.
           log_every: steps between log lines.
           example_names: the ids of the questions in the batch that led to a step.
+          heartbeats: are told the step, and what the run does.
+          wandb_project: of Weights & Biases, that the numbers go to as well; empty: none.
         """
         self._workdir, self._pairs, self._log_every, self._steps = workdir, global_batch_size, log_every, steps
         self._example_names, self._collapse = example_names, CollapseWatch()
-        self._log = MetricLog(workdir, resume_step=start) if is_primary() else None
+        self._heartbeats, self._pace = heartbeats, Pace()
+        self._log = MetricLog(workdir, resume_step=start, wandb_project=wandb_project) if is_primary() else None
         self._bar = tqdm.tqdm(
             total=steps,
             initial=start,
@@ -53,12 +61,13 @@ class Monitor:
             dynamic_ncols=True,
         )
         self._pending: tuple[int, dict[str, jax.Array]] | None = None
-        self._compiled, self._since = False, time.perf_counter()
-        self._steps_since = 0
-        self._tokens_since = 0.0
+        # Times of the last line of the log and of the last step, moved on by what is no training.
+        self._since = self._stepped = time.perf_counter()
+        self._compiled, self._steps_since, self._tokens_since, self._stalled = False, 0, 0.0, 0.0
 
     def push(self, step: int, metrics: dict[str, jax.Array]) -> None:
         """Takes the metrics of `step` and deals with those of the step before."""
+        self._heartbeats.step = step
         self.flush()
         self._pending = (step, metrics)
 
@@ -78,6 +87,7 @@ class Monitor:
         tokens = values.pop("tokens")
         self._steps_since += 1
         self._tokens_since += tokens
+        self._take_time()
         self._bar.update()
         due = step % self._log_every == 0 or step == self._steps
         if due:
@@ -87,11 +97,26 @@ class Monitor:
             self._since, self._steps_since, self._tokens_since = time.perf_counter(), 0, 0.0
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Keeps the time of what happens inside out of the throughput."""
+    def reading(self) -> Iterator[None]:
+        """To be held around the wait for a batch, before its step."""
+        self._heartbeats.phase = "reading"
         before = time.perf_counter()
         yield
-        self._since += time.perf_counter() - before
+        # Devices that still have the step before to do have waited for nothing.
+        if self._pending and self._pending[1]["loss"].is_ready():  # type: ignore[attr-defined]  # jax.Array's has none
+            self._stalled += time.perf_counter() - before
+        self._heartbeats.phase = "step"
+
+    @contextmanager
+    def paused(self, phase: Phase) -> Iterator[None]:
+        """Keeps the time of what happens inside, which is in `phase`, out of the pace."""
+        self._heartbeats.phase = phase
+        before = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - before
+        self._since += seconds
+        self._stepped += seconds
+        self._heartbeats.phase = "step"
 
     def validated(self, step: int, metrics: Mapping[str, float]) -> None:
         """Logs the validation's metrics."""
@@ -104,11 +129,19 @@ class Monitor:
         if self._log:
             self._log.close()
 
+    def _take_time(self) -> None:
+        """Notes how long a step took."""
+        now = time.perf_counter()
+        if self._compiled:
+            self._pace.step(now - self._stepped, self._stalled)
+        self._stepped, self._stalled = now, 0.0
+
     def _write(self, step: int, values: dict[str, float]) -> None:
         elapsed = time.perf_counter() - self._since
         speed = self._steps_since / elapsed
         values["pairs_per_second"] = round(speed * self._pairs, 3)
         values["tokens_per_second"] = round(self._tokens_since / elapsed, 1)
+        values |= self._pace.measures(self._heartbeats.seconds)
         numbers = f"loss {values['loss']:.4f}, {values['pairs_per_second']:.1f} pairs/s"
         self._bar.set_postfix_str(numbers)
         if self._log:

@@ -1,6 +1,7 @@
 """A trace of some training steps: what the devices did when, for TensorBoard's profiler or Perfetto."""
 
 import pathlib
+import time
 from contextlib import AbstractContextManager
 
 import jax
@@ -8,24 +9,39 @@ import jax
 # Steps before the first that is recorded: they compile and warm up.
 WARM_UP = 2
 
+# Of a trace that is asked for while training goes on, where the request does not say.
+REQUESTED_STEPS, MOST_STEPS = 5, 100
+LOOK_SECONDS = 5.0  # between looks for a request
+
 
 class Trace:
-    """Records steps into a folder; none, where `steps` is 0."""
+    """Records steps into a folder: those that the settings ask for, and others when a file asks for them.
 
-    def __init__(self, folder: pathlib.Path, *, start: int, steps: int):
+    The file asks whenever it is written or touched. Every process looks at it by itself, so it works wherever the
+    workdir is shared, and no process has to be reached or told.
+    """
+
+    def __init__(self, folder: pathlib.Path, *, start: int, steps: int, request: pathlib.Path | None = None):
         """Sets up which steps to record.
 
         Args:
-          folder: where the trace goes.
+          folder: where traces go; with several processes, each has a folder of its own in it.
           start: the step that training begins or goes on with.
           steps: how many to record, after `WARM_UP` others.
+          request: the file that asks for a trace of as many steps as it says, or `REQUESTED_STEPS` where it is empty.
         """
-        self._folder, self._first, self._last = folder, start + WARM_UP, start + WARM_UP + steps
+        several = jax.process_count() > 1
+        self._folder = folder / f"process-{jax.process_index()}" if several else folder
+        self._first, self._last = start + WARM_UP, start + WARM_UP + steps
+        self._request, self._looked = request, time.monotonic()
+        self._served = self._changed()  # what was asked of an earlier run
         self._running = False
 
     def step(self, step: int) -> AbstractContextManager:
         """To be held around the call of a step, which it names in the trace."""
-        if step == self._first < self._last:
+        if not self._running and (steps := self._requested()):
+            self._first, self._last = step, step + steps
+        if step == self._first < self._last and not self._running:
             jax.profiler.start_trace(str(self._folder))
             self._running = True
         return jax.profiler.StepTraceAnnotation("train", step_num=step)
@@ -41,3 +57,25 @@ class Trace:
         if self._running:
             jax.profiler.stop_trace()
             self._running = False
+
+    def _requested(self) -> int:
+        """How many steps the file asks for, if it does so anew; 0 for none."""
+        if self._request is None or time.monotonic() - self._looked < LOOK_SECONDS:
+            return 0
+        self._looked = time.monotonic()
+        changed = self._changed()
+        if changed in (None, self._served):
+            return 0
+        self._served = changed
+        try:
+            words = self._request.read_text().split()
+        except OSError:
+            return 0
+        return min(int(words[0]), MOST_STEPS) if words and words[0].isdigit() else REQUESTED_STEPS
+
+    def _changed(self) -> int | None:
+        """When the file was written or touched last; None where there is none."""
+        try:
+            return self._request.stat().st_mtime_ns if self._request else None
+        except OSError:
+            return None

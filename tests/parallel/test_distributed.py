@@ -1,23 +1,25 @@
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+
 import pytest
 
-from endx_jax.errors import EndxError
-from endx_jax.parallel import distributed
+from endx_jax.errors import EndxError, RunInterrupted
+from endx_jax.parallel import distributed, environment
 
 
 def test_without_a_coordinator_nothing_is_set_up(monkeypatch):
-    monkeypatch.delenv(distributed.COORDINATOR, raising=False)
+    monkeypatch.delenv(environment.COORDINATOR, raising=False)
     distributed.initialize()
     assert distributed.is_primary()
 
 
-@pytest.mark.parametrize("count", [None, "two"])
-def test_half_an_environment_is_refused(monkeypatch, count):
-    monkeypatch.setenv(distributed.COORDINATOR, "localhost:1")
-    monkeypatch.setenv(distributed.INDEX, "0")
-    monkeypatch.delenv(distributed.COUNT, raising=False)
-    if count:
-        monkeypatch.setenv(distributed.COUNT, count)
-    with pytest.raises(EndxError, match=f"{distributed.COUNT} and {distributed.INDEX}"):
+@pytest.mark.parametrize("seconds", ["soon", "-1"])
+def test_a_time_out_that_is_none_is_refused(monkeypatch, seconds):
+    monkeypatch.setenv(distributed.JOIN_TIMEOUT, seconds)
+    with pytest.raises(EndxError, match=f"{distributed.JOIN_TIMEOUT} is '{seconds}'"):
         distributed.initialize()
 
 
@@ -25,3 +27,57 @@ def test_on_primary_runs_the_action():
     ran = []
     distributed.on_primary(lambda: ran.append(True), "test")
     assert ran == [True]
+
+
+@pytest.mark.parametrize("failure", [EndxError("the disk is full: ä"), RunInterrupted("told to stop")])
+def test_what_the_primary_raises_is_raised_by_all(monkeypatch, failure):
+    """The words travel as bytes of an array: here from the primary to itself, then as another process sees them."""
+    from jax.experimental import multihost_utils
+
+    def fail():
+        raise failure
+
+    sent = []
+    monkeypatch.setattr(distributed.jax, "process_count", lambda: 2)
+    monkeypatch.setattr(distributed, "barrier", lambda name: None)
+    monkeypatch.setattr(multihost_utils, "broadcast_one_to_all", lambda array: sent.append(array) or array)
+    with pytest.raises(type(failure), match=str(failure)):
+        distributed.on_primary(fail, "test")
+    monkeypatch.setattr(distributed, "is_primary", lambda: False)
+    monkeypatch.setattr(multihost_utils, "broadcast_one_to_all", lambda array: sent[0])
+    with pytest.raises(type(failure), match=f"^{failure}$"):
+        distributed.on_primary(lambda: pytest.fail("this is not the primary"), "test")
+
+
+@pytest.mark.slow
+def test_a_mistake_of_one_process_ends_all_at_once_with_its_status():
+    """Two real processes: nobody waits at JAX's exit for one that waits in a collective."""
+    program = """
+        import sys
+        from endx_jax.cli import entry, train
+        from endx_jax.errors import EndxError
+        from endx_jax.parallel import distributed
+        def main(arguments):
+            distributed.initialize()
+            def refuse():
+                raise EndxError("no room")
+            distributed.on_primary(refuse, "refused")
+        train.main = main
+        sys.exit(entry.run_verb(["train"]))
+    """
+    with socket.create_server(("localhost", 0)) as probe:
+        address = f"localhost:{probe.getsockname()[1]}"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(program)],
+            env=os.environ
+            | {"JAX_PLATFORMS": "cpu", environment.COORDINATOR: address}
+            | {environment.COUNT: "2", environment.INDEX: str(index)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(2)
+    ]
+    errors = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [2, 2]
+    assert [error.splitlines()[-1] for error in errors] == ["endx train: no room"] * 2

@@ -1,3 +1,5 @@
+import os
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -46,6 +48,37 @@ def test_nothing_is_recorded_where_nothing_is_to_be(tmp_path, calls, steps, stop
     run_steps(trace, 0, stop, calls)
     trace.close()
     assert calls == list(range(stop))
+
+
+@pytest.mark.parametrize(("text", "recorded"), [("2", 2), ("", 5), ("soon", 5)])
+def test_a_file_asks_for_a_trace_whenever_it_is_touched(tmp_path, calls, monkeypatch, text, recorded):
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    request = tmp_path / "profile-now"
+    request.write_text("9")  # an earlier run was asked
+    trace = Trace(tmp_path / "profile", start=0, steps=0, request=request)
+    now[0] += trace_module.LOOK_SECONDS
+    run_steps(trace, 0, 3, calls)
+    assert calls == [0, 1, 2]
+    for later in (1, 2):
+        request.write_text(text)
+        os.utime(request, ns=(later, later))
+        run_steps(trace, 3, 4, calls)  # it was looked at a moment ago
+        now[0] += trace_module.LOOK_SECONDS
+        calls.clear()
+        run_steps(trace, 4, 12, calls)
+        assert calls == [
+            ("start", str(tmp_path / "profile")),
+            *range(4, 4 + recorded),
+            "stop",
+            *range(4 + recorded, 12),
+        ]
+
+
+def test_each_of_several_processes_has_its_own_folder(tmp_path, calls, monkeypatch):
+    monkeypatch.setattr(trace_module.jax, "process_count", lambda: 2)
+    run_steps(Trace(tmp_path, start=0, steps=1), 0, WARM_UP + 1, calls)
+    assert ("start", str(tmp_path / "process-0")) in calls
 
 
 def test_the_trace_names_its_steps(tmp_path):

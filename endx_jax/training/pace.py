@@ -1,0 +1,45 @@
+"""How a run spends its time: how long steps take, how much of the wall time they are, and the waits for data."""
+
+import collections
+
+import numpy as np
+
+# Steps whose times the percentiles are of: the newest.
+WINDOW = 200
+
+
+class Pace:
+    """Adds up the seconds of one process; it keeps no clock of its own."""
+
+    def __init__(self) -> None:
+        self._steps: collections.deque[float] = collections.deque(maxlen=WINDOW)
+        self._in_steps = self._stalled = 0.0
+
+    def step(self, seconds: float, stalled: float) -> None:
+        """Takes a step that was done `seconds` after the one before, of which the devices had no data for `stalled`."""
+        self._steps.append(seconds)
+        self._in_steps += max(0.0, seconds - stalled)
+        self._stalled += stalled
+
+    def measures(self, wall: float) -> dict[str, float]:
+        """What there is to log.
+
+        Args:
+          wall: seconds since the run began, or went on.
+
+        Returns:
+          `step_seconds_p50`, `_p95` and `_max` of the last `WINDOW` steps; `goodput`, the share of `wall` in steps,
+          waits for data left out; `data_stall_seconds`, the waits since the last call. Nothing before the second step:
+          the first one's time is its compilation.
+        """
+        if not self._steps:
+            return {}
+        middle, high, most = np.percentile(self._steps, (50, 95, 100))
+        stalled, self._stalled = self._stalled, 0.0
+        return {
+            "step_seconds_p50": round(float(middle), 4),
+            "step_seconds_p95": round(float(high), 4),
+            "step_seconds_max": round(float(most), 4),
+            "goodput": round(self._in_steps / wall, 4),
+            "data_stall_seconds": round(stalled, 3),
+        }

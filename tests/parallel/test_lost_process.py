@@ -1,0 +1,82 @@
+"""Three real processes that meet in collectives, one of which is killed or stopped."""
+
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from endx_jax.parallel import environment
+
+COUNT = 3
+PROGRAM = """
+import pathlib, sys
+from endx_jax.cli import entry, train
+
+def main(arguments):
+    from endx_jax.parallel import distributed
+    distributed.initialize()
+    import numpy as np
+    from jax.experimental import multihost_utils
+    from endx_jax.parallel.heartbeats import Heartbeats
+    workdir = pathlib.Path(arguments[0])
+    with Heartbeats(workdir, peer_timeout=10, every=0.5) as heartbeats:
+        heartbeats.phase = "step"
+        while True:
+            multihost_utils.process_allgather(np.array(heartbeats.step))
+            heartbeats.step += 1
+            (workdir / f"met-{heartbeats.step}").touch()
+
+train.main = main
+sys.exit(entry.run_verb(["train", *sys.argv[1:]]))
+"""
+
+
+@pytest.fixture
+def processes(tmp_path):
+    with socket.create_server(("localhost", 0)) as probe:
+        address = f"localhost:{probe.getsockname()[1]}"
+    shared = os.environ | {"JAX_PLATFORMS": "cpu", environment.COORDINATOR: address, environment.COUNT: str(COUNT)}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(tmp_path)],
+            env=shared | {environment.INDEX: str(index)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(COUNT)
+    ]
+    wait_for(tmp_path / "met-20")
+    time.sleep(2)  # until all have heard a few heartbeats of each other
+    yield started
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def wait_for(file: pathlib.Path):
+    deadline = time.monotonic() + 120
+    while not file.exists():
+        assert time.monotonic() < deadline, f"{file.name} does not come"
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("victim", "number"), [(2, signal.SIGKILL), (0, signal.SIGKILL), (1, signal.SIGSTOP)], ids=["2", "0", "1, stopped"]
+)
+def test_the_others_end_with_a_line_that_names_it(processes, victim, number):
+    processes[victim].send_signal(number)
+    for index, process in enumerate(processes):
+        if index == victim:
+            continue
+        _, errors = process.communicate(timeout=60)
+        last = errors.splitlines()[-1]
+        assert f": process {victim} on {socket.gethostname()} (pid {processes[victim].pid}) has been silent for" in last
+        assert last.endswith("the same command goes on from the last checkpoint")
+        assert process.returncode == 75
+        assert victim == 0 or "***" not in errors  # no stack of C++
