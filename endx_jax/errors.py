@@ -9,10 +9,15 @@ class EndxError(ValueError):
     """
 
 
-class RunInterrupted(EndxError):
+# EX_TEMPFAIL of sysexits.h: the exit status that `launch/` has schedulers requeue.
+TRY_AGAIN = 75
+
+
+class RunInterrupted(Exception):
     """An end that is nobody's mistake, such as a machine taken away: the same command, given again, goes on.
 
-    Command lines print the one line and exit with status 75 (`EX_TEMPFAIL`), by which schedulers know to requeue.
+    It is no mistake, so what deals with mistakes lets it pass. Command lines print the one line and exit with status 75
+    (`EX_TEMPFAIL`), by which schedulers know to requeue.
     """
 
 

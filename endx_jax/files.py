@@ -1,5 +1,6 @@
 """Writing files so that a reader sees the old contents or the new, never half of either, and one writer at a time."""
 
+import errno
 import hashlib
 import os
 import pathlib
@@ -25,24 +26,80 @@ def replacing(path: pathlib.Path, mode: str = "w") -> Iterator[IO]:
     """
     path = pathlib.Path(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with reporting_full_disk(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as failure:
         raise EndxError(f"can't write {path}: {failure.strerror or failure}") from None
     try:
-        with os.fdopen(handle, mode, encoding=None if "b" in mode else "utf-8") as stream:
-            yield stream
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        with reporting_full_disk(path):
+            with os.fdopen(handle, mode, encoding=None if "b" in mode else "utf-8") as stream:
+                yield stream
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
     except BaseException:
         pathlib.Path(temporary).unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def reporting_full_disk(path: pathlib.Path) -> Iterator[None]:
+    """Turns a failure to write for want of space into one line: `path`, what the system said, and what to do.
+
+    Raises:
+      EndxError: when the block failed because a disk or a quota is full.
+    """
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError) as failure:
+        reason = None if isinstance(failure, EndxError) else _want_of_space(failure)
+        if reason is None:
+            raise
+        raise EndxError(f"can't write {path}: {reason}; make room there, and the same command goes on") from None
+
+
+def _want_of_space(failure: Exception) -> str | None:
+    """What the system says of a full disk or quota, where that is the failure; libraries in C++ pass its words on."""
+    for number in (errno.ENOSPC, errno.EDQUOT):
+        said = os.strerror(number)
+        if getattr(failure, "errno", None) == number or said in str(failure):
+            return said
+    return None
 
 
 def write_text(path: pathlib.Path, text: str) -> None:
     """Writes a whole UTF-8 file at once."""
     with replacing(path) as stream:
         stream.write(text)
+
+
+class Growing:
+    """A file that is only added to; what is added is handed to the system at once, so that closing can't fail."""
+
+    def __init__(self, path: pathlib.Path):
+        """Opens it, and makes missing folders.
+
+        Raises:
+          EndxError: when the disk is full.
+        """
+        self._path = path
+        with reporting_full_disk(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._stream = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by `close`)
+
+    def add(self, data: bytes) -> None:
+        """Adds to the end.
+
+        Raises:
+          EndxError: when the disk is full; a part may have been added.
+        """
+        with reporting_full_disk(self._path):
+            while data:
+                data = data[self._stream.write(data) :]
+
+    def close(self) -> None:
+        """Closes it."""
+        self._stream.close()
 
 
 @contextmanager

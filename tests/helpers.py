@@ -14,7 +14,7 @@ from endx_jax.models import BertConfig, BertEncoder, Projection, TokenEmbedder, 
 TINY = BertConfig(vocab_size=50, width=16, layers=2, heads=2, mlp_width=24, positions=32)
 
 
-def tower(config: BertConfig = TINY, *, projection: int = 0, dtype=jnp.float32, remat=False, scan_layers=False, **kw):
+def tower(config: BertConfig = TINY, *, projection: int = 0, dtype=jnp.float32, remat="none", scan_layers=False, **kw):
     """A BERT tower; other keywords are the tower's own."""
     return Tower(
         token_embedder=TokenEmbedder(config.vocab_size, config.width, dtype),

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 
 import endx_jax
-from endx_jax.errors import EndxError, RunInterrupted, nearest
+from endx_jax.errors import TRY_AGAIN, EndxError, RunInterrupted, nearest
 
 USAGE = """endx_jax {version}: answer retrieval with dual encoders, in JAX
 
@@ -45,9 +45,9 @@ def run_verb(argv: list[str]) -> int:
         return 0
     try:
         _verb(argv[0])(argv[1:])
-    except EndxError as mistake:
-        print(f"endx {argv[0]}: {mistake}", file=sys.stderr, flush=True)
-        return TRY_AGAIN if isinstance(mistake, RunInterrupted) else 2
+    except (EndxError, RunInterrupted) as end:
+        print(f"endx {argv[0]}: {end}", file=sys.stderr, flush=True)
+        return _leave(TRY_AGAIN if isinstance(end, RunInterrupted) else 2)
     except BrokenPipeError:
         # What read the output, such as `head`, has seen enough. Python would complain of it once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -55,12 +55,18 @@ def run_verb(argv: list[str]) -> int:
     except KeyboardInterrupt:
         hint = f"; the same command goes on {GOES_ON[argv[0]]}" if argv[0] in GOES_ON else ""
         print(f"endx {argv[0]}: interrupted{hint}", file=sys.stderr)
-        return 130
+        return _leave(130)
     return 0
 
 
-# EX_TEMPFAIL of sysexits.h: what `launch/` has schedulers requeue.
-TRY_AGAIN = 75
+def _leave(status: int) -> int:
+    """Returns the status; but one of several processes ends here: see `parallel.distributed.leave`."""
+    if "jax" in sys.modules:
+        from endx_jax.parallel.distributed import leave
+
+        leave(status)
+    return status
+
 
 # Verbs that can be interrupted, and what they have then.
 GOES_ON = {

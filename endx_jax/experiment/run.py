@@ -7,20 +7,26 @@ from typing import Protocol
 from endx_jax.data.records import RetrievalSet
 from endx_jax.data.subsets import with_many_questions
 from endx_jax.experiment import workdir as workdirs
+from endx_jax.experiment.config import resolve
 from endx_jax.experiment.console import say
 from endx_jax.experiment.data import pools
 from endx_jax.experiment.introduction import introduce
+from endx_jax.experiment.lock import RunLock
 from endx_jax.experiment.model import save_description
 from endx_jax.experiment.pairs import judge_pairs
 from endx_jax.experiment.prepare import Run, begin, prepare
 from endx_jax.experiment.ranking import EmbeddingJudge
 from endx_jax.experiment.results import Results
+from endx_jax.files import reporting_full_disk
 from endx_jax.objectives import PairSettings
-from endx_jax.parallel.distributed import on_primary
+from endx_jax.parallel.distributed import barrier, on_primary
+from endx_jax.parallel.heartbeats import Heartbeats
 from endx_jax.training.checkpoints import Checkpoints
 from endx_jax.training.loop import fit
 from endx_jax.training.monitor import Monitor
+from endx_jax.training.preemption import Preemption
 from endx_jax.training.trace import Trace
+from endx_jax.training.wandb_log import check_installed
 
 
 def run(config: Mapping, workdir: pathlib.Path) -> Results | None:
@@ -31,19 +37,33 @@ def run(config: Mapping, workdir: pathlib.Path) -> Results | None:
       workdir: where everything is left; the README lists what.
 
     Returns:
-      The final results; None when the run was told to stop before its last step.
+      The final results; None when the config told the run to stop before its last step.
 
     Raises:
-      EndxError: for whatever the user can mend.
+      EndxError: for whatever the user can mend, another run in the workdir and a full disk among it.
+      RunInterrupted: told to stop by SIGTERM, it saved where it was; see `training.preemption`.
     """
+    settings = resolve(config).train
+    check_installed(settings.wandb_project)
+    with (
+        Preemption() as preemption,
+        reporting_full_disk(workdir),
+        RunLock(workdir),
+        Heartbeats(workdir, peer_timeout=settings.peer_timeout) as heartbeats,
+    ):
+        return _run(config, workdir, preemption, heartbeats)
+
+
+def _run(config: Mapping, workdir: pathlib.Path, preemption: Preemption, heartbeats: Heartbeats) -> Results | None:
     prepared = prepare(config, workdir)
     judge = judge_of(prepared)
     introduce(prepared.model, prepared.mesh, prepared.steps, _question_counts(prepared), prepared.stream.plan)
     on_primary(lambda: _describe(prepared), "workdir-described")
-    reached = _train(prepared, judge)
+    reached = _train(prepared, judge, preemption, heartbeats)
     if reached < prepared.steps:
         say(f"stopped at step {reached} of {prepared.steps}; without train.stop_at_step the same command goes on")
         return None
+    heartbeats.phase = "evaluating"
     return _report(prepared, judge)
 
 
@@ -67,15 +87,23 @@ def judge_of(prepared: Run) -> Judge:
     return EmbeddingJudge(prepared)
 
 
-def _train(run: Run, judge: Judge) -> int:
+def _train(run: Run, judge: Judge, preemption: Preemption, heartbeats: Heartbeats) -> int:
     """Trains to the end or to where the config says to stop; returns the step reached."""
     settings = run.model.settings
     checkpoints = Checkpoints(
         run.workdir, keep=settings.train.keep_checkpoints, metric=settings.evaluation.metric, report=say
     )
+    heartbeats.phase = "compiling"
     state, train_step = begin(run, checkpoints)
+    barrier("compiled")
+    heartbeats.phase = "starting"
     start = int(state.step)
-    trace = Trace(run.workdir / workdirs.PROFILE, start=start, steps=settings.train.profile_steps)
+    trace = Trace(
+        run.workdir / workdirs.PROFILE,
+        start=start,
+        steps=settings.train.profile_steps,
+        request=run.workdir / workdirs.PROFILE_NOW,
+    )
     monitor = Monitor(
         run.workdir,
         start=start,
@@ -83,25 +111,31 @@ def _train(run: Run, judge: Judge) -> int:
         global_batch_size=settings.train.global_batch_size,
         log_every=settings.train.log_every,
         example_names=lambda step: _question_ids(run, step),
+        heartbeats=heartbeats,
+        wandb_project=settings.train.wandb_project,
     )
     try:
-        state = fit(
-            state,
-            train_step,
-            run.stream,
-            settings.train,
-            steps=run.steps,
-            mesh=run.mesh,
-            checkpoints=checkpoints,
-            monitor=monitor,
-            validate=judge.validate if run.data.validation.questions else None,
-            trace=trace,
-            reading_threads=settings.data.reading_threads,
-        )
+        with preemption.put_off():
+            state = fit(
+                state,
+                train_step,
+                run.stream,
+                settings.train,
+                steps=run.steps,
+                mesh=run.mesh,
+                checkpoints=checkpoints,
+                monitor=monitor,
+                validate=judge.validate if run.data.validation.questions else None,
+                trace=trace,
+                preemption=preemption,
+                reading_threads=settings.data.reading_threads,
+            )
     finally:
         trace.close()
         monitor.close()
-        checkpoints.close()
+    # Not after a failure: others may wait for this process while it would wait for them. Alone, it finishes what it
+    # is writing before it ends.
+    checkpoints.close()
     return int(state.step)
 
 

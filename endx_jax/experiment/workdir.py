@@ -9,7 +9,7 @@ from endx_jax.experiment.config import Settings, differences, resolve
 from endx_jax.experiment.manifest import manifest
 from endx_jax.files import write_text
 
-CONFIG, DATA, MANIFEST, MODEL, INDEX, EVALUATION, RESULTS, PROFILE = (
+CONFIG, DATA, MANIFEST, MODEL, INDEX, EVALUATION, RESULTS, PROFILE, PROFILE_NOW = (
     "config.json",
     "data.json",
     "manifest.json",
@@ -18,6 +18,7 @@ CONFIG, DATA, MANIFEST, MODEL, INDEX, EVALUATION, RESULTS, PROFILE = (
     "evaluation",
     "results.json",
     "profile",
+    "profile-now",
 )
 
 

@@ -1,21 +1,24 @@
 """Checkpoints: Orbax writes them asynchronously; a manifest with a hash of every file makes each one count.
 
-A checkpoint is there when its manifest is. Orbax alone restores a file with a flipped bit in silence, so the hashes are
-checked before anything is restored, and what fails is removed in favour of the checkpoint before it.
+A checkpoint is there when its manifest is: written last, whole or not at all, and removed first. So a process can be
+killed at any moment. Orbax alone restores a file with a flipped bit in silence, so the hashes are checked before
+anything is restored, and what fails is removed in favour of the checkpoint before it.
 """
 
 import json
+import logging
 import pathlib
 import shutil
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
+from contextlib import contextmanager
 
 import jax
 import orbax.checkpoint as ocp
-from orbax.checkpoint import checkpoint_managers as policies
 
 from endx_jax.errors import EndxError
-from endx_jax.files import sha256_of, write_text
+from endx_jax.files import reporting_full_disk, sha256_of, write_text
 from endx_jax.parallel.distributed import is_primary, on_primary
 from endx_jax.training.state import TrainState
 
@@ -23,7 +26,7 @@ FOLDER, MANIFESTS = "checkpoints", "checkpoint_manifests"
 
 
 class Checkpoints:
-    """The checkpoints of one workdir."""
+    """The checkpoints of one workdir, of which one process or one group of processes at a time is the writer."""
 
     def __init__(self, workdir: pathlib.Path, *, keep: int, metric: str, report: Callable[[str], None]):
         """Opens them, and removes those that are damaged or were never finished.
@@ -35,18 +38,16 @@ class Checkpoints:
           report: takes a line for the log.
         """
         self.workdir = workdir.absolute()
-        self.metric = metric
+        self._keep, self._metric = keep, metric
         self._finisher = futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-manifest")
         self._unfinished: futures.Future | None = None
-        on_primary(lambda: _remove_unusable(self.workdir, report), "checkpoints-verified")
-        best = policies.BestN(get_metric_fn=lambda m: m[metric], n=1, keep_checkpoints_without_metrics=False)
-        self._manager = ocp.CheckpointManager(
-            self.workdir / FOLDER,
-            options=ocp.CheckpointManagerOptions(
-                preservation_policy=policies.AnyPreservationPolicy([policies.LatestN(keep), best]),
-                cleanup_tmp_directories=True,
-            ),
-        )
+        self._failed = False
+        logging.getLogger("absl").addFilter(_is_news)
+        self._hook, sys.unraisablehook = sys.unraisablehook, self._report_news
+        on_primary(lambda: _remove_unusable(self.workdir, metric, report), "checkpoints-verified")
+        # Orbax would remove old checkpoints before the manifest of the new one stands: `_remove_old` does it after.
+        options = ocp.CheckpointManagerOptions(cleanup_tmp_directories=True)
+        self._manager = ocp.CheckpointManager(self.workdir / FOLDER, options=options)
 
     @property
     def latest_step(self) -> int | None:
@@ -54,11 +55,15 @@ class Checkpoints:
         return self._manager.latest_step()
 
     def save(self, step: int, state: TrainState, metrics: Mapping[str, float] | None = None) -> None:
-        """Starts writing; returns when the device arrays are copied. Errors of the write before surface here."""
+        """Starts writing; returns when the device arrays are copied. Errors of the write before surface here.
+
+        Raises:
+          EndxError: the disk is full; earlier checkpoints are untouched.
+        """
         self.wait()
-        metrics = dict(metrics) if metrics else None
-        self._manager.save(step, args=_split(state, ocp.args.StandardSave), metrics=metrics)
-        self._unfinished = self._finisher.submit(self._finish, step, metrics)
+        with self._cleaning_up(step):
+            self._manager.save(step, args=_split(state, ocp.args.StandardSave))
+        self._unfinished = self._finisher.submit(self._finish, step, dict(metrics) if metrics else None)
 
     def restore(self, step: int, like: TrainState) -> TrainState:
         """Restores a step bit for bit, onto the shardings of `like`, whatever topology wrote it."""
@@ -66,33 +71,65 @@ class Checkpoints:
         return TrainState(step=items.progress["step"], params=items.params, opt_state=items.progress["opt_state"])
 
     def wait(self) -> None:
-        """Waits until everything is on disk, manifests included."""
-        if self._unfinished is not None:
-            self._unfinished.result()
-            self._unfinished = None
+        """Waits until everything is on disk, manifests included; raises as `save` does."""
+        unfinished, self._unfinished = self._unfinished, None
+        if unfinished is not None:
+            unfinished.result()
+
+    def look(self) -> None:
+        """Raises as `save` does where the write before has failed by now."""
+        if self._unfinished is not None and self._unfinished.done():
+            self.wait()
 
     def close(self) -> None:
-        """Waits and releases the writing threads."""
+        """Waits and releases the writing threads; raises as `save` does, unless that was raised before."""
         self.wait()
         self._finisher.shutdown()
-        self._manager.close()
+        if not self._failed:
+            self._manager.close()
+            sys.unraisablehook = self._hook
 
     def _finish(self, step: int, metrics: dict | None) -> None:
         """Hashes what Orbax wrote, as soon as it stands in its final place; Orbax's own hook runs before that."""
-        self._manager.wait_until_finished()
-        if is_primary():
-            manifest = {"step": step, "metrics": metrics, "sha256": hash_files(self.workdir / FOLDER / str(step))}
-            write_text(_manifest(self.workdir, step), json.dumps(manifest, indent=1))
+        with self._cleaning_up(step):
+            self._manager.wait_until_finished()
+            if is_primary():
+                manifest = {"step": step, "metrics": metrics, "sha256": hash_files(self.workdir / FOLDER / str(step))}
+                write_text(_manifest(self.workdir, step), json.dumps(manifest, indent=1))
+                _remove_old(self.workdir, self._keep, self._metric)
+
+    def _report_news(self, report) -> None:
+        """Leaves out that other writes of a checkpoint end when one of them has failed it."""
+        if str(report.exc_value) != "Event loop is closed":
+            self._hook(report)
+
+    @contextmanager
+    def _cleaning_up(self, step: int) -> Iterator[None]:
+        """Says so where the disk is full, and gives back what the unfinished checkpoint takes of it."""
+        try:
+            with reporting_full_disk(self.workdir / FOLDER / str(step)):
+                yield
+        except EndxError:
+            self._failed = True
+            if is_primary():
+                _remove(self.workdir, step)
+                for folder in (self.workdir / FOLDER).glob(f"{step}.*"):
+                    shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """False for the traces that Orbax logs of errors which it raises as well."""
+    return record.exc_info is None or "orbax" not in record.pathname
 
 
 def best_step(workdir: pathlib.Path, metric: str) -> int | None:
     """The step whose checkpoint is best by a metric, the newest where none was evaluated, None where there is none."""
-    manifests = [json.loads(file.read_text()) for file in (workdir / MANIFESTS).glob("*.json")]
-    manifests = [m for m in manifests if (workdir / FOLDER / str(m["step"])).is_dir()]
-    evaluated = [m for m in manifests if m["metrics"] and metric in m["metrics"]]
+    manifests = _read_manifests(workdir)
+    evaluated = {step: m["metrics"][metric] for step, m in manifests.items() if metric in (m["metrics"] or {})}
     if evaluated:
-        return max(evaluated, key=lambda m: (m["metrics"][metric], -m["step"]))["step"]
-    return max((m["step"] for m in manifests), default=None)
+        return max(evaluated, key=lambda step: (evaluated[step], -step))
+    return max(manifests, default=None)
 
 
 def restore_params(workdir: pathlib.Path, step: int, like):
@@ -103,7 +140,10 @@ def restore_params(workdir: pathlib.Path, step: int, like):
     """
     problem = find_damage(workdir, step)
     if problem:
-        raise EndxError(f"checkpoint {step} in {workdir} is damaged: {problem}")
+        raise EndxError(
+            f"checkpoint {step} in {workdir} is damaged: {problem}; the command that trained it removes it and makes "
+            "up for it"
+        )
     with ocp.CheckpointManager((workdir / FOLDER).absolute()) as manager:
         return manager.restore(step, args=ocp.args.Composite(params=ocp.args.StandardRestore(like))).params
 
@@ -116,13 +156,19 @@ def hash_files(folder: pathlib.Path) -> dict[str, str]:
 
 def find_damage(workdir: pathlib.Path, step: int) -> str | None:
     """What is wrong with a step's checkpoint, in words; None when every file is as it was written."""
-    manifest = _manifest(workdir, step)
-    if not manifest.is_file():
+    if not _manifest(workdir, step).is_file():
         return "it was not finished"
-    expected = json.loads(manifest.read_text())["sha256"]
+    manifest = _read_manifests(workdir).get(step)
+    if manifest is None:
+        return "its manifest can't be read"
     found = hash_files(workdir / FOLDER / str(step))
-    changed = sorted(name for name in expected if found.get(name) != expected[name])
+    changed = sorted(name for name, expected in manifest["sha256"].items() if found.get(name) != expected)
     return f"{changed[0]} is not as it was written" if changed else None
+
+
+def abstract(state, shardings):
+    """Shapes and shardings of a state, to restore onto."""
+    return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, shardings)
 
 
 def _split(state: TrainState, wrap):
@@ -135,20 +181,56 @@ def _manifest(workdir: pathlib.Path, step: int) -> pathlib.Path:
     return workdir / MANIFESTS / f"{step}.json"
 
 
-def _remove_unusable(workdir: pathlib.Path, report: Callable[[str], None]) -> None:
-    """Removes damaged checkpoints from the newest backwards, up to the first good one, and stale manifests."""
-    steps = sorted((int(f.name) for f in (workdir / FOLDER).glob("*") if f.name.isdigit()), reverse=True)
+def _read_manifests(workdir: pathlib.Path) -> dict[int, dict]:
+    """The manifests, by step, of checkpoints that are there; those that can't be read are left out."""
+    found = {}
+    for step in _steps(workdir):
+        try:
+            manifest = json.loads(_manifest(workdir, step).read_text())
+            found[step] = {name: manifest[name] for name in ("metrics", "sha256")}
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            continue
+    return found
+
+
+def _steps(workdir: pathlib.Path) -> list[int]:
+    """The steps that have a folder, finished or not, from the newest on."""
+    return sorted((int(f.name) for f in (workdir / FOLDER).glob("*") if f.name.isdigit()), reverse=True)
+
+
+def _remove(workdir: pathlib.Path, step: int) -> None:
+    """Removes a checkpoint: first what makes it count."""
+    _manifest(workdir, step).unlink(missing_ok=True)
+    if (workdir / FOLDER / str(step)).exists():
+        shutil.rmtree(workdir / FOLDER / str(step))
+
+
+def _remove_old(workdir: pathlib.Path, keep: int, metric: str) -> None:
+    """Removes all checkpoints but the newest `keep` and the best."""
+    best = best_step(workdir, metric)
+    for step in _steps(workdir)[keep:]:
+        if step != best:
+            _remove(workdir, step)
+
+
+def _remove_unusable(workdir: pathlib.Path, metric: str, report: Callable[[str], None]) -> None:
+    """Removes damaged checkpoints from the newest backwards, up to the first good one; and the best, where damaged."""
+    steps = _steps(workdir)
     for step in steps:
         problem = find_damage(workdir, step)
         if not problem:
             break
-        shutil.rmtree(workdir / FOLDER / str(step))
-        report(f"checkpoint {step} can't be used: {problem}; it is removed and the one before it is used")
-    for manifest in (workdir / MANIFESTS).glob("*.json"):
-        if not (workdir / FOLDER / manifest.stem).is_dir():
-            manifest.unlink()
-
-
-def abstract(state, shardings):
-    """Shapes and shardings of a state, to restore onto."""
-    return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, shardings)
+        _remove(workdir, step)
+        then = "the one before it is used" if step != steps[-1] else "training begins again"
+        report(f"checkpoint {step} can't be used: {problem}; it is removed and {then}")
+    for step in _steps(workdir):
+        if not _manifest(workdir, step).is_file():  # its removal was cut short
+            _remove(workdir, step)
+    best = best_step(workdir, metric)
+    while best is not None and (problem := find_damage(workdir, best)):
+        _remove(workdir, best)
+        report(f"checkpoint {best}, the best by {metric}, can't be used: {problem}; it is removed")
+        best = best_step(workdir, metric)
+    for file in (workdir / MANIFESTS).glob("*"):  # those that were cut short among them, which have other names
+        if file.suffix != ".json" or not (workdir / FOLDER / file.stem).is_dir():
+            file.unlink()

@@ -11,10 +11,13 @@ from collections.abc import Callable, Mapping
 import jax
 
 from endx_jax.data.batches import BatchStream
+from endx_jax.errors import RunInterrupted
+from endx_jax.parallel.distributed import barrier
 from endx_jax.parallel.sharding import to_global
 from endx_jax.settings import check, key
 from endx_jax.training.checkpoints import Checkpoints
 from endx_jax.training.monitor import Monitor
+from endx_jax.training.preemption import Preemption
 from endx_jax.training.state import TrainState
 from endx_jax.training.trace import Trace
 
@@ -41,6 +44,14 @@ class TrainSettings:
     profile_steps: int = key(
         0, "steps of which a trace is written into the workdir's `profile`, from the third on", changes_results=False
     )
+    peer_timeout: float = key(
+        120.0,
+        "seconds after which a process that gives no sign of life ends the run on all others, with status 75; 0: never",
+        changes_results=False,
+    )
+    wandb_project: str = key(
+        "", "of Weights & Biases, to log to beside metrics.jsonl; needs the extra [wandb]", changes_results=False
+    )
     compilation_cache: str = key(
         "~/.cache/endx_jax/xla",
         "folder for compiled programs, to start faster the next time; empty: none",
@@ -57,6 +68,10 @@ class TrainSettings:
         )
         check(self.log_every > 0 and self.checkpoint_every > 0, "train.log_every and checkpoint_every must be positive")
         check(self.profile_steps >= 0, f"train.profile_steps is {self.profile_steps}; it must not be negative")
+        check(
+            self.peer_timeout == 0 or 10 <= self.peer_timeout <= 300,
+            f"train.peer_timeout is {self.peer_timeout}; it takes 10 to 300 seconds, or 0 for none",
+        )
         check(self.keep_checkpoints > 0, "train.keep_checkpoints must be positive")
         check(self.tower_chunk >= -1, f"train.tower_chunk is {self.tower_chunk}; it must be positive, 0 or -1")
 
@@ -77,6 +92,7 @@ def fit(
     monitor: Monitor,
     validate: Callable[[dict], Mapping[str, float]] | None,
     trace: Trace,
+    preemption: Preemption,
     reading_threads: int = 2,
 ) -> TrainState:
     """Trains from the state's step to the end, or to `settings.stop_at_step`.
@@ -92,30 +108,44 @@ def fit(
       monitor: where numbers go; it raises on a loss that is not finite.
       validate: parameters to metrics; None where there is no validation split.
       trace: what records some steps, if any.
+      preemption: says when to save and leave early.
       reading_threads: that prepare batches.
 
     Returns:
       The state after the last step, saved.
+
+    Raises:
+      RunInterrupted: told to leave, it has saved.
     """
     start = int(state.step)
     stop = min(steps, settings.stop_at_step or steps)
     batches = stream.iterate(start, stop, reading_threads)
     for step in range(start, stop):
-        batch = to_global(next(batches), mesh, settings.global_batch_size)
+        with monitor.reading():
+            rows = next(batches)
+        batch = to_global(rows, mesh, settings.global_batch_size)
         with trace.step(step):
             state, metrics = train_step(state, batch)
         done = step + 1
         trace.done(done, metrics)
         monitor.push(done, metrics)
+        checkpoints.look()
+        leaving = preemption.agreed(mesh)
         validate_now = validate if done == steps or _due(done, settings.evaluate_every) else None
-        if validate_now or _due(done, settings.checkpoint_every) or done == stop:
+        if validate_now or _due(done, settings.checkpoint_every) or done == stop or leaving:
             monitor.flush()
-            with monitor.paused():
+            with monitor.paused("validating"):
                 metrics = validate_now(state.params) if validate_now else None
                 if metrics:
                     monitor.validated(done, metrics)
+            with monitor.paused("saving"):
                 checkpoints.save(done, state, metrics)
-    checkpoints.wait()
+        if leaving:
+            checkpoints.wait()
+            barrier("saved-to-leave")  # nobody is gone while the first process still hashes
+            raise RunInterrupted(f"told to stop (SIGTERM): saved at step {done} of {steps}; the same command goes on")
+    with monitor.paused("saving"):
+        checkpoints.wait()
     return state
 
 

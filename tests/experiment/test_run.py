@@ -115,7 +115,7 @@ def test_devices_and_mesh_change_cost_and_not_losses(config, tmp_path, monkeypat
 @pytest.mark.slow
 def test_scanned_and_rematerialised_layers_give_the_same_losses(trained_workdir, config, tmp_path):
     config.model.scan_layers = True
-    config.model.remat = True
+    config.model.remat = "full"
     config.train.stop_at_step = 5
     config.train.profile_steps = 2
     run(config, tmp_path)

@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 
 import chex
 import jax
@@ -6,9 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from helpers import one_line_error
 
 from endx_jax.errors import EndxError
 from endx_jax.parallel import MeshSettings, make_mesh, state_shardings
+from endx_jax.training import checkpoints as module
 from endx_jax.training.checkpoints import FOLDER, MANIFESTS, Checkpoints, abstract, best_step, restore_params
 from endx_jax.training.state import TrainState
 
@@ -95,7 +99,95 @@ def test_when_all_are_damaged_there_is_none(three_checkpoints):
     lines = []
     checkpoints = open_checkpoints(three_checkpoints, report=lines.append)
     assert checkpoints.latest_step is None
-    assert len(lines) == 3
+    assert [line.endswith("the one before it is used") for line in lines] == [True, True, False]
+    assert lines[2].endswith("training begins again")
+    checkpoints.close()
+
+
+def test_a_file_cut_in_the_middle_is_damage(three_checkpoints):
+    file = max((three_checkpoints / FOLDER / "3").rglob("*"), key=lambda f: f.stat().st_size if f.is_file() else -1)
+    os.truncate(file, file.stat().st_size // 2)
+    checkpoints = open_checkpoints(three_checkpoints)
+    assert checkpoints.latest_step == 2
+    checkpoints.close()
+
+
+@pytest.mark.parametrize("text", ["", '{"step": 3, "metr', "[]", '{"step": 3, "metrics": null}'])
+def test_a_manifest_that_cannot_be_read_is_damage(three_checkpoints, text):
+    (three_checkpoints / MANIFESTS / "3.json").write_text(text)
+    assert best_step(three_checkpoints, "mrr") == 2
+    lines = []
+    checkpoints = open_checkpoints(three_checkpoints, report=lines.append)
+    assert checkpoints.latest_step == 2
+    assert lines == [
+        "checkpoint 3 can't be used: its manifest can't be read; it is removed and the one before it is used"
+    ]
+    checkpoints.close()
+
+
+def test_a_damaged_best_is_found_when_training_goes_on(tmp_path):
+    checkpoints = open_checkpoints(tmp_path, keep=3)
+    for step, mrr in ((1, 0.9), (2, 0.5), (3, 0.4)):
+        checkpoints.save(step, make_state(step), {"mrr": mrr})
+    checkpoints.close()
+    flip_a_bit(tmp_path, 1)
+    lines = []
+    checkpoints = open_checkpoints(tmp_path, report=lines.append)
+    assert checkpoints.latest_step == 3
+    assert best_step(tmp_path, "mrr") == 2
+    assert len(lines) == 1
+    assert "checkpoint 1, the best by mrr, can't be used: " in lines[0]
+    checkpoints.close()
+
+
+def test_what_was_cut_short_and_does_not_count_is_cleared_up_in_silence(three_checkpoints):
+    (three_checkpoints / MANIFESTS / "1.json").unlink()
+    (three_checkpoints / MANIFESTS / ".4.json.x1y2").touch()  # a manifest in the middle of its writing
+    lines = []
+    checkpoints = open_checkpoints(three_checkpoints, report=lines.append)
+    assert checkpoints.latest_step == 3
+    assert not (three_checkpoints / FOLDER / "1").exists()
+    assert {file.name for file in (three_checkpoints / MANIFESTS).iterdir()} == {"2.json", "3.json"}
+    assert lines == []
+    checkpoints.close()
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """Manifests can't be written."""
+
+    def refuse(path, text):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def fill():
+        monkeypatch.setattr(module, "write_text", refuse)
+
+    return fill
+
+
+def test_a_full_disk_is_one_line_and_costs_no_checkpoint(tmp_path, full_disk):
+    checkpoints = open_checkpoints(tmp_path, keep=1)
+    checkpoints.save(1, make_state(1))
+    checkpoints.wait()
+    full_disk()
+    checkpoints.save(2, make_state(2))
+    with one_line_error(f"can't write {tmp_path}/checkpoints/2: No space left on device; make room there"):
+        checkpoints.wait()
+    checkpoints.close()  # silent: it has been said
+    assert [folder.name for folder in (tmp_path / FOLDER).iterdir()] == ["1"]
+    checkpoints = open_checkpoints(tmp_path, keep=1)
+    assert checkpoints.latest_step == 1
+    checkpoints.close()
+
+
+def test_a_write_that_failed_is_noticed_before_the_next_one(tmp_path, full_disk):
+    checkpoints = open_checkpoints(tmp_path)
+    checkpoints.look()
+    full_disk()
+    checkpoints.save(1, make_state(1))
+    checkpoints._finisher.shutdown()  # the write has ended
+    with one_line_error("No space left"):
+        checkpoints.look()
     checkpoints.close()
 
 

@@ -1,0 +1,304 @@
+"""Is anything lost when processes are killed? `python benchmarks/soak.py --kills=60`.
+
+Trains one small run undisturbed, and then again and again under fire: a random process is killed with SIGKILL, or
+SIGTERM, at a random moment or while a checkpoint is being written, and the same command is given again, as a scheduler
+would, until the run is through. Then its whole state, parameters and optimizer, has to equal the undisturbed run's of
+the same topology bit for bit, and `metrics.jsonl` has to hold every step once, with the same loss.
+
+Prints a table and, with --json=FILE, writes it with every kill. Ends with status 1 where anything differs.
+"""
+
+import argparse
+import collections
+import json
+import logging
+import os
+import pathlib
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+
+import common
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from endx_jax.errors import TRY_AGAIN
+from endx_jax.training.checkpoints import FOLDER, MANIFESTS
+from endx_jax.training.metric_log import FILE
+
+# A process that lost its peer has so many seconds to leave by itself.
+PATIENCE = 60.0
+SETTINGS = {
+    "data.question_length": 16,
+    "data.answer_length": 16,
+    "data.cache": "",
+    "model.encoder": "transformer",
+    "model.encoder_heads": 2,
+    "model.encoder_layers": 1,
+    "model.dropout": 0.1,
+    "evaluation.untrained": False,
+    "optimizer.warmup_steps": 0,
+    "train.global_batch_size": 16,
+    "train.epochs": 0.0,
+    "train.log_every": 1,
+    "train.checkpoint_every": 5,
+    "train.evaluate_every": 40,
+    "train.peer_timeout": 20,
+}
+
+
+class Soak:
+    """The runs of one topology: so many processes of one device each."""
+
+    def __init__(self, folder: pathlib.Path, processes: int, steps: int, draw: random.Random):
+        """Writes the data into `folder`, which is to hold the runs as well."""
+        self.folder, self.processes, self.steps, self._draw = folder, processes, steps, draw
+        folder.mkdir(parents=True, exist_ok=True)
+        settings = SETTINGS | {
+            "train.steps": steps,
+            "train.compilation_cache": folder / "compiled",
+            "data.path": write_pairs(folder / "pairs.csv"),
+            "model.pretrained": write_vectors(folder / "vectors.txt"),
+        }
+        overrides = [f"--config.{key}={value}" for key, value in settings.items()]
+        self._command = [sys.executable, "-m", "endx_jax", "train", "--config=minilm", *overrides]
+
+    def start(self, workdir: pathlib.Path) -> list[subprocess.Popen]:
+        """Gives the command; what each process says goes to a file of its own beside the workdir."""
+        environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
+        if self.processes > 1:
+            environment |= {"JAX_COORDINATOR_ADDRESS": free_address(), "JAX_NUM_PROCESSES": str(self.processes)}
+        started = []
+        for index in range(self.processes):
+            with open(said(workdir, index), "w", encoding="utf-8") as output:
+                command = [*self._command, f"--workdir={workdir}"]
+                own = environment | ({"JAX_PROCESS_ID": str(index)} if self.processes > 1 else {})
+                started.append(subprocess.Popen(command, env=own, stdout=output, stderr=subprocess.STDOUT))
+        return started
+
+    def undisturbed(self) -> float:
+        """Trains the reference, unless it is there; returns the seconds of a start with everything compiled."""
+        took = self.folder / "seconds.json"
+        if not took.exists():
+            for name in ("compiling", "reference"):
+                began = time.monotonic()
+                self._through(self.folder / name, self.start(self.folder / name))
+            took.write_text(json.dumps(time.monotonic() - began))
+        return json.loads(took.read_text())
+
+    def strike(self, workdir: pathlib.Path, seconds: float) -> dict | None:
+        """Starts the run, and kills one of its processes; None where the run was through before.
+
+        Args:
+          workdir: of the run.
+          seconds: that a whole undisturbed run takes.
+        """
+        when = self._draw.choice(("any moment", "while saving"))
+        number = self._draw.choices((signal.SIGKILL, signal.SIGTERM), (4, 1))[0]
+        victim = self._draw.randrange(self.processes)
+        delay = self._draw.uniform(0, seconds if when == "any moment" else 0.1)
+        before = unfinished(workdir)
+        processes = self.start(workdir)
+        if when == "while saving":
+            wait_for_save(workdir, processes, after=self._draw.randrange(5))
+        deadline = time.monotonic() + delay
+        while time.monotonic() < deadline and processes[victim].poll() is None:
+            time.sleep(0.002)
+        if processes[victim].poll() is not None:
+            return self._through(workdir, processes)
+        processes[victim].send_signal(number)
+        statuses = leave(processes)
+        return {
+            "signal": number.name,
+            "when": when,
+            "victim": victim,
+            "statuses": statuses,
+            "cut_off": next((what for name, what in unfinished(workdir).items() if name not in before), "nothing"),
+            "last_words": [last_words(said(workdir, index)) for index in range(self.processes)],
+            "tracebacks": sum("Traceback" in said(workdir, index).read_text() for index in range(self.processes)),
+        }
+
+    def _through(self, workdir: pathlib.Path, processes: Sequence[subprocess.Popen]) -> None:
+        """Waits for processes that are to end well; gives the command again where they could not find each other."""
+        statuses = [process.wait() for process in processes]
+        if TRY_AGAIN in statuses:
+            self._through(workdir, self.start(workdir))
+        elif any(statuses):
+            raise SystemExit(f"processes that nobody killed ended with {statuses}; see {said(workdir, 0)}")
+
+    def rounds(self, kills: int, seed: int) -> Iterator[dict]:
+        """Runs under fire, one after another, until there were so many SIGKILLs; yields what was found of each."""
+        seconds = self.undisturbed()
+        done = 0
+        while done < kills:
+            workdir = self.folder / f"under fire {seed}-{done}"
+            strikes, finished = [], False
+            while not finished and done < kills:
+                found = self.strike(workdir, seconds)
+                if found is None:
+                    finished = True
+                    continue
+                strikes.append(found)
+                done += found["signal"] == "SIGKILL"
+                print(f"{self.processes} process(es), kill {done}: {json.dumps(found)}", file=sys.stderr, flush=True)
+            if not finished:
+                self._through(workdir, self.start(workdir))
+            yield {"processes": self.processes, "strikes": strikes, **self.compare(workdir)}
+
+    def compare(self, workdir: pathlib.Path) -> dict:
+        """Whether a run that is through equals the undisturbed one."""
+        expected = self.folder / "reference"
+        states = [state(folder, self.steps) for folder in (workdir, expected)]
+        steps = [line["step"] for line in losses(workdir)]
+        return {
+            "state_bit_equal": all(jax.tree.leaves(jax.tree.map(np.array_equal, *states))),
+            "every_step_once": steps == [*range(1, self.steps + 1)],
+            "losses_equal": losses(workdir) == losses(expected),
+            "validations_equal": losses(workdir, "validation/mrr") == losses(expected, "validation/mrr"),
+        }
+
+
+def write_pairs(file: pathlib.Path) -> pathlib.Path:
+    """Writes six hundred random questions and answers."""
+    draw = random.Random(0)
+    words = [f"w{i}" for i in range(200)]
+    lines = [f"{' '.join(draw.choices(words, k=6))},{' '.join(draw.choices(words, k=8))}" for _ in range(600)]
+    file.write_text("\n".join(["question,answer", *lines]) + "\n")
+    return file
+
+
+def write_vectors(file: pathlib.Path) -> pathlib.Path:
+    """Writes a random vector of 16 for each of their words."""
+    draw = random.Random(1)
+    lines = [f"w{i} {' '.join(f'{draw.gauss(0, 1):.4f}' for _ in range(16))}" for i in range(200)]
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def wait_for_save(workdir: pathlib.Path, processes: Sequence[subprocess.Popen], after: int) -> None:
+    """Waits until Orbax begins to write, and lets so many checkpoints pass first; or until a process has ended."""
+    seen: set[str] = set()
+    while len(seen) <= after and all(process.poll() is None for process in processes):
+        seen |= {folder.name for folder in (workdir / FOLDER).glob("*.orbax-checkpoint-tmp*")}
+        time.sleep(0.001)
+
+
+def leave(processes: Sequence[subprocess.Popen]) -> list[int]:
+    """Gives processes time to end by themselves, and then kills them; returns how each ended, 9 for what had to be."""
+    deadline = time.monotonic() + PATIENCE
+    statuses = []
+    for process in processes:
+        try:
+            statuses.append(process.wait(max(0.0, deadline - time.monotonic())))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            statuses.append(9)
+    return statuses
+
+
+def unfinished(workdir: pathlib.Path) -> dict[tuple[str, int], str]:
+    """Checkpoints that a kill has cut off, by name and time."""
+    found = {}
+    for folder in (workdir / FOLDER).glob("*"):
+        if ".orbax-checkpoint-tmp" in folder.name:
+            found[folder.name, folder.stat().st_mtime_ns] = "a checkpoint"
+        elif not (workdir / MANIFESTS / f"{folder.name}.json").exists():
+            found[folder.name, folder.stat().st_mtime_ns] = "its manifest"
+    return found
+
+
+def state(workdir: pathlib.Path, step: int) -> dict:
+    """All arrays of a checkpoint, as NumPy's."""
+    found = {}
+    with ocp.PyTreeCheckpointer() as reader:
+        for item in ("params", "progress"):
+            folder = (workdir / FOLDER / str(step) / item).absolute()
+            tree = reader.metadata(folder).item_metadata.tree
+            as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
+            found[item] = reader.restore(folder, restore_args=as_numpy)
+    return found
+
+
+def losses(workdir: pathlib.Path, name: str = "loss") -> list[dict]:
+    """What the log says of one measure, line by line."""
+    lines = [json.loads(line) for line in (workdir / FILE).read_text().splitlines()]
+    return [{"step": line["step"], name: line[name]} for line in lines if name in line]
+
+
+def said(workdir: pathlib.Path, index: int) -> pathlib.Path:
+    """The file with what a process said at its last start."""
+    return workdir.with_name(f"{workdir.name}.{index}.txt")
+
+
+def last_words(file: pathlib.Path) -> str:
+    """The last line that a process said."""
+    lines = [line for line in file.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+def free_address() -> str:
+    """Where the processes of one start can meet."""
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return f"localhost:{probe.getsockname()[1]}"
+
+
+def summarise(found: Sequence[dict]) -> list[dict]:
+    """A row for each topology."""
+    rows = []
+    for processes in sorted({one["processes"] for one in found}):
+        runs = [one for one in found if one["processes"] == processes]
+        strikes = [strike for one in runs for strike in one["strikes"]]
+        signals = collections.Counter(strike["signal"] for strike in strikes)
+        cut = collections.Counter(strike["cut_off"] for strike in strikes if strike["signal"] == "SIGKILL")
+        told = [strike["statuses"] for strike in strikes if strike["signal"] == "SIGTERM"]
+        rows.append({
+            "processes": processes,
+            "runs": len(runs),
+            "SIGKILL": signals["SIGKILL"],
+            "of these in a checkpoint": cut["a checkpoint"],
+            "before its manifest": cut["its manifest"],
+            "SIGTERM": signals["SIGTERM"],
+            f"ended with {TRY_AGAIN}": sum(all(status == TRY_AGAIN for status in ended) for ended in told),
+            "states bit-equal": sum(one["state_bit_equal"] for one in runs),
+            "every step once": sum(one["every_step_once"] for one in runs),
+            "losses equal": sum(one["losses_equal"] and one["validations_equal"] for one in runs),
+        })  # fmt: skip
+    return rows
+
+
+def main() -> int:
+    """Reads the command line, runs and prints; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--kills", type=int, default=60, help="SIGKILLs, over all topologies [60]")
+    parser.add_argument("--processes", default="1,2", help="of each topology [1,2]")
+    parser.add_argument("--steps", type=int, default=100, help="of the run [100]")
+    parser.add_argument("--seed", type=int, default=0, help="of the kills")
+    parser.add_argument("--folder", type=pathlib.Path, help="keeps the runs, and the undisturbed ones for a next start")
+    parser.add_argument("--json", type=pathlib.Path, help="also write the table here")
+    options = parser.parse_args()
+    logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax misses a file that its manager does not write
+    draw = random.Random(options.seed)
+    topologies = [int(text) for text in options.processes.split(",")]
+    found = []
+    with tempfile.TemporaryDirectory() as temporary:
+        for processes in topologies:
+            folder = (options.folder or pathlib.Path(temporary)).absolute() / str(processes)
+            soak = Soak(folder, processes, options.steps, draw)
+            for one in soak.rounds(-(-options.kills // len(topologies)), options.seed):
+                found.append(one)
+                common.write(options.json, vars(options), summarise(found), runs=found)
+    print(common.table(summarise(found)))
+    checks = ("state_bit_equal", "every_step_once", "losses_equal", "validations_equal")
+    return 0 if all(one[check] for one in found for check in checks) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""What a run survives: a notice to leave, a second start, a disk that is full. Kills are for benchmarks/soak.py."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import chex
+import jax
+import pytest
+from tiny_bert import tiny_recipe
+
+from endx_jax.errors import RunInterrupted
+from endx_jax.experiment import lock
+from endx_jax.experiment.model import best_params, read_model
+from endx_jax.experiment.run import run
+from endx_jax.parallel import MeshSettings, make_mesh
+from endx_jax.training.checkpoints import Checkpoints
+
+
+@pytest.fixture
+def config(tiny_bert, pairs_csv):
+    return tiny_recipe(tiny_bert, pairs_csv)
+
+
+def log(workdir):
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [(line["step"], line.get("loss", line.get("validation/mrr"))) for line in lines]
+
+
+def best(workdir):
+    return jax.device_get(best_params(workdir, read_model(workdir), make_mesh(MeshSettings()))[0])
+
+
+def test_told_to_stop_a_run_saves_and_the_same_command_goes_on(trained_workdir, config, tmp_path, monkeypatch):
+    looks = []
+
+    def look(checkpoints):
+        looks.append(checkpoints)
+        if len(looks) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as told:
+        told.setattr(Checkpoints, "look", look)
+        with pytest.raises(RunInterrupted, match=r"saved at step 3 of 6; the same command goes on$"):
+            run(config, tmp_path)
+    assert [step for step, _ in log(tmp_path)] == [1, 2, 3]
+    run(config, tmp_path)
+    assert log(tmp_path) == log(trained_workdir)
+    chex.assert_trees_all_equal(best(tmp_path), best(trained_workdir))
+
+
+def test_the_workdir_of_a_run_that_is_refused_is_taken_back(config, tmp_path):
+    config.data.path = "nowhere.csv"
+    with pytest.raises(ValueError, match="nowhere.csv"):
+        run(config, tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_holds_its_workdir(trained_workdir):
+    assert set(json.loads((trained_workdir / lock.FILE).read_text())) == {"host", "process", "since"}
+
+
+# Mounts a small file system, trains into it until it is full, makes room, and trains on.
+ON_A_SMALL_DISK = """
+import os, subprocess, sys
+from endx_jax.cli.entry import run_verb
+disk, size, *settings = sys.argv[1:]
+arguments = ["train", "--config=minilm", f"--workdir={disk}/run", *settings]
+subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], check=True)
+print(run_verb(arguments), file=sys.stderr)
+subprocess.run(["mount", "-o", "remount,size=50m", disk], check=True)
+print(run_verb(arguments), file=sys.stderr)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", ["100k", "400k", "700k"])
+def test_on_a_full_disk_a_run_ends_with_one_line_and_goes_on_when_there_is_room(config, tmp_path, size):
+    space = ["unshare", "--map-root-user", "--mount"]
+    if not shutil.which("unshare") or subprocess.run([*space, "true"], capture_output=True).returncode:
+        pytest.skip("this user may not mount file systems of its own")
+    settings = [
+        f"--config.{section}.{name}={value}"
+        for section, values in config.to_dict().items()
+        for name, value in (values.items() if isinstance(values, dict) else ())
+        if isinstance(value, str | int | float) and (section, name) != ("objective", "name")
+    ]
+    command = [*space, sys.executable, "-c", ON_A_SMALL_DISK, str(tmp_path), size, *settings]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    message, *statuses = done.stderr.splitlines()
+    assert message.startswith(f"endx train: can't write {tmp_path}/run")
+    assert message.endswith(": No space left on device; make room there, and the same command goes on")
+    assert statuses == ["2", "0"]

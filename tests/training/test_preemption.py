@@ -1,0 +1,92 @@
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from endx_jax.errors import TRY_AGAIN
+from endx_jax.parallel import MeshSettings, make_mesh
+from endx_jax.training import preemption
+from endx_jax.training.preemption import Preemption
+
+
+@pytest.fixture
+def left(monkeypatch):
+    """Fills up with what would have ended this process."""
+    found = []
+    monkeypatch.setattr(preemption, "_leave", lambda: found.append("left"))
+    return found
+
+
+def tell():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_notice_during_training_is_remembered(left):
+    mesh = make_mesh(MeshSettings())
+    with Preemption() as told, told.put_off():
+        assert not told.agreed(mesh)
+        tell()
+        assert told.agreed(mesh)
+        assert left == []
+    assert left == ["left"]  # nobody acted on it
+
+
+def test_a_notice_at_any_other_time_ends_the_process(left):
+    with Preemption() as told:
+        tell()
+        assert left == ["left"]
+        left.clear()
+    with Preemption() as told:
+        with told.put_off():
+            pass
+        assert left == []
+        tell()
+        assert left == ["left"]
+
+
+def test_what_was_acted_on_is_not_acted_on_again(left):
+    with Preemption() as told:
+        with contextlib.suppress(KeyError), told.put_off():
+            tell()
+            raise KeyError
+        assert left == []
+
+
+def test_several_processes_learn_of_it_one_step_later(left, monkeypatch):
+    mesh = make_mesh(MeshSettings())
+    monkeypatch.setattr("jax.process_count", lambda: 2)
+    with Preemption() as told, told.put_off():
+        assert [told.agreed(mesh), told.agreed(mesh)] == [False, False]
+        tell()
+        assert [told.agreed(mesh), told.agreed(mesh)] == [False, True]
+
+
+def test_signals_are_left_as_they_were():
+    before = signal.getsignal(signal.SIGTERM)
+    with Preemption():
+        assert signal.getsignal(signal.SIGTERM) != before
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_in_another_thread_signals_are_left_alone():
+    found = []
+
+    def enter():
+        with Preemption():
+            found.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert found == [signal.getsignal(signal.SIGTERM)]
+
+
+def test_leaving_says_one_line_and_ends_with_the_status_that_is_requeued():
+    program = "from endx_jax.training import preemption; preemption._leave(); print('not reached')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (TRY_AGAIN, "", preemption.LEAVING)
+    assert preemption.LEAVING.count("\n") == 1
