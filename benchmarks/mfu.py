@@ -26,23 +26,13 @@ from endx_jax.models.tower import Projection, TokenEmbedder, Tower
 from endx_jax.objectives.dual import DualObjective, DualSettings
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import state_shardings
+from endx_jax.planning.chips import peak_flops
+from endx_jax.planning.flops import model_flops
 from endx_jax.training.optimizer import OptimizerSettings, make_optimizer, make_schedule
 from endx_jax.training.state import TrainState
 from endx_jax.training.step import make_train_step
 
 STEPS = 100
-# Data sheets' dense bfloat16 products, FLOP/s, by the beginning of the device's kind; longer names first.
-PEAKS = {
-    "NVIDIA H100 PCIe": 756e12,
-    "NVIDIA H100": 989e12,
-    "NVIDIA H200": 989e12,
-    "NVIDIA A100": 312e12,
-    "NVIDIA L4": 121e12,
-    "TPU v4": 275e12,
-    "TPU v5 lite": 197e12,
-    "TPU v5": 459e12,
-    "TPU v6 lite": 918e12,
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,17 +50,6 @@ class Shape:
     projection: int
     optimizer: str
     pairs: int
-
-    @property
-    def gated(self) -> bool:
-        """Whether the MLP widens twice."""
-        return isinstance(self.config, T5Config)
-
-    @property
-    def inner_width(self) -> int:
-        """Of all heads together."""
-        config = self.config
-        return config.heads * config.head_width if isinstance(config, T5Config) else config.width
 
     def tower(self, dtype: jnp.dtype) -> Tower:
         """The tower with mean pooling and cosine."""
@@ -98,14 +77,7 @@ SHAPES = {
 
 def flops(shape: Shape, pairs: int, lengths: tuple[int, int]) -> float:
     """Of the matrix products of one step: 3 times those of the forward pass."""
-    config, inner = shape.config, shape.inner_width
-    weights = 4 * config.width * inner + (3 if shape.gated else 2) * config.width * config.mlp_width
-    forward = 0.0
-    for length in lengths:
-        a_layer = 2 * length * weights + 4 * length**2 * inner
-        forward += pairs * (config.layers * a_layer + 2 * config.width * shape.projection)
-    embedding = shape.projection or config.width
-    return 3 * (forward + 2 * pairs**2 * embedding)
+    return model_flops(shape.config, shape.projection, pairs, lengths)
 
 
 def random_batch(shape: Shape, pairs: int, lengths: tuple[int, int], seed: int) -> Batch:
@@ -149,7 +121,7 @@ def measure(name: str, options: argparse.Namespace, measured_peak: float) -> dic
 
     seconds = common.median(common.alternate({name: run}, options.repeats, warmup=2)[name])
     rate = flops(shape, pairs, lengths) / seconds
-    datasheet = _datasheet() if dtype == jnp.bfloat16 else None
+    datasheet = peak_flops(jax.devices()[0].device_kind) if dtype == jnp.bfloat16 else None
     return {
         "model": name,
         "parameters_m": sum(leaf.size for leaf in jax.tree.leaves(state.params)) / 1e6,
@@ -171,11 +143,6 @@ def measure_product(size: int, dtype: jnp.dtype, repeats: int) -> float:
     product = jax.jit(jnp.matmul)
     seconds = common.alternate({"product": lambda: jax.block_until_ready(product(left, right))}, repeats)["product"]
     return 2 * size**3 / min(seconds)
-
-
-def _datasheet() -> float | None:
-    kind = jax.devices()[0].device_kind
-    return next((peak for name, peak in PEAKS.items() if kind.startswith(name)), None)
 
 
 def main() -> None:

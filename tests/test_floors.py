@@ -20,7 +20,7 @@ FLOORS = (
     ("training",),
     ("recipes", "experiment"),
     ("loading __init__",),
-    ("export", "serving", "mteb", "analysis"),
+    ("export", "serving", "mteb", "analysis", "planning"),
     ("reproduction",),
     ("cli main __main__",),
 )

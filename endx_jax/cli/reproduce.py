@@ -27,6 +27,9 @@ def main(argv: list[str]) -> None:
         seeds=arguments.seeds,
         budget=arguments.budget,
     )
+    if arguments.cost:
+        _say_costs(arguments, options)
+        return
     check_writable(options.output, "--output")
     known: dict[str, Table | PaperFigure] = {**papers().tables, **papers().figures}
     if arguments.table and arguments.table not in known:
@@ -48,6 +51,25 @@ def main(argv: list[str]) -> None:
     if arguments.page:
         page.write(arguments.page, options.output)
         say(f"wrote {arguments.page}")
+
+
+def _say_costs(arguments: argparse.Namespace, options) -> None:
+    """Plans the trained rows of one table, or of all."""
+    from endx_jax.errors import EndxError, nearest
+    from endx_jax.experiment.console import say
+    from endx_jax.planning.chips import chip_named
+    from endx_jax.planning.subject import stay_offline
+    from endx_jax.reproduction import cost
+    from endx_jax.reproduction.table import papers
+
+    stay_offline()
+    chip, tables = chip_named(arguments.cost), papers().tables
+    if arguments.table and arguments.table not in tables:
+        raise EndxError(f"unknown table {arguments.table!r}{nearest(arguments.table, tables)}; --cost is of tables")
+    cost_of = cost.Costs(options, chip)
+    for table in [tables[arguments.table]] if arguments.table else tables.values():
+        found = [cost_of(row) for row in table.chosen(arguments.rows if arguments.table else [])]
+        say(f"{cost.text(table, found, chip)}\n")
 
 
 def _named(given: list[str], flag: str, known=None) -> dict[str, str]:
@@ -80,6 +102,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=0, help="runs of each row [the paper's; of shortened ones 1]")
     parser.add_argument(
         "--budget", type=float, default=0.0, metavar="MINUTES", help="of two CPU cores: shortened runs, marked as such"
+    )
+    parser.add_argument(
+        "--cost", nargs="?", const="A100", default="", metavar="CHIP", help="only say what it would take there [A100]"
     )
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("runs/reproduce"), help="[runs/reproduce]")
     parser.add_argument("--page", type=pathlib.Path, metavar="FILE.md", help="write a page of all that is in --output")

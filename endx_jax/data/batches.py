@@ -246,6 +246,10 @@ class BatchStream:
         mean["hard_negatives"] = mean["answer"]
         return self.shapes({side: min(math.ceil(length), self._limit(side)) for side, length in mean.items()})
 
+    def widest(self) -> Batch:
+        """The shapes of a global batch, padded, whose texts are as long as they may be."""
+        return self.shapes({side: self._limit(side) for side in TEXTS})
+
     def iterate(self, start: int, stop: int, threads: int) -> Iterator[Batch]:
         """Yields the batches of steps [start, stop), prepared ahead by `threads` threads."""
         options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=4)

@@ -71,6 +71,10 @@ class PairStream(BatchStream):
         mean = float(self.pairs.questions.lengths[question_id].mean() + self.pairs.answers.lengths[answer_id].mean())
         return self.shapes({SIDE: min(math.ceil(mean), self._limit(SIDE))})
 
+    def widest(self) -> PairBatch:  # type: ignore[override]
+        """The shapes of a global batch, padded, whose pairs are as long as they may be."""
+        return self.shapes({SIDE: self._limit(SIDE)})
+
     def _limit(self, side: str) -> int:
         return self.pairs.question_length + self.pairs.answer_length - 1
 

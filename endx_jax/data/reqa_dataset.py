@@ -76,6 +76,11 @@ def ensure(name: str, *, data_dir: str | os.PathLike | None = None, progress: bo
     prepare(name, data_dir=data_dir, progress=progress)
 
 
+def is_prepared(name: str, *, data_dir: str | os.PathLike | None = None) -> bool:
+    """Whether a set can be read without preparing it first."""
+    return _is_whole(_builder(name, data_dir))
+
+
 def read(name: str, split: str, *, data_dir: str | os.PathLike | None = None, progress: bool = False) -> RetrievalSet:
     """Reads a split, prepared first where it is not: the set that `reqa.convert_paragraphs` gave, all sentences.
 

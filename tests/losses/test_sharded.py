@@ -5,11 +5,11 @@ import functools
 import jax
 import jax.numpy as jnp
 import pytest
-from hlo import collectives
 from jax.sharding import PartitionSpec
 
 from endx_jax.losses import geometry_alignment, in_batch_softmax
 from endx_jax.losses.geometry import TERMS
+from endx_jax.parallel.programs import collectives
 
 ROWS, WIDTH, TILE = 512, 32, 256  # on each device
 

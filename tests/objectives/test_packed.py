@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import padded, texts
-from hlo import collectives
 
 from endx_jax.batch import Batch
 from endx_jax.data.packing import PackingPlan
@@ -20,6 +19,7 @@ from endx_jax.models.dropout import dropout
 from endx_jax.objectives import DualObjective, DualSettings, EndxObjective, EndxSettings
 from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, state_shardings
 from endx_jax.parallel.execution import Execution
+from endx_jax.parallel.programs import collectives
 
 B, K, WIDTH, VOCABULARY = 24, 2, 4, 50
 LIMITS = {"question": 6, "answer": 10, "hard_negatives": 10}

@@ -3,9 +3,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import one_line_error
-from hlo import collectives
 
 from endx_jax.parallel import MeshSettings, make_mesh
+from endx_jax.parallel.programs import collectives
 from endx_jax.retrieval import best, search
 from endx_jax.retrieval.best import Tile
 from endx_jax.retrieval.search import top_k

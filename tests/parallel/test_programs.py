@@ -1,8 +1,9 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from hlo import Collective, collectives, shape_bytes
 from jax.sharding import PartitionSpec
+
+from endx_jax.parallel.programs import Collective, collectives, shape_bytes
 
 # Written as XLA writes it: a loop of unknown length around a loop of five, both kinds of asynchronous collectives, and
 # tuples with comments.

@@ -1,0 +1,1 @@
+"""What a run will need before it begins: memory, time and traffic, from shapes alone."""

@@ -1,0 +1,69 @@
+"""Accelerators by their data sheets: what the best program could do on them, and what they hold."""
+
+import dataclasses
+
+from endx_jax.errors import EndxError, nearest
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """What a data sheet says of one device; docs/planning.md lists the sheets.
+
+    Attributes:
+      name: as `endx plan --chip` takes it.
+      kinds: how `jax.Device.device_kind` begins there; longer names first.
+      flops: dense bfloat16 products, FLOP/s.
+      memory: bytes.
+      bandwidth: of that memory, bytes/s.
+      link: to other devices of the same slice or node, all links together, one way, bytes/s.
+    """
+
+    name: str
+    kinds: tuple[str, ...]
+    flops: float
+    memory: int
+    bandwidth: float
+    link: float
+
+
+_GIB = 2**30
+CHIPS = {
+    chip.name: chip
+    for chip in (
+        Chip("v4", ("TPU v4",), 275e12, 32 * _GIB, 1200e9, 300e9),
+        Chip("v5e", ("TPU v5 lite", "TPU v5e"), 197e12, 16 * _GIB, 819e9, 200e9),
+        Chip("v5p", ("TPU v5p", "TPU v5"), 459e12, 95 * _GIB, 2765e9, 600e9),
+        Chip("v6e", ("TPU v6 lite", "TPU v6e"), 918e12, 32 * _GIB, 1638e9, 400e9),
+        Chip("A100", ("NVIDIA A100",), 312e12, 80 * 10**9, 2039e9, 300e9),
+        Chip("H100", ("NVIDIA H100",), 989e12, 80 * 10**9, 3350e9, 450e9),
+        Chip("H200", ("NVIDIA H200",), 989e12, 141 * 10**9, 4800e9, 450e9),
+    )
+}
+# Devices that have their peak here and are not planned for.
+OTHER_PEAKS = {"NVIDIA H100 PCIe": 756e12, "NVIDIA L4": 121e12}
+
+
+def chip_named(name: str) -> Chip:
+    """The chip of that name.
+
+    Raises:
+      EndxError: there is none.
+    """
+    known = {chip.lower(): chip for chip in CHIPS}
+    if name.lower() not in known:
+        raise EndxError(f"--chip={name} is none of {', '.join(CHIPS)}{nearest(name, CHIPS)}")
+    return CHIPS[known[name.lower()]]
+
+
+def chip_of(device_kind: str) -> Chip | None:
+    """The chip that a device is, by its kind; None where it is no chip of ours."""
+    kinds = [(kind, chip) for chip in CHIPS.values() for kind in chip.kinds]
+    longest_first = sorted(kinds, key=lambda pair: -len(pair[0]))
+    return next((chip for kind, chip in longest_first if device_kind.startswith(kind)), None)
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """Dense bfloat16 products of a device, FLOP/s; None where we have no data sheet."""
+    other = next((peak for kind, peak in OTHER_PEAKS.items() if device_kind.startswith(kind)), None)
+    chip = chip_of(device_kind)
+    return other or (chip.flops if chip else None)

@@ -1,0 +1,186 @@
+"""What is planned: a run as training would arrange it, without weights, and without data where there are none."""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from endx_jax.batch import Batch, Tokens
+from endx_jax.data import reqa_dataset
+from endx_jax.data.batches import Pairs
+from endx_jax.data.splits import first_pairs
+from endx_jax.data.tokenization import TokenTable
+from endx_jax.data.vector_table import VectorTable
+from endx_jax.errors import EndxError
+from endx_jax.experiment.arrangement import AbstractStep, Arrangement, abstract_step, arrange
+from endx_jax.experiment.config import Settings
+from endx_jax.experiment.data import PREPARED, read_splits
+from endx_jax.experiment.model import Model, build_model, checked_length
+from endx_jax.models.dual_encoder import SIDES
+from endx_jax.parallel.mesh import make_mesh
+from endx_jax.parallel.sharding import batch_sharding
+from endx_jax.planning.chips import Chip
+from endx_jax.pretrained.published import outline, outline_tokens
+from endx_jax.pretrained.towers import fill_in
+
+# Steps for a schedule whose length depends on data that are not here.
+SOME_STEPS = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class Texts:
+    """What is known of a run's texts.
+
+    Attributes:
+      pairs: as training would have them; None: they can't be read here.
+      why: in words, why they can't.
+    """
+
+    pairs: Pairs | None
+    why: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """A run that is planned.
+
+    Attributes:
+      model: without parameters or tokenizers.
+      mesh: of virtual devices, or of those that are here.
+      arrangement: its batches, steps and update.
+      batch: the shapes of its largest planned batch.
+      step: that training would compile.
+    """
+
+    model: Model
+    mesh: Mesh
+    arrangement: Arrangement
+    batch: Batch
+    step: AbstractStep
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """Sizes of the mesh's axes, of those longer than one."""
+        return {name: size for name, size in self.mesh.shape.items() if size > 1}
+
+    def trace(self):
+        """The step, traced for the batch: `jax.stages.Traced`."""
+        rows = batch_sharding(self.mesh)
+        batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows), self.batch)
+        return self.step.train_step.trace(self.step.state, batch)  # type: ignore[attr-defined]  # it is jitted
+
+
+def read_texts(settings: Settings) -> Texts:
+    """The texts of a run as training would tokenise them, where data and tokenizer can be read without a network."""
+    path = settings.data.path
+    try:
+        if path.startswith(PREPARED) and not reqa_dataset.is_prepared(path.partition(":")[0]):
+            raise EndxError(f"{path} is not prepared here")
+        model = build_model(settings)
+        if model.trains_heads_alone:
+            return Texts(None, "only heads are trained, on vectors")
+        train, most = read_splits(settings.data).train, settings.data.max_train_pairs
+        pairs = Pairs.tokenize(first_pairs(train, most) if most else train, model.preparations)
+        return Texts(pairs.first(most) if most else pairs)
+    except EndxError as reason:
+        return Texts(None, str(reason))
+
+
+@dataclasses.dataclass(frozen=True)
+class Outline:
+    """A run of which everything is known but the memory of its devices, which decides how its steps are cut up.
+
+    Attributes:
+      model: without parameters or tokenizers.
+      mesh: the devices.
+      pairs: as training would have them, or stand-ins.
+    """
+
+    model: Model
+    mesh: Mesh
+    pairs: Pairs
+
+    def on(self, chip: Chip | None) -> Subject:
+        """The run on devices that stand for a chip; None: they are what they are."""
+        arrangement = arrange(self.model, self.mesh, self.pairs, chip.memory if chip else None)
+        planned = arrangement.stream.profiles()
+        batch = planned[-1] if planned else arrangement.stream.widest()
+        return Subject(self.model, self.mesh, arrangement, batch, abstract_step(self.model, self.mesh, arrangement))
+
+
+def outline_run(
+    settings: Settings, texts: Texts, *, devices: Sequence[jax.Device] | None = None, for_chips: bool = True
+) -> Outline:
+    """Describes a run.
+
+    Args:
+      settings: of the run.
+      texts: what is known of them; without any, every text is as long as `data.*_length` says.
+      devices: that it is planned for; None: all.
+      for_chips: whether the devices stand for accelerators: `model.dtype=auto` is bfloat16 then.
+
+    Raises:
+      EndxError: for what training would refuse.
+    """
+    if for_chips and settings.model.dtype == "auto":
+        settings = dataclasses.replace(settings, model=dataclasses.replace(settings.model, dtype="bfloat16"))
+    mesh, model, pairs = make_mesh(settings.mesh, devices), _outlined(settings), texts.pairs
+    if pairs is None:
+        pairs = stand_in(model)
+        steps = settings.train.steps or settings.optimizer.warmup_steps + SOME_STEPS
+        train = dataclasses.replace(settings.train, steps=steps, epochs=0.0)
+        data = dataclasses.replace(settings.data, mixture=())
+        model = dataclasses.replace(model, settings=dataclasses.replace(model.settings, train=train, data=data))
+    return Outline(model, mesh, pairs)
+
+
+def stand_in(model: Model) -> Pairs:
+    """As many pairs as a batch has, whose texts are all as long as they may be."""
+    settings = model.settings
+    size, ids = settings.train.global_batch_size, np.arange(settings.train.global_batch_size, dtype=np.int32)
+    lengths = {side: checked_length(settings, side, model.sources[side]) for side in SIDES}
+    tables: dict = {}
+    for side, length in lengths.items():
+        tokens = np.zeros(size * length, np.int32)
+        tables[side] = TokenTable.of_lengths(tokens, np.full(size, length), model.sources[side].config.pad_id)
+        if model.trains_heads_alone:
+            tables[side] = VectorTable(np.zeros((size, _base_width(model, side)), np.float32))
+    negatives = max(1, settings.data.hard_negatives)
+    return Pairs(
+        questions=tables["question"],
+        answers=tables["answer"],
+        index=np.stack([ids, ids], axis=1),
+        positives=ids[:, None],
+        hard_negatives=(ids[:, None] + 1 + np.arange(negatives, dtype=np.int32)) % size,
+        groups=np.zeros(size, np.int32),
+        question_length=lengths["question"],
+        answer_length=lengths["answer"],
+    )
+
+
+def _outlined(settings: Settings) -> Model:
+    """As `build_model`, without tokenizers, and from published shapes where no files are needed."""
+    load = outline_tokens if settings.model.encoder else outline
+    question = load(settings.model.pretrained)
+    answer = load(settings.model.answer_pretrained) if settings.model.answer_pretrained else question
+    sources = dict(zip(SIDES, (question, answer), strict=True))
+    model = Model(dataclasses.replace(settings, model=fill_in(settings.model, question)), sources, {})
+    if settings.model.token_weights:
+        weights = {side: np.zeros(source.config.vocab_size, np.float32) for side, source in sources.items()}
+        model = dataclasses.replace(model, token_weights=weights)
+    return model
+
+
+def _base_width(model: Model, side: str) -> int:
+    """Of what the heads of a side are given."""
+    tokens = Tokens(np.zeros((1, 4), np.int32), np.ones((1, 4), bool))  # type: ignore[arg-type]
+    params = model.abstract_params()["dual_encoder"]
+    return jax.eval_shape(lambda p: model.dual_encoder.base(p, side, tokens), params).shape[-1]
+
+
+def stay_offline() -> None:
+    """Has the hub's library look at its cache alone; before it is imported."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -1,0 +1,81 @@
+import json
+
+import pytest
+from helpers import one_line_error
+from tiny_bert import write_tiny_bert
+
+from endx_jax.cli import entry, plan
+from endx_jax.planning.chips import CHIPS
+
+
+@pytest.fixture
+def arguments(tiny_bert, pairs_csv, monkeypatch):
+    monkeypatch.setattr(plan, "_make_up", lambda count: None)  # the suite's eight devices are there
+    return [
+        "--config=minilm",
+        f"--config.model.pretrained={tiny_bert}",
+        f"--config.data.path={pairs_csv}",
+        "--config.data.question_length=24",
+        "--config.data.answer_length=24",
+        "--config.data.cache=",
+        "--config.train.global_batch_size=16",
+        "--config.train.tower_chunk=0",
+        "--config.optimizer.warmup_steps=0",
+        "--config.train.steps=5",
+        "--config.train.epochs=0.0",
+    ]
+
+
+def test_a_page_and_a_file(arguments, tmp_path, capsys):
+    plan.main([*arguments, "--devices=8", f"--json={tmp_path / 'plan.json'}"])
+    shown = capsys.readouterr().out
+    assert shown.startswith("minilm: 16 pairs a step on 8 devices")
+    assert "the largest batch that is planned of" in shown
+    assert all(f"\n{name} " in shown for name in CHIPS)
+    written = json.loads((tmp_path / "plan.json").read_text())
+    assert written["chips"]["v5e"]["fits"]
+    assert written["texts"] == "planned by the data"
+
+
+@pytest.mark.slow
+def test_compiled_on_one_chip(arguments, capsys):
+    plan.main([*arguments, "--chip=v5p", "--compile"])
+    shown = capsys.readouterr().out
+    assert shown.count("at the peak") == 2
+    assert "compiled" in shown
+    assert "v5e " not in shown
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--chip=v9"], "--chip=v9 is none of v4"),
+        (["--devices=-1"], "--devices=-1; give how many"),
+        (["--config.mesh.fsdp=3"], "does not fit 8 devices"),
+        (["--config.train.global_batch_size=12"], "a batch of 12 does not divide over 8 devices"),
+        (["--config.data.answer_length=80"], "data.answer_length is 80, more than the 64 positions"),
+        (["--config.model.pretrained=none/such"], "none/such"),
+        (["--chip"], "expected one argument"),
+    ],
+)
+def test_mistakes_are_one_line(arguments, more, message, capsys):
+    if more == ["--chip"]:
+        with pytest.raises(SystemExit):
+            plan.main(more)
+        assert message in capsys.readouterr().err
+        return
+    with one_line_error(message):
+        plan.main([*arguments, *more])
+
+
+def test_the_verb_is_there(capsys):
+    assert entry.run_verb(["plan"]) == 2
+    assert "--config is missing" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_no_weights_are_read(arguments, tmp_path, capsys):
+    folder = write_tiny_bert(tmp_path / "bert")
+    (folder / "model.safetensors").unlink()
+    plan.main([*arguments, f"--config.model.pretrained={folder}", "--chip=v4"])
+    assert "parameters" in capsys.readouterr().out

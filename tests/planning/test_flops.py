@@ -1,0 +1,82 @@
+import jax
+import jax.numpy as jnp
+import pytest
+
+from endx_jax.models.bert import BertConfig
+from endx_jax.models.t5 import T5Config
+from endx_jax.planning.flops import model_flops, program_flops
+from endx_jax.planning.operations import read
+
+
+def flops_of(function, *shapes, splits=(), axes=None):
+    program = read(jax.make_jaxpr(function)(*shapes))
+    for value, split in zip(program.inputs, splits, strict=False):
+        value.split = split
+    return program_flops(program, axes or {})
+
+
+def shape(*dimensions):
+    return jax.ShapeDtypeStruct(dimensions, jnp.float32)
+
+
+def test_products_count_twice_their_multiplications():
+    assert flops_of(lambda a, b: a @ b, shape(3, 5), shape(5, 7)) == 2 * 3 * 5 * 7
+    batched = flops_of(lambda a, b: jnp.einsum("bij,bjk->bik", a, b), shape(2, 3, 5), shape(2, 5, 7))
+    assert batched == 2 * 2 * 3 * 5 * 7
+
+
+def test_loops_count_as_often_as_they_run():
+    def loop(x, w):
+        return jax.lax.scan(lambda x, _: (jnp.tanh(x @ w), None), x, None, length=6)[0]
+
+    assert flops_of(loop, shape(4, 8), shape(8, 8)) == 6 * 2 * 4 * 8 * 8
+
+
+def test_what_is_computed_again_is_counted_again():
+    def loss(x, w):
+        return jnp.sum(jnp.sin(jax.checkpoint(lambda x: jnp.sin(x @ w) @ w)(x)))
+
+    once, product = jax.grad(lambda x, w: jnp.sum(jnp.sin(jnp.sin(x @ w) @ w))), 2 * 4 * 8 * 8
+    assert flops_of(once, shape(4, 8), shape(8, 8)) == 4 * product
+    assert flops_of(jax.grad(loss), shape(4, 8), shape(8, 8)) == 5 * product
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_the_walk_agrees_with_what_the_compiler_counts(layers):
+    def loss(weights, x):
+        for w in weights:
+            x = x @ w
+        return jnp.sum(x * x)
+
+    args = ([shape(64, 64)] * layers, shape(32, 64))
+    counted = jax.jit(jax.grad(loss)).lower(*args).compile().cost_analysis()["flops"]
+    assert flops_of(jax.grad(loss), *args) == pytest.approx(counted, rel=0.03)
+
+
+def test_a_convolution():
+    x, kernel = shape(2, 4, 16), shape(3, 4, 5)  # batch, features, length; width, in, out
+
+    def convolve(x, kernel):
+        return jax.lax.conv_general_dilated(x, kernel, (1,), "SAME", dimension_numbers=("NCH", "HIO", "NCH"))
+
+    assert flops_of(convolve, x, kernel) == 2 * (2 * 5 * 16) * (3 * 4)
+
+
+def test_split_products_are_a_part_on_each_device():
+    # Rows over `data`, the contracted width over `tensor`.
+    split = ((("data",), ("tensor",)), (("tensor",), ()))
+    whole = 2 * 8 * 16 * 32
+    program = read(jax.make_jaxpr(lambda a, b: a @ b)(shape(8, 16), shape(16, 32)))
+    for value, own in zip(program.inputs, split, strict=True):
+        value.split = own
+    program.outputs[0].split = (("data",), ())
+    assert program_flops(program, {"data": 4, "tensor": 2}) == whole // 8
+
+
+def test_the_formula_by_hand():
+    bert = BertConfig(vocab_size=10, width=4, layers=3, heads=2, mlp_width=8, positions=16)
+    layer = 2 * 5 * (4 * 4 * 4 + 2 * 4 * 8) + 4 * 5 * 5 * 4
+    assert model_flops(bert, 0, 2, [5]) == 3 * (2 * 3 * layer + 2 * 2 * 2 * 4)
+    t5 = T5Config(10, 4, 1, 2, 3, 8)
+    layer = 2 * 5 * (4 * 4 * 6 + 3 * 4 * 8) + 4 * 5 * 5 * 6
+    assert model_flops(t5, 7, 2, [5]) == 3 * (2 * (layer + 2 * 4 * 7) + 2 * 2 * 2 * 7)
