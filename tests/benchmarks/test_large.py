@@ -24,6 +24,7 @@ def test_another_place_than_the_tables_is_refused(script, monkeypatch):
         large.shapes(argparse.Namespace(**SMALL, tensor=2, remat="full"))
 
 
+@pytest.mark.slow
 def test_random_batches_have_the_planned_shapes(script):
     large = script("large")
     found = large.subject(argparse.Namespace(**SMALL, tensor=1, remat=""))

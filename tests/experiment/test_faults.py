@@ -34,6 +34,7 @@ def best(workdir):
     return jax.device_get(best_params(workdir, read_model(workdir), make_mesh(MeshSettings()))[0])
 
 
+@pytest.mark.slow
 def test_told_to_stop_a_run_saves_and_the_same_command_goes_on(trained_workdir, config, tmp_path, monkeypatch):
     looks = []
 

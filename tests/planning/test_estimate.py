@@ -32,7 +32,7 @@ def config(tiny_bert, pairs_csv):
 @pytest.mark.parametrize(
     ("optimizer", "mesh"),
     [
-        ("adamw", SPLIT),
+        pytest.param("adamw", SPLIT, marks=pytest.mark.slow),
         pytest.param("adafactor", {}, marks=pytest.mark.slow),
         pytest.param("sgd", {"mesh": {"fsdp": 8}}, marks=pytest.mark.slow),
     ],

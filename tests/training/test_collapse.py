@@ -1,5 +1,6 @@
 import jax.numpy as jnp
 
+from endx_jax.parallel.heartbeats import Heartbeats
 from endx_jax.training.collapse import COLLAPSED, CollapseWatch
 from endx_jax.training.monitor import Monitor
 
@@ -23,7 +24,9 @@ def test_a_collapse_is_said_once_for_each_posterior_and_again_after_it_was_mende
 
 
 def test_the_monitor_says_it(tmp_path, capsys):
-    monitor = Monitor(tmp_path, start=0, steps=2, global_batch_size=8, log_every=1, example_names=lambda step: [])
+    heartbeats = Heartbeats(tmp_path, peer_timeout=0)
+    settings = {"start": 0, "steps": 2, "global_batch_size": 8, "log_every": 1, "heartbeats": heartbeats}
+    monitor = Monitor(tmp_path, **settings, example_names=lambda step: [])
     for step, divergence in ((1, 9.0), (2, 0.1)):
         numbers = {"loss": 1.0, "learning_rate": 0.1, "tokens": 5.0, "kl/answer": divergence}
         monitor.push(step, {name: jnp.float32(value) for name, value in numbers.items()})
