@@ -143,7 +143,7 @@ class EndxObjective:
         drawn = self.cross_encoder.init(key, encodings, mask, encodings, mask)["params"]
         own = {"token_embedder", "encoder"} - set(SHARED_WITH_TEACHER[self.settings.teacher_shares])
         encoders = {
-            place: {group: jax.tree.map(jnp.copy, params) for group, params in groups.items() if group in own}
+            place: {group: jax.tree.map(_of_its_own, params) for group, params in groups.items() if group in own}
             for place, groups in dual_encoder.items()
         }
         encoders = {place: groups for place, groups in encoders.items() if groups}
@@ -266,3 +266,8 @@ _TEACHER_KEYS = 1 << 20
 def _merge(student: dict, teacher: dict) -> dict:
     """The student's groups of parameters, save those that the teacher has for itself."""
     return {place: groups | teacher.get(place, {}) for place, groups in student.items()}
+
+
+def _of_its_own(leaf):
+    """An array that shares no buffer with another; what is on no device yet gets its own when it is put there."""
+    return jnp.copy(leaf) if isinstance(leaf, jax.Array) else leaf
