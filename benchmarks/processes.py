@@ -156,7 +156,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--topologies", default=TOPOLOGIES, help=f"the first is what others are held to [{TOPOLOGIES}]")
     parser.add_argument("--methods", default="dual,endx", help="[dual,endx]")
-    parser.add_argument("--model", default="all-MiniLM-L6-v2", help="whose token table is trained under a new transformer of two layers [all-MiniLM-L6-v2]")
+    parser.add_argument(
+        "--model",
+        default="all-MiniLM-L6-v2",
+        help="whose token table is trained under a new transformer of two layers [all-MiniLM-L6-v2]",
+    )
     parser.add_argument("--data", default="docstrings", help="as data.path [docstrings]")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=pathlib.Path, help="to keep the runs in; by default they are removed")
