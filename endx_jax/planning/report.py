@@ -68,7 +68,7 @@ def _heading(plan: Plan, name: str) -> str:
 
 def _memory(plan: Plan) -> str:
     memory = plan.shown.estimate.memory
-    rows = [("on each device", "", "")]
+    rows = [("on each device, at the peak", "", "")]
     for label, value, exact in (
         ("parameters", memory.parameters, True),
         ("optimizer state", memory.optimizer, True),
@@ -77,11 +77,11 @@ def _memory(plan: Plan) -> str:
         ("activations", memory.activations, False),
         ("gradients", memory.reduced, False),
         ("losses and update", memory.losses, False),
-        ("at the peak", memory.peak, False),
+        ("together", memory.peak, False),
     ):
         rows.append((f"  {label}", size(value), "exact" if exact else "estimated"))
     if plan.compiled:
-        rows.append(("  at the peak", size(plan.compiled.peak), "compiled"))
+        rows.append(("  together", size(plan.compiled.peak), "compiled"))
     widths = [max(len(row[n]) for row in rows) for n in range(3)]
     return "\n".join(f"{a.ljust(widths[0])}  {b.rjust(widths[1])}  {c}".rstrip() for a, b, c in rows)
 

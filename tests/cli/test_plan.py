@@ -41,7 +41,7 @@ def test_a_page_and_a_file(arguments, tmp_path, capsys):
 def test_compiled_on_one_chip(arguments, capsys):
     plan.main([*arguments, "--chip=v5p", "--compile"])
     shown = capsys.readouterr().out
-    assert shown.count("at the peak") == 2
+    assert shown.count("together") == 2
     assert "compiled" in shown
     assert "v5e " not in shown
 

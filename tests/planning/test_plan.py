@@ -112,7 +112,7 @@ def test_the_report_says_what_is_exact(planned):
     assert "every question 24 tokens, every answer 24: not read" in lines[2]
     told = {line.split("  ")[1].strip(): line.split()[-1] for line in lines if line.startswith("  ")}
     assert told["parameters"] == told["optimizer state"] == told["batch"] == told["embeddings"] == "exact"
-    assert told["activations"] == told["at the peak"] == "estimated"
+    assert told["activations"] == told["together"] == "estimated"
     assert max(map(len, lines)) <= 130
     assert written.as_dict(planned, "tiny")["chips"]["v4"]["memory"]["parameters"] == 4 * 24128
 
