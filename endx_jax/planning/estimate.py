@@ -16,9 +16,10 @@ from endx_jax.planning.exchanges import Exchange, exchanges_of
 from endx_jax.planning.flops import program_flops
 from endx_jax.planning.layout import lay_out
 from endx_jax.planning.liveness import Liveness, Peak
-from endx_jax.planning.operations import Operation, Program, Split, Value, names_of, read, walk
+from endx_jax.planning.operations import Operation, Program, Split, Value, read, split_by, walk
 from endx_jax.planning.subject import Subject
 from endx_jax.training.partition import split_frozen
+from endx_jax.training.step import abstract_batch
 
 # Collectives that sum.
 REDUCING = ("all-reduce", "reduce-scatter")
@@ -99,11 +100,12 @@ def estimate(subject: Subject) -> Estimate:
     lay_out(program, axes, [*known, *[None] * (len(program.outputs) - len(known))])
     exchanges = exchanges_of(program, axes)
     liveness = Liveness(program, axes, exchanges, in_place=len(state))
+    gradients = _gradients(program)
     return Estimate(
-        memory=_memory(subject, program, liveness.peak()),
+        memory=_memory(subject, gradients, liveness.peak()),
         flops=program_flops(program, axes),
         moved=liveness.moved(),
-        traffic=_traffic(program, exchanges, axes),
+        traffic=_traffic(program, gradients, exchanges, axes),
     )
 
 
@@ -119,8 +121,7 @@ def _give_splits(program: Program, subject: Subject, axes: Mapping[str, int]) ->
 
 
 def _split_of(sharding: NamedSharding, rank: int, axes: Mapping[str, int]) -> Split:
-    split = [tuple(name for name in names_of(entry) if name in axes) for entry in sharding.spec]
-    return tuple(split + [()] * (rank - len(split)))
+    return tuple(tuple(name for name in names if name in axes) for names in split_by(sharding.spec, rank))
 
 
 def bytes_held(tree) -> int:
@@ -138,14 +139,12 @@ def embeddings_of(subject: Subject):
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=by_row if x.shape else None), found)
 
 
-def _memory(subject: Subject, program: Program, peak: Peak) -> Memory:
+def _memory(subject: Subject, gradients: set[Value], peak: Peak) -> Memory:
     state = subject.step.state
     trained, _ = split_frozen(state.params, subject.model.frozen)
-    rows = batch_sharding(subject.mesh)
-    batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows), subject.batch)
+    batch = abstract_batch(subject.batch, subject.mesh)
     embeddings = bytes_held([leaf for leaf in jax.tree.leaves(embeddings_of(subject)) if leaf.shape])
     given = bytes_held(state) + bytes_held(batch)
-    gradients = _gradients(program)
     at_peak: dict[str, int] = defaultdict(int)
     for one in peak.held:
         towers = TOWERS in one.source
@@ -175,9 +174,8 @@ def _gradients(program: Program) -> set[Value]:
 
 
 def _traffic(
-    program: Program, exchanges: Mapping[Operation, list[Exchange]], axes: Mapping[str, int]
+    program: Program, gradients: set[Value], exchanges: Mapping[Operation, list[Exchange]], axes: Mapping[str, int]
 ) -> tuple[Traffic, ...]:
-    gradients = _gradients(program)
     found: dict[tuple, list[int]] = defaultdict(lambda: [0, 0, 0])
     for operation, times in walk(program):
         for exchange in exchanges.get(operation, ()):

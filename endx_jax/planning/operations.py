@@ -5,7 +5,7 @@ Values carry how their dimensions are split over the mesh; `layout.py` finds tha
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -177,3 +177,9 @@ def names_of(entry) -> tuple[str, ...]:
     if entry is None:
         return ()
     return (entry,) if isinstance(entry, str) else tuple(entry)
+
+
+def split_by(spec: Iterable, rank: int) -> list[tuple[str, ...]]:
+    """The axes of each of `rank` dimensions, by a `PartitionSpec`, which may leave out the last ones."""
+    split = [names_of(entry) for entry in spec]
+    return split + [()] * (rank - len(split))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from endx_jax.planning.plan import Alternative, OnChip, Plan
 from endx_jax.planning.roofline import USABLE
+from endx_jax.retrieval.tables import aligned
 
 # Collectives of which less is sent in a step are left out of the screen's table.
 LITTLE = 0.001
@@ -38,12 +39,7 @@ def seconds(duration: float) -> str:
 
 def columns(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
     """Rows of cells, the first column to the left and the others to the right."""
-    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        first, *rest = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        lines.append(indent + "  ".join([row[0].ljust(len(first)), *rest]).rstrip())
-    return "\n".join(lines)
+    return "\n".join(indent + line for line in aligned(rows))
 
 
 def _heading(plan: Plan, name: str) -> str:

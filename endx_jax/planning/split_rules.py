@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 
-from endx_jax.planning.operations import Operation, Value, names_of
+from endx_jax.planning.operations import Operation, Value, split_by
 
 # Sizes of the mesh's axes, of those longer than one.
 Axes = Mapping[str, int]
@@ -166,8 +166,7 @@ def _gather(operation: Operation, axes: Axes) -> None:
 
 def _constrained(operation: Operation, axes: Axes) -> None:
     (result,) = operation.outputs
-    spec = [names_of(entry) for entry in operation.params["sharding"].spec]
-    spec += [()] * (len(result.shape) - len(spec))
+    spec = split_by(operation.params["sharding"].spec, len(result.shape))
     free = operation.params["unconstrained_dims"]
     value = operation.inputs[0]
     if free:
@@ -180,31 +179,31 @@ def _constrained_back(operation: Operation, axes: Axes) -> None:
 
 
 def _enter(operation: Operation, axes: Axes) -> None:
-    (outer,), (inner,) = operation.inputs, operation.outputs
-    handled = operation.params["newly_manual_axes"]
-    assign(axes, inner, [tuple(n for n in names if n not in handled) for names in outer.split])
+    _into_part(operation, axes, *operation.inputs, *operation.outputs)
 
 
 def _leave(operation: Operation, axes: Axes) -> None:
-    (inner,), (outer,) = operation.inputs, operation.outputs
-    spec = [names_of(entry) for entry in operation.params["spec"]]
-    spec += [()] * (len(outer.shape) - len(spec))
-    assign(axes, outer, spec)
-    assign(axes, outer, inner.split)
+    _into_whole(operation, axes, *operation.inputs, *operation.outputs)
 
 
 def _enter_back(operation: Operation, axes: Axes) -> None:
-    (outer,), (inner,) = operation.inputs, operation.outputs
-    spec = [names_of(entry) for entry in operation.params["spec"]]
-    spec += [()] * (len(outer.shape) - len(spec))
-    assign(axes, outer, spec)
-    assign(axes, outer, inner.split)
+    _into_whole(operation, axes, *operation.outputs, *operation.inputs)
 
 
 def _leave_back(operation: Operation, axes: Axes) -> None:
-    (inner,), (outer,) = operation.inputs, operation.outputs
+    _into_part(operation, axes, *operation.outputs, *operation.inputs)
+
+
+def _into_part(operation: Operation, axes: Axes, outer: Value, inner: Value) -> None:
+    """Inside of a `shard_map` a value is split by what that does not handle itself."""
     handled = operation.params["newly_manual_axes"]
     assign(axes, inner, [tuple(n for n in names if n not in handled) for names in outer.split])
+
+
+def _into_whole(operation: Operation, axes: Axes, inner: Value, outer: Value) -> None:
+    """Outside of it by that as well."""
+    assign(axes, outer, split_by(operation.params["spec"], len(outer.shape)))
+    assign(axes, outer, inner.split)
 
 
 def _nothing(operation: Operation, axes: Axes) -> None:

@@ -21,10 +21,10 @@ from endx_jax.experiment.data import PREPARED, read_splits
 from endx_jax.experiment.model import Model, build_model, checked_length
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.mesh import make_mesh
-from endx_jax.parallel.sharding import batch_sharding
 from endx_jax.planning.chips import Chip
 from endx_jax.pretrained.published import outline, outline_tokens
 from endx_jax.pretrained.towers import fill_in
+from endx_jax.training.step import abstract_batch
 
 # Steps for a schedule whose length depends on data that are not here.
 SOME_STEPS = 1000
@@ -68,8 +68,7 @@ class Subject:
 
     def trace(self):
         """The step, traced for the batch: `jax.stages.Traced`."""
-        rows = batch_sharding(self.mesh)
-        batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows), self.batch)
+        batch = abstract_batch(self.batch, self.mesh)
         return self.step.train_step.trace(self.step.state, batch)  # type: ignore[attr-defined]  # it is jitted
 
 

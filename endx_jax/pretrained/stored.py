@@ -1,5 +1,6 @@
 """Tensors that stay in their files until a part of them is asked for, so that no host ever holds a whole model."""
 
+import abc
 import dataclasses
 import json
 import pathlib
@@ -31,7 +32,7 @@ DTYPES = {
 Index = tuple[slice, ...]
 
 
-class Stored:
+class Stored(abc.ABC):
     """A float32 array that is read when it is indexed by slices, or turned into a NumPy array as a whole.
 
     Attributes:
@@ -57,8 +58,9 @@ class Stored:
         del copy  # it is always new
         return self[...].astype(dtype or self.dtype, copy=False)
 
+    @abc.abstractmethod
     def _read(self, index: Index) -> np.ndarray:
-        raise NotImplementedError
+        """Reads a part, given by a slice for each dimension."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,10 +5,11 @@ over all devices after each step and looked at one step later, like the metrics,
 service for this, but its handler would take SIGTERM from us for good, outside of the steps as well.
 """
 
+import functools
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import jax
@@ -70,7 +71,13 @@ def _any(mine: bool, mesh: Mesh) -> jax.Array:
     """Starts to find out whether a flag is set in any process."""
     split = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
     flags = jax.make_array_from_callback((mesh.size,), split, lambda part: np.full(mesh.size, mine)[part])
-    return jax.jit(jnp.any, out_shardings=NamedSharding(mesh, PartitionSpec()))(flags)
+    return _reduction(mesh)(flags)
+
+
+@functools.cache
+def _reduction(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
+    """One program for all steps."""
+    return jax.jit(jnp.any, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
 def _leave() -> None:

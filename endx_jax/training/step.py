@@ -93,15 +93,19 @@ def compile_ahead(
       batches: shapes of global batches.
       mesh: over which batches are split.
     """
-    rows = batch_sharding(mesh)
 
     def compile_one(batch: Batch):
-        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows), batch)
-        return train_step.lower(state, shapes).compile()  # type: ignore[attr-defined]  # it is jitted
+        return train_step.lower(state, abstract_batch(batch, mesh)).compile()  # type: ignore[attr-defined]  # it is jitted
 
     with concurrent.futures.ThreadPoolExecutor() as pool:
         programs = dict(zip(map(shape_of, batches), pool.map(compile_one, batches), strict=True))
     return CompiledStep(programs, train_step)
+
+
+def abstract_batch(batch: Batch, mesh: jax.sharding.Mesh) -> Batch:
+    """Shapes of a global batch with their shardings, given its shapes."""
+    rows = batch_sharding(mesh)
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows), batch)
 
 
 def shape_of(batch: Batch):
