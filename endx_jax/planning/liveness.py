@@ -83,6 +83,7 @@ class Liveness:
         self._stands = self._standing()
         self._free = {self._base(value) for value in program.outputs[:in_place]}
         self._sources: dict[Value, frozenset[Value]] = {}
+        self._bodies: dict[Program, Liveness] = {}
 
     def peak(self) -> Peak:
         """Runs through the program."""
@@ -117,11 +118,17 @@ class Liveness:
         for event in self._events():
             for operation in event:
                 for body in operation.bodies:
-                    total += (operation.trips or 1) * Liveness(body, self._axes, self._exchanges).moved()
+                    total += (operation.trips or 1) * self._of(body).moved()
                 if not operation.bodies:
                     read = frozenset().union(*(self._read(v) for v in operation.inputs))
                     total += sum(v.bytes(self._axes) for v in {*read, *operation.outputs})
         return total
+
+    def _of(self, body: Program) -> "Liveness":
+        """The same for a loop's body."""
+        if body not in self._bodies:
+            self._bodies[body] = Liveness(body, self._axes, self._exchanges)
+        return self._bodies[body]
 
     def _bytes(self, value: Value) -> int:
         if value in self._free:
@@ -210,7 +217,7 @@ class Liveness:
     def _inside(self, event: list[Operation]) -> Peak:
         """What an operation holds only while it runs: a loop's body, or parameters that are gathered for it."""
         (operation, *_) = event
-        bodies = (Liveness(body, self._axes, self._exchanges).peak() for body in operation.bodies)
+        bodies = (self._of(body).peak() for body in operation.bodies)
         best = max(bodies, key=lambda peak: peak.bytes, default=Peak(0, ()))
         gathered = [e for e in self._exchanges.get(operation, ()) if e.kind == "all-gather"]
         if operation.name != "dot_general" or not gathered:
