@@ -43,6 +43,8 @@ SERVE = [
     "uvloop>=0.21; sys_platform != 'win32'",
 ]
 PLOT = ["matplotlib>=3.9", "scikit-learn>=1.5"]
+DATA = ["pyarrow>=17.0"]
+DOCS = ["latex2mathml>=3.77", "mkdocs-material>=9.6", "mkdocstrings[python]>=0.29"]
 PUBLISH = ["milvus-lite>=3.2; sys_platform != 'win32'", "pymilvus>=2.6"]
 
 setup(
@@ -54,7 +56,7 @@ setup(
     license_expression="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["endx_jax", "endx_jax.*"]),
-    package_data={"endx_jax": ["py.typed", "export/scripts/*.py", "serving/page/*", "reproduction/papers.toml"]},
+    package_data={"endx_jax": ["py.typed", "export/scripts/*.py", "serving/page/*", "papers/papers.toml"]},
     install_requires=DEPENDENCIES,
     extras_require={
         "tpu": ["jax[tpu]"],
@@ -65,7 +67,10 @@ setup(
         "serve": SERVE,
         "publish": PUBLISH,
         "plot": PLOT,
+        "data": DATA,
+        "docs": DOCS,
         "test": [
+            "hypothesis>=6.112",
             "pytest>=8.0",
             "pytest-cov>=5.0",
             "pytest-xdist>=3.6.1",
@@ -75,6 +80,7 @@ setup(
             *SERVE,
             *PUBLISH,
             *PLOT,
+            *DATA,
         ],
         "reference": [
             "accelerate>=1.15",

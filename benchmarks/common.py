@@ -19,7 +19,7 @@ import jax
 
 from endx_jax.data.readers import squad
 from endx_jax.experiment.manifest import cores, processor
-from endx_jax.recipes import base
+from endx_jax.methods.config import base_config
 
 median = statistics.median
 
@@ -45,7 +45,7 @@ def versions(*packages: str) -> dict[str, str]:
 
 def pairs_config(options: argparse.Namespace):
     """The config of a training without dropout on all pairs of `options.data`: SQuAD's folder, or another data.path."""
-    config = base.get_config()
+    config = base_config()
     is_squad = os.path.isdir(options.data)
     config.data.path = squad.files_of(options.data)[0] if is_squad else options.data
     config.data.pool = "answers" if is_squad else ""

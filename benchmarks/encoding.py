@@ -20,12 +20,11 @@ import jax
 import numpy as np
 
 import endx_jax
-from endx_jax.cli.memory import keep_memory
 from endx_jax.data import reqa
 from endx_jax.data.readers import squad
-from endx_jax.loading import EmbeddingModel
+from endx_jax.inference import EmbeddingModel
+from endx_jax.inference.text_batches import batches
 from endx_jax.pretrained.locate import locate
-from endx_jax.retrieval.text_batches import batches
 
 NEEDED = "sentence-transformers torch"
 SIDES = {"sentences": "answer", "questions": "question"}
@@ -82,7 +81,7 @@ class Ours:
     def padding(self, kind: str, texts: list[str]) -> float:
         """Tokens that are computed over tokens of the texts."""
         encoder, side = self.model.encoder, SIDES[kind]
-        made = list(batches(encoder.preparations[side], texts, encoder.shapes(side, self._batch_size)))
+        made = list(batches(encoder.processors[side], texts, encoder.shapes(side, self._batch_size)))
         real = sum(int(tokens.mask[: len(places)].sum()) for places, _, tokens in made)
         return sum(tokens.mask.size for _, _, tokens in made) / real
 
@@ -145,7 +144,7 @@ def main() -> None:
     options = parser.parse_args()
     model = endx_jax.load(options.model)
     ours = Ours(model, options.batch)
-    others = peers(options, model.encoder.preparations["answer"].length) if options.peer_batches else {}
+    others = peers(options, model.encoder.processors["answer"].length) if options.peer_batches else {}
     rows = [
         row
         for kind, texts in read_texts(options).items()
@@ -158,5 +157,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    keep_memory()  # as `endx` does; the peer has it too
     main()

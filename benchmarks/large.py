@@ -13,7 +13,6 @@ Prints a table and, with --json=FILE, writes it with the machine and the version
 
 import argparse
 import dataclasses
-import importlib
 import resource
 import time
 
@@ -22,10 +21,10 @@ import jax
 import numpy as np
 
 from endx_jax.experiment.config import resolve
+from endx_jax.methods.config import load_recipe
 from endx_jax.parallel.programs import collectives
-from endx_jax.parallel.sharding import partition_spec, to_global
+from endx_jax.parallel.sharding import parameter_paths, partition_spec, to_global
 from endx_jax.planning.subject import Subject, Texts, outline_run
-from endx_jax.training.optimizer import parameter_paths
 from endx_jax.training.state import TrainState
 
 NO_DATA = Texts(None, "not read")
@@ -34,7 +33,7 @@ NO_DATA = Texts(None, "not read")
 def subject(options: argparse.Namespace) -> Subject:
     """The step of the recipe on all devices."""
     module, _, arguments = options.config.partition(":")
-    make = importlib.import_module(f"endx_jax.recipes.{module}").get_config
+    make = load_recipe(module).get_config
     config = make(arguments) if arguments else make()
     config.model.update(dtype=options.dtype)
     config.mesh.update(data=1, fsdp=-1, tensor=options.tensor)

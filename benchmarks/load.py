@@ -1,7 +1,6 @@
-"""Clients for servers that are measured: so many at a time, each of which asks again as soon as it has its answer.
+"""Clients that put load on a server: each asks again as soon as it has its answer; and slow clients beside them.
 
-Bare sockets and no parsing beyond an answer's length: on a machine that also runs the server, what the clients take is
-missing there.
+They use bare sockets and parse nothing but an answer's length, because they share the machine with the server.
 """
 
 import asyncio
@@ -15,17 +14,19 @@ import numpy as np
 
 @dataclasses.dataclass
 class Load:
-    """What a number of clients met with.
+    """Results of a number of clients.
 
     Attributes:
-      seconds: of each request that was answered with 200.
+      seconds: duration of each request that was answered with 200.
       failures: other statuses, and connections that broke.
       span: seconds in all.
+      held: seconds for which each connection of a slow client lasted.
     """
 
     seconds: list[float] = dataclasses.field(default_factory=list)
     failures: list[str] = dataclasses.field(default_factory=list)
     span: float = 0.0
+    held: list[float] = dataclasses.field(default_factory=list)
 
     @property
     def rate(self) -> float:
@@ -33,7 +34,7 @@ class Load:
         return len(self.seconds) / self.span
 
     def percentile(self, share: float) -> float:
-        """Milliseconds that so many percent of requests took at most."""
+        """Returns a percentile of the durations, in milliseconds."""
         return float(np.percentile(self.seconds, share) * 1e3)
 
 
@@ -79,29 +80,83 @@ class _Client(asyncio.Protocol):
         self._transport.write(next(self._requests))
 
 
-def put_load_on(port: int, path: str, bodies: Sequence[bytes], clients: int, seconds: float) -> Load:
-    """Lets clients post bodies, in turn, to a server on this machine for some time."""
-    return asyncio.run(_put_load_on(port, path, bodies, clients, seconds))
+class _Slow(asyncio.Protocol):
+    """A connection that sends a request, then a few bytes now and then, and reads only if it is told to."""
+
+    def __init__(self, load: Load, reads: bool):
+        self._load, self._reads = load, reads
+        self.lost = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport) -> None:
+        self._start = time.perf_counter()
+        if not self._reads:
+            transport.pause_reading()
+
+    def connection_lost(self, failure: Exception | None) -> None:
+        self._load.held.append(time.perf_counter() - self._start)
+        self.lost.set_result(None)
 
 
-async def _put_load_on(port: int, path: str, bodies: Sequence[bytes], clients: int, seconds: float) -> Load:
+async def _stay(port: int, load: Load, begin: bytes, more: bytes, every: float, reads: bool) -> None:
+    """Opens a connection again and again, each for as long as the server keeps it."""
+    loop = asyncio.get_running_loop()
+    while True:
+        transport, slow = await loop.create_connection(lambda: _Slow(load, reads), "127.0.0.1", port)
+        try:
+            transport.write(begin)
+            while not slow.lost.done():
+                if transport.get_write_buffer_size() < 100_000:
+                    transport.write(more)
+                await asyncio.wait([slow.lost], timeout=every)
+        except OSError:
+            await asyncio.sleep(every)
+        finally:
+            transport.abort()
+
+
+def put_load_on(port: int, path: str, bodies: Sequence[bytes], clients: int, seconds: float, slow: int = 0) -> Load:
+    """Lets clients post bodies, in turn, to a server on this machine.
+
+    Args:
+      port: of the server.
+      path: of the requests.
+      bodies: of the requests.
+      clients: number of clients that wait for their answers.
+      seconds: duration.
+      slow: number of clients that are refused and send a byte of their body every five seconds, and number of clients
+        that send one request after the other and read no answer.
+    """
+    return asyncio.run(_put_load_on(port, path, bodies, clients, seconds, slow))
+
+
+async def _put_load_on(port: int, path: str, bodies: Sequence[bytes], clients: int, seconds: float, slow: int) -> Load:
     requests = itertools.cycle([request(port, path, body) for body in bodies])
     load, ending = Load(), asyncio.Event()
     loop = asyncio.get_running_loop()
     start = time.perf_counter()
+    refused = request(port, path, b" " * 100_000).replace(b"Host: 127.0.0.1", b"Host: elsewhere").rstrip(b" ")
+    ask = next(requests)
+    beside = [
+        asyncio.create_task(_stay(port, load, *case))
+        for case in slow * [(refused, b" ", 5.0, True), (ask, ask, 0.02, False)]
+    ]
     made = [
         (await loop.create_connection(lambda: _Client(requests, load, ending), "127.0.0.1", port))[1]
         for _ in range(clients)
     ]
     await asyncio.sleep(seconds)
     ending.set()
-    await asyncio.wait([client.done for client in made], timeout=30)
+    if made:
+        await asyncio.wait([client.done for client in made], timeout=30)
     load.span = time.perf_counter() - start
+    for task in beside:
+        task.cancel()
+    await asyncio.gather(*beside, return_exceptions=True)
     return load
 
 
 def request(port: int, path: str, body: bytes) -> bytes:
-    """A POST of JSON."""
+    """Returns a POST request with JSON."""
     head = (
         f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"

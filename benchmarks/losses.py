@@ -28,7 +28,7 @@ WEIGHTS = dict.fromkeys(TERMS, 1.0)
 
 def softmax(embeddings, direction, **cut):
     (question, answer), _ = embeddings
-    return in_batch_softmax(question, answer, temperature=0.05, direction=direction, **cut)
+    return in_batch_softmax(question, answer, temperature=0.05, direction=direction, **cut)[0]
 
 
 def alignment(embeddings, **cut):
@@ -60,10 +60,10 @@ def compile_loss(loss, arguments, tile, mesh=None):
     execution = Execution(mesh, loss_tile=tile)
 
     def compute(dual, cross):
-        def cut(rows, axis_name):
+        def cut(_, rows, axis_name):
             return loss(rows, tile=tile, axis_name=axis_name)
 
-        return execution.reduce_rows(cut, (dual, cross))
+        return execution.reduce_rows(cut, None, (dual, cross))
 
     # Of the student alone: the teacher is a constant, as in training.
     return jax.jit(jax.value_and_grad(compute)).lower(*arguments).compile()

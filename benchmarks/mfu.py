@@ -19,11 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from endx_jax.batch import Batch, Tokens
+from endx_jax.methods.dual import DualObjective, DualSettings
 from endx_jax.models.bert import BertConfig, BertEncoder
 from endx_jax.models.dual_encoder import DualEncoder
 from endx_jax.models.t5 import T5Config, T5Encoder
 from endx_jax.models.tower import Projection, TokenEmbedder, Tower
-from endx_jax.objectives.dual import DualObjective, DualSettings
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import state_shardings
 from endx_jax.planning.chips import peak_flops

@@ -21,19 +21,17 @@ import common
 import numpy as np
 
 import endx_jax
-from endx_jax.cli.memory import keep_memory
+from endx_jax.cli.memory import use_large_pages
 from endx_jax.data import reqa
 from endx_jax.data.readers import squad
 from endx_jax.data.records import RetrievalSet
-from endx_jax.loading.pairs import PairModel, load_pairs
-from endx_jax.reproduction.few import small_pool
-from endx_jax.retrieval.dense import dense_scores
-from endx_jax.retrieval.encode import Output
+from endx_jax.experiment.pair_model import PairModel, load_pairs
+from endx_jax.inference.encode import Output
+from endx_jax.inference.warm import WarmEncoder
+from endx_jax.papers.rows import small_pool
 from endx_jax.retrieval.evaluate import Evaluation, evaluate
-from endx_jax.retrieval.pair_scores import ScorePairs
-from endx_jax.retrieval.rerank import evaluate_pairs
-from endx_jax.retrieval.systems import evaluate_bm25
-from endx_jax.retrieval.warm import WarmEncoder
+from endx_jax.retrieval.rerank import ScorePairs, evaluate_pairs
+from endx_jax.retrieval.systems import dense_scores, evaluate_bm25
 
 MEASURES = ("mrr", "recall@1", "recall@5", "hit@1")
 
@@ -132,5 +130,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    keep_memory()  # as `endx` does
+    use_large_pages()  # as `endx` does
     main()

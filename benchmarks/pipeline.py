@@ -21,8 +21,8 @@ from endx_jax.data import reqa
 from endx_jax.data.batches import BatchStream, Pairs
 from endx_jax.data.readers import read, squad
 from endx_jax.data.records import RetrievalSet
-from endx_jax.data.token_cache import TokenCache
-from endx_jax.data.tokenization import Preparation, Tokenizer
+from endx_jax.data.token_tables import TokenCache
+from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.pretrained import locate
 
 
@@ -31,7 +31,7 @@ def tables(records: RetrievalSet, options: argparse.Namespace) -> tuple[list[dic
     folder, length = locate(options.model), options.length
     tokenizer = Tokenizer(folder)
     fresh, kept = (
-        {side: Preparation(tokenizer, length, cache=cache) for side in ("question", "answer")}
+        {side: TextProcessor(tokenizer, length, cache=cache) for side in ("question", "answer")}
         for cache in (None, TokenCache(tempfile.mkdtemp()))
     )
     cases = {

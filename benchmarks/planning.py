@@ -9,13 +9,13 @@ Prints a table and, with --json=FILE, writes it with the machine and the version
 """
 
 import argparse
-import importlib
 import time
 
 import common
 import jax
 
 from endx_jax.experiment.config import Settings, resolve
+from endx_jax.methods.config import load_recipe
 from endx_jax.planning.compiled import compile_step
 from endx_jax.planning.estimate import Estimate, estimate
 from endx_jax.planning.subject import Texts, outline_run
@@ -58,7 +58,7 @@ def settings_of(name: str) -> Settings:
     """Of one configuration."""
     recipe, changes = CASES[name]
     module, _, arguments = recipe.partition(":")
-    make = importlib.import_module(f"endx_jax.recipes.{module}").get_config
+    make = load_recipe(module).get_config
     config = make(arguments) if arguments else make()
     config.update_from_flattened_dict({"train.tower_chunk": 0, **changes, "model.dtype": "float32"})
     return resolve(config)

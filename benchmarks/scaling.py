@@ -10,7 +10,6 @@ bfloat16. Prints a table and, with --json=FILE, writes it with the machine and t
 """
 
 import argparse
-import importlib
 import json
 import os
 import subprocess
@@ -21,10 +20,10 @@ import common
 import jax
 
 from endx_jax.experiment.config import resolve
+from endx_jax.methods.config import load_recipe
 from endx_jax.parallel.programs import collectives
-from endx_jax.parallel.sharding import rule_of
+from endx_jax.parallel.sharding import parameter_paths, rule_of
 from endx_jax.planning.subject import Subject, Texts, outline_run
-from endx_jax.training.optimizer import parameter_paths
 
 NO_DATA = Texts(None, "not read")
 RECIPES = {"dual": "minilm_squad", "endx": "endx_minilm_squad"}
@@ -33,7 +32,7 @@ MESHES = {"data": {"data": -1, "fsdp": 1}, "fsdp": {"data": 1, "fsdp": -1}}
 
 def subject(method: str, mesh: str, options: argparse.Namespace) -> Subject:
     """The step on all devices of this process."""
-    config = importlib.import_module(f"endx_jax.recipes.{RECIPES[method]}").get_config()
+    config = load_recipe(RECIPES[method]).get_config()
     config.model.update(dtype="float32", dropout=0.0, attention_dropout=0.0)
     config.data.question_length, config.data.answer_length = options.question_length, options.answer_length
     config.train.global_batch_size, config.train.tower_chunk = options.pairs * jax.device_count(), 0

@@ -7,7 +7,9 @@ is there twice: as written, with PyTorch's own choice of threads; and with as ma
 cores, and a thread for each, which suits many clients better. The better one counts. The servers and the clients share
 the machine's cores. The scores of the ten best must be the same to 1e-5.
 
-`--soak=600` then puts 32 clients on our server for ten minutes: failures, and resident memory by the minute.
+`--soak=600` then puts 32 clients on our server for ten minutes: failures, and resident memory by the minute. `--slow=8`
+adds as many clients that are refused and send a byte every five seconds, and as many that ask and never read; their
+column is the longest time for which the server kept one of their connections.
 """
 
 import argparse
@@ -168,12 +170,14 @@ def _row(name: str, clients: int, parts: list[Load]) -> dict:
     }
 
 
-def soak(server: Server, bodies: list[bytes], seconds: float, clients: int) -> list[dict]:
+def soak(server: Server, bodies: list[bytes], options: argparse.Namespace) -> list[dict]:
     """Rows by the minute: requests, failures, resident memory at its end."""
-    rows = []
-    for minute in range(1, round(seconds / 60) + 1):
-        load = put_load_on(server.port, "/search", bodies, clients, 60)
+    rows, clients = [], max(options.clients)
+    for minute in range(1, round(options.soak / 60) + 1):
+        load = put_load_on(server.port, "/search", bodies, clients, 60, options.slow)
         rows.append({"minute": minute, **_row("endx serve", clients, [load]), "resident MB": server.resident()})
+        if options.slow:
+            rows[-1] |= {"slow connections": len(load.held), "longest s": max(load.held, default=0.0)}
         print(rows[-1], flush=True)
     return rows
 
@@ -191,6 +195,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2, help="of all servers, for each number of clients")
     parser.add_argument("--no_peer", dest="peer", action="store_false", help="only ours")
     parser.add_argument("--soak", type=float, default=0, help="seconds of load after all, in whole minutes")
+    parser.add_argument("--slow", type=int, default=0, help="clients of either slow kind beside the soak")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", help="file for the results")
     options = parser.parse_args()
@@ -203,7 +208,7 @@ def main() -> None:
             check_same_work(servers, bodies[:SAME])
             rows = measure(servers, bodies, options)
             print(common.table(rows), flush=True)
-            soaked = soak(servers["endx serve"], bodies, options.soak, max(options.clients))
+            soaked = soak(servers["endx serve"], bodies, options)
     if soaked:
         print(common.table(soaked))
     packages = ("fastapi", "uvicorn", *(("torch", "sentence-transformers") if options.peer else ()))

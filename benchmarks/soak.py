@@ -32,8 +32,8 @@ from endx_jax.errors import TRY_AGAIN
 from endx_jax.training.checkpoints import FOLDER, MANIFESTS
 from endx_jax.training.metric_log import FILE
 
-# A process that lost its peer has so many seconds to leave by itself.
-PATIENCE = 60.0
+# Seconds for a process that lost its peer to end: JAX notices after up to 100.
+PATIENCE = 120.0
 SETTINGS = {
     "data.question_length": 16,
     "data.answer_length": 16,
@@ -49,7 +49,6 @@ SETTINGS = {
     "train.log_every": 1,
     "train.checkpoint_every": 5,
     "train.evaluate_every": 40,
-    "train.peer_timeout": 20,
 }
 
 
@@ -127,7 +126,7 @@ class Soak:
     def _through(self, workdir: pathlib.Path, processes: Sequence[subprocess.Popen]) -> None:
         """Waits for processes that are to end well; gives the command again where they could not find each other."""
         statuses = [process.wait() for process in processes]
-        if TRY_AGAIN in statuses:
+        if TRY_AGAIN in statuses or -signal.SIGABRT in statuses:
             self._through(workdir, self.start(workdir))
         elif any(statuses):
             raise SystemExit(f"processes that nobody killed ended with {statuses}; see {said(workdir, 0)}")

@@ -18,7 +18,7 @@ import common
 import jax
 import training
 
-from endx_jax.cli.memory import keep_memory
+from endx_jax.cli.memory import use_large_pages
 
 # The first that is found in an operation's name has it.
 PARTS = (
@@ -78,5 +78,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    keep_memory()
+    use_large_pages()
     main()

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from peer_step import NEEDED, PLAIN, PeerStep, Recipe
 
 from endx_jax.batch import Batch
-from endx_jax.cli.memory import keep_memory
+from endx_jax.cli.memory import use_large_pages
 from endx_jax.data.batches import BatchStream
 from endx_jax.experiment.prepare import begin, prepare
 from endx_jax.parallel.sharding import to_global
@@ -44,8 +44,8 @@ class OurStep:
 
     def __init__(self, config, batches: int):
         """Prepares the run that `config` describes and its first batches, compiles, and runs the first in vain."""
-        self._run = run = prepare(config, pathlib.Path(tempfile.mkdtemp()))
-        self._state, self._step = begin(run)
+        run, self._state, self._step = begin(prepare(config, pathlib.Path(tempfile.mkdtemp())))
+        self._run = run
         self._size = config.train.global_batch_size
         start = time.perf_counter()
         self._batches = [run.stream[step] for step in range(batches)]
@@ -168,5 +168,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    keep_memory()  # as `endx` does; the peer has it too
+    use_large_pages()  # as `endx` does; the peer has it too
     main()

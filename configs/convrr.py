@@ -1,3 +1,3 @@
-"""Residual retrieval heads on SQuAD's paragraphs, also as `convrr:answer`; see endx_jax/recipes/convrr.py."""
+"""Residual retrieval heads on SQuAD's paragraphs, also as `convrr:answer`; see the recipe `convrr`."""
 
-from endx_jax.recipes.convrr import get_config  # noqa: F401
+from endx_jax.methods.residual.recipes.convrr import get_config  # noqa: F401

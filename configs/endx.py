@@ -1,3 +1,3 @@
-"""ENDX and its dual baselines with any encoder, as in `endx.py:endx,gru`; see endx_jax/recipes/endx.py."""
+"""ENDX and its dual baselines with any encoder, as in `endx.py:endx,gru`; see the recipe `endx`."""
 
-from endx_jax.recipes.endx import get_config  # noqa: F401
+from endx_jax.methods.endx.recipes.endx import get_config  # noqa: F401

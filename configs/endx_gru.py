@@ -1,6 +1,6 @@
-"""ENDX with a GRU, on ReQA SQuAD; see endx_jax/recipes/endx.py."""
+"""ENDX with a GRU, on ReQA SQuAD; see the recipe `endx`."""
 
-from endx_jax.recipes import endx
+from endx_jax.methods.endx.recipes import endx
 
 
 def get_config():

@@ -1,3 +1,3 @@
-"""MiniLM taught by a cross-encoder on ReQA SQuAD; see endx_jax/recipes/endx_minilm_squad.py."""
+"""MiniLM taught by a cross-encoder on ReQA SQuAD; see the recipe `endx_minilm_squad`."""
 
-from endx_jax.recipes.endx_minilm_squad import get_config  # noqa: F401
+from endx_jax.methods.endx.recipes.endx_minilm_squad import get_config  # noqa: F401

@@ -1,6 +1,6 @@
-"""ENDX with an RNN, on ReQA SQuAD; see endx_jax/recipes/endx.py."""
+"""ENDX with an RNN, on ReQA SQuAD; see the recipe `endx`."""
 
-from endx_jax.recipes import endx
+from endx_jax.methods.endx.recipes import endx
 
 
 def get_config():

@@ -1,3 +1,3 @@
-"""Residual retrieval heads on SQuAD's paragraphs, also as `fcrr:answer`; see endx_jax/recipes/fcrr.py."""
+"""Residual retrieval heads on SQuAD's paragraphs, also as `fcrr:answer`; see the recipe `fcrr`."""
 
-from endx_jax.recipes.fcrr import get_config  # noqa: F401
+from endx_jax.methods.residual.recipes.fcrr import get_config  # noqa: F401

@@ -1,3 +1,3 @@
-"""GloVe with or without IDF, as in `glove.py:plain`; see endx_jax/recipes/glove.py."""
+"""GloVe with or without IDF, as in `glove.py:plain`; see the recipe `glove`."""
 
-from endx_jax.recipes.glove import get_config  # noqa: F401
+from endx_jax.methods.dual.recipes.glove import get_config  # noqa: F401

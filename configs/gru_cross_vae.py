@@ -1,3 +1,7 @@
-"""Cross-VAEs of Yu et al. 2020; see endx_jax/recipes/gru_cross_vae.py."""
+"""Cross-VAEs of Yu et al. 2020; see the recipe `yu`."""
 
-from endx_jax.recipes.gru_cross_vae import get_config  # noqa: F401
+from endx_jax.methods.vae.recipes import yu
+
+
+def get_config():
+    return yu.get_config("cross_vae")

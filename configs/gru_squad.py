@@ -1,3 +1,3 @@
-"""A GRU from scratch on ReQA SQuAD, as in `gru_squad.py:endx`; see endx_jax/recipes/gru_squad.py."""
+"""A GRU from scratch on ReQA SQuAD, as in `gru_squad.py:endx`; see the recipe `gru_squad`."""
 
-from endx_jax.recipes.gru_squad import get_config  # noqa: F401
+from endx_jax.methods.endx.recipes.gru_squad import get_config  # noqa: F401

@@ -1,3 +1,3 @@
-"""MiniLM on your own pairs; see endx_jax/recipes/minilm.py."""
+"""MiniLM on your own pairs; see the recipe `minilm`."""
 
-from endx_jax.recipes.minilm import get_config  # noqa: F401
+from endx_jax.methods.dual.recipes.minilm import get_config  # noqa: F401

@@ -1,3 +1,3 @@
-"""MiniLM on ReQA SQuAD, in 25 minutes of two CPU cores; see endx_jax/recipes/minilm_squad.py."""
+"""MiniLM on ReQA SQuAD, in 25 minutes of two CPU cores; see the recipe `minilm_squad`."""
 
-from endx_jax.recipes.minilm_squad import get_config  # noqa: F401
+from endx_jax.methods.dual.recipes.minilm_squad import get_config  # noqa: F401

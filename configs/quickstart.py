@@ -1,3 +1,3 @@
-"""MiniLM on docstrings, in a few minutes of two CPU cores; see endx_jax/recipes/quickstart.py."""
+"""MiniLM on docstrings, in a few minutes of two CPU cores; see the recipe `quickstart`."""
 
-from endx_jax.recipes.quickstart import get_config  # noqa: F401
+from endx_jax.methods.dual.recipes.quickstart import get_config  # noqa: F401

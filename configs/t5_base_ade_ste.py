@@ -1,6 +1,6 @@
-"""T5 v1.1 base on ReQA SQuAD, sharing ade_ste; see endx_jax/recipes/t5.py."""
+"""T5 v1.1 base on ReQA SQuAD, sharing ade_ste; see the recipe `t5`."""
 
-from endx_jax.recipes import t5
+from endx_jax.methods.dual.recipes import t5
 
 
 def get_config():

@@ -1,3 +1,3 @@
-"""Yu et al.'s systems in small on ReQA SQuAD, as in `vae_squad.py:cross_vae`; see endx_jax/recipes/vae_squad.py."""
+"""Yu et al.'s systems in small on ReQA SQuAD, as in `vae_squad.py:cross_vae`; see the recipe `vae_squad`."""
 
-from endx_jax.recipes.vae_squad import get_config  # noqa: F401
+from endx_jax.methods.vae.recipes.vae_squad import get_config  # noqa: F401

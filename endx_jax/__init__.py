@@ -4,20 +4,33 @@
 """
 
 import importlib
-import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from endx_jax.loading import EmbeddingModel
+    import os
+
+    from endx_jax.inference import EmbeddingModel
 
 __version__ = "0.1.0"
 
-_SUBPACKAGES = ("data", "losses", "metrics", "models", "mteb", "objectives", "pretrained", "retrieval", "training")
+_SUBPACKAGES = (
+    "data",
+    "inference",
+    "losses",
+    "methods",
+    "metrics",
+    "models",
+    "mteb",
+    "pretrained",
+    "retrieval",
+    "training",
+)
+__all__ = ["__version__", "load", *_SUBPACKAGES]
 
 
-def load(path_or_name: str | os.PathLike) -> "EmbeddingModel":
-    """Loads a model: see `endx_jax.loading.load`."""
-    from endx_jax.loading import load
+def load(path_or_name: "str | os.PathLike") -> "EmbeddingModel":
+    """Loads a model: see `endx_jax.inference.load`."""
+    from endx_jax.inference import load
 
     return load(path_or_name)
 
@@ -27,3 +40,8 @@ def __getattr__(name: str):
     if name in _SUBPACKAGES:
         return importlib.import_module(f"endx_jax.{name}")
     raise AttributeError(f"module 'endx_jax' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Returns the public names, for completion at a prompt."""
+    return list(__all__)

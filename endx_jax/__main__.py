@@ -3,12 +3,13 @@
 import sys
 
 from endx_jax.cli.entry import run_verb
-from endx_jax.cli.memory import keep_memory
+from endx_jax.cli.memory import use_large_pages
 
 
 def main() -> int:
     """Runs the verb that the command line names; returns the exit status."""
-    keep_memory()
+    if sys.argv[1:2] == ["train"]:  # it allocates large buffers at every step; other verbs do not
+        use_large_pages()
     return run_verb(sys.argv[1:])
 
 

@@ -67,7 +67,7 @@ class Tokens:
 
 @flax.struct.dataclass
 class Vectors:
-    """What the frozen part of a tower, all of it below its head, makes of B texts: see `models.tower.Tower.base`.
+    """Vectors of B texts from the frozen part of a tower, below its head: see `models.tower.Tower.base`.
 
     Attributes:
       values: float32 [B, D]; or [B, K, D] for hard negatives.
@@ -77,12 +77,12 @@ class Vectors:
 
     @property
     def lengths(self) -> Array:
-        """As of `Tokens`: zeros, as there is none left."""
+        """Lengths as in `Tokens`: zeros, since no tokens are left."""
         return jnp.zeros(self.values.shape[:-1], jnp.int32)
 
     @property
     def places(self) -> int:
-        """As of `Tokens`."""
+        """Places as in `Tokens`."""
         return 0
 
 
@@ -126,23 +126,3 @@ class Batch:
     def sides(self) -> list[Texts]:
         """All texts of the batch: questions, answers, and hard negatives where there are any."""
         return [side for side in (self.question, self.answer, self.hard_negatives) if side is not None]
-
-
-@flax.struct.dataclass
-class PairBatch:
-    """A global batch of B questions, each joined with 1 + K answers into texts that are read as one.
-
-    Attributes:
-      pairs: [B, 1 + K] texts: the question with its own answer, then with K wrong ones.
-      counts: bool [B, 1 + K], false where a question has fewer than K wrong answers, whatever its tokens are then.
-      question_id: int32 [B], row in the question table.
-    """
-
-    pairs: Tokens
-    counts: Array
-    question_id: Array
-
-    @property
-    def sides(self) -> list[Tokens]:
-        """All texts of the batch."""
-        return [self.pairs]

@@ -1,12 +1,30 @@
-"""The exceptions that are meant for the person at the keyboard."""
+"""Exceptions whose messages are written for users."""
+
+# Characters of a message; longer ones, such as those that quote a damaged file, lose their middle.
+MOST_MESSAGE = 2_000
 
 
 class EndxError(ValueError):
-    """A mistake that the user can mend: bad data, a bad setting, a missing file.
+    """User error: bad data, a bad setting, a missing file.
 
     The message is one line that names what is wrong, where, and what to do. Command lines print it without a
     traceback and exit with status 2; anything else that escapes is a bug of ours and keeps its traceback.
     """
+
+    def __init__(self, message: str = ""):
+        """Takes the message; line breaks in it, such as those of a damaged file, become spaces."""
+        line = " ".join(str(message).splitlines())
+        if len(line) > MOST_MESSAGE:
+            line = f"{line[: MOST_MESSAGE - 505]} ... {line[-500:]}"
+        super().__init__(line)
+
+
+class InUse(EndxError):
+    """A file or folder that another process holds, or changed in the meantime; the request itself may be right."""
+
+
+class DiskFull(EndxError):
+    """A disk or a quota is full; what was there before is unchanged."""
 
 
 # EX_TEMPFAIL of sysexits.h: the exit status that `launch/` has schedulers requeue.

@@ -1,16 +1,29 @@
-"""Writing files so that a reader sees the old contents or the new, never half of either, and one writer at a time."""
+"""Files and folders that are replaced as a whole, so that readers never see half of one, and locks on them."""
 
+import contextlib
 import errno
+import glob
 import hashlib
+import json
 import os
 import pathlib
+import platform
 import shutil
 import tempfile
-from collections.abc import Iterator
+import time
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO
 
-from endx_jax.errors import EndxError
+from endx_jax import json_files
+from endx_jax.errors import DiskFull, EndxError, InUse
+
+# Name of a folder that was moved out of its place.
+REPLACED = "replaced"
+
+# Flags that open a lock file. The target of a symbolic link would be overwritten.
+OPEN_LOCK = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
 @contextmanager
@@ -47,7 +60,7 @@ def reporting_full_disk(path: pathlib.Path) -> Iterator[None]:
     """Turns a failure to write for want of space into one line: `path`, what the system said, and what to do.
 
     Raises:
-      EndxError: when the block failed because a disk or a quota is full.
+      DiskFull: when the block failed because a disk or a quota is full.
     """
     try:
         yield
@@ -55,11 +68,11 @@ def reporting_full_disk(path: pathlib.Path) -> Iterator[None]:
         reason = None if isinstance(failure, EndxError) else _want_of_space(failure)
         if reason is None:
             raise
-        raise EndxError(f"can't write {path}: {reason}; make room there, and the same command goes on") from None
+        raise DiskFull(f"can't write {path}: {reason}; make room there, and the same command goes on") from None
 
 
 def _want_of_space(failure: Exception) -> str | None:
-    """What the system says of a full disk or quota, where that is the failure; libraries in C++ pass its words on."""
+    """Returns the system's message if a failure is a full disk or quota; C++ libraries pass that message on."""
     for number in (errno.ENOSPC, errno.EDQUOT):
         said = os.strerror(number)
         if getattr(failure, "errno", None) == number or said in str(failure):
@@ -104,44 +117,171 @@ class Growing:
 
 @contextmanager
 def aside(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Gives an empty folder beside `folder` to write into, which is gone after the block unless it was moved."""
-    folder.absolute().parent.mkdir(parents=True, exist_ok=True)
-    fresh = pathlib.Path(tempfile.mkdtemp(dir=folder.absolute().parent, prefix=f".{folder.name}."))
+    """Yields an empty folder beside `folder`, which is removed after the block unless it was moved.
+
+    Folders that killed processes left are removed before that; one that they had moved out of its place comes back.
+    """
+    home, prefix = folder.absolute().parent, f".{folder.name}.unfinished-"
+    home.mkdir(parents=True, exist_ok=True)
+    for left in home.glob(f"{glob.escape(prefix)}*"):
+        with _marked(left) as mine:
+            if mine and (left / REPLACED).exists() and not os.path.lexists(folder):
+                (left / REPLACED).rename(folder)
+            if mine:
+                shutil.rmtree(left, ignore_errors=True)
+    fresh = pathlib.Path(tempfile.mkdtemp(dir=home, prefix=prefix))
     try:
-        fresh.chmod(0o755)
-        yield fresh
+        with _marked(fresh):
+            fresh.chmod(0o755)
+            yield fresh
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
 def put_in_place(fresh: pathlib.Path, folder: pathlib.Path) -> None:
-    """Makes `fresh` be `folder`; what stands there is whole until the new one stands in its place."""
+    """Renames `fresh` to `folder`, and removes the folder that was there.
+
+    Between two renames there is none. If the process is killed there, the next `aside` puts the old one back.
+    """
     with aside(folder) as old:
-        if folder.exists():
-            folder.rename(old / "replaced")
-        fresh.rename(folder)
+        if os.path.lexists(folder):
+            folder.rename(old / REPLACED)
+        try:
+            fresh.rename(folder)
+        except BaseException:
+            if os.path.lexists(old / REPLACED):
+                (old / REPLACED).rename(folder)
+            raise
 
 
 @contextmanager
-def locked(folder: pathlib.Path) -> Iterator[None]:
-    """Waits until no other process is in such a block with this folder; the system frees what a process leaves behind.
+def _marked(folder: pathlib.Path) -> Iterator[bool]:
+    """Marks a folder as in use while the block runs; yields whether no living process had marked it."""
+    with contextlib.ExitStack() as stack:
+        try:
+            import fcntl
 
-    Windows has no such locks: there nobody waits.
+            handle = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, handle)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            mine = True
+        except (ImportError, OSError):
+            mine = False
+        yield mine
+
+
+@contextmanager
+def locked(path: pathlib.Path, *, wait: float = 0.0, advice: str = "wait for it or stop it") -> Iterator[str | None]:
+    """Holds a lock file while the block runs, which one block at a time can, in all processes.
+
+    The lock is advisory (`flock`), and the system frees it when its holder dies. It holds between machines where the
+    file system shares such locks, as NFS does. The file names its holder, and stays.
+
+    Args:
+      path: the lock file, in a folder that exists.
+      wait: seconds to wait for another holder.
+      advice: ends the message about another holder.
+
+    Yields:
+      None; or the reason why the system can't lock the file, in which case the block runs without a lock.
+
+    Raises:
+      InUse: another block still holds the lock.
+      EndxError: the file can't be written, or is a symbolic link, whose target would be overwritten.
     """
     try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
+        handle = os.open(path, OPEN_LOCK, 0o644)
+    except OSError as failure:
+        raise EndxError(f"can't write {path}: {refusal_to_open(failure)}") from None
+    taken, reason = True, None
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+        try:
+            import fcntl
+
+            taken = poll(lambda: fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB), wait)
+        except ImportError:
+            reason = "Windows has no such locks"
+        except OSError as failure:
+            reason = failure.strerror
+        if not taken:
+            raise InUse(f"{path.parent} is in use by {_holder(path)}: {advice}")
+        with contextlib.suppress(OSError):  # such as a full disk: the lock holds without a name
+            _sign(handle)
+        yield reason
     finally:
         os.close(handle)
+
+
+def poll(lock: Callable[[], object], seconds: float) -> bool:
+    """Returns whether `lock`, which must not block, took a lock that others may hold for some of these seconds."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            lock()
+            return True
+        except OSError as failure:
+            if failure.errno not in (errno.EACCES, errno.EAGAIN):
+                raise
+        if time.monotonic() >= end:
+            return False
+        time.sleep(0.02)
+
+
+def refusal_to_open(failure: OSError) -> str | None:
+    """Returns the reason why a file was not opened with `OPEN_LOCK`."""
+    return "it is a symbolic link; remove it" if failure.errno == errno.ELOOP else failure.strerror
+
+
+def _sign(handle: int) -> None:
+    """Writes who holds a lock into its file."""
+    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+    os.ftruncate(handle, 0)
+    os.write(handle, json.dumps({"host": platform.node(), "process": os.getpid(), "since": since}).encode())
+
+
+def _holder(path: pathlib.Path) -> str:
+    """Returns words for who signed a lock file, unless that process has ended: then the holder did not sign."""
+    unknown = f"another process (`fuser {path}` names it)"
+    try:
+        signed = json_files.read(path)
+        host, process, since = (json_files.value(signed, key, str(path)) for key in ("host", "process", "since"))
+        if host == platform.node():
+            with contextlib.suppress(PermissionError):  # another user's process
+                os.kill(int(str(process)), 0)
+    except (EndxError, ValueError, OverflowError, ProcessLookupError):
+        return unknown
+    words = f"process {process} on {host} since {since}"
+    return words if words.isprintable() and len(words) < 200 else unknown
 
 
 def sha256_of(file: pathlib.Path) -> str:
     """The sha256 of a file's contents, in hexadecimal."""
     with open(file, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+class CacheFolder:
+    """Folder of cache files that any number of processes may write; if it is not writable, nothing is cached."""
+
+    def __init__(self, folder: str | os.PathLike):
+        """Creates nothing yet; `~` in the folder is the home directory."""
+        self.folder = pathlib.Path(folder).expanduser()
+        self._writable = True
+
+    def path(self, name: str) -> pathlib.Path:
+        """Returns the path of a file, which may not exist."""
+        return self.folder / name
+
+    def write(self, name: str, fill: Callable[[IO[bytes]], object]) -> None:
+        """Writes a file with `fill`. If that fails, warns and writes no further files."""
+        if not self._writable:
+            return
+        try:
+            with replacing(self.path(name), "wb") as stream:
+                fill(stream)
+        except (OSError, EndxError) as failure:
+            self._writable = False
+            warnings.warn(
+                f"nothing is cached for the next run: {failure}; set data.cache to a writable folder, or to nothing",
+                stacklevel=2,
+            )

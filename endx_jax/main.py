@@ -3,8 +3,8 @@
 import sys
 
 from endx_jax.cli.entry import run_verb
-from endx_jax.cli.memory import keep_memory
+from endx_jax.cli.memory import use_large_pages
 
 if __name__ == "__main__":
-    keep_memory()
+    use_large_pages()
     sys.exit(run_verb(["train", *sys.argv[1:]]))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from endx_jax.loading import EmbeddingModel
+from endx_jax.inference import EmbeddingModel
 from endx_jax.models.dual_encoder import SIDES
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class MTEBModel:
 
     @functools.cached_property
     def mteb_model_meta(self) -> "ModelMeta":
-        """What MTEB keeps results under: their revision is the model's identity, so none are taken for another's."""
+        """Metadata that MTEB keeps results under; the revision is the model's identity."""
         from mteb.models import ModelMeta
         from mteb.models.model_meta import ScoringFunction
 
@@ -47,7 +47,7 @@ class MTEBModel:
                 "revision": model.identity,
                 "framework": ["JAX"],
                 "embed_dim": model.width,
-                "max_tokens": max(model.encoder.preparations[side].length for side in SIDES),
+                "max_tokens": max(model.encoder.processors[side].length for side in SIDES),
                 "similarity_fn_name": ScoringFunction("cosine" if model.cosine else "dot"),
                 "use_instructions": any(model.prompts.values()),
             }

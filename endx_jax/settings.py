@@ -10,6 +10,7 @@ import typing
 from collections.abc import Mapping
 
 from endx_jax.errors import EndxError, nearest
+from endx_jax.json_files import shown
 
 
 def key(default, doc: str, *, changes_results: bool = True, older: Mapping | None = None):
@@ -34,7 +35,18 @@ def check(condition: bool, message: str) -> None:
 def check_choice(where: str, value: str, choices) -> None:
     """Raises EndxError unless `value` is one of `choices`, naming them all."""
     if value not in choices:
-        raise EndxError(f"{where} is {value!r}, which is none of {', '.join(choices)}{nearest(value, choices)}")
+        raise EndxError(f"{where} is {shown(value)}, which is none of {', '.join(choices)}{nearest(value, choices)}")
+
+
+def check_section(section: object, where: str) -> None:
+    """Raises EndxError unless a section of a config is a mapping with string keys, plain or a ConfigDict."""
+    if not hasattr(section, "items"):
+        raise EndxError(f"{where} is {shown(section)}; it must be an object with settings")
+
+
+def check_range(where: str, value: int, least: int, most: int) -> None:
+    """Raises EndxError unless `least <= value <= most`."""
+    check(least <= value <= most, f"{where} is {value}; it must be from {least:,} to {most:,}")
 
 
 def from_mapping(cls, mapping: Mapping, where: str):
@@ -49,11 +61,11 @@ def from_mapping(cls, mapping: Mapping, where: str):
       EndxError: for an unknown name, naming the nearest known one, or a value of the wrong type.
     """
     known = typing.get_type_hints(cls)
+    check_section(mapping, where)
     for name in mapping:
         if name not in known:
-            raise EndxError(
-                f"unknown setting {where}.{name}{nearest(name, known)} (the settings of {where}: {', '.join(known)})"
-            )
+            hint, names = nearest(name, known), ", ".join(known)
+            raise EndxError(f"unknown setting {where}.{name:.80}{hint} (the settings of {where}: {names})")
     older = {field.name: field.metadata.get("older", {}) for field in dataclasses.fields(cls)}
     values = {name: _as_today(value, older[name]) for name, value in mapping.items()}
     return cls(**{name: _typed(value, known[name], f"{where}.{name}") for name, value in values.items()})
@@ -83,13 +95,26 @@ def _listed(value):
 
 def _typed(value, hint, name: str):
     """Returns `value` as the hinted type; integers pass for floats and lists for tuples, nothing else is converted."""
-    accepted = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    accepted = tuple(typing.get_origin(a) or a for a in accepted)
+    hints = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    accepted = tuple(typing.get_origin(each) or each for each in hints)
+    if type(value) is int and not -(2**63) <= value < 2**63:
+        raise EndxError(f"{name} is {shown(value)}; it must fit in 64 bits")
+    if value != value:
+        raise EndxError(f"{name} is {value}; it must be a number")
     if float in accepted and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if tuple in accepted and isinstance(value, list | tuple):
-        return tuple(tuple(v) if isinstance(v, list) else v for v in value)
+        items = typing.get_args(hints[accepted.index(tuple)])
+        if not items:  # a bare `tuple`
+            return tuple(tuple(item) if isinstance(item, list) else item for item in value)
+        if items[-1] is ...:
+            items = items[:1] * len(value)
+        if len(items) != len(value):
+            raise EndxError(f"{name} is {shown(value)}; it must have {len(items)} items")
+        return tuple(
+            _typed(item, each, f"{name}[{n}]") for n, (item, each) in enumerate(zip(value, items, strict=True))
+        )
     if (isinstance(value, bool) and bool not in accepted) or not isinstance(value, accepted):
         wanted = " or ".join("empty" if a is types.NoneType else a.__name__ for a in accepted)
-        raise EndxError(f"{name} is {value!r}, a {type(value).__name__}; it must be {wanted}")
+        raise EndxError(f"{name} is {shown(value)}, a {type(value).__name__}; it must be {wanted}")
     return value

@@ -22,11 +22,10 @@ from collections.abc import Callable, Sequence
 
 PATIENCE = 10.0  # seconds that a process has to leave by itself, once interrupted
 GRACE = 120.0  # seconds that the processes have to save, once they were told to stop or one of them was
-NOTICE = 20.0  # seconds that the others have to notice that a process was killed, and to end by themselves
 
-TRY_AGAIN = 75  # by which endx says that the same command goes on
-# Worth another try: that, and processes that were killed (aborted, bus error, killed, segmentation fault, terminated).
-# A mistake of the user's is 2, and one of ours 1.
+TRY_AGAIN = 75  # by which endx says that the same command resumes
+# Restarted: that, and processes ended by a signal (aborted, bus error, killed, segmentation fault, terminated); JAX
+# aborts a process that has lost another one. A user error is 2 and a bug 1: not restarted.
 AGAIN = (TRY_AGAIN, 134, 135, 137, 139, 143)
 
 
@@ -114,17 +113,17 @@ def _outcome(children: Sequence[subprocess.Popen], told: threading.Event) -> int
         statuses = [child.poll() for child in children]
         _report_kills(statuses, reported)
         failures = [status if status > 0 else 128 - status for status in statuses if status]
-        # A mistake or a kill in one process is the cause of the 75 of those that then lost it.
+        # A user error in one process goes before the 134 of the others, which JAX aborts when that one is gone.
         failure = min(failures, key=lambda status: (status in AGAIN, status == TRY_AGAIN), default=0)
         late = time.monotonic() > deadline
         if None not in statuses or late:
             asked = passed_on and (failure in AGAIN or (late and not failure))
             return TRY_AGAIN if asked else failure
         if failure and not passed_on:
-            if failure not in AGAIN:
+            if failure != TRY_AGAIN:
                 return failure
-            # Where one was told to stop and has done its part, another may still write.
-            deadline = min(deadline, time.monotonic() + (GRACE if failure == TRY_AGAIN else NOTICE))
+            # One was told to stop and has saved its part; another may still write.
+            deadline = min(deadline, time.monotonic() + GRACE)
         time.sleep(0.05)
 
 

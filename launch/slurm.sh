@@ -21,8 +21,9 @@ set -euo pipefail
 
 restarts=${ENDX_RESTARTS:-100} # how often one job may be queued again
 patience=${ENDX_PATIENCE:-900} # seconds that the other processes have to end, once one has
-# Worth another try: 75, by which endx says that the same command goes on, and processes that were killed (aborted, bus
-# error, killed, segmentation fault, terminated). A mistake of the user's is 2, and one of ours 1.
+# Restarted: 75, by which endx says that the same command resumes, and processes ended by a signal (aborted, bus error,
+# killed, segmentation fault, terminated); JAX aborts a process (134) that has lost another one. A user error is 2 and a
+# bug 1: not restarted.
 export AGAIN="75 134 135 137 139 143"
 
 if (($# == 0)); then
@@ -30,8 +31,8 @@ if (($# == 0)); then
   exit 2
 fi
 
-# What every process does. srun returns the highest status of all, so a mistake becomes 255: else it would be hidden by
-# the 75 of the processes that lost this one. SLURM signals endx itself; here the signal must only not end the wait.
+# What every process does. srun returns the highest status of all, so a user error (2) becomes 255: else the 134 of the
+# processes that JAX aborts after it would hide it. SLURM signals endx itself; here the signal must only not end the wait.
 process() {
   local status=0
   trap : TERM

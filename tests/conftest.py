@@ -9,7 +9,7 @@ import pytest
 from tiny_bert import tiny_recipe, write_tiny_bert
 
 from endx_jax.experiment.run import run
-from endx_jax.objectives import PairSettings
+from endx_jax.methods.pair import PairSettings
 
 # The suite compiles much and computes little: machine code that is made faster, and runs slower, is the better bargain.
 os.environ["XLA_FLAGS"] = " ".join((os.environ.get("XLA_FLAGS", ""), "--xla_backend_optimization_level=0"))

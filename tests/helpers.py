@@ -1,6 +1,7 @@
 """What several test files share: small towers, tokens to feed them, and the shape of a user's error."""
 
 import contextlib
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,9 @@ import pytest
 from endx_jax.batch import Tokens
 from endx_jax.errors import EndxError
 from endx_jax.models import BertConfig, BertEncoder, Projection, TokenEmbedder, Tower
+
+# The end of the refusal of a row.
+SKIPS = "; data.skip_invalid=True skips such rows"
 
 TINY = BertConfig(vocab_size=50, width=16, layers=2, heads=2, mlp_width=24, positions=32)
 
@@ -54,5 +58,10 @@ def padded(rows, length: int) -> Tokens:
 def one_line_error(match: str):
     """Expects an EndxError whose message is a single line that matches."""
     with pytest.raises(EndxError, match=match) as caught:
-        yield
+        yield caught
     assert "\n" not in str(caught.value)
+
+
+def without_metrics(loss):
+    """A loss function without its metrics."""
+    return functools.wraps(loss)(lambda *arrays, **settings: loss(*arrays, **settings)[0])

@@ -7,7 +7,7 @@ import threading
 import time
 
 from endx_jax.serving.app import make_app
-from endx_jax.serving.run import bind, make_server
+from endx_jax.serving.server import bind, make_server
 from endx_jax.serving.settings import ServingSettings
 
 JSON = {"Content-Type": "application/json"}
@@ -20,6 +20,7 @@ class Running:
       port: it listens at 127.0.0.1.
       url: its address.
       service: what it serves.
+      connections: uvicorn's protocols of the open connections.
     """
 
     def __init__(self, service, settings=ServingSettings(), ready=True):  # noqa: B008
@@ -27,6 +28,7 @@ class Running:
         self.port, self.service = bound.getsockname()[1], service
         self.url = f"http://127.0.0.1:{self.port}"
         self._server = make_server(make_app(service, settings), settings.limits)
+        self.connections = self._server.server_state.connections
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [bound]})
         self._thread.start()
         wait_for(lambda: self._server.started)

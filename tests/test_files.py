@@ -1,10 +1,13 @@
 import errno
 import pathlib
+import subprocess
+import sys
 
 import pytest
 from helpers import one_line_error
 
-from endx_jax.files import Growing, replacing, reporting_full_disk, write_text
+from endx_jax.errors import DiskFull
+from endx_jax.files import Growing, aside, put_in_place, replacing, reporting_full_disk, write_text
 
 FULL = pathlib.Path("/dev/full")  # a device that has no space left, ever
 
@@ -15,6 +18,11 @@ def test_a_full_disk_is_one_line_with_the_file_and_what_to_do(tmp_path):
         raise OSError(errno.ENOSPC, "No space left on device")
     with one_line_error("can't write .*: Disk quota exceeded"), reporting_full_disk(tmp_path):
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+
+def test_a_full_disk_is_an_error_of_its_own(tmp_path):
+    with pytest.raises(DiskFull), replacing(tmp_path / "file", "wb"), open(FULL, "wb") as full:
+        full.write(b"new")
 
 
 def test_what_libraries_make_of_it_is_understood(tmp_path):
@@ -57,3 +65,51 @@ def test_a_growing_file_on_a_full_disk_fails_once(tmp_path):
     with one_line_error(f"can't write {tmp_path}/full: No space left"):
         growing.add(b"line\n")
     growing.close()
+
+
+# Replaces a folder, and ends at the n-th rename as if it were killed.
+KILLED = """
+import os, pathlib, sys
+from endx_jax.files import aside, put_in_place
+folder, left, rename = pathlib.Path(sys.argv[1]), int(sys.argv[2]), os.rename
+
+def mortal(*arguments):
+    global left
+    left -= 1
+    if left < 0:
+        os._exit(7)
+    rename(*arguments)
+
+os.rename = mortal
+with aside(folder) as fresh:
+    (fresh / "file").write_text("new")
+    put_in_place(fresh, folder)
+"""
+
+
+@pytest.mark.parametrize(("renames", "expected"), [(0, "old"), (1, "old"), (2, "new")])
+def test_killed_anywhere_a_folder_is_there_at_the_next_write_and_nothing_is_left_beside_it(tmp_path, renames, expected):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "file").write_text("old")
+    (tmp_path / ".folder.backup").mkdir()  # somebody else's
+    command = [sys.executable, "-c", KILLED, str(folder), str(renames)]
+    assert subprocess.run(command, timeout=60, check=False).returncode == (7 if renames < 2 else 0)
+    with aside(folder) as other, aside(folder) as fresh:  # one that is in use is left alone
+        assert (folder / "file").read_text() == expected
+        assert len([*tmp_path.iterdir()]) == 4
+        (fresh / "file").write_text("newest")
+        put_in_place(fresh, folder)
+        assert other.is_dir()
+    assert (folder / "file").read_text() == "newest"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [".folder.backup", "folder"]
+
+
+def test_a_folder_that_cannot_be_put_in_place_leaves_the_old_one(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "file").write_text("old")
+    with pytest.raises(FileNotFoundError):
+        put_in_place(tmp_path / "missing", folder)
+    assert (folder / "file").read_text() == "old"
+    assert [*tmp_path.iterdir()] == [folder]

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from endx_jax.numerics import at_least_float32, l2_normalize, masked_mean
+from endx_jax.numerics import Quantized, at_least_float32, dequantize, l2_normalize, masked_mean, quantize
 
 
 @pytest.mark.parametrize(
@@ -70,3 +70,34 @@ def test_masked_mean_ignores_values_that_are_no_numbers():
     value, gradient = jax.value_and_grad(masked_mean)(x, jnp.array([True, False, False, True]))
     assert value == (1 + 3) / 2
     np.testing.assert_array_equal(gradient, [0.5, 0, 0, 0.5])
+
+
+def test_values_are_whole_steps_of_the_largest_over_127():
+    found = quantize(np.array([[127, -3, 0.6, 0.4], [-12.7, 0.0, 6.39, 0.06]], np.float32))
+    np.testing.assert_array_equal(found.codes, [[127, -3, 1, 0], [-127, 0, 64, 1]])
+    np.testing.assert_allclose(found.scales, [1, 0.1], rtol=1e-6)
+    assert (found.codes.dtype, found.scales.dtype) == (np.int8, np.float32)
+
+
+def test_no_value_moves_by_more_than_half_a_step():
+    embeddings = np.random.default_rng(0).normal(size=(50, 32)).astype(np.float32)
+    off = np.abs(dequantize(quantize(embeddings)) - embeddings)
+    half_steps = np.abs(embeddings).max(axis=1, keepdims=True) / 254
+    assert (off <= half_steps * 1.0001).all()
+    assert off.max() > half_steps.min() / 2
+
+
+def test_zero_stays_zero():
+    found = quantize(np.zeros((1, 3), np.float32))
+    np.testing.assert_array_equal(dequantize(found), [[0, 0, 0]])
+
+
+def test_what_is_no_number_shows():
+    found = dequantize(quantize(np.array([[1, np.nan], [np.inf, 1], [1, 2]], np.float32)))
+    np.testing.assert_array_equal(np.isfinite(found).all(axis=1), [False, False, True])
+
+
+def test_numpy_stays_numpy_and_jax_stays_jax():
+    quantized = quantize(np.ones((2, 3), np.float32))
+    assert isinstance(dequantize(quantized), jax.Array)
+    assert isinstance(dequantize(Quantized(*map(np.asarray, quantized))), np.ndarray)

@@ -15,12 +15,12 @@ import pytest
 from packaging.requirements import Requirement
 
 import endx_jax
-from endx_jax import recipes
 from endx_jax.experiment.config import resolve
+from endx_jax.methods.config import load_recipe, recipe_files
 
 ROOT = pathlib.Path(__file__).parents[1]
 MODULES = sorted(module.name for module in pkgutil.walk_packages(endx_jax.__path__, "endx_jax."))
-RECIPES = sorted(module.name for module in pkgutil.iter_modules(recipes.__path__))
+RECIPES = sorted(recipe_files())
 CONFIGS = sorted((ROOT / "configs").glob("*.py"))
 
 
@@ -58,7 +58,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(files):
     kept = [*package.rglob("*.py"), package / "py.typed", *page, *data]
     assert {name for name in files if "/" in name} == {file.relative_to(ROOT).as_posix() for file in kept}
     assert "endx_jax/serving/page/index.html" in files
-    assert {f"endx_jax/recipes/{name}.py" for name in RECIPES} <= set(files)
+    assert {file.relative_to(ROOT).as_posix() for file in recipe_files().values()} <= set(files)
 
 
 def test_the_license_comes_along(files, metadata):
@@ -95,7 +95,7 @@ def test_every_module_imports(module):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_resolves(name):
-    resolve(importlib.import_module(f"endx_jax.recipes.{name}").get_config())
+    resolve(load_recipe(name).get_config())
 
 
 @pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.stem)

@@ -6,7 +6,7 @@ import string
 
 import numpy as np
 
-from endx_jax.recipes import base
+from endx_jax.methods.config import base_config
 
 WIDTH, LAYERS, HEADS, POSITIONS, MLP_WIDTH = 32, 2, 2, 64, 64
 WORDS = "the cat sat on a mat dog where is who what in".split()
@@ -94,7 +94,7 @@ def write_tokenizer(folder: pathlib.Path) -> None:
 
 def tiny_recipe(pretrained: pathlib.Path, data: pathlib.Path):
     """A config that trains the tiny tower for six steps, in seconds."""
-    config = base.get_config()
+    config = base_config()
     config.data.path = str(data)
     config.data.question_length = config.data.answer_length = 24
     config.data.validation_fraction = config.data.test_fraction = 0.2

@@ -12,8 +12,9 @@ from tiny_bert import vocabulary, write_tokenizer
 
 from endx_jax import pretrained
 from endx_jax.batch import Tokens
-from endx_jax.data.tokenization import Preparation, Tokenizer
-from endx_jax.loading import EmbeddingModel, Source
+from endx_jax.data.tokenization import TextProcessor, Tokenizer
+from endx_jax.inference import EmbeddingModel, Source
+from endx_jax.inference.encode import TextEncoder
 from endx_jax.models.t5 import T5Config
 from endx_jax.models.tower import TokenEmbedder, Tower
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
@@ -21,7 +22,6 @@ from endx_jax.pretrained.architectures import T5
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.pretrained.towers import build_dual_encoder, fill_in, initial_params
 from endx_jax.pretrained.weights import to_theirs
-from endx_jax.retrieval.encode import TextEncoder
 
 TEXTS = ["the cat sat on the mat", "", "a dog 🙂 [SEP] where?", "who is in the mat " * 20, "x"]
 
@@ -64,11 +64,11 @@ def make_model(folder: pathlib.Path, *, question_length=24, answer_length=24, **
     draw = np.random.default_rng(0)
     params = jax.tree.map(lambda x: np.asarray(x + draw.normal(0, 0.02, x.shape), np.float32), params)
     tokenizer = Tokenizer(folder)
-    preparations = {
-        "question": Preparation(tokenizer, question_length, chosen.question_prompt),
-        "answer": Preparation(tokenizer, answer_length, chosen.answer_prompt),
+    processors = {
+        "question": TextProcessor(tokenizer, question_length, chosen.question_prompt),
+        "answer": TextProcessor(tokenizer, answer_length, chosen.answer_prompt),
     }
-    encoder = TextEncoder(dual_encoder, preparations, make_mesh(MeshSettings(), jax.devices()[:1]))
+    encoder = TextEncoder(dual_encoder, processors, make_mesh(MeshSettings(), jax.devices()[:1]))
     return EmbeddingModel("a/b/tiny", encoder, params, cosine=chosen.normalize, source=Source(sources))
 
 
@@ -81,5 +81,5 @@ def in_float32(model: EmbeddingModel) -> EmbeddingModel:
     settings = ModelSettings(scan_layers=True, projection=model.width)
     source = model.source.encoders["question"]
     dual_encoder = build_dual_encoder(fill_in(settings, source), model.source.encoders)
-    encoder = TextEncoder(dual_encoder, model.encoder.preparations, model.encoder.mesh)
+    encoder = TextEncoder(dual_encoder, model.encoder.processors, model.encoder.mesh)
     return dataclasses.replace(model, encoder=encoder)

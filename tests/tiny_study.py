@@ -4,8 +4,8 @@ import zlib
 
 import numpy as np
 
-from endx_jax.analysis import Source, Study
 from endx_jax.data.records import RetrievalSet
+from endx_jax.papers.figures import Source, Study
 
 WIDTH = 8
 

@@ -5,10 +5,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from endx_jax.methods.vae import VaeObjective, VaeSettings
 from endx_jax.models import DualEncoder, Projection, TokenEmbedder, Tower
 from endx_jax.models.dropout import dropout
 from endx_jax.models.sharing import SHARINGS
-from endx_jax.objectives import VaeObjective, VaeSettings
 
 WIDTH, LATENT, VOCABULARY = 4, 5, 50
 SETTINGS = VaeSettings(
@@ -40,7 +40,7 @@ def model(sharing="ade", **changes):
 
 def build(settings=SETTINGS, sharing="ade"):
     """An objective whose parameters all matter, deviations included."""
-    objective = VaeObjective(model(sharing), settings, anneal_steps=float(settings.anneal_steps))
+    objective = VaeObjective(model(sharing), settings)
     drawn = jax.jit(lambda: objective.init(jax.random.key(1), objective.model.init(jax.random.key(0))))()
     draw = np.random.default_rng(0)
     return objective, jax.tree.map(lambda x: x + draw.normal(0, 0.1, x.shape).astype(np.float32), drawn)

@@ -1,13 +1,73 @@
-"""Answers as people and programs read them."""
+"""Questions that `endx search` reads, and formats of its answers: text, JSON lines and TREC runs."""
 
 import json
 import shutil
+import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-from endx_jax.cli.questions import Question
+from endx_jax import json_files
+from endx_jax.data.readers import text_files
+from endx_jax.errors import EndxError
 from endx_jax.retrieval import trec
 from endx_jax.retrieval.text_search import Answer
+
+
+class Question(NamedTuple):
+    """Question with its id in the results."""
+
+    id: str
+    text: str
+
+
+def read_questions(path: str) -> list[Question]:
+    """Returns all questions of a file.
+
+    Lines are questions, and their numbers the ids; or, where the first that is not empty begins with `{`, JSON objects
+    with `text` or `question`, and perhaps `_id` or `id`. Empty lines are ignored.
+
+    Args:
+      path: a file, perhaps with `.gz`, or `-` for standard input.
+
+    Raises:
+      EndxError: the file can't be read, holds no question, or one that is not valid, named with its line; or two
+        questions have one id.
+    """
+    lines = text_files.stream_lines(sys.stdin.buffer, "standard input") if path == "-" else text_files.lines(path)
+    name = "standard input" if path == "-" else path
+    found = [*_questions(lines, name)]
+    if not found:
+        raise EndxError(f"{name} holds no question: it needs one a line")
+    return found
+
+
+def _questions(lines: Iterable[tuple[int, str]], name: str) -> Iterator[Question]:
+    objects = None
+    seen: dict[str, int] = {}
+    for number, line in lines:
+        line = line.strip()
+        if not line:
+            continue
+        if objects is None:
+            objects = line.startswith("{")
+        where = f"{name}, line {number}"
+        question = _of_object(line, number, where) if objects else Question(str(number), json_files.text(line, where))
+        if question.id in seen:
+            raise EndxError(f"{where}: the id {question.id[:100]!r} is that of line {seen[question.id]} already")
+        seen[question.id] = number
+        yield question
+
+
+def _of_object(line: str, number: int, where: str) -> Question:
+    fields = json_files.parse(line, where, dict)
+    key = next((key for key in ("text", "question") if key in fields), "")
+    if not key:
+        raise EndxError(f"{where} needs a question in 'text' or 'question'")
+    text = json_files.text(fields[key], f"{where}: {key!r}")
+    identifier = json_files.identifier(fields.get("_id", fields.get("id", number)), f"{where}: the id")
+    return Question(json_files.text(identifier, f"{where}: the id"), text)
+
 
 WIDEST = 100
 # Lines of a text that are shown; JSONL has all of it.
@@ -17,7 +77,7 @@ SHOWN = ("title", "source", "url")
 
 
 def to_text(answers: Sequence[Answer]) -> str:
-    """Rank, score, id and the beginning of the text of each, as wide as the terminal and not wider than `WIDEST`."""
+    """Formats rank, score, id and beginning of each answer, up to `WIDEST` columns wide."""
     if not answers:
         return "  nothing found\n"
     width = min(WIDEST, shutil.get_terminal_size().columns)
@@ -38,7 +98,7 @@ def _entry(answer: Answer, ranks: int, width: int) -> str:
 
 
 def to_jsonl(question: Question, answers: Sequence[Answer]) -> str:
-    """One line with the question and its answers."""
+    """Formats a question and its answers as one line of JSON."""
     found = [
         {"rank": answer.rank, "id": answer.document.id, "score": answer.score, "text": answer.document.text}
         | ({"metadata": dict(answer.document.metadata)} if answer.document.metadata else {})
@@ -49,7 +109,7 @@ def to_jsonl(question: Question, answers: Sequence[Answer]) -> str:
 
 
 def to_trec(question: Question, answers: Sequence[Answer], tag: str) -> str:
-    """A line of a TREC run for each answer.
+    """Formats each answer as a line of a TREC run.
 
     Raises:
       EndxError: an id holds white space.
@@ -62,7 +122,7 @@ def to_trec(question: Question, answers: Sequence[Answer], tag: str) -> str:
 def formatted(
     form: str, asked: Iterable[tuple[Question, Sequence[Answer]]], *, tag: str, naming: bool
 ) -> Iterator[str]:
-    """Questions and their answers in a form: `text`, `jsonl` or `trec`.
+    """Formats questions and their answers as `text`, `jsonl` or `trec`.
 
     Args:
       form: which.

@@ -1,4 +1,4 @@
-"""`endx compare`: is one system better than another, question by question, or is it chance?"""
+"""`endx compare`: tests whether one system is better than another, question by question."""
 
 import argparse
 import json
@@ -30,12 +30,18 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="endx compare", description=__doc__.partition(": ")[2])
     what = "workdir, folder that endx evaluate wrote, or .per_question.jsonl file"
     parser.add_argument("first", metavar="RUN_A", type=pathlib.Path, help=what)
-    parser.add_argument("second", metavar="RUN_B", type=pathlib.Path, help="another, or the same with two --systems")
     parser.add_argument(
-        "--systems", default="trained", metavar="A[,B]", help="which system of each, such as bm25,trained [trained]"
+        "second", metavar="RUN_B", type=pathlib.Path, help="another run, or the same one with two --systems"
     )
-    parser.add_argument("--pool", default="", help="such as sentences or answers>=8 [what each run is judged by]")
-    parser.add_argument("--draws", type=int, default=10_000, metavar="N", help="of bootstrap and test [10,000]")
-    parser.add_argument("--confidence", type=float, default=0.95, metavar="P", help="of the intervals [0.95]")
-    parser.add_argument("--output", type=pathlib.Path, metavar="FILE", help="a JSON file with all of it")
+    parser.add_argument(
+        "--systems", default="trained", metavar="A[,B]", help="system of each run, such as bm25,trained [trained]"
+    )
+    parser.add_argument("--pool", default="", help="pool, such as sentences or answers>=8 [each run's primary pool]")
+    parser.add_argument(
+        "--draws", type=int, default=10_000, metavar="N", help="draws of the bootstrap and of the test [10,000]"
+    )
+    parser.add_argument(
+        "--confidence", type=float, default=0.95, metavar="P", help="confidence of the intervals [0.95]"
+    )
+    parser.add_argument("--output", type=pathlib.Path, metavar="FILE", help="JSON file for all results")
     return parser

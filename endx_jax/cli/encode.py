@@ -1,4 +1,4 @@
-"""`endx encode`: encodes a corpus of any size to an index; interrupted and run again, it goes on where it stopped.
+"""`endx encode`: encodes a corpus of any size into an index; if interrupted, the same command resumes.
 
 The same command started several times, on one machine or on several that share the folder, shares out the work.
 """
@@ -18,15 +18,14 @@ def main(argv: list[str]) -> None:
 
     from endx_jax.data.corpus import read_corpus
     from endx_jax.experiment.compilation_cache import keep_programs
-    from endx_jax.experiment.console import say
     from endx_jax.experiment.workdir import check_writable
-    from endx_jax.loading import load
-    from endx_jax.retrieval.claims import Claims
-    from endx_jax.retrieval.corpus_encoding import begin, survey
+    from endx_jax.inference import load
+    from endx_jax.parallel.console import say
+    from endx_jax.retrieval.corpus_encoding import Claims, begin, survey
 
     folder = arguments.output
     check_writable(folder, "--output")
-    columns = {"text_column": arguments.text_column, "id_column": arguments.id_column}
+    columns = {"text_column": arguments.text_column, "id_column": arguments.id_column, "split": arguments.split}
     read = functools.partial(read_corpus, arguments.corpus, pool=arguments.pool, **columns)
     found = survey(_bar(read(), desc="reading the corpus"))
     empty = f", {found.empty:,} of them empty" if found.empty else ""
@@ -45,12 +44,13 @@ def main(argv: list[str]) -> None:
 
 def _run(folder: pathlib.Path, claims, encoding, read, encode) -> None:
     """Encodes what is there to be done, and says how it went."""
-    from endx_jax.experiment.console import say
+    from endx_jax.parallel.console import say
     from endx_jax.retrieval.corpus_encoding import documents_left, encode_shards
 
     total, left = encoding.corpus["documents"], documents_left(folder, encoding)
     if left < total:
         say(f"{total - left:,} of them are encoded already")
+    say(f"encoding {left:,} documents; programs are compiled the first time only")
     started, count = time.monotonic(), 0
     with _bar(None, desc="encoding", total=total, initial=total - left) as progress:
         for shard in encode_shards(folder, claims, encoding, read, encode):
@@ -69,17 +69,17 @@ def _run(folder: pathlib.Path, claims, encoding, read, encode) -> None:
 def _bar(items, **options):
     import tqdm
 
-    from endx_jax.experiment.console import showing_progress
+    from endx_jax.parallel.console import showing_progress
 
     return tqdm.tqdm(items, unit="text", disable=not showing_progress(), leave=False, **options)
 
 
 def _encoding(arguments: argparse.Namespace, model, found):
-    """What the command line asks for: its description, and the function that does it to texts."""
+    """Returns the description of the encoding that the command line asks for, and its function of texts."""
     from endx_jax.errors import EndxError
-    from endx_jax.experiment.console import showing_progress
+    from endx_jax.inference.encode import Output
+    from endx_jax.parallel.console import showing_progress
     from endx_jax.retrieval.corpus_encoding import Encoding
-    from endx_jax.retrieval.encode import Output
     from endx_jax.retrieval.shards import metric_of
 
     whole = model.encoder.width(model.params)
@@ -111,24 +111,32 @@ def _parser() -> argparse.ArgumentParser:
 
     parser = argparse.ArgumentParser(prog="endx encode", description=__doc__.partition(": ")[2])
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--workdir", type=pathlib.Path, help="of a run; its best checkpoint is taken")
-    source.add_argument("--model", help="a pretrained folder or name instead")
+    source.add_argument("--workdir", type=pathlib.Path, help="workdir of a run, whose best checkpoint is used")
+    source.add_argument("--model", help="pretrained folder or name")
     parser.add_argument(
         "--corpus",
         required=True,
-        help="a folder of BEIR, MS MARCO or DPR, or .jsonl, .csv, .tsv, .txt or SQuAD's .json, each also with .gz",
+        help="a folder of BEIR, MS MARCO, DPR or save_to_disk, .parquet, .arrow, or .jsonl, .json, .csv, .tsv, .txt or "
+        "SQuAD's .json, each also with .gz",
     )
     parser.add_argument("--output", type=pathlib.Path, required=True, help="folder of the index")
-    parser.add_argument("--precision", choices=PRECISIONS, default="float32", help="of the embeddings [float32]")
-    parser.add_argument("--truncate-dim", type=int, metavar="N", help="keep the first N dimensions [all]")
-    parser.add_argument("--side", choices=SIDE_OF_TASK, default="document", help="whose tower encodes [document]")
     parser.add_argument(
-        "--shard-size", type=int, default=32768, metavar="N", help="documents in a file: what is lost at most [32768]"
+        "--precision", choices=PRECISIONS, default="float32", help="data type of the embeddings [float32]"
+    )
+    parser.add_argument("--truncate-dim", type=int, metavar="N", help="keep the first N dimensions [all]")
+    parser.add_argument("--side", choices=SIDE_OF_TASK, default="document", help="tower that encodes [document]")
+    parser.add_argument(
+        "--shard-size",
+        type=int,
+        default=32768,
+        metavar="N",
+        help="documents per shard; an interrupt loses at most one shard [32768]",
     )
     parser.add_argument(
         "--batch-size", type=int, default=64, metavar="N", help="texts of the greatest length encoded together [64]"
     )
-    parser.add_argument("--pool", choices=POOLS, default="", help="of SQuAD, its sentences instead of its paragraphs")
-    parser.add_argument("--text-column", default="text", help="in JSONL, CSV and TSV [text]")
-    parser.add_argument("--id-column", default="", help="likewise [_id or id, else the number of the line]")
+    parser.add_argument("--pool", choices=POOLS, default="", help="sentences of SQuAD-format data [paragraphs]")
+    parser.add_argument("--split", help="split of a save_to_disk folder [its only one]")
+    parser.add_argument("--text-column", default="text", help="text column of JSON, CSV, TSV and Arrow [text]")
+    parser.add_argument("--id-column", default="", help="id column [_id or id, else the line number]")
     return parser

@@ -12,22 +12,20 @@ USAGE = """endx_jax {version}: answer retrieval with dual encoders, in JAX
 
 usage: endx VERB [options]      (or: python -m endx_jax VERB [options])
 
-  prepare   download and convert a data set, once   endx prepare reqa/squad
-  mine      hard negatives, to train on             endx mine --data=pairs.csv --bm25 --output=mined
-  train     train, evaluate and leave a workdir     endx train --config=quickstart
-  evaluate  rank a data set with a trained model    endx evaluate --workdir=runs/quickstart
-  compare   two runs, question by question          endx compare runs/a runs/b
-  search    ask, at a prompt or in bulk             endx search --workdir=runs/quickstart "how to join paths"
-  serve     answer in a browser and over HTTP       endx serve --workdir=runs/quickstart
-  encode    a corpus of any size to an index        endx encode --workdir=runs/quickstart --corpus=corpus.jsonl
-  export    the model, to take elsewhere            endx export --workdir=runs/quickstart --output=exported
-  publish   an index, to a vector database          endx publish --index=DIR --to=http://HOST:19530
-  layers    what each layer of a model retrieves    endx layers --model=all-MiniLM-L6-v2 --data=SQUAD_FOLDER
-  analyse   figures of runs, and their data         endx analyse overlap --run=runs/quickstart --output=figures
-  reproduce the papers' tables, expected and got    endx reproduce endx-table2 --budget=60
-  plan      memory, time and traffic of a run       endx plan --config=t5:xxl,sde --devices=64
+  prepare   download and convert a data set         endx prepare reqa/squad
+  mine      find hard negatives for training        endx mine --data=pairs.csv --bm25 --output=mined
+  train     train, evaluate, write a workdir        endx train --config=quickstart
+  evaluate  rank a data set with a model            endx evaluate --workdir=runs/quickstart
+  compare   compare two runs by question            endx compare runs/a runs/b
+  search    search, at a prompt or in bulk          endx search --workdir=runs/quickstart "how to join paths"
+  serve     serve search over HTTP                  endx serve --workdir=runs/quickstart
+  encode    encode a corpus into an index           endx encode --workdir=runs/quickstart --corpus=corpus.jsonl
+  export    write a model for other libraries       endx export --workdir=runs/quickstart --output=exported
+  publish   copy an index to a vector database      endx publish --index=DIR --to=http://HOST:19530
+  plan      estimate memory and time of a run       endx plan --config=t5:xxl,sde --devices=64
+  papers    reproduce tables and figures            endx papers reproduce endx-table2 --budget=60
 
-endx VERB --help tells what a verb takes."""
+endx VERB --help lists the arguments of a verb."""
 
 
 def run_verb(argv: list[str]) -> int:
@@ -52,11 +50,22 @@ def run_verb(argv: list[str]) -> int:
         # What read the output, such as `head`, has seen enough. Python would complain of it once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except (MemoryError, RuntimeError) as failure:
+        if not _out_of_memory(failure):
+            raise
+        reason = next(iter(str(failure).splitlines()), "") or "MemoryError"
+        print(f"endx {argv[0]}: out of memory: {reason}; {SMALLER.get(argv[0], SMALLER_DATA)}", file=sys.stderr)
+        return _leave(2)
     except KeyboardInterrupt:
         hint = f"; the same command goes on {GOES_ON[argv[0]]}" if argv[0] in GOES_ON else ""
         print(f"endx {argv[0]}: interrupted{hint}", file=sys.stderr)
         return _leave(130)
     return 0
+
+
+def _out_of_memory(failure: Exception) -> bool:
+    """Returns true if Python or XLA ran out of memory; XLA's exceptions differ by their text alone."""
+    return isinstance(failure, MemoryError) or str(failure).startswith("RESOURCE_EXHAUSTED")
 
 
 def _leave(status: int) -> int:
@@ -68,16 +77,23 @@ def _leave(status: int) -> int:
     return status
 
 
+# What makes a verb need less memory.
+SMALLER = {
+    "train": "set a smaller --config.train.tower_chunk or --config.data.answer_length",
+    "plan": "compile for fewer devices, or without --compile",
+}
+SMALLER_DATA = "end other programs, or give it less data at a time"
+
 # Verbs that can be interrupted, and what they have then.
 GOES_ON = {
     "train": "from the last checkpoint",
     "encode": "with the shards that are missing",
-    "reproduce": "with what is missing",
+    "papers": "with the missing rows",
 }
 
 VERBS = (
-    "prepare", "mine", "train", "evaluate", "compare", "search", "serve", "encode", "export", "publish", "layers",
-    "analyse", "reproduce", "plan",
+    "prepare", "mine", "train", "evaluate", "compare", "search", "serve", "encode", "export", "publish", "plan",
+    "papers",
 )  # fmt: skip
 
 

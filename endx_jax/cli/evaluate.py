@@ -10,8 +10,12 @@ import argparse
 import os
 import pathlib
 
+from endx_jax.cli.data_flags import add_data_flags, naming_flags, with_data_flags
 from endx_jax.data.settings import POOLS
 from endx_jax.settings import check
+
+# Best documents kept per question with --index.
+DEPTH = 100
 
 
 def main(argv: list[str]) -> None:
@@ -31,20 +35,20 @@ def main(argv: list[str]) -> None:
     )
 
     from endx_jax.experiment import workdir as workdirs
-    from endx_jax.experiment.console import say
-    from endx_jax.experiment.results import Results
-    from endx_jax.loading import load
-    from endx_jax.loading.pairs import load_pairs
+    from endx_jax.experiment.index_results import write_pool
+    from endx_jax.experiment.pair_model import load_pairs
+    from endx_jax.inference import load
+    from endx_jax.parallel.console import say
     from endx_jax.parallel.mesh import MeshSettings, make_mesh
-    from endx_jax.retrieval.dense import dense_scores
-    from endx_jax.retrieval.index import write_index
     from endx_jax.retrieval.rerank import evaluate_pairs
+    from endx_jax.retrieval.results import Results
     from endx_jax.retrieval.shards import metric_of
-    from endx_jax.retrieval.systems import evaluate_dense
+    from endx_jax.retrieval.systems import dense_scores, evaluate_dense
 
-    dataset, pools = _pools(arguments)
+    with naming_flags():
+        dataset, pools = _pools(arguments)
     output = arguments.output or _default_output(arguments, dataset)
-    workdirs.check_writable(output, "--output")
+    workdirs.check_writable(output / workdirs.INDEX, "--output")
     pair_model = load_pairs(arguments.rerank) if arguments.rerank else None
     model = load(arguments.workdir or arguments.model, mesh=make_mesh(MeshSettings()))
     records = next(iter(pools.values()))
@@ -65,7 +69,7 @@ def main(argv: list[str]) -> None:
     identity = model.identity
 
     def write() -> None:
-        write_index(
+        write_pool(
             output / workdirs.INDEX,
             dense.candidates,
             records.documents,
@@ -79,21 +83,59 @@ def main(argv: list[str]) -> None:
 
 
 def _evaluate_index(arguments: argparse.Namespace) -> None:
-    """Ranks the documents of an index."""
-    from endx_jax.cli.evaluate_index import evaluate_index
-    from endx_jax.data.answered import read_answered
-    from endx_jax.data.judged import JUDGED, Judged, read_judged
-    from endx_jax.data.readers.layout import ANSWERS, layout
+    """Reads the questions for `--index` and evaluates them."""
+    from endx_jax.data.readers.formats import ANSWERS, detect_format
+    from endx_jax.data.relevance import JUDGED, Answered, Judged, read_answered, read_judged
 
     check(bool(arguments.data), "--index needs --data: the questions, and what is right for them")
     check(not (arguments.rerank or arguments.reverse), "--rerank and --reverse are for pools, not for --index")
-    found = layout(arguments.data) if os.path.exists(arguments.data) else ""  # a prepared set is no path
-    if found == ANSWERS:
-        evaluate_index(arguments, read_answered(arguments.data))
-    elif found in JUDGED:
-        evaluate_index(arguments, read_judged(arguments.data, arguments.split))
+    found = detect_format(arguments.data) if os.path.exists(arguments.data) else ""  # a prepared set is no path
+    judged: Judged | list[Answered]
+    with naming_flags():
+        if found == ANSWERS:
+            judged = read_answered(arguments.data)
+        elif found in JUDGED:
+            judged = read_judged(arguments.data, arguments.split)
+        else:
+            judged = Judged.from_records(next(iter(_pools(arguments)[1].values())))
+    _rank_index(arguments, judged)
+
+
+def _rank_index(arguments: argparse.Namespace, judged) -> None:
+    """Ranks the documents of an index for judged questions, writes the results and prints the table.
+
+    Args:
+      arguments: of the command line.
+      judged: `Judged`, or a list of `Answered`.
+    """
+    from endx_jax.data.relevance import Judged
+    from endx_jax.experiment import workdir as workdirs
+    from endx_jax.experiment.compilation_cache import keep_programs
+    from endx_jax.experiment.index_results import write_answered, write_judged
+    from endx_jax.parallel.console import say
+    from endx_jax.retrieval.index import Index
+    from endx_jax.retrieval.index_evaluation import evaluate_answered, evaluate_judged, rows_of
+    from endx_jax.retrieval.index_model import IndexModel
+
+    index = Index(arguments.index)
+    dataset = arguments.data
+    output = arguments.output or arguments.index / "evaluation" / pathlib.Path(dataset).name.partition(".")[0]
+    workdirs.check_writable(output, "--output")
+    snapshot = index.snapshot
+    check(len(snapshot) > 0, f"{index.folder} holds no document")
+    about = {"dataset": dataset, "split": arguments.split, "index": str(index.folder), "model": index.manifest.model}
+    if isinstance(judged, Judged):
+        rows = rows_of(snapshot, (name for names in judged.right for name in names))
+        right = [sorted(rows[name] for name in names) for names in judged.right]
+    texts = list(judged.texts) if isinstance(judged, Judged) else [question.text for question in judged]
+    say(f"evaluating {len(texts):,} questions against {len(snapshot):,} documents of {index.folder}")
+    keep_programs()
+    questions = IndexModel(index, arguments.model or arguments.workdir).encode_query(texts)
+    if isinstance(judged, Judged):
+        table = write_judged(output, about, snapshot, judged, right, evaluate_judged(snapshot, questions, right, DEPTH))
     else:
-        evaluate_index(arguments, Judged.of_records(next(iter(_pools(arguments)[1].values()))))
+        table = write_answered(output, about, snapshot, judged, evaluate_answered(snapshot, questions, judged))
+    say(f"\n{table}\n\neverything is in {output}")
 
 
 def _pools(arguments: argparse.Namespace):
@@ -101,7 +143,7 @@ def _pools(arguments: argparse.Namespace):
     import dataclasses
 
     from endx_jax.data.settings import DataSettings
-    from endx_jax.data.subsets import with_many_questions
+    from endx_jax.data.splits import with_many_questions
     from endx_jax.errors import EndxError
     from endx_jax.experiment.data import has_paragraphs, pools, read_records, read_splits
     from endx_jax.experiment.workdir import read_config
@@ -114,8 +156,7 @@ def _pools(arguments: argparse.Namespace):
     elif arguments.data and not has_paragraphs(arguments.data):
         settings = dataclasses.replace(settings, pool="")
     if arguments.data:
-        columns = {"question_column": arguments.question_column, "answer_column": arguments.answer_column}
-        settings = dataclasses.replace(settings, **columns)
+        settings = with_data_flags(settings, arguments)
         dataset, records = arguments.data, read_records(arguments.data, settings, arguments.split)
     else:
         dataset, records = settings.test_path or settings.path, read_splits(settings).test
@@ -132,15 +173,15 @@ def _default_output(arguments: argparse.Namespace, dataset: str) -> pathlib.Path
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="endx evaluate", description=__doc__.partition(": ")[2])
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--workdir", type=pathlib.Path, help="of a run; its best checkpoint is taken")
-    source.add_argument("--model", help="a pretrained folder or name instead")
+    source.add_argument("--workdir", type=pathlib.Path, help="workdir of a run, whose best checkpoint is used")
+    source.add_argument("--model", help="pretrained folder or name")
     parser.add_argument(
         "--index",
         type=pathlib.Path,
         metavar="DIR",
-        help="rank all documents of this index, by the model that encoded it; needs --data",
+        help="index whose documents are ranked, by the model that encoded it; needs --data",
     )
-    parser.add_argument("--data", help="a file or folder that a reader knows; by default the run's own test split")
+    parser.add_argument("--data", help="file or folder of any supported format [the run's test split]")
     parser.add_argument(
         "--pool",
         choices=POOLS,
@@ -151,10 +192,10 @@ def _parser() -> argparse.ArgumentParser:
         "--rerank",
         type=pathlib.Path,
         metavar="WORKDIR",
-        help="of a pair classifier, which re-orders the best",
+        help="workdir of a pair classifier that re-ranks the best candidates",
     )
     parser.add_argument(
-        "--top", type=int, default=20, metavar="N", help="how many of the best --rerank is given, 0: all [20]"
+        "--top", type=int, default=20, metavar="N", help="number of candidates that --rerank re-ranks, 0: all [20]"
     )
     parser.add_argument(
         "--min-questions",
@@ -162,11 +203,9 @@ def _parser() -> argparse.ArgumentParser:
         nargs="*",
         default=[8],
         metavar="N",
-        help="rank the questions whose answer has at least N apart, too [8]",
+        help="report questions whose answer has at least N questions separately as well [8]",
     )
-    parser.add_argument("--reverse", action="store_true", help="rank the questions for each answer, too (RR)")
-    parser.add_argument("--split", default="test", help="which judgements of a BEIR or MS MARCO folder [test]")
-    parser.add_argument("--question-column", default="question", help="in CSV, TSV and JSONL [question]")
-    parser.add_argument("--answer-column", default="answer", help="in CSV, TSV and JSONL [answer]")
-    parser.add_argument("--output", type=pathlib.Path, help="folder to write into [evaluation/NAME-POOL in WORKDIR]")
+    parser.add_argument("--reverse", action="store_true", help="rank the questions for each answer as well (RR)")
+    add_data_flags(parser, split="test")
+    parser.add_argument("--output", type=pathlib.Path, help="output folder [evaluation/NAME-POOL in WORKDIR]")
     return parser

@@ -1,4 +1,4 @@
-"""`endx export`: writes a model for sentence-transformers, for transformers, or as a program of StableHLO."""
+"""`endx export`: writes a model for sentence-transformers, transformers or StableHLO."""
 
 import argparse
 import pathlib
@@ -11,9 +11,9 @@ def main(argv: list[str]) -> None:
     arguments = _parser().parse_args(argv)
 
     from endx_jax.experiment.compilation_cache import keep_programs
-    from endx_jax.experiment.console import say
     from endx_jax.export.run import export
-    from endx_jax.loading import load
+    from endx_jax.inference import load
+    from endx_jax.parallel.console import say
 
     keep_programs()
     tolerance = arguments.tolerance if arguments.verify else None
@@ -27,9 +27,9 @@ def main(argv: list[str]) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="endx export", description=__doc__.partition(": ")[2])
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--workdir", type=pathlib.Path, help="of a run; its best checkpoint is taken")
-    source.add_argument("--model", help="a pretrained folder or name instead")
-    parser.add_argument("--format", choices=FORMATS, default=FORMATS[0], help=f"of the export [{FORMATS[0]}]")
+    source.add_argument("--workdir", type=pathlib.Path, help="workdir of a run, whose best checkpoint is used")
+    source.add_argument("--model", help="pretrained folder or name")
+    parser.add_argument("--format", choices=FORMATS, default=FORMATS[0], help=f"format of the export [{FORMATS[0]}]")
     parser.add_argument(
         "--output", type=pathlib.Path, required=True, help="folder to write; an older export is replaced"
     )
@@ -38,7 +38,5 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="encode a few hundred texts with the export, by the library it is for, and compare with the model",
     )
-    parser.add_argument(
-        "--tolerance", type=float, default=1e-5, help="with --verify: how much any number may differ [1e-5]"
-    )
+    parser.add_argument("--tolerance", type=float, default=1e-5, help="largest difference that --verify allows [1e-5]")
     return parser

@@ -1,23 +1,19 @@
-"""Memory that is kept between steps, on a CPU."""
+"""Large memory pages for training on a CPU."""
 
 import glob
 import os
 import sys
 
-# glibc hands large buffers back to the system when they are freed, and gets them anew, page by page, at the next step:
-# a quarter of a training step's time on two cores, and more beside other programs (docs/performance.md). So: large
-# pages, and nothing handed back. It reads this only as a program starts.
-TUNABLES = ":".join(
-    f"glibc.malloc.{name}={value}"
-    for name, value in {"hugetlb": 1, "mmap_max": 0, "trim_threshold": 1 << 40, "arena_max": 1}.items()
-)
+# XLA allocates the buffers of a step anew each time, and the system provides them page by page: with large pages, that
+# takes a tenth of the time (docs/performance.md). glibc reads this only as a program starts.
+TUNABLES = "glibc.malloc.hugetlb=1"
 ACCELERATORS = ("/dev/nvidia[0-9]*", "/dev/accel*", "/dev/vfio/[0-9]*")
 
 
-def keep_memory() -> None:
-    """Starts this program again, in its own process, so that glibc keeps its memory.
+def use_large_pages() -> None:
+    """Restarts this program in its own process, so that glibc allocates large pages.
 
-    Not where `GLIBC_TUNABLES` is set already, to whatever, nor where an accelerator does the work.
+    Does nothing where `GLIBC_TUNABLES` is set already, to any value, nor where there is an accelerator.
     """
     if sys.platform != "linux" or "GLIBC_TUNABLES" in os.environ or any(map(glob.glob, ACCELERATORS)):
         return

@@ -8,13 +8,14 @@ import pathlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from endx_jax.cli.data_flags import add_data_flags, naming_flags, with_data_flags
 from endx_jax.data.settings import POOLS
 from endx_jax.settings import check
 
 if TYPE_CHECKING:
     from endx_jax.data.records import RetrievalSet
     from endx_jax.retrieval.mining import Mined, MiningSettings, Ranked
-    from endx_jax.retrieval.pair_scores import ScorePairs
+    from endx_jax.retrieval.rerank import ScorePairs
 
 
 def main(argv: list[str]) -> None:
@@ -22,10 +23,10 @@ def main(argv: list[str]) -> None:
     arguments = _parser().parse_args(argv)
     _check(arguments)
 
-    from endx_jax.data.mined import check_replaceable, write_mined
+    from endx_jax.data.readers.beir import check_replaceable, write_mined
     from endx_jax.experiment.compilation_cache import keep_programs
-    from endx_jax.experiment.console import say
     from endx_jax.experiment.workdir import check_writable
+    from endx_jax.parallel.console import say
     from endx_jax.retrieval.mining import mine
 
     settings = _settings(arguments)
@@ -45,7 +46,7 @@ def main(argv: list[str]) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Refuses what contradicts itself, before anything is read."""
+    """Refuses contradicting arguments before anything is read."""
     ways = {"--bm25": arguments.bm25, "--workdir": arguments.workdir, "--index": arguments.index}
     given = [name for name, value in ways.items() if value]
     if arguments.model and not arguments.index:
@@ -72,30 +73,26 @@ def _settings(arguments: argparse.Namespace) -> "MiningSettings":
 
 
 def _read(arguments: argparse.Namespace) -> "RetrievalSet":
-    """What a run with this data would train on, before anything is held out."""
+    """Returns the set that a run with this data would train on, before any questions are held out."""
     from endx_jax.data.settings import DataSettings
-    from endx_jax.data.splits import ask_fewer
+    from endx_jax.data.splits import limit_questions
     from endx_jax.experiment.data import paths_of, pools, read_records
 
-    settings = DataSettings(
-        path=arguments.data,
-        pool=arguments.pool,
-        split=arguments.split,
-        question_column=arguments.question_column,
-        answer_column=arguments.answer_column,
-    )
-    path, _ = paths_of(settings)
-    # Where an index is searched, its documents are the candidates: the data's corpus need not be held.
-    records = read_records(path, settings, settings.split, whole=arguments.index is None)
-    return ask_fewer(next(iter(pools(records, settings).values())), arguments.questions)
+    with naming_flags():
+        settings = DataSettings(path=arguments.data, pool=arguments.pool, split=arguments.split)
+        settings = with_data_flags(settings, arguments)
+        path, _ = paths_of(settings)
+        # Where an index is searched, its documents are the candidates: the data's corpus need not be held.
+        records = read_records(path, settings, settings.split, whole=arguments.index is None)
+    return limit_questions(next(iter(pools(records, settings).values())), arguments.questions)
 
 
 def _rank(
     arguments: argparse.Namespace, records: "RetrievalSet", depth: int
 ) -> tuple["RetrievalSet", "Ranked", dict[str, Any]]:
-    """The set, with what an index holds beyond it; its ranking; and what made that."""
-    from endx_jax.experiment.console import showing_progress
-    from endx_jax.retrieval.mining_sources import rank_by_bm25, rank_by_embeddings, rank_by_index
+    """Returns the set with the documents of an index, its ranking, and the source of that ranking."""
+    from endx_jax.parallel.console import showing_progress
+    from endx_jax.retrieval.mining import rank_by_bm25, rank_by_embeddings, rank_by_index
 
     if arguments.bm25:
         from endx_jax.retrieval.bm25 import BM25
@@ -104,7 +101,7 @@ def _rank(
         return records, rank_by_bm25(records, depth, progress=showing_progress()), about
     if arguments.index:
         return _rank_by_index(arguments, records, depth, rank_by_index)
-    from endx_jax.loading import load
+    from endx_jax.inference import load
 
     model = load(arguments.workdir or arguments.model)
     about = {"name": model.name, "identity": model.identity}
@@ -112,9 +109,9 @@ def _rank(
 
 
 def _rank_by_index(arguments, records, depth, rank: Callable):
-    from endx_jax.loading.index_model import IndexModel
     from endx_jax.retrieval.approximate import Approximate
     from endx_jax.retrieval.index import Index
+    from endx_jax.retrieval.index_model import IndexModel
     from endx_jax.retrieval.snapshot import Snapshot
 
     index = Index(arguments.index)
@@ -130,15 +127,14 @@ def _rank_by_index(arguments, records, depth, rank: Callable):
 
 
 def _load_teacher(name: str) -> Callable[["RetrievalSet"], "ScorePairs"]:
-    """From a set to the teacher's scores of its pairs: of a pair classifier, or of what else can be loaded."""
-    from endx_jax.experiment.workdir import CONFIG, read_config
-    from endx_jax.loading import load
-    from endx_jax.loading.pairs import load_pairs
-    from endx_jax.objectives import PairSettings
-    from endx_jax.retrieval.mining_sources import InnerProducts
+    """Returns a function from a set to the teacher's scores of its pairs."""
+    from endx_jax.experiment.pair_model import load_pairs
+    from endx_jax.inference import load
+    from endx_jax.inference.saved import embeds
+    from endx_jax.retrieval.mining import InnerProducts
 
     workdir = pathlib.Path(name)
-    if (workdir / CONFIG).is_file() and isinstance(read_config(workdir).objective, PairSettings):
+    if not embeds(workdir):
         classifier = load_pairs(workdir)
         return lambda records: classifier(records.questions, records.candidates)
     model = load(name)
@@ -148,7 +144,7 @@ def _load_teacher(name: str) -> Callable[["RetrievalSet"], "ScorePairs"]:
 def _about(
     arguments: argparse.Namespace, settings: "MiningSettings", source: dict, records: "RetrievalSet", mined: "Mined"
 ) -> dict[str, Any]:
-    """The contents of `mining.json`."""
+    """Returns the contents of `mining.json`."""
     import dataclasses
 
     import endx_jax
@@ -179,7 +175,7 @@ def _summary(arguments: argparse.Namespace, settings: "MiningSettings", source: 
 
 
 def _ranks(text: str) -> tuple[int, int]:
-    """A window such as `1-100`."""
+    """Parses a window of ranks such as `1-100`."""
     first, _, last = text.partition("-")
     if not (first.isdecimal() and last.isdecimal()):
         raise argparse.ArgumentTypeError(f"{text!r} is no window of ranks such as 1-100")
@@ -188,29 +184,48 @@ def _ranks(text: str) -> tuple[int, int]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="endx mine", description=__doc__.partition(": ")[2])
-    parser.add_argument("--data", required=True, help="a file, folder or prepared set with questions and right answers")
-    parser.add_argument("--pool", choices=POOLS, default="", help="of reading-comprehension data: as `data.pool`")
-    parser.add_argument("--split", default="train", help="which judgements of a BEIR folder [train]")
-    parser.add_argument("--question-column", default="question", help="in CSV, TSV and JSONL [question]")
-    parser.add_argument("--answer-column", default="answer", help="in CSV, TSV and JSONL [answer]")
-    parser.add_argument("--questions", type=int, default=0, metavar="N", help="mine for N of them only, by hash [all]")
-    parser.add_argument("--output", type=pathlib.Path, required=True, help="folder to write, for `data.path`")
+    parser.add_argument("--data", required=True, help="file, folder or prepared set with questions and right answers")
+    parser.add_argument("--pool", choices=POOLS, default="", help="pool of reading-comprehension data, as `data.pool`")
+    add_data_flags(parser, split="train")
+    parser.add_argument(
+        "--questions", type=int, default=0, metavar="N", help="mine for N questions only, chosen by hash [all]"
+    )
+    parser.add_argument(
+        "--output", type=pathlib.Path, required=True, help="output folder, to train on with `data.path`"
+    )
     source = parser.add_argument_group("what ranks the candidates: one of")
-    source.add_argument("--bm25", action="store_true", help="BM25, stemmed, over the data's candidates")
-    source.add_argument("--workdir", type=pathlib.Path, help="of a run; its best checkpoint is taken")
-    source.add_argument("--model", help="a pretrained folder or name; with --index, what encoded that")
-    source.add_argument("--index", type=pathlib.Path, help="that `endx encode` left: its documents are the candidates")
+    source.add_argument("--bm25", action="store_true", help="rank the data's candidates by stemmed BM25")
+    source.add_argument("--workdir", type=pathlib.Path, help="workdir of a run, whose best checkpoint ranks")
+    source.add_argument("--model", help="pretrained folder or name that ranks; with --index, the model that encoded it")
+    source.add_argument("--index", type=pathlib.Path, help="index of `endx encode` whose documents are the candidates")
     source.add_argument(
-        "--engine", choices=("exact", "flat", "ivf", "hnsw"), default="exact", help="of the index [exact]"
+        "--engine", choices=("exact", "flat", "ivf", "hnsw"), default="exact", help="search engine of the index [exact]"
     )
     which = parser.add_argument_group("which of them become negatives")
-    which.add_argument("--negatives", type=int, default=10, metavar="K", help="kept a question, at most [10]")
-    which.add_argument("--ranks", type=_ranks, default=(1, 100), metavar="FIRST-LAST", help="their window [1-100]")
-    which.add_argument("--margin", type=float, help="score at least so far below the right answers [no margin]")
+    which.add_argument("--negatives", type=int, default=10, metavar="K", help="maximum negatives per question [10]")
     which.add_argument(
-        "--relative-margin", type=float, metavar="SHARE", help="as a share of the right answers' score, such as 0.05"
+        "--ranks",
+        type=_ranks,
+        default=(1, 100),
+        metavar="FIRST-LAST",
+        help="window of ranks to take negatives from [1-100]",
     )
-    which.add_argument("--teacher", metavar="WORKDIR", help="of a pair classifier or a dual encoder, or a model's name")
-    which.add_argument("--teacher-margin", type=float, metavar="MARGIN", help="likewise, by the teacher's score [0]")
-    which.add_argument("--teacher-relative-margin", type=float, metavar="SHARE", help="likewise, as a share")
+    which.add_argument("--margin", type=float, help="minimum difference to the right answers' score [no margin]")
+    which.add_argument(
+        "--relative-margin",
+        type=float,
+        metavar="SHARE",
+        help="minimum difference as a share of the right answers' score, such as 0.05",
+    )
+    which.add_argument(
+        "--teacher",
+        metavar="WORKDIR",
+        help="workdir or name of a pair classifier or dual encoder that filters negatives",
+    )
+    which.add_argument(
+        "--teacher-margin", type=float, metavar="MARGIN", help="minimum difference by the teacher's score [0]"
+    )
+    which.add_argument(
+        "--teacher-relative-margin", type=float, metavar="SHARE", help="the same as a share of the right answers' score"
+    )
     return parser

@@ -3,7 +3,8 @@
   endx plan --config=CONFIG [--devices=N] [--chip=NAME] [--compile] [--json=FILE] [--config.SECTION.KEY=VALUE ...]
 
 CONFIG and its settings are those of `endx train`. Neither weights nor data are needed, nor the devices: N of them are
-made up on the CPU. Where the data can be read without a network, the batches are those that training would make.
+made up on the CPU. Without --devices the run is planned for this machine too, for which its step is compiled. Where the
+data can be read without a network, the batches are those that training would make.
 """
 
 import argparse
@@ -24,7 +25,7 @@ def main(argv: list[str]) -> None:
         _make_up(options.devices)
 
     from endx_jax.experiment.config import resolve
-    from endx_jax.experiment.console import say
+    from endx_jax.parallel.console import say
     from endx_jax.planning import report, written
     from endx_jax.planning.chips import CHIPS, chip_named
     from endx_jax.planning.plan import plan
@@ -33,7 +34,7 @@ def main(argv: list[str]) -> None:
     chips = [chip_named(options.chip)] if options.chip else list(CHIPS.values())
     stay_offline()
     settings = resolve(config)
-    found = plan(settings, read_texts(settings), chips, compile_too=options.compile)
+    found = plan(settings, read_texts(settings), chips, compile_too=options.compile, here=not options.devices)
     say(report.text(found, name))
     if options.json:
         written.write(found, name, options.json)

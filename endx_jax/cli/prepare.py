@@ -1,4 +1,4 @@
-"""`endx prepare`: downloads and converts a data set, once, and tells what is in it and where it lies."""
+"""`endx prepare`: downloads and converts a data set once, and prints its counts and place."""
 
 import argparse
 import pathlib
@@ -52,9 +52,9 @@ def _parser() -> argparse.ArgumentParser:
         "searchqa: questions, and all sentences of the articles to search",
     )
     parser.add_argument(
-        "--source", type=pathlib.Path, help="folder with the published files, perhaps as .gz [download them]"
+        "--source", type=pathlib.Path, help="folder with the published files, plain or .gz [download them]"
     )
     parser.add_argument(
-        "--data-dir", type=pathlib.Path, help="where the set is kept [TFDS_DATA_DIR, or ~/tensorflow_datasets]"
+        "--data-dir", type=pathlib.Path, help="folder of prepared sets [TFDS_DATA_DIR, or ~/tensorflow_datasets]"
     )
     return parser

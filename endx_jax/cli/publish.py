@@ -1,4 +1,4 @@
-"""`endx publish`: copies an index to a vector database, Milvus, on a cluster or in a folder of this machine.
+"""`endx publish`: copies an index to Milvus, on a cluster or in a local file.
 
 The server's token, such as user:password, is read from the environment variable MILVUS_TOKEN.
 """
@@ -15,20 +15,27 @@ def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
     arguments = _parser().parse_args(argv)
 
-    from endx_jax.experiment.console import say, showing_progress
+    from endx_jax.parallel.console import say, showing_progress
     from endx_jax.retrieval.index import Index
-    from endx_jax.retrieval.milvus import LARGEST, Collection
+    from endx_jax.retrieval.milvus import LARGEST, publish
 
-    for library in ("pymilvus", "milvus_lite", "grpc"):  # they log tracebacks of what is said in a line here
+    # They log tracebacks of errors that are reported here as one line.
+    for library in ("pymilvus", "milvus_lite", "grpc"):
         logging.getLogger(library).setLevel(logging.CRITICAL)
     index = Index(arguments.index)
-    with Collection(arguments.to, arguments.collection, token=os.environ.get("MILVUS_TOKEN", "")) as collection:
-        done = collection.publish(index, index_type=arguments.index_type, progress=showing_progress())
-    say(f"{done.documents:,} documents of {arguments.index} are in collection {collection.name} at {arguments.to}")
+    done = publish(
+        index,
+        arguments.to,
+        arguments.collection,
+        token=os.environ.get("MILVUS_TOKEN", ""),
+        index_type=arguments.index_type,
+        progress=showing_progress(),
+    )
+    say(f"{done.documents:,} documents of {arguments.index} are in collection {arguments.collection} at {arguments.to}")
     if done.removed:
-        say(f"{done.removed:,} that were deleted from the index are deleted there too")
+        say(f"deleted {done.removed:,} documents there that were deleted from the index")
     if done.cut:
-        say(f"{done.cut:,} texts are longer than the {LARGEST:,} bytes that Milvus shows of a text")
+        say(f"cut {done.cut:,} texts to {LARGEST:,} bytes, the limit of Milvus")
     if done.others:
         say(f"the collection holds {done.others:,} other documents")
 
@@ -39,10 +46,15 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__.partition(": ")[2],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--index", type=pathlib.Path, required=True, help="folder of an index, as endx encode makes it")
-    parser.add_argument("--to", required=True, metavar="ADDRESS", help="http://HOST:PORT, or a path that ends in .db")
-    parser.add_argument("--collection", required=True, metavar="NAME", help="made where it is missing")
     parser.add_argument(
-        "--index-type", choices=INDEX_TYPES, default=AUTO, help=f"the server's choice, or exact search [{AUTO}]"
+        "--index", type=pathlib.Path, required=True, help="folder of an index, as written by endx encode"
+    )
+    parser.add_argument("--to", required=True, metavar="ADDRESS", help="http://HOST:PORT, or a path that ends in .db")
+    parser.add_argument("--collection", required=True, metavar="NAME", help="collection, created if it is missing")
+    parser.add_argument(
+        "--index-type",
+        choices=INDEX_TYPES,
+        default=AUTO,
+        help=f"index type: the server's choice, or exact search [{AUTO}]",
     )
     return parser

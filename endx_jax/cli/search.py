@@ -1,4 +1,4 @@
-"""`endx search`: asks an index, at a prompt, on the command line or in bulk, and changes what is in it."""
+"""`endx search`: searches an index, at a prompt, from the command line or in bulk, and changes its documents."""
 
 import argparse
 import contextlib
@@ -8,15 +8,16 @@ import os
 import pathlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING
 
+from endx_jax import json_files
 from endx_jax.errors import EndxError
 from endx_jax.settings import check
 
 if TYPE_CHECKING:
-    from endx_jax.cli.questions import Question
-    from endx_jax.loading.pairs import PairModel
+    from endx_jax.cli.answers import Question
+    from endx_jax.experiment.pair_model import PairModel
     from endx_jax.retrieval.text_search import Answer, TextSearch
 
 # Questions that are encoded and looked for together, and documents that are added together.
@@ -28,12 +29,13 @@ def main(argv: list[str]) -> None:
     arguments = _parser().parse_args(argv)
     _check(arguments)
 
-    from endx_jax.cli.questions import Question, read_questions
+    from endx_jax.cli.answers import Question, read_questions
 
     if arguments.questions:
         questions = read_questions(arguments.questions)
     else:
-        questions = [Question(str(n), text) for n, text in enumerate(arguments.question, start=1)]
+        asked = enumerate(arguments.question, start=1)
+        questions = [Question(str(n), json_files.text(text, f"question {n}")) for n, text in asked]
     if arguments.rerank:
         _pair_model(arguments.rerank)  # what is no pair classifier is refused before anything is searched
     search = _open(arguments)
@@ -46,7 +48,7 @@ def main(argv: list[str]) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Refuses what contradicts itself, before anything is loaded."""
+    """Refuses contradicting arguments before anything is loaded."""
     source = arguments.workdir or arguments.index
     check(source is not None, "name what to search: --workdir=RUN, or --index=DIR")
     check(not (arguments.question and arguments.questions), "ask on the command line or by --questions, not by both")
@@ -58,13 +60,13 @@ def _check(arguments: argparse.Namespace) -> None:
     check(arguments.weight is None or 0 <= arguments.weight <= 1, f"--weight={arguments.weight} is not from 0 to 1")
     asked = arguments.question or arguments.questions
     check(bool(asked) or not arguments.output, "--output needs questions: name them, or give --questions=FILE")
-    if not (asked or arguments.add or arguments.delete or sys.stdin.isatty()):
+    if not (asked or arguments.add or arguments.delete or arguments.compact or sys.stdin.isatty()):
         raise EndxError("there is no terminal to ask at: give questions, or --questions=- to read them from here")
 
 
 def _open(arguments: argparse.Namespace) -> "TextSearch":
-    """The search; its model is loaded when it is first needed, which BM25 never does."""
-    from endx_jax.loading.run import run_index
+    """Opens the search; its model is loaded on first use, which BM25 never needs."""
+    from endx_jax.experiment.workdir import run_index
     from endx_jax.retrieval.index import Index
     from endx_jax.retrieval.text_search import TextSearch
 
@@ -73,7 +75,7 @@ def _open(arguments: argparse.Namespace) -> "TextSearch":
     @functools.cache
     def model():
         from endx_jax.experiment.compilation_cache import keep_programs
-        from endx_jax.loading.index_model import IndexModel
+        from endx_jax.retrieval.index_model import IndexModel
 
         keep_programs()
         return IndexModel(index, arguments.model or arguments.workdir)
@@ -87,7 +89,7 @@ def _open(arguments: argparse.Namespace) -> "TextSearch":
 
 
 def _change(arguments: argparse.Namespace, search: "TextSearch") -> bool:
-    """Adds and deletes what the command line says; returns whether that was anything."""
+    """Applies the changes that the command line asks for, and returns true if there are any."""
     if arguments.delete:
         search.delete(arguments.delete)
         _note(f"deleted {len(set(arguments.delete)):,}; {len(search):,} documents in {search.index.folder}")
@@ -102,7 +104,9 @@ def _change(arguments: argparse.Namespace, search: "TextSearch") -> bool:
         _note(
             f"added {added:,}, {replaced:,} in the place of others; {len(search):,} documents in {search.index.folder}"
         )
-    return bool(arguments.delete or arguments.add)
+    if arguments.compact:
+        _note(f"removed {search.compact():,} deleted documents from the files of {search.index.folder}")
+    return bool(arguments.delete or arguments.add or arguments.compact)
 
 
 def _answer_all(
@@ -140,7 +144,7 @@ def _ask(arguments: argparse.Namespace, search: "TextSearch", texts: list[str]) 
 @functools.cache
 def _pair_model(workdir: pathlib.Path) -> "PairModel":
     from endx_jax.experiment.compilation_cache import keep_programs
-    from endx_jax.loading.pairs import load_pairs
+    from endx_jax.experiment.pair_model import load_pairs
 
     keep_programs()
     return load_pairs(workdir)
@@ -148,7 +152,6 @@ def _pair_model(workdir: pathlib.Path) -> "PairModel":
 
 def _converse(arguments: argparse.Namespace, search: "TextSearch") -> None:
     from endx_jax.cli.answers import to_text
-    from endx_jax.cli.prompt import converse
 
     def answer(question: str) -> str:
         started = time.monotonic()
@@ -157,11 +160,28 @@ def _converse(arguments: argparse.Namespace, search: "TextSearch") -> None:
 
     _ask(arguments, search, ["ready"])  # the first question compiles and loads: better now than when someone waits
     _note(f"{len(search):,} documents, {arguments.mode}. Ask; Ctrl-D leaves.")
-    converse(answer)
+    _prompt(answer)
+
+
+def _prompt(answer: Callable[[str], str]) -> None:
+    """Reads questions from the terminal and prints their answers until the input ends (Ctrl-D).
+
+    Lines can be edited and recalled as in a shell. Empty lines are skipped.
+    """
+    import readline  # noqa: F401  # importing it enables line editing in `input`
+
+    while True:
+        try:
+            question = input("? ").strip()
+        except EOFError:
+            print()
+            return
+        if question:
+            print(answer(question), flush=True)
 
 
 def _form(arguments: argparse.Namespace) -> str:
-    """The format that was asked for, or what the output's name or the way of asking suggests."""
+    """Returns the requested format, or the one that the output's name or the way of asking suggests."""
     if arguments.format:
         return arguments.format
     if not arguments.questions:
@@ -171,7 +191,7 @@ def _form(arguments: argparse.Namespace) -> str:
 
 @contextlib.contextmanager
 def _output(path: pathlib.Path | None) -> Iterator[IO]:
-    """The file, written whole or not at all; or standard output, whose reader may leave early."""
+    """Opens the output: a file written atomically, or standard output."""
     if path:
         from endx_jax.files import replacing
 
@@ -186,52 +206,70 @@ def _output(path: pathlib.Path | None) -> Iterator[IO]:
 
 
 def _note(line: str) -> None:
-    """Says something that is not a result."""
+    """Prints a message that is not a result."""
     print(line, file=sys.stderr, flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="endx search",
-        description="Asks an index: at a prompt, or the questions given. --add and --delete change it.",
+        description="Asks an index: at a prompt, or the questions given. --add, --delete and --compact change it.",
     )
-    parser.add_argument("question", nargs="*", help="one or several, each in quotes; none: a prompt, left by Ctrl-D")
-    parser.add_argument("--workdir", type=pathlib.Path, help="of a run: its model, and the index it left")
+    parser.add_argument("question", nargs="*", help="questions, each in quotes; none: a prompt, which Ctrl-D ends")
+    parser.add_argument("--workdir", type=pathlib.Path, help="workdir of a run: its model and its index")
     parser.add_argument(
-        "--index", type=pathlib.Path, help="folder that train, evaluate or encode left [index in WORKDIR]"
+        "--index", type=pathlib.Path, help="folder of an index that train, evaluate or encode wrote [index in WORKDIR]"
     )
-    parser.add_argument("--model", help="that encoded the index [the one named there]")
+    parser.add_argument("--model", help="model that encoded the index [the one it names]")
     asking = parser.add_argument_group("questions in bulk")
-    asking.add_argument("--questions", metavar="FILE", help="a line each, or JSONL with text and id; -: standard input")
-    asking.add_argument("--output", type=pathlib.Path, metavar="FILE", help="for the answers [standard output]")
+    asking.add_argument(
+        "--questions",
+        metavar="FILE",
+        help="file of questions: lines of text, or JSONL with text and id; -: standard input",
+    )
+    asking.add_argument("--output", type=pathlib.Path, metavar="FILE", help="file for the answers [standard output]")
     asking.add_argument(
         "--format",
         choices=("text", "trec", "jsonl"),
-        help="of the answers [text; of --questions a TREC run, or what a .jsonl OUTPUT says]",
+        help="format of the answers [text; with --questions a TREC run, or JSONL for a .jsonl OUTPUT]",
     )
     how = parser.add_argument_group("how to search")
-    how.add_argument("--top", type=int, default=10, metavar="K", help="answers a question [10]")
+    how.add_argument("--top", type=int, default=10, metavar="K", help="answers per question [10]")
     how.add_argument(
-        "--mode", choices=("dense", "bm25", "hybrid"), default="dense", help="by meaning, words, or both [dense]"
+        "--mode",
+        choices=("dense", "bm25", "hybrid"),
+        default="dense",
+        help="search by embeddings, words, or both [dense]",
     )
     how.add_argument(
-        "--fusion", choices=("rrf", "weighted"), help="of both: reciprocal ranks, or weighted scores [rrf]"
+        "--fusion",
+        choices=("rrf", "weighted"),
+        help="fusion of hybrid search: reciprocal ranks, or weighted scores [rrf]",
     )
-    how.add_argument("--weight", type=float, help="of meaning, from 0 to 1; words have the rest [0.5]")
+    how.add_argument("--weight", type=float, help="weight of embeddings in weighted fusion, from 0 to 1 [0.5]")
     how.add_argument(
         "--engine",
         choices=("exact", "flat", "ivf", "hnsw"),
         default="exact",
-        help="what finds embeddings: all compared on the device, or faiss, which keeps a file in the index [exact]",
+        help="search of embeddings: exact on the device, or by faiss, which keeps a file in the index [exact]",
     )
     how.add_argument(
         "--rerank",
         type=pathlib.Path,
         metavar="WORKDIR",
-        help="of a pair classifier, which re-orders the best",
+        help="workdir of a pair classifier that re-ranks the best answers",
     )
-    how.add_argument("--rerank-top", type=int, default=50, metavar="N", help="how many of the best it is given [50]")
+    how.add_argument(
+        "--rerank-top", type=int, default=50, metavar="N", help="number of answers that --rerank re-ranks [50]"
+    )
     change = parser.add_argument_group("what is in the index")
-    change.add_argument("--add", metavar="FILE", help="a corpus, as for encode; an id that is there is replaced")
-    change.add_argument("--delete", action="append", metavar="ID", help="may be given several times")
+    change.add_argument(
+        "--add", metavar="FILE", help="corpus to add, as for encode; documents with a known id are replaced"
+    )
+    change.add_argument("--delete", action="append", metavar="ID", help="id of a document to delete; repeatable")
+    change.add_argument(
+        "--compact",
+        action="store_true",
+        help="remove deleted documents from the files now rather than once they are half of all",
+    )
     return parser

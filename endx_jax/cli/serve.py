@@ -1,11 +1,14 @@
-"""`endx serve`: a model and its index, on one web page and over HTTP."""
+"""`endx serve`: serves a model and its index on a web page and over HTTP."""
 
 import argparse
+import contextlib
 import dataclasses
 import gc
 import ipaddress
 import os
 import pathlib
+import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from endx_jax.errors import EndxError
@@ -13,6 +16,7 @@ from endx_jax.serving.settings import Limits, ServingSettings
 from endx_jax.settings import check
 
 if TYPE_CHECKING:
+    from endx_jax.retrieval.index import Index
     from endx_jax.serving.service import Service
 
 TOKEN = "ENDX_TOKEN"
@@ -25,10 +29,10 @@ def main(argv: list[str]) -> None:
     check(0 <= arguments.port < 1 << 16, f"--port={arguments.port} is none: they go from 1 to 65535, and 0 chooses one")
     try:
         from endx_jax.serving.app import make_app
-        from endx_jax.serving.run import bind, serve
+        from endx_jax.serving.server import bind, serve
     except ModuleNotFoundError as missing:
         raise EndxError(f'a server needs the package {missing.name}: pip install "endx_jax[serve]"') from None
-    from endx_jax.experiment.console import say
+    from endx_jax.parallel.console import say
 
     limits = Limits(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(Limits)})
     token = _token(arguments.token_file)
@@ -44,17 +48,20 @@ def main(argv: list[str]) -> None:
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
         service = _service(arguments)
         address = f"http://{host}:{bound.getsockname()[1]}"
-        serve(make_app(service, settings, when_ready=lambda: _settle_and_say(address)), bound, limits)
+        with _holding(service.search.index):
+            serve(make_app(service, settings, when_ready=lambda: _settle_and_say(address)), bound, limits)
     say("stopped")
+    sys.stderr.flush()
+    os._exit(0)  # a return would wait for the compute thread, which may be compiling, or reading from a lost disk
 
 
 def _service(arguments: argparse.Namespace) -> "Service":
-    """The model and the index, and a line about them."""
+    """Loads the model and the index, and prints a line about them."""
     from endx_jax.experiment.compilation_cache import keep_programs
-    from endx_jax.experiment.console import say
-    from endx_jax.loading.index_model import IndexModel
-    from endx_jax.loading.run import run_index
+    from endx_jax.experiment.workdir import run_index
+    from endx_jax.parallel.console import say
     from endx_jax.retrieval.index import Index
+    from endx_jax.retrieval.index_model import IndexModel
     from endx_jax.retrieval.text_search import TextSearch
     from endx_jax.serving.service import Service
 
@@ -62,20 +69,34 @@ def _service(arguments: argparse.Namespace) -> "Service":
     index = Index(arguments.index) if arguments.index else run_index(arguments.workdir)
     source = IndexModel(index, arguments.model or arguments.workdir)
     say(f"{len(index):,} documents of {index.folder}, encoded by {source.model.name}; getting ready")
-    return Service(source.model, TextSearch(index, source.encode_query, source.encode_document))
+    search = TextSearch(index, source.encode_query, source.encode_document)
+    return Service(source.model, search, arguments.max_text)
+
+
+@contextlib.contextmanager
+def _holding(index: "Index") -> Iterator[None]:
+    """Keeps other processes from changing the index; where that is impossible, a line says why."""
+    from endx_jax.parallel.console import say
+
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(index.held())
+        except EndxError as reason:
+            say(f"note: documents can be searched, but not added or deleted now: {reason}")
+        yield
 
 
 def _settle_and_say(address: str) -> None:
-    from endx_jax.experiment.console import say
+    from endx_jax.parallel.console import say
 
-    # What there is by now stays. The collector needs 0.3 s to look through it, while everyone waits.
+    # The objects that exist now stay. A collection that visits them takes 0.3 s, in which no request is served.
     gc.collect()
     gc.freeze()
     say(f"ready: open {address} (Ctrl-C ends it)")
 
 
 def _token(file: pathlib.Path | None) -> str | None:
-    """The token of a file, or of the environment; None where there is none."""
+    """Returns the token of a file, or of the environment, or None."""
     if file is None:
         return os.environ.get(TOKEN) or None
     try:

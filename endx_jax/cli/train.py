@@ -2,22 +2,23 @@
 
   endx train --config=CONFIG [--workdir=DIR] [--config.SECTION.KEY=VALUE ...]
 
-CONFIG is a file with a `get_config` function, or the name of a recipe in the package, such as `quickstart`. The workdir
-is runs/NAME by default. These are the settings, with their values in CONFIG where it is given, else their defaults:
+CONFIG is a file with a `get_config` function, or the name of a recipe in the package, such as `quickstart`. A file may
+define a method of its own as `METHOD` (docs/adding-a-method.md). The workdir is runs/NAME by default. These are the
+settings, with their values in CONFIG where it is given, else their defaults:
 """
 
 import dataclasses
 import pathlib
 import re
+import runpy
 import time
+from collections.abc import Mapping
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 import endx_jax
 from endx_jax.errors import EndxError, nearest
-
-RECIPES = pathlib.Path(endx_jax.__file__).parent / "recipes"
 
 
 def main(argv: list[str]) -> None:
@@ -29,8 +30,9 @@ def main(argv: list[str]) -> None:
     started = time.monotonic()
     config, name, workdir = parse(argv)
 
-    from endx_jax.experiment.console import say
+    from endx_jax.methods import find_method
     from endx_jax.parallel import distributed
+    from endx_jax.parallel.console import say
 
     distributed.initialize()
     say(f"endx_jax {endx_jax.__version__}: {name} in {workdir}")
@@ -39,7 +41,7 @@ def main(argv: list[str]) -> None:
     results = run(config, workdir)
     say(f"{(time.monotonic() - started) / 60:.1f} minutes in all; everything is in {workdir}")
     if results is not None:
-        say(_next_steps(workdir) if config.objective.name != "pair" else _next_steps_with_pairs(workdir))
+        say(_next_steps(workdir) if find_method(config.objective.name).embeds else _next_steps_with_pairs(workdir))
 
 
 def parse(argv: list[str]) -> tuple[ConfigDict, str, pathlib.Path]:
@@ -60,24 +62,43 @@ def parse(argv: list[str]) -> tuple[ConfigDict, str, pathlib.Path]:
     if rest:
         raise EndxError(f"unexpected argument {rest[0]!r}; settings are given as --config.SECTION.KEY=VALUE")
     if config is None:
-        raise EndxError(f"--config is missing; give a file, or one of the recipes {', '.join(recipes())}")
+        from endx_jax.methods.config import recipe_files
+
+        raise EndxError(f"--config is missing; give a file, or one of the recipes {', '.join(recipe_files())}")
+    _agree_on_length(config, config_flags.get_override_values(values["config"]))
     file, _, arguments = config_flags.get_config_filename(values["config"]).partition(":")
+    _register_method(file)
     name = re.sub(r"\W+", "_", f"{pathlib.Path(file).stem}_{arguments}").strip("_")
     return config, name, pathlib.Path(values.workdir or f"runs/{name}")
 
 
-def recipes() -> list[str]:
-    """The names of the recipes in the package."""
-    return sorted(file.stem for file in RECIPES.glob("*.py") if file.stem not in ("__init__", "base"))
+def _agree_on_length(config: ConfigDict, given: Mapping[str, object]) -> None:
+    """Lets `train.steps` or `train.epochs`, where one is given on the command line, replace the recipe's other one."""
+    steps, epochs = (f"train.{name}" for name in ("steps", "epochs"))
+    if given.get(steps) and given.get(epochs):
+        raise EndxError(f"--config.{steps}={given[steps]} and --config.{epochs}={given[epochs]}: give one of the two")
+    if given.get(steps):
+        config.train.epochs = 0.0
+    if given.get(epochs):
+        config.train.steps = 0
+
+
+def _register_method(file: str) -> None:
+    """Makes the method that a config file defines, if it defines one, known by its name."""
+    from endx_jax.methods import register
+
+    method = runpy.run_path(file).get("METHOD")
+    if method is not None:
+        register(method)
 
 
 def _help(argv: list[str]) -> str:
     """The usage, and every setting with its value and meaning."""
     from endx_jax.experiment.config import resolve
-    from endx_jax.recipes import base
+    from endx_jax.methods.config import base_config
 
-    settings = resolve(parse(argv)[0] if argv else base.get_config())
-    lines = [f"  --config.seed={settings.seed}\n      of the order of the data, of dropout and of new parameters"]
+    settings = resolve(parse(argv)[0] if argv else base_config())
+    lines = [f"  --config.seed={settings.seed}\n      Seed of the data order, of dropout and of new parameters."]
     for section in dataclasses.fields(settings):
         values = getattr(settings, section.name)
         for field in dataclasses.fields(values) if dataclasses.is_dataclass(values) else ():
@@ -94,17 +115,21 @@ def _with_recipe_path(argument: str) -> str:
     file, colon, arguments = value.partition(":")
     if pathlib.Path(file).is_file():
         return argument
-    if file not in recipes():
+    from endx_jax.methods.config import recipe_files
+
+    files = recipe_files()
+    if file not in files:
         raise EndxError(
-            f"--config={file} is neither a file nor a recipe{nearest(file, recipes())}; "
-            f"the recipes are {', '.join(recipes())}"
+            f"--config={file} is neither a file nor a recipe{nearest(file, files)}; the recipes are {', '.join(files)}"
         )
-    return f"--config={RECIPES / file}.py{colon}{arguments}"
+    return f"--config={files[file]}{colon}{arguments}"
 
 
 def _explain(failure: Exception) -> str:
     """One line of what the flag parser found; its messages span several."""
     lines = [line.strip().strip("'\"") for line in str(failure).replace("\\n", "\n").splitlines() if line.strip()]
+    if isinstance(failure, AttributeError) and "get_config" in lines[0]:
+        return "the file of --config has no function get_config, which has to return the settings"
     if isinstance(failure, AttributeError | KeyError):
         unknown = lines[0].strip("'\"\\")
         return f"unknown setting {unknown!r}; " + (lines[1] if len(lines) > 1 else "endx train --help lists them all")

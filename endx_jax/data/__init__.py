@@ -1,6 +1,27 @@
 """Data: what is read, how it is split, and how it becomes batches."""
 
-from endx_jax.data.readers import read
-from endx_jax.data.records import RetrievalSet
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from endx_jax.data.readers import read
+    from endx_jax.data.records import RetrievalSet
 
 __all__ = ["RetrievalSet", "read"]
+
+
+def __getattr__(name: str):
+    # The readers load when they are first used: encoding texts needs the tokenization alone.
+    if name == "read":
+        from endx_jax.data.readers import read
+
+        return read
+    if name == "RetrievalSet":
+        from endx_jax.data.records import RetrievalSet
+
+        return RetrievalSet
+    raise AttributeError(f"module 'endx_jax.data' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Returns the public names, for completion at a prompt."""
+    return list(__all__)

@@ -1,4 +1,4 @@
-"""Training batches as a pure function of (seed, step): nothing to save in a checkpoint, exact resume anywhere."""
+"""Training batches as a pure function of (seed, step), so that a run resumes exactly without saved iterator state."""
 
 import copy
 import dataclasses
@@ -14,44 +14,43 @@ from endx_jax.batch import Batch, Texts, Tokens
 from endx_jax.data.order import Epochs, Mixed
 from endx_jax.data.packing import PackingPlan, Profile
 from endx_jax.data.records import RetrievalSet, pad_ids
-from endx_jax.data.tokenization import TokenTable, padded_length
-from endx_jax.data.vector_table import VectorTable
+from endx_jax.data.token_tables import TokenTable, VectorTable, padded_length
 from endx_jax.errors import EndxError
 
-# Padded widths of batches without packings are multiples of this: each new pair of widths is another compilation.
+# Multiple of padded widths in batches without packing; every new pair of widths is compiled.
 LENGTH_STEP = 32
-# The steps whose lengths are looked at to choose packings: all of most runs.
+# Maximum number of steps whose lengths determine the packings.
 PLANNED_STEPS = 1000
-# The sides of a batch that hold texts.
+# Sides of a batch that hold texts.
 TEXTS = ("question", "answer", "hard_negatives")
 
 
-class ReadsTexts(Protocol):
-    """Turns the texts of one side into what batches hold of them."""
+class TextReader(Protocol):
+    """Function of the texts of one side to a table of tokens or vectors, such as `TextProcessor`."""
 
     @property
     def length(self) -> int:
-        """The longest text, in tokens."""
+        """Maximum length of a text, in tokens."""
 
     def __call__(self, texts: Sequence[str]) -> TokenTable | VectorTable:
-        """Tokens or vectors of N texts."""
+        """Returns the table of N texts."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """Tokenised question-answer pairs; or pairs of vectors, where everything below the towers' heads is frozen.
+    """Question-answer pairs as tokens, or as vectors if all parameters below the towers' heads are frozen.
 
     Attributes:
-      questions: one row a distinct question.
-      answers: one row a distinct candidate, in the same form.
-      index: int32 [n, 2], the (question, answer) rows of each pair.
-      positives: int32 [Q, P], each question's right answers, padded with -1.
-      hard_negatives: int32 [Q, H], each question's hard negatives, padded with -1.
-      groups: int32 [Q], equal where questions belong together; None where nothing says so.
-      question_length: the longest padded question, in tokens.
-      answer_length: the longest padded answer, in tokens.
-      sources: int32 [n], where sets were mixed: the one that a row of `index` comes from, ascending; a pair that stands
-        in several has a row for each. Else None.
+      questions: distinct questions.
+      answers: distinct candidates.
+      index: int32 [n, 2], (question, answer) rows of each pair.
+      positives: int32 [Q, P], right answers of each question, padded with -1.
+      hard_negatives: int32 [Q, H], hard negatives of each question, padded with -1.
+      groups: int32 [Q], number of each question's group; None without groups.
+      question_length: maximum length of a question, in tokens.
+      answer_length: maximum length of an answer, in tokens.
+      sources: int32 [n], ascending: mixed set of each row of `index`. A pair in several sets has a row for each. None
+        if no sets were mixed.
     """
 
     questions: TokenTable | VectorTable
@@ -65,12 +64,12 @@ class Pairs:
     sources: np.ndarray | None = None
 
     @classmethod
-    def tokenize(cls, records: RetrievalSet, preparations: Mapping[str, ReadsTexts]) -> "Pairs":
-        """Tokenises the questions and candidates of a retrieval set, and lists its right pairs.
+    def tokenize(cls, records: RetrievalSet, processors: Mapping[str, TextReader]) -> "Pairs":
+        """Tokenizes the questions and candidates of a retrieval set and lists its right pairs.
 
         Args:
           records: the set.
-          preparations: how texts of each side, `question` and `answer`, become tokens (`Preparation`), or vectors.
+          processors: reader of the texts of each side, `question` and `answer`.
         """
         groups = None
         if records.groups is not None:
@@ -82,14 +81,14 @@ class Pairs:
             sources, kept = np.asarray(sorted(rows), np.int32).reshape(-1, 2).T
             index = index[kept]
         return cls(
-            questions=preparations["question"](records.questions),
-            answers=preparations["answer"](records.candidates),
+            questions=processors["question"](records.questions),
+            answers=processors["answer"](records.candidates),
             index=index,
             positives=pad_ids(records.qrels),
             hard_negatives=pad_ids(records.hard_negatives or ((),) * len(records.questions)),
             groups=groups,
-            question_length=preparations["question"].length,
-            answer_length=preparations["answer"].length,
+            question_length=processors["question"].length,
+            answer_length=processors["answer"].length,
             sources=sources,
         )
 
@@ -97,15 +96,15 @@ class Pairs:
         return len(self.index)
 
     def first(self, count: int) -> "Pairs":
-        """The same tables with only the first `count` pairs to draw from."""
+        """Returns the same tables with only the first `count` pairs."""
         return dataclasses.replace(self, index=self.index[:count])
 
 
 class BatchStream:
-    """The batches of a training run; `stream[step]` is a pure function of the seed and the step.
+    """Batches of a training run; `stream[step]` is a pure function of the seed and the step.
 
-    Each epoch passes over every pair once, in an order of its own; batches run on from one epoch into the next. Where
-    sets were mixed, each has epochs of its own, and as large a part of the batches as its weight says.
+    Each epoch contains every pair once, in an order of its own. A batch may contain the end of one epoch and the
+    beginning of the next. Mixed sets have separate epochs and a share of the batches proportional to their weights.
     """
 
     def __init__(
@@ -119,20 +118,20 @@ class BatchStream:
         hard_negatives: int = 0,
         weights: Sequence[float] = (),
     ):
-        """Sets the order up; no batch is made yet.
+        """Prepares the order; no batch is made yet.
 
         Args:
-          pairs: what to draw from.
-          seed: of the order.
-          global_batch_size: B, pairs a step over all processes.
-          rows: the rows of each global batch that this process supplies; None for all.
-          group_size: pairs of one group that stand together: see `epoch_order`.
-          hard_negatives: K, hard negatives a question.
-          weights: of the sources that were mixed; none for pairs of one source.
+          pairs: the pairs to draw from.
+          seed: seed of the order.
+          global_batch_size: B, pairs per step over all processes.
+          rows: rows of each global batch that this process supplies; None for all.
+          group_size: number of consecutive pairs of one group: see `epoch_order`.
+          hard_negatives: K, hard negatives per question.
+          weights: weights of the mixed sets; empty for one set.
 
         Raises:
-          EndxError: when there are fewer than B pairs, or no groups or hard negatives where they are asked for, or when
-            a source would never be drawn.
+          EndxError: there are fewer than B pairs, or the requested groups or hard negatives are missing, or a source
+            would never be drawn.
         """
         if len(pairs) < global_batch_size:
             raise EndxError(
@@ -141,10 +140,10 @@ class BatchStream:
             )
         if group_size > 1 and pairs.groups is None:
             raise EndxError(
-                f"data.group_size is {group_size}, but the training data has no groups, as SQuAD's articles are; set 1"
+                f"data.group_size is {group_size}, but the training data has no groups, such as articles; set it to 1"
             )
         if hard_negatives and not (pairs.hard_negatives >= 0).any():
-            raise EndxError(f"data.hard_negatives is {hard_negatives}, but the training data names none; set 0")
+            raise EndxError(f"data.hard_negatives is {hard_negatives}, but the training data has none; set it to 0")
         self.pairs = pairs
         self.rows = slice(0, global_batch_size) if rows is None else rows
         self.plan: PackingPlan | None = None
@@ -157,28 +156,28 @@ class BatchStream:
             self._order = Mixed(members, weights, groups, run=group_size, seed=seed)
 
     def without_padding(self, steps: int, *, shards: int = 1, chunks: int = 1) -> "BatchStream":
-        """The same batches, with a packing for each.
+        """Returns a stream of the same batches, packed.
 
         Args:
-          steps: of the run.
-          shards: parts that a batch is split into over devices.
-          chunks: parts that a device encodes one after another.
+          steps: steps of the run.
+          shards: number of parts of a batch over devices.
+          chunks: number of parts that a device encodes one after another.
         """
         stream = copy.copy(self)
         sizes = [self._lengths(step) for step in range(min(steps, PLANNED_STEPS))]
-        stream.plan = PackingPlan.of(
+        stream.plan = PackingPlan.from_batches(
             sizes, {side: self._limit(side) for side in sizes[0]}, shards=shards, chunks=chunks, steps=steps
         )
         return stream
 
     def example_ids(self, step: int) -> np.ndarray:
-        """Rows of `pairs.index` in the global batch of `step`, int [B]."""
+        """Returns the rows of `pairs.index` in the global batch of `step`, int [B]."""
         return self._order(np.arange(step * self._size, (step + 1) * self._size))
 
     def __getitem__(self, step: int) -> Batch:
-        """This process's rows of the batch of `step`, with NumPy leaves.
+        """Returns this process's rows of the batch of `step`, with NumPy leaves.
 
-        All processes know all lengths, so they agree on padded widths and packings without talking.
+        All processes know all lengths, so they agree on padded widths and packings without communication.
         """
         drawn = self._draw(step)
         lengths = drawn.lengths(self.pairs)
@@ -202,14 +201,14 @@ class BatchStream:
         return Batch(
             question=texts("question", questions, drawn.question_id),
             answer=texts("answer", answers, drawn.answer_id),
-            question_id=question_id,  # type: ignore[arg-type]  # put on devices as a whole batch, later
+            question_id=question_id,  # type: ignore[arg-type]  # whole batches are moved to devices later
             answer_id=answer_id,  # type: ignore[arg-type]
             positive_ids=self.pairs.positives[question_id],
             **hard,
         )
 
     def shapes(self, widths: Mapping[str, int], packings: Profile | None = None) -> Batch:
-        """The shapes of a global batch (`jax.ShapeDtypeStruct`) whose sides are so wide and so packed."""
+        """Returns the shapes (`jax.ShapeDtypeStruct`) of a global batch with these widths and packings."""
 
         def shape(array: np.ndarray) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct((self._size, *array.shape[1:]), array.dtype)
@@ -225,9 +224,9 @@ class BatchStream:
         return dataclasses.replace(batch, **{side: widen(side) for side in TEXTS})
 
     def profiles(self) -> list[Batch]:
-        """The shapes of the packings that were planned for; empty without a plan.
+        """Returns the shapes of the planned packings; empty without a plan.
 
-        What has room for everything is left out: where all steps were planned for, none needs it.
+        The last packing, which fits every batch, is left out, since planned steps do not need it.
         """
         if not self.plan:
             return []
@@ -237,7 +236,7 @@ class BatchStream:
         ]
 
     def typical(self) -> Batch:
-        """The shapes of a global batch whose texts are as long as they are on average."""
+        """Returns the shapes of a global batch whose texts have average length."""
         question_id, answer_id = self.pairs.index.T
         mean = {
             "question": float(self.pairs.questions.lengths[question_id].mean()),
@@ -247,7 +246,7 @@ class BatchStream:
         return self.shapes({side: min(math.ceil(length), self._limit(side)) for side, length in mean.items()})
 
     def widest(self) -> Batch:
-        """The shapes of a global batch, padded, whose texts are as long as they may be."""
+        """Returns the shapes of a padded global batch whose texts have maximum length."""
         return self.shapes({side: self._limit(side) for side in TEXTS})
 
     def iterate(self, start: int, stop: int, threads: int) -> Iterator[Batch]:
@@ -259,17 +258,17 @@ class BatchStream:
         return self.pairs.question_length if side == "question" else self.pairs.answer_length
 
     def _lengths(self, step: int) -> dict[str, np.ndarray]:
-        """The lengths of the texts of a global batch, by side."""
+        """Returns the lengths of the texts of a global batch by side."""
         return self._draw(step).lengths(self.pairs)
 
     def _draw(self, step: int) -> "_Drawn":
         question_id, answer_id = self.pairs.index[self.example_ids(step)].T
         hard_id = self._draw_hard_negatives(question_id, step)
-        # Those that are missing are filled with the own answer, which costs no width, and have the id -1.
+        # Missing ones have the id -1 and the text of the own answer, which adds no width.
         return _Drawn(question_id, answer_id, hard_id, np.where(hard_id >= 0, hard_id, answer_id[:, None]))
 
     def _draw_hard_negatives(self, question_id: np.ndarray, step: int) -> np.ndarray:
-        """Int32 [B, K]: K of each question's hard negatives without repetition, -1 where it has fewer."""
+        """Returns K hard negatives of each question without repetition, int32 [B, K], padded with -1."""
         if not self._hard_negatives:
             return np.zeros((len(question_id), 0), np.int32)
         known = self.pairs.hard_negatives[question_id]
@@ -282,7 +281,7 @@ class BatchStream:
 
 @dataclasses.dataclass(frozen=True)
 class _Drawn:
-    """The rows of the tables that make up a global batch."""
+    """Rows of the tables in a global batch."""
 
     question_id: np.ndarray
     answer_id: np.ndarray

@@ -1,21 +1,23 @@
-"""A real retrieval set that every installation has: the docstrings of Python and of the libraries this one needs."""
+"""Built-in retrieval set of docstrings, from Python and the libraries that this one needs."""
 
 import ast
 import collections
 import contextlib
 import gc
+import hashlib
 import importlib.util
+import json
 import os
+import pathlib
 import re
+import sys
 import sysconfig
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from endx_jax.data.cache_folder import CacheFolder
-from endx_jax.data.docstring_cache import kept, sources_key
-from endx_jax.data.docstring_text import question_and_answer
 from endx_jax.data.records import RetrievalSet
 from endx_jax.data.splits import take
+from endx_jax.files import CacheFolder
 
 PACKAGES = (
     "absl",
@@ -33,8 +35,8 @@ PACKAGES = (
     "tensorflow_datasets",
     "transformers",
 )
-# Tests, copies of other projects, programs, the place of installed packages, and transformers' models: 2,000 files of
-# generated text that is nearly the same from model to model.
+# Folders and modules to skip: tests, vendored projects, programs, installed packages, and transformers' models, whose
+# 2,000 files have nearly the same generated text.
 SKIPPED = {
     "test",
     "tests",
@@ -56,22 +58,21 @@ ARTICLES = {"a", "an", "the"}
 
 
 def docstring_pairs(limit: int = 8000, *, cache: str = "") -> RetrievalSet:
-    """Pairs each symbol's summary sentence, the question, with its name and the rest of its docstring, the answer.
+    """Returns pairs of a symbol's summary sentence, the question, and its name with the rest of its docstring.
 
-    Sources are parsed and never imported. Only public functions, classes and methods count; a name leaves out private
-    modules on its way (`numpy.linalg.svd`, not `numpy.linalg._linalg.svd`), and is the id of question and answer.
+    Sources are parsed and not imported. Only public functions, classes and methods count. A name omits private modules
+    (`numpy.linalg.svd`, not `numpy.linalg._linalg.svd`), and is the id of question and answer.
 
-    A summary that stands over several different texts is dropped altogether, and so is a text under several summaries:
-    "Return a string representation." has many right answers of which the judgements would know one, so that a system
-    would be punished for finding the others. Summaries that differ only in articles, case, punctuation and a
-    final s count as equal.
+    Summaries with several different texts are dropped, and so are texts with several summaries: "Return a string
+    representation." has many right answers, of which the judgements would contain one. Summaries that differ only in
+    articles, case, punctuation and a final s count as equal.
 
-    The set depends on the installed versions. Which pairs are taken depends on each question's hash alone, so that a
-    new version of one package changes little.
+    The set depends on the installed versions. Pairs are selected by the hash of their question, so that a new version
+    of one package changes few of them.
 
     Args:
-      limit: take at most so many pairs, those of smallest sha256 of the question.
-      cache: folder to keep what is found in, as parsing every source takes ten seconds; empty: none.
+      limit: maximum number of pairs; those with the smallest sha256 of the question are taken.
+      cache: folder of the cache, since parsing all sources takes ten seconds; empty for no cache.
 
     Raises:
       EndxError: `limit` is below 1.
@@ -79,7 +80,7 @@ def docstring_pairs(limit: int = 8000, *, cache: str = "") -> RetrievalSet:
     sources = list(_sources())
     with _collector_paused():
         if cache:
-            found = kept(CacheFolder(cache), sources_key(sources, __file__), lambda: _found(sources))
+            found = cached(CacheFolder(cache), sources_key(sources, __file__), lambda: _found(sources))
         else:
             found = list(_found(sources))
         records = _records(found)
@@ -88,7 +89,7 @@ def docstring_pairs(limit: int = 8000, *, cache: str = "") -> RetrievalSet:
 
 @contextlib.contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Syntax trees hold no cycles; looking for some in all of a running JAX program nearly doubles the time."""
+    """Pauses garbage collection, which would nearly double the time although syntax trees contain no cycles."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -118,7 +119,7 @@ def _found(sources: Iterable[tuple[str, tuple[str, ...]]]) -> Iterator[tuple[str
 
 
 def _records(found: Iterable[tuple[str, str, str]]) -> RetrievalSet:
-    # The order of files must not matter: of equal pairs, and of equal names, the first in this order is kept.
+    # Sorted, so that the order of files does not matter: the first of equal pairs, and of equal names, is kept.
     distinct: dict[tuple, tuple[str, str, str]] = {}
     for name, question, answer in sorted(found, key=lambda item: (item[1:], len(item[0]), item[0])):
         distinct.setdefault((_gist(question), answer.casefold()), (name, question, answer))
@@ -143,7 +144,7 @@ def _gist(question: str) -> tuple[str, ...]:
 
 
 def _modules(folder: str, prefix: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yields (path, public name in parts) of every module below a folder that is not to be skipped."""
+    """Yields (path, public name in parts) of every module in a folder that is not skipped."""
     for here, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not _is_skipped(name)]
         for file in files:
@@ -166,7 +167,7 @@ def _docstrings(path: str, module: tuple[str, ...]) -> Iterator[tuple[str, str]]
         if b'"""' not in source:
             return
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Other people's escape sequences.
+            warnings.simplefilter("ignore")  # invalid escape sequences
             tree = ast.parse(source)
     except (OSError, SyntaxError, ValueError):
         return
@@ -181,3 +182,134 @@ def _docstrings(path: str, module: tuple[str, ...]) -> Iterator[tuple[str, str]]
                     yield ".".join((*prefix, child.name)), docstring
                 if isinstance(child, ast.ClassDef):
                     inside.append((child, (*prefix, child.name)))
+
+
+# (name, question, answer)
+Found = tuple[str, str, str]
+
+
+def sources_key(sources: Iterable[tuple[str, tuple[str, ...]]], *code: str) -> str:
+    """Returns the sha256, in hexadecimal, of the names, sizes and times of sources and of the code that reads them.
+
+    Args:
+      sources: (path, public name in parts) of each source file.
+      *code: paths of the modules that read them.
+    """
+    digest = hashlib.sha256(sys.version.encode())
+    for file in code:
+        digest.update(hashlib.sha256(pathlib.Path(file).read_bytes()).digest())
+    for path, name in sources:
+        digest.update(repr((path, name, _status(path))).encode())
+    return digest.hexdigest()
+
+
+def _status(path: str) -> tuple[int, int]:
+    try:
+        status = os.stat(path)
+    except OSError:  # a broken link, which is not read either
+        return 0, 0
+    return status.st_size, status.st_mtime_ns
+
+
+def cached(folder: CacheFolder, key: str, find: Callable[[], Iterable[Found]]) -> list[Found]:
+    """Returns the results of `find`, from the cache if it has them undamaged; otherwise writes them there."""
+    name = f"docstrings-{key}.json"
+    try:
+        checksum, _, body = folder.path(name).read_bytes().partition(b"\n")
+    except OSError:
+        checksum, body = b"", b""
+    if checksum and checksum == _checksum(body):
+        return [(name, question, answer) for name, question, answer in json.loads(body)]
+    found = list(find())
+    body = json.dumps(found).encode()
+    folder.write(name, lambda stream: stream.write(_checksum(body) + b"\n" + body))
+    return found
+
+
+def _checksum(body: bytes) -> bytes:
+    return hashlib.sha256(body).hexdigest().encode()
+
+
+# Patterns of markup; a match is replaced by its group.
+MARKUP = [
+    re.compile(pattern)
+    for pattern in (
+        r":[a-z:]+:`~?([^`]+?)(?:\s*<[^`>]*>)?`",  # Sphinx roles
+        r"`([^`<]+?)\s*<[^>]*>`_+",  # reStructuredText links
+        r"\[`[~.]?([^`]+)`\](?:\([^)\s]*\))?",  # references of Hugging Face's doc builder
+        r"\[([^\]]+)\]\([^)\s]+\)",  # Markdown links
+        r"(?m)^\s*> ?(?:\[!\w+\])?()",  # Markdown quotes and admonitions
+        r"(\[[\w, -]+\])_",  # citations
+        r"(?m)^\s*:(?:param|type|return|returns|rtype|raise|raises)\b ?()",  # Sphinx fields
+        r"</?(?:Tip|br|code|div|li|p|pre|ul)\b[^>]*>()",  # tags
+        r"(?<![\w*])\*{1,2}([\w -]+)\*{1,2}(?![\w*])",  # emphasis
+        r"`()",
+    )
+]
+UNDERLINE = re.compile(r"[-=~]{3,}")
+DROPPED_SECTIONS = {"example", "examples", "reference", "references", "see also"}
+DROPPED_BLOCK = re.compile(
+    r"(\.\.( .*)?)|((example code|examples?( usage)?|sample usage|usage|references?|see also)( \([^)]*\))?\s*:+)", re.I
+)
+SENTENCE = re.compile(r"(.+?(?<!\be\.g)(?<!\bi\.e)(?<!\bvs)(?<!\betc)(?<!\bcf)[.!?])(?=\s+[\"'(\[A-Z]|$)")
+WORDS_IN_QUESTION = range(4, 41)
+LEAST_WORDS_IN_ANSWER = 8
+
+
+def question_and_answer(docstring: str) -> tuple[str, str] | None:
+    """Returns the summary sentence and the rest of a docstring as plain prose, or None if they make no good pair.
+
+    The summary must be a sentence of 4 to 40 words, at least three quarters of them alphabetic. The rest must have at
+    least 8 words and not repeat the summary. Templates that a library fills in at import are refused.
+    """
+    if "%(" in docstring:
+        return None
+    summary, _, rest = _prose(docstring).partition("\n\n")
+    sentence = SENTENCE.match(" ".join(summary.split()))
+    if sentence is None:
+        return None
+    question = sentence.group(1)
+    answer = " ".join(f"{sentence.string[sentence.end() :]} {rest}".split())
+    enough = len(answer.split()) >= LEAST_WORDS_IN_ANSWER
+    repeated = question.rstrip(".").casefold() in answer.casefold()
+    return (question, answer) if enough and not repeated and _is_sentence(question) else None
+
+
+def _is_sentence(text: str) -> bool:
+    words = text.split()
+    plain = sum(word.strip(".,;:()'\"").replace("-", "").isalpha() for word in words)
+    formula = re.match(r"\w+\(|.*(->|[=\\])", text)
+    return len(words) in WORDS_IN_QUESTION and text[0].isupper() and not formula and plain >= 0.75 * len(words)
+
+
+def _prose(docstring: str) -> str:
+    """Removes code, directives, sections of examples and references, and markup."""
+    text = "\n".join(_prose_lines(docstring.strip().split("\n")))
+    for pattern in MARKUP:
+        text = pattern.sub(r"\1", text)
+    return re.sub(r"\n\s*\n", "\n\n", text)
+
+
+def _prose_lines(lines: list[str]) -> Iterator[str]:
+    fenced = doctest = in_dropped_section = False
+    block_indent = None  # lines with a deeper indent belong to a dropped block
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        stripped = line.strip()
+        indent = len(line) - len(line.lstrip())
+        if stripped.startswith("```"):
+            fenced = not fenced
+        elif not stripped:
+            doctest = False
+            yield ""
+        elif not (fenced or doctest or (block_indent is not None and indent > block_indent)):
+            block_indent = None
+            if UNDERLINE.fullmatch(following.strip()):
+                in_dropped_section = stripped.casefold() in DROPPED_SECTIONS
+            if stripped.startswith(">>>"):
+                doctest = True
+            elif DROPPED_BLOCK.fullmatch(stripped):
+                block_indent = indent
+            elif not in_dropped_section and not UNDERLINE.fullmatch(stripped):
+                if stripped.endswith("::"):
+                    block_indent = indent
+                yield line.rstrip().removesuffix("::")

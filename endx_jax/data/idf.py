@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from endx_jax.data.tokenization import Preparation, TokenTable
+from endx_jax.data.token_tables import TokenTable
+from endx_jax.data.tokenization import TextProcessor
 
 
 def inverse_document_frequencies(tables: Sequence[TokenTable], vocab_size: int) -> np.ndarray:
-    """IDFs over the texts of all tables, each of which is a document.
+    """Returns IDFs with the texts of all tables as documents.
 
-    A token of every document, as special tokens are, has 0. One of no document counts as if it were in one, so that
-    it weighs as much as the rarest that were seen.
+    Tokens in every document, such as special tokens, have IDF 0. Tokens in no document get the IDF of tokens in one.
 
     Args:
       tables: tokens of the documents, in one vocabulary.
@@ -32,20 +32,20 @@ def inverse_document_frequencies(tables: Sequence[TokenTable], vocab_size: int) 
 
 
 def idf_of_sides(
-    texts: Mapping[str, Sequence[str]], preparations: Mapping[str, Preparation], vocab_sizes: Mapping[str, int]
+    texts: Mapping[str, Sequence[str]], processors: Mapping[str, TextProcessor], vocab_sizes: Mapping[str, int]
 ) -> dict[str, np.ndarray]:
-    """IDFs over all texts of both sides, for each side in its own vocabulary.
+    """Returns IDFs over the texts of both sides, in the vocabulary of each side.
 
     Args:
-      texts: by side, `question` and `answer`.
-      preparations: how the texts of each side become tokens.
+      texts: texts by side, `question` and `answer`.
+      processors: text processor of each side.
       vocab_sizes: V of each side.
 
     Returns:
-      By side, float32 [V].
+      float32 [V] by side.
     """
     found = {}
-    for side, preparation in preparations.items():
-        both = [dataclasses.replace(preparations[of], tokenizer=preparation.tokenizer)(texts[of]) for of in texts]
+    for side, processor in processors.items():
+        both = [dataclasses.replace(processors[of], tokenizer=processor.tokenizer)(texts[of]) for of in texts]
         found[side] = inverse_document_frequencies(both, vocab_sizes[side])
     return found

@@ -1,4 +1,4 @@
-"""Several training sets made into one, with texts that they share as one text."""
+"""Mixtures of training sets, with shared texts merged."""
 
 from collections.abc import Sequence
 
@@ -6,12 +6,12 @@ from endx_jax.data.records import RetrievalSet
 
 
 def mix(sets: Sequence[RetrievalSet]) -> RetrievalSet:
-    """Merges sets, and says for each question which of them it comes from (`sources`).
+    """Merges sets into one whose `sources` name the sets of each question.
 
-    Equal candidates are one candidate, and equal questions one question, with everything that is right for it in any of
-    the sets: so nothing that a set knows to be right is a negative in a batch. What is right in one set is a hard
-    negative in none. Ids of the first set are kept; those of the others begin with the set's number and a colon. Where
-    a set has groups, a question of one without is a group of its own.
+    Equal candidates are merged, and so are equal questions, with all their right candidates, so that no right answer
+    of any set is a negative in a batch, and no right answer is a hard negative. Ids of the first set are kept; those of
+    the others are prefixed with the set's number and a colon. If only some sets have groups, each question of the
+    others is a group of its own.
     """
     merged = _Mixture()
     for number, records in enumerate(sets):
@@ -32,7 +32,7 @@ def mix(sets: Sequence[RetrievalSet]) -> RetrievalSet:
 
 
 class _Mixture:
-    """What has been merged so far: rows by text, and a list a column."""
+    """Accumulates merged sets: rows by text, and one list per column."""
 
     def __init__(self):
         self.questions: dict[str, int] = {}

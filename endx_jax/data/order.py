@@ -1,4 +1,4 @@
-"""The order in which training passes over its examples: at random or in runs of one group; of one source or several."""
+"""Order of training examples from one or more sources: a permutation per epoch, optionally in runs of one group."""
 
 import functools
 from collections.abc import Sequence
@@ -7,26 +7,26 @@ import numpy as np
 
 from endx_jax.errors import EndxError
 
-# Of so many runs in a row, each source's share is exact.
+# Runs in a round, within which each source has exactly its share.
 ROUND = 1000
 
 
 def epoch_order(
     groups: np.ndarray | None, count: int, *, run: int, seed: int, epoch: int, source: Sequence[int] = ()
 ) -> np.ndarray:
-    """A permutation of the examples that is a pure function of its arguments.
+    """Returns a permutation of the examples that is a pure function of the arguments.
 
-    In-batch negatives drawn from the same article are harder than those from anywhere, so an epoch can be laid out in
-    runs of one group: each group's examples, in random order, are cut into runs; what is left of the groups makes up
-    mixed runs; and the runs are shuffled. With `run` 1 that is a plain random permutation.
+    In-batch negatives from the same article are harder than others, so an epoch can consist of runs of one group: the
+    shuffled examples of each group are cut into runs, the remainders of the groups form mixed runs, and all runs are
+    shuffled. With `run` 1 this is a random permutation.
 
     Args:
-      groups: int [count], the group of each example; not needed with `run` 1.
-      count: of examples.
-      run: examples that stand together.
-      seed: of the training run.
-      epoch: its number.
-      source: numbers that tell the draws of one source from another's.
+      groups: int [count], group of each example; not needed with `run` 1.
+      count: number of examples.
+      run: number of consecutive examples of one group.
+      seed: seed of the training run.
+      epoch: number of the epoch.
+      source: numbers that distinguish the random draws of sources.
 
     Returns:
       int64 [count].
@@ -46,17 +46,17 @@ def epoch_order(
 
 
 class Epochs:
-    """One pass over the examples after another, each in an order of its own, without end."""
+    """Endless sequence of epochs, each in an order of its own."""
 
     def __init__(self, groups: np.ndarray | None, count: int, *, run: int, seed: int, source: Sequence[int] = ()):
-        """As for `epoch_order`."""
+        """Takes the arguments of `epoch_order`."""
         self._count = count
         order = functools.partial(epoch_order, groups, count, run=run, seed=seed, source=source)
-        # A batch can reach into the next epoch, and threads run ahead: few epochs are in use at a time.
+        # Few epochs are in use at a time: a batch can reach into the next one, and threads prefetch.
         self._order = functools.lru_cache(maxsize=4)(lambda epoch: order(epoch=epoch))
 
     def __call__(self, places: np.ndarray) -> np.ndarray:
-        """The examples at `places`, int [n] from 0: int64 [n]."""
+        """Returns the examples, int64 [n], at positions `places`, int [n] from 0."""
         epochs, within = np.divmod(places, self._count)
         found = np.empty(len(places), np.int64)
         for epoch in np.unique(epochs):
@@ -66,10 +66,10 @@ class Epochs:
 
 
 class Mixed:
-    """Several sources, drawn from by weight, each in epochs of its own.
+    """Endless mixture of sources by weight, each with epochs of its own.
 
-    Runs of the sources are shuffled within rounds of `ROUND` runs, in which every source has its share exactly, so the
-    example at a place is a pure function of seed and place, and nothing has to be counted from the beginning.
+    Runs of the sources are shuffled within rounds of `ROUND` runs, in which every source has exactly its share. The
+    example at a position is therefore a pure function of seed and position.
     """
 
     def __init__(
@@ -81,14 +81,14 @@ class Mixed:
         run: int,
         seed: int,
     ):
-        """Sets the order up.
+        """Prepares the order.
 
         Args:
-          members: for each source its examples, int.
-          weights: of the sources; shares are in proportion to them.
-          groups: int, the group of each example, by the numbers in `members`; not needed with `run` 1.
-          run: examples that stand together.
-          seed: of the training run.
+          members: examples of each source, int.
+          weights: weights of the sources; shares are proportional to them.
+          groups: int, group of each example that `members` names; not needed with `run` 1.
+          run: number of consecutive examples of one group.
+          seed: seed of the training run.
 
         Raises:
           EndxError: a source has no examples, or so little weight that it would never be drawn.
@@ -97,7 +97,7 @@ class Mixed:
         self._runs = runs_of_round(weights)
         for number, (own, runs) in enumerate(zip(members, self._runs, strict=True)):
             if not len(own) or not runs:
-                why = f"its share is below one in {ROUND:,}" if len(own) else "it has no pair that is not held out"
+                why = f"its share is below one in {ROUND:,}" if len(own) else "all its pairs are held out"
                 name = f"source {number} of data.mixture" if number else "data.path"
                 raise EndxError(f"{name} would never be drawn: {why}; leave it out, or change the weights")
         self._epochs = [
@@ -107,7 +107,7 @@ class Mixed:
         self._round = functools.lru_cache(maxsize=4)(self._shuffled)
 
     def __call__(self, places: np.ndarray) -> np.ndarray:
-        """The examples at `places`, int [n] from 0: int64 [n]."""
+        """Returns the examples, int64 [n], at positions `places`, int [n] from 0."""
         runs, within = np.divmod(places, self._run)
         source, turn = np.empty(len(places), np.int64), np.empty(len(places), np.int64)
         for number in np.unique(runs // ROUND):
@@ -120,7 +120,7 @@ class Mixed:
         return found
 
     def _shuffled(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """For each run of a round its source, and its place among all runs of that source: int [ROUND] each."""
+        """Returns the source of each run of a round, and its number among the source's runs, both int [ROUND]."""
         source = np.random.default_rng([self._seed, number, 4]).permutation(
             np.repeat(range(len(self._runs)), self._runs)
         )
@@ -131,7 +131,7 @@ class Mixed:
 
 
 def runs_of_round(weights: Sequence[float]) -> np.ndarray:
-    """How many of a round's runs each source has: in proportion to the weights, by largest remainders. int64 [S]."""
+    """Returns the number of runs of each source in a round, int64 [S]: proportional, by largest remainders."""
     exact = ROUND * np.asarray(weights, np.float64) / np.sum(weights)
     runs = np.floor(exact).astype(np.int64)
     left = np.argsort(runs - exact, kind="stable")[: ROUND - runs.sum()]

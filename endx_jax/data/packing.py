@@ -1,7 +1,8 @@
-"""Which few packings a run needs: shapes are compiled, so batches may not each have their own.
+"""Choice of the few packings that a run compiles.
 
-All lengths are known before the first step, so the packings are chosen by what the run's batches need: few enough to
-compile, close enough to what each needs that little is computed in vain.
+Every packing is a shape, and every shape is compiled, so batches cannot each have their own. All text lengths are known
+before the first step, so the packings are chosen from them: few enough to compile, and tight enough to waste little
+computation.
 """
 
 import dataclasses
@@ -12,48 +13,48 @@ import numpy as np
 from endx_jax.batch import Packing
 from endx_jax.numerics import round_up
 
-# Packings of a run, and buckets of a packing, at most; one more has to spare this share of the cost.
+# Maximum packings of a run and buckets of a packing; another one must save at least the share `WORTH` of the cost.
 MOST_PROFILES, MOST_BUCKETS, WORTH = 4, 4, 0.02
-# And one more packing has to spare a run so many tokens, since it has to be compiled: on two CPU cores MiniLM takes
-# 35 s for them, and 10 s to compile.
+# Tokens that another packing must save in a run to be worth its compilation: on two CPU cores MiniLM takes 35 s for
+# this many tokens, and 10 s to compile.
 COMPILATION = 1 << 16
-# Room is made for multiples of so many tokens; buckets' widths are multiples of so many.
+# Multiples to which token counts and bucket widths are rounded up.
 TOKENS, WIDTH = 32, 8
-# Cuts are looked for on a grid of so many places.
+# Number of places considered for cuts between groups.
 GRID = 128
 
-# The packing of each side of a batch: `question`, `answer`, and `hard_negatives` where there are any.
+# Packing of each side of a batch: `question`, `answer`, and `hard_negatives` if there are any.
 Profile = Mapping[str, Packing]
-# The lengths of a batch's texts, by side, in tokens: int [B], or [B, K] of hard negatives.
+# Lengths of a batch's texts by side, in tokens: int [B], or [B, K] for hard negatives.
 Lengths = Mapping[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class Need:
-    """What one side of a batch needs room for, in the shard and chunk that needs most.
+    """Capacity that one side of a batch needs, as the maximum over shards and chunks.
 
     Attributes:
-      tokens: of all texts together.
-      widths: int [n], of each text in order of length.
+      tokens: number of tokens.
+      widths: int [n], lengths of the texts in ascending order.
     """
 
     tokens: int
     widths: np.ndarray
 
     def fits(self, packing: Packing) -> bool:
-        """Whether a packing has that room."""
+        """Returns whether a packing has this capacity."""
         return self.tokens <= packing.tokens and bool((self.widths <= packing.row_widths).all())
 
 
 @dataclasses.dataclass(frozen=True)
 class PackingPlan:
-    """The packings of a run.
+    """Packings of a run.
 
     Attributes:
-      profiles: from the smallest to one that has room for everything.
-      shards: parts that a batch is split into over devices, each packed by itself.
-      chunks: parts that each shard's rows are dealt to, each packed by itself: see `dealt`.
-      overhead: tokens that there is room for, over real tokens, in the batches that were planned for.
+      profiles: packings in ascending order; the last one fits every possible batch.
+      shards: number of parts of a batch over devices, each packed by itself.
+      chunks: number of parts of each shard, each packed by itself: see `deal`.
+      overhead: capacity in tokens divided by real tokens, over the planned batches.
     """
 
     profiles: Sequence[Profile]
@@ -62,17 +63,17 @@ class PackingPlan:
     overhead: float
 
     @classmethod
-    def of(
+    def from_batches(
         cls, batches: Sequence[Lengths], limits: Mapping[str, int], *, shards: int, chunks: int, steps: int
     ) -> "PackingPlan":
-        """Plans for these batches, and makes sure of all others.
+        """Chooses packings for these batches, and adds one that fits every other batch.
 
         Args:
-          batches: the lengths of a run's batches, of all or of the first ones.
-          limits: the longest that a text of each side may be.
-          shards: see above.
-          chunks: see above.
-          steps: of the run.
+          batches: lengths of all or the first batches of a run.
+          limits: maximum length of a text of each side, in tokens.
+          shards: number of parts of a batch over devices.
+          chunks: number of parts of each shard.
+          steps: steps of the run.
         """
         needs = [needs_of(batch, shards, chunks) for batch in batches]
         order = sorted(range(len(needs)), key=lambda n: sum(need.tokens for need in needs[n].values()))
@@ -93,15 +94,15 @@ class PackingPlan:
         return cls((*profiles, anything), shards, chunks, room / real)
 
     def choose(self, lengths: Lengths) -> Profile:
-        """The first profile that has room for a batch."""
+        """Returns the first profile that fits a batch."""
         need = needs_of(lengths, self.shards, self.chunks)
         return next(p for p in self.profiles if all(need[side].fits(p[side]) for side in p))
 
 
 def needs_of(lengths: Lengths, shards: int, chunks: int) -> dict[str, Need]:
-    """What each side of a batch needs."""
+    """Returns the capacity that each side of a batch needs."""
     total = sum(x.reshape(len(x), -1).sum(1) for x in lengths.values())
-    places = dealt(total.reshape(shards, -1), chunks)  # [shards, chunks, n]
+    places = deal(total.reshape(shards, -1), chunks)  # [shards, chunks, n]
     needs = {}
     for side, own in lengths.items():
         own = own.reshape(shards, len(own) // shards, -1)
@@ -110,15 +111,15 @@ def needs_of(lengths: Lengths, shards: int, chunks: int) -> dict[str, Need]:
     return needs
 
 
-def dealt(costs: np.ndarray, chunks: int) -> np.ndarray:
-    """Deals rows to chunks in order of cost, in turn, so that the chunks are alike: as `Execution.map_rows` does.
+def deal(costs: np.ndarray, chunks: int) -> np.ndarray:
+    """Deals rows to chunks in turn by ascending cost, which balances the chunks, as `Execution.map_rows` does.
 
     Args:
-      costs: int [..., R].
-      chunks: how many; where they do not divide the rows, the cheapest row fills up.
+      costs: int [..., R], cost of each row.
+      chunks: number of chunks; if it does not divide R, the cheapest row is repeated.
 
     Returns:
-      int [..., chunks, ceil(R / chunks)], the rows of each chunk.
+      int [..., chunks, ceil(R / chunks)], rows of each chunk.
     """
     order = np.argsort(costs, axis=-1, kind="stable")
     size = -(-costs.shape[-1] // chunks)
@@ -128,20 +129,20 @@ def dealt(costs: np.ndarray, chunks: int) -> np.ndarray:
 
 
 def cut(values: np.ndarray, most: int, cost: Callable[[np.ndarray], np.ndarray], worth: float = 0.0) -> list[int]:
-    """Cuts ascending values into groups, each of which costs its largest value's cost for every member.
+    """Cuts ascending values into groups of least total cost, where each member costs as much as its group's largest.
 
     Args:
       values: int [n], ascending.
-      most: groups at most; fewer where another would spare less than `WORTH` of the whole.
-      cost: of values, elementwise and rising.
-      worth: what another has to spare besides.
+      most: maximum number of groups; another group must save at least `WORTH` of the cost.
+      cost: elementwise increasing function of values.
+      worth: cost that another group must save as well.
 
     Returns:
-      How many values each group has.
+      The number of values in each group.
     """
     ends = np.unique(np.linspace(0, len(values), min(len(values), GRID) + 1).astype(int))
     each = cost(np.asarray(values, float)[ends[1:] - 1])
-    # best[j]: the least cost of what lies before ends[j], in as many groups as there are rows in `starts`.
+    # best[j]: least cost of the values before ends[j] in len(starts) groups.
     best = np.full(len(ends), np.inf)
     starts: list[np.ndarray] = []
     best[0] = 0.0
@@ -161,11 +162,11 @@ def cut(values: np.ndarray, most: int, cost: Callable[[np.ndarray], np.ndarray],
 
 
 def _packing(needs: Sequence[Need], limit: int) -> Packing:
-    """One packing with room for all of these."""
+    """Returns a packing that fits all needs."""
     widths = np.max([need.widths for need in needs], axis=0)
     widths = np.minimum(round_up(widths, WIDTH), limit)
     buckets, start = [], 0
-    # What is done in buckets grows with the square of the width, and where it is small, with the width.
+    # The cost of attention in a bucket has a term in the square of the width and one in the width.
     for count in cut(widths, MOST_BUCKETS, lambda width: width * (width + 64)):
         buckets.append((count, int(widths[start + count - 1])))
         start += count

@@ -1,4 +1,4 @@
-"""What reading-comprehension data is read as, whatever its format, and its paragraphs as what is retrieved."""
+"""Paragraphs with questions, the common form of reading-comprehension data, and retrieval sets of whole paragraphs."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from endx_jax.errors import EndxError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """An annotator's answer: its text, and the character of the paragraph's context at which it starts."""
+    """Annotator's answer: its text, and the character of the paragraph's context at which it starts."""
 
     text: str
     start: int
@@ -17,7 +17,7 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Question:
-    """A question about a paragraph, as the file has it; no answers where the paragraph has none."""
+    """Question about a paragraph, unchanged from the file; `answers` is empty if the paragraph has none."""
 
     id: str
     text: str
@@ -26,13 +26,13 @@ class Question:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Paragraph:
-    """A context as the file has it, white space at its ends included, so that the answers' starts hold.
+    """Paragraph with questions.
 
     Attributes:
-      article: the title of what the paragraph stands in, or where that has none a name that tells it from others.
-      context: the text.
-      questions: asked of it, perhaps none.
-      sentences: spans `(start, end)` of the context, where the data come with their own; None where ReQA's rules cut.
+      article: title of its article, or a unique name.
+      context: the text, including white space at its ends, since answers give places in it.
+      questions: its questions, perhaps none.
+      sentences: spans `(start, end)` of the context from the data; None to split by ReQA's rules.
     """
 
     article: str
@@ -41,16 +41,33 @@ class Paragraph:
     sentences: tuple[tuple[int, int], ...] | None = None
 
 
-def merged_set(paragraphs: Iterable[Paragraph], source: str) -> RetrievalSet:
-    """Whole paragraphs as candidates: right for a question are all paragraphs in which the string is asked.
+class QuestionIds:
+    """Question ids of a data set, which must be unique."""
 
-    Equal questions are merged, and so are equal paragraphs. A question that no paragraph answers is left out; its
-    paragraph stays in the pool. A question's id and its group, the article, are those of its first place, a
-    candidate's id is `p0`, `p1`, ... in order.
+    def __init__(self):
+        self._texts: dict[str, str] = {}
+
+    def add(self, name: str, text: str, where: str) -> None:
+        """Adds the id of a question; `where` names its place.
+
+        Raises:
+          EndxError: the id belongs to another question text.
+        """
+        before = self._texts.setdefault(name, text)
+        if before != text:
+            raise EndxError(f"{where}: id {name[:100]!r} stands for two questions, {before[:80]!r} and {text[:80]!r}")
+
+
+def merged_set(paragraphs: Iterable[Paragraph], source: str) -> RetrievalSet:
+    """Returns the retrieval set of whole paragraphs, with equal questions merged.
+
+    Right for a question are all paragraphs that answer it. Equal paragraphs are merged. Questions without an answer are
+    left out; their paragraphs stay in the pool. The id and group (article) of a question are those of its first
+    occurrence. Candidate ids are `p0`, `p1`, ... in order.
 
     Args:
-      paragraphs: in the order of their source.
-      source: its name.
+      paragraphs: paragraphs in file order.
+      source: name of the data, for messages.
 
     Raises:
       EndxError: no question has an answer.
@@ -80,10 +97,10 @@ def merged_set(paragraphs: Iterable[Paragraph], source: str) -> RetrievalSet:
 
 
 def unmerged_set(paragraphs: Iterable[Paragraph], source: str) -> RetrievalSet:
-    """Whole paragraphs as candidates, and each question as one of its own, asked of its own paragraph alone.
+    """Returns the retrieval set of whole paragraphs, with equal questions kept apart and one right paragraph each.
 
-    So RR counts SQuAD (Table 1). Equal paragraphs, which no retrieval can tell apart, are one candidate: 5 fewer in
-    SQuAD's train file. Ids, groups, arguments and errors are as in `merged_set`.
+    RR counts SQuAD this way (Table 1), except that equal paragraphs, which no retrieval can tell apart, are merged
+    here: 5 in SQuAD's train file. Ids, groups, arguments and errors are as in `merged_set`.
     """
     candidates: dict[str, int] = {}
     rows: list[tuple[str, str, int, str]] = []

@@ -1,4 +1,4 @@
-"""What every reader returns: de-duplicated questions and candidates, and which candidates answer which question."""
+"""Retrieval sets: de-duplicated questions and candidates, and the relevance judgements between them."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,19 +11,18 @@ from endx_jax.errors import EndxError
 
 @dataclasses.dataclass(frozen=True)
 class RetrievalSet:
-    """Questions, the pool of candidates, and the relevance judgements between them.
+    """Questions, a pool of candidates, and the relevance judgements between them.
 
     Attributes:
       questions: Q question texts.
       candidates: N candidate texts, the pool that is searched.
-      qrels: for each question the sorted indices of its right candidates.
-      question_ids: Q external ids, as they stand in runs and judgement files.
+      qrels: sorted indices of the right candidates of each question.
+      question_ids: Q external ids, used in run and judgement files.
       candidate_ids: N external ids.
-      groups: for each question what it was asked about, such as the title of an article; None where nothing says so.
-      hard_negatives: for each question the sorted indices of candidates that look right and are not; None where none
-        are known.
-      sources: for each question the numbers of the sets that it comes from, where several were mixed: see
-        `endx_jax.data.mixture`; else None.
+      groups: the subject of each question, such as the title of an article; None if unknown.
+      hard_negatives: sorted indices of each question's hard negatives; None if there are none.
+      sources: for each question, the numbers of the mixed sets that it comes from (see `mixture.mix`); None if no sets
+        were mixed.
     """
 
     questions: tuple[str, ...]
@@ -40,38 +39,46 @@ class RetrievalSet:
         for name in ("qrels", "question_ids", "groups", "hard_negatives", "sources"):
             column = getattr(self, name)
             if column is not None and len(column) != count:
-                raise EndxError(f"a retrieval set needs one entry a question: {count} questions, {len(column)} {name}")
+                raise EndxError(
+                    f"a retrieval set needs one entry per question: {count} questions, {len(column)} {name}"
+                )
         if len(self.candidate_ids) != len(self.candidates):
             raise EndxError(
-                f"a retrieval set needs one id a candidate: {len(self.candidates)} candidates, "
+                f"a retrieval set needs one id per candidate: {len(self.candidates)} candidates, "
                 f"{len(self.candidate_ids)} ids"
             )
 
+    def __repr__(self) -> str:
+        return (
+            f"RetrievalSet({len(self.questions):,} questions, {len(self.candidates):,} candidates, "
+            f"{len(self.pairs):,} right pairs)"
+        )
+
     @property
     def pairs(self) -> list[tuple[int, int]]:
-        """Every (question, candidate) index pair that the judgements call right, in question order."""
+        """Right (question, candidate) index pairs in question order."""
         return [(q, c) for q, right in enumerate(self.qrels) for c in right]
 
     @property
     def documents(self) -> list[Document]:
-        """The pool, each candidate with its id."""
+        """Candidates with their ids, as documents."""
         return [Document(name, text) for name, text in zip(self.candidate_ids, self.candidates, strict=True)]
 
-    def asking(self, rows: Sequence[int]) -> "RetrievalSet":
-        """The questions in `rows`, in that order, asked of the whole pool."""
+    def select_questions(self, rows: Sequence[int]) -> "RetrievalSet":
+        """Returns the questions in `rows`, in that order, with the whole pool."""
         names = ("questions", "qrels", "question_ids", "groups", "hard_negatives", "sources")
         columns = {name: getattr(self, name) for name in names}
         kept = {name: column and tuple(column[row] for row in rows) for name, column in columns.items()}
         return dataclasses.replace(self, **kept)
 
     def subset(self, rows: Sequence[int], *, hard_negatives: bool = True) -> "RetrievalSet":
-        """The questions in `rows`, in that order.
+        """Returns the questions in `rows`, in that order, with a pool of only their candidates.
 
-        Its pool is the candidates that are right for them, or hard negatives, in the order of first use.
+        The pool is their right candidates and hard negatives in order of first use.
 
         Args:
-          rows: of the questions to keep.
-          hard_negatives: whether to keep those.
+          rows: rows of the questions to keep.
+          hard_negatives: whether to keep hard negatives.
         """
         hard = self.hard_negatives if hard_negatives else None
         columns = [self.qrels] if hard is None else [self.qrels, hard]
@@ -93,8 +100,8 @@ class RetrievalSet:
         )
 
     def reversed(self) -> "RetrievalSet":
-        """The other direction: each candidate that is right for some question asks for these, among all questions."""
-        asked = askers(self.qrels)
+        """Returns the set for retrieval in the other direction: right candidates ask for their questions among all."""
+        asked = questions_by_candidate(self.qrels)
         asking = sorted(asked)
         return RetrievalSet(
             questions=tuple(self.candidates[candidate] for candidate in asking),
@@ -121,8 +128,8 @@ class RetrievalSet:
         )
 
 
-def askers(qrels: Sequence[Sequence[int]]) -> dict[int, list[int]]:
-    """For each candidate that is right for some question those questions, in order."""
+def questions_by_candidate(qrels: Sequence[Sequence[int]]) -> dict[int, list[int]]:
+    """Returns the questions of each candidate that is right for some, in order."""
     found: dict[int, list[int]] = {}
     for question, right in enumerate(qrels):
         for candidate in right:
@@ -131,7 +138,7 @@ def askers(qrels: Sequence[Sequence[int]]) -> dict[int, list[int]]:
 
 
 def one_to_one(qrels: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-    """(question, candidate) pairs with no question and no candidate twice: the first question of each first answer."""
+    """Returns right pairs with each question and candidate at most once: the first question of each first answer."""
     first: dict[int, int] = {}
     for question, right in enumerate(qrels):
         first.setdefault(right[0], question)
@@ -139,7 +146,7 @@ def one_to_one(qrels: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
 
 
 def pad_ids(rows: Sequence[Sequence[int]]) -> np.ndarray:
-    """Rows of ids, such as judgements, as int32 [len(rows), the longest, at least 1], padded with -1."""
+    """Returns rows of ids as int32 [len(rows), max(longest row, 1)], padded with -1."""
     padded = np.full((len(rows), max(map(len, rows), default=0) or 1), -1, np.int32)
     for n, row in enumerate(rows):
         padded[n, : len(row)] = row

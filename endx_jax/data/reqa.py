@@ -1,11 +1,11 @@
-"""Sentence retrieval out of reading comprehension: the conversion of ReQA (Ahmad et al. 2019)."""
+"""Conversion of reading-comprehension data to sentence retrieval as in ReQA (Ahmad et al. 2019)."""
 
 import dataclasses
 import os
 from collections.abc import Iterable, Sequence
 
 from endx_jax.data.paragraphs import Paragraph
-from endx_jax.data.readers import comprehension
+from endx_jax.data.readers import formats
 from endx_jax.data.records import RetrievalSet
 from endx_jax.data.sentences import split_sentences
 from endx_jax.errors import EndxError
@@ -16,19 +16,19 @@ POOLS = ("answers", "sentences")
 
 @dataclasses.dataclass(frozen=True)
 class Conversion:
-    """Converted data, and what did not come through unchanged.
+    """Converted data and counts.
 
     Attributes:
       records: the retrieval set.
-      homes: for each candidate the article of its first place.
-      rows: how many pairs of a question and a right sentence there are before equal questions are merged, the number
-        of training pairs that papers give; after it there are `len(records.pairs)`.
-      unplaced_answers: annotators' answers that are left out because they start in no sentence, but in white space.
-      unplaced_questions: questions, merged, that are left out because they have no other answers.
+      articles: the article of each candidate's first occurrence.
+      rows: number of pairs of a question and a right sentence before equal questions are merged, which papers report as
+        the number of training pairs; `len(records.pairs)` is the number after.
+      unplaced_answers: number of annotators' answers that are left out because they start outside all sentences.
+      unplaced_questions: number of merged questions that are left out because they have no other answers.
     """
 
     records: RetrievalSet
-    homes: tuple[str, ...]
+    articles: tuple[str, ...]
     rows: int
     unplaced_answers: int
     unplaced_questions: int
@@ -37,68 +37,68 @@ class Conversion:
 Path = str | os.PathLike
 
 
-def read(path: Path, pool: str = "answers") -> RetrievalSet:
+def read(path: Path, pool: str = "answers", *, skip_invalid: bool = False) -> RetrievalSet:
     """Reads reading-comprehension data as questions and the sentences that answer them: see `convert`."""
-    return convert(path, pool).records
+    return convert(path, pool, skip_invalid=skip_invalid).records
 
 
-from_squad = read  # the name from when SQuAD was all that it read
+from_squad = read
 
 
-def convert(paths: Path | Sequence[Path], pool: str = "answers") -> Conversion:
+def convert(paths: Path | Sequence[Path], pool: str = "answers", *, skip_invalid: bool = False) -> Conversion:
     """Converts reading-comprehension data: see `convert_paragraphs`.
 
     Args:
-      paths: the file or folder, any that `comprehension.paragraphs` knows; or several, read one after another.
-      pool: "answers" or "sentences".
+      paths: the file or folder, any that `formats.paragraphs` knows; or several, read one after another.
+      pool: `answers` or `sentences`.
+      skip_invalid: as for `formats.paragraphs`.
 
     Raises:
       EndxError: the data are of no known format, or as `convert_paragraphs`.
     """
     names = [os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
-    return convert_paragraphs((p for name in names for p in comprehension.paragraphs(name)), names, pool)
+    found = (p for name in names for p in formats.paragraphs(name, skip_invalid=skip_invalid))
+    return convert_paragraphs(found, names, pool)
 
 
 def convert_paragraphs(paragraphs: Iterable[Paragraph], names: Sequence[str], pool: str = "answers") -> Conversion:
-    """Makes of paragraphs questions and the sentences that answer them, and counts.
+    """Converts paragraphs to questions and the sentences that answer them.
 
-    Right for a question is each sentence in which an annotator's answer starts, also where the answer runs on into
-    the next. Sentences are cut by ReQA's rules, unless the data bring their own. Those that are equal strings are one
-    candidate, wherever they stand, with the id `sP.S` of the first: sentence S of paragraph P of the data, counted
-    from 0, the same in both pools. Questions that are equal strings are one too, with the id of the first and the
-    right sentences of all; as in the papers' counts, one with a space at its end is another. Both keep the order of
-    the data. A question's group is the title of its article, and its hard negatives are the other sentences of its
-    paragraphs, as far as they are in the pool. A question without an answer is left out, but counts where a paragraph
-    must have a question.
+    A sentence is right for a question if an annotator's answer starts in it. Sentences are split by ReQA's rules,
+    unless the data provide them. Equal sentences are merged into one candidate with the id `sP.S` of the first:
+    sentence S of paragraph P, counted from 0, the same in both pools. Equal questions are merged too, with the id of
+    the first and the right sentences of all; as in the papers' counts, questions that differ in white space are not
+    equal. Both keep the order of the data. A question's group is the title of its article. Its hard negatives are the
+    other sentences of its paragraphs that are in the pool. Questions without an answer are left out.
 
     Args:
-      paragraphs: in order; they are taken one at a time, but the sentences are kept.
-      names: what the data are called in messages.
-      pool: "answers", the sentences that are right for a question, as ENDX (Wang et al. 2021, Table 1) counts them; or
-        "sentences", all sentences of the paragraphs with a question. ReQA takes these, but lists equal sentences of
-        different paragraphs apart.
+      paragraphs: paragraphs in order; those without questions are ignored.
+      names: names of the data, for messages.
+      pool: `answers`, the sentences that are right for a question, as in ENDX (Wang et al. 2021, Table 1); or
+        `sentences`, all sentences of the paragraphs with a question, as in ReQA, which does not merge equal sentences.
 
     Raises:
       EndxError: the pool is unknown, or no answer in the data starts in a sentence.
     """
     check_choice("pool", pool, POOLS)
-    tally = _Tally()
+    merged = _Merged()
     for number, paragraph in enumerate(paragraphs):
         if paragraph.questions:
-            tally.add(paragraph, number)
-    records = tally.records(pool)
+            merged.add(paragraph, number)
+    records = merged.records(pool)
     if not records.questions:
         raise EndxError(f"{' and '.join(names)}: no question in the file has an answer that starts in a sentence")
-    homes = tuple(tally.homes[sentence] for sentence in records.candidates)
-    return Conversion(records, homes, tally.rows, tally.unplaced, len(tally.sentences_of) - len(records.questions))
+    articles = tuple(merged.article_of[sentence] for sentence in records.candidates)
+    unplaced_questions = len(merged.sentences_of) - len(records.questions)
+    return Conversion(records, articles, merged.rows, merged.unplaced, unplaced_questions)
 
 
-class _Tally:
-    """What has been read so far, texts merged."""
+class _Merged:
+    """Accumulates the sentences and questions of paragraphs, with equal texts merged."""
 
     def __init__(self):
         self.sentence_ids: dict[str, str] = {}
-        self.homes: dict[str, str] = {}
+        self.article_of: dict[str, str] = {}
         self.question_ids: dict[str, str] = {}
         self.sentences_of: dict[str, set[str]] = {}
         self.neighbours: dict[str, set[str]] = {}
@@ -111,7 +111,7 @@ class _Tally:
         sentences = [paragraph.context[start:end] for start, end in spans]
         for place, sentence in enumerate(sentences):
             self.sentence_ids.setdefault(sentence, f"s{number}.{place}")
-            self.homes.setdefault(sentence, paragraph.article)
+            self.article_of.setdefault(sentence, paragraph.article)
         for question in paragraph.questions:
             if not question.answers:
                 continue

@@ -1,6 +1,6 @@
-"""ReQA's sentence retrieval (Ahmad et al. 2019) as tensorflow-datasets builders that need no TensorFlow.
+"""tensorflow-datasets builders of ReQA's sentence retrieval (Ahmad et al. 2019), which need no TensorFlow.
 
-Importing this module imports tensorflow-datasets; `endx_jax.data.reqa_dataset` does so when it is called.
+Importing this module imports tensorflow-datasets; `endx_jax.data.reqa_dataset` imports it when needed.
 """
 
 import hashlib
@@ -14,64 +14,62 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download.checksums import UrlInfo
 from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 
-from endx_jax.data import articles, reqa
-from endx_jax.data.origins import ORIGINS, SPLITS, Origin
-from endx_jax.data.published import Published
-from endx_jax.data.readers import files
+from endx_jax.data import reqa, reqa_dataset
+from endx_jax.data.origins import ORIGINS, SPLITS, Origin, Published
+from endx_jax.data.readers import text_files
 from endx_jax.errors import EndxError
 
-PATIENCE = 10.0  # seconds for the first answer of the network
+TIMEOUT = 10.0  # seconds until a server must respond
 
 CITATION = "Ahmad et al. 2019, ReQA: An Evaluation for End-to-End Answer Retrieval Models"
 
 
 class _LocalInfo(tfds.core.DatasetInfo):
     def initialize_from_bucket(self) -> None:
-        """Does nothing: tfds would ask its own servers for the set, and leave an empty temporary folder behind."""
+        """Does nothing; tfds would query its servers and leave an empty temporary folder."""
 
 
 def _configs(kind: str) -> list[tfds.core.BuilderConfig]:
     prefix = f"{kind}/"
     return [
-        tfds.core.BuilderConfig(name=name.removeprefix(prefix), description=f"Out of {origin.title}.")
+        tfds.core.BuilderConfig(name=name.removeprefix(prefix), description=f"Made from {origin.title}.")
         for name, origin in ORIGINS.items()
         if name.startswith(prefix)
     ]
 
 
 class Reqa(tfds.core.GeneratorBasedBuilder):
-    """Questions and the pool of sentences that they search, all sentences, as `reqa.convert_paragraphs` makes them.
+    """Builder of questions with the pool of all sentences, as made by `reqa.convert_paragraphs`.
 
-    An example is an article, as `articles.cut` describes it, and not a question or a sentence: tfds has one table of
-    features for all splits, so either would leave columns of the other empty; and it takes about as long to read an
-    article as ten single rows, which would make reading slower than the conversion itself.
+    An example is an article: see `reqa_dataset.cut`. With a question or a sentence as an example, columns of the other
+    would be empty, and reading would take longer than the conversion itself.
 
-    `info.metadata` tells of each split its counts and the sha256 of the text, unpacked, that it was made from.
+    `info.metadata` holds for each split its counts and the sha256 of its decompressed source files.
     """
 
-    # Raise it whenever the conversion gives something else: what is prepared is not made anew otherwise.
+    # Increase it whenever the conversion changes, so that existing sets are prepared again.
     VERSION = tfds.core.Version("1.1.0")
     RELEASE_NOTES: Mapping[str, str] = {"1.0.0": "First version.", "1.1.0": "Counts of rows and of answers."}
     BUILDER_CONFIGS = _configs("reqa")
 
     def __init__(self, *, sources: Sequence[Sequence[str]] | None = None, file_format: str = "array_record", **kwargs):
-        """Takes the files of each split; without them they are downloaded."""
+        """Takes the source files of each split; None downloads them."""
         self._sources = sources
         super().__init__(file_format=file_format, **kwargs)
 
     @property
     def set_name(self) -> str:
-        """The set's name in `ORIGINS`."""
+        """Name of the set in `ORIGINS`."""
         return f"{self.name}/{self.builder_config.name}"
 
     @property
     def origin(self) -> Origin:
-        """What the set is made from."""
+        """Source files of the set."""
         return ORIGINS[self.set_name]
 
     @property
     def url_infos(self) -> dict[str, UrlInfo]:
-        """What tfds holds downloads against."""
+        """Published hashes, which tfds checks downloads against."""
         published = (file for part in self.origin.published() for file in part)
         return {file.url: UrlInfo(file.size, file.sha256, file.url.rpartition("/")[2]) for file in published}
 
@@ -81,7 +79,7 @@ class Reqa(tfds.core.GeneratorBasedBuilder):
         pairs = indices(shape=(None, 2), dtype=np.int32)
         return _LocalInfo(
             builder=self,
-            description="Questions and the sentences of all articles, among which the answers are to be found.",
+            description="Questions, and the sentences of all articles as the pool of candidates.",
             features=tfds.features.FeaturesDict(
                 {
                     "title": tfds.features.Text(),
@@ -114,7 +112,7 @@ class Reqa(tfds.core.GeneratorBasedBuilder):
                 found = manager.download([[file.url for file in part] for part in published])
                 return [[str(path) for path in part] for part in found]
             except NonMatchingChecksumError:
-                reason = "what came does not have the published sha256"
+                reason = "the download does not have the published sha256"
             except (requests.RequestException, tfds.download.DownloadError) as failure:
                 reason = type(failure).__name__
         names = [name.replace("|", " or ") for part in self.origin.names for name in part]
@@ -140,11 +138,11 @@ class Reqa(tfds.core.GeneratorBasedBuilder):
             "unplaced_answers": conversion.unplaced_answers,
             "unplaced_questions": conversion.unplaced_questions,
         }
-        yield from enumerate(articles.cut(records, conversion.homes))
+        yield from enumerate(reqa_dataset.cut(records, conversion.articles))
 
 
 class Multireqa(Reqa):
-    """The same with sentences as MultiReQA publishes them."""
+    """Builder of the same data with MultiReQA's sentences."""
 
     BUILDER_CONFIGS = _configs("multireqa")
 
@@ -153,16 +151,16 @@ BUILDERS: Mapping[str, type[Reqa]] = {"reqa": Reqa, "multireqa": Multireqa}
 
 
 def digest(paths: Sequence[str]) -> str:
-    """sha256 of text files, unpacked, one after another: the same for `.json` and `.json.gz`."""
+    """Returns the sha256 of the concatenated, decompressed files: the same for `.json` and `.json.gz`."""
     found = hashlib.sha256()
     for path in paths:
-        for _, line in files.lines(path):
-            found.update(line.encode())
+        for block in text_files.blocks(path):
+            found.update(block)
     return found.hexdigest()
 
 
 def _are(paths: Sequence[str], published: Sequence[Published]) -> bool:
-    """Whether files are the published ones, as they are or unpacked."""
+    """Returns whether files are the published ones, as published or decompressed."""
     if len(paths) != len(published):
         return False
     return all(file.sha256 in (_hash(path), digest([path])) for path, file in zip(paths, published, strict=True))
@@ -174,19 +172,19 @@ def _hash(path: str) -> str:
 
 
 def _refusal(url: str) -> str | None:
-    """Why `url` can't be had, or None; asked first, because tfds repeats a failed request for minutes."""
-    answers: list[str | None] = [f"no answer within {PATIENCE:g} s"]
+    """Returns why `url` can't be downloaded, or None; checked first, because tfds retries for minutes."""
+    answers: list[str | None] = [f"no answer within {TIMEOUT:g} s"]
 
     def ask() -> None:
         try:
-            # As tfds does it, so that the same proxies and certificates hold.
-            with requests.get(url, stream=True, timeout=PATIENCE) as response:
+            # With requests, as tfds does, so that the same proxies and certificates apply.
+            with requests.get(url, stream=True, timeout=TIMEOUT) as response:
                 answers.append(None if response.ok else f"HTTP status {response.status_code}")
         except requests.RequestException as failure:
             answers.append(type(failure).__name__)
 
-    # In a thread: `timeout` is for each address of the server anew, and does not hold while its name is looked up.
+    # In a thread, since `timeout` applies to each address of the server separately, and not to name resolution.
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
-    thread.join(PATIENCE)
+    thread.join(TIMEOUT)
     return answers[-1]

@@ -1,15 +1,18 @@
-"""The data sets `reqa/...` and `multireqa/...`: converted once by tensorflow-datasets, and read back through Grain."""
+"""Prepared data sets `reqa/...` and `multireqa/...`: converted once with tensorflow-datasets, read with Grain."""
 
+import collections
 import contextlib
 import io
 import itertools
 import os
 import pathlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from endx_jax.data.articles import join
+import numpy as np
+
 from endx_jax.data.origins import ORIGINS, SPLITS
-from endx_jax.data.readers.folders import find
+from endx_jax.data.readers.text_files import find
 from endx_jax.data.records import RetrievalSet
 from endx_jax.errors import EndxError
 from endx_jax.settings import check_choice
@@ -17,12 +20,13 @@ from endx_jax.settings import check_choice
 if TYPE_CHECKING:
     from endx_jax.data.reqa_builder import Reqa
 
+
 NAMES = tuple(ORIGINS)
 
-# Bytes: no set with more of them to download is prepared but by `prepare` itself.
+# Maximum bytes that `ensure` downloads; larger sets need an explicit `prepare`.
 LARGE = 1e9
 
-# The files that a set is made from, for each of `SPLITS`.
+# Source files for each of `SPLITS`.
 Sources = tuple[list[str], ...]
 
 
@@ -33,23 +37,23 @@ def prepare(
     data_dir: str | os.PathLike | None = None,
     progress: bool = False,
 ) -> pathlib.Path:
-    """Makes a set, unless it is there already.
+    """Prepares a set, unless it exists already.
 
-    It appears in its place whole or not at all, also when several processes prepare it at once.
+    The set is written atomically, also if several processes prepare it at once.
 
     Args:
       name: one of `NAMES`.
-      source: a folder with its files, under the names in `ORIGINS`. Without it what is prepared is taken, whatever it
-        was made from, and if nothing is, the published files are downloaded and checked.
-      data_dir: where tensorflow-datasets keeps its sets: by default `TFDS_DATA_DIR`, or `~/tensorflow_datasets`.
+      source: folder with the source files, under the names in `ORIGINS`. None uses an existing set, whatever it was
+        made from, or downloads the published files and checks their hashes.
+      data_dir: folder of tensorflow-datasets; by default `TFDS_DATA_DIR`, or `~/tensorflow_datasets`.
       progress: whether to show progress bars.
 
     Returns:
       The folder of the prepared set.
 
     Raises:
-      EndxError: `source` lacks a file or is malformed, or the set was prepared from other files; or it can't be
-        downloaded, said within seconds; or `data_dir` can't be written to.
+      EndxError: `source` lacks a file or is malformed, the set was prepared from other files, the download fails, or
+        `data_dir` can't be written to.
     """
     check_choice("the prepared set", name, NAMES)
     sources = None if source is None else _find(name, source)
@@ -62,7 +66,7 @@ def prepare(
 
 
 def ensure(name: str, *, data_dir: str | os.PathLike | None = None, progress: bool = False) -> None:
-    """Prepares a set where it is not, unless that means a download that nobody should begin by reading.
+    """Prepares a set if it does not exist and its download is not large.
 
     Raises:
       EndxError: as `prepare`, or there are more than `LARGE` bytes to download.
@@ -77,12 +81,12 @@ def ensure(name: str, *, data_dir: str | os.PathLike | None = None, progress: bo
 
 
 def is_prepared(name: str, *, data_dir: str | os.PathLike | None = None) -> bool:
-    """Whether a set can be read without preparing it first."""
+    """Returns whether a set is prepared."""
     return _is_whole(_builder(name, data_dir))
 
 
 def read(name: str, split: str, *, data_dir: str | os.PathLike | None = None, progress: bool = False) -> RetrievalSet:
-    """Reads a split, prepared first where it is not: the set that `reqa.convert_paragraphs` gave, all sentences.
+    """Reads a split with the pool of all sentences, as made by `reqa.convert_paragraphs`; prepares the set if needed.
 
     Args:
       name: one of `NAMES`.
@@ -102,18 +106,18 @@ def read(name: str, split: str, *, data_dir: str | os.PathLike | None = None, pr
         articles = grain.MapDataset.source(builder.as_data_source(split))
         return join(articles[number] for number in range(len(articles)))
     except RuntimeError as failure:
-        # What ArrayRecord raises, of several lines at times.
+        # ArrayRecord's messages may have several lines.
         reason = str(failure).partition("\n")[0]
         raise EndxError(f"{builder.data_dir} is damaged ({reason}); remove the folder and prepare it again") from None
 
 
 def summary(name: str, *, data_dir: str | os.PathLike | None = None) -> dict[str, dict[str, Any]]:
-    """What a prepared set holds, by split: its counts, and `sha256` and `published` of the files it was made from."""
+    """Returns the counts of a prepared set by split, with `sha256` and `published` of its source files."""
     return dict(_builder(name, data_dir).info.metadata)
 
 
 def _find(name: str, source: str | os.PathLike) -> Sources:
-    """The files of each split in a folder."""
+    """Returns the source files of each split in a folder."""
     train, validation = ORIGINS[name].names
     found = find(source, [*train, *validation])
     return tuple(list(itertools.chain(*part)) for part in (found[: len(train)], found[len(train) :]))
@@ -128,7 +132,7 @@ def _builder(name: str, data_dir: str | os.PathLike | None, sources: Sources | N
 
 
 def _is_whole(builder: "Reqa") -> bool:
-    # As `builder.is_prepared()`, which warns on standard error of each set that is not.
+    # Unlike `builder.is_prepared()`, this prints no warning for sets that are not prepared.
     return os.path.isfile(os.path.join(builder.data_dir, "dataset_info.json"))
 
 
@@ -136,15 +140,17 @@ def _generate(builder: "Reqa", progress: bool) -> None:
     import tensorflow_datasets as tfds
 
     if os.path.exists(builder.data_dir):
-        raise EndxError(f"{builder.data_dir} is there but is no whole data set; remove the folder and prepare it again")
+        raise EndxError(
+            f"{builder.data_dir} exists but is not a complete data set; remove the folder and prepare it again"
+        )
     tfds.display_progress_bar(progress)
     settings = tfds.download.DownloadConfig(force_checksums_validation=True, try_download_gcs=False)
     try:
-        # It announces on standard output what it is about to do.
+        # It prints to standard output.
         with contextlib.redirect_stdout(io.StringIO()):
             builder.download_and_prepare(download_config=settings)
     except OSError as failure:
-        # Another process may have been first: its folder then stands where this one was to go.
+        # Another process may have written the folder first.
         if not _is_whole(builder):
             raise EndxError(f"can't write {builder.data_dir}: {failure.strerror or failure}") from None
 
@@ -160,3 +166,83 @@ def _check_made_from(sources: Sources, builder: "Reqa") -> None:
                 f"{builder.data_dir} was made from {others} (sha256 {made_from[:12]}..., here {found[:12]}...): remove "
                 "that folder to prepare it anew, or give another one with --data-dir=DIR"
             )
+
+
+def cut(records: RetrievalSet, titles: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yields the articles of a set, the records on disk, in the order of its candidates and then of its questions.
+
+    An article is a mapping: `title`; `sentences` and `questions`, each a mapping of `index` (int32, rows in the set),
+    `id` and `text`; `answers` and `hard_negatives`, int32 [P, 2], pairs of the row of one of its questions and the row
+    of a candidate, which may be in another article.
+
+    Args:
+      records: a set with hard negatives, and with groups that are article titles.
+      titles: title of each candidate's article.
+    """
+    sentences, questions = _rows_of(titles), _rows_of(records.groups or ())
+    for title in sentences | questions:
+        asked = questions.get(title, [])
+        yield {
+            "title": title,
+            "sentences": _table(sentences.get(title, []), records.candidate_ids, records.candidates),
+            "questions": _table(asked, records.question_ids, records.questions),
+            "answers": _pairs(asked, records.qrels),
+            "hard_negatives": _pairs(asked, records.hard_negatives or ()),
+        }
+
+
+def join(articles: Iterable[Mapping[str, Any]]) -> RetrievalSet:
+    """Returns the set whose articles, in any order, `cut` yielded; texts may be UTF-8 bytes."""
+    sentences: dict[int, tuple[str, str]] = {}
+    questions: dict[int, tuple[str, str]] = {}
+    groups: dict[int, str] = {}
+    right: dict[int, list[int]] = collections.defaultdict(list)
+    wrong: dict[int, list[int]] = collections.defaultdict(list)
+    for article in articles:
+        sentences |= _read_table(article["sentences"])
+        asked = _read_table(article["questions"])
+        questions |= asked
+        groups |= dict.fromkeys(asked, _text(article["title"]))
+        for column, pairs in ((right, article["answers"]), (wrong, article["hard_negatives"])):
+            for question, sentence in pairs.tolist():
+                column[question].append(sentence)
+    rows = range(len(questions))
+    candidates = [sentences[row] for row in range(len(sentences))]
+    return RetrievalSet(
+        questions=tuple(questions[row][1] for row in rows),
+        candidates=tuple(text for _, text in candidates),
+        qrels=tuple(tuple(right[row]) for row in rows),
+        question_ids=tuple(questions[row][0] for row in rows),
+        candidate_ids=tuple(name for name, _ in candidates),
+        groups=tuple(groups[row] for row in rows),
+        hard_negatives=tuple(tuple(wrong[row]) for row in rows),
+    )
+
+
+def _rows_of(titles: Iterable[str]) -> dict[str, list[int]]:
+    rows: dict[str, list[int]] = {}
+    for row, title in enumerate(titles):
+        rows.setdefault(title, []).append(row)
+    return rows
+
+
+def _table(rows: Sequence[int], ids: Sequence[str], texts: Sequence[str]) -> dict[str, Any]:
+    return {
+        "index": np.array(rows, np.int32),
+        "id": [ids[row] for row in rows],
+        "text": [texts[row] for row in rows],
+    }
+
+
+def _read_table(table: Mapping[str, Any]) -> dict[int, tuple[str, str]]:
+    columns = (table["index"].tolist(), map(_text, table["id"]), map(_text, table["text"]))
+    return {index: (name, text) for index, name, text in zip(*columns, strict=True)}
+
+
+def _pairs(rows: Sequence[int], column: Sequence[Sequence[int]]) -> np.ndarray:
+    pairs = [(row, other) for row in rows for other in column[row]]
+    return np.array(pairs, np.int32).reshape(len(pairs), 2)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

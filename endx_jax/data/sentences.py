@@ -1,9 +1,8 @@
-"""Cuts paragraphs into sentences by the rules of the ReQA benchmark (Ahmad et al. 2019), which were made for SQuAD.
+"""Sentence splitting by the rules of the ReQA benchmark (Ahmad et al. 2019), which were written for SQuAD.
 
-The benchmark's splitter is a list of substitutions that break lines and mend them, applied one after the other to the
-whole paragraph, and so is this one. Every boundary stands in white space: a break turns one such character into a
-newline and a mend turns it into a space, so that nothing moves and a place in the marked text is a place in the
-paragraph. The rules know unaccented capitals only.
+As in the benchmark, the splitter is a list of substitutions applied one after the other to the whole paragraph. A
+break turns a white space character into a newline, and a mend turns a newline into a space, so that positions do not
+change. The rules know only unaccented capitals.
 """
 
 import dataclasses
@@ -12,12 +11,12 @@ import re
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """One substitution.
+    """Substitution.
 
     Attributes:
-      name: what it is about.
-      pattern: matches the place of a boundary, where need be with what stands before it.
-      replacement: what the match becomes, of the same length.
+      name: name of the case it handles.
+      pattern: pattern of a sentence boundary, perhaps with the text before it.
+      replacement: replacement of the same length.
     """
 
     name: str
@@ -26,45 +25,48 @@ class Rule:
 
 
 def _break(name: str, before: str, after: str) -> Rule:
-    """A break between the patterns `before` and `after`."""
+    """Returns a rule that breaks between the patterns `before` and `after`."""
     return Rule(name, re.compile(rf"({before})[^\S\n](?={after})"), r"\1\n")
 
 
 def _mend(name: str, words: str, after: str = "") -> Rule:
-    """A mend after one of `words`, alternatives of fixed length, with its full stop, and before the pattern `after`."""
-    # The newline comes first in the pattern and is looked back from: the search runs ten times as fast.
+    """Returns a rule that mends between a full stop after one of `words` and the pattern `after`.
+
+    Each alternative in `words` matches a fixed length.
+    """
+    # The newline comes first in the pattern, with a lookbehind, which makes the search ten times as fast.
     before = "|".join(rf"(?<=\b{word}\.\n)" for word in words.split("|"))
     return Rule(name, re.compile(rf"\n(?:{before})(?={after})"), " ")
 
 
 _NAME = '"?[A-Z][a-z]'
 
-# In the order in which they are applied.
+# Rules in order of application.
 RULES = (
-    # Breaks after the end of a sentence, with the quotes, brackets and references that close with it.
+    # Breaks after the end of a sentence and its closing quotes, brackets and references.
     _break("stop", r"""[.?!][)'" ”]*""", r"""[\['"(“]?[A-Z0-9]"""),
     _break("reference", r"""[.?!]['"”]?(?:\[[^\]\n]+\])+""", "[A-Z0-9]"),
     _break("omission", r"\[\.\.\.\]", r"\[?[A-Z]"),
-    # Mends after the stop of an abbreviation.
+    # Mends after the full stop of an abbreviation.
     _mend("title", "Mr|Mrs|Ms|Dr|Prof|Fr|Rev|Msgr|St|Sta"),
     _mend("rank or office", "Lt|Gen|Col|Maj|Adm|Capt|Sgt|Rep|Gov|Sen|Pres"),
     _mend("common abbreviation", r"e\.g|ie|i\.e|v|vs|p|pp|cf|a\.k\.a|approx|app|esp|est|tr"),
     _mend("month", "Jan|Aug|Oct|Nov|Dec"),
     _mend("mountain or fort", "Mt|Ft"),
     _mend("time zone", r"a\.m|p\.m", "Eastern|EST"),
-    # One, two or three initials before a name: at each is looked for those that are left.
+    # One, two or three initials before a name; the lookahead at each covers the following ones.
     _mend("initials", r"(?<!\S)[A-Z]", rf"(?:[A-Z]\.\s){{0,2}}{_NAME}"),
     _mend("unspaced initials", r"[A-Z]\.[A-Z]", _NAME),
-    # Breaks again before words that are no name: these begin a sentence even after an abbreviation.
+    # Breaks again before words that begin a sentence even after an abbreviation.
     _break("pronoun", r"""[.!?]['")”]*""", r"(?:The|This|That|These|It)\s"),
     _break("adverb", r"\.", r"(?:Meanwhile|However)\b"),
     _break("preposition", r"\.", r"(?:In|On|By|During|After|Under|Although|Yet|As|Several|According to)\b"),
-    # Mends after abbreviations that a number or a name follows.
+    # Mends between an abbreviation and a number or a name.
     _mend("numbered part", "Art|art|No|no|Op|Opp|ch|Sec|cl|Rec|Ecl|Cor|Lk|Jn|Vol", r"[0-9]|[IVXLCDM]+\b"),
     _mend("date of a life", "b|d|r|c|ca|fl", "[A-Z0-9]"),
     _mend("cited work", "et al", r"\(?[0-9]{4}"),
     _mend("House bill", r"H\.R", "[0-9]"),
-    # What the articles of SQuAD need beyond that.
+    # Further rules for SQuAD's articles.
     _mend("album", r"I Am\.\.", "Sasha Fierce|World Tour"),
     _mend("company", "Warner Bros", "Records|Entertainment"),
     _mend("American figure", r"U\.S", "[0-9]{2}"),
@@ -76,15 +78,14 @@ RULES = (
     _break("bullet", "", "• ?[A-Z]"),
 )
 
-# From the first to the last character of a line that is no white space.
+# A line without white space at its ends.
 _SENTENCE = re.compile(r"\S(?:.*\S)?")
 
 
 def split_sentences(text: str) -> list[tuple[int, int]]:
-    """The sentences of a paragraph, as spans `(start, end)` of it, in order and without white space at their ends.
+    """Returns the sentences of a paragraph as spans `(start, end)`, in order and without white space at their ends.
 
-    A newline in the paragraph counts as a space, so that a sentence may hold one. What is outside all spans is white
-    space; a text of white space alone has no sentence.
+    A newline in the paragraph counts as a space, so a sentence may contain one. Only white space is outside the spans.
     """
     marked = text.replace("\n", " ")
     for rule in RULES:

@@ -1,18 +1,19 @@
-"""Cuts a retrieval set into train, validation and test by hashes, so that the cut is the same anywhere."""
+"""Splits and subsets of retrieval sets, chosen by hashes so that they are the same on every machine."""
 
 import dataclasses
 import hashlib
-from collections.abc import Set
+import re
+from collections.abc import Sequence, Set
 
 import numpy as np
 
-from endx_jax.data.records import RetrievalSet
+from endx_jax.data.records import RetrievalSet, questions_by_candidate
 from endx_jax.errors import EndxError
 
 
 @dataclasses.dataclass(frozen=True)
 class Splits:
-    """Three sets without a question, a group or a right candidate in common."""
+    """Train, validation and test sets; see `split` for what they share."""
 
     train: RetrievalSet
     validation: RetrievalSet
@@ -20,25 +21,24 @@ class Splits:
 
 
 def split(records: RetrievalSet, *, validation: float, test: float) -> Splits:
-    """Splits by sha256; questions of one group, or with a right candidate in common, stay together, so nothing leaks.
+    """Splits by sha256, with questions that share a group or a right candidate in the same split, so nothing leaks.
 
-    The unit is a connected component of questions, their groups and their right candidates. It is placed by the
-    smallest hash m among its n groups, or among its n candidates' texts where there are no groups, at 1 - (1 -
-    m)^n, which is uniform for every n. Where every question has one answer that is simply the hash of the answer,
-    and new data never moves an old question. (Hashes of *questions* would: one more question about a paragraph
-    could move all of that paragraph's.) New data that joins a component can move it; as it may join two components
-    of different splits, no rule that keeps answers apart avoids that.
+    The unit is a connected component of questions, their groups and their right candidates. With m the smallest hash
+    among its n groups, or among its n candidates' texts if there are no groups, its place is 1 - (1 - m)^n, which is
+    uniform in [0, 1) for every n. If every question has one answer, the place is the hash of the answer, and new data
+    does not move old questions. New data that extends a component can move it: it may join two components of
+    different splits, so no rule that keeps answers apart can avoid this.
 
-    Fractions are of components in expectation, so the number of questions in a split varies around them. Each split's
-    pool is what is right for its own questions, or a hard negative of theirs; other candidates are in no pool.
+    Fractions hold for components in expectation; the number of questions varies around them. The pool of each split is
+    the right candidates and hard negatives of its own questions; other candidates are in no pool.
 
     Args:
       records: the set to split; its order is kept.
-      validation: share held out for choosing, in [0, 1).
-      test: share held out for reporting, in [0, 1); moving `validation` does not move the test split.
+      validation: share held out for model selection, in [0, 1).
+      test: share held out for the report, in [0, 1). Changing `validation` does not change the test split.
 
     Raises:
-      EndxError: the fractions are not shares that leave some for training, or a split that should not be empty is.
+      EndxError: the fractions are out of range or leave nothing for training, or a split is empty.
     """
     if not (0 <= validation < 1 and 0 <= test < 1 and validation + test < 1):
         raise EndxError(
@@ -58,15 +58,15 @@ def split(records: RetrievalSet, *, validation: float, test: float) -> Splits:
 
 
 def split_questions(records: RetrievalSet, *, validation: float, test: float) -> Splits:
-    """Splits by each question's own sha256, wherever its candidates go: a candidate may be in all three sets.
+    """Splits by the sha256 of each question id, so that a candidate may be in all three sets.
 
-    What is learned of a candidate through one question then helps another that is held out, so that figures are higher
-    than by `split`. RR splits so. Each set's pool is what is right for its own questions.
+    RR splits this way. Held-out questions can have answers that were trained on, so metrics are higher than with
+    `split`. The pool of each set is the right candidates of its own questions.
 
     Args:
       records: the set to split; its order is kept.
-      validation: share of the questions held out for choosing, in [0, 1).
-      test: share held out for reporting, in [0, 1).
+      validation: share of the questions held out for model selection, in [0, 1).
+      test: share held out for the report, in [0, 1).
     """
     places = [_hash_fraction(name) for name in records.question_ids]
     bounds = {"test": (0.0, test), "validation": (test, test + validation), "train": (test + validation, 1.0)}
@@ -77,30 +77,33 @@ def split_questions(records: RetrievalSet, *, validation: float, test: float) ->
 
 
 def take(records: RetrievalSet, limit: int) -> RetrievalSet:
-    """The `limit` questions whose texts have the smallest sha256, in that order, with their candidates.
+    """Returns the `limit` questions with the smallest sha256 of their texts, in that order, with their candidates.
 
-    All of them where there are fewer. Data that is added displaces a question only where its hash is smaller.
+    All questions if there are fewer. Added data displaces a question only by a smaller hash.
+
+    Raises:
+      EndxError: `limit` is below 1.
     """
     if limit < 1:
-        raise EndxError(f"a set can be cut to 1 or more questions, not to {limit}")
+        raise EndxError(f"the maximum number of questions must be at least 1, not {limit}")
     return records.subset(_by_hash(records)[:limit])
 
 
-def ask_fewer(records: RetrievalSet, limit: int) -> RetrievalSet:
-    """The questions that `take` keeps, asked of the whole pool; all of them with a limit of 0."""
+def limit_questions(records: RetrievalSet, limit: int) -> RetrievalSet:
+    """Returns the questions that `take` keeps, with the whole pool; all questions with a limit of 0."""
     if not limit or limit >= len(records.questions):
         return records
-    return records.asking(_by_hash(records)[:limit])
+    return records.select_questions(_by_hash(records)[:limit])
 
 
 def first_pairs(records: RetrievalSet, count: int) -> RetrievalSet:
-    """As many of the first questions as have `count` right pairs, with their candidates: the rest need not be read."""
+    """Returns the first questions that together have at least `count` right pairs, with their candidates."""
     pairs = np.cumsum([len(right) for right in records.qrels])
     return records.subset(range(min(int(np.searchsorted(pairs, count)) + 1, len(records.questions))))
 
 
 def without_questions(records: RetrievalSet, texts: Set[str]) -> RetrievalSet:
-    """The set without the questions in `texts`, and without candidates that were only theirs."""
+    """Returns the set without the questions in `texts` and without candidates that only they need."""
     return records.subset([row for row, question in enumerate(records.questions) if question not in texts])
 
 
@@ -113,7 +116,10 @@ def _hash(text: str) -> bytes:
 
 
 def _places(records: RetrievalSet) -> list[float]:
-    """For each question a number in [0, 1), equal within a component; a question without an answer goes by itself."""
+    """Returns the place of each question in [0, 1), equal within a component; see `split`.
+
+    A question without an answer is a component of its own.
+    """
     count = len(records.candidates)
     groups = {name: count + n for n, name in enumerate(dict.fromkeys(records.groups or ()))}
     members = [list(right) for right in records.qrels]
@@ -142,5 +148,46 @@ def _places(records: RetrievalSet) -> list[float]:
 
 
 def _hash_fraction(text: str) -> float:
-    """The hash as a number in [0, 1)."""
+    """Returns the hash of a text as a number in [0, 1)."""
     return int.from_bytes(_hash(text)[:6], "big") / 2**48
+
+
+# A word for BM25.
+WORD = re.compile(r"\w\w")
+
+
+def with_many_questions(records: RetrievalSet, minimums: Sequence[int]) -> dict[str, RetrievalSet]:
+    """Returns the subsets of questions whose answers are shared by many questions, by name.
+
+    For each minimum n, unless no candidate is right for n questions (n = 8 in Wang et al. 2021, Table 4, and Yu et al.
+    2020, Table 3):
+
+    - `answers>=n`: the questions with a candidate that is right for at least n questions, and the whole pool.
+    - `answers>=n-alone`: the same questions, with a pool of only these candidates. Left out if no candidate contains a
+      word, since BM25 could not rank them.
+
+    Args:
+      records: the set.
+      minimums: numbers of questions.
+    """
+    asked, found = questions_by_candidate(records.qrels), {}
+    for minimum in minimums:
+        kept = sorted(candidate for candidate, questions in asked.items() if len(questions) >= minimum)
+        if kept:
+            rows = sorted({row for candidate in kept for row in asked[candidate]})
+            found[f"answers>={minimum}"] = records.select_questions(rows)
+            if any(WORD.search(records.candidates[candidate]) for candidate in kept):
+                found[f"answers>={minimum}-alone"] = _alone(records, rows, kept)
+    return found
+
+
+def _alone(records: RetrievalSet, rows: Sequence[int], kept: Sequence[int]) -> RetrievalSet:
+    """Returns the questions in `rows` with a pool of only the candidates in `kept`."""
+    new = {candidate: n for n, candidate in enumerate(kept)}
+    return dataclasses.replace(
+        records.select_questions(rows),
+        candidates=tuple(records.candidates[candidate] for candidate in kept),
+        candidate_ids=tuple(records.candidate_ids[candidate] for candidate in kept),
+        qrels=tuple(tuple(new[c] for c in records.qrels[row] if c in new) for row in rows),
+        hard_negatives=None,
+    )

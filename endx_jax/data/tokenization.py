@@ -1,88 +1,50 @@
-"""Texts to token ids: once, kept ragged, and padded only when a batch is made."""
+"""Tokenizers and text processors: texts to token tables.
 
+A tokenizer is loaded directly from `tokenizer.json` if that file determines it, otherwise with transformers, which
+takes one to two seconds to import. Reading the file takes 10 ms.
+"""
+
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import importlib.metadata
 import itertools
+import json
+import os
 import pathlib
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from endx_jax.batch import Tokens
-from endx_jax.data.token_cache import TokenCache, content_key
-from endx_jax.data.tokenizer_files import load_tokenizer
+from endx_jax import json_files
+from endx_jax.data.token_tables import TokenCache, TokenTable, content_key
 from endx_jax.errors import EndxError
-from endx_jax.numerics import round_up
+from endx_jax.files import write_text
 
-# Texts handed to the tokenizer at once: enough for all cores, few enough that Python's lists of ids stay small.
+if TYPE_CHECKING:
+    import tokenizers
+
+
+# Texts tokenized at once: enough for all cores, few enough that Python's lists of ids stay small.
 CHUNK = 10_000
 
 
-@dataclasses.dataclass(frozen=True)
-class TokenTable:
-    """Token ids of N texts, end to end.
-
-    Attributes:
-      ids: int32 [T], all texts one after another; may be mapped from a file.
-      offsets: int64 [N + 1]; text i is `ids[offsets[i]:offsets[i + 1]]`.
-      pad_id: what fills a padded array.
-      cut: how many of the texts were longer, and cut when they were tokenised; a cache does not know, and says 0.
-      second: int32 [N], where the second of two texts that were joined begins: see `join`; None: each is one text.
-    """
-
-    ids: np.ndarray
-    offsets: np.ndarray
-    pad_id: int
-    cut: int = 0
-    second: np.ndarray | None = None
-
-    @classmethod
-    def of_lengths(cls, ids: np.ndarray, lengths: np.ndarray, pad_id: int, cut: int = 0) -> "TokenTable":
-        """The table of ids [T] whose N texts have these lengths [N]."""
-        offsets = np.zeros(len(lengths) + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        return cls(ids, offsets, pad_id, cut)
-
-    @functools.cached_property
-    def lengths(self) -> np.ndarray:
-        """int64 [N], tokens of each text."""
-        return np.diff(self.offsets)
-
-    def pad(self, rows: np.ndarray, length: int) -> Tokens:
-        """The given texts padded (never cut) to `length`: NumPy `Tokens` [..., length] for rows [...]."""
-        lengths = self.lengths[rows]
-        mask = np.arange(length) < lengths[..., None]
-        # Only real tokens are fetched: where each stands in `ids`, text after text.
-        lengths, starts = lengths.ravel(), self.offsets[rows].ravel()
-        places = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
-        places += np.arange(len(places))
-        ids = np.full(mask.shape, self.pad_id, np.int32)
-        ids[mask] = self.ids[places]
-        second = None if self.second is None else self.second[rows]
-        # They are put on devices as a whole batch, later.
-        return Tokens(ids=ids, mask=mask, second=second)  # type: ignore[arg-type]
-
-
-def padded_length(longest: int, limit: int, multiple: int) -> int:
-    """The width to pad to: the next multiple, so that few shapes are compiled, and at most `limit`."""
-    return min(round_up(max(int(longest), 1), multiple), limit)
-
-
 class Tokenizer:
-    """A Hugging Face tokenizer, as far as we use one.
+    """Hugging Face tokenizer.
 
     Attributes:
-      folder: where it came from.
-      pad_id: the id that padding has.
+      folder: folder it was loaded from.
+      pad_id: padding id.
     """
 
     def __init__(self, folder: pathlib.Path | str):
-        """Loads it from a folder's `tokenizer.json` or the slow formats that transformers converts.
+        """Loads a tokenizer from `tokenizer.json` or from a format that transformers converts.
 
         Raises:
-          EndxError: when the folder holds none.
+          EndxError: the folder holds no usable tokenizer.
         """
         self.folder = pathlib.Path(folder)
         self._loaded = load_tokenizer(self.folder)
@@ -92,24 +54,24 @@ class Tokenizer:
 
     @functools.cached_property
     def fingerprint(self) -> str | None:
-        """Other where its ids could be: sha256 of its state; None if it can't be known."""
+        """sha256 of the state that determines its ids; None for tokenizers written in Python."""
         if self._loaded.state is None:
             return None
         return hashlib.sha256(self._loaded.state().encode()).hexdigest()
 
     @property
     def identity(self) -> str | None:
-        """The fingerprint with the version of the library, whose next may make other ids of the same state."""
+        """Fingerprint and the library's version, which may change ids as well; None without a fingerprint."""
         if self.fingerprint is None:
             return None
         return f"{self.fingerprint} tokenizers {importlib.metadata.version('tokenizers')}"
 
     def same_ids(self, other: "Tokenizer") -> bool:
-        """Whether this and another tokenizer are known to make the same ids of every text."""
+        """Returns whether two tokenizers are known to give the same ids for every text."""
         return self is other or (self.fingerprint is not None and self.fingerprint == other.fingerprint)
 
     def check_matches(self, vocab_size: int, pad_id: int, where: object) -> None:
-        """Raises EndxError when this tokenizer's ids are not those of an encoder with this vocabulary.
+        """Raises EndxError if the tokenizer does not match an encoder.
 
         Args:
           vocab_size: rows of the encoder's token table.
@@ -117,7 +79,7 @@ class Tokenizer:
           where: the encoder's folder, for the message.
         """
         if self._loaded.size > vocab_size:
-            reason = f"it has {self._loaded.size} tokens and the weights have {vocab_size} rows"
+            reason = f"its largest id is {self._loaded.size - 1} and the weights have {vocab_size} rows"
         elif self.pad_id != pad_id:
             reason = f"it pads with id {self.pad_id} and the weights expect {pad_id}"
         else:
@@ -128,7 +90,7 @@ class Tokenizer:
         )
 
     def __call__(self, texts: Sequence[str], max_length: int) -> TokenTable:
-        """Tokenises texts, each cut to `max_length` tokens with its special tokens."""
+        """Tokenizes texts, each truncated to `max_length` tokens, special tokens included."""
         parts, lengths, cut = [np.zeros(0, np.int32)], list[int](), 0
         for start in range(0, len(texts), CHUNK):
             encoded, longer = self._loaded.encode(texts[start : start + CHUNK], max_length)
@@ -136,7 +98,7 @@ class Tokenizer:
             lengths += map(len, rows)
             parts.append(np.fromiter(itertools.chain.from_iterable(rows), np.int32))
             cut += longer
-        return TokenTable.of_lengths(np.concatenate(parts), np.asarray(lengths, np.int64), self.pad_id, cut)
+        return TokenTable.from_lengths(np.concatenate(parts), np.asarray(lengths, np.int64), self.pad_id, cut)
 
     def save(self, folder: pathlib.Path) -> None:
         """Writes the tokenizer's files into `folder`."""
@@ -144,14 +106,14 @@ class Tokenizer:
 
 
 @dataclasses.dataclass(frozen=True)
-class Preparation:
-    """How the texts of one side become tokens.
+class TextProcessor:
+    """Tokenizer of a tower's texts, with their prompt, maximum length and cache.
 
     Attributes:
-      tokenizer: of that side's tower.
-      length: tokens a text is cut to, prompt and special tokens included.
-      prompt: stands before every text.
-      cache: where tokens are kept for the next time; None to make them each time.
+      tokenizer: the tower's tokenizer.
+      length: maximum tokens of a text, prompt and special tokens included.
+      prompt: text put before every text.
+      cache: cache of tokens on disk; None for no cache.
     """
 
     tokenizer: Tokenizer
@@ -160,16 +122,229 @@ class Preparation:
     cache: TokenCache | None = None
 
     def __call__(self, texts: Sequence[str]) -> TokenTable:
-        """Tokenises N texts, or takes their tokens from the cache."""
+        """Tokenizes N texts, or reads their tokens from the cache."""
         if self.cache is None or self.tokenizer.identity is None:
             return self._tokenize(texts)
         key = content_key(texts, self.tokenizer.identity, self.prompt, self.length)
-        kept = self.cache.read(key)
-        if kept is not None:
-            return TokenTable.of_lengths(*kept, self.tokenizer.pad_id)
+        cached = self.cache.read(key)
+        if cached is not None:
+            return TokenTable.from_lengths(*cached, self.tokenizer.pad_id)
         table = self._tokenize(texts)
         self.cache.write(key, table.ids, table.lengths)
         return table
 
     def _tokenize(self, texts: Sequence[str]) -> TokenTable:
         return self.tokenizer([self.prompt + text for text in texts] if self.prompt else texts, self.length)
+
+
+JSON, CONFIG = "tokenizer.json", "tokenizer_config.json"
+
+# Tokenizer classes that add nothing to `tokenizer.json` but what `_is_determined` compares, with the special tokens
+# that their config must name.
+BERT_TOKENS = ("unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+DIRECT = {
+    "BertTokenizer": BERT_TOKENS,
+    "BertTokenizerFast": BERT_TOKENS,
+    "PreTrainedTokenizerFast": ("pad_token",),
+    "TokenizersBackend": ("pad_token",),
+}
+# Exceptions that transformers raises for broken files, since it checks few values before it uses them.
+BROKEN = (OSError, ValueError, ImportError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError)
+# Options of BERT's normalizer: name in tokenizer.json, name in the config, default in the config.
+NORMALIZER = (
+    ("lowercase", "do_lower_case", True),
+    ("handle_chinese_chars", "tokenize_chinese_chars", True),
+    ("strip_accents", "strip_accents", None),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadedTokenizer:
+    """Functions of a loaded tokenizer.
+
+    Attributes:
+      encode: (texts, length) to the ids of each text, truncated to that length, and the number of truncated texts.
+      pad_id: padding id; None without a padding token.
+      size: one more than the largest id, added and special tokens included.
+      save: writes its files into a folder.
+      state: returns a text that determines all ids; None for tokenizers written in Python.
+    """
+
+    encode: Callable[[Sequence[str], int], tuple[Iterable[list[int]], int]]
+    pad_id: int | None
+    size: int
+    save: Callable[[pathlib.Path], None]
+    state: Callable[[], str] | None
+
+
+def load_tokenizer(folder: pathlib.Path) -> LoadedTokenizer:
+    """Loads the tokenizer of a folder.
+
+    Raises:
+      EndxError: the folder holds none, or a damaged one.
+    """
+    # Otherwise the library uses one core in a forked process.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    return _direct(folder) or _by_transformers(folder)
+
+
+@contextlib.contextmanager
+def refusing_broken(folder: pathlib.Path, *further: type[Exception]) -> Iterator[None]:
+    """Turns exceptions of the tokenizers library about broken files into EndxError.
+
+    The library raises plain `Exception`, or `PanicException`, a `BaseException`, if its Rust code panics.
+
+    Args:
+      folder: the tokenizer's folder.
+      further: other exceptions that a broken file causes in the block.
+    """
+    try:
+        yield
+    except BaseException as failure:
+        bare = type(failure) is Exception or type(failure).__name__ == "PanicException"
+        if isinstance(failure, EndxError) or not (bare or isinstance(failure, further)):
+            raise
+        raise EndxError(f"{folder} holds no tokenizer that can be used: {_first_line(failure)}") from None
+
+
+def _direct(folder: pathlib.Path) -> LoadedTokenizer | None:
+    """Loads the tokenizer without transformers; returns None if transformers could load another one."""
+    import tokenizers
+
+    file = folder / JSON
+    if not file.is_file():
+        return None
+    spec, config = json_files.read(file), json_files.read_optional(folder / CONFIG)
+    if not _is_determined(config, spec, folder):
+        return None
+    with refusing_broken(folder):
+        backend = tokenizers.Tokenizer.from_str(file.read_text(encoding="utf-8"))
+    pad_id = backend.token_to_id(_content(config["pad_token"], folder))
+
+    def save(target: pathlib.Path) -> None:
+        write_text(target / JSON, _state(backend))
+        write_text(target / CONFIG, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+
+    return _fast(folder, backend, pad_id, save, config.get("truncation_side", "right"))
+
+
+def _is_determined(config: Mapping, spec: Mapping, folder: pathlib.Path) -> bool:
+    """Returns whether `tokenizer.json` alone determines the tokenizer that transformers makes of both files.
+
+    Raises:
+      EndxError: a value has a wrong type.
+    """
+    file, where = str(folder / JSON), f"{folder / JSON}: an added token"
+    named = [_content(value, folder) for name, value in config.items() if name.endswith("_token") and value]
+    decoder = json_files.mapped(config.get("added_tokens_decoder") or {}, f"{folder / CONFIG}: 'added_tokens_decoder'")
+    named += [_content(token, folder) for token in decoder.values()]
+    added = json_files.listed(spec.get("added_tokens") or [], f"{file}: 'added_tokens'")
+    special = {
+        json_files.text_at(token, "content", where, may_be_empty=True, strip=False)
+        for token in added
+        if json_files.value(token, "special", where, False)
+    }
+    normalizer = json_files.mapped(spec.get("normalizer") or {}, f"{file}: 'normalizer'")
+    if config.get("truncation_side", "right") not in ("left", "right"):
+        raise EndxError(f"{folder / CONFIG}: 'truncation_side' must be left or right")
+    return (
+        config.get("tokenizer_class") in list(DIRECT)
+        and all(config.get(name) for name in DIRECT[config["tokenizer_class"]])
+        and special.issuperset(named)
+        and not any(config.get(name) for name in ("additional_special_tokens", "extra_special_tokens"))
+        and not config.get("split_special_tokens")
+        and (
+            normalizer.get("type") != "BertNormalizer"
+            or all(normalizer.get(ours) == config.get(theirs, default) for ours, theirs, default in NORMALIZER)
+        )
+    )
+
+
+def _content(token: object, folder: pathlib.Path) -> str:
+    """Returns the text of a token, given as a string or as an object with `content`."""
+    where = f"{folder / CONFIG}: a token"
+    found = token if isinstance(token, str) else json_files.value(token, "content", where)
+    if not isinstance(found, str):
+        raise EndxError(f"{where} must be a string, not {json_files.kind(found)}")
+    return found
+
+
+def _by_transformers(folder: pathlib.Path) -> LoadedTokenizer:
+    transformers = _transformers()
+    with refusing_broken(folder, *BROKEN):
+        loaded = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+
+    def save(target: pathlib.Path) -> None:
+        loaded.save_pretrained(str(target))
+
+    backend = getattr(loaded, "backend_tokenizer", None)
+    if backend is not None:
+        return _fast(folder, backend, loaded.pad_token_id, save, loaded.truncation_side)
+
+    def encode(texts: Sequence[str], length: int) -> tuple[Iterable[list[int]], int]:
+        whole = loaded(list(texts))["input_ids"]
+        cut = loaded(list(texts), truncation=True, max_length=length)["input_ids"]
+        return cut, sum(len(ids) > length for ids in whole)
+
+    with refusing_broken(folder, *BROKEN):
+        size = 1 + max([*loaded.get_vocab().values(), *loaded([""])["input_ids"][0]], default=-1)
+    return LoadedTokenizer(encode, loaded.pad_token_id, size, save, state=None)
+
+
+def _fast(
+    folder: pathlib.Path,
+    backend: "tokenizers.Tokenizer",
+    pad_id: int | None,
+    save: Callable[[pathlib.Path], None],
+    side: str,
+) -> LoadedTokenizer:
+    """Returns a tokenizer of the tokenizers library that truncates texts at `side`."""
+    lock = threading.Lock()  # the length is a state of the backend, and must not change while another thread encodes
+
+    def encode(texts: Sequence[str], length: int) -> tuple[Iterable[list[int]], int]:
+        with lock, refusing_broken(folder):
+            backend.no_padding()
+            backend.enable_truncation(length, direction=side)
+            # `fast` leaves out the offsets of tokens, which would take a third of the time.
+            try:
+                encodings = backend.encode_batch_fast(list(texts))
+            except TypeError:  # half a surrogate pair in a text
+                encodings = backend.encode_batch_fast([_well_formed(text) for text in texts])
+        cut = sum(len(encoding) == length and bool(encoding.overflowing) for encoding in encodings)
+        return (encoding.ids for encoding in encodings), cut
+
+    def state() -> str:
+        with lock:
+            return f"{side} {backend.encode_special_tokens} {_state(backend)}"
+
+    with refusing_broken(folder):
+        # The special tokens of an encoded text may have ids that are not in the vocabulary.
+        size = 1 + max([*backend.get_vocab().values(), *backend.encode("").ids], default=-1)
+    return LoadedTokenizer(encode, pad_id, size, save, state)
+
+
+def _well_formed(text: str) -> str:
+    """Replaces halves of surrogate pairs, which JSON escapes can leave in a string, with U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _state(backend: "tokenizers.Tokenizer") -> str:
+    """Returns the contents of a `tokenizer.json`, without padding and truncation, which callers choose."""
+    backend.no_padding()
+    backend.no_truncation()
+    return backend.to_str()
+
+
+def _transformers():
+    """Imports transformers and suppresses its warning about frameworks that are not installed."""
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    import logging
+
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    import transformers
+
+    return transformers
+
+
+def _first_line(failure: BaseException) -> str:
+    return next(iter(str(failure).strip().splitlines()), type(failure).__name__)[:500]

@@ -1,17 +1,17 @@
 """Two systems, question by question: from the files of their rankings to a table of differences."""
 
 import dataclasses
-import json
 import pathlib
 from collections.abc import Sequence
 
 import numpy as np
 
-from endx_jax.data.readers import files
+from endx_jax import json_files
+from endx_jax.data.readers import row_files
 from endx_jax.errors import EndxError, nearest
-from endx_jax.experiment.results import pool_folder
 from endx_jax.experiment.workdir import EVALUATION, RESULTS
 from endx_jax.metrics.significance import Difference, paired_difference
+from endx_jax.retrieval.results import pool_folder, read_results
 from endx_jax.retrieval.tables import aligned
 
 ENDING = ".per_question.jsonl"
@@ -21,7 +21,7 @@ NO_MEASURES = ("id", "question", "ranks")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Judged:
-    """What a system made of each question.
+    """Results of a system for each question.
 
     Attributes:
       name: of the system and where it was found.
@@ -177,30 +177,26 @@ def _read(file: pathlib.Path, name: str, candidates: int | None) -> Judged:
     ids: dict[str, int] = {}
     measures: tuple[str, ...] = ()
     rows = []
-    for number, row in files.objects(str(file)):
-        where = f"{file}, line {number}"
+    for number, where, row in row_files.objects(str(file)):
         measures = measures or tuple(key for key in row if key not in NO_MEASURES)
-        own = files.text(row.get("id"), f"{where}: 'id'")
+        own = json_files.text(row.get("id"), f"{where}: 'id'")
         if own in ids:
             raise EndxError(f"{where}: question {own!r} stands on line {ids[own]} too; ids must be unique")
         ids[own] = number
-        values = [row.get(measure) for measure in measures]
-        if not measures or not all(isinstance(value, int | float) for value in values):
-            raise EndxError(f"{where}: no numbers for {', '.join(measures) or 'any measure'}; evaluate the run again")
-        rows.append(values)
+        if not measures:
+            raise EndxError(f"{where}: no measures; evaluate the run again")
+        rows.append([json_files.number(row.get(name), f"{where}: {json_files.shown(name)}") for name in measures])
     return Judged(name, tuple(ids), measures, np.asarray(rows, np.float64), candidates)
 
 
 def _sizes(file: pathlib.Path) -> dict[tuple[str, str], int]:
-    """How many candidates each (pool, system) ranked, in the order of the results; empty where there are none."""
+    """Returns the number of candidates that each (pool, system) ranked, in the order of the results."""
     if not file.is_file():
         return {}
-    try:
-        entries = json.loads(file.read_text(encoding="utf-8"))["evaluations"]
-        return {
-            (entry["pool"], entry["system"]): entry["candidates"]
-            for entry in entries
-            if entry["direction"] == "question_to_answer"
-        }
-    except (ValueError, KeyError) as failure:
-        raise EndxError(f"{file} is damaged ({failure}): evaluate the run again") from None
+    return {
+        (entry["pool"], entry["system"]): json_files.whole(
+            entry.get("candidates"), f"{file}: 'candidates' of {entry['system']!r}"
+        )
+        for entry in read_results(file)
+        if entry["direction"] == "question_to_answer"
+    }

@@ -1,4 +1,4 @@
-"""Reads the data that a config names, and cuts it into what is trained on, chosen by and reported."""
+"""Data of a run: reading of the data sets that the settings name, and their train, validation and test sets."""
 
 import dataclasses
 import hashlib
@@ -8,28 +8,33 @@ import os
 from endx_jax.data import reqa
 from endx_jax.data.docstrings import docstring_pairs
 from endx_jax.data.mixture import mix
-from endx_jax.data.readers import comprehension, read, squad
+from endx_jax.data.readers import formats, read, squad
 from endx_jax.data.records import RetrievalSet
 from endx_jax.data.settings import PARAGRAPHS, DataSettings
 from endx_jax.data.splits import Splits, split, split_questions, take, without_questions
 from endx_jax.errors import EndxError
 from endx_jax.settings import check_choice
 
-# Sets that need no file, by what `data.path` calls them.
+# Built-in sets by their name in `data.path`.
 BUILT_IN = {"docstrings": docstring_pairs}
-# Sets that are prepared once (`endx prepare`) begin with one of these.
+# Prefixes of the names of prepared sets (`endx prepare`).
 PREPARED = ("reqa/", "multireqa/")
 
 
 def read_splits(settings: DataSettings) -> Splits:
-    """Train, validation and test sets.
+    """Returns the train, validation and test sets.
 
-    Without a test set of its own the three share out one source. With one (`test_path`, or the dev file beside
-    SQuAD's train file) the test set is the whole of that, pool included, and questions that stand in it are neither
-    trained on nor chosen by. With `data.merge` they share out the questions of both files. `data.pool` is for whichever
-    of the two is reading-comprehension data: mined negatives, a BEIR folder, may be trained on beside it. The sets of
-    `data.mixture` are trained on too, but for the questions that are held out.
+    Without separate test data the three are splits of one set. With it (`data.test_path`, or the dev file beside
+    SQuAD's train file), all of it is the test set, with its whole pool, and its questions are removed from train and
+    validation. With `data.merge` the three are splits of the questions of both files. `data.pool` applies to the one of
+    both that is reading-comprehension data; training data may be of another format, such as mined negatives. The sets
+    of `data.mixture` are added to the train set, without held-out questions.
+
+    Raises:
+      EndxError: `data.path` is not set, or the data can't be read.
     """
+    if not settings.path:
+        raise EndxError("data.path is not set: name a file or folder, or `docstrings` to try training without data")
     cut = _split(settings)
     if settings.mixture:
         cut = dataclasses.replace(cut, train=mix([cut.train, *_further(settings, cut)]))
@@ -39,7 +44,7 @@ def read_splits(settings: DataSettings) -> Splits:
 
 
 def _further(settings: DataSettings, cut: Splits) -> list[RetrievalSet]:
-    """The sets of `data.mixture`, without the questions that are held out."""
+    """Returns the sets of `data.mixture` without the held-out questions."""
     held_out = {*cut.validation.questions, *cut.test.questions}
     found = []
     for path, _ in settings.mixture:
@@ -50,47 +55,64 @@ def _further(settings: DataSettings, cut: Splits) -> list[RetrievalSet]:
 
 def _split(settings: DataSettings) -> Splits:
     if settings.merge:
-        both = comprehension.read_unmerged(*squad.files_of(settings.path))
+        both = formats.read_unmerged(*squad.files_of(settings.path), skip_invalid=settings.skip_invalid)
         return split_questions(both, validation=settings.validation_fraction, test=settings.test_fraction)
     path, test_path = paths_of(settings)
-    pooled = [place for place in (path, test_path) if settings.pool and place and has_paragraphs(place)]
-    if settings.pool and not pooled:
-        raise EndxError(_no_paragraphs(path, settings))
-    unpooled = dataclasses.replace(settings, pool="")
-    records = read_records(path, settings if path in pooled else unpooled, settings.split, whole=False)
-    if test_path:
-        test = read_records(test_path, settings if test_path in pooled else unpooled, settings.test_split)
-        rest = without_questions(records, set(test.questions))
-        cut = split(rest, validation=settings.validation_fraction, test=0.0)
-        return dataclasses.replace(cut, test=test)
-    return split(records, validation=settings.validation_fraction, test=settings.test_fraction)
+    if not test_path:
+        records = read_records(path, settings, settings.split, whole=False)
+        return split(records, validation=settings.validation_fraction, test=settings.test_fraction)
+    own = dict.fromkeys((path, test_path), settings)
+    if settings.pool:
+        unpooled = dataclasses.replace(settings, pool="")
+        own = {place: settings if has_paragraphs(place) else unpooled for place in own}
+        if settings not in own.values():
+            own[path] = settings  # which refuses the pool
+    records = read_records(path, own[path], settings.split, whole=False)
+    test = read_records(test_path, own[test_path], settings.test_split)
+    rest = without_questions(records, set(test.questions))
+    cut = split(rest, validation=settings.validation_fraction, test=0.0)
+    return dataclasses.replace(cut, test=test)
 
 
 def read_records(path: str, settings: DataSettings, judgements: str, *, whole: bool = True) -> RetrievalSet:
-    """Reads one file, folder, built-in or prepared set; `judgements` is the split of a BEIR folder.
+    """Reads one data set.
 
-    Without `whole` a BEIR folder's corpus is not held in memory, but for what its judgements name: see `readers.read`.
-    With `data.pool` over sentences the set holds every sentence, whichever the pool: see `pools`.
+    Args:
+      path: a file, a folder, or the name of a built-in or prepared set.
+      settings: settings of the data. With a pool of sentences or answers the set holds all sentences: see `pools`.
+      judgements: split of a BEIR, MS MARCO or `save_to_disk` folder.
+      whole: whether to keep the whole corpus of a BEIR folder: see `readers.read`.
+
+    Raises:
+      EndxError: the data can't be read, or `data.pool` is set and they are not reading-comprehension data.
     """
     if path in BUILT_IN:
+        if settings.pool:
+            raise EndxError(f"{path} is no reading-comprehension data; leave data.pool empty")
         return BUILT_IN[path](cache=settings.cache)
     if path.startswith(PREPARED):
         from endx_jax.data import reqa_dataset
 
         return reqa_dataset.read(*_name_and_split(path))
+    if settings.pool == PARAGRAPHS:
+        return formats.read_unmerged(path, skip_invalid=settings.skip_invalid)
     if settings.pool:
-        if not has_paragraphs(path):
-            raise EndxError(_no_paragraphs(path, settings))
-        return comprehension.read_unmerged(path) if settings.pool == PARAGRAPHS else reqa.read(path, "sentences")
-    columns = {"question_column": settings.question_column, "answer_column": settings.answer_column}
-    return read(path, split=judgements, whole=whole, **columns)
+        return reqa.read(path, "sentences", skip_invalid=settings.skip_invalid)
+    return read(
+        path,
+        split=judgements,
+        question_column=settings.question_column,
+        answer_column=settings.answer_column,
+        whole=whole,
+        skip_invalid=settings.skip_invalid,
+    )
 
 
 def pools(records: RetrievalSet, settings: DataSettings) -> dict[str, RetrievalSet]:
-    """What the questions are ranked against, by name, the pool that `data.pool` chooses first.
+    """Returns the retrieval pools of a set by name, the one that `data.pool` names first.
 
-    For data after ReQA these are `answers`, the sentences that are right for some question, and `sentences`, all of
-    them; for other data it is all that was read.
+    With a ReQA pool these are `answers`, the sentences that are right for some question, and `sentences`, all of them.
+    For other data there is one pool of all candidates.
     """
     if settings.pool in ("", PARAGRAPHS):
         return {settings.pool or "all": records}
@@ -102,15 +124,15 @@ def pools(records: RetrievalSet, settings: DataSettings) -> dict[str, RetrievalS
 
 
 def has_paragraphs(path: str) -> bool:
-    """Whether `data.pool` applies to what is at the path."""
-    return path not in BUILT_IN and (path.startswith(PREPARED) or comprehension.holds_paragraphs(path))
+    """Returns whether a path names reading-comprehension data, to which `data.pool` applies."""
+    return path not in BUILT_IN and (path.startswith(PREPARED) or formats.holds_paragraphs(path))
 
 
 def counts_of(path: str, pool: str) -> dict[str, int]:
-    """Counts of reading-comprehension data as papers give them.
+    """Returns the counts of reading-comprehension data that papers report.
 
     Args:
-      path: a file, a folder of MultiReQA or a split of a prepared set.
+      path: a file, a MultiReQA folder or a split of a prepared set.
       pool: `answers`, `sentences` or `paragraphs`; see `pools`.
 
     Returns:
@@ -129,7 +151,7 @@ def counts_of(path: str, pool: str) -> dict[str, int]:
             "rows": told["rows"],
         }
     if pool == PARAGRAPHS:
-        records = comprehension.read_unmerged(path)
+        records = formats.read_unmerged(path)
         rows = len(records.pairs)
     else:
         conversion = reqa.convert(path, pool)
@@ -138,17 +160,13 @@ def counts_of(path: str, pool: str) -> dict[str, int]:
 
 
 def _name_and_split(path: str) -> tuple[str, str]:
-    """Of a prepared set, `reqa/squad:validation`: training where no split is named."""
+    """Returns the name and split of a prepared set such as `reqa/squad:validation`; `train` without a split."""
     name, _, part = path.partition(":")
     return name, part or "train"
 
 
-def _no_paragraphs(path: str, settings: DataSettings) -> str:
-    return f"{path}: data.pool={settings.pool} is for {', '.join(comprehension.READERS)} data; leave it empty"
-
-
 def paths_of(settings: DataSettings) -> tuple[str, str]:
-    """Where to train from and what to report on; the latter empty where it is a part of the former."""
+    """Returns the paths of the training and test data; the latter is empty if both are splits of one set."""
     if settings.path.startswith(PREPARED) and settings.pool not in reqa.POOLS:
         raise EndxError(f"data.path={settings.path} needs data.pool, {' or '.join(reqa.POOLS)}")
     if settings.test_path:
@@ -161,7 +179,7 @@ def paths_of(settings: DataSettings) -> tuple[str, str]:
 
 
 def fingerprint(records: RetrievalSet) -> str:
-    """sha256 of all that training draws from: texts, judgements, groups and hard negatives, in order."""
+    """Returns the sha256 of everything that training reads: texts, judgements, groups and hard negatives, in order."""
     digest = hashlib.sha256()
     mixed = () if records.sources is None else (records.sources,)
     for part in (records.questions, records.candidates, records.qrels, records.groups, records.hard_negatives, *mixed):

@@ -9,14 +9,13 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from endx_jax.batch import Vectors
-from endx_jax.data.vector_table import VectorTable
-from endx_jax.experiment.console import say, showing_progress
+from endx_jax.data.token_tables import VectorTable
 from endx_jax.experiment.model import Model
+from endx_jax.inference.encode import TextEncoder
 from endx_jax.models.dual_encoder import SIDES
+from endx_jax.parallel.console import say, showing_progress
 from endx_jax.parallel.sharding import local_rows, place, rounded_up, state_shardings, to_global
-from endx_jax.retrieval.encode import TextEncoder
-from endx_jax.retrieval.frozen import base_vectors, below_heads
-from endx_jax.retrieval.vector_cache import VectorCache
+from endx_jax.retrieval.vector_cache import VectorCache, base_vectors, below_heads
 
 # Vectors that heads are given at a time.
 BLOCK = 4096
@@ -51,9 +50,9 @@ class HeadEncoder:
         settings = model.settings
         self._mesh = mesh
         self._base = TextEncoder(
-            model.dual_encoder, model.preparations, mesh, settings.evaluation.batch_size, part=model.dual_encoder.base
+            model.dual_encoder, model.processors, mesh, settings.evaluation.batch_size, part=model.dual_encoder.base
         )
-        params = below_heads(model.initial_params(mesh)["dual_encoder"])
+        params = below_heads(model.initial_params()["dual_encoder"])
         self._params = place(params, state_shardings(params, mesh))
         self._cache = VectorCache(settings.data.cache) if settings.data.cache else None
         self._known: dict[tuple[str, tuple[str, ...]], np.ndarray] = {}
@@ -74,7 +73,7 @@ class HeadEncoder:
         return found
 
     def vectors(self, side: str, texts: Sequence[str]) -> np.ndarray:
-        """What the head of one side receives of N texts: float32 [N, E]."""
+        """Computes the input of one side's head for N texts: float32 [N, E]."""
         key = (side, tuple(texts))
         if key not in self._known:
             progress = showing_progress()
@@ -84,9 +83,9 @@ class HeadEncoder:
 
     @property
     def readers(self) -> dict[str, Reader]:
-        """What turns the texts of each side into training's."""
+        """Text readers of training, by side."""
         return {side: Reader(functools.partial(self.vectors, side)) for side in SIDES}
 
     def identity(self, params: dict) -> str:
-        """As of `TextEncoder`: of the whole model, from tokens on."""
+        """Returns the identity of the whole model, as `TextEncoder` does."""
         return self._base.identity(params)

@@ -1,4 +1,4 @@
-"""What an evaluation over a whole index leaves: `results.json`, and for each question what was found, as TREC files."""
+"""Output of evaluations: the pool as an index; for a whole index, `results.json` and TREC files."""
 
 import json
 import pathlib
@@ -6,18 +6,39 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from endx_jax.data.answered import Answered
-from endx_jax.data.judged import Judged
-from endx_jax.experiment.results import COLUMNS
+from endx_jax.data.documents import Document
+from endx_jax.data.relevance import Answered, Judged
+from endx_jax.errors import InUse
 from endx_jax.experiment.workdir import RESULTS
 from endx_jax.files import replacing, write_text
+from endx_jax.parallel.console import say
 from endx_jax.retrieval import trec
 from endx_jax.retrieval.evaluate import Evaluation
+from endx_jax.retrieval.index import write_index
+from endx_jax.retrieval.index_evaluation import AnswerEvaluation
+from endx_jax.retrieval.results import COLUMNS
 from endx_jax.retrieval.snapshot import Snapshot
 from endx_jax.retrieval.tables import format_table
-from endx_jax.retrieval.whole_index import AnswerEvaluation
 
 SYSTEM = "index"
+
+
+def write_pool(
+    folder: pathlib.Path,
+    embeddings: np.ndarray,
+    documents: Sequence[Document],
+    *,
+    metric: str,
+    model: Mapping[str, object],
+) -> None:
+    """Writes an encoded pool as an index; where `write_index` may not replace one, a line says so and it is kept.
+
+    The arguments are those of `write_index`.
+    """
+    try:
+        write_index(folder, embeddings, documents, metric=metric, model=model)
+    except InUse as reason:
+        say(f"note: the evaluated pool was not written as an index: {reason}")
 
 
 def write_judged(

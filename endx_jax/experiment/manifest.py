@@ -1,4 +1,4 @@
-"""What a run was made with: versions, hardware and the commit of the code, kept in its workdir."""
+"""Manifest of a run: versions, hardware and the commit of the code."""
 
 import functools
 import importlib.metadata
@@ -36,7 +36,7 @@ def manifest(seed: int, data: dict) -> dict:
 
 
 def _version(package: str) -> str:
-    """As it is installed; empty where it is not, such as a checkout that is run as it lies there."""
+    """Returns the installed version; empty if the package is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -13,19 +13,21 @@ from jax.sharding import Mesh
 from endx_jax import pretrained
 from endx_jax.data.idf import idf_of_sides
 from endx_jax.data.records import RetrievalSet
-from endx_jax.data.token_cache import TokenCache
-from endx_jax.data.tokenization import Preparation, Tokenizer
+from endx_jax.data.token_tables import TokenCache
+from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import Settings
-from endx_jax.experiment.workdir import MODEL, read_config
+from endx_jax.experiment.workdir import read_config
 from endx_jax.files import write_text
+from endx_jax.inference.encode import TextEncoder
+from endx_jax.inference.folder import text_processors
+from endx_jax.inference.saved import METHOD, MODEL, params_of_run, save_model
+from endx_jax.methods import Method, find_method
 from endx_jax.models.dual_encoder import SIDES
-from endx_jax.objectives import OBJECTIVES
-from endx_jax.parallel.sharding import state_shardings
+from endx_jax.parallel.sharding import parameter_paths, state_shardings
+from endx_jax.pretrained.stored import Stored
 from endx_jax.pretrained.towers import build_dual_encoder, encoder_config, fill_in, stored_params
-from endx_jax.retrieval.encode import TextEncoder
 from endx_jax.training.checkpoints import abstract, best_step, restore_params
-from endx_jax.training.optimizer import parameter_paths
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,13 +37,13 @@ class Model:
     Attributes:
       settings: of the run, with what the pretrained folder decides filled in.
       sources: the pretrained encoders' descriptions, by side; the same one twice where both towers start from it.
-      preparations: how texts of each side become tokens.
+      processors: how texts of each side become tokens.
       token_weights: by side, float32 [V], that the towers begin with: see `with_token_weights`.
     """
 
     settings: Settings
     sources: Mapping[str, pretrained.PretrainedEncoder]
-    preparations: Mapping[str, Preparation]
+    processors: Mapping[str, TextProcessor]
     token_weights: Mapping[str, np.ndarray] | None = None
 
     @functools.cached_property
@@ -59,13 +61,18 @@ class Model:
 
     @property
     def trains_heads_alone(self) -> bool:
-        """Whether all that is below the towers' heads is frozen, so that it can be computed once."""
+        """True if everything below the heads is frozen, so that it can be computed once."""
         return self.dual_encoder.sharing.trains_heads_alone
 
     @functools.cached_property
     def objective(self):
+        """The method's loss of the towers."""
+        return self.method.objective(self.dual_encoder, self.settings.objective)
+
+    @property
+    def method(self) -> Method:
         """The method that trains them."""
-        return OBJECTIVES[self.settings.objective.name][1](self.dual_encoder, self.settings.objective)
+        return find_method(self.settings.objective.name)
 
     def abstract_params(self):
         """Shapes of all the objective's parameters."""
@@ -76,13 +83,13 @@ class Model:
         key = jax.random.key(0)
         return jax.eval_shape(lambda key: self.objective.init(key, self.dual_encoder.init(key)), key)
 
-    def initial_params(self, mesh: Mesh) -> dict:
-        """All parameters before training: the dual encoder's pretrained ones, or another run's best.
+    def initial_params(self) -> dict:
+        """Returns all parameters before training: the dual encoder's pretrained ones, or another run's best.
 
-        What comes from a pretrained folder is still to be read: `parallel.sharding.place` reads what it needs.
+        What comes from files is still to be read: `parallel.sharding.place` reads what it needs.
         """
         settings, key = self.settings.model, jax.random.key(self.settings.seed)
-        kept = _warm_start(pathlib.Path(settings.init_from), self, mesh) if settings.init_from else {}
+        kept = dict(self._inherited)
         if self.new_parameters:
             drawn = stored_params(self.dual_encoder, settings, self.sources, key, self.token_weights)
             kept = parameter_paths(drawn) | kept
@@ -97,23 +104,29 @@ class Model:
         """Paths of the dual encoder's parameters that do not come from `model.init_from`; without one these are all.
 
         Raises:
-          EndxError: when the other run has parameters for which there is no place.
+          EndxError: when the other run has no model, or parameters for which there is no place.
         """
-        ours, theirs = _shapes(self), {}
-        if self.settings.model.init_from:
-            workdir = pathlib.Path(self.settings.model.init_from)
-            theirs = _shapes(read_model(workdir))
-        for path, shape in theirs.items():
-            if ours.get(path) != shape:
+        towers = jax.eval_shape(self.dual_encoder.init, jax.random.key(0))
+        ours = {path: leaf.shape for path, leaf in parameter_paths(towers).items()}
+        workdir = self.settings.model.init_from
+        for path, leaf in self._inherited.items():
+            if ours.get(path) != leaf.shape:
+                there = f", which has {ours[path]} there" if path in ours else ""
                 raise EndxError(
-                    f"model.init_from={workdir} holds another architecture than model.* describes: {path} {shape} has "
-                    f"no place in it{f', which has {ours[path]} there' if path in ours else ''}"
+                    f"model.init_from={workdir} holds another architecture than model.* describes: {path} {leaf.shape} "
+                    f"has no place in it{there}"
                 )
-        return tuple(path for path in ours if path not in theirs)
+        return tuple(path for path in ours if path not in self._inherited)
+
+    @functools.cached_property
+    def _inherited(self) -> dict[str, Stored]:
+        """The parameters of the model that `model.init_from` names, by path."""
+        workdir = self.settings.model.init_from
+        return params_of_run(pathlib.Path(workdir)) if workdir else {}
 
     def text_encoder(self, mesh: Mesh) -> TextEncoder:
-        """What encodes texts with the towers."""
-        return TextEncoder(self.dual_encoder, self.preparations, mesh, self.settings.evaluation.batch_size)
+        """Returns an encoder of texts by the towers."""
+        return TextEncoder(self.dual_encoder, self.processors, mesh, self.settings.evaluation.batch_size)
 
 
 def build_model(settings: Settings) -> Model:
@@ -149,25 +162,43 @@ def with_token_weights(model: Model, data: RetrievalSet) -> Model:
         return model
     texts = {"question": data.questions, "answer": data.candidates}
     sizes = {side: source.config.vocab_size for side, source in model.sources.items()}
-    return dataclasses.replace(model, token_weights=idf_of_sides(texts, model.preparations, sizes))
+    return dataclasses.replace(model, token_weights=idf_of_sides(texts, model.processors, sizes))
+
+
+def save_towers(workdir: pathlib.Path, model: Model, params: dict, mesh: Mesh) -> None:
+    """Writes what `endx_jax.load` reads into the workdir of a run whose training has ended; see `inference.saved`.
+
+    Args:
+      workdir: in which `save_description` was called.
+      model: that was trained.
+      params: the dual encoder's.
+      mesh: that they are split over.
+
+    Raises:
+      EndxError: the workdir can't be written to.
+    """
+    places = _description(model.settings)
+    save_model(workdir / MODEL, workdir.name, model.settings.model, model.text_encoder(mesh), params, places)
 
 
 def save_description(workdir: pathlib.Path, model: Model) -> None:
-    """Writes each encoder's `config.json` and its tokenizer's files into the workdir."""
+    """Writes each encoder's `config.json`, its tokenizer's files and the method's name into the workdir."""
+    about_method = {"name": model.method.name, "embeds": model.method.embeds}
+    write_text(workdir / MODEL / METHOD, json.dumps(about_method, indent=1) + "\n")
     side_of = {name: side for side, name in _description(model.settings).items()}
     for name, side in side_of.items():
         folder = workdir / MODEL / name
         write_text(folder / "config.json", json.dumps(model.sources[side].hugging_face, indent=1) + "\n")
-        model.preparations[side].tokenizer.save(folder)
+        model.processors[side].tokenizer.save(folder)
 
 
 def _description(settings: Settings) -> dict[str, str]:
-    """Where in a workdir's model folder each side is described: in one place when both start from one encoder."""
+    """Returns each side's folder in a workdir's model folder: one if both start from one encoder."""
     return {"question": "", "answer": "answer" if settings.model.answer_pretrained else ""}
 
 
 def _loader(settings: Settings):
-    """What reads the description of a pretrained folder: of a new encoder's, only the tokens matter."""
+    """Returns the reader of a pretrained folder's description; for new encoders it reads the tokens only."""
     return pretrained.load_tokens if settings.model.encoder else pretrained.load
 
 
@@ -190,15 +221,9 @@ def _assemble(
     tokenizers: Mapping,
     cache: TokenCache | None,
 ) -> Model:
-    model, preparations = settings.model, {}
-    prompts = {"question": model.question_prompt, "answer": model.answer_prompt}
-    loaded = {folder: Tokenizer(folder) for folder in set(tokenizers.values())}
-    for side, source in sources.items():
-        tokenizer, config = loaded[tokenizers[side]], source.config
-        tokenizer.check_matches(config.vocab_size, config.pad_id, source.folder)
-        length = checked_length(settings, side, source)
-        preparations[side] = Preparation(tokenizer, length, prompts[side], cache)
-    return Model(settings, sources, preparations)
+    lengths = {side: checked_length(settings, side, source) for side, source in sources.items()}
+    prompts = {"question": settings.model.question_prompt, "answer": settings.model.answer_prompt}
+    return Model(settings, sources, text_processors(sources, tokenizers, lengths, prompts, cache))
 
 
 def checked_length(settings: Settings, side: str, source: pretrained.PretrainedEncoder) -> int:
@@ -211,16 +236,3 @@ def checked_length(settings: Settings, side: str, source: pretrained.PretrainedE
     if positions is not None and length > positions:
         raise EndxError(f"data.{side}_length is {length}, more than the {positions} positions of {source.folder}")
     return length
-
-
-def _warm_start(workdir: pathlib.Path, model: Model, mesh: Mesh) -> dict[str, np.ndarray | jax.Array]:
-    """Another run's dual encoder, by path: on the host what every device holds whole."""
-    _ = model.new_parameters  # raises here where it does not fit
-    theirs, _ = best_params(workdir, read_model(workdir), mesh)
-    found = parameter_paths(theirs["dual_encoder"])
-    return {path: np.asarray(leaf) if leaf.is_fully_replicated else leaf for path, leaf in found.items()}
-
-
-def _shapes(model: Model) -> dict[str, tuple[int, ...]]:
-    """The shapes of a dual encoder's parameters, by path."""
-    return {path: leaf.shape for path, leaf in parameter_paths(model.abstract_params()["dual_encoder"]).items()}

@@ -1,6 +1,7 @@
 """From a config to everything that a run needs, and to its first step."""
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import pathlib
 import time
@@ -10,23 +11,25 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from endx_jax.data.batches import BatchStream, Pairs, ReadsTexts
+from endx_jax.data.batches import BatchStream, Pairs, TextReader
 from endx_jax.data.splits import Splits, first_pairs
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
-from endx_jax.experiment.arrangement import Arrangement, abstract_step, arrange
 from endx_jax.experiment.compilation_cache import use_compilation_cache
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.console import say
 from endx_jax.experiment.data import fingerprint, read_splits
+from endx_jax.experiment.execution import rows_at_once
 from endx_jax.experiment.frozen import HeadEncoder
 from endx_jax.experiment.model import Model, build_model, with_token_weights
+from endx_jax.experiment.train_plan import AbstractStep, TrainPlan, abstract_step, plan_training
+from endx_jax.inference.encode import TextEncoder
+from endx_jax.parallel.console import say, working
+from endx_jax.parallel.memory import gigabytes, measure, trim
 from endx_jax.parallel.mesh import make_mesh
 from endx_jax.parallel.sharding import place
-from endx_jax.retrieval.encode import TextEncoder
 from endx_jax.training.checkpoints import Checkpoints
 from endx_jax.training.state import TrainState
-from endx_jax.training.step import Objective, Step, compile_ahead
+from endx_jax.training.step import CompiledStep, Objective, Step, compile_ahead
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Run:
       data: what it is trained on, chosen by and reported on.
       data_sha256: of the training set, which a resumed run must agree on.
       mesh: the devices.
-      arrangement: its batches, steps and update.
+      train_plan: its batches, steps and update.
       encoder: what encodes texts for evaluation.
     """
 
@@ -48,23 +51,23 @@ class Run:
     data: Splits
     data_sha256: str
     mesh: Mesh
-    arrangement: Arrangement
+    train_plan: TrainPlan
     encoder: TextEncoder | HeadEncoder
 
     @property
     def stream(self) -> BatchStream:
         """The batches; this process's rows."""
-        return self.arrangement.stream
+        return self.train_plan.stream
 
     @property
     def steps(self) -> int:
-        """Of the whole run."""
-        return self.arrangement.steps
+        """Steps of the whole run."""
+        return self.train_plan.steps
 
     @property
     def objective(self) -> Objective:
-        """As this run computes it on these devices."""
-        return self.arrangement.objective
+        """Objective as this run computes it on these devices."""
+        return self.train_plan.objective
 
 
 def prepare(config: Mapping, workdir: pathlib.Path) -> Run:
@@ -78,7 +81,7 @@ def prepare(config: Mapping, workdir: pathlib.Path) -> Run:
       EndxError: for whatever the user can mend.
     """
     settings = resolve(config)
-    workdirs.check_writable(workdir)
+    workdirs.check_writable(workdir / workdirs.INDEX)
     use_compilation_cache(settings.train.compilation_cache)
     mesh = make_mesh(settings.mesh)
     model, data = _all_of(lambda: build_model(settings), lambda: read_splits(settings.data))
@@ -86,7 +89,7 @@ def prepare(config: Mapping, workdir: pathlib.Path) -> Run:
     workdirs.check_agrees(workdir, model.settings, data_sha256)
     model = with_token_weights(model, data.train)
     encoder: TextEncoder | HeadEncoder = model.text_encoder(mesh)
-    readers: Mapping[str, ReadsTexts] = model.preparations
+    readers: Mapping[str, TextReader] = model.processors
     if model.trains_heads_alone:
         encoder = HeadEncoder(model, mesh)
         readers = encoder.readers
@@ -94,38 +97,89 @@ def prepare(config: Mapping, workdir: pathlib.Path) -> Run:
     pairs = Pairs.tokenize(first_pairs(data.train, most) if most else data.train, readers)
     if most:
         pairs = pairs.first(most)
-    arrangement = arrange(model, mesh, pairs)
-    return Run(workdir, model, data, data_sha256, mesh, arrangement, encoder)
+    train_plan = plan_training(model, mesh, pairs, measure())
+    return Run(workdir, model, data, data_sha256, mesh, train_plan, encoder)
 
 
-def begin(run: Run, checkpoints: Checkpoints | None = None) -> tuple[TrainState, Step]:
-    """The state that training begins or goes on with, and the step, compiled for the batches to come.
+def begin(run: Run, checkpoints: Checkpoints | None = None) -> tuple[Run, TrainState, Step]:
+    """Compiles the step for the batches to come, and makes or restores the state.
+
+    Where the compiled step holds more than the memory that was planned for, and `train.tower_chunk` leaves it open, the
+    chunks are halved and the step is compiled once more.
 
     Args:
       run: from `prepare`.
       checkpoints: where to go on from; None: from the initial parameters.
+
+    Returns:
+      The run, with the batches that the step takes; the state; the step.
+
+    Raises:
+      EndxError: the step needs more memory than is free.
     """
-    abstract = abstract_step(run.model, run.mesh, run.arrangement)
+    expected, memory = run.train_plan.expected_peak(run.model), run.train_plan.memory
+    _check_fits(run, expected)
+    say(f"memory: {gigabytes(expected)} expected at the peak, of {gigabytes(memory.total)} that are free")
+    abstract = abstract_step(run.model, run.mesh, run.train_plan)
 
     def load() -> TrainState:
         start = checkpoints.latest_step if checkpoints else None
         if checkpoints and start is not None:
             say(f"resuming from the checkpoint of step {start}, of {run.steps}")
             return checkpoints.restore(start, abstract.state)
-        params = place(run.model.initial_params(run.mesh), abstract.shardings.params)
+        params = place(run.model.initial_params(), abstract.shardings.params)
         return jax.jit(abstract.create, out_shardings=abstract.shardings)(params)
 
-    profiles = run.stream.profiles()
-    started = time.perf_counter()
-    if profiles:
-        say(f"compiling {len(profiles)} program(s)")
     with concurrent.futures.ThreadPoolExecutor(1) as aside:  # parameters are read while the step is compiled
-        compiling = aside.submit(compile_ahead, abstract.train_step, abstract.state, profiles, run.mesh)
+        compiling = aside.submit(_compile, run, abstract)
         state = load()
         step = compiling.result()
+    held = run.train_plan.state
+    smaller = _with_half_the_chunk(run) if step.bytes() - held > memory.activations(held) else None
+    if smaller:
+        say(f"memory: {gigabytes(memory.peak(step.bytes()))} for the compiled step: smaller chunks instead")
+        run = smaller
+        step = _compile(run, abstract_step(run.model, run.mesh, run.train_plan))
+    trim()
+    _check_fits(run, memory.peak(step.bytes()))
+    return run, state, step
+
+
+def _compile(run: Run, abstract: AbstractStep) -> CompiledStep:
+    profiles = run.stream.profiles()
+    started = time.perf_counter()
+    programs = f"{len(profiles)} program{'s' if len(profiles) > 1 else ''}"
+    once = ", the first time only" if run.model.settings.train.compilation_cache else ""
+    about = working(f"compiling {programs} for the training step{once}") if profiles else contextlib.nullcontext()
+    with about:
+        step = compile_ahead(abstract.train_step, abstract.state, profiles, run.mesh)
     if profiles:
         say(f"compiled in {time.perf_counter() - started:.0f} s")
-    return state, step
+    return step
+
+
+def _with_half_the_chunk(run: Run) -> Run | None:
+    """The run in chunks of half as many rows; None where the chunk is set, or can't be smaller."""
+    train = run.model.settings.train
+    rows = rows_at_once(run.train_plan.execution, train.global_batch_size)
+    if train.tower_chunk >= 0 or rows == 1:
+        return None
+    settings = dataclasses.replace(run.model.settings, train=dataclasses.replace(train, tower_chunk=rows // 2))
+    model = dataclasses.replace(run.model, settings=settings)
+    train_plan = plan_training(model, run.mesh, run.stream.pairs, run.train_plan.memory)
+    return dataclasses.replace(run, train_plan=train_plan)
+
+
+def _check_fits(run: Run, peak: int) -> None:
+    """Refuses a step that can't be held, before the system kills the process for it."""
+    memory = run.train_plan.memory
+    if peak > memory.total:
+        rows = rows_at_once(run.train_plan.execution, run.model.settings.train.global_batch_size)
+        smaller = f"--config.train.tower_chunk below {rows}, " if rows > 1 else ""
+        raise EndxError(
+            f"a step takes {gigabytes(peak)} of memory and {gigabytes(memory.total)} are free: end other programs, or "
+            f"set {smaller}a smaller --config.data.answer_length or a smaller --config.model.pretrained"
+        )
 
 
 def _all_of(*tasks: Callable[[], Any]) -> list:

@@ -1,102 +1,97 @@
 """The main job: train, evaluate, and leave everything in a workdir."""
 
 import pathlib
-from collections.abc import Mapping
-from typing import Protocol
+import time
+from collections.abc import Callable, Mapping
 
-from endx_jax.data.records import RetrievalSet
-from endx_jax.data.subsets import with_many_questions
+from endx_jax import json_files
+from endx_jax.data.batches import Pairs
+from endx_jax.data.splits import with_many_questions
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.console import say
 from endx_jax.experiment.data import pools
-from endx_jax.experiment.introduction import introduce
+from endx_jax.experiment.index_results import write_pool
 from endx_jax.experiment.lock import RunLock
-from endx_jax.experiment.model import save_description
-from endx_jax.experiment.pairs import judge_pairs
+from endx_jax.experiment.model import best_params, save_description, save_towers
 from endx_jax.experiment.prepare import Run, begin, prepare
-from endx_jax.experiment.ranking import EmbeddingJudge
-from endx_jax.experiment.results import Results
+from endx_jax.experiment.summary import log_summary
 from endx_jax.files import reporting_full_disk
-from endx_jax.objectives import PairSettings
-from endx_jax.parallel.distributed import barrier, on_primary
-from endx_jax.parallel.heartbeats import Heartbeats
-from endx_jax.training.checkpoints import Checkpoints
+from endx_jax.inference.saved import ABOUT, MODEL
+from endx_jax.methods.evaluation import Evaluator
+from endx_jax.parallel.console import say
+from endx_jax.parallel.distributed import barrier, everywhere, on_primary
+from endx_jax.parallel.sharding import place, state_shardings
+from endx_jax.retrieval.results import Results
+from endx_jax.retrieval.shards import MANIFEST, metric_of
+from endx_jax.training.checkpoints import Checkpoints, best_step
 from endx_jax.training.loop import fit
+from endx_jax.training.metric_writers import check_installed
 from endx_jax.training.monitor import Monitor
 from endx_jax.training.preemption import Preemption
 from endx_jax.training.trace import Trace
-from endx_jax.training.wandb_log import check_installed
 
 
 def run(config: Mapping, workdir: pathlib.Path) -> Results | None:
     """Trains what `config` describes, going on where an earlier run in the workdir stopped, and evaluates it.
 
     Args:
-      config: a tree as `recipes.base.get_config` makes it.
+      config: a tree as `methods.config.base_config` makes it.
       workdir: where everything is left; the README lists what.
 
     Returns:
-      The final results; None when the config told the run to stop before its last step.
+      The final results; None when the config told the run to stop before its last step, or the workdir holds the
+      same run, trained and evaluated.
 
     Raises:
       EndxError: for whatever the user can mend, another run in the workdir and a full disk among it.
       RunInterrupted: told to stop by SIGTERM, it saved where it was; see `training.preemption`.
     """
-    settings = resolve(config).train
-    check_installed(settings.wandb_project)
-    with (
-        Preemption() as preemption,
-        reporting_full_disk(workdir),
-        RunLock(workdir),
-        Heartbeats(workdir, peer_timeout=settings.peer_timeout) as heartbeats,
-    ):
-        return _run(config, workdir, preemption, heartbeats)
+    began = time.perf_counter()
+    check_installed(resolve(config).train.wandb_project)
+    with Preemption() as preemption, reporting_full_disk(workdir), RunLock(workdir):
+        return _run(config, workdir, preemption, began)
 
 
-def _run(config: Mapping, workdir: pathlib.Path, preemption: Preemption, heartbeats: Heartbeats) -> Results | None:
+def _run(config: Mapping, workdir: pathlib.Path, preemption: Preemption, began: float) -> Results | None:
     prepared = prepare(config, workdir)
-    judge = judge_of(prepared)
-    introduce(prepared.model, prepared.mesh, prepared.steps, _question_counts(prepared), prepared.stream.plan)
+    evaluator = prepared.model.method.evaluator(
+        prepared.objective, prepared.encoder, prepared.mesh, prepared.model.settings.evaluation
+    )
+    if everywhere(_is_finished(prepared)):
+        say(f"{workdir} holds this run, trained and evaluated: nothing to do; its results are in {workdirs.RESULTS}")
+        return None
+    log_summary(prepared.model, prepared.mesh, prepared.steps, _question_counts(prepared), prepared.stream.plan)
     on_primary(lambda: _describe(prepared), "workdir-described")
-    reached = _train(prepared, judge, preemption, heartbeats)
+    reached = _train(prepared, evaluator, preemption, began)
+    params, step = best_params(prepared.workdir, prepared.model, prepared.mesh)
+    if prepared.model.method.embeds:
+        save_towers(prepared.workdir, prepared.model, params["dual_encoder"], prepared.mesh)
     if reached < prepared.steps:
         say(f"stopped at step {reached} of {prepared.steps}; without train.stop_at_step the same command goes on")
         return None
-    heartbeats.phase = "evaluating"
-    return _report(prepared, judge)
+    return _report(prepared, evaluator, params, step)
 
 
-class Judge(Protocol):
-    """Says how good parameters are."""
-
-    def asked(self, records: RetrievalSet) -> RetrievalSet:
-        """A set with those of its questions that are ranked."""
-
-    def validate(self, params: dict) -> dict[str, float]:
-        """The measures of parameters on the validation split."""
-
-    def report(self, results: Results) -> int:
-        """Adds every system to the results, of the test split; returns the step of the checkpoint that was taken."""
-
-
-def judge_of(prepared: Run) -> Judge:
-    """What judges a run: most methods rank by embeddings."""
-    if isinstance(prepared.model.settings.objective, PairSettings):
-        return judge_pairs(prepared)
-    return EmbeddingJudge(prepared)
+def _is_finished(run: Run) -> bool:
+    """Returns whether the workdir holds all that this command would make, made with the same settings."""
+    needed = [run.workdir / workdirs.CONFIG, run.workdir / workdirs.RESULTS]
+    if run.model.method.embeds:
+        needed += [run.workdir / workdirs.INDEX / MANIFEST, run.workdir / MODEL / ABOUT]
+    return (
+        all(file.is_file() for file in needed)
+        and json_files.read(needed[0]) == run.model.settings.as_dict()
+        and best_step(run.workdir, run.model.settings.evaluation.metric) is not None
+    )
 
 
-def _train(run: Run, judge: Judge, preemption: Preemption, heartbeats: Heartbeats) -> int:
+def _train(run: Run, evaluator: Evaluator, preemption: Preemption, began: float) -> int:
     """Trains to the end or to where the config says to stop; returns the step reached."""
     settings = run.model.settings
     checkpoints = Checkpoints(
         run.workdir, keep=settings.train.keep_checkpoints, metric=settings.evaluation.metric, report=say
     )
-    heartbeats.phase = "compiling"
-    state, train_step = begin(run, checkpoints)
+    run, state, train_step = begin(run, checkpoints)
     barrier("compiled")
-    heartbeats.phase = "starting"
     start = int(state.step)
     trace = Trace(
         run.workdir / workdirs.PROFILE,
@@ -111,7 +106,7 @@ def _train(run: Run, judge: Judge, preemption: Preemption, heartbeats: Heartbeat
         global_batch_size=settings.train.global_batch_size,
         log_every=settings.train.log_every,
         example_names=lambda step: _question_ids(run, step),
-        heartbeats=heartbeats,
+        began=began,
         wandb_project=settings.train.wandb_project,
     )
     try:
@@ -125,7 +120,7 @@ def _train(run: Run, judge: Judge, preemption: Preemption, heartbeats: Heartbeat
                 mesh=run.mesh,
                 checkpoints=checkpoints,
                 monitor=monitor,
-                validate=judge.validate if run.data.validation.questions else None,
+                validate=_validation(run, evaluator) if run.data.validation.questions else None,
                 trace=trace,
                 preemption=preemption,
                 reading_threads=settings.data.reading_threads,
@@ -139,18 +134,46 @@ def _train(run: Run, judge: Judge, preemption: Preemption, heartbeats: Heartbeat
     return int(state.step)
 
 
-def _report(run: Run, judge: Judge) -> Results:
-    """Evaluates on the test split; writes and prints the results."""
-    settings = run.model.settings
+def _validation(run: Run, evaluator: Evaluator) -> Callable[[dict], dict[str, float]]:
+    """From parameters to their measures on the validation split."""
+    records = next(iter(pools(run.data.validation, run.model.settings.data).values()))
+    selected = {"validation": evaluator.select(records)}
+    return lambda params: evaluator.evaluate(params, selected)["validation"].metrics
+
+
+def _report(run: Run, evaluator: Evaluator, params: dict, step: int) -> Results:
+    """Evaluates the parameters of a step on the test split; writes and prints the results."""
+    settings, method = run.model.settings, run.model.method
     whole = pools(run.data.test, settings.data)
     shared = with_many_questions(next(iter(whole.values())), settings.evaluation.min_questions)
-    test = {name: judge.asked(records) for name, records in (whole | shared).items()}
+    test = {name: evaluator.select(records) for name, records in (whole | shared).items()}
     primary = next(iter(test.values()))
     say(f"evaluating {len(primary.questions):,} held-out questions against {len(primary.candidates):,} candidates")
     results = Results(dataset=settings.data.test_path or settings.data.path, split="test", pools=test)
-    step = judge.report(results)
+    if settings.evaluation.reverse:
+        results.rank_both_ways()
+    results.add_bm25(depth=settings.evaluation.depth)
+
+    def initial() -> dict:
+        return place(run.model.initial_params(), state_shardings(run.model.abstract_params(), run.mesh))
+
+    embeddings = evaluator.report(results, params, initial if settings.evaluation.untrained else None)
+    if method.section:
+        held_out = run.data.validation if run.data.validation.questions else run.data.test
+        pairs = Pairs.tokenize(held_out, run.model.processors)
+        section = method.section(run.objective, params, pairs, run.mesh, batch_size=settings.evaluation.batch_size)
+        results.sections += [section] if section else []
+    identity = "" if embeddings is None else run.encoder.identity(params["dual_encoder"])
 
     def write() -> None:
+        if embeddings is not None:
+            write_pool(
+                run.workdir / workdirs.INDEX,
+                embeddings,
+                primary.documents,
+                metric=metric_of(cosine=settings.model.normalize),
+                model={"name": str(run.workdir), "identity": identity, "step": step},
+            )
         results.write(run.workdir / workdirs.RESULTS, run.workdir / workdirs.EVALUATION / "test")
 
     on_primary(write, "results-written")
@@ -166,7 +189,8 @@ def _question_ids(run: Run, step: int) -> list[str]:
 
 
 def _describe(run: Run) -> None:
-    """Writes what the run is made from into the workdir."""
+    """Writes the settings, the data's hash and the model's description; removes results, which come last."""
+    (run.workdir / workdirs.RESULTS).unlink(missing_ok=True)
     about_data = {"sha256": run.data_sha256, "questions": _question_counts(run)}
     workdirs.write_config(run.workdir, run.model.settings, about_data)
     save_description(run.workdir, run.model)

@@ -1,19 +1,22 @@
 """A run's folder: what is in it, and whether a run may go on in it."""
 
 import json
+import os
 import pathlib
 import tempfile
 
+from endx_jax import json_files
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import Settings, differences, resolve
 from endx_jax.experiment.manifest import manifest
 from endx_jax.files import write_text
+from endx_jax.inference.saved import check_embeds
+from endx_jax.retrieval.index import Index
 
-CONFIG, DATA, MANIFEST, MODEL, INDEX, EVALUATION, RESULTS, PROFILE, PROFILE_NOW = (
+CONFIG, DATA, MANIFEST, INDEX, EVALUATION, RESULTS, PROFILE, PROFILE_NOW = (
     "config.json",
     "data.json",
     "manifest.json",
-    "model",
     "index",
     "evaluation",
     "results.json",
@@ -24,7 +27,8 @@ CONFIG, DATA, MANIFEST, MODEL, INDEX, EVALUATION, RESULTS, PROFILE, PROFILE_NOW 
 
 def check_writable(folder: pathlib.Path, flag: str = "--workdir") -> None:
     """Raises EndxError, naming the `flag` that chose it, when `folder` can't be made or written; makes nothing."""
-    nearest = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+    # A symbolic link whose target is missing is in the way, too.
+    nearest = next(place for place in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(place))
     try:
         with tempfile.TemporaryFile(dir=nearest):
             pass
@@ -38,12 +42,32 @@ def read_config(workdir: pathlib.Path) -> Settings:
     Raises:
       EndxError: when there is no run.
     """
-    try:
-        return resolve(json.loads((workdir / CONFIG).read_text()))
-    except FileNotFoundError:
-        raise EndxError(f"{workdir} holds no run: it has no {CONFIG}") from None
-    except json.JSONDecodeError as failure:
-        raise EndxError(f"{workdir / CONFIG} is not JSON: {failure}") from None
+    file = workdir / CONFIG
+    if not file.exists():
+        raise EndxError(f"{workdir} holds no run: it has no {CONFIG}")
+    return resolve(json_files.read(file), finished=True)
+
+
+def read_data(workdir: pathlib.Path) -> dict:
+    """Returns the contents of a run's `data.json`: `sha256` of its training data, a string, and counts.
+
+    Raises:
+      EndxError: the file can't be read, or lacks the hash.
+    """
+    file = workdir / DATA
+    found = json_files.read(file)
+    json_files.text(json_files.value(found, "sha256", str(file)), f"{file}: 'sha256'")
+    return found
+
+
+def run_index(workdir: pathlib.Path) -> Index:
+    """Opens the index that a run's last evaluation left.
+
+    Raises:
+      EndxError: there is none; the message says so of a run without embeddings.
+    """
+    check_embeds(workdir)
+    return Index(workdir / INDEX)
 
 
 def check_agrees(workdir: pathlib.Path, settings: Settings, fingerprint: str) -> None:
@@ -55,8 +79,7 @@ def check_agrees(workdir: pathlib.Path, settings: Settings, fingerprint: str) ->
         raise EndxError(
             f"{workdir} holds a run with other settings ({'; '.join(found)}): choose another --workdir, or give those"
         )
-    data = workdir / DATA
-    if data.exists() and json.loads(data.read_text())["sha256"] != fingerprint:
+    if (workdir / DATA).exists() and read_data(workdir)["sha256"] != fingerprint:
         raise EndxError(
             f"{workdir} holds a run that began with other data: choose another --workdir, or restore the data"
         )

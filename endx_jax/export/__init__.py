@@ -1,1 +1,1 @@
-"""Trained towers in the formats of other programs: sentence-transformers, Hugging Face, StableHLO."""
+"""Exports of trained towers: sentence-transformers, Hugging Face and StableHLO."""

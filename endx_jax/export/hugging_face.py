@@ -1,4 +1,4 @@
-"""Plain Hugging Face towers: a folder each (one, where both sides have one encoder), and how to make embeddings.
+"""Hugging Face export: one folder per encoder, and a script that computes embeddings.
 
 `endx.json` says what `config.json` has no place for: pooling, prompts, lengths, projection, norm. `encode.py`, which
 needs PyTorch and transformers only, does as it says.
@@ -10,7 +10,7 @@ import shutil
 
 from endx_jax.export.towers import Towers
 from endx_jax.export.transformer_folder import write_json, write_tensors, write_transformer_folder
-from endx_jax.loading.about import ABOUT, HUGGING_FACE, About, Side
+from endx_jax.inference.about import ABOUT, HUGGING_FACE, About, Side
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.pretrained.weights import SINGLE_FILE
 
@@ -25,12 +25,12 @@ def write(folder: pathlib.Path, towers: Towers) -> None:
     """
     pooling, sides = towers.pooling(HUGGING_FACE), {}
     for side in SIDES:
-        preparation, kernel, place = towers.preparations[side], towers.projection(side), ""
+        processor, kernel, place = towers.processors[side], towers.projection(side), ""
         if kernel is not None:
             place = "projection" if "projection" in towers.params.get("shared", {}) else f"{side}/projection"
             write_tensors(folder / place / SINGLE_FILE, {"linear.weight": kernel.T})
         encoder = "." if towers.shared_encoder else side
-        sides[side] = Side(encoder, preparation.prompt, preparation.length, place)
+        sides[side] = Side(encoder, processor.prompt, processor.length, place)
     # With one encoder for both sides, the second writes what the first did, and the longer of their lengths.
     for side in sorted(SIDES, key=lambda side: sides[side].length):
         write_transformer_folder(folder / sides[side].folder, towers, side, sides[side].length)

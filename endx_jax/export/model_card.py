@@ -1,15 +1,16 @@
-"""The README of an export: how to use it, what it was trained on and how, what came of it, what to be wary of."""
+"""README of an export: usage, training data and settings, results and limitations."""
 
 import json
 import pathlib
 import re
 
+from endx_jax import json_files
 from endx_jax.experiment.config import Settings
-from endx_jax.experiment.results import COLUMNS
-from endx_jax.experiment.workdir import DATA, RESULTS, read_config
+from endx_jax.experiment.workdir import DATA, RESULTS, read_config, read_data
 from endx_jax.export import hugging_face, sentence_transformers, stablehlo
 from endx_jax.export.towers import Towers
 from endx_jax.pretrained.locate import MINILM, PUBLISHED
+from endx_jax.retrieval.results import COLUMNS, read_results
 from endx_jax.settings import results_only
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -71,7 +72,7 @@ their mask bool [b, l], true at real tokens, which come first; its result is flo
 
 
 def text(kind: str, towers: Towers) -> str:
-    """The README of an export in the format `kind`."""
+    """Writes the README of an export in the format `kind`."""
     usage = USAGE[kind]
     if kind == hugging_face.HUGGING_FACE:
         usage = usage.format(code=hugging_face.EXAMPLE.read_text().rstrip())
@@ -98,7 +99,7 @@ def _front_matter(kind: str, towers: Towers, settings: Settings | None) -> str:
 
 
 def _about(towers: Towers) -> str:
-    """A paragraph: two towers or one, width, similarity, lengths, prompts."""
+    """Describes towers, width, similarity, lengths and prompts in a paragraph."""
     one = towers.shared_encoder and towers.projection("question") is towers.projection("answer")
     what = "One tower encodes questions and answers" if one else "A question tower and an answer tower encode texts"
     if towers.normalize:
@@ -107,17 +108,18 @@ def _about(towers: Towers) -> str:
         compared = f"any norm, to be compared by {'cosine' if towers.cosine else 'inner product'}"
     made = "Trained with endx_jax" if towers.workdir else "As it was loaded, and exported by endx_jax"
     lines = [f"{what} as vectors of {towers.width} numbers of {compared}. {made}.", ""]
-    for side, preparation in towers.preparations.items():
-        shown = json.dumps(preparation.prompt, ensure_ascii=False)
-        prompt = f", after the prompt {shown}" if preparation.prompt else ""
-        lines.append(f"- {side}s: up to {preparation.length} tokens{prompt}")
+    for side, processor in towers.processors.items():
+        shown = json.dumps(processor.prompt, ensure_ascii=False)
+        prompt = f", after the prompt {shown}" if processor.prompt else ""
+        lines.append(f"- {side}s: up to {processor.length} tokens{prompt}")
     return "\n".join(lines) + "\n"
 
 
 def _training(workdir: pathlib.Path, settings: Settings) -> str:
-    """The data and the recipe."""
-    data = json.loads((workdir / DATA).read_text(encoding="utf-8"))
-    counts = ", ".join(f"{count:,} {split}" for split, count in data["questions"].items())
+    """Describes the data and the recipe."""
+    data, where = read_data(workdir), f"{workdir / DATA}: 'questions'"
+    questions = json_files.mapped(data.get("questions"), where)
+    counts = ", ".join(f"{json_files.whole(count, where):,} {split}" for split, count in questions.items())
     rows = {name: _public(value) for name, value in results_only(settings).items()}
     recipe = "\n".join(f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in rows.items())
     return (
@@ -127,11 +129,11 @@ def _training(workdir: pathlib.Path, settings: Settings) -> str:
 
 
 def _results(workdir: pathlib.Path) -> str:
-    """The measures of every system and pool; empty where the run left none."""
+    """Formats the measures of every system and pool; empty if the run has none."""
     file = workdir / RESULTS
     if not file.is_file():
         return ""
-    found = json.loads(file.read_text(encoding="utf-8"))["evaluations"]
+    found = read_results(file)
     lines = [
         "## Results",
         "",
@@ -150,14 +152,14 @@ def _results(workdir: pathlib.Path) -> str:
 
 
 def _checkpoints(towers: Towers, settings: Settings | None) -> list[str]:
-    """What the towers started from: hub ids, where they have one; else the names of folders."""
+    """Names the initial weights: hub ids if known, else folder names."""
     names = [settings.model.pretrained, settings.model.answer_pretrained] if settings else [towers.loaded_from]
     found = [PUBLISHED[name].hub_id if name in PUBLISHED else _public(name) for name in names if name]
     return list(dict.fromkeys(found))
 
 
 def _public(value):
-    """A setting as it may be read elsewhere: of a path, the last name."""
+    """Returns a setting without local paths: the last part of a path."""
     if isinstance(value, str) and "/" in value and (value.startswith(("/", ".", "~")) or pathlib.Path(value).exists()):
         return pathlib.Path(value).name
     return value

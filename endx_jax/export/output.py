@@ -1,4 +1,4 @@
-"""The folder that an export is written into: whole or not there."""
+"""Output folder of an export, replaced atomically."""
 
 import pathlib
 

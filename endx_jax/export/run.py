@@ -1,4 +1,4 @@
-"""Exports a model: written aside, verified there if that is asked for, and put in place when whole."""
+"""Exports a model: writes it aside, verifies it on request, and moves it into place."""
 
 import dataclasses
 import pathlib
@@ -12,7 +12,7 @@ from endx_jax.export.towers import Towers
 from endx_jax.export.transformer_folder import write_json
 from endx_jax.export.verify import Report, check_runtime, verify
 from endx_jax.files import aside, put_in_place, write_text
-from endx_jax.loading import EmbeddingModel
+from endx_jax.inference import EmbeddingModel
 
 FORMATS: Mapping[str, Callable[[pathlib.Path, Towers], None]] = {
     sentence_transformers.NAME: sentence_transformers.write,

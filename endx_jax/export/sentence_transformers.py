@@ -1,4 +1,4 @@
-"""A folder as sentence-transformers 6 writes it: Transformer, Pooling, Dense, Normalize; Router for two encoders.
+"""sentence-transformers 6 export: Transformer, Pooling, Dense and Normalize, with a Router for two encoders.
 
 Where both sides have one encoder, the modules follow each other. Else a Router comes first, with the modules of each
 side in a route, up to what both sides share: a shared projection stands after it (ADE-SPL), own ones in the routes.
@@ -43,7 +43,7 @@ class Writer:
     pooling: str
 
     def write(self) -> None:
-        """Writes all modules, and what says how they follow each other."""
+        """Writes all modules and their order."""
         projections = {side: self.towers.projection(side) for side in SIDES}
         common = projections["question"]
         shared = common is projections["answer"]
@@ -68,7 +68,7 @@ class Writer:
         write_json(self.folder / "config_sentence_transformers.json", self._config())
 
     def _config(self) -> dict:
-        prompts = {TASKS[side]: self.towers.preparations[side].prompt for side in SIDES}
+        prompts = {TASKS[side]: self.towers.processors[side].prompt for side in SIDES}
         return {
             "__version__": {"sentence_transformers": VERSION},
             "model_type": "SentenceTransformer",
@@ -78,7 +78,7 @@ class Writer:
         }
 
     def _transformer(self, folder: pathlib.Path, sides: tuple[str, ...]) -> None:
-        lengths = {side: self.towers.preparations[side].length for side in sides}
+        lengths = {side: self.towers.processors[side].length for side in sides}
         write_transformer_folder(folder, self.towers, sides[0], max(lengths.values()))
         own = {f"{TASKS[side]}_length": length for side, length in lengths.items()}
         config = {

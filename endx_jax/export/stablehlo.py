@@ -1,4 +1,4 @@
-"""The towers as programs of StableHLO, through `jax.export`: any batch, any length, for CPU, CUDA and TPU in one file.
+"""StableHLO export through `jax.export`: any batch and length, for CPU, CUDA and TPU in one file.
 
 Weights are arguments, in a safetensors file beside the program, so towers of one architecture have one program; their
 names are those of our parameters, `shared/...`, `question/...` and `answer/...`. Products are in full float32 on every
@@ -21,7 +21,7 @@ from endx_jax.errors import EndxError
 from endx_jax.export.towers import Towers
 from endx_jax.export.transformer_folder import write_json, write_tensors, write_tokenizer
 from endx_jax.files import sha256_of
-from endx_jax.loading.about import ABOUT, STABLEHLO, About, Side
+from endx_jax.inference.about import ABOUT, STABLEHLO, About, Side
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.static import NoEncoder
 from endx_jax.models.tower import Tower
@@ -42,24 +42,24 @@ def write(folder: pathlib.Path, towers: Towers) -> None:
         for owner, groups in towers.params.items()
         for name, array in flax.traverse_util.flatten_dict(groups, sep="/").items()
     }
-    write_tensors(folder / SINGLE_FILE, weights)
+    weights_sha256 = write_tensors(folder / SINGLE_FILE, weights)
     one = towers.dual_encoder.question == towers.dual_encoder.answer
-    one_tokenizer = towers.preparations["question"].tokenizer.same_ids(towers.preparations["answer"].tokenizer)
+    one_tokenizer = towers.processors["question"].tokenizer.same_ids(towers.processors["answer"].tokenizer)
     sides = {}
     for side in SIDES:
-        preparation = towers.preparations[side]
+        processor = towers.processors[side]
         program = folder / ("tower.stablehlo" if one else f"tower_{side}.stablehlo")
         if not program.exists():
             program.write_bytes(serialized(towers.dual_encoder.tower(side), towers.tower_params(side)))
         sides[side] = Side(
             folder="tokenizer" if one_tokenizer else f"tokenizer_{side}",
-            prompt=preparation.prompt,
-            length=preparation.length,
+            prompt=processor.prompt,
+            length=processor.length,
             program=program.name,
             sha256=sha256_of(program),
         )
         tokenizer = folder / sides[side].folder
-        write_tokenizer(tokenizer, towers, side, preparation.length)
+        write_tokenizer(tokenizer, towers, side, processor.length)
         if not (tokenizer / "tokenizer.json").is_file():
             raise EndxError(
                 f"the {side}s' tokenizer is written in Python and has no tokenizer.json, without which "
@@ -73,14 +73,14 @@ def write(folder: pathlib.Path, towers: Towers) -> None:
         towers.cosine,
         sides,
         identity=towers.identity,
-        weights_sha256=sha256_of(folder / SINGLE_FILE),
+        weights_sha256=weights_sha256,
     )
     write_json(folder / ABOUT, dataclasses.asdict(about))
     shutil.copyfile(EXAMPLE, folder / "encode.py")
 
 
 def serialized(tower: Tower, params: dict) -> bytearray:
-    """The program `(params by name, ids int32 [b, l], mask bool [b, l]) -> float32 [b, E]` of a tower.
+    """Exports a tower as `(params by name, ids int32 [b, l], mask bool [b, l]) -> float32 [b, E]`.
 
     Args:
       tower: computing in float32.
@@ -108,7 +108,7 @@ def serialized(tower: Tower, params: dict) -> bytearray:
 
 @contextlib.contextmanager
 def _without_source_locations() -> Iterator[None]:
-    """Keeps the paths of this machine's source files out of programs."""
+    """Keeps local source paths out of programs."""
     name = "jax_traceback_in_locations_limit"
     before = getattr(jax.config, name)
     jax.config.update(name, 0)

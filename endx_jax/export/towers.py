@@ -1,4 +1,4 @@
-"""What every format is made from: towers in float32 with each layer by itself, and where they came from."""
+"""Towers to export: float32, layers apart, with their origin."""
 
 import dataclasses
 import functools
@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from endx_jax.batch import Tokens
-from endx_jax.data.tokenization import Preparation
+from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
-from endx_jax.loading.embedding_model import EmbeddingModel
+from endx_jax.inference.embedding_model import EmbeddingModel
 from endx_jax.models.dual_encoder import SIDES, DualEncoder
 from endx_jax.models.pooling import POOLINGS
 from endx_jax.models.static import NoEncoder
@@ -25,17 +25,17 @@ GROUPS_OF_ENCODER = ("token_embedder", "encoder")
 
 @dataclasses.dataclass(frozen=True)
 class Towers:
-    """A dual encoder that is to be exported.
+    """Dual encoder to export.
 
     Attributes:
       name: what they are called elsewhere: the last part of what was loaded.
       loaded_from: what was loaded.
       dual_encoder: both towers, computing in float32, without remat or scan.
       params: its parameters, float32 NumPy arrays, each layer's by itself.
-      preparations: how the texts of each side become tokens.
+      processors: how the texts of each side become tokens.
       encoders: the pretrained encoders' descriptions, by side.
       cosine: whether embeddings are compared by cosine rather than inner product.
-      identity: of the model (see `retrieval.identity`).
+      identity: of the model (see `inference.identity`).
       workdir: of the run that trained them; None where none did.
     """
 
@@ -43,7 +43,7 @@ class Towers:
     loaded_from: str
     dual_encoder: DualEncoder
     params: dict
-    preparations: Mapping[str, Preparation]
+    processors: Mapping[str, TextProcessor]
     encoders: Mapping[str, PretrainedEncoder]
     cosine: bool
     identity: str
@@ -51,7 +51,7 @@ class Towers:
 
     @classmethod
     def of(cls, model: EmbeddingModel) -> "Towers":
-        """Takes what `endx_jax.load` loaded.
+        """Converts a loaded model.
 
         Raises:
           EndxError: when that is an exported program, of which the towers are not known; or one that keeps a part of
@@ -75,7 +75,7 @@ class Towers:
             loaded_from=model.name,
             dual_encoder=dataclasses.replace(trained, question=question, answer=answer),
             params={side: _plain(groups) for side, groups in jax.device_get(model.params).items()},
-            preparations=model.encoder.preparations,
+            processors=model.encoder.processors,
             encoders=model.source.encoders,
             cosine=model.cosine,
             identity=model.identity,
@@ -84,33 +84,33 @@ class Towers:
 
     @property
     def normalize(self) -> bool:
-        """Whether embeddings have unit norm, so that inner products are cosines."""
+        """True if embeddings have unit norm, so that inner products are cosines."""
         return self.dual_encoder.question.normalize
 
     @functools.cached_property
     def width(self) -> int:
-        """E, of an embedding."""
+        """Width E of an embedding."""
         tokens = Tokens(jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool))
         return jax.eval_shape(lambda p: self.dual_encoder.encode(p, "question", tokens), self.params).shape[1]
 
     @property
     def shared_encoder(self) -> bool:
-        """Whether both sides have one token table, one encoder and one tokenizer."""
+        """True if both sides share token table, encoder and tokenizer."""
         own = any(group in self.params.get(side, {}) for side in SIDES for group in GROUPS_OF_ENCODER)
-        question, answer = (self.preparations[side].tokenizer for side in SIDES)
+        question, answer = (self.processors[side].tokenizer for side in SIDES)
         return not own and question.same_ids(answer)
 
     def tower_params(self, side: str) -> dict:
-        """The parameters of one side's tower, by group."""
+        """Returns the parameters of one side's tower, by group."""
         return self.dual_encoder.tower_params(self.params, side)
 
     def projection(self, side: str) -> np.ndarray | None:
-        """The linear map after pooling, float32 [P, E]; None where the side's tower has none."""
+        """Returns the projection after pooling, float32 [P, E], or None."""
         groups = self.tower_params(side)
         return groups["projection"]["kernel"] if "projection" in groups else None
 
     def pooling(self, format_name: str) -> str:
-        """The pooling's name.
+        """Returns the name of the pooling.
 
         Raises:
           EndxError: when the towers have an encoder or a pooling that only a program can hold.
@@ -132,7 +132,7 @@ class Towers:
 
 
 def in_float32(tower: Tower) -> Tower:
-    """The same tower computing in float32, with layers apart and kept as they are."""
+    """Returns the tower in float32, with layers apart and without rematerialisation."""
     options = {"dtype": jnp.float32, "remat": "none", "scan_layers": False}
     own = {name: value for name, value in options.items() if hasattr(tower.encoder, name)}
     return tower.clone(token_embedder=tower.token_embedder.clone(dtype=jnp.float32), encoder=tower.encoder.clone(**own))

@@ -1,4 +1,4 @@
-"""A tower's encoder and tokenizer as a folder that transformers loads."""
+"""Encoder and tokenizer of a tower as a transformers folder."""
 
 import json
 import pathlib
@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from endx_jax import json_files
 from endx_jax.export.towers import Towers
 from endx_jax.files import write_text
+from endx_jax.pretrained.stored import write_file
 from endx_jax.pretrained.weights import SINGLE_FILE, to_theirs
 
 # Of each model_type, the class that the weights are named for.
@@ -36,10 +38,10 @@ def write_transformer_folder(folder: pathlib.Path, towers: Towers, side: str, le
 
 
 def write_tokenizer(folder: pathlib.Path, towers: Towers, side: str, length: int) -> None:
-    """Writes the tokenizer's files, with the length that texts are cut to."""
-    towers.preparations[side].tokenizer.save(folder)
+    """Writes the tokenizer's files with the maximum length."""
+    towers.processors[side].tokenizer.save(folder)
     file = folder / "tokenizer_config.json"
-    write_json(file, json.loads(file.read_text(encoding="utf-8")) | {"model_max_length": length})
+    write_json(file, json_files.read(file) | {"model_max_length": length})
 
 
 def write_json(file: pathlib.Path, contents: object) -> None:
@@ -47,17 +49,13 @@ def write_json(file: pathlib.Path, contents: object) -> None:
     write_text(file, json.dumps(contents, indent=2, ensure_ascii=False) + "\n")
 
 
-def write_tensors(file: pathlib.Path, tensors: Mapping[str, np.ndarray]) -> None:
-    """Writes safetensors that PyTorch, too, reads."""
-    from safetensors.numpy import save_file
-
-    file.parent.mkdir(parents=True, exist_ok=True)
-    save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, file, {"format": "pt"})
-    file.chmod(0o644)
+def write_tensors(file: pathlib.Path, tensors: Mapping[str, np.ndarray]) -> str:
+    """Writes float32 arrays as safetensors, and returns the sha256 of the file."""
+    return write_file(file, {name: tensor.shape for name, tensor in tensors.items()}, tensors.values())
 
 
 def _unused(config: Mapping) -> dict[str, np.ndarray]:
-    """Tensors that a BertModel asks for and no tower of ours has: missing, it would draw them, and warn."""
+    """Returns tensors that BertModel requires and our towers lack; it would draw missing ones with a warning."""
     if config["model_type"] != "bert":
         return {}
     width = config["hidden_size"]

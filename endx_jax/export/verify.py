@@ -1,4 +1,4 @@
-"""Holds an export against the towers it came from: encoded in a process of its own, by the runtime it was made for."""
+"""Verification of an export: compares its embeddings, computed by its own runtime in another process, with ours."""
 
 import dataclasses
 import importlib.util
@@ -15,14 +15,15 @@ import jax
 import numpy as np
 
 import endx_jax
+from endx_jax import json_files
 from endx_jax.data.docstrings import docstring_pairs
 from endx_jax.data.settings import DataSettings
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.export.towers import Towers
+from endx_jax.inference.encode import TextEncoder
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
-from endx_jax.retrieval.encode import TextEncoder
 from endx_jax.retrieval.index import Index
 
 TEXTS = 200  # beside the hard ones
@@ -52,7 +53,7 @@ HARD_TEXTS = (
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What `export_report.json` says.
+    """Contents of `export_report.json`.
 
     Attributes:
       format: of the export.
@@ -109,7 +110,7 @@ def verify(kind: str, folder: pathlib.Path, towers: Towers, tolerance: float) ->
 
 
 def sample_texts(workdir: pathlib.Path | None) -> list[str]:
-    """Texts that both sides encode: what encoders and tokenizers stumble over, the run's documents, docstrings.
+    """Returns texts for both sides: edge cases of tokenizers, the run's documents, and docstrings.
 
     Args:
       workdir: of a run, whose index is read where it left one.
@@ -125,9 +126,9 @@ def sample_texts(workdir: pathlib.Path | None) -> list[str]:
 
 
 def reference(towers: Towers, texts: list[str]) -> dict[str, np.ndarray]:
-    """The texts' embeddings by our own towers: float32 [N, E] by side."""
+    """Encodes texts by our towers: float32 [N, E] by side."""
     mesh = make_mesh(MeshSettings(), jax.local_devices())
-    encoder = TextEncoder(towers.dual_encoder, towers.preparations, mesh)
+    encoder = TextEncoder(towers.dual_encoder, towers.processors, mesh)
     with jax.default_matmul_precision("highest"):
         return {side: encoder(towers.params, side, texts) for side in SIDES}
 
@@ -135,7 +136,7 @@ def reference(towers: Towers, texts: list[str]) -> dict[str, np.ndarray]:
 def encoded_elsewhere(
     kind: str, folder: pathlib.Path, texts: list[str]
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """The texts' embeddings by the export, in a process of its own and on the CPU; and its libraries' versions."""
+    """Encodes texts by the export in another process on the CPU; returns embeddings and library versions."""
     here = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     with tempfile.TemporaryDirectory() as name:
         place = pathlib.Path(name)
@@ -147,4 +148,4 @@ def encoded_elsewhere(
             last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
             raise EndxError(f"the export can't be used by the runtime it was made for: {last}")
         embeddings = {side: np.load(place / f"{side}.npy") for side in SIDES}
-        return embeddings, json.loads((place / "versions.json").read_text())
+        return embeddings, json_files.read(place / "versions.json")

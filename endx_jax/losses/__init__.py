@@ -1,11 +1,11 @@
-"""Losses: pure functions of arrays."""
+"""Losses: pure functions of arrays that return (loss, metrics)."""
 
-from endx_jax.losses.contrastive import in_batch_softmax, in_batch_softmax_and_metrics
+from endx_jax.losses.contrastive import in_batch_softmax
 from endx_jax.losses.false_negatives import false_negative_mask
 from endx_jax.losses.geometry import embedding_regression, geometry_alignment
 from endx_jax.losses.matching import sampled_matching
 from endx_jax.losses.pairs import pair_binary, pair_softmax
-from endx_jax.losses.triplets import quadratic_regression_conditional, triplet, triplet_and_metrics
+from endx_jax.losses.triplets import quadratic_regression_conditional, triplet
 from endx_jax.losses.variational import free_bits, gaussian_kl
 from endx_jax.losses.vocabulary import vocabulary_nll
 
@@ -16,12 +16,15 @@ __all__ = [
     "gaussian_kl",
     "geometry_alignment",
     "in_batch_softmax",
-    "in_batch_softmax_and_metrics",
     "pair_binary",
     "pair_softmax",
     "quadratic_regression_conditional",
     "sampled_matching",
     "triplet",
-    "triplet_and_metrics",
     "vocabulary_nll",
 ]
+
+
+def __dir__() -> list[str]:
+    """Returns the public names, for completion at a prompt."""
+    return list(__all__)

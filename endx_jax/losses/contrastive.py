@@ -14,11 +14,13 @@ loss is log(1 + sum_{j != i} exp(m_ij)). So large scores do not cancel, and loss
 import jax
 import jax.numpy as jnp
 
+from endx_jax.checks import check_positive
 from endx_jax.errors import EndxError
-from endx_jax.losses.false_negatives import Marks, check_ids, negatives, negatives_of_answers
+from endx_jax.losses.false_negatives import Marks, check_batch, negatives, negatives_of_answers
 from endx_jax.losses.shard import AxisName, Shard
 from endx_jax.losses.streaming import RowStatistics, row_statistics
 from endx_jax.numerics import at_least_float32
+from endx_jax.settings import check_choice
 
 Array = jax.Array
 
@@ -46,7 +48,7 @@ def in_batch_softmax(
     where: Array | None = None,
     tile: int | None = None,
     axis_name: AxisName = None,
-) -> Array:
+) -> tuple[Array, dict[str, Array]]:
     """Cross-entropy of picking each question's own answer among all answers of the batch (Dong et al. 2022, Eq. 1).
 
     The scores are inner products: give unit-norm embeddings for cosine similarity. With any of the ids, pairs that
@@ -59,7 +61,7 @@ def in_batch_softmax(
     Args:
       question: [B, E] embeddings. Products and sums are float32 at least, at the highest matmul precision.
       answer: [B, E] embeddings; row i is the right answer of question i.
-      temperature: divides the scores; a positive number or scalar array.
+      temperature: divides the scores; a number or scalar array greater than 0.
       hard_negatives: [B, K, E] embeddings of wrong answers, candidates from question to answer and not the other way.
       question_id: int32 [B], -1 where unknown.
       answer_id: int32 [B], -1 where unknown.
@@ -77,55 +79,29 @@ def in_batch_softmax(
         whole batch. Needs `tile`.
 
     Returns:
-      A scalar, the mean over the pairs that count; zero when none does.
+      The loss, a scalar, the mean over the pairs that count, zero when none does; and metrics without a gradient:
+      `in_batch_accuracy`, the share of the questions that count whose own answer scores higher than every other answer
+      of the batch, false negatives and hard negatives left aside; and `masked_fraction`, the share of the pairs off the
+      diagonal, among those that count, that are false negatives.
+
+    Raises:
+      EndxError: for shapes that do not agree, a temperature that is not positive (where its value is known, which under
+        `jax.jit` it is not), an unknown direction, or ids without what they name.
     """
-    loss, _ = in_batch_softmax_and_metrics(
-        question,
-        answer,
-        temperature=temperature,
+    check_choice("direction", direction, DIRECTIONS)
+    if axis_name is not None and tile is None:
+        raise EndxError("axis_name is given, and scores split over devices are streamed: it needs tile as well")
+    check_positive("temperature", temperature)
+    check_batch(
+        question=question,
+        answer=answer,
         hard_negatives=hard_negatives,
         question_id=question_id,
         answer_id=answer_id,
         positive_ids=positive_ids,
         hard_negative_ids=hard_negative_ids,
-        direction=direction,
         where=where,
-        tile=tile,
-        axis_name=axis_name,
     )
-    return loss
-
-
-def in_batch_softmax_and_metrics(
-    question: Array,
-    answer: Array,
-    *,
-    temperature: float | Array = 1.0,
-    hard_negatives: Array | None = None,
-    question_id: Array | None = None,
-    answer_id: Array | None = None,
-    positive_ids: Array | None = None,
-    hard_negative_ids: Array | None = None,
-    direction: str = "question_to_answer",
-    where: Array | None = None,
-    tile: int | None = None,
-    axis_name: AxisName = None,
-) -> tuple[Array, dict[str, Array]]:
-    """The same loss, and what can be told of the batch from the same scores.
-
-    The arguments are those of `in_batch_softmax`.
-
-    Returns:
-      The loss, and metrics without a gradient: `in_batch_accuracy`, the share of the questions that count whose own
-      answer scores higher than every other answer of the batch, false negatives and hard negatives left aside; and
-      `masked_fraction`, the share of the pairs off the diagonal, among those that count, that are false negatives.
-    """
-    if direction not in WEIGHTS:
-        raise EndxError(f"direction is {direction!r}, which is none of {', '.join(WEIGHTS)}")
-    if axis_name is not None and tile is None:
-        raise EndxError("axis_name is given, and scores split over devices are streamed: it needs tile as well")
-    check_ids(answer_id, positive_ids)
-    _check_hard_negatives(question, hard_negatives, hard_negative_ids)
     shard = Shard.of(question.shape[0], where, axis_name)
     question, answer = shard.counting(question), shard.counting(answer)
     own = jnp.sum(question * answer, axis=1)
@@ -134,7 +110,7 @@ def in_batch_softmax_and_metrics(
     answers = questions._replace(positive_ids=None)
 
     def others(keep, rows, columns, row_marks, column_marks):
-        columns, column_marks = shard.everyone((columns, column_marks))
+        columns, column_marks = shard.all_gather((columns, column_marks))
         return _statistics(keep, (rows, own, scale), columns, row_marks, column_marks, tile)
 
     other_answers = others(negatives, question, answer, questions, answers)
@@ -148,8 +124,8 @@ def in_batch_softmax_and_metrics(
         losses += to_answers * _row_losses(terms)
     if to_questions:
         losses += to_questions * _row_losses([others(negatives_of_answers, answer, question, answers, questions)])
-    count = shard.total(jnp.sum(shard.where, dtype=own.dtype))
-    loss = shard.total(jnp.sum(losses)) / jnp.maximum(count, 1)
+    count = shard.psum(jnp.sum(shard.where, dtype=own.dtype))
+    loss = shard.psum(jnp.sum(losses)) / jnp.maximum(count, 1)
     return loss, _metrics(other_answers, shard, count)
 
 
@@ -157,24 +133,9 @@ def _metrics(other_answers: RowStatistics, shard: Shard, count: Array) -> dict[s
     right = shard.where & (other_answers.highest < 0)
     masked = jnp.where(shard.where, count - 1 - other_answers.kept, 0)
     return {
-        "in_batch_accuracy": shard.total(jnp.sum(right, dtype=count.dtype)) / jnp.maximum(count, 1),
-        "masked_fraction": shard.total(jnp.sum(masked)) / jnp.maximum(count * (count - 1), 1),
+        "in_batch_accuracy": shard.psum(jnp.sum(right, dtype=count.dtype)) / jnp.maximum(count, 1),
+        "masked_fraction": shard.psum(jnp.sum(masked)) / jnp.maximum(count * (count - 1), 1),
     }
-
-
-def _check_hard_negatives(question: Array, hard_negatives: Array | None, hard_negative_ids: Array | None) -> None:
-    if hard_negatives is None:
-        if hard_negative_ids is not None:
-            raise EndxError("hard_negative_ids names hard negatives, so it needs hard_negatives as well")
-        return
-    (size, width), shape = question.shape, hard_negatives.shape
-    if len(shape) != 3 or (shape[0], shape[2]) != (size, width):
-        raise EndxError(f"hard_negatives has shape {shape}; for these questions it must be [{size}, K, {width}]")
-    if hard_negative_ids is not None and hard_negative_ids.shape != shape[:2]:
-        raise EndxError(
-            f"hard_negative_ids has shape {hard_negative_ids.shape}; "
-            f"for these hard_negatives it must be [{size}, {shape[1]}]"
-        )
 
 
 def _hard_candidates(hard_negatives: Array, hard_negative_ids: Array | None, where: Array) -> tuple[Array, Marks]:
@@ -190,7 +151,7 @@ def _hard_candidates(hard_negatives: Array, hard_negative_ids: Array | None, whe
 
 
 def _margins(rows: tuple[Array, Array, Array], columns: Array) -> tuple[Array]:
-    """How much higher each column scores than the row's own."""
+    """Computes the margin of each column's score over the row's own."""
     embeddings, own, scale = rows
     # Taken off before the division by the temperature, so that large scores do not cancel.
     return ((jnp.matmul(embeddings, columns.T, precision=jax.lax.Precision.HIGHEST) - own[:, None]) * scale[:, None],)

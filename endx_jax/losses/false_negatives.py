@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from endx_jax.checks import check_arrays
 from endx_jax.errors import EndxError
 
 Array = jax.Array
@@ -29,7 +30,7 @@ def false_negative_mask(
     Returns:
       bool [B, B], never true on the diagonal; None when no id is given.
     """
-    check_ids(answer_id, positive_ids)
+    check_batch(question_id=question_id, answer_id=answer_id, positive_ids=positive_ids)
     some = question_id if question_id is not None else answer_id
     if some is None:
         return None
@@ -38,14 +39,35 @@ def false_negative_mask(
     return ~negatives(marks, marks) & (pair[:, None] != pair[None, :])
 
 
-def check_ids(answer_id: Array | None, positive_ids: Array | None) -> None:
-    """Refuses positives that cannot be told from other answers."""
-    if positive_ids is not None and answer_id is None:
+# Documented shapes of the arguments that losses of a batch share.
+SHAPES = {
+    "question": "[B, E]",
+    "answer": "[B, E]",
+    "hard_negatives": "[B, K, E]",
+    "drawn": "integer [B, K]",
+    "question_id": "integer [B]",
+    "answer_id": "integer [B]",
+    "positive_ids": "integer [B, P]",
+    "hard_negative_ids": "integer [B, K]",
+    "where": "bool [B]",
+}
+
+
+def check_batch(**arrays: Array | None) -> None:
+    """Checks arguments of a loss by their names in `SHAPES`.
+
+    Raises:
+      EndxError: for shapes that do not agree, or ids without the arrays that they refer to.
+    """
+    check_arrays({name: (array, SHAPES[name]) for name, array in arrays.items()})
+    if arrays.get("positive_ids") is not None and arrays["answer_id"] is None:
         raise EndxError("positive_ids names answers by their ids, so it needs answer_id as well")
+    if arrays.get("hard_negative_ids") is not None and arrays["hard_negatives"] is None:
+        raise EndxError("hard_negative_ids names hard negatives, so it needs hard_negatives as well")
 
 
 class Marks(NamedTuple):
-    """What tells negatives from the other candidates, for N questions or N candidates.
+    """Ids that separate negatives from other candidates, for N questions or N candidates.
 
     Attributes:
       pair: int32 [N], the place of its pair in the batch; -1 for a candidate that is no pair's own answer.

@@ -8,17 +8,19 @@ $$ L_{u|v} = \frac{1}{B} \sum_i \sum_j p_{cross}(u_j|v_i) \log \frac{p_{cross}(u
 
 import functools
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from endx_jax.checks import check_arrays, check_positive
 from endx_jax.errors import EndxError
 from endx_jax.losses import kernels
 from endx_jax.losses.kernels import KERNELS, WITH_WIDTH, Operands
 from endx_jax.losses.shard import AxisName, Shard
 from endx_jax.losses.streaming import row_statistics
+from endx_jax.settings import check_choice
 
 Array = jax.Array
 Pair = tuple[Array, Array]
@@ -27,6 +29,7 @@ Width = Scalar | None | tuple[Scalar | None, Scalar | None]
 
 TERMS = ("a|q", "q|q", "q|a", "a|a")
 REDUCTIONS = ("batchmean", "mean")
+SPACES = ("dual", "cross")
 
 
 def geometry_alignment(
@@ -72,7 +75,7 @@ def geometry_alignment(
     Returns:
       The scalar sum of weight times term, and the terms by name, unweighted. Terms are zero where nothing is compared.
     """
-    _check(dual, cross, weights, kernel, width, reduction, tile, axis_name)
+    _check(dual, cross, weights, kernel, temperature, width, reduction, where, tile, axis_name)
     shard = Shard.of(dual[0].shape[0], where, axis_name)
     student, teacher = (
         _space(pair, shard, weights, kernel, diagonal, temperature=warmth, widths=widths)
@@ -86,14 +89,14 @@ def geometry_alignment(
     terms = {}
     for term in sorted(divergences, key=TERMS.index):
         divisor = _count(shard) * (_columns(term, shard, diagonal) if reduction == "mean" else 1)
-        terms[term] = shard.total(jnp.sum(divergences[term])) / jnp.maximum(divisor, 1)
+        terms[term] = shard.psum(jnp.sum(divergences[term])) / jnp.maximum(divisor, 1)
     weighted = [weights[term] * value for term, value in terms.items()]
     return functools.reduce(operator.add, weighted), terms
 
 
 def embedding_regression(
     dual: Pair, cross: Pair, *, stop_gradient: bool = True, where: Array | None = None, axis_name: AxisName = None
-) -> Array:
+) -> tuple[Array, dict[str, Array]]:
     """Mean squared difference between each dual embedding and its cross embedding, coordinate by coordinate.
 
     The alignment that ENDX's section 3.4 calls too rigid: a baseline of `geometry_alignment`.
@@ -106,31 +109,32 @@ def embedding_regression(
       axis_name: as for `geometry_alignment`.
 
     Returns:
-      A scalar, the mean over the pairs that count, both their embeddings and all coordinates; zero when none counts.
+      The loss, a scalar, the mean over the pairs that count, both their embeddings and all coordinates, zero when none
+      counts; no metrics.
     """
-    _check_shapes(dual, cross)
-    if dual[0].shape != cross[0].shape:
-        raise EndxError(
-            f"the dual embeddings have {dual[0].shape[1]} coordinates and the cross embeddings {cross[0].shape[1]}: "
-            "regression needs as many; align by geometry, or project one of them"
-        )
+    # Embeddings of another width can be aligned by `geometry_alignment`, or projected.
+    _check_pairs(dual, cross, where, "E")
     shard = Shard.of(dual[0].shape[0], where, axis_name)
     dual, cross = jax.tree.map(shard.counting, (dual, cross))
     cross = jax.lax.stop_gradient(cross) if stop_gradient else cross
     squares = [jnp.sum(jnp.square(d - c)) for d, c in zip(dual, cross, strict=True)]
-    return shard.total(squares[0] + squares[1]) / (2 * dual[0].shape[1] * jnp.maximum(_count(shard), 1))
+    return shard.psum(squares[0] + squares[1]) / (2 * dual[0].shape[1] * jnp.maximum(_count(shard), 1)), {}
 
 
-def _check(dual: Pair, cross: Pair, weights: Mapping, kernel: str, width, reduction: str, tile, axis_name) -> None:
-    _check_shapes(dual, cross)
+def _check(dual, cross, weights, kernel, temperature, width, reduction, where, tile, axis_name) -> None:
+    _check_pairs(dual, cross, where, "F")
+    if not isinstance(temperature, Sequence) or len(temperature) != len(SPACES):
+        raise EndxError(f"temperature is {temperature!r}; it must be a pair, of the dual and of the cross space")
+    for space, own_temperature, widths in zip(SPACES, temperature, _widths(width), strict=True):
+        check_positive(f"temperature of the {space} space", own_temperature)
+        for term, own_width in widths.items():
+            check_positive(f"width of {term} in the {space} space", own_width)
     if axis_name is not None and tile is None:
         raise EndxError("axis_name is given without tile: a batch split over devices is streamed, so give tile as well")
     if tile is not None and tile < 1:
         raise EndxError(f"tile is {tile}; it must be at least 1, or None for scores that are made whole")
-    if kernel not in KERNELS:
-        raise EndxError(f"kernel is {kernel!r}, which is none of {', '.join(KERNELS)}")
-    if reduction not in REDUCTIONS:
-        raise EndxError(f"reduction is {reduction!r}, which is none of {', '.join(REDUCTIONS)}")
+    check_choice("kernel", kernel, KERNELS)
+    check_choice("reduction", reduction, REDUCTIONS)
     if not weights:
         raise EndxError(f"weights names no term; give one or more of {', '.join(TERMS)}")
     if width is not None and kernel not in WITH_WIDTH:
@@ -141,13 +145,22 @@ def _check(dual: Pair, cross: Pair, weights: Mapping, kernel: str, width, reduct
                 raise EndxError(f"{name} names the term {term!r}, which is none of {', '.join(TERMS)}")
 
 
-def _check_shapes(dual: Pair, cross: Pair) -> None:
-    for name, (question, answer) in (("dual", dual), ("cross", cross)):
-        if question.ndim != 2 or question.shape != answer.shape or len(question) != len(dual[0]):
+def _check_pairs(dual: Pair, cross: Pair, where: Array | None, cross_width: str) -> None:
+    """Checks both spaces' embeddings; `cross_width` is the letter of the width of the cross embeddings."""
+    for space, pair in zip(SPACES, (dual, cross), strict=True):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise EndxError(
-                f"{name} has questions {question.shape} and answers {answer.shape}; "
-                f"both must be [B, E] with the B = {len(dual[0])} of the dual questions"
+                f"{space} is of type {type(pair).__name__}; it must be a pair of question and answer embeddings"
             )
+    check_arrays(
+        {
+            "dual question": (dual[0], "[B, E]"),
+            "dual answer": (dual[1], "[B, E]"),
+            "cross question": (cross[0], f"[B, {cross_width}]"),
+            "cross answer": (cross[1], f"[B, {cross_width}]"),
+            "where": (where, "bool [B]"),
+        }
+    )
 
 
 class _Space(NamedTuple):
@@ -170,7 +183,7 @@ def _space(
     sides = dict(zip("qa", map(shard.counting, pair), strict=True))
     moments = {}
     if kernel in WITH_WIDTH:
-        moments = {side: kernels.moments(x, shard.where, shard.total) for side, x in sides.items()}
+        moments = {side: kernels.moments(x, shard.where, shard.psum) for side, x in sides.items()}
         # Distances are the same from any origin. From the middle, squared norms are no larger than they need be, and
         # lose the least when products are taken off.
         centre = (moments["q"].mean + moments["a"].mean) / 2
@@ -185,16 +198,16 @@ def _space(
             width = kernels.mean_squared_distance(moments[given], moments[facing]) * fewer
         rows[term] = kernels.row_operands(kernel, sides[given], sides[facing], temperature, width)
     columns = {side: kernels.column_operands(kernel, x) for side, x in sides.items()}
-    return _Space(rows, shard.everyone(columns))
+    return _Space(rows, shard.all_gather(columns))
 
 
 def _count(shard: Shard) -> Array:
-    """How many pairs of the whole batch count."""
-    return shard.total(jnp.sum(shard.where, dtype=jax.dtypes.canonicalize_dtype(float)))
+    """Returns the number of pairs of the whole batch that count."""
+    return shard.psum(jnp.sum(shard.where, dtype=jax.dtypes.canonicalize_dtype(float)))
 
 
 def _columns(term: str, shard: Shard, diagonal: bool) -> Array:
-    """How many columns each row that counts is compared with, at least 1."""
+    """Returns the number of columns that each counted row is compared with, at least 1."""
     return jnp.maximum(_count(shard) - _skips_itself(term, diagonal), 1)
 
 
@@ -225,7 +238,7 @@ def _streamed_divergences(
     """The same [R] by term, without the scores ever being whole; the terms with the same columns in one pass."""
     divergences: dict[str, Array] = {}
     index = shard.index()
-    columns_where = shard.everyone(shard.where)
+    columns_where = shard.all_gather(shard.where)
     for side in "qa":
         terms = [term for term in student.rows if term.startswith(side)]
         if not terms:

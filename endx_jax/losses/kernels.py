@@ -35,7 +35,7 @@ PKT_FLOOR = 1e-7
 
 
 class Moments(NamedTuple):
-    """Where the embeddings of one side lie in one space."""
+    """Mean and variance of one side's embeddings in one space."""
 
     mean: Array  # [1, E]
     variance: Array  # [], mean squared distance from the mean

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 import jax
 import jax.numpy as jnp
 
-from endx_jax.losses.false_negatives import Marks, check_ids, negatives
+from endx_jax.losses.false_negatives import Marks, check_batch, negatives
 from endx_jax.losses.shard import AxisName, Shard
 from endx_jax.numerics import l2_normalize
+from endx_jax.settings import check_choice
 
 Array = jax.Array
 
@@ -45,7 +46,7 @@ def sampled_matching(
     positive_ids: Array | None = None,
     where: Array | None = None,
     axis_name: AxisName = None,
-) -> Array:
+) -> tuple[Array, dict[str, Array]]:
     """The mean loss of each question with its own answer and with the answers of pairs drawn from the batch.
 
     A pair that is drawn and known to be right, by any of the ids, is left out; so is a question drawn against itself.
@@ -62,13 +63,22 @@ def sampled_matching(
       axis_name: inside `jax.shard_map`, the mesh axes that the batch is split over: see `in_batch_softmax`.
 
     Returns:
-      A scalar, the mean over all pairs that count, right and wrong alike; zero when none does.
+      The loss, a scalar, the mean over all pairs that count, right and wrong alike, zero when none does; no metrics.
     """
-    check_ids(answer_id, positive_ids)
+    check_choice("kind", kind, MATCHINGS)
+    check_batch(
+        question=question,
+        answer=answer,
+        drawn=drawn,
+        question_id=question_id,
+        answer_id=answer_id,
+        positive_ids=positive_ids,
+        where=where,
+    )
     shard, loss = Shard.of(question.shape[0], where, axis_name), MATCHINGS[kind]
     question, answer = (l2_normalize(shard.counting(x)) for x in (question, answer))
     marks = Marks(shard.index(), shard.where, question_id, answer_id, positive_ids)
-    others, of_others = shard.everyone((answer, marks._replace(positive_ids=None)))
+    others, of_others = shard.all_gather((answer, marks._replace(positive_ids=None)))
     wrong = jax.vmap(lambda one, all_others: negatives(jax.tree.map(lambda x: x[None], one), all_others)[0])(
         marks, jax.tree.map(lambda x: x[drawn], of_others)
     )
@@ -76,7 +86,7 @@ def sampled_matching(
     of_drawn = loss(jnp.einsum("be,bke->bk", question, others[drawn]), jnp.zeros((), bool))
     total = jnp.sum(jnp.where(shard.where, of_own, 0)) + jnp.sum(jnp.where(wrong, of_drawn, 0))
     count = jnp.sum(shard.where) + jnp.sum(wrong)
-    return shard.total(total) / jnp.maximum(shard.total(count), 1)
+    return shard.psum(total) / jnp.maximum(shard.psum(count), 1), {}
 
 
 def draw_others(keys: Array, count: int) -> Array:

@@ -1,4 +1,4 @@
-"""One device's rows of a batch that `jax.shard_map` has split."""
+"""Rows of one device, of a batch that `jax.shard_map` has split."""
 
 import dataclasses
 from typing import Any
@@ -14,7 +14,7 @@ AxisName = str | tuple[str, ...] | None
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """The pairs of this device, and the way from them to those of the whole batch.
+    """This device's pairs, with the collectives that reach those of the whole batch.
 
     Attributes:
       where: bool [R], the pairs that count.
@@ -33,17 +33,17 @@ class Shard:
         """Embeddings [R, E] in float32 at least, zero where the pair does not count, whatever stands there."""
         return jnp.where(self.where[:, None], at_least_float32(x), 0)
 
-    def total(self, x: Array) -> Array:
+    def psum(self, x: Array) -> Array:
         """Sums over devices."""
         return x if self.axis_name is None else jax.lax.psum(x, self.axis_name)
 
     def index(self) -> Array:
-        """Int32 [R], where these pairs stand in the whole batch."""
+        """Returns the places of these pairs in the whole batch, int32 [R]."""
         first = 0 if self.axis_name is None else jax.lax.axis_index(self.axis_name) * len(self.where)
         return first + jnp.arange(len(self.where))
 
-    def everyone(self, tree: Any) -> Any:
-        """From this device's rows [R, ...] to those of all devices [B, ...]."""
+    def all_gather(self, tree: Any) -> Any:
+        """Gathers this device's rows [R, ...] with those of all devices: [B, ...]."""
         if self.axis_name is None:
             return tree
         return jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis_name, tiled=True), tree)

@@ -1,8 +1,9 @@
-"""Statistics of rows of scores that are never all in memory at once: the primitive of the streamed losses.
+"""Reductions of rows of scores that are never all in memory at once: the primitive of the streamed losses.
 
-A loss over all pairs of R rows and C columns needs little more of row i than log sum_j exp(s_ij). Here the scores are
-made tile by tile, once for the value and once more for the gradient, and only arrays of length R or C are kept (running
-maxima and rescaled sums, as in Milakov and Gimelshein 2018, arXiv 1805.02867).
+A loss over all pairs of R rows and C columns needs a reduction of each row's scores: log sum_j exp(s_ij) for a softmax,
+sum_j s_ij for a loss that is a sum over pairs. The scores are computed tile by tile, once for the value and once more
+for the gradient, and only arrays of length R or C are kept. The softmax keeps running maxima and rescaled sums
+(Milakov and Gimelshein 2018, arXiv 1805.02867).
 """
 
 import functools
@@ -69,39 +70,72 @@ def row_statistics(
     Raises:
       EndxError: when `tile` is not positive.
     """
+    return _streamed(SOFTMAX, scores, keep, rows, columns, row_marks, column_marks, tile)
+
+
+def row_sums(
+    scores: Scores, keep: Keep, rows: Tree, columns: Tree, row_marks: Tree, column_marks: Tree, *, tile: int
+) -> Array:
+    """Sums each row's scores over the columns that are kept: [R], for losses that are sums over pairs.
+
+    The scores may be any function of a row and a column, such as softplus of an inner product. Arguments and errors are
+    those of `row_statistics`, with one array of scores.
+    """
+    return _streamed(SUM, scores, keep, rows, columns, row_marks, column_marks, tile)
+
+
+class Reduction(NamedTuple):
+    """A reduction of each row's scores, computed tile by tile.
+
+    Attributes:
+      of_tile: (tiles of scores, kept) to the sums of each row, a tuple with `kept`, int32 [R]: the columns kept.
+      merge: (sums, sums) of two sets of columns to those of both.
+      finish: sums to the result.
+      pull_back: (tiles of scores, kept, sums, cotangents of the result) to the cotangents of the tiles. A cotangent is
+        None for what has no gradient.
+    """
+
+    of_tile: Callable[[tuple[Array, ...], Array], Any]
+    merge: Callable[[Any, Any], Any]
+    finish: Callable[[Any], Any]
+    pull_back: Callable[[tuple[Array, ...], Array, Any, Any], tuple[Array, ...]]
+
+
+def _streamed(
+    reduction: Reduction,
+    scores: Scores,
+    keep: Keep,
+    rows: Tree,
+    columns: Tree,
+    row_marks: Tree,
+    column_marks: Tree,
+    tile: int,
+) -> Any:
     if tile < 1:
         raise EndxError(f"tile is {tile}; a tile of scores must have a row and a column at least")
     operands, marks = _varying_alike(((rows, columns), (row_marks, column_marks)))
-    return _statistics(scores, keep, tile, operands, marks)
+    return _reduced(reduction, scores, keep, tile, operands, marks)
 
 
-class _Sums(NamedTuple):
-    """Of the scores of each row; the tuples hold the student's and, where there is a teacher, the teacher's."""
-
-    highest: tuple[Array, ...]
-    total: tuple[Array, ...]  # sum exp(score - highest)
-    difference: Tree  # sum exp(t - highest t) (t - s); None without a teacher
-    kept: Array
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2, 3))
+def _reduced(reduction: Reduction, scores: Scores, keep: Keep, tile: int, operands: Tree, marks: Tree) -> Any:
+    return reduction.finish(_sums(reduction, scores, keep, tile, operands, marks))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _statistics(scores: Scores, keep: Keep, tile: int, operands: Tree, marks: Tree) -> RowStatistics:
-    return _finished(_sums(scores, keep, tile, operands, marks))
-
-
-def _forward(scores: Scores, keep: Keep, tile: int, operands: Tree, marks: Tree) -> tuple[RowStatistics, Tree]:
+def _forward(
+    reduction: Reduction, scores: Scores, keep: Keep, tile: int, operands: Tree, marks: Tree
+) -> tuple[Any, Tree]:
     """Remembers the operands as two trees, of those that need a gradient and of the others, None where not of them."""
     moving = jax.tree.map(lambda x: x.value if x.perturbed else None, operands)
     constant = jax.tree.map(lambda x: None if x.perturbed else x.value, operands)
     operands, marks = jax.tree.map(lambda x: x.value, (operands, marks))
-    sums = _sums(scores, keep, tile, operands, marks)
-    return _finished(sums), (moving, constant, marks, sums)
+    sums = _sums(reduction, scores, keep, tile, operands, marks)
+    return reduction.finish(sums), (moving, constant, marks, sums)
 
 
-def _backward(scores: Scores, keep: Keep, tile: int, remembered: Tree, cotangents: RowStatistics) -> Tree:
+def _backward(reduction: Reduction, scores: Scores, keep: Keep, tile: int, remembered: Tree, cotangents: Tree) -> Tree:
     moving, constant, marks, sums = remembered
-    # The others of `cotangents` are of the statistics that have no gradient.
-    given = (sums, jax.tree.map(_materialized, tuple(cotangents[:3])))
+    given = (sums, jax.tree.map(_materialized, cotangents))
     rows = cut((moving[0], constant[0], given), marks[0], tile)
     columns = cut((moving[1], constant[1]), marks[1], tile)
 
@@ -121,7 +155,7 @@ def _backward(scores: Scores, keep: Keep, tile: int, remembered: Tree, cotangent
                 return jax.lax.dynamic_update_index_in_dim(to_all, to_all[number] + to_this, number, axis=0)
 
             tiles, pull_back = jax.vjp(of_moving, moving_row, moving_column)
-            more_to_row, to_column = pull_back(_score_cotangents(tiles, _kept(keep, row, column), *given))
+            more_to_row, to_column = pull_back(reduction.pull_back(tiles, _kept(keep, row, column), *given))
             return (jax.tree.map(jnp.add, to_row, more_to_row), jax.tree.map(add, to_columns, to_column)), None
 
         numbered_columns = (jnp.arange(len(columns.real)), columns)
@@ -136,24 +170,64 @@ def _backward(scores: Scores, keep: Keep, tile: int, remembered: Tree, cotangent
     return tuple(map(joined, (to_rows, to_columns), lengths)), None
 
 
-_statistics.defvjp(_forward, _backward, symbolic_zeros=True)
+_reduced.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
-def _sums(scores: Scores, keep: Keep, tile: int, operands: Tree, marks: Tree) -> _Sums:
+def _sums(reduction: Reduction, scores: Scores, keep: Keep, tile: int, operands: Tree, marks: Tree) -> Any:
     rows, columns = (cut(*side, tile) for side in zip(operands, marks, strict=True))
 
     def of_tile(row, column):
-        return _tile_sums(scores(row.operands, column.operands), _kept(keep, row, column))
+        return reduction.of_tile(scores(row.operands, column.operands), _kept(keep, row, column))
 
     def of_rows(row):
         def add(sums, column):
-            return _merged(sums, of_tile(row, column)), None
+            return reduction.merge(sums, of_tile(row, column)), None
 
         no_column = jax.tree.map(lambda x: x[0, :0], columns)
         sums, _ = jax.lax.scan(add, of_tile(row, no_column), columns)
         return sums
 
     return joined(jax.lax.map(of_rows, rows), length(operands[0]))
+
+
+def _kept(keep: Keep, row: Tiles, column: Tiles) -> Array:
+    real = row.real[:, None] & column.real[None, :]
+    kept = keep(row.marks, column.marks)
+    return real if kept is None else real & kept
+
+
+def _finite(highest: Array) -> Array:
+    """The maximum to take off before exponentials: 0 for that of nothing."""
+    return jnp.where(highest == -jnp.inf, 0, highest)
+
+
+def _zeros(tree: Tree) -> Tree:
+    return jax.tree.map(jnp.zeros_like, tree)
+
+
+def _filled(moving: Tree, constant: Tree) -> Tree:
+    return jax.tree.map(lambda x, y: y if x is None else x, moving, constant, is_leaf=lambda x: x is None)
+
+
+def _materialized(x: Array | SymbolicZero) -> Array | None:
+    if x.dtype == jax.dtypes.float0:
+        return None
+    return jnp.zeros(x.shape, x.dtype) if isinstance(x, SymbolicZero) else x
+
+
+def _varying_alike(tree: Tree) -> Tree:
+    """Inside `jax.shard_map`, makes all arrays vary over the mesh axes that any of them does: loops ask for that."""
+    true = functools.reduce(operator.and_, [jnp.all(x[:0] == 0) for x in jax.tree.leaves(tree)])
+    return jax.tree.map(lambda x: jnp.where(true, x, x), tree)
+
+
+class _Sums(NamedTuple):
+    """Sums of each row for the softmax; the tuples hold the student's and, where there is a teacher, the teacher's."""
+
+    highest: tuple[Array, ...]
+    total: tuple[Array, ...]  # sum exp(score - highest)
+    difference: Tree  # sum exp(t - highest t) (t - s); None without a teacher
+    kept: Array
 
 
 def _tile_sums(tiles: tuple[Array, ...], kept: Array) -> _Sums:
@@ -185,9 +259,8 @@ def _mean_difference(sums: _Sums) -> Array:
     return sums.difference / jnp.where(sums.kept > 0, sums.total[1], 1)
 
 
-def _score_cotangents(tiles: tuple[Array, ...], kept: Array, sums: _Sums, cotangents: tuple) -> tuple[Array, ...]:
-    """What the score tiles hand back, given what came to log_sum_exp, teacher_log_sum_exp and difference."""
-    to_sum, to_teacher_sum, to_difference = jax.tree.map(lambda x: x[:, None], cotangents)
+def _pull_back(tiles: tuple[Array, ...], kept: Array, sums: _Sums, cotangents: RowStatistics) -> tuple[Array, ...]:
+    to_sum, to_teacher_sum, to_difference = jax.tree.map(lambda x: x[:, None], tuple(cotangents[:3]))
 
     def softmax(scores, high, total):
         # By the maximum and the sum, not the logarithm of both, in which rounding is by the size of the maximum.
@@ -205,30 +278,21 @@ def _score_cotangents(tiles: tuple[Array, ...], kept: Array, sums: _Sums, cotang
     )
 
 
-def _kept(keep: Keep, row: Tiles, column: Tiles) -> Array:
-    real = row.real[:, None] & column.real[None, :]
-    kept = keep(row.marks, column.marks)
-    return real if kept is None else real & kept
+SOFTMAX = Reduction(_tile_sums, _merged, _finished, _pull_back)
 
 
-def _finite(highest: Array) -> Array:
-    """The maximum to take off before exponentials: 0 for that of nothing."""
-    return jnp.where(highest == -jnp.inf, 0, highest)
+class _Total(NamedTuple):
+    """The sum of each row's scores."""
+
+    total: Array
+    kept: Array
 
 
-def _zeros(tree: Tree) -> Tree:
-    return jax.tree.map(jnp.zeros_like, tree)
-
-
-def _filled(moving: Tree, constant: Tree) -> Tree:
-    return jax.tree.map(lambda x, y: y if x is None else x, moving, constant, is_leaf=lambda x: x is None)
-
-
-def _materialized(x: Array | SymbolicZero) -> Array:
-    return jnp.zeros(x.shape, x.dtype) if isinstance(x, SymbolicZero) else x
-
-
-def _varying_alike(tree: Tree) -> Tree:
-    """Inside `jax.shard_map`, makes all arrays vary over the mesh axes that any of them does: loops ask for that."""
-    true = functools.reduce(operator.and_, [jnp.all(x[:0] == 0) for x in jax.tree.leaves(tree)])
-    return jax.tree.map(lambda x: jnp.where(true, x, x), tree)
+SUM = Reduction(
+    of_tile=lambda tiles, kept: _Total(
+        jnp.sum(jnp.where(kept, tiles[0], 0), axis=1), jnp.sum(kept, axis=1, dtype=jnp.int32)
+    ),
+    merge=lambda a, b: _Total(a.total + b.total, a.kept + b.kept),
+    finish=lambda sums: sums.total,
+    pull_back=lambda tiles, kept, sums, cotangent: (jnp.where(kept, cotangent[:, None], 0),),
+)

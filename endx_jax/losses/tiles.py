@@ -24,7 +24,7 @@ class Tiles(NamedTuple):
 
 
 def cut(operands: Tree, marks: Tree, tile: int) -> Tiles:
-    """As few tiles as there can be, of one size; the last is filled up with copies of its last row."""
+    """Cuts rows into as few tiles of equal size as possible; the last is padded with copies of its last row."""
     rows = length(operands)
     count = -(-rows // tile)
     size = -(-rows // max(count, 1))

@@ -20,9 +20,10 @@ import jax.numpy as jnp
 
 from endx_jax.errors import EndxError
 from endx_jax.losses.contrastive import WEIGHTS
-from endx_jax.losses.false_negatives import Marks, check_ids, negatives, negatives_of_answers
+from endx_jax.losses.false_negatives import Marks, check_batch, negatives, negatives_of_answers
 from endx_jax.losses.shard import AxisName, Shard
 from endx_jax.losses.tiles import cut, joined
+from endx_jax.settings import check_choice
 
 Array = jax.Array
 Metrics = dict[str, Array]
@@ -42,7 +43,7 @@ def triplet(
     where: Array | None = None,
     tile: int | None = None,
     axis_name: AxisName = None,
-) -> Array:
+) -> tuple[Array, Metrics]:
     """The triplet loss with the hardest right candidate and the hardest negative of each anchor in the batch.
 
     Args:
@@ -60,49 +61,21 @@ def triplet(
       axis_name: inside `jax.shard_map`, the mesh axis or axes that the batch is split over: as of `in_batch_softmax`.
 
     Returns:
-      A scalar, the mean over the pairs that count; zero when none does. An anchor without a negative has loss zero.
-    """
-    loss, _ = triplet_and_metrics(
-        question,
-        answer,
-        margin=margin,
-        question_id=question_id,
-        answer_id=answer_id,
-        positive_ids=positive_ids,
-        direction=direction,
-        where=where,
-        tile=tile,
-        axis_name=axis_name,
-    )
-    return loss
-
-
-def triplet_and_metrics(
-    question: Array,
-    answer: Array,
-    *,
-    margin: float = 0.2,
-    question_id: Array | None = None,
-    answer_id: Array | None = None,
-    positive_ids: Array | None = None,
-    direction: str = "question_to_answer",
-    where: Array | None = None,
-    tile: int | None = None,
-    axis_name: AxisName = None,
-) -> tuple[Array, Metrics]:
-    """The same loss, and what can be told of the triplets.
-
-    The arguments are those of `triplet`.
-
-    Returns:
-      The loss, and metrics without a gradient, of the anchors that count (questions, unless `direction` has answers
-      alone): `in_batch_accuracy`, the share whose hardest negative is farther than their hardest right candidate;
+      The loss, a scalar, the mean over the pairs that count, zero when none does; an anchor without a negative has loss
+      zero. And metrics without a gradient, of the anchors that count (questions, unless `direction` has answers alone):
+      `in_batch_accuracy`, the share whose hardest negative is farther than their hardest right candidate;
       `active_fraction`, the share with a loss; `masked_fraction`, the share of the pairs off the diagonal that are no
       negatives.
     """
-    if direction not in WEIGHTS:
-        raise EndxError(f"direction is {direction!r}, which is none of {', '.join(WEIGHTS)}")
-    check_ids(answer_id, positive_ids)
+    check_choice("direction", direction, WEIGHTS)
+    check_batch(
+        question=question,
+        answer=answer,
+        question_id=question_id,
+        answer_id=answer_id,
+        positive_ids=positive_ids,
+        where=where,
+    )
     shard = Shard.of(question.shape[0], where, axis_name)
     question, answer = shard.counting(question), shard.counting(answer)
     questions = Marks(shard.index(), shard.where, question_id, answer_id, positive_ids)
@@ -115,9 +88,9 @@ def triplet_and_metrics(
     if to_questions:
         hardest = _hardest_triplets(shard, negatives_of_answers, (answer, answers), (question, questions), tile)
         found.append((to_questions, hardest))
-    count = shard.total(jnp.sum(shard.where, dtype=question.dtype))
+    count = shard.psum(jnp.sum(shard.where, dtype=question.dtype))
     losses = sum((weight * triplets.losses(margin) for weight, triplets in found), start=jnp.zeros_like(question[:, 0]))
-    loss = shard.total(jnp.sum(losses)) / jnp.maximum(count, 1)
+    loss = shard.psum(jnp.sum(losses)) / jnp.maximum(count, 1)
     return loss, found[0][1].metrics(shard, margin, count)
 
 
@@ -145,16 +118,17 @@ def quadratic_regression_conditional(
       A scalar, the mean over the pairs that count, zero when none does; and the metric `active_fraction`, the share of
       these with a loss.
     """
+    check_batch(question=question, answer=answer, where=where)
     shard = Shard.of(question.shape[0], where, axis_name)
     distances = _squared_distances(shard.counting(question), shard.counting(answer))
     active = shard.where & (distances > margin)
-    count = jnp.maximum(shard.total(jnp.sum(shard.where, dtype=distances.dtype)), 1)
-    loss = shard.total(jnp.sum(jnp.where(active, distances, 0))) / count
-    return loss, {"active_fraction": shard.total(jnp.sum(active, dtype=distances.dtype)) / count}
+    count = jnp.maximum(shard.psum(jnp.sum(shard.where, dtype=distances.dtype)), 1)
+    loss = shard.psum(jnp.sum(jnp.where(active, distances, 0))) / count
+    return loss, {"active_fraction": shard.psum(jnp.sum(active, dtype=distances.dtype)) / count}
 
 
 class Hardest(NamedTuple):
-    """Of each anchor, int32 [R]; rows of all candidates, 0 where there is none.
+    """Hardest candidates of each anchor, int32 [R]: rows of all candidates, 0 where there is none.
 
     Attributes:
       positive: the right candidate that is farthest.
@@ -228,7 +202,7 @@ def _better(best: tuple[Array, Array], allowed: Array, values: Array, start: Arr
 
 
 class _Triplets(NamedTuple):
-    """Of this device's anchors [R]: how much farther the hardest negative is, and how many negatives there are."""
+    """Returns, for this device's anchors [R], the margin of the hardest negative and the number of negatives."""
 
     differences: Array
     negatives: Array
@@ -239,20 +213,20 @@ class _Triplets(NamedTuple):
 
     def metrics(self, shard: Shard, margin: float, count: Array) -> Metrics:
         def share(of: Array) -> Array:
-            return shard.total(jnp.sum(of, dtype=count.dtype)) / jnp.maximum(count, 1)
+            return shard.psum(jnp.sum(of, dtype=count.dtype)) / jnp.maximum(count, 1)
 
         masked = jnp.where(shard.where, count - 1 - self.negatives, 0)
         return {
             "in_batch_accuracy": share(shard.where & ((self.differences > 0) | (self.negatives == 0))),
             "active_fraction": share(self.losses(margin) > 0),
-            "masked_fraction": shard.total(jnp.sum(masked)) / jnp.maximum(count * (count - 1), 1),
+            "masked_fraction": shard.psum(jnp.sum(masked)) / jnp.maximum(count * (count - 1), 1),
         }
 
 
 def _hardest_triplets(
     shard: Shard, keep: Keep, anchors: tuple[Array, Marks], candidates: tuple[Array, Marks], tile: int | None
 ) -> _Triplets:
-    (own, own_marks), (others, other_marks) = anchors, shard.everyone(candidates)
+    (own, own_marks), (others, other_marks) = anchors, shard.all_gather(candidates)
     hardest = mine(keep, own, others, own_marks, other_marks, tile=tile)
     to_negative, to_positive = (
         _squared_distances(own, others[place]) for place in (hardest.negative, hardest.positive)

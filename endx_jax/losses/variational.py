@@ -7,6 +7,8 @@ given as mean and logarithm of the deviation; the prior is $N(0, I)$.
 import jax
 import jax.numpy as jnp
 
+from endx_jax.checks import check_arrays
+from endx_jax.errors import EndxError
 from endx_jax.numerics import at_least_float32
 
 Array = jax.Array
@@ -24,6 +26,8 @@ def gaussian_kl(mean: Array, log_deviation: Array) -> Array:
     Returns:
       [...], float32 at least, not negative: sigma^2 - 1 - 2 log sigma keeps its digits where sigma is nearly 1.
     """
+    if mean.shape != log_deviation.shape:
+        raise EndxError(f"mean has shape {mean.shape} and log_deviation {log_deviation.shape}; both must be the same")
     mean, log_deviation = at_least_float32(mean), at_least_float32(log_deviation)
     return (jnp.square(mean) + (jnp.expm1(2 * log_deviation) - 2 * log_deviation)) / 2
 
@@ -41,6 +45,7 @@ def free_bits(kl: Array, least: float) -> Array:
     Returns:
       A scalar, nats a text, at least `least`.
     """
+    check_arrays({"kl": (kl, "[B, E]")})
     each = jnp.mean(kl, axis=0)
     return jnp.sum(jnp.maximum(each, least / kl.shape[-1]))
 

@@ -17,6 +17,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from endx_jax.checks import check_arrays
 from endx_jax.errors import EndxError
 from endx_jax.numerics import at_least_float32
 
@@ -45,8 +46,17 @@ def vocabulary_nll(
       A scalar, float32 at least.
 
     Raises:
-      EndxError: when `tile` is not positive.
+      EndxError: for shapes that do not agree, or a `tile` that is not positive.
     """
+    check_arrays(
+        {
+            "hidden": (hidden, "[N, W]"),
+            "kernel": (kernel, "[V, W]"),
+            "bias": (bias, "[V]"),
+            "words": (words, "integer [N, K]"),
+            "weights": (weights, "[N, K]"),
+        }
+    )
     if tile < 1:
         raise EndxError(f"tile is {tile}; a tile of scores must have a row at least")
     weights = jax.lax.stop_gradient(at_least_float32(weights))
@@ -104,7 +114,7 @@ _log_partitions.defvjp(_forward, _backward)
 
 
 def _tiles(hidden: Array, weights: Array, tile: int):
-    """How many tiles count, and a function from a tile's number to its rows, their weights and their places."""
+    """Returns the number of tiles that count, and a function from a tile's number to its rows, weights and places."""
     size = min(tile, len(hidden))
     order = jnp.argsort(weights == 0, stable=True)
     order = jnp.pad(order, (0, -len(hidden) % size), constant_values=len(hidden))
@@ -126,5 +136,5 @@ def _scores(rows: Array, kernel: Array, bias: Array) -> Array:
 
 
 def _exact(x: Array) -> dict:
-    """How products of x are made: not less precise than x, and summed in float32 at least."""
+    """Returns the precision of products of x: at least that of x, accumulated in float32 or more."""
     return {"precision": jax.lax.Precision.HIGHEST, "preferred_element_type": at_least_float32(x).dtype}

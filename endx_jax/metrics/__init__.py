@@ -22,3 +22,8 @@ __all__ = [
     "recall_at",
     "reciprocal_rank",
 ]
+
+
+def __dir__() -> list[str]:
+    """Returns the public names, for completion at a prompt."""
+    return list(__all__)

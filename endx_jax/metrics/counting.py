@@ -3,12 +3,15 @@
 import jax
 import jax.numpy as jnp
 
+from endx_jax.checks import check_arrays
+
 Array = jax.Array
 
 TIE_RULE = (
     "Ranks are exact over the whole pool: a tie with wrong candidates counts as the mean of the tied places, and ties "
     "among the right candidates of one question cost nothing."
 )
+"""Rule for ties, printed with results."""
 
 
 @jax.jit
@@ -32,7 +35,11 @@ def ranks(scores: Array, positives: Array) -> Array:
 
     Returns:
       float32 [b, P], ascending in each row, inf where padded.
+
+    Raises:
+      EndxError: for shapes that do not agree.
     """
+    check_arrays({"scores": (scores, "[B, N]"), "positives": (positives, "integer [B, P]")})
     given = positives >= 0
     counts = jnp.sum(given, axis=1)
     rows = jnp.arange(scores.shape[0])[:, None]

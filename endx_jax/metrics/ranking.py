@@ -5,6 +5,8 @@ and padded with inf, as `endx_jax.metrics.ranks` returns them. Each returns one 
 A rank that ties share may be fractional; a cutoff n keeps ranks <= n, so that a tie that straddles n is kept only
 where its mean place is.
 
+Every function raises EndxError for ranks of another shape, or a cutoff that is not positive.
+
 A question without any right candidate has nothing to find: its recall, nDCG and average precision are nan (0/0), its
 reciprocal rank, hit and precision 0. `endx_jax.retrieval.evaluate` refuses such questions.
 
@@ -14,6 +16,8 @@ Below, A* is the set of right candidates of a question and r_1 < r_2 < ... are t
 import jax
 import jax.numpy as jnp
 
+from endx_jax.checks import check_arrays, check_positive
+
 Array = jax.Array
 
 RECALLS = (1, 2, 5, 10, 20, 50)
@@ -21,13 +25,13 @@ RECALLS = (1, 2, 5, 10, 20, 50)
 
 def reciprocal_rank(ranks: Array, cutoff: int | None = None) -> Array:
     """1 / r_1, or 0 where r_1 > `cutoff`; the mean over questions is MRR (Voorhees 1999), with a cutoff MRR@n."""
-    best = jnp.asarray(ranks)[:, 0]
+    best = _checked(ranks, cutoff)[:, 0]
     return 1 / best if cutoff is None else jnp.where(best <= cutoff, 1 / best, 0)
 
 
 def hit_at(ranks: Array, n: int) -> Array:
     """1 if r_1 <= n, else 0: the hit rate that the ReQA evaluation script calls R@n (Ahmad et al. 2019)."""
-    ranks = jnp.asarray(ranks)
+    ranks = _checked(ranks, n)
     return (ranks[:, 0] <= n).astype(ranks.dtype)
 
 
@@ -38,12 +42,12 @@ def precision_at_1(ranks: Array) -> Array:
 
 def recall_at(ranks: Array, n: int) -> Array:
     """|top-n ∩ A*| / |A*| = #{i : r_i <= n} / |A*| (ENDX, Eq. 15)."""
-    ranks = jnp.asarray(ranks)
+    ranks = _checked(ranks, n)
     return jnp.sum(ranks <= n, axis=1) / _right(ranks)
 
 
 def average_recall(ranks: Array) -> Array:
-    """The mean of recall at 1, 2, 5, 10, 20 and 50: the "avg recalls" of RR (Table 2)."""
+    """Returns the mean of recall at 1, 2, 5, 10, 20 and 50, the "avg recalls" of RR (Table 2)."""
     return jnp.mean(jnp.stack([recall_at(ranks, n) for n in RECALLS]), axis=0)
 
 
@@ -53,7 +57,7 @@ def ndcg_at(ranks: Array, n: int = 10) -> Array:
     DCG = sum over r_i <= n of 1 / log2(1 + r_i), where r_i may be fractional; the ideal DCG is that of ranks 1, 2, ...,
     min(n, |A*|).
     """
-    ranks = jnp.asarray(ranks)
+    ranks = _checked(ranks, n)
     places = jnp.arange(1, ranks.shape[1] + 1, dtype=ranks.dtype)[None, :]
     ideal = jnp.where(places <= _right(ranks)[:, None], places, jnp.inf)
     return _dcg(ranks, n) / _dcg(ideal, n)
@@ -64,9 +68,17 @@ def average_precision(ranks: Array) -> Array:
 
     Source: Buckley and Voorhees 2000. Every right candidate counts, however deep: there is no cutoff.
     """
-    ranks = jnp.asarray(ranks)
+    ranks = _checked(ranks)
     found = jnp.arange(1, ranks.shape[1] + 1, dtype=ranks.dtype)[None, :]
     return jnp.sum(found / ranks, axis=1) / _right(ranks)
+
+
+def _checked(ranks: Array, cutoff: int | None = None) -> Array:
+    """Returns ranks [Q, P] as a JAX array; raises EndxError for another shape, or a cutoff that is not positive."""
+    ranks = jnp.asarray(ranks)
+    check_arrays({"ranks": (ranks, "[Q, P]")})
+    check_positive("cutoff", cutoff)
+    return ranks
 
 
 def _right(ranks: Array) -> Array:

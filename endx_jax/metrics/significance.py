@@ -13,7 +13,7 @@ BLOCK = 2**20
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """The second of two systems less the first, on the same questions.
+    """Difference of the second of two systems and the first, on the same questions.
 
     Attributes:
       mean: over questions.
@@ -47,7 +47,7 @@ def t_test(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def paired_t_test(first: Sequence[float], second: Sequence[float]) -> float:
-    """The two-sided t-test of paired samples, such as two methods with the same seeds, value by value.
+    """Returns the p-value of the two-sided paired t-test, such as of two methods with the same seeds.
 
     Returns:
       p; where the difference does not vary, 1 if it is zero and 0 if not.
@@ -115,7 +115,7 @@ def _means(difference: np.ndarray, draws: int, weights) -> np.ndarray:
 
 
 def _counts(generator: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
-    """How often each of Q questions is drawn in Q draws with replacement: float64 [draws, Q]."""
+    """Draws bootstrap counts: how often each of Q questions occurs in Q draws with replacement, float64 [draws, Q]."""
     draws, count = size
     places = generator.integers(count, size=size) + count * np.arange(draws)[:, None]
     return np.bincount(places.ravel(), minlength=draws * count).reshape(size).astype(np.float64)
@@ -134,7 +134,7 @@ def _sample(values: Sequence[float]) -> np.ndarray:
 
 
 def _two_sided(t: float, freedom: float) -> float:
-    """The share of Student's distribution that is at least as far from zero."""
+    """Returns the two-sided tail probability of Student's distribution."""
     from scipy.special import stdtr
 
     return float(2 * stdtr(freedom, -abs(t)))

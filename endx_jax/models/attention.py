@@ -1,4 +1,4 @@
-"""Scaled dot-product attention, fused where the hardware has it and nothing has to happen to its weights."""
+"""Scaled dot-product attention, fused on GPUs where there is no attention dropout."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ def attend_within(
     dropout_keys: Array | None = None,
     dropout_rate: float = 0.0,
 ) -> Array:
-    """Attention of every token over the real tokens of its own text.
+    """Computes attention of every token over the real tokens of its own text.
 
     Args:
       query: token array [..., H, Dh].
@@ -64,7 +64,7 @@ def attend(
     dropout_keys: Array | None = None,
     dropout_rate: float = 0.0,
 ) -> Array:
-    """Attention of every query position over the real positions of its row.
+    """Computes attention of every query position over the real positions of its row.
 
     Args:
       query: [B, L, H, Dh].
@@ -101,7 +101,7 @@ def attend(
 
 
 def has_fused_attention(query: Array, key: Array, backend: str) -> bool:
-    """Whether cuDNN's flash attention takes these arrays: half precision, heads of up to 128, even lengths."""
+    """Returns true if cuDNN's flash attention takes the arrays: half precision, heads up to 128 wide, even lengths."""
     # The backend first: lengths may be symbolic, in an export, and then neither even nor odd.
     if backend != "gpu" or query.dtype not in (jnp.bfloat16, jnp.float16):
         return False

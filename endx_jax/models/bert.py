@@ -7,17 +7,20 @@ float32 and computation is in `dtype`; norms and softmaxes are float32 inside.
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from endx_jax import json_files
 from endx_jax.errors import EndxError
-from endx_jax.models.ambient import keep_rows
 from endx_jax.models.attention import attend_within
+from endx_jax.models.config_keys import MOST_LAYERS, MOST_TOKENS, fraction, read_keys, whole
 from endx_jax.models.dropout import dropout, fold
 from endx_jax.models.elementwise import LayerNorm, gelu
 from endx_jax.models.layout import Layout
+from endx_jax.models.sharding_hints import keep_rows
 from endx_jax.models.stack import run_layers
 
 Array = jax.Array
@@ -30,10 +33,26 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
     "silu": nn.silu,
 }
 
+# By field of `BertConfig`.
+KEYS = {
+    "vocab_size": whole("vocab_size", most=MOST_TOKENS),
+    "width": whole("hidden_size"),
+    "layers": whole("num_hidden_layers", most=MOST_LAYERS),
+    "heads": whole("num_attention_heads"),
+    "mlp_width": whole("intermediate_size"),
+    "positions": whole("max_position_embeddings"),
+    "token_types": whole("type_vocab_size", default=2),
+    "norm_epsilon": fraction("layer_norm_eps", default=1e-12),
+    "dropout": fraction("hidden_dropout_prob", default=0.1),
+    "attention_dropout": fraction("attention_probs_dropout_prob", default=0.1),
+    "initializer_range": fraction("initializer_range", default=0.02),
+    "pad_id": whole("pad_token_id", default=0, least=0, most=MOST_TOKENS),
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class BertConfig:
-    """The shape of a BERT encoder, under the names of its Hugging Face `config.json` where they are plain.
+    """Shape of a BERT encoder, with the keys of its Hugging Face `config.json`.
 
     Attributes:
       vocab_size: V, rows of the token table.
@@ -65,46 +84,33 @@ class BertConfig:
     initializer_range: float = 0.02
     pad_id: int = 0
 
-    def __post_init__(self):
-        if self.activation not in ACTIVATIONS:
-            raise EndxError(f"BERT activation {self.activation!r} is none of {', '.join(ACTIVATIONS)}")
-        if self.width % self.heads:
-            raise EndxError(f"BERT width {self.width} is not a multiple of its {self.heads} heads")
-
     @classmethod
-    def from_hugging_face(cls, config: Mapping) -> "BertConfig":
-        """Reads the contents of a `config.json` with `"model_type": "bert"`.
+    def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> "BertConfig":
+        """Reads the contents of a `config.json` with `"model_type": "bert"`; `where` is the file, for messages.
 
         Raises:
-          EndxError: for a missing key, or a variant of BERT that computes something else.
+          EndxError: for a missing key, a number out of bounds, or a variant of BERT that computes something else.
         """
         position_type = config.get("position_embedding_type", "absolute")
         if position_type != "absolute":
-            raise EndxError(f"BERT with position_embedding_type={position_type!r} is not supported, only 'absolute'")
-        if config.get("is_decoder"):
-            raise EndxError("BERT with is_decoder=true attends to earlier tokens only, which is not supported")
-        try:
-            return cls(
-                vocab_size=config["vocab_size"],
-                width=config["hidden_size"],
-                layers=config["num_hidden_layers"],
-                heads=config["num_attention_heads"],
-                mlp_width=config["intermediate_size"],
-                positions=config["max_position_embeddings"],
-                token_types=config.get("type_vocab_size", 2),
-                activation=config.get("hidden_act", "gelu"),
-                norm_epsilon=config.get("layer_norm_eps", 1e-12),
-                dropout=config.get("hidden_dropout_prob", 0.1),
-                attention_dropout=config.get("attention_probs_dropout_prob", 0.1),
-                initializer_range=config.get("initializer_range", 0.02),
-                pad_id=config.get("pad_token_id") or 0,
+            raise EndxError(
+                f"{where}: BERT with position_embedding_type={json_files.shown(position_type)} is not supported, only "
+                "'absolute'"
             )
-        except KeyError as missing:
-            raise EndxError(f"the BERT config.json lacks {missing}") from None
+        if config.get("is_decoder"):
+            raise EndxError(f"{where}: BERT with is_decoder=true (causal attention) is not supported")
+        activation = config.get("hidden_act", "gelu")
+        if activation not in list(ACTIVATIONS):
+            known = ", ".join(ACTIVATIONS)
+            raise EndxError(f"{where}: BERT activation {json_files.shown(activation)} is none of {known}")
+        numbers: dict[str, Any] = read_keys(config, KEYS, where)
+        if numbers["width"] % numbers["heads"]:
+            raise EndxError(f"{where}: BERT width {numbers['width']} is not a multiple of its {numbers['heads']} heads")
+        return cls(activation=activation, **numbers)
 
 
 class BertEncoder(nn.Module):
-    """Positions, token types, norm and layers.
+    """BERT encoder: positions, token types, norm and layers.
 
     Attributes:
       config: the shape.

@@ -1,4 +1,4 @@
-"""Two towers, and where each finds its parameters."""
+"""Dual encoder: two towers over one parameter tree."""
 
 import dataclasses
 from typing import cast
@@ -22,7 +22,7 @@ SIDE_OF_TASK = {task: side for side, task in TASKS.items()}
 
 @dataclasses.dataclass(frozen=True)
 class DualEncoder:
-    """A question tower and an answer tower, as pure functions of their parameters (Dong et al. 2022, section 3).
+    """Question tower and answer tower, as pure functions of their parameters (Dong et al. 2022, section 3).
 
     Parameters are a tree of groups: `shared` holds those that both towers use, `question` and `answer` what each has
     for itself. So a shared array is one array, and its gradient is the sum over both towers.
@@ -44,7 +44,7 @@ class DualEncoder:
         return self.join({side: self.tower(side).init(keys[side], tokens)["params"] for side in SIDES})
 
     def join(self, towers: dict[str, dict]) -> dict:
-        """Makes one tree of the parameters of both towers, given by side; shared groups are the question tower's.
+        """Joins the parameters of both towers, given by side, into one tree; shared groups are the question tower's.
 
         Raises:
           EndxError: when a shared group differs in shape between the towers, or neither has any group to share.
@@ -65,11 +65,11 @@ class DualEncoder:
         return {name: groups for name, groups in {"shared": shared, **own}.items() if groups}
 
     def tower(self, side: str) -> Tower:
-        """The architecture of one side, `question` or `answer`."""
+        """Returns the tower of one side, `question` or `answer`."""
         return {"question": self.question, "answer": self.answer}[side]
 
     def tower_params(self, params: dict, side: str) -> dict:
-        """The parameters of one side's tower, by group."""
+        """Returns the parameters of one side's tower, by group."""
         return params.get("shared", {}) | params.get(side, {})
 
     def encode(self, params: dict, side: str, texts: Texts, dropout_keys: Array | None = None) -> Array:
@@ -78,14 +78,14 @@ class DualEncoder:
         return cast(Array, self.tower(side).apply(variables, texts, dropout_keys))
 
     def base(self, params: dict, side: str, tokens: Tokens) -> Array:
-        """What the head of one side's tower receives of tokens [B, L], without dropout: [B, E]; see `Tower.base`."""
+        """Computes the input of one side's head for tokens [B, L], without dropout: [B, E]; see `Tower.base`."""
         tower, variables = self.tower(side), {"params": self.tower_params(params, side)}
         return cast(Array, tower.apply(variables, tokens, method=tower.base))
 
     def encode_with_penalty(
         self, params: dict, side: str, texts: Texts, dropout_keys: Array | None = None
     ) -> tuple[Array, Array]:
-        """As `encode`, and the penalty of the pooling [B] (see `MultiHopAttention`): zeros where it has none."""
+        """Embeds texts as `encode` does, and returns the pooling's penalty [B] (see `MultiHopAttention`), or zeros."""
         variables = {"params": self.tower_params(params, side)}
         embeddings, sown = self.tower(side).apply(variables, texts, dropout_keys, mutable=[PENALTIES])
         zeros = jnp.zeros(embeddings.shape[:1], embeddings.dtype)
@@ -94,7 +94,7 @@ class DualEncoder:
     def pool_with_penalty(
         self, params: dict, side: str, tokens: Tokens, dropout_keys: Array | None = None
     ) -> tuple[Array, Array]:
-        """What the projection of one side's tower receives of tokens [B, L], [B, P], and the penalty of the pooling."""
+        """Computes the input [B, P] of one side's projection for tokens [B, L], and the pooling's penalty."""
         tower, variables = self.tower(side), {"params": self.tower_params(params, side)}
         pooled, sown = tower.apply(variables, tokens, dropout_keys, mutable=[PENALTIES], method=tower.pool)
         return pooled, sum(jax.tree.leaves(sown), start=jnp.zeros(pooled.shape[:1], pooled.dtype))

@@ -1,4 +1,4 @@
-"""What is done to every token alone and is not a product: written so that it takes few passes over memory."""
+"""Elementwise operations on tokens, written to take few passes over memory."""
 
 import math
 
@@ -12,7 +12,7 @@ Array = jax.Array
 
 
 def gelu(x: Array) -> Array:
-    """The exact GELU, x Phi(x) (Hendrycks and Gimpel 2016), by erf as PyTorch has it.
+    """Computes the exact GELU, x Phi(x) (Hendrycks and Gimpel 2016), by erf as in PyTorch.
 
     `jax.nn.gelu` takes erfc, which keeps relative precision where the result is next to nothing, at thrice the passes.
     """

@@ -1,4 +1,4 @@
-"""Where the tokens of B texts lie while they are encoded: a row a text, padded, or end to end without padding.
+"""Layouts of the tokens of B texts during encoding: padded rows, or packed end to end without padding.
 
 What treats every token alone (products with weights, norms, activations) does not care and sees arrays `[..., D]`. What
 brings the tokens of a text together (attention, recurrences, pooling) asks the layout for padded rows.
@@ -20,7 +20,7 @@ Array = jax.Array
 
 @flax.struct.dataclass
 class Padded:
-    """A row a text; token arrays are `[B, L, ...]`.
+    """Layout with one padded row per text; token arrays are `[B, L, ...]`.
 
     Attributes:
       mask: bool [B, L], true at real tokens.
@@ -32,21 +32,21 @@ class Padded:
 
     @property
     def width(self) -> int:
-        """The longest text that there is room for, in tokens."""
+        """Maximum length of a text, in tokens."""
         return self.mask.shape[1]
 
     def by_position(self, table: Array) -> Array:
-        """Of a table [N, D], the row of each token's position: to be added to a token array."""
+        """Returns the row of a table [N, D] for each token's position, to add to a token array."""
         return table[None, : self.width]
 
     def by_segment(self, table: Array) -> Array:
-        """Of a table [2, D], the row of each token's segment: to be added to a token array."""
+        """Returns the row of a table [2, D] for each token's segment, to add to a token array."""
         if self.second is None:
             return table[None, None, 0]
         return _rows_of(table, jnp.arange(self.width)[None] >= self.second[:, None])
 
     def token_keys(self, keys: Array | None) -> Array | None:
-        """A key a token from keys [B], as a function of the text's key and the position; None stays None."""
+        """Folds each token's position into the key of its text, from keys [B]; None stays None."""
         return None if keys is None else position_keys(keys, self.width)
 
     def rows(self, tokens: Any, texts: Any = None) -> list[tuple[Any, Array, Any]]:
@@ -58,7 +58,7 @@ class Padded:
         return rows[0]
 
     def pad(self, tokens: Array) -> Array:
-        """A token array as [B, L, D], in the order of the texts."""
+        """Returns a token array as padded rows [B, L, D], in the order of the texts."""
         return tokens
 
 
@@ -96,21 +96,21 @@ class Packed:
         return self.packing.width
 
     def by_position(self, table: Array) -> Array:
-        """As `Padded.by_position`."""
+        """Returns table rows by position, as `Padded.by_position`."""
         return table[self.position][None]
 
     def by_segment(self, table: Array) -> Array:
-        """As `Padded.by_segment`."""
+        """Returns table rows by segment, as `Padded.by_segment`."""
         if self.second is None:
             return table[None, None, 0]
         return _rows_of(table, (self.position >= self.second[self.text])[None])
 
     def token_keys(self, keys: Array | None) -> Array | None:
-        """As `Padded.token_keys`, and the same keys."""
+        """Returns the same keys as `Padded.token_keys`."""
         return None if keys is None else fold(keys[self.order][self.text], self.position)[None]
 
     def rows(self, tokens: Any, texts: Any = None) -> list[tuple[Any, Array, Any]]:
-        """As `Padded.rows`, a bucket an entry."""
+        """Yields padded rows as `Padded.rows`, one entry per bucket."""
         placed = jax.tree.map(lambda x: _move(x[0], self.to_rows, self.to_tokens), tokens)
         texts = jax.tree.map(lambda x: x[self.order], texts)
         found, row, place = [], 0, 0
@@ -123,12 +123,12 @@ class Packed:
         return found
 
     def join(self, rows: Sequence[Array]) -> Array:
-        """As `Padded.join`."""
+        """Joins buckets into a token array, as `Padded.join`."""
         places = jnp.concatenate([x.reshape(-1, *x.shape[2:]) for x in rows])
         return _move(places, self.to_tokens, self.to_rows)[None]
 
     def pad(self, tokens: Array) -> Array:
-        """As `Padded.pad`; zero where there is no token."""
+        """Returns padded rows as `Padded.pad`, with zeros where there is no token."""
         count, length = self.shape
         rank = jnp.argsort(self.order)
         own = self.lengths[rank]
@@ -187,7 +187,7 @@ def lay_out(tokens: Tokens) -> tuple[Array, Layout]:
 
 
 def _rows_of(table: Array, second: Array) -> Array:
-    """The second row of a table [2, D] where `second` says so, else the first; its gradient needs no scatter."""
+    """Selects the second row of a table [2, D] where `second` is true, else the first; the gradient has no scatter."""
     return jnp.where(second[:, :, None], table[None, None, 1], table[None, None, 0])
 
 

@@ -25,7 +25,7 @@ def mean(encodings: Array, mask: Array) -> Array:
 
 
 def first(encodings: Array, mask: Array) -> Array:
-    """The first token's encoding, BERT's [CLS], in float32."""
+    """Returns the encoding of the first token, BERT's [CLS], in float32."""
     del mask  # the first token is always real
     return at_least_float32(encodings[:, 0])
 

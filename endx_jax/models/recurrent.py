@@ -26,7 +26,7 @@ State = tuple[Array, ...]  # what is carried, each [R, B, W]; the first is the e
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """The elementwise part of a recurrence.
+    """Elementwise part of a recurrence.
 
     Attributes:
       gates: G, how many maps of the input and of the last encoding it takes.
@@ -62,7 +62,7 @@ CELLS: Mapping[str, Cell] = {"rnn": Cell(1, 1, _rnn), "gru": Cell(3, 1, _gru), "
 
 @dataclasses.dataclass(frozen=True)
 class RecurrentConfig:
-    """The shape of a recurrent encoder.
+    """Shape of a recurrent encoder.
 
     Attributes:
       cell: a name in `CELLS`.
@@ -118,7 +118,7 @@ class RecurrentEncoder(nn.Module):
 
 
 class RecurrentLayer(nn.Module):
-    """One recurrence over the positions, in one direction or in both at once.
+    """Recurrence over the positions, in one direction or in both.
 
     Newly drawn, matrices are uniform within 1 / sqrt(width of a direction), as PyTorch draws them; biases are 0, so
     that all of an encoding comes from its text, but that of the LSTM's forget gate is 1 (Jozefowicz et al. 2015).
@@ -214,14 +214,14 @@ recurrence.defvjp(_forward, _backward)
 
 
 def _masked(cell: Cell, inputs: Array, real: Array, recurrent: Array, state: State) -> tuple[State, Array]:
-    """The state after a position, and its output."""
+    """Returns the state after a position, and its output."""
     after = cell.step(at_least_float32(inputs), recurrent, state)
     kept = tuple(jnp.where(real, new, old) for new, old in zip(after, state, strict=True))
     return kept, jnp.where(real, after[0], 0)
 
 
 def _product(subscripts: str, x: Array, kernel: Array) -> Array:
-    """A product in the kernel's dtype, summed at least in float32."""
+    """Computes a product in the kernel's dtype, accumulated at least in float32."""
     wide = jnp.promote_types(kernel.dtype, jnp.float32)
     return jnp.einsum(subscripts, x.astype(kernel.dtype), kernel, preferred_element_type=wide)
 

@@ -64,7 +64,7 @@ class ResidualHeads(nn.Module):
 
 
 class FullyConnected(nn.Module):
-    """What FCRR adds: two linear layers with a ReLU between them."""
+    """Residual of FCRR: two linear layers with a ReLU between them."""
 
     config: HeadConfig
 
@@ -76,7 +76,7 @@ class FullyConnected(nn.Module):
 
 
 class Convolutional(nn.Module):
-    """What ConvRR adds: filters along the vector's dimensions, a ReLU, and a linear layer of all that they find.
+    """Residual of ConvRR: filters along the vector's dimensions, a ReLU, and a linear layer.
 
     Nothing is pooled over the windows: in an embedding each dimension means something of its own, and a head that
     forgets where a filter was found can add next to nothing.

@@ -1,4 +1,4 @@
-"""The five parameter sharings of Dong et al. 2022 (section 3), and that of heads on a frozen tower, as data."""
+"""Parameter sharings as data: the five of Dong et al. 2022 (section 3), and heads on a frozen tower."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ _BELOW_HEADS = frozenset(GROUPS) - {"head"}
 
 @dataclasses.dataclass(frozen=True)
 class Sharing:
-    """Which groups of parameters the question and the answer tower have in common, and which are not trained.
+    """Groups of parameters that the two towers share, and groups that are not trained.
 
     Attributes:
       shared: groups that both towers use; the others each tower has for itself.
@@ -26,7 +26,7 @@ class Sharing:
 
     @property
     def trains_heads_alone(self) -> bool:
-        """Whether all that is below the heads is frozen."""
+        """True if everything below the heads is frozen."""
         return self.frozen >= _BELOW_HEADS
 
 

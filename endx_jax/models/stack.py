@@ -1,4 +1,4 @@
-"""A stack of like layers: one subtree of parameters each, or stacked parameters and a scan."""
+"""Stack of equal layers, with one parameter subtree each or with stacked parameters and a scan."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,14 +7,14 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from endx_jax.models.ambient import keep_rows, layers_are_gathered
 from endx_jax.models.dropout import fold
+from endx_jax.models.sharding_hints import keep_rows, layers_are_gathered
 
 Array = jax.Array
 
 
 def _all_but_what_moves(primitive, *_, **__) -> bool:
-    """Keeps what is computed, and nothing that is only brought elsewhere, such as a matrix that is gathered."""
+    """Saves computed values, but no value that was only moved, such as a gathered matrix."""
     return primitive.name != "sharding_constraint"
 
 
@@ -73,7 +73,7 @@ def run_layers(
 
 
 def rematerialised(layer: type[nn.Module], remat: str, *, prevent_cse: bool = True) -> type[nn.Module]:
-    """The layer, keeping for the backward pass what `remat` says.
+    """Returns the layer with the rematerialisation policy `remat`.
 
     Args:
       layer: a module.

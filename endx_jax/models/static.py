@@ -6,20 +6,28 @@ GloVe's or of a language model's token vectors, and finds it better when each is
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from endx_jax.errors import EndxError
+from endx_jax.models.config_keys import MOST_TOKENS, read_keys, whole
 from endx_jax.models.layout import Layout
 
 Array = jax.Array
 
+# By field of `StaticConfig`.
+KEYS = {
+    "vocab_size": whole("vocab_size", most=MOST_TOKENS),
+    "width": whole("hidden_size"),
+    "pad_id": whole("pad_token_id", default=0, least=0, most=MOST_TOKENS),
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class StaticConfig:
-    """The shape of static token vectors, as the `config.json` that `pretrained.static` writes has it.
+    """Shape of static token vectors, as in the `config.json` that `pretrained.static` writes.
 
     Attributes:
       vocab_size: V.
@@ -42,12 +50,14 @@ class StaticConfig:
     initializer_range: float = 0.02
 
     @classmethod
-    def from_hugging_face(cls, config: Mapping) -> "StaticConfig":
-        """Reads the contents of a `config.json` with `"model_type": "static"`; EndxError when it lacks a key."""
-        try:
-            return cls(config["vocab_size"], config["hidden_size"], config.get("pad_token_id") or 0)
-        except KeyError as missing:
-            raise EndxError(f"the config.json of static token vectors lacks {missing}") from None
+    def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> "StaticConfig":
+        """Reads the contents of a `config.json` with `"model_type": "static"`; `where` is the file, for messages.
+
+        Raises:
+          EndxError: for a missing key, or a number out of bounds.
+        """
+        numbers: dict[str, Any] = read_keys(config, KEYS, where)
+        return cls(**numbers)
 
 
 class NoEncoder(nn.Module):
@@ -67,7 +77,7 @@ class NoEncoder(nn.Module):
 
 
 class TokenWeights(nn.Module):
-    """A weight for each token of the vocabulary, `weight` float32 [V]: ones, until something is put there.
+    """Weight of each token of the vocabulary, `weight` float32 [V], initialised to ones.
 
     Attributes:
       vocab_size: V.

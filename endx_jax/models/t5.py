@@ -8,25 +8,44 @@ Activations inside reach 1e5, more than float16 holds, so computation is in floa
 import dataclasses
 import functools
 from collections.abc import Mapping
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from endx_jax import json_files
 from endx_jax.errors import EndxError
-from endx_jax.models.ambient import keep_rows
 from endx_jax.models.attention import attend_within
+from endx_jax.models.config_keys import MOST_LAYERS, MOST_TOKENS, fraction, read_keys, whole
 from endx_jax.models.dropout import dropout, fold
 from endx_jax.models.layout import Layout
+from endx_jax.models.sharding_hints import keep_rows
 from endx_jax.models.stack import run_layers
 
 Array = jax.Array
 
+# By field of `T5Config`. Half of the buckets are for each direction, and half of those for distances of their own.
+KEYS = {
+    "vocab_size": whole("vocab_size", most=MOST_TOKENS),
+    "width": whole("d_model"),
+    "layers": whole("num_layers", most=MOST_LAYERS),
+    "heads": whole("num_heads"),
+    "head_width": whole("d_kv"),
+    "mlp_width": whole("d_ff"),
+    "buckets": whole("relative_attention_num_buckets", default=32, least=4),
+    "max_distance": whole("relative_attention_max_distance", default=128, least=2),
+    "norm_epsilon": fraction("layer_norm_epsilon", default=1e-6),
+    "dropout": fraction("dropout_rate", default=0.1),
+    "attention_dropout": fraction("dropout_rate", default=0.1),
+    "pad_id": whole("pad_token_id", default=0, least=0, most=MOST_TOKENS),
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class T5Config:
-    """The shape of a T5 v1.1 encoder; the key of its Hugging Face `config.json` where the name differs.
+    """Shape of a T5 v1.1 encoder, with the keys of its Hugging Face `config.json`.
 
     Attributes:
       vocab_size: V, rows of the token table.
@@ -61,32 +80,20 @@ class T5Config:
     positions: int | None = None
 
     @classmethod
-    def from_hugging_face(cls, config: Mapping) -> "T5Config":
-        """Reads the contents of a `config.json` with `"model_type": "t5"`.
+    def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> "T5Config":
+        """Reads the contents of a `config.json` with `"model_type": "t5"`; `where` is the file, for messages.
 
         Raises:
-          EndxError: for a missing key, or a T5 that is not v1.1.
+          EndxError: for a missing key, a number out of bounds, or a T5 that is not v1.1.
         """
         projection = config.get("feed_forward_proj", "relu")
         if projection != "gated-gelu":
-            raise EndxError(f"T5 with feed_forward_proj={projection!r} is not supported, only v1.1's 'gated-gelu'")
-        try:
-            return cls(
-                vocab_size=config["vocab_size"],
-                width=config["d_model"],
-                layers=config["num_layers"],
-                heads=config["num_heads"],
-                head_width=config["d_kv"],
-                mlp_width=config["d_ff"],
-                buckets=config.get("relative_attention_num_buckets", 32),
-                max_distance=config.get("relative_attention_max_distance", 128),
-                norm_epsilon=config.get("layer_norm_epsilon", 1e-6),
-                dropout=config.get("dropout_rate", 0.1),
-                attention_dropout=config.get("dropout_rate", 0.1),
-                pad_id=config.get("pad_token_id") or 0,
+            raise EndxError(
+                f"{where}: T5 with feed_forward_proj={json_files.shown(projection)} is not supported, only v1.1's "
+                "'gated-gelu'"
             )
-        except KeyError as missing:
-            raise EndxError(f"the T5 config.json lacks {missing}") from None
+        numbers: dict[str, Any] = read_keys(config, KEYS, where)
+        return cls(**numbers)
 
 
 class T5Encoder(nn.Module):
@@ -193,7 +200,7 @@ class T5Attention(nn.Module):
 
 
 def relative_position_buckets(length: int, buckets: int, max_distance: int) -> Array:
-    """The bucket of every (query, key) distance: int [L, L]; `length` may be symbolic, in an export.
+    """Returns the bucket of every (query, key) distance: int [L, L]; `length` may be symbolic, in an export.
 
     Half of the buckets are for keys after the query. Of each half, the first half are single distances, and the rest
     grow logarithmically up to `max_distance`; what is farther shares the last.

@@ -1,4 +1,4 @@
-"""A tower: token table, encoder, pooling, projection, head and norm, from tokens to one embedding a text.
+"""Tower from tokens to one embedding per text: token table, encoder, pooling, projection, head and norm.
 
 Its parameter groups, `token_embedder`, `encoder`, `pooling`, `projection` and `head`, are the units that the parameter
 sharings of Dong et al. 2022 (section 3) share or freeze between the two towers; `token_weights`, where there are any,
@@ -18,7 +18,7 @@ Array = jax.Array
 
 
 class TokenEmbedder(nn.Module):
-    """The token table, `embedding` float32 [V, D].
+    """Token table, `embedding` float32 [V, D].
 
     Attributes:
       vocab_size: V.
@@ -42,7 +42,7 @@ class TokenEmbedder(nn.Module):
 
 
 class Projection(nn.Module):
-    """The linear map after pooling, bias-free and float32, as t5x_retrieval has it (Dong et al. 2022, section 4.1)."""
+    """Linear projection after pooling, bias-free and float32, as in t5x_retrieval (Dong et al. 2022, section 4.1)."""
 
     width: int
 

@@ -1,6 +1,7 @@
 """Several processes: set up from the environment, and the few things that they agree on outside the step."""
 
 import os
+import socket
 import sys
 import time
 from collections import Counter
@@ -10,18 +11,10 @@ import jax
 import numpy as np
 
 from endx_jax.errors import EndxError, RunInterrupted
-from endx_jax.parallel.abort import on_abort
 from endx_jax.parallel.environment import find_place
-from endx_jax.parallel.roll_call import roll_call
 
-JOIN_TIMEOUT, JOIN_SECONDS = "ENDX_JOIN_TIMEOUT", 300.0
-
-# Seconds that JAX waits for a silent process before it aborts the others. `parallel/heartbeats.py` is quicker, and says
-# which process it is; this is for what has no heartbeats.
-JAX_PATIENCE = 600
-
-BARRIER_MILLISECONDS = 24 * 3600 * 1000  # of patience: whoever is gone is noticed by other means
-FAREWELL_SECONDS = 5.0  # a little more than two heartbeats
+BARRIER_MILLISECONDS = 24 * 3600 * 1000  # effectively no limit: JAX's heartbeats detect a dead process
+FAREWELL_SECONDS = 5.0  # that process 0 outlives a joint end, so that JAX does not abort the others before theirs
 INTERRUPTED = 130  # the exit status after Ctrl-C, which all processes are given
 LONGEST_MESSAGE = 2048  # bytes of a failure that all processes are told
 
@@ -29,41 +22,37 @@ _meetings: Counter[str] = Counter()  # how often each barrier was come to, the s
 
 
 def initialize() -> None:
-    """Joins the other processes when the environment says that there are any; call before anything touches a device.
+    """Joins the other processes named by the environment, if any; call before anything touches a device.
 
-    `find_place` says where it looks. Where some processes are missing after `ENDX_JOIN_TIMEOUT` seconds (300), the
-    others end.
+    `find_place` lists the variables read. From here on JAX watches the processes: it aborts this one (SIGABRT, status
+    134) when another one dies, stops or does not come; docs/faults.md has the times.
 
     Raises:
-      RunInterrupted: when processes are missing, with their numbers.
-      EndxError: when the environment contradicts itself.
+      EndxError: the environment contradicts itself, or the port of process 0 is taken.
+      RunInterrupted: the first host of a TPU pod has no address yet.
     """
     if jax.distributed.is_initialized():
         return
-    timeout = _join_timeout()
-    place = find_place(timeout)
+    place = find_place()
     if place is None:
         return
-    roll_call(place, timeout)
-    on_abort(
-        lambda: "JAX has aborted this process, as it does when process 0 is gone: see its log; the same command goes on"
-    )
-    # It would take SIGTERM for itself, for good: `training/preemption.py` heeds that.
+    if place.index == 0:
+        _check_port(place.address)
+    # JAX's preemption service would keep SIGTERM to itself: `training/preemption.py` handles it.
     jax.config.update("jax_enable_preemption_service", False)
     jax.distributed.initialize(
         place.address,
         num_processes=place.count,
         process_id=place.index,
-        cluster_detection_method="deactivate",  # it is done: JAX would take one GPU for each task of SLURM's
-        initialization_timeout=int(timeout) + 1,
-        heartbeat_timeout_seconds=JAX_PATIENCE,
+        cluster_detection_method="deactivate",  # JAX's detection would use one GPU for each SLURM task
     )
 
 
 def leave(status: int) -> None:
-    """Ends this process at once where it is one of several: JAX would wait at the exit for others that wait for it.
+    """Ends this process at once where it is one of several, without JAX's shutdown.
 
-    JAX aborts the others when process 0 is gone, so that one stays until they have read why in its last heartbeat.
+    The shutdown waits for all processes. When one is still in a collective it times out, and JAX aborts: the status
+    would be 134, which is retried, in place of a user error's 2.
     """
     if not jax.distributed.is_initialized():
         return
@@ -77,7 +66,7 @@ def leave(status: int) -> None:
 
 
 def is_primary() -> bool:
-    """Whether this process is the one that prints and writes."""
+    """Returns true on the process that prints and writes."""
     return jax.process_index() == 0
 
 
@@ -105,7 +94,7 @@ def on_primary(action: Callable[[], None], name: str) -> None:
 
 
 def everywhere(holds: bool) -> bool:
-    """Whether something holds on every process; each has to ask."""
+    """Returns true if a condition holds on every process; every process must call this."""
     if jax.process_count() == 1:
         return holds
     from jax.experimental import multihost_utils
@@ -125,6 +114,18 @@ def barrier(name: str) -> None:
         multihost.get_barrier_sync_fn()(key=f"endx_jax/{name}/{_meetings[name]}", timeout_ms=BARRIER_MILLISECONDS)
 
 
+def _check_port(address: str) -> None:
+    """Raises EndxError where the port is taken: JAX would end with a segmentation fault and no message."""
+    port = int(address.rpartition(":")[2])
+    try:
+        socket.create_server(("", port)).close()
+    except OSError as failure:
+        reason = os.strerror(failure.errno or 0)
+        raise EndxError(
+            f"process 0 can't listen on port {port} ({reason}): another run may have it; choose another port"
+        ) from None
+
+
 def _shared(failure: EndxError | RunInterrupted | None) -> EndxError | RunInterrupted | None:
     """The primary's failure on every process: its words, and whether the same command goes on."""
     from jax.experimental import multihost_utils
@@ -139,13 +140,3 @@ def _shared(failure: EndxError | RunInterrupted | None) -> EndxError | RunInterr
         return failure
     words = told[1:].tobytes().rstrip(b"\0").decode(errors="replace")
     return (RunInterrupted if told[0] == 2 else EndxError)(words)
-
-
-def _join_timeout() -> float:
-    try:
-        seconds = float(os.environ.get(JOIN_TIMEOUT, JOIN_SECONDS))
-    except ValueError:
-        seconds = 0.0
-    if seconds <= 0:
-        raise EndxError(f"{JOIN_TIMEOUT} is {os.environ[JOIN_TIMEOUT]!r}; it takes seconds, above 0")
-    return seconds

@@ -1,4 +1,4 @@
-"""Which of several processes this one is, from what launchers and schedulers leave in the environment."""
+"""Reads this process's place among several from the variables that launchers and schedulers set."""
 
 import dataclasses
 import os
@@ -8,6 +8,7 @@ from endx_jax.errors import EndxError, RunInterrupted
 
 COORDINATOR, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 PORT = "JAX_COORDINATOR_PORT"
+ADDRESS_SECONDS = 300  # that the first host of a TPU pod has to get an address
 
 # Of a step of SLURM's, such as `srun` starts; a batch script outside of one is a process by itself.
 SLURM_JOB, SLURM_NODES, SLURM_COUNT, SLURM_INDEX = (
@@ -20,19 +21,17 @@ SLURM_JOB, SLURM_NODES, SLURM_COUNT, SLURM_INDEX = (
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """One of several processes.
+    """Place of one process among several.
 
     Attributes:
       address: host and port at which process 0 listens.
       count: how many processes there are.
       index: which of them this is, from 0.
-      hosts: the names of all processes' hosts, in order; empty where only they know them.
     """
 
     address: str
     count: int
     index: int
-    hosts: tuple[str, ...] = ()
 
     def __post_init__(self):
         if not 0 <= self.index < self.count:
@@ -41,19 +40,17 @@ class Place:
             raise EndxError(f"process 0 is to listen at {self.address!r}, which has no port: give it as HOST:PORT")
 
 
-def find_place(timeout: float) -> Place | None:
-    """Looks for JAX's own variables, then for a step of SLURM's, then for the hosts of a TPU pod.
-
-    Args:
-      timeout: seconds that the name of a pod's first host may take to be known.
+def find_place() -> Place | None:
+    """Reads JAX's own variables, then those of a SLURM step, then those of a TPU pod.
 
     Returns:
-      The place; None where nothing speaks of several processes.
+      The place; None where this is the only process.
 
     Raises:
-      EndxError: when the variables are incomplete or contradict each other.
+      EndxError: the variables are incomplete or contradict each other.
+      RunInterrupted: the first host of a TPU pod has no address yet.
     """
-    place = _from_jax() or _from_slurm() or _from_tpu_pod(timeout)
+    place = _from_jax() or _from_slurm() or _from_tpu_pod()
     return place if place and place.count > 1 else None
 
 
@@ -71,41 +68,33 @@ def _from_jax() -> Place | None:
 def _from_slurm() -> Place | None:
     if not all(name in os.environ for name in (SLURM_JOB, SLURM_NODES, SLURM_COUNT, SLURM_INDEX)):
         return None
-    nodes, count = expand_nodes(os.environ[SLURM_NODES]), int(os.environ[SLURM_COUNT])
-    # Every process works the port out by itself; jobs that share a node must not share it. These ports, the last 4,096,
-    # are above those that Linux gives away.
+    nodes = os.environ[SLURM_NODES]
+    # Every process derives the same port from the job's number, so that jobs on one node have different ports. The last
+    # 4,096 ports are above those that Linux assigns.
     port = os.environ.get(PORT) or str(61440 + int(os.environ[SLURM_JOB]) % 4096)
-    hosts = tuple(nodes) if len(nodes) == count else ()
-    return Place(f"{nodes[0]}:{port}", count, int(os.environ[SLURM_INDEX]), hosts)
+    return Place(f"{first_node(nodes)}:{port}", int(os.environ[SLURM_COUNT]), int(os.environ[SLURM_INDEX]))
 
 
-def expand_nodes(nodes: str) -> list[str]:
-    """The names in a list of SLURM's: `a[08-10,12],b` is a08, a09, a10, a12 and b."""
-    names = []
-    for prefix, ranges, suffix in re.findall(r"([^,\[\]]+)(?:\[([^\]]*)\])?([^,\[\]]*)", nodes):
-        for part in ranges.split(",") if ranges else [""]:
-            first, _, last = part.partition("-")
-            numbers = range(int(first), int(last or first) + 1) if first else [""]
-            names += [f"{prefix}{number:0{len(first)}d}{suffix}" if first else prefix + suffix for number in numbers]
-    return names
+def first_node(nodes: str) -> str:
+    """Returns the first name in a SLURM node list: `a08` of `a[08-10,12],b`."""
+    first_of_each_range = re.sub(r"\[(\d+)[^\]]*\]", r"\1", nodes)
+    return first_of_each_range.partition(",")[0]
 
 
-def _from_tpu_pod(timeout: float) -> Place | None:
-    """The hosts of a Cloud TPU slice, or of several, on virtual machines and on GKE."""
-    # JAX asks the metadata server, or GKE's variables, when `jax.distributed.initialize` is called without arguments.
-    # It has no public way to ask the same beforehand, which naming the missing takes: so these classes are its private.
+def _from_tpu_pod() -> Place | None:
+    """Reads the hosts of one or several Cloud TPU slices, on virtual machines and on GKE."""
+    # `jax.distributed.initialize` asks these private classes when it is called without arguments. A single host must
+    # not wait for others, and JAX has no public way to tell beforehand.
     from jax._src.clusters import GceTpuCluster, GkeTpuCluster
 
     for cluster in (GkeTpuCluster, GceTpuCluster):
         if not cluster.is_env_present():
             continue
         try:
-            address = cluster.get_coordinator_address(int(timeout), os.environ.get(PORT))
+            address = cluster.get_coordinator_address(ADDRESS_SECONDS, os.environ.get(PORT))
         except RuntimeError as failure:
             raise RunInterrupted(
-                f"the first host of the TPU pod has no address after {timeout:.0f} s: {failure}"
+                f"the first host of the TPU pod has no address after {ADDRESS_SECONDS} s: {failure}"
             ) from None
-        count = cluster.get_process_count()
-        hosts = tuple(filter(None, os.environ.get("TPU_WORKER_HOSTNAMES", "").split(",")))
-        return Place(address, count, cluster.get_process_id(), hosts if len(hosts) == count else ())
+        return Place(address, cluster.get_process_count(), cluster.get_process_id())
     return None

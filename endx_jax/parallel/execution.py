@@ -1,4 +1,4 @@
-"""How the work of a step is cut up, over the devices and in time. None of it changes results.
+"""Division of a step's work over devices and in time. None of it changes results.
 
 Chunked towers are GradCache (Gao et al. 2021) inside the one compiled step: a loop over chunks of rows, each encoded
 again in the backward pass, so that only one chunk's activations are held at a time beside all rows' embeddings.
@@ -29,7 +29,7 @@ Tree = Any
 
 @dataclasses.dataclass(frozen=True)
 class Execution:
-    """How the work of a step is cut up.
+    """Division of a step's work.
 
     Attributes:
       mesh: the devices; None: one device, or any placing that the compiler finds.
@@ -115,20 +115,23 @@ class Execution:
 
         return _summed(self, merged, self.chunks(count_rows(rows)), cost and cost(rows), params, moving, fixed)
 
-    def reduce_rows(self, function: Callable[[Tree, Any], Tree], rows: Tree) -> Tree:
+    def reduce_rows(self, function: Callable[[Tree, Tree, Any], Tree], params: Tree, rows: Tree) -> Tree:
         """Calls a function that brings rows together, such as a loss, on each device with its own ones.
 
         Args:
-          function: (rows, axis_name) to scalars of the global batch. Where `axis_name` is not None, the rows are one
-            device's, and the others' are to be had by collectives over these mesh axes.
-          rows: arrays of one leading axis: the rows of the global batch. All that is differentiated is among them.
+          function: (params, rows, axis_name) to scalars of the global batch. Where `axis_name` is not None, the rows
+            are one device's, and collectives over these mesh axes give the others'. It must not close over anything
+            that is differentiated.
+          params: whole on each device, such as a temperature.
+          rows: arrays of one leading axis: the rows of the global batch.
 
         Returns:
           The scalars.
         """
         if self.loss_tile is None or self.shards == 1:
-            return function(rows, None)
-        return self._on_each_shard(lambda own: function(own, BATCH_AXES), (ROWS,), WHOLE)(rows)
+            return function(params, rows, None)
+        on_shard = self._on_each_shard(lambda whole, own: function(whole, own, BATCH_AXES), (WHOLE, ROWS), WHOLE)
+        return on_shard(params, rows)
 
     @property
     def shards(self) -> int:
@@ -138,7 +141,7 @@ class Execution:
     def on_all(self, function: Callable[[Tree, Tree], Tree], params: Tree, rows: Tree) -> Tree:
         """Calls a function of all rows at once, as of `map_rows`; the compiler splits them over the devices.
 
-        Where parameters are split it is told what is to lie where: see `parallel.gathering` and `models.ambient`.
+        Where parameters are split, it gets hints: see `parallel.gathering` and `models.sharding_hints`.
         """
         if self.mesh is None or self.mesh.size == self.mesh.shape["data"]:
             return function(params, rows)
@@ -193,7 +196,7 @@ def _deal(count: int, chunks: int, costs: jax.Array | None) -> tuple[jax.Array, 
         # Row i is the (i % size)-th of chunk i // size. The last row fills the last chunk up.
         taken = jnp.minimum(jnp.arange(chunks * size), count - 1).reshape(chunks, size)
         return taken, counts.reshape(chunks, size), jnp.arange(count)
-    # As `data.packing.dealt`: the i-th in order of cost is the (i // chunks)-th of chunk i % chunks.
+    # As `data.packing.deal`: the i-th in order of cost is the (i // chunks)-th of chunk i % chunks.
     order = jnp.argsort(costs)
     filled = jnp.where(counts, jnp.pad(order, (0, chunks * size - count)), order[0])
     rank = jnp.argsort(order)

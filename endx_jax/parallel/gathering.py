@@ -14,7 +14,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
-from endx_jax.models.ambient import FSDP
+from endx_jax.models.sharding_hints import FSDP
 from endx_jax.parallel.sharding import partition_spec, rule_of
 
 
@@ -39,7 +39,7 @@ def gathered_by_layer(params, mesh: Mesh, dtype: DTypeLike):
 
 
 class Gathered(flax.struct.PyTreeNode, nn.meta.AxisMetadata):
-    """A matrix that is gathered when its module asks for it: `nn.Module.param` takes it out of this box.
+    """Box around a matrix that is gathered when `nn.Module.param` unboxes it.
 
     Attributes:
       value: the matrix, or those of all layers, stacked.
@@ -54,7 +54,7 @@ class Gathered(flax.struct.PyTreeNode, nn.meta.AxisMetadata):
     dtype: DTypeLike = flax.struct.field(pytree_node=False)
 
     def unbox(self):
-        """The matrix, whole but for what `tensor` splits."""
+        """Returns the matrix, gathered over all axes but `tensor`."""
         whole = PartitionSpec(*(None if axis == FSDP else axis for axis in self.spec))
         split_and_whole = (NamedSharding(self.mesh, spec) for spec in (self.spec, whole))
         return _gather(*split_and_whole, self.value.astype(self.dtype))

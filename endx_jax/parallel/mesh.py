@@ -13,13 +13,13 @@ AXES = ("data", "fsdp", "tensor")
 
 @dataclasses.dataclass(frozen=True)
 class MeshSettings:
-    """How many devices each axis spans. Held in `config.mesh`; none of it changes results."""
+    """Numbers of devices along each mesh axis, `config.mesh`; none of them changes results."""
 
     data: int = key(
-        -1, "devices over which the batch alone is split; -1: all that the others leave", changes_results=False
+        -1, "Devices that split the batch. -1: all devices that the other axes leave.", changes_results=False
     )
-    fsdp: int = key(1, "devices over which batch and parameters are split", changes_results=False)
-    tensor: int = key(1, "devices over which the width of each layer is split", changes_results=False)
+    fsdp: int = key(1, "Devices that split both the batch and the parameters.", changes_results=False)
+    tensor: int = key(1, "Devices that split the width of each layer.", changes_results=False)
 
     def __post_init__(self):
         for name in AXES:

@@ -1,4 +1,4 @@
-"""What a compiled program says to other devices, how often and how much: its collectives times their trip counts."""
+"""Collectives of a compiled program, with bytes and the trip counts of the loops they are in."""
 
 import dataclasses
 import math
@@ -30,7 +30,7 @@ OP_NAME = re.compile(r'op_name="([^"]*)"')
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """One collective instruction.
+    """Collective instruction of a program.
 
     Attributes:
       kind: one of `KINDS`.
@@ -48,7 +48,7 @@ class Collective:
 
 
 def collectives(program: str) -> list[Collective]:
-    """All collectives of a compiled program, those in its loops and calls included.
+    """Returns all collectives of a compiled program, in loops and calls too.
 
     One that starts and ends apart counts once, and of a conditional all branches count.
 
@@ -60,7 +60,7 @@ def collectives(program: str) -> list[Collective]:
 
 
 def _computations(program: str) -> tuple[dict[str, list[str]], str]:
-    """The lines of each computation, and the name of the one where the program begins."""
+    """Returns the lines of each computation, and the name of the entry computation."""
     computations: dict[str, list[str]] = {}
     entry = name = ""
     for line in program.splitlines():
@@ -100,7 +100,7 @@ def _collectives(computations: dict[str, list[str]], name: str, times: int | Non
 
 
 def shape_bytes(shape: str) -> int:
-    """Bytes of `f32[8,16]{1,0}`, or of a tuple of such."""
+    """Returns the bytes of a shape such as `f32[8,16]{1,0}`, or of a tuple of shapes."""
     total = 0
     for letters, bits, dimensions in SHAPE.findall(shape):
         count = math.prod(int(n) for n in dimensions.split(",") if n)

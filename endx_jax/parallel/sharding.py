@@ -1,4 +1,4 @@
-"""What is split over the mesh, in one table.
+"""Sharding rules: one table that says how each parameter is split over the mesh.
 
 Batches are split over `data` and `fsdp`. A parameter is split by the one rule whose pattern its path matches; the
 optimizer's arrays carry their parameter's path at the end of their own and so follow the same rule.
@@ -8,19 +8,20 @@ import dataclasses
 import functools
 import math
 import re
+from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from endx_jax.errors import EndxError
-from endx_jax.models.ambient import BATCH_AXES
+from endx_jax.models.sharding_hints import BATCH_AXES
 from endx_jax.numerics import round_up
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """How some parameters are split.
+    """Sharding rule of some parameters.
 
     Attributes:
       pattern: of the end of their paths, from the beginning of a name on.
@@ -76,7 +77,7 @@ FACTORED = re.compile(r"(^|/)(v|v_row|v_col)/")
 
 @functools.cache
 def rule_of(path: str) -> Rule:
-    """The one rule of an array.
+    """Returns the rule that matches an array.
 
     Raises:
       EndxError: when no rule matches its path, or more than one.
@@ -91,7 +92,7 @@ def rule_of(path: str) -> Rule:
 
 
 def partition_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
-    """The partition of one array.
+    """Returns the partition of one array. A scalar needs no rule.
 
     An axis that does not divide its dimension is left out, so small vocabularies and odd widths stay whole. Layers that
     are stacked for a scan have one more leading dimension than the rule names, which is never split. What Adafactor
@@ -101,6 +102,8 @@ def partition_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSp
     Raises:
       EndxError: as `rule_of`, or for a parameter of another rank than its rule is for.
     """
+    if not shape:
+        return PartitionSpec()
     rule = rule_of(path)
     axes = (None, *rule.axes) if is_stacked(path) else rule.axes
     if len(axes) != len(shape):
@@ -114,7 +117,7 @@ def partition_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSp
 
 
 def is_stacked(path: str) -> bool:
-    """Whether an array holds all layers of an encoder on its leading axis, as `models/stack.py` has them for a scan."""
+    """Returns true if an array stacks an encoder's layers on its leading axis, as `models/stack.py` does for a scan."""
     return "layers" in path.split("/")
 
 
@@ -128,23 +131,29 @@ def state_shardings(state, mesh: Mesh):
     return jax.tree_util.tree_map_with_path(place, state)
 
 
+def parameter_paths(params) -> dict[str, Any]:
+    """Returns the leaves of a parameter tree by path, such as `dual_encoder/shared/encoder/layers_0/mlp_up/kernel`."""
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """Splits the first axis, the batch, over `data` and `fsdp`."""
     return NamedSharding(mesh, PartitionSpec(BATCH_AXES))
 
 
 def batch_shards(mesh: Mesh) -> int:
-    """Into how many parts a batch is split."""
+    """Returns the number of parts that a batch is split into."""
     return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
 
 
 def rounded_up(batch_size: int, mesh: Mesh) -> int:
-    """The smallest batch of at least `batch_size` rows that divides over the mesh."""
+    """Returns the smallest batch size of at least `batch_size` that divides over the mesh."""
     return round_up(batch_size, batch_shards(mesh))
 
 
 def local_rows(mesh: Mesh, batch_size: int) -> slice:
-    """The rows of a global batch that this process's devices hold.
+    """Returns the rows of a global batch that this process's devices hold.
 
     Raises:
       EndxError: when the batch does not divide over the mesh.
@@ -201,7 +210,7 @@ def _put(array, sharding):
 
 
 def whole(array) -> np.ndarray:
-    """An array on this host. Of one that is split over several processes, all have to ask."""
+    """Fetches an array to this host; if it is split over processes, every process must call this."""
     if isinstance(array, jax.Array) and not (array.is_fully_addressable or array.is_fully_replicated):
         from jax.experimental import multihost_utils
 

@@ -5,6 +5,7 @@ from collections import defaultdict
 
 from endx_jax.parallel.programs import collectives
 from endx_jax.planning.subject import Subject
+from endx_jax.training.step import program_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +34,5 @@ def compile_step(subject: Subject) -> Compiled:
         counts[one.kind][0] += one.times or 1
         counts[one.kind][1] += (one.times or 1) * one.bytes
     arguments, temporaries = memory.argument_size_in_bytes, memory.temp_size_in_bytes
-    results = memory.output_size_in_bytes - memory.alias_size_in_bytes
     kinds = {kind: (times, total) for kind, (times, total) in sorted(counts.items())}
-    return Compiled(arguments, temporaries, arguments + temporaries + results, kinds)
+    return Compiled(arguments, temporaries, program_bytes(program), kinds)

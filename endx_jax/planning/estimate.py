@@ -11,6 +11,7 @@ from jax.sharding import NamedSharding
 
 from endx_jax.models.dropout import example_keys
 from endx_jax.parallel.execution import TOWERS
+from endx_jax.parallel.memory import bytes_held
 from endx_jax.parallel.sharding import BATCH_AXES, batch_sharding
 from endx_jax.planning.exchanges import Exchange, exchanges_of
 from endx_jax.planning.flops import program_flops
@@ -124,16 +125,11 @@ def _split_of(sharding: NamedSharding, rank: int, axes: Mapping[str, int]) -> Sp
     return tuple(tuple(name for name in names if name in axes) for names in split_by(sharding.spec, rank))
 
 
-def bytes_held(tree) -> int:
-    """Bytes on one device of a tree of shapes with shardings, or of arrays: of each leaf's part."""
-    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-
-
 def embeddings_of(subject: Subject):
     """Shapes, with shardings, of what the towers make of a batch."""
     size = subject.model.settings.train.global_batch_size
     keys = jax.eval_shape(lambda: example_keys(jax.random.key(0, impl="threefry2x32"), jnp.int32(0), size))
-    rows = (subject.arrangement.stream.widest(), keys)
+    rows = (subject.train_plan.stream.widest(), keys)
     found = jax.eval_shape(subject.model.objective.embed, subject.model.abstract_params(), rows)
     by_row = batch_sharding(subject.mesh)
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=by_row if x.shape else None), found)

@@ -9,6 +9,7 @@ from endx_jax.parallel.execution import Execution
 from endx_jax.planning.chips import Chip
 from endx_jax.planning.compiled import Compiled, compile_step
 from endx_jax.planning.estimate import Estimate, estimate
+from endx_jax.planning.machine import Machine, plan_machine
 from endx_jax.planning.roofline import Roofline, fits, roofline
 from endx_jax.planning.subject import Outline, Subject, Texts, outline_run
 
@@ -68,6 +69,7 @@ class Plan:
       shown: the one whose parts are told: the first that fits, else the one with the most memory.
       compiled: of the shown one's program, where that was asked for.
       alternatives: for the shown one where it does not fit.
+      machine: the run on the devices that are here; None where these only stand for others.
     """
 
     texts: Texts
@@ -75,9 +77,12 @@ class Plan:
     shown: OnChip
     compiled: Compiled | None
     alternatives: tuple[Alternative, ...]
+    machine: Machine | None = None
 
 
-def plan(settings: Settings, texts: Texts, chips: Sequence[Chip], *, compile_too: bool = False) -> Plan:
+def plan(
+    settings: Settings, texts: Texts, chips: Sequence[Chip], *, compile_too: bool = False, here: bool = False
+) -> Plan:
     """Plans a run on all devices of JAX, whichever chips these stand for.
 
     Args:
@@ -85,6 +90,7 @@ def plan(settings: Settings, texts: Texts, chips: Sequence[Chip], *, compile_too
       texts: what is known of its texts.
       chips: what the devices may be.
       compile_too: whether to compile the step of the one that is shown.
+      here: whether to plan the run on the devices that are here too, with the step compiled for them.
 
     Raises:
       EndxError: for what training would refuse.
@@ -93,7 +99,8 @@ def plan(settings: Settings, texts: Texts, chips: Sequence[Chip], *, compile_too
     fitting = [one for one in found if one.fits]
     shown = fitting[0] if fitting else max(found, key=lambda one: one.chip.memory)
     others = () if shown.fits else tuple(alternatives(settings, texts, shown))
-    return Plan(texts, found, shown, compile_step(shown.subject) if compile_too else None, others)
+    compiled = compile_step(shown.subject) if compile_too else None
+    return Plan(texts, found, shown, compiled, others, plan_machine(settings, texts) if here else None)
 
 
 def on_chips(outline: Outline, chips: Sequence[Chip]) -> tuple[OnChip, ...]:
@@ -102,7 +109,7 @@ def on_chips(outline: Outline, chips: Sequence[Chip]) -> tuple[OnChip, ...]:
     found = []
     for chip in chips:
         subject = outline.on(chip)
-        execution = subject.arrangement.execution
+        execution = subject.train_plan.execution
         if execution not in known:
             known[execution] = subject, estimate(subject)
         subject, own = known[execution]
@@ -125,7 +132,7 @@ def alternatives(settings: Settings, texts: Texts, shown: OnChip) -> list[Altern
 
 def changes(settings: Settings, shown: OnChip) -> list[Change]:
     """What may help a run that does not fit."""
-    execution, size = shown.subject.arrangement.execution, settings.train.global_batch_size
+    execution, size = shown.subject.train_plan.execution, settings.train.global_batch_size
     devices = shown.subject.mesh.size
     rows, tensor = size // execution.shards, shown.subject.mesh.shape["tensor"]
     found: list[Change] = []

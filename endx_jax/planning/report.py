@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from endx_jax.planning.machine import Machine
 from endx_jax.planning.plan import Alternative, OnChip, Plan
 from endx_jax.planning.roofline import USABLE
 from endx_jax.retrieval.tables import aligned
@@ -19,6 +20,8 @@ def text(plan: Plan, name: str) -> str:
     """
     shown = plan.shown
     parts = [_heading(plan, name), _memory(plan), _work(shown), _chips(plan.chips)]
+    if plan.machine:
+        parts.append(_machine(plan.machine))
     if not shown.fits:
         parts.append(_alternatives(plan.alternatives, shown))
     return "\n\n".join(parts)
@@ -44,9 +47,10 @@ def columns(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
 
 def _heading(plan: Plan, name: str) -> str:
     subject = plan.shown.subject
-    settings, execution = subject.model.settings, subject.arrangement.execution
+    settings, execution = subject.model.settings, subject.train_plan.execution
     pairs = settings.train.global_batch_size
     mesh = " x ".join(f"{axis} {count}" for axis, count in subject.mesh.shape.items())
+    count = f"{subject.mesh.size} devices" if subject.mesh.size > 1 else "1 device"
     chunks = execution.chunks(pairs)
     cut = "encoded at once" if chunks == 1 else f"encoded in {chunks} chunks"
     loss = f"loss in tiles of {execution.loss_tile}" if execution.loss_tile else "dense loss"
@@ -55,7 +59,7 @@ def _heading(plan: Plan, name: str) -> str:
     longest = f"every question {data.question_length} tokens, every answer {data.answer_length}: {plan.texts.why}"
     texts = longest if plan.texts.pairs is None else f"the largest batch that is planned of {data.path}"
     lines = [
-        f"{name}: {pairs:,} pairs a step on {subject.mesh.size} devices ({mesh})",
+        f"{name}: {pairs:,} pairs a step on {count} ({mesh})",
         f"  towers   {model.pretrained}, {model.sharing}, {model.dtype}, remat {model.remat}, {cut}, {loss}",
         f"  texts    {texts}",
     ]
@@ -75,7 +79,8 @@ def _memory(plan: Plan) -> str:
         ("losses and update", memory.losses, False),
         ("together", memory.peak, False),
     ):
-        rows.append((f"  {label}", size(value), "exact" if exact else "estimated"))
+        if value:  # what is not held at the peak is left out
+            rows.append((f"  {label}", size(value), "exact" if exact else "estimated"))
     if plan.compiled:
         rows.append(("  together", size(plan.compiled.peak), "compiled"))
     widths = [max(len(row[n]) for row in rows) for n in range(3)]
@@ -121,6 +126,16 @@ def _chips(chips: Sequence[OnChip]) -> str:
         )
     rooflines = "times are rooflines: data sheets at their best, in bfloat16, which no program reaches"
     return f"{columns(rows, indent='')}\n{rooflines}; it fits up to {USABLE:.0%} of the memory"
+
+
+def _machine(machine: Machine) -> str:
+    how = "compiled" if machine.compiled else "estimated"
+    return (
+        f"this machine ({machine.device}, {machine.dtype}, {machine.tower_chunk} pairs at a time): "
+        f"{size(machine.peak)} at the peak of a step, {size(machine.step)} of it the step's ({how}) and "
+        f"{size(machine.process)} the process's; {size(machine.free)} are free: "
+        f"it {'fits' if machine.fits else 'does NOT fit'}"
+    )
 
 
 def _alternatives(found: Sequence[Alternative], shown: OnChip) -> str:

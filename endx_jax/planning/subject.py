@@ -12,14 +12,14 @@ from endx_jax.batch import Batch, Tokens
 from endx_jax.data import reqa_dataset
 from endx_jax.data.batches import Pairs
 from endx_jax.data.splits import first_pairs
-from endx_jax.data.tokenization import TokenTable
-from endx_jax.data.vector_table import VectorTable
+from endx_jax.data.token_tables import TokenTable, VectorTable
 from endx_jax.errors import EndxError
-from endx_jax.experiment.arrangement import AbstractStep, Arrangement, abstract_step, arrange
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.data import PREPARED, read_splits
 from endx_jax.experiment.model import Model, build_model, checked_length
+from endx_jax.experiment.train_plan import AbstractStep, TrainPlan, abstract_step, plan_training
 from endx_jax.models.dual_encoder import SIDES
+from endx_jax.parallel.memory import Memory, measure
 from endx_jax.parallel.mesh import make_mesh
 from endx_jax.planning.chips import Chip
 from endx_jax.pretrained.published import outline, outline_tokens
@@ -50,14 +50,14 @@ class Subject:
     Attributes:
       model: without parameters or tokenizers.
       mesh: of virtual devices, or of those that are here.
-      arrangement: its batches, steps and update.
+      train_plan: its batches, steps and update.
       batch: the shapes of its largest planned batch.
       step: that training would compile.
     """
 
     model: Model
     mesh: Mesh
-    arrangement: Arrangement
+    train_plan: TrainPlan
     batch: Batch
     step: AbstractStep
 
@@ -82,7 +82,7 @@ def read_texts(settings: Settings) -> Texts:
         if model.trains_heads_alone:
             return Texts(None, "only heads are trained, on vectors")
         train, most = read_splits(settings.data).train, settings.data.max_train_pairs
-        pairs = Pairs.tokenize(first_pairs(train, most) if most else train, model.preparations)
+        pairs = Pairs.tokenize(first_pairs(train, most) if most else train, model.processors)
         return Texts(pairs.first(most) if most else pairs)
     except EndxError as reason:
         return Texts(None, str(reason))
@@ -104,10 +104,11 @@ class Outline:
 
     def on(self, chip: Chip | None) -> Subject:
         """The run on devices that stand for a chip; None: they are what they are."""
-        arrangement = arrange(self.model, self.mesh, self.pairs, chip.memory if chip else None)
-        planned = arrangement.stream.profiles()
-        batch = planned[-1] if planned else arrangement.stream.widest()
-        return Subject(self.model, self.mesh, arrangement, batch, abstract_step(self.model, self.mesh, arrangement))
+        memory, platform = (Memory(chip.memory), chip.name) if chip else (measure(), "")
+        train_plan = plan_training(self.model, self.mesh, self.pairs, memory, platform)
+        planned = train_plan.stream.profiles()
+        batch = planned[-1] if planned else train_plan.stream.widest()
+        return Subject(self.model, self.mesh, train_plan, batch, abstract_step(self.model, self.mesh, train_plan))
 
 
 def outline_run(
@@ -144,7 +145,7 @@ def stand_in(model: Model) -> Pairs:
     tables: dict = {}
     for side, length in lengths.items():
         tokens = np.zeros(size * length, np.int32)
-        tables[side] = TokenTable.of_lengths(tokens, np.full(size, length), model.sources[side].config.pad_id)
+        tables[side] = TokenTable.from_lengths(tokens, np.full(size, length), model.sources[side].config.pad_id)
         if model.trains_heads_alone:
             tables[side] = VectorTable(np.zeros((size, _base_width(model, side)), np.float32))
     negatives = max(1, settings.data.hard_negatives)

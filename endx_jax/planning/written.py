@@ -5,6 +5,7 @@ import json
 import pathlib
 
 from endx_jax.files import write_text
+from endx_jax.planning.machine import Machine
 from endx_jax.planning.plan import OnChip, Plan
 
 
@@ -24,14 +25,19 @@ def as_dict(plan: Plan, name: str) -> dict:
         "settings": subject.model.settings.as_dict(),
         "shown": plan.shown.chip.name,
         "chips": {one.chip.name: _on_chip(one) for one in plan.chips},
+        "machine": _on_machine(plan.machine) if plan.machine else None,
         "compiled": dataclasses.asdict(plan.compiled) if plan.compiled else None,
         "alternatives": [{"change": one.change, **_on_chip(one.found)} for one in plan.alternatives],
     }
 
 
+def _on_machine(machine: Machine) -> dict:
+    return dataclasses.asdict(machine) | {"peak": machine.peak, "fits": machine.fits}
+
+
 def _on_chip(one: OnChip) -> dict:
     return {
-        "tower_chunk": one.subject.arrangement.execution.tower_chunk,
+        "tower_chunk": one.subject.train_plan.execution.tower_chunk,
         "fits": one.fits,
         "memory": dataclasses.asdict(one.estimate.memory),
         "flops": one.estimate.flops,

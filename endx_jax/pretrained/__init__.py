@@ -1,4 +1,4 @@
-"""Where pretrained encoders come from, and their way into our parameter trees."""
+"""Pretrained encoders: their folders, and the conversion into our parameter trees."""
 
 from endx_jax.pretrained.checkpoint import PretrainedEncoder, load, load_sides
 from endx_jax.pretrained.locate import locate

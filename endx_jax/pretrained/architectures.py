@@ -17,10 +17,10 @@ EncoderConfig = BertConfig | T5Config | StaticConfig
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """What there is to know about one kind of encoder.
+    """Description of one kind of encoder.
 
     Attributes:
-      read_config: `config.json` to the config dataclass.
+      read_config: (contents of `config.json`, the file for messages) to the config dataclass.
       embedder: (config, dtype) to the token table.
       encoder: (config, dtype, remat, scan_layers) to the encoder.
       rules: where each parameter stands in a checkpoint.
@@ -28,7 +28,7 @@ class Architecture:
       older_spellings: how the end of a tensor's name was spelt once, to how the rules spell it.
     """
 
-    read_config: Callable[[Mapping], EncoderConfig]
+    read_config: Callable[[Mapping, object], EncoderConfig]
     embedder: Callable[[EncoderConfig, jnp.dtype], nn.Module]
     encoder: Callable[..., nn.Module]
     rules: tuple[Rule, ...]

@@ -6,10 +6,10 @@ import pathlib
 import jax
 import numpy as np
 
+from endx_jax import json_files
 from endx_jax.errors import EndxError
 from endx_jax.models.layout import Padded
 from endx_jax.pretrained.architectures import ARCHITECTURES, Architecture, EncoderConfig
-from endx_jax.pretrained.json_files import read_json
 from endx_jax.pretrained.locate import locate
 from endx_jax.pretrained.sentence_transformers import Head, read_heads
 from endx_jax.pretrained.weights import modernise, open_tensors, stack_layers, to_ours
@@ -37,7 +37,7 @@ class PretrainedEncoder:
     @property
     def config(self) -> EncoderConfig:
         """The encoder's shape."""
-        return self.architecture.read_config(self.hugging_face)
+        return self.architecture.read_config(self.hugging_face, self.folder / "config.json")
 
     def params(self, *, scan_layers: bool = False) -> dict:
         """Reads the weights: those of `stored_params`, as NumPy arrays."""
@@ -75,13 +75,13 @@ def load(name: str) -> PretrainedEncoder:
 
 
 def load_sides(name: str) -> dict[str, PretrainedEncoder]:
-    """As `load`, by side, `question` and `answer`, of a folder that may hold another tower for each."""
+    """Loads a folder by side, `question` and `answer`; it may hold a tower for each."""
     sides = {side: PretrainedEncoder(**_described(head)) for side, head in read_heads(locate(name)).items()}
     return {side: _readable(pretrained) for side, pretrained in sides.items()}
 
 
 def describe(name: str) -> dict:
-    """What a `PretrainedEncoder` is made from; raises EndxError when it can't be had or read, or is two towers."""
+    """Returns the sources of a `PretrainedEncoder`; raises EndxError if they are missing, unreadable or two towers."""
     heads = list(read_heads(locate(name)).values())
     if len({dataclasses.replace(head, max_length=None) for head in heads}) > 1:
         folders = " or ".join(str(folder) for folder in dict.fromkeys(head.encoder for head in heads))
@@ -93,7 +93,7 @@ def describe(name: str) -> dict:
 
 
 def _described(head: Head) -> dict:
-    return {"folder": head.encoder, "head": head, "hugging_face": read_json(head.encoder / "config.json", dict)}
+    return {"folder": head.encoder, "head": head, "hugging_face": json_files.read(head.encoder / "config.json")}
 
 
 def _readable(pretrained: PretrainedEncoder) -> PretrainedEncoder:
@@ -104,8 +104,10 @@ def _readable(pretrained: PretrainedEncoder) -> PretrainedEncoder:
 def architecture_of(hugging_face: dict, where: object) -> Architecture:
     """The architecture that a `config.json` names."""
     kind = hugging_face.get("model_type", "")
-    if kind not in ARCHITECTURES:
-        raise EndxError(f"{where}: model_type {kind!r} is none of the encoders we have: {', '.join(ARCHITECTURES)}")
+    if kind not in list(ARCHITECTURES):
+        raise EndxError(
+            f"{where}: model_type {json_files.shown(kind)} is none of the encoders we have: {', '.join(ARCHITECTURES)}"
+        )
     return ARCHITECTURES[kind]
 
 

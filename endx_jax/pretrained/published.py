@@ -83,12 +83,12 @@ def outline(name: str) -> PretrainedEncoder:
 
 
 def outline_tokens(name: str) -> PretrainedTokens:
-    """As `outline`, of a model whose token table alone is wanted: see `load_tokens`."""
+    """Returns the outline of a model's token table: see `load_tokens`."""
     return PretrainedTokens(**_described(name)) if is_known(name) else load_tokens(name)
 
 
 def is_known(name: str) -> bool:
-    """Whether the shape of `name` is published here; a folder of that name comes first."""
+    """Returns true if the shape of `name` is known here; a folder of that name takes precedence."""
     return _OTHER_NAMES.get(name, name) in CONFIGS and not pathlib.Path(name).is_dir()
 
 

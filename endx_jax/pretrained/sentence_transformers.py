@@ -1,14 +1,15 @@
-"""What a sentence-transformers folder says beyond its encoders: pooling, projection, normalisation, length, prompts."""
+"""Reader of sentence-transformers folders: pooling, projection, normalisation, length and prompts."""
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import cast
 
 import numpy as np
 
+from endx_jax import json_files
 from endx_jax.errors import EndxError
 from endx_jax.models.dual_encoder import TASKS
-from endx_jax.pretrained.json_files import hold, read_json, read_optional
 from endx_jax.pretrained.module_list import MODULES, Module, read_modules
 from endx_jax.pretrained.weights import read_tensors
 
@@ -18,7 +19,7 @@ POOLING_MODES = {"mean": "mean", "cls": "first"}
 
 ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
 IDENTITY = "torch.nn.modules.linear.Identity"
-# What files of modules may ask for, by key: see `hold`.
+# What files of modules may ask for, by key: see `_hold`.
 EMBEDDING = ("sentence_embedding", None)
 ENCODER: Mapping[str, tuple] = {
     "transformer_task": ("feature-extraction",),
@@ -67,7 +68,7 @@ class Dense:
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """How token encodings become an embedding.
+    """Conversion of token encodings to an embedding.
 
     Attributes:
       encoder: the folder that holds `config.json` and the weights.
@@ -86,7 +87,7 @@ class Head:
 
 @dataclasses.dataclass(frozen=True)
 class Usage:
-    """How a model is meant to be used.
+    """Intended use of a model.
 
     Attributes:
       prompts: what may stand before texts, by name.
@@ -101,7 +102,7 @@ class Usage:
     truncate_dim: int | None = None
 
     def prompt(self, side: str) -> str:
-        """What stands before every text of a side, `question` or `answer`."""
+        """Returns the prompt of a side, `question` or `answer`."""
         return next((self.prompts[name] for name in PROMPT_NAMES[side] if name in self.prompts), "")
 
 
@@ -109,9 +110,14 @@ def read_heads(folder: pathlib.Path) -> dict[str, Head]:
     """Reads `modules.json` and what it names, by side; a folder without one is a plain encoder, pooled by the mean.
 
     Raises:
-      EndxError: for a module, an order of modules, or a setting of one that our towers do not have.
+      EndxError: the folder holds no model, or a module, an order of modules, or a setting that towers do not have.
     """
     if not (folder / MODULES).is_file():
+        if not (folder / "config.json").is_file():
+            raise EndxError(
+                f"{folder} holds no model: it has neither {MODULES} nor config.json; give the workdir of a run, an "
+                "export, or a Hugging Face or sentence-transformers folder"
+            )
         return {side: Head(folder, max_length=_max_length(folder, side)) for side in TASKS}
     return {side: _head(folder, read_modules(folder, side), side) for side in TASKS}
 
@@ -123,17 +129,21 @@ def read_usage(folder: pathlib.Path) -> Usage:
       EndxError: for another kind of model, a similarity that we do not have, or a default prompt that is not there.
     """
     file = folder / "config_sentence_transformers.json"
-    contents = read_optional(file)
-    hold(file, contents, USAGE)
-    prompts = {name: prompt or "" for name, prompt in (contents.get("prompts") or {}).items()}
+    contents = json_files.read_optional(file)
+    _hold(file, contents, USAGE)
+    prompts = json_files.mapped(contents.get("prompts") or {}, f"{file}: 'prompts'")
+    prompts = {name: _string(prompt or "", f"{file}: the prompt {name!r}") for name, prompt in prompts.items()}
     default = contents.get("default_prompt_name")
-    if default is not None and default not in prompts:
-        raise EndxError(f"{file} has default_prompt_name {default!r}, and no prompt of that name among its prompts")
+    if default is not None and default not in [*prompts]:
+        raise EndxError(
+            f"{file} has default_prompt_name {json_files.shown(default)}, and no prompt of that name among its prompts"
+        )
+    width = contents.get("truncate_dim")
     return Usage(
         prompts=prompts,
-        default_prompt=prompts.get(default, ""),
+        default_prompt="" if default is None else prompts[default],
         cosine=contents.get("similarity_fn_name") != "dot",
-        truncate_dim=contents.get("truncate_dim"),
+        truncate_dim=None if width is None else json_files.whole(width, f"{file}: 'truncate_dim'", least=1),
     )
 
 
@@ -141,7 +151,7 @@ def _head(folder: pathlib.Path, modules: list[Module], side: str) -> Head:
     file, kinds = folder / MODULES, [module.kind for module in modules]
     for kind in kinds:
         if kind not in ORDER:
-            raise EndxError(f"{file} has a module {kind!r}; {', '.join(ORDER)} and Router are known")
+            raise EndxError(f"{file} has a module {json_files.shown(kind)}; {', '.join(ORDER)} and Router are known")
     if kinds != [kind for kind in ORDER if kind in kinds] or kinds[:1] != ["Transformer"]:
         raise EndxError(
             f"{file} has the modules {', '.join(kinds)}; towers have one each of {', '.join(ORDER)}, in this order"
@@ -150,7 +160,7 @@ def _head(folder: pathlib.Path, modules: list[Module], side: str) -> Head:
     normalize = "Normalize" in places
     if normalize:
         file = places["Normalize"] / "config.json"
-        hold(file, read_optional(file), NORMALIZE)
+        _hold(file, json_files.read_optional(file), NORMALIZE)
     return Head(
         encoder=places["Transformer"],
         pooling=_pooling(places["Pooling"] / "config.json") if "Pooling" in places else "mean",
@@ -163,35 +173,56 @@ def _head(folder: pathlib.Path, modules: list[Module], side: str) -> Head:
 def _max_length(encoder: pathlib.Path, side: str) -> int | None:
     """The length limit, which sentence-transformers kept in a file of its own before it left it to the tokenizer."""
     file = encoder / "sentence_bert_config.json"
-    own, tokenizer = read_optional(file), read_optional(encoder / "tokenizer_config.json")
-    hold(file, own, ENCODER)
+    own, tokenizer = json_files.read_optional(file), json_files.read_optional(encoder / "tokenizer_config.json")
+    _hold(file, own, ENCODER)
     if own.get("do_lower_case") and not tokenizer.get("do_lower_case"):
         raise EndxError(f"{file} asks for do_lower_case of a tokenizer that keeps capitals, which is not supported")
     limits = own.get(f"{TASKS[side]}_length"), own.get("max_seq_length"), tokenizer.get("model_max_length")
-    limit = next((limit for limit in limits if limit is not None), None)
-    return limit if limit is None or limit < NO_LIMIT else None
+    limit = next((limit for limit in limits if limit is not None), NO_LIMIT)
+    if isinstance(limit, int | float) and limit >= NO_LIMIT:
+        return None
+    return json_files.whole(limit, f"{encoder}: the length limit", least=1)
 
 
 def _pooling(file: pathlib.Path) -> str:
-    config = read_json(file, dict)
-    hold(file, config, {"include_prompt": (True,)})
+    config = json_files.read(file)
+    _hold(file, config, {"include_prompt": (True,)})
     if "pooling_mode" in config:
         modes = config["pooling_mode"]
-        found = [modes] if isinstance(modes, str) else list(modes)
+        found = [modes] if isinstance(modes, str) else json_files.listed(modes, f"{file}: 'pooling_mode'")
         known = POOLING_MODES
     else:
         found = [flag for flag, on in config.items() if flag.startswith("pooling_mode_") and on]
         known = POOLING_FLAGS
-    if len(found) != 1 or found[0] not in known:
-        raise EndxError(f"{file} asks for pooling {found}; one of {', '.join(known)} is supported")
+    if len(found) != 1 or found[0] not in [*known]:
+        raise EndxError(f"{file} asks for pooling {json_files.shown(found)}; one of {', '.join(known)} is supported")
     return known[found[0]]
 
 
 def _dense(folder: pathlib.Path) -> Dense:
     file = folder / "config.json"
-    config = read_json(file, dict)
-    hold(file, config, DENSE, DENSE_DEFAULTS)
-    width = config.get("out_features")
-    if not isinstance(width, int):
-        raise EndxError(f"{file} does not say how wide its output is: it has no out_features")
-    return Dense(folder, width)
+    config = json_files.read(file)
+    _hold(file, config, DENSE, DENSE_DEFAULTS)
+    return Dense(folder, json_files.whole(config.get("out_features"), f"{file}: 'out_features'", least=1))
+
+
+def _string(value: object, where: str) -> str:
+    """Returns a string with the white space at its ends, which matters in prompts."""
+    json_files.text(value, where, may_be_empty=True)
+    return cast(str, value)
+
+
+def _hold(file: pathlib.Path, contents: Mapping, supported: Mapping[str, Sequence], defaults: Mapping = {}) -> None:
+    """Raises EndxError for a value that is not supported, so that no setting is ignored silently.
+
+    Args:
+      file: named in the message.
+      contents: of the file.
+      supported: by key, the supported values.
+      defaults: by key, the meaning of a missing value; else the first supported one.
+    """
+    for key, values in supported.items():
+        value = contents.get(key, defaults.get(key, values[0]))
+        if value not in values:
+            known = " or ".join(map(repr, values))
+            raise EndxError(f"{file} asks for {key} {json_files.shown(value)}; only {known} is supported")

@@ -2,13 +2,14 @@
 
 import dataclasses
 
+from endx_jax.models.config_keys import MOST_LAYERS, MOST_SIZE
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.pooling import POOLINGS, REDUCTIONS
 from endx_jax.models.recurrent import CELLS
 from endx_jax.models.residual import FUNCTIONS
 from endx_jax.models.sharing import ALL_SHARINGS
 from endx_jax.models.stack import REMATS
-from endx_jax.settings import check, check_choice, key
+from endx_jax.settings import check, check_choice, check_range, key
 
 DTYPES = ("float32", "bfloat16")
 NEW_ENCODERS = (*CELLS, "transformer")
@@ -20,76 +21,85 @@ HEAD_SIDES = ("both", *SIDES)
 
 @dataclasses.dataclass(frozen=True)
 class ModelSettings:
-    """Held in `config.model`."""
+    """Settings of the towers, `config.model`."""
 
     pretrained: str = key(
         "all-MiniLM-L6-v2",
-        "a folder with config.json and model.safetensors, a file of word vectors, a name, or a hub id",
+        "Pretrained encoder: a folder with config.json and model.safetensors, a file of word vectors, a bundled "
+        "name, or a hub id.",
     )
-    answer_pretrained: str = key("", "another such encoder for the answer tower; empty: the same")
-    tokenizer: str = key("", "a folder with another tokenizer than the pretrained model's; empty: its own")
+    answer_pretrained: str = key("", "Pretrained encoder of the answer tower. Empty: the same as `pretrained`.")
+    tokenizer: str = key("", "Folder of another tokenizer. Empty: the pretrained model's.")
     sharing: str = key(
-        "sde", f"of parameters between the towers (Dong et al. 2022; residual: RR): one of {', '.join(ALL_SHARINGS)}"
+        "sde",
+        f"Parameter sharing between the towers: one of {', '.join(ALL_SHARINGS)} (Dong et al. 2022; residual: RR).",
     )
-    question_prompt: str = key("", "stands before every question, in training and ever after")
-    answer_prompt: str = key("", "stands before every answer, in training and ever after")
+    question_prompt: str = key("", "Text put before every question, in training and inference.")
+    answer_prompt: str = key("", "Text put before every answer, in training and inference.")
     init_from: str = key(
-        "", "workdir of a finished run whose best parameters to start from; empty: the pretrained ones"
+        "", "Workdir of a finished run whose best parameters are the initial ones. Empty: pretrained parameters."
     )
     encoder: str = key(
         "",
-        f"newly drawn on the pretrained token embeddings: {', '.join(NEW_ENCODERS)}; {NO_ENCODER}: these embeddings as "
-        "they are; empty: their own encoder",
+        f"New encoder on the pretrained token embeddings: {', '.join(NEW_ENCODERS)}; or {NO_ENCODER}, which pools "
+        "the token embeddings directly. Empty: the pretrained encoder.",
     )
-    encoder_layers: int = key(2, "of a new encoder (ENDX: 2)")
-    encoder_width: int = key(0, "of a new recurrent encoder's output; 0: the token embeddings' width")
-    encoder_heads: int = key(12, "of a new transformer (ENDX: 12 of 64 each)")
-    bidirectional: bool = key(True, "whether a new recurrent encoder reads both ways, half its width each (ENDX: open)")
+    encoder_layers: int = key(2, "Layers of a new encoder (ENDX: 2).")
+    encoder_width: int = key(0, "Output width of a new recurrent encoder. 0: the width of the token embeddings.")
+    encoder_heads: int = key(12, "Attention heads of a new transformer (ENDX: 12, of width 64).")
+    bidirectional: bool = key(
+        True, "Makes a new recurrent encoder bidirectional, with half its width in each direction (ENDX: unstated)."
+    )
     pooling: str = key(
         "",
-        f"one of {', '.join((*POOLINGS, MULTI_HOP))}; empty: what a pretrained encoder's folder says, else mean",
+        f"Pooling over tokens: one of {', '.join((*POOLINGS, MULTI_HOP))}. Empty: the pretrained folder's, else mean.",
     )
-    hops: int = key(10, "of multi_hop pooling, r (Lin et al. 2017: 30; ENDX: unstated)")
-    attention_width: int = key(256, "of multi_hop pooling's hidden layer, d_a (Lin et al. 2017: 350; ENDX: unstated)")
-    hop_reduction: str = key("mean", f"what becomes of the hops: {', '.join(REDUCTIONS)} (Lin et al. 2017: flatten)")
+    hops: int = key(10, "Hops of multi_hop pooling, r (Lin et al. 2017: 30; ENDX: unstated).")
+    attention_width: int = key(256, "Hidden width of multi_hop pooling, d_a (Lin et al. 2017: 350; ENDX: unstated).")
+    hop_reduction: str = key("mean", f"Reduction over hops: {', '.join(REDUCTIONS)} (Lin et al. 2017: flatten).")
     projection: int = key(
         0,
-        "width E of a linear map after pooling, newly drawn unless the pretrained folder has one of this width; 0: the "
-        "folder's, or none",
+        "Width E of a linear projection after pooling; new unless the pretrained folder has one of this width. 0: "
+        "the folder's projection, or none.",
     )
     layer_weights: tuple[float, ...] = key(
         (),
-        "of a mixture of the pretrained model's layers, in place of its last: of its token table, for BERT of what the "
-        "first layer receives, and of each layer; they sum to one (RR); `endx layers` finds them",
+        "Weights of a mixture of the pretrained model's layers, which replaces the last layer: the token table, for "
+        "BERT the input of the first layer, then each layer. They sum to one (RR). `endx papers layers` finds them.",
     )
     token_weights: str = key(
         "",
-        f"by which tokens count when they are pooled: {IDF}, ln(documents / documents with the token) over the "
-        "training set's questions and answers (RR); empty: all alike",
+        f"Weights of tokens in pooling: {IDF}, ln(documents / documents with the token) over the training questions "
+        "and answers (RR). Empty: equal weights.",
     )
     head: str = key(
         "",
-        f"heads that are added to what the tower makes of a text, in order, joined by + (RR): {', '.join(FUNCTIONS)}; "
-        "empty: none. With sharing=residual they are all that is trained",
+        f"Residual heads on the embedding, in order, joined by + (RR): {', '.join(FUNCTIONS)}. Empty: none. With "
+        "sharing=residual only the heads are trained.",
     )
-    head_sides: str = key("both", f"which towers have one: {', '.join(HEAD_SIDES)}; the other stays as it is")
-    head_width: int = key(1024, "of fcrr's hidden layer (RR: unstated)")
-    head_filters: int = key(16, "of convrr, 5 dimensions wide and 2 apart (RR: 1024)")
-    head_scale: float = key(1.0, "of what a head adds (RR: 1)")
-    head_dropout: float = key(0.1, "of a head's hidden activations in training, in [0, 1) (RR: 0.1)")
-    normalize: bool = key(True, "unit L2 norm, so that similarities are cosines; false: plain inner products")
-    dropout: float = key(-1.0, "of embeddings and sublayers in training, in [0, 1); -1: what config.json says")
-    attention_dropout: float = key(-1.0, "of attention weights in training, in [0, 1); -1: what config.json says")
-    dtype: str = key("auto", "of the computation: float32, bfloat16, or auto: float32 on CPU, bfloat16 elsewhere")
+    head_sides: str = key("both", f"Towers with a head: {', '.join(HEAD_SIDES)}. The other tower stays as it is.")
+    head_width: int = key(1024, "Hidden width of fcrr (RR: unstated).")
+    head_filters: int = key(16, "Filters of convrr, of width 5 and stride 2 (RR: 1024).")
+    head_scale: float = key(1.0, "Factor of a head's output before it is added (RR: 1).")
+    head_dropout: float = key(0.1, "Dropout rate of a head's hidden activations, in [0, 1) (RR: 0.1).")
+    normalize: bool = key(
+        True, "Scales embeddings to unit norm, so that similarity is the cosine. False: inner products."
+    )
+    dropout: float = key(-1.0, "Dropout rate of embeddings and sublayers, in [0, 1). -1: the rate in config.json.")
+    attention_dropout: float = key(-1.0, "Dropout rate of attention weights, in [0, 1). -1: the rate in config.json.")
+    dtype: str = key(
+        "auto", "Data type of the computation: float32, bfloat16, or auto (float32 on CPU, bfloat16 elsewhere)."
+    )
     remat: str = key(
         "none",
-        "what each layer keeps for the backward pass, where the rest is computed again: none: it keeps all; all_dots: "
-        "the results of matrix products; dots: of products with weights, and attention is computed again; full: the "
-        "layer's input alone",
+        "Activations that each layer keeps for the backward pass; the others are computed again. none: keeps all; "
+        "all_dots: results of matrix products; dots: results of products with weights; full: the layer's input.",
         changes_results=False,
         older={False: "none", True: "full"},
     )
-    scan_layers: bool = key(False, "hold layers stacked and run them as one scan: compiles faster when they are many")
+    scan_layers: bool = key(
+        False, "Stacks the layers and runs them as one scan, which compiles faster for deep encoders."
+    )
 
     def __post_init__(self):
         check_choice("model.sharing", self.sharing, ALL_SHARINGS)
@@ -100,9 +110,10 @@ class ModelSettings:
         check_choice("model.pooling", self.pooling, ("", *POOLINGS, MULTI_HOP))
         check_choice("model.hop_reduction", self.hop_reduction, REDUCTIONS)
         for name in ("projection", "encoder_width"):
-            check(getattr(self, name) >= 0, f"model.{name} is {getattr(self, name)}; it must not be negative")
-        for name in ("encoder_layers", "encoder_heads", "hops", "attention_width"):
-            check(getattr(self, name) >= 1, f"model.{name} is {getattr(self, name)}; it must be positive")
+            check_range(f"model.{name}", getattr(self, name), 0, MOST_SIZE)
+        check_range("model.encoder_layers", self.encoder_layers, 1, MOST_LAYERS)
+        for name in ("encoder_heads", "hops", "attention_width"):
+            check_range(f"model.{name}", getattr(self, name), 1, MOST_SIZE)
         for name in ("dropout", "attention_dropout"):
             rate = getattr(self, name)
             check(rate == -1 or 0 <= rate < 1, f"model.{name} is {rate}; it must be in [0, 1), or -1")
@@ -129,7 +140,7 @@ class ModelSettings:
             check_choice("model.head", name, FUNCTIONS)
         check(len(set(self.heads)) == len(self.heads), f"model.head is {self.head}: a head can be there once")
         for name in ("head_width", "head_filters"):
-            check(getattr(self, name) >= 1, f"model.{name} is {getattr(self, name)}; it must be positive")
+            check_range(f"model.{name}", getattr(self, name), 1, MOST_SIZE)
         check(0 <= self.head_dropout < 1, f"model.head_dropout is {self.head_dropout}; it must be in [0, 1)")
         check(self.normalize or not self.head, "heads make unit vectors: with model.head leave model.normalize on")
         sharing = ALL_SHARINGS[self.sharing]

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from endx_jax import json_files
+from endx_jax.data.tokenization import refusing_broken
 from endx_jax.errors import EndxError
-from endx_jax.pretrained.json_files import read_json, read_optional
+from endx_jax.pretrained.module_list import MODULES, read_module
 from endx_jax.pretrained.weights import read_tensors
 from endx_jax.pretrained.word_vectors import is_word_vectors, read_word_vectors
 
@@ -126,12 +128,13 @@ def _write_tokens(folder: pathlib.Path, weights: pathlib.Path, tokenizer_file: p
     name = next((name for name in TABLES if name in tensors), None)
     if name is None or tensors[name].ndim != 2:
         raise EndxError(f"{weights} holds no token table: none of its tensors is called {' or '.join(TABLES)}")
-    state = read_json(tokenizer_file, dict)
+    state = json_files.read(tokenizer_file)
     # What packages of token vectors pool are the tokens of the text itself.
-    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(state | {"post_processor": None}))
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    tokenizer.add_special_tokens([PAD])
+    with refusing_broken(tokenizer_file.parent):
+        tokenizer = tokenizers.Tokenizer.from_str(json.dumps(state | {"post_processor": None}))
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        tokenizer.add_special_tokens([PAD])
     table = np.zeros((max(len(tensors[name]), tokenizer.get_vocab_size()), tensors[name].shape[1]), np.float32)
     table[: len(tensors[name])] = tensors[name]
     _write(folder, tokenizer.to_str(), table, {"pad_token": PAD}, pad_id=tokenizer.get_vocab()[PAD])
@@ -149,15 +152,15 @@ def _write(folder: pathlib.Path, tokenizer: str, table: np.ndarray, special: dic
 
 
 def _token_vectors(folder: pathlib.Path) -> pathlib.Path | None:
-    """Where in a folder a token table with its tokenizer lies, that no encoder belongs to."""
+    """Returns the place of a token table with its tokenizer, without an encoder, in a folder."""
     if not folder.is_dir():
         return None
-    modules = read_json(folder / "modules.json", list) if (folder / "modules.json").is_file() else []
+    modules = json_files.read(folder / MODULES, list) if (folder / MODULES).is_file() else []
     if modules:
-        kind, inside = modules[0]["type"], folder / modules[0]["path"]
-        return inside if kind.endswith(".StaticEmbedding") else None
-    kind = read_optional(folder / "config.json").get("model_type")
-    ours = kind == "model2vec" or (kind is None and _has_table(folder))
+        kind, inside = read_module(folder, modules[0], f"{folder / MODULES}, item 0")
+        return inside if kind == "StaticEmbedding" else None
+    architecture = json_files.read_optional(folder / "config.json").get("model_type")
+    ours = architecture == "model2vec" or (architecture is None and _has_table(folder))
     return folder if ours and (folder / "tokenizer.json").is_file() else None
 
 

@@ -2,16 +2,21 @@
 
 import abc
 import dataclasses
+import hashlib
+import itertools
 import json
+import math
 import pathlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import EllipsisType
 
 import ml_dtypes
 import numpy as np
 
+from endx_jax import json_files
 from endx_jax.errors import EndxError
+from endx_jax.files import replacing
 
 # The names of number types in safetensors.
 DTYPES = {
@@ -129,15 +134,45 @@ def open_file(file: pathlib.Path) -> dict[str, Stored]:
     import safetensors
 
     try:
-        with safetensors.safe_open(file, "numpy"):  # holds the header against itself and the file's size
+        with safetensors.safe_open(file, "numpy"):  # checks lengths, types and offsets against the file's size
             pass
         with file.open("rb") as opened:
             (length,) = struct.unpack("<Q", opened.read(8))
-            header = json.loads(opened.read(length))
+            header = json_files.parse(opened.read(length), f"{file}: the header", dict)
     except (safetensors.SafetensorError, OSError) as failure:
         raise EndxError(f"{file} can't be read as safetensors: {failure}") from None
     header.pop("__metadata__", None)
     return {name: _described(file, name, about, 8 + length) for name, about in header.items()}
+
+
+def write_file(file: pathlib.Path, shapes: Mapping[str, tuple[int, ...]], arrays: Iterable[np.ndarray]) -> str:
+    """Writes float32 arrays as a safetensors file, which PyTorch reads too, with one of them in memory at a time.
+
+    Args:
+      file: to write; missing folders are made.
+      shapes: of the arrays, by name.
+      arrays: in the same order.
+
+    Returns:
+      The sha256 of the file, in hexadecimal.
+
+    Raises:
+      EndxError: the file can't be written.
+    """
+    header: dict[str, dict] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, shape in shapes.items():
+        start, end = end, end + math.prod(shape) * np.dtype(np.float32).itemsize
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": (start, end)}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8 bytes
+    digest = hashlib.sha256()
+    with replacing(file, "wb") as stream:
+        parts = (np.ascontiguousarray(array, "<f4").tobytes() for array in arrays)
+        for part in itertools.chain([struct.pack("<Q", len(text)), text], parts):
+            digest.update(part)
+            stream.write(part)
+    return digest.hexdigest()
 
 
 def _described(file: pathlib.Path, name: str, about: dict, data: int) -> _InFile:

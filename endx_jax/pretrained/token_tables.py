@@ -2,17 +2,25 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 from endx_jax.errors import EndxError
+from endx_jax.models.config_keys import MOST_TOKENS, fraction, read_keys, whole
 from endx_jax.pretrained.checkpoint import PretrainedEncoder, describe
 from endx_jax.pretrained.weights import open_tensors
 
-# How architectures call the same thing, in their config.json ...
-WIDTHS = ("embedding_size", "hidden_size", "d_model", "n_embd", "dim")
+# By field of `TokensConfig`, with the names that architectures have for it in their config.json.
+KEYS = {
+    "vocab_size": whole("vocab_size", most=MOST_TOKENS),
+    "width": whole("embedding_size", "hidden_size", "d_model", "n_embd", "dim"),
+    "dropout": fraction("hidden_dropout_prob", "dropout_rate", "resid_pdrop", "dropout", default=0.1),
+    "attention_dropout": fraction(
+        "attention_probs_dropout_prob", "dropout_rate", "attn_pdrop", "attention_dropout", default=0.1
+    ),
+    "pad_id": whole("pad_token_id", default=0, least=0, most=MOST_TOKENS),
+}
 POSITIONS = ("max_position_embeddings", "n_positions")
-DROPOUTS = ("hidden_dropout_prob", "dropout_rate", "resid_pdrop", "dropout")
-ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "dropout_rate", "attn_pdrop", "attention_dropout")
-# ... and how the token table's name in the weights ends.
+# Ends of the token table's name in the weights.
 TABLES = (
     "word_embeddings.weight",
     "shared.weight",
@@ -25,7 +33,7 @@ TABLES = (
 
 @dataclasses.dataclass(frozen=True)
 class TokensConfig:
-    """What a `config.json` of any architecture says about its tokens, and about dropout.
+    """Token and dropout settings in a `config.json` of any architecture.
 
     Attributes:
       vocab_size: V, rows of the token table.
@@ -47,18 +55,15 @@ class TokensConfig:
 
     @classmethod
     def from_hugging_face(cls, config: Mapping, where: object) -> "TokensConfig":
-        """Reads the contents of a `config.json`; EndxError when it lacks the vocabulary or the width."""
-        width = _first(config, WIDTHS)
-        if width is None or "vocab_size" not in config:
-            raise EndxError(f"{where}: config.json lacks vocab_size, or the width ({' or '.join(WIDTHS)})")
-        return cls(
-            vocab_size=config["vocab_size"],
-            width=width,
-            positions=_first(config, POSITIONS),
-            dropout=_first(config, DROPOUTS, 0.1),
-            attention_dropout=_first(config, ATTENTION_DROPOUTS, 0.1),
-            pad_id=config.get("pad_token_id") or 0,
-        )
+        """Reads the contents of a `config.json`; `where` is the file, for messages.
+
+        Raises:
+          EndxError: for a missing key, or a number out of bounds.
+        """
+        limited = any(config.get(name) is not None for name in POSITIONS)
+        keys = KEYS | ({"positions": whole(*POSITIONS)} if limited else {})
+        numbers: dict[str, Any] = read_keys(config, keys, where)
+        return cls(**numbers)
 
 
 class PretrainedTokens(PretrainedEncoder):
@@ -66,8 +71,8 @@ class PretrainedTokens(PretrainedEncoder):
 
     @property
     def config(self) -> TokensConfig:  # type: ignore[override]  # there is no encoder
-        """What is known of the tokens."""
-        return TokensConfig.from_hugging_face(self.hugging_face, self.folder)
+        """Description of the tokens."""
+        return TokensConfig.from_hugging_face(self.hugging_face, self.folder / "config.json")
 
     def stored_params(self, *, scan_layers: bool = False) -> dict:
         """The token table, to be read from its file: `{"token_embedder": {"embedding": float32 [V, D]}}`.
@@ -94,8 +99,3 @@ def load_tokens(name: str) -> PretrainedTokens:
     tokens = PretrainedTokens(**describe(name))
     _ = tokens.config  # raises here, not later
     return tokens
-
-
-def _first(config: Mapping, names: tuple[str, ...], default=None):
-    """The first of the names that the config has a value for."""
-    return next((config[name] for name in names if config.get(name) is not None), default)

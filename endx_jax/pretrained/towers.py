@@ -152,7 +152,7 @@ def initial_params(
     draw_key: jax.Array,
     token_weights: Mapping[str, np.ndarray] | None = None,
 ) -> dict:
-    """As `stored_params`, with all that is in files read."""
+    """Returns the parameters of `stored_params`, read into memory."""
     stored = stored_params(model, settings, sources, draw_key, token_weights)
     return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, Stored) else leaf, stored)
 

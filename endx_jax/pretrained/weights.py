@@ -1,14 +1,14 @@
 """Names and shapes: Hugging Face tensors to our parameter trees and back, by one table of rules an architecture."""
 
 import dataclasses
-import json
 import pathlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from endx_jax import json_files
 from endx_jax.errors import EndxError
 from endx_jax.pretrained.stored import Stored, open_file, stack
 
@@ -41,7 +41,7 @@ def open_tensors(folder: pathlib.Path) -> dict[str, Stored]:
 
 
 def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
-    """As `open_tensors`, read."""
+    """Reads the tensors of `open_tensors`."""
     return {name: np.asarray(tensor) for name, tensor in open_tensors(folder).items()}
 
 
@@ -102,16 +102,11 @@ def to_theirs(params: Mapping, rules: Sequence[Rule], layers: int) -> dict[str, 
     return tensors
 
 
-def expand(rules: Sequence[Rule], layers: int) -> list[Rule]:
-    """Writes out the rules that hold for every layer."""
-    expanded = []
+def expand(rules: Sequence[Rule], layers: int) -> Iterator[Rule]:
+    """Yields the rules, those with `{layer}` once for each layer."""
     for rule in rules:
-        repeats = range(layers) if "{layer}" in rule.ours else (None,)
-        expanded += [
-            dataclasses.replace(rule, ours=rule.ours.format(layer=n), theirs=rule.theirs.format(layer=n))
-            for n in repeats
-        ]
-    return expanded
+        for n in range(layers) if "{layer}" in rule.ours else (None,):
+            yield dataclasses.replace(rule, ours=rule.ours.format(layer=n), theirs=rule.theirs.format(layer=n))
 
 
 def stack_layers(encoder: Mapping) -> dict:
@@ -138,11 +133,14 @@ def unstack_layers(encoder: Mapping) -> dict:
 def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
     index = folder / SHARD_INDEX
     if index.is_file():
-        try:
-            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        except (ValueError, KeyError, TypeError, AttributeError) as failure:
-            raise EndxError(f"{index} is no index of safetensors shards: {failure}") from None
-        files = [folder / pathlib.Path(name).name for name in names]
+        named = json_files.value(json_files.read(index), "weight_map", str(index))
+        if not isinstance(named, dict):
+            raise EndxError(f"{index}: 'weight_map' must be an object, not {json_files.kind(named)}")
+        places = {
+            json_files.inside(folder, name, f"{index}: the file of {json_files.shown(tensor)}")
+            for tensor, name in named.items()
+        }
+        files = sorted(places)
     else:
         files = [folder / SINGLE_FILE]
     for file in files:

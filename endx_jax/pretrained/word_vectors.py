@@ -2,6 +2,8 @@
 
 import gzip
 import pathlib
+import tokenize
+import zlib
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,6 +12,10 @@ from endx_jax.errors import EndxError
 
 TEXT = (".txt", ".vec", ".txt.gz", ".vec.gz")
 ARRAY = ".npy"
+# Bytes of a line: a word and its numbers.
+LONGEST_LINE = 1_000_000
+# Exceptions of NumPy for a damaged header, which is a Python literal.
+DAMAGED = (OSError, ValueError, EOFError, SyntaxError, TypeError, LookupError, OverflowError, MemoryError)
 
 
 def read_word_vectors(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
@@ -22,7 +28,7 @@ def read_word_vectors(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
 
 
 def is_word_vectors(path: pathlib.Path) -> bool:
-    """Whether a file's name is that of word vectors."""
+    """Returns true if a file's name is that of word vectors."""
     array = path.name.endswith(ARRAY) and _words_beside(path).is_file()
     return (path.name.endswith(TEXT) or array) and path.is_file()
 
@@ -36,7 +42,7 @@ def _read_text(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
     for number, line in _lines(path):
         if number == 1:
             width = line.count(" ")
-            if width == 1 and line.replace(" ", "").isdecimal():
+            if width == 1 and len(line) < 40 and line.replace(" ", "").isdecimal():
                 width = int(line.split(" ")[1])
                 continue
         word, *fields = line.rsplit(" ", width)
@@ -56,22 +62,43 @@ def _read_text(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
 def _lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
     try:
         with gzip.open(path, "rb") if path.name.endswith(".gz") else open(path, "rb") as stream:
-            for number, line in enumerate(stream, start=1):
+            for number, line in enumerate(iter(lambda: stream.readline(LONGEST_LINE), b""), start=1):
+                if len(line) == LONGEST_LINE:
+                    raise EndxError(f"{path}, line {number} is longer than {LONGEST_LINE:,} bytes")
                 yield number, line.decode("utf-8").rstrip("\r\n").rstrip(" ")
-    except (OSError, UnicodeDecodeError, EOFError) as failure:
+    except EndxError:
+        raise
+    except (OSError, UnicodeDecodeError, EOFError, zlib.error) as failure:
         raise EndxError(f"{path} can't be read as word vectors: {failure}") from None
 
 
 def _read_array(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
     """An array [V, D], and beside it, under the same name with `.words.txt`, the V words, one a line."""
     beside = _words_beside(path)
+    vectors = map_array(path)
     try:
-        vectors, words = np.load(path, allow_pickle=False), beside.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError, EOFError) as failure:
-        raise EndxError(f"{path} needs an array of word vectors, and {beside.name} beside it: {failure}") from None
+        words = beside.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as failure:
+        raise EndxError(f"{path} needs {beside.name} beside it: {failure}") from None
     if vectors.ndim != 2 or len(vectors) != len(words):
         raise EndxError(f"{path} has the shape {vectors.shape}, and {beside.name} has {len(words)} words: one row each")
     return words, vectors.astype(np.float32)
+
+
+def map_array(path: pathlib.Path) -> np.ndarray:
+    """Maps an array of numbers in an `.npy` file, which is read as its parts are used.
+
+    Raises:
+      EndxError: the file can't be read, is shorter than its header says, or holds something else.
+    """
+    try:
+        array = np.lib.format.open_memmap(path, mode="r")
+    except (*DAMAGED, tokenize.TokenError) as failure:
+        reason = next(iter(str(failure).splitlines()), type(failure).__name__)[:300]
+        raise EndxError(f"{path} can't be read as an array: {reason}") from None
+    if array.dtype.kind not in "fiu":
+        raise EndxError(f"{path} holds an array of {array.dtype.name[:80]}, not of numbers")
+    return array
 
 
 def _words_beside(path: pathlib.Path) -> pathlib.Path:

@@ -1,4 +1,4 @@
-"""Engines of faiss beside an index: built from it when they are first asked for, and kept in its folder."""
+"""Approximate search by faiss, whose engines are built from an index on first use and kept in its folder."""
 
 import hashlib
 import math
@@ -14,40 +14,41 @@ from endx_jax.retrieval.snapshot import Snapshot
 
 FLAT, IVF, HNSW = ENGINES = ("flat", "ivf", "hnsw")
 
-# Rows handed to faiss at a time.
+# Rows passed to faiss at a time.
 STEP = 65536
-# What is added to a file's rows stays in memory, until it is more than this share of them.
+# Added rows stay in memory until they exceed this share of the file's rows; then the file is written again.
 UNSAVED = 0.1
-# Clusters are found anew when there should be more than so many times as many.
+# The index is clustered again once it needs this many times as many clusters.
 OUTGROWN = 2
-# Embeddings that a cluster is found by, at most and at least: faiss's own numbers.
+# Training embeddings per cluster, at most and at least: faiss's defaults.
 MOST_EACH, FEWEST_EACH = 256, 39
-# Rows that stand for the others in a fingerprint.
+# Rows that are hashed in a fingerprint.
 SAMPLE = 256
 
 
 class Approximate:
-    """One engine over an index's embeddings.
+    """One faiss engine over the embeddings of an index.
 
     - `flat` compares every embedding, as the exact search does.
-    - `ivf` puts embeddings into 4 sqrt(N) clusters, by k-means with a fixed seed, and looks into an eighth of them, at
+    - `ivf` puts embeddings into 4 sqrt(N) clusters, by k-means with a fixed seed, and searches an eighth of them, at
       least 8.
-    - `hnsw` walks a graph of neighbours (Malkov and Yashunin 2018): 32 a node, 200 candidates when it is built and at
-      least 128 when it is searched. What it finds may differ between builds, which are made by several threads.
+    - `hnsw` searches a graph of neighbours (Malkov and Yashunin 2018) with 32 links per node, 200 candidates during
+      construction and at least 128 during search. Results may differ between builds, which use several threads.
 
-    The file, `faiss-ENGINE-ROWS-FINGERPRINT.index`, names the rows it holds; one whose fingerprint is not that of the
-    index is not used. Rows that the index gained are added; those it lost are passed over by a selector.
+    The file name, `faiss-ENGINE-ROWS-FINGERPRINT.index`, gives the number of rows; a file is used only if its
+    fingerprint matches the index. New rows are added to the engine, and deleted ones are skipped by a selector. When
+    rows are renumbered, the engine is built again.
     """
 
     def __init__(self, folder: pathlib.Path, engine: str):
-        """Takes where the index is, and which of `ENGINES`."""
+        """Takes the folder of the index and one of `ENGINES`; nothing is loaded yet."""
         self._folder, self._engine = folder, engine
         self._lock = threading.Lock()
         self._index: Any = None
-        self._saved = 0
+        self._saved = self._generation = 0
 
     def search(self, snapshot: Snapshot, questions: np.ndarray, k: int) -> Neighbours:
-        """Up to k rows for questions [Q, E]; where fewer are found, the row is -1.
+        """Finds up to k rows for questions [Q, E]; where fewer are found, the row is -1.
 
         Raises:
           EndxError: faiss is not installed.
@@ -61,8 +62,9 @@ class Approximate:
         return Neighbours(scores, rows.astype(np.int32))
 
     def _bring_up_to_date(self, snapshot: Snapshot) -> None:
-        count = len(snapshot.living)
-        if self._index is None:
+        count, generation = len(snapshot.living), snapshot.manifest.generation
+        if self._index is None or generation != self._generation:
+            self._saved, self._generation = 0, generation
             self._index = self._read(snapshot)
         outgrown = self._engine == IVF and self._index and clusters(count) > OUTGROWN * self._index.nlist
         if self._index is None or outgrown:
@@ -74,7 +76,7 @@ class Approximate:
             self._save(snapshot)
 
     def _read(self, snapshot: Snapshot):
-        """What is kept for these embeddings, or for the first of them; None where there is nothing."""
+        """Reads the engine saved for these embeddings or the first of them; returns None if there is none."""
         for path in self._files():
             rows, fingerprint = path.stem.split("-")[2:]
             if int(rows) <= len(snapshot.living) and fingerprint == _fingerprint(snapshot, int(rows)):
@@ -83,7 +85,7 @@ class Approximate:
         return None
 
     def _save(self, snapshot: Snapshot) -> None:
-        """Writes the file under another name, gives it its own, and removes older ones."""
+        """Writes the file atomically and removes older ones."""
         rows, older = len(snapshot.living), self._files()
         path = self._folder / f"faiss-{self._engine}-{rows}-{_fingerprint(snapshot, rows)}.index"
         aside = path.with_suffix(".part")
@@ -115,12 +117,12 @@ class Approximate:
 
 
 def clusters(count: int) -> int:
-    """How many clusters so many embeddings are put into."""
+    """Returns the number of clusters for `count` embeddings."""
     return max(1, min(4 * math.isqrt(count), count // FEWEST_EACH))
 
 
 def _empty(engine: str, snapshot: Snapshot):
-    """An engine that holds nothing yet; its clusters are found."""
+    """Returns an engine without rows, its clusters trained."""
     faiss, count = _library(engine), len(snapshot.living)
     kind = {FLAT: "Flat", IVF: f"IVF{clusters(count)},Flat", HNSW: "HNSW32,Flat"}[engine]
     index = faiss.index_factory(snapshot.manifest.width, kind, faiss.METRIC_INNER_PRODUCT)
@@ -134,9 +136,11 @@ def _empty(engine: str, snapshot: Snapshot):
 
 
 def _fingerprint(snapshot: Snapshot, rows: int) -> str:
-    """Tells the first `rows` embeddings of an index from those of others: by the model, and some of them."""
+    """Returns a hash of the first `rows` embeddings of an index: of its model, its shape, and a sample of rows."""
     manifest = snapshot.manifest
-    digest = hashlib.sha256(repr((rows, manifest.width, manifest.precision, manifest.model.get("identity"))).encode())
+    digest = hashlib.sha256(
+        repr((rows, manifest.generation, manifest.width, manifest.precision, manifest.model.get("identity"))).encode()
+    )
     for row in sorted({*np.linspace(0, rows - 1, SAMPLE, dtype=int).tolist()}):
         digest.update(snapshot.vectors(row, row + 1).tobytes())
     return digest.hexdigest()[:16]

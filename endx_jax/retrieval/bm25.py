@@ -1,15 +1,19 @@
-"""The lexical baseline that every table shows."""
+"""BM25 over a fixed pool of texts, and over the documents of an index."""
 
 import functools
 import logging
+import threading
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from endx_jax.errors import EndxError
+from endx_jax.retrieval.snapshot import Snapshot
 
 
 class Tokenizer:
-    """Splits texts into words: runs of two or more word characters, lower-cased and stemmed; none is left out.
+    """Splits texts into words: runs of two or more word characters, lower-cased and stemmed; no stop words are removed.
 
     Raises:
       EndxError: bm25s or PyStemmer is not installed.
@@ -26,24 +30,24 @@ class Tokenizer:
         )
 
     def __call__(self, texts) -> list[list[str]]:
-        """The words of each text."""
+        """Returns the words of each text."""
         return self._split(list(texts))
 
 
 class BM25:
     """An in-memory BM25 index over candidate texts.
 
-    Words are what `Tokenizer` finds. With tf the count of a word in a candidate, df the number of candidates that hold
+    Words are those of `Tokenizer`. With tf the count of a word in a candidate, df the number of candidates that hold
     it, and N, l and l_mean the size of the pool, a candidate's length and the mean length in words, each occurrence of
     a word in the question adds
 
         ln(1 + (N - df + 0.5) / (df + 0.5)) * tf / (tf + k1 (1 - b + b l / l_mean)),  k1 = 0.9, b = 0.4
 
-    (Kamphuis et al. 2020, "Lucene (accurate)"; the values of k1 and b are Anserini's).
+    (Kamphuis et al. 2020, "Lucene (accurate)", with Anserini's values of k1 and b).
 
     Args:
-      words: of N candidates, as `tokenizer` splits them; at least one holds a word.
-      tokenizer: for the questions.
+      words: words of N candidates, as `tokenizer` splits them; at least one candidate has a word.
+      tokenizer: splits the questions.
     """
 
     DESCRIPTION = "bm25s, Lucene's variant, k1 = 0.9, b = 0.4, English Snowball stemmer, no stop words removed"
@@ -56,7 +60,7 @@ class BM25:
 
     @classmethod
     def of_texts(cls, candidates) -> "BM25":
-        """An index over N texts.
+        """Builds an index over N texts.
 
         Raises:
           EndxError: bm25s or PyStemmer is not installed, or no candidate holds a word.
@@ -68,11 +72,11 @@ class BM25:
         return cls(words, tokenizer)
 
     def scores(self, questions) -> np.ndarray:
-        """Scores of all candidates, float32 [b, N], for b question texts; 0 throughout where no word is known."""
+        """Returns scores of all candidates, float32 [b, N], for b question texts; all 0 if no word is known."""
         return self.score_block(questions)(0, len(questions))
 
     def score_block(self, questions):
-        """Blocks of scores for `evaluate`: a function `(start, stop) -> float32 [stop - start, N]`."""
+        """Returns a scorer of blocks of questions, `(start, stop) -> float32 [stop - start, N]`, for `evaluate`."""
         words = [self._index.get_tokens_ids(question) for question in self._words(questions)]
 
         def score_block(start: int, stop: int) -> np.ndarray:
@@ -82,7 +86,7 @@ class BM25:
 
 
 def highest(scores: np.ndarray, k: int) -> np.ndarray:
-    """The places of the k highest of scores [N] that are above 0, best first; of equal ones the first."""
+    """Returns the positions of the k highest scores [N] above 0, best first; ties are ordered by position."""
     found = np.flatnonzero(scores > 0)
     if len(found) > k:
         found = found[scores[found] >= np.partition(scores[found], -k)[-k]]
@@ -98,3 +102,53 @@ def _libraries():
     # bm25s sets its own logger to DEBUG when it is imported.
     logging.getLogger("bm25s").setLevel(logging.WARNING)
     return bm25s, Stemmer
+
+
+class _Built(NamedTuple):
+    snapshot: Snapshot
+    rows: np.ndarray
+    bm25: BM25 | None
+
+
+class Lexical:
+    """Ranks the documents of an index by BM25.
+
+    Documents are split into words once, at the first search; the statistics are computed again when the index has
+    changed. Everything is in memory. Threads may share it.
+    """
+
+    def __init__(self):
+        self._tokenizer = Tokenizer()
+        self._words: list[list[str]] = []
+        self._built: _Built | None = None
+        self._lock = threading.Lock()
+
+    def search(self, snapshot: Snapshot, questions: Sequence[str], k: int) -> list[list[tuple[int, float]]]:
+        """Finds up to k rows per question with their scores, best first; rows that share no word with it are omitted.
+
+        Raises:
+          EndxError: bm25s or PyStemmer is not installed.
+        """
+        with self._lock:
+            if self._built is None or self._built.snapshot is not snapshot:
+                self._built = self._build(snapshot)
+            built = self._built
+        if built.bm25 is None:
+            return [[] for _ in questions]
+        score_block = built.bm25.score_block(questions)  # one at a time: each needs a score for every document
+        return [_best(score_block(n, n + 1)[0], built.rows, k) for n in range(len(questions))]
+
+    def _build(self, snapshot: Snapshot) -> _Built:
+        """Builds the statistics of a snapshot; words are kept by row, whose text is constant within a generation."""
+        if self._built is not None and self._built.snapshot.manifest.generation != snapshot.manifest.generation:
+            self._words = []
+        known = len(self._words)
+        fresh = [snapshot.document(row).text for row in range(known, len(snapshot.living))]
+        self._words += self._tokenizer(fresh)
+        rows = np.flatnonzero(snapshot.living)
+        words = [self._words[row] for row in rows]
+        return _Built(snapshot, rows, BM25(words, self._tokenizer) if any(words) else None)
+
+
+def _best(scores: np.ndarray, rows: np.ndarray, k: int) -> list[tuple[int, float]]:
+    return [(int(rows[at]), float(scores[at])) for at in highest(scores, k)]

@@ -1,33 +1,108 @@
-"""A corpus of any size, encoded to an index in shards: by one process or several, at one go or many."""
+"""Encoding of a corpus into the shards of an index, by one process or several, resumable."""
 
 import dataclasses
 import hashlib
 import itertools
 import json
+import os
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from endx_jax import json_files
 from endx_jax.data.documents import Document
-from endx_jax.errors import EndxError
-from endx_jax.files import write_text
-from endx_jax.retrieval.claims import Claims
-from endx_jax.retrieval.quantize import Quantized
+from endx_jax.errors import EndxError, InUse
+from endx_jax.files import OPEN_LOCK, poll, refusal_to_open, write_text
+from endx_jax.numerics import Quantized
 from endx_jax.retrieval.shards import MANIFEST, Manifest, Shard, shard_files, write_manifest, write_shard
+
+LOCK_FILE = ".claims"
+# Seconds to wait for another process's claim of the whole folder; claims last milliseconds.
+WAIT = 30.0
+
+
+class Claims:
+    """Numbered claims on parts of a folder, each held by one process at most.
+
+    They are advisory locks (`fcntl`) on single bytes of one file: the system frees them when a process dies, and they
+    hold between machines if the file system shares them, as NFS does. They belong to the process: they do not exclude
+    its threads from each other, and a process must open a folder's claims only once.
+    """
+
+    def __init__(self, folder: pathlib.Path):
+        """Opens the claims of a folder, which is created if missing.
+
+        Raises:
+          EndxError: the folder can't be written, or the system has no POSIX locks.
+        """
+        try:
+            import fcntl
+        except ImportError:
+            raise EndxError("encoding a corpus needs POSIX locks, which Windows lacks: run it under WSL") from None
+        self._fcntl = fcntl
+        self._path = folder / LOCK_FILE
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(self._path, OPEN_LOCK, 0o644)
+        except OSError as failure:
+            raise EndxError(f"can't write {self._path}: {refusal_to_open(failure)}") from None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *failure):
+        os.close(self._file)
+
+    @contextmanager
+    def of(self, number: int) -> Iterator[bool]:
+        """Claims part `number`, from 0, without waiting; yields true if this process holds it until the block ends."""
+        mine = self._lock(1 + number, 0.0)
+        try:
+            yield mine
+        finally:
+            if mine:
+                self._fcntl.lockf(self._file, self._fcntl.LOCK_UN, 1, 1 + number)
+
+    @contextmanager
+    def of_all(self) -> Iterator[None]:
+        """Claims the folder as a whole, waiting up to `WAIT` seconds for another process; parts are not claimed.
+
+        Raises:
+          InUse: another process holds it.
+        """
+        if not self._lock(0, WAIT):
+            raise InUse(
+                f"another process holds the lock {self._path} (`fuser {self._path}` names it): wait for it or stop it"
+            )
+        try:
+            yield
+        finally:
+            self._fcntl.lockf(self._file, self._fcntl.LOCK_UN, 1, 0)
+
+    def _lock(self, byte: int, seconds: float) -> bool:
+        exclusive = self._fcntl.LOCK_EX | self._fcntl.LOCK_NB
+        try:
+            return poll(lambda: self._fcntl.lockf(self._file, exclusive, 1, byte), seconds)
+        except OSError as failure:
+            raise EndxError(
+                f"{self._path} can't be locked ({failure.strerror}): choose a folder on a file system with POSIX locks"
+            ) from None
+
 
 ENCODING = "encoding.json"
 
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
-    """What is encoded and how: all that decides about the shards, and what `encoding.json` holds.
+    """Specification of an encoding, which determines the shards; the contents of `encoding.json`.
 
     Attributes:
-      model: `name` and `identity` (see `retrieval.identity`).
+      model: `name` and `identity` (see `inference.identity`).
       corpus: `path`, `documents` (their number) and `sha256` of their contents.
-      side: whose tower encodes, `document` or `query`.
+      side: tower that encodes, `document` or `query`.
       width: E of the embeddings.
       precision: float32, float16 or int8.
       metric: of the index.
@@ -43,12 +118,12 @@ class Encoding:
     shard_size: int
 
     def shards(self) -> list[Shard]:
-        """All shards, in order."""
+        """Returns all shards, in order."""
         count, size = self.corpus["documents"], self.shard_size
         return [Shard(f"{n:05d}", min(size, count - start)) for n, start in enumerate(range(0, count, size))]
 
     def manifest(self) -> Manifest:
-        """That of the whole index."""
+        """Returns the manifest of the whole index."""
         return Manifest(
             width=self.width,
             precision=self.precision,
@@ -59,7 +134,7 @@ class Encoding:
         )
 
     def differences(self, other: "Encoding") -> list[str]:
-        """How `other` would make another index: a phrase for each difference; names and paths are none."""
+        """Describes each difference from `other` that changes the index; names and paths do not count."""
         found = []
         for what, key in (("model", "identity"), ("corpus", "sha256")):
             mine, its = getattr(self, what), getattr(other, what)
@@ -79,12 +154,12 @@ def _named(what: Mapping[str, Any], key: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Survey:
-    """What one pass over a corpus finds.
+    """Result of one pass over a corpus.
 
     Attributes:
-      documents: how many there are.
-      empty: how many of them have no text.
-      sha256: of their ids, texts and metadata, in order.
+      documents: number of documents.
+      empty: number of documents without text.
+      sha256: hash of ids, texts and metadata, in order.
     """
 
     documents: int
@@ -93,7 +168,7 @@ class Survey:
 
 
 def survey(documents: Iterable[Document]) -> Survey:
-    """Goes over a corpus, which finds whatever is broken in it before anything is encoded."""
+    """Reads a whole corpus, so that errors in it are raised before anything is encoded."""
     digest, count, empty = hashlib.sha256(), 0, 0
     for document in documents:
         contents = [document.id, document.text, sorted(document.metadata.items())]
@@ -104,13 +179,13 @@ def survey(documents: Iterable[Document]) -> Survey:
 
 
 def begin(folder: pathlib.Path, claims: Claims, encoding: Encoding) -> bool:
-    """Makes a folder the place of an encoding, or finds that it is already.
+    """Starts or resumes an encoding in a folder.
 
     Returns:
-      Whether there is anything left to do.
+      False if the index is complete already.
 
     Raises:
-      EndxError: the folder holds something else; the message names each difference.
+      EndxError: the folder holds another encoding or index; the message names each difference.
     """
     path = folder / ENCODING
     with claims.of_all():
@@ -122,17 +197,37 @@ def begin(folder: pathlib.Path, claims: Claims, encoding: Encoding) -> bool:
     differences = _read(path).differences(encoding)
     if differences:
         raise EndxError(
-            f"{folder} belongs to another encoding: it is of {'; of '.join(differences)}. Choose another --output, or "
-            "repeat what began it"
+            f"{folder} belongs to another encoding: it has {'; of '.join(differences)}. Choose another --output, or "
+            "repeat the command that started it"
         )
     return not (folder / MANIFEST).exists()
 
 
 def _read(path: pathlib.Path) -> Encoding:
-    try:
-        return Encoding(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as failure:
-        raise EndxError(f"{path} can't be read: {failure}; choose another --output") from None
+    """Reads `encoding.json`.
+
+    Raises:
+      EndxError: a field is missing or wrong.
+    """
+    fields, where = json_files.read(path), str(path)
+
+    def field(key: str, holder: object = fields) -> object:
+        return json_files.value(holder, key, where)
+
+    model, corpus = (json_files.mapped(field(key), f"{where}: {key!r}") for key in ("model", "corpus"))
+    for holder, keys in ((model, ("name", "identity")), (corpus, ("path", "sha256")), (fields, ("side", "metric"))):
+        for key in keys:
+            json_files.text(field(key, holder), f"{where}: {key!r}", may_be_empty=True)
+    json_files.whole(field("documents", corpus), f"{where}: 'documents'")
+    return Encoding(
+        model=model,
+        corpus=corpus,
+        side=fields["side"],
+        width=json_files.whole(field("width"), f"{where}: 'width'", least=1),
+        precision=json_files.text(field("precision"), f"{where}: 'precision'"),
+        metric=fields["metric"],
+        shard_size=json_files.whole(field("shard_size"), f"{where}: 'shard_size'", least=1),
+    )
 
 
 def encode_shards(
@@ -142,18 +237,17 @@ def encode_shards(
     read: Callable[[], Iterable[Document]],
     encode: Callable[[Sequence[str]], np.ndarray | Quantized],
 ) -> Iterator[Shard]:
-    """Encodes the shards that are missing and that no other process works on; yields each when it is written.
+    """Encodes the missing shards that no other process is encoding; yields each when it is written.
 
-    A shard is encoded by itself, so who does it, and what was there before, changes nothing in it. The process that
-    finds all shards whole writes the manifest, with which the folder becomes an index. Where other processes are still
-    at work at the end, the last of them does.
+    Shards are encoded independently, so the result does not depend on the processes or on the shards that exist
+    already. The process that finds all shards complete writes the manifest, which completes the index.
 
     Args:
-      folder: of the index, which `begin` has made this encoding's.
-      claims: of that folder.
-      encoding: what is to be made.
-      read: begins the corpus anew; it is read on from shard to shard.
-      encode: the embeddings of texts, of the encoding's width and precision.
+      folder: folder of the index, prepared by `begin`.
+      claims: claims of that folder.
+      encoding: specification.
+      read: returns an iterator over the corpus from its start.
+      encode: returns the embeddings of texts, of the encoding's width and precision.
 
     Raises:
       EndxError: the corpus holds fewer documents than before, or the folder can't be written.
@@ -180,12 +274,12 @@ def encode_shards(
 
 
 def documents_left(folder: pathlib.Path, encoding: Encoding) -> int:
-    """How many documents stand in no shard yet."""
+    """Returns the number of documents in missing shards."""
     return sum(shard.documents for _, shard in _missing(folder, encoding))
 
 
 def _missing(folder: pathlib.Path, encoding: Encoding) -> list[tuple[int, Shard]]:
-    """The shards that are not there yet, with their numbers."""
+    """Returns the missing shards, with their numbers."""
     return [(n, s) for n, s in enumerate(encoding.shards()) if not _is_whole(folder, s, encoding.precision)]
 
 
@@ -201,14 +295,14 @@ def _clear(folder: pathlib.Path, names: Iterable[str]) -> None:
 
 
 class _Documents:
-    """A corpus by shards, read forwards only: it may be larger than memory, or packed."""
+    """Corpus by shards, read forwards only: it may be larger than memory, or compressed."""
 
     def __init__(self, read: Callable[[], Iterable[Document]], encoding: Encoding):
         self._read, self._size = read, encoding.shard_size
         self._stream, self._next = iter(read()), 0
 
     def of(self, number: int, shard: Shard) -> list[Document]:
-        """The documents of a shard; one that comes before the last costs reading from the start."""
+        """Returns the documents of a shard; going back to an earlier shard reads the corpus from its start."""
         if number < self._next:
             self._stream, self._next = iter(self._read()), 0
         skipped = (number - self._next) * self._size

@@ -11,8 +11,33 @@ import numpy as np
 from endx_jax import metrics
 from endx_jax.data.records import pad_ids
 from endx_jax.errors import EndxError
+from endx_jax.settings import check, check_choice, key
 
-# The measures that are reported, by the names that they have in tables and in results.json.
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationSettings:
+    """Settings of evaluation, `config.evaluation`."""
+
+    metric: str = key("mrr", "Validation metric that selects the best checkpoint; higher is better.")
+    reverse: bool = key(False, "Reports the ranking of questions for each answer as well (RR, Table 10).")
+    min_questions: tuple[int, ...] = key(
+        (8,),
+        "Minimum numbers of questions per answer: for each, the report also ranks the questions whose answer has at "
+        "least that many, in the whole pool and among those answers alone (ENDX, Table 4).",
+        changes_results=False,
+    )
+    untrained: bool = key(True, "Reports the ranking of the towers before training as well.", changes_results=False)
+    batch_size: int = key(64, "Texts encoded together.", changes_results=False)
+    depth: int = key(100, "Candidates kept per question in TREC runs.", changes_results=False)
+
+    def __post_init__(self):
+        check_choice("evaluation.metric", self.metric, MEASURES)
+        whole = all(type(minimum) is int and minimum > 0 for minimum in self.min_questions)
+        check(whole, f"evaluation.min_questions={self.min_questions} must be whole numbers of questions, above 0")
+        check(self.batch_size > 0 and self.depth > 0, "evaluation.batch_size and depth must be positive")
+
+
+# Reported metrics, by their names in tables and in results.json.
 MEASURES: dict[str, Callable[..., jax.Array]] = {
     "mrr": metrics.reciprocal_rank,
     "mrr@10": functools.partial(metrics.reciprocal_rank, cutoff=10),
@@ -29,12 +54,12 @@ BLOCK_BYTES = 64 * 2**20
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What `evaluate` found for Q questions over N candidates.
+    """Result of `evaluate` for Q questions over N candidates.
 
     Attributes:
       metrics: the mean over questions of each of `MEASURES`, fractions in [0, 1].
-      ranks: float32 [Q, P], ranks of the right candidates, ascending, inf where a question has fewer than P.
-      top_ids: int32 [Q, depth], the best candidates in order of score; of equal ones the lower index comes first.
+      ranks: float32 [Q, P], ranks of the right candidates, ascending; inf if a question has fewer than P.
+      top_ids: int32 [Q, depth], the best candidates in order of score; ties are ordered by index.
       top_scores: float32 [Q, depth], their scores.
       questions: Q.
       candidates: N.
@@ -49,13 +74,13 @@ class Evaluation:
 
     @classmethod
     def of(cls, ranks: np.ndarray, top_ids: np.ndarray, top_scores: np.ndarray, candidates: int) -> "Evaluation":
-        """The evaluation with these ranks and best candidates."""
+        """Computes the metrics of these ranks."""
         values = jax.device_get(_measure(ranks))
         means = {name: float(np.mean(values[name], dtype=np.float64)) for name in MEASURES}
         return cls(means, ranks, top_ids, top_scores, len(ranks), candidates)
 
     def per_question(self) -> Iterator[dict]:
-        """Yields a row a question: its index `question`, its finite `ranks`, and the value of each measure."""
+        """Yields one row per question: its index `question`, its finite `ranks`, and the value of each metric."""
         values = jax.device_get(_measure(self.ranks))
         for question, ranks in enumerate(self.ranks):
             row = {name: float(values[name][question]) for name in MEASURES}
@@ -73,15 +98,15 @@ def evaluate(
 ) -> Evaluation:
     """Ranks the right candidates of every question in the whole pool, by the rule `endx_jax.metrics.TIE_RULE`.
 
-    Memory grows with block * candidates and with questions * depth, never with questions * candidates.
+    Memory grows with block * candidates and with questions * depth, not with questions * candidates.
 
     Args:
       score_block: `(start, stop)` -> scores [stop - start, N] of those questions, NumPy or JAX, compared as float32;
         see `dense_scores` and `BM25.score_block`.
       qrels: for each question the distinct indices of its right candidates.
       candidates: N, the size of the pool.
-      block: questions scored at once; by default the power of two from 16 to 1024 whose scores fit in 64 MB.
-      depth: how many of the best candidates are kept for each question; the whole pool if it is smaller.
+      block: questions scored at once; by default `default_block(candidates)`.
+      depth: number of best candidates kept per question; the whole pool if it is smaller.
       progress: called after each block with the number of questions done and Q.
 
     Raises:
@@ -91,18 +116,18 @@ def evaluate(
     block = default_block(candidates) if block is None else block
     if block < 1 or depth < 1:
         raise EndxError(f"evaluation needs a block and a depth of at least 1: block {block}, depth {depth}")
-    judged = []
+    ranked = []
     for start in range(0, len(positives), block):
         stop = min(start + block, len(positives))
-        judged.append(_judge_block(score_block(start, stop), positives[start:stop], start, block, candidates, depth))
+        ranked.append(_rank_block(score_block(start, stop), positives[start:stop], start, block, candidates, depth))
         if progress is not None:
             progress(stop, len(positives))
-    ranks, top_scores, top_ids = (np.concatenate(parts) for parts in zip(*judged, strict=True))
+    ranks, top_scores, top_ids = (np.concatenate(parts) for parts in zip(*ranked, strict=True))
     return Evaluation.of(ranks, top_ids, top_scores, candidates)
 
 
 def default_block(candidates: int) -> int:
-    """The largest power of two from 16 to 1024 whose float32 scores against the pool fit in 64 MB; 16 if none does."""
+    """Returns the largest power of two from 16 to 1024 whose float32 scores of the pool fit in 64 MB; at least 16."""
     block = 1024
     while block > 16 and block * candidates * 4 > BLOCK_BYTES:
         block //= 2
@@ -114,15 +139,15 @@ def _measure(ranks) -> dict[str, jax.Array]:
     return {name: measure(ranks) for name, measure in MEASURES.items()}
 
 
-def _judge_block(scores, positives, start, block, candidates, depth):
-    """Ranks [b, P], top scores and top ids [b, depth] of one block, on the host."""
+def _rank_block(scores, positives, start, block, candidates, depth):
+    """Returns ranks [b, P], top scores and top ids [b, depth] of one block, on the host."""
     rows = len(positives)
     if scores.shape != (rows, candidates):
         raise ValueError(f"score_block({start}, {start + rows}) gave {scores.shape}, not {(rows, candidates)}")
-    if rows < block:  # the last block: padded, so that every block runs the same compiled program
+    if rows < block:  # the last block is padded, so that all blocks run the same compiled program
         scores = jnp.pad(scores, ((0, block - rows), (0, 0)))
         positives = np.pad(positives, ((0, block - rows), (0, 0)), constant_values=-1)
-    *found, unordered = (np.asarray(part)[:rows] for part in _judge(scores, positives, min(depth, candidates)))
+    *found, unordered = (np.asarray(part)[:rows] for part in _rank(scores, positives, min(depth, candidates)))
     if unordered.any():
         raise EndxError(
             f"the scores of question {start + int(unordered.argmax())} hold nan, which has no rank: check the "
@@ -132,13 +157,13 @@ def _judge_block(scores, positives, start, block, candidates, depth):
 
 
 @functools.partial(jax.jit, static_argnums=2)
-def _judge(scores, positives, depth):
+def _rank(scores, positives, depth):
     scores = scores.astype(jnp.float32)
     return metrics.ranks(scores, positives), *jax.lax.top_k(scores, depth), jnp.isnan(scores).any(axis=1)
 
 
 def _positives(qrels, candidates) -> np.ndarray:
-    """The judgements as int32 [Q, P], padded with -1."""
+    """Checks the judgements and returns them as int32 [Q, P], padded with -1."""
     if len(qrels) == 0:
         raise EndxError("there is no question to evaluate: the judgements are empty")
     for question, right in enumerate(qrels):
@@ -152,3 +177,68 @@ def _positives(qrels, candidates) -> np.ndarray:
                 "were the judgements read with another pool?"
             )
     return pad_ids(qrels)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PrecisionRecall:
+    """Precision-recall curve, with a point for each distinct score of a right pair, from the highest down.
+
+    Attributes:
+      recall: float64 [K], share of the right pairs that reach the score.
+      precision: float64 [K], share of right pairs among all pairs that reach the score.
+      average_precision: sum over the points of precision times the increase of recall.
+    """
+
+    recall: np.ndarray
+    precision: np.ndarray
+    average_precision: float
+
+
+def precision_recall(
+    score_block: Callable[[int, int], jax.Array | np.ndarray],
+    qrels: Sequence[Sequence[int]],
+    *,
+    candidates: int,
+    block: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> PrecisionRecall:
+    """Computes the exact precision-recall curve of all Q * N pairs in one ranking (RR, section 3.1 and Table 7).
+
+    Unlike MAP it requires scores that are comparable between questions. Pairs of equal score form one point, as in
+    scikit-learn's `average_precision_score`. All scores are computed twice, a block at a time: first to collect those
+    of right pairs, then to count the pairs that reach each. Memory grows with the right pairs and block * candidates.
+
+    Args:
+      score_block: `(start, stop)` -> scores [stop - start, N], as for `evaluate`; equal in both passes.
+      qrels: for each question the indices of its right candidates.
+      candidates: N.
+      block: questions scored at once; by default as in `evaluate`.
+      progress: called after each block with the number of questions done and 2 Q.
+    """
+    count, done = len(qrels), 0
+    step = block or default_block(candidates)
+    lengths = np.array([len(right) for right in qrels])
+    rows = np.repeat(np.arange(count), lengths)
+    columns = np.fromiter((candidate for right in qrels for candidate in right), np.int64, len(rows))
+
+    def blocks() -> Iterator[tuple[int, int, np.ndarray]]:
+        nonlocal done
+        for start in range(0, count, step):
+            stop = min(start + step, count)
+            yield start, stop, np.asarray(score_block(start, stop), np.float32)
+            done += stop - start
+            if progress is not None:
+                progress(done, 2 * count)
+
+    found = []
+    for start, stop, scores in blocks():
+        own = slice(*np.searchsorted(rows, (start, stop)))
+        found.append(scores[rows[own] - start, columns[own]])
+    points, right = np.unique(np.concatenate(found), return_counts=True)
+    reaching = np.zeros(len(points), np.int64)  # pairs that reach each score
+    for _, _, scores in blocks():
+        reaching += scores.size - np.searchsorted(np.sort(scores, axis=None), points)
+    reached = np.cumsum(right[::-1])
+    recall, precision = reached / len(rows), reached / reaching[::-1]
+    gained = np.diff(recall, prepend=0.0)
+    return PrecisionRecall(recall, precision, float(np.sum(gained * precision)))

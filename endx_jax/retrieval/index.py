@@ -1,16 +1,15 @@
-"""The index: an encoded corpus on disk that can be searched, added to and deleted from.
+"""Index of an encoded corpus on disk: search, addition and deletion of documents.
 
-What its files are is said in `retrieval.shards`.
+`retrieval.shards` describes its files.
 """
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import os
 import pathlib
-import shutil
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,16 +17,31 @@ import jax.numpy as jnp
 import numpy as np
 
 from endx_jax.data.documents import Document
-from endx_jax.errors import EndxError
+from endx_jax.errors import EndxError, InUse
 from endx_jax.files import locked
-from endx_jax.retrieval.quantize import Quantized, quantize
+from endx_jax.numerics import Quantized, quantize
 from endx_jax.retrieval.search import Neighbours
-from endx_jax.retrieval.shards import Manifest, precision_of, read_manifest, shard_files, write_manifest, write_shard
-from endx_jax.retrieval.snapshot import Snapshot
-from endx_jax.retrieval.stored import StoredShard
+from endx_jax.retrieval.shards import (
+    LOCK,
+    MANIFEST,
+    Manifest,
+    clear,
+    next_number,
+    precision_of,
+    read_manifest,
+    write_manifest,
+    write_shard,
+)
+from endx_jax.retrieval.snapshot import Snapshot, StoredShard
 
-# Documents that shards are merged up to.
+# Largest number of documents of a merged shard.
 MERGED = 65536
+# Share of deleted rows above which a change compacts the index.
+DELETED = 0.5
+# Seconds that a change waits for another process's change.
+WAIT = 1.0
+# Attempts to open an index that changes meanwhile.
+ATTEMPTS = 100
 
 
 def write_index(
@@ -38,63 +52,90 @@ def write_index(
     metric: str,
     model: Mapping[str, Any],
 ) -> None:
-    """Writes an index of one shard; an older one in its place stays whole until the new one is.
+    """Writes an index of one shard, which atomically replaces an older index in the folder.
 
     Args:
       folder: to write.
       embeddings: float32 or float16 [N, E], or int8 with its scales.
       documents: N documents, each with an id of its own.
       metric: `cosine` or `inner product`.
-      model: what identifies the model that encoded them: see `shards.Manifest`.
+      model: identifies the model that encoded them: see `shards.Manifest`.
 
     Raises:
+      InUse: the folder holds an index that was changed since it was written, is locked by another process, or can't be
+        read: it may hold documents that exist nowhere else.
       EndxError: the folder can't be written, an embedding is not finite, or two documents have one id.
     """
     _check_distinct(documents)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = pathlib.Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    width = (embeddings.codes if isinstance(embeddings, Quantized) else embeddings).shape[1]
     try:
-        shards = (write_shard(fresh, 0, embeddings, documents),) if documents else ()
-        width = (embeddings.codes if isinstance(embeddings, Quantized) else embeddings).shape[1]
-        write_manifest(fresh, Manifest(width, precision_of(embeddings), metric, model, shards))
-        fresh.chmod(0o755)
-        shutil.rmtree(folder, ignore_errors=True)
-        fresh.rename(folder)
-    except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as failure:
+        raise EndxError(f"can't write {folder}: {failure.strerror}") from None
+    with locked(folder / LOCK, wait=WAIT):
+        old = _replaceable(folder)
+        clear(folder, old)
+        number = next_number(old.shards) if old else 0
+        shards = (write_shard(folder, number, embeddings, documents),) if documents else ()
+        generation = old.generation + 1 if old else 0
+        new = Manifest(width, precision_of(embeddings), metric, model, shards, generation=generation)
+        write_manifest(folder, new)
+        clear(folder, new, engines=True)
+
+
+def _replaceable(folder: pathlib.Path) -> Manifest | None:
+    """Returns the manifest of an index that may be replaced; None if there is none.
+
+    Raises:
+      InUse: the index must not be replaced.
+    """
+    if not os.path.lexists(folder / MANIFEST):
+        return None
+    try:
+        found = read_manifest(folder)
+    except EndxError as unreadable:
+        raise InUse(f"{folder} is kept: {unreadable}") from None
+    if found.changed:
+        raise InUse(
+            f"{folder} is kept, as documents were added or deleted since it was written; rename it, then repeat"
+        )
+    return found
 
 
 class Index:
-    """An index that is open. One thread may change it while others search it: they see it before or after a change.
+    """An open index. One thread may change it while others search it: they see the state before or after a change.
 
     Attributes:
-      folder: where it is.
-      snapshot: what it holds now. It does not change, so several questions can be put to one state.
+      folder: folder of the index.
+      snapshot: its present state, immutable. A change may renumber rows (see `compact`): look up rows in the snapshot
+        that found them.
     """
 
     def __init__(self, folder: str | os.PathLike):
-        """Opens the index in `folder`; of its files only the manifest is read.
+        """Opens the index in `folder`; of its files only the manifest is read. Other processes may change it meanwhile.
 
         Raises:
-          EndxError: there is none, or a file of it is missing or not what the manifest says.
+          EndxError: there is no index, or a file is missing or does not match the manifest.
         """
         self.folder = pathlib.Path(folder)
-        manifest = read_manifest(self.folder)
-        self.snapshot = Snapshot(manifest, [StoredShard(self.folder, manifest, shard) for shard in manifest.shards])
+        self.snapshot, self._file = _open(self.folder)
         self._row_of: dict[str, int] | None = None
+        self._held = False
 
     @property
     def manifest(self) -> Manifest:
-        """Its width, precision, metric and model, and more."""
+        """Manifest of the present snapshot."""
         return self.snapshot.manifest
 
     def __len__(self) -> int:
-        """How many documents there are."""
+        """Returns the number of documents."""
         return len(self.snapshot)
 
+    def __repr__(self) -> str:
+        return f"Index({str(self.folder)!r}, {self.snapshot})"
+
     def __contains__(self, identifier: str) -> bool:
-        """Whether there is a document with this id. All ids are read when this is first asked."""
+        """Returns whether there is a document with this id. The first call reads all ids."""
         return identifier in self._rows()
 
     def check_model(self, name: str, identity: str) -> None:
@@ -107,27 +148,28 @@ class Index:
             )
 
     def search(self, questions: np.ndarray, k: int) -> Neighbours:
-        """The best k documents for questions [Q, E], as rows: see `Snapshot.search`."""
+        """Returns the best k documents for questions [Q, E], as rows: see `Snapshot.search`."""
         return self.snapshot.search(questions, k)
 
     def document(self, row: int) -> Document:
-        """The document of a row. Rows keep their numbers, and those of deleted documents stay readable."""
+        """Returns the document of a row of the present snapshot, deleted ones included."""
         return self.snapshot.document(row)
 
     def add(self, documents: Sequence[Document], embeddings: np.ndarray, *, replace: bool = False) -> None:
-        """Adds documents, on disk too. What was there is not written anew, but for small shards, which are merged.
+        """Adds documents, on disk too. Only small shards are written again, merged with the new documents.
 
         Args:
           documents: n documents.
-          embeddings: float32 [n, E]; rounded as those of the index are.
-          replace: whether documents take the place of those with their ids.
+          embeddings: float32 [n, E]; rounded to the precision of the index.
+          replace: whether documents replace those with the same ids.
 
         Raises:
-          EndxError: an id is there already, or twice among the new; the embeddings are of another width or not finite;
-            or another process changed the index since it was opened.
+          InUse: another process holds the index, or changed, replaced or moved it since it was opened.
+          EndxError: an id exists already, or occurs twice among the new documents; or the embeddings have another width
+            or are not finite.
         """
         _check_distinct(documents)
-        rows, first = self._rows(), len(self.snapshot.living)
+        rows = self._rows()
         known = [document.id for document in documents if document.id in rows]
         if known and not replace:
             raise EndxError(f"{self.folder} holds document {_some(known)} already: delete it first, or give another id")
@@ -137,63 +179,169 @@ class Index:
                 f"{self.manifest.width}: encode them with the index's model, {self.manifest.model.get('name')}"
             )
         if documents:
-            self._change(documents, _rounded(embeddings, self.manifest.precision), {rows[name] for name in known})
-            rows.update((document.id, first + n) for n, document in enumerate(documents))
+            self._change(documents, _rounded(embeddings, self.manifest.precision), known)
 
     def delete(self, ids: Iterable[str]) -> None:
-        """Deletes documents, on disk too: their rows are marked as empty.
+        """Deletes documents. Searches no longer find them; their text leaves the files at the next compaction.
 
         Raises:
-          EndxError: there is no document with one of the ids, or another process changed the index since it was opened.
+          InUse: as `add`.
+          EndxError: there is no document with one of the ids.
         """
         rows, ids = self._rows(), list(dict.fromkeys(ids))
         unknown = [name for name in ids if name not in rows]
         if unknown:
             raise EndxError(f"{self.folder} holds no document {_some(unknown)}")
         if ids:
-            self._change([], None, {rows[name] for name in ids})
-            for name in ids:
-                del rows[name]
+            self._change([], None, ids)
+
+    def compact(self) -> int:
+        """Removes deleted documents from the files, and the files of faiss; rows get new numbers.
+
+        `add` and `delete` do so as well once more than half of the rows are deleted. Memory: the largest shard.
+
+        Returns:
+          How many deleted documents the files held.
+
+        Raises:
+          InUse: as `add`.
+        """
+        with self._locked():
+            return self._compact()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keeps other processes from changing and replacing the index while the block runs.
+
+        Raises:
+          InUse: another process holds it.
+          EndxError: the folder can't be written.
+        """
+        with locked(self.folder / LOCK, wait=WAIT):
+            self._held = True
+            try:
+                yield
+            finally:
+                self._held = False
 
     def _rows(self) -> dict[str, int]:
-        """Ids of all documents, and their rows."""
+        """Returns the ids of all documents with their rows."""
         if self._row_of is None:
             self._row_of = {document.id: row for row, document in self.snapshot.documents()}
         return self._row_of
 
-    def _change(self, documents: Sequence[Document], embeddings: Any, deleted: set[int]) -> None:
-        """Writes new documents, if there are any, then the manifest; then takes up the new state."""
-        with locked(self.folder):
-            if read_manifest(self.folder) != self.manifest:
-                raise EndxError(f"{self.folder} was changed by another process: open it again, then repeat the change")
-            old = self.snapshot
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Holds the lock while the block changes the index, which must be as it was when it was opened."""
+        outdated = InUse(
+            f"{self.folder} was changed, replaced or moved by another process since it was opened: open it again (a "
+            "server by starting it again), then repeat the change"
+        )
+        if not self.folder.is_dir():
+            raise outdated
+        with contextlib.nullcontext() if self._held else locked(self.folder / LOCK, wait=WAIT):
+            if not os.path.lexists(self.folder / MANIFEST) or _current(self.folder) != (self.manifest, self._file):
+                raise outdated
+            clear(self.folder, self.manifest)
+            yield
+
+    def _change(self, documents: Sequence[Document], embeddings: Any, deleted: Sequence[str]) -> None:
+        """Writes new documents, if any, then the manifest; then switches to the new state."""
+        with self._locked():
+            old, rows = self.snapshot, self._rows()
             kept = _unmerged(old.shards, len(documents))
             shards, merged = list(old.shards[:kept]), old.shards[kept:]
             if documents:
-                number = 1 + max((int(shard.entry.name) for shard in old.shards), default=-1)
-                shards.append(self._join(number, merged, documents, embeddings))
+                shards.append(self._join(next_number(self.manifest.shards), merged, documents, embeddings))
             manifest = dataclasses.replace(
                 self.manifest,
                 shards=tuple(shard.entry for shard in shards),
-                deleted=tuple(sorted({*self.manifest.deleted, *deleted})),
+                deleted=tuple(sorted([*self.manifest.deleted, *(rows[name] for name in deleted)])),
+                changed=True,
             )
-            write_manifest(self.folder, manifest)
-            self.snapshot = Snapshot(manifest, shards, before=old)
-            for shard in merged:
-                for name in shard_files(shard.entry.name, manifest.precision):
-                    (self.folder / name).unlink(missing_ok=True)
+            self._switch_to(manifest, shards, before=old)
+            for name in deleted:
+                del rows[name]
+            rows.update((document.id, len(old.living) + n) for n, document in enumerate(documents))
+            if len(manifest.deleted) > DELETED * len(self.snapshot.living):
+                self._compact()
+
+    def _compact(self) -> int:
+        """Rewrites the shards that hold deleted documents, without them; the caller holds the lock."""
+        old, number = self.snapshot, next_number(self.manifest.shards)
+        if not self.manifest.deleted:
+            return 0
+        shards: list[StoredShard] = []
+        for shard, living in old.parts_of_shards():
+            if living.all():
+                shards.append(shard)
+            elif living.any():
+                rows = jax.tree.map(lambda part, living=living: part[living], shard.rows)
+                documents = [shard.documents[row] for row in np.flatnonzero(living).tolist()]
+                shards.append(
+                    StoredShard(self.folder, self.manifest, write_shard(self.folder, number, rows, documents))
+                )
+                number += 1
+        manifest = dataclasses.replace(
+            self.manifest,
+            shards=tuple(shard.entry for shard in shards),
+            deleted=(),
+            generation=self.manifest.generation + 1,
+            changed=True,
+        )
+        self._switch_to(manifest, shards, before=None)
+        if self._row_of is not None:
+            number_of = np.cumsum(old.living) - 1
+            self._row_of = {name: int(number_of[row]) for name, row in self._row_of.items()}
+        return len(old.manifest.deleted)
+
+    def _switch_to(self, manifest: Manifest, shards: Sequence[StoredShard], before: Snapshot | None) -> None:
+        """Writes a manifest, switches to its state, and removes the files that it does not name."""
+        write_manifest(self.folder, manifest)
+        self._file = _file_of_manifest(self.folder)
+        self.snapshot = Snapshot(manifest, shards, before)
+        clear(self.folder, manifest, engines=before is None)
 
     def _join(self, number: int, merged: Sequence[StoredShard], documents: Sequence[Document], embeddings: Any):
-        """One shard of several and of what comes after them."""
+        """Writes one shard that holds several shards and new documents after them."""
         rows = jax.tree.map(lambda *parts: np.concatenate(parts), *(shard.rows for shard in merged), embeddings)
         entry = write_shard(self.folder, number, rows, [*itertools.chain(*(m.documents for m in merged)), *documents])
         return StoredShard(self.folder, self.manifest, entry)
 
 
-def _unmerged(shards: Sequence[StoredShard], added: int) -> int:
-    """How many of the shards stay as they are when documents are added to them.
+def _open(folder: pathlib.Path) -> tuple[Snapshot, tuple[int, int]]:
+    """Returns the state of an index, and the file of its manifest; if it changes while it is opened, opens it again."""
+    for _ in range(ATTEMPTS):
+        manifest, file = _current(folder)
+        try:
+            shards = [StoredShard(folder, manifest, shard) for shard in manifest.shards]
+        except EndxError:
+            if _current(folder) == (manifest, file):
+                raise
+            continue
+        if _current(folder) == (manifest, file):
+            return Snapshot(manifest, shards), file
+    raise InUse(f"{folder} changed {ATTEMPTS} times while it was opened: try again when fewer changes are made")
 
-    A shard is merged into one at least as large, so a document is written anew at most once for each doubling.
+
+def _current(folder: pathlib.Path) -> tuple[Manifest, tuple[int, int]]:
+    """Returns the manifest, and its file, which tells an index from another one that was renamed to its folder."""
+    return read_manifest(folder), _file_of_manifest(folder)
+
+
+def _file_of_manifest(folder: pathlib.Path) -> tuple[int, int]:
+    """Returns device and inode of the manifest's file."""
+    try:
+        status = os.stat(folder / MANIFEST)
+    except OSError as failure:
+        raise EndxError(f"{folder / MANIFEST} can't be read: {failure.strerror}") from None
+    return status.st_dev, status.st_ino
+
+
+def _unmerged(shards: Sequence[StoredShard], added: int) -> int:
+    """Returns the number of leading shards that stay unchanged when documents are added.
+
+    A shard is merged only into one at least twice as large, so a document is rewritten once per doubling at most.
     """
     kept, size = len(shards), added
     while kept and len(shards[kept - 1].documents) <= size <= MERGED - len(shards[kept - 1].documents):
@@ -215,5 +363,5 @@ def _check_distinct(documents: Sequence[Document]) -> None:
 
 
 def _some(ids: Sequence[str]) -> str:
-    """A few of the ids."""
+    """Formats the first ids."""
     return ", ".join(map(repr, ids[:3])) + (f" and {len(ids) - 3:,} others" if len(ids) > 3 else "")

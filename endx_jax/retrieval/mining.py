@@ -1,28 +1,35 @@
-"""Hard negatives out of a ranking: near the top, and as far as one can tell not right."""
+"""Hard negatives from the rankings of BM25, of embeddings in memory, or of an index."""
 
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import tqdm
 
-from endx_jax.data.mined import Negative
-from endx_jax.retrieval.pair_scores import ScorePairs
+from endx_jax.data.readers.beir import Negative
+from endx_jax.data.records import RetrievalSet
+from endx_jax.models.dual_encoder import SIDES
+from endx_jax.retrieval.bm25 import BM25, highest
+from endx_jax.retrieval.rerank import ScorePairs
+from endx_jax.retrieval.search import Neighbours, top_k
+from endx_jax.retrieval.snapshot import Snapshot
 from endx_jax.settings import check
 
-# Why a candidate in the window of ranks was no negative.
+# Reasons for rejecting a candidate in the window of ranks.
 RIGHT, DUPLICATE, NEAR, DOUBTED = REASONS = ("right", "equal text", "margin", "teacher")
 
 
 @dataclasses.dataclass(frozen=True)
 class Margin:
-    """How far below all of a question's right candidates a negative must score; None asks for nothing.
+    """Distance that a negative must keep below the lowest score of a question's right candidates; None: none.
 
     Attributes:
-      absolute: in the units of the score.
-      relative: as a share of the right candidate's score: with 0.05 a negative has at most 95 % of it (NV-Retriever,
-        Moreira et al. 2024, calls that TopK-PercPos). Of a score below zero it is the same share of its size.
+      absolute: distance in the units of the score.
+      relative: share of the right candidate's absolute score: with 0.05 a negative has at most 95 % of a positive score
+        (TopK-PercPos in NV-Retriever, Moreira et al. 2024).
     """
 
     absolute: float | None = None
@@ -32,7 +39,7 @@ class Margin:
         return self.absolute is not None or self.relative is not None
 
     def limit(self, lowest_right: np.ndarray) -> np.ndarray:
-        """The highest score that a negative may have, given the lowest of a right candidate: float64 [Q] of [Q]."""
+        """Returns the highest score of negatives, float64 [Q], given the lowest score of right candidates [Q]."""
         lowest = np.asarray(lowest_right, np.float64)
         limit = np.full(lowest.shape, np.inf)
         if self.absolute is not None:
@@ -44,14 +51,14 @@ class Margin:
 
 @dataclasses.dataclass(frozen=True)
 class MiningSettings:
-    """Which candidates of a ranking become hard negatives.
+    """Selection of hard negatives from a ranking.
 
     Attributes:
-      negatives: kept for a question, at most: those with the best ranks.
-      first_rank: of the window that they come from. Ranks count every candidate, right ones too.
-      last_rank: of the window.
-      margin: below the right candidates, by the score that ranks.
-      teacher_margin: likewise by a teacher's score, where there is a teacher.
+      negatives: largest number of negatives per question; the best-ranked ones are kept.
+      first_rank: first rank of the window, from 1. Ranks count every candidate, right ones too.
+      last_rank: last rank of the window.
+      margin: margin below the right candidates in the scores of the ranking.
+      teacher_margin: margin in the scores of the teacher, if there is one.
     """
 
     negatives: int = 10
@@ -63,20 +70,23 @@ class MiningSettings:
     def __post_init__(self):
         check(self.negatives >= 1, f"{self.negatives} negatives a question: keep at least 1")
         window = f"ranks {self.first_rank} to {self.last_rank}"
-        check(1 <= self.first_rank <= self.last_rank, f"{window} hold nothing: give the first, from 1, and the last")
+        check(1 <= self.first_rank <= self.last_rank, f"{window} are no window: give the first, from 1, and the last")
         for margin in (self.margin, self.teacher_margin):
             for value in filter(None, (margin.absolute, margin.relative)):
-                check(value > 0, f"a margin of {value} lets in what scores above the right answers; give one from 0 on")
+                check(
+                    value > 0,
+                    f"a margin of {value} admits negatives that score above the right answers; give one of at least 0",
+                )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ranked:
-    """What a system finds for Q questions.
+    """Ranking of candidates for Q questions.
 
     Attributes:
-      rows: int32 [Q, depth], candidates, best first; -1 behind the last where there are fewer.
+      rows: int32 [Q, depth], candidates, best first, padded with -1.
       scores: float32 [Q, depth].
-      lowest_right: gives float32 [Q], the lowest score of each question's right candidates; called where a margin
+      lowest_right: returns float32 [Q], the lowest score of each question's right candidates; called only if a margin
         needs it.
     """
 
@@ -86,11 +96,11 @@ class Ranked:
 
 
 class Mined(NamedTuple):
-    """What `mine` returns.
+    """Result of `mine`.
 
     Attributes:
-      negatives: for each question, in the order of their ranks.
-      dropped: how many candidates of the window were left out, by reason; `teacher` counts those that were asked about.
+      negatives: negatives of each question, in the order of their ranks.
+      dropped: number of rejected candidates of the window, by reason.
     """
 
     negatives: list[list[Negative]]
@@ -104,18 +114,18 @@ def mine(
     settings: MiningSettings,
     teacher: ScorePairs | None = None,
 ) -> Mined:
-    """Takes hard negatives from a ranking.
+    """Selects hard negatives from a ranking.
 
-    From the window of ranks these are left out: right candidates; candidates whose text is that of a right one, or of
-    one with a better rank, but for case and white space; and those within the margin. A teacher is asked about the
-    best of the others, and about further ones until a question has as many as are wanted.
+    Rejected candidates: right ones; those whose text equals that of a right or a better-ranked one, up to case and
+    white space; and those within the margin. The teacher scores the best of the others, and further ones until a
+    question has enough negatives.
 
     Args:
       ranked: at least `settings.last_rank` deep, or as deep as the pool.
       qrels: for each question the rows of its right candidates.
       candidates: N texts.
-      settings: what to keep.
-      teacher: scores of (question, candidate) rows; None: nobody is asked.
+      settings: selection.
+      teacher: scores (question, candidate) rows; None: no teacher.
     """
     dropped = Counter(dict.fromkeys(REASONS, 0))
     places = _places_left(ranked, qrels, candidates, settings, dropped)
@@ -132,7 +142,7 @@ def mine(
 
 
 def lowest_right(score: ScorePairs, qrels: Sequence[Sequence[int]]) -> np.ndarray:
-    """The lowest score of each question's right candidates: float32 [Q]."""
+    """Returns the lowest score of each question's right candidates: float32 [Q]."""
     pairs = np.asarray([(question, row) for question, right in enumerate(qrels) for row in right], int).reshape(-1, 2)
     lowest = np.full(len(qrels), np.inf, np.float32)
     np.minimum.at(lowest, pairs[:, 0], score(pairs))
@@ -140,7 +150,7 @@ def lowest_right(score: ScorePairs, qrels: Sequence[Sequence[int]]) -> np.ndarra
 
 
 def _places_left(ranked, qrels, candidates, settings: MiningSettings, dropped: Counter) -> list[list[int]]:
-    """For each question the places of its ranking, from 0, that may hold negatives."""
+    """Returns for each question the positions in its ranking, from 0, of possible negatives."""
     key = _text_keys(candidates)
     margin = settings.margin
     limit = margin.limit(ranked.lowest_right()) if margin else np.full(len(qrels), np.inf)
@@ -166,7 +176,7 @@ def _places_left(ranked, qrels, candidates, settings: MiningSettings, dropped: C
 
 
 def _confirmed(rows, places, limit, wanted: int, teacher: ScorePairs, dropped: Counter) -> list[list[int]]:
-    """The first `wanted` places of each question that the teacher does not score above the limit."""
+    """Returns the first `wanted` positions of each question that the teacher does not score above the limit."""
     kept: list[list[int]] = [[] for _ in places]
     waiting = [iter(own) for own in places]
     while True:
@@ -186,6 +196,125 @@ def _confirmed(rows, places, limit, wanted: int, teacher: ScorePairs, dropped: C
 
 
 def _text_keys(candidates: Sequence[str]) -> list[int]:
-    """A number for each text, equal where texts are but for case and white space."""
+    """Returns a number for each text, equal for texts that are equal up to case and white space."""
     numbers: dict[str, int] = {}
     return [numbers.setdefault(" ".join(text.casefold().split()), len(numbers)) for text in candidates]
+
+
+# (side, texts) to float32 [n, E], of unit norm if embeddings are compared by cosine.
+Encode = Callable[[str, Sequence[str]], np.ndarray]
+# Rows, int [n], to their embeddings, float32 [n, E].
+Embedded = Callable[[np.ndarray], np.ndarray]
+
+# Pairs scored at a time.
+PAIRS = 65536
+
+
+def rank_by_bm25(records: RetrievalSet, depth: int, *, progress: bool = False) -> Ranked:
+    """Ranks the `depth` best by BM25; candidates without a word of the question are not ranked."""
+    score_block = BM25.of_texts(records.candidates).score_block(records.questions)
+    rows = np.full((len(records.questions), min(depth, len(records.candidates))), -1, np.int32)
+    scores, lowest = np.zeros(rows.shape, np.float32), np.zeros(len(rows), np.float32)
+    for n in tqdm.trange(len(rows), desc="ranking by BM25", unit="question", disable=not progress, leave=False):
+        found = score_block(n, n + 1)[0]  # one at a time: each needs a score for every candidate
+        best = highest(found, depth)
+        rows[n, : len(best)], scores[n, : len(best)] = best, found[best]
+        lowest[n] = found[list(records.qrels[n])].min()
+    return Ranked(rows, scores, lambda: lowest)
+
+
+def rank_by_embeddings(encode: Encode, records: RetrievalSet, depth: int) -> Ranked:
+    """Ranks the `depth` best by inner product, exactly; all embeddings are in memory."""
+    questions, candidates = encode("question", records.questions), encode("answer", records.candidates)
+    found = top_k(questions, candidates, depth)
+    score = InnerProducts(questions.__getitem__, candidates.__getitem__)
+    return Ranked(found.rows, found.scores, lambda: lowest_right(score, records.qrels))
+
+
+def rank_by_index(
+    encode: Encode,
+    snapshot: Snapshot,
+    search: Callable[[Snapshot, np.ndarray, int], Neighbours],
+    records: RetrievalSet,
+    depth: int,
+) -> tuple[RetrievalSet, Ranked]:
+    """Ranks the `depth` best documents of an index, which may hold more documents than the set.
+
+    With exact search, an index of the set's own candidates gives the result of `rank_by_embeddings`.
+
+    Args:
+      encode: encodes with the index's model; right candidates are encoded only if a margin needs their scores.
+      snapshot: state of the index.
+      search: (snapshot, questions [Q, E], k) to neighbours, with row -1 where fewer are found.
+      records: data set.
+      depth: documents per question.
+
+    Returns:
+      The set, extended by the found documents with other texts; and the ranking of its candidates.
+    """
+    questions = encode("question", records.questions)
+    found = search(snapshot, questions, depth)
+    row = {text: n for n, text in enumerate(records.candidates)}
+    known = set(records.candidate_ids)
+    texts, ids = [*records.candidates], [*records.candidate_ids]
+    of_document = {-1: -1}
+    for document_row in np.unique(found.rows[found.rows >= 0]).tolist():
+        document = snapshot.document(document_row)
+        if document.text not in row:
+            row[document.text] = len(texts)
+            texts.append(document.text)
+            ids.append(_free(document.id, known))
+        of_document[document_row] = row[document.text]
+    grown = dataclasses.replace(records, candidates=tuple(texts), candidate_ids=tuple(ids))
+    rows = np.asarray([[of_document[n] for n in own] for own in found.rows.tolist()], np.int32)
+
+    score = InnerProducts(questions.__getitem__, _Encoded(functools.partial(encode, "answer"), records.candidates))
+    return grown, Ranked(rows.reshape(found.rows.shape), found.scores, lambda: lowest_right(score, records.qrels))
+
+
+class InnerProducts:
+    """Scores of (question, candidate) pairs by their embeddings."""
+
+    def __init__(self, questions: Embedded, candidates: Embedded):
+        """Takes functions from rows to embeddings, for both sides."""
+        self._questions, self._candidates = questions, candidates
+
+    @classmethod
+    def of_texts(cls, encode: Encode, questions: Sequence[str], candidates: Sequence[str]) -> "InnerProducts":
+        """Returns inner products of texts, each encoded on first use."""
+        sides = zip(SIDES, (questions, candidates), strict=True)
+        return cls(*(_Encoded(functools.partial(encode, side), texts) for side, texts in sides))
+
+    def __call__(self, pairs: np.ndarray) -> np.ndarray:
+        """Scores pairs int [n, 2]; returns float32 [n]."""
+        scores = np.empty(len(pairs), np.float32)
+        for start in range(0, len(pairs), PAIRS):
+            question, candidate = pairs[start : start + PAIRS].T
+            products = np.einsum("ne,ne->n", self._questions(question), self._candidates(candidate))
+            scores[start : start + PAIRS] = products
+        return scores
+
+
+class _Encoded:
+    """Embeddings of texts, computed on first use."""
+
+    def __init__(self, encode: Callable[[Sequence[str]], np.ndarray], texts: Sequence[str]):
+        self._encode, self._texts = encode, texts
+        self._place = np.full(len(texts), -1)
+        self._embeddings = np.zeros((0, 0), np.float32)
+
+    def __call__(self, rows: np.ndarray) -> np.ndarray:
+        fresh = np.unique(rows[self._place[rows] < 0])
+        if len(fresh):
+            made, known = self._encode([self._texts[row] for row in fresh.tolist()]), len(self._embeddings)
+            self._place[fresh] = np.arange(known, known + len(fresh))
+            self._embeddings = np.concatenate([self._embeddings, made]) if known else made
+        return self._embeddings[self._place[rows]]
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """Returns the id, made unique by appending +, and adds it to `taken`."""
+    while name in taken:
+        name = f"{name}+"
+    taken.add(name)
+    return name

@@ -1,4 +1,4 @@
-"""Re-ranking: the best answers of a first stage, put in a new order by scores that are too dear for all of them."""
+"""Re-ranking of the best answers of a first stage by a pair scorer that is too expensive for the whole pool."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,9 +6,10 @@ import numpy as np
 
 from endx_jax.data.records import RetrievalSet
 from endx_jax.retrieval.evaluate import Evaluation, evaluate
-from endx_jax.retrieval.pair_scores import ScorePairs
 from endx_jax.retrieval.text_search import Answer
 
+# (question, answer) rows, int [n, 2], to scores float32 [n].
+ScorePairs = Callable[[np.ndarray], np.ndarray]
 # (start, stop) to scores [stop - start, N] of those questions: see `evaluate`.
 ScoreBlock = Callable[[int, int], np.ndarray]
 
@@ -16,17 +17,17 @@ ScoreBlock = Callable[[int, int], np.ndarray]
 def evaluate_pairs(
     score: ScorePairs, first: ScoreBlock | None, records: RetrievalSet, *, top: int, depth: int = 100
 ) -> Evaluation:
-    """Ranks the pool for every question: the `top` best of a first stage by pair scores, the others below as they were.
+    """Ranks the pool for every question: the `top` best of a first stage by pair scores, then the others in its order.
 
     Args:
-      score: of pairs of the set's questions and candidates.
-      first: the first stage's scores; None will do where `top` takes in the whole pool.
-      records: the set.
-      top: candidates that are scored a question; 0: the whole pool.
+      score: scores pairs of the set's questions and candidates.
+      first: scores of the first stage; may be None if `top` covers the whole pool.
+      records: data set.
+      top: candidates per question that are scored; 0: the whole pool.
       depth: as in `evaluate`.
 
     Returns:
-      What `evaluate` found. The scores of candidates that were not scored count down below the lowest that was.
+      The result of `evaluate`. Candidates without a pair score get decreasing whole numbers below the lowest one.
     """
     count, candidates = len(records.questions), len(records.candidates)
     if first is None or not 0 < top < candidates:
@@ -45,11 +46,11 @@ def evaluate_pairs(
 
 
 def rerank(score: ScorePairs, ranked: Sequence[Sequence[int]]) -> list[list[tuple[int, float]]]:
-    """Puts each question's answers in the order of their scores.
+    """Sorts each question's answers by their scores.
 
     Args:
-      score: of pairs of questions and answers.
-      ranked: for each question the rows of its answers, by the first stage; of equal scores the earlier stays before.
+      score: scores pairs of questions and answers.
+      ranked: for each question the rows of its answers, in the order of the first stage, which also orders ties.
 
     Returns:
       For each question its answers' (row, score), best first.
@@ -69,16 +70,16 @@ def rerank_answers(
     answers: Sequence[Sequence[Answer]],
     k: int,
 ) -> list[list[Answer]]:
-    """The k best of the answers that a first stage found.
+    """Returns the k best of the answers that a first stage found.
 
     Args:
-      scores_of: (question texts, answer texts) to what scores their pairs: a `PairScorer` with its parameters.
+      scores_of: (question texts, answer texts) to a function that scores their pairs.
       questions: Q texts.
-      answers: to each question; what is compared is the documents' text.
-      k: answers to keep.
+      answers: answers to each question; the text of their documents is scored.
+      k: number of answers to keep.
 
     Returns:
-      For each question answers with new ranks and scores.
+      For each question its answers, with new ranks and scores.
     """
     documents = {answer.document.id: answer.document for found in answers for answer in found}
     row = {name: n for n, name in enumerate(documents)}
@@ -89,15 +90,15 @@ def rerank_answers(
 
 
 def _pairs(best: np.ndarray) -> np.ndarray:
-    """(question, candidate) of every entry of rows [Q, n], in order: int [Q n, 2]."""
+    """Returns (question, candidate) of every entry of rows [Q, n], in order: int [Q n, 2]."""
     questions = np.broadcast_to(np.arange(len(best))[:, None], best.shape)
     return np.stack([questions.ravel(), best.ravel()], axis=1)
 
 
 def _below(first: np.ndarray, lowest: np.ndarray) -> np.ndarray:
-    """Scores [b, N] in the order and with the ties of `first` [b, N], all below the `lowest` [b] of their question.
+    """Returns scores [b, N] with the order and ties of `first` [b, N], all below the `lowest` [b] of their question.
 
-    They are whole numbers counting down, which float32 tells apart as the first stage's own, moved, might not be.
+    They are decreasing whole numbers: the scores of the first stage, shifted, could become equal in float32.
     """
     below = np.empty(first.shape, np.float32)
     for row, own in enumerate(first):

@@ -1,39 +1,51 @@
-"""What an index is on disk: numbered shards of embeddings with their documents, and a manifest that names them.
+"""Files of an index: numbered shards of embeddings with their documents, and a manifest that names them.
 
-    manifest.json             what `Manifest` holds; written last, so that an index is there when it is whole
+    manifest.json             the fields of `Manifest`; written last, so an index with a manifest is complete
     embeddings-00000.npy      [n, E], float32, float16 or int8
     scales-00000.npy          float32 [n], beside int8 only: row i stands for embeddings[i] * scales[i]
     documents-00000.jsonl     a line {"id", "text", "metadata"} for each row in the same order; metadata if any
+    .lock                     held by the process that changes the index
 
-Rows are counted over all shards in the manifest's order. A row keeps its number for as long as its index lives.
+Rows are numbered over all shards in the manifest's order. A row keeps its number within one generation of the index.
+Files are never overwritten: a change writes new files, replaces the manifest, and removes the files that it no longer
+names. A process killed at any point leaves the old state or the new one, and files that the next change removes.
 """
 
 import dataclasses
 import json
+import os
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from endx_jax import json_files
 from endx_jax.data.documents import Document
 from endx_jax.errors import EndxError
 from endx_jax.files import replacing, write_text
-from endx_jax.retrieval.quantize import Quantized
+from endx_jax.numerics import Quantized
 
 VERSION = 2
-MANIFEST = "manifest.json"
+MANIFEST, LOCK = "manifest.json", ".lock"
 COSINE, INNER_PRODUCT = "cosine", "inner product"
 PRECISIONS = ("float32", "float16", "int8")
 
+# Files of shards, unfinished ones included; and files of `retrieval.approximate`.
+_SHARD_FILE = re.compile(
+    r"\.?((embeddings|scales)-\d{5,}\.npy|documents-\d{5,}\.jsonl)(\..+)?|\.manifest\.json\..+", re.ASCII
+)
+_ENGINE_FILE = re.compile(r"faiss-.*\.(index|part)")
+
 
 def metric_of(*, cosine: bool) -> str:
-    """The metric of embeddings that a model compares by cosine, or by inner product."""
+    """Returns the name of the metric."""
     return COSINE if cosine else INNER_PRODUCT
 
 
 class Shard(NamedTuple):
-    """An entry of the manifest: which files, and how many documents they hold."""
+    """An entry of the manifest: a shard's number, five digits or more, and how many documents it holds."""
 
     name: str
     documents: int
@@ -41,17 +53,19 @@ class Shard(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What an index is.
+    """Description of an index.
 
     Attributes:
       width: E of its embeddings.
       precision: of its embeddings: float32, float16 or int8.
-      metric: `cosine`, where embeddings are of unit norm, or `inner product`. They are compared by inner product in
-        either case.
-      model: what encoded it: at least `name` and `identity` (see `retrieval.identity`), and `step` of a run.
-      shards: in the order of rows.
-      deleted: rows that are not found any more, ascending.
-      corpus: what the documents were read from and how; empty where nobody needs to know.
+      metric: `cosine` (embeddings have unit norm) or `inner product`. Both are computed as inner products.
+      model: model that encoded the documents: at least `name` and `identity` (see `inference.identity`), and `step` of
+        a run.
+      shards: shards in the order of rows.
+      deleted: deleted rows, ascending.
+      corpus: source of the documents; may be empty.
+      generation: number of times that rows were renumbered.
+      changed: true if documents were added or deleted since the index was written.
     """
 
     width: int
@@ -61,6 +75,8 @@ class Manifest:
     shards: tuple[Shard, ...]
     deleted: tuple[int, ...] = ()
     corpus: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    generation: int = 0
+    changed: bool = False
 
 
 def write_manifest(folder: pathlib.Path, manifest: Manifest) -> None:
@@ -74,38 +90,106 @@ def read_manifest(folder: pathlib.Path) -> Manifest:
     """Reads `manifest.json`.
 
     Raises:
-      EndxError: there is none, it is of another version, or it can't be read.
+      EndxError: there is none, it is of another version, or a field of it is missing or wrong.
     """
-    try:
-        fields = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        version = fields.pop("version")
-        if version != VERSION:
-            raise EndxError(
-                f"{folder} holds an index of version {version}, and this endx_jax reads version {VERSION}: "
-                "make it again with `endx evaluate` or `endx encode`"
-            )
-        fields["shards"] = tuple(Shard(**entry) for entry in fields["shards"])
-        fields["deleted"] = tuple(fields["deleted"])
-        return Manifest(**fields)
-    except FileNotFoundError:
+    path = folder / MANIFEST
+    if not os.path.lexists(path):
         raise EndxError(
             f"{folder} holds no index (it has no {MANIFEST}): `endx train`, `endx evaluate` and `endx encode` make one"
-        ) from None
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError, AttributeError, KeyError, TypeError) as failure:
-        raise EndxError(f"{folder / MANIFEST} can't be read as an index's manifest: {failure!r}") from None
+        )
+    fields, where = json_files.read(path), str(path)
+    version = json_files.value(fields, "version", where)
+    if version != VERSION:
+        raise EndxError(
+            f"{folder} holds an index of version {json_files.shown(version)}, and this endx_jax reads version "
+            f"{VERSION}: remove it, and make it again with `endx evaluate` or `endx encode`"
+        )
+    shards = tuple(
+        _shard(entry, f"{where}: shards[{n}]")
+        for n, entry in enumerate(json_files.listed(json_files.value(fields, "shards", where), f"{where}: 'shards'"))
+    )
+    if len({shard.name for shard in shards}) < len(shards):
+        raise EndxError(f"{where}: 'shards' names one of them twice")
+    deleted = json_files.listed(json_files.value(fields, "deleted", where, []), f"{where}: 'deleted'")
+    _check_deleted(deleted, sum(shard.documents for shard in shards), f"{where}: 'deleted'")
+    # Manifests of version 0.1.0 lack the field. An unchanged index has at most one shard there.
+    seems_changed = bool(deleted) or [shard.name for shard in shards] not in ([], ["00000"])
+    changed = json_files.value(fields, "changed", where, seems_changed)
+    if not isinstance(changed, bool):
+        raise EndxError(f"{where}: 'changed' must be true or false")
+    return Manifest(
+        width=json_files.whole(json_files.value(fields, "width", where), f"{where}: 'width'", least=1),
+        precision=_one_of(json_files.value(fields, "precision", where), PRECISIONS, f"{where}: 'precision'"),
+        metric=_one_of(json_files.value(fields, "metric", where), (COSINE, INNER_PRODUCT), f"{where}: 'metric'"),
+        model=_model(json_files.value(fields, "model", where), f"{where}: 'model'"),
+        shards=shards,
+        deleted=tuple(deleted),
+        corpus=json_files.mapped(json_files.value(fields, "corpus", where, {}), f"{where}: 'corpus'"),
+        generation=json_files.whole(json_files.value(fields, "generation", where, 0), f"{where}: 'generation'"),
+        changed=changed,
+    )
+
+
+def _shard(entry: object, where: str) -> Shard:
+    name = json_files.text(json_files.value(entry, "name", where), f"{where}: 'name'")
+    if not re.fullmatch(r"\d{5,18}", name, re.ASCII):
+        raise EndxError(f"{where}: 'name' must be a number of five digits or more, not {name!r:.40}")
+    return Shard(name, json_files.whole(json_files.value(entry, "documents", where), f"{where}: 'documents'", least=1))
+
+
+def _check_deleted(deleted: Sequence[object], rows: int, where: str) -> None:
+    before = -1
+    for row in deleted:
+        if type(row) is not int or not before < row < rows:
+            raise EndxError(f"{where} must list rows below {rows}, ascending, and holds {json_files.shown(row)}")
+        before = row
+
+
+def _model(value: object, where: str) -> dict:
+    model = json_files.mapped(value, where)
+    for key in ("name", "identity"):
+        json_files.text(model.get(key, ""), f"{where}: {key!r}", may_be_empty=True)
+    return model
+
+
+def _one_of(value: object, known: Sequence[str], where: str) -> str:
+    if value not in known:
+        raise EndxError(f"{where} must be {' or '.join(map(repr, known))}, not {json_files.shown(value)}")
+    return str(value)
+
+
+def clear(folder: pathlib.Path, manifest: Manifest | None, *, engines: bool = False) -> None:
+    """Removes shard files that the manifest does not name: of earlier states and of interrupted writes.
+
+    Args:
+      folder: folder of the index; the caller holds its lock.
+      manifest: present manifest; None if there is none.
+      engines: whether to remove the files of `retrieval.approximate` as well, as after rows are renumbered.
+    """
+    shards = manifest.shards if manifest else ()
+    kept = {name for shard in shards for name in shard_files(shard.name, manifest.precision if manifest else "")}
+    for entry in os.scandir(folder):
+        obsolete = _SHARD_FILE.fullmatch(entry.name) and entry.name not in kept
+        if obsolete or (engines and _ENGINE_FILE.fullmatch(entry.name)):
+            os.unlink(entry)
+
+
+def next_number(shards: Sequence[Shard]) -> int:
+    """Returns the number of the next shard."""
+    return 1 + max((int(shard.name) for shard in shards), default=-1)
 
 
 def shard_files(name: str, precision: str) -> tuple[str, ...]:
-    """Names of a shard's files, in the order in which they are written: with the last one it is whole."""
+    """Returns the names of a shard's files in the order of writing: the last one completes the shard."""
     scales = (f"scales-{name}.npy",) if precision == "int8" else ()
     return f"embeddings-{name}.npy", *scales, f"documents-{name}.jsonl"
 
 
 def precision_of(embeddings: np.ndarray | Quantized) -> str:
-    """The precision of what `write_shard` is given.
+    """Returns the precision of embeddings.
 
     Raises:
-      EndxError: an index can't hold it.
+      EndxError: an index does not support the dtype.
     """
     found = str((embeddings.codes if isinstance(embeddings, Quantized) else embeddings).dtype)
     if found not in PRECISIONS or (found == "int8") != isinstance(embeddings, Quantized):
@@ -119,8 +203,8 @@ def write_shard(
     """Writes a shard's files, each whole or not at all, the documents last.
 
     Args:
-      folder: of the index; made where it is missing.
-      number: of the shard.
+      folder: folder of the index; created if missing.
+      number: number of the shard.
       embeddings: float32 or float16 [n, E], or int8 with its scales.
       documents: n documents.
 
@@ -129,7 +213,7 @@ def write_shard(
 
     Raises:
       EndxError: the folder can't be written; an embedding is not finite, or not of a precision that an index holds;
-        or a text is none that UTF-8 can hold.
+        or a text can't be encoded as UTF-8.
     """
     rows, *scales = embeddings if isinstance(embeddings, Quantized) else (embeddings,)
     if len(rows) != len(documents):
@@ -156,5 +240,5 @@ def _line(document: Document) -> str:
     try:
         line.encode()
     except UnicodeEncodeError:
-        raise EndxError(f"document {document.id!a} holds half a surrogate pair, which is no text") from None
+        raise EndxError(f"document {document.id!a} holds a lone surrogate, which UTF-8 can't encode") from None
     return line

@@ -1,31 +1,89 @@
-"""Whole systems, from texts to an evaluation: what a line of a results table stands for."""
+"""Evaluation of dense and lexical systems, from texts to metrics."""
 
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from endx_jax.data.records import RetrievalSet
+from endx_jax.errors import EndxError
 from endx_jax.retrieval.bm25 import BM25
-from endx_jax.retrieval.dense import dense_scores
 from endx_jax.retrieval.evaluate import Evaluation, evaluate
 
+Array = jax.Array
+
+# Every product on a device has the shape [16, E] x [E, a multiple of 128]. The kernel of a matrix product, and with it
+# the order of summation, depends on the shape: with one shape for all blocks, a question and a candidate give the same
+# bits in each, and without remainder columns equal candidates give equal scores, so that ties are exact. 16 is the
+# smallest block that `evaluate` chooses.
+QUESTION_TILE = 16
+CANDIDATE_MULTIPLE = 128
+
+
+def dense_scores(question_embeddings, candidate_embeddings):
+    """Returns a function that computes inner products of blocks of questions, for `evaluate`.
+
+    Products are float32 at the highest precision of the device (no TF32 or bfloat16 passes). Normalise the embeddings
+    first to score by cosine.
+
+    Args:
+      question_embeddings: [Q, E], held on the host; a block at a time goes to the device.
+      candidate_embeddings: [N, E], put on the device once; a JAX array sharded over a mesh stays sharded.
+
+    Returns:
+      A function `(start, stop) -> float32 [stop - start, N]`, whose values are the same for every choice of blocks.
+      Another number of devices may change the last bit.
+
+    Raises:
+      EndxError: the two sides differ in width.
+    """
+    questions = np.asarray(question_embeddings, np.float32)
+    candidates = jnp.asarray(candidate_embeddings, jnp.float32)
+    if questions.shape[1] != candidates.shape[1]:
+        raise EndxError(
+            f"question embeddings are {questions.shape[1]} wide and candidate embeddings {candidates.shape[1]}: "
+            "encode both with the same model"
+        )
+    count = candidates.shape[0]
+    multiple = CANDIDATE_MULTIPLE * len(candidates.sharding.device_set)
+    candidates = jnp.pad(candidates, ((0, -count % multiple), (0, 0)))
+
+    def score_block(start: int, stop: int) -> Array:
+        block = questions[start:stop]
+        padded = np.pad(block, ((0, -len(block) % QUESTION_TILE), (0, 0)))
+        return _products(padded, candidates, len(block), count)
+
+    return score_block
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _products(questions, candidates, rows, columns):
+    def product(tile):
+        width = (((1,), (1,)), ((), ()))
+        return jax.lax.dot_general(tile, candidates, width, precision=jax.lax.Precision.HIGHEST)
+
+    tiles = questions.reshape(-1, QUESTION_TILE, questions.shape[1])
+    scores = jax.lax.map(product, tiles).reshape(-1, candidates.shape[0])
+    return scores[:rows, :columns]
+
+
 Encode = Callable[[str, Sequence[str]], np.ndarray]
-# Questions ranked against different pools, by name, one of which holds the questions and the candidates of all.
+# Data sets by pool name; one of them holds the questions and the candidates of all.
 Pools = Mapping[str, RetrievalSet]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DenseResult:
-    """Evaluations by pool, and the embeddings they rest on.
+    """Evaluations of a dense system by pool, and its embeddings of the first pool.
 
     Attributes:
-      evaluations: of the ranking by inner product.
+      evaluations: rankings of candidates by inner product.
       questions: float32 [Q, E].
-      candidates: float32 [N, E], the first pool.
-      reverse: by pool, of the ranking of the questions for each candidate that is right for one: see
-        `RetrievalSet.reversed`; empty where it was not asked for.
+      candidates: float32 [N, E].
+      reverse: rankings of questions for each right candidate (`RetrievalSet.reversed`); empty if not requested.
     """
 
     evaluations: dict[str, Evaluation]
@@ -37,7 +95,7 @@ class DenseResult:
 def evaluate_dense(encode: Encode, pools: Pools, *, depth: int = 100, reverse: bool = False) -> DenseResult:
     """Encodes questions and candidates with `encode(side, texts)`, each once, and ranks each pool by inner product.
 
-    With `reverse` the questions are ranked for each candidate too.
+    With `reverse` the questions are also ranked for each candidate.
     """
     widest = max(pools.values(), key=lambda records: (len(records.candidates), len(records.questions)))
     vectors = {"question": encode("question", widest.questions), "answer": encode("answer", widest.candidates)}
@@ -64,7 +122,7 @@ def evaluate_dense(encode: Encode, pools: Pools, *, depth: int = 100, reverse: b
 
 def evaluate_bm25(pools: Pools, *, depth: int = 100) -> dict[str, Evaluation]:
     """Ranks each pool by stemmed BM25."""
-    index = functools.lru_cache(maxsize=2)(BM25.of_texts)  # other questions may ask the same candidates
+    index = functools.lru_cache(maxsize=2)(BM25.of_texts)  # several pools may share their candidates
     return {
         pool: evaluate(
             index(part.candidates).score_block(part.questions),

@@ -1,4 +1,4 @@
-"""Systems against measures, as text."""
+"""Text tables of metrics by system."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -7,14 +7,13 @@ from endx_jax.metrics import TIE_RULE
 
 
 def format_table(rows: Mapping[str, Mapping[str, float]], keys: Sequence[str]) -> str:
-    """Lays out one line a system and one column a measure, fractions with three decimals.
+    """Formats a table with one line per system and one column per metric, with three decimals.
 
-    The best value of a column is marked with `*`, equals included; `-` stands where a system has no such value. The
-    last lines state the rule for ties.
+    The best values of a column are marked with `*`; missing values are shown as `-`. The last lines state the tie rule.
 
     Args:
-      rows: for each system its measures, as in `results.json` or `Evaluation.metrics`.
-      keys: the measures to show, in order; higher is better in all of them.
+      rows: metrics of each system, as in `results.json` or `Evaluation.metrics`.
+      keys: metrics to show, in order; higher is better in all of them.
     """
     best = {key: max((row[key] for row in rows.values() if key in row), default=None) for key in keys}
 
@@ -30,11 +29,11 @@ def format_table(rows: Mapping[str, Mapping[str, float]], keys: Sequence[str]) -
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of text, a row each: the first column flush left, the others flush right, two spaces between."""
+    """Formats rows as lines: the first column left-aligned, the others right-aligned, two spaces between."""
     first, *others = widths(rows)
     return ["  ".join([row[0].ljust(first), *map(str.rjust, row[1:], others)]).rstrip() for row in rows]
 
 
 def widths(rows: Sequence[Sequence[str]]) -> list[int]:
-    """The width of each column, in characters."""
+    """Returns the width of each column, in characters."""
     return [max(map(len, column)) for column in zip(*rows, strict=True)]

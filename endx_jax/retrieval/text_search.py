@@ -1,4 +1,4 @@
-"""Texts in, documents out: an index, and what turns questions into something to look for."""
+"""Text search of an index: dense, BM25, or both fused."""
 
 import dataclasses
 import functools
@@ -9,28 +9,87 @@ import numpy as np
 from endx_jax.data.documents import Document
 from endx_jax.errors import EndxError
 from endx_jax.retrieval.approximate import ENGINES, Approximate
-from endx_jax.retrieval.fusion import Ranking, reciprocal_ranks, weighted_scores
+from endx_jax.retrieval.bm25 import Lexical
 from endx_jax.retrieval.index import Index
-from endx_jax.retrieval.lexical import Lexical
 from endx_jax.retrieval.snapshot import Snapshot
 from endx_jax.settings import check, check_choice
+
+Ranking = Sequence[tuple[int, float]]
+
+# Chosen by Cormack et al. (2009) on pilot runs; results hardly depend on it.
+RRF_K = 60
+
+
+def reciprocal_ranks(rankings: Sequence[Ranking], k: int = RRF_K) -> list[tuple[int, float]]:
+    """Fuses rankings by reciprocal ranks (Cormack, Clarke and Buettcher 2009).
+
+    The score of an item is
+
+        sum over the rankings that hold it of 1 / (k + r),
+
+    with its rank r there, from 1. Scores of the rankings are not used, so they need not be comparable.
+
+    Args:
+      rankings: pairs of item and score, best first; an item at most once in each.
+      k: constant; larger values weight the top ranks less.
+
+    Returns:
+      Pairs of item and fused score, best first. Ties are ordered by the first ranking that holds the item, then by
+      rank.
+    """
+    fused: dict[int, float] = {}
+    for ranking in rankings:
+        for place, (item, _) in enumerate(ranking, start=1):
+            fused[item] = fused.get(item, 0.0) + 1 / (k + place)
+    return _ordered(fused)
+
+
+def weighted_scores(rankings: Sequence[Ranking], weights: Sequence[float]) -> list[tuple[int, float]]:
+    """Fuses rankings by a convex combination of scores scaled to [0, 1] (Bruch, Gai and Ingber 2023).
+
+    The score of an item is
+
+        sum over rankings i of weights[i] * (score_i - lowest_i) / (highest_i - lowest_i),
+
+    with the lowest and highest score of ranking i. A ranking without the item adds 0, as for its last item;
+    a ranking of equal scores adds its whole weight.
+
+    Args:
+      rankings: pairs of item and score, best first; an item at most once in each.
+      weights: weight of each ranking, such as `(w, 1 - w)`.
+
+    Returns:
+      Pairs as in `reciprocal_ranks`.
+    """
+    fused: dict[int, float] = {}
+    for ranking, weight in zip(rankings, weights, strict=True):
+        highest, lowest = (ranking[0][1], ranking[-1][1]) if ranking else (0.0, 0.0)
+        for item, score in ranking:
+            share = (score - lowest) / (highest - lowest) if highest > lowest else 1.0
+            fused[item] = fused.get(item, 0.0) + weight * share
+    return _ordered(fused)
+
+
+def _ordered(fused: dict[int, float]) -> list[tuple[int, float]]:
+    return sorted(fused.items(), key=lambda pair: -pair[1])
+
 
 Encode = Callable[[list[str]], np.ndarray]
 
 DENSE, BM25, HYBRID = MODES = ("dense", "bm25", "hybrid")
 RRF, WEIGHTED = FUSIONS = ("rrf", "weighted")
-# Documents of each ranking that are fused, at least: what stands further down changes nothing that is shown.
+# Smallest number of documents of each ranking that are fused; lower ones hardly affect the top.
 FUSED = 100
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """A document that was found.
+    """Document found for a question.
 
     Attributes:
-      rank: its place, from 1.
-      score: what it was ranked by: an inner product, a BM25 score, or what fusion made of both; higher is better.
-      document: as the index keeps it.
+      rank: rank, from 1.
+      score: inner product, BM25 score, or fused score; higher is better.
+      document: document of the index.
     """
 
     rank: int
@@ -39,12 +98,12 @@ class Answer:
 
 
 class TextSearch:
-    """Searches an index for texts, and changes it.
+    """Search of an index by texts, and changes to its documents.
 
-    One thread may add and delete while others search; each search sees the index at one moment.
+    One thread may add and delete while others search; each search uses one snapshot of the index.
 
     Attributes:
-      index: that is searched.
+      index: index that is searched.
     """
 
     def __init__(
@@ -55,14 +114,14 @@ class TextSearch:
         *,
         engine: str = "exact",
     ):
-        """Puts the parts together; nothing is loaded or built before it is needed.
+        """Stores the arguments; nothing is loaded or built before it is needed.
 
         Args:
-          index: to search.
-          encode_query: questions to float32 [Q, E], of unit norm where the index's metric is cosine; None: questions
-            are asked by BM25 only, or come as embeddings.
-          encode_document: the same for documents; None: documents can be added with their embeddings only.
-          engine: what finds the best embeddings: `exact`, or one of faiss: `flat`, `ivf` or `hnsw`.
+          index: index to search.
+          encode_query: encodes questions to float32 [Q, E], of unit norm if the index's metric is cosine; None: only
+            BM25 and searches by embeddings are possible.
+          encode_document: encodes documents likewise; None: documents can only be added with their embeddings.
+          engine: search of embeddings: `exact`, or faiss's `flat`, `ivf` or `hnsw`.
         """
         check_choice("engine", engine, ("exact", *ENGINES))
         self.index = index
@@ -70,15 +129,18 @@ class TextSearch:
         self._approximate = None if engine == "exact" else Approximate(index.folder, engine)
 
     def __len__(self) -> int:
-        """How many documents there are."""
+        """Returns the number of documents."""
         return len(self.index)
+
+    def __repr__(self) -> str:
+        return f"TextSearch({self.index})"
 
     def __contains__(self, identifier: str) -> bool:
         return identifier in self.index
 
     @property
     def width(self) -> int:
-        """E of the embeddings."""
+        """Embedding width E."""
         return self.index.manifest.width
 
     def search(
@@ -94,14 +156,13 @@ class TextSearch:
 
         Args:
           questions: Q texts.
-          k: answers to each, at most; there are fewer where fewer documents are there, or share a word with the
-            question (mode `bm25`).
-          mode: `dense`, by inner products of embeddings; `bm25`, by words; or `hybrid`, by both.
-          fusion: of `hybrid`: `rrf`, reciprocal ranks, or `weighted`, scores; see `retrieval.fusion`.
-          weight: of dense scores in `weighted`, from 0 to 1; BM25 has the rest.
+          k: largest number of answers per question; with `bm25`, documents without a common word are omitted.
+          mode: `dense` (inner products of embeddings), `bm25`, or `hybrid` (both).
+          fusion: fusion for `hybrid`: `rrf` (`reciprocal_ranks`) or `weighted` (`weighted_scores`).
+          weight: weight of dense scores in `weighted`, from 0 to 1; the rest is BM25's.
 
         Raises:
-          EndxError: for an argument that is none of these.
+          EndxError: an argument is not one of these.
         """
         embeddings = None
         if mode != BM25 and questions:
@@ -120,24 +181,42 @@ class TextSearch:
         fusion: str = RRF,
         weight: float = 0.5,
     ) -> list[list[Answer]]:
-        """Answers questions that are encoded already.
+        """Answers questions given their embeddings; the arguments are those of `rank`."""
+        snapshot, rankings = self.rank(embeddings, questions, k, mode=mode, fusion=fusion, weight=weight)
+        return [_answers(snapshot, ranking) for ranking in rankings]
+
+    def rank(
+        self,
+        embeddings: np.ndarray | None,
+        questions: Sequence[str],
+        k: int,
+        *,
+        mode: str = DENSE,
+        fusion: str = RRF,
+        weight: float = 0.5,
+    ) -> tuple[Snapshot, list[Ranking]]:
+        """Ranks documents for questions given their embeddings, without reading the documents.
 
         Args:
           embeddings: float32 [Q, E] of the questions; None in mode `bm25`.
-          questions: Q texts; what they are does not matter in mode `dense`.
-          k: as in `search`, as are the others.
-          mode: as in `search`.
-          fusion: as in `search`.
-          weight: as in `search`.
+          questions: Q texts; not used in mode `dense`.
+          k: see `search`.
+          mode: see `search`.
+          fusion: see `search`.
+          weight: see `search`.
+
+        Returns:
+          The snapshot that was searched, and for each question up to k rows with their scores, best first.
         """
         check_choice("mode", mode, MODES)
         check_choice("fusion", fusion, FUSIONS)
         check(0 <= weight <= 1, f"weight must lie between 0 and 1, and is {weight}")
         check(k >= 1, f"k must be at least 1, and is {k}")
         snapshot = self.index.snapshot
+        rankings: Sequence[Ranking] = []
         if not questions:
-            return []
-        if mode == DENSE:
+            pass
+        elif mode == DENSE:
             rankings = self._dense(snapshot, embeddings, k)
         elif mode == BM25:
             rankings = self._lexical.search(snapshot, questions, k)
@@ -148,14 +227,14 @@ class TextSearch:
                 reciprocal_ranks(pair) if fusion == RRF else weighted_scores(pair, (weight, 1 - weight))
                 for pair in zip(*both, strict=True)
             ]
-        return [_answers(snapshot, ranking[:k]) for ranking in rankings]
+        return snapshot, [ranking[:k] for ranking in rankings]
 
     def add(self, documents: Sequence[Document], embeddings: np.ndarray | None = None) -> None:
-        """Adds documents, each in the place of the one with its id if there is one; on disk too.
+        """Adds documents on disk and in memory; a document replaces an existing one with the same id.
 
         Args:
           documents: n documents.
-          embeddings: float32 [n, E]; None: they are encoded here.
+          embeddings: float32 [n, E]; None: they are computed.
 
         Raises:
           EndxError: as `Index.add`.
@@ -167,19 +246,23 @@ class TextSearch:
         self.index.add(documents, embeddings, replace=True)
 
     def delete(self, ids: Iterable[str]) -> None:
-        """Deletes documents, on disk too.
+        """Deletes documents, on disk and in memory.
 
         Raises:
           EndxError: as `Index.delete`.
         """
         self.index.delete(ids)
 
+    def compact(self) -> int:
+        """Removes deleted documents from the files; returns how many there were. See `Index.compact`."""
+        return self.index.compact()
+
     @functools.cached_property
     def _lexical(self) -> Lexical:
         return Lexical()
 
     def _dense(self, snapshot: Snapshot, embeddings: np.ndarray | None, k: int) -> Sequence[Ranking]:
-        """Rows and scores for each question."""
+        """Returns rows and scores for each question."""
         embeddings = np.asarray(embeddings, np.float32)
         if self._approximate is None:
             found = snapshot.search(embeddings, k)

@@ -1,4 +1,4 @@
-"""Rankings on disk: TREC runs and judgements, and a file with a JSON line for each question."""
+"""Writers of rankings: TREC runs and judgements, and per-question metrics as JSON lines."""
 
 import json
 
@@ -9,16 +9,16 @@ from endx_jax.files import replacing
 def write_run(path, question_ids, candidate_ids, top_ids, top_scores, tag) -> None:
     """Writes a TREC run: lines `question Q0 candidate rank score tag`, rank from 1.
 
-    Scores are written with the 9 digits that give every float32 back exactly, so the order and the ties of the file
-    are those of the ranking. (trec_eval ignores the rank column and orders ties by candidate id, backwards.)
+    Scores have 9 digits, which represent every float32 exactly, so the file keeps the order and ties of the ranking.
+    (trec_eval ignores the rank column and orders ties by candidate id, backwards.)
 
     Args:
-      path: the file; written under another name and renamed when whole.
+      path: file to write, atomically.
       question_ids: Q external ids.
       candidate_ids: N external ids.
       top_ids: int [Q, depth], indices of candidates, best first.
       top_scores: float32 [Q, depth], descending.
-      tag: name of the system, the last column.
+      tag: name of the system (last column).
 
     Raises:
       EndxError: an id or the tag is empty or holds white space, which separates the columns, or an id is repeated.
@@ -33,7 +33,7 @@ def write_run(path, question_ids, candidate_ids, top_ids, top_scores, tag) -> No
 
 
 def run_line(question: str, candidate: str, rank: int, score: float, tag: str) -> str:
-    """A line of a run."""
+    """Formats one line of a run."""
     return f"{question} Q0 {candidate} {rank} {score:.9g} {tag}\n"
 
 
@@ -41,7 +41,7 @@ def write_qrels(path, question_ids, candidate_ids, qrels) -> None:
     """Writes TREC judgements: lines `question 0 candidate 1`, one for each right candidate.
 
     Args:
-      path: the file; written under another name and renamed when whole.
+      path: file to write, atomically.
       question_ids: Q external ids.
       candidate_ids: N external ids.
       qrels: for each question the indices of its right candidates.
@@ -58,12 +58,12 @@ def write_qrels(path, question_ids, candidate_ids, qrels) -> None:
 
 
 def write_per_question(path, question_ids, evaluation) -> None:
-    """Writes one JSON object a line for each question of an `Evaluation`: `id`, `ranks` and the value of each measure.
+    """Writes one JSON line per question of an `Evaluation`: `id`, `ranks` and the value of each metric.
 
     Args:
-      path: the file; written under another name and renamed when whole.
+      path: file to write, atomically.
       question_ids: Q external ids.
-      evaluation: what `evaluate` returned.
+      evaluation: result of `evaluate`.
     """
     with replacing(path) as file:
         for identity, row in zip(question_ids, evaluation.per_question(), strict=True):
@@ -71,7 +71,7 @@ def write_per_question(path, question_ids, evaluation) -> None:
 
 
 def check_ids(path, kind, ids) -> None:
-    """Raises EndxError where an id of this `kind` can't stand in the TREC file `path`, or stands there twice."""
+    """Raises EndxError if an id of this `kind` is not valid in the TREC file `path`, or occurs twice."""
     seen = set()
     for identity in ids:
         if identity.split() != [identity]:

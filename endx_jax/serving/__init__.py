@@ -1,1 +1,1 @@
-"""A trained model and its index behind HTTP; what is in here needs the extra `[serve]`, but for `settings`."""
+"""HTTP server for a trained model and its index; all modules but `settings` need the extra `[serve]`."""

@@ -1,23 +1,22 @@
-"""The routes that programs use."""
+"""Routes of the HTTP API."""
 
 import base64
+import collections
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import numpy as np
 import orjson
-from fastapi import APIRouter, Request
-from starlette.responses import Response
+from fastapi import APIRouter, Request, Response
+from fastapi.routing import APIRoute
 
 import endx_jax
 from endx_jax.data.documents import Document
 from endx_jax.models.dual_encoder import SIDE_OF_TASK
-from endx_jax.serving import dispatch
-from endx_jax.serving.batching import Batcher
+from endx_jax.serving.batching import Batcher, cost, encode, while_connected
 from endx_jax.serving.errors import Refusal
-from endx_jax.serving.json_body import JSONRoute
 from endx_jax.serving.schemas import (
     DeletedResponse,
     DocumentsRequest,
@@ -28,20 +27,41 @@ from endx_jax.serving.schemas import (
     SearchRequest,
     SearchResponse,
 )
-from endx_jax.serving.service import Service, cut
+from endx_jax.serving.service import Add, Ask, Delete, Service, cut
 from endx_jax.serving.settings import Limits
-from endx_jax.serving.works import Add, Ask, Delete
+
+
+class JSONRequest(Request):
+    """Request whose JSON is parsed by orjson, which raises the errors of the standard library."""
+
+    async def json(self) -> Any:
+        """Returns the parsed body."""
+        return orjson.loads(await self.body())
+
+
+class JSONRoute(APIRoute):
+    """Route whose requests are `JSONRequest`s."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Returns the handler that FastAPI calls."""
+        handle = super().get_route_handler()
+
+        async def handle_json(request: Request) -> Response:
+            return await handle(JSONRequest(request.scope, request.receive))
+
+        return handle_json
+
 
 REFUSED: dict[int | str, dict[str, Any]] = {"4XX": {"model": ErrorResponse}, "503": {"model": ErrorResponse}}
 
 
 def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
-    """The routes.
+    """Returns the routes.
 
     Args:
-      service: that works out what is asked.
-      batcher: the way to it.
-      limits: on what may be asked.
+      service: the model and the index.
+      batcher: runs the service's jobs.
+      limits: bounds of requests.
     """
     api = APIRouter(responses=REFUSED, route_class=JSONRoute)
     model, search = service.model, service.search
@@ -54,7 +74,7 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
         if asked.dimensions is not None and asked.dimensions > model.width:
             raise Refusal(422, f"dimensions: embeddings have {model.width}", param="dimensions")
         with batcher.request():
-            found, tokens = await dispatch.encode(batcher, request.receive, side, asked.input)
+            found, tokens = await encode(batcher, request.receive, side, asked.input)
         if asked.dimensions is not None:
             found = cut(found, asked.dimensions, model.cosine)
         written = [_base64(row) for row in found] if asked.encoding_format == "base64" else found
@@ -73,33 +93,39 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
         """Finds the documents that answer a question."""
         start = time.perf_counter()
         check_texts("query", [asked.query], limits)
+        if not asked.query.strip():
+            raise Refusal(422, "query: is empty", param="query", code="empty")
         if asked.k > limits.max_k:
             raise Refusal(422, f"k: at most {limits.max_k}, not {asked.k}", param="k")
         ask = Ask(asked.query, asked.k, asked.mode)
         with batcher.request():
-            answers = await dispatch.while_connected(request.receive, batcher.submit(ask, dispatch.cost([asked.query])))
+            hits = await while_connected(request.receive, batcher.submit(ask, cost([asked.query])))
         results = [
             {
-                "rank": answer.rank,
-                "id": answer.document.id,
-                "score": answer.score,
-                "text": answer.document.text,
-                "metadata": answer.document.metadata,
+                "rank": hit.rank,
+                "id": hit.document.id,
+                "score": hit.score,
+                "text": hit.document.text,
+                "metadata": hit.document.metadata,
+                "truncated": hit.truncated,
             }
-            for answer in answers
+            for hit in hits
         ]
         took = round(1e3 * (time.perf_counter() - start), 3)
         return _json({"results": results, "mode": asked.mode, "took_ms": took, "documents": len(search)})
 
     @api.post("/documents", status_code=201, response_model=DocumentsResponse)
     async def add(request: Request, asked: DocumentsRequest) -> Response:
-        """Adds documents; one with an id that is there takes its place."""
+        """Adds documents; one whose id exists replaces the old one."""
         texts = [document.text for document in asked.documents]
         check_texts("documents", texts, limits)
+        given = collections.Counter(new.id for new in asked.documents if new.id)
+        if twice := [name for name, count in given.items() if count > 1]:
+            raise Refusal(422, f"documents: the id {twice[0]!r} is given twice", param="documents", code="repeated_id")
         documents = [Document(new.id or uuid.uuid4().hex, new.text, new.metadata) for new in asked.documents]
         with batcher.request():
-            found, _ = await dispatch.encode(batcher, request.receive, "answer", texts)
-            # From here on a client that hangs up changes nothing.
+            found, _ = await encode(batcher, request.receive, "answer", texts)
+            # From here on the change is made even if the client hangs up.
             await batcher.submit(Add(documents, found), 0)
         return _json({"ids": [document.id for document in documents]}, status=201)
 
@@ -114,7 +140,7 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
 
     @api.get("/info")
     async def info() -> Response:
-        """What is served."""
+        """Describes the model, the index and the limits."""
         return _json(
             {
                 "model": model.name,
@@ -131,7 +157,7 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
 
 
 def check_texts(param: str, texts: Sequence[str], limits: Limits) -> None:
-    """Raises Refusal for too many texts, none, or one that is too long."""
+    """Raises Refusal if there are no texts, too many, or one that is too long."""
     if not texts:
         raise Refusal(422, f"{param}: give one text at least", param=param)
     if len(texts) > limits.max_texts:

@@ -1,26 +1,26 @@
-"""The application: the API, the page, and what watches over them."""
+"""The ASGI application: API, page, probes and metrics behind the middleware."""
 
 import asyncio
 import contextlib
 import pathlib
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
+import tqdm
 from fastapi import FastAPI
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 
 import endx_jax
+from endx_jax.parallel.console import showing_progress
 from endx_jax.serving.api import make_api
-from endx_jax.serving.batching import Batcher
-from endx_jax.serving.body import WholeBody
-from endx_jax.serving.dispatch import MOST_CHARACTERS
+from endx_jax.serving.batching import MOST_CHARACTERS, Batcher
 from endx_jax.serving.errors import handle_errors
-from endx_jax.serving.guard import Guard
-from endx_jax.serving.service import Result, Service
+from endx_jax.serving.middleware import Guard, WholeBody
+from endx_jax.serving.service import Preparation, Result, Service, Work
 from endx_jax.serving.settings import ServingSettings
 from endx_jax.serving.telemetry import Measured, Telemetry
-from endx_jax.serving.works import Work
 
 PAGE = pathlib.Path(__file__).parent / "page"
 DEFAULT = ServingSettings()
@@ -32,9 +32,9 @@ def make_app(
     """Makes the application.
 
     Args:
-      service: a model and an index; from now on they are the application's own.
-      settings: limits, and who is let in.
-      when_ready: is called when everything is compiled, and questions are answered.
+      service: a model and an index, which nothing else may use from now on.
+      settings: limits and access.
+      when_ready: called when all programs are compiled and questions are answered.
     """
     telemetry = Telemetry(waiting=lambda: batcher.requests, documents=lambda: len(service.search))
     limits = settings.limits
@@ -42,18 +42,21 @@ def make_app(
         service.run, most_cost=MOST_CHARACTERS, most_requests=limits.max_waiting, seen=telemetry.batch
     )
 
+    warm_up = WarmUp(service.preparations())
+
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.preparing = asyncio.create_task(batcher.prepare(service.preparations()))
+        app.state.preparing = asyncio.create_task(batcher.prepare(warm_up.steps()))
         app.state.preparing.add_done_callback(lambda task: when_ready() if batcher.ready else None)
         yield
         app.state.preparing.cancel()
         batcher.close()
 
-    # FastAPI's own pages of documentation load scripts from elsewhere: only openapi.json is kept.
+    # FastAPI's documentation pages load scripts from other sites: only openapi.json is kept.
     app = FastAPI(title="endx_jax", version=endx_jax.__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.batcher = batcher
     handle_errors(app)
-    # The last that is added sees a request first.
+    # The middleware that is added last sees a request first.
     app.add_middleware(WholeBody, limits=limits)
     app.add_middleware(Guard, settings=settings)
     app.add_middleware(Measured, telemetry=telemetry)
@@ -69,7 +72,7 @@ def make_app(
             return JSONResponse({"status": "ready"})
         if app.state.preparing.done():  # it failed: its error is raised here, and logged
             app.state.preparing.result()
-        return JSONResponse({"status": "warming up"}, 503, {"Retry-After": "1"})
+        return JSONResponse({"status": "warming up", **warm_up.progress()}, 503, {"Retry-After": "1"})
 
     @app.get("/metrics", include_in_schema=False)
     async def metrics() -> Response:
@@ -81,3 +84,26 @@ def make_app(
 
     app.mount("/static", StaticFiles(directory=PAGE))
     return app
+
+
+class WarmUp:
+    """Preparations, with their progress on the terminal and for `/readyz`."""
+
+    def __init__(self, preparations: Sequence[Preparation]):
+        self._preparations = preparations
+        self._step, self._doing, self._start = 0, "", time.monotonic()
+
+    def steps(self) -> Iterator[Callable[[], object]]:
+        """Yields what to run; a step is done when the next one is asked for."""
+        total = len(self._preparations)
+        with tqdm.tqdm(total=total, desc="getting ready", disable=not showing_progress(), leave=False) as bar:
+            for step, (doing, run) in enumerate(self._preparations, start=1):
+                self._step, self._doing = step, doing
+                bar.set_postfix_str(doing)
+                yield run
+                bar.update()
+
+    def progress(self) -> dict[str, str | int | float]:
+        """Returns the number of the current step, how many there are, its description, and seconds since the start."""
+        seconds = round(time.monotonic() - self._start, 1)
+        return {"step": self._step, "steps": len(self._preparations), "doing": self._doing, "seconds": seconds}

@@ -1,6 +1,7 @@
-"""Refusals: one shape for all, that of OpenAI's API, with a message that says what was wrong."""
+"""Error responses, all in the shape of OpenAI's API."""
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,10 +10,12 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from endx_jax.errors import EndxError
+from endx_jax.errors import DiskFull, EndxError, InUse
+
+log = logging.getLogger(__name__)
 
 TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 503: "unavailable_error"}
-# What pydantic would say in the words of Python programmers, by type.
+# Messages for the types of pydantic's errors that it describes in terms of Python.
 WORDS = {
     "model_attributes_type": "should be an object",
     "dict_type": "should be an object",
@@ -21,19 +24,19 @@ WORDS = {
     "too_short": "give one at least",
     "string_too_short": "is empty",
 }
-# A status of nginx's, for the log: the client is gone, and nobody gets it.
+# nginx's status for a client that hung up; it appears in metrics only.
 CLIENT_GONE = 499
 
 
 class Refusal(Exception):
-    """A request that is not served.
+    """A request that is refused.
 
     Attributes:
-      status: of HTTP.
-      message: what was wrong, and what would be right.
-      param: the field that it was about.
-      code: a word for programs.
-      headers: to go with it.
+      status: HTTP status.
+      message: the mistake and its remedy.
+      param: name of the field with the mistake.
+      code: identifier of the kind of mistake, for programs.
+      headers: further headers of the response.
     """
 
     def __init__(
@@ -50,18 +53,22 @@ class Refusal(Exception):
 
 
 class ClientGone(Exception):
-    """The client hung up before its answer was there."""
+    """The client hung up before its answer was ready."""
 
 
 def error_response(refusal: Refusal) -> Response:
-    """The answer that says so."""
+    """Returns the response of a refusal."""
     kind = TYPES.get(refusal.status, "invalid_request_error" if refusal.status < 500 else "server_error")
     error = {"message": refusal.message, "type": kind, "param": refusal.param, "code": refusal.code}
     return JSONResponse({"error": error}, refusal.status, refusal.headers)
 
 
 def handle_errors(app: FastAPI) -> None:
-    """Makes all that can go wrong in `app` an answer of that shape."""
+    """Registers handlers that turn every exception in `app` into such a response.
+
+    Mistakes of clients are `Refusal`s. An `EndxError` is a problem of the server or its index, such as a full disk, and
+    is logged as one line.
+    """
 
     @app.exception_handler(Refusal)
     async def refused(request: Request, refusal: Refusal) -> Response:
@@ -72,8 +79,13 @@ def handle_errors(app: FastAPI) -> None:
         return error_response(_explained(failure.errors()))
 
     @app.exception_handler(EndxError)
-    async def mistaken(request: Request, mistake: EndxError) -> Response:
-        return error_response(Refusal(422, str(mistake)))
+    async def failed(request: Request, failure: EndxError) -> Response:
+        log.error("%s", failure)
+        if isinstance(failure, InUse):
+            return error_response(Refusal(503, str(failure), code="in_use", headers={"Retry-After": "1"}))
+        if isinstance(failure, DiskFull):
+            return error_response(Refusal(507, "the server's disk is full: nothing was changed", code="disk_full"))
+        return error_response(Refusal(500, str(failure), code="failed"))
 
     @app.exception_handler(HTTPException)
     async def not_there(request: Request, failure: HTTPException) -> Response:
@@ -86,12 +98,12 @@ def handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def broken(request: Request, failure: Exception) -> Response:
-        # It is logged with its traceback too: starlette raises it again when this is sent.
-        return error_response(Refusal(500, "the server failed to work this out; its log says why"))
+        # It is logged with its traceback too: starlette raises it again after this is sent.
+        return error_response(Refusal(500, "internal error; the server's log has the details"))
 
 
 def _explained(errors: Sequence[Mapping[str, Any]]) -> Refusal:
-    """The first of pydantic's complaints, in words."""
+    """Returns a refusal for the first of pydantic's errors."""
     error = errors[0]
     kind, place = error["type"], error["loc"][1:]
     if kind == "json_invalid":
@@ -99,6 +111,6 @@ def _explained(errors: Sequence[Mapping[str, Any]]) -> Refusal:
         return Refusal(400, f"the body is not JSON: {reason}", code=kind)
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
     words = WORDS.get(kind) or error["msg"].removeprefix("Input ").removeprefix("Value error, ")
-    shown = kind not in WORDS and isinstance(error["input"], str | int | float | None)
+    shown = kind not in (*WORDS, "value_error") and isinstance(error["input"], str | int | float | None)
     found = f", not {json.dumps(error['input'])[:80]}" if shown else ""
     return Refusal(422, f"{where or 'the body'}: {words}{found}", param=where or None, code=kind)

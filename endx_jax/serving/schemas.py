@@ -1,8 +1,11 @@
-"""What the server takes and gives, as JSON."""
+"""Schemas of requests and responses."""
 
+import functools
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
+
+from endx_jax.data.documents import check_id
 
 Mode = Literal["dense", "bm25", "hybrid"]
 Scalar = str | int | float | bool
@@ -19,13 +22,13 @@ def _scalar(value: Any) -> Scalar:
 
 
 class Taken(BaseModel):
-    """What clients send: types are not converted, and unknown fields are mistakes."""
+    """Base of requests: types are not converted, and unknown fields are refused."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
 
 class EmbeddingsRequest(Taken):
-    """As OpenAI has it; `input_type` is ours."""
+    """Request of OpenAI's API, with `input_type` as an extension."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -49,14 +52,14 @@ class Embedding(BaseModel):
 
 
 class Usage(BaseModel):
-    """Tokens that were computed."""
+    """Numbers of tokens that were encoded."""
 
     prompt_tokens: int
     total_tokens: int
 
 
 class EmbeddingsResponse(BaseModel):
-    """As OpenAI has it."""
+    """Response of OpenAI's API."""
 
     object: Literal["list"]
     data: list[Embedding]
@@ -68,7 +71,7 @@ class SearchRequest(Taken):
     """A question."""
 
     query: str
-    k: int = Field(10, ge=1, description="answers at most")
+    k: int = Field(10, ge=1, description="largest number of results")
     mode: Mode = "dense"
 
 
@@ -80,14 +83,15 @@ class SearchResult(BaseModel):
     score: float
     text: str
     metadata: dict[str, Scalar]
+    truncated: bool = Field(description="whether text or metadata are longer, and were cut to the limit max_text")
 
 
 class SearchResponse(BaseModel):
-    """What was found, the best first."""
+    """Results, best first."""
 
     results: list[SearchResult]
     mode: Mode
-    took_ms: float = Field(description="from the whole question to the answer, waiting included")
+    took_ms: float = Field(description="from the complete request to the answer, waiting included")
     documents: int = Field(description="in the index")
 
 
@@ -95,7 +99,9 @@ class NewDocument(Taken):
     """A document to add."""
 
     text: str = Field(min_length=1)
-    id: Annotated[str, Field(min_length=1)] | None = Field(None, description="is made where there is none")
+    id: Annotated[str, AfterValidator(functools.partial(check_id, where="the id"))] | None = Field(
+        None, description="1 to 512 bytes without control characters, not . or ..; made up if there is none"
+    )
     metadata: dict[str, Annotated[Scalar, PlainValidator(_scalar, json_schema_input_type=Scalar)]] = {}
 
 
@@ -118,7 +124,7 @@ class DeletedResponse(BaseModel):
 
 
 class ErrorDetails(BaseModel):
-    """What was wrong."""
+    """Description of a mistake."""
 
     message: str
     type: str
@@ -127,6 +133,6 @@ class ErrorDetails(BaseModel):
 
 
 class ErrorResponse(BaseModel):
-    """Every refusal."""
+    """Body of every response with status 400 or above."""
 
     error: ErrorDetails

@@ -1,58 +1,175 @@
-"""What the server works out: batches of questions, texts and documents, all in one thread."""
+"""Jobs of the compute thread (questions, texts, changes of the index) and their computation in batches."""
 
+import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from endx_jax.data.documents import Document
 from endx_jax.errors import EndxError
-from endx_jax.loading import EmbeddingModel
+from endx_jax.inference import EmbeddingModel
+from endx_jax.inference.encode import Output
+from endx_jax.inference.warm import Encoded, WarmEncoder
 from endx_jax.numerics import unit_rows
-from endx_jax.retrieval.encode import Output
-from endx_jax.retrieval.text_search import Answer, TextSearch
-from endx_jax.retrieval.warm import Encoded, WarmEncoder
-from endx_jax.serving.works import Add, Ask, Delete, Encode, Work, to_encode
+from endx_jax.retrieval.text_search import TextSearch
+from endx_jax.serving.settings import Limits
 
-Result = Encoded | list[Answer] | bool | None
 
-# Numbers of questions that searches are made ready for: a batch has no more.
+@dataclasses.dataclass(frozen=True)
+class Encode:
+    """Job that encodes texts; its result is an `Encoded`.
+
+    Attributes:
+      side: `question` or `answer`.
+      texts: at least one.
+    """
+
+    side: str
+    texts: Sequence[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ask:
+    """Job that answers a question; its result is a list of `Hit`s.
+
+    Attributes:
+      question: a text.
+      k: largest number of hits.
+      mode: `dense`, `bm25` or `hybrid`.
+    """
+
+    question: str
+    k: int
+    mode: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Add:
+    """Job that adds or replaces documents; its result is None.
+
+    Attributes:
+      documents: n documents.
+      embeddings: float32 [n, E].
+    """
+
+    documents: Sequence[Document]
+    embeddings: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Delete:
+    """Job that deletes a document; its result is false if there is none with this id."""
+
+    id: str
+
+
+Work = Encode | Ask | Add | Delete
+
+
+@dataclasses.dataclass(frozen=True)
+class Hit:
+    """A document that was found.
+
+    Attributes:
+      rank: from 1.
+      score: higher is better.
+      document: beginning of the document, see `shortened`.
+      truncated: whether the document was shortened.
+    """
+
+    rank: int
+    score: float
+    document: Document
+    truncated: bool
+
+
+def shortened(document: Document, longest: int) -> tuple[Document, bool]:
+    """Shortens text and metadata of a document to `longest` characters each; returns it and whether it was shortened.
+
+    Metadata entries are kept whole or not at all, in their order.
+    """
+    kept, room = {}, longest
+    for name, value in document.metadata.items():
+        room -= len(name) + len(str(value))
+        if room < 0:
+            break
+        kept[name] = value
+    truncated = len(document.text) > longest or len(kept) < len(document.metadata)
+    return Document(document.id, document.text[:longest], kept), truncated
+
+
+def to_encode(work: Work) -> tuple[str, Sequence[str]]:
+    """Returns the side and the texts that a job needs encoded; there may be none."""
+    match work:
+        case Encode():
+            return work.side, work.texts
+        case Ask() if work.mode != "bm25":
+            return "question", [work.question]
+        case _:
+            return "question", []
+
+
+Result = Encoded | list[Hit] | bool | None
+
+# Numbers of questions that searches are compiled for; the last is the largest of a batch.
 QUESTIONS = (1, 8, 16, 32, 64)
 K = 10
-# Documents up to which the index of their words is built before the first question needs it: that takes some seconds.
+# Largest number of documents for which the BM25 index is built during the warm-up; it takes seconds.
 WORDS_OF = 200_000
 
 
+class Preparation(NamedTuple):
+    """A step of the warm-up."""
+
+    description: str
+    run: Callable[[], object]
+
+
 class Service:
-    """A model and an index of its embeddings. All methods are for one thread.
+    """Model with an index of its embeddings. All methods must be called from one thread.
 
     Attributes:
-      model: that encodes.
-      search: over the index.
+      model: embedding model.
+      search: search of the index.
     """
 
-    def __init__(self, model: EmbeddingModel, search: TextSearch):
-        self.model, self.search = model, search
+    def __init__(self, model: EmbeddingModel, search: TextSearch, max_text: int = Limits.max_text):
+        """Stores the parts.
+
+        Args:
+          model: model that encoded the index.
+          search: search of the index.
+          max_text: largest number of characters of text, and of metadata, in a hit.
+        """
+        self.model, self.search, self._max_text = model, search, max_text
         output = Output(model.truncate_dim, normalize=model.cosine)
         self._encode = WarmEncoder(model.encoder, model.params, output)
 
     @property
     def scores(self) -> dict[str, str]:
-        """What scores are, by mode."""
+        """Descriptions of the scores, by mode."""
         dense = f"{'cosine' if self.model.cosine else 'inner product'} of embeddings"
-        return {"dense": dense, "bm25": "BM25", "hybrid": "reciprocal ranks in dense and BM25, added up"}
+        return {"dense": dense, "bm25": "BM25", "hybrid": "sum of reciprocal ranks in dense and BM25"}
 
-    def preparations(self) -> Iterator[Callable[[], object]]:
-        """What to do before the first request, step by step: everything that encodes or searches is compiled."""
-        for shape in self._encode.shapes:
-            yield functools.partial(self._encode.warm_up, shape)
+    def preparations(self) -> list[Preparation]:
+        """Returns what to run before the first request: it compiles everything that encodes or searches."""
+        found = [
+            Preparation(f"{rows} {tower} texts of {width} tokens", functools.partial(self._encode.warm_up, shape))
+            for shape in self._encode.shapes
+            for tower, rows, width in [shape]
+        ]
         for count in QUESTIONS:
-            yield functools.partial(self.run, [Ask("warm up", K, "dense")] * count)
+            ask = [Ask("warm up", K, "dense")] * count
+            found.append(Preparation(f"search for {count} questions", functools.partial(self.run, ask)))
         if len(self.search) <= WORDS_OF:
-            yield functools.partial(self.run, [Ask("warm up", K, "bm25")])
+            found.append(Preparation("BM25", functools.partial(self.run, [Ask("warm up", K, "bm25")])))
+        return found
 
     def run(self, works: Sequence[Work]) -> list[Result | Exception]:
-        """Works out a batch; what a client is to blame for becomes an `EndxError` in its place."""
+        """Computes a batch; the result of a job that fails with an `EndxError` is that error."""
         results: list[Result | Exception] = [None] * len(works)
         encoded = self._encodings(works)
         asked: dict[str, list[int]] = {}
@@ -72,7 +189,7 @@ class Service:
         return results
 
     def _encodings(self, works: Sequence[Work]) -> dict[int, Encoded]:
-        """What each work needs encoded, by its place; all texts of a side at once."""
+        """Encodes what the jobs need, all texts of a side at once; returns it by the jobs' positions."""
         found = {}
         for side in ("question", "answer"):
             needed = {n: to_encode(work) for n, work in enumerate(works)}
@@ -87,22 +204,31 @@ class Service:
         return found
 
     def _of_index(self, embeddings: Sequence[np.ndarray]) -> np.ndarray:
-        """Embeddings [..., E] as one array like those of the index, which may be narrower."""
+        """Joins embeddings [..., E], and cuts them to the width of the index, which may be smaller."""
         return cut(np.concatenate(embeddings), self.search.width, self.model.cosine)
 
     def _answers(
         self, mode: str, asked: Sequence[Ask], embeddings: np.ndarray | None
-    ) -> Sequence[list[Answer] | EndxError]:
-        """Answers to questions of one mode, whose embeddings are [Q, E] if it needs any."""
+    ) -> Sequence[list[Hit] | EndxError]:
+        """Returns the hits of questions of one mode, whose embeddings are [Q, E] if it needs any."""
         most = max(ask.k for ask in asked)
         try:
-            found = self.search.search_embeddings(embeddings, [ask.question for ask in asked], most, mode=mode)
-        except EndxError as mistake:
-            return [mistake] * len(asked)
-        return [answers[: ask.k] for ask, answers in zip(asked, found, strict=True)]
+            snapshot, rankings = self.search.rank(embeddings, [ask.question for ask in asked], most, mode=mode)
+
+            # Long documents are read once a batch, one at a time, and only their beginnings are kept.
+            @functools.cache
+            def read(row: int) -> tuple[Document, bool]:
+                return shortened(snapshot.document(row), self._max_text)
+
+            return [
+                [Hit(rank, score, *read(row)) for rank, (row, score) in enumerate(ranking[: ask.k], start=1)]
+                for ask, ranking in zip(asked, rankings, strict=True)
+            ]
+        except EndxError as failure:
+            return [failure] * len(asked)
 
     def _changed(self, work: Add | Delete) -> bool | EndxError | None:
-        """Changes the index."""
+        """Changes the index; returns the result of the job."""
         try:
             if isinstance(work, Add):
                 self.search.add(work.documents, self._of_index([work.embeddings]))
@@ -111,12 +237,12 @@ class Service:
             if known:
                 self.search.delete([work.id])
             return known
-        except EndxError as mistake:
-            return mistake
+        except EndxError as failure:
+            return failure
 
 
 def cut(embeddings: np.ndarray, width: int, cosine: bool) -> np.ndarray:
-    """The leading dimensions of float32 [N, E], of unit norm again where they are compared by cosine."""
+    """Returns the leading dimensions of float32 [N, E], of unit norm again if they are compared by cosine."""
     if width == embeddings.shape[1]:
         return embeddings
     part = np.ascontiguousarray(embeddings[:, :width])

@@ -1,4 +1,4 @@
-"""What a server accepts."""
+"""Settings of the server: limits and access."""
 
 import dataclasses
 
@@ -11,18 +11,18 @@ def _limit(default: float, doc: str):
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Bounds on what one client may ask, so that all are served; beyond them it is told so with a 4xx status.
+    """Bounds on the requests of one client, so that all are served; requests beyond them are refused with a 4xx status.
 
     Every field is an option of `endx serve`: `--max-body` and so on.
     """
 
     max_body: int = _limit(4_000_000, "bytes of a request's body")
-    max_text: int = _limit(20_000, "characters of a text; the model itself cuts texts to its own length")
+    max_text: int = _limit(20_000, "characters of a text in a request, and of text and of metadata in an answer")
     max_texts: int = _limit(1024, "texts or documents of a request")
-    max_k: int = _limit(100, "answers to a question")
-    max_waiting: int = _limit(256, "requests that wait or are worked on; one more is told to come again")
+    max_k: int = _limit(100, "results of a search")
+    max_waiting: int = _limit(256, "requests that wait or are computed; further ones get status 429")
     max_connections: int = _limit(1000, "open connections")
-    max_seconds: float = _limit(10.0, "for a client to send its headers, to send a body, or to take an answer")
+    max_seconds: float = _limit(10.0, "seconds for a client to send headers, to send a body, or to take an answer")
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
@@ -31,13 +31,13 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True)
 class ServingSettings:
-    """How a server treats its clients.
+    """Limits and access.
 
     Attributes:
-      limits: on what they may ask.
-      token: what they must show, as `Authorization: Bearer TOKEN`; None: nothing.
-      loopback_only: whether requests must be addressed to this machine by a name of its own. It keeps web pages out
-        that a browser here has open and whose site's name leads to this machine ("DNS rebinding").
+      limits: bounds on requests.
+      token: clients must send it as `Authorization: Bearer TOKEN`; None: no token is needed.
+      loopback_only: whether the Host header must be a name of this machine. This refuses web pages in a local browser
+        whose site's name resolves to this machine ("DNS rebinding").
     """
 
     limits: Limits = Limits()

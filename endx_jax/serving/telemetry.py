@@ -1,4 +1,4 @@
-"""Figures for Prometheus."""
+"""Metrics for Prometheus."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -6,33 +6,37 @@ from collections.abc import Callable, Sequence
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from endx_jax.serving.works import Work, to_encode
+from endx_jax.serving.service import Work, to_encode
 
 SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Telemetry:
-    """All that a server counts, in a registry of its own."""
+    """Metrics of one server, in a registry of their own."""
 
     def __init__(self, waiting: Callable[[], int], documents: Callable[[], int]):
-        """Takes what is asked for when the figures are read.
+        """Registers the metrics.
 
         Args:
-          waiting: requests that wait or are worked on.
-          documents: in the index.
+          waiting: returns the number of requests that wait or are computed.
+          documents: returns the number of documents in the index.
         """
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         self._requests = Counter(
-            "endx_requests", "requests, by their end", ("route", "method", "status"), registry=registry
+            "endx_requests", "requests by status", ("route", "method", "status"), registry=registry
         )
         self._seconds = Histogram(
-            "endx_request_seconds", "from headers to the answer's end", ("route",), buckets=SECONDS, registry=registry
+            "endx_request_seconds",
+            "from headers to the end of the answer",
+            ("route",),
+            buckets=SECONDS,
+            registry=registry,
         )
-        self._batch = Histogram("endx_batch_requests", "worked out together", buckets=SIZES, registry=registry)
+        self._batch = Histogram("endx_batch_requests", "requests computed together", buckets=SIZES, registry=registry)
         self._texts = Counter("endx_texts", "texts encoded", ("side",), registry=registry)
-        Gauge("endx_waiting_requests", "requests that wait or are worked on", registry=registry).set_function(waiting)
+        Gauge("endx_waiting_requests", "requests that wait or are computed", registry=registry).set_function(waiting)
         Gauge("endx_documents", "documents in the index", registry=registry).set_function(documents)
 
     def request(self, route: str, method: str, status: int, seconds: float) -> None:
@@ -47,7 +51,7 @@ class Telemetry:
             self._texts.labels(side).inc(len(texts))
 
     def exposition(self) -> bytes:
-        """All figures in Prometheus' text format."""
+        """Returns all metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
 
@@ -72,6 +76,6 @@ class Measured:
         try:
             await self._app(scope, receive, noting)
         finally:
-            # The path of the route, not of the request, of which there are any number; refused requests have none.
+            # The path of the route and not of the request, which can be anything; refused requests have no route.
             route = getattr(scope.get("route"), "path", "none")
             self._telemetry.request(route, scope["method"], status, time.perf_counter() - start)

@@ -1,28 +1,28 @@
-"""Checkpoints: Orbax writes them asynchronously; a manifest with a hash of every file makes each one count.
+"""Checkpoints: Orbax writes them asynchronously, and a manifest with a hash of every file completes each one.
 
-A checkpoint is there when its manifest is: written last, whole or not at all, and removed first. So a process can be
-killed at any moment. Orbax alone restores a file with a flipped bit in silence, so the hashes are checked before
-anything is restored, and what fails is removed in favour of the checkpoint before it.
+A checkpoint is complete once its manifest exists: it is written last, atomically, and removed first, so that a process
+may be killed at any moment. Orbax alone restores a file with a flipped bit without an error, so the hashes are checked
+before anything is restored; a damaged checkpoint is removed in favour of the one before it.
 """
 
+import contextlib
 import json
-import logging
 import pathlib
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
-from contextlib import contextmanager
 
 import jax
 import orbax.checkpoint as ocp
 
-from endx_jax.errors import EndxError
+from endx_jax import json_files
+from endx_jax.errors import DiskFull, EndxError
 from endx_jax.files import reporting_full_disk, sha256_of, write_text
 from endx_jax.parallel.distributed import is_primary, on_primary
 from endx_jax.training.state import TrainState
 
 FOLDER, MANIFESTS = "checkpoints", "checkpoint_manifests"
+METADATA_BYTES = 1_000_000  # room for a checkpoint's files beside the arrays
 
 
 class Checkpoints:
@@ -42,8 +42,6 @@ class Checkpoints:
         self._finisher = futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-manifest")
         self._unfinished: futures.Future | None = None
         self._failed = False
-        logging.getLogger("absl").addFilter(_is_news)
-        self._hook, sys.unraisablehook = sys.unraisablehook, self._report_news
         on_primary(lambda: _remove_unusable(self.workdir, metric, report), "checkpoints-verified")
         # Orbax would remove old checkpoints before the manifest of the new one stands: `_remove_old` does it after.
         options = ocp.CheckpointManagerOptions(cleanup_tmp_directories=True)
@@ -55,13 +53,14 @@ class Checkpoints:
         return self._manager.latest_step()
 
     def save(self, step: int, state: TrainState, metrics: Mapping[str, float] | None = None) -> None:
-        """Starts writing; returns when the device arrays are copied. Errors of the write before surface here.
+        """Starts writing; returns when the device arrays are copied. Raises errors of the previous write.
 
         Raises:
-          EndxError: the disk is full; earlier checkpoints are untouched.
+          DiskFull: there is no room for the checkpoint; earlier ones are unchanged.
         """
         self.wait()
         with self._cleaning_up(step):
+            _check_room(self.workdir / FOLDER / str(step), state)
             self._manager.save(step, args=_split(state, ocp.args.StandardSave))
         self._unfinished = self._finisher.submit(self._finish, step, dict(metrics) if metrics else None)
 
@@ -87,7 +86,6 @@ class Checkpoints:
         self._finisher.shutdown()
         if not self._failed:
             self._manager.close()
-            sys.unraisablehook = self._hook
 
     def _finish(self, step: int, metrics: dict | None) -> None:
         """Hashes what Orbax wrote, as soon as it stands in its final place; Orbax's own hook runs before that."""
@@ -98,12 +96,7 @@ class Checkpoints:
                 write_text(_manifest(self.workdir, step), json.dumps(manifest, indent=1))
                 _remove_old(self.workdir, self._keep, self._metric)
 
-    def _report_news(self, report) -> None:
-        """Leaves out that other writes of a checkpoint end when one of them has failed it."""
-        if str(report.exc_value) != "Event loop is closed":
-            self._hook(report)
-
-    @contextmanager
+    @contextlib.contextmanager
     def _cleaning_up(self, step: int) -> Iterator[None]:
         """Says so where the disk is full, and gives back what the unfinished checkpoint takes of it."""
         try:
@@ -118,22 +111,17 @@ class Checkpoints:
             raise
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    """False for the traces that Orbax logs of errors which it raises as well."""
-    return record.exc_info is None or "orbax" not in record.pathname
-
-
 def best_step(workdir: pathlib.Path, metric: str) -> int | None:
     """The step whose checkpoint is best by a metric, the newest where none was evaluated, None where there is none."""
     manifests = _read_manifests(workdir)
-    evaluated = {step: m["metrics"][metric] for step, m in manifests.items() if metric in (m["metrics"] or {})}
+    evaluated = {step: m["metrics"][metric] for step, m in manifests.items() if metric in m["metrics"]}
     if evaluated:
         return max(evaluated, key=lambda step: (evaluated[step], -step))
     return max(manifests, default=None)
 
 
 def restore_params(workdir: pathlib.Path, step: int, like):
-    """Restores only the parameters of a step, onto the shardings of `like`.
+    """Restores the parameters of a step, those that `like` has, onto its shardings.
 
     Raises:
       EndxError: when the checkpoint is damaged.
@@ -145,7 +133,20 @@ def restore_params(workdir: pathlib.Path, step: int, like):
             "up for it"
         )
     with ocp.CheckpointManager((workdir / FOLDER).absolute()) as manager:
-        return manager.restore(step, args=ocp.args.Composite(params=ocp.args.StandardRestore(like))).params
+        onto = ocp.checkpoint_utils.construct_restore_args(like)
+        only = ocp.args.PyTreeRestore(like, restore_args=onto, partial_restore=True)
+        return manager.restore(step, args=ocp.args.Composite(params=only)).params
+
+
+def _check_room(folder: pathlib.Path, state: TrainState) -> None:
+    """Raises DiskFull where a checkpoint does not fit: a write that runs out makes Orbax print many traces."""
+    needed = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + METADATA_BYTES
+    disk = shutil.disk_usage(folder.parent)
+    if disk.free < needed and disk.total:  # some network file systems do not know their size and report 0
+        raise DiskFull(
+            f"can't write {folder}: it takes {needed / 1e6:,.0f} MB and {disk.free / 1e6:,.0f} MB are free; make room "
+            "there, and the same command goes on"
+        )
 
 
 def hash_files(folder: pathlib.Path) -> dict[str, str]:
@@ -155,7 +156,7 @@ def hash_files(folder: pathlib.Path) -> dict[str, str]:
 
 
 def find_damage(workdir: pathlib.Path, step: int) -> str | None:
-    """What is wrong with a step's checkpoint, in words; None when every file is as it was written."""
+    """Returns the reason why a step's checkpoint is unusable; None if every file is as it was written."""
     if not _manifest(workdir, step).is_file():
         return "it was not finished"
     manifest = _read_manifests(workdir).get(step)
@@ -185,12 +186,24 @@ def _read_manifests(workdir: pathlib.Path) -> dict[int, dict]:
     """The manifests, by step, of checkpoints that are there; those that can't be read are left out."""
     found = {}
     for step in _steps(workdir):
-        try:
-            manifest = json.loads(_manifest(workdir, step).read_text())
-            found[step] = {name: manifest[name] for name in ("metrics", "sha256")}
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            continue
+        with contextlib.suppress(EndxError):
+            found[step] = _read_manifest(_manifest(workdir, step))
     return found
+
+
+def _read_manifest(file: pathlib.Path) -> dict:
+    """Returns `metrics`, numbers by name, empty where none were measured, and `sha256`, hashes by file.
+
+    Raises:
+      EndxError: the file can't be read, or holds something else.
+    """
+    manifest, where = json_files.read(file), str(file)
+    metrics = json_files.mapped(json_files.value(manifest, "metrics", where) or {}, where)
+    hashes = json_files.mapped(json_files.value(manifest, "sha256", where), where)
+    return {
+        "metrics": {name: json_files.number(value, where) for name, value in metrics.items()},
+        "sha256": {name: json_files.text(value, where) for name, value in hashes.items()},
+    }
 
 
 def _steps(workdir: pathlib.Path) -> list[int]:

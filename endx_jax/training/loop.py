@@ -1,4 +1,4 @@
-"""The training loop: steps, and what has to happen between them.
+"""Training loop: steps, logging, validation and checkpoints.
 
 The order of events after a step is load-bearing: its loss is looked at before anything is saved, so that no checkpoint
 ever holds parameters from a loss that was not finite; evaluation comes before the save, so that the checkpoint carries
@@ -24,37 +24,36 @@ from endx_jax.training.trace import Trace
 
 @dataclasses.dataclass(frozen=True)
 class TrainSettings:
-    """Held in `config.train`. Exactly one of `steps` and `epochs` is set; it is the schedule's length too."""
+    """Settings of training, `config.train`: either `steps` or `epochs` is set, and is the schedule length too."""
 
-    global_batch_size: int = key(64, "pairs a step, over all devices and processes")
-    steps: int = key(0, "steps of the whole run; 0: see `epochs`")
-    epochs: float = key(1.0, "passes over the training pairs; 0: see `steps`")
+    global_batch_size: int = key(64, "Pairs per step, over all devices and processes.")
+    steps: int = key(0, "Steps of the whole run. 0: given by `epochs`.")
+    epochs: float = key(1.0, "Passes over the training pairs. 0: given by `steps`.")
     stop_at_step: int = key(
-        0, "save and leave at this step, as a preemption would; 0: go on to the end", changes_results=False
+        0,
+        "Step at which the run saves a checkpoint and ends, as after a preemption. 0: runs to the end.",
+        changes_results=False,
     )
-    log_every: int = key(10, "steps between lines of metrics.jsonl", changes_results=False)
-    evaluate_every: int = key(0, "steps between validations, each with a checkpoint; 0: only at the end")
-    checkpoint_every: int = key(100, "steps between checkpoints", changes_results=False)
-    keep_checkpoints: int = key(2, "newest checkpoints to keep, beside the best", changes_results=False)
+    log_every: int = key(10, "Steps between lines of metrics.jsonl.", changes_results=False)
+    evaluate_every: int = key(0, "Steps between validations; each also saves a checkpoint. 0: only at the end.")
+    checkpoint_every: int = key(100, "Steps between checkpoints.", changes_results=False)
+    keep_checkpoints: int = key(2, "Newest checkpoints that are kept, besides the best one.", changes_results=False)
     tower_chunk: int = key(
         -1,
         "pairs that a device encodes at a time, to save memory; 0: all its own; -1: all if they fit, else what does",
         changes_results=False,
     )
     profile_steps: int = key(
-        0, "steps of which a trace is written into the workdir's `profile`, from the third on", changes_results=False
-    )
-    peer_timeout: float = key(
-        120.0,
-        "seconds after which a process that gives no sign of life ends the run on all others, with status 75; 0: never",
+        0,
+        "Steps to profile, from the third on; the trace is in the workdir's `profile`. 0: none.",
         changes_results=False,
     )
     wandb_project: str = key(
-        "", "of Weights & Biases, to log to beside metrics.jsonl; needs the extra [wandb]", changes_results=False
+        "", "Weights & Biases project to log to, besides metrics.jsonl. Needs the extra [wandb].", changes_results=False
     )
     compilation_cache: str = key(
         "~/.cache/endx_jax/xla",
-        "folder for compiled programs, to start faster the next time; empty: none",
+        "Folder of cached compiled programs. Empty: no cache.",
         changes_results=False,
     )
 
@@ -68,10 +67,6 @@ class TrainSettings:
         )
         check(self.log_every > 0 and self.checkpoint_every > 0, "train.log_every and checkpoint_every must be positive")
         check(self.profile_steps >= 0, f"train.profile_steps is {self.profile_steps}; it must not be negative")
-        check(
-            self.peer_timeout == 0 or 10 <= self.peer_timeout <= 300,
-            f"train.peer_timeout is {self.peer_timeout}; it takes 10 to 300 seconds, or 0 for none",
-        )
         check(self.keep_checkpoints > 0, "train.keep_checkpoints must be positive")
         check(self.tower_chunk >= -1, f"train.tower_chunk is {self.tower_chunk}; it must be positive, 0 or -1")
 
@@ -134,17 +129,17 @@ def fit(
         validate_now = validate if done == steps or _due(done, settings.evaluate_every) else None
         if validate_now or _due(done, settings.checkpoint_every) or done == stop or leaving:
             monitor.flush()
-            with monitor.paused("validating"):
+            with monitor.paused():
                 metrics = validate_now(state.params) if validate_now else None
                 if metrics:
                     monitor.validated(done, metrics)
-            with monitor.paused("saving"):
+            with monitor.paused():
                 checkpoints.save(done, state, metrics)
         if leaving:
             checkpoints.wait()
             barrier("saved-to-leave")  # nobody is gone while the first process still hashes
             raise RunInterrupted(f"told to stop (SIGTERM): saved at step {done} of {steps}; the same command goes on")
-    with monitor.paused("saving"):
+    with monitor.paused():
         checkpoints.wait()
     return state
 

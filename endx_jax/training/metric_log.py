@@ -1,34 +1,30 @@
-"""The numbers of a run: `metrics.jsonl`, one object a line, and copies for TensorBoard and Weights & Biases."""
+"""The metric log of a run: `metrics.jsonl`, one JSON object a line."""
 
 import json
 import pathlib
 
+from endx_jax import json_files
+from endx_jax.errors import EndxError
 from endx_jax.files import Growing, write_text
-from endx_jax.training.tensorboard import TensorBoard
-from endx_jax.training.wandb_log import WandbLog
+from endx_jax.training.metric_writers import open_writers
 
 FILE = "metrics.jsonl"
 
 
 class MetricLog:
-    """Appends to the log of a workdir; made on one process only."""
+    """Appends to the log of a workdir and to its copies for other tools; used by one process only."""
 
     def __init__(self, workdir: pathlib.Path, *, resume_step: int, wandb_project: str = ""):
         """Opens the log.
 
         Args:
-          workdir: where it is.
-          resume_step: lines after it, which will be run again, are dropped.
-          wandb_project: of Weights & Biases; empty: none.
+          workdir: of the run.
+          resume_step: the step training resumes from; lines of later steps are dropped.
+          wandb_project: name of the Weights & Biases project; empty: none.
         """
-        self._copies: list[TensorBoard | WandbLog] = []
-        if wandb_project:
-            self._copies.append(WandbLog(workdir, wandb_project))
-        if TensorBoard.is_installed():
-            self._copies.append(TensorBoard(workdir, resume_step))
+        self._copies = open_writers(workdir, resume_step=resume_step, wandb_project=wandb_project)
         path = workdir / FILE
-        lines = path.read_text().splitlines() if path.exists() else []
-        kept = [line for line in map(_parse, lines) if line is not None and line["step"] <= resume_step]
+        kept = [line for line in read_metrics(path) if line["step"] <= resume_step]
         write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
         self._file = Growing(path)
 
@@ -36,7 +32,7 @@ class MetricLog:
         """Writes one line; names get the prefix, as in `validation/mrr`.
 
         Raises:
-          EndxError: when the disk is full; what was cut short is dropped by the next start.
+          EndxError: the disk is full; the next start drops a line that was cut short.
         """
         values = {f"{prefix}{name}": value for name, value in values.items()}
         self._file.add((json.dumps({"step": step, **values}) + "\n").encode())
@@ -50,9 +46,18 @@ class MetricLog:
             copy.close()
 
 
-def _parse(line: str) -> dict | None:
-    """A line of the log, or None for one that a crash cut short."""
-    try:
-        return json.loads(line)
-    except ValueError:
-        return None
+def read_metrics(file: pathlib.Path) -> list[dict]:
+    """Returns the lines of a log, none if there is no file.
+
+    Lines that are not objects with a whole `step` are left out: a crash can cut a line short or leave zero bytes.
+    """
+    found = []
+    for number, line in enumerate(file.read_bytes().splitlines() if file.exists() else (), start=1):
+        where = f"{file}, line {number}"
+        try:
+            values = json_files.parse(line, where, dict)
+            json_files.whole(values.get("step"), f"{where}: 'step'")
+        except EndxError:
+            continue
+        found.append(values)
+    return found

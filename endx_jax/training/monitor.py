@@ -1,4 +1,4 @@
-"""Watches a run: progress bar, metric log, pace, heartbeats, and the check that every loss is finite."""
+"""Monitors a run: progress bar, metric log, step times, and the check that every loss is finite."""
 
 import json
 import math
@@ -14,8 +14,6 @@ import tqdm
 from endx_jax.errors import EndxError
 from endx_jax.files import write_text
 from endx_jax.parallel.distributed import is_primary
-from endx_jax.parallel.heartbeats import Heartbeats
-from endx_jax.parallel.peers import Phase
 from endx_jax.training.collapse import CollapseWatch
 from endx_jax.training.metric_log import MetricLog
 from endx_jax.training.pace import Pace
@@ -33,7 +31,7 @@ class Monitor:
         global_batch_size: int,
         log_every: int,
         example_names: Callable[[int], Sequence[str]],
-        heartbeats: Heartbeats,
+        began: float,
         wandb_project: str = "",
     ):
         """Opens the log and the bar on the primary process.
@@ -45,12 +43,12 @@ class Monitor:
           global_batch_size: pairs a step.
           log_every: steps between log lines.
           example_names: the ids of the questions in the batch that led to a step.
-          heartbeats: are told the step, and what the run does.
-          wandb_project: of Weights & Biases, that the numbers go to as well; empty: none.
+          began: `time.perf_counter()` at the start of the run, from which goodput is counted.
+          wandb_project: name of the Weights & Biases project that gets the numbers too; empty: none.
         """
         self._workdir, self._pairs, self._log_every, self._steps = workdir, global_batch_size, log_every, steps
         self._example_names, self._collapse = example_names, CollapseWatch()
-        self._heartbeats, self._pace = heartbeats, Pace()
+        self._began, self._pace = began, Pace()
         self._log = MetricLog(workdir, resume_step=start, wandb_project=wandb_project) if is_primary() else None
         self._bar = tqdm.tqdm(
             total=steps,
@@ -67,7 +65,6 @@ class Monitor:
 
     def push(self, step: int, metrics: dict[str, jax.Array]) -> None:
         """Takes the metrics of `step` and deals with those of the step before."""
-        self._heartbeats.step = step
         self.flush()
         self._pending = (step, metrics)
 
@@ -98,25 +95,21 @@ class Monitor:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """To be held around the wait for a batch, before its step."""
-        self._heartbeats.phase = "reading"
+        """Measures the wait for a batch; to be held around it."""
         before = time.perf_counter()
         yield
         # Devices that still have the step before to do have waited for nothing.
         if self._pending and self._pending[1]["loss"].is_ready():  # type: ignore[attr-defined]  # jax.Array's has none
             self._stalled += time.perf_counter() - before
-        self._heartbeats.phase = "step"
 
     @contextmanager
-    def paused(self, phase: Phase) -> Iterator[None]:
-        """Keeps the time of what happens inside, which is in `phase`, out of the pace."""
-        self._heartbeats.phase = phase
+    def paused(self) -> Iterator[None]:
+        """Leaves the time of a validation or a save out of throughput and step times; to be held around it."""
         before = time.perf_counter()
         yield
         seconds = time.perf_counter() - before
         self._since += seconds
         self._stepped += seconds
-        self._heartbeats.phase = "step"
 
     def validated(self, step: int, metrics: Mapping[str, float]) -> None:
         """Logs the validation's metrics."""
@@ -141,7 +134,7 @@ class Monitor:
         speed = self._steps_since / elapsed
         values["pairs_per_second"] = round(speed * self._pairs, 3)
         values["tokens_per_second"] = round(self._tokens_since / elapsed, 1)
-        values |= self._pace.measures(self._heartbeats.seconds)
+        values |= self._pace.measures(time.perf_counter() - self._began)
         numbers = f"loss {values['loss']:.4f}, {values['pairs_per_second']:.1f} pairs/s"
         self._bar.set_postfix_str(numbers)
         if self._log:

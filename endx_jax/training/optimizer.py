@@ -3,12 +3,12 @@
 import dataclasses
 import re
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import optax
 
 from endx_jax.errors import EndxError
+from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.settings import check, check_choice, key
 from endx_jax.training.adafactor import scale_by_adafactor
 
@@ -18,26 +18,37 @@ OPTIMIZERS = ("adamw", "sgd", "adafactor")
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerSettings:
-    """Held in `config.optimizer`."""
+    """Settings of the optimizer, `config.optimizer`."""
 
-    name: str = key("adamw", f"one of {', '.join(OPTIMIZERS)}")
+    name: str = key("adamw", f"Optimizer: one of {', '.join(OPTIMIZERS)}.")
     learning_rate: float = key(
-        2e-5, "the peak (ENDX: 2e-5 for BERT); with Adafactor relative to each parameter's size (Dong: 1e-3 for T5)"
+        2e-5,
+        "Peak learning rate (ENDX: 2e-5 for BERT); with Adafactor relative to the parameter's scale (Dong: 1e-3 for "
+        "T5).",
     )
-    schedule: str = key("linear", f"after warm-up: one of {', '.join(SCHEDULES)}; linear falls to 0 at the last step")
+    schedule: str = key(
+        "linear", f"Learning rate after warm-up: one of {', '.join(SCHEDULES)}; linear decays to 0 at the last step."
+    )
     warmup_steps: int = key(0, "steps over which the rate rises from 0 to the peak")
     weight_decay: float = key(
-        0.01, "decoupled decay, in AdamW and Adafactor, of matrices and tables; biases, norms and scalars have none"
+        0.01,
+        "Decoupled weight decay of matrices and tables, in AdamW and Adafactor; biases, norms and scalars have none.",
     )
-    clip_norm: float = key(1.0, "largest global norm of the gradient; 0: no clipping")
-    beta1: float = key(0.9, "AdamW's first moment decay; momentum of SGD is `momentum`")
-    beta2: float = key(0.999, "AdamW's second moment decay")
-    epsilon: float = key(1e-8, "AdamW's denominator offset")
-    momentum: float = key(0.0, "of SGD")
-    multipliers: tuple = key(
-        ((".*", 1.0),), "(pattern, factor) pairs for the learning rate; each parameter must match exactly one"
+    clip_norm: float = key(1.0, "Maximum global norm of the gradient. 0: no clipping.")
+    beta1: float = key(0.9, "Decay of AdamW's first moment.")
+    beta2: float = key(0.999, "Decay of AdamW's second moment.")
+    epsilon: float = key(1e-8, "Offset of AdamW's denominator.")
+    momentum: float = key(0.0, "Momentum of SGD.")
+    multipliers: tuple[tuple[str, float], ...] = key(
+        ((".*", 1.0),),
+        "Learning-rate factors, as (pattern, factor) pairs; each parameter path must match exactly one pattern.",
     )
-    frozen: tuple = key((), "patterns of the paths of parameters that are not trained, as in `token_embedder/`")
+    frozen: tuple[str, ...] = key((), "Patterns of parameter paths that are not trained, such as `token_embedder/`.")
+
+    def fitted(self, steps: int) -> "OptimizerSettings":
+        """Returns the settings with a warm-up of a tenth of the run where their own would leave no step after it."""
+        fits = self.warmup_steps < steps
+        return self if fits else dataclasses.replace(self, warmup_steps=steps // 10)
 
     def __post_init__(self):
         check_choice("optimizer.name", self.name, OPTIMIZERS)
@@ -47,7 +58,7 @@ class OptimizerSettings:
 
 
 def make_schedule(settings: OptimizerSettings, steps: int) -> Callable[[jax.Array], jax.Array]:
-    """The learning rate at each step of a run of `steps` steps."""
+    """Returns the learning-rate schedule of a run of `steps` steps."""
     warmup = settings.warmup_steps
     if warmup >= steps > 0:
         raise EndxError(f"optimizer.warmup_steps, {warmup}, leaves nothing of a run of {steps} steps")
@@ -91,12 +102,6 @@ def make_optimizer(settings: OptimizerSettings, steps: int, params) -> optax.Gra
     return optax.chain(*parts)
 
 
-def parameter_paths(params) -> dict[str, Any]:
-    """The leaves of a parameter tree by path, such as `dual_encoder/shared/encoder/layers_0/mlp_up/kernel`."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(params)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
-
-
 def _decays(params):
     """Weight decay applies to matrices and tables, by name: stacked biases are two-dimensional too."""
     return jax.tree_util.tree_map_with_path(
@@ -105,7 +110,7 @@ def _decays(params):
 
 
 def _match_multipliers(multipliers, params):
-    """The factor of each parameter, as a tree like `params`."""
+    """Returns the learning-rate factor of each parameter, as a tree like `params`."""
     factors = []
     for path in parameter_paths(params):
         matches = [(pattern, factor) for pattern, factor in multipliers if re.search(pattern, path)]

@@ -1,4 +1,4 @@
-"""How a run spends its time: how long steps take, how much of the wall time they are, and the waits for data."""
+"""Pace of a run: step times, their share of the wall time, and waits for data."""
 
 import collections
 
@@ -22,7 +22,7 @@ class Pace:
         self._stalled += stalled
 
     def measures(self, wall: float) -> dict[str, float]:
-        """What there is to log.
+        """Returns the figures to log.
 
         Args:
           wall: seconds since the run began, or went on.

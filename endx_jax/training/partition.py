@@ -39,5 +39,5 @@ def split_frozen(params, patterns: Sequence[str]):
 
 
 def merge(trained, frozen):
-    """The inverse of `split_frozen`."""
+    """Merges trained and frozen parameters; the inverse of `split_frozen`."""
     return jax.tree.map(lambda a, b: b if a is None else a, trained, frozen, is_leaf=lambda leaf: leaf is None)

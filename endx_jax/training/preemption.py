@@ -51,7 +51,7 @@ class Preemption:
             _leave()
 
     def agreed(self, mesh: Mesh) -> bool:
-        """Whether it is time to save and leave, with the same answer in every process.
+        """Returns true if it is time to save and leave, the same in every process.
 
         Args:
           mesh: of the training step; every process has to ask, once after each step.

@@ -1,4 +1,4 @@
-"""What a training run carries from step to step."""
+"""State that a training run carries from step to step."""
 
 import flax.struct
 import jax
@@ -10,7 +10,7 @@ from endx_jax.training.partition import split_frozen
 
 @flax.struct.dataclass
 class TrainState:
-    """The whole state: with the config it determines every later step. There is no key and no data position in it.
+    """Training state; with the config it determines every later step, so it holds no random key and no data position.
 
     Attributes:
       step: int32 scalar, updates made so far.
@@ -24,6 +24,6 @@ class TrainState:
 
     @classmethod
     def create(cls, params, optimizer: optax.GradientTransformation, frozen: tuple[str, ...] = ()) -> "TrainState":
-        """The state before the first step; `frozen` as in `split_frozen`."""
+        """Creates the state before the first step; `frozen` as in `split_frozen`."""
         trained, _ = split_frozen(params, frozen)
         return cls(step=jnp.zeros((), jnp.int32), params=params, opt_state=optimizer.init(trained))

@@ -1,4 +1,4 @@
-"""The one train step."""
+"""Training step of every method."""
 
 import concurrent.futures
 import dataclasses
@@ -27,7 +27,7 @@ def make_train_step(
     shardings: TrainState,
     frozen: Sequence[str] = (),
 ) -> Step:
-    """The update of any objective on a global batch, compiled for each shape of batch that comes.
+    """Makes the training step of an objective, compiled for each batch shape.
 
     Args:
       objective: (params, batch, rng, step) to (loss, metrics).
@@ -67,7 +67,7 @@ def make_train_step(
 
 @dataclasses.dataclass(frozen=True)
 class CompiledStep:
-    """A step that is compiled for some batches already.
+    """Training step with programs compiled ahead.
 
     Attributes:
       programs: by what `shape_of` says of a batch.
@@ -76,6 +76,10 @@ class CompiledStep:
 
     programs: Mapping[Any, Callable]
     otherwise: Step
+
+    def bytes(self) -> int:
+        """Returns the bytes that the largest compiled program holds on one device; 0 without programs."""
+        return max(map(program_bytes, self.programs.values()), default=0)
 
     def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
         """Takes the step."""
@@ -102,6 +106,13 @@ def compile_ahead(
     return CompiledStep(programs, train_step)
 
 
+def program_bytes(program) -> int:
+    """Returns the bytes that a compiled program holds on one device: arguments, temporaries and results."""
+    memory = program.memory_analysis()
+    results = memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return memory.argument_size_in_bytes + memory.temp_size_in_bytes + results
+
+
 def abstract_batch(batch: Batch, mesh: jax.sharding.Mesh) -> Batch:
     """Shapes of a global batch with their shardings, given its shapes."""
     rows = batch_sharding(mesh)
@@ -109,6 +120,6 @@ def abstract_batch(batch: Batch, mesh: jax.sharding.Mesh) -> Batch:
 
 
 def shape_of(batch: Batch):
-    """What a program is compiled for: packings are part of the tree's structure."""
+    """Returns the key of a compiled program; packings are part of the tree structure."""
     leaves, structure = jax.tree.flatten(batch)
     return structure, tuple(leaf.shape for leaf in leaves)

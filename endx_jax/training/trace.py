@@ -1,4 +1,4 @@
-"""A trace of some training steps: what the devices did when, for TensorBoard's profiler or Perfetto."""
+"""Profiler trace of some training steps, for TensorBoard or Perfetto."""
 
 import pathlib
 import time
@@ -59,7 +59,7 @@ class Trace:
             self._running = False
 
     def _requested(self) -> int:
-        """How many steps the file asks for, if it does so anew; 0 for none."""
+        """Returns the number of steps that the file newly asks for, or 0."""
         if self._request is None or time.monotonic() - self._looked < LOOK_SECONDS:
             return 0
         self._looked = time.monotonic()

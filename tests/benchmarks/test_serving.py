@@ -1,6 +1,9 @@
 import http.server
 import json
+import socketserver
+import statistics
 import threading
+import time
 
 import pytest
 from small_squad import write_squad
@@ -49,6 +52,24 @@ def test_other_statuses_are_failures(script, answering):
     load = script("load").put_load_on(port, "/search", [b"{}"], clients=1, seconds=0.05)
     assert set(load.failures) == {"429"}
     assert load.seconds == []
+
+
+def test_slow_clients_stay_until_they_are_cut_off_and_come_again(script):
+    """A server that keeps every connection for 50 ms, and answers nothing."""
+    first = []
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self):
+            first.append(self.request.recv(1000).splitlines()[:2])
+            time.sleep(0.05)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        load = script("load").put_load_on(server.server_address[1], "/search", [b"{}"], clients=0, seconds=0.5, slow=1)
+        server.shutdown()
+    assert len(load.held) >= 4
+    assert statistics.median(load.held) > 0.03
+    assert {b"Host: elsewhere", b"Host: 127.0.0.1"} == {host.rpartition(b":")[0] for _, host in first}
 
 
 def test_stops_when_the_answers_differ(script):

@@ -13,7 +13,7 @@ import pytest
 
 import endx_jax
 from endx_jax.cli.entry import run_verb
-from endx_jax.retrieval.quantize import Quantized, dequantize
+from endx_jax.numerics import Quantized, dequantize
 from endx_jax.retrieval.shards import read_manifest
 
 WORDS = "the cat sat on a mat dog where is who what in".split()
@@ -41,7 +41,9 @@ def test_an_index_holds_what_the_model_says(trained_workdir, corpus, tmp_path, c
     assert run_verb(["encode", *arguments]) == 0
     out = capsys.readouterr().out
     assert re.fullmatch(
-        rf"200 documents in {corpus}\nencoded 200 documents in \d+ s, \d+ a second\nthe index is in {tmp_path}\n", out
+        rf"200 documents in {corpus}\nencoding 200 documents; programs are compiled the first time only\n"
+        rf"encoded 200 documents in \d+ s, \d+ a second\nthe index is in {tmp_path}\n",
+        out,
     )
     manifest, model = read_manifest(tmp_path), endx_jax.load(trained_workdir)
     assert (manifest.metric, manifest.precision, manifest.width) == ("cosine", precision, 8)
@@ -77,7 +79,7 @@ def test_the_query_side(tiny_bert, corpus, tmp_path):
         (["--truncate-dim=0"], "--truncate-dim=0: embeddings"),
         (["--shard-size=0"], "--shard-size=0: a shard holds at least one document"),
         (["--text-column=body"], "line 1: no column 'body'"),
-        (["--pool=answers"], "only reading-comprehension data can be cut into answers"),
+        (["--pool=answers"], "only reading-comprehension data can be split into answers"),
     ],
 )
 def test_what_is_refused(tiny_bert, corpus, tmp_path, capsys, arguments, reason):

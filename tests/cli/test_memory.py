@@ -9,7 +9,7 @@ import pytest
 
 from endx_jax.cli import memory
 
-SCRIPT = "import os, sys; from endx_jax.cli.memory import keep_memory; keep_memory(); "
+SCRIPT = "import os, sys; from endx_jax.cli.memory import use_large_pages; use_large_pages(); "
 SCRIPT += "print(os.getpid(), os.environ['GLIBC_TUNABLES'], *sys.argv[1:])"
 
 
@@ -28,11 +28,11 @@ def test_a_program_starts_again_in_its_own_process_with_its_arguments():
 def test_what_the_user_has_set_stays(monkeypatch):
     monkeypatch.setenv("GLIBC_TUNABLES", "")
     monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("started again"))
-    memory.keep_memory()
+    memory.use_large_pages()
 
 
 def test_with_an_accelerator_nothing_changes(monkeypatch, tmp_path):
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     monkeypatch.setattr(memory, "ACCELERATORS", (str(tmp_path),))
     monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("started again"))
-    memory.keep_memory()
+    memory.use_large_pages()

@@ -74,7 +74,7 @@ def test_options_reach_the_miner(tmp_path, pairs_csv, capsys):
         (("--bm25", "--engine=hnsw"), "--engine is for --index"),
         (("--bm25", "--teacher-margin=1"), "--teacher-margin needs --teacher"),
         (("--bm25", "--questions=-1"), "give a number of questions"),
-        (("--bm25", "--ranks=5-2"), "ranks 5 to 2 hold nothing"),
+        (("--bm25", "--ranks=5-2"), "ranks 5 to 2 are no window"),
         (("--bm25", "--data=missing.csv"), "missing.csv: no such file"),
     ],
 )
@@ -89,7 +89,7 @@ def test_what_cannot_be_is_said_in_one_line_and_writes_nothing(tmp_path, pairs_c
 def test_other_folders_are_not_overwritten(tmp_path, pairs_csv, capsys):
     (tmp_path / "thesis.txt").write_text("mine")
     assert mine(f"--data={pairs_csv}", "--bm25", f"--output={tmp_path}") == 2
-    assert "holds something else than mined negatives" in capsys.readouterr().err
+    assert "holds files that `endx mine` did not write" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -122,3 +122,29 @@ def test_a_teacher_doubts_some_of_what_bm25_finds(tmp_path, trained_workdir, pai
         assert about["dropped"]["teacher"] > 0
         assert about["teacher"] == str(teacher)
         assert negatives(tmp_path / name) != negatives(tmp_path / "all")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options", "message"),
+    [
+        ("x.csv", "asked,answer\nq,a\n", (), "name yours with --question-column and --answer-column"),
+        ("x.csv", "question,answer\nq,\n", (), "line 2: 'answer' is empty; --skip-invalid skips such rows"),
+        ("x.csv", "question,answer\n ,a\n", (), "line 2: 'question' is empty; --skip-invalid skips such rows"),
+        ("x.csv", "question,answer\nq,a\n", ("--pool=answers",), "but columns; leave --pool empty"),
+        ("reqa/squad", None, (), "--data=reqa/squad needs --pool, answers or sentences"),
+    ],
+)
+def test_messages_name_the_verbs_own_flags(tmp_path, capsys, name, text, options, message):
+    if text is not None:
+        (tmp_path / name).write_text(text)
+        name = tmp_path / name
+    assert mine(f"--data={name}", "--bm25", f"--output={tmp_path}/out", *options) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert "data." not in said.replace(str(tmp_path), "")
+
+
+def test_rows_that_are_not_valid_can_be_skipped(tmp_path, capsys):
+    (tmp_path / "x.csv").write_text("question;answer\n" + "".join(f"cat {n};cats {n}\n" for n in range(9)) + "cat 9;\n")
+    assert mine(f"--data={tmp_path}/x.csv", "--skip-invalid", "--bm25", f"--output={tmp_path}/out") == 0
+    assert "9 questions and 9 candidates" in capsys.readouterr().out

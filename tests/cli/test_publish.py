@@ -3,8 +3,8 @@ import pytest
 
 from endx_jax.cli.entry import run_verb
 from endx_jax.data.documents import Document
+from endx_jax.retrieval import milvus
 from endx_jax.retrieval.index import Index, write_index
-from endx_jax.retrieval.milvus import Collection
 from endx_jax.retrieval.shards import COSINE
 
 pytest.importorskip("pymilvus", reason="pymilvus is not installed")
@@ -26,18 +26,19 @@ def test_an_index_is_published_and_says_so(index, tmp_path, capsys):
     assert run_verb(["publish", *arguments]) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"3 documents of {index.folder} are in collection animals at {to}",
-        "1 texts are longer than the 65,535 bytes that Milvus shows of a text",
+        "cut 1 texts to 65,535 bytes, the limit of Milvus",
     ]
     index.delete(["d/1"])
     assert run_verb(["publish", *arguments]) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"2 documents of {index.folder} are in collection animals at {to}",
-        "1 that were deleted from the index are deleted there too",
+        "deleted 1 documents there that were deleted from the index",
     ]
-    with Collection(to, "animals") as collection:
-        ((best, _),) = collection.search(np.array([[1, 0.5, 0]]), 3)
-    assert (best.rank, best.document) == (1, Document("d/0", "a cat", {"title": "Cats"}))
-    assert best.score == pytest.approx(1 / 1.25**0.5)
+    with milvus._client(to, "") as client:
+        client.load_collection("animals")
+        ((best, _),) = client.search("animals", [[1, 0.5, 0]], limit=3, output_fields=["text", "metadata"])
+    assert (best["id"], best["entity"]) == ("d/0", {"text": "a cat", "metadata": {"title": "Cats"}})
+    assert best["distance"] == pytest.approx(1 / 1.25**0.5)
 
 
 def test_the_token_comes_from_the_environment(index, monkeypatch, capsys):

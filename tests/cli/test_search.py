@@ -8,7 +8,8 @@ import pytest
 
 import endx_jax
 from endx_jax.cli.entry import run_verb
-from endx_jax.loading.pairs import load_pairs
+from endx_jax.data.documents import Document
+from endx_jax.experiment.pair_model import load_pairs
 from endx_jax.retrieval.index import Index, write_index
 
 
@@ -62,7 +63,7 @@ def test_text_is_for_reading(workdir, texts, capsys, monkeypatch):
 
 
 def test_bm25_loads_no_model(workdir, monkeypatch, capsys):
-    monkeypatch.setattr("endx_jax.loading.index_model.load", lambda _: pytest.fail("loaded"))
+    monkeypatch.setattr("endx_jax.retrieval.index_model.load", lambda _: pytest.fail("loaded"))
     search(f"--index={workdir / 'index'}", "--mode=bm25", "a mat")
     assert "1  " in capsys.readouterr().out
 
@@ -115,10 +116,22 @@ def test_a_file_of_questions_to_a_trec_run(workdir, texts, tmp_path, capsys):
 
 def test_standard_input_to_jsonl(workdir, tmp_path, monkeypatch):
     lines = ['{"_id": "a", "text": "the dog"}', '{"id": 7, "question": "the cat"}', '{"text": "the mat"}']
-    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines)))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(lines).encode())))
     search(f"--workdir={workdir}", "--questions=-", f"--output={tmp_path / 'out.jsonl'}", "--mode=bm25")
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [(line["id"], line["question"]) for line in found] == [("a", "the dog"), ("7", "the cat"), ("3", "the mat")]
+
+
+def test_deleted_documents_are_removed_from_the_files_on_demand(tmp_path, capsys):
+    documents = [Document(name, f"text of {name}") for name in "abc"]
+    write_index(tmp_path / "i", np.eye(3, dtype=np.float32), documents, metric="cosine", model={})
+    search(f"--index={tmp_path / 'i'}", "--delete=b")
+    files = tmp_path / "i"
+    assert any("text of b" in file.read_text() for file in files.glob("documents-*"))
+    search(f"--index={files}", "--compact")
+    assert capsys.readouterr().err.splitlines()[1] == f"removed 1 deleted documents from the files of {files}"
+    assert not any("text of b" in file.read_text() for file in files.glob("documents-*"))
+    assert {document.id for _, document in Index(files).snapshot.documents()} == {"a", "c"}
 
 
 def test_documents_are_added_replaced_and_deleted(workdir, texts, tmp_path, capsys):
@@ -183,18 +196,19 @@ def test_mistakes_are_found_before_anything_is_loaded(workdir, tmp_path, capsys,
     assert "not from 0 to 1" in error(capsys, here, "a", "--mode=hybrid", "--fusion=weighted", "--weight=2")
     assert "--output needs questions" in error(capsys, here, "--output=x")
     assert "no terminal to ask at" in error(capsys, here)
-    assert "x.txt can't be read" in error(capsys, here, f"--questions={tmp_path / 'x.txt'}")
+    assert "question 2 is empty" in error(capsys, here, "the cat", " ")
+    assert "x.txt: no such file" in error(capsys, here, f"--questions={tmp_path / 'x.txt'}")
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("\n \n", "holds no question"),
-        ('{"text": "a"}\nb', "line 2 is no JSON object"),
-        ('{"text": "a"}\n[1]', "line 2 is no JSON object"),
-        ('{"text": " "}', "line 1 needs a question in 'text' or 'question'"),
+        ('{"text": "a"}\nb', "line 2, column 1: broken JSON"),
+        ('{"text": "a"}\n[1]', "line 2 must be an object, not a list"),
+        ('{"text": " "}', "line 1: 'text' is empty"),
         ('{"text": "a", "id": 1}\n{"text": "b", "id": "1"}', "line 2: the id '1' is that of line 1 already"),
-        ('{"text": "a", "id": [1]}', "line 1: an id is a string or a whole number"),
+        ('{"text": "a", "id": [1]}', "line 1: the id must be a string, not a list"),
     ],
 )
 def test_broken_questions_are_named_by_their_line(workdir, tmp_path, capsys, text, message):

@@ -5,11 +5,15 @@ import subprocess
 import sys
 import urllib.request
 
+import numpy as np
 import pytest
 
 from endx_jax.cli import serve
 from endx_jax.cli.entry import run_verb
-from endx_jax.errors import EndxError
+from endx_jax.data.documents import Document
+from endx_jax.errors import EndxError, InUse
+from endx_jax.retrieval import index as index_module
+from endx_jax.retrieval.index import Index, write_index
 
 
 def refusal(capsys, *arguments):
@@ -33,13 +37,29 @@ def test_serves_until_it_is_told_to_stop(trained_workdir):
     assert program.returncode == 0
 
 
+def test_a_server_holds_its_index_or_says_why_it_cannot(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(index_module, "WAIT", 0.05)
+    documents = [Document("d", "text"), Document("e", "text")]
+    write_index(tmp_path / "i", np.ones((2, 2), np.float32), documents, metric="cosine", model={})
+    index, other = Index(tmp_path / "i"), Index(tmp_path / "i")
+    with serve._holding(index):
+        assert capsys.readouterr().out == ""
+        with pytest.raises(InUse, match="in use by process"):
+            other.delete(["d"])
+        with serve._holding(other):  # a second server: it searches
+            line = f"note: documents can be searched, but not added or deleted now: {tmp_path}/i is in use by process"
+            assert capsys.readouterr().out.startswith(line)
+        index.delete(["d"])
+    assert [document.id for _, document in Index(tmp_path / "i").snapshot.documents()] == ["e"]
+
+
 def test_a_port_that_is_in_use_is_one_line(capsys, trained_workdir):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
         line = refusal(capsys, f"--workdir={trained_workdir}", f"--port={port}")
-    assert line.startswith(f"endx serve: 127.0.0.1 port {port} can't be had (Address already in use)")
+    assert line.startswith(f"endx serve: 127.0.0.1 port {port} can't be bound (Address already in use)")
 
 
 @pytest.mark.parametrize(

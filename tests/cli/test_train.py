@@ -1,16 +1,18 @@
 import json
 import pathlib
 import re
+import sys
 
 import pytest
+from helpers import one_line_error
 
 from endx_jax.cli import train
 from endx_jax.cli.entry import run_verb
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import resolve
+from endx_jax.methods.endx.recipes.endx import ENCODERS, METHODS
+from endx_jax.methods.residual.recipes import fcrr
 from endx_jax.models.sharing import SHARINGS
-from endx_jax.recipes import fcrr
-from endx_jax.recipes.endx import ENCODERS, METHODS
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
 QUICKSTART = str(CONFIGS / "quickstart.py")
@@ -81,12 +83,31 @@ def test_every_config_is_one_that_a_run_accepts(file):
         (["--config=quickstart", "--config.train.steps=abc"], "--config.train.steps=abc"),
         (["--config=quickstart", "--wrkdir=x"], "wrkdir.*Did you mean: workdir"),
         (["--config=quickstart", "extra"], "unexpected argument 'extra'"),
+        (
+            ["--config=quickstart", "--config.train.steps=3", "--config.train.epochs=2.0"],
+            "^--config.train.steps=3 and --config.train.epochs=2.0: give one of the two$",
+        ),
     ],
 )
 def test_what_is_not_understood_is_refused_in_one_line(arguments, message):
     with pytest.raises(EndxError, match=message) as refused:
         train.parse(arguments)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "arguments", "length"),
+    [
+        ("minilm", [], (0, 3.0)),
+        ("minilm", ["--config.train.steps=5"], (5, 0.0)),
+        ("minilm", ["--config.train.steps=5", "--config.train.epochs=0.0"], (5, 0.0)),
+        ("quickstart", ["--config.train.epochs=2.0"], (0, 2.0)),
+        ("quickstart", ["--config.train.epochs=0.0"], (36, 0.0)),
+    ],
+)
+def test_steps_on_the_command_line_replace_the_recipes_epochs_and_the_other_way_round(recipe, arguments, length):
+    config, _, _ = train.parse([f"--config={recipe}", *arguments])
+    assert (config.train.steps, config.train.epochs) == length
 
 
 def test_a_mistake_in_a_recipe_is_shown_with_its_file(tmp_path):
@@ -127,3 +148,10 @@ def test_an_interrupt_is_no_traceback(monkeypatch, capsys):
     monkeypatch.setattr(train, "main", interrupted)
     assert run_verb(["train"]) == 130
     assert "the same command goes on" in capsys.readouterr().err
+
+
+def test_a_recipe_without_get_config_is_refused(tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "config_config", raising=False)  # it would keep the last recipe's functions
+    (tmp_path / "recipe.py").write_text("config = 1")
+    with one_line_error("the file of --config has no function get_config, which has to return the settings"):
+        train.parse([f"--config={tmp_path / 'recipe.py'}"])

@@ -8,21 +8,21 @@ from endx_jax.data.batches import BatchStream, Pairs
 from endx_jax.data.mixture import mix
 from endx_jax.data.records import RetrievalSet
 from endx_jax.data.settings import DataSettings
-from endx_jax.data.tokenization import Preparation, Tokenizer
-from endx_jax.data.vector_table import VectorTable
+from endx_jax.data.token_tables import VectorTable
+from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.errors import EndxError
 
 RECORDS = RetrievalSet.from_pairs((f"where is cat {i}", f"the cat {'sat ' * (i % 7)}on {i}") for i in range(20))
 
 
-def preparations(folder):
+def processors(folder):
     tokenizer = Tokenizer(folder)
-    return {"question": Preparation(tokenizer, 16), "answer": Preparation(tokenizer, 40)}
+    return {"question": TextProcessor(tokenizer, 16), "answer": TextProcessor(tokenizer, 40)}
 
 
 @pytest.fixture(scope="module")
 def pairs(tiny_bert):
-    return Pairs.tokenize(RECORDS, preparations(tiny_bert))
+    return Pairs.tokenize(RECORDS, processors(tiny_bert))
 
 
 def stream(pairs, **changes):
@@ -68,7 +68,7 @@ def test_ids_name_the_texts_and_their_positives():
 
 def test_positives_are_padded_with_minus_one(tiny_bert):
     records = RetrievalSet.from_pairs([("a", "x"), ("a", "y"), ("b", "z")])
-    pairs = Pairs.tokenize(records, preparations(tiny_bert))
+    pairs = Pairs.tokenize(records, processors(tiny_bert))
     np.testing.assert_array_equal(pairs.positives, [[0, 1], [2, -1]])
 
 
@@ -82,7 +82,7 @@ def test_fewer_pairs_can_be_asked_for(pairs):
     assert set(drawn) == set(range(8))
 
 
-@pytest.mark.parametrize("values", [{"question_length": 2}, {"answer_length": 1}, {"path": ""}])
+@pytest.mark.parametrize("values", [{"question_length": 2}, {"answer_length": 1}])
 def test_settings_out_of_bounds_are_refused(values):
     with pytest.raises(EndxError, match="data\\."):
         DataSettings(**values)
@@ -94,7 +94,7 @@ def articles(tiny_bert):
     records = RetrievalSet.from_pairs((f"where is cat {i}", f"the cat sat on {i}") for i in range(16))
     hard = [tuple(sorted(i - i % 8 + (i + n) % 8 for n in (1, 2))) for i in range(15)]
     records = dataclasses.replace(records, groups=tuple("ab"[i // 8] for i in range(16)), hard_negatives=(*hard, ()))
-    return Pairs.tokenize(records, preparations(tiny_bert))
+    return Pairs.tokenize(records, processors(tiny_bert))
 
 
 def test_batches_can_hold_one_group(articles):
@@ -130,6 +130,14 @@ def test_hard_negatives_are_drawn_from_the_questions_own_without_repetition(arti
     assert seen[15] == {-1}
 
 
+def test_a_question_gets_other_hard_negatives_at_each_step(tiny_bert):
+    # The only question has the other 8 answers as hard negatives: 20 draws from them are not all equal.
+    records = RetrievalSet.from_pairs([("where is the cat", f"the cat sat on {i}") for i in range(9)])
+    records = dataclasses.replace(records, qrels=((0,),), hard_negatives=(tuple(range(1, 9)),))
+    source = stream(Pairs.tokenize(records, processors(tiny_bert)), hard_negatives=1, global_batch_size=1)
+    assert len({int(source[step].hard_negative_ids[0, 0]) for step in range(20)}) > 4
+
+
 def test_rows_of_processes_make_up_the_global_batch_of_hard_negatives(articles):
     whole = stream(articles, hard_negatives=1)[4]
     halves = [stream(articles, hard_negatives=1, rows=slice(start, start + 4))[4] for start in (0, 4)]
@@ -139,13 +147,13 @@ def test_rows_of_processes_make_up_the_global_batch_of_hard_negatives(articles):
 def test_groups_and_hard_negatives_must_be_there(pairs):
     with pytest.raises(EndxError, match="data.group_size is 2, but the training data has no groups"):
         stream(pairs, group_size=2)
-    with pytest.raises(EndxError, match="data.hard_negatives is 1, but the training data names none"):
+    with pytest.raises(EndxError, match="data.hard_negatives is 1, but the training data has none"):
         stream(pairs, hard_negatives=1)
 
 
 def test_prompts_stand_before_every_text_and_count_for_its_length(tiny_bert):
     tokenizer = Tokenizer(tiny_bert)
-    with_prompt, by_hand = Preparation(tokenizer, 8, "the "), Preparation(tokenizer, 8)
+    with_prompt, by_hand = TextProcessor(tokenizer, 8, "the "), TextProcessor(tokenizer, 8)
     found, expected = with_prompt(["cat", "mat 123456789"]), by_hand(["the cat", "the mat 123456789"])
     np.testing.assert_array_equal(found.ids, expected.ids)
     assert list(found.lengths) == [4, 8]
@@ -248,7 +256,7 @@ def test_vectors_stand_in_for_texts(pairs):
 
 def test_a_mixture_is_drawn_by_weight_and_known_by_one_id_a_text(tiny_bert):
     other = RetrievalSet.from_pairs([("where is dog", "the dog sat"), ("where is cat 3", "the mat")])
-    mixed = Pairs.tokenize(mix([RECORDS, other]), preparations(tiny_bert))
+    mixed = Pairs.tokenize(mix([RECORDS, other]), processors(tiny_bert))
     assert len(mixed) == 24  # 20 and "dog"; "cat 3" has both answers in both sets
     source = stream(mixed, weights=(1.0, 3.0))
     drawn = np.concatenate([source.example_ids(step) for step in range(125)])
@@ -262,14 +270,14 @@ def test_a_mixture_is_drawn_by_weight_and_known_by_one_id_a_text(tiny_bert):
 
 
 def test_a_source_that_would_never_be_drawn_is_refused(tiny_bert):
-    mixed = Pairs.tokenize(mix([RECORDS, RetrievalSet.from_pairs([])]), preparations(tiny_bert))
+    mixed = Pairs.tokenize(mix([RECORDS, RetrievalSet.from_pairs([])]), processors(tiny_bert))
     with pytest.raises(EndxError, match="source 1 of data.mixture"):
         stream(mixed, weights=(1.0, 1.0))
 
 
 @pytest.mark.parametrize("mixture", [("a.csv",), (("a.csv", 0.0),), (("a.csv", float("inf")),), ((1, 1.0),)])
 def test_mixtures_without_sense_are_refused(mixture):
-    with pytest.raises(EndxError, match=r"data\.mixture is .*give \(path, weight\)"):
+    with pytest.raises(EndxError, match=r"data\.mixture is .*must hold \(path, weight\)"):
         DataSettings(mixture=mixture)
     with pytest.raises(EndxError, match=r"data\.max_train_pairs"):
         DataSettings(mixture=(("a.csv", 1.0),), max_train_pairs=5)

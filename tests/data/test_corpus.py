@@ -4,11 +4,12 @@ import json
 
 import pytest
 import small_squad
+from helpers import one_line_error
 
 from endx_jax.data import reqa
 from endx_jax.data.corpus import read_corpus
 from endx_jax.data.documents import Document
-from endx_jax.data.readers import comprehension
+from endx_jax.data.readers import formats
 from endx_jax.errors import EndxError
 
 
@@ -52,12 +53,30 @@ def test_what_each_format_holds(tmp_path, name, text, documents, packed):
     assert read(tmp_path, name + packed, text) == documents
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "a.jsonl",
+            '{"id": "a", "text": "x"}\n{"id": "b\\nc", "text": "x"}\n',
+            "a.jsonl, line 2: the id holds the control",
+        ),
+        ("a.csv", "id,text\n..,one\n", r"a.csv, line 2: the id is '\.\.'"),
+        ("a.tsv", "x" * 600 + "1\tone\n", "a.tsv, line 1: the id is longer than 512 bytes"),
+    ],
+)
+def test_ids_that_a_server_could_not_delete_are_refused(tmp_path, name, text, message):
+    with one_line_error(message):
+        read(tmp_path, name, text)
+
+
 def test_a_beir_folder_is_its_corpus(tmp_path):
     (tmp_path / "corpus.jsonl").write_text('{"_id": "d", "title": "T", "text": "x", "metadata": {"url": "u"}}\n')
     assert list(read_corpus(tmp_path)) == [Document("d", "T x", {"title": "T", "url": "u"})]
     (tmp_path / "corpus.jsonl").rename(tmp_path / "documents.jsonl")
     with pytest.raises(
-        EndxError, match="by its corpus.jsonl or collection.tsv or psgs_w100.tsv, and this one has none$"
+        EndxError,
+        match="no corpus.jsonl or collection.tsv or psgs_w100.tsv in the folder, which",
     ):
         read_corpus(tmp_path)
 
@@ -84,7 +103,7 @@ def test_squad_has_the_ids_that_evaluation_gives(tmp_path):
     file = small_squad.write_squad(tmp_path) / "train-v1.1.json"
     paragraphs = list(read_corpus(file))
     assert [d.metadata["title"] for d in paragraphs] == ["Cats", "Cats", "Dogs", "Birds", "Fish"]
-    records = comprehension.read(file)
+    records = formats.read(file)
     assert [(d.id, d.text) for d in paragraphs] == [*zip(records.candidate_ids, records.candidates, strict=True)]
     for pool in reqa.POOLS:
         records, found = reqa.read(file, pool), list(read_corpus(file, pool=pool))
@@ -115,7 +134,7 @@ def test_documents_come_one_at_a_time(tmp_path):
         ("a.jsonl", "\n", {}, "a.jsonl: no documents in it"),
         ("a.csv", "text\n", {}, "a.csv: no documents in it"),
         ("a.csv", "1,one\n2,two\n", {}, "line 1: no column 'text' among '1', 'one'"),
-        ("a.csv", "text,a,a\n", {}, "line 1: two columns have one name"),
+        ("a.csv", "text,a,a\n", {}, "line 1: two columns have the same name"),
         ("a.csv", "text,a\nb\n", {}, "line 2: 1 columns where the header has 2"),
         ("a.csv", 'text\n"a" b\n', {}, "row from line 2: .* must be quoted"),
         ("a.tsv", "id\tpassage\n1\tone\n", {}, "line 1: no column 'text' among 'id', 'passage'; name yours"),
@@ -126,7 +145,7 @@ def test_documents_come_one_at_a_time(tmp_path):
             "line 2: 3 tab-separated columns where each line has an id and a text",
         ),
         ("a.tsv", "1\tone\n\ttwo\n", {}, "line 2: the id is empty"),
-        ("a.txt", "a\n", {"pool": "sentences"}, "only reading-comprehension data can be cut into sentences"),
+        ("a.txt", "a\n", {"pool": "sentences"}, "only reading-comprehension data can be split into sentences"),
         ("a.json", "{}", {"pool": "words"}, "pool is 'words'"),
         ("a.doc", "a", {}, "unknown ending '.doc'; known are .jsonl"),
     ],
@@ -137,9 +156,9 @@ def test_what_is_refused(tmp_path, name, text, options, reason):
 
 
 def test_an_id_that_stands_twice_is_refused_with_both_places(tmp_path):
-    with pytest.raises(EndxError, match=r"a.jsonl, line 4: the id 'x' has stood before: .*a.jsonl, line 2; ids"):
+    with pytest.raises(EndxError, match=r"a.jsonl, line 4: the id 'x' is also that of .*a.jsonl, line 2; ids"):
         read(tmp_path, "a.jsonl", '{"text": "0"}\n{"text": "1", "id": "x"}\n{"text": "2"}\n{"text": "3", "id": "x"}\n')
-    with pytest.raises(EndxError, match=r"line 2: the id '2' has stood before: .*line 1"):
+    with pytest.raises(EndxError, match=r"line 2: the id '2' is also that of .*line 1"):
         read(tmp_path, "b.jsonl", '{"text": "named after the next line", "id": 2}\n{"text": "no id"}\n')
 
 

@@ -1,11 +1,16 @@
+"""Tests of the docstrings set, its cache and its texts."""
+
 import gc
+import inspect
+import os
 import random
 import sysconfig
 
 import pytest
 
 from endx_jax.data import docstrings
-from endx_jax.data.docstrings import docstring_pairs
+from endx_jax.data.docstrings import cached, docstring_pairs, question_and_answer, sources_key
+from endx_jax.files import CacheFolder
 
 FUNCTION = '''def {name}():
     """{question}
@@ -144,3 +149,156 @@ def test_every_installation_has_thousands_of_clean_pairs():
     for question, answer in zip(records.questions, records.candidates, strict=True):
         assert 4 <= len(question.split()) <= 40
         assert question.casefold() not in answer.casefold()
+
+
+FOUND = [("a.b", "Return the b of a.", "It has no effect on ☃."), ("c", "Do c.", "Nothing else.")]
+
+
+def test_what_was_found_once_is_kept(tmp_path):
+    folder = CacheFolder(tmp_path)
+    assert cached(folder, "key", lambda: iter(FOUND)) == FOUND
+    assert cached(folder, "key", lambda: pytest.fail("looked for again")) == FOUND
+    assert cached(folder, "other", list) == []
+
+
+@pytest.mark.parametrize("damage", [lambda body: body[:-1], lambda body: body[:-3] + b"x" + body[-2:], lambda _: b""])
+def test_a_damaged_file_is_made_again(tmp_path, damage):
+    cached(CacheFolder(tmp_path), "key", lambda: FOUND)
+    (file,) = tmp_path.iterdir()
+    whole = file.read_bytes()
+    file.write_bytes(damage(whole))
+    assert cached(CacheFolder(tmp_path), "key", lambda: FOUND) == FOUND
+    assert file.read_bytes() == whole
+
+
+def test_the_key_follows_sources_names_and_code(tmp_path):
+    source, code = tmp_path / "a.py", tmp_path / "code.py"
+    source.write_text("1")
+    code.write_text("2")
+    sources = [(str(source), ("a",))]
+    keys = [sources_key(sources, str(code))]
+    keys.append(sources_key([(str(source), ("b",))], str(code)))
+    keys.append(sources_key([*sources, (str(tmp_path / "gone.py"), ("gone",))], str(code)))
+    source.write_text("12")
+    keys.append(sources_key(sources, str(code)))
+    os.utime(source, (1, 1))
+    keys.append(sources_key(sources, str(code)))
+    code.write_text("3")
+    keys.append(sources_key(sources, str(code)))
+    assert len(set(keys)) == len(keys)
+    assert sources_key(sources, str(code)) == keys[-1]
+
+
+REST = "Further words that say how it is done, with eight or more."
+
+
+def pair(docstring: str):
+    return question_and_answer(inspect.cleandoc(docstring))
+
+
+def test_the_summary_sentence_asks_and_all_that_follows_answers():
+    found = pair(
+        """Return the mean of some
+        numbers. They may be
+        anything, e.g. Zero.
+
+        Args:
+          x: the numbers.
+        """
+    )
+    assert found == ("Return the mean of some numbers.", "They may be anything, e.g. Zero. Args: x: the numbers.")
+
+
+def test_a_sentence_does_not_end_in_an_abbreviation_or_a_number():
+    found = pair(f"Return numbers, e.g. The Fibonacci ones, above 1.5 only. {REST}")
+    assert found == ("Return numbers, e.g. The Fibonacci ones, above 1.5 only.", REST)
+
+
+@pytest.mark.parametrize(
+    ("summary", "why"),
+    [
+        ("Return the mean", "no full stop"),
+        ("Return means quickly.", "three words"),
+        (" ".join(["Return", *["very"] * 39, "much."]), "41 words"),
+        ("return the mean of numbers.", "no capital"),
+        ("Return x -> y of all numbers.", "a signature"),
+        ("Mean(x, y) of a few numbers.", "a call"),
+        ("Return the sum x_1 x_2 x_3.", "half of the words are symbols"),
+        ("Further words that say how it is done, with eight or more.", "repeated in the rest"),
+        ("Return the %(kind)s mean of numbers.", "a template"),
+    ],
+)
+def test_what_is_no_good_question_is_refused(summary, why):
+    assert pair(f"{summary}\n\n{REST}") is None, why
+
+
+def test_a_question_of_forty_words_and_an_answer_of_eight_are_good_and_seven_are_not():
+    question = " ".join(["Return", *["very"] * 38, "much."])
+    assert pair(f"{question}\n\none two three four five six seven eight") is not None
+    assert pair(f"{question}\n\none two three four five six seven") is None
+
+
+def test_code_directives_and_their_sections_are_dropped():
+    found = pair(
+        """Return the mean of some numbers.
+
+        First prose that is kept. So is this::
+
+            dropped = code
+
+        .. note::
+            Dropped as well.
+
+            With its second paragraph.
+
+        Args:
+          x: an argument.
+
+            >>> mean(2)
+            2
+
+        Example ::
+
+          dropped(x)
+
+        ```python
+        dropped
+        ```
+
+        Returns
+        -------
+        y : float
+
+        Examples
+        --------
+        Dropped to the next heading.
+
+        Notes
+        -----
+        Kept notes.
+
+        References
+        ----------
+        .. [1] Dropped.
+        """
+    )
+    assert found is not None
+    assert found[1] == (
+        "First prose that is kept. So is this Args: x: an argument. Returns y : float Notes Kept notes."
+    )
+
+
+def test_markup_gives_way_to_its_text():
+    found = pair(
+        """Return the :class:`~a.b.Mean` of ``x``.
+
+        See :func:`the mean <a.mean>`, `a link <https://a>`_, [`~c.D`], [`e`](f), [text](https://b) and [1]_.
+        :param x: *some* **strong** words, *args, **kwargs
+        > [!TIP]
+        > Quoted, :math:`k < n`.
+        """
+    )
+    assert found == (
+        "Return the a.b.Mean of x.",
+        "See the mean, a link, c.D, e, text and [1]. x: some strong words, *args, **kwargs Quoted, k < n.",
+    )

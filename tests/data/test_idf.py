@@ -4,11 +4,14 @@ import numpy as np
 from helpers import texts
 
 from endx_jax.data.idf import idf_of_sides, inverse_document_frequencies
-from endx_jax.data.tokenization import Preparation, Tokenizer, TokenTable
+from endx_jax.data.token_tables import TokenTable
+from endx_jax.data.tokenization import TextProcessor, Tokenizer
 
 
 def table(*rows):
-    return TokenTable.of_lengths(np.concatenate(rows).astype(np.int32), np.array([len(row) for row in rows]), pad_id=0)
+    return TokenTable.from_lengths(
+        np.concatenate(rows).astype(np.int32), np.array([len(row) for row in rows]), pad_id=0
+    )
 
 
 def test_by_hand():
@@ -29,11 +32,11 @@ def test_many_texts_as_counted_one_by_one():
 
 def test_the_documents_of_both_sides_count_on_either(tiny_bert):
     tokenizer = Tokenizer(tiny_bert)
-    preparations = {"question": Preparation(tokenizer, 16, "the "), "answer": Preparation(tokenizer, 16)}
+    processors = {"question": TextProcessor(tokenizer, 16, "the "), "answer": TextProcessor(tokenizer, 16)}
     asked = {"question": ["cat", "dog"], "answer": ["a cat", "the mat"]}
-    found = idf_of_sides(asked, preparations, {"question": 200, "answer": 200})
+    found = idf_of_sides(asked, processors, {"question": 200, "answer": 200})
     ids = {word: int(tokenizer([word], 9).ids[1]) for word in ("cat", "dog", "the")}
     expected = {"cat": math.log(2), "dog": math.log(4), "the": math.log(4 / 3)}  # the prompt is a part of each question
-    for side in preparations:
+    for side in processors:
         assert {word: found[side][ids[word]] for word in ids} == {w: np.float32(idf) for w, idf in expected.items()}
         assert found[side][tokenizer(["cat"], 9).ids[0]] == 0  # [CLS]

@@ -53,4 +53,4 @@ def test_one_set_comes_out_as_it_was():
 
 def test_a_part_of_a_mixture_knows_its_sources():
     mixed = mix([FIRST, SECOND])
-    assert mixed.subset([2, 0]).sources == mixed.asking([2, 0]).sources == ((1,), (0, 1))
+    assert mixed.subset([2, 0]).sources == mixed.select_questions([2, 0]).sources == ((1,), (0, 1))

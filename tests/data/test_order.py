@@ -58,13 +58,20 @@ def test_every_source_has_its_share_in_every_round():
 
 
 def test_every_source_goes_through_its_own_epochs():
-    drawn = mixed()(np.arange(ROUND))
-    for own in MEMBERS:
-        seen = drawn[np.isin(drawn, own)]
-        for start in range(0, len(seen) - len(own), len(own)):
-            assert sorted(seen[start : start + len(own)]) == list(own)
-    small = drawn[drawn < 5]
-    assert list(small[:5]) != list(small[5:10])
+    # Of 2,000 places three quarters are 300 epochs of the source of 5, and a quarter is 41 of the source of 12 and 8.
+    drawn = mixed()(np.arange(2 * ROUND))
+    small, large = drawn[drawn < 5].reshape(300, 5), drawn[drawn >= 5]
+    np.testing.assert_array_equal(np.sort(small, axis=1), np.tile(np.arange(5), (300, 1)))
+    np.testing.assert_array_equal(np.sort(large[: 41 * 12].reshape(41, 12), axis=1), np.tile(MEMBERS[1], (41, 1)))
+    assert len(set(large[41 * 12 :])) == 8
+    assert len({tuple(epoch) for epoch in small}) > 90  # 300 of 120 orders at random: 110 are expected
+
+
+def test_a_round_goes_on_where_the_last_one_stopped():
+    # Two sources of 2,000 examples, drawn in equal parts: 4,000 places are one epoch of each, in four rounds.
+    members = [np.arange(2000), np.arange(2000, 4000)]
+    drawn = Mixed(members, (1, 1), None, run=1, seed=0)(np.arange(4000))
+    np.testing.assert_array_equal(np.sort(drawn), np.arange(4000))
 
 
 @pytest.mark.parametrize("run", [1, 4])
@@ -95,7 +102,11 @@ def test_weights_become_whole_runs():
     ("members", "weights", "message"),
     [
         (MEMBERS, (1, 0.0001), "source 1 of data.mixture would never be drawn: its share is below one in 1,000"),
-        ([np.arange(3), np.arange(0)], (1, 1), "source 1 of data.mixture would never be drawn: it has no pair"),
+        (
+            [np.arange(3), np.arange(0)],
+            (1, 1),
+            "source 1 of data.mixture would never be drawn: all its pairs",
+        ),
         (MEMBERS, (0.0001, 1), "data.path would never be drawn"),
     ],
 )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from endx_jax.batch import Packing
-from endx_jax.data.packing import GRID, MOST_BUCKETS, MOST_PROFILES, WORTH, Need, PackingPlan, cut, dealt, needs_of
+from endx_jax.data.packing import GRID, MOST_BUCKETS, MOST_PROFILES, WORTH, Need, PackingPlan, cut, deal, needs_of
 from endx_jax.parallel.execution import Execution
 
 LIMITS = {"question": 24, "answer": 60, "hard_negatives": 60}
@@ -66,7 +66,7 @@ def test_many_values_are_cut_on_a_grid_that_is_fine_enough():
 @pytest.mark.parametrize(("rows", "chunks"), [(12, 1), (12, 3), (11, 3), (5, 4), (7, 7)])
 def test_rows_are_dealt_once_each_and_chunks_are_alike(rows, chunks):
     costs = np.random.default_rng(rows).integers(1, 100, rows)
-    places = dealt(costs, chunks)
+    places = deal(costs, chunks)
     assert places.shape == (chunks, -(-rows // chunks))
     missing = places.size - rows
     assert sorted(places.ravel()) == sorted([*range(rows), *[np.argmin(costs)] * missing])
@@ -77,7 +77,7 @@ def test_rows_are_dealt_once_each_and_chunks_are_alike(rows, chunks):
 
 def test_shards_are_dealt_apart():
     costs = np.array([[3, 1, 2, 4], [1, 2, 3, 4]])
-    np.testing.assert_array_equal(dealt(costs, 2), [[[1, 0], [2, 3]], [[0, 2], [1, 3]]])
+    np.testing.assert_array_equal(deal(costs, 2), [[[1, 0], [2, 3]], [[0, 2], [1, 3]]])
 
 
 @pytest.mark.parametrize(("rows", "size"), [(12, 4), (11, 4)])
@@ -94,7 +94,7 @@ def test_a_device_deals_as_the_plan_does(rows, size):
         return execution.map_rows(company, (), names, cost=lambda names: jnp.asarray(costs)[names])
 
     found = run(jnp.arange(rows))
-    for chunk in dealt(costs, execution.chunks(rows)):
+    for chunk in deal(costs, execution.chunks(rows)):
         for row in set(chunk):
             if list(chunk).count(row) == 1 and row != np.argmin(costs):  # the cheapest row fills up other chunks too
                 np.testing.assert_array_equal(found[row], chunk)
@@ -155,7 +155,7 @@ def test_a_need_is_that_of_the_part_that_needs_most(shards, chunks):
 @pytest.mark.parametrize(("shards", "chunks"), CUTS)
 def test_every_planned_batch_has_the_smallest_planned_profile_that_fits(shards, chunks):
     planned = batches()
-    plan = PackingPlan.of(planned, LIMITS, shards=shards, chunks=chunks, steps=10**9)
+    plan = PackingPlan.from_batches(planned, LIMITS, shards=shards, chunks=chunks, steps=10**9)
     *profiles, anything = plan.profiles
     assert 1 < len(profiles) <= MOST_PROFILES
     room = []
@@ -182,7 +182,7 @@ def test_every_planned_batch_has_the_smallest_planned_profile_that_fits(shards, 
 
 
 def test_any_batch_has_a_profile():
-    plan = PackingPlan.of(batches(), LIMITS, shards=2, chunks=5, steps=10**9)
+    plan = PackingPlan.from_batches(batches(), LIMITS, shards=2, chunks=5, steps=10**9)
     longest = {side: np.full((24, 2) if side == "hard_negatives" else 24, limit) for side, limit in LIMITS.items()}
     assert plan.choose(longest) is plan.profiles[-1]
     needs = needs_of(longest, 2, 5)
@@ -193,13 +193,13 @@ def test_any_batch_has_a_profile():
 
 
 def test_a_plan_is_a_function_of_the_batches():
-    plans = [PackingPlan.of(batches(), LIMITS, shards=2, chunks=3, steps=10**9) for _ in range(2)]
+    plans = [PackingPlan.from_batches(batches(), LIMITS, shards=2, chunks=3, steps=10**9) for _ in range(2)]
     assert plans[0] == plans[1]
-    assert plans[0] != PackingPlan.of(batches(seed=1), LIMITS, shards=2, chunks=3, steps=10**9)
+    assert plans[0] != PackingPlan.from_batches(batches(seed=1), LIMITS, shards=2, chunks=3, steps=10**9)
 
 
 def test_batches_all_alike_need_one_profile_and_little_room():
     lengths = {"question": np.full(32, 8), "answer": np.full(32, 33)}
-    plan = PackingPlan.of([lengths] * 10, {"question": 24, "answer": 60}, shards=1, chunks=1, steps=10**9)
+    plan = PackingPlan.from_batches([lengths] * 10, {"question": 24, "answer": 60}, shards=1, chunks=1, steps=10**9)
     assert plan.profiles[:-1] == ({"question": Packing(32 * 8, ((32, 8),)), "answer": Packing(32 * 33, ((32, 40),))},)
     assert plan.overhead == 1.0

@@ -128,7 +128,7 @@ def test_a_file_without_a_placed_answer_is_refused_by_name(tmp_path):
 
 
 def test_a_malformed_file_is_refused_with_its_place(tmp_path):
-    with pytest.raises(EndxError, match=r"x\.json: data\[0\]\.paragraphs\[0\]\.qas\[0\]\.answers\[0\]\.answer_start"):
+    with pytest.raises(EndxError, match=r"x\.json: data\[0\]\.paragraphs\[0\]\.qas\[0\]\.answers\[0\]: 'answer_start'"):
         converted(tmp_path, paragraph(CATS, asked("i0", "q?", 999)))
 
 

@@ -9,10 +9,8 @@ from helpers import one_line_error
 from small_mrqa import HEADER, asked, line
 from small_squad import Publisher, sha256, write_squad
 
-from endx_jax.data import published as publications
-from endx_jax.data import reqa, reqa_builder, reqa_dataset
-from endx_jax.data.origins import ORIGINS, SPLITS
-from endx_jax.data.published import Published
+from endx_jax.data import origins, reqa, reqa_builder, reqa_dataset
+from endx_jax.data.origins import ORIGINS, SPLITS, Published
 from endx_jax.data.readers.squad import FILES
 from endx_jax.data.reqa_builder import digest
 
@@ -106,12 +104,12 @@ def test_a_network_that_refuses_is_refused_at_once(published, tmp_path):
     began = time.monotonic()
     with one_line_error(r"not prepared in .*data, and SQuAD can't be downloaded .* \(ConnectionError\)"):
         reqa_dataset.read("reqa/squad", "train", data_dir=tmp_path / "data")
-    assert time.monotonic() - began < reqa_builder.PATIENCE
+    assert time.monotonic() - began < reqa_builder.TIMEOUT
 
 
 def test_a_network_that_is_silent_is_refused_in_time(published, tmp_path, monkeypatch):
     published.silent = True
-    monkeypatch.setattr(reqa_builder, "PATIENCE", 0.3)
+    monkeypatch.setattr(reqa_builder, "TIMEOUT", 0.3)
     began = time.monotonic()
     with one_line_error(r"can't be downloaded .* \((no answer within 0.3 s|ReadTimeout)\)"):
         reqa_dataset.prepare(data_dir=tmp_path / "data")
@@ -124,7 +122,7 @@ def test_the_pinned_files_of_squad_are_those_that_tfds_lists():
     from tensorflow_datasets.core.utils.resource_utils import tfds_path
 
     witness = load_url_infos(tfds_path() / "datasets" / "squad" / "checksums.tsv")
-    for file in publications.SQUAD.values():
+    for file in origins.SQUAD.values():
         assert (witness[file.url].size, witness[file.url].checksum) == (file.size, file.sha256)
 
 

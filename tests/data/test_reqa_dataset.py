@@ -1,3 +1,5 @@
+"""Tests of the prepared sets and their records on disk."""
+
 import gzip
 import json
 import os
@@ -6,15 +8,17 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from helpers import one_line_error
 from small_mrqa import HEADER, asked, line
 from small_natural_questions import annotation, full, page, span
 from small_squad import write_squad
 
-from endx_jax.data import articles, reqa
+from endx_jax.data import reqa, reqa_dataset
 from endx_jax.data.readers.squad import FILES
-from endx_jax.data.reqa_dataset import SPLITS, prepare, read, summary
+from endx_jax.data.records import RetrievalSet
+from endx_jax.data.reqa_dataset import SPLITS, cut, join, prepare, read, summary
 
 
 @pytest.fixture(scope="module")
@@ -118,10 +122,10 @@ def test_a_packed_source_that_ends_early_is_refused_by_name_and_leaves_nothing(t
     text = "Bees fly. They sting."
     rows = [HEADER, line(text, asked("b1", "what?", text, ("fly",)))]
     lines = gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode())
-    for split, cut in (("train", len(lines)), ("dev", -9)):
+    for split, end in (("train", len(lines)), ("dev", -9)):
         (tmp_path / split).mkdir()
-        (tmp_path / split / "NewsQA.jsonl.gz").write_bytes(lines[:cut])
-    with one_line_error(r"dev/NewsQA\.jsonl\.gz: the gzip data ends too early, after line \d"):
+        (tmp_path / split / "NewsQA.jsonl.gz").write_bytes(lines[:end])
+    with one_line_error(r"dev/NewsQA\.jsonl\.gz: the gzip data ends too early; fetch"):
         prepare("reqa/newsqa", source=tmp_path, data_dir=tmp_path / "data")
     assert not any((tmp_path / "data" / "reqa" / "newsqa").iterdir())
 
@@ -131,24 +135,24 @@ def test_an_interrupted_preparation_is_never_taken_for_whole(source, tmp_path, m
         yield from list(whole(*_))[:1]
         raise KeyboardInterrupt
 
-    whole = articles.cut
-    monkeypatch.setattr(articles, "cut", interrupted)
+    whole = reqa_dataset.cut
+    monkeypatch.setattr(reqa_dataset, "cut", interrupted)
     with pytest.raises(KeyboardInterrupt):
         prepare(source=source, data_dir=tmp_path / "data")
     assert not any((tmp_path / "data" / "reqa" / "squad").iterdir())
-    monkeypatch.setattr(articles, "cut", whole)
+    monkeypatch.setattr(reqa_dataset, "cut", whole)
     prepare(source=source, data_dir=tmp_path / "data")
     assert len(read("reqa/squad", "train", data_dir=tmp_path / "data").questions) == 4
 
 
 def test_of_two_that_prepare_at_once_both_find_it_whole(source, tmp_path, monkeypatch):
     def overtaken(*arguments):
-        monkeypatch.setattr(articles, "cut", whole)
+        monkeypatch.setattr(reqa_dataset, "cut", whole)
         prepare(source=source, data_dir=tmp_path / "data")
         return whole(*arguments)
 
-    whole = articles.cut
-    monkeypatch.setattr(articles, "cut", overtaken)
+    whole = reqa_dataset.cut
+    monkeypatch.setattr(reqa_dataset, "cut", overtaken)
     prepare(source=source, data_dir=tmp_path / "data")
     assert [file.name for file in (tmp_path / "data" / "reqa" / "squad").iterdir()] == ["1.1.0"]
     assert len(read("reqa/squad", "train", data_dir=tmp_path / "data").questions) == 4
@@ -156,7 +160,7 @@ def test_of_two_that_prepare_at_once_both_find_it_whole(source, tmp_path, monkey
 
 def test_a_folder_that_is_not_whole_is_refused(data, source):
     (data / "reqa" / "squad" / "1.1.0" / "dataset_info.json").unlink()
-    with one_line_error(r"1\.1\.0 is there but is no whole data set; remove the folder"):
+    with one_line_error(r"1\.1\.0 exists but is not a complete data set; remove the folder"):
         prepare(source=source, data_dir=data)
 
 
@@ -224,3 +228,56 @@ def test_the_counts_of_squad(test_data, tmp_path):
     assert read("reqa/squad", "validation", data_dir=tmp_path) == reqa.read(
         test_data / "data" / "squad" / "dev-v1.1.json.gz", "sentences"
     )
+
+
+# Question 2 is about Cats, and one of its right sentences stands in Dogs; Birds has a question and no sentence, Fish a
+# sentence and no question.
+RECORDS = RetrievalSet(
+    questions=("who sleeps?", "who barks?", "who eats?", "who flies?"),
+    candidates=("Cats sleep.", "Dogs bark.", "They eat.", "Mäuse – nicht.", "Fish swim."),
+    qrels=((0,), (1,), (2, 3), (2,)),
+    question_ids=("q0", "q1", "q2", "q3"),
+    candidate_ids=("s0.0", "s1.0", "s1.1", "s2.0", "s3.0"),
+    groups=("Cats", "Dogs", "Cats", "Birds"),
+    hard_negatives=((), (0, 2), (0,), ()),
+)
+HOMES = ["Cats", "Dogs", "Dogs", "Cats", "Fish"]
+
+
+def test_an_article_has_its_sentences_its_questions_and_their_pairs():
+    cats, dogs, fish, birds = cut(RECORDS, HOMES)
+    assert [cats["title"], dogs["title"], fish["title"], birds["title"]] == ["Cats", "Dogs", "Fish", "Birds"]
+    assert cats["sentences"]["index"].tolist() == [0, 3]
+    assert cats["sentences"]["id"] == ["s0.0", "s2.0"]
+    assert cats["sentences"]["text"] == ["Cats sleep.", "Mäuse – nicht."]
+    assert cats["questions"]["index"].tolist() == [0, 2]
+    assert cats["answers"].tolist() == [[0, 0], [2, 2], [2, 3]]
+    assert cats["hard_negatives"].tolist() == [[2, 0]]
+
+
+def test_what_an_article_lacks_is_empty_and_keeps_its_shape():
+    *_, fish, birds = cut(RECORDS, HOMES)
+    assert birds["sentences"]["index"].shape == (0,)
+    assert fish["answers"].shape == fish["hard_negatives"].shape == (0, 2)
+    assert all(birds[name].dtype == np.int32 for name in ("answers", "hard_negatives"))
+
+
+@pytest.mark.parametrize("step", [1, -1], ids=["in order", "reversed"])
+def test_articles_are_put_together_to_the_same_set(step):
+    assert join(list(cut(RECORDS, HOMES))[::step]) == RECORDS
+
+
+def test_texts_may_be_bytes():
+    def encoded(value):
+        if isinstance(value, dict):
+            return {key: encoded(inner) for key, inner in value.items()}
+        return [text.encode() for text in value] if isinstance(value, list) else value
+
+    articles = [encoded(article) | {"title": article["title"].encode()} for article in cut(RECORDS, HOMES)]
+    assert join(articles) == RECORDS
+
+
+def test_a_lost_article_is_noticed():
+    _, *rest = cut(RECORDS, HOMES)
+    with pytest.raises(KeyError):
+        join(rest)

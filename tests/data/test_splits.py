@@ -1,10 +1,12 @@
+"""Tests of splits and subsets."""
+
 import dataclasses
 import hashlib
 
 import pytest
 
-from endx_jax.data import RetrievalSet
-from endx_jax.data.splits import ask_fewer, split, take
+from endx_jax.data.records import RetrievalSet
+from endx_jax.data.splits import first_pairs, limit_questions, split, take, with_many_questions
 from endx_jax.errors import EndxError
 
 NAMES = ("train", "validation", "test")
@@ -162,14 +164,58 @@ def test_take_keeps_the_smallest_hashes_in_their_order():
 
 def test_fewer_questions_are_those_of_take_and_ask_the_whole_pool():
     records = dataclasses.replace(some(100), groups=tuple(f"group {n // 4}" for n in range(100)))
-    part = ask_fewer(records, 7)
+    part = limit_questions(records, 7)
     assert part.questions == take(records, 7).questions
     assert part.candidates == records.candidates
     assert by_text(part) == {question: by_text(records)[question] for question in part.questions}
     assert part.groups == take(records, 7).groups
-    assert ask_fewer(records, 0) is ask_fewer(records, 100) is records
+    assert limit_questions(records, 0) is limit_questions(records, 100) is records
 
 
 def test_take_of_nothing_is_refused():
-    with pytest.raises(EndxError, match=r"not to 0$"):
+    with pytest.raises(EndxError, match=r"at least 1, not 0$"):
         take(some(4), 0)
+
+
+@pytest.mark.parametrize(("count", "questions"), [(1, 1), (2, 1), (3, 2), (4, 3), (6, 3), (7, 3)])
+def test_the_first_pairs_are_those_of_as_few_questions_as_have_them(count, questions):
+    # Questions with 2, 1 and 3 right answers: 2, 3 and 6 pairs in all.
+    records = RetrievalSet.from_pairs([(f"q{q}", f"a{a}") for q, a in ((0, 0), (0, 1), (1, 2), (2, 0), (2, 3), (2, 4))])
+    assert first_pairs(records, count).questions == records.questions[:questions]
+
+
+# ant: 3 questions, bee: 2, cat: 1; q2 has both ant and cat.
+RECORDS = RetrievalSet(
+    questions=("q0", "q1", "q2", "q3", "q4"),
+    candidates=("sea", "cat", "bee", "ant"),
+    qrels=((3,), (3,), (1, 3), (2,), (2,)),
+    question_ids=tuple("01234"),
+    candidate_ids=("ix", "ic", "ib", "ia"),
+    groups=("g", "g", "h", "h", "h"),
+)
+
+
+def test_questions_are_kept_whose_answers_have_enough():
+    found = with_many_questions(RECORDS, (2, 3, 4))
+    assert list(found) == ["answers>=2", "answers>=2-alone", "answers>=3", "answers>=3-alone"]
+    whole, alone = found["answers>=3"], found["answers>=3-alone"]
+    assert whole.questions == alone.questions == ("q0", "q1", "q2")
+    assert whole.groups == ("g", "g", "h")
+    assert whole.candidates == RECORDS.candidates
+    assert whole.qrels == ((3,), (3,), (1, 3))
+    assert (alone.candidates, alone.candidate_ids, alone.qrels) == (("ant",), ("ia",), ((0,), (0,), (0,)))
+
+
+def test_among_several_answers_judgements_are_renumbered():
+    alone = with_many_questions(RECORDS, (2,))["answers>=2-alone"]
+    assert alone.candidates == ("bee", "ant")
+    assert alone.qrels == ((1,), (1,), (1,), (0,), (0,))
+
+
+def test_no_minimum_no_sub_set():
+    assert with_many_questions(RECORDS, ()) == {}
+
+
+def test_a_pool_without_words_is_left_out():
+    signs = dataclasses.replace(RECORDS, candidates=("sea", "cat", "bee", "4!"))
+    assert list(with_many_questions(signs, (2, 3))) == ["answers>=2", "answers>=2-alone", "answers>=3"]

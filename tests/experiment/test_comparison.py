@@ -25,7 +25,7 @@ def write(folder, name, values, **more):
 
 def write_results(folder, *evaluations):
     entries = [
-        {"pool": pool, "system": system, "direction": "question_to_answer", "candidates": count}
+        {"pool": pool, "system": system, "direction": "question_to_answer", "candidates": count, "metrics": {}}
         for pool, system, count in evaluations
     ]
     folder.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ def test_other_pools_and_other_measures_are_refused():
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"id": "q", "mrr": "high"}', "line 2: no numbers for mrr"),
+        ('{"id": "q", "mrr": "high"}', "line 2: 'mrr' is 'high'; it must be a number"),
         ('{"mrr": 1.0}', "line 2: 'id' must be a string"),
         ('{"id": "q0", "mrr": 1.0}', "line 2: question 'q0' stands on line 1 too"),
         ('{"id": "q", "mr', "line 2, column"),
@@ -136,5 +136,5 @@ def test_mistakes_are_one_line(runs, monkeypatch, capsys, arguments, message):
 
 def test_damaged_results_are_named(runs):
     (runs[0] / "results.json").write_text('{"evaluations": [{}]}')
-    with pytest.raises(EndxError, match=r"results\.json is damaged"):
+    with pytest.raises(EndxError, match=r"results\.json: evaluation 0: no 'pool'"):
         read_judged(runs[0])

@@ -3,11 +3,11 @@ import pytest
 
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import differences, resolve
-from endx_jax.recipes import base
+from endx_jax.methods.config import base_config
 
 
 def test_the_base_config_resolves_to_itself():
-    config = base.get_config()
+    config = base_config()
     assert resolve(config).as_dict() == resolve(config.to_dict()).as_dict()
     assert resolve(resolve(config).as_dict()) == resolve(config)
 
@@ -45,8 +45,8 @@ def test_steps_and_epochs_exclude_each_other():
 
 
 def test_only_what_changes_results_counts_as_a_difference():
-    before = resolve(base.get_config())
-    config = base.get_config()
+    before = resolve(base_config())
+    config = base_config()
     config.mesh.fsdp = 2
     config.train.log_every = 99
     config.train.stop_at_step = 3
@@ -62,3 +62,21 @@ def test_only_what_changes_results_counts_as_a_difference():
 def test_a_config_dict_and_a_plain_mapping_are_the_same():
     values = {"seed": 3, "train": {"epochs": 2}}
     assert resolve(ml_collections.ConfigDict(values)) == resolve(values)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": None}, "data is None; it must be an object with settings"),
+        ({"objective": []}, r"objective is \[\]; it must be an object with settings"),
+        ({"objective": {"name": ["dual"]}}, r"objective.name is \['dual'\]; it must be one of dual"),
+        ({"seed": "0"}, "seed is '0'; it must be a whole number"),
+        ({"train": {"steps": 10**400}}, r"train.steps is 10+\.\.\.0+; it must fit in 64 bits"),
+        ({"data": {"mixture": [["a"]]}}, r"data.mixture\[0\] is \['a'\]; it must have 2 items"),
+        ({"model": {"layer_weights": ["a"]}}, r"model.layer_weights\[0\] is 'a', a str; it must be float"),
+        ({"model": {"dropout": float("nan")}}, "model.dropout is nan; it must be a number"),
+    ],
+)
+def test_values_of_other_types_are_refused(changes, message):
+    with pytest.raises(EndxError, match=message):
+        resolve(changes)

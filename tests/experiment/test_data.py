@@ -11,6 +11,7 @@ from small_squad import regular, write_squad
 from endx_jax.data import reqa, reqa_dataset
 from endx_jax.data.settings import DataSettings
 from endx_jax.experiment.data import counts_of, fingerprint, pools, read_records, read_splits
+from endx_jax.methods.dual.recipes import minilm, quickstart
 
 
 @pytest.fixture(scope="module")
@@ -59,13 +60,32 @@ def test_questions_after_reqa_are_ranked_against_both_pools_the_chosen_one_first
         assert right == [{test.candidates[n] for n in row} for row in test.qrels]
 
 
+def test_training_data_have_to_be_named():
+    """A recipe for one's own data, such as `minilm`, names none."""
+    with one_line_error("data.path is not set: name a file or folder, or `docstrings` to try training without data"):
+        read_splits(DataSettings())
+
+
+def test_only_the_quickstart_trains_on_docstrings():
+    assert quickstart.get_config().data.path == "docstrings"
+    assert minilm.get_config().data.path == ""
+
+
+def test_rows_that_are_not_valid_can_be_skipped(tmp_path):
+    file = tmp_path / "pairs.csv"
+    file.write_text("question,answer\nq1,a\nq2,\n")
+    with one_line_error("line 3: 'answer' is empty; data.skip_invalid=True skips such rows"):
+        read_records(str(file), DataSettings(), "")
+    assert read_records(str(file), DataSettings(skip_invalid=True), "").questions == ("q1",)
+
+
 def test_other_data_has_one_pool(pairs_csv):
     found = read_splits(DataSettings(path=str(pairs_csv))).test
     assert pools(found, DataSettings()) == {"all": found}
 
 
 def test_a_pool_is_for_reading_comprehension_only(pairs_csv):
-    with one_line_error("pairs.csv: data.pool=answers is for squad, mrqa, natural_questions, multireqa data; leave it"):
+    with one_line_error("natural_questions, multireqa. but columns; leave data.pool"):
         read(pairs_csv)
 
 
@@ -74,7 +94,7 @@ def test_a_pool_is_for_whichever_of_two_paths_has_paragraphs(folder, pairs_csv):
     found = read(pairs_csv, test_path=str(folder / "dev-v1.1.json.gz"))
     assert found.test == reqa.read(folder / "dev-v1.1.json.gz", "sentences")
     assert set(found.train.questions) <= set(read_records(str(pairs_csv), DataSettings(), "").questions)
-    with one_line_error("data.pool=answers is for squad"):
+    with one_line_error("is no reading-comprehension data .squad"):
         read(pairs_csv, test_path=str(pairs_csv))
 
 

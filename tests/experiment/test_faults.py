@@ -94,5 +94,5 @@ def test_on_a_full_disk_a_run_ends_with_one_line_and_goes_on_when_there_is_room(
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     message, *statuses = done.stderr.splitlines()
     assert message.startswith(f"endx train: can't write {tmp_path}/run")
-    assert message.endswith(": No space left on device; make room there, and the same command goes on")
+    assert message.endswith("; make room there, and the same command goes on")
     assert statuses == ["2", "0"]

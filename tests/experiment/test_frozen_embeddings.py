@@ -36,7 +36,7 @@ def test_words_weigh_as_the_training_set_says_and_still_do_after_training(finish
     train = read_splits(DataSettings(**config.data.to_dict())).train
     texts = {"question": train.questions, "answer": train.candidates}
     vocab_size = len(model.params["shared"]["token_embedder"]["embedding"])
-    expected = idf_of_sides(texts, model.encoder.preparations, dict.fromkeys(texts, vocab_size))["question"]
+    expected = idf_of_sides(texts, model.encoder.processors, dict.fromkeys(texts, vocab_size))["question"]
     np.testing.assert_array_equal(model.params["shared"]["token_weights"]["weight"], expected)
     assert len(np.unique(expected)) > 3
 

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import json
+import platform
 import subprocess
 import sys
 
@@ -14,7 +15,7 @@ from endx_jax.experiment.lock import FILE, RunLock
 HOLDER = """
 import fcntl, sys
 file = open(sys.argv[1], "a+")
-fcntl.lockf(file, fcntl.LOCK_EX)
+fcntl.flock(file, fcntl.LOCK_EX)
 file.write('{"host": "h", "process": 7, "since": "then"}')
 file.flush()
 print("held", flush=True)
@@ -42,10 +43,32 @@ def test_a_second_run_is_refused_until_the_first_one_dies(tmp_path, holder):
         assert set(json.loads((tmp_path / FILE).read_text())) == {"host", "process", "since"}
 
 
-def test_a_holder_that_has_not_signed_yet_is_refused_too(tmp_path, holder):
-    (tmp_path / FILE).write_text("")
-    with one_line_error("in use by another run"), RunLock(tmp_path):
+@pytest.mark.parametrize(
+    "signed",
+    [b"", b"[1]", b"{}", b"[" * 100_000, b"9" * 5_000, b"\xff", b'{"host": "a\\nb", "process": 7, "since": ""}'],
+    ids=range(7),
+)
+def test_a_holder_that_has_not_signed_is_refused_too(tmp_path, holder, signed):
+    (tmp_path / FILE).write_bytes(signed)
+    with one_line_error(f"in use by another process \\(`fuser {tmp_path}/.lock` names it\\): wait"), RunLock(tmp_path):
         pass
+
+
+def test_a_process_that_has_ended_is_not_named_as_the_holder(tmp_path, holder):
+    """A process that only reads can lock the file without signing it, long after the one that signed it has ended."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    (tmp_path / FILE).write_text(json.dumps({"host": platform.node(), "process": ended.pid, "since": "then"}))
+    with one_line_error("in use by another process"), RunLock(tmp_path):
+        pass
+
+
+def test_the_target_of_a_symbolic_link_is_not_overwritten(tmp_path):
+    (tmp_path / "precious").write_text("contents")
+    (tmp_path / FILE).symlink_to("precious")
+    with one_line_error(f"can't write {tmp_path}/.lock: it is a symbolic link; remove it"), RunLock(tmp_path):
+        pass
+    assert (tmp_path / "precious").read_text() == "contents"
 
 
 def test_a_folder_in_which_nothing_was_written_is_taken_back(tmp_path):
@@ -65,11 +88,11 @@ def test_where_nothing_can_be_locked_one_line_says_so(tmp_path, monkeypatch, cap
     def no_locks(*arguments):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(fcntl, "lockf", no_locks)
+    monkeypatch.setattr(fcntl, "flock", no_locks)
     with RunLock(tmp_path):
         pass
     found = capsys.readouterr().out
-    assert "can't be locked (No locks available): nothing keeps a second run out" in found
+    assert "can't be locked (No locks available): nothing keeps a second run out\n" in found
     assert found.count("\n") == 1
 
 

@@ -10,10 +10,10 @@ from tiny_bert import WIDTH, tiny_recipe
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.model import best_params, build_model, read_model, save_description
+from endx_jax.inference.encode import TextEncoder
 from endx_jax.parallel import MeshSettings, make_mesh, place, state_shardings
+from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.pretrained.stored import Stored
-from endx_jax.retrieval.encode import TextEncoder
-from endx_jax.training.optimizer import parameter_paths
 from endx_jax.training.partition import split_frozen
 
 
@@ -31,6 +31,7 @@ def test_a_workdir_describes_a_new_encoder_without_the_pretrained_folder(config,
     workdirs.write_config(tmp_path, model.settings, {"sha256": ""})
     assert sorted(file.name for file in (tmp_path / "model").iterdir()) == [
         "config.json",
+        "method.json",
         "tokenizer.json",
         "tokenizer_config.json",
     ]
@@ -49,7 +50,7 @@ def test_the_token_table_of_a_new_encoder_can_be_frozen(config):
 
 def test_only_encoders_with_positions_limit_the_length(config):
     config.data.answer_length = 65
-    assert build_model(resolve(config)).preparations["answer"].length == 65
+    assert build_model(resolve(config)).processors["answer"].length == 65
     config.model.encoder_width, config.model.encoder_heads = 0, 4
     for encoder in ("transformer", ""):
         config.model.encoder = encoder
@@ -62,7 +63,7 @@ def test_only_encoders_with_positions_limit_the_length(config):
 
 def test_a_run_that_begins_reads_only_its_parts_of_the_weights(tiny_bert, pairs_csv):
     model, mesh = build_model(resolve(tiny_recipe(tiny_bert, pairs_csv))), make_mesh(MeshSettings(fsdp=4, tensor=2))
-    params = model.initial_params(mesh)
+    params = model.initial_params()
     assert all(isinstance(leaf, Stored) for leaf in jax.tree.leaves(params["dual_encoder"]["shared"]["encoder"]))
     placed = place(params, state_shardings(params, mesh))
     chex.assert_trees_all_equal(jax.device_get(placed), jax.tree.map(np.asarray, params))
@@ -74,7 +75,7 @@ def test_the_best_parameters_are_split_as_in_training_and_encode_alike(trained_w
     for settings in (MeshSettings(), MeshSettings(fsdp=4, tensor=2)):
         mesh = make_mesh(settings)
         params, _ = best_params(trained_workdir, model, mesh)
-        encoder = TextEncoder(model.dual_encoder, model.preparations, mesh)
+        encoder = TextEncoder(model.dual_encoder, model.processors, mesh)
         found.append(encoder(params["dual_encoder"], "question", texts))
         identities = encoder.identity(params["dual_encoder"])
         kernel = params["dual_encoder"]["shared"]["encoder"]["layers_0"]["mlp_up"]["kernel"]

@@ -1,7 +1,10 @@
 """The main job end to end, on a tiny tower and tiny text."""
 
+import contextlib
 import dataclasses
+import itertools
 import json
+import shutil
 
 import chex
 import jax
@@ -12,6 +15,7 @@ from small_squad import regular
 from tiny_bert import tiny_recipe, write_tiny_bert
 
 import endx_jax
+from endx_jax.data.documents import Document
 from endx_jax.errors import EndxError
 from endx_jax.experiment import prepare
 from endx_jax.experiment.config import resolve
@@ -61,8 +65,6 @@ def test_the_workdir_holds_what_the_readme_promises(trained_workdir):
     assert index.manifest.model["identity"] == endx_jax.load(workdir).identity
     rankings = workdir / "evaluation" / "test"
     assert {"qrels.trec", "trained.run.trec", "bm25.per_question.jsonl"} <= {f.name for f in rankings.iterdir()}
-    line = json.loads((workdir / "metrics.jsonl").read_text().splitlines()[0])
-    assert {"step", "loss", "pairs_per_second", "tokens_per_second", "learning_rate", "masked_fraction"} <= set(line)
     assert json.loads((workdir / "config.json").read_text())["model"]["pooling"] == "mean"
     made = json.loads((workdir / "manifest.json").read_text())
     assert made["data_sha256"] == json.loads((workdir / "data.json").read_text())["sha256"]
@@ -70,16 +72,90 @@ def test_the_workdir_holds_what_the_readme_promises(trained_workdir):
     assert made["devices"] == {"kind": "cpu", "count": 8, "processes": 1}
 
 
+def test_the_numbers_of_every_step_are_those_of_its_batch(trained_workdir, config, tmp_path):
+    lines = [json.loads(line) for line in (trained_workdir / "metrics.jsonl").read_text().splitlines()][:6]
+    stream = prepare.prepare(config, tmp_path).stream
+    for step, line in enumerate(lines, start=1):
+        questions, answers = stream.pairs.index[stream.example_ids(step - 1)].T
+        equal = sum(int(a == b) for a, b in itertools.permutations(answers, 2))
+        tokens = stream.pairs.questions.lengths[questions].sum() + stream.pairs.answers.lengths[answers].sum()
+        assert line["step"] == step
+        assert line["learning_rate"] == pytest.approx(1e-3 * (7 - step) / 6)  # linear, from the peak to 0 after 6
+        assert line["masked_fraction"] == pytest.approx(equal / (16 * 15))
+        assert line["temperature"] == pytest.approx(0.05)
+        assert line["tokens_per_second"] / line["pairs_per_second"] == pytest.approx(tokens / 16, rel=0.01)
+    assert sum(line["masked_fraction"] for line in lines) > 0
+
+
 def test_stopped_and_resumed_is_bit_equal_to_one_go(trained_workdir, config, tmp_path, capsys):
     config.train.stop_at_step = 3
     assert run(config, tmp_path) is None
     assert list(losses(tmp_path)) == [1, 2, 3]
-    assert "stopped at step 3 of 6" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "\ncompiling 1 program for the training step\n" in shown  # no cache: it is compiled every time
+    assert "stopped at step 3 of 6" in shown
     config.train.stop_at_step = 0
     run(config, tmp_path)
     assert "resuming from the checkpoint of step 3, of 6" in capsys.readouterr().out
     assert losses(tmp_path) == losses(trained_workdir)
     chex.assert_trees_all_equal(final_params(tmp_path), final_params(trained_workdir))
+
+
+@pytest.fixture
+def finished(trained_workdir, tmp_path):
+    """A copy of the finished run."""
+    return shutil.copytree(trained_workdir, tmp_path / "run")
+
+
+def with_a_document(workdir):
+    """Adds a document to the index of a run, as a server does for a client."""
+    index = Index(workdir / "index")
+    index.add([Document("precious", "text")], np.ones((1, 32), np.float32))
+    return index
+
+
+def test_a_finished_run_builds_nothing_again(finished, config, capsys):
+    with_a_document(finished)
+    written = [file for file in finished.rglob("*") if file.is_file() and file.name != ".lock"]
+    before = {file: file.stat().st_mtime_ns for file in written}  # all but the lock
+    assert run(config, finished) is None
+    assert f"{finished} holds this run, trained and evaluated: nothing to do" in capsys.readouterr().out
+    assert "precious" in Index(finished / "index")
+    assert {file: file.stat().st_mtime_ns for file in written} == before
+
+
+@pytest.mark.parametrize("how", ["changed", "held"])
+def test_an_evaluation_replaces_no_index_that_was_changed_or_is_held(finished, config, capsys, how):
+    (finished / "results.json").unlink()  # so that the run is evaluated again
+    with contextlib.ExitStack() as stack:
+        if how == "changed":
+            with_a_document(finished)
+        else:
+            stack.enter_context(Index(finished / "index").held())
+        documents = len(Index(finished / "index"))
+        results = run(config, finished)
+    shown = capsys.readouterr().out
+    reason = {"changed": "is kept, as documents were added or deleted", "held": "is in use by process"}[how]
+    assert f"note: the evaluated pool was not written as an index: {finished}/index {reason}" in shown
+    assert len(Index(finished / "index")) == documents
+    written = json.loads((finished / "results.json").read_text())
+    assert written["systems"]["trained"] == results.evaluations["all"]["trained"].metrics
+
+
+def test_another_evaluation_of_a_finished_run_is_made(finished, config):
+    config.evaluation.untrained = False
+    assert list(run(config, finished).evaluations["all"]) == ["bm25", "trained"]
+    assert list(json.loads((finished / "results.json").read_text())["systems"]) == ["bm25", "trained"]
+
+
+@pytest.mark.parametrize("place", ["file", "dangling link"])
+def test_an_index_that_cannot_be_written_is_refused_before_training(config, tmp_path, place):
+    (tmp_path / "file").touch()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "index").symlink_to(tmp_path / place)
+    with one_line_error("run/index can't be written .*; choose another with --workdir"):
+        run(config, tmp_path / "run")
+    assert not (tmp_path / "run" / FOLDER).exists()
 
 
 def test_resumed_on_fewer_devices_the_losses_agree(trained_workdir, config, tmp_path, monkeypatch):
@@ -217,7 +293,7 @@ def test_every_sharing_trains_what_it_should_and_leaves_a_model_that_loads(confi
     shown = capsys.readouterr().out
     assert ("warning: model.sharing" in shown) == bool(SHARINGS[sharing].drawback)
     model, after = build_model(resolve(config)), final_params(tmp_path)["dual_encoder"]
-    before = jax.device_get(model.initial_params(make_mesh(MeshSettings())))["dual_encoder"]
+    before = jax.device_get(model.initial_params())["dual_encoder"]
     changed = jax.tree.map(lambda a, b: bool(np.any(a != b)), before, after)
     frozen = changed["shared"].pop("token_embedder") if sharing == "ade_fte" else {}
     assert not any(jax.tree.leaves(frozen))
@@ -253,10 +329,10 @@ def test_prompts_are_part_of_the_model(trained_workdir, config, tmp_path):
     config.train.stop_at_step = 1
     run(config, tmp_path)
     prompted, plain = endx_jax.load(tmp_path), endx_jax.load(tmp_path)
-    for side, preparation in plain.encoder.preparations.items():
-        assert preparation.prompt == {"question": "who ", "answer": "what "}[side]
-    plain.encoder.preparations = {
-        side: dataclasses.replace(found, prompt="") for side, found in plain.encoder.preparations.items()
+    for side, processor in plain.encoder.processors.items():
+        assert processor.prompt == {"question": "who ", "answer": "what "}[side]
+    plain.encoder.processors = {
+        side: dataclasses.replace(found, prompt="") for side, found in plain.encoder.processors.items()
     }
     np.testing.assert_allclose(prompted.encode_query("is the cat"), plain.encode_query("who is the cat"), atol=1e-6)
     np.testing.assert_allclose(prompted.encode_document("a mat"), plain.encode_document("what a mat"), atol=1e-6)

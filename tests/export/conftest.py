@@ -7,7 +7,7 @@ import pytest
 from tiny_bert import write_tiny_bert
 from tiny_models import embeddings, in_float32, make_model, write_tiny_t5
 
-from endx_jax.loading import EmbeddingModel
+from endx_jax.inference import EmbeddingModel
 
 SCANNED = {"scan_layers": True, "remat": "full", "dtype": "bfloat16"}
 

@@ -10,6 +10,7 @@ from tiny_models import TEXTS, embeddings
 import endx_jax
 from endx_jax.export.hugging_face import write
 from endx_jax.export.towers import Towers
+from endx_jax.inference.about import read_about
 
 HELD = ("sde", "ade", "ade_spl", "t5")
 
@@ -70,11 +71,37 @@ def test_its_example_is_a_program(written, expected, monkeypatch, capsys):
     np.testing.assert_allclose(printed, expected["sde"]["question"][:2], atol=1e-5)
 
 
-@pytest.mark.parametrize("damage", ["{", "{}", '{"format": "hugging-face"}'])
-def test_a_description_that_is_none_is_refused(tmp_path, damage):
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        ("{", ", column 2: broken JSON"),
+        ("{}", " describes version 1 of format None"),
+        ('{"format": "hugging-face"}', ": no 'sides' among 'format'"),
+        ('{"format": "hugging-face", "sides": {"question": {}}}', ": question does not describe an export: it has no"),
+    ],
+)
+def test_a_description_that_is_none_is_refused(tmp_path, damage, reason):
     (tmp_path / "endx.json").write_text(damage)
-    with one_line_error("endx.json (can't be read as JSON|does not describe an export)"):
+    with one_line_error(f"endx.json{reason}"):
         endx_jax.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("folder", "../../x", "answer: 'folder' is '../../x', which is not in the folder of the file"),
+        ("projection", "/x", "answer: 'projection' is '/x', which is not in the folder of the file"),
+        ("length", -1, "answer: 'length' is -1; it must be a whole number from 1"),
+        ("prompt", None, "answer: 'prompt' is None; it must be a string"),
+        ("colour", "red", "answer does not describe an export: 'colour' is unknown"),
+    ],
+)
+def test_damaged_sides_are_refused(written, tmp_path, key, value, reason):
+    about = json.loads((written["sde"] / "endx.json").read_text())
+    about["sides"]["answer"][key] = value
+    (tmp_path / "endx.json").write_text(json.dumps(about))
+    with one_line_error(reason):
+        read_about(tmp_path)
 
 
 def test_another_version_is_refused(written, tmp_path):

@@ -9,11 +9,13 @@ import jax
 import numpy as np
 import pytest
 from helpers import one_line_error
+from safetensors.numpy import load_file, save_file
 from tiny_models import TEXTS, embeddings, make_model
 
 import endx_jax
 from endx_jax.export.stablehlo import write
 from endx_jax.export.towers import Towers
+from endx_jax.files import sha256_of
 
 pytest.importorskip("flatbuffers", reason="flatbuffers, which jax.export writes with, is not installed")
 
@@ -118,4 +120,35 @@ def test_a_damaged_program_is_refused(written, tmp_path):
         endx_jax.load(folder)
     (folder / "tower.stablehlo").unlink()
     with one_line_error("tower.stablehlo can't be read .*; export the model again"):
+        endx_jax.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda program: program[:-1000], "is no program that this JAX can read"),
+        (lambda program: program[:1], "is no program that this JAX can read"),
+        (lambda program: program[:5000] + bytes(1000) + program[6000:], "is no program that this JAX can read"),
+    ],
+)
+def test_a_damaged_program_with_its_own_hash_is_refused(written, tmp_path, damage, reason):
+    folder = shutil.copytree(written["gru"], tmp_path / "copy")
+    program = folder / "tower.stablehlo"
+    program.write_bytes(damage(program.read_bytes()))
+    about = json.loads((folder / "endx.json").read_text())
+    for side in about["sides"].values():
+        side["sha256"] = sha256_of(program)
+    (folder / "endx.json").write_text(json.dumps(about))
+    with one_line_error(f"tower.stablehlo {reason} .*; export the model again"):
+        endx_jax.load(folder)
+
+
+def test_other_weights_than_the_program_takes_are_refused(written, tmp_path):
+    folder = shutil.copytree(written["gru"], tmp_path / "copy")
+    tensors = load_file(folder / "model.safetensors")
+    save_file(dict(list(tensors.items())[1:]), folder / "model.safetensors")
+    about = json.loads((folder / "endx.json").read_text())
+    about["weights_sha256"] = sha256_of(folder / "model.safetensors")
+    (folder / "endx.json").write_text(json.dumps(about))
+    with one_line_error("tower.stablehlo can't be used with the weights in model.safetensors"):
         endx_jax.load(folder)

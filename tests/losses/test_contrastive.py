@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, without_metrics
 
-from endx_jax.losses import false_negative_mask, in_batch_softmax, in_batch_softmax_and_metrics
+from endx_jax.losses import false_negative_mask, in_batch_softmax
 from endx_jax.losses.contrastive import DIRECTIONS
 
 # Compiled, as it is in training and as is quicker here; one test holds it against the loss run step by step.
-softmax_loss = jax.jit(in_batch_softmax, static_argnames="direction")
-softmax_loss_and_metrics = jax.jit(in_batch_softmax_and_metrics, static_argnames="direction")
+softmax_loss = jax.jit(without_metrics(in_batch_softmax), static_argnames="direction")
+softmax_loss_and_metrics = jax.jit(in_batch_softmax, static_argnames="direction")
 
 B, E = 7, 4
 IDS = {
@@ -31,8 +31,8 @@ MASKS = {
     "positives": ("answer_id", "positive_ids"),
     "all": ("question_id", "answer_id", "positive_ids"),
 }
-# 5 to 8 are answers of the batch or positives; 9 to 13 are in neither. 5, 6, 8, 9 and 10 come more than once.
-HARD_IDS = np.array([[9, 5, -1], [10, 9, 8], [7, -1, 11], [5, 9, 9], [-1, -1, -1], [6, 12, 10], [6, 8, -1]])
+# 5 to 8 are answers of the batch or positives; 0 and 9 to 11 are in neither. 5, 6, 8, 9 and 10 come more than once.
+HARD_IDS = np.array([[9, 5, -1], [10, 9, 8], [7, -1, 11], [5, 9, 9], [-1, -1, -1], [6, 0, 10], [6, 8, -1]])
 WHERE = np.array([True, True, False, True, True, False, True])
 
 
@@ -271,7 +271,8 @@ def test_where_is_the_smaller_batch(direction):
 
 def test_pairs_left_out_by_where_have_no_gradient():
     question, answer = map(jnp.asarray, drawn(np.float32))
-    compute = jax.grad(lambda q, a: in_batch_softmax(q, a, where=jnp.asarray(WHERE), direction="sum"), (0, 1))
+    summed = functools.partial(without_metrics(in_batch_softmax), direction="sum")
+    compute = jax.grad(lambda q, a: summed(q, a, where=jnp.asarray(WHERE)), (0, 1))
     gradients = jax.jit(compute)(question, answer)
     for gradient in gradients:
         np.testing.assert_array_equal(gradient[~WHERE], 0)
@@ -310,7 +311,7 @@ def test_jit_vmap_and_a_temperature_array_change_nothing():
         return softmax_loss(question, answer, temperature=temperature, direction="mean", **known)
 
     one_by_one = [
-        in_batch_softmax(q, a, temperature=float(t), direction="mean", **known)
+        softmax_loss(q, a, temperature=float(t), direction="mean", **known)
         for q, a, t in zip(question, answer, temperatures, strict=True)
     ]
     np.testing.assert_allclose(jax.jit(jax.vmap(loss))(question, answer, temperatures), one_by_one, rtol=1e-6)
@@ -401,6 +402,13 @@ def test_equal_hard_negatives_count_as_often_as_they_are_there():
         assert float(found) == pytest.approx(math.log(8 + 8 * 2))
 
 
+def test_the_hard_negative_with_id_0_counts_and_the_one_with_id_minus_1_does_not():
+    zeros = jnp.zeros((2, 3))
+    for ids_of_two, candidates in (([[0], [0]], 2 + 2), ([[0], [-1]], 2 + 1), ([[-1], [-1]], 2)):
+        found = softmax_loss(zeros, zeros, hard_negatives=jnp.zeros((2, 1, 3)), hard_negative_ids=jnp.array(ids_of_two))
+        assert float(found) == pytest.approx(math.log(candidates))
+
+
 def test_large_scores_of_hard_negatives_do_not_cancel():
     hard = jnp.array([[[999.999]]])
     margin = 1000.0 * (1000.0 - float(np.float32(999.999)))
@@ -461,7 +469,7 @@ def test_a_missing_hard_negative_is_as_if_it_were_not_there():
     @jax.jit
     @functools.partial(jax.value_and_grad, argnums=(0, 1, 2))
     def compute(question, answer, hard, hard_ids):
-        return in_batch_softmax(question, answer, hard_negatives=hard, hard_negative_ids=hard_ids, where=WHERE, **known)
+        return softmax_loss(question, answer, hard_negatives=hard, hard_negative_ids=hard_ids, where=WHERE, **known)
 
     expected, (to_question, to_answer, to_one) = compute(question, answer, one, one_id)
     to_two = jnp.concatenate([to_one, jnp.zeros_like(to_one)], axis=1)
@@ -500,10 +508,22 @@ def test_the_order_of_the_batch_does_not_matter_to_hard_negatives():
     ("hard", "hard_ids", "message"),
     [
         (None, (3, 2), "hard_negative_ids names hard negatives, so it needs hard_negatives as well"),
-        ((4, 2, 5), None, r"hard_negatives has shape \(4, 2, 5\); for these questions it must be \[3, K, 5\]"),
-        ((3, 2, 4), None, r"hard_negatives has shape \(3, 2, 4\); for these questions it must be \[3, K, 5\]"),
+        (
+            (4, 2, 5),
+            None,
+            r"hard_negatives has shape \(4, 2, 5\); it must be \[B, K, E\], with B = 3 as in question and E = 5",
+        ),
+        (
+            (3, 2, 4),
+            None,
+            r"hard_negatives has shape \(3, 2, 4\); it must be \[B, K, E\], with B = 3 as in question and E = 5",
+        ),
         ((3, 5), None, r"hard_negatives has shape \(3, 5\)"),
-        ((3, 2, 5), (3, 1), r"hard_negative_ids has shape \(3, 1\); for these hard_negatives it must be \[3, 2\]"),
+        (
+            (3, 2, 5),
+            (3, 1),
+            r"hard_negative_ids has shape \(3, 1\); it must be integer \[B, K\], with .* K = 2 as in hard_negatives",
+        ),
     ],
 )
 def test_hard_negatives_that_do_not_fit_are_refused(hard, hard_ids, message):

@@ -11,7 +11,7 @@ from helpers import one_line_error
 from jax.sharding import PartitionSpec
 from jaxprs import largest_array
 
-from endx_jax.losses import contrastive, in_batch_softmax, in_batch_softmax_and_metrics
+from endx_jax.losses import contrastive, in_batch_softmax
 
 B, E, K = 24, 5, 2
 TILE = 5  # the 24 columns fill four tiles and four fifths of one
@@ -54,7 +54,7 @@ def loss_of(direction: str, tile: int | None, devices: int | None):
     axis_name = MESHES[devices][0] if devices else None
 
     def compute(moving, rest):
-        return in_batch_softmax_and_metrics(**moving, **rest, direction=direction, tile=tile, axis_name=axis_name)
+        return in_batch_softmax(**moving, **rest, direction=direction, tile=tile, axis_name=axis_name)
 
     if not devices:
         return compute

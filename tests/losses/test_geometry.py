@@ -8,11 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, without_metrics
 
-from endx_jax.losses import embedding_regression, geometry_alignment
+from endx_jax import losses
+from endx_jax.losses import geometry_alignment
 from endx_jax.losses.geometry import TERMS
 from endx_jax.losses.kernels import KERNELS, WITH_WIDTH
+
+embedding_regression = without_metrics(losses.embedding_regression)
 
 ALL = dict.fromkeys(TERMS, 1.0)
 
@@ -208,8 +211,14 @@ POINTS = (jnp.zeros((3, 2)), jnp.zeros((3, 2)))
         ({"width": 1.0}, "width is given, and the kernel 'inner' has none; gaussian and sne do"),
         ({"axis_name": "data"}, "axis_name is given without tile"),
         ({"tile": 0}, "tile is 0; it must be at least 1"),
-        ({"dual": (jnp.zeros((3, 2)), jnp.zeros((4, 2)))}, r"dual has questions \(3, 2\) and answers \(4, 2\); both"),
-        ({"cross": (jnp.zeros((2, 2)), jnp.zeros((2, 2)))}, r"cross has questions \(2, 2\) .* B = 3 of the dual"),
+        (
+            {"dual": (jnp.zeros((3, 2)), jnp.zeros((4, 2)))},
+            r"dual answer has shape \(4, 2\); it must be \[B, E\], with B = 3 as in dual q",
+        ),
+        (
+            {"cross": (jnp.zeros((2, 2)), jnp.zeros((2, 2)))},
+            r"cross question has shape \(2, 2\); it must be \[B, F\], with B = 3 as in dual",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(settings, message):
@@ -218,5 +227,5 @@ def test_what_does_not_fit_is_refused(settings, message):
 
 
 def test_regression_needs_embeddings_as_wide():
-    with one_line_error("the dual embeddings have 2 coordinates and the cross embeddings 5: regression needs as many"):
+    with one_line_error(r"cross question has shape \(3, 5\); it must be \[B, E\], with .* E = 2 as in dual question"):
         embedding_regression(POINTS, (jnp.zeros((3, 5)), jnp.zeros((3, 5))))

@@ -7,9 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import without_metrics
 from jax.test_util import check_grads
 
-from endx_jax.losses import pair_binary, pair_softmax
+from endx_jax import losses
+
+pair_softmax = without_metrics(losses.pair_softmax)
+pair_binary = without_metrics(losses.pair_binary)
 
 LOSSES = [pair_softmax, pair_binary]
 SCORES = jnp.array([[1.0, 0.0, -1.0], [0.5, 2.0, 0.5]])
@@ -20,7 +24,7 @@ def test_softmax_is_the_right_answers_share():
     first = -math.log(math.e / (math.e + 1 + math.exp(-1)))
     second = -math.log(1 / (1 + math.exp(1.5) + 1))
     np.testing.assert_allclose(pair_softmax(SCORES), (first + second) / 2, rtol=1e-6)
-    np.testing.assert_allclose(pair_softmax(SCORES, COUNTS), (first + math.log(2)) / 2, rtol=1e-6)
+    np.testing.assert_allclose(pair_softmax(SCORES, where=COUNTS), (first + math.log(2)) / 2, rtol=1e-6)
 
 
 def test_binary_takes_every_pair_by_itself():
@@ -31,14 +35,14 @@ def test_binary_takes_every_pair_by_itself():
         return -math.log(1 / (1 + math.exp(-score)))
 
     parts = [right(1.0), wrong(0.0), wrong(-1.0), right(0.5), wrong(0.5)]
-    np.testing.assert_allclose(pair_binary(SCORES, COUNTS), sum(parts) / 5, rtol=1e-6)
+    np.testing.assert_allclose(pair_binary(SCORES, where=COUNTS), sum(parts) / 5, rtol=1e-6)
     np.testing.assert_allclose(pair_binary(SCORES), (sum(parts) + wrong(2.0)) / 6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_what_does_not_count_may_be_anything(loss):
-    value, gradient = jax.value_and_grad(loss)(jnp.where(COUNTS, SCORES, jnp.nan), COUNTS)
-    np.testing.assert_allclose(value, loss(SCORES, COUNTS))
+    found, gradient = jax.value_and_grad(loss)(jnp.where(COUNTS, SCORES, jnp.nan), where=COUNTS)
+    np.testing.assert_allclose(found, loss(SCORES, where=COUNTS))
     chex.assert_tree_all_finite(gradient)
     assert gradient[1, 1] == 0
     assert (gradient[:, 0] < 0).all()
@@ -50,18 +54,18 @@ def test_the_gradient_is_that_of_the_value(loss):
         scores = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4)))
         assert loss(scores).dtype == jnp.float64
         counts = jnp.ones((3, 4), bool).at[1, 2].set(False)
-        check_grads(jax.jit(lambda s: loss(s, counts)), (scores,), order=1, modes=["rev"], eps=1e-6, atol=1e-7)
+        check_grads(jax.jit(lambda s: loss(s, where=counts)), (scores,), order=1, modes=["rev"], eps=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_large_scores_overflow_nothing(loss):
-    value, gradient = jax.value_and_grad(loss)(jnp.array([[-1e4, 1e4], [1e4, -1e4]]))
-    np.testing.assert_allclose(value, 1e4 if loss is pair_softmax else 0.5e4)
+    found, gradient = jax.value_and_grad(loss)(jnp.array([[-1e4, 1e4], [1e4, -1e4]]))
+    np.testing.assert_allclose(found, 1e4 if loss is pair_softmax else 0.5e4)
     chex.assert_tree_all_finite(gradient)
 
 
 def test_a_question_without_wrong_answers_costs_nothing_and_small_losses_keep_their_digits():
-    value, gradient = jax.value_and_grad(pair_softmax)(SCORES, jnp.array([[True, False, False]] * 2))
-    assert value == 0
+    found, gradient = jax.value_and_grad(pair_softmax)(SCORES, where=jnp.array([[True, False, False]] * 2))
+    assert found == 0
     assert (gradient == 0).all()
     np.testing.assert_allclose(pair_softmax(jnp.array([[30.0, 0.0]])), math.exp(-30), rtol=1e-5)

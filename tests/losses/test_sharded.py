@@ -5,11 +5,15 @@ import functools
 import jax
 import jax.numpy as jnp
 import pytest
+from helpers import without_metrics
 from jax.sharding import PartitionSpec
 
-from endx_jax.losses import geometry_alignment, in_batch_softmax
+from endx_jax import losses
+from endx_jax.losses import geometry_alignment
 from endx_jax.losses.geometry import TERMS
 from endx_jax.parallel.programs import collectives
+
+in_batch_softmax = without_metrics(losses.in_batch_softmax)
 
 ROWS, WIDTH, TILE = 512, 32, 256  # on each device
 

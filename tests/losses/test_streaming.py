@@ -108,12 +108,36 @@ def test_sums_that_are_not_rescaled_are_rejected(monkeypatch):
         right = streaming_merged(a, b)
         return right._replace(total=jax.tree.map(jnp.add, a.total, b.total))
 
-    streaming_merged = streaming._merged
-    monkeypatch.setattr(streaming, "_merged", added)
+    streaming_merged = streaming.SOFTMAX.merge
+    monkeypatch.setattr(streaming, "SOFTMAX", streaming.SOFTMAX._replace(merge=added))
     found = values_and_gradients(functools.partial(row_statistics, tile=2), student_alone, keep_all)
     expected = values_and_gradients(whole_matrices, student_alone, keep_all)
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         agree(found, expected)
+
+
+@pytest.mark.parametrize("tile", [1, 3, 100])
+def test_sums_over_pairs_stream_as_the_softmax_does(tile):
+    """The scores are any function of a row and a column: here softplus, as in a sigmoid loss."""
+
+    def softplus(rows, columns):
+        return (jax.nn.softplus(student_alone(rows, columns)[0]),)
+
+    def streamed(rows, columns):
+        marks = jnp.arange(R), jnp.arange(C)
+        return streaming.row_sums(softplus, keep_some, rows, columns, *marks, tile=tile)
+
+    def dense(rows, columns):
+        kept = keep_some(jnp.arange(R), jnp.arange(C))
+        return jnp.sum(jnp.where(kept, softplus(rows, columns)[0], 0), axis=1)
+
+    def compute(function):
+        weights = jnp.arange(1.0, R + 1)
+        loss = lambda rows, columns: jnp.sum(weights * function(rows, columns))  # noqa: E731
+        return function(*operands()), jax.grad(loss, (0, 1))(*operands())
+
+    with jax.enable_x64(True):
+        chex.assert_trees_all_close(compute(streamed), compute(dense), rtol=1e-10)
 
 
 def test_scores_of_any_size_neither_overflow_nor_vanish():

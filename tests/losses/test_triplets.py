@@ -15,7 +15,6 @@ from endx_jax.losses import (
     false_negatives,
     quadratic_regression_conditional,
     triplet,
-    triplet_and_metrics,
     triplets,
 )
 from endx_jax.losses.contrastive import WEIGHTS
@@ -69,7 +68,7 @@ def split_loss(direction, tile, devices):
 
     def compute(question, answer, rest):
         cut = {"direction": direction, "tile": tile, "axis_name": axis_name}
-        return triplet_and_metrics(question, answer, margin=MARGIN, **rest, **cut)
+        return triplet(question, answer, margin=MARGIN, **rest, **cut)
 
     if not devices:
         return compute
@@ -124,12 +123,34 @@ def test_the_gradient_pulls_at_the_hardest_pairs_alone():
     question = jnp.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])
     answer = jnp.array([[0.8, 0.6], [0.8, 0.6], [0.0, -1.0]])
     ids = {"answer_id": jnp.array([0, 0, 1])}
-    value, gradient = jax.value_and_grad(triplet)(question, answer, margin=2.0, **ids)
+    (value, _), gradient = jax.value_and_grad(triplet, has_aux=True)(question, answer, margin=2.0, **ids)
     # Squared distances to [0.8, 0.6] and [0, -1]: 0.4 and 2, 0.8 and 4, 0.08 and 3.6.
     np.testing.assert_allclose(value, (0.4 - 2 + 2 + 0 + (3.6 - 0.08 + 2)) / 3, rtol=1e-6)
     # Of |q - p+|^2 - |q - p-|^2 it is 2 (p- - p+); the second question is far enough from its negative.
     pulls = 2 * jnp.array([[-0.8, -1.6], [0.0, 0.0], [0.8, 1.6]]) / 3
     np.testing.assert_allclose(gradient, pulls, atol=1e-6)
+
+
+@pytest.mark.parametrize("direction", ["question_to_answer", "answer_to_question"])
+@pytest.mark.parametrize("tile", [None, 3])
+def test_a_collapsed_model_has_accuracy_0_and_the_margin_as_its_loss(direction, tile):
+    """All embeddings in one point: every negative is as near as the right answer, and no nearer."""
+    one_point = jnp.full((B, E), 0.3)
+    loss, metrics = triplet(one_point, one_point, margin=MARGIN, direction=direction, tile=tile)
+    assert float(loss) == MARGIN
+    assert metrics == {"in_batch_accuracy": 0, "active_fraction": 1, "masked_fraction": 0}
+
+
+@pytest.mark.parametrize("tile", [None, 1, 2, 3])
+def test_of_equally_hard_candidates_the_first_is_taken(tile):
+    """One anchor at 0 with ids that make candidates 0, 1 and 3 right; squared distances 1 4 1 4 1 9."""
+    candidates = jnp.array([[1.0], [2.0], [-1.0], [-2.0], [1.0], [3.0]])
+    every, all_count = jnp.arange(6), jnp.ones(6, bool)
+    answers = false_negatives.Marks(every, all_count, None, jnp.array([7, 7, 8, 7, 8, 8]), None)
+    question = jax.tree.map(lambda x: x[:1], answers)
+    found = triplets.mine(false_negatives.negatives, jnp.zeros((1, 1)), candidates, question, answers, tile=tile)
+    # Farthest of the right ones: 1 and 3 at distance 4. Nearest of the negatives: 2 and 4 at distance 1.
+    assert jax.tree.map(lambda x: x.item(), found) == triplets.Hardest(positive=1, negative=2, negatives=3)
 
 
 def test_no_array_is_as_large_as_all_distances():
@@ -138,7 +159,7 @@ def test_no_array_is_as_large_as_all_distances():
 
     def largest(tile):
         def compute(question, answer, ids):
-            return triplet(question, answer, answer_id=ids, direction="sum", tile=tile)
+            return triplet(question, answer, answer_id=ids, direction="sum", tile=tile)[0]
 
         return largest_array(
             jax.make_jaxpr(jax.grad(compute, (0, 1)))(embeddings, embeddings, shape((size,), jnp.int32))

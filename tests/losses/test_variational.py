@@ -46,16 +46,16 @@ def test_the_divergence_keeps_its_digits_near_the_prior():
 def test_gradients_are_those_of_finite_differences():
     with jax.enable_x64(True):
         check_grads(gaussian_kl, (MEAN, LOG_DEVIATION), order=1, modes=["rev"], eps=1e-6, rtol=1e-6)
-        kl = np.array([[0.3, 0.01], [0.5, 0.03]])  # the second dimension lies below its share
+        kl = np.array([[0.3, 0.01], [0.5, 0.03], [0.7, 0.08]])  # the second dimension lies below its share
         check_grads(lambda kl: free_bits(kl, 0.2), (kl,), order=1, modes=["rev"], eps=1e-6, rtol=1e-6)
 
 
 def test_free_bits_are_shared_by_the_dimensions_and_have_no_gradient():
-    kl = jnp.array([[0.3, 0.01], [0.5, 0.03]])
+    kl = jnp.array([[0.3, 0.01], [0.5, 0.03], [0.7, 0.08]])  # three texts, two dimensions
     value, gradient = jax.value_and_grad(free_bits)(kl, 0.2)
-    np.testing.assert_allclose(value, 0.4 + 0.1, rtol=1e-6)  # means .4 and .02, of which .1 each are free
-    np.testing.assert_allclose(gradient, [[0.5, 0], [0.5, 0]])
-    np.testing.assert_allclose(free_bits(kl, 0.0), 0.4 + 0.02, rtol=1e-6)
+    np.testing.assert_allclose(value, 0.5 + 0.1, rtol=1e-6)  # means over texts: .5 and .04; .2 / 2 of each is free
+    np.testing.assert_allclose(gradient, [[1 / 3, 0], [1 / 3, 0], [1 / 3, 0]], rtol=1e-6)
+    np.testing.assert_allclose(free_bits(kl, 0.0), 0.5 + 0.04, rtol=1e-6)
 
 
 def test_a_sample_depends_on_its_text_alone():

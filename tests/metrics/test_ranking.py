@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import one_line_error
 
 from endx_jax import metrics
 
@@ -121,3 +122,15 @@ def test_a_question_without_right_candidates_has_no_share_to_find():
         "ndcg@10": "nan",
         "map": "nan",
     }
+
+
+@pytest.mark.parametrize("measure", MEASURES.values(), ids=MEASURES)
+def test_ranks_of_another_shape_are_refused(measure):
+    with one_line_error(r"ranks has shape \(3,\); it must be \[Q, P\]"):
+        measure(np.array([1.0, 2.0, 5.0]))
+
+
+@pytest.mark.parametrize("measure", [metrics.reciprocal_rank, metrics.recall_at, metrics.hit_at, metrics.ndcg_at])
+def test_a_cutoff_that_keeps_nothing_is_refused(measure):
+    with one_line_error("cutoff is 0; it must be greater than 0"):
+        measure(RANKS, 0)

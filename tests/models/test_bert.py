@@ -155,7 +155,7 @@ def test_every_key_of_a_config_is_read():
     ("changes", "message"),
     [
         ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key' is not supported"),
-        ({"is_decoder": True}, "is_decoder=true attends to earlier tokens only"),
+        ({"is_decoder": True}, "is_decoder=true"),
         ({"hidden_act": "swish"}, "activation 'swish' is none of gelu, "),
         ({"num_attention_heads": 3}, "width 16 is not a multiple of its 3 heads"),
     ],
@@ -167,5 +167,5 @@ def test_other_kinds_of_bert_are_refused(changes, message):
 
 @pytest.mark.parametrize("missing", MINIMAL)
 def test_a_missing_key_is_named(missing):
-    with one_line_error(f"config.json lacks '{missing}'"):
+    with one_line_error(f"config.json lacks {missing}"):
         BertConfig.from_hugging_face({k: v for k, v in MINIMAL.items() if k != missing})

@@ -4,7 +4,7 @@ import pytest
 from helpers import one_line_error, padded, random_params, texts, tower
 
 from endx_jax.models.stack import REMATS
-from endx_jax.parallel.chunk_size import bytes_kept_per_row
+from endx_jax.parallel.memory import bytes_kept
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.settings import from_mapping
 
@@ -15,7 +15,7 @@ def kept(remat: str, scan_layers: bool) -> int:
     """Bytes that the forward pass of one text leaves."""
     model = tower(remat=remat, scan_layers=scan_layers)
     params = random_params(model, TOKENS)
-    return bytes_kept_per_row(lambda params, rows: model.apply({"params": params}, rows), params, TOKENS)
+    return bytes_kept(lambda params, rows: model.apply({"params": params}, rows), params, TOKENS)
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])

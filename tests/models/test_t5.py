@@ -73,5 +73,5 @@ def test_other_kinds_of_t5_are_refused():
 
 @pytest.mark.parametrize("missing", ["d_model", "num_heads"])
 def test_a_missing_key_is_named(missing):
-    with one_line_error(f"the T5 config.json lacks '{missing}'"):
+    with one_line_error(f"config.json lacks {missing}"):
         T5Config.from_hugging_face({k: v for k, v in HUGGING_FACE.items() if k != missing})

@@ -5,6 +5,7 @@ import sys
 import textwrap
 
 import pytest
+from helpers import one_line_error
 
 from endx_jax.errors import EndxError, RunInterrupted
 from endx_jax.parallel import distributed, environment
@@ -16,11 +17,14 @@ def test_without_a_coordinator_nothing_is_set_up(monkeypatch):
     assert distributed.is_primary()
 
 
-@pytest.mark.parametrize("seconds", ["soon", "-1"])
-def test_a_time_out_that_is_none_is_refused(monkeypatch, seconds):
-    monkeypatch.setenv(distributed.JOIN_TIMEOUT, seconds)
-    with pytest.raises(EndxError, match=f"{distributed.JOIN_TIMEOUT} is '{seconds}'"):
-        distributed.initialize()
+def test_a_port_that_is_taken_is_refused(monkeypatch):
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setenv(environment.COORDINATOR, f"localhost:{port}")
+        monkeypatch.setenv(environment.COUNT, "2")
+        monkeypatch.setenv(environment.INDEX, "0")
+        with one_line_error(rf"process 0 can't listen on port {port} \(Address already in use\): another run may"):
+            distributed.initialize()
 
 
 def test_on_primary_runs_the_action():

@@ -2,7 +2,7 @@ import pytest
 
 from endx_jax.errors import EndxError
 from endx_jax.parallel import environment
-from endx_jax.parallel.environment import Place, expand_nodes, find_place
+from endx_jax.parallel.environment import Place, find_place, first_node
 
 NAMES = ("COORDINATOR", "COUNT", "INDEX", "PORT", "SLURM_JOB", "SLURM_NODES", "SLURM_COUNT", "SLURM_INDEX")
 
@@ -22,22 +22,22 @@ def variables(monkeypatch):
 
 
 def test_one_process_has_no_place(variables):
-    assert find_place(1.0) is None
+    assert find_place() is None
     variables(COORDINATOR="a:1", COUNT="1", INDEX="0")
-    assert find_place(1.0) is None
+    assert find_place() is None
 
 
 def test_jaxs_own_variables_come_first(variables):
     slurm = {"SLURM_JOB": "7", "SLURM_NODES": "n[1-2]", "SLURM_COUNT": "2", "SLURM_INDEX": "0"}
     variables(COORDINATOR="a:1", COUNT="3", INDEX="2", **slurm)
-    assert find_place(1.0) == Place("a:1", count=3, index=2)
+    assert find_place() == Place("a:1", count=3, index=2)
 
 
 @pytest.mark.parametrize("count", [None, "two"])
 def test_half_an_environment_is_refused(variables, count):
     variables(COORDINATOR="localhost:1", INDEX="0", **({"COUNT": count} if count else {}))
     with pytest.raises(EndxError, match=f"{environment.COUNT} and {environment.INDEX}"):
-        find_place(1.0)
+        find_place()
 
 
 @pytest.mark.parametrize(
@@ -46,34 +46,29 @@ def test_half_an_environment_is_refused(variables, count):
 def test_a_place_that_cannot_be_is_refused(variables, address, index, message):
     variables(COORDINATOR=address, COUNT="2", INDEX=index)
     with pytest.raises(EndxError, match=message):
-        find_place(1.0)
+        find_place()
 
 
 def test_a_step_of_slurms(variables):
     slurm = {"SLURM_JOB": "4098", "SLURM_NODES": "gpu[08-09]", "SLURM_INDEX": "1"}
     variables(**slurm, SLURM_COUNT="2")
     # 61440 + 4098 % 4096
-    assert find_place(1.0) == Place("gpu08:61442", count=2, index=1, hosts=("gpu08", "gpu09"))
-    variables(**slurm, SLURM_COUNT="8", PORT="5")  # four tasks a node: who is where is SLURM's affair
-    assert find_place(1.0) == Place("gpu08:5", count=8, index=1)
+    assert find_place() == Place("gpu08:61442", count=2, index=1)
+    variables(**slurm, SLURM_COUNT="8", PORT="5")
+    assert find_place() == Place("gpu08:5", count=8, index=1)
 
 
 def test_a_batch_script_outside_of_a_step_is_alone(variables):
     variables(SLURM_JOB="7", SLURM_COUNT="2", SLURM_INDEX="0")
-    assert find_place(1.0) is None
+    assert find_place() is None
 
 
 @pytest.mark.parametrize(
     ("nodes", "expected"),
-    [
-        ("a", ["a"]),
-        ("a,b-1", ["a", "b-1"]),
-        ("a[08-10,12],b", ["a08", "a09", "a10", "a12", "b"]),
-        ("r[1-2]n,c", ["r1n", "r2n", "c"]),
-    ],
+    [("a", "a"), ("a,b-1", "a"), ("a-1,b", "a-1"), ("a[08-10,12],b", "a08"), ("a[8,12]", "a8"), ("r[1-2]n,c", "r1n")],
 )
-def test_lists_of_nodes(nodes, expected):
-    assert expand_nodes(nodes) == expected
+def test_the_first_of_a_list_of_nodes(nodes, expected):
+    assert first_node(nodes) == expected
 
 
 def test_the_hosts_of_a_tpu_pod(variables, monkeypatch):
@@ -85,4 +80,4 @@ def test_the_hosts_of_a_tpu_pod(variables, monkeypatch):
     monkeypatch.setenv("TPU_WORKER_ID", "1")
     for name in ("MEGASCALE_COORDINATOR_ADDRESS", "MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID"):
         monkeypatch.setenv(name, "")
-    assert find_place(1.0) == Place("localhost:8482", count=2, index=1, hosts=("localhost", "worker-1"))
+    assert find_place() == Place("localhost:8482", count=2, index=1)

@@ -12,8 +12,8 @@ from endx_jax.errors import EndxError
 from endx_jax.models.dropout import dropout, example_keys, position_keys
 from endx_jax.numerics import masked_mean
 from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, state_shardings
-from endx_jax.parallel.chunk_size import activation_budget, auto_chunk, bytes_kept_per_row
 from endx_jax.parallel.execution import Execution
+from endx_jax.parallel.memory import bytes_kept
 from endx_jax.parallel.programs import collectives
 from endx_jax.parallel.sharding import BATCH_AXES
 from endx_jax.training.loop import TrainSettings
@@ -84,7 +84,7 @@ def step(execution, function=embed, cost=None):
 
     def compute(params, rows):
         embedding = execution.map_rows(function, params, rows, cost)["embedding"]
-        return execution.reduce_rows(loss_of, embedding)
+        return execution.reduce_rows(lambda _, rows, axes: loss_of(rows, axes), None, embedding)
 
     return compiling(jax.value_and_grad(compute, has_aux=True))
 
@@ -240,12 +240,11 @@ def test_packed_rows_are_given_to_a_function_device_by_device():
     assert seen == [ROWS, ROWS // 8, ROWS]
 
 
-def test_activations_fall_in_proportion_to_the_chunk_and_are_foretold():
+def test_activations_fall_in_proportion_to_the_chunk_and_are_predicted():
     params, rows = small_params(width=64), shapes_of(64, 64)
-    kept = bytes_kept_per_row(embed, params, rows)
     for chunk in (64, 16, 4):
         measured = temporaries(Execution(tower_chunk=chunk), embed, params, rows)
-        np.testing.assert_allclose(measured, chunk * kept, rtol=0.25)
+        np.testing.assert_allclose(measured, bytes_kept(embed, params, shapes_of(chunk, 64)), rtol=0.25)
 
 
 def scaled(params, rows):
@@ -253,40 +252,20 @@ def scaled(params, rows):
 
 
 def test_bytes_kept_are_counted_by_hand():
-    """A row leaves itself and the cosine, three floats each; the parameters are whole in any case."""
-    assert bytes_kept_per_row(scaled, jnp.ones((1, 3)), jnp.ones((8, 3))) == 2 * 3 * 4
-
-
-@pytest.mark.parametrize(
-    ("shards", "budget", "chunk"),
-    [(1, 8 * 24, 0), (1, 8 * 24 - 1, 4), (2, 4 * 24, 0), (2, 3 * 24, 2), (1, 1, 1)],
-)
-def test_auto_chunk_is_the_largest_power_of_two_that_fits(shards, budget, chunk):
-    assert auto_chunk(scaled, jnp.ones((1, 3)), jnp.ones((8, 3)), shards=shards, budget=budget) == chunk
-
-
-@pytest.mark.parametrize(
-    ("stats", "budget"), [({"bytes_limit": 80}, 20), (None, 4 * 2**30)], ids=["device that tells", "one that does not"]
-)
-def test_the_budget_is_a_quarter_of_the_devices_memory(monkeypatch, stats, budget):
-    class Device:
-        def memory_stats(self):
-            return stats
-
-    monkeypatch.setattr(jax, "local_devices", lambda: [Device()])
-    assert activation_budget() == budget
+    """A row leaves itself and the cosine, three floats each."""
+    assert bytes_kept(scaled, jnp.ones((1, 3)), jnp.ones((8, 3))) == 8 * 2 * 3 * 4
 
 
 def test_losses_are_dense_without_a_tile():
     seen = []
 
-    def function(rows, axis_name):
+    def function(scale, rows, axis_name):
         seen.append((len(rows), axis_name))
-        return jnp.sum(rows)
+        return scale * jnp.sum(rows)
 
     mesh, rows = make_mesh(MeshSettings()), jnp.ones(8)
     for execution in (Execution(mesh), Execution(loss_tile=4), Execution(mesh, loss_tile=4)):
-        jax.eval_shape(lambda rows, execution=execution: execution.reduce_rows(function, rows), rows)
+        jax.eval_shape(lambda rows, execution=execution: execution.reduce_rows(function, 2.0, rows), rows)
     assert seen == [(8, None), (8, None), (1, BATCH_AXES)]
 
 

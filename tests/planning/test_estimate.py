@@ -7,11 +7,12 @@ from tiny_bert import tiny_recipe
 
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.prepare import begin, prepare
+from endx_jax.methods.dual.recipes import t5
 from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, to_global
+from endx_jax.parallel.memory import bytes_held
 from endx_jax.planning.compiled import compile_step
-from endx_jax.planning.estimate import bytes_held, embeddings_of, estimate
+from endx_jax.planning.estimate import embeddings_of, estimate
 from endx_jax.planning.subject import Texts, outline_run, read_texts
-from endx_jax.recipes import t5
 
 NO_DATA = Texts(None, "not read")
 SPLIT = {"mesh": {"fsdp": 2, "tensor": 2}}
@@ -41,7 +42,7 @@ def test_state_batch_and_embeddings_are_those_of_a_real_run(config, tmp_path, op
     config.optimizer.name = optimizer
     config.model.projection = 16
     run = prepare(config.to_dict() | mesh, tmp_path)
-    state, _ = begin(run)
+    _, state, _ = begin(run)
     settings = run.model.settings
     subject = outline_run(settings, read_texts(settings), for_chips=False).on(None)
     memory = estimate(subject).memory
@@ -62,7 +63,7 @@ def test_state_batch_and_embeddings_are_those_of_a_real_run(config, tmp_path, op
 @pytest.mark.slow
 def test_the_compiled_step_is_the_one_that_training_runs(config, tmp_path):
     run = prepare(config, tmp_path)
-    _, step = begin(run)
+    _, _, step = begin(run)
     (program,) = step.programs.values()
     settings = run.model.settings
     compiled = compile_step(outline_run(settings, read_texts(settings), for_chips=False).on(None))
@@ -100,7 +101,7 @@ def test_with_data_the_batches_are_those_that_training_plans(config, tmp_path):
     assert texts.pairs is not None
     outline = outline_run(resolve(config), texts)
     assert outline.model.settings.model.dtype == "bfloat16"
-    assert outline.on(None).arrangement.stream.profiles() == prepare(config, tmp_path).stream.profiles()
+    assert outline.on(None).train_plan.stream.profiles() == prepare(config, tmp_path).stream.profiles()
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Reading a pretrained folder: what it must hold, and what is said when it does not."""
 
 import json
+import math
 
 import chex
 import jax
@@ -128,7 +129,18 @@ def test_a_missing_tensor_is_named(folder):
         ({"model_type": None}, "model_type '' is none of the encoders we have"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key' is not supported"),
         ({"is_decoder": True}, "is_decoder=true"),
-        ({"hidden_size": None}, "config.json lacks 'hidden_size'"),
+        ({"hidden_size": None}, "config.json lacks hidden_size"),
+        ({"vocab_size": None}, "config.json lacks vocab_size"),
+        ({"vocab_size": -5}, "config.json: vocab_size is -5; it must be a whole number from 1 to 2,147,483,647"),
+        ({"vocab_size": True}, "config.json: vocab_size is True; it must be a whole number"),
+        ({"num_attention_heads": 0}, "config.json: num_attention_heads is 0; it must be a whole number from 1"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000; it must be a whole number from 1 to 1,000"),
+        ({"num_hidden_layers": 10**400}, r"num_hidden_layers is 10+\.\.\.0+; it must be"),
+        ({"hidden_size": "384"}, "config.json: hidden_size is '384'; it must be a whole number"),
+        ({"max_position_embeddings": math.inf}, "config.json: max_position_embeddings is inf; it must be a whole"),
+        ({"layer_norm_eps": math.nan}, "config.json: layer_norm_eps is nan; it must be a number from 0.0 to 1.0"),
+        ({"hidden_act": ["gelu"]}, r"activation \['gelu'\] is none of gelu"),
+        ({"model_type": ["bert"]}, r"model_type \['bert'\] is none of"),
     ],
 )
 def test_a_config_we_cannot_build_is_refused_at_once(folder, changes, message):
@@ -140,11 +152,11 @@ def test_a_config_we_cannot_build_is_refused_at_once(folder, changes, message):
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
-        (b"{", r"config\.json can't be read as JSON"),
-        (b"", r"config\.json can't be read as JSON"),
-        (b"\xff\xfe\x00", r"config\.json can't be read as JSON"),
-        (b"[]", r"config\.json holds a list where a dict is expected"),
-        (None, r"config\.json can't be read as JSON: .*No such file"),
+        (b"{", r"config\.json, column 2: broken JSON"),
+        (b"", r"config\.json, column 1: broken JSON"),
+        (b'"\xff"', r"config\.json, byte 2: 0xff is not UTF-8"),
+        (b"[]", r"config\.json must be an object, not a list"),
+        (None, "holds no model: it has neither modules.json nor config.json"),
     ],
 )
 def test_a_broken_config_is_named(folder, contents, message):
@@ -154,3 +166,9 @@ def test_a_broken_config_is_named(folder, contents, message):
         (folder / "config.json").write_bytes(contents)
     with one_line_error(message):
         pretrained.load(str(folder))
+
+
+def test_more_layers_than_the_weights_hold_are_refused_before_memory_is_taken(folder):
+    rewrite_config(folder, num_hidden_layers=1_000)
+    with one_line_error(f"the weights lack the tensor 'encoder.layer.{LAYERS}.attention"):
+        pretrained.load(str(folder)).stored_params()

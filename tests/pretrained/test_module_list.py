@@ -67,10 +67,18 @@ def test_routes_are_found_in_the_order_of_sentence_transformers(tmp_path, mappin
 @pytest.mark.parametrize(
     ("structure", "types", "message"),
     [
-        ({"text": ["Q"]}, TYPES, r"router_config\.json has no route for the task 'query'; its routes are text"),
-        ({"query": ["X"]}, TYPES, r"router_config\.json describes no routes of modules: KeyError at 'X'"),
-        ({"query": ["../Q"]}, {"../Q": TYPES["Q"]}, r"router_config\.json names '\.\./Q', which is not in its folder"),
-        ({"query": ["/Q"]}, {"/Q": TYPES["Q"]}, r"router_config\.json names '/Q', which is not in its folder"),
+        ({"text": ["Q"]}, TYPES, r"router_config\.json has no route for the task 'query'; its routes are 'text'"),
+        ({"query": ["X"]}, TYPES, r"router_config\.json: 'types': no 'X' among"),
+        (
+            {"query": ["../Q"]},
+            {"../Q": TYPES["Q"]},
+            r"router_config\.json: .* '\.\./Q', which is not in",
+        ),
+        (
+            {"query": ["/Q"]},
+            {"/Q": TYPES["Q"]},
+            r"router_config\.json: .* '/Q', which is not in",
+        ),
     ],
 )
 def test_a_router_that_leads_nowhere_is_refused(tmp_path, structure, types, message):
@@ -89,5 +97,13 @@ def test_mappings_that_are_no_pairs_are_refused(tmp_path, key):
 def test_a_router_without_its_file_is_refused(tmp_path):
     write(tmp_path, {})
     (tmp_path / "routes" / "router_config.json").unlink()
-    with one_line_error(r"router_config\.json can't be read as JSON"):
+    with one_line_error(r"router_config\.json can't be read: No such file"):
+        read_modules(tmp_path, "question")
+
+
+@pytest.mark.parametrize("name", ["", ".", "loop"])
+def test_a_router_that_names_itself_is_refused(tmp_path, name):
+    write(tmp_path, {"query": [name]}, types={name: BASE + "x.Router"})
+    (tmp_path / "routes" / "loop").symlink_to(".", target_is_directory=True)
+    with one_line_error(r"router_config\.json names its own folder as a module"):
         read_modules(tmp_path, "question")

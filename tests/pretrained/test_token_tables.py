@@ -50,7 +50,7 @@ def test_of_any_other_model(tmp_path, table, config, expected):
 
 
 def test_what_is_missing_is_said(tmp_path):
-    with one_line_error("config.json lacks vocab_size, or the width"):
+    with one_line_error("config.json lacks vocab_size|config.json lacks embedding_size or hidden_size"):
         pretrained.load_tokens(write(tmp_path / "config", {"wte.weight": TABLE}, vocab_size=4))
     with one_line_error("no tensor's name ends like a token table's: word_embeddings.weight"):
         pretrained.load_tokens(write(tmp_path / "table", {"w": TABLE}, vocab_size=4, dim=2)).params()

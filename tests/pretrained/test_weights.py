@@ -93,10 +93,21 @@ def test_a_missing_shard_is_named(tmp_path):
         read_tensors(tmp_path)
 
 
-@pytest.mark.parametrize("contents", ["{", "[]", "{}", '{"weight_map": []}'])
-def test_a_broken_index_is_named(tmp_path, contents):
+@pytest.mark.parametrize(
+    ("contents", "reason"),
+    [
+        ("{", ", column 2: broken JSON"),
+        ("[]", " must be an object, not a list"),
+        ("{}", ": no 'weight_map' among"),
+        ('{"weight_map": []}', ": 'weight_map' must be an object, not a list"),
+        ('{"weight_map": {"a": 5}}', ": the file of 'a' must be a string, not a whole number"),
+        ('{"weight_map": {"a": "../x"}}', ": the file of 'a' is '../x', which is not in the folder of the file"),
+        ('{"weight_map": {"a": "/x"}}', ": the file of 'a' is '/x', which is not in the folder of the file"),
+    ],
+)
+def test_a_broken_index_is_named(tmp_path, contents, reason):
     (tmp_path / SHARD_INDEX).write_text(contents)
-    with one_line_error(f"{SHARD_INDEX} is no index of safetensors shards"):
+    with one_line_error(f"{SHARD_INDEX}{reason}"):
         read_tensors(tmp_path)
 
 

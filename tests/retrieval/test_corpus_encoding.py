@@ -1,17 +1,93 @@
+"""Tests of corpus encoding and its locks."""
+
 import contextlib
 import dataclasses
+import errno
+import fcntl
+import subprocess
+import sys
 import zlib
 
 import numpy as np
 import pytest
 
 from endx_jax.data.documents import Document
-from endx_jax.errors import EndxError
+from endx_jax.errors import EndxError, InUse
+from endx_jax.numerics import Quantized
 from endx_jax.retrieval import corpus_encoding
-from endx_jax.retrieval.claims import Claims
-from endx_jax.retrieval.corpus_encoding import Encoding, begin, documents_left, encode_shards, survey
-from endx_jax.retrieval.quantize import Quantized
+from endx_jax.retrieval.corpus_encoding import Claims, Encoding, begin, documents_left, encode_shards, survey
 from endx_jax.retrieval.shards import MANIFEST, read_manifest
+
+HOLDER = """
+import pathlib, sys
+from endx_jax.retrieval.corpus_encoding import Claims
+with Claims(pathlib.Path(sys.argv[1])) as claims, claims.of(int(sys.argv[2])) as mine, claims.of_all():
+    print(mine, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process, which has claimed part 3 and the whole."""
+    command = [sys.executable, "-c", HOLDER, str(tmp_path), "3"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "True\n"
+        yield process
+        process.kill()
+
+
+def test_what_another_process_holds_is_not_mine_until_it_dies(tmp_path, holder):
+    with Claims(tmp_path) as claims:
+        for number, free in ((2, True), (3, False), (4, True)):
+            with claims.of(number) as mine:
+                assert mine == free
+        holder.kill()
+        holder.wait()
+        with claims.of(3) as mine, claims.of_all():
+            assert mine
+
+
+def test_the_claim_of_a_whole_folder_is_not_waited_for_without_end(tmp_path, holder, monkeypatch):
+    monkeypatch.setattr(corpus_encoding, "WAIT", 0.1)
+    with Claims(tmp_path) as claims, pytest.raises(InUse, match="holds the lock .*/.claims"), claims.of_all():
+        pass
+
+
+def test_the_target_of_a_symbolic_link_is_not_used_as_a_lock(tmp_path):
+    (tmp_path / ".claims").symlink_to("elsewhere")
+    with pytest.raises(EndxError, match="can't write .*/.claims: it is a symbolic link; remove it"):
+        Claims(tmp_path)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_claim_ends_with_its_block(tmp_path):
+    command = [sys.executable, "-c", HOLDER, str(tmp_path), "3"]
+    with Claims(tmp_path / "new" / "folder"), Claims(tmp_path) as claims:
+        with claims.of(3) as mine:
+            assert mine
+            assert subprocess.check_output(command, stdin=subprocess.DEVNULL, text=True) == "False\n"
+        assert subprocess.check_output(command, stdin=subprocess.DEVNULL, text=True) == "True\n"
+
+
+def test_a_folder_without_locks_is_refused(tmp_path, monkeypatch):
+    def no_locks(*arguments):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    (tmp_path / "file").touch()
+    with pytest.raises(EndxError, match="can't write .*Not a directory|can't write .*File exists"):
+        Claims(tmp_path / "file")
+    with Claims(tmp_path) as claims:
+        monkeypatch.setattr(fcntl, "lockf", no_locks)
+        with pytest.raises(EndxError, match="can't be locked \\(No locks available\\): choose a folder"), claims.of(0):
+            pass
+
+
+def test_a_system_without_locks_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    with pytest.raises(EndxError, match="needs POSIX locks, which Windows lacks"):
+        Claims(tmp_path)
+
 
 DOCUMENTS = [Document(f"d{n}", f"text {n}", {"n": n} if n % 3 else {}) for n in range(23)]
 
@@ -173,7 +249,7 @@ def test_what_belongs_to_another_encoding_is_refused(tmp_path, change, differenc
 )
 def test_another_corpus_is_refused(tmp_path, changed):
     run(tmp_path, encoding_of())
-    with pytest.raises(EndxError, match=r"it is of corpus c.jsonl \(23 documents, sha256 .* and not c.jsonl \(2"):
+    with pytest.raises(EndxError, match=r"it has corpus c.jsonl \(23 documents, sha256 .* and not c.jsonl \(2"):
         run(tmp_path, encoding_of(changed))
 
 
@@ -190,7 +266,7 @@ def test_an_index_from_elsewhere_is_left_alone(tmp_path):
         run(tmp_path, encoding_of())
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "encoding.json").write_text('{"model": ')
-    with pytest.raises(EndxError, match="encoding.json can't be read"):
+    with pytest.raises(EndxError, match="encoding.json, column 11: broken JSON"):
         run(tmp_path / "broken", encoding_of())
 
 

@@ -7,11 +7,12 @@ import pytest
 from helpers import one_line_error
 
 from endx_jax.data.documents import Document
+from endx_jax.numerics import quantize
 from endx_jax.retrieval import index as index_module
 from endx_jax.retrieval.index import Index, write_index
-from endx_jax.retrieval.quantize import quantize
 from endx_jax.retrieval.search import top_k
-from endx_jax.retrieval.shards import COSINE, Manifest, read_manifest, write_manifest, write_shard
+from endx_jax.retrieval.shards import COSINE, Manifest, Shard, read_manifest, write_manifest, write_shard
+from endx_jax.retrieval.text_search import TextSearch
 
 EMBEDDINGS = np.arange(1, 7, dtype=np.float32).reshape(3, 2)
 DOCUMENTS = [Document("d0", "eins"), Document("d1", "zwei\nZeilen", {"source": "≠", "year": 3}), Document("d2", "")]
@@ -43,6 +44,12 @@ def test_what_is_written_is_read(opened):
     found = opened.search(ASKED, 2)
     np.testing.assert_array_equal(found.rows, [[2, 1], [0, 1]])
     np.testing.assert_array_equal(found.scores, [[5, 3], [-1, -3]])
+
+
+def test_an_index_is_shown_in_a_line(opened):
+    assert repr(opened.snapshot) == "Snapshot(3 documents, width 2, float32, cosine)"
+    assert repr(opened) == f"Index({str(opened.folder)!r}, {opened.snapshot!r})"
+    assert repr(TextSearch(opened)) == f"TextSearch({opened!r})"
 
 
 def test_a_newer_index_takes_the_place_of_the_old(tmp_path):
@@ -120,7 +127,7 @@ def test_mistakes_change_nothing(opened):
         add("new", embeddings=np.ones((1, 3)))
     with one_line_error("'new' holds nan or infinity"):
         add("new", embeddings=np.float32([[np.inf, 0]]))
-    with one_line_error("'new' holds half a surrogate pair"):
+    with one_line_error("'new' holds a lone surrogate"):
         opened.add([Document("new", "\ud83d")], EMBEDDINGS[:1])
     with one_line_error("no document 'd7'"):
         opened.delete(["d1", "d7"])
@@ -150,7 +157,7 @@ def test_rows_keep_their_numbers_and_small_shards_are_merged(opened):
     sizes = [shard.documents for shard in again.manifest.shards]
     assert sum(sizes) == 40
     assert sizes == sorted(set(sizes), reverse=True)
-    assert len([*opened.folder.iterdir()]) == 2 * len(sizes) + 1
+    assert len([*opened.folder.iterdir()]) == 2 * len(sizes) + 2  # the manifest and the lock
 
 
 def test_shards_are_not_merged_beyond_a_size(opened, monkeypatch):
@@ -184,9 +191,9 @@ def test_many_shards_are_searched_as_one(tmp_path, monkeypatch):
 def test_another_process_is_not_overwritten(opened):
     other = Index(opened.folder)
     other.add([Document("theirs", "")], np.float32([[1, 1]]))
-    with one_line_error("changed by another process: open it again"):
+    with one_line_error("changed, replaced or moved by another process since it was opened: open it again"):
         opened.add([Document("ours", "")], np.float32([[1, 1]]))
-    with one_line_error("changed by another process"):
+    with one_line_error("changed, replaced or moved by another process"):
         opened.delete(["d0"])
     assert "theirs" in Index(opened.folder)
 
@@ -237,15 +244,68 @@ def test_a_folder_without_an_index_is_refused(tmp_path):
 
 def test_an_index_of_the_first_version_is_refused(tmp_path):
     (tmp_path / "manifest.json").write_text(json.dumps({"version": 1, "documents": 3, "width": 2, "model": {}}))
-    with one_line_error("of version 1, .* make it again with `endx evaluate`"):
+    with one_line_error("of version 1, .* remove it, and make it again with `endx evaluate`"):
         Index(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"version": 2}', '{"version": 2, "colour": 3, "shards": []}'])
-def test_a_broken_manifest_is_refused(tmp_path, text):
-    (tmp_path / "manifest.json").write_text(text)
-    with one_line_error("manifest.json can't be read"):
-        Index(tmp_path)
+RIGHT = {
+    "version": 2,
+    "width": 2,
+    "precision": "float32",
+    "metric": COSINE,
+    "model": MODEL,
+    "shards": [{"name": "00000", "documents": 3}],
+}
+WRONG = (
+    ("", "broken JSON"),
+    ("{", "broken JSON"),
+    ("[]", "must be an object, not a list"),
+    ("null", "must be an object, not null"),
+    ("[" * 100_000, "nested too deeply"),
+    ('{"version": ' + "9" * 5_000, "more than 4,300 digits"),
+    ({"version": "2"}, "holds an index of version '2', and this endx_jax reads version 2"),
+    ({"version": [[]]}, "holds an index of version \\["),
+    ({"shards": None}, "'shards' must be a list, not null"),
+    ({"shards": [5]}, r"shards\[0\] must be an object, not a whole number"),
+    ({"shards": [{"name": "../00000", "documents": 3}]}, r"shards\[0\]: 'name' must be a number of five digits"),
+    ({"shards": [{"name": "00000", "documents": -3}]}, "'documents' is -3; it must be a whole number from 1 to"),
+    ({"shards": 2 * [{"name": "00000", "documents": 3}]}, "'shards' names one of them twice"),
+    ({"shards": [{"name": "00000", "documents": 10**9}]}, r"embeddings-00000.npy does not match .* \(10+, 2\)"),
+    ({"deleted": [10**9]}, "'deleted' must list rows below 3, ascending, and holds 1000000000"),
+    ({"deleted": ["x"]}, "and holds 'x'"),
+    ({"deleted": [-1]}, "and holds -1"),
+    ({"deleted": [1, 1]}, "and holds 1"),
+    ({"deleted": [2, 1]}, "and holds 1"),
+    ({"deleted": {}}, "'deleted' must be a list, not an object"),
+    ({"width": "2"}, "'width' is '2'; it must be a whole number from 1 to"),
+    ({"width": 0}, "'width' is 0; it must be a whole number from 1 to"),
+    ({"width": 3}, r"its header is .*\(3, 2\).* and not .*\(3, 3\)"),
+    ({"precision": "float64"}, "'precision' must be 'float32' or 'float16' or 'int8', not 'float64'"),
+    ({"metric": []}, "'metric' must be 'cosine' or 'inner product', not \\[\\]"),
+    ({"model": "x"}, "'model' must be an object, not a string"),
+    ({"model": {"name": 5}}, "'name' must be a string, not a whole number"),
+    ({"corpus": 5}, "'corpus' must be an object"),
+    ({"generation": -1}, "'generation' is -1; it must be a whole number"),
+    ({"changed": 1}, "'changed' must be true or false"),
+)
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG, ids=range(len(WRONG)))
+def test_a_wrong_manifest_is_refused_in_one_line(opened, change, message):
+    text = change if isinstance(change, str) else json.dumps(RIGHT | change)
+    (opened.folder / "manifest.json").write_text(text)
+    with one_line_error(message) as refused:
+        Index(opened.folder)
+    assert len(str(refused.value)) < 500
+
+
+def test_a_missing_field_of_a_manifest_is_named(opened):
+    for name in RIGHT:
+        (opened.folder / "manifest.json").write_text(json.dumps({k: v for k, v in RIGHT.items() if k != name}))
+        with one_line_error(f"manifest.json: no '{name}' among"):
+            Index(opened.folder)
+    (opened.folder / "manifest.json").write_text(json.dumps(RIGHT))
+    assert ids(Index(opened.folder)) == ["d2", "d1", "d0"]
 
 
 def test_an_index_that_lost_a_document_is_refused(tmp_path):
@@ -260,14 +320,14 @@ def test_a_broken_document_is_named_by_its_line(tmp_path):
     file.write_text(file.read_text().replace('"id": "d1"', '"name": "d1"'))
     index = Index(file.parent)
     assert index.document(0).id == "d0"
-    with one_line_error("documents-00000.jsonl, line 2, can't be read"):
+    with one_line_error("documents-00000.jsonl, line 2: no 'id' among 'name', 'text', 'metadata'"):
         index.document(1)
 
 
 def test_a_shard_that_is_gone_or_of_another_shape_is_refused(tmp_path):
     file = write(tmp_path / "index") / "embeddings-00000.npy"
     np.save(file, EMBEDDINGS[:2])
-    with one_line_error(r"float32 \(2, 2\) and not float32 \(3, 2\)"):
+    with one_line_error(r"its header is .*\(2, 2\).* and not .*\(3, 2\)"):
         Index(file.parent)
     file.unlink()
     with one_line_error("embeddings-00000.npy can't be read"):
@@ -277,7 +337,7 @@ def test_a_shard_that_is_gone_or_of_another_shape_is_refused(tmp_path):
 def test_an_index_never_unpickles(tmp_path):
     folder = write(tmp_path / "index")
     np.save(folder / "embeddings-00000.npy", np.array([{"code": 1}], dtype=object), allow_pickle=True)
-    with one_line_error("can't be read"):
+    with one_line_error(r"its header is .*O.* and not .*<f4"):
         Index(folder)
 
 
@@ -288,6 +348,7 @@ def test_precisions_that_no_file_holds_are_refused(tmp_path):
 
 
 def test_a_manifest_comes_back_as_it_was(tmp_path):
-    manifest = Manifest(3, "int8", COSINE, MODEL, (), deleted=(1, 5), corpus={"path": "ü"})
+    shards = (Shard("00000", 5), Shard("123456", 1))
+    manifest = Manifest(3, "int8", COSINE, MODEL, shards, (1, 5), {"path": "ü"}, generation=4, changed=True)
     write_manifest(tmp_path, manifest)
     assert read_manifest(tmp_path) == manifest

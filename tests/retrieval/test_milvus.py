@@ -9,10 +9,10 @@ from endx_jax.data.corpus import read_corpus
 from endx_jax.data.documents import Document
 from endx_jax.data.readers import read
 from endx_jax.errors import EndxError
+from endx_jax.numerics import Quantized, dequantize, quantize
 from endx_jax.retrieval import milvus
 from endx_jax.retrieval.index import Index, write_index
-from endx_jax.retrieval.milvus import AUTO, FLAT, Collection, Published
-from endx_jax.retrieval.quantize import Quantized, dequantize, quantize
+from endx_jax.retrieval.milvus import AUTO, FLAT, Published, publish
 from endx_jax.retrieval.shards import COSINE, INNER_PRODUCT
 
 pytest.importorskip("pymilvus", reason="pymilvus is not installed")
@@ -43,98 +43,117 @@ def address(tmp_path_factory) -> str:
 
 
 @pytest.fixture
-def collection(address, request):
-    with Collection(address, re.sub(r"\W", "_", request.node.name)) as opened:
-        yield opened
+def to(address, request) -> tuple[str, str]:
+    """Address and a collection for each test."""
+    return address, re.sub(r"\W", "_", request.node.name)
+
+
+def search(to, questions, k) -> list[list[tuple[Document, float]]]:
+    """Documents and scores found by Milvus' own client."""
+    address, name = to
+    with milvus._client(address, "") as client:
+        client.load_collection(name)
+        found = client.search(
+            name,
+            [*np.asarray(questions, np.float32)],
+            limit=k,
+            anns_field="embedding",
+            output_fields=["text", "metadata"],
+            consistency_level="Strong",
+        )
+    return [
+        [(Document(hit["id"], hit["entity"]["text"], hit["entity"]["metadata"]), hit["distance"]) for hit in hits]
+        for hits in found
+    ]
 
 
 @pytest.mark.parametrize("metric", [COSINE, INNER_PRODUCT])
-def test_exact_search_in_the_database_finds_what_the_index_finds(collection, tmp_path, metric):
+def test_exact_search_in_the_database_finds_what_the_index_finds(to, tmp_path, metric):
     embeddings = EMBEDDINGS
     if metric == COSINE:
         embeddings = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
     index = index_of(tmp_path / "index", embeddings, metric)
-    assert collection.publish(index, index_type="FLAT") == Published(600, removed=0, cut=0, others=0)
-    found, exact = collection.search(QUESTIONS, 10), index.search(QUESTIONS, 10)
+    assert publish(index, *to, index_type="FLAT") == Published(600, removed=0, cut=0, others=0)
+    found, exact = search(to, QUESTIONS, 10), index.search(QUESTIONS, 10)
     expected = [[index.document(row) for row in rows] for rows in exact.rows]
-    assert [[hit.document for hit in hits] for hits in found] == expected
+    assert [[document for document, _ in hits] for hits in found] == expected
     scale = np.linalg.norm(QUESTIONS, axis=1, keepdims=True) if metric == COSINE else 1
-    np.testing.assert_allclose([[hit.score for hit in hits] for hits in found], exact.scores / scale, rtol=1e-4)
+    np.testing.assert_allclose([[score for _, score in hits] for hits in found], exact.scores / scale, rtol=1e-4)
 
 
 @pytest.mark.parametrize("precision", ["float16", "int8"])
-def test_rounded_embeddings_are_published_as_what_they_stand_for(collection, tmp_path, precision):
+def test_rounded_embeddings_are_published_as_what_they_stand_for(to, tmp_path, precision):
     rounded = Quantized(*map(np.asarray, quantize(EMBEDDINGS))) if precision == "int8" else EMBEDDINGS.astype("f2")
-    collection.publish(index_of(tmp_path / "index", rounded), index_type="FLAT")
+    publish(index_of(tmp_path / "index", rounded), *to, index_type="FLAT")
     values = np.asarray(dequantize(rounded) if precision == "int8" else rounded, np.float32)
-    (hits,) = collection.search(QUESTIONS[:1], 600)
+    (hits,) = search(to, QUESTIONS[:1], 600)
     expected = dict(zip((document.id for document in documents()), values @ QUESTIONS[0], strict=True))
     assert len(hits) == 600
-    np.testing.assert_allclose([hit.score for hit in hits], [expected[hit.document.id] for hit in hits], atol=1e-4)
+    np.testing.assert_allclose([score for _, score in hits], [expected[document.id] for document, _ in hits], atol=1e-4)
 
 
-def test_again_nothing_changes_and_changes_are_followed(collection, tmp_path):
+def test_again_nothing_changes_and_changes_are_followed(to, tmp_path):
     index = index_of(tmp_path / "index")
-    collection.publish(index)
-    assert collection.publish(index) == Published(600, removed=0, cut=0, others=0)
+    publish(index, *to)
+    assert publish(index, *to) == Published(600, removed=0, cut=0, others=0)
     index.delete([*ODD[1:], "d99"])
     index.add([Document("a b", "another text"), Document("d99", "again")], EMBEDDINGS[:2] + 9, replace=True)
-    assert collection.publish(Index(tmp_path / "index")) == Published(591, removed=9, cut=0, others=0)
-    assert len(collection) == 591
-    (hits,) = collection.search(np.ones((1, 16)), 2)
-    assert {hit.document.id: hit.document.text for hit in hits} == {"a b": "another text", "d99": "again"}
-    assert collection.publish(index_of(tmp_path / "part", EMBEDDINGS[:50])) == Published(50, 0, 0, others=550)
+    assert publish(Index(tmp_path / "index"), *to) == Published(591, removed=9, cut=0, others=0)
+    (hits,) = search(to, np.ones((1, 16)), 2)
+    assert {document.id: document.text for document, _ in hits} == {"a b": "another text", "d99": "again"}
+    assert publish(index_of(tmp_path / "part", EMBEDDINGS[:50]), *to) == Published(50, 0, 0, others=550)
 
 
-def test_what_milvus_has_no_room_for(collection, tmp_path):
-    def publish(*documents):
+def test_what_milvus_has_no_room_for(to, tmp_path):
+    def publish_all(*documents):
         write_index(tmp_path / "index", EMBEDDINGS[: len(documents)], documents, metric=COSINE, model=MODEL)
-        return collection.publish(Index(tmp_path / "index"))
+        return publish(Index(tmp_path / "index"), *to)
 
     long = Document("long", "x" * (milvus.LARGEST - 1) + "éé")
-    assert publish(long, Document("short", "")) == Published(2, 0, cut=1, others=0)
-    texts = {hit.document.id: hit.document.text for hit in collection.search(QUESTIONS[:1], 2)[0]}
+    assert publish_all(long, Document("short", "")) == Published(2, 0, cut=1, others=0)
+    texts = {document.id: document.text for document, _ in search(to, QUESTIONS[:1], 2)[0]}
     assert texts == {"long": "x" * (milvus.LARGEST - 1), "short": ""}
     with pytest.raises(EndxError, match="the id of document 'yyy.* has 70,000 bytes; Milvus keeps 65,535"):
-        publish(Document("y" * 70_000, "text"))
+        publish_all(Document("y" * 70_000, "text"))
     with pytest.raises(EndxError, match="the metadata of document 'z' has 70,009 bytes"):
-        publish(Document("z", "text", {"n": "y" * 70_000}))
+        publish_all(Document("z", "text", {"n": "y" * 70_000}))
 
 
 @pytest.mark.parametrize(
     ("change", "difference"),
     [
-        ({"model": {"name": "n", "identity": "2" * 64}}, "of model 1{64} m and not 2{64} n; choose another"),
-        ({"metric": COSINE}, "of metric IP and not COSINE; choose"),
-        ({"embeddings": EMBEDDINGS[:, :8], "model": MODEL | {"name": "renamed"}}, "is of width 16 and not 8; choose"),
+        ({"model": {"name": "n", "identity": "2" * 64}}, "has model 1{64} m and not 2{64} n: choose another"),
+        ({"metric": COSINE}, "has metric IP and not COSINE: choose"),
+        ({"embeddings": EMBEDDINGS[:, :8], "model": MODEL | {"name": "renamed"}}, "has width 16 and not 8: choose"),
     ],
 )
-def test_a_collection_of_something_else_is_refused(collection, tmp_path, change, difference):
-    collection.publish(index_of(tmp_path / "index", EMBEDDINGS[:20]))
+def test_a_collection_of_something_else_is_refused(to, tmp_path, change, difference):
+    publish(index_of(tmp_path / "index", EMBEDDINGS[:20]), *to)
     with pytest.raises(EndxError, match=difference):
-        collection.publish(index_of(tmp_path / "index", **{"embeddings": EMBEDDINGS[:20]} | change))
-    with pytest.raises(EndxError, match="of index type AUTOINDEX and not FLAT"):
-        collection.publish(index_of(tmp_path / "index", EMBEDDINGS[:20]), index_type="FLAT")
-    assert len(collection) == 20
+        publish(index_of(tmp_path / "index", **{"embeddings": EMBEDDINGS[:20]} | change), *to)
+    with pytest.raises(EndxError, match="has index type AUTOINDEX and not FLAT"):
+        publish(index_of(tmp_path / "index", EMBEDDINGS[:20]), *to, index_type="FLAT")
+    assert len(search(to, QUESTIONS[:1], 100)[0]) == 20
 
 
-def test_a_collection_made_by_others_is_refused(collection, tmp_path):
-    collection._client.create_collection(collection.name, dimension=16, id_type="string", max_length=9)
-    with pytest.raises(EndxError, match="of model unknown and not 1{64} m; of width None and not 16; of metric"):
-        collection.publish(index_of(tmp_path / "index"))
+def test_a_collection_made_by_others_is_refused(to, tmp_path):
+    with milvus._client(to[0], "") as client:
+        client.create_collection(to[1], dimension=16, id_type="string", max_length=9)
+    with pytest.raises(EndxError, match="has model unknown and not 1{64} m; width None and not 16; metric"):
+        publish(index_of(tmp_path / "index"), *to)
 
 
-def test_the_servers_own_refusals_are_one_line(collection):
+def test_the_servers_own_refusals_are_one_line(to):
     with pytest.raises(EndxError, match=r"all.db: .*not.*\Z"):
-        collection.search(QUESTIONS, 3)
+        search(to, QUESTIONS, 3)
 
 
 @pytest.mark.parametrize(
     ("to", "name", "reason"),
     [
-        ("there.db", "a-b", "collection 'a-b': Milvus takes letters"),
+        ("there.db", "a-b", "collection='a-b': use letters"),
         ("there.db", "0", "no digit at the start"),
-        ("file.db", "a", "file.db is a file, and Milvus Lite keeps a folder"),
+        ("file.db", "a", "file.db is a file, but Milvus Lite needs a folder"),
         ("somewhere", "a", "somewhere is no address: give http://HOST:PORT"),
         ("http://root:secret@host", "a", "holds a password"),
     ],
@@ -142,21 +161,22 @@ def test_the_servers_own_refusals_are_one_line(collection):
 def test_addresses_that_can_be_none(tmp_path, to, name, reason):
     (tmp_path / "file.db").touch()
     with pytest.raises(EndxError, match=reason) as refusal:
-        Collection(str(tmp_path / to) if to.endswith(".db") else to, name)
+        publish(index_of(tmp_path / "index"), str(tmp_path / to) if to.endswith(".db") else to, name)
     assert "secret" not in str(refusal.value)
 
 
-def test_nobody_there_is_refused(monkeypatch):
+def test_nobody_there_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(milvus, "TIMEOUT", 0.5)
     with pytest.raises(EndxError, match="http://127.0.0.1:9: Fail connecting to server"):
-        Collection("http://127.0.0.1:9", "a")
+        publish(index_of(tmp_path / "index"), "http://127.0.0.1:9", "a")
 
 
 def test_the_folder_is_free_when_the_collection_is_closed(tmp_path):
+    index = index_of(tmp_path / "index", EMBEDDINGS[:20])
     for _ in range(2):
-        with Collection(str(tmp_path / "a.db"), "a") as collection:
-            collection.publish(index_of(tmp_path / "index", EMBEDDINGS[:20]))
-            assert len(collection) == 20
+        assert publish(index, str(tmp_path / "a.db"), "a").documents == 20
+        with pytest.raises(EndxError, match="a.db: "), milvus._client(str(tmp_path / "a.db"), "") as client:
+            client.describe_collection("none")
 
 
 @pytest.mark.slow
@@ -169,7 +189,7 @@ def test_recall_of_the_ten_best_of_real_texts(address, minilm, test_data, tmp_pa
     index, asked = Index(tmp_path / "index"), model.encode_query(questions)
     exact = [{index.document(row).id for row in rows} for rows in index.search(asked, 10).rows]
     for index_type, least in ((FLAT, 1.0), (AUTO, 0.95)):
-        with Collection(address, f"sentences_{index_type}") as collection:
-            collection.publish(index, index_type=index_type)
-            found = [{hit.document.id for hit in hits} for hits in collection.search(asked, 10)]
+        to = (address, f"sentences_{index_type}")
+        publish(index, *to, index_type=index_type)
+        found = [{document.id for document, _ in hits} for hits in search(to, asked, 10)]
         assert np.mean([len(a & b) / 10 for a, b in zip(found, exact, strict=True)]) >= least

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from helpers import one_line_error
 
+from endx_jax.numerics import quantize
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.programs import collectives
-from endx_jax.retrieval import best, search
-from endx_jax.retrieval.best import Tile
-from endx_jax.retrieval.search import top_k
+from endx_jax.retrieval import search
+from endx_jax.retrieval.search import Tile, top_k
 
 
 def devices(count):
@@ -200,11 +200,13 @@ def test_the_corpus_stays_on_the_host(small_tiles, monkeypatch):
 def test_devices_speak_once_at_the_end():
     mesh = devices(8)
     split, questions = jax.NamedSharding(mesh, jax.P(mesh.axis_names)), jnp.zeros((1, 8, 4))
-    nothing = best.nothing_yet(8, 8, 5, split)
-    block = best.Block(jax.device_put(np.zeros((4096, 4), np.float32), split), None, None)
-    step = best.bring_in.lower(nothing, questions, block, 0, 4096, mesh, search.TILES["cpu"])
+    nothing = search.empty_best(8, 8, 5, split)
+    block = search.Block(jax.device_put(np.zeros((4096, 4), np.float32), split), None, None)
+    step = search.merge_block.lower(nothing, questions, block, 0, 4096, mesh, search.TILES["cpu"])
     assert collectives(step.compile().as_text()) == []
-    assert {c.kind for c in collectives(best.merge.lower(nothing, mesh).compile().as_text())} == {"all-gather"}
+    assert {c.kind for c in collectives(search.merge_devices.lower(nothing, mesh).compile().as_text())} == {
+        "all-gather"
+    }
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -240,5 +242,17 @@ def test_mistakes():
         top_k(questions, candidates, 5, scales=np.ones(5, np.float32))
     with one_line_error(r"where is \(7,\) for 6 candidates"):
         top_k(questions, candidates, 5, where=np.ones(7, bool))
-    with one_line_error("2147483648 candidates are more"):
+    with one_line_error("2147483648 candidates exceed 32-bit ids"):
         top_k(questions, np.broadcast_to(candidates[:1], (2**31, 3)), 5)
+
+
+def test_search_finds_by_codes_what_it_finds_by_numbers():
+    random = np.random.default_rng(1)
+    candidates = random.normal(size=(2000, 64)).astype(np.float32)
+    candidates /= np.linalg.norm(candidates, axis=1, keepdims=True)
+    questions = candidates[:100] + 0.15 * random.normal(size=(100, 64)).astype(np.float32)
+    codes, scales = map(np.asarray, quantize(candidates))
+    exact, rounded = top_k(questions, candidates, 10).rows, top_k(questions, codes, 10, scales=scales).rows
+    recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(exact, rounded, strict=True)])
+    assert 0.95 < recall < 1.0
+    np.testing.assert_array_equal(exact[:, 0], rounded[:, 0])

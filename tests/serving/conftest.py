@@ -8,7 +8,7 @@ from http_server import Running
 
 from endx_jax import load
 from endx_jax.experiment import workdir as workdirs
-from endx_jax.retrieval import warm
+from endx_jax.inference import warm
 from endx_jax.retrieval.index import Index
 from endx_jax.retrieval.text_search import TextSearch
 from endx_jax.serving.service import Service

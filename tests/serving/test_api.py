@@ -1,4 +1,5 @@
 import base64
+import urllib.parse
 
 import numpy as np
 import pytest
@@ -89,6 +90,37 @@ def test_documents_are_added_found_replaced_and_deleted_and_that_lasts(served):
     assert served.get("/info")[1]["documents"] == len(Index(served.service.search.index.folder)) == before
 
 
+ODD = (
+    *(
+        "a/b",
+        "/a",
+        "a/",
+        "a//b",
+        "a/../b",
+        "a/./b",
+        "...",
+        "%2F",
+        "%",
+        "a?b#c",
+        " x ",
+        "a;b=c",
+        "a\\b",
+        "+",
+        "static/x",
+    ),
+    "static/x",
+    "ü" * 256,
+)
+
+
+@pytest.mark.parametrize("identifier", ODD)
+def test_documents_with_odd_ids_can_be_deleted(served, identifier):
+    assert served.post("/documents", {"documents": [{"text": "odd", "id": identifier}]}) == (201, {"ids": [identifier]})
+    address = f"/documents/{urllib.parse.quote(identifier, safe='')}"
+    assert served.ask("DELETE", address)[:2] == (200, {"deleted": identifier})
+    assert served.ask("DELETE", address)[0] == 404
+
+
 def test_documents_without_an_id_get_one(served):
     status, content = served.post("/documents", {"documents": [{"text": "the first"}, {"text": "the second"}]})
     assert (status, len(set(content["ids"]))) == (201, 2)
@@ -131,7 +163,12 @@ REFUSED = [
     ("/documents", {"documents": []}, 422, "^documents: give one at least$"),
     ("/documents", {"documents": [{"text": ""}]}, 422, r"^documents\[0\].text: is empty$"),
     ("/documents", {"documents": [{"text": "x", "metadata": {"a": [1]}}]}, 422, r"metadata.a: must be text, a number"),
-    ("/documents", {"documents": [{"text": "x", "id": "a"}] * 2}, 422, "'a'"),
+    ("/documents", {"documents": [{"text": "x", "id": "a"}] * 2}, 422, "^documents: the id 'a' is given twice$"),
+    ("/documents", {"documents": [{"text": "x", "id": ""}]}, 422, r"^documents\[0\].id: the id is empty$"),
+    ("/documents", {"documents": [{"text": "x", "id": ".."}]}, 422, r"^documents\[0\].id: the id is '\.\.'"),
+    ("/documents", {"documents": [{"text": "x", "id": "a\nb"}]}, 422, r"the id holds the control character '\\n'"),
+    ("/documents", {"documents": [{"text": "x", "id": "x" * 600}]}, 422, "the id is longer than 512 bytes"),
+    ("/search", {"query": " "}, 422, "^query: is empty$"),
     ("/documents", {"documents": [{"text": "x"}, {"text": "x" * 20_001}]}, 422, r"^documents\[1\]: 20001 characters"),
 ]
 

@@ -9,6 +9,7 @@ import time
 import pytest
 from http_server import JSON, wait_for
 
+from endx_jax.serving.service import Preparation
 from endx_jax.serving.settings import Limits, ServingSettings
 
 QUESTION = json.dumps({"query": "where is the cat"}).encode()
@@ -149,10 +150,14 @@ def test_questions_that_wait_are_worked_out_together(serve, gated):
 
 
 def test_before_it_is_ready_it_is_alive_and_says_when_to_come(serve, gated):
-    gated.preparations = lambda: [lambda: gated.gate.wait(20)]
+    steps = [Preparation("the first", lambda: None), Preparation("the second", lambda: gated.gate.wait(20))]
+    gated.preparations = lambda: steps
     running = serve(service=gated, ready=False)
     assert running.get("/healthz")[0] == 200
-    assert running.get("/readyz") == (503, {"status": "warming up"})
+    wait_for(lambda: running.get("/readyz")[1]["step"] == 2)
+    status, found = running.get("/readyz")
+    assert 0 <= found.pop("seconds") < 10
+    assert (status, found) == (503, {"status": "warming up", "step": 2, "steps": 2, "doing": "the second"})
     status, content, headers = running.ask("POST", "/search", QUESTION, JSON)
     assert (status, content["error"]["code"], headers["Retry-After"]) == (503, "not_ready", "1")
     gated.gate.set()

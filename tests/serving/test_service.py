@@ -3,8 +3,8 @@ import pytest
 
 from endx_jax.data.documents import Document
 from endx_jax.errors import EndxError
-from endx_jax.serving.service import cut
-from endx_jax.serving.works import Add, Ask, Delete, Encode
+from endx_jax.retrieval.snapshot import Snapshot
+from endx_jax.serving.service import Add, Ask, Delete, Encode, Service, cut, shortened
 
 TEXTS = ["where is the cat 3", "the mat of 7"]
 
@@ -41,3 +41,35 @@ def test_embeddings_that_are_cut_keep_to_what_they_are_compared_by(cosine, expec
     np.testing.assert_allclose(cut(np.float32([[3, 4, 12]]), 2, cosine), np.float32(expected))
     whole = np.float32([[3, 4, 12]])
     assert cut(whole, 3, cosine) is whole
+
+
+def test_hits_hold_the_beginnings_of_long_documents(service):
+    short = Service(service.model, service.search, max_text=9)
+    (hits,) = short.run([Ask("where is the mat of 7", 3, "bm25")])
+    (expected,) = service.search.search(["where is the mat of 7"], 3, mode="bm25")
+    assert [hit.document.id for hit in hits] == [answer.document.id for answer in expected]
+    assert [hit.document.text for hit in hits] == [answer.document.text[:9] for answer in expected]
+    assert [hit.truncated for hit in hits] == [len(answer.document.text) > 9 for answer in expected]
+    assert any(hit.truncated for hit in hits)
+
+
+@pytest.mark.parametrize(
+    ("text", "metadata", "expected"),
+    [
+        ("12345", {"a": "678"}, (Document("x", "12345", {"a": "678"}), False)),
+        ("123456", {}, (Document("x", "12345"), True)),
+        ("1", {"ab": "cd", "e": 7, "f": 8}, (Document("x", "1", {"ab": "cd"}), True)),
+        ("1", {"long": "67890", "b": 1}, (Document("x", "1"), True)),
+    ],
+)
+def test_texts_and_metadata_are_shortened_to_five_characters_each(text, metadata, expected):
+    assert shortened(Document("x", text, metadata), 5) == expected
+
+
+def test_a_document_is_read_once_for_all_questions_of_a_batch(service, monkeypatch):
+    read = []
+    document = Snapshot.document
+    monkeypatch.setattr(Snapshot, "document", lambda self, row: read.append(row) or document(self, row))
+    found = service.run([Ask(TEXTS[0], 5, "dense")] * 8)
+    assert [len(hits) for hits in found] == [5] * 8
+    assert len(read) == len(set(read)) == 5

@@ -8,10 +8,11 @@ from helpers import padded, random_params, texts, tower
 
 from endx_jax.models import BertConfig
 from endx_jax.parallel import MeshSettings, make_mesh, place, state_shardings
+from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.pretrained.weights import stack_layers
 from endx_jax.training.adafactor import scale_by_adafactor
 from endx_jax.training.checkpoints import Checkpoints, abstract
-from endx_jax.training.optimizer import OptimizerSettings, make_optimizer, make_schedule, parameter_paths
+from endx_jax.training.optimizer import OptimizerSettings, make_optimizer, make_schedule
 from endx_jax.training.state import TrainState
 
 STEPS = 5

@@ -1,6 +1,9 @@
+import collections
 import errno
 import json
+import logging
 import os
+import sys
 
 import chex
 import jax
@@ -180,6 +183,30 @@ def test_a_full_disk_is_one_line_and_costs_no_checkpoint(tmp_path, full_disk):
     checkpoints.close()
 
 
+def test_a_checkpoint_that_does_not_fit_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+    checkpoints = open_checkpoints(tmp_path)
+    checkpoints.save(1, make_state(1))
+    checkpoints.wait()
+    usage = collections.namedtuple("usage", "total used free")
+    for free, fits in ((1_000_391, False), (1_000_392, True)):
+        # Step 4 bytes; parameters and two moments 3 * 8 * 4 * 4 bytes; Adam's count 4 bytes; 1 MB for metadata.
+        monkeypatch.setattr(module.shutil, "disk_usage", lambda path, free=free: usage(10**9, 10**9 - free, free))
+        if fits:
+            checkpoints.save(2, make_state(2))
+        else:
+            with one_line_error(f"can't write {tmp_path}/checkpoints/2: it takes 1 MB and 1 MB are free; make room"):
+                checkpoints.save(2, make_state(2))
+    checkpoints.close()
+    assert sorted(folder.name for folder in (tmp_path / FOLDER).iterdir()) == ["1", "2"]
+
+
+def test_logging_and_exception_hooks_are_left_as_they_are(tmp_path):
+    before = sys.unraisablehook, sys.excepthook, list(logging.getLogger("absl").filters)
+    checkpoints = open_checkpoints(tmp_path)
+    assert (sys.unraisablehook, sys.excepthook, logging.getLogger("absl").filters) == before
+    checkpoints.close()
+
+
 def test_a_write_that_failed_is_noticed_before_the_next_one(tmp_path, full_disk):
     checkpoints = open_checkpoints(tmp_path)
     checkpoints.look()
@@ -214,6 +241,26 @@ def test_of_equally_good_ones_the_earlier_is_best(tmp_path):
 
 def test_there_is_no_best_of_nothing(tmp_path):
     assert best_step(tmp_path, "mrr") is None
+
+
+def test_a_checkpoint_whose_removal_fails_half_way_no_longer_counts(tmp_path, monkeypatch):
+    checkpoints = open_checkpoints(tmp_path, keep=1)
+    checkpoints.save(1, make_state(1), {"mrr": 0.1})
+    checkpoints.wait()
+
+    def fail(folder):
+        assert folder == tmp_path / FOLDER / "1"
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(module.shutil, "rmtree", fail)
+    checkpoints.save(2, make_state(2), {"mrr": 0.2})
+    with pytest.raises(OSError, match="Input/output error"):
+        checkpoints.wait()
+    checkpoints.close()
+    assert sorted(folder.name for folder in (tmp_path / FOLDER).iterdir()) == ["1", "2"]
+    assert [manifest.name for manifest in (tmp_path / MANIFESTS).iterdir()] == ["2.json"]
+    with one_line_error("checkpoint 1 .* is damaged: it was not finished"):
+        restore_params(tmp_path, 1, like(make_state(0)).params)
 
 
 def test_parameters_alone_can_be_restored(three_checkpoints):

@@ -1,6 +1,5 @@
 import jax.numpy as jnp
 
-from endx_jax.parallel.heartbeats import Heartbeats
 from endx_jax.training.collapse import COLLAPSED, CollapseWatch
 from endx_jax.training.monitor import Monitor
 
@@ -24,8 +23,7 @@ def test_a_collapse_is_said_once_for_each_posterior_and_again_after_it_was_mende
 
 
 def test_the_monitor_says_it(tmp_path, capsys):
-    heartbeats = Heartbeats(tmp_path, peer_timeout=0)
-    settings = {"start": 0, "steps": 2, "global_batch_size": 8, "log_every": 1, "heartbeats": heartbeats}
+    settings = {"start": 0, "steps": 2, "global_batch_size": 8, "log_every": 1, "began": 0.0}
     monitor = Monitor(tmp_path, **settings, example_names=lambda step: [])
     for step, divergence in ((1, 9.0), (2, 0.1)):
         numbers = {"loss": 1.0, "learning_rate": 0.1, "tokens": 5.0, "kl/answer": divergence}

@@ -7,11 +7,17 @@ import numpy as np
 import pytest
 
 from endx_jax.errors import EndxError
-from endx_jax.training.optimizer import OptimizerSettings, make_optimizer, make_schedule, parameter_paths
+from endx_jax.parallel.sharding import parameter_paths
+from endx_jax.training.optimizer import OptimizerSettings, make_optimizer, make_schedule
 
+# A matrix, a bias, a norm, a table and a scalar, each with its own value; 6 + 3 + 2 + 8 + 1 = 20 numbers.
 PARAMS = {
-    "encoder": {"mlp_up": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}},
-    "projection": {"kernel": jnp.ones((2, 1))},
+    "encoder": {
+        "mlp_up": {"kernel": jnp.full((2, 3), 2.0), "bias": jnp.full(3, 3.0)},
+        "norm": {"scale": jnp.full(2, 5.0)},
+    },
+    "log_temperature": jnp.array(7.0),
+    "token_embedder": {"embedding": jnp.full((4, 2), 11.0)},
 }
 PLAIN = OptimizerSettings(name="sgd", learning_rate=0.5, schedule="constant", clip_norm=0.0)
 
@@ -39,35 +45,65 @@ def test_warm_up_must_leave_something_of_the_run():
         make_schedule(OptimizerSettings(warmup_steps=5), steps=5)
 
 
+@pytest.mark.parametrize(("steps", "warmup"), [(6, 5), (5, 0), (3, 0)])
+def test_a_warm_up_that_does_not_fit_shrinks(steps, warmup):
+    assert OptimizerSettings(warmup_steps=5).fitted(steps).warmup_steps == warmup
+
+
+def test_a_warm_up_shrinks_to_a_tenth_of_the_run():
+    assert OptimizerSettings(warmup_steps=1000).fitted(60).warmup_steps == 6
+
+
 def test_sgd_is_the_gradient_times_the_rate():
     gradients = jax.tree.map(jnp.ones_like, PARAMS)
     chex.assert_trees_all_close(update(PLAIN, PARAMS, gradients), jax.tree.map(lambda g: -0.5 * g, gradients))
 
 
 def test_clipping_scales_to_the_global_norm():
-    gradients = jax.tree.map(jnp.ones_like, PARAMS)  # 4 + 2 + 2 entries of one: norm sqrt(8)
+    gradients = jax.tree.map(jnp.ones_like, PARAMS)  # 20 entries of one: norm sqrt(20)
     clipped = update(dataclasses.replace(PLAIN, clip_norm=1.0), PARAMS, gradients)
-    chex.assert_trees_all_close(clipped, jax.tree.map(lambda g: -0.5 * g / np.sqrt(8), gradients), rtol=1e-6)
+    chex.assert_trees_all_close(clipped, jax.tree.map(lambda g: -0.5 * g / np.sqrt(20), gradients), rtol=1e-6)
 
 
-def test_first_adamw_step_is_the_sign_plus_decay_of_matrices_only():
-    settings = OptimizerSettings(learning_rate=0.1, schedule="constant", weight_decay=0.2, clip_norm=0.0)
-    gradients = jax.tree.map(lambda p: 3.0 * jnp.ones_like(p), PARAMS)
-    updates = update(settings, PARAMS, gradients)
-    # m / sqrt(v) is 1 after bias correction; decay adds 0.2 of the parameter, which is 1.
-    np.testing.assert_allclose(updates["encoder"]["mlp_up"]["kernel"], -0.1 * (1 + 0.2), rtol=1e-5)
-    np.testing.assert_allclose(updates["encoder"]["mlp_up"]["bias"], -0.1, rtol=1e-5)
+def of_each_parameter(updates) -> dict[str, float]:
+    """The one value that all entries of each parameter's update have."""
+    found = {path: np.unique(np.round(leaf, 5)) for path, leaf in parameter_paths(updates).items()}
+    return {path: values.item() for path, values in found.items()}
 
 
-def test_first_adafactor_step_is_the_parameters_size_plus_decay_of_matrices_only():
+@pytest.mark.parametrize("weight_decay", [0.2, 0.0])
+def test_first_adamw_step_is_the_sign_plus_decay_of_matrices_and_tables_only(weight_decay):
+    settings = OptimizerSettings(learning_rate=0.1, schedule="constant", weight_decay=weight_decay, clip_norm=0.0)
+    updates = update(settings, PARAMS, jax.tree.map(lambda p: 3.0 * jnp.ones_like(p), PARAMS))
+    # m / sqrt(v) is 1 after bias correction; decay adds its share of the parameter.
+    assert of_each_parameter(updates) == pytest.approx(
+        {
+            "encoder/mlp_up/bias": -0.1,
+            "encoder/mlp_up/kernel": -0.1 * (1 + weight_decay * 2),
+            "encoder/norm/scale": -0.1,
+            "log_temperature": -0.1,
+            "token_embedder/embedding": -0.1 * (1 + weight_decay * 11),
+        },
+        rel=1e-4,
+    )
+
+
+def test_first_adafactor_step_is_the_parameters_size_plus_decay_of_matrices_and_tables_only():
     settings = OptimizerSettings(
         name="adafactor", learning_rate=0.1, schedule="constant", weight_decay=0.2, clip_norm=0.0
     )
-    params = jax.tree.map(lambda p: 2.0 * p, PARAMS)
-    updates = update(settings, params, jax.tree.map(lambda p: 3.0 * jnp.ones_like(p), PARAMS))
-    # g / sqrt(v) is 1 at the first step, the parameters' root mean square is 2; decay adds 0.2 of the parameter.
-    np.testing.assert_allclose(updates["encoder"]["mlp_up"]["kernel"], -0.1 * (2 + 0.2 * 2), rtol=1e-5)
-    np.testing.assert_allclose(updates["encoder"]["mlp_up"]["bias"], -0.1 * 2, rtol=1e-5)
+    updates = update(settings, PARAMS, jax.tree.map(lambda p: 3.0 * jnp.ones_like(p), PARAMS))
+    # g / sqrt(v) is 1 at the first step, times the parameters' root mean square; decay adds 0.2 of the parameter.
+    assert of_each_parameter(updates) == pytest.approx(
+        {
+            "encoder/mlp_up/bias": -0.1 * 3,
+            "encoder/mlp_up/kernel": -0.1 * (2 + 0.2 * 2),
+            "encoder/norm/scale": -0.1 * 5,
+            "log_temperature": -0.1 * 7,
+            "token_embedder/embedding": -0.1 * (11 + 0.2 * 11),
+        },
+        rel=1e-4,
+    )
 
 
 def test_momentum_accumulates():
@@ -75,20 +111,27 @@ def test_momentum_accumulates():
     gradients, state = jax.tree.map(jnp.ones_like, PARAMS), optimizer.init(PARAMS)
     _, state = optimizer.update(gradients, state, PARAMS)
     updates, _ = optimizer.update(gradients, state, PARAMS)
-    np.testing.assert_allclose(updates["projection"]["kernel"], -0.5 * 1.5, rtol=1e-6)
+    np.testing.assert_allclose(updates["token_embedder"]["embedding"], -0.5 * (1 + 0.5), rtol=1e-6)
 
 
 def test_multipliers_scale_by_path():
-    settings = dataclasses.replace(PLAIN, multipliers=(("^encoder/", 0.1), ("^projection/", 10.0)))
+    settings = dataclasses.replace(PLAIN, multipliers=(("^encoder/", 0.1), ("^token_", 10.0), ("^log_", 0.0)))
     updates = update(settings, PARAMS, jax.tree.map(jnp.ones_like, PARAMS))
-    np.testing.assert_allclose(updates["encoder"]["mlp_up"]["bias"], -0.05, rtol=1e-6)
-    np.testing.assert_allclose(updates["projection"]["kernel"], -5.0, rtol=1e-6)
+    assert of_each_parameter(updates) == pytest.approx(
+        {
+            "encoder/mlp_up/bias": -0.5 * 0.1,
+            "encoder/mlp_up/kernel": -0.5 * 0.1,
+            "encoder/norm/scale": -0.5 * 0.1,
+            "log_temperature": 0.0,
+            "token_embedder/embedding": -0.5 * 10,
+        }
+    )
 
 
 @pytest.mark.parametrize(
     ("multipliers", "message"),
     [
-        ((("^encoder/", 0.1),), "projection/kernel matches none"),
+        ((("^encoder/", 0.1), ("^log_", 1.0)), "token_embedder/embedding matches none"),
         (((".*", 1.0), ("bias", 2.0)), "mlp_up/bias matches '.*' and 'bias'"),
     ],
 )
@@ -112,4 +155,10 @@ def test_settings_out_of_bounds_are_refused(values, message):
 
 
 def test_paths_are_joined_by_slashes():
-    assert list(parameter_paths(PARAMS)) == ["encoder/mlp_up/bias", "encoder/mlp_up/kernel", "projection/kernel"]
+    assert list(parameter_paths(PARAMS)) == [
+        "encoder/mlp_up/bias",
+        "encoder/mlp_up/kernel",
+        "encoder/norm/scale",
+        "log_temperature",
+        "token_embedder/embedding",
+    ]

@@ -9,12 +9,13 @@ import pytest
 
 from endx_jax.data.batches import BatchStream, Pairs
 from endx_jax.data.records import RetrievalSet
-from endx_jax.data.tokenization import Preparation, Tokenizer
+from endx_jax.data.tokenization import TextProcessor, Tokenizer
+from endx_jax.methods.dual import DualObjective, DualSettings
 from endx_jax.models import DualEncoder, TokenEmbedder, Tower
-from endx_jax.objectives import DualObjective, DualSettings
 from endx_jax.parallel import MeshSettings, make_mesh, state_shardings, to_global
 from endx_jax.parallel.execution import Execution
 from endx_jax.training.checkpoints import abstract
+from endx_jax.training.optimizer import OptimizerSettings, make_optimizer, make_schedule
 from endx_jax.training.state import TrainState
 from endx_jax.training.step import compile_ahead, make_train_step
 
@@ -36,7 +37,7 @@ def stream(tiny_bert):
     """Sixty pairs of which some are long, so that there is more than one profile."""
     records = RetrievalSet.from_pairs((f"where is cat {i}", "the cat " * (1 + i % 9)) for i in range(60))
     tokenizer = Tokenizer(tiny_bert)
-    pairs = Pairs.tokenize(records, {side: Preparation(tokenizer, 24) for side in ("question", "answer")})
+    pairs = Pairs.tokenize(records, {side: TextProcessor(tokenizer, 24) for side in ("question", "answer")})
     return BatchStream(pairs, seed=1, global_batch_size=B)
 
 
@@ -66,3 +67,26 @@ def test_batches_of_known_shapes_compile_nothing_and_others_do(stream, devices):
     assert train_step._cache_size() == 0  # where a batch without a program of its own would have got one
     np.testing.assert_allclose(train(stream), found, rtol=1e-5)
     assert train_step._cache_size() == len({stream[step].answer.ids.shape for step in range(STEPS)}) > 0
+
+
+def test_the_logged_learning_rate_is_the_one_of_the_update(stream):
+    """SGD with a gradient of 1: each step lowers the parameter by the learning rate that the step logs."""
+    settings = OptimizerSettings(name="sgd", learning_rate=1.0, warmup_steps=3, clip_norm=0.0)
+    mesh, params = make_mesh(MeshSettings(), jax.devices()[:1]), {"log_temperature": jnp.array(0.0)}
+    optimizer = make_optimizer(settings, 7, params)
+    state = TrainState.create(params, optimizer)
+    shardings = state_shardings(state, mesh)
+
+    def objective(params, batch, rng, step):
+        return params["log_temperature"], {}
+
+    step = make_train_step(objective, optimizer, make_schedule(settings, 7), seed=0, shardings=shardings)
+    batch = to_global(stream[0], mesh, B)
+    values, logged = [0.0], []
+    for _ in range(7):
+        state, metrics = step(state, batch)
+        values.append(float(state.params["log_temperature"]))
+        logged.append(float(metrics["learning_rate"]))
+    expected = [0.25, 0.5, 0.75, 1.0, 0.75, 0.5, 0.25]
+    np.testing.assert_allclose(logged, expected, rtol=1e-6)
+    np.testing.assert_allclose(-np.diff(values), expected, rtol=1e-6)

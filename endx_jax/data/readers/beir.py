@@ -1,68 +1,78 @@
-"""BEIR folders: `corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv`, and perhaps `negatives/SPLIT.tsv`."""
+"""BEIR folders, read and written: `corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv`, and `negatives/SPLIT.tsv`.
 
+`negatives` holds mined hard negatives and is not part of BEIR; `endx mine` writes it.
+"""
+
+import json
 import os
-from collections.abc import Container, Iterator, Mapping, Sequence
+import pathlib
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import IO, Any, NamedTuple
 
-from endx_jax.data.readers import files
-from endx_jax.data.readers.folders import chosen_split
+from endx_jax import json_files
+from endx_jax.data.readers import row_files, text_files
+from endx_jax.data.readers.text_files import chosen_split
 from endx_jax.data.records import RetrievalSet
 from endx_jax.errors import EndxError
+from endx_jax.files import aside, put_in_place
 
 HEADER = "query-id\tcorpus-id\tscore"
-# Of hard negatives, which are no part of BEIR: see `data.mined`.
 NEGATIVES_HEADER = f"{HEADER}\trank"
 
 
-def read(folder: str, split: str | None = None, *, whole: bool = True) -> RetrievalSet:
-    """Reads one split's judgements over the whole corpus; a score above 0 makes a document right for a query.
+def read(folder: str, split: str | None = None, *, whole: bool = True, skip_invalid: bool = False) -> RetrievalSet:
+    """Reads one split; a document is right for a query if its judgement has a score above 0.
 
-    A candidate's text is `title`, a space, `text`. Only queries with a right document become questions. As everywhere
-    in this library the tables hold each text once: documents of equal text become one candidate under the first one's
-    id, right for a query where any of them is, and queries of equal text become one question likewise. So a pool with
-    duplicates is smaller here than in tools that rank ids.
+    A candidate's text is `title`, a space, `text`. Only queries with a right document become questions. Equal texts
+    are merged: documents with equal text become one candidate with the first one's id, right for a query if any of them
+    is, and queries likewise. A pool with duplicates is therefore smaller than in tools that rank ids.
 
-    Two things are read that BEIR does not have, as `endx mine` writes them: `negatives/SPLIT.tsv` names documents that
-    are hard negatives of queries, and `metadata.group` of a query what it was asked about, which counts where every
-    question has one.
+    Two extensions that `endx mine` writes are read as well: `negatives/SPLIT.tsv` with hard negatives of queries, and
+    `metadata.group` of queries, which becomes `groups` if every question has one.
 
     Args:
-      folder: the folder of the three parts; corpus and queries may be packed as `.gz`.
-      split: the name of a file in `qrels` without `.tsv`; may be None where there is one file only.
-      whole: whether the pool is the whole corpus; else it is what judgements and negatives name, and nothing else of
-        the corpus is held in memory.
+      folder: the folder; corpus and queries may be `.gz` files.
+      split: name of a file in `qrels` without `.tsv`; None if there is only one.
+      whole: whether the pool is the whole corpus. Otherwise it holds the documents that judgements and negatives name,
+        and no others are kept in memory.
+      skip_invalid: whether to skip invalid documents, queries and judgements.
 
     Raises:
-      EndxError: a part is missing or broken, a judgement or a negative names an id that is not there, or a right
-        document is empty.
+      EndxError: a part is missing or broken, a judgement or negative names an unknown id, or a right document is empty.
     """
     judgements = _judgements_path(folder, split)
     negatives = os.path.join(folder, "negatives", os.path.basename(judgements))
-    documents = _documents(_part(folder, "corpus.jsonl"), None if whole else _named(judgements, negatives))
-    queries, groups = _queries(_part(folder, "queries.jsonl"))
+    invalid = text_files.InvalidRows(folder, skip=skip_invalid)
+    named = None if whole else _named(judgements, negatives)
+    documents = _documents(_part(folder, "corpus.jsonl"), named, invalid)
+    queries, groups = _queries(_part(folder, "queries.jsonl"), invalid)
     right: dict[str, list[str]] = {}
-    for query, document, score, where in _judgements(judgements):
-        _check_known(query, document, queries, documents, where)
-        if score > 0 and not documents[document]:
-            raise EndxError(f"{where}: document {document!r} is called right, but has neither title nor text")
-        if score > 0:
-            right.setdefault(query, []).append(document)
+    for query, document, score, where in _judgements(judgements, invalid):
+        with invalid.row():
+            _check_known(query, document, queries, documents, where)
+            if score > 0 and not documents[document]:
+                raise EndxError(f"{where}: document {document[:100]!r} is judged right, but has neither title nor text")
+            if score > 0:
+                right.setdefault(query, []).append(document)
+    invalid.log()
     if not right:
-        raise EndxError(f"{judgements}: no judgement has a score above 0")
+        raise EndxError(f"{judgements}: no judgement has a score above 0" + (invalid.report and f"; {invalid.report}"))
     wrong = _negatives(negatives, queries, documents) if os.path.exists(negatives) else None
     return _merge(documents, queries, right, wrong, groups)
 
 
 def judgements(folder: str, split: str | None = None) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """The queries of a split that have a right document, by id; and for each of them those documents' ids.
+    """Returns the queries of a split that have a right document, by id, and the ids of their right documents.
 
-    Arguments and errors are those of `read`; the corpus is not looked at.
+    Arguments and errors are those of `read`; the corpus is not read.
     """
     path = _judgements_path(folder, split)
-    queries, _ = _queries(_part(folder, "queries.jsonl"))
+    invalid = text_files.InvalidRows(folder)
+    queries, _ = _queries(_part(folder, "queries.jsonl"), invalid)
     right: dict[str, list[str]] = {}
-    for query, document, score, where in _judgements(path):
+    for query, document, score, where in _judgements(path, invalid):
         if query not in queries:
-            raise EndxError(f"{where}: query {query!r} is not in queries.jsonl")
+            raise EndxError(f"{where}: query {query[:100]!r} is not in queries.jsonl")
         if score > 0 and document not in right.setdefault(query, []):
             right[query].append(document)
     right = {query: documents for query, documents in right.items() if documents}
@@ -106,16 +116,16 @@ def _merge(
 
 def _check_known(query: str, document: str, queries: Container, documents: Container, where: str) -> None:
     if query not in queries:
-        raise EndxError(f"{where}: query {query!r} is not in queries.jsonl")
+        raise EndxError(f"{where}: query {query[:100]!r} is not in queries.jsonl")
     if document not in documents:
-        raise EndxError(f"{where}: document {document!r} is not in corpus.jsonl")
+        raise EndxError(f"{where}: document {document[:100]!r} is not in corpus.jsonl")
 
 
 def _judgements_path(folder: str, split: str | None) -> str:
     qrels = os.path.join(folder, "qrels")
     for needed in (_part(folder, "corpus.jsonl"), _part(folder, "queries.jsonl"), qrels):
         if not os.path.exists(needed):
-            raise EndxError(f"{folder}: a folder is read as BEIR, and this one has no {os.path.basename(needed)}")
+            raise EndxError(f"{folder}: no {os.path.basename(needed)} in the folder, which is read as BEIR")
     found = sorted(name.removesuffix(".tsv") for name in os.listdir(qrels) if name.endswith(".tsv"))
     if not found:
         raise EndxError(f"{qrels}: no .tsv file in the folder")
@@ -123,68 +133,69 @@ def _judgements_path(folder: str, split: str | None) -> str:
 
 
 def _part(folder: str, name: str) -> str:
-    return files.perhaps_packed(os.path.join(folder, name))
+    return text_files.plain_or_gzip(os.path.join(folder, name))
 
 
 def _named(judgements: str, negatives: str) -> set[str]:
-    """The ids of documents that are judged, or hard negatives."""
-    named = {document for _, document, _, _ in _judgements(judgements)}
+    """Returns the ids of documents that are judged or are hard negatives."""
+    named = {columns[1] for _, columns in _table(judgements, HEADER)}
     if os.path.exists(negatives):
         named.update(columns[1] for _, columns in _table(negatives, NEGATIVES_HEADER))
     return named
 
 
-def _documents(path: str, named: Container[str] | None) -> dict[str, str]:
-    """Id -> title and text, of those named; None: of all.
+def _documents(path: str, named: Container[str] | None, invalid: text_files.InvalidRows) -> dict[str, str]:
+    """Returns id -> title and text of the documents `named`, or of all if that is None.
 
-    A document may be empty, as some are in published corpora, as long as none needs it.
+    A document may be empty, as some in published corpora are, unless it is judged right.
     """
     found: dict[str, str] = {}
-    for number, row in files.objects(path):
-        where = f"{path}, line {number}"
-        title = files.text(row.get("title", ""), f"{where}: 'title'", may_be_empty=True)
-        text = files.text(_get(row, "text", where), f"{where}: 'text'", may_be_empty=True)
-        if named is None or row.get("_id") in named:
-            _add(found, row, f"{title} {text}".strip(), where)
+    for _, where, row in row_files.objects(path, invalid):
+        with invalid.row():
+            title = json_files.text_at(row, "title", where, "", may_be_empty=True)
+            text = json_files.text_at(row, "text", where, may_be_empty=True)
+            if named is None or _id(row, where) in named:
+                _add(found, row, f"{title} {text}".strip(), where)
     return found
 
 
-def _queries(path: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Id -> text, and id -> group of those that have one."""
+def _queries(path: str, invalid: text_files.InvalidRows) -> tuple[dict[str, str], dict[str, str]]:
+    """Returns id -> text of all queries, and id -> group of those that have one."""
     found: dict[str, str] = {}
     groups: dict[str, str] = {}
-    for number, row in files.objects(path):
-        where = f"{path}, line {number}"
-        name = _add(found, row, files.text(_get(row, "text", where), f"{where}: 'text'"), where)
-        metadata = row.get("metadata")
-        if isinstance(metadata, dict) and isinstance(metadata.get("group"), str):
-            groups[name] = metadata["group"]
+    for _, where, row in row_files.objects(path, invalid):
+        with invalid.row():
+            name = _add(found, row, json_files.text_at(row, "text", where), where)
+            metadata = row.get("metadata")
+            if isinstance(metadata, dict) and isinstance(metadata.get("group"), str):
+                groups[name] = json_files.text(metadata["group"], f"{where}: the group", may_be_empty=True)
     return found, groups
 
 
 def _add(found: dict[str, str], row: dict, text: str, where: str) -> str:
-    name = files.text(_get(row, "_id", where), f"{where}: '_id'")
+    name = _id(row, where)
     if found.setdefault(name, text) != text:
-        raise EndxError(f"{where}: _id {name!r} has stood before with another text")
+        raise EndxError(f"{where}: _id {name[:100]!r} stands for two texts")
     return name
 
 
-def _get(row: dict, key: str, where: str) -> object:
-    if key not in row:
-        raise EndxError(f"{where} has no {key!r}")
-    return row[key]
+def _id(row: dict, where: str) -> str:
+    found = json_files.identifier(json_files.value(row, "_id", where), f"{where}: '_id'")
+    return json_files.text(found, f"{where}: '_id'")
 
 
-def _judgements(path: str) -> Iterator[tuple[str, str, int, str]]:
-    """Yields (query id, document id, score, where it stands)."""
+def _judgements(path: str, invalid: text_files.InvalidRows) -> Iterator[tuple[str, str, int, str]]:
+    """Yields (query id, document id, score, place)."""
     for where, (query, document, score) in _table(path, HEADER):
-        if not score.removeprefix("-").isdecimal():
-            raise EndxError(f"{where}: score {score!r} is not a whole number")
-        yield query, document, int(score), where
+        number = None
+        with invalid.row():
+            number = row_files.whole_number(score, f"{where}: score")
+        if number is not None:
+            yield query, document, number, where
 
 
 def _negatives(path: str, queries: Container, documents: Container) -> dict[str, list[str]]:
-    """Query id -> ids of its hard negatives; their scores and ranks are for people."""
+    """Returns query id -> ids of its hard negatives; their scores and ranks are only for inspection."""
     found: dict[str, list[str]] = {}
     for where, (query, document, _, _) in _table(path, NEGATIVES_HEADER):
         _check_known(query, document, queries, documents, where)
@@ -193,9 +204,9 @@ def _negatives(path: str, queries: Container, documents: Container) -> dict[str,
 
 
 def _table(path: str, header: str) -> Iterator[tuple[str, list[str]]]:
-    """Yields the columns of each line below the header, and where they stand; blank lines are passed over."""
+    """Yields (place, columns) of each line below the header; blank lines are skipped."""
     names = header.split("\t")
-    for number, line in files.lines(path):
+    for number, line in text_files.lines(path):
         where = f"{path}, line {number}"
         columns = [column.strip() for column in line.split("\t")]
         if number == 1:
@@ -205,3 +216,99 @@ def _table(path: str, header: str) -> Iterator[tuple[str, list[str]]]:
             if len(columns) != len(names):
                 raise EndxError(f"{where}: {len(columns)} tab-separated columns where the header has {len(names)}")
             yield where, columns
+
+
+# Description of the mining; its presence marks a folder of mined negatives.
+REPORT = "mining.json"
+
+
+class Negative(NamedTuple):
+    """Hard negative of a question.
+
+    Attributes:
+      row: row of the candidate.
+      score: score by the system that found it.
+      rank: its rank in that system, from 1, right candidates included.
+    """
+
+    row: int
+    score: float
+    rank: int
+
+
+def check_replaceable(folder: pathlib.Path) -> None:
+    """Raises EndxError when `folder` holds anything but mined negatives."""
+    if folder.exists() and not folder.is_dir():
+        raise EndxError(f"--output={folder} is a file; name a folder")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / REPORT).is_file():
+        raise EndxError(f"--output={folder} holds files that `endx mine` did not write; name a new folder, or empty it")
+
+
+def write_mined(
+    folder: pathlib.Path,
+    records: RetrievalSet,
+    negatives: Sequence[Sequence[Negative]],
+    *,
+    split: str = "train",
+    about: Mapping[str, Any],
+) -> None:
+    """Writes questions, judgements and hard negatives as a BEIR folder, which replaces an older one atomically.
+
+    - `corpus.jsonl`: the candidates that are right for a question or a negative of one;
+    - `queries.jsonl`: the questions, with their group, if any, as `metadata.group`;
+    - `qrels/SPLIT.tsv`, as in BEIR, and `negatives/SPLIT.tsv`, which has the rank as well;
+    - `mining.json`: `about`.
+
+    Args:
+      folder: the folder to write.
+      records: the set; its own hard negatives are not written.
+      negatives: hard negatives of each question.
+      split: name of the judgements file.
+      about: description of the mining.
+
+    Raises:
+      EndxError: an id contains a tab or a line break.
+    """
+    rows = sorted({row for own in records.qrels for row in own} | {one.row for own in negatives for one in own})
+    for name in (*records.question_ids, *(records.candidate_ids[row] for row in rows)):
+        if name != name.strip() or len(name.splitlines()) != 1 or "\t" in name:
+            raise EndxError(
+                f"the id {name!r} contains a tab, a line break or white space at its ends: give the data other ids"
+            )
+    with aside(folder) as fresh:
+        _write_lines(fresh / "corpus.jsonl", (_document(records, row) for row in rows))
+        _write_lines(fresh / "queries.jsonl", (_query(records, row) for row in range(len(records.questions))))
+        judged = ((q, c, 1) for q, right in enumerate(records.qrels) for c in right)
+        _write_table(fresh / "qrels" / f"{split}.tsv", HEADER, records, judged)
+        found = ((q, one.row, f"{one.score:.6g}", one.rank) for q, own in enumerate(negatives) for one in own)
+        _write_table(fresh / "negatives" / f"{split}.tsv", NEGATIVES_HEADER, records, found)
+        (fresh / REPORT).write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        put_in_place(fresh, folder)
+
+
+def _document(records: RetrievalSet, row: int) -> dict:
+    return {"_id": records.candidate_ids[row], "title": "", "text": records.candidates[row]}
+
+
+def _query(records: RetrievalSet, row: int) -> dict:
+    query: dict[str, Any] = {"_id": records.question_ids[row], "text": records.questions[row]}
+    return query if records.groups is None else query | {"metadata": {"group": records.groups[row]}}
+
+
+def _write_lines(path: pathlib.Path, rows: Iterable[dict]) -> None:
+    with _create(path) as stream:
+        stream.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def _write_table(path: pathlib.Path, header: str, records: RetrievalSet, rows: Iterable[tuple]) -> None:
+    """Writes a line for each (question row, candidate row, further columns...), with ids in place of rows."""
+    with _create(path) as stream:
+        stream.write(header + "\n")
+        for question, candidate, *more in rows:
+            columns = (records.question_ids[question], records.candidate_ids[candidate], *map(str, more))
+            stream.write("\t".join(columns) + "\n")
+
+
+def _create(path: pathlib.Path) -> IO[str]:
+    path.parent.mkdir(exist_ok=True)
+    return path.open("w", encoding="utf-8", newline="\n")

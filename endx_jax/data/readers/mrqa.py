@@ -1,28 +1,100 @@
-"""MRQA's JSONL (Fisch et al. 2019): a header, and then a context with its questions a line.
+"""MRQA's JSONL (Fisch et al. 2019) and MultiReQA (Guo et al. 2020), which adds sentence boundaries to MRQA's contexts.
 
-HotpotQA, NewsQA, TriviaQA, SearchQA, Natural Questions and SQuAD come so, and others. Contexts are cut to 800 tokens,
-and hold marks: `[DOC]`, `[PAR]`, `[TLE]` and `[SEP]`, and Natural Questions' tags.
+MRQA's files, such as HotpotQA, NewsQA, TriviaQA, SearchQA, Natural Questions and SQuAD, have a header line and then a
+context with its questions a line. Contexts are cut to 800 tokens and contain structure marks: `[DOC]`, `[PAR]`, `[TLE]`
+and `[SEP]`, and Natural Questions' tags.
+
+A MultiReQA folder holds `candidates.json`, as MultiReQA publishes it, and MRQA's file of the same data set and split,
+each plain or as `.gz`.
 """
 
+import array
+import bisect
 import dataclasses
-from collections.abc import Iterator
+import os
+import re
+import reprlib
+from collections.abc import Iterator, Sequence
 
-from endx_jax.data.paragraphs import Answer, Paragraph, Question
-from endx_jax.data.readers import files
-from endx_jax.data.readers.marks import Unmarked, unmark
-from endx_jax.data.readers.question_ids import QuestionIds
+from endx_jax import json_files
+from endx_jax.data.paragraphs import Answer, Paragraph, Question, QuestionIds
+from endx_jax.data.readers import row_files
+from endx_jax.data.readers.text_files import InvalidRows
+from endx_jax.data.sentences import split_sentences
 from endx_jax.errors import EndxError
+
+# Tags in the texts of Natural Questions, with attributes joined to the name: <P>, </P>, <Td_colspan="2">.
+TAG = r'</?[A-Z][A-Za-z0-9]*(?:_\w+="[^">]*")*>'
+
+# Tags, and MRQA's marks before a document, a paragraph and a title and after a title, surrounded by white space.
+_MARK = re.compile(rf"(?<!\S)(?:\[(?:DOC|PAR|TLE|SEP)\]|{TAG})(?!\S)\s*")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unmarked:
+    """Text without its marks.
+
+    Attributes:
+      text: the pieces between marks, joined by spaces.
+      pieces: span `(start, end)` of each piece in `text`; none is empty.
+      starts: start of each piece in the original text.
+    """
+
+    text: str
+    pieces: tuple[tuple[int, int], ...]
+    starts: tuple[int, ...]
+
+    def place(self, place: int) -> int:
+        """Maps a place in the original text to `text`; a place in a mark maps to the start of the next piece."""
+        piece = bisect.bisect_right(self.starts, place) - 1
+        if piece < 0:
+            return 0
+        start, end = self.pieces[piece]
+        now = start + place - self.starts[piece]
+        if now <= end:
+            return now
+        return self.pieces[piece + 1][0] if piece + 1 < len(self.pieces) else len(self.text)
+
+    def span(self, start: int, end: int) -> tuple[int, int]:
+        """Maps a span of the original text to `text`, without white space at its ends; the result may be empty."""
+        first, last = self.place(start), self.place(end)
+        inside = self.text[first:last]
+        return first + len(inside) - len(inside.lstrip()), first + len(inside.rstrip())
+
+    def sentences(self) -> tuple[tuple[int, int], ...]:
+        """Splits each piece into sentences by ReQA's rules, so that no sentence crosses a mark."""
+        return tuple(
+            (piece + start, piece + end)
+            for piece, stop in self.pieces
+            for start, end in split_sentences(self.text[piece:stop])
+        )
+
+
+def unmark(text: str) -> Unmarked:
+    """Removes the marks from a text, with the white space around them."""
+    bounds = [0]
+    for mark in _MARK.finditer(text):
+        # White space before marks is not in the pattern, since long runs of it would take quadratic time.
+        before = text[bounds[-1] : mark.start()].rstrip()
+        bounds += (bounds[-1] + len(before), mark.end())
+    bounds.append(len(text))
+    found = [(start, text[start:end]) for start, end in zip(bounds[::2], bounds[1::2], strict=True) if end > start]
+    pieces, length = [], 0
+    for _, piece in found:
+        pieces.append((length, length + len(piece)))
+        length += len(piece) + 1
+    return Unmarked(" ".join(piece for _, piece in found), tuple(pieces), tuple(start for start, _ in found))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Context:
-    """A line of the file.
+    """Line of an MRQA file.
 
     Attributes:
-      where: the file and the line.
-      length: characters of the context as the file has it, with its marks.
-      unmarked: the context without them.
-      questions: as `contexts` says; where their answers start is counted without the marks.
+      where: file and line, for messages.
+      length: characters of the context with its marks.
+      unmarked: the context without marks.
+      questions: its questions; their answers' starts are places in `unmarked.text`.
     """
 
     where: str
@@ -32,71 +104,150 @@ class Context:
 
     @property
     def article(self) -> str:
-        """A name that tells the context from others, as MRQA gives none: the id of its first question."""
+        """Unique name of the context, made from the id of its first question, since MRQA gives none."""
         return f"context of {self.questions[0].id}"
 
 
-def paragraphs(path: str) -> Iterator[Paragraph]:
-    """Yields the contexts of an MRQA file, without marks, with the first span of each question's first answer.
+def paragraphs(path: str, invalid: InvalidRows | None = None) -> Iterator[Paragraph]:
+    """Yields the contexts of an MRQA file without marks, with the first span of each question's first answer.
 
-    MRQA found most spans by looking for the answer's string, and says that the first of the first is an acceptable
-    choice; with it HotpotQA and NewsQA have the counts of ENDX (Wang et al. 2021, Table 1). A sentence ends where a
-    mark stood; between marks ReQA's rules cut.
+    MRQA found most spans by string search, and calls the first span of the first answer an acceptable choice. With it
+    HotpotQA and NewsQA have the counts of ENDX (Wang et al. 2021, Table 1). Sentences end at marks; between marks
+    ReQA's rules apply.
 
     Raises:
       EndxError: the file is broken, named by line.
     """
-    for context in contexts(path):
+    for context in contexts(path, invalid=invalid):
         marked = len(context.unmarked.text) < context.length
         sentences = context.unmarked.sentences() if marked else None
         yield Paragraph(context.article, context.unmarked.text, context.questions, sentences)
 
 
-def contexts(path: str, *, every_span: bool = False) -> Iterator[Context]:
-    """Yields the contexts of an MRQA file, one at a time; those without text or without questions are passed over.
+def contexts(path: str, *, every_span: bool = False, invalid: InvalidRows | None = None) -> Iterator[Context]:
+    """Yields the contexts of an MRQA file one at a time; those without text or questions are skipped.
 
     Args:
       path: the file, `.jsonl` or `.jsonl.gz`.
-      every_span: whether a question's answers are all spans of all its detected answers, in the order of the context,
-        or the first span of the first. A question without a span has no answer.
+      every_span: whether a question's answers are all spans of its detected answers, in the order of the context;
+        otherwise only the first span of the first answer. A question without spans has no answer.
+      invalid: handles invalid contexts; by default they are refused.
     """
-    ids = QuestionIds()
-    for number, row in files.objects(path):
-        where = f"{path}, line {number}"
+    invalid, ids = invalid or InvalidRows(path), QuestionIds()
+    for _, where, row in row_files.objects(path, invalid):
         if "header" in row and "context" not in row:
             continue
-        text = files.value(row, "context", where)
-        files.text(text, f"{where}: 'context'", may_be_empty=True)
-        unmarked = unmark(str(text))
-        listed = files.listed(files.value(row, "qas", where), f"{where}: 'qas'")
-        questions = tuple(
-            _question(question, f"{where}: qas[{n}]", unmarked, len(str(text)), every_span)
-            for n, question in enumerate(listed)
-        )
-        for question in questions:
-            ids.add(question.id, question.text, where)
+        questions: list[Question] = []
+        with invalid.row():
+            text = json_files.text_at(row, "context", where, may_be_empty=True, strip=False)
+            unmarked = unmark(text)
+            for n, item in enumerate(json_files.list_at(row, "qas", where)):
+                question = _question(item, f"{where}: qas[{n}]", unmarked, len(text), every_span)
+                ids.add(question.id, question.text, where)
+                questions.append(question)
         if questions and unmarked.text:
-            yield Context(where, len(str(text)), unmarked, questions)
+            yield Context(where, len(text), unmarked, tuple(questions))
 
 
 def _question(row: object, where: str, context: Unmarked, length: int, every_span: bool) -> Question:
-    name = files.text(files.value(row, "qid", where), f"{where}.qid")
-    text = files.value(row, "question", where)
-    files.text(text, f"{where}.question")
-    found = files.listed(files.value(row, "detected_answers", where), f"{where}.detected_answers")
-    spans = [
-        (_start(span, f"{place}.char_spans[{k}]", length), str(files.value(answer, "text", place)))
-        for n, answer in enumerate(found)
-        for place in [f"{where}.detected_answers[{n}]"]
-        for k, span in enumerate(files.listed(files.value(answer, "char_spans", place), f"{place}.char_spans"))
-    ]
+    name = json_files.text_at(row, "qid", where)
+    text = json_files.text_at(row, "question", where, strip=False)
+    spans = []
+    for n, answer in enumerate(json_files.list_at(row, "detected_answers", where)):
+        place = f"{where}.detected_answers[{n}]"
+        for k, span in enumerate(json_files.list_at(answer, "char_spans", place)):
+            start = _start(span, f"{place}.char_spans[{k}]", length)
+            spans.append((start, str(json_files.value(answer, "text", place))))
     chosen = sorted(set(spans)) if every_span else spans[:1]
-    return Question(name, str(text), tuple(Answer(answer, context.place(start)) for start, answer in chosen))
+    return Question(name, text, tuple(Answer(answer, context.place(start)) for start, answer in chosen))
 
 
 def _start(span: object, where: str, length: int) -> int:
-    """The first character of a span, both ends of which belong to it."""
+    """Returns the start of a span, which must lie in its context; both ends are included."""
     match span:
         case [int(start), int(end)] if 0 <= start <= end < length:
             return start
-    raise EndxError(f"{where} is {span!r}; it must be a first and a last of the context's {length} characters")
+    raise EndxError(
+        f"{where} is {reprlib.repr(span)}; it must be a first and a last position of the context's {length} characters"
+    )
+
+
+CANDIDATES = ("candidates.json", "candidates.jsonl")
+# Maximum end of a sentence, in characters.
+_MOST_CHARACTERS = 2**31 - 1
+CONTEXTS = (".jsonl", ".jsonl.gz")
+
+
+@dataclasses.dataclass(slots=True)
+class _Bounds:
+    """Sentences of a context as `start, end, start, end, ...`, and the line of the first one."""
+
+    line: int
+    numbers: array.array
+
+
+def multireqa_paragraphs(folder: str) -> Iterator[Paragraph]:
+    """Yields the contexts of a MultiReQA folder with their sentences: see `join_multireqa`."""
+    names = sorted(os.listdir(folder))
+    candidates = next(name for name in names if name.lower().removesuffix(".gz") in CANDIDATES)
+    texts = [name for name in names if name != candidates and name.lower().endswith(CONTEXTS)]
+    if not texts:
+        raise EndxError(f"{folder}: no texts beside {candidates}; put MRQA's .jsonl.gz of the same split there")
+    yield from join_multireqa(os.path.join(folder, candidates), [os.path.join(folder, name) for name in texts])
+
+
+def join_multireqa(candidates: str, paths: Sequence[str]) -> Iterator[Paragraph]:
+    """Yields the contexts that have sentences, in MRQA's order and without its marks.
+
+    A question's answers are all spans that MRQA detected. Sentences that consist of marks are left out. Contexts for
+    which MultiReQA has no sentences are skipped.
+
+    Args:
+      candidates: MultiReQA's file.
+      paths: MRQA's files.
+
+    Raises:
+      EndxError: a file is broken, a sentence lies outside its context, or its context is in none of the files.
+    """
+    bounds = _bounds(candidates)
+    for path in paths:
+        for context in contexts(path, every_span=True):
+            found = next((bounds.pop(question.id) for question in context.questions if question.id in bounds), None)
+            if found is not None:
+                yield Paragraph(context.article, context.unmarked.text, context.questions, _spans(found, context, path))
+    if bounds:
+        name, first = min(bounds.items(), key=lambda item: item[1].line)
+        raise EndxError(
+            f"{candidates}, line {first.line}: question {name[:100]!r} is not in {' or '.join(paths)}; give MRQA's "
+            "file of the same data set and split"
+        )
+
+
+def _bounds(path: str) -> dict[str, _Bounds]:
+    """Returns the sentences of each context by the id of its first question."""
+    found: dict[str, _Bounds] = {}
+    for number, where, row in row_files.objects(path):
+        name = json_files.text_at(row, "candidate_id", where)
+        start, end = (
+            json_files.whole(json_files.value(row, key, where), f"{where}: {key!r}", most=_MOST_CHARACTERS)
+            for key in ("response_start", "response_end")
+        )
+        if end <= start:
+            raise EndxError(f"{where}: the sentence from {start} to {end} is empty; its end must exceed its start")
+        # SQuAD_ID1/ID2/_0: the ids of the context's questions, and the number of the sentence.
+        questions, slash, _ = name.partition("_")[2].rpartition("/_")
+        if not slash or not questions:
+            raise EndxError(f"{where}: candidate_id {name[:100]!r} is not of the form NAME_QUESTION/.../_NUMBER")
+        found.setdefault(questions.partition("/")[0], _Bounds(number, array.array("q"))).numbers.extend((start, end))
+    return found
+
+
+def _spans(bounds: _Bounds, context: Context, path: str) -> tuple[tuple[int, int], ...]:
+    numbers = bounds.numbers
+    if max(numbers) > context.length:
+        raise EndxError(
+            f"{context.where}: a sentence of MultiReQA ends at character {max(numbers)} of this context, which has "
+            f"{context.length}: {path} is not the file that MultiReQA was made from"
+        )
+    spans = (context.unmarked.span(start, end) for start, end in zip(numbers[::2], numbers[1::2], strict=True))
+    return tuple(sorted({(start, end) for start, end in spans if start < end}))

@@ -1,101 +1,76 @@
 """SQuAD JSON, versions 1.1 and 2.0: `data[].paragraphs[]` of a `context` and its `qas[]`."""
 
-import json
 import os
+from collections.abc import Iterator
 
-from endx_jax.data.paragraphs import Answer, Paragraph, Question
-from endx_jax.data.readers import files
-from endx_jax.data.readers.folders import find
-from endx_jax.data.readers.question_ids import QuestionIds
+from endx_jax import json_files
+from endx_jax.data.paragraphs import Answer, Paragraph, Question, QuestionIds
+from endx_jax.data.readers.text_files import InvalidRows, find, items
 from endx_jax.errors import EndxError
 
-# Of SQuAD 1.1, for training and for development, as its authors name them.
+# Published names of the training and development files of SQuAD 1.1.
 FILES = ("train-v1.1.json", "dev-v1.1.json")
 
 
 def files_of(folder: str | os.PathLike) -> tuple[str, str]:
-    """The training and the development file of SQuAD 1.1 in a folder, under their published names or packed as `.gz`.
+    """Returns the training and development files of SQuAD 1.1 in a folder, plain or as `.gz`.
 
     Raises:
-      EndxError: there is no such folder, or a file is not in it, named.
+      EndxError: the folder or one of the files is missing.
     """
     (train, *_), (dev, *_) = find(folder, FILES)
     return train, dev
 
 
-def paragraphs(path: str) -> list[Paragraph]:
-    """The paragraphs of a SQuAD file, `.json` or `.json.gz`, in its order and unmerged.
+def paragraphs(path: str, invalid: InvalidRows | None = None) -> Iterator[Paragraph]:
+    """Yields the paragraphs of a SQuAD file, `.json` or `.json.gz`, in file order; one article is in memory at a time.
 
-    An article without a title is called `article N`, counted from 0. A question marked `is_impossible` has no answers.
+    An article without a title is called `article N`, counted from 0. A question marked `is_impossible` has no
+    answers. An id may be a whole number.
+
+    Args:
+      path: the file.
+      invalid: handles invalid questions; by default they are refused.
 
     Raises:
       EndxError: the file is not JSON (named by line and column) or not SQuAD (named by the path of the key), an answer
-        starts outside its context, or one id stands for two questions.
+        starts outside its context, or two questions have the same id.
     """
-    try:
-        tree = json.loads("".join(line for _, line in files.lines(path)))
-    except json.JSONDecodeError as error:
-        where = f"{path}, line {error.lineno}, column {error.colno}"
-        hint = "; a file of one object a line is named .jsonl" if error.msg == "Extra data" else ""
-        raise EndxError(f"{where}: broken JSON: {error.msg}{hint}") from None
-    found = [
-        _paragraph(paragraph, at, _get(article, "title", str, place, default="") or f"article {number}")
-        for number, (article, place) in enumerate(_items(tree, "data", f"{path}: the top level", f"{path}: data"))
-        for paragraph, at in _items(article, "paragraphs", place, f"{place}.paragraphs")
-    ]
-    _check_ids(path, found)
-    return found
+    invalid, ids = invalid or InvalidRows(path), QuestionIds()
+    for number, (_, article) in enumerate(items(path, "data")):
+        at = f"{path}: data[{number}]"
+        title = json_files.text_at(article, "title", at, "", may_be_empty=True, strip=False) or f"article {number}"
+        for n, paragraph in enumerate(json_files.list_at(article, "paragraphs", at)):
+            place = f"{at}.paragraphs[{n}]"
+            context = json_files.text_at(paragraph, "context", place, strip=False)
+            questions = []
+            for k, item in enumerate(json_files.list_at(paragraph, "qas", place)):
+                with invalid.row():
+                    question = _question(item, f"{place}.qas[{k}]", len(context))
+                    ids.add(question.id, question.text, path)
+                    questions.append(question)
+            yield Paragraph(title, context, tuple(questions))
 
 
-def _paragraph(paragraph: object, at: str, article: str) -> Paragraph:
-    context = _get(paragraph, "context", str, at)
-    files.text(context, f"{at}.context")
-    questions = _items(paragraph, "qas", at, f"{at}.qas")
-    return Paragraph(article, context, tuple(_question(question, place, len(context)) for question, place in questions))
-
-
-def _question(question: object, at: str, context_length: int) -> Question:
-    text = _get(question, "question", str, at)
-    files.text(text, f"{at}.question")
-    name = files.text(_get(question, "id", str, at), f"{at}.id")
-    if _get(question, "is_impossible", bool, at, default=False):
+def _question(question: object, where: str, context_length: int) -> Question:
+    text = json_files.text_at(question, "question", where, strip=False)
+    name = json_files.identifier(json_files.value(question, "id", where), f"{where}: 'id'")
+    json_files.text(name, f"{where}: 'id'")
+    impossible = json_files.value(question, "is_impossible", where, False)
+    if not isinstance(impossible, bool):
+        raise EndxError(f"{where}: 'is_impossible' must be true or false, not {json_files.kind(impossible)}")
+    if impossible:
         return Question(name, text, ())
-    answers = tuple(
-        _answer(answer, place, context_length) for answer, place in _items(question, "answers", at, f"{at}.answers")
-    )
+    answers = [
+        _answer(answer, f"{where}.answers[{n}]", context_length)
+        for n, answer in enumerate(json_files.list_at(question, "answers", where))
+    ]
     if not answers:
-        raise EndxError(f"{at}.answers is empty and the question is not marked is_impossible")
-    return Question(name, text, answers)
+        raise EndxError(f"{where}: 'answers' is empty and the question is not marked is_impossible")
+    return Question(name, text, tuple(answers))
 
 
-def _answer(answer: object, at: str, context_length: int) -> Answer:
-    text = _get(answer, "text", str, at)
-    files.text(text, f"{at}.text")
-    start = _get(answer, "answer_start", int, at)
-    if not 0 <= start < context_length:
-        raise EndxError(f"{at}.answer_start is {start}, outside its context of {context_length} characters")
-    return Answer(text, start)
-
-
-def _check_ids(path: str, found: list[Paragraph]) -> None:
-    ids = QuestionIds()
-    for paragraph in found:
-        for question in paragraph.questions:
-            ids.add(question.id, question.text, path)
-
-
-def _get(holder: object, key: str, expected: type, at: str, default: object = None):
-    if not isinstance(holder, dict):
-        raise EndxError(f"{at} must be an object, not {files.kind(holder)}")
-    value = holder.get(key, default)
-    if value is None and key not in holder:
-        raise EndxError(f"{at} has no {key!r}; a .json file is read as SQuAD")
-    # JSON gives exact types, and isinstance would take true for the integer 1.
-    if type(value) is not expected:
-        raise EndxError(f"{at}.{key} must be {files.kind(expected())}, not {files.kind(value)}")
-    return value
-
-
-def _items(holder: object, key: str, at: str, inside: str) -> list[tuple[object, str]]:
-    """The items of the list at `key` of `holder`, which stands at `at`, each with its place."""
-    return [(item, f"{inside}[{n}]") for n, item in enumerate(_get(holder, key, list, at))]
+def _answer(answer: object, where: str, context_length: int) -> Answer:
+    text = json_files.text_at(answer, "text", where, strip=False)
+    start = json_files.value(answer, "answer_start", where)
+    return Answer(text, json_files.whole(start, f"{where}: 'answer_start'", most=context_length - 1))

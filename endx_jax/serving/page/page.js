@@ -168,12 +168,13 @@ function listItem(answer, mode, full) {
   find(".rank", item).textContent = answer.rank;
   find("data", item).textContent = answer.score.toFixed(DECIMALS[mode]);
   find(".bar", item).style.setProperty("--share", Math.max(answer.score, 0) / (full || 1));
-  find(".text", item).append(...titledText(answer.text, title, url));
+  find(".text", item).append(...titledText(answer.text, title, url), answer.truncated ? "…" : "");
   find(".facts", item).append(...facts({ id: title !== answer.id && answer.id, source, url, others }));
   const [more, drop, undo] = [".more", ".delete", ".undo"].map((button) => find(button, item));
   more.addEventListener("click", () => unfold(item, more.ariaExpanded !== "true", name));
   drop.ariaLabel = `Delete ${name}`;
   drop.addEventListener("click", () => setDeleted(item, answer, true));
+  undo.hidden = answer.truncated; // the page has only the beginning of the text
   undo.ariaLabel = `Undo the deletion of ${name}`;
   undo.addEventListener("click", () => setDeleted(item, answer, false));
   find(".deleted span", item).textContent = `${name} is deleted.`;

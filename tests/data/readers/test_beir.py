@@ -1,9 +1,14 @@
+"""Tests of reading and writing BEIR folders."""
+
 import gzip
 import json
 
 import pytest
+from helpers import SKIPS, one_line_error
 
 from endx_jax.data import read
+from endx_jax.data.readers.beir import Negative, check_replaceable, write_mined
+from endx_jax.data.records import RetrievalSet
 from endx_jax.errors import EndxError
 
 HEADER = "query-id\tcorpus-id\tscore\n"
@@ -35,7 +40,7 @@ def refusal(path, **options) -> str:
     with pytest.raises(EndxError) as caught:
         read(path, **options)
     assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return str(caught.value).removesuffix(SKIPS)
 
 
 def test_equal_texts_are_merged_under_the_first_id_and_their_judgements_united(folder):
@@ -79,22 +84,22 @@ def test_the_split_must_be_named_where_there_are_several(folder):
     qrels = folder / "qrels"
     assert read(folder, split="train").questions == ("never judged",)
     assert read(folder, split="test").questions == ("one", "two")
-    assert refusal(folder) == f"{qrels}: several splits; give one of them as split: test, train"
-    choose = "choose with data.split or --split from test, train"
+    assert refusal(folder) == f"{qrels}: several splits; choose one with data.split: test, train"
+    choose = "choose with data.split from test, train"
     assert refusal(folder, split="dev") == f"{qrels}: no split 'dev'; {choose}"
 
 
 @pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl"])
 def test_a_folder_without_its_parts_is_refused(folder, name):
     (folder / name).unlink()
-    assert refusal(folder) == f"{folder}: a folder is read as BEIR, and this one has no {name}"
+    assert refusal(folder) == f"{folder}: no {name} in the folder, which is read as BEIR"
 
 
 def test_a_folder_without_judgements_is_refused(folder):
     (folder / "qrels" / "test.tsv").unlink()
     assert refusal(folder) == f"{folder}/qrels: no .tsv file in the folder"
     (folder / "qrels").rmdir()
-    assert refusal(folder) == f"{folder}: a folder is read as BEIR, and this one has no qrels"
+    assert refusal(folder) == f"{folder}: no qrels in the folder, which is read as BEIR"
 
 
 @pytest.mark.parametrize(
@@ -104,7 +109,7 @@ def test_a_folder_without_judgements_is_refused(folder):
         (f"{HEADER}q1\td1\t1\n\nq9\td1\t1\n", "line 4: query 'q9' is not in queries.jsonl"),
         (f"{HEADER}q1\td9\t1\n", "line 2: document 'd9' is not in corpus.jsonl"),
         (f"{HEADER}q1\td9\t0\n", "line 2: document 'd9' is not in corpus.jsonl"),
-        (f"{HEADER}q1\td5\t1\n", "line 2: document 'd5' is called right, but has neither title nor text"),
+        (f"{HEADER}q1\td5\t1\n", "line 2: document 'd5' is judged right, but has neither title nor text"),
         (f"{HEADER}q1\td1\n", "line 2: 2 tab-separated columns where the header has 3"),
         (f"{HEADER}q1\td1\t0.5\n", "line 2: score '0.5' is not a whole number"),
     ],
@@ -124,15 +129,19 @@ def test_judgements_without_a_right_document_are_refused(folder):
 @pytest.mark.parametrize(
     ("name", "rows", "reason"),
     [
-        ("corpus.jsonl", [{"_id": "d1", "text": "a"}, {"_id": "d1", "text": "b"}], "line 2: _id 'd1' has stood before"),
+        (
+            "corpus.jsonl",
+            [{"_id": "d1", "text": "a"}, {"_id": "d1", "text": "b"}],
+            "line 2: _id 'd1' stands for two",
+        ),
         (
             "queries.jsonl",
             [{"_id": "q1", "text": "a"}, {"_id": "q1", "text": "b"}],
-            "line 2: _id 'q1' has stood before",
+            "line 2: _id 'q1' stands for two texts",
         ),
-        ("corpus.jsonl", [{"text": "a"}], "line 1 has no '_id'"),
-        ("corpus.jsonl", [{"_id": 4, "text": "a"}], "line 1: '_id' must be a string, not a whole number"),
-        ("corpus.jsonl", [{"_id": "d1", "title": "a"}], "line 1 has no 'text'"),
+        ("corpus.jsonl", [{"text": "a"}], "line 1: no '_id' among 'text'"),
+        ("corpus.jsonl", [{"_id": 4.5, "text": "a"}], "line 1: '_id' must be a string, not a fractional number"),
+        ("corpus.jsonl", [{"_id": "d1", "title": "a"}], "line 1: no 'text' among '_id', 'title'"),
         ("corpus.jsonl", [{"_id": "d1", "title": None, "text": "a"}], "line 1: 'title' must be a string, not null"),
         ("queries.jsonl", [{"_id": "q1", "text": " "}], "line 1: 'text' is empty"),
     ],
@@ -140,6 +149,16 @@ def test_judgements_without_a_right_document_are_refused(folder):
 def test_broken_corpora_and_queries_are_refused_with_their_line(folder, name, rows, reason):
     write_lines(folder / name, rows)
     assert f"{folder / name}, {reason}" in refusal(folder)
+
+
+def test_invalid_rows_can_be_skipped(folder, caplog):
+    path = folder / "qrels" / "test.tsv"
+    path.write_text(f"{HEADER}q1\td1\t1\nq9\td1\t1\nq2\td5\t1\nq2\td2\tyes\n")
+    records = read(folder, skip_invalid=True)
+    assert records.question_ids == ("q1",)
+    assert caplog.messages == [
+        f"{folder}: skipped 3 invalid rows, the first: {path}, line 3: query 'q9' is not in queries.jsonl"
+    ]
 
 
 NEGATIVES = "query-id\tcorpus-id\tscore\trank\n"
@@ -182,3 +201,54 @@ def test_groups_count_where_every_question_has_one(folder):
     del queries[2]["metadata"]
     write_lines(folder / "queries.jsonl", queries[1:])
     assert read(folder).groups is None
+
+
+RECORDS = RetrievalSet(
+    questions=("who?", "wo ist es – dort?"),
+    candidates=("right", "never used", "wrong", "also\nwrong", "right too"),
+    qrels=((0,), (0, 4)),
+    question_ids=("q1", "q2"),
+    candidate_ids=("a", "b", "c", "d", "e"),
+    groups=("Cats", "Dogs"),
+)
+MINED = [[Negative(2, 0.25, 3), Negative(3, 0.125, 4)], []]
+
+
+def test_the_reader_finds_what_was_written(tmp_path):
+    write_mined(tmp_path / "out", RECORDS, MINED, about={"by": "hand"})
+    records = read(tmp_path / "out", split="train")
+    assert records.questions == RECORDS.questions
+    assert records.candidates == ("right", "wrong", "also\nwrong", "right too")
+    assert records.candidate_ids == ("a", "c", "d", "e")
+    assert records.qrels == ((0,), (0, 3))
+    assert records.hard_negatives == ((1, 2), ())
+    assert records.groups == RECORDS.groups
+    lines = (tmp_path / "out" / "negatives" / "train.tsv").read_text().splitlines()
+    assert lines == ["query-id\tcorpus-id\tscore\trank", "q1\tc\t0.25\t3", "q1\td\t0.125\t4"]
+    assert json.loads((tmp_path / "out" / "mining.json").read_text()) == {"by": "hand"}
+
+
+def test_older_ones_are_replaced_as_a_whole_and_anything_else_is_left_alone(tmp_path):
+    write_mined(tmp_path / "out", RECORDS, MINED, split="old", about={})
+    check_replaceable(tmp_path / "out")
+    write_mined(tmp_path / "out", RECORDS, MINED, about={})
+    assert [file.name for file in (tmp_path / "out" / "qrels").iterdir()] == ["train.tsv"]
+    assert [file.name for file in tmp_path.iterdir()] == ["out"]
+    with one_line_error("holds files that `endx mine` did not write; name a new folder"):
+        check_replaceable(tmp_path)
+    with one_line_error("mining.json is a file; name a folder"):
+        check_replaceable(tmp_path / "out" / "mining.json")
+
+
+def test_a_break_half_way_leaves_nothing(tmp_path):
+    with pytest.raises(TypeError):
+        write_mined(tmp_path / "out", RECORDS, MINED, about={"the last file": object()})
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["a\tb", " a", "a\nb", ""])
+def test_an_id_that_a_table_cannot_hold_is_refused(tmp_path, name):
+    records = RetrievalSet(("q",), ("c",), ((0,),), (name,), ("d",))
+    with one_line_error("contains a tab, a line break or white space"):
+        write_mined(tmp_path / "out", records, [[]], about={})
+    assert not any(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""Contexts that are written here, laid out as MRQA's."""
+"""Tests of MRQA files and their marks."""
 
 import gzip
 import json
@@ -10,7 +10,8 @@ from small_mrqa import HEADER, asked, line
 
 from endx_jax.data import read
 from endx_jax.data.paragraphs import Answer, Question
-from endx_jax.data.readers import comprehension, mrqa
+from endx_jax.data.readers import formats, mrqa
+from endx_jax.data.readers.mrqa import unmark
 from endx_jax.data.reqa import convert
 
 TITLED = "[PAR] [TLE] Ann Lee [SEP] Ann Lee sings. She eats. [PAR] [TLE] Bob Ray [SEP] Bob Ray eats. He – 漢 – sings."
@@ -102,7 +103,7 @@ def test_what_is_at_the_path_decides_with_or_without_header_and_packed(write, tm
     packed = tmp_path / "y.jsonl.gz"
     packed.write_bytes(gzip.compress(pathlib.Path(plain).read_bytes()))
     for path in (plain, str(packed), write(line(context, asked("q1", "who?", context, ("Ann",))))):
-        assert comprehension.holds_paragraphs(path)
+        assert formats.holds_paragraphs(path)
         assert read(path).candidates == (context,)
 
 
@@ -136,11 +137,11 @@ def broken(key: str, value: object) -> dict:
         ("context", 7, "'context' must be a string, not a whole number"),
         ("context", "\ud800", "'context' holds '.ud800', half a surrogate pair"),
         ("qas", {}, "'qas' must be a list, not an object"),
-        ("qas.qid", "", r"qas\[0\].qid is empty"),
-        ("qas.question", None, r"qas\[0\].question must be a string, not null"),
-        ("qas.detected_answers", None, r"qas\[0\].detected_answers must be a list, not null"),
+        ("qas.qid", "", r"qas\[0\]: 'qid' is empty"),
+        ("qas.question", None, r"qas\[0\]: 'question' must be a string, not null"),
+        ("qas.detected_answers", None, r"qas\[0\]: 'detected_answers' must be a list, not null"),
         ("answer.char_spans", [[0]], r"qas\[0\].detected_answers\[0\].char_spans\[0\] is \[0\]; it must be a first"),
-        ("answer.char_spans", [[0, 10]], r".*char_spans\[0\] is \[0, 10\]; .* last of the context's 10 characters"),
+        ("answer.char_spans", [[0, 10]], r".*char_spans\[0\] is \[0, 10\]; .* last position of the context's 10"),
         ("answer.char_spans", [[5, 4]], r".*char_spans\[0\] is \[5, 4\]"),
         ("answer.char_spans", [[-1, 4]], r".*char_spans\[0\] is \[-1, 4\]"),
     ],
@@ -168,9 +169,82 @@ def test_a_packed_file_that_ends_early_and_another_encoding_are_refused(write, t
     plain = pathlib.Path(write(line("Ann sings.", asked("q1", "who?", "Ann sings.", ("Ann",))))).read_text()
     cut = tmp_path / "cut.jsonl.gz"
     cut.write_bytes(gzip.compress((plain * 50).encode())[:-20])
-    with one_line_error(r"cut\.jsonl\.gz: the gzip data ends too early, after line \d+; fetch the file again"):
+    with one_line_error(r"cut\.jsonl\.gz: the gzip data ends too early; fetch the file again"):
         list(mrqa.paragraphs(str(cut)))
     latin = tmp_path / "latin.jsonl"
     latin.write_bytes((plain.replace("sings", "s\xefngs")).encode("latin-1"))
     with one_line_error(r"latin\.jsonl, line 2, byte \d+: 0xef is not UTF-8"):
         list(mrqa.paragraphs(str(latin)))
+
+
+HOTPOT = "[PAR] [TLE] Ann Lee [SEP] Ann Lee sings. She wrote Dr. No. [PAR] [TLE] Bob [SEP] Bob reads."
+
+
+def test_marks_go_and_a_space_stands_between_what_is_left():
+    found = unmark(HOTPOT)
+    assert found.text == "Ann Lee Ann Lee sings. She wrote Dr. No. Bob Bob reads."
+    assert [found.text[start:end] for start, end in found.pieces] == [
+        "Ann Lee",
+        "Ann Lee sings. She wrote Dr. No.",
+        "Bob",
+        "Bob reads.",
+    ]
+
+
+def test_each_character_is_found_where_it_has_gone():
+    found = unmark(HOTPOT)
+    for word in ("sings", "wrote", "No.", "reads"):
+        place = found.place(HOTPOT.index(word))
+        assert found.text[place : place + len(word)] == word
+    second = HOTPOT.index("Bob reads")
+    assert found.text[found.place(second) :] == "Bob reads."
+
+
+def test_a_place_in_a_mark_is_the_start_of_what_follows():
+    found = unmark(HOTPOT)
+    assert found.place(0) == 0
+    assert found.text[found.place(HOTPOT.index("[SEP] Bob") + 2) :] == "Bob reads."
+    ending = unmark("Ann sings. [PAR]")
+    assert ending.place(12) == len("Ann sings.")
+
+
+def test_a_span_over_a_mark_holds_both_sides_and_none_of_it():
+    found = unmark(HOTPOT)
+    start, end = found.span(HOTPOT.index("No."), HOTPOT.index("Bob [SEP]") + 3)
+    assert found.text[start:end] == "No. Bob"
+    start, end = found.span(HOTPOT.index("[PAR] [TLE] Bob"), HOTPOT.index("Bob [SEP]"))
+    assert start == end
+
+
+def test_no_sentence_runs_over_a_mark():
+    found = unmark(HOTPOT)
+    assert [found.text[start:end] for start, end in found.sentences()] == [
+        "Ann Lee",
+        "Ann Lee sings.",
+        "She wrote Dr. No.",
+        "Bob",
+        "Bob reads.",
+    ]
+
+
+@pytest.mark.parametrize("tag", ["<P>", "</P>", '<Td_colspan="2">', '<Td_colspan="2"_rowspan="10">', "<H2>", "[DOC]"])
+def test_tags_that_stand_apart_are_marks(tag):
+    assert unmark(f"{tag} Ann {tag} sings . {tag}").text == "Ann sings ."
+
+
+@pytest.mark.parametrize("text", ["a <b> c", "List<P> of", "[par] [TLE]x", "x <P", "", " two  spaces ", "Ä\n[DOCX] 漢"])
+def test_nothing_else_is_touched(text):
+    found = unmark(text)
+    assert found.text == text
+    assert found.place(len(text)) == len(text)
+
+
+def test_marks_alone_leave_nothing():
+    found = unmark("[DOC] [TLE] ")
+    assert (found.text, found.pieces, found.place(5)) == ("", (), 0)
+
+
+def test_long_white_space_takes_linear_time():
+    text = "a" + " " * 1_000_000 + "b"  # quadratic time would be half a day
+    assert unmark(text).text == text
+    assert unmark(f"{' ' * 1_000_000}[PAR]{' ' * 1_000_000}b").text == "b"

@@ -49,11 +49,9 @@ def test_judgements_without_the_collection_keep_ids_apart(folder):
 
 
 def test_splits_are_named_by_their_files(folder):
-    assert refusal(folder, split="test") == (
-        f"{folder}: no split 'test'; choose with data.split or --split from dev.small"
-    )
+    assert refusal(folder, split="test") == (f"{folder}: no split 'test'; choose with data.split from dev.small")
     (folder / "qrels.train.tsv").write_text("12\t0\t1\t1\n")
-    assert refusal(folder) == f"{folder}: several splits; give one of them as split: dev.small, train"
+    assert refusal(folder) == f"{folder}: several splits; choose one with data.split: dev.small, train"
     assert refusal(folder, split="train") == f"{folder}: no queries.train.tsv in the folder, which is read as MS MARCO"
     (folder / "qrels.train.tsv").unlink()
     (folder / "qrels.dev.small.tsv").unlink()
@@ -63,12 +61,18 @@ def test_splits_are_named_by_their_files(folder):
 @pytest.mark.parametrize(
     ("name", "text", "at", "reason"),
     [
-        ("qrels", "10\t0\t2\n", "qrels", "line 1: a judgement is a query's id, 0, a passage's id and a whole number"),
-        ("qrels", "10\t0\t2\tyes\n", "qrels", "line 1: a judgement is a query's id, 0, a passage's id and a whole"),
+        (
+            "qrels",
+            "10\t0\t2\n",
+            "qrels",
+            "line 1: a judgement has four fields: query id, 0, passage id and a whole number",
+        ),
+        ("qrels", "10\t0\t2\tyes\n", "qrels", "line 1: the score 'yes' is not a whole number"),
+        ("qrels", f"10\t0\t2\t{'1' * 5000}\n", "qrels", "line 1: the score '1111111111111111111111111111"),
         ("qrels", "10\t0\t2\t1\n10\t0\t9\t1\n", "qrels", "line 2: '9' is not in collection.tsv"),
         ("qrels", "10\t0\t2\t1\n19\t0\t2\t1\n", "qrels", "line 2: '19' is not in queries.dev.small.tsv"),
         ("queries", "10 what\n", "queries", "line 1: 1 tab-separated columns where each line has an id and a text"),
-        ("queries", f"{QUERIES}10\twhat else\n", "queries", "line 4: the id '10' has stood before with another text"),
+        ("queries", f"{QUERIES}10\twhat else\n", "queries", "line 4: the id '10' stands for two texts"),
     ],
 )
 def test_broken_lines_are_refused_by_their_numbers(folder, name, text, at, reason):
@@ -79,11 +83,11 @@ def test_broken_lines_are_refused_by_their_numbers(folder, name, text, at, reaso
 def test_broken_collections_are_refused_by_their_lines(folder):
     path = folder / "collection.tsv"
     path.write_text(f"{COLLECTION}2\ttwo again\n")
-    assert refusal(folder) == f"{path}, line 6: the id '2' has stood before with another text"
+    assert refusal(folder) == f"{path}, line 6: the id '2' stands for two texts"
     path.write_bytes(COLLECTION.encode() + b"5\tcaf\xe9\n")
     assert f"{path}, line 6, byte 6: 0xe9 is not UTF-8" in refusal(folder)
     path.write_text(COLLECTION.replace("two", " "))
-    assert f"{path}, line 3: what {folder / 'qrels.dev.small.tsv'}, line 1, names is empty" in refusal(folder)
+    assert f"{path}, line 3: the text that {folder / 'qrels.dev.small.tsv'}, line 1, names is empty" in refusal(folder)
     path.write_text("0\tzero\n1\tone\n2")  # cut in the middle
     assert refusal(folder) == f"{path}, line 3: 1 tab-separated columns where each line has an id and a text"
     packed = gzip.compress(COLLECTION.encode() * 100)

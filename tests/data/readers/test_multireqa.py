@@ -8,7 +8,7 @@ import pytest
 from helpers import one_line_error
 from small_mrqa import HEADER, asked, line
 
-from endx_jax.data.readers import comprehension, squad
+from endx_jax.data.readers import formats, squad
 from endx_jax.data.reqa import convert
 from endx_jax.data.sentences import split_sentences
 
@@ -66,8 +66,8 @@ def folder(tmp_path) -> str:
 
 
 def test_the_sentences_are_those_of_the_boundaries_without_marks(folder):
-    assert comprehension.holds_paragraphs(folder)
-    search, squad = comprehension.paragraphs(folder)
+    assert formats.holds_paragraphs(folder)
+    search, squad = formats.paragraphs(folder)
     assert [search.context[start:end] for start, end in search.sentences] == [
         "Ann Lee - Songs",
         "Ann sang;",
@@ -100,14 +100,14 @@ def test_boundaries_without_their_context_are_refused(tmp_path):
     candidates = bounds("SQuAD", SQUAD, ["b1"], "Bees fly.") + bounds("SQuAD", SQUAD, ["z9"], "Bees")
     path = write(tmp_path, candidates, line(SQUAD, asked("b1", "who?", SQUAD, ("Bees",))))
     with one_line_error(r"candidates\.json\.gz, line 2: question 'z9' is not in .*SearchQA\.jsonl; give MRQA's file"):
-        list(comprehension.paragraphs(path))
+        list(formats.paragraphs(path))
 
 
 def test_boundaries_of_another_text_are_refused(tmp_path):
     candidates = bounds("SQuAD", SQUAD, ["b1"], "Bees", "They sting, e.g. cows.")
     path = write(tmp_path, candidates, line("Bees.", asked("b1", "who?", "Bees.", ("Bees",))))
-    with one_line_error(r"SearchQA\.jsonl, line 2: MultiReQA has a sentence up to character 32 of this context, .* 5"):
-        list(comprehension.paragraphs(path))
+    with one_line_error(r"SearchQA\.jsonl, line 2: a sentence of MultiReQA ends at character 32 of this context, .* 5"):
+        list(formats.paragraphs(path))
 
 
 @pytest.mark.parametrize(
@@ -115,22 +115,22 @@ def test_boundaries_of_another_text_are_refused(tmp_path):
     [
         ({"candidate_id": "SQuAD-b1"}, "candidate_id 'SQuAD-b1' is not of the form NAME_QUESTION/.../_NUMBER"),
         ({"candidate_id": "SQuAD_b1/0"}, "candidate_id 'SQuAD_b1/0' is not of the form"),
-        ({"response_end": 2}, "a sentence from 2 to 2; a start and a greater end are needed"),
-        ({"response_start": "2"}, "a sentence from '2' to 5; a start"),
+        ({"response_end": 2}, "the sentence from 2 to 2 is empty; its end must exceed its start"),
+        ({"response_start": "2"}, "'response_start' is '2'; it must be a whole number from 0"),
     ],
 )
 def test_broken_boundaries_are_refused_by_line(tmp_path, row, message):
     whole = {"candidate_id": "SQuAD_b1/_0", "response_start": 2, "response_end": 5}
     path = write(tmp_path, [whole, whole | row], line(SQUAD, asked("b1", "who?", SQUAD, ("Bees",))))
     with one_line_error(rf"candidates\.json\.gz, line 2: {message}"):
-        list(comprehension.paragraphs(path))
+        list(formats.paragraphs(path))
 
 
 def test_boundaries_alone_are_refused(tmp_path):
     path = write(tmp_path, bounds("SQuAD", SQUAD, ["b1"], "Bees"))
     (tmp_path / "SearchQA.jsonl").unlink()
     with one_line_error(r"no texts beside candidates\.json\.gz; put MRQA's \.jsonl\.gz of the same split there"):
-        list(comprehension.paragraphs(path))
+        list(formats.paragraphs(path))
 
 
 @pytest.mark.slow

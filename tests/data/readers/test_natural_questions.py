@@ -8,7 +8,7 @@ from small_natural_questions import NO_ANSWER, annotation, full, page, simplifie
 
 from endx_jax.data import read
 from endx_jax.data.paragraphs import Answer
-from endx_jax.data.readers import comprehension, natural_questions
+from endx_jax.data.readers import formats, natural_questions
 from endx_jax.data.reqa import convert
 
 HTML = (
@@ -102,7 +102,7 @@ def test_whole_paragraphs_and_packed_files(write, tmp_path):
     plain = write(full(1, "what are bees", HTML, annotation(FIRST, APIS)))
     packed = tmp_path / "y.jsonl.gz"
     packed.write_bytes(gzip.compress(pathlib.Path(plain).read_bytes()))
-    assert comprehension.holds_paragraphs(str(packed))
+    assert formats.holds_paragraphs(str(packed))
     records = read(packed)
     assert records == read(plain)
     assert records.candidates == ("The bee (Apis) is small2. It flies – to Käse.",)

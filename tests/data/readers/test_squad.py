@@ -5,10 +5,11 @@ import os
 import pathlib
 
 import pytest
+from helpers import SKIPS
 
 from endx_jax.data import read
 from endx_jax.data.paragraphs import Answer, Question
-from endx_jax.data.readers import squad
+from endx_jax.data.readers import squad, text_files
 from endx_jax.errors import EndxError
 
 REAL = os.environ.get("ENDX_TEST_DATA")
@@ -44,7 +45,7 @@ def refusal(path) -> str:
     with pytest.raises(EndxError) as caught:
         read(path)
     assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return str(caught.value).removesuffix(SKIPS)
 
 
 def test_equal_questions_and_equal_paragraphs_are_merged(tmp_path):
@@ -89,31 +90,36 @@ ANSWER = f"{QUESTION}.answers[0]"
     ("place", "value", "reason"),
     [
         (["data", 1], "x", "data[1] must be an object, not a string"),
-        (["data", 0, "paragraphs"], {}, "data[0].paragraphs must be a list, not an object"),
-        (["data", 0, "paragraphs", 0, "context"], "\n", f"{PARAGRAPH}.context is empty"),
-        (["data", 0, "paragraphs", 0, "qas", 1, "question"], " ", f"{QUESTION}.question is empty"),
-        (["data", 0, "paragraphs", 0, "qas", 1, "question"], None, f"{QUESTION}.question must be a string, not null"),
-        (["data", 0, "paragraphs", 0, "qas", 1, "id"], 17, f"{QUESTION}.id must be a string, not a whole number"),
+        (["data", 0, "title"], "\ud800", r"data[0]: 'title' holds '\ud800', half a surrogate pair, which is no text"),
+        (["data", 0, "paragraphs"], {}, "data[0]: 'paragraphs' must be a list, not an object"),
+        (["data", 0, "paragraphs", 0, "context"], "\n", f"{PARAGRAPH}: 'context' is empty"),
+        (["data", 0, "paragraphs", 0, "qas", 1, "question"], " ", f"{QUESTION}: 'question' is empty"),
+        (
+            ["data", 0, "paragraphs", 0, "qas", 1, "question"],
+            None,
+            f"{QUESTION}: 'question' must be a string, not null",
+        ),
+        (["data", 0, "paragraphs", 0, "qas", 1, "id"], None, f"{QUESTION}: 'id' must be a string, not null"),
         (
             ["data", 0, "paragraphs", 0, "qas", 1, "is_impossible"],
             "no",
-            f"{QUESTION}.is_impossible must be true or false, not a string",
+            f"{QUESTION}: 'is_impossible' must be true or false, not a string",
         ),
         (
             ["data", 0, "paragraphs", 0, "qas", 1, "answers"],
             [],
-            f"{QUESTION}.answers is empty and the question is not marked is_impossible",
+            f"{QUESTION}: 'answers' is empty and the question is not marked is_impossible",
         ),
-        (["data", 0, "paragraphs", 0, "qas", 1, "answers", 0, "text"], "", f"{ANSWER}.text is empty"),
+        (["data", 0, "paragraphs", 0, "qas", 1, "answers", 0, "text"], "", f"{ANSWER}: 'text' is empty"),
         (
             ["data", 0, "paragraphs", 0, "qas", 1, "answers", 0, "answer_start"],
             True,
-            f"{ANSWER}.answer_start must be a whole number, not true or false",
+            f"{ANSWER}: 'answer_start' is True; it must be a whole number from 0 to 8",
         ),
         (
             ["data", 0, "paragraphs", 0, "qas", 1, "answers", 0, "answer_start"],
             9,
-            f"{ANSWER}.answer_start is 9, outside its context of 9 characters",
+            f"{ANSWER}: 'answer_start' is 9; it must be a whole number from 0 to 8",
         ),
         (["data", 0, "paragraphs", 0, "qas", 1, "id"], "i1", "id 'i1' stands for two questions, 'What?' and ' Who? '"),
     ],
@@ -129,24 +135,50 @@ def test_broken_values_are_refused_with_the_path_of_the_key(tmp_path, place, val
 
 
 def test_missing_keys_are_refused_with_their_place(tmp_path):
-    hint = "a .json file is read as SQuAD"
+    hint = "a .json file with one object is read as SQuAD"
     path = write(tmp_path, {"rows": []})
     assert refusal(path) == f"{path}: the top level has no 'data'; {hint}"
     path = write(tmp_path, 7)
-    assert refusal(path) == f"{path}: the top level must be an object, not a whole number"
+    assert refusal(path) == f"{path}: the top level must be an object"
     tree = example()
     del tree["data"][0]["paragraphs"][1]["qas"][0]["answers"]
     path = write(tmp_path, tree)
-    assert refusal(path) == f"{path}: data[0].paragraphs[1].qas[0] has no 'answers'; {hint}"
+    assert refusal(path) == f"{path}: data[0].paragraphs[1].qas[0]: no 'answers' among 'id', 'question'"
 
 
 def test_broken_json_is_refused_with_line_and_column(tmp_path):
     path = write(tmp_path, '{\n "data": [\n')
-    assert refusal(path).startswith(f"{path}, line 3, column 1: broken JSON: Expecting value")
+    assert refusal(path) == f"{path}, line 3, column 1: the file ends inside what begins here; fetch it again"
+    path = write(tmp_path, '{\n "data": [}\n')
+    assert refusal(path) == f"{path}, line 2, column 11: broken JSON: Expecting value"
     path = write(tmp_path, '{"a": 1}\n{"a": 2}\n')
     assert refusal(path) == (
         f"{path}, line 2, column 1: broken JSON: Extra data; a file of one object a line is named .jsonl"
     )
+
+
+def test_ids_may_be_whole_numbers(tmp_path):
+    tree = example()
+    tree["data"][0]["paragraphs"][0]["qas"][1]["id"] = 262
+    assert read(write(tmp_path, tree)).question_ids[1] == "262"
+
+
+def test_invalid_questions_can_be_skipped(tmp_path, caplog):
+    tree = example()
+    tree["data"][0]["paragraphs"][0]["qas"][1]["answers"][0]["text"] = ""
+    path = write(tmp_path, tree)
+    assert "Who?" not in read(path, skip_invalid=True).questions
+    reason = f"{path}: {ANSWER}: 'text' is empty"
+    assert caplog.messages == [f"{path}: skipped 1 invalid rows, the first: {reason}"]
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_file_is_streamed_article_by_article(tmp_path, indent, monkeypatch):
+    monkeypatch.setattr(text_files, "_BLOCK", 7)
+    tree = {"version": 1.25, "data": example()["data"] * 3, "more": [{"é": "\\"}]}
+    path = write(tmp_path, json.dumps(tree, indent=indent, ensure_ascii=False))
+    assert next(line for line, _ in text_files.items(str(path), "data")) == (1 if indent is None else 4)
+    assert [article for _, article in text_files.items(str(path), "data")] == tree["data"]
 
 
 def test_a_file_without_answerable_questions_is_refused(tmp_path):
@@ -157,7 +189,7 @@ def test_a_file_without_answerable_questions_is_refused(tmp_path):
 @pytest.mark.skipif(not REAL, reason="ENDX_TEST_DATA is not set: no real SQuAD at hand")
 def test_the_real_development_set_has_its_published_counts():
     path = pathlib.Path(REAL) / "data" / "squad" / "dev-v1.1.json.gz"
-    paragraphs = squad.paragraphs(str(path))
+    paragraphs = list(squad.paragraphs(str(path)))
     questions = [question.text for paragraph in paragraphs for question in paragraph.questions]
     assert (len(paragraphs), len(questions), len(set(questions))) == (2067, 10570, 10539)
     records = read(path)

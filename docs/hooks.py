@@ -1,0 +1,115 @@
+"""Builds the site: reference pages of settings and commands from the code, equations as MathML."""
+
+import contextlib
+import dataclasses
+import html as markup
+import io
+import logging
+import re
+
+from latex2mathml.converter import convert
+from mkdocs.structure.files import File
+
+from endx_jax import losses, methods, metrics
+from endx_jax.cli.entry import VERBS, run_verb
+from endx_jax.experiment.config import resolve
+from endx_jax.methods.config import base_config
+
+SETTINGS = """# Settings
+
+Every setting, its default and its meaning. Recipes set them in `get_config`; command lines override them as
+`--config.SECTION.KEY=VALUE`. Settings marked *cost* change time, memory or places and never results; a resumed run may
+change those alone.
+"""
+COMMANDS = """# Command line
+
+`endx VERB` is `python -m endx_jax VERB`. Exit status: 0, 2 after a user error (one line on standard error), 75 if the
+same command resumes the work, 130 after an interrupt.
+"""
+# Links to files outside of the documentation, which the site does not hold: their text stays.
+OUTSIDE = re.compile(
+    r"\[([^\]]+)\]\((?:\.\./)+(?:endx_jax|benchmarks|launch|examples|configs|tests|README|CONTRIBUTING|CHANGELOG)[^)]*\)"
+)
+# Equations as arithmatex marks them: \(...\) in lines and \[...\] between them.
+EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.+?)\\[)\]]</\1>', re.DOTALL)
+# Packages whose public names are all described in reference/python.md.
+DESCRIBED = (losses, metrics, methods)
+
+
+def on_files(files, config):
+    """Adds the generated pages."""
+    for name, text in (("settings", settings_page()), ("command-line", commands_page())):
+        files.append(File.generated(config, f"reference/{name}.md", content=text))
+    return files
+
+
+def on_page_markdown(markdown, page, config, files):
+    """Replaces links that leave the documentation by their text."""
+    return OUTSIDE.sub(r"\1", markdown)
+
+
+def on_page_content(html, page, config, files):
+    """Converts equations to MathML; warns, which ends a strict build, of public names without a docstring."""
+    html = EQUATION.sub(lambda found: _mathml(found[2], found[1] == "div"), html)
+    if page.file.src_uri == "reference/python.md":
+        for name in (f"{package.__name__}.{name}" for package in DESCRIBED for name in package.__all__):
+            if f'id="{name}"' not in html:
+                logging.getLogger("mkdocs").warning("%s is public and has no docstring", name)
+    return html
+
+
+def _mathml(tex: str, display: bool) -> str:
+    return convert(markup.unescape(tex), display="block" if display else "inline")
+
+
+def settings_page() -> str:
+    """Returns the page of all settings: the sections of a config, then the objective of each method."""
+    settings = resolve(base_config())
+    parts = [
+        SETTINGS,
+        "## seed\n",
+        _table([("seed", settings.seed, "Seed of data order, dropout and new parameters.", "")]),
+    ]
+    for section in dataclasses.fields(settings):
+        values = getattr(settings, section.name)
+        if dataclasses.is_dataclass(values) and section.name != "objective":
+            parts += [f"## {section.name}\n", _table(_rows(section.name, values))]
+    for name in methods.METHODS:
+        parts += [f"## objective, {name}\n", _table(_rows("objective", methods.find_method(name).settings()))]
+    return "\n".join(parts)
+
+
+def _rows(section: str, values) -> list[tuple]:
+    return [
+        (
+            f"{section}.{field.name}",
+            field.default,
+            field.metadata["doc"],
+            "" if field.metadata["changes_results"] else "cost",
+        )
+        for field in dataclasses.fields(values)
+    ]
+
+
+def _table(rows: list[tuple]) -> str:
+    cells = [" | ".join((f"`{name}`", f"`{default!r}`", _escape(doc), kind)) for name, default, doc, kind in rows]
+    return "\n".join(["| setting | default | meaning | |", "|---|---|---|---|", *(f"| {row} |" for row in cells), ""])
+
+
+def _escape(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def commands_page() -> str:
+    """Returns the page of all verbs: what `endx VERB --help` prints."""
+    commands = [[verb] for verb in VERBS if verb != "papers"]
+    commands += [["papers", task] for task in ("reproduce", "cost", "figures", "layers")]
+    parts = [COMMANDS]
+    for command in commands:
+        shown = io.StringIO()
+        with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+            run_verb([*command, "--help"])
+        # `endx train --help` lists the settings, which have a page of their own.
+        text = shown.getvalue().partition("\n  --config.seed")[0].strip()
+        parts.append(f"## endx {' '.join(command)}\n\n```\n{text}\n```\n")
+    return "\n".join(parts)

@@ -1,0 +1,250 @@
+"""`endx papers`: computes the tables and figures of the papers, and measures the layers of a model."""
+
+import argparse
+import dataclasses
+import pathlib
+from collections.abc import Callable, Collection
+
+
+def main(argv: list[str]) -> None:
+    """Runs the verb with the arguments of the command line."""
+    arguments = _parser().parse_args(argv)
+    arguments.run_task(arguments)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="endx papers", description=__doc__.partition(": ")[2])
+    tasks = parser.add_subparsers(required=True, metavar="TASK")
+    for add in (_add_reproduce, _add_cost, _add_figures, _add_layers):
+        add(tasks)
+    return parser
+
+
+def _task(tasks, name: str, run: Callable[[argparse.Namespace], None], about: str) -> argparse.ArgumentParser:
+    parser = tasks.add_parser(name, help=about, description=about)
+    parser.set_defaults(run_task=run)
+    return parser
+
+
+def _add_reproduce(tasks) -> None:
+    about = "Computes a table or a figure of a paper, resumes if interrupted, and compares with the paper."
+    parser = _task(tasks, "reproduce", _reproduce, about)
+    _add_rows(parser)
+    parser.add_argument(
+        "--weights",
+        action="append",
+        default=[],
+        metavar="NAME=PLACE",
+        help="folder of a pretrained model, by its name in recipes, such as google/t5-v1_1-base=path",
+    )
+    parser.add_argument("--page", type=pathlib.Path, metavar="FILE.md", help="write all results in --output as a page")
+
+
+def _add_cost(tasks) -> None:
+    about = "Estimates memory and time of the trained rows of one table, or of all, on one chip."
+    parser = _task(tasks, "cost", _cost, about)
+    _add_rows(parser)
+    parser.set_defaults(weights=[])
+    parser.add_argument("--chip", default="A100", help="chip to estimate for [A100]")
+
+
+def _add_rows(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments that choose rows and say what is at hand."""
+    parser.add_argument("table", nargs="?", default="", help="such as endx-table2 or dong-figure2; none: list all")
+    parser.add_argument("rows", nargs="*", metavar="ROW", help="rows of the table [all]")
+    parser.add_argument(
+        "--data", action="append", default=[], metavar="NAME=PATH", help="place of a data set, such as squad=path"
+    )
+    parser.add_argument("--seeds", type=int, default=0, help="runs a row [the paper's number; 1 for shortened rows]")
+    parser.add_argument(
+        "--budget", type=float, default=0.0, metavar="MINUTES", help="shorten runs to fit a table, on two CPU cores"
+    )
+    parser.add_argument(
+        "--output", type=pathlib.Path, default=pathlib.Path("runs/reproduce"), help="folder of runs [runs/reproduce]"
+    )
+
+
+def _reproduce(arguments: argparse.Namespace) -> None:
+    from endx_jax.errors import EndxError, nearest
+    from endx_jax.experiment.workdir import check_writable
+    from endx_jax.papers import report
+    from endx_jax.papers.reproduce import draw, reproduce
+    from endx_jax.papers.tables import PaperFigure, Table, papers
+    from endx_jax.parallel.console import say
+
+    options = _options(arguments)
+    check_writable(options.output, "--output")
+    tables, figures = papers().tables, papers().figures
+    if arguments.table in figures:
+        say(f"drew {draw(figures[arguments.table], options)}")
+    elif arguments.table in tables:
+        table = tables[arguments.table]
+        outcomes = reproduce(table.chosen(arguments.rows), options)
+        report.keep(table, outcomes, options)
+        say(f"\n{report.text(table, outcomes, options.budget)}")
+    elif arguments.table:
+        close = nearest(arguments.table, [*tables, *figures])
+        raise EndxError(f"unknown table {arguments.table!r}{close}; `endx papers reproduce` without a table lists all")
+    elif not arguments.page:
+        listed: dict[str, Table | PaperFigure] = {**tables, **figures}
+        for name, one in listed.items():
+            say(f"{name:<15} {one.title} ({one.paper})")
+    if arguments.page:
+        report.write_page(arguments.page, options.output)
+        say(f"wrote {arguments.page}")
+
+
+def _cost(arguments: argparse.Namespace) -> None:
+    from endx_jax.errors import EndxError, nearest
+    from endx_jax.papers import cost
+    from endx_jax.papers.tables import papers
+    from endx_jax.parallel.console import say
+    from endx_jax.planning.chips import chip_named
+    from endx_jax.planning.subject import stay_offline
+
+    options = _options(arguments)
+    stay_offline()
+    chip, tables = chip_named(arguments.chip), papers().tables
+    if arguments.table and arguments.table not in tables:
+        raise EndxError(f"unknown table {arguments.table!r}{nearest(arguments.table, tables)}")
+    costs = cost.Costs(options, chip)
+    for table in [tables[arguments.table]] if arguments.table else tables.values():
+        found = [costs(row) for row in table.chosen(arguments.rows)]
+        say(f"{cost.text(table, found, chip)}\n")
+
+
+def _options(arguments: argparse.Namespace):
+    from endx_jax.errors import EndxError
+    from endx_jax.papers.runs import Options
+    from endx_jax.papers.tables import papers
+
+    if arguments.seeds < 0 or arguments.budget < 0:
+        raise EndxError("--seeds and --budget must not be negative")
+    return Options(
+        output=arguments.output,
+        data=_named(arguments.data, "--data", papers().data),
+        weights=_named(arguments.weights, "--weights"),
+        seeds=arguments.seeds,
+        budget=arguments.budget,
+    )
+
+
+def _named(given: list[str], flag: str, known: Collection[str] | None = None) -> dict[str, str]:
+    """Parses NAME=PLACE arguments; refuses names that are not `known`."""
+    from endx_jax.errors import EndxError, nearest
+
+    found = dict(one.partition("=")[::2] for one in given)
+    for name, place in found.items():
+        if not (name and place):
+            raise EndxError(f"{flag}={name}: give NAME=PLACE, such as {flag}=squad=path/to/squad")
+        if known is not None and name not in known:
+            raise EndxError(f"{flag}={name}=...: unknown name{nearest(name, known)}; the names are {', '.join(known)}")
+    return found
+
+
+def _add_figures(tasks) -> None:
+    from endx_jax.data.settings import POOLS
+    from endx_jax.papers.figures import FIGURES
+
+    about = "Draws a figure of finished runs and writes the numbers behind it."
+    parser = _task(tasks, "figures", _figures, about)
+    kinds = parser.add_subparsers(dest="figure", required=True, metavar="FIGURE")
+    for name, figure in FIGURES.items():
+        kind = kinds.add_parser(name, help=figure.about, description=figure.about)
+        kind.add_argument(
+            "--run",
+            action="append",
+            metavar="NAME=WORKDIR",
+            help="a model with its name in the figure, repeatable; a pretrained folder or name, or bm25, also works",
+        )
+        kind.add_argument(
+            "--data", default="", help="file or folder of any supported format [the first run's test split]"
+        )
+        kind.add_argument("--pool", choices=POOLS, default="", help="pool of SQuAD-format data [the first run's]")
+        kind.add_argument("--output", type=pathlib.Path, default=pathlib.Path("figures"), help="folder [figures]")
+        kind.add_argument("--name", default="", help="name of the files, without ending [the figure's]")
+        kind.add_argument("--redraw", type=pathlib.Path, metavar="FILE.json", help="draw the numbers in a file again")
+        for field in dataclasses.fields(figure.options):
+            default = f" [{field.default}]" if field.default != "" else ""
+            shown = f"{field.metadata['doc']}{default}".replace("%", "%%")
+            kind.add_argument(f"--{field.name.replace('_', '-')}", type=field.type, default=field.default, help=shown)
+
+
+def _figures(arguments: argparse.Namespace) -> None:
+    from endx_jax.experiment.compilation_cache import keep_programs
+    from endx_jax.experiment.workdir import check_writable
+    from endx_jax.papers.figures import FIGURES, Source, Study, make, redraw
+    from endx_jax.parallel.console import say, working
+
+    folder, name, figure = arguments.output, arguments.name or arguments.figure, FIGURES[arguments.figure]
+    check_writable(folder, "--output")
+    target = folder / name
+    if arguments.redraw:
+        redraw({arguments.figure: figure}, arguments.redraw, target)
+        say(f"redrew {target}.png and {target}.svg")
+        return
+    options = figure.options(
+        **{field.name: getattr(arguments, field.name) for field in dataclasses.fields(figure.options)}
+    )
+    keep_programs()
+    sources = [Source.parse(run) for run in arguments.run or ()]
+    study = Study(sources, folder / "encodings", data=arguments.data, pool=arguments.pool)
+    with working(f"computing the figure {arguments.figure}"):
+        make(arguments.figure, figure, study, options, target)
+    say(f"wrote {target}.png, {target}.svg and their numbers, {target}.json")
+
+
+def _add_layers(tasks) -> None:
+    from endx_jax.data.settings import POOLS, DataSettings
+
+    about = "Ranks by the pooled token vectors of each layer of a model, and of the best mixture of layers."
+    parser = _task(tasks, "layers", _layers, about)
+    parser.add_argument(
+        "--model",
+        required=True,
+        help="pretrained folder or name, file of word vectors, workdir, or an .hdf5 or .npy file of the vectors of "
+        "each token in each layer, as AllenNLP writes ELMo's",
+    )
+    parser.add_argument("--data", required=True, help="folder of SQuAD's train and dev files, or any supported format")
+    parser.add_argument("--pool", choices=("", *POOLS), help="pool of SQuAD-format data [paragraphs]")
+    parser.add_argument(
+        "--chosen-by", type=int, default=2000, help="number of held-out questions that choose the mixture [2000]"
+    )
+    parser.add_argument("--step", type=float, default=0.25, help="step of the mixture weights that are tried [0.25]")
+    parser.add_argument("--output", type=pathlib.Path, help="folder to write into [runs/MODEL/layers]")
+    parser.add_argument("--cache", default=DataSettings.cache, help=f"folder of pooled vectors [{DataSettings.cache}]")
+    parser.add_argument("--token-table", action="store_true", help="measure the token table only, in seconds")
+    parser.add_argument("--length", type=int, help="tokens a text is cut to [the model's; 512 for a token table]")
+    parser.add_argument(
+        "--write-texts", type=pathlib.Path, metavar="FILE", help="write the texts such a file is made from, and stop"
+    )
+
+
+def _layers(arguments: argparse.Namespace) -> None:
+    from endx_jax.data.settings import PARAGRAPHS, DataSettings
+    from endx_jax.errors import EndxError
+    from endx_jax.experiment.compilation_cache import keep_programs
+    from endx_jax.experiment.workdir import check_writable
+    from endx_jax.papers.layer_report import Report, read_sets
+    from endx_jax.papers.layers import pooled_layers, write_texts
+    from endx_jax.parallel.console import say
+
+    if not 0 < arguments.step <= 1:
+        raise EndxError(f"--step={arguments.step}: weights sum to one, so give a step above 0, up to 1")
+    pool = arguments.pool if arguments.pool is not None else PARAGRAPHS
+    settings = DataSettings(path=arguments.data, pool=pool, validation_fraction=0.1, cache=arguments.cache)
+    sets = read_sets(settings, most=arguments.chosen_by)
+    if arguments.write_texts:
+        say(f"wrote {write_texts(arguments.write_texts, sets):,} texts, tokens between spaces: {arguments.write_texts}")
+        return
+    output = arguments.output or pathlib.Path("runs") / pathlib.Path(arguments.model).name / "layers"
+    check_writable(output, "--output")
+    keep_programs()
+    for part, records in sets.items():
+        say(f"{part}: {len(records.questions):,} questions, {len(records.candidates):,} candidates of {arguments.data}")
+    names, pooled = pooled_layers(
+        arguments.model, sets, cache=arguments.cache, length=arguments.length, token_table=arguments.token_table
+    )
+    report = Report(arguments.model, names, pooled, parts=round(1 / arguments.step))
+    report.write(output)
+    say(f"\n{report.tables()}\n\nresults are in {output}")

@@ -1,0 +1,223 @@
+"""Known data formats: detection by the contents of a file or folder, and the reader of each."""
+
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+from endx_jax.data.paragraphs import Paragraph, merged_set, unmerged_set
+from endx_jax.data.readers import arrow, beir, examples, mrqa, msmarco, natural_questions, squad, text_files
+from endx_jax.data.records import RetrievalSet
+from endx_jax.errors import EndxError
+
+BEIR, MSMARCO, MULTIREQA = "beir", "msmarco", "multireqa"
+SQUAD, MRQA, NATURAL_QUESTIONS = "squad", "mrqa", "natural_questions"
+DPR, TEVATRON, FLAG_EMBEDDING, COLUMNS = "dpr", "tevatron", "flag_embedding", "columns"
+# Questions with answer strings and without passages: NQ-open, and DPR's question files.
+ANSWERS = "answers"
+
+ENDINGS = (".json", ".jsonl", ".csv", ".tsv", *arrow.ENDINGS)
+
+# Readers of reading-comprehension data, to which `data.pool` applies.
+PARAGRAPH_READERS: dict[str, Callable[[str, text_files.InvalidRows], Iterable[Paragraph]]] = {
+    SQUAD: squad.paragraphs,
+    MRQA: mrqa.paragraphs,
+    NATURAL_QUESTIONS: natural_questions.paragraphs,
+    MULTIREQA: lambda path, _: mrqa.multireqa_paragraphs(path),
+}
+# Parsers of the rows of other tools' training files.
+ROW_PARSERS: dict[str, examples.Parser] = {
+    DPR: examples.parse_dpr,
+    TEVATRON: examples.parse_tevatron,
+    FLAG_EMBEDDING: examples.parse_flag_embedding,
+}
+
+# A file, plain or .gz, that only folders of this format have. A folder with none of them is BEIR.
+_FOLDERS = {MSMARCO: (msmarco.COLLECTION,), MULTIREQA: mrqa.CANDIDATES}
+
+# Keys of the first object of a file, by format; the first match decides.
+_KEYS = {
+    MRQA: ({"header"}, {"context", "qas"}),
+    NATURAL_QUESTIONS: (
+        {"annotations", "document_text"},
+        {"question_text", "document_text"},
+        {"annotations", "document_tokens"},
+        {"annotations", "document_html"},
+    ),
+    DPR: ({"question", "positive_ctxs"}, {"question", "hard_negative_ctxs"}),
+    TEVATRON: ({"query", "positive_passages"},),
+    FLAG_EMBEDDING: ({"query", "pos"},),
+}
+
+
+def read(
+    path: str | os.PathLike,
+    *,
+    split: str | None = None,
+    question_column: str = examples.QUESTION,
+    answer_column: str = examples.ANSWER,
+    whole: bool = True,
+    skip_invalid: bool = False,
+) -> RetrievalSet:
+    """Reads the data set at `path`.
+
+    Known file formats, those of text also with `.gz`:
+
+    - `.json`: SQuAD 1.1 and 2.0 (each paragraph is a candidate), or a list of the objects that `.jsonl` has one a line;
+    - `.jsonl`: Natural Questions and MRQA (likewise); training files of DPR, Tevatron and FlagEmbedding; or a question
+      and an answer a line, with optional hard negatives;
+    - `.csv` and `.tsv` with a header line, delimited by comma, semicolon, tab or bar: a question and an answer a row,
+      with optional hard negatives;
+    - `.parquet`, `.arrow` and `.feather` (pyarrow): rows of the same columns.
+
+    Known folders are BEIR, MS MARCO, MultiReQA and those of `datasets.save_to_disk`. Text is UTF-8. White space at both
+    ends of a text is removed, and equal texts are merged.
+
+    Args:
+      path: a file or a folder.
+      split: split of a BEIR, MS MARCO or `save_to_disk` folder; None if it has only one. Ignored by other formats.
+      question_column: column or key of the question in rows of a question and an answer, in any case. If it is left at
+        `question` and there is no such column, the names in `examples.QUESTIONS` are tried.
+      answer_column: column or key of the answer; its other names are `examples.ANSWERS`.
+      whole: whether the pool of a BEIR folder is its whole corpus. Otherwise it holds only the documents that
+        judgements and negatives name, which is enough for training and needs less memory.
+      skip_invalid: whether to skip invalid rows, such as those with an empty answer, and to log their number with the
+        first reason as a warning. MS MARCO and MultiReQA have no such rows.
+
+    Raises:
+      EndxError: the data can't be read; the message names the file, the place in it and the reason.
+    """
+    path = os.fspath(path)
+    found = detect_format(path)
+    if found == ANSWERS:
+        raise EndxError(
+            f"{path} holds questions with answer strings and no passages: evaluate them on an encoded corpus with "
+            "`endx evaluate --index=DIR --data=...`"
+        )
+    if found in PARAGRAPH_READERS:
+        return merged_set(_paragraphs(path, found, skip_invalid), path)
+    if found == BEIR:
+        return beir.read(path, split, whole=whole, skip_invalid=skip_invalid)
+    if found == MSMARCO:
+        return msmarco.read(path, split)
+    if found == COLUMNS:
+        return examples.read_columns(path, (question_column, answer_column), split=split, skip_invalid=skip_invalid)
+    return examples.read_rows(path, ROW_PARSERS[found], split=split, skip_invalid=skip_invalid)
+
+
+def holds_paragraphs(path: str) -> bool:
+    """Returns whether `path` is reading-comprehension data, to which `data.pool` applies.
+
+    Raises:
+      EndxError: there is nothing at the path, or its beginning can't be read.
+    """
+    return detect_format(path) in PARAGRAPH_READERS
+
+
+def paragraphs(path: str, *, skip_invalid: bool = False) -> Iterator[Paragraph]:
+    """Yields the paragraphs of reading-comprehension data in file order; nothing is merged.
+
+    Args:
+      path: the file or folder.
+      skip_invalid: whether to skip invalid questions, contexts and pages; not for MultiReQA.
+
+    Raises:
+      EndxError: the data are of another format, or broken, named by line or key.
+    """
+    found = detect_format(path)
+    if found not in PARAGRAPH_READERS:
+        raise EndxError(
+            f"{path} is no reading-comprehension data ({', '.join(PARAGRAPH_READERS)}) but {found}; leave data.pool "
+            "empty"
+        )
+    yield from _paragraphs(path, found, skip_invalid)
+
+
+def _paragraphs(path: str, data_format: str, skip_invalid: bool) -> Iterator[Paragraph]:
+    invalid = text_files.InvalidRows(path, skip=skip_invalid)
+    yield from PARAGRAPH_READERS[data_format](path, invalid)
+    invalid.log()
+
+
+def read_unmerged(*paths: str, skip_invalid: bool = False) -> RetrievalSet:
+    """Reads whole paragraphs as candidates, with equal questions kept apart: see `unmerged_set`.
+
+    Args:
+      *paths: files, read one after another into one pool.
+      skip_invalid: as for `paragraphs`.
+    """
+    found = itertools.chain.from_iterable(paragraphs(path, skip_invalid=skip_invalid) for path in paths)
+    return unmerged_set(found, " and ".join(paths))
+
+
+def detect_format(path: str) -> str:
+    """Returns the format of the file or folder at `path`, one of the names above.
+
+    Reads the beginning of the file once. A `.json` file that holds an object is SQuAD. Other formats are told apart by
+    the keys of the first object, the columns of an Arrow table, or the first line of a `.csv` or `.tsv` file.
+
+    Raises:
+      EndxError: there is nothing at the path, its ending is unknown, or it can't be read.
+    """
+    if os.path.isdir(path):
+        if arrow.holds_table(path):
+            return _format_of_keys(arrow.kinds(path))
+        return next((name for name, parts in _FOLDERS.items() if _has_file(path, parts)), BEIR)
+    ending = text_files.ending(path, ENDINGS)
+    if ending in arrow.ENDINGS:
+        return _format_of_keys(arrow.kinds(path))
+    head = text_files.head(path).lstrip()
+    if ending in (".csv", ".tsv"):
+        return ANSWERS if _is_answers_line(head.partition("\n")[0]) else COLUMNS
+    if ending == ".json" and not head.startswith("["):
+        return SQUAD
+    return _format_of_keys(_first_keys(head))
+
+
+def _has_file(folder: str, names: Iterable[str]) -> bool:
+    return any(os.path.isfile(os.path.join(folder, name + packed)) for name in names for packed in ("", ".gz"))
+
+
+def _format_of_keys(kinds: dict[str, str]) -> str:
+    for name, choices in _KEYS.items():
+        if any(keys <= kinds.keys() for keys in choices):
+            return name
+    has_lists = any(kinds.get(key) == "[" for key in ("answer", "answers"))
+    return ANSWERS if "question" in kinds and has_lists else COLUMNS
+
+
+# A JSON string, with the first character of its value if it is a key; a quote that is not closed; or a bracket.
+_TOKEN = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"(\s*:\s*(.))?|"|[\[\]{}]', re.DOTALL)
+
+
+def _first_keys(head: str) -> dict[str, str]:
+    """Returns the keys of the first object in the beginning of a JSON text, with the first character of each value.
+
+    The object may be cut off.
+    """
+    found: dict[str, str] = {}
+    depth, first = 0, None
+    at = 0
+    while token := _TOKEN.search(head, at):
+        at = token.end()
+        if token[3]:
+            at = token.start(3)
+            if depth == first:
+                found.setdefault(token[1], token[3])
+        elif token[0] == '"':
+            break
+        elif token[0] in "[{":
+            depth += 1
+            if token[0] == "{" and first is None:
+                first = depth
+        elif token[0] in "]}":
+            depth -= 1
+            if first is not None and depth < first:
+                break
+    return found
+
+
+def _is_answers_line(line: str) -> bool:
+    """Returns whether a line is one of DPR's question files: a question, a tab and a list in Python's notation."""
+    _, tab, answers = line.partition("\t")
+    return bool(tab) and "\t" not in answers and answers.lstrip('"').startswith("[")

@@ -1,0 +1,183 @@
+"""Questions for the evaluation of a whole index: judged by the ids of right documents, or by strings that answer them.
+
+Answer strings are matched as DPR and OpenNQ count hits (Karpukhin et al. 2020; Dong et al. 2022), after
+facebookresearch/DPR, `dpr/data/qa_validation.py` and its `SimpleTokenizer`: text is normalized to NFD and cut into runs
+of letters, digits and marks and into single characters that are neither white space nor control characters. Tokens are
+compared in lower case. A passage contains an answer if it contains all the answer's tokens in a row.
+"""
+
+import dataclasses
+import functools
+import re
+import sys
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from endx_jax import json_files
+from endx_jax.data.readers import beir, msmarco, row_files
+from endx_jax.data.readers.formats import BEIR, MSMARCO, detect_format
+from endx_jax.data.records import RetrievalSet
+from endx_jax.errors import EndxError
+
+
+@dataclasses.dataclass(frozen=True)
+class Judged:
+    """Questions with the ids of their right documents.
+
+    Attributes:
+      ids: Q external ids.
+      texts: Q questions.
+      right: distinct ids of each question's right documents, at least one.
+    """
+
+    ids: tuple[str, ...]
+    texts: tuple[str, ...]
+    right: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def from_records(cls, records: RetrievalSet) -> "Judged":
+        """Returns the questions of a set whose candidate ids are the document ids of an index."""
+        right = tuple(tuple(records.candidate_ids[row] for row in rows) for rows in records.qrels)
+        return cls(records.question_ids, records.questions, right)
+
+
+# Readers of judgements without their corpus, by format.
+JUDGED: dict[str, Callable[[str, str | None], tuple[Mapping[str, str], Mapping[str, Iterable[str]]]]] = {
+    BEIR: beir.judgements,
+    MSMARCO: msmarco.judgements,
+}
+
+
+def read_judged(folder: str, split: str | None) -> Judged:
+    """Reads the judged questions of a BEIR or MS MARCO folder, without its corpus.
+
+    Questions and documents with equal text are not merged, as in other tools that rank ids.
+
+    Raises:
+      EndxError: there is no such split, a line is broken, or a judged query is missing.
+    """
+    queries, right = JUDGED[detect_format(folder)](folder, split)
+    return Judged(tuple(right), tuple(queries[name] for name in right), tuple(map(tuple, right.values())))
+
+
+@dataclasses.dataclass(frozen=True)
+class Answered:
+    """Question with answer strings.
+
+    Attributes:
+      id: `q0`, `q1`, ... in file order.
+      text: the question.
+      answers: strings, each of which answers the question.
+    """
+
+    id: str
+    text: str
+    answers: tuple[str, ...]
+
+
+def read_answered(path: str) -> list[Answered]:
+    """Reads questions with answer strings.
+
+    Known formats are NQ-open's `.jsonl`, a JSON list or an Arrow table of the same columns (`question`, and a list in
+    `answer` or `answers`), and DPR's question files, `.csv` or `.tsv`: a question, a tab and a list of strings in
+    Python's notation. Text files may end in `.gz`.
+
+    Raises:
+      EndxError: the file is broken, named by line, or a question has no answer.
+    """
+    rows = _lines(path) if path.lower().removesuffix(".gz").endswith((".csv", ".tsv")) else _objects(path)
+    found = []
+    for number, (where, question, answers) in enumerate(rows):
+        if not answers:
+            raise EndxError(f"{where}: the question has no answer")
+        found.append(Answered(f"q{number}", question, tuple(answers)))
+    return found
+
+
+Row = tuple[str, str, list[str]]
+
+
+def _objects(path: str) -> Iterator[Row]:
+    for _, where, row in row_files.objects(path):
+        key = "answers" if "answers" in row else "answer"
+        listed = enumerate(json_files.list_at(row, key, where))
+        answers = [json_files.text(answer, f"{where}: {key!r}, item {n}") for n, answer in listed]
+        yield where, json_files.text_at(row, "question", where), answers
+
+
+def _lines(path: str) -> Iterator[Row]:
+    for number, row in row_files.fields_of(path, "\t", strict=False):  # as DPR reads them
+        where = f"{path}, line {number}"
+        if len(row) != 2:
+            raise EndxError(
+                f"{where}: {len(row)} tab-separated columns; each line must have a question and its answers"
+            )
+        answers = strings(row[1], where)
+        for answer in answers:
+            json_files.text(answer, f"{where}: an answer", may_be_empty=True)
+        yield where, json_files.text(row[0], f"{where}: the question"), answers
+
+
+# A string literal of Python, and its escape sequences.
+_LITERAL = re.compile(r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)")\s*(,|$)""", re.DOTALL)
+_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"'}
+
+
+def strings(text: str, where: str) -> list[str]:
+    """Parses a list of strings in Python's notation, such as `['one', "two's"]`, without executing any of it.
+
+    Raises:
+      EndxError: the text is not such a list.
+    """
+    inner = text.strip()
+    if not (inner.startswith("[") and inner.endswith("]")):
+        raise EndxError(f"{where}: the answers must be a list of strings, such as ['one', 'two']")
+    inner, at, found = inner[1:-1].strip(), 0, []
+    while at < len(inner):
+        literal = _LITERAL.match(inner, at)
+        if literal is None:
+            raise EndxError(f"{where}: the answers are no list of quoted strings, from {inner[at : at + 20]!r} on")
+        found.append(_ESCAPE.sub(lambda part: _unescaped(part[1], where), literal[1] or literal[2] or ""))
+        at = literal.end()
+    return found
+
+
+def _unescaped(escape: str, where: str) -> str:
+    if len(escape) > 1:
+        code = int(escape[1:], 16)
+        if code > sys.maxunicode:
+            raise EndxError(f"{where}: \\{escape} in an answer is no character")
+        return chr(code)
+    if escape not in _ESCAPED:
+        raise EndxError(f"{where}: unknown escape \\{escape} in an answer")
+    return _ESCAPED[escape]
+
+
+# Separator of tokens in one string; no token contains it, as it is a control character.
+_SEPARATOR = "\0"
+
+
+@functools.cache
+def _tokens_pattern():
+    import regex
+
+    return regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
+
+
+def tokens(text: str) -> list[str]:
+    """Returns the tokens of a text in lower case."""
+    return [token.lower() for token in _tokens_pattern().findall(unicodedata.normalize("NFD", text))]
+
+
+def searchable(text: str) -> str:
+    """Returns the tokens of a text as one string for `contains_answer`."""
+    return _SEPARATOR + "".join(token + _SEPARATOR for token in tokens(text))
+
+
+def contains_answer(passage: str, answers: Iterable[str]) -> bool:
+    """Returns whether a passage contains one of the answers, all converted by `searchable`.
+
+    An answer without tokens is in no passage; DPR finds it in every passage.
+    """
+    return any(len(answer) > len(_SEPARATOR) and answer in passage for answer in answers)

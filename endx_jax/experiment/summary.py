@@ -1,0 +1,64 @@
+"""Summary of a run before its first step."""
+
+import math
+from collections.abc import Mapping
+
+import jax
+from jax.sharding import Mesh
+
+from endx_jax.data.packing import PackingPlan
+from endx_jax.experiment.model import Model
+from endx_jax.models.dual_encoder import SIDES
+from endx_jax.parallel.console import say
+from endx_jax.pretrained.settings import NO_ENCODER
+from endx_jax.training.partition import split_frozen
+
+
+def log_summary(model: Model, mesh: Mesh, steps: int, questions: Mapping[str, int], plan: PackingPlan | None) -> None:
+    """Prints data, model, parameters, devices and steps, a line each."""
+    settings, devices = model.settings, mesh.devices.ravel()
+    sizes = ", ".join(f"{count:,} {name}" for name, count in questions.items())
+    say(f"data: {settings.data.path}, questions: {sizes}")
+    answer_tower = f" and {settings.model.answer_pretrained}" if settings.model.answer_pretrained else ""
+    encoder = {"": "", NO_ENCODER: "the token table of "}.get(
+        settings.model.encoder, f"a new {settings.model.encoder} on "
+    )
+    towers = f"{encoder}{settings.model.pretrained}{answer_tower}"
+    whose = {"both": "both sides", "question": "questions", "answer": "answers"}[settings.model.head_sides]
+    heads = f", {settings.model.head} on {whose}" if settings.model.head else ""
+    say(f"model: {towers}, {settings.model.sharing}, {settings.model.pooling} pooling{heads}")
+    if settings.model.init_from:
+        new = sorted({"/".join(path.split("/")[:3]) for path in model.new_parameters})
+        say(f"begins with: {settings.model.init_from}; new: {', '.join(new) or 'nothing'}")
+    say(f"parameters: {_parameter_counts(model)}")
+    say(f"devices: {len(devices)} x {devices[0].device_kind}, in {jax.process_count()} process(es)")
+    say(f"training: {steps} steps of {settings.train.global_batch_size} pairs, {_cut(plan, model.trains_heads_alone)}")
+    wanted, warmup = settings.optimizer.warmup_steps, settings.optimizer.fitted(steps).warmup_steps
+    if warmup != wanted:
+        say(f"warning: a run of {steps} steps has no room for optimizer.warmup_steps={wanted}; it takes {warmup}")
+    drawback = model.dual_encoder.sharing.drawback
+    if drawback:
+        say(f"warning: model.sharing={settings.model.sharing}: {drawback}")
+
+
+def _cut(plan: PackingPlan | None, of_vectors: bool) -> str:
+    if of_vectors:
+        return "of vectors that are computed once"
+    if plan is None:
+        return "padded to the longest text"
+    chunks = "at once" if plan.chunks == 1 else f"in {plan.chunks} chunks"
+    return f"encoded {chunks}, {plan.overhead:.2f} tokens computed for each real one"
+
+
+def _parameter_counts(model: Model) -> str:
+    """All parameters: what both towers use, what each has for itself, what the method adds; and what is not trained."""
+
+    def count(tree) -> int:
+        return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
+
+    params = model.abstract_params()
+    _, frozen = split_frozen(params, model.frozen)
+    parts = {name: count(params["dual_encoder"].get(name, {})) for name in ("shared", *SIDES)}
+    parts |= {name: count(tree) for name, tree in params.items() if name != "dual_encoder"}
+    counts = ", ".join(f"{value:,} {name}" for name, value in {**parts, "frozen": count(frozen)}.items())
+    return f"{count(params):,} ({counts})"

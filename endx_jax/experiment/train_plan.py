@@ -1,0 +1,136 @@
+"""Plan of a run's batches and steps, made from shapes alone: training and `endx plan` use the same."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import jax
+import optax
+from jax.sharding import Mesh
+
+from endx_jax.data.batches import BatchStream, Pairs
+from endx_jax.experiment.execution import activation_bytes, choose_execution
+from endx_jax.experiment.model import Model
+from endx_jax.parallel.execution import Execution
+from endx_jax.parallel.memory import Memory, bytes_held
+from endx_jax.parallel.sharding import local_rows, state_shardings
+from endx_jax.training.checkpoints import abstract
+from endx_jax.training.optimizer import make_optimizer, make_schedule
+from endx_jax.training.partition import split_frozen
+from endx_jax.training.state import TrainState
+from endx_jax.training.step import Objective, Step, make_train_step
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainPlan:
+    """Batches, steps and update of a run on some devices.
+
+    Attributes:
+      stream: the batches; this process's rows.
+      steps: of the whole run.
+      execution: how a step is cut up.
+      objective: as this run computes it on these devices.
+      optimizer: with its schedule over those steps.
+      memory: that the devices have.
+      state: bytes of parameters and optimizer state on one device.
+      activations: bytes, where the execution was chosen by them: see `activation_bytes`.
+    """
+
+    stream: BatchStream
+    steps: int
+    execution: Execution
+    objective: Objective
+    optimizer: optax.GradientTransformation
+    memory: Memory
+    state: int
+    activations: int | None = None
+
+    def expected_peak(self, model: Model) -> int:
+        """Returns an estimate of the bytes that are held in a step: of this process on a CPU, else of one device."""
+        kept = self.activations
+        if kept is None:
+            kept = activation_bytes(model, self.execution, self.stream)
+        return self.memory.peak(self.state + kept)
+
+
+@dataclasses.dataclass(frozen=True)
+class AbstractStep:
+    """A step that can be lowered, and the state that it takes.
+
+    Attributes:
+      create: parameters to the state before the first step.
+      state: its shapes, with their shardings.
+      train_step: from `make_train_step`.
+    """
+
+    create: Callable[[dict], TrainState]
+    state: TrainState
+    train_step: Step
+
+    @property
+    def shardings(self) -> TrainState:
+        """Sharding of each leaf of the state."""
+        return jax.tree.map(lambda leaf: leaf.sharding, self.state)
+
+
+def plan_training(model: Model, mesh: Mesh, pairs: Pairs, memory: Memory, platform: str = "") -> TrainPlan:
+    """Decides about the batches of a run, how they are packed, and how its steps are divided.
+
+    Args:
+      model: what is trained.
+      mesh: the devices.
+      pairs: what it is trained on.
+      memory: of each device.
+      platform: of the devices that the run is meant for; empty: the mesh's.
+    """
+    settings = model.settings
+    size = settings.train.global_batch_size
+    steps = settings.train.total_steps(len(pairs))
+    stream = model.method.stream(
+        pairs,
+        settings.objective,
+        seed=settings.seed,
+        global_batch_size=size,
+        rows=local_rows(mesh, size),
+        group_size=settings.data.group_size,
+        hard_negatives=settings.data.hard_negatives,
+        weights=(1.0, *(weight for _, weight in settings.data.mixture)),
+    )
+    params = model.abstract_params()
+    optimizer = make_optimizer(settings.optimizer.fitted(steps), steps, split_frozen(params, model.frozen)[0])
+    state = bytes_held(_abstract_state(model, mesh, optimizer))
+    budget, platform = memory.activations(state), platform or mesh.devices.flat[0].platform
+    execution, stream, activations = choose_execution(model, mesh, stream, steps, budget, platform)
+    return TrainPlan(
+        stream=stream,
+        steps=steps,
+        execution=execution,
+        objective=model.objective.prepare(execution, len(pairs) / size),
+        optimizer=optimizer,
+        memory=memory,
+        state=state,
+        activations=activations,
+    )
+
+
+def abstract_step(model: Model, mesh: Mesh, train_plan: TrainPlan) -> AbstractStep:
+    """The step of a run, and the shapes of its state; nothing is compiled or computed."""
+    settings = model.settings
+    state = _abstract_state(model, mesh, train_plan.optimizer)
+    train_step = make_train_step(
+        train_plan.objective,
+        train_plan.optimizer,
+        make_schedule(settings.optimizer.fitted(train_plan.steps), train_plan.steps),
+        seed=settings.seed,
+        shardings=jax.tree.map(lambda leaf: leaf.sharding, state),
+        frozen=model.frozen,
+    )
+    create = functools.partial(TrainState.create, optimizer=train_plan.optimizer, frozen=model.frozen)
+    return AbstractStep(create, state, train_step)
+
+
+def _abstract_state(model: Model, mesh: Mesh, optimizer: optax.GradientTransformation) -> TrainState:
+    """The shapes of the state before the first step, with their shardings."""
+    create = functools.partial(TrainState.create, optimizer=optimizer, frozen=model.frozen)
+    shapes = jax.eval_shape(create, model.abstract_params())
+    return abstract(shapes, state_shardings(shapes, mesh))

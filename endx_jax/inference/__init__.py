@@ -1,0 +1,49 @@
+"""`endx_jax.load`: a model to encode with, from a run's workdir, an export, or a pretrained folder or name."""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Callable
+
+import jax
+from jax.sharding import Mesh
+
+from endx_jax.inference.about import HUGGING_FACE, STABLEHLO, TOWERS, read_about
+from endx_jax.inference.embedding_model import EmbeddingModel, Source
+from endx_jax.inference.folder import load_folder, load_hugging_face
+from endx_jax.inference.saved import described_folder, load_towers
+from endx_jax.inference.stablehlo import load_programs
+from endx_jax.parallel.mesh import MeshSettings, make_mesh
+
+__all__ = ["EmbeddingModel", "Source", "load"]
+
+LOADERS: dict[str, Callable[..., EmbeddingModel]] = {
+    HUGGING_FACE: load_hugging_face,
+    STABLEHLO: load_programs,
+    TOWERS: load_towers,
+}
+
+
+def load(path_or_name: str | os.PathLike, *, mesh: Mesh | None = None) -> EmbeddingModel:
+    """Loads a model.
+
+    Args:
+      path_or_name: the workdir of a run whose training has ended; a folder that `endx export` wrote, or the `model`
+        folder of a run; a Hugging Face or sentence-transformers folder; or a name that `endx_jax.pretrained.locate`
+        knows or finds on the hub.
+      mesh: over which batches are split; by default the devices of this process. Where it spans several processes,
+        each has to encode the same texts, and has all their embeddings.
+
+    Raises:
+      EndxError: there is no such model, or it is incomplete or damaged.
+    """
+    name = str(path_or_name)
+    mesh = mesh or make_mesh(MeshSettings(), jax.local_devices())
+    path = pathlib.Path(name).expanduser()
+    folder = described_folder(path)
+    if folder is None:
+        return load_folder(name, mesh)
+    about = read_about(folder)
+    model = LOADERS[about.format](folder, about, mesh, name)
+    workdir = None if folder == path else path
+    return dataclasses.replace(model, source=dataclasses.replace(model.source, workdir=workdir))

@@ -1,0 +1,120 @@
+"""`endx.json`, the description of an export whose format has no file for it."""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from endx_jax import json_files
+from endx_jax.errors import EndxError
+from endx_jax.models.dual_encoder import SIDES, TASKS
+
+ABOUT, VERSION = "endx.json", 1
+FORMATS = HUGGING_FACE, STABLEHLO, TOWERS = ("hugging-face", "stablehlo", "towers")
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """Encoding of the texts of one side, `question` or `answer`.
+
+    Attributes:
+      folder: of the tokenizer, and of a Hugging Face encoder.
+      prompt: stands before every text.
+      length: tokens a text is cut to, prompt and special tokens included.
+      projection: Hugging Face: the folder of the matrix that maps pooled encodings; empty where there is none.
+      program: StableHLO: the file of the tower's program.
+      sha256: StableHLO: of that file.
+    """
+
+    folder: str
+    prompt: str
+    length: int
+    projection: str = ""
+    program: str = ""
+    sha256: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class About:
+    """The contents of an `endx.json`.
+
+    Attributes:
+      format: `hugging-face`, `stablehlo`, or `towers`, that of the model folders of runs: see `inference.saved`.
+      name: what was exported.
+      width: E, of an embedding.
+      normalize: whether embeddings have unit norm.
+      cosine: whether they are compared by cosine rather than inner product.
+      sides: `question` and `answer`.
+      pooling: Hugging Face: `mean` or `first`.
+      identity: StableHLO: of the model that was exported, so that its indexes serve the export too.
+      towers: towers: their settings, by the names of `config.model`.
+      weights_sha256: StableHLO and towers: of the weights' file.
+      version: of these keys.
+    """
+
+    format: str
+    name: str
+    width: int
+    normalize: bool
+    cosine: bool
+    sides: Mapping[str, Side]
+    pooling: str = ""
+    identity: str = ""
+    weights_sha256: str = ""
+    towers: Mapping[str, Any] | None = None
+    version: int = VERSION
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """The prompts by the names that sentence-transformers has for the sides."""
+        return {task: self.sides[side].prompt for side, task in TASKS.items()}
+
+
+def read_about(folder: pathlib.Path) -> About:
+    """Reads an export's `endx.json`.
+
+    Raises:
+      EndxError: the file can't be read, is of another version, or names a file outside of the folder.
+    """
+    file = folder / ABOUT
+    contents = json_files.read(file)
+    version, kind = contents.get("version", VERSION), contents.get("format")
+    if version != VERSION or kind not in FORMATS:
+        raise EndxError(
+            f"{file} describes version {json_files.shown(version)} of format {json_files.shown(kind)}; this endx_jax "
+            f"reads version {VERSION} of {', '.join(FORMATS)}: export the model again"
+        )
+    sides = json_files.value(contents, "sides", str(file))
+    read = {side: _side(folder, json_files.value(sides, side, f"{file}: 'sides'"), f"{file}: {side}") for side in SIDES}
+    return About(**(_fields(About, contents, str(file)) | {"sides": read}))
+
+
+def _side(folder: pathlib.Path, contents: object, where: str) -> Side:
+    side = Side(**_fields(Side, contents, where))
+    for name in ("folder", "projection", "program"):
+        json_files.inside(folder, getattr(side, name), f"{where}: {name!r}")
+    return side
+
+
+def _fields(cls: type, contents: object, where: str) -> dict[str, Any]:
+    """Returns the values of a dataclass' fields that are strings, sizes and flags.
+
+    Raises:
+      EndxError: one is missing or of another type, or there are others.
+    """
+    stated = json_files.mapped(contents, where)
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    found = {}
+    for name in [*fields, *stated]:
+        if name not in fields:
+            raise EndxError(f"{where} does not describe an export: {json_files.shown(name)} is unknown; export again")
+        value = stated.get(name, fields[name].default)
+        if value is dataclasses.MISSING:
+            raise EndxError(f"{where} does not describe an export: it has no {name!r}; export the model again")
+        if fields[name].type is int:
+            json_files.whole(value, f"{where}: {name!r}", least=1)
+        elif fields[name].type in (str, bool) and type(value) is not fields[name].type:
+            wanted = "a string" if fields[name].type is str else "true or false"
+            raise EndxError(f"{where}: {name!r} is {json_files.shown(value)}; it must be {wanted}")
+        found[name] = value
+    return found

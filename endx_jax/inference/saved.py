@@ -1,0 +1,210 @@
+"""The model folder of a run: written when its training ends, read by `endx_jax.load`, and complete without the rest.
+
+`endx.json` describes the towers by their settings. `config.json` and the tokenizer's files are those of the pretrained
+model that the towers began with (`answer/` has those of the answer tower, where it began with another one).
+`towers.safetensors` holds the parameters, float32, under their paths, such as `shared/encoder/layers_0/mlp_up/kernel`.
+So any tower that `config.model` describes can be loaded, with new encoders and heads too, without the method that
+trained it.
+"""
+
+import collections
+import dataclasses
+import json
+import pathlib
+from collections.abc import Mapping
+
+import jax
+from jax.sharding import Mesh
+
+from endx_jax import json_files, pretrained
+from endx_jax.errors import EndxError
+from endx_jax.files import sha256_of, write_text
+from endx_jax.inference.about import ABOUT, TOWERS, About, Side, read_about
+from endx_jax.inference.embedding_model import EmbeddingModel, Source
+from endx_jax.inference.encode import TextEncoder
+from endx_jax.inference.folder import text_processors
+from endx_jax.models.dual_encoder import DualEncoder
+from endx_jax.parallel.distributed import is_primary, on_primary
+from endx_jax.parallel.sharding import parameter_paths, place, state_shardings, whole
+from endx_jax.pretrained.settings import ModelSettings
+from endx_jax.pretrained.stored import Stored, open_file, write_file
+from endx_jax.pretrained.towers import build_dual_encoder, encoder_config
+from endx_jax.settings import from_mapping
+
+# The folder of the model in a run's workdir, and the file there that names the method.
+MODEL, METHOD = "model", "method.json"
+WEIGHTS = "towers.safetensors"
+
+# Settings of a run's model that are files in the folder, or fields of `Side`, or have no effect on a trained model.
+ELSEWHERE = ("pretrained", "answer_pretrained", "tokenizer", "init_from", "question_prompt", "answer_prompt")
+
+
+def save_model(
+    folder: pathlib.Path,
+    name: str,
+    settings: ModelSettings,
+    encoder: TextEncoder,
+    params: dict,
+    places: Mapping[str, str],
+) -> None:
+    """Writes the description and the weights of a trained model, one array at a time.
+
+    Until the new description is written, the folder holds none. Every process has to call this; the primary writes.
+
+    Args:
+      folder: that holds the configurations and tokenizers of the pretrained models already.
+      name: of the model, such as its workdir's.
+      settings: of the towers.
+      encoder: the towers, and how the texts of each side become tokens.
+      params: the towers' parameters; may be split over processes.
+      places: by side, the folder in `folder` of its `config.json` and tokenizer.
+
+    Raises:
+      EndxError: the folder can't be written to.
+    """
+    leaves = parameter_paths(params)
+    arrays = map(whole, leaves.values())
+    failure, sha256 = None, ""
+    if is_primary():
+        try:
+            (folder / ABOUT).unlink(missing_ok=True)
+            sha256 = write_file(folder / WEIGHTS, {path: leaf.shape for path, leaf in leaves.items()}, arrays)
+        except EndxError as raised:
+            failure = raised
+    collections.deque(arrays, maxlen=0)  # fetching an array that is split over processes needs all of them
+
+    def describe() -> None:
+        if failure:
+            raise failure
+        towers = {key: value for key, value in dataclasses.asdict(settings).items() if key not in ELSEWHERE}
+        processors = encoder.processors.items()
+        sides = {side: Side(places[side], processor.prompt, processor.length) for side, processor in processors}
+        about = About(
+            TOWERS,
+            name,
+            encoder.width(params),
+            normalize=settings.normalize,
+            cosine=settings.normalize,
+            sides=sides,
+            towers=towers,
+            weights_sha256=sha256,
+        )
+        write_text(folder / ABOUT, json.dumps(dataclasses.asdict(about), indent=1) + "\n")
+
+    on_primary(describe, "model-saved")
+
+
+def load_towers(folder: pathlib.Path, about: About, mesh: Mesh, name: str) -> EmbeddingModel:
+    """Loads the model in a model folder.
+
+    Args:
+      folder: that `save_model` wrote.
+      about: its `endx.json`.
+      mesh: over which batches are split; every device of it holds all parameters.
+      name: of the model.
+
+    Raises:
+      EndxError: a file is missing or damaged, or they do not fit together.
+    """
+    where = f"{folder / ABOUT}: 'towers'"
+    settings = from_mapping(ModelSettings, json_files.mapped(about.towers, where), where)
+    read = pretrained.load_tokens if settings.encoder else pretrained.load
+    sources = {side: read(str(folder / stated.folder)) for side, stated in about.sides.items()}
+    for side, source in sources.items():
+        length, positions = about.sides[side].length, encoder_config(settings, source).positions
+        if positions is not None and length > positions:
+            raise EndxError(
+                f"{folder / ABOUT}: the length of {side} is {length}; its encoder has {positions} positions"
+            )
+    dual_encoder = build_dual_encoder(settings, sources)
+    params = _fitting(dual_encoder, read_params(folder, about), folder)
+    processors = text_processors(
+        sources,
+        {side: source.folder for side, source in sources.items()},
+        {side: stated.length for side, stated in about.sides.items()},
+        {side: stated.prompt for side, stated in about.sides.items()},
+    )
+    return EmbeddingModel(
+        name,
+        TextEncoder(dual_encoder, processors, mesh),
+        place(params, state_shardings(params, mesh)),
+        cosine=about.cosine,
+        source=Source(sources),
+        named_prompts=about.prompts,
+        # Of both sides, wherever bare `encode` is allowed.
+        default_prompt=about.prompts["query"],
+    )
+
+
+def described_folder(path: pathlib.Path) -> pathlib.Path | None:
+    """Returns the folder that an `endx.json` describes: an export, or the model folder of a workdir; None for others.
+
+    Raises:
+      EndxError: `path` is a workdir whose run embeds no texts, or has no model yet.
+    """
+    if not (path / MODEL).is_dir():
+        return path if (path / ABOUT).is_file() else None
+    check_embeds(path)
+    if not (path / MODEL / ABOUT).is_file():
+        raise EndxError(
+            f"{path} holds a run whose training has not ended, and no model yet: run its training command again, which "
+            "resumes it; with --config.train.stop_at_step=N it ends at step N"
+        )
+    return path / MODEL
+
+
+def embeds(workdir: pathlib.Path) -> bool:
+    """Returns whether the model of a run embeds each text by itself, rather than scoring pairs."""
+    return json_files.read_optional(workdir / MODEL / METHOD).get("embeds", True) is not False
+
+
+def check_embeds(workdir: pathlib.Path) -> None:
+    """Raises EndxError if the model of a run scores pairs instead of embedding texts."""
+    if not embeds(workdir):
+        raise EndxError(
+            f"{workdir} holds a pair classifier, which reads question and answer together and has no embeddings: give "
+            "it to --rerank of `endx evaluate` or `endx search`, beside a model that has"
+        )
+
+
+def read_params(folder: pathlib.Path, about: About) -> dict[str, Stored]:
+    """Returns the parameters in a model folder by path, to be read from their file.
+
+    Raises:
+      EndxError: the file is missing or damaged.
+    """
+    file = folder / WEIGHTS
+    if not file.is_file() or sha256_of(file) != about.weights_sha256:
+        raise EndxError(f"{file} is missing, or has not the sha256 that {ABOUT} says: copy the model again")
+    return open_file(file)
+
+
+def params_of_run(workdir: pathlib.Path) -> dict[str, Stored]:
+    """Returns the parameters of another run's model by path, to be read from their file.
+
+    Raises:
+      EndxError: the run has no model, or it is damaged.
+    """
+    folder = described_folder(workdir)
+    about = read_about(folder) if folder else None
+    if not folder or not about or about.format != TOWERS:
+        raise EndxError(f"{workdir} holds no run: it has no folder {MODEL!r}")
+    return read_params(folder, about)
+
+
+def _fitting(dual_encoder: DualEncoder, found: Mapping[str, Stored], folder: pathlib.Path) -> dict:
+    """Returns the parameters as the tree that the towers take.
+
+    Raises:
+      EndxError: one is missing or unknown, or has another shape.
+    """
+    tree = jax.eval_shape(dual_encoder.init, jax.random.key(0))
+    expected = parameter_paths(tree)
+    for path in [*expected, *found]:
+        shapes = [leaves[path].shape if path in leaves else "none" for leaves in (expected, found)]
+        if shapes[0] != shapes[1]:
+            raise EndxError(
+                f"{folder / WEIGHTS} is of another model than {ABOUT} describes: {path} has the shape {shapes[1]} "
+                f"instead of {shapes[0]}; copy the model again"
+            )
+    return jax.tree.unflatten(jax.tree.structure(tree), [found[path] for path in expected])

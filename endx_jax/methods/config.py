@@ -1,0 +1,55 @@
+"""Configs: the one that every recipe starts from, and the recipes in the package.
+
+A key is declared, with its unit and source, in the settings dataclass of the component that reads it; a config is the
+union of these for one method. Recipes change values, and so do command lines (`--config.train.steps=100`).
+"""
+
+import dataclasses
+import importlib
+import pathlib
+import types
+from typing import Any
+
+import ml_collections
+
+from endx_jax.data.settings import DataSettings
+from endx_jax.errors import EndxError, nearest
+from endx_jax.methods.dual import DualSettings
+from endx_jax.parallel.mesh import MeshSettings
+from endx_jax.pretrained.settings import ModelSettings
+from endx_jax.retrieval.evaluate import EvaluationSettings
+from endx_jax.training.loop import TrainSettings
+from endx_jax.training.optimizer import OptimizerSettings
+
+
+def base_config(objective: Any = None) -> ml_collections.ConfigDict:
+    """Returns the default config for a method, given as its settings; by default the dual encoder's."""
+    sections = {
+        "data": DataSettings(),
+        "model": ModelSettings(),
+        "objective": DualSettings() if objective is None else objective,
+        "optimizer": OptimizerSettings(),
+        "train": TrainSettings(),
+        "mesh": MeshSettings(),
+        "evaluation": EvaluationSettings(),
+    }
+    values = {name: dataclasses.asdict(section) for name, section in sections.items()}
+    return ml_collections.ConfigDict({"seed": 0, **values})
+
+
+def recipe_files() -> dict[str, pathlib.Path]:
+    """Returns the files of the recipes in the package, `METHOD/recipes/NAME.py`, by name."""
+    files = pathlib.Path(__file__).parent.glob("*/recipes/*.py")
+    return {file.stem: file for file in sorted(files, key=lambda file: file.stem) if file.stem != "__init__"}
+
+
+def load_recipe(name: str) -> types.ModuleType:
+    """Imports a recipe of the package.
+
+    Raises:
+      EndxError: for an unknown name, naming the nearest known one.
+    """
+    files = recipe_files()
+    if name not in files:
+        raise EndxError(f"{name!r} is no recipe{nearest(name, files)}; the recipes are {', '.join(files)}")
+    return importlib.import_module(f"endx_jax.methods.{files[name].parts[-3]}.recipes.{name}")

@@ -1,0 +1,70 @@
+"""T5 v1.1 towers on ReQA SQuAD, after Dong et al. 2022: `t5.py:SIZE,SHARING`, such as `t5.py:base,ade_spl`.
+
+Stated in the paper (section 4.1): T5 v1.1 encoders, Adafactor at 1e-3 with linear decay to 0, batch 512, 20,000 steps,
+mean pooling, a projection drawn with variance scaling 1.0, cosine similarity. From the authors' public code
+(t5x_retrieval): temperature 0.01, both directions summed, a projection 768 wide, lengths 64 and 256, 1,000 steps of
+warm-up, dropout 0.1, and no masking of false negatives. Choosing a checkpoint by held-out articles of the train file is
+ours, and so is how large encoders are run, which changes no result: see docs/large-models.md.
+"""
+
+from endx_jax.errors import EndxError, nearest
+from endx_jax.methods.config import base_config
+from endx_jax.models.sharing import SHARINGS
+
+SIZES = ("small", "base", "large", "xl", "xxl")
+# What each layer keeps for the backward pass, by the size of what it is one of 24 of.
+REMATS = {"large": "dots", "xl": "full", "xxl": "full"}
+
+
+def get_config(arguments: str = "base,ade_spl"):
+    """The config for `SIZE,SHARING`."""
+    size, _, sharing = arguments.partition(",")
+    for value, known, what in ((size, SIZES, "size"), (sharing, tuple(SHARINGS), "sharing")):
+        if value not in known:
+            raise EndxError(
+                f"t5:{arguments} asks for the {what} {value!r}, which is none of {', '.join(known)}"
+                f"{nearest(value, known)}; write it as t5:base,ade_spl"
+            )
+    config = base_config()
+
+    config.data.path = "reqa/squad"
+    config.data.pool = "answers"
+    config.data.question_length = 64
+    config.data.answer_length = 256
+    config.data.validation_fraction = 0.1
+
+    config.model.pretrained = f"google/t5-v1_1-{size}"
+    config.model.sharing = sharing
+    config.model.pooling = "mean"
+    config.model.projection = 768
+    config.model.dropout = 0.1
+    config.model.attention_dropout = 0.1
+
+    config.objective.temperature = 0.01
+    config.objective.direction = "sum"
+    config.objective.mask_false_negatives = False
+
+    config.optimizer.name = "adafactor"
+    config.optimizer.learning_rate = 1e-3
+    config.optimizer.warmup_steps = 1000
+    config.optimizer.weight_decay = 0.0
+    config.optimizer.clip_norm = 0.0
+
+    config.train.global_batch_size = 512
+    config.train.epochs = 0.0
+    config.train.steps = 20_000
+    config.train.evaluate_every = 2000
+    config.train.checkpoint_every = 1000
+    if size in REMATS:
+        _spread(config, REMATS[size])
+    return config
+
+
+def _spread(config, remat: str) -> None:
+    """Splits parameters over all devices, and stacks layers, which then compile in the time of one."""
+    config.model.scan_layers = True
+    config.model.remat = remat
+    config.mesh.data = 1
+    config.mesh.fsdp = -1
+    # Chunks of rows would have all parameters whole on each device at once.
+    config.train.tower_chunk = 0

@@ -1,0 +1,250 @@
+"""ENDX: a dual encoder taught by a cross-encoder through the geometry of its embeddings (Wang et al. 2021).
+
+Both are trained together. The cross-encoder sees only matched pairs, so it costs no more than another tower; nothing of
+it is left at inference.
+"""
+
+import dataclasses
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from endx_jax.batch import Batch, Tokens, as_tokens
+from endx_jax.losses.geometry import KERNELS, REDUCTIONS, TERMS, embedding_regression, geometry_alignment
+from endx_jax.methods.dual import DualObjective, DualSettings
+from endx_jax.methods.endx.teacher import CrossEncoder
+from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective, known_ids
+from endx_jax.models.dropout import fold
+from endx_jax.models.pooling import PENALTIES
+from endx_jax.settings import check, check_choice, key
+
+Array = jax.Array
+
+ALIGNMENTS = ("geometry", "regression")
+
+# What the teacher may take from the student: the groups that both then train.
+SHARED_WITH_TEACHER = {"nothing": (), "token_embedder": ("token_embedder",), "encoder": ("token_embedder", "encoder")}
+
+
+@dataclasses.dataclass(frozen=True)
+class EndxSettings(DualSettings):
+    """Held in `config.objective`. docs/endx.md says what the paper leaves open and what we found."""
+
+    name: str = key("endx", "the method")
+    dual_weight: float = key(0.25, "of the student's own loss in Eq. 13")
+    cross_weight: float = key(0.25, "of the teacher's own loss in Eq. 13")
+    alignment_weight: float = key(0.5, "of the alignment in Eq. 13")
+    alignment: str = key("geometry", f"one of {', '.join(ALIGNMENTS)} (of each embedding on the teacher's)")
+    weights: tuple[tuple[str, float], ...] = key(
+        (("a|q", 0.5), ("q|q", 0.5), ("q|a", 0.5), ("a|a", 0.5)),
+        "(term, weight) pairs of Eq. 12; a term left out is not computed (ENDX: 0.5 across, 1e4 within)",
+    )
+    ramp_epochs: float = key(5.0, "passes over which the terms' weights rise from 0; 0: see `ramp_steps`")
+    ramp_steps: int = key(0, "steps over which they rise, instead")
+    kernel: str = key("inner", f"similarity of two embeddings: one of {', '.join(KERNELS)} (ENDX: inner)")
+    widths: tuple[tuple[str, float, float], ...] = key(
+        (), "(term, student's, teacher's) squared widths of the kernels gaussian and sne; estimated where left out"
+    )
+    alignment_temperatures: tuple[float, float] = key(
+        (1.0, 1.0), "(student's, teacher's): divide the scores in the alignment"
+    )
+    diagonal: bool = key(True, "whether a text counts among its own neighbours in q|q and a|a (t-SNE: no)")
+    reduction: str = key("batchmean", f"of the alignment's terms: one of {', '.join(REDUCTIONS)}")
+    stop_gradient: bool = key(True, "whether the alignment leaves the teacher alone")
+    cross_heads: int = key(12, "attention heads of the teacher")
+    cross_mlp_width: int = key(0, "hidden width of the teacher's feed-forward network; 0: four times its width")
+    cross_residual: bool = key(False, "add the asking text to the teacher's attention (BERT: yes; Eqs. 2 to 4: no)")
+    cross_dropout: float = key(0.0, "of the teacher's cross-attention and feed-forward network, in [0, 1)")
+    teacher_shares: str = key("nothing", f"with the student: one of {', '.join(SHARED_WITH_TEACHER)}")
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_choice("objective.alignment", self.alignment, ALIGNMENTS)
+        check_choice("objective.kernel", self.kernel, KERNELS)
+        check_choice("objective.reduction", self.reduction, REDUCTIONS)
+        check_choice("objective.teacher_shares", self.teacher_shares, SHARED_WITH_TEACHER)
+        _check_terms("weights", self.weights, values=1)
+        _check_terms("widths", self.widths, values=2)
+        check(
+            not (self.ramp_steps and self.ramp_epochs),
+            f"objective.ramp_steps and ramp_epochs are {self.ramp_steps} and {self.ramp_epochs}: set one to 0",
+        )
+        check(min(self.ramp_steps, self.ramp_epochs) >= 0, "objective.ramp_steps and ramp_epochs must not be negative")
+        check(
+            len(self.alignment_temperatures) == 2 and min(self.alignment_temperatures) > 0,
+            f"objective.alignment_temperatures is {self.alignment_temperatures}; it must be two positive numbers",
+        )
+        check(0 <= self.cross_dropout < 1, f"objective.cross_dropout is {self.cross_dropout}; it must be in [0, 1)")
+
+
+def _check_terms(name: str, entries: tuple, values: int) -> None:
+    for entry in entries:
+        shape = " and ".join(["(term", *["number"] * values])
+        numbers = len(entry) == 1 + values and all(isinstance(v, int | float) for v in entry[1:])
+        check(numbers, f"objective.{name} holds {entry!r}, which is no {shape})")
+        check_choice(f"objective.{name}", entry[0], TERMS)
+
+
+@flax.struct.dataclass
+class TaughtEmbeddings:
+    """Embeddings of B pairs by student and teacher.
+
+    Attributes:
+      student: the dual encoder's embeddings.
+      teacher: the cross-encoder's.
+    """
+
+    student: Embeddings
+    teacher: Embeddings
+
+
+@dataclasses.dataclass(frozen=True)
+class EndxObjective(Objective):
+    """A dual encoder (the student), its cross-encoder (the teacher), and their alignment.
+
+    Parameters are those of the dual objective, and `teacher`: `cross_encoder`, and `encoders`, a copy of the student's
+    encoders, in its sharing, as they are before training; without what `settings.teacher_shares` names.
+    """
+
+    settings: EndxSettings
+
+    @property
+    def dual(self) -> DualObjective:
+        """The objective of the student alone."""
+        return DualObjective(self.model, self.settings, self.execution)
+
+    @property
+    def cross_encoder(self) -> CrossEncoder:
+        """The teacher's part above its encoders, pooled and normalised as the student's question tower."""
+        settings, tower = self.settings, self.model.question
+        return CrossEncoder(
+            pooling=tower.pooling,
+            heads=settings.cross_heads,
+            mlp_width=settings.cross_mlp_width,
+            residual=settings.cross_residual,
+            dropout=settings.cross_dropout,
+            normalize=tower.normalize,
+            dtype=tower.token_embedder.dtype,
+        )
+
+    def init(self, key: Array, dual_encoder: dict) -> dict:
+        """The objective's parameters around those of its dual encoder; `key` draws the cross-encoder's."""
+        width = self._encodings_width(dual_encoder)
+        encodings, mask = jnp.zeros((1, 2, width)), jnp.ones((1, 2), bool)
+        drawn = self.cross_encoder.init(key, encodings, mask, encodings, mask)["params"]
+        own = {"token_embedder", "encoder"} - set(SHARED_WITH_TEACHER[self.settings.teacher_shares])
+        encoders = {
+            place: {group: jax.tree.map(_of_its_own, params) for group, params in groups.items() if group in own}
+            for place, groups in dual_encoder.items()
+        }
+        encoders = {place: groups for place, groups in encoders.items() if groups}
+        return self.dual.init(key, dual_encoder) | {"teacher": {"cross_encoder": drawn, "encoders": encoders}}
+
+    def loss(self, params: dict, embedded: TaughtEmbeddings, batch: Batch, keys: Array, step: Array) -> LossAndMetrics:
+        """Computes the loss of one global batch (Eq. 13).
+
+        The metrics are those of the dual objective; `dual_loss`; `cross_loss` and `cross_in_batch_accuracy`, the
+        teacher's; `alignment_weight/TERM`, `alignment/TERM` and `weighted_alignment/TERM` of each term.
+        """
+        del keys
+        settings, dual = self.settings, self.dual
+        temperature = dual.temperature(params)
+        rows = (embedded, known_ids(batch))
+        (dual_loss, metrics), (cross_loss, of_teacher), terms = self.execution.reduce_rows(
+            self._losses, temperature, rows
+        )
+
+        weights = self._weights(step)
+        aligned = sum(weights[term] * terms[term] for term in terms)
+        loss = (
+            settings.dual_weight * dual_loss + settings.cross_weight * cross_loss + settings.alignment_weight * aligned
+        )
+        metrics = metrics | {
+            "temperature": temperature,
+            "dual_loss": dual_loss,
+            "cross_loss": cross_loss,
+            "cross_in_batch_accuracy": of_teacher["in_batch_accuracy"],
+        }
+        for term, value in terms.items():
+            metrics[f"alignment/{term}"] = value
+            metrics[f"weighted_alignment/{term}"] = settings.alignment_weight * weights[term] * value
+        return dual.with_penalty(loss, metrics, embedded.student.penalty + embedded.teacher.penalty)
+
+    def embed(self, params: dict, rows: tuple[Batch, Array]) -> TaughtEmbeddings:
+        """Embeds pairs, given with their dropout keys [B], each by itself, with student and teacher."""
+        return TaughtEmbeddings(student=self.dual.embed(params, rows), teacher=self.embed_as_teacher(params, *rows))
+
+    def embed_as_teacher(self, params: dict, batch: Batch, keys: Array | None = None) -> Embeddings:
+        """The cross-embeddings of matched pairs; `keys` [B] switches dropout on."""
+        encoders = _merge(params["dual_encoder"], params["teacher"]["encoders"])
+        questions, answers = (as_tokens(texts, "the teacher of ENDX") for texts in (batch.question, batch.answer))
+
+        def encode(side: str, tokens: Tokens, number: int) -> Array:
+            # The student's own keys: where encoders are shared, both have the same masks and so the same encodings.
+            own = None if keys is None else fold(keys, number)
+            return self.model.encodings(encoders, side, tokens, own)
+
+        question, answer = encode("question", questions, 0), encode("answer", answers, 1)
+        own = None if keys is None else fold(keys, _TEACHER_KEYS)
+        variables = {"params": params["teacher"]["cross_encoder"]}
+        (of_question, of_answer), sown = self.cross_encoder.apply(
+            variables, question, questions.mask, answer, answers.mask, own, mutable=[PENALTIES]
+        )
+        penalty = sum(jax.tree.leaves(sown), start=jnp.zeros(of_question.shape[0]))
+        return Embeddings(of_question, of_answer, penalty)
+
+    def _losses(self, temperature: Array, rows: tuple[TaughtEmbeddings, dict], axis_name) -> tuple:
+        """Student's loss and metrics, teacher's loss and metrics, and the alignment's raw terms."""
+        student, teacher, ids = rows[0].student, rows[0].teacher, rows[1]
+        of_student = self.dual.retrieval_loss(temperature, (student, ids), axis_name)
+        ids = {name: value for name, value in ids.items() if name != "hard_negative_ids"}
+        of_teacher = self.dual.retrieval_loss(temperature, (teacher, ids), axis_name)
+        pairs = (student.question, student.answer), (teacher.question, teacher.answer)
+        return of_student, of_teacher, self._alignment(*pairs, axis_name)
+
+    def _alignment(self, student: tuple, teacher: tuple, axis_name) -> dict[str, Array]:
+        settings = self.settings
+        if settings.alignment == "regression":
+            if settings.stop_gradient:
+                teacher = jax.lax.stop_gradient(teacher)
+            return {"regression": embedding_regression(student, teacher, axis_name=axis_name)[0]}
+        _, terms = geometry_alignment(
+            student,
+            teacher,
+            weights={term: 1.0 for term, weight in settings.weights if weight},
+            kernel=settings.kernel,
+            temperature=settings.alignment_temperatures,
+            width={term: (of_student, of_teacher) for term, of_student, of_teacher in settings.widths} or None,
+            diagonal=settings.diagonal,
+            reduction=settings.reduction,
+            stop_gradient=settings.stop_gradient,
+            tile=self.execution.loss_tile,
+            axis_name=axis_name,
+        )
+        return terms
+
+    def _weights(self, step: Array) -> dict[str, Array]:
+        """Each term's weight at a step: it rises linearly to its own, the first step's being above zero."""
+        ramp_steps = self.settings.ramp_steps or self.settings.ramp_epochs * self.steps_per_epoch
+        risen = jnp.minimum(1.0, (step + 1) / max(ramp_steps, 1.0))
+        weights = dict(self.settings.weights) if self.settings.alignment == "geometry" else {"regression": 1.0}
+        return {term: weight * risen for term, weight in weights.items()}
+
+    def _encodings_width(self, dual_encoder: dict) -> int:
+        tokens = Tokens(ids=jnp.zeros((1, 2), jnp.int32), mask=jnp.ones((1, 2), bool))
+        return jax.eval_shape(lambda p: self.model.encodings(p, "question", tokens), dual_encoder).shape[-1]
+
+
+# Apart from the numbers of the towers' keys: 0 and 1, and one for each hard negative after them.
+_TEACHER_KEYS = 1 << 20
+
+
+def _merge(student: dict, teacher: dict) -> dict:
+    """The student's groups of parameters, save those that the teacher has for itself."""
+    return {place: groups | teacher.get(place, {}) for place, groups in student.items()}
+
+
+def _of_its_own(leaf):
+    """An array that shares no buffer with another; what is on no device yet gets its own when it is put there."""
+    return jnp.copy(leaf) if isinstance(leaf, jax.Array) else leaf

@@ -1,0 +1,1 @@
+"""Recipes of ENDX and its baselines."""

@@ -1,0 +1,53 @@
+"""A GRU trained from scratch on ReQA SQuAD in minutes of two CPU cores: `gru_squad.py:METHOD`, `dual` or `endx`.
+
+For trying methods, not a row of a paper: 256 wide on MiniLM's token embeddings, which stay as they are, unit vectors
+with a temperature, batches of articles. The learning rate was chosen on held-out articles (docs/results.md).
+"""
+
+from endx_jax.errors import EndxError, nearest
+from endx_jax.methods.config import base_config
+from endx_jax.methods.dual import DualSettings
+from endx_jax.methods.endx import EndxSettings
+
+TEMPERATURE = 0.05
+METHODS = {
+    "dual": DualSettings(temperature=TEMPERATURE),
+    "endx": EndxSettings(
+        temperature=TEMPERATURE,
+        alignment_temperatures=(TEMPERATURE, TEMPERATURE),
+        ramp_epochs=0.0,
+        ramp_steps=40,
+        cross_heads=8,
+        teacher_shares="token_embedder",
+    ),
+}
+
+
+def get_config(method: str = "dual"):
+    """The config for a method: 25,600 pairs at a global batch of 128."""
+    if method not in METHODS:
+        raise EndxError(f"gru_squad:{method} is none of {', '.join(METHODS)}{nearest(method, METHODS)}")
+    config = base_config(METHODS[method])
+
+    config.data.path = "reqa/squad"
+    config.data.pool = "answers"
+    config.data.group_size = 32
+    config.data.question_length = 32
+    config.data.answer_length = 64
+    config.data.validation_fraction = 0.1
+
+    config.model.pretrained = "all-MiniLM-L6-v2"
+    config.model.encoder = "gru"
+    config.model.encoder_width = 256
+    config.model.pooling = "multi_hop"
+    config.model.dropout = 0.0
+
+    config.optimizer.learning_rate = 1e-3
+    config.optimizer.warmup_steps = 20
+    config.optimizer.frozen = ("token_embedder/",)
+
+    config.train.global_batch_size = 128
+    config.train.epochs = 0.0
+    config.train.steps = 200
+    config.train.checkpoint_every = 100
+    return config

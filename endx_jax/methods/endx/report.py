@@ -1,0 +1,75 @@
+"""Comparison of teacher and student on held-out pairs: does the teacher know more than the student?"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from endx_jax.data.batches import BatchStream, Pairs
+from endx_jax.losses.contrastive import in_batch_softmax
+from endx_jax.methods.endx.objective import EndxObjective
+from endx_jax.models.dual_encoder import SIDES
+from endx_jax.parallel.sharding import local_rows, rounded_up, to_global
+from endx_jax.retrieval.evaluate import evaluate
+from endx_jax.retrieval.results import Section
+from endx_jax.retrieval.systems import dense_scores
+
+MEASURES = ("mrr", "hit@1", "hit@5")
+
+
+def compare_teacher(
+    objective: EndxObjective, params: dict, pairs: Pairs, mesh: Mesh, *, batch_size: int, most: int = 2000
+) -> Section | None:
+    """Ranks each pair's answer among those of all pairs, by the teacher's embeddings and by the student's.
+
+    The teacher embeds each answer beside its own question, as in training, so it is no retrieval system: it may know
+    from the pair what a student cannot. But a teacher that finds held-out pairs no better has nothing to teach.
+
+    Args:
+      objective: with its teacher.
+      params: of the objective.
+      pairs: held out from training.
+      mesh: over which each batch is split.
+      batch_size: pairs embedded together, rounded up to a multiple of the devices that share them.
+      most: pairs that are looked at, the first ones.
+
+    Returns:
+      The section `held_out_pairs`, for `teacher` and `student`: `pairs`, `loss` (the in-batch softmax over all those
+      pairs, at the objective's temperature), and `mrr`, `hit@1`, `hit@5` of finding a right answer. None where there
+      are fewer pairs than `batch_size`.
+    """
+    pairs, batch_size = pairs.first(most), rounded_up(batch_size, mesh)
+    if len(pairs) < batch_size:
+        return None
+
+    def embed(params, batch):
+        dual_encoder, teacher = params["dual_encoder"], objective.embed_as_teacher(params, batch)
+        return {
+            "teacher": {side: getattr(teacher, side) for side in SIDES},
+            "student": {side: objective.model.encode(dual_encoder, side, getattr(batch, side)) for side in SIDES},
+        }
+
+    stream = BatchStream(pairs, seed=0, global_batch_size=batch_size, rows=local_rows(mesh, batch_size))
+    embed = jax.jit(embed, out_shardings=NamedSharding(mesh, PartitionSpec()))
+    steps = range(-(-len(pairs) // batch_size))
+    parts = jax.device_get([embed(params, to_global(stream[step], mesh, batch_size)) for step in steps])
+    # The last batch reaches into the next epoch, where pairs come a second time.
+    embeddings = jax.tree.map(lambda *x: np.concatenate(x)[: len(pairs)], *parts)
+    rows = np.concatenate([stream.example_ids(step) for step in steps])[: len(pairs)]
+    question_id, answer_id = pairs.index[rows].T
+    qrels = [np.flatnonzero(np.isin(answer_id, pairs.positives[q])).tolist() for q in question_id]
+    temperature = objective.dual.temperature(params)
+
+    def measure(question, answer):
+        found = evaluate(dense_scores(question, answer), qrels, candidates=len(pairs), depth=1)
+        embedded = jnp.asarray(question), jnp.asarray(answer)
+        loss, _ = in_batch_softmax(*embedded, temperature=temperature, question_id=question_id, answer_id=answer_id)
+        return {"pairs": len(pairs), "loss": float(loss), **{name: found.metrics[name] for name in MEASURES}}
+
+    measured = {name: measure(*(of[side] for side in SIDES)) for name, of in embeddings.items()}
+    lines = [
+        f"{name}: finds {found['pairs']:,} held-out pairs with MRR {found['mrr']:.3f}, hit@1 {found['hit@1']:.3f} "
+        f"and loss {found['loss']:.3f}"
+        for name, found in measured.items()
+    ]
+    return Section("held_out_pairs", measured, lines)

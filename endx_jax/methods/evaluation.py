@@ -1,0 +1,82 @@
+"""Evaluators: rankings by a method's parameters, for validation and for the report of a run."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from jax.sharding import Mesh
+
+from endx_jax.data.records import RetrievalSet
+from endx_jax.parallel.console import showing_progress
+from endx_jax.retrieval.evaluate import Evaluation, EvaluationSettings
+from endx_jax.retrieval.results import Results
+from endx_jax.retrieval.systems import evaluate_dense
+
+Sets = Mapping[str, RetrievalSet]
+
+
+class Evaluator(Protocol):
+    """Ranks candidates with a method's parameters."""
+
+    def select(self, records: RetrievalSet) -> RetrievalSet:
+        """Returns the set with those of its questions that are ranked."""
+
+    def evaluate(self, params: dict, pools: Sets) -> Mapping[str, Evaluation]:
+        """Ranks each pool, for validation."""
+
+    def report(self, results: Results, trained: dict, untrained: Callable[[], dict] | None) -> np.ndarray | None:
+        """Adds the method's systems to the results of a run.
+
+        Args:
+          results: with the pools to rank.
+          trained: the parameters after training.
+          untrained: makes those before training; None where that system is not asked for.
+
+        Returns:
+          Embeddings [N, E] of the first pool's candidates for the index; None where the method has no embeddings.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddingEvaluator:
+    """Ranks by inner products of embeddings.
+
+    Attributes:
+      encode: (params of the towers, side, texts, progress=...) to embeddings [N, E].
+      settings: of the evaluation.
+    """
+
+    encode: Callable[..., np.ndarray]
+    settings: EvaluationSettings
+
+    def select(self, records: RetrievalSet) -> RetrievalSet:
+        """Returns the set as it is."""
+        return records
+
+    def evaluate(self, params: dict, pools: Sets) -> Mapping[str, Evaluation]:
+        """Ranks each pool, for validation."""
+        return evaluate_dense(self._encoder(params, progress=False), pools).evaluations
+
+    def report(self, results: Results, trained: dict, untrained: Callable[[], dict] | None) -> np.ndarray | None:
+        """Adds the towers before and after training to the results; returns the candidates' embeddings."""
+        if untrained:
+            self._add("untrained", untrained(), results)
+        return self._add("trained", trained, results)
+
+    def _add(self, name: str, params: dict, results: Results) -> np.ndarray:
+        encode = self._encoder(params, progress=showing_progress())
+        found = evaluate_dense(encode, results.pools, depth=self.settings.depth, reverse=self.settings.reverse)
+        results.add_dense(name, found)
+        return found.candidates
+
+    def _encoder(self, params: dict, *, progress: bool) -> Callable[[str, Sequence[str]], np.ndarray]:
+        return lambda side, texts: self.encode(params["dual_encoder"], side, texts, progress=progress)
+
+
+def evaluate_embeddings(
+    objective: Any, encode: Callable[..., np.ndarray], mesh: Mesh, settings: EvaluationSettings
+) -> EmbeddingEvaluator:
+    """Returns the evaluator of methods that embed each text by itself."""
+    del objective, mesh
+    return EmbeddingEvaluator(encode, settings)

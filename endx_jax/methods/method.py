@@ -1,0 +1,89 @@
+"""The description of a method: everything that the rest of the library asks about one."""
+
+import dataclasses
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from endx_jax import json_files
+from endx_jax.data.batches import BatchStream, Pairs
+from endx_jax.errors import EndxError, nearest
+from endx_jax.methods.evaluation import Evaluator, evaluate_embeddings
+from endx_jax.retrieval.results import Section
+
+
+def pair_batches(pairs: Pairs, settings: Any, **options) -> BatchStream:
+    """The batches of most methods: question-answer pairs, as `BatchStream` makes them."""
+    del settings
+    return BatchStream(pairs, **options)
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A way to train a model, and what follows from it elsewhere.
+
+    Attributes:
+      name: `objective.name` in configs.
+      settings: the dataclass of `config.objective`, whose fields are declared with `settings.key`; one is `name`.
+      objective: (dual encoder, settings) to an `Objective`.
+      stream: (pairs, settings, **options of `BatchStream`) to the batches of a run.
+      evaluator: (objective, text encoder, mesh, evaluation settings) to what ranks with the method's parameters.
+      section: (objective, params, held-out pairs, mesh, batch_size=N) to a section of the report, None where there
+        are too few pairs; the field is None for methods without one.
+      teacher: (objective, params, batch) to the teacher's embeddings of pairs; None for methods without a teacher.
+      pair_scorer: (objective, processors, mesh, batch size) to what scores question-answer pairs. None for methods
+        that embed each text by itself; only these can be loaded to encode, indexed, exported and served.
+    """
+
+    name: str
+    settings: type
+    objective: Callable[[Any, Any], Any]
+    stream: Callable[..., BatchStream] = pair_batches
+    evaluator: Callable[..., Evaluator] = evaluate_embeddings
+    section: Callable[..., Section | None] | None = None
+    teacher: Callable[..., Any] | None = None
+    pair_scorer: Callable[..., Any] | None = None
+
+    @property
+    def embeds(self) -> bool:
+        """True if questions and answers are embedded separately."""
+        return self.pair_scorer is None
+
+
+# A method is added here: by its name, the module that holds it as `METHOD`, or the method itself.
+METHODS: dict[str, str | Method] = {
+    "dual": "endx_jax.methods.dual",
+    "endx": "endx_jax.methods.endx",
+    "matching": "endx_jax.methods.vae.matching",
+    "pair": "endx_jax.methods.pair",
+    "residual": "endx_jax.methods.residual",
+    "vae": "endx_jax.methods.vae",
+}
+"""Known methods by name."""
+
+
+def find_method(name: str) -> Method:
+    """Returns a method by its name.
+
+    Raises:
+      EndxError: for an unknown name, naming the nearest known one.
+    """
+    if name not in METHODS:
+        known = f"{', '.join(METHODS)}{nearest(name, METHODS)}"
+        raise EndxError(
+            f"objective.name is {json_files.shown(name)}, which is none of {known}; a method of your own is the "
+            "METHOD of the file that --config names"
+        )
+    entry = METHODS[name]
+    return importlib.import_module(entry).METHOD if isinstance(entry, str) else entry
+
+
+def register(method: Method) -> None:
+    """Makes a method of a user's own known to this process.
+
+    Raises:
+      EndxError: the name is that of a method in the package.
+    """
+    if isinstance(METHODS.get(method.name), str):
+        raise EndxError(f"the METHOD {method.name!r} has the name of one in endx_jax: give it another")
+    METHODS[method.name] = method

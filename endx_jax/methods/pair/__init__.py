@@ -1,0 +1,24 @@
+"""Pair classifier: one BERT that reads question and answer together (a cross-encoder)."""
+
+from endx_jax.data.batches import Pairs
+from endx_jax.methods.method import Method
+from endx_jax.methods.pair.batches import PairStream
+from endx_jax.methods.pair.evaluator import evaluate_by_pairs, pair_scorer
+from endx_jax.methods.pair.objective import PairObjective, PairSettings
+
+
+def joined_batches(pairs: Pairs, settings: PairSettings, **options) -> PairStream:
+    """The batches of a run: each question joined with right and wrong answers."""
+    return PairStream(pairs, negatives=settings.negatives, **options)
+
+
+METHOD = Method(
+    "pair",
+    PairSettings,
+    PairObjective,
+    stream=joined_batches,
+    evaluator=evaluate_by_pairs,
+    pair_scorer=pair_scorer,
+)
+
+__all__ = ["METHOD", "PairObjective", "PairSettings"]

@@ -1,0 +1,162 @@
+"""Batches of joined pairs: each question with its own answer and with some of the batch's others.
+
+Question and answer are one text of two segments, as BERT reads pairs (Devlin et al. 2019, section 3).
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import flax.struct
+import jax
+import numpy as np
+
+from endx_jax.batch import Tokens
+from endx_jax.data.batches import LENGTH_STEP, BatchStream, Pairs
+from endx_jax.data.packing import Profile
+from endx_jax.data.token_tables import TokenTable, padded_length
+from endx_jax.errors import EndxError
+
+Array = jax.Array
+
+SIDE = "pairs"
+
+
+@flax.struct.dataclass
+class PairBatch:
+    """A global batch of B questions, each joined with 1 + K answers into texts that are read as one.
+
+    Attributes:
+      pairs: [B, 1 + K] texts: the question with its own answer, then with K wrong ones.
+      counts: bool [B, 1 + K], false where a question has fewer than K wrong answers, whatever its tokens are then.
+      question_id: int32 [B], row in the question table.
+    """
+
+    pairs: Tokens
+    counts: Array
+    question_id: Array
+
+    @property
+    def sides(self) -> list[Tokens]:
+        """All texts of the batch."""
+        return [self.pairs]
+
+
+class PairStream(BatchStream):
+    """The batches of a run that reads question and answer together; a pure function of the seed and the step.
+
+    The order of the pairs is that of `BatchStream`. A question's wrong answers are its hard negatives, where the data
+    name some and the run asks for them, and then answers of the same global batch, drawn without repetition by (seed,
+    step, row). None of them is known to be right for it.
+    """
+
+    def __init__(self, pairs: Pairs, *, negatives: int, **options):
+        """Initialises the stream as `BatchStream`; `negatives` are the answers of the batch joined with each question.
+
+        Raises:
+          EndxError: as `BatchStream`; when there are no wrong answers at all; or when the texts are vectors.
+        """
+        super().__init__(pairs, **options)
+        if negatives + self._hard_negatives == 0:
+            raise EndxError(
+                "a pair classifier learns from wrong answers: set objective.negatives, or data.hard_negatives"
+            )
+        if not isinstance(pairs.questions, TokenTable) or not isinstance(pairs.answers, TokenTable):
+            raise EndxError("a pair classifier reads tokens: set model.sharing=sde")
+        self._negatives, self._tables = negatives, (pairs.questions, pairs.answers)
+
+    def __getitem__(self, step: int) -> PairBatch:  # type: ignore[override]  # another batch, for another objective
+        """This process's rows of the batch of `step`, with NumPy leaves."""
+        joined, counts = self._joined(step)
+        lengths = {SIDE: joined.lengths.reshape(counts.shape)}
+        packing = self.plan.choose(lengths)[SIDE] if self.plan else None
+        width = packing.width if packing else padded_length(joined.lengths.max(), self._limit(SIDE), LENGTH_STEP)
+        rows = np.arange(counts.size).reshape(counts.shape)[self.rows]
+        own = self.pairs.index[self.example_ids(step)[self.rows], 0]
+        return PairBatch(
+            pairs=dataclasses.replace(joined.pad(rows, width), packing=packing),
+            counts=counts[self.rows],  # type: ignore[arg-type]  # put on devices as a whole batch, later
+            question_id=own,
+        )
+
+    def shapes(self, widths: Mapping[str, int], packings: Profile | None = None) -> PairBatch:  # type: ignore[override]
+        """The shapes of a global batch whose pairs are so wide and so packed."""
+        batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((self._size, *x.shape[1:]), x.dtype), self[0])
+        wide: dict[str, Any] = {
+            name: jax.ShapeDtypeStruct((*array.shape[:-1], widths[SIDE]), array.dtype)
+            for name, array in (("ids", batch.pairs.ids), ("mask", batch.pairs.mask))
+        }
+        pairs = dataclasses.replace(batch.pairs, packing=(packings or {}).get(SIDE), **wide)
+        return dataclasses.replace(batch, pairs=pairs)
+
+    def typical(self) -> PairBatch:  # type: ignore[override]
+        """The shapes of a global batch whose pairs are as long as the right ones are on average."""
+        question_id, answer_id = self.pairs.index.T
+        mean = float(self.pairs.questions.lengths[question_id].mean() + self.pairs.answers.lengths[answer_id].mean())
+        return self.shapes({SIDE: min(math.ceil(mean), self._limit(SIDE))})
+
+    def widest(self) -> PairBatch:  # type: ignore[override]
+        """The shapes of a global batch, padded, whose pairs are as long as they may be."""
+        return self.shapes({SIDE: self._limit(SIDE)})
+
+    def _limit(self, side: str) -> int:
+        return self.pairs.question_length + self.pairs.answer_length - 1
+
+    def _lengths(self, step: int) -> dict[str, np.ndarray]:
+        joined, counts = self._joined(step)
+        return {SIDE: joined.lengths.reshape(counts.shape)}
+
+    def _joined(self, step: int) -> tuple[TokenTable, np.ndarray]:
+        """The joined texts of a global batch, B (1 + K) of them, and bool [B, 1 + K] of which count."""
+        question_id, answer_id = self.pairs.index[self.example_ids(step)].T
+        hard = self._draw_hard_negatives(question_id, step)
+        taken = np.concatenate([self.pairs.positives[question_id], hard], axis=1)
+        answers = np.concatenate([answer_id[:, None], hard, self._draw_in_batch(answer_id, taken, step)], axis=1)
+        counts = answers >= 0
+        # Those that are missing are filled with the own answer, which costs no width.
+        answers = np.where(counts, answers, answer_id[:, None])
+        questions = np.broadcast_to(question_id[:, None], answers.shape)
+        rows = np.stack([questions.ravel(), answers.ravel()], axis=1)
+        return join(*self._tables, rows), counts
+
+    def _draw_in_batch(self, answer_id: np.ndarray, taken: np.ndarray, step: int) -> np.ndarray:
+        """Int [B, N]: for each question N answers of the batch that are not `taken` [B, P]; -1 where there are none."""
+        candidates = np.unique(answer_id)
+        allowed = np.ones((len(taken), len(candidates)), bool)
+        for known in taken.T:
+            allowed &= candidates != known[:, None]
+        wanted = min(self._negatives, len(candidates))
+        lots = np.random.default_rng([self._seed, step, 2]).random(allowed.shape)
+        first = np.argsort(np.where(allowed, lots, 2.0), axis=1)[:, :wanted]
+        drawn = np.where(np.take_along_axis(allowed, first, axis=1), candidates[first], -1)
+        return np.pad(drawn, ((0, 0), (0, self._negatives - wanted)), constant_values=-1)
+
+
+def join(first: TokenTable, second: TokenTable, rows: np.ndarray) -> TokenTable:
+    """Joins texts of two tables: `[CLS] first [SEP] second [SEP]`.
+
+    Each text stands in its table as `[CLS] text [SEP]`; the second's `[CLS]` is left out.
+
+    Args:
+      first: the texts that come first.
+      second: the texts that come second.
+      rows: int [N, 2], of both tables.
+
+    Returns:
+      The table of N joined texts, with their `second`.
+    """
+    begins = first.offsets[rows[:, 0]], second.offsets[rows[:, 1]] + 1
+    lengths = first.lengths[rows[:, 0]], second.lengths[rows[:, 1]] - 1
+    table = TokenTable.from_lengths(np.empty(0, np.int32), lengths[0] + lengths[1], first.pad_id)
+    ids = np.empty(table.offsets[-1], np.int32)
+    starts = table.offsets[:-1], table.offsets[:-1] + lengths[0]
+    for source, begin, start, length in zip((first, second), begins, starts, lengths, strict=True):
+        ids[_places(start, length)] = source.ids[_places(begin, length)]
+    return TokenTable(ids, table.offsets, first.pad_id, second=lengths[0].astype(np.int32))
+
+
+def _places(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """start, start + 1, ..., of each of the lengths, one after another."""
+    before = np.cumsum(lengths) - lengths
+    return np.repeat(starts - before, lengths) + np.arange(lengths.sum())

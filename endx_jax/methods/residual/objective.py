@@ -1,0 +1,77 @@
+"""Losses of squared distances, mined for hard pairs in the batch (RR, section 3.2)."""
+
+import dataclasses
+
+import jax
+
+from endx_jax.batch import Batch
+from endx_jax.errors import EndxError
+from endx_jax.losses.contrastive import DIRECTIONS
+from endx_jax.losses.triplets import quadratic_regression_conditional, triplet
+from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective
+from endx_jax.settings import check, check_choice, key
+
+Array = jax.Array
+
+TRIPLET, QUADRATIC = LOSSES = ("triplet", "quadratic_regression_conditional")
+
+
+@dataclasses.dataclass(frozen=True)
+class ResidualSettings:
+    """Held in `config.objective`."""
+
+    name: str = key("residual", "the method")
+    loss: str = key(TRIPLET, f"one of {', '.join(LOSSES)} (RR found the second no better)")
+    margin: float = key(0.2, "m, of squared distances (RR: unstated; FaceNet: 0.2)")
+    direction: str = key(
+        "question_to_answer",
+        f"of the triplets: one of {', '.join(DIRECTIONS)}; what comes first looks for its hardest pairs",
+    )
+    loss_tile: int = key(
+        -1,
+        "side of the tiles that hard pairs are mined in; 0: all pairs at once; -1: so while the batch is small",
+        changes_results=False,
+    )
+
+    def __post_init__(self):
+        check_choice("objective.loss", self.loss, LOSSES)
+        check_choice("objective.direction", self.direction, DIRECTIONS)
+        check(self.margin >= 0, f"objective.margin is {self.margin}; it must not be negative")
+        check(self.loss_tile >= -1, f"objective.loss_tile is {self.loss_tile}; it must be positive, 0 or -1")
+
+
+@dataclasses.dataclass(frozen=True)
+class ResidualObjective(Objective):
+    """A dual encoder, or heads on a frozen one, trained by triplets."""
+
+    settings: ResidualSettings
+
+    def embed(self, params: dict, rows: tuple[Batch, Array]) -> Embeddings:
+        """Embeds pairs, given with their keys [B], each row independently of the others."""
+        if rows[0].hard_negatives is not None:
+            raise EndxError("objective.name=residual mines its negatives in the batch: set data.hard_negatives to 0")
+        return super().embed(params, rows)
+
+    def loss(self, params: dict, embedded: Embeddings, batch: Batch, keys: Array, step: Array) -> LossAndMetrics:
+        """Computes the loss of one global batch.
+
+        The metrics are `active_fraction` and, of triplets, `in_batch_accuracy` and `masked_fraction`: see
+        `losses.triplets`.
+        """
+        del params, keys, step
+        ids = {"question_id": batch.question_id, "answer_id": batch.answer_id, "positive_ids": batch.positive_ids}
+        return self.execution.reduce_rows(self._loss, None, (embedded.question, embedded.answer, ids))
+
+    def _loss(self, _, rows: tuple[Array, Array, dict[str, Array]], axis_name) -> LossAndMetrics:
+        *pair, ids = rows
+        margin = self.settings.margin
+        if self.settings.loss == QUADRATIC:
+            return quadratic_regression_conditional(*pair, margin=margin, axis_name=axis_name)
+        return triplet(
+            *pair,
+            margin=margin,
+            direction=self.settings.direction,
+            tile=self.execution.loss_tile,
+            axis_name=axis_name,
+            **ids,
+        )

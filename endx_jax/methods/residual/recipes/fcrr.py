@@ -1,0 +1,71 @@
+"""FCRR on the paragraphs of SQuAD: two layers added to frozen text vectors, `fcrr:SIDE,BASE` (RR, 3.2 and 4.3).
+
+RR is "Text Embeddings for Retrieval from a Large Knowledge Base". Stated there: heads on the token layer's vectors with
+IDF weights, their mean of unit norm; one side trained at a time; Adam at 1e-3, weight decay 1e-3, dropout 0.1, batch
+512, 50 to 200 "iterations". MiniLM's token table stands in for ELMo's token layer. Ours, chosen on held-out articles of
+the train file (docs/frozen-embeddings.md): margin 0.2, a hidden layer of 2,048, dropout 0.5, 400 steps, linear decay.
+"""
+
+from endx_jax.errors import EndxError, nearest
+from endx_jax.methods.config import base_config
+from endx_jax.methods.residual import ResidualSettings
+
+# Whose heads are trained, and what then looks for its hardest pairs.
+SIDES = {"question": "question_to_answer", "answer": "answer_to_question", "both": "question_to_answer"}
+BASES = ("token_table", "sentence")
+
+
+def get_config(arguments: str = ""):
+    """The config for `SIDE,BASE`: by default `question,token_table`."""
+    return with_heads("fcrr", arguments)
+
+
+def with_heads(head: str, arguments: str):
+    """The config of heads for `SIDE,BASE`.
+
+    Args:
+      head: what `model.head` is.
+      arguments: whose heads are trained, `question` or `answer` (paragraphs) against the other side as it is, or
+        `both` at once; and on what: `token_table`, the IDF-weighted mean of its vectors, or `sentence`, the model's own
+        sentence embeddings.
+    """
+    side, _, on = arguments.partition(",")
+    side, on = side or "question", on or BASES[0]
+    for value, known, what in ((side, tuple(SIDES), "side"), (on, BASES, "base")):
+        if value not in known:
+            raise EndxError(
+                f"{head.replace('+', '_')}:{arguments} asks for the {what} {value!r}, which is none of "
+                f"{', '.join(known)}{nearest(value, known)}"
+            )
+    config = base_config(ResidualSettings())
+
+    config.data.path = "squad"
+    config.data.pool = "paragraphs"
+    config.data.validation_fraction = 0.1
+
+    config.model.pretrained = "all-MiniLM-L6-v2"
+    if on == "token_table":
+        config.data.answer_length = 512
+        config.model.encoder = "none"
+        config.model.token_weights = "idf"
+    config.model.sharing = "residual"
+    config.model.head = head
+    config.model.head_sides = side
+
+    config.model.head_width = 2048
+    config.model.head_dropout = 0.5
+
+    config.objective.direction = SIDES[side]
+
+    config.optimizer.learning_rate = 1e-3
+    config.optimizer.weight_decay = 1e-3
+    config.optimizer.clip_norm = 0.0
+
+    config.train.global_batch_size = 512
+    config.train.epochs = 0.0
+    config.train.steps = 400
+    config.train.evaluate_every = 200
+    config.train.checkpoint_every = 200
+
+    config.evaluation.reverse = True
+    return config

@@ -1,0 +1,93 @@
+"""Two towers whose pairs are matched one by one, as the Dual-GRUs of Yu et al. 2020 (section 3.1, Eq. 6)."""
+
+import dataclasses
+
+import jax
+
+from endx_jax.batch import Batch
+from endx_jax.errors import EndxError
+from endx_jax.losses.matching import MATCHINGS, draw_others, sampled_matching
+from endx_jax.methods.dual import DualObjective, DualSettings
+from endx_jax.methods.method import Method
+from endx_jax.methods.objective import Embeddings, LossAndMetrics, known_ids
+from endx_jax.models.dropout import fold
+from endx_jax.models.dual_encoder import DualEncoder
+from endx_jax.settings import check, check_choice, key
+
+Array = jax.Array
+
+IN_BATCH = "inbatch"
+MATCHES = (*MATCHINGS, IN_BATCH)
+
+
+@dataclasses.dataclass(frozen=True)
+class MatchingSettings(DualSettings):
+    """Held in `config.objective`. Temperature and direction are those of `inbatch`; docs/vae.md has the choices."""
+
+    name: str = key("matching", "the method")
+    match: str = key("mse", "of cosines: mse, bce (Yu et al. Eq. 6), or inbatch, the softmax over the batch")
+    negatives: int = key(2, "wrong answers a question that mse and bce draw from the batch (unstated; a port: 2)")
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_choice("objective.match", self.match, MATCHES)
+        check(self.negatives > 0, f"objective.negatives is {self.negatives}; it must be positive")
+
+
+@dataclasses.dataclass(frozen=True)
+class MatchingObjective(DualObjective):
+    """A dual encoder trained by matching pairs. Parameters are those of the dual objective."""
+
+    settings: MatchingSettings
+
+    def __post_init__(self):
+        check_cosines(self.model, self.settings)
+
+    def loss(self, params: dict, embedded: Embeddings, batch: Batch, keys: Array, step: Array) -> LossAndMetrics:
+        """Computes the loss of one global batch.
+
+        The metrics are those of `match`, and `orthogonality_penalty` where it has a weight.
+        """
+        del step
+        loss, metrics = self.match(params, embedded, batch, keys)
+        return self.with_penalty(loss, metrics, embedded.penalty)
+
+    def match(self, params: dict, embeddings: Embeddings, batch: Batch, keys: Array) -> LossAndMetrics:
+        """Computes the matching loss of a batch's embeddings, and its metrics; `keys` [B] draw the wrong pairs.
+
+        Raises:
+          EndxError: when the batch has hard negatives and the loss draws its own.
+        """
+        settings, ids = self.settings, known_ids(batch)
+        if settings.match == IN_BATCH:
+            temperature = self.temperature(params)
+            loss, metrics = self.execution.reduce_rows(self.retrieval_loss, temperature, (embeddings, ids))
+            return loss, metrics | {"temperature": temperature}
+        if embeddings.hard_negatives is not None:
+            raise EndxError(
+                f"objective.match={settings.match} draws its wrong answers from the batch: set data.hard_negatives=0, "
+                f"or objective.match={IN_BATCH}"
+            )
+        drawn = draw_others(fold(keys, _DRAW), settings.negatives)
+        ids = ids if settings.mask_false_negatives else {}
+
+        def sampled(_, rows, axis_name):
+            question, answer, drawn, ids = rows
+            return sampled_matching(question, answer, drawn, kind=settings.match, axis_name=axis_name, **ids)
+
+        return self.execution.reduce_rows(sampled, None, (embeddings.question, embeddings.answer, drawn, ids))
+
+
+def check_cosines(model: DualEncoder, settings: MatchingSettings) -> None:
+    """Raises EndxError when cosines are to be matched and the towers do not rank by them."""
+    check(
+        settings.match == IN_BATCH or model.question.normalize,
+        f"objective.match={settings.match} is of cosines; set model.normalize, or objective.match={IN_BATCH}",
+    )
+
+
+# Apart from the numbers of the towers' keys.
+_DRAW = 1 << 21
+
+
+METHOD = Method("matching", MatchingSettings, MatchingObjective)

@@ -1,0 +1,1 @@
+"""Recipes of the variational auto-encoders and Dual-GRUs."""

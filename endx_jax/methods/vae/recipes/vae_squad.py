@@ -1,0 +1,71 @@
+"""Yu et al.'s three systems from scratch on ReQA SQuAD in minutes of two CPU cores: `vae_squad.py:METHOD`.
+
+METHOD is `dual`, `dual_vae` or `cross_vae`. For trying methods, not rows of the paper: one GRU layer, both directions,
+256 wide on MiniLM's token embeddings, which stay as they are, one tower for both sides, batches of articles, and the
+softmax over the batch for matching, which learns the most from few pairs. docs/vae.md says what was chosen by what.
+"""
+
+import dataclasses
+
+from endx_jax.errors import EndxError, nearest
+from endx_jax.methods.config import base_config
+from endx_jax.methods.vae import MatchingSettings, VaeSettings
+
+STEPS = 120
+CROSS = VaeSettings(
+    match="inbatch",
+    temperature=0.05,
+    match_on="mean",
+    decodes="other",
+    decoder="bag_of_words",
+    decoder_width=256,
+    reconstruction_weight=0.1,
+    kl_weight=0.01,
+    anneal_epochs=0.0,
+    anneal_steps=STEPS // 2,
+    mean_scale=16.0,
+    initial_deviation=0.3,
+)
+METHODS = {
+    "dual": MatchingSettings(match="inbatch", temperature=0.05),
+    "dual_vae": dataclasses.replace(CROSS, decodes="own"),
+    "cross_vae": CROSS,
+}
+
+
+def get_config(method: str = "cross_vae"):
+    """The config for a method: 15,360 pairs at a global batch of 128."""
+    if method not in METHODS:
+        raise EndxError(f"vae_squad:{method} is none of {', '.join(METHODS)}{nearest(method, METHODS)}")
+    config = base_config(METHODS[method])
+
+    config.data.path = "reqa/squad"
+    config.data.pool = "answers"
+    config.data.group_size = 32
+    config.data.question_length = 32
+    config.data.answer_length = 48
+    config.data.validation_fraction = 0.05
+
+    config.model.pretrained = "all-MiniLM-L6-v2"
+    config.model.encoder = "gru"
+    config.model.encoder_layers = 1
+    config.model.encoder_width = 256
+    config.model.pooling = "multi_hop"
+    config.model.projection = 256
+    config.model.dropout = 0.0
+
+    config.optimizer.learning_rate = 1e-3
+    config.optimizer.warmup_steps = 10
+    config.optimizer.frozen = ("token_embedder/",)
+    # Decoders start from nothing and have the same few steps; so have deviations, which a bias can change at once.
+    config.optimizer.multipliers = (
+        (r"^decoder/", 5.0),
+        (r"^deviation/.*bias$", 20.0),
+        (r"^(?!decoder/|deviation/.*bias$)", 1.0),
+    )
+
+    config.train.global_batch_size = 128
+    config.train.epochs = 0.0
+    config.train.steps = STEPS
+    config.train.checkpoint_every = STEPS
+    return config

@@ -1,0 +1,51 @@
+"""The three systems of Yu et al. 2020 on ReQA SQuAD: `yu.py:METHOD`, `dual`, `dual_vae` or `cross_vae`.
+
+Stated in the paper (sections 3.2 and 4.3): GRUs of 768 units over 768-wide BERT token embeddings, multi-hop pooling, a
+latent space of 512, cosines; Adam at 1e-5, 100 epochs. Unstated, and so chosen here: batches of 100, lengths 35 and 65,
+10 hops averaged, one layer that reads forward and two towers apart with token tables of their own (as in a port, but
+for the hops), matching by squared error with 2 sampled wrong answers (the same port, on the authors' word), a tenth of
+the train data to choose by, no weight decay, gradients clipped at 1. The paper starts whole words from the mean of
+their pieces; here the pieces themselves are the tokens.
+"""
+
+from endx_jax.errors import EndxError, nearest
+from endx_jax.methods.config import base_config
+from endx_jax.methods.vae import MatchingSettings, VaeSettings
+
+METHODS = {
+    "dual": MatchingSettings(),
+    "dual_vae": VaeSettings(decodes="own"),
+    "cross_vae": VaeSettings(decodes="other"),
+}
+
+
+def get_config(method: str = "cross_vae"):
+    """The config for a method."""
+    if method not in METHODS:
+        raise EndxError(f"yu:{method} is none of {', '.join(METHODS)}{nearest(method, METHODS)}")
+    config = base_config(METHODS[method])
+
+    config.data.path = "reqa/squad"
+    config.data.pool = "answers"
+    config.data.question_length = 35
+    config.data.answer_length = 65
+    config.data.validation_fraction = 0.1
+
+    config.model.pretrained = "google-bert/bert-base-uncased"
+    config.model.sharing = "ade"
+    config.model.encoder = "gru"
+    config.model.encoder_layers = 1
+    config.model.bidirectional = False
+    config.model.pooling = "multi_hop"
+    config.model.projection = 512
+    config.model.dropout = 0.0
+
+    config.optimizer.learning_rate = 1e-5
+    config.optimizer.schedule = "constant"
+    config.optimizer.weight_decay = 0.0
+
+    config.train.global_batch_size = 100
+    config.train.epochs = 100.0
+    config.train.evaluate_every = 800
+    config.train.checkpoint_every = 800
+    return config

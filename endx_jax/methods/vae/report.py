@@ -1,0 +1,86 @@
+"""Check of the decoders on held-out texts: their likelihood given their own latent vectors, and given another's."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from endx_jax.batch import Batch
+from endx_jax.data.batches import BatchStream, Pairs
+from endx_jax.losses.variational import gaussian_kl
+from endx_jax.methods.vae.decoding import SOURCES
+from endx_jax.methods.vae.objective import VaeObjective
+from endx_jax.models.dropout import example_keys
+from endx_jax.models.dual_encoder import SIDES
+from endx_jax.parallel.sharding import local_rows, rounded_up, to_global
+from endx_jax.retrieval.results import Section
+
+MEASURES = ("nll", "nll_shuffled", "words", "kl")
+
+
+def check_decoders(
+    objective: VaeObjective, params: dict, pairs: Pairs, mesh: Mesh, *, batch_size: int, most: int = 2000
+) -> Section | None:
+    """The likelihood of held-out texts with the latent vectors that belong to them, and with others of the batch.
+
+    A decoder that ignores its latent vector does as well with another's: then the posterior may as well have collapsed.
+
+    Args:
+      objective: with its decoders.
+      params: of the objective.
+      pairs: held out from training.
+      mesh: over which each batch is split.
+      batch_size: pairs decoded together, rounded up to a multiple of the devices that share them.
+      most: pairs that are looked at, the first ones in whole batches.
+
+    Returns:
+      The section `decoders`, by the side whose texts are decoded: `pairs`; `nll`, in nats a text, given a sample of the
+      posterior that `objective.decodes` names; `nll_shuffled`, given that of the next pair of the batch; `words` a
+      text; and `kl`, of those posteriors, in nats a text. The samples are the same in each call. None where there are
+      fewer pairs than `batch_size`.
+    """
+    pairs, batch_size = pairs.first(most), rounded_up(batch_size, mesh)
+    batches = len(pairs) // batch_size
+    if not batches:
+        return None
+    # As it decodes without chance: all words are seen, and all are counted.
+    objective = dataclasses.replace(
+        objective, settings=dataclasses.replace(objective.settings, word_dropout=0.0, word_share=1.0)
+    )
+
+    def measure(params: dict, batch: Batch, step) -> dict:
+        keys = example_keys(jax.random.key(0, impl="threefry2x32"), step, batch_size)
+        posteriors = objective.posteriors(params, batch, keys)
+        decoders, of_decoders = objective.decoders, objective.decoders.parameters(params)
+        latents = {side: getattr(posteriors, side).latent for side in SIDES}
+        shuffled = jax.tree.map(lambda latent: jnp.roll(latent, 1, axis=0), latents)
+        found = {}
+        for side in SIDES:
+            source = getattr(posteriors, SOURCES[objective.settings.decodes][side])
+            found[side] = {
+                "nll": decoders.nll(of_decoders, side, latents, batch),
+                "nll_shuffled": decoders.nll(of_decoders, side, shuffled, batch),
+                "words": jnp.sum(getattr(batch, side).mask[:, 1:]),
+                "kl": jnp.sum(gaussian_kl(source.mean, source.log_deviation)),
+            }
+        return found
+
+    stream = BatchStream(pairs, seed=0, global_batch_size=batch_size, rows=local_rows(mesh, batch_size))
+    measure = jax.jit(measure, out_shardings=NamedSharding(mesh, PartitionSpec()))
+    parts = [
+        jax.device_get(measure(params, to_global(stream[step], mesh, batch_size), jnp.int32(step)))
+        for step in range(batches)
+    ]
+    count = batches * batch_size
+    measured = {
+        side: {"pairs": count, **{name: float(np.sum([p[side][name] for p in parts])) / count for name in MEASURES}}
+        for side in SIDES
+    }
+    lines = [
+        f"{side} decoder: {found['nll']:.2f} nats a held-out text of {found['words']:.1f} words, and with another's "
+        f"latent vector {found['nll_shuffled']:.2f}; its posteriors carry {found['kl']:.2f} nats"
+        for side, found in measured.items()
+    ]
+    return Section("decoders", measured, lines)

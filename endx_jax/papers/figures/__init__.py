@@ -1,0 +1,27 @@
+"""Figures of finished runs, drawn by `endx papers figures`: one module a figure."""
+
+from endx_jax.papers.figures import (
+    minimum_questions,
+    one_answer,
+    overlap,
+    precision_recall,
+    relative,
+    shared_answer,
+    similarity,
+    size,
+)
+from endx_jax.papers.figures.figure import Figure, make, redraw
+from endx_jax.papers.figures.study import Source, Study
+
+__all__ = ["FIGURES", "Figure", "Source", "Study", "make", "redraw"]
+
+FIGURES: dict[str, Figure] = {
+    "overlap": overlap.FIGURE,
+    "similarity": similarity.FIGURE,
+    "shared-answer": shared_answer.FIGURE,
+    "one-answer": one_answer.FIGURE,
+    "size": size.FIGURE,
+    "minimum-questions": minimum_questions.FIGURE,
+    "precision-recall": precision_recall.FIGURE,
+    "relative": relative.FIGURE,
+}

@@ -1,0 +1,139 @@
+"""A kind of figure: its numbers, its drawing and the files it is kept in."""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+import endx_jax
+from endx_jax import json_files
+from endx_jax.errors import EndxError
+from endx_jax.files import write_text
+from endx_jax.numerics import unit_rows
+from endx_jax.papers.figures import style
+from endx_jax.papers.figures.study import Study
+
+if TYPE_CHECKING:
+    import matplotlib.figure
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """One kind of figure.
+
+    Attributes:
+      about: what it shows, in a line.
+      options: a dataclass of settings, each declared with `settings.key`; all are numbers or strings.
+      data: (study, options) to plain values, as JSON holds them: all that is drawn.
+      draw: those values to a Matplotlib figure.
+    """
+
+    about: str
+    options: type
+    data: Callable[[Study, Any], dict]
+    draw: "Callable[[dict], matplotlib.figure.Figure]"
+
+
+def make(name: str, figure: Figure, study: Study, options: Any, target: pathlib.Path) -> dict:
+    """Computes a figure's numbers, writes them as JSON, and draws them.
+
+    Args:
+      name: of the figure, kept in the file.
+      figure: itself.
+      study: the models and texts that it is made from.
+      options: of the type that the figure has.
+      target: `target.json`, `target.png` and `target.svg` are written.
+
+    Returns:
+      The numbers.
+
+    Raises:
+      EndxError: for what the user can mend: a missing package, runs or texts that the figure cannot be made from.
+    """
+    style.require()
+    about = {
+        "figure": name,
+        "endx_jax": endx_jax.__version__,
+        "sources": [[source.name, source.place] for source in study.sources],
+        "options": dataclasses.asdict(options),
+    }
+    text = json.dumps(about | {"data": figure.data(study, options)}, ensure_ascii=False) + "\n"
+    write_text(_with(target, ".json"), text)
+    data = json.loads(text)["data"]
+    _save(figure, data, target)
+    return data
+
+
+def redraw(figures: dict[str, Figure], file: pathlib.Path, target: pathlib.Path) -> str:
+    """Draws the numbers that `make` wrote, as `target.png` and `target.svg`, and returns the figure's name.
+
+    Raises:
+      EndxError: the file is not there, or no figure's.
+    """
+    style.require()
+    held = json_files.read(file)
+    if held.get("figure") not in list(figures) or "data" not in held:
+        raise EndxError(f"{file} holds the numbers of no figure; give a .json file that endx papers figures wrote")
+    _save(figures[held["figure"]], held["data"], target)
+    return held["figure"]
+
+
+def _save(figure: Figure, data: dict, target: pathlib.Path) -> None:
+    with style.applied():
+        drawn = figure.draw(data)
+        style.save(drawn, _with(target, ".png"))
+        style.save(drawn, _with(target, ".svg"))
+
+
+def _with(target: pathlib.Path, ending: str) -> pathlib.Path:
+    return target.with_name(target.name + ending)
+
+
+def tsne(rows: np.ndarray, *, perplexity: float, seed: int) -> np.ndarray:
+    """Projects rows by t-SNE (Van der Maaten and Hinton 2008), initialised by principal components.
+
+    Args:
+      rows: [N, E]; distances are Euclidean, which of unit vectors order as cosines do.
+      perplexity: how many neighbours count, roughly; cut to (N - 1) / 3, more than which leaves nothing apart.
+      seed: of what is still drawn.
+
+    Returns:
+      float64 [N, 2], centred and with the farthest coordinate at 1: neither scale nor direction means anything.
+    """
+    from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
+
+    perplexity = min(perplexity, (len(rows) - 1) / 3)
+    made = TSNE(2, perplexity=perplexity, init="pca", learning_rate="auto", random_state=seed, n_jobs=1)
+    # One thread: threads that wait for each other a thousand times over are very slow on a busy machine, and their
+    # number would show in the last digits.
+    with threadpool_limits(1):
+        places = made.fit_transform(np.asarray(rows, np.float64))
+    places = places - (places.max(axis=0) + places.min(axis=0)) / 2
+    return places / (np.abs(places).max() or 1.0)
+
+
+def svd(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Projects unit rows on their first two singular vectors, without centring.
+
+    Signs are chosen so that the mean of each component is not negative.
+
+    Args:
+      rows: [N, E], N and E at least 2.
+
+    Returns:
+      float64 [N, 2], the rows' coordinates; and float64 [2], the share of the sum of squares in each component.
+    """
+    left, values, _ = np.linalg.svd(unit_rows(np.asarray(rows, np.float64)), full_matrices=False)
+    places = left[:, :2] * values[:2]
+    places = places * np.where(places.mean(axis=0) < 0, -1.0, 1.0)
+    return places, values[:2] ** 2 / np.sum(values**2)
+
+
+def rounded(values: npt.ArrayLike, digits: int = 4) -> list:
+    """Returns numbers as nested lists for JSON, rounded to `digits` after the point."""
+    return np.round(np.asarray(values, np.float64), digits).tolist()

@@ -1,0 +1,89 @@
+"""Precision over recall of all pairs in one ranking: Figures 4 to 7 and Table 7 of RR (Cakaloglu et al. 2020)."""
+
+import dataclasses
+
+import numpy as np
+
+from endx_jax.errors import EndxError
+from endx_jax.papers.figures import style
+from endx_jax.papers.figures.figure import Figure, rounded
+from endx_jax.papers.figures.study import Source, Study, bar
+from endx_jax.papers.layer_report import is_layers, read_curve
+from endx_jax.parallel.console import say
+from endx_jax.retrieval.evaluate import precision_recall
+from endx_jax.settings import key
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Options of the figure."""
+
+    points: int = key(400, "of each curve that are kept, at recalls as even as can be; average precision is of all")
+
+
+def thinned(recall: np.ndarray, precision: np.ndarray, points: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns at most `most` points of a curve, evenly spaced in recall, the first and last included.
+
+    Args:
+      recall: [K], ascending.
+      precision: [K].
+      points: 2 or more.
+    """
+    if len(recall) <= points:
+        return recall, precision
+    wanted = np.linspace(recall[0], recall[-1], points)
+    kept = np.unique(np.searchsorted(recall, wanted).clip(max=len(recall) - 1))
+    return recall[kept], precision[kept]
+
+
+def data(study: Study, options: Options) -> dict:
+    """Computes precision, recall and average precision of every model over all question-candidate pairs.
+
+    A source may also be `FOLDER#SYSTEM`, a system that `endx papers layers` has measured.
+    """
+    study.distinct()
+    if options.points < 2:
+        raise EndxError(f"--points={options.points} must be at least 2")
+    models, sets = [], []
+    for source in study.sources:
+        model, counts = read_curve(source) if is_layers(source) else _ranked(study, source, options)
+        models.append(model)
+        sets.append(counts)
+    for source, counts in zip(study.sources, sets, strict=True):
+        if counts != sets[0]:
+            first, other = (
+                f"{c['questions']:,} questions and {c['candidates']:,} candidates" for c in (sets[0], counts)
+            )
+            raise EndxError(f"{source.name} was measured on {other}, {study.sources[0].name} on {first}")
+    return {**sets[0], "models": models}
+
+
+def _ranked(study: Study, source: Source, options: Options) -> tuple[dict, dict]:
+    """Computes one model's curve, and the counts behind it."""
+    records = study.records
+    rows, columns = range(len(records.questions)), range(len(records.candidates))
+    say(f"{source.name}: ordering {len(rows) * len(columns):,} pairs")
+    score = study.scores(source, rows, columns)
+    with bar("passing over the pairs twice") as progress:
+        found = precision_recall(score, records.qrels, candidates=len(columns), progress=progress)
+    recall, precision = thinned(found.recall, found.precision, options.points)
+    curve = {"recall": rounded(recall, 6), "precision": rounded(precision, 6)}
+    model = {"name": source.name, "average_precision": found.average_precision, **curve}
+    return model, {"questions": len(rows), "candidates": len(columns), "right": sum(map(len, records.qrels))}
+
+
+def draw(data: dict):
+    """Draws one line for each model, with its average precision in the legend."""
+    figure, (axis,) = style.panels(1, columns=1, height=3.4, width=4.6)
+    for number, model in enumerate(data["models"]):
+        look = style.look(number) | {"marker": ""}
+        label = f"{model['name']} (AP {model['average_precision']:.2f})"
+        axis.plot(model["recall"], model["precision"], label=label, **look)
+    axis.set(xlim=(0, 1), ylim=(0, 1.01), xlabel="recall", ylabel="precision")
+    axis.set_title(f"{data['right']:,} right among {data['questions']:,} × {data['candidates']:,} pairs")
+    axis.grid(True)
+    axis.legend(loc="upper right")
+    return figure
+
+
+FIGURE = Figure("precision over recall of all pairs in one order, with average precision", Options, data, draw)

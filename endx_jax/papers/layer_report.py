@@ -1,0 +1,160 @@
+"""Measures of every layer and of the best mixture of layers (RR, Tables 2 to 8)."""
+
+import csv
+import json
+import pathlib
+from collections.abc import Mapping
+
+import numpy as np
+
+from endx_jax import json_files
+from endx_jax.data.records import RetrievalSet
+from endx_jax.data.settings import DataSettings
+from endx_jax.data.splits import take
+from endx_jax.errors import EndxError, nearest
+from endx_jax.experiment.data import read_splits
+from endx_jax.files import replacing, write_text
+from endx_jax.metrics.ranking import RECALLS
+from endx_jax.papers.figures.study import Source
+from endx_jax.papers.layers import IDF, PLAIN, PooledLayers, best_mixture
+from endx_jax.retrieval.tables import format_table
+
+HELD_OUT, TEST = "held out", "test"
+COLUMNS = (*(f"recall@{n}" for n in RECALLS), "avg_recall", "ap")
+WEIGHTINGS = {PLAIN: "", IDF: " + idf"}
+MIXTURE, EVEN = "best mixture", "mean of layers"
+# Points of a precision-recall curve that are written, at even steps of recall.
+POINTS = 500
+
+
+class Report:
+    """Measures of every layer, their mean and their best mixture, without and with IDF, on each set.
+
+    Attributes:
+      rows: by set, then by system, its measures; `ap` is the average precision over all pairs.
+      weights: by system, those of the layers.
+      curves: by set, then by system, recall and precision.
+      sets: by set, how many questions, candidates and right pairs it has.
+    """
+
+    def __init__(self, model: str, names: tuple[str, ...], pooled: Mapping[str, PooledLayers], parts: int):
+        """Chooses the mixtures by recall@1 on the held-out set, and evaluates.
+
+        Args:
+          model: what it is called.
+          names: of its K layers.
+          pooled: by set, `HELD_OUT` and `TEST`.
+          parts: into how many the sum of the weights is cut: see `mixtures`.
+        """
+        self.model, self.names, self.parts = model, names, parts
+        self.weights, self._weighting = dict[str, tuple[float, ...]](), dict[str, int]()
+        for weighting, suffix in WEIGHTINGS.items():
+            systems = {name: tuple(float(n == own) for own in range(len(names))) for n, name in enumerate(names)}
+            if len(names) > 1:
+                systems[EVEN] = (1 / len(names),) * len(names)
+                systems[MIXTURE], _ = best_mixture(pooled[HELD_OUT], weighting, parts)
+            self.weights |= {name + suffix: weights for name, weights in systems.items()}
+            self._weighting |= {name + suffix: weighting for name in systems}
+        self.rows: dict[str, dict[str, dict[str, float]]] = {}
+        self.curves: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
+        self.sets = {
+            part: {
+                "questions": len(vectors.questions),
+                "candidates": len(vectors.candidates),
+                "right": sum(map(len, vectors.qrels)),
+            }
+            for part, vectors in pooled.items()
+        }
+        for part, vectors in pooled.items():
+            self.rows[part], self.curves[part] = {}, {}
+            for system, weights in self.weights.items():
+                found, curve = vectors.evaluate(weights, self._weighting[system])
+                self.rows[part][system] = found.metrics | {"ap": curve.average_precision}
+                self.curves[part][system] = curve.recall, curve.precision
+
+    @property
+    def best(self) -> str:
+        """The system with the highest recall@1 on the held-out set."""
+        return max(self.weights, key=lambda system: self.rows[HELD_OUT][system]["recall@1"])
+
+    def config(self, system: str) -> str:
+        """Returns the flags of `endx train` that build a system."""
+        weights, flags = self.weights[system], [f"--config.model.pretrained={self.model}"]
+        if weights[0] == 1:
+            flags.append("--config.model.encoder=none")
+        elif weights[-1] != 1:
+            flags.append(f'--config.model.layer_weights="{weights}"')
+        if self._weighting[system] == IDF:
+            flags.append("--config.model.token_weights=idf")
+        return " ".join([*flags, "--config.model.pooling=mean"])
+
+    def tables(self) -> str:
+        """Formats a table for each set, the mixtures, and the flags that build the best system as a tower."""
+        lines = []
+        for part, rows in self.rows.items():
+            lines += [f"{part}:", format_table(rows, COLUMNS), ""]
+        lines.append("ap: average precision over all pairs of a question and a candidate, ordered by cosine")
+        for system, weights in self.weights.items():
+            if system.startswith(MIXTURE):
+                kept = ", ".join(f"{w:g} {name}" for name, w in zip(self.names, weights, strict=True) if w)
+                lines.append(f"{system}: {kept}; chosen by recall@1 on {HELD_OUT}, in steps of {1 / self.parts:g}")
+        lines += ["", f"best on {HELD_OUT}: {self.best}; as a tower: {self.config(self.best)}"]
+        return "\n".join(lines)
+
+    def write(self, folder: pathlib.Path) -> None:
+        """Writes `layers.json` and `precision_recall.csv`."""
+        systems = [
+            {
+                "system": system,
+                "layer_weights": self.weights[system],
+                "token_weights": "idf" if self._weighting[system] == IDF else "",
+                "config": self.config(system),
+                "metrics": {part: rows[system] for part, rows in self.rows.items()},
+            }
+            for system in self.weights
+        ]
+        contents = {"model": self.model, "sets": self.sets, "layers": self.names, "best": self.best, "systems": systems}
+        write_text(folder / "layers.json", json.dumps(contents, indent=1) + "\n")
+        with replacing(folder / "precision_recall.csv") as stream:
+            table = csv.writer(stream, lineterminator="\n")
+            table.writerow(("system", "recall", "precision"))
+            for system, (recall, precision) in self.curves[TEST].items():
+                points = np.unique(np.searchsorted(recall, np.linspace(0, recall[-1], POINTS)))
+                table.writerows((system, f"{recall[n]:.6f}", f"{precision[n]:.6f}") for n in points)
+
+
+def read_sets(settings: DataSettings, *, most: int) -> dict[str, RetrievalSet]:
+    """Reads the test set, and at most `most` held-out questions with their candidates."""
+    splits = read_splits(settings)
+    return {HELD_OUT: take(splits.validation, most), TEST: splits.test}
+
+
+# Between the folder and the name of one of its systems.
+MARK = "#"
+
+
+def is_layers(source: Source) -> bool:
+    """Returns true if a source names a system of a layer report, `FOLDER#SYSTEM`."""
+    return MARK in source.place
+
+
+def read_curve(source: Source) -> tuple[dict, dict]:
+    """Returns the curve of one system, and the counts of questions, candidates and right pairs behind it.
+
+    Raises:
+      EndxError: the folder is none of `endx papers layers`, or has no such system.
+    """
+    folder, _, system = source.place.rpartition(MARK)
+    try:
+        report = json_files.read(pathlib.Path(folder) / "layers.json")
+        with open(pathlib.Path(folder) / "precision_recall.csv", encoding="utf-8", newline="") as stream:
+            points = [row for row in csv.DictReader(stream) if row["system"] == system]
+        metrics = {entry["system"]: entry["metrics"]["test"] for entry in report["systems"]}
+        counts = report["sets"]["test"]
+    except (OSError, ValueError, KeyError, TypeError) as failure:
+        raise EndxError(f"{source.name}: {folder} is no folder that endx papers layers wrote ({failure!r})") from None
+    if system not in metrics:
+        known = ", ".join(metrics)
+        raise EndxError(f"{source.name}: {folder} has no system {system!r}{nearest(system, metrics)}; it has {known}")
+    curve = {name: [float(point[name]) for point in points] for name in ("recall", "precision")}
+    return {"name": source.name, "average_precision": metrics[system]["ap"], **curve}, counts

@@ -1,0 +1,206 @@
+"""Kinds of rows: each measures one row of a table, `(row, options, budget) -> Outcome`.
+
+A row whose data or weights are missing gives an outcome without values that says why.
+"""
+
+import functools
+import itertools
+import json
+import pathlib
+from collections.abc import Callable
+
+import numpy as np
+
+from endx_jax import json_files
+from endx_jax.data.corpus import read_corpus
+from endx_jax.data.records import RetrievalSet
+from endx_jax.data.relevance import read_answered
+from endx_jax.data.settings import PARAGRAPHS, DataSettings
+from endx_jax.errors import EndxError
+from endx_jax.experiment import workdir as workdirs
+from endx_jax.experiment.data import counts_of, paths_of, pools, read_splits
+from endx_jax.experiment.manifest import manifest
+from endx_jax.experiment.pair_model import load_pairs
+from endx_jax.files import write_text
+from endx_jax.inference import EmbeddingModel, load
+from endx_jax.inference.encode import Output
+from endx_jax.inference.saved import embeds
+from endx_jax.papers.layer_report import Report, read_sets
+from endx_jax.papers.layers import pooled_layers
+from endx_jax.papers.outcome import Outcome
+from endx_jax.papers.runs import Budget, Options, slug, trained
+from endx_jax.papers.tables import Row
+from endx_jax.parallel.console import say
+from endx_jax.retrieval.corpus_encoding import Claims, Encoding, begin, encode_shards, survey
+from endx_jax.retrieval.index import Index
+from endx_jax.retrieval.index_evaluation import evaluate_answered
+from endx_jax.retrieval.index_model import IndexModel
+from endx_jax.retrieval.rerank import evaluate_pairs
+from endx_jax.retrieval.shards import metric_of
+from endx_jax.retrieval.systems import evaluate_bm25, evaluate_dense
+
+Metrics = dict[str, float]
+
+# The pool of ENDX's Table 6: pairs of the paragraphs with the most questions.
+FEW_PARAGRAPHS, FEW_PAIRS = 27, 500
+# Rows over a whole collection: cutoffs of top-k accuracy and documents a shard.
+CUTOFFS = (5, 20, 100)
+SHARD = 32768
+# Layer studies: held-out questions that choose the mixture, and parts that its weights are multiples of.
+CHOSEN_BY, PARTS = 2000, 4
+
+
+def bm25(row: Row, options: Options, budget: Budget) -> Outcome:
+    """Ranks the row's pool by stemmed BM25."""
+    return _ranked(row, options, lambda pool: evaluate_bm25({"all": pool})["all"].metrics)
+
+
+def pretrained(row: Row, options: Options, budget: Budget) -> Outcome:
+    """Ranks the row's pool by a pretrained model without training."""
+
+    def rank(pool: RetrievalSet) -> Metrics:
+        model = load(options.model(row.model))
+        return evaluate_dense(model.comparable, {"all": pool}).evaluations["all"].metrics
+
+    return _ranked(row, options, rank)
+
+
+def _ranked(row: Row, options: Options, rank: Callable[[RetrievalSet], Metrics]) -> Outcome:
+    """Ranks the row's pool once for each place of the data."""
+    folder = options.output / row.table / slug(row.row)
+    file = folder / "measures.json"
+    try:
+        place = options.place_of(row.data)
+        if not file.exists() or json_files.read(file).get("data") != place:
+            records = read_splits(DataSettings(path=place, pool=row.pool, validation_fraction=0.0)).test
+            pool = pools(records, DataSettings(pool=row.pool))[row.pool]
+            contents = {"data": place, "manifest": manifest(0, {"sha256": ""}), "metrics": rank(pool)}
+            write_text(file, json.dumps(contents, indent=1) + "\n")
+    except EndxError as reason:
+        return Outcome(row, why=str(reason))
+    return Outcome(row, (_values(json_files.read(file)["metrics"], row),), runs=(str(folder),))
+
+
+def counts(row: Row, options: Options, budget: Budget) -> Outcome:
+    """Counts the row's train and test data, or the split that the row names."""
+    pool = row.pool or "answers"
+    try:
+        paths = paths_of(DataSettings(path=options.place_of(row.data), pool=pool))
+        found = {split: counts_of(path, pool) for split, path in zip(("train", "test"), paths, strict=True) if path}
+    except EndxError as reason:
+        return Outcome(row, why=str(reason))
+    if pool == PARAGRAPHS:
+        named = {"questions": found[row.split]["questions"], "paragraphs": found[row.split]["answers"]}
+    else:
+        named = {f"{split}_{name}": count for split, part in found.items() for name, count in part.items()}
+    if missing := [name for name in row.measures if name not in named]:
+        return Outcome(row, why=f"the data have no {', '.join(missing)}")
+    return Outcome(row, (tuple(float(named[name]) for name in row.measures),))
+
+
+def layers(row: Row, options: Options, budget: Budget) -> Outcome:
+    """Measures one layer of a model; the report of all layers is kept for other rows."""
+    short = row.short if options.budget else {}
+    model, system = options.model(short.get("model", row.model)), short.get("system", row.system)
+    folder = options.output / "layers" / slug(model)
+    file = folder / "layers.json"
+    try:
+        data = options.place_of(row.data)
+        if not file.exists():
+            settings = DataSettings(path=data, pool=PARAGRAPHS, validation_fraction=0.1)
+            sets = read_sets(settings, most=CHOSEN_BY)
+            Report(model, *pooled_layers(model, sets, cache=settings.cache), parts=PARTS).write(folder)
+        systems = {entry["system"]: entry["metrics"][row.part] for entry in json_files.read(file)["systems"]}
+    except EndxError as reason:
+        return Outcome(row, why=str(reason))
+    return Outcome(
+        row, (_values(systems[system], row),), differs=short.get("differs", ""), runs=(f"{folder}#{system}",)
+    )
+
+
+def few(row: Row, options: Options, budget: Budget) -> Outcome:
+    """Trains the row's system and ranks the 500 pairs of ENDX's Table 6, few enough for a pair classifier."""
+
+    def measure(workdir: pathlib.Path) -> Metrics:
+        settings = workdirs.read_config(workdir)
+        pool = small_pool(read_splits(DataSettings(path=settings.data.path, pool="answers")).test)
+        if not embeds(workdir):
+            return evaluate_pairs(load_pairs(workdir)(pool.questions, pool.candidates), None, pool, top=0).metrics
+        return evaluate_dense(load(workdir).comparable, {"few": pool}).evaluations["few"].metrics
+
+    return trained(row, options, budget, read=functools.partial(_kept, "few.json", measure))
+
+
+def small_pool(records: RetrievalSet, paragraphs: int = FEW_PARAGRAPHS, pairs: int = FEW_PAIRS) -> RetrievalSet:
+    """Returns questions of the paragraphs with the most of them, one of each in turn, up to a number of right pairs."""
+    asked: dict[str, list[int]] = {}
+    for question, right in enumerate(records.qrels):
+        paragraph = records.candidate_ids[right[0]].partition(".")[0]
+        asked.setdefault(paragraph, []).append(question)
+    most = sorted(asked.values(), key=len, reverse=True)[:paragraphs]
+    in_turn = [row for rows in itertools.zip_longest(*most) for row in rows if row is not None]
+    count = np.cumsum([len(records.qrels[row]) for row in in_turn])
+    return records.subset(in_turn[: int(np.searchsorted(count, pairs)) + 1], hard_negatives=False)
+
+
+def collection(row: Row, options: Options, budget: Budget) -> Outcome:
+    """Trains the row's system, encodes a collection such as Wikipedia's passages, and looks for answers (OpenNQ)."""
+
+    def measure(workdir: pathlib.Path) -> Metrics:
+        asked = read_answered(options.place_of(row.questions))
+        folder = workdir / "collection"
+        encode_collection(load(workdir), options.place_of(row.collection), folder)
+        index = Index(folder)
+        embeddings = IndexModel(index, workdir).encode_query([question.text for question in asked])
+        return evaluate_answered(index.snapshot, embeddings, asked, cutoffs=CUTOFFS).metrics
+
+    return trained(row, options, budget, read=functools.partial(_kept, "collection.json", measure))
+
+
+def encode_collection(model: EmbeddingModel, corpus: str, folder: pathlib.Path) -> None:
+    """Encodes a collection as `endx encode` does; resumes where that was interrupted."""
+    read = functools.partial(read_corpus, corpus)
+    found = survey(read())
+    output = Output(model.width, model.cosine)
+    encoding = Encoding(
+        model={"name": model.name, "identity": model.identity},
+        corpus={"path": corpus, "documents": found.documents, "sha256": found.sha256},
+        side="document",
+        width=model.width,
+        precision="float32",
+        metric=metric_of(cosine=model.cosine),
+        shard_size=SHARD,
+    )
+    say(f"encoding the {found.documents:,} documents of {corpus}")
+
+    def encode(texts):
+        return model.encoder(model.params, "answer", texts, output=output)
+
+    with Claims(folder) as claims:
+        if begin(folder, claims, encoding):
+            for _ in encode_shards(folder, claims, encoding, read, encode):
+                pass
+
+
+def _kept(name: str, measure: Callable[[pathlib.Path], Metrics], workdir: pathlib.Path, row: Row) -> tuple[float, ...]:
+    """Returns the row's measures from a file of the workdir, which is written at the first call."""
+    file = workdir / name
+    if not file.exists():
+        write_text(file, json.dumps(measure(workdir), indent=1) + "\n")
+    return _values(json_files.read(file), row)
+
+
+def _values(metrics: Metrics, row: Row) -> tuple[float, ...]:
+    """Returns the row's measures in per cent."""
+    return tuple(100 * metrics[name] for name in row.measures)
+
+
+KINDS: dict[str, Callable[[Row, Options, Budget], Outcome]] = {
+    "train": trained,
+    "few": few,
+    "collection": collection,
+    "bm25": bm25,
+    "pretrained": pretrained,
+    "counts": counts,
+    "layers": layers,
+}

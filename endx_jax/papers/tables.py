@@ -1,0 +1,174 @@
+"""Tables of the papers as data: the recipe, data and expected values of each row."""
+
+import dataclasses
+import functools
+import importlib.resources
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+from endx_jax.errors import EndxError, nearest
+
+FILE = "papers.toml"
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """A shortened run.
+
+    Attributes:
+      recipe: of the package, with its arguments.
+      data: what it is trained on and judged by, a name of `Papers.data`.
+      steps: with a budget of the table's `minutes`.
+      set: what is changed in the recipe, by dotted name.
+      differs: from the rows that it stands in for, in words.
+    """
+
+    recipe: str
+    data: str
+    steps: int
+    set: Mapping[str, Any]
+    differs: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """Row of a paper's table; `papers.toml` explains the fields.
+
+    Attributes:
+      table: its table's name, such as `endx-table2`.
+      row: its own.
+      expected: what the paper has, in the order of `measures`; empty for rows that are ours.
+    """
+
+    table: str
+    row: str
+    measures: tuple[str, ...]
+    expected: tuple[float, ...] = ()
+    kind: str = ""
+    quoted: str = ""
+    recipe: str = ""
+    set: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    data: str = ""
+    pool: str = ""
+    system: str = "trained"
+    direction: str = "question_to_answer"
+    of: str = ""
+    against: str = ""
+    short: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    model: str = ""
+    part: str = ""
+    split: str = ""
+    collection: str = ""
+    questions: str = ""
+    note: str = ""
+    seeds: int = 1
+
+    @property
+    def name(self) -> str:
+        """Full name of the row, `TABLE/ROW`."""
+        return f"{self.table}/{self.row}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table of a paper.
+
+    Attributes:
+      name: such as `endx-table2`.
+      title: what it shows.
+      paper: where it stands.
+      rows: in its order.
+      measures: its columns, as results.json names them.
+      unit: `points`, of a hundred, or `count`.
+      tolerance: how far a number may lie from the paper's, in the unit.
+      minutes: the budget for which the steps of its forms are given.
+      note: what has to be known to read it.
+    """
+
+    name: str
+    title: str
+    paper: str
+    rows: tuple[Row, ...]
+    measures: tuple[str, ...]
+    unit: str = "points"
+    tolerance: float = 1.0
+    minutes: float = 60.0
+    note: str = ""
+
+    def chosen(self, names: list[str]) -> list[Row]:
+        """Returns the named rows in table order, or all rows if no name is given.
+
+        Raises:
+          EndxError: there is no such row.
+        """
+        known = [row.row for row in self.rows]
+        for name in names:
+            if name not in known:
+                raise EndxError(f"{self.name} has no row {name!r}{nearest(name, known)}; its rows: {', '.join(known)}")
+        return [row for row in self.rows if not names or row.row in names]
+
+
+@dataclasses.dataclass(frozen=True)
+class PaperFigure:
+    """Figure of a paper: its kind in `endx papers figures`, and the rows whose runs it shows."""
+
+    name: str
+    title: str
+    paper: str
+    figure: str
+    runs: tuple[str, ...]
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Papers:
+    """Contents of `papers.toml`.
+
+    Attributes:
+      data: by name, the default `path`, and the name by which another is `given`.
+      shorter: what every shortened run sets, by dotted name.
+      forms: of shortened runs, by name.
+      tables: by name.
+      figures: by name.
+    """
+
+    data: Mapping[str, Mapping[str, str]]
+    shorter: Mapping[str, Any]
+    forms: Mapping[str, Form]
+    tables: Mapping[str, Table]
+    figures: Mapping[str, PaperFigure]
+
+    def row(self, name: str) -> Row:
+        """Returns the row with the full name `TABLE/ROW`."""
+        table, _, row = name.partition("/")
+        return self.tables[table].chosen([row])[0]
+
+
+@functools.cache
+def papers() -> Papers:
+    """Reads the package's own `papers.toml`."""
+    file = importlib.resources.files(__package__) / FILE
+    tree = tomllib.loads(file.read_text(encoding="utf-8"))
+    return Papers(
+        data=tree["data"],
+        shorter=tree["shorter"],
+        forms={name: Form(**form) for name, form in tree["forms"].items()},
+        tables={name: _table(name, table) for name, table in tree["tables"].items()},
+        figures={
+            name: PaperFigure(name, **{**figure, "runs": tuple(figure["runs"])})
+            for name, figure in tree["figures"].items()
+        },
+    )
+
+
+def _table(name: str, tree: Mapping[str, Any]) -> Table:
+    """Builds a table; its entries are defaults of its rows."""
+    own = {field.name for field in dataclasses.fields(Table)}
+    shared = {key: value for key, value in tree.items() if key not in own} | {"measures": tuple(tree["measures"])}
+    rows = tuple(_row(name, shared | row | {"set": shared.get("set", {}) | row.get("set", {})}) for row in tree["rows"])
+    return Table(name, **{key: tree[key] for key in own & tree.keys()} | {"rows": rows, "measures": shared["measures"]})
+
+
+def _row(table: str, tree: Mapping[str, Any]) -> Row:
+    return Row(table, **{**tree, "expected": tuple(tree["expected"])})

@@ -1,0 +1,157 @@
+"""Memory that is free for this process, and that a step may take."""
+
+import ctypes
+import dataclasses
+import math
+import os
+import pathlib
+import socket
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+
+import jax
+import numpy as np
+
+from endx_jax.parallel.execution import Tree
+
+# Assumed where neither the device nor the system reports its memory.
+UNKNOWN = 16 * 2**30
+# Bytes that a process on a CPU takes beside its arrays while it compiles and trains (docs/performance.md).
+RUNTIME = 400 * 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Memory of one device, or on a CPU this process's share of the host's.
+
+    Attributes:
+      total: bytes that this process may hold, with those that it holds already.
+      held: bytes that it holds already.
+      devices: local devices that share the memory.
+    """
+
+    total: int
+    held: int = 0
+    devices: int = 1
+
+    def peak(self, step: int) -> int:
+        """Returns the bytes that are held while each device holds `step` bytes for a training step."""
+        return self.held + self.devices * step
+
+    def activations(self, state: int) -> int:
+        """Returns the bytes that one device's activations may take.
+
+        Everything together stays under half of the memory. Where the state alone takes more than that, activations take
+        at most half of the rest.
+
+        Args:
+          state: bytes of parameters and optimizer state on one device.
+        """
+        taken = self.peak(state)
+        under_half = self.total // 2 - taken
+        return (under_half if under_half > 0 else max(0, self.total - taken) // 2) // self.devices
+
+
+def measure() -> Memory:
+    """Measures the memory of the local devices, the same on every process: the smallest of all processes."""
+    devices = jax.local_devices()
+    stats = devices[0].memory_stats() or {}
+    if "bytes_limit" in stats:
+        memory = Memory(stats["bytes_limit"], stats.get("bytes_in_use", 0))
+    else:
+        held = resident()
+        free = free_host_memory()
+        memory = Memory(UNKNOWN if free is None else free + held, held + RUNTIME, len(devices))
+    if jax.process_count() == 1:
+        return memory
+    from jax.experimental import multihost_utils
+
+    own = np.array([memory.total, memory.held, zlib.crc32(socket.gethostname().encode())], np.float64)
+    total, held, hosts = multihost_utils.process_allgather(own).T
+    # Processes of one host see the same free memory, and each takes its share.
+    shares = total if "bytes_limit" in stats else total / (hosts[:, None] == hosts).sum(1)
+    return Memory(int(shares.min()), int(held.max()), memory.devices)
+
+
+def free_host_memory(root: pathlib.Path = pathlib.Path("/")) -> int | None:
+    """Returns the bytes that this process may still take: the host's, and at most what its control groups allow.
+
+    Args:
+      root: where `proc` and `sys` are mounted.
+
+    Returns:
+      Bytes; None where the system has no `/proc/meminfo`, as outside Linux.
+    """
+    for line in _read(root / "proc/meminfo").splitlines():
+        if line.startswith("MemAvailable:"):
+            return max(0, min([1024 * int(line.split()[1]), *_left_in_cgroups(root)]))
+    return None
+
+
+def resident() -> int:
+    """Returns the bytes of memory that this process holds; 0 where the system does not tell."""
+    fields = _read(pathlib.Path("/proc/self/statm")).split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
+
+
+def trim() -> None:
+    """Returns freed memory that glibc keeps, such as the compiler's, to the system; nothing with other C libraries."""
+    if sys.platform == "linux":
+        release = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if release:
+            release(0)
+
+
+def gigabytes(count: int) -> str:
+    """Returns bytes in GB, with one decimal."""
+    return f"{count / 1e9:.1f} GB"
+
+
+def bytes_held(tree: Tree) -> int:
+    """Returns the bytes of arrays, or of shapes with shardings, on one device."""
+    return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def bytes_kept(function: Callable[[Tree, Tree], Tree], params: Tree, rows: Tree) -> int:
+    """Returns the bytes that a forward pass keeps for the backward pass; nothing is compiled or computed.
+
+    Parameters that the backward pass reads count too. Their gradients take as much.
+
+    Args:
+      function: (params, rows) to outputs.
+      params: arrays or shapes of what is differentiated.
+      rows: arrays or shapes.
+    """
+    pull = jax.eval_shape(lambda p, r: jax.vjp(lambda p: function(p, r), p)[1], params, rows)
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(pull))
+
+
+def _left_in_cgroups(root: pathlib.Path) -> Iterator[int]:
+    """Yields what each limit of a control group (version 1 or 2), of this process or above it, leaves in bytes."""
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            base, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            base = root / "sys/fs/cgroup/memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        # In a container the path may be the host's, of which only the mounted root is visible.
+        group = base / path.lstrip("/")
+        for folder in (group, *group.parents):
+            if not folder.is_relative_to(base):
+                break
+            limit, used = _read(folder / names[0]).strip(), _read(folder / names[1]).strip()
+            if limit.isdigit() and used.isdigit():
+                # The system drops cached files before it refuses memory.
+                statistics = dict(entry.split() for entry in _read(folder / "memory.stat").splitlines())
+                yield int(limit) - int(used) + int(statistics.get(names[2], 0))
+
+
+def _read(file: pathlib.Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError:
+        return ""

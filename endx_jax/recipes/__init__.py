@@ -1,1 +1,0 @@
-"""Configurations, inside the package so that an installed wheel has them; `configs/` holds doors to them."""

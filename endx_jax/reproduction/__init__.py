@@ -1,1 +1,0 @@
-"""The papers' tables and figures, computed again: `papers.toml` is the one place that says what is expected."""

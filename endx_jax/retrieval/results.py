@@ -1,0 +1,202 @@
+"""Results of a run: evaluations of several systems, as tables and in `results.json`."""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from endx_jax import json_files
+from endx_jax.data.records import RetrievalSet, one_to_one
+from endx_jax.data.settings import PARAGRAPHS
+from endx_jax.files import write_text
+from endx_jax.metrics.ranking import RECALLS
+from endx_jax.retrieval import trec
+from endx_jax.retrieval.bm25 import BM25
+from endx_jax.retrieval.diagnostics import SMALLEST, probe_accuracy, question_agreement, same_side_neighbours
+from endx_jax.retrieval.evaluate import Evaluation
+from endx_jax.retrieval.systems import DenseResult, evaluate_bm25
+from endx_jax.retrieval.tables import format_table
+
+# Columns of the tables; results.json has more cutoffs.
+COLUMNS = ("mrr", "mrr@10", "p@1", "recall@1", "recall@5", "recall@10", "hit@1", "hit@5", "ndcg@10", "map")
+# Columns for paragraphs (RR).
+PARAGRAPH_COLUMNS = ("mrr", *(f"recall@{n}" for n in RECALLS), "avg_recall")
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """Section of a report that is specific to a method.
+
+    Attributes:
+      name: key in `results.json`.
+      values: JSON value of that key.
+      lines: lines for the terminal.
+    """
+
+    name: str
+    values: Mapping[str, Any]
+    lines: Sequence[str]
+
+
+@dataclasses.dataclass
+class Results:
+    """Evaluations of several systems on the same questions, against one pool or several.
+
+    Attributes:
+      dataset: name of the data set.
+      split: split of the data set.
+      pools: the set with each pool, by the pool's name; the first is the primary one.
+      evaluations: by pool, then by system in the order of the tables.
+      overlap: by dense system, the overlap of question and answer embeddings: see `retrieval.diagnostics`.
+      agreement: by dense system, the distances of questions of one answer: see `retrieval.diagnostics`.
+      sections: sections specific to the method.
+      notes: lines below the tables that explain them.
+      direction: `question_to_answer` or `answer_to_question`.
+      reverse: results of the other direction; None if not requested.
+    """
+
+    dataset: str
+    split: str
+    pools: Mapping[str, RetrievalSet]
+    evaluations: dict[str, dict[str, Evaluation]] = dataclasses.field(default_factory=dict)
+    overlap: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    agreement: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    sections: list[Section] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
+    direction: str = "question_to_answer"
+    reverse: "Results | None" = None
+
+    @property
+    def primary(self) -> RetrievalSet:
+        """Set with the primary pool."""
+        return next(iter(self.pools.values()))
+
+    def rank_both_ways(self) -> None:
+        """Adds the reverse direction, which ranks questions for each answer."""
+        pools = {pool: records.reversed() for pool, records in self.pools.items()}
+        self.reverse = Results(self.dataset, self.split, pools, direction="answer_to_question")
+
+    def add(self, system: str, evaluations: Mapping[str, Evaluation]) -> None:
+        """Adds a system's evaluations by pool."""
+        for pool, found in evaluations.items():
+            self.evaluations.setdefault(pool, {})[system] = found
+
+    def add_bm25(self, *, depth: int = 100) -> None:
+        """Evaluates BM25 and adds it."""
+        self.add("bm25", evaluate_bm25(self.pools, depth=depth))
+        if self.reverse:
+            self.reverse.add_bm25(depth=depth)
+
+    def add_dense(self, system: str, result: DenseResult) -> None:
+        """Adds a dense system's evaluations, and diagnostics of its embeddings if there are enough."""
+        self.add(system, result.evaluations)
+        if self.reverse:
+            self.reverse.add(system, result.reverse)
+        agreement = question_agreement(result.questions, self.primary.qrels)
+        if agreement:
+            self.agreement[system] = agreement
+        rows = one_to_one(self.primary.qrels)
+        if len(rows) >= SMALLEST:
+            questions, answers = map(list, zip(*rows, strict=True))
+            pairs = result.questions[questions], result.candidates[answers]
+            self.overlap[system] = {
+                "probe_accuracy": probe_accuracy(*pairs),
+                "same_side_neighbours": same_side_neighbours(*pairs),
+            }
+
+    def tables(self) -> str:
+        """Formats one table per pool, with notes on BM25 and the diagnostics below."""
+        lines = self._rankings()
+        if self.reverse:
+            lines += ["questions ranked for each answer:", *self.reverse._rankings()]
+        lines.append(f"bm25: {BM25.DESCRIPTION}")
+        lines += [
+            f"{system}: a linear probe tells questions from answers with accuracy {found['probe_accuracy']:.3f}, and "
+            f"{found['same_side_neighbours']:.3f} of nearest neighbours are on the same side (0.5: mixed, 1: apart)"
+            for system, found in self.overlap.items()
+        ]
+        lines += [
+            f"{system}: SSE {found['sse']:.3f}, the mean squared distance between questions of one answer, over the "
+            f"{found['answers']:,} answers with the most questions; between any two questions {found['sse_any']:.3f}"
+            for system, found in self.agreement.items()
+        ]
+        lines += [line for section in self.sections for line in section.lines]
+        return "\n".join([*lines, *self.notes])
+
+    def _rankings(self) -> list[str]:
+        lines = []
+        for pool, systems in self.evaluations.items():
+            if len(self.evaluations) > 1:
+                questions, candidates = len(self.pools[pool].questions), len(self.pools[pool].candidates)
+                lines.append(f"pool {pool}, {questions:,} questions, {candidates:,} candidates:")
+            columns = PARAGRAPH_COLUMNS if pool == PARAGRAPHS else COLUMNS
+            lines += [format_table({name: found.metrics for name, found in systems.items()}, columns), ""]
+        return lines
+
+    def as_dict(self) -> dict:
+        """Returns the contents of `results.json`; metrics are fractions in [0, 1]."""
+        about = {"dataset": self.dataset, "split": self.split, "direction": self.direction}
+        evaluations = []
+        for pool, systems in self.evaluations.items():
+            counts = {"questions": len(self.pools[pool].questions), "candidates": len(self.pools[pool].candidates)}
+            evaluations += [
+                {**about, "pool": pool, "system": name, "metrics": found.metrics, **counts}
+                for name, found in systems.items()
+            ]
+        if self.reverse:
+            evaluations += self.reverse.as_dict()["evaluations"]
+        primary = next(iter(self.evaluations.values()))
+        return {
+            "systems": {name: found.metrics for name, found in primary.items()},
+            "overlap": self.overlap,
+            "agreement": self.agreement,
+            **{section.name: section.values for section in self.sections},
+            "evaluations": evaluations,
+        }
+
+    def write(self, json_path: pathlib.Path, rankings: pathlib.Path) -> None:
+        """Writes the JSON, and TREC files: the judgements, and each system's run and per-question metrics.
+
+        Args:
+          json_path: such as `results.json`.
+          rankings: the folder for `qrels.trec`, `SYSTEM.run.trec` and `SYSTEM.per_question.jsonl` of the first pool;
+            other pools (`answers-at-least-8`) and the reverse direction have folders of their own.
+        """
+        self._write_rankings(rankings)
+        write_text(json_path, json.dumps(self.as_dict(), indent=1) + "\n")
+
+    def _write_rankings(self, rankings: pathlib.Path) -> None:
+        for number, (pool, systems) in enumerate(self.evaluations.items()):
+            records, folder = self.pools[pool], rankings / pool_folder(pool) if number else rankings
+            trec.write_qrels(folder / "qrels.trec", records.question_ids, records.candidate_ids, records.qrels)
+            for name, found in systems.items():
+                ids = (records.question_ids, records.candidate_ids)
+                trec.write_run(folder / f"{name}.run.trec", *ids, found.top_ids, found.top_scores, name)
+                trec.write_per_question(folder / f"{name}.per_question.jsonl", records.question_ids, found)
+        if self.reverse:
+            self.reverse._write_rankings(rankings / self.reverse.direction)
+
+
+def read_results(file: pathlib.Path) -> list[dict]:
+    """Returns the evaluations in a `results.json`.
+
+    Each has the strings `pool`, `system` and `direction`, and `metrics` with numbers; other values are not checked.
+
+    Raises:
+      EndxError: the file can't be read, or one of these is missing or of another type.
+    """
+    found = json_files.listed(json_files.value(json_files.read(file), "evaluations", str(file)), str(file))
+    for number, entry in enumerate(found):
+        where = f"{file}: evaluation {number}"
+        for key in ("pool", "system", "direction"):
+            json_files.text(json_files.value(entry, key, where), f"{where}: {key!r}", may_be_empty=True)
+        metrics = json_files.mapped(json_files.value(entry, "metrics", where), f"{where}: 'metrics'")
+        for name, value in metrics.items():
+            json_files.number(value, f"{where}: {json_files.shown(name)}")
+    return found
+
+
+def pool_folder(pool: str) -> str:
+    """Returns the folder name of a pool, without the characters that some file systems refuse."""
+    return pool.replace(">=", "-at-least-")

@@ -1,0 +1,27 @@
+import pytest
+
+import endx_jax.__main__ as program
+from endx_jax.cli import entry
+
+
+@pytest.mark.parametrize(("verb", "keeps"), [("train", True), ("serve", False), ("search", False), ("encode", False)])
+def test_the_allocator_settings_of_training_apply_to_no_other_verb(verb, keeps, monkeypatch):
+    called = []
+    monkeypatch.setattr(program.sys, "argv", ["endx", verb])
+    monkeypatch.setattr(program, "use_large_pages", lambda: called.append(verb))
+    monkeypatch.setattr(program, "run_verb", lambda argv: 0)
+    assert program.main() == 0
+    assert bool(called) is keeps
+
+
+@pytest.mark.parametrize("failure", [MemoryError(), RuntimeError("RESOURCE_EXHAUSTED: 9 bytes\nmore")])
+def test_running_out_of_memory_is_one_line(failure, monkeypatch, capsys):
+    def run(argv):
+        raise failure
+
+    monkeypatch.setattr(entry, "_verb", lambda name: run)
+    assert entry.run_verb(["train"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("endx train: out of memory: ")
+    assert "--config.train.tower_chunk" in error
+    assert error.count("\n") == 1

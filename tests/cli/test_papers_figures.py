@@ -1,0 +1,51 @@
+import json
+
+import pytest
+
+from endx_jax.cli.entry import run_verb
+
+pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+
+
+def test_figures_of_a_run(trained_workdir, tmp_path, capsys):
+    runs = [f"--run=a={trained_workdir}", f"--run=b={trained_workdir}", f"--output={tmp_path}"]
+    assert run_verb(["papers", "figures", "relative", *runs]) == 0
+    assert f"{tmp_path / 'relative'}.png" in capsys.readouterr().out
+    found = json.loads((tmp_path / "relative.json").read_text())
+    assert found["data"]["values"]["a"] == found["data"]["values"]["b"]
+    assert found["options"] == {"metric": "mrr", "baseline": "", "system": "trained"}
+
+    assert run_verb(["papers", "figures", "size", *runs, "--metrics=mrr", "--name=sizes"]) == 0
+    (size,) = {
+        run["parameters"]
+        for line in json.loads((tmp_path / "sizes.json").read_text())["data"]["lines"].values()
+        for run in line
+    }
+    assert 1000 < size < 100_000
+
+    again = ["--redraw", str(tmp_path / "sizes.json"), f"--output={tmp_path}", "--name=again"]
+    assert run_verb(["papers", "figures", "size", *again]) == 0
+    assert (tmp_path / "again.svg").read_bytes() == (tmp_path / "sizes.svg").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["overlap"], "at least one --run"),
+        (["size", "--run=nowhere"], "nowhere: nowhere is no workdir of a run"),
+        (["overlap", "--redraw=nowhere.json"], "nowhere.json can't be read: No such file"),
+        (["relative", "--run=a=x", "--run=b=y", "--baseline=c"], "--baseline=c is the name of no --run"),
+    ],
+)
+def test_mistakes_are_a_line(arguments, says, tmp_path, capsys):
+    assert run_verb(["papers", "figures", *arguments, f"--output={tmp_path}"]) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+
+
+def test_help_lists_the_figures(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        run_verb(["papers", "figures", "--help"])
+    assert "minimum-questions" in capsys.readouterr().out

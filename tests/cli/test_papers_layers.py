@@ -1,0 +1,114 @@
+"""`endx papers layers`, from a model's name or a file of ELMo's to the tables."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from small_squad import regular
+
+from endx_jax.cli.entry import run_verb
+from endx_jax.pretrained.static import split_words
+
+
+@pytest.fixture(scope="module")
+def squad(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("squad")
+    (folder / "train-v1.1.json").write_text(regular(30))
+    (folder / "dev-v1.1.json").write_text(regular(40, first=30))
+    return folder
+
+
+def vector(word, layer=0):
+    seed = [layer, *word.lower().encode()]
+    return np.random.default_rng(seed).normal(size=6).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def words(squad):
+    """Word vectors, by which a number in the question finds the paragraph that holds it."""
+    known = ["cats", "dogs", "number", "nothing", "of", "?", ".", *map(str, range(70))]
+    file = squad / "words.txt"
+    file.write_text("".join(f"{word} {' '.join(map(str, vector(word)))}\n" for word in known))
+    return file
+
+
+def run(output, *arguments):
+    assert run_verb(["papers", "layers", f"--output={output}", "--cache=", *arguments]) == 0
+    return json.loads((output / "layers.json").read_text())
+
+
+def test_word_vectors_retrieve_better_with_idf(squad, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    found = run(tmp_path, f"--model={words}", f"--data={squad}")
+    assert found["layers"] == ["token table"]
+    assert found["sets"]["test"] == {"questions": 80, "candidates": 40, "right": 80}
+    plain, idf = (system["metrics"]["test"] for system in found["systems"])
+    assert idf["recall@1"] > plain["recall@1"] + 0.2
+    assert idf["ap"] > plain["ap"]
+    assert found["best"] == "token table + idf"
+    assert found["systems"][1]["config"] == (
+        f"--config.model.pretrained={words} --config.model.encoder=none --config.model.token_weights=idf "
+        "--config.model.pooling=mean"
+    )
+    shown = capsys.readouterr().out
+    assert "test: 80 questions, 40 candidates" in shown
+    assert "best on held out: token table + idf; as a tower: --config" in shown
+    rows = [*csv.DictReader((tmp_path / "precision_recall.csv").read_text().splitlines())]
+    curve = [(float(row["recall"]), float(row["precision"])) for row in rows if row["system"] == "token table + idf"]
+    assert curve == sorted(curve, key=lambda point: point[0])
+    assert curve[-1][0] == 1
+
+
+def test_elmos_file_is_made_of_the_texts_that_are_written_for_it(squad, tmp_path, capsys):
+    h5py = pytest.importorskip("h5py")
+    texts, file = tmp_path / "texts.txt", tmp_path / "elmo.hdf5"
+    arguments = [f"--model={file}", f"--data={squad}", "--step=0.5"]
+    assert run_verb(["papers", "layers", *arguments, f"--write-texts={texts}"]) == 0
+    lines = texts.read_text().splitlines()
+    assert f"{len(lines)} texts are in {texts}" in capsys.readouterr().out
+    assert lines[-1] == "Cats number 69 . Dogs number 69 . Nothing of 69 ."
+    with h5py.File(file, "w") as written:
+        for number, line in enumerate(lines):
+            tokens = line.split(" ")
+            assert tokens == split_words(line)
+            # The first layer knows the words; the others tell texts apart by nothing that questions share.
+            layers = [[vector(w) for w in tokens], *([vector(f"{n} {number}")] * len(tokens) for n in (1, 2))]
+            written.create_dataset(str(number), data=np.array(layers, np.float32))
+    found = run(tmp_path, *arguments)
+    assert found["layers"] == ["layer 0", "layer 1", "layer 2"]
+    systems = {system["system"]: system for system in found["systems"]}
+    assert [*systems][:5] == ["layer 0", "layer 1", "layer 2", "mean of layers", "best mixture"]
+    assert systems["best mixture + idf"]["layer_weights"][0] >= 0.5
+    assert found["best"] in ("layer 0 + idf", "best mixture + idf")
+    recall = {name: system["metrics"]["test"]["recall@1"] for name, system in systems.items()}
+    assert recall["layer 0 + idf"] > 0.5 > 0.2 > recall["layer 1 + idf"]
+
+
+@pytest.mark.slow
+def test_a_models_layers_and_the_config_of_one(squad, tiny_bert, tmp_path):
+    found = run(tmp_path, f"--model={tiny_bert}", f"--data={squad}", "--step=1", "--chosen-by=4")
+    assert found["layers"] == ["token table", "encoder input", "layer 1", "layer 2"]
+    configs = {system["system"]: system["config"] for system in found["systems"]}
+    assert "--config.model.encoder=none" in configs["token table"]
+    assert '--config.model.layer_weights="(0.0, 0.0, 1.0, 0.0)"' in configs["layer 1 + idf"]
+    assert "layer_weights" not in configs["layer 2"]
+    assert len({json.dumps(system["metrics"]) for system in found["systems"]}) > 6
+
+
+def test_a_token_table_alone_can_be_asked_for(squad, tiny_bert, tmp_path):
+    arguments = [f"--model={tiny_bert}", "--token-table", "--length=9", f"--data={squad}", "--chosen-by=4"]
+    found = run(tmp_path, *arguments)
+    assert found["layers"] == ["token table"]
+    assert [system["system"] for system in found["systems"]] == ["token table", "token table + idf"]
+
+
+def test_a_step_that_makes_no_weights_is_refused(squad, tmp_path, capsys):
+    assert run_verb(["papers", "layers", "--model=x", f"--data={squad}", f"--output={tmp_path}", "--step=0"]) == 2
+    assert "--step=0.0: weights sum to one" in capsys.readouterr().err
+
+
+def test_a_model_that_is_not_there_is_one_line(squad, tmp_path, capsys):
+    arguments = [f"--model={tmp_path / 'none.hdf5'}", f"--data={squad}", f"--output={tmp_path}"]
+    assert run_verb(["papers", "layers", *arguments]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

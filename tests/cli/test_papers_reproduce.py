@@ -1,0 +1,52 @@
+"""`endx papers reproduce` on the command line: the list, refusals, and rows that need nothing."""
+
+import json
+import subprocess
+import sys
+
+from small_squad import write_squad
+
+from endx_jax.cli.entry import run_verb
+
+
+def test_without_a_table_all_are_listed(capsys):
+    assert run_verb(["papers", "reproduce"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("endx-table2 ") for line in listed)
+    assert any(line.startswith("dong-figure2 ") for line in listed)
+
+
+def test_a_reader_that_has_seen_enough_is_no_traceback():
+    code = "import sys; from endx_jax.cli.entry import run_verb; sys.exit(run_verb(['papers', 'reproduce']))"
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait() == 141
+
+
+def test_refusals_are_one_line(capsys):
+    for argv, expected in (
+        (["endx-tabel2"], "did you mean"),
+        (["endx-table2", "GRU"], "has no row 'GRU'"),
+        (["endx-table2", "--data=squod=x"], "unknown name"),
+        (["endx-table2", "--data=squad"], "give NAME=PLACE"),
+        (["endx-table2", "--budget=-1"], "must not be negative"),
+    ):
+        assert run_verb(["papers", "reproduce", *argv]) == 2
+        error = capsys.readouterr().err
+        assert expected in error
+        assert error.count("\n") == 1
+
+
+def test_bm25_is_ranked_quoted_rows_stay_quoted_and_a_page_is_written(tmp_path, capsys):
+    folder, out = write_squad(tmp_path / "squad"), tmp_path / "out"
+    argv = ["papers", "reproduce", "endx-table2", "BM25", "USE-QA", f"--data=squad={folder}", f"--output={out}"]
+    assert run_verb([*argv, f"--page={tmp_path / 'page.md'}"]) == 0
+    shown = capsys.readouterr().out
+    assert "USE-QA: quoted, not run" in shown
+    held = json.loads((out / "endx-table2" / "full.json").read_text())["rows"]
+    assert held["USE-QA"]["values"] == []
+    (values,) = held["BM25"]["values"]
+    assert all(0 < value <= 100 for value in values)
+    assert f"| BM25 | 1 | 52.96 | {values[0]:.2f} |" in (tmp_path / "page.md").read_text()

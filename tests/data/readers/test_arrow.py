@@ -1,0 +1,125 @@
+"""Tables of Arrow, held against JSONL of the same rows."""
+
+import json
+import sys
+
+import pytest
+
+from endx_jax.data import read
+from endx_jax.data.corpus import read_corpus
+from endx_jax.data.documents import Document
+from endx_jax.data.readers import arrow
+from endx_jax.errors import EndxError
+
+pa = pytest.importorskip("pyarrow")
+feather = pytest.importorskip("pyarrow.feather")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+ROWS = [{"Question": f"q{n // 2}", "answer": f"a{n}", "negative": [f"a{n + 1}"]} for n in range(200)]
+
+
+def write(path, rows, **columns):
+    table = pa.Table.from_pylist(rows)
+    for name, values in columns.items():
+        table = table.append_column(name, values)
+    if path.suffix == ".parquet":
+        parquet.write_table(table, path, row_group_size=70)
+    elif path.suffix == ".feather":
+        feather.write_feather(table, path)
+    else:
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table, max_chunksize=30)
+    return path
+
+
+def save_to_disk(folder, rows, shards=2):
+    """Writes a folder as `datasets.Dataset.save_to_disk` does."""
+    folder.mkdir(parents=True)
+    names = [f"data-{n:05}-of-{shards:05}.arrow" for n in range(shards)]
+    size = -(-len(rows) // shards)
+    for n, name in enumerate(names):
+        write(folder / name, rows[n * size : (n + 1) * size])
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
+    return folder
+
+
+def expected(tmp_path):
+    path = tmp_path / "expected.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return read(path)
+
+
+@pytest.mark.parametrize("ending", arrow.ENDINGS)
+def test_files_read_as_lines_do(tmp_path, ending):
+    dates = pa.array([0] * 200, pa.timestamp("s"))  # a column of a type that JSON has not is left out
+    assert read(write(tmp_path / f"x{ending}", ROWS, date=dates)) == expected(tmp_path)
+
+
+def test_folders_of_save_to_disk(tmp_path):
+    assert read(save_to_disk(tmp_path / "one", ROWS)) == expected(tmp_path)
+    save_to_disk(tmp_path / "several" / "train", ROWS)
+    save_to_disk(tmp_path / "several" / "test", [{"question": "q", "answer": "a"}])
+    (tmp_path / "several" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    assert read(tmp_path / "several", split="train") == expected(tmp_path)
+    assert read(tmp_path / "several", split="test").questions == ("q",)
+    with pytest.raises(EndxError, match="no split 'dev'; choose with data.split from train, test$"):
+        read(tmp_path / "several", split="dev")
+
+
+def test_what_datasets_writes_is_read(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved", num_shards=3)
+    assert read(tmp_path / "saved") == expected(tmp_path)
+
+
+def test_corpora(tmp_path):
+    rows = [{"id": 7, "text": "one", "title": "T"}, {"id": 8, "text": "two", "title": None}]
+    for path in (write(tmp_path / "x.parquet", rows), save_to_disk(tmp_path / "saved", rows)):
+        assert list(read_corpus(path)) == [Document("7", "T one", {"title": "T"}), Document("8", "two")]
+
+
+def test_training_files_of_other_tools_are_known_by_their_columns(tmp_path):
+    rows = [{"query": "q", "pos": ["a"], "neg": ["b"]}]
+    assert read(write(tmp_path / "x.parquet", rows)).candidates == ("a", "b")
+
+
+def test_rows_and_columns_that_will_not_do_are_named(tmp_path):
+    path = write(tmp_path / "x.parquet", [{"question": "q", "answer": "a"}, {"question": "q", "answer": ""}])
+    with pytest.raises(EndxError, match=r"x.parquet, row 2: 'answer' is empty; data.skip_invalid=True skips"):
+        read(path)
+    path = write(tmp_path / "squad.parquet", [{"question": "q", "context": "c", "answers": {"text": ["c"]}}])
+    with pytest.raises(EndxError, match="no column 'answer' among 'question', 'context', .*data.answer_column"):
+        read(path)
+    assert read(path, answer_column="context").candidates == ("c",)
+
+
+@pytest.mark.parametrize("ending", arrow.ENDINGS)
+def test_broken_files_are_refused(tmp_path, ending):
+    path = write(tmp_path / f"x{ending}", ROWS)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(EndxError, match=f"x{ending} can't be read as {ending}: "):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        '{"_data_files": [{"filename": "../x.arrow"}]}',
+        '{"_data_files": [{"filename": "%s"}]}' % ("x" * 300),
+        "[]",
+        '{"_data_files": []}',
+        "{}",
+    ],
+)
+def test_broken_folders_are_refused(tmp_path, state):
+    folder = save_to_disk(tmp_path / "x", ROWS)
+    (folder / "state.json").write_text(state)
+    with pytest.raises(EndxError, match=r"state\.json"):
+        read(folder)
+
+
+def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
+    path = write(tmp_path / "x.parquet", ROWS)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(EndxError, match=r'parquet and Arrow data need pyarrow: pip install "endx_jax\[data\]"'):
+        read(path)

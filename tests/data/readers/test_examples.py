@@ -1,0 +1,316 @@
+"""Tests of rows of named columns and of other tools."""
+
+import gzip
+import json
+
+import pytest
+from helpers import SKIPS
+
+from endx_jax.data import RetrievalSet, read
+from endx_jax.errors import EndxError
+
+
+def refusal(path, **options) -> str:
+    with pytest.raises(EndxError) as caught:
+        read(path, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value).removesuffix(SKIPS)
+
+
+def write(folder, name, text, encoding="utf-8"):
+    path = folder / name
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+def test_equal_texts_are_merged_and_every_right_answer_is_kept(tmp_path):
+    path = write(tmp_path, "x.csv", "question,answer\nq1,a1\nq2,a1\n q1 ,a2\nq1,a1\n")
+    records = read(path)
+    assert records.questions == ("q1", "q2")
+    assert records.candidates == ("a1", "a2")
+    assert records.qrels == ((0, 1), (0,))
+    assert records.question_ids == ("q0", "q1")
+    assert records.candidate_ids == ("d0", "d1")
+
+
+def test_the_three_formats_read_alike(tmp_path):
+    rows = [("Where, then?", 'He said "here".'), ("Où?", "two\nlines")]
+    quoted = [[f'"{field.replace(chr(34), chr(34) * 2)}"' for field in row] for row in [("question", "answer"), *rows]]
+    texts = {
+        "x.csv": "\n".join(",".join(row) for row in quoted),
+        "x.tsv": "\r\n".join("\t".join(row) for row in quoted),
+        "x.jsonl": "\n".join(json.dumps(dict(zip(("question", "answer"), row, strict=True))) for row in rows),
+    }
+    for name, text in texts.items():
+        records = read(write(tmp_path, name, text, "utf-8-sig"))
+        assert [(records.questions[q], records.candidates[c]) for q, c in records.pairs] == rows
+        (tmp_path / f"{name}.gz").write_bytes(gzip.compress(text.encode()))
+        assert read(tmp_path / f"{name}.gz") == records
+
+
+def test_other_columns_are_ignored_and_names_can_be_given(tmp_path):
+    path = write(tmp_path, "x.tsv", "id\tbody \tasked\n1\tan answer\ta question\n")
+    records = read(path, question_column="asked", answer_column="body")
+    assert (records.questions, records.candidates) == (("a question",), ("an answer",))
+    path = write(tmp_path, "x.jsonl", '{"id": 1, "body": "an answer", "asked": "a question"}')
+    assert read(path, question_column="asked", answer_column="body") == records
+
+
+def test_missing_columns_are_refused_with_those_that_are_there(tmp_path):
+    hint = "name yours with data.question_column and data.answer_column"
+    path = write(tmp_path, "x.csv", "asked,answer\na,b\n")
+    assert refusal(path) == f"{path}, line 1: no column 'question' among 'asked', 'answer'; {hint}"
+    path = write(tmp_path, "y.csv", "question,answer,answer\na,b,c\n")
+    assert (
+        refusal(path) == f"{path}, line 1: more than one column 'answer' among 'question', 'answer', 'answer'; {hint}"
+    )
+    path = write(tmp_path, "x.jsonl", '{"question": "a", "answer": "b"}\n{"question": "a", "text": "b"}\n')
+    assert refusal(path) == f"{path}, line 2: no column 'answer' among 'question', 'text'; {hint}"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        # The first row holds a newline inside quotes, so that the third row starts on line 4.
+        ("x.csv", 'question,answer\n"q\n1",a\nq2\n', "line 4: 1 columns where the header has 2"),
+        ("x.csv", 'question,answer\n"q\n1",a\nq2,a,b\n', "line 4: 3 columns where the header has 2"),
+        ("x.csv", 'question,answer\n\n"q\n1", \n', "line 3: 'answer' is empty"),
+        ("x.tsv", "answer\tquestion\na\t\n", "line 2: 'question' is empty"),
+        ("x.jsonl", '{"question": "q", "answer": ""}', "line 1: 'answer' is empty"),
+        ("x.jsonl", '{"question": 7, "answer": "a"}', "line 1: 'question' must be a string, not a whole number"),
+    ],
+)
+def test_broken_rows_are_refused_with_their_line(tmp_path, name, text, reason):
+    path = write(tmp_path, name, text)
+    assert refusal(path) == f"{path}, {reason}"
+
+
+def test_broken_quotes_are_refused_with_the_line_their_row_starts_on(tmp_path):
+    path = write(tmp_path, "open.csv", 'question,answer\nq,a\nq,"a\nq,a\nq,a\n')
+    assert f"{path}, row from line 3: unexpected end of data; " in refusal(path)
+    path = write(tmp_path, "single.tsv", 'question\tanswer\n"Why" he asked\ta\n')
+    assert f"{path}, row from line 2: '\t' expected after '\"'; " in refusal(path)
+
+
+@pytest.mark.parametrize(("name", "text"), [("x.csv", "question,answer\n"), ("x.jsonl", "\n"), ("x.tsv", "\n\n")])
+def test_no_rows_are_refused(tmp_path, name, text):
+    path = write(tmp_path, name, text)
+    assert refusal(path) == f"{path}: no questions with a right passage in the file"
+
+
+@pytest.mark.parametrize(
+    "names", [("anchor", "positive"), ("query", "answer"), ("question", "passage"), ("query", "document")]
+)
+def test_other_tools_names_are_found(tmp_path, names):
+    path = write(tmp_path, "x.csv", f"{names[1]},{names[0]}\nan answer,a question\n")
+    assert read(path).questions == ("a question",)
+
+
+def test_what_could_be_either_has_to_be_named(tmp_path):
+    path = write(tmp_path, "x.csv", "query,anchor,answer\nq,a,b\n")
+    name = "name it with data.question_column"
+    assert refusal(path) == f"{path}, line 1: the question could be 'query' or 'anchor'; {name}"
+    assert read(path, question_column="anchor").questions == ("a",)
+    path = write(tmp_path, "y.csv", "query,question,answer\nq,a,b\n")
+    assert read(path).questions == ("a",)  # the library's own name goes before others
+    path = write(tmp_path, "z.csv", "anchor,answer\nq,a\n")
+    assert "no column 'asked'" in refusal(path, question_column="asked")  # a name that was given is not replaced
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("name", ["x.csv", "x.tsv"])
+def test_the_delimiter_is_that_of_the_header_line(tmp_path, name, delimiter):
+    path = write(tmp_path, name, f'question{delimiter}"answer, or; so|"\nq, 1; 2{delimiter}a\n'.replace(", 1; 2", " 1"))
+    assert read(path, answer_column="answer, or; so|").candidates == ("a",)
+
+
+@pytest.mark.parametrize("names", [("Question", "ANSWER"), ("QUERY", "Positive"), (" question ", "answer")])
+def test_columns_are_found_in_any_case(tmp_path, names):
+    path = write(tmp_path, "x.csv", f"{names[0]},{names[1]},Negative\nq,a,b\n")
+    assert read(path) == read(write(tmp_path, "y.csv", "question,answer,negative\nq,a,b\n"))
+    path = write(tmp_path, "z.csv", "Question,question,answer\nno,q,a\n")
+    assert read(path).questions == ("q",)  # the exact name goes before others
+    path = write(tmp_path, "z.csv", "Question,QUESTION,answer\nq,q,a\n")
+    assert "the question could be 'Question' or 'QUESTION'; name it with data.question_column" in refusal(path)
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_json_list_of_rows_is_read_as_lines_are(tmp_path, indent):
+    rows = [{"question": "q1", "answer": "a"}, {"question": "q2", "answer": "b", "negative": ["a"]}]
+    expected = read(write(tmp_path, "x.jsonl", "\n".join(map(json.dumps, rows))))
+    assert read(write(tmp_path, "x.json", json.dumps(rows, indent=indent))) == expected
+    path = write(tmp_path, "y.json", '[{"question": "q", "answer": "a"},\n {"question": "q", "answer": 7}]')
+    assert refusal(path) == f"{path}, line 2: 'answer' must be a string, not a whole number"
+
+
+def test_a_field_may_be_longer_than_the_default_limit_of_csv(tmp_path):
+    long = "word " * 40_000  # 200,000 characters; Python's own limit is 131,072
+    assert read(write(tmp_path, "x.csv", f"question,answer\nq,{long}\n")).candidates == (long.strip(),)
+
+
+SKIPPED = "question,answer\nq1,a\nq2,\nq3,b\nq4\n"
+
+
+def test_rows_that_are_not_valid_are_refused_or_skipped_and_counted(tmp_path, caplog):
+    path = write(tmp_path, "x.csv", SKIPPED)
+    with pytest.raises(EndxError) as caught:
+        read(path)
+    assert str(caught.value) == f"{path}, line 3: 'answer' is empty; data.skip_invalid=True skips such rows"
+    assert read(path, skip_invalid=True).questions == ("q1", "q3")
+    assert caplog.messages == [f"{path}: skipped 2 invalid rows, the first: {path}, line 3: 'answer' is empty"]
+    path = write(tmp_path, "x.jsonl", '{"question": "q", "answer": "a"}\n{"question": \n{"question": "r"}\n')
+    assert read(path, skip_invalid=True).questions == ("q",)
+    assert caplog.messages[1].startswith(f"{path}: skipped 2 invalid rows, the first: {path}, line 2, column")
+    path = write(tmp_path, "y.csv", "question,answer\nq,\n")
+    with pytest.raises(EndxError, match="a right passage in the file; skipped 1 invalid rows.*'answer' is"):
+        read(path, skip_invalid=True)
+
+
+def test_negatives_become_hard_negatives(tmp_path):
+    rows = "anchor,positive,negative_1,negative_2,negatives\nq1,a,b,,ignored\nq2,b,a,c,\nq1,b,c,a,\n"
+    records = read(write(tmp_path, "x.csv", rows))
+    assert records.candidates == ("a", "b", "c")
+    assert records.qrels == ((0, 1), (1,))
+    # b was called wrong for q1 before another row called it right, and so was a after.
+    assert records.hard_negatives == ((2,), (0, 2))
+    rows = [{"query": "q", "answer": "a", "negative": ["b", " ", "c"]}, {"query": "r", "answer": "b", "negative": None}]
+    records = read(write(tmp_path, "x.jsonl", "\n".join(map(json.dumps, rows))))
+    assert (records.candidates, records.hard_negatives) == (("a", "b", "c"), ((1, 2), ()))
+    path = write(tmp_path, "y.jsonl", '{"query": "q", "answer": "a", "negative": [7]}')
+    assert refusal(path) == f"{path}, line 1: 'negative', item 0 must be a string, not a whole number"
+
+
+# Passage 7 is right for the first question and a hard negative of the second; the third has nothing right.
+EXPECTED = RetrievalSet(
+    questions=("who wrote it", "when was it"),
+    candidates=("Book Someone wrote it.", "Pen It writes.", "Clock It was noon."),
+    qrels=((0,), (2,)),
+    question_ids=("q0", "q1"),
+    candidate_ids=("7", "8", "9"),
+    hard_negatives=((1,), (0, 1)),
+)
+BOOK, PEN, CLOCK = ("Book", "Someone wrote it.", "7"), ("Pen", "It writes.", "8"), ("Clock", "It was noon.", "9")
+ROWS = [("who wrote it", [BOOK], [PEN]), ("when was it", [CLOCK], [BOOK, PEN]), ("why", [], [PEN])]
+
+
+def dpr() -> list[dict]:
+    def passages(listed):
+        return [{"title": title, "text": text, "score": 1.5, "psg_id": name} for title, text, name in listed]
+
+    return [
+        {
+            "dataset": "small",
+            "question": question,
+            "answers": ["x"],
+            "positive_ctxs": passages(right),
+            "negative_ctxs": passages([("No", "Drawn at random.", "1")]),
+            "hard_negative_ctxs": passages(wrong),
+        }
+        for question, right, wrong in ROWS
+    ]
+
+
+def tevatron() -> list[dict]:
+    def passages(listed):
+        return [{"docid": name, "title": title, "text": text} for title, text, name in listed]
+
+    return [
+        {
+            "query_id": f"q{n}",
+            "query": query,
+            "positive_passages": passages(right),
+            "negative_passages": passages(wrong),
+        }
+        for n, (query, right, wrong) in enumerate(ROWS)
+    ]
+
+
+def flag_embedding() -> list[dict]:
+    def texts(listed):
+        return [f"{title} {text}" for title, text, _ in listed]
+
+    return [
+        {"query": query, "pos": texts(right), "neg": texts(wrong), "pos_scores": [1.0] * len(right), "prompt": "p"}
+        for query, right, wrong in ROWS
+    ]
+
+
+def lines(rows) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+@pytest.mark.parametrize("indent", [None, 0, 4])
+def test_dpr(tmp_path, indent):
+    path = tmp_path / "train.json"
+    path.write_text(json.dumps(dpr(), indent=indent))
+    assert read(path) == EXPECTED
+    (tmp_path / "train.json.gz").write_bytes(gzip.compress(path.read_bytes()))
+    assert read(tmp_path / "train.json.gz") == EXPECTED
+
+
+def test_tevatron(tmp_path):
+    path = tmp_path / "train.jsonl"
+    path.write_text(lines(tevatron()))
+    assert read(path) == EXPECTED
+    path.write_text(lines({k: v for k, v in row.items() if k != "negative_passages"} for row in tevatron()))
+    assert read(path).hard_negatives is None
+
+
+def test_flag_embedding(tmp_path):
+    path = tmp_path / "train.jsonl"
+    path.write_text(lines(flag_embedding()))
+    found = read(path)
+    assert found.candidate_ids == ("d0", "d1", "d2")
+    assert (found.candidates, found.qrels, found.hard_negatives) == (
+        EXPECTED.candidates,
+        EXPECTED.qrels,
+        EXPECTED.hard_negatives,
+    )
+
+
+def test_broken_dpr_is_refused_by_line(tmp_path):
+    path = tmp_path / "x.json"
+    whole = json.dumps(dpr(), indent=1)
+    path.write_text(whole[:300])
+    assert refusal(path) == f"{path}, line 2, column 2: the file ends inside what begins here; fetch it again"
+    path.write_text(whole.rstrip("]\n "))
+    assert refusal(path).endswith(": the file ends inside its list or object; fetch it again")
+    path.write_text(whole.replace('"question": "when', '"question" "when'))
+    number = next(n for n, line in enumerate(whole.splitlines(), start=1) if "when was it" in line)
+    assert f"{path}, line {number}, column 14: broken JSON: Expecting ':' delimiter" in refusal(path)
+    path.write_text(whole.replace("positive_ctxs", "positives"))
+    assert f"{path}, line 2: no 'positive_ctxs' among 'dataset', 'question'" in refusal(path)
+    path.write_text('[\n{"question": "q", "positive_ctxs": [{"text": 5}], "hard_negative_ctxs": []}\n]')
+    assert refusal(path) == f"{path}, line 2: positive_ctxs[0]: 'text' must be a string, not a whole number"
+    path.write_text('[\n"question"\n]')
+    assert refusal(path) == f"{path}, line 2: an item of the list must be an object, not a string"
+    path.write_bytes(whole.replace("noon", "caf\xe9").encode("latin-1"))
+    assert "0xe9 is not UTF-8" in refusal(path)
+    path.write_text("[]")
+    assert refusal(path) == f"{path}: no questions with a right passage in the file"
+
+
+def test_one_id_for_two_texts_is_refused(tmp_path):
+    rows = tevatron()
+    rows[1]["positive_passages"][0]["docid"] = "7"
+    path = tmp_path / "x.jsonl"
+    path.write_text(lines(rows))
+    assert refusal(path) == f"{path}, line 2: the passage id '7' stands for two texts"
+    rows = tevatron()
+    rows[1]["query_id"] = "q0"
+    path.write_text(lines(rows))
+    assert refusal(path) == f"{path}, line 2: the question id 'q0' stands for two texts"
+
+
+def test_broken_lines_are_refused_by_number(tmp_path):
+    path = tmp_path / "x.jsonl"
+    good = lines(flag_embedding()[:1])
+    path.write_text(good + '{"query": "q", "pos": "text"}\n')
+    assert refusal(path) == f"{path}, line 2: 'pos' must be a list, not a string"
+    path.write_text(good + '{"query": "q", "pos": ["p"')
+    assert f"{path}, line 2, column 27: broken JSON" in refusal(path)
+    path.write_text(good + '{"pos": ["p"]}')
+    assert refusal(path) == f"{path}, line 2: no 'query' among 'pos'"
+    good = lines(tevatron()[:1])
+    path.write_text(good + '{"query": "q", "query_id": null, "positive_passages": []}')
+    assert refusal(path) == f"{path}, line 2: 'query_id' must be a string, not null"

@@ -1,0 +1,147 @@
+"""Tests of format detection and of reading-comprehension data."""
+
+import contextlib
+import gzip
+import json
+
+import pytest
+from helpers import one_line_error
+from small_mrqa import HEADER, asked, line
+from small_squad import write_squad
+
+from endx_jax.data import RetrievalSet, read, reqa
+from endx_jax.data.corpus import read_corpus
+from endx_jax.data.readers import formats, text_files
+from endx_jax.data.readers.formats import detect_format
+from endx_jax.errors import EndxError
+
+PASSAGES = {"positive_ctxs": [], "hard_negative_ctxs": []}
+
+
+@pytest.mark.parametrize("packed", ["", ".gz"])
+@pytest.mark.parametrize(
+    ("ending", "text", "found"),
+    [
+        (".json", '{"version": "1.1", "data": []}', "squad"),
+        (".json", '[{"question": "q", "answer": "a"}]', "columns"),
+        (".json", '[{"question": "q", "answers": ["a"]}]', "answers"),
+        (".json", '[{"query": "q", "pos": ["a"]}]', "flag_embedding"),
+        (".jsonl", '{"question": "q {\\" [", "x": {"answers": []}, "answer": "a"}', "columns"),
+        (".json", "\n [\n" + json.dumps({"question": "q", **PASSAGES}) + "]", "dpr"),
+        (".jsonl", '\n{"header": {"dataset": "HotpotQA"}}\n', "mrqa"),
+        (".jsonl", '{"id": "", "context": "c", "qas": []}', "mrqa"),
+        (".jsonl", '{"document_text": "x", "annotations": []}', "natural_questions"),
+        (".jsonl", '{"document_tokens": [], "document_html": "", "annotations": []}', "natural_questions"),
+        (".jsonl", '{"query_id": "1", "query": "q", "positive_passages": []}', "tevatron"),
+        (".jsonl", '{"query": "q", "pos": ["p"]}', "flag_embedding"),
+        (".jsonl", '{"question": "q", "answer": ["a"]}', "answers"),
+        (".jsonl", '{"question": "q", "answer": "a"}', "columns"),
+        (".jsonl", '{"query": "q", "positive": "p", "negative": "n"}', "columns"),
+        (".csv", "who wrote it\t['A', \"B's\"]\n", "answers"),
+        (".tsv", 'who wrote it\t"[""A""]"\n', "answers"),
+        (".tsv", "question\tanswer\nq\t[a]\n", "columns"),
+        (".csv", "question,answer\nq,[a]\n", "columns"),
+    ],
+)
+def test_what_is_in_a_file_decides(tmp_path, ending, text, found, packed):
+    path = tmp_path / f"any{ending}{packed}"
+    path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
+    assert detect_format(str(path)) == found
+
+
+def test_a_large_file_of_one_line_is_not_read_whole(tmp_path, monkeypatch):
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"question_text": "q", "document_text": "' + "x" * 5_000_000 + '", "annotations": []}')
+    read_bytes = 0
+    opened = text_files._opened
+
+    @contextlib.contextmanager
+    def counting(path):
+        nonlocal read_bytes
+        with opened(path) as file:
+            yield file
+            read_bytes += file.tell()
+
+    monkeypatch.setattr(text_files, "_opened", counting)
+    assert detect_format(str(path)) == "natural_questions"
+    assert read_bytes == 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("collection.tsv", "msmarco"),
+        ("collection.tsv.gz", "msmarco"),
+        ("candidates.json.gz", "multireqa"),
+        ("x", "beir"),
+    ],
+)
+def test_what_is_in_a_folder_decides(tmp_path, name, found):
+    (tmp_path / name).touch()
+    assert detect_format(str(tmp_path)) == found
+
+
+def test_questions_without_passages_are_sent_where_they_can_be_used(tmp_path):
+    path = tmp_path / "nq.jsonl"
+    path.write_text('{"question": "q", "answer": ["a"]}')
+    with pytest.raises(EndxError, match="evaluate them on an encoded corpus with `endx evaluate --index"):
+        read(path)
+
+
+CONTEXT = "Bees fly. They sting."
+
+
+@pytest.fixture
+def mrqa_file(tmp_path):
+    rows = [HEADER, line(CONTEXT, asked("b1", "what?", CONTEXT, ("sting",)))]
+    (tmp_path / "bees.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path / "bees.jsonl"
+
+
+def test_other_data_hold_no_paragraphs(pairs_csv):
+    assert not formats.holds_paragraphs(str(pairs_csv))
+    with one_line_error("natural_questions, multireqa. but columns; leave data.pool empty"):
+        list(formats.paragraphs(str(pairs_csv)))
+
+
+def test_files_of_several_formats_are_read_one_after_another(mrqa_file, tmp_path):
+    dev = write_squad(tmp_path / "squad") / "dev-v1.1.json"
+    found = formats.read_unmerged(str(dev), str(mrqa_file))
+    assert found.questions == ("who flies?", "lost?", "who walks?", "what?")
+    assert found.candidates == ("Bees fly. They sting.", "Ants walk.")
+    # "Bees fly. They sting." of both is one candidate.
+    assert found.qrels == ((0,), (0,), (1,), (0,))
+    conversion = reqa.convert([dev, mrqa_file], "sentences")
+    assert conversion.records.candidates == ("Bees fly.", "They sting.", "Ants walk.")
+    assert conversion.articles == ("Bees", "Bees", "Ants")
+
+
+@pytest.mark.parametrize("pool", ["", *reqa.POOLS])
+def test_a_corpus_of_it_has_the_ids_that_its_questions_are_judged_by(mrqa_file, pool):
+    records = reqa.read(mrqa_file, pool) if pool else formats.read(mrqa_file)
+    found = list(read_corpus(mrqa_file, pool=pool))
+    assert [document.id for document in found] == [*records.candidate_ids]
+    assert [document.text for document in found] == [*records.candidates]
+    assert {document.metadata["title"] for document in found} == {"context of b1"}
+
+
+def test_a_path_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(EndxError, match=r"x\.json: no such file or folder$"):
+        read(tmp_path / "x.json")
+
+
+def test_an_unknown_ending_is_refused_with_the_known_ones(tmp_path):
+    known = (
+        "known are .json, .jsonl, .csv, .tsv, each also with .gz, .parquet, .arrow, .feather, and folders of BEIR, "
+        "MS MARCO or save_to_disk"
+    )
+    for name, ending in (("x.doc.gz", ".doc.gz"), ("x.parquet.gz", ".parquet.gz"), ("x", "")):
+        (tmp_path / name).write_text("x")
+        with pytest.raises(EndxError) as caught:
+            read(tmp_path / name)
+        assert str(caught.value) == f"{tmp_path}/{name}: unknown ending {ending!r}; {known}"
+
+
+def test_the_ending_decides_in_upper_case_too_and_paths_may_be_strings(tmp_path):
+    (tmp_path / "X.CSV").write_text("question,answer\nq,a\n")
+    assert read(str(tmp_path / "X.CSV")) == RetrievalSet(("q",), ("a",), ((0,),), ("q0",), ("d0",))

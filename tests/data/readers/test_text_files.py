@@ -1,0 +1,186 @@
+"""Tests of text files and their lookup in folders."""
+
+import gzip
+
+import pytest
+from fuzzing import only_user_errors
+from helpers import one_line_error
+
+from endx_jax import json_files
+from endx_jax.data.corpus import read_corpus
+from endx_jax.data.readers import read, row_files, text_files
+from endx_jax.data.readers.text_files import find
+from endx_jax.errors import EndxError
+
+
+def refusal(call) -> str:
+    with pytest.raises(EndxError) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def read_lines(path) -> list[tuple[int, str]]:
+    return list(text_files.lines(str(path)))
+
+
+def test_lines_are_numbered_from_one_and_keep_their_newline(tmp_path):
+    path = tmp_path / "x.txt"
+    path.write_bytes("\ufeffé\r\nb".encode())
+    assert read_lines(path) == [(1, "é\r\n"), (2, "b")]
+
+
+def test_gzip_reads_as_plain_does(tmp_path):
+    path = tmp_path / "x.GZ"
+    path.write_bytes(gzip.compress("a\nü\n".encode()))
+    assert read_lines(path) == [(1, "a\n"), (2, "ü\n")]
+
+
+def test_missing_empty_and_folder_are_refused(tmp_path):
+    assert refusal(lambda: read_lines(tmp_path / "no")) == f"{tmp_path}/no: no such file"
+    (tmp_path / "empty").write_bytes(b"")
+    assert refusal(lambda: read_lines(tmp_path / "empty")) == f"{tmp_path}/empty: the file is empty"
+    (tmp_path / "empty.gz").write_bytes(gzip.compress(b""))
+    assert refusal(lambda: read_lines(tmp_path / "empty.gz")) == f"{tmp_path}/empty.gz: the file is empty"
+    assert refusal(lambda: read_lines(tmp_path)) == f"{tmp_path}: cannot be read: Is a directory"
+
+
+def test_another_encoding_is_refused_with_line_and_byte(tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes("first\ncafé\n".encode("latin-1"))
+    assert f"{path}, line 2, byte 4: 0xe9 is not UTF-8" in refusal(lambda: read_lines(path))
+    path.write_bytes("first".encode("utf-16"))
+    assert f"{path}, line 1, byte 1: 0xff is not UTF-8" in refusal(lambda: read_lines(path))
+
+
+def test_broken_gzip_is_refused_whatever_is_broken(tmp_path):
+    path = tmp_path / "x.gz"
+    whole = gzip.compress(b"".join(b"line %d\n" % n for n in range(1000)))
+    path.write_bytes(whole[: len(whole) // 2])
+    message = refusal(lambda: read_lines(path))
+    assert message == f"{path}: the gzip data ends too early; fetch the file again"
+    path.write_bytes(b"not gzip at all")
+    assert f"{path}: broken gzip data (Not a gzipped file" in refusal(lambda: read_lines(path))
+    path.write_bytes(whole[:40] + bytes(20) + whole[60:])
+    assert f"{path}: broken gzip data" in refusal(lambda: read_lines(path))
+
+
+def test_objects_skip_blank_lines_and_count_them(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"a": 1}\n\n {"a": 2}')
+    assert list(row_files.objects(str(path))) == [
+        (1, f"{path}, line 1", {"a": 1}),
+        (3, f"{path}, line 3", {"a": 2}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"a": 1', "line 2, column 8: broken JSON: Expecting ',' delimiter"),
+        ("[1]", "line 2 must be an object, not a list"),
+        ("null", "line 2 must be an object, not null"),
+        ("true", "line 2 must be an object, not true or false"),
+    ],
+)
+def test_broken_objects_are_refused_with_their_place(tmp_path, line, reason):
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"a": 1}\n' + line + "\n")
+    assert refusal(lambda: list(row_files.objects(str(path)))) == f"{path}, {reason}"
+
+
+def test_text_strips_the_ends_and_nothing_else():
+    assert json_files.text(" \ta  b\u00a0\n", "x") == "a  b"
+    assert json_files.text("  ", "x", may_be_empty=True) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (" \n", "f, line 3: 'q' is empty"),
+        (3.5, "f, line 3: 'q' must be a string, not a fractional number"),
+        (False, "f, line 3: 'q' must be a string, not true or false"),
+        ("a\ud83d", r"f, line 3: 'q' holds '\ud83d', half a surrogate pair, which is no text"),
+    ],
+)
+def test_what_is_no_text_is_refused(value, reason):
+    assert refusal(lambda: json_files.text(value, "f, line 3: 'q'")) == reason
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+HUGE = "9" * 5_000
+
+
+@pytest.mark.parametrize("value", [DEEP, HUGE])
+@pytest.mark.parametrize("holder", ['{"a": %s}', '[{"a": 1},\n{"a": %s}]'])
+def test_deep_nesting_and_long_numbers_are_refused(tmp_path, value, holder):
+    path = tmp_path / "x.json"
+    path.write_text(holder % value)
+    reason = "the JSON is nested too deeply" if value == DEEP else "a whole number has more than 4,300 digits"
+    assert refusal(lambda: list(row_files.objects(str(path)))).endswith(reason)
+
+
+def bomb(path, *parts: tuple[bytes, int]):
+    """Writes gzip data of parts repeated so many times."""
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for part, count in parts:
+            for _ in range(count):
+                file.write(part)
+    return str(path)
+
+
+MEGABYTE = b"x" * 1_000_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "parts", "reason"),
+    [
+        ("x.jsonl.gz", ((b'{"question": "', 1), (MEGABYTE, 600)), "line 1: the line is longer than 32,000,000 bytes"),
+        ("x.csv.gz", ((b"question,answer\n", 1), (MEGABYTE, 600)), "line 2: the line is longer than 32,000,000 bytes"),
+        ("x.csv.gz", ((b'question,answer\nq,"', 1), (b"x" * 99 + b"\n", 6_000_000)), "over 32,000,000 characters"),
+        ("x.json.gz", ((b'[{"question": "', 1), (MEGABYTE, 600)), "an item of the list is longer than 32,000,000 char"),
+        ("x.json.gz", ((b'{"data": [{"paragraphs": "', 1), (MEGABYTE, 600)), "is longer than 32,000,000 characters"),
+        ("x.json.gz", ((b'[{"question": [', 1), (b"[],", 9_000_000)), "more than 4,000,000 values in one line or item"),
+        ("x.jsonl.gz", ((b'{"question": [', 1), (b"[],", 9_000_000)), "more than 4,000,000 values in one line or item"),
+    ],
+)
+def test_memory_stays_bounded_whatever_a_file_unpacks_to(tmp_path, name, parts, reason):
+    path = bomb(tmp_path / name, *parts)
+    with only_user_errors(), pytest.raises(EndxError, match=reason):
+        read(path)
+
+
+@pytest.mark.slow
+def test_a_corpus_of_one_endless_line_is_refused(tmp_path):
+    path = bomb(tmp_path / "x.txt.gz", (MEGABYTE, 600))
+    with only_user_errors(), pytest.raises(EndxError, match="line 1: the line is longer than 32,000,000 bytes"):
+        list(read_corpus(path))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("a.json.gz", "b.json", "b.json.gz", "parts/p-2.jsonl", "parts/p-1.jsonl.gz", "parts/other.jsonl"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def found(folder, *names):
+    return [[path.removeprefix(f"{folder}/") for path in part] for part in find(folder, names)]
+
+
+def test_plain_comes_before_packed_and_parts_in_order(folder):
+    assert found(folder, "a.json", "b.json") == [["a.json.gz"], ["b.json"]]
+    assert found(folder, "parts/p-*.jsonl") == [["parts/p-1.jsonl.gz", "parts/p-2.jsonl"]]
+
+
+def test_the_first_alternative_that_is_there_counts(folder):
+    assert found(folder, "x.json|parts/p-*.jsonl|a.json") == [["parts/p-1.jsonl.gz", "parts/p-2.jsonl"]]
+
+
+def test_what_is_missing_is_named(folder, tmp_path):
+    with one_line_error("lacks x.json or y.json and z.json, which may also be there as .gz"):
+        find(folder, ["a.json", "x.json|y.json", "z.json"])
+    with one_line_error("absent: no such folder; give one that holds a.json and b.json, or the same as .gz"):
+        find(tmp_path / "absent", ["a.json", "b.json"])

@@ -1,0 +1,200 @@
+"""Property tests: whatever a model folder's files hold, loading it gives a model or one line."""
+
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+from fuzzing import damaged_bytes, damaged_json, fuzzed, only_user_errors
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+from tiny_bert import write_tiny_bert
+from tiny_models import write_tiny_t5
+from tiny_modules import write_routes
+
+from endx_jax import pretrained
+from endx_jax.data import tokenization
+from endx_jax.data.tokenization import Tokenizer
+from endx_jax.inference import about
+from endx_jax.pretrained.sentence_transformers import read_usage
+from endx_jax.pretrained.weights import read_tensors
+from endx_jax.pretrained.word_vectors import read_word_vectors
+
+TEXTS = ["the cat sat on the mat", "", "a dog 🙂 [SEP] where?"]
+SHARDS = {"weight_map": {"a": "one.safetensors", "b": "sub/two.safetensors"}, "metadata": {"total_size": 5}}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, pathlib.Path]:
+    """Valid folders, by kind; tests damage one file and put it back."""
+    root = tmp_path_factory.mktemp("valid")
+    bert, shards = write_tiny_bert(root / "bert", num_hidden_layers=1), root / "shards"
+    for place in ("one.safetensors", "sub/two.safetensors"):
+        (shards / place).parent.mkdir(parents=True, exist_ok=True)
+        save_file({place[:2]: np.zeros((2, 3), np.float32)}, shards / place)
+    table = root / "table"
+    shutil.copytree(bert, table)
+    (table / "config.json").write_text('{"model_type": "model2vec"}')
+    save_file({"embeddings": np.zeros((150, 4), np.float32)}, table / "model.safetensors")
+    tokenization._by_transformers(bert)  # which imports much that is no memory of a reader
+    modules = ["Transformer", "Pooling-cls", "Dense-6", "Normalize"]
+    return {
+        "bert": bert,
+        "t5": write_tiny_t5(root / "t5"),
+        "routes": write_routes(root / "routes", modules, modules),
+        "shards": shards,
+        "table": table,
+    }
+
+
+def load_all(folder: pathlib.Path) -> None:
+    """Reads everything of a folder but what needs compilation."""
+    read_usage(folder)
+    for source in pretrained.load_sides(str(folder)).values():
+        source.params()
+        tokenizer = Tokenizer(source.folder)
+        tokenizer.check_matches(source.config.vocab_size, source.config.pad_id, source.folder)
+        assert tokenizer(TEXTS, 16).ids.max(initial=0) < source.config.vocab_size
+
+
+def check(file: pathlib.Path, data: st.DataObject, damage, read) -> None:
+    """Damages a file, reads it, and puts it back."""
+    valid = file.read_bytes()
+    file.write_bytes(data.draw(damage(valid)))
+    try:
+        with only_user_errors():
+            read()
+    finally:
+        file.write_bytes(valid)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("bert", "config.json"),
+        ("bert", "tokenizer_config.json"),
+        ("t5", "config.json"),
+        ("routes", "modules.json"),
+        ("routes", "router_config.json"),
+        ("routes", "Pooling-cls/config.json"),
+        ("routes", "Dense-6/config.json"),
+    ],
+)
+@fuzzed
+@given(data=st.data())
+def test_a_model_folder(folders, kind, name, data):
+    check(folders[kind] / name, data, damaged_json, lambda: load_all(folders[kind]))
+
+
+@pytest.mark.parametrize(
+    ("name", "valid"),
+    [
+        ("sentence_bert_config.json", {"max_seq_length": 16, "do_lower_case": False}),
+        (
+            "config_sentence_transformers.json",
+            {
+                "prompts": {"query": "q: "},
+                "default_prompt_name": "query",
+                "similarity_fn_name": "dot",
+                "truncate_dim": 4,
+            },
+        ),
+    ],
+)
+@fuzzed
+@given(data=st.data())
+def test_an_optional_file_of_a_model_folder(folders, name, valid, data):
+    file = folders["bert"] / name
+    file.write_text(json.dumps(valid))
+    check(file, data, damaged_json, lambda: load_all(folders["bert"]))
+    file.unlink()
+
+
+@fuzzed
+@given(data=st.data())
+def test_a_tokenizer(folders, data):
+    def read() -> None:
+        Tokenizer(folders["bert"])(TEXTS, 16)
+
+    check(folders["bert"] / "tokenizer.json", data, damaged_json, read)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors.index.json", "one.safetensors"])
+@fuzzed
+@given(data=st.data())
+def test_shards(folders, name, data):
+    folder = folders["shards"]
+    (folder / "model.safetensors.index.json").write_text(json.dumps(SHARDS))
+    damage = damaged_json if name.endswith(".json") else damaged_tensors
+    check(folder / name, data, damage, lambda: read_tensors(folder))
+
+
+def damaged_tensors(valid: bytes) -> st.SearchStrategy[bytes]:
+    """Draws a safetensors file with a damaged header, of its own or the former length, or damaged bytes."""
+    length = int.from_bytes(valid[:8], "little")
+    header, body = valid[8 : 8 + length], valid[8 + length :]
+    lengths = st.sampled_from([None, 0, 1, length, len(valid), 2**31, 2**63, 2**64 - 1])
+
+    def joined(drawn: tuple[bytes, int | None]) -> bytes:
+        header, length = drawn
+        return (len(header) if length is None else length).to_bytes(8, "little") + header + body
+
+    return st.tuples(damaged_json(header), lengths).map(joined) | damaged_bytes(valid)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+@fuzzed
+@given(data=st.data())
+def test_a_token_table(folders, tmp_path, monkeypatch, name, data):
+    def read() -> None:
+        pretrained.load(str(folders["table"])).params()
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    damage = damaged_tensors if name.endswith(".safetensors") else damaged_json
+    check(folders["table"] / name, data, damage, read)
+    shutil.rmtree(tmp_path / "endx_jax", ignore_errors=True)
+
+
+@pytest.mark.parametrize("name", ["v.txt", "v.vec.gz", "v.npy", "v.words.txt"])
+@fuzzed
+@given(data=st.data())
+def test_word_vectors(tmp_path, name, data):
+    import gzip
+
+    text = b"2 3\nthe 1.0 2.0 3.0\ncat 0.5 -1e3 nan\n"
+    np.save(tmp_path / "v.npy", np.ones((2, 3), np.float32))
+    contents = {
+        "v.txt": text,
+        "v.vec.gz": gzip.compress(text),
+        "v.npy": (tmp_path / "v.npy").read_bytes(),
+        "v.words.txt": b"the\ncat\n",
+    }
+    for file, valid in contents.items():
+        (tmp_path / file).write_bytes(valid)
+    path = tmp_path / name.replace("v.words.txt", "v.npy")
+    check(tmp_path / name, data, damaged_bytes, lambda: read_word_vectors(path))
+
+
+SIDE = {"folder": "a", "prompt": "q: ", "length": 16, "projection": "b", "program": "c", "sha256": "d"}
+EXPORT = {
+    "format": "hugging-face",
+    "name": "x",
+    "width": 8,
+    "normalize": True,
+    "cosine": False,
+    "sides": {"question": SIDE, "answer": SIDE},
+    "pooling": "mean",
+    "identity": "e",
+    "weights_sha256": "f",
+    "version": 1,
+}
+
+
+@fuzzed
+@given(contents=damaged_json(json.dumps(EXPORT).encode()))
+def test_the_description_of_an_export(tmp_path, contents):
+    (tmp_path / "endx.json").write_bytes(contents)
+    with only_user_errors():
+        about.read_about(tmp_path)

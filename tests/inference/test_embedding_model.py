@@ -1,0 +1,216 @@
+"""Encoding with a loaded model: prompts, sides, what is no text, and texts that are too long."""
+
+import json
+import logging
+import shutil
+
+import numpy as np
+import pytest
+from helpers import one_line_error
+
+import endx_jax
+from endx_jax.pretrained.sentence_transformers import Usage
+
+
+def write_usage(folder, **contents):
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(contents))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def prompted(tiny_bert, tmp_path_factory):
+    """A model whose sides differ in their prompts, and one more prompt that is the default of neither."""
+    folder = shutil.copytree(tiny_bert, tmp_path_factory.mktemp("prompted") / "model")
+    prompts = {"query": "who: ", "passage": "what: ", "cluster": "cat "}
+    return endx_jax.load(write_usage(folder, prompts=prompts, truncate_dim=8))
+
+
+@pytest.fixture(scope="module")
+def plain(tiny_bert):
+    return endx_jax.load(tiny_bert)
+
+
+TEXTS = ["the cat sat", "dog", ""]
+
+
+def with_prompt(prompt):
+    return [prompt + text for text in TEXTS]
+
+
+def test_what_a_model_says_of_itself(prompted, plain):
+    assert prompted.prompts == {"question": "who: ", "answer": "what: "}
+    assert (prompted.width, plain.width) == (8, 32)
+    assert (prompted.asymmetric, plain.asymmetric) == (True, False)
+    assert prompted.cosine
+    assert prompted.source.workdir is None
+    assert prompted.source.encoders["question"].hugging_face["hidden_size"] == 32
+    assert prompted.identity != plain.identity == plain.identity
+
+
+def test_a_model_is_shown_in_a_line(prompted, plain):
+    # 152 * 32 + 64 * 32 + 2 * 32 of the tables, 64 of their norm, and 8,544 of each of two layers.
+    facts = "one tower of BertEncoder, mean pooling, cosine, 24,128 parameters)"
+    assert repr(plain) == str(plain) == f"EmbeddingModel({plain.name!r}, 32 dimensions, {facts}"
+    assert repr(prompted) == f"EmbeddingModel({prompted.name!r}, 8 dimensions, {facts}"
+
+
+def test_each_side_has_its_prompt_and_a_call_may_have_another(prompted, plain):
+    def expected(prompt):
+        return plain.encode_query(with_prompt(prompt), truncate_dim=8)
+
+    np.testing.assert_allclose(prompted.encode_query(TEXTS), expected("who: "), atol=1e-6)
+    np.testing.assert_allclose(prompted.encode_document(TEXTS), expected("what: "), atol=1e-6)
+    np.testing.assert_allclose(prompted.encode_document(TEXTS, prompt_name="cluster"), expected("cat "), atol=1e-6)
+    np.testing.assert_allclose(prompted.encode_query(TEXTS, prompt=""), expected(""), atol=1e-6)
+    both = prompted.encode_query(TEXTS, prompt="on ", prompt_name="cluster")
+    np.testing.assert_allclose(both, expected("on "), atol=1e-6)
+    assert np.abs(expected("who: ") - expected("what: ")).max() > 1e-2
+
+
+def test_an_unknown_prompt_is_refused_with_those_there_are(prompted, plain):
+    with one_line_error(
+        "no prompt of the name 'qeury'; did you mean 'query'.; its prompts are query, passage, cluster"
+    ):
+        prompted.encode_query("a", prompt_name="qeury")
+    with one_line_error("no prompt of the name 'query'; its prompts are none"):
+        plain.encode("a", prompt_name="query")
+
+
+def test_the_width_of_the_folder_goes_unless_the_call_has_its_own(prompted):
+    whole = prompted.encode_query(TEXTS, truncate_dim=32)
+    np.testing.assert_array_equal(prompted.encode_query(TEXTS), whole[:, :8])
+    assert prompted.encode_query(TEXTS, truncate_dim=3, normalize_embeddings=True).shape == (3, 3)
+    with one_line_error("cannot be cut to 0 dimensions"):
+        prompted.encode_query(TEXTS, truncate_dim=0)
+
+
+def test_bare_encode_is_for_models_whose_sides_are_one(prompted, plain):
+    np.testing.assert_array_equal(plain.encode(TEXTS), plain.encode_query(TEXTS))
+    with one_line_error(
+        "embeds questions and documents differently, by other prompts: use encode_query for what is asked and "
+        "encode_document for what is searched; or give prompt="
+    ):
+        prompted.encode(TEXTS)
+    np.testing.assert_array_equal(prompted.encode(TEXTS, prompt=""), prompted.encode_query(TEXTS, prompt=""))
+    np.testing.assert_array_equal(
+        prompted.encode(TEXTS, prompt_name="query"), prompted.encode_document(TEXTS, prompt_name="query")
+    )
+
+
+def test_bare_encode_has_the_folder_s_default_prompt(tiny_bert, tmp_path, plain):
+    folder = shutil.copytree(tiny_bert, tmp_path / "model")
+    model = endx_jax.load(write_usage(folder, prompts={"cluster": "cat "}, default_prompt_name="cluster"))
+    assert not model.asymmetric
+    np.testing.assert_allclose(model.encode(TEXTS), plain.encode(with_prompt("cat ")), atol=1e-6)
+    np.testing.assert_allclose(model.encode_query(TEXTS), plain.encode(TEXTS), atol=1e-6)
+
+
+def test_bare_encode_reads_as_much_of_a_text_as_either_side(tiny_bert, tmp_path):
+    folder = shutil.copytree(tiny_bert, tmp_path / "model")
+    modules = [{"type": "sentence_transformers.models.Transformer", "path": ""}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"query_length": 4, "document_length": 12}))
+    model, text = endx_jax.load(folder), "the cat sat on a mat"
+    assert not model.asymmetric
+    np.testing.assert_array_equal(model.encode(text), model.encode_document(text))
+    assert np.abs(model.encode(text) - model.encode_query(text)).max() > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("sentences", "message"),
+    [
+        (["a", "b", None], r"sentences\[2\] is of type NoneType, None; every text must be a string"),
+        (["a", 3.5], r"sentences\[1\] is of type float, 3.5; every"),
+        ([b"a"], r"sentences\[0\] is of type bytes, b'a'; every"),
+        ([["a"]], r"sentences\[0\] is of type list, \['a'\]; every"),
+        ({"text": "a"}, "sentences is of type dict; give a string, or a list of strings"),
+        (7, "sentences is of type int; give a string"),
+    ],
+)
+def test_what_is_no_text_is_refused_by_its_place(plain, sentences, message):
+    for encode in (plain.encode, plain.encode_query, plain.encode_document):
+        with one_line_error(message):
+            encode(sentences)
+
+
+def test_texts_come_in_any_shape(plain):
+    expected = plain.encode(TEXTS)
+    for sentences in (tuple(TEXTS), np.array(TEXTS), (text for text in TEXTS)):
+        np.testing.assert_array_equal(plain.encode(sentences), expected)
+    assert plain.encode([]).shape == (0, 32)
+    assert plain.encode("").shape == (32,)
+    assert np.isfinite(plain.encode(["", " ", "🙂🏳️‍🌈", "a\x00b", "é" * 500])).all()
+
+
+def test_halves_of_surrogate_pairs_are_no_reason_to_stop(plain):
+    whole, halves, lost = plain.encode(["dog 🙂", "dog \ud83d\ude42", "dog \ud83d"])
+    np.testing.assert_array_equal(whole, halves)
+    assert np.isfinite(lost).all()
+
+
+def test_texts_over_the_length_are_counted_and_told_of_once(tiny_bert, caplog):
+    model = endx_jax.load(tiny_bert)  # 64 positions
+    short, long = "the " * 62, "the " * 63
+    with caplog.at_level(logging.WARNING, "endx_jax"):
+        model.encode_query([short, "cat"])
+        assert (model.encoder.cut, caplog.messages) == (0, [])
+        cut = model.encode_document([long, "cat", long + "dog"])
+        model.encode_query([long])
+    np.testing.assert_allclose(cut[0], model.encode(short), atol=1e-6)
+    assert model.encoder.cut == 3
+    (message,) = caplog.messages
+    assert message.endswith(": 2 of 3 answers are longer than 64 tokens and were cut; of later ones nothing is said")
+
+
+def test_similarity_is_of_every_pair_or_of_each_with_its_own(plain):
+    a, b = np.array([[3.0, 4.0], [1.0, 0.0]]), np.array([[6.0, 8.0], [0.0, 2.0]])
+    np.testing.assert_allclose(plain.similarity(a, b), [[1.0, 0.8], [0.6, 0.0]], rtol=1e-6)
+    np.testing.assert_allclose(plain.similarity_pairwise(a, b), [1.0, 0.0], rtol=1e-6)
+
+
+def test_embeddings_that_cannot_be_compared_are_refused(plain):
+    a, b = np.ones((8, 4)), np.ones((3, 6))
+    for compare in (plain.similarity, plain.similarity_pairwise):
+        with one_line_error("a has embeddings of 4 dimensions and b of 6; only embeddings of the same model"):
+            compare(a, b)
+        with one_line_error(r"b must be embeddings \[N, E\]; encode texts first, by encode_query or encode_document"):
+            compare(a, "the cat sat")
+        with one_line_error(r"a must be embeddings \[N, E\]"):
+            compare([[1.0], [2.0, 3.0]], b)
+        with one_line_error(r"a has shape \(1, 8, 4\); it must be embeddings \[N, E\]"):
+            compare(a[None], b)
+    with one_line_error("compares row by row, but a has 8 rows and b has 3; similarity compares every row"):
+        plain.similarity_pairwise(a, b[:, :4])
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ({"convert_to_tensor": True}, "convert_to_tensor=True is not supported: embeddings are NumPy arrays, or JAX"),
+        ({"device": "cuda:0"}, "device='cuda:0' is not supported: .* set JAX_PLATFORMS to choose, such as cpu"),
+        ({"output_value": "token_embeddings"}, "output_value='token_embeddings' is not supported: only embeddings of"),
+        ({"pool": {"input": None}}, "pool=.* is not supported: one process encodes on all its devices"),
+        ({"batchsize": 8}, "there is no argument 'batchsize'; did you mean 'batch_size'"),
+        ({"convert_to_tensors": True}, "there is no argument 'convert_to_tensors'; did you mean 'convert_to_tensor'"),
+    ],
+)
+def test_arguments_that_are_not_supported_are_refused(plain, argument, message):
+    for encode in (plain.encode, plain.encode_query, plain.encode_document):
+        with one_line_error(message):
+            encode(TEXTS, **argument)
+
+
+def test_arguments_that_change_nothing_are_accepted(plain):
+    defaults = {"convert_to_tensor": False, "device": None, "output_value": "sentence_embedding", "pool": None}
+    np.testing.assert_array_equal(plain.encode(TEXTS, **defaults), plain.encode(TEXTS))
+
+
+def test_a_folder_may_ask_for_inner_products(tiny_bert, tmp_path):
+    model = endx_jax.load(write_usage(shutil.copytree(tiny_bert, tmp_path / "model"), similarity_fn_name="dot"))
+    a, b = np.array([[3.0, 4.0], [1.0, 0.0]]), np.array([[6.0, 8.0], [0.0, 2.0]])
+    np.testing.assert_allclose(model.similarity(a, b), [[50.0, 8.0], [6.0, 0.0]])
+    np.testing.assert_allclose(model.similarity_pairwise(a, b), [50.0, 0.0])
+
+
+def test_a_usage_without_prompts_asks_for_none():
+    assert [Usage().prompt(side) for side in ("question", "answer")] == ["", ""]

@@ -1,0 +1,157 @@
+import jax
+import numpy as np
+import pytest
+
+from endx_jax import load
+from endx_jax.batch import Tokens
+from endx_jax.errors import EndxError
+from endx_jax.inference import text_batches
+from endx_jax.inference.encode import Output, TextEncoder
+from endx_jax.numerics import dequantize
+from endx_jax.parallel import MeshSettings, make_mesh
+
+TEXTS = ["the cat sat", "", "a dog " * 30, "on the mat the cat sat on the dog", "cat"]
+
+
+LONG = "the cat on the mat " * 30  # cut to the limit of 64 tokens
+
+
+@pytest.fixture(scope="module")
+def model(tiny_bert):
+    return load(tiny_bert)
+
+
+def one_by_one(model, texts):
+    return np.stack([model.encoder(model.params, "question", [text])[0] for text in texts])
+
+
+def plainly(model, texts):
+    """Each text for itself, without any padding."""
+    table = model.encoder.processors["answer"](texts)
+    encode = jax.jit(lambda ids: model.encoder.model.encode(model.params, "answer", Tokens(ids, ids >= 0)))
+    rows = [table.ids[start:stop] for start, stop in zip(table.offsets, table.offsets[1:], strict=False)]
+    return np.concatenate([encode(row[None]) for row in rows])
+
+
+def test_equal_to_texts_without_padding(model):
+    texts = ["the cat sat", "", LONG]
+    expected = plainly(model, texts)
+    np.testing.assert_allclose(model.encoder(model.params, "answer", texts), expected, atol=1e-5)
+    assert np.ptp(expected, axis=0).max() > 0.1
+
+
+def test_windows_change_nothing(model, monkeypatch):
+    expected = model.encoder(model.params, "question", TEXTS * 3)
+    monkeypatch.setattr(text_batches, "WINDOW", 4)
+    np.testing.assert_allclose(model.encoder(model.params, "question", TEXTS * 3), expected, atol=1e-6)
+
+
+def test_few_programs_are_compiled_and_kept(model, monkeypatch):
+    traced = []
+
+    class Counting(type(model.encoder.model)):
+        def encode(self, params, side, tokens):
+            traced.append((side, *tokens.ids.shape))
+            return super().encode(params, side, tokens)
+
+    towers = model.encoder.model
+    mesh = make_mesh(MeshSettings(), jax.devices()[:1])
+    encoder = TextEncoder(Counting(towers.question, towers.answer, towers.sharing), model.encoder.processors, mesh, 2)
+    random = np.random.default_rng(0)
+    texts = ["cat " * n for n in random.integers(0, 15, 300)]
+    params = jax.device_get(model.params)
+    first = encoder(params, "question", texts)
+    # Lengths 2 to 16, so four widths; each has 128 // width rows, and the last batch may have fewer.
+    assert {("question", 128 // width, width) for width in (4, 8, 12, 16)} <= encoder.compiled
+    assert set(traced) == encoder.compiled
+    assert len(traced) <= 5
+    before = len(traced)
+    np.testing.assert_array_equal(encoder(params, "answer", texts), first)  # one tower for both, compiled once
+    assert len(traced) == before
+
+
+def test_the_bar_tells_of_a_compilation_once(model, capsys):
+    mesh = make_mesh(MeshSettings(), jax.devices()[:1])
+    encoder = TextEncoder(model.encoder.model, model.encoder.processors, mesh)
+    note = "compiling for 64 tokens, the first time only"
+    for new in (True, False):
+        encoder(model.params, "question", [LONG], progress=True)
+        assert (note in capsys.readouterr().err) == new
+
+
+def test_towers_of_their_own_are_told_apart(model):
+    mesh = make_mesh(MeshSettings(), jax.devices()[:1])
+    towers, apart = (
+        model.encoder.model,
+        {side: jax.device_get(model.params["shared"]) for side in ("question", "answer")},
+    )
+    apart["answer"] = jax.tree.map(lambda leaf: leaf * 1.1, apart["answer"])
+    encoder = TextEncoder(towers, model.encoder.processors, mesh)
+    question, answer = (encoder(apart, side, ["the cat"]) for side in ("question", "answer"))
+    assert np.abs(question - answer).max() > 1e-3
+    np.testing.assert_allclose(question, encoder(model.params, "question", ["the cat"]), atol=1e-6)
+
+
+def test_order_is_kept_whatever_the_batch(model):
+    expected = one_by_one(model, TEXTS)
+    for batch_size in (8, 16):
+        found = model.encoder(model.params, "question", TEXTS, batch_size=batch_size)
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert found.dtype == np.float32
+
+
+def test_more_texts_than_a_batch(model):
+    texts = TEXTS * 5
+    found = model.encoder(model.params, "answer", texts, batch_size=8)
+    np.testing.assert_allclose(found, np.tile(one_by_one(model, TEXTS), (5, 1)), atol=1e-6)
+
+
+def test_no_texts_give_no_rows(model):
+    assert model.encoder(model.params, "question", []).shape == (0, 32)
+    codes, scales = model.encoder(model.params, "question", [], output=Output(width=8, precision="int8"))
+    assert (codes.shape, codes.dtype, scales.shape) == ((0, 8), np.int8, (0,))
+
+
+def test_one_device_gives_what_eight_do(model):
+    mesh = make_mesh(MeshSettings(), jax.devices()[:1])
+    encoder = TextEncoder(model.encoder.model, model.encoder.processors, mesh)
+    params = jax.device_get(model.params)
+    found = encoder(params, "question", TEXTS)
+    np.testing.assert_allclose(found, model.encoder(model.params, "question", TEXTS), atol=1e-6)
+
+
+def test_a_batch_size_that_does_not_divide_over_the_devices_is_rounded_up(model):
+    found = model.encoder(model.params, "question", TEXTS, batch_size=3)
+    np.testing.assert_allclose(found, one_by_one(model, TEXTS), atol=1e-6)
+
+
+@pytest.mark.parametrize(("precision", "off"), [("bfloat16", 2**-8), ("float16", 2**-11), ("int8", 1 / 254)])
+def test_rounded_to_a_precision_on_the_device(model, precision, off):
+    exact = model.encoder(model.params, "question", TEXTS)
+    found = model.encoder(model.params, "question", TEXTS, output=Output(precision=precision))
+    if precision == "int8":
+        assert (found.codes.dtype, found.scales.shape) == (np.int8, (len(TEXTS),))
+        found = dequantize(found)
+    else:
+        assert found.dtype == precision
+    largest = np.abs(exact).max(axis=1, keepdims=True)
+    assert 0 < np.abs(found.astype(np.float32) - exact).max() <= (off * largest).max() * 1.001
+
+
+def test_cut_before_they_are_normalised_before_they_are_rounded(model):
+    exact = model.encoder(model.params, "question", TEXTS)[:, :8]
+    found = model.encoder(model.params, "question", TEXTS, output=Output(8, normalize=True, precision="int8"))
+    unit = exact / np.linalg.norm(exact, axis=1, keepdims=True)
+    np.testing.assert_allclose(dequantize(found), unit, atol=1.01 / 254)
+    np.testing.assert_array_equal(np.abs(found.codes).max(axis=1), 127)
+
+
+def test_an_unknown_precision_is_refused():
+    with pytest.raises(EndxError, match="unknown precision 'float61'.*'float16'.*float32, bfloat16, float16, int8"):
+        Output(precision="float61")
+
+
+@pytest.mark.parametrize("width", [0, -5])
+def test_no_dimensions_at_all_are_refused(width):
+    with pytest.raises(EndxError, match=f"cut to {width} dimensions; keep at least 1"):
+        Output(width)

@@ -1,0 +1,91 @@
+"""What makes a model another, and what does not."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from helpers import TINY, random_params, tower
+
+from endx_jax.data.tokenization import TextProcessor, Tokenizer
+from endx_jax.inference.identity import describe, model_identity
+from endx_jax.models import DualEncoder
+from endx_jax.models.pooling import MultiHopAttention, first
+from endx_jax.models.sharing import SHARINGS
+from endx_jax.models.static import TokenWeights
+
+
+@pytest.fixture(scope="module")
+def processor(tiny_bert):
+    return TextProcessor(Tokenizer(tiny_bert), 16)
+
+
+def identity(processor, *, params=None, answer=None, towers=None, **parts):
+    """Of a Siamese encoder of tiny towers; `answer` prepares its answers otherwise."""
+    one = tower(**parts)
+    model = DualEncoder(*(towers or (one, one)))
+    drawn = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), jax.eval_shape(model.init, jax.random.key(0)))
+    return model_identity(model, params or drawn, {"question": processor, "answer": answer or processor})
+
+
+def test_the_same_model_has_the_same_identity(processor, tiny_bert):
+    again = TextProcessor(Tokenizer(tiny_bert), 16)
+    assert identity(processor) == identity(again)
+    assert len(identity(processor)) == 64
+    int(identity(processor), 16)
+
+
+def test_what_decides_about_embeddings_decides_about_the_identity(processor):
+    found = {
+        "as it is": identity(processor),
+        "length": identity(dataclasses.replace(processor, length=15)),
+        "prompt": identity(dataclasses.replace(processor, prompt="query: ")),
+        "answer's prompt": identity(processor, answer=dataclasses.replace(processor, prompt="query: ")),
+        "norm": identity(processor, normalize=False),
+        "pooling": identity(processor, pooling=first),
+        "hops": identity(processor, pooling=MultiHopAttention(2, 4)),
+        "reduction": identity(processor, pooling=MultiHopAttention(2, 4, "sum")),
+        "heads": identity(processor, config=dataclasses.replace(TINY, heads=4)),
+        "answer's pooling": identity(processor, towers=(tower(), tower(pooling=first))),
+    }
+    assert len(set(found.values())) == len(found)
+
+
+def test_parts_that_came_later_decide_where_a_tower_has_them(processor):
+    """Where it has none its identity is as it was before, so that indexes of then still serve."""
+    named = str(describe(tower()))
+    assert not any(part in named for part in ("head'", "token_weights", "layer_weights"))
+    found = {
+        identity(processor, **parts)
+        for parts in ({}, {"layer_weights": (0.5, 0.5, 0.0, 0.0)}, {"token_weights": TokenWeights(TINY.vocab_size)})
+    }
+    assert len(found) == 3
+
+
+def test_one_number_decides(processor):
+    model = DualEncoder(tower(), tower())
+    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), jax.eval_shape(model.init, jax.random.key(0)))
+    before = identity(processor, params=params)
+    params["shared"]["encoder"]["norm"]["bias"][3] = 1e-30
+    assert identity(processor, params=params) != before
+
+
+def test_where_parameters_stand_decides(processor):
+    model = DualEncoder(tower(), tower(), SHARINGS["ade"])
+    params = {side: random_params(tower(), *_tokens()) for side in ("question", "answer")}
+    swapped = {"question": params["answer"], "answer": jax.tree.map(np.negative, params["question"])}
+    both = {"question": processor, "answer": processor}
+    assert model_identity(model, params, both) != model_identity(model, swapped, both)
+
+
+@pytest.mark.parametrize(
+    "parts", [{"dtype": "bfloat16"}, {"remat": "full"}, {"config": dataclasses.replace(TINY, dropout=0.3)}]
+)
+def test_cost_and_training_do_not(processor, parts):
+    assert identity(processor, **parts) == identity(processor)
+
+
+def _tokens():
+    from helpers import padded, texts
+
+    return (padded(texts((3, 2)), 4),)

@@ -1,0 +1,138 @@
+"""The model folder of a run: what it holds, that it is enough, and how a damaged one is refused."""
+
+import json
+import shutil
+
+import chex
+import jax
+import numpy as np
+import pytest
+from helpers import one_line_error
+from safetensors.numpy import load_file
+from tiny_bert import tiny_recipe
+
+import endx_jax
+from endx_jax.experiment.config import resolve
+from endx_jax.experiment.model import build_model, save_description, save_towers
+from endx_jax.inference.saved import params_of_run
+from endx_jax.models.dual_encoder import SIDES
+from endx_jax.parallel.mesh import MeshSettings, make_mesh
+from endx_jax.parallel.sharding import parameter_paths, place, state_shardings
+
+TEXTS = ["the cat sat on the mat", "where is the dog", "who"]
+
+
+@pytest.fixture
+def model_folder(trained_workdir, tmp_path):
+    """A copy of the model folder of a finished run, and nothing else of it."""
+    return shutil.copytree(trained_workdir / "model", tmp_path / "copied")
+
+
+def test_the_model_folder_of_a_finished_run(model_folder):
+    assert sorted(file.name for file in model_folder.iterdir()) == [
+        "config.json",
+        "endx.json",
+        "method.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "towers.safetensors",
+    ]
+    about = json.loads((model_folder / "endx.json").read_text())
+    assert (about["format"], about["width"], about["towers"]["sharing"]) == ("towers", 32, "sde")
+    assert not {"pretrained", "init_from"} & set(about["towers"])  # paths of the machine that trained
+    tensors = load_file(model_folder / "towers.safetensors")
+    assert tensors["shared/encoder/layers_0/mlp_up/kernel"].dtype == np.float32
+
+
+def test_the_model_folder_is_enough_and_gives_the_same_bits(model_folder, trained_workdir):
+    run, copied = endx_jax.load(trained_workdir), endx_jax.load(model_folder)
+    assert copied.identity == run.identity
+    assert copied.source.workdir is None
+    for found, expected in (
+        (copied.encode_query(TEXTS), run.encode_query(TEXTS)),
+        (copied.encode_document(TEXTS), run.encode_document(TEXTS)),
+    ):
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"encoder": "gru", "encoder_width": 8, "pooling": "multi_hop", "sharing": "ade_spl", "projection": 6},
+        {"head": "fcrr+convrr", "head_sides": "answer", "sharing": "residual"},
+        {"scan_layers": True, "sharing": "ade", "question_prompt": " ask: "},
+        {"layer_weights": (0.5, 0.0, 0.25, 0.25), "token_weights": "idf"},
+    ],
+    ids=["gru", "heads", "scan", "layers"],
+)
+def test_every_kind_of_tower_is_written_and_read(tiny_bert, pairs_csv, tmp_path, settings):
+    config = tiny_recipe(tiny_bert, pairs_csv)
+    config.model.update(settings)
+    model, mesh = build_model(resolve(config)), make_mesh(MeshSettings(fsdp=4, tensor=2))
+    if settings.get("token_weights"):
+        weights = np.linspace(0, 1, model.sources["question"].config.vocab_size, dtype=np.float32)
+        object.__setattr__(model, "token_weights", {"question": weights, "answer": weights})
+    params = model.initial_params()["dual_encoder"]
+    params = place(params, state_shardings(params, mesh))
+    save_description(tmp_path, model)
+    save_towers(tmp_path, model, params, mesh)
+    loaded = endx_jax.load(tmp_path)
+    assert loaded.encoder.model == model.dual_encoder
+    assert loaded.prompts == {side: processor.prompt for side, processor in model.processors.items()}
+    chex.assert_trees_all_equal(jax.device_get(loaded.params), jax.device_get(params))
+    assert loaded.identity == model.text_encoder(mesh).identity(params)
+
+
+def test_parameters_of_a_run_stay_in_their_file(trained_workdir):
+    found = params_of_run(trained_workdir)
+    loaded = parameter_paths(endx_jax.load(trained_workdir).params)
+    assert {path: leaf.shape for path, leaf in found.items()} == {path: leaf.shape for path, leaf in loaded.items()}
+
+
+def test_a_workdir_whose_training_has_not_ended_is_refused(trained_workdir, tmp_path):
+    shutil.copytree(trained_workdir / "model", tmp_path / "model")
+    (tmp_path / "model" / "endx.json").unlink()
+    with one_line_error("training has not ended, and no model yet: run its training command again"):
+        endx_jax.load(tmp_path)
+
+
+def test_a_workdir_of_a_pair_classifier_is_refused(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "method.json").write_text('{"name": "pair", "embeds": false}')
+    with one_line_error("holds a pair classifier"):
+        endx_jax.load(tmp_path)
+
+
+def change(folder, **values):
+    """Changes what `endx.json` says; None removes a key."""
+    about = json.loads((folder / "endx.json").read_text()) | values
+    (folder / "endx.json").write_text(json.dumps({key: value for key, value in about.items() if value is not None}))
+
+
+def towers(folder, **values):
+    change(folder, towers=json.loads((folder / "endx.json").read_text())["towers"] | values)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda folder: (folder / "towers.safetensors").unlink(), "towers.safetensors is missing"),
+        (lambda folder: (folder / "towers.safetensors").write_bytes(b"other"), "has not the sha256"),
+        (lambda folder: change(folder, towers=None), "'towers' must be an object"),
+        (lambda folder: change(folder, towers=[1]), "'towers' must be an object"),
+        (lambda folder: towers(folder, pooling="median"), "model.pooling is 'median'"),
+        (lambda folder: towers(folder, projection=5), "shared/projection/kernel has the shape none instead of"),
+        (lambda folder: towers(folder, sharing="ade"), "is of another model than endx.json describes"),
+        (
+            lambda folder: change(
+                folder, sides={side: {"folder": ".", "prompt": "", "length": 9999} for side in SIDES}
+            ),
+            "the length of question is 9999; its encoder has 64 positions",
+        ),
+    ],
+    ids=["no weights", "other weights", "no towers", "no object", "pooling", "projection", "sharing", "length"],
+)
+def test_a_damaged_model_folder_is_refused_in_one_line(model_folder, damage, message):
+    damage(model_folder)
+    with one_line_error(message):
+        endx_jax.load(model_folder)

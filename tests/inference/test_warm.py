@@ -1,0 +1,88 @@
+import jax
+import numpy as np
+import pytest
+
+from endx_jax import load
+from endx_jax.inference import warm
+from endx_jax.inference.encode import Output, TextEncoder
+from endx_jax.inference.warm import Plan, WarmEncoder
+from endx_jax.models.dual_encoder import DualEncoder
+
+TEXTS = ["the cat sat", "", "a dog " * 30, "on the mat the cat sat on the dog", "cat", "🐈 " * 40] * 3
+
+
+@pytest.fixture(scope="module")
+def model(tiny_bert):
+    return load(tiny_bert)
+
+
+@pytest.fixture
+def encoder(model, monkeypatch):
+    """Made under a plan of few programs; texts have at most 64 tokens."""
+    monkeypatch.setitem(warm.PLANS, "cpu", Plan(rows=(4, 1), tokens=128, call=24))
+    return WarmEncoder(model.encoder, model.params)
+
+
+def cut(encoder, *lengths):
+    found = encoder._cut("question", np.array(lengths))
+    return [(sorted(places.tolist()), rows, width) for places, rows, width in found]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, len(TEXTS)])
+def test_embeddings_are_those_of_the_text_encoder(model, encoder, count):
+    found, tokens = encoder("question", TEXTS[:count])
+    np.testing.assert_allclose(found, model.encode_query(TEXTS[:count]), atol=1e-6)
+    np.testing.assert_array_equal(tokens, model.encoder.processors["question"](TEXTS[:count]).lengths)
+
+
+def test_texts_share_a_call_where_that_is_cheapest(encoder):
+    assert cut(encoder, 10) == [([0], 1, 16)]
+    # One call of four rows costs 24 + 4 * 16 tokens; two of one row cost 2 * (24 + 16), and three 3 * (24 + 16).
+    assert cut(encoder, 10, 11) == [([1], 1, 16), ([0], 1, 16)]
+    assert cut(encoder, 10, 11, 12) == [([0, 1, 2], 4, 16)]
+    # A long text beside short ones is computed for itself: 24 + 64 + 24 + 4 * 16, and not 24 + 4 * 32 + ...
+    assert cut(encoder, 10, 64, 11, 12) == [([1], 1, 64), ([0, 2, 3], 4, 16)]
+
+
+def test_no_call_has_more_tokens_than_the_plan_says_but_for_one_text(encoder):
+    assert cut(encoder, 48, 48, 48, 48) == [([n], 1, 48) for n in range(4)]
+    assert encoder.shapes == [
+        *(("question", rows, width) for width in (16, 24, 32) for rows in (1, 4)),
+        ("question", 1, 48),
+        ("question", 1, 64),
+    ]
+
+
+def test_nothing_is_compiled_once_it_is_warm(model, monkeypatch):
+    monkeypatch.setitem(warm.PLANS, "cpu", Plan(rows=(4, 1), tokens=128, call=24))
+    traced = []
+
+    class Counting(DualEncoder):
+        def encode(self, params, side, tokens):
+            traced.append((side, *tokens.ids.shape))
+            return super().encode(params, side, tokens)
+
+    towers = model.encoder.model
+    counting = Counting(towers.question, towers.answer, towers.sharing)
+    encoder = WarmEncoder(TextEncoder(counting, model.encoder.processors, model.encoder.mesh), model.params)
+    for shape in encoder.shapes:
+        encoder.warm_up(shape)
+    assert traced == encoder.shapes
+    for side in ("question", "answer"):
+        encoder(side, TEXTS)
+    assert traced == encoder.shapes
+
+
+def test_towers_of_their_own_are_told_apart(model, encoder):
+    apart = {side: jax.device_get(model.params["shared"]) for side in ("question", "answer")}
+    apart["answer"] = jax.tree.map(lambda leaf: leaf * 1.1, apart["answer"])
+    found = WarmEncoder(model.encoder, apart)
+    question, answer = (found(side, ["the cat"]).embeddings for side in ("question", "answer"))
+    assert np.abs(question - answer).max() > 1e-3
+    np.testing.assert_allclose(question, encoder("question", ["the cat"]).embeddings, atol=1e-6)
+
+
+def test_embeddings_are_finished_as_asked(model, encoder):
+    found = WarmEncoder(model.encoder, model.params, Output(5, normalize=True))("question", TEXTS[:2]).embeddings
+    expected = model.encode_query(TEXTS[:2], truncate_dim=5, normalize_embeddings=True)
+    np.testing.assert_allclose(found, expected, atol=1e-6)

@@ -1,0 +1,140 @@
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import without_metrics
+
+from endx_jax import losses
+from endx_jax.batch import Batch, Tokens
+from endx_jax.errors import EndxError
+from endx_jax.methods.dual import DualObjective, DualSettings
+from endx_jax.models.dual_encoder import DualEncoder
+from endx_jax.models.tower import TokenEmbedder, Tower
+
+in_batch_softmax = without_metrics(losses.in_batch_softmax)
+
+
+class Identity(nn.Module):
+    """An encoder that encodes nothing, so that embeddings can be computed by hand."""
+
+    def __call__(self, embedded, layout, dropout_keys=None):
+        return embedded
+
+
+TOWER = Tower(TokenEmbedder(12, 4, initializer_range=1.0), Identity(), normalize=False)
+MODEL = DualEncoder(TOWER, TOWER)
+
+
+def make_batch(answer_id=(0, 1, 2)):
+    ids = jnp.array([[1, 2], [3, 0], [4, 5]])
+    mask = jnp.array([[True, True], [True, False], [True, True]])
+    return Batch(
+        question=Tokens(ids, mask),
+        answer=Tokens(ids + 6, mask),
+        question_id=jnp.arange(3),
+        answer_id=jnp.array(answer_id),
+        positive_ids=jnp.array(answer_id)[:, None],
+    )
+
+
+def evaluate(settings, batch):
+    objective = DualObjective(MODEL, settings)
+    params = objective.init(jax.random.key(0), MODEL.init(jax.random.key(1)))
+    loss, metrics = objective(params, batch, jax.random.key(2), jnp.int32(0))
+    return loss, metrics, params
+
+
+def embeddings(params, batch):
+    table = params["dual_encoder"]["shared"]["token_embedder"]["embedding"]
+
+    def pool(tokens):
+        return jnp.stack([table[row[mask]].mean(0) for row, mask in zip(tokens.ids, tokens.mask, strict=True)])
+
+    return pool(batch.question), pool(batch.answer)
+
+
+def test_the_loss_is_the_in_batch_softmax_of_the_towers():
+    batch = make_batch()
+    loss, metrics, params = evaluate(DualSettings(temperature=0.5), batch)
+    question, answer = embeddings(params, batch)
+    np.testing.assert_allclose(loss, in_batch_softmax(question, answer, temperature=0.5), rtol=1e-5)
+    accuracy = np.mean(np.argmax(question @ answer.T, 1) == np.arange(3))
+    np.testing.assert_allclose(metrics["in_batch_accuracy"], accuracy)
+    assert metrics["masked_fraction"] == 0
+    assert metrics["temperature"] == 0.5
+
+
+def test_equal_answers_are_masked_and_counted():
+    batch = make_batch(answer_id=(0, 1, 0))
+    masked, metrics, params = evaluate(DualSettings(temperature=1.0), batch)
+    question, answer = embeddings(params, batch)
+    expected = in_batch_softmax(question, answer, temperature=1.0, answer_id=batch.answer_id)
+    np.testing.assert_allclose(masked, expected, rtol=1e-5)
+    np.testing.assert_allclose(metrics["masked_fraction"], 2 / 6)
+    unmasked, metrics, _ = evaluate(DualSettings(temperature=1.0, mask_false_negatives=False), batch)
+    assert metrics["masked_fraction"] == 0
+    assert unmasked > masked
+
+
+def with_hard_negatives(batch):
+    """Two a question: one is missing, and one is the answer of another question."""
+    ids = jnp.array([[[7, 8], [9, 0]], [[10, 11], [7, 0]], [[6, 0], [8, 9]]])
+    mask = jnp.array([[[True, True], [True, False]], [[True, True], [True, False]], [[True, False], [True, True]]])
+    hard_negative_ids = jnp.array([[1, -1], [5, 6], [0, 7]])
+    return dataclasses.replace(batch, hard_negatives=Tokens(ids, mask), hard_negative_ids=hard_negative_ids)
+
+
+@pytest.mark.parametrize("masking", [True, False])
+def test_hard_negatives_are_encoded_as_answers_and_join_the_loss(masking):
+    batch = with_hard_negatives(make_batch())
+    loss, _, params = evaluate(DualSettings(temperature=0.5, mask_false_negatives=masking), batch)
+    question, answer = embeddings(params, batch)
+    table = params["dual_encoder"]["shared"]["token_embedder"]["embedding"]
+    rows = zip(batch.hard_negatives.ids.reshape(6, 2), batch.hard_negatives.mask.reshape(6, 2), strict=True)
+    hard = jnp.stack([table[ids[mask]].mean(0) for ids, mask in rows]).reshape(3, 2, 4)
+    ids = {"answer_id": batch.answer_id, "positive_ids": batch.positive_ids} if masking else {}
+    expected = in_batch_softmax(
+        question, answer, temperature=0.5, hard_negatives=hard, hard_negative_ids=batch.hard_negative_ids, **ids
+    )
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    assert not np.allclose(loss, in_batch_softmax(question, answer, temperature=0.5), rtol=1e-3)
+
+
+def test_each_hard_negative_has_dropout_keys_of_its_own():
+    """The same tokens as answer and as both hard negatives: dropping out alike, their embeddings would be equal."""
+    seen = []
+
+    class Recorder(DualEncoder):
+        def encode(self, params, side, tokens, dropout_keys=None):
+            seen.append(jax.random.key_data(dropout_keys))
+            return super().encode(params, side, tokens, dropout_keys)
+
+        def encode_with_penalty(self, params, side, tokens, dropout_keys=None):
+            return self.encode(params, side, tokens, dropout_keys), jnp.zeros(len(tokens.ids))
+
+    objective = DualObjective(Recorder(TOWER, TOWER), DualSettings())
+    batch = with_hard_negatives(make_batch())
+    objective(objective.init(jax.random.key(0), MODEL.init(jax.random.key(1))), batch, jax.random.key(2), jnp.int32(0))
+    keys = np.concatenate(seen)
+    assert len(np.unique(keys, axis=0)) == len(keys) == 3 * (1 + 1 + 2)
+
+
+def test_a_learned_temperature_starts_where_told_and_has_a_gradient():
+    objective = DualObjective(MODEL, DualSettings(temperature=0.1, learn_temperature=True))
+    params = objective.init(jax.random.key(0), MODEL.init(jax.random.key(1)))
+    compute = jax.value_and_grad(objective, has_aux=True)
+    (_, metrics), gradients = compute(params, make_batch(), jax.random.key(2), jnp.int32(0))
+    np.testing.assert_allclose(metrics["temperature"], 0.1, rtol=1e-6)
+    assert abs(float(gradients["log_temperature"])) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [({"temperature": 0.0}, "must be positive"), ({"direction": "both"}, "question_to_answer, answer_to_question")],
+)
+def test_settings_out_of_bounds_are_refused(values, message):
+    with pytest.raises(EndxError, match=message):
+        DualSettings(**values)

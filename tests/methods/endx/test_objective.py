@@ -1,0 +1,246 @@
+"""ENDX's objective against the losses it is made of, and who learns from whom."""
+
+import dataclasses
+import functools
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import one_line_error, padded, texts, without_metrics
+
+from endx_jax import losses
+from endx_jax.batch import Batch
+from endx_jax.losses import geometry_alignment
+from endx_jax.methods.endx import EndxObjective, EndxSettings
+from endx_jax.models import DualEncoder, MultiHopAttention, Projection, TokenEmbedder, Tower
+from endx_jax.models.dropout import dropout, example_keys, fold
+from endx_jax.models.sharing import SHARINGS
+from endx_jax.parallel import MeshSettings, make_mesh
+from endx_jax.parallel.execution import Execution
+from endx_jax.parallel.sharding import parameter_paths, partition_spec
+
+embedding_regression = without_metrics(losses.embedding_regression)
+in_batch_softmax = without_metrics(losses.in_batch_softmax)
+
+B = 8
+RNG, STEP = jax.random.key(2, impl="threefry2x32"), jnp.int32(0)
+SETTINGS = EndxSettings(cross_heads=2, ramp_epochs=0.0)
+WIDTH, VOCABULARY = 4, 50
+
+
+class Encoder(nn.Module):
+    """One layer that mixes no positions, with dropout: all that an encoder has, and quick to compile."""
+
+    dtype: jnp.dtype = jnp.dtype(jnp.float32)
+
+    @nn.compact
+    def __call__(self, embedded, layout, dropout_keys=None):
+        x = jnp.tanh(nn.Dense(WIDTH, name="mlp_up")(embedded))
+        return dropout(x, layout.token_keys(dropout_keys), 0.2)
+
+
+def model(sharing="sde"):
+    one = Tower(
+        TokenEmbedder(VOCABULARY, WIDTH, initializer_range=1.0),
+        Encoder(),
+        pooling=MultiHopAttention(hops=3, width=4),
+        projection=Projection(WIDTH),
+        normalize=False,
+    )
+    return DualEncoder(one, one, SHARINGS[sharing])
+
+
+def build(settings=SETTINGS, sharing="sde"):
+    objective = EndxObjective(model(sharing), settings)
+    return objective, objective.init(jax.random.key(1), objective.model.init(jax.random.key(0)))
+
+
+@pytest.fixture(scope="module")
+def batch():
+    draw = np.random.default_rng(0)
+    answer_id = jnp.array([0, 1, 2, 3, 4, 5, 6, 0])
+    return Batch(
+        question=padded(texts(draw.integers(2, 7, B)), 6),
+        answer=padded(texts(draw.integers(2, 9, B), seed=1), 8),
+        question_id=jnp.arange(B),
+        answer_id=answer_id,
+        positive_ids=answer_id[:, None],
+    )
+
+
+def embed(objective, params, batch):
+    return jax.jit(lambda: objective.embed(params, (batch, example_keys(RNG, STEP, B))))()
+
+
+def compute(objective, params, batch, step=STEP):
+    return jax.jit(jax.value_and_grad(objective, has_aux=True))(params, batch, RNG, step)
+
+
+def test_the_loss_is_equation_13_of_its_parts(batch):
+    weights = {"a|q": 0.5, "q|q": 3.0, "a|a": 2.0}  # q|a is left out
+    settings = dataclasses.replace(
+        SETTINGS, temperature=2.0, weights=tuple(weights.items()), alignment_temperatures=(1.5, 0.5), orthogonality=0.1
+    )
+    objective, params = build(settings)
+    loss, metrics = jax.jit(objective)(params, batch, RNG, STEP)
+    embedded = embed(objective, params, batch)
+    student, teacher = embedded.student, embedded.teacher
+
+    @jax.jit
+    def retrieval(pair):
+        ids = {"answer_id": batch.answer_id, "question_id": batch.question_id}
+        return in_batch_softmax(pair.question, pair.answer, temperature=2.0, **ids)
+
+    spaces = ((student.question, student.answer), (teacher.question, teacher.answer))
+    align = jax.jit(lambda: geometry_alignment(*spaces, weights=weights, temperature=(1.5, 0.5)))
+    (aligned, terms), dual_loss, cross_loss = align(), retrieval(student), retrieval(teacher)
+    penalty = np.mean(student.penalty + teacher.penalty)
+    np.testing.assert_allclose(loss, (dual_loss + cross_loss) / 4 + aligned / 2 + 0.1 * penalty, rtol=1e-5)
+    np.testing.assert_allclose(metrics["dual_loss"], dual_loss, rtol=1e-5)
+    np.testing.assert_allclose(metrics["cross_loss"], cross_loss, rtol=1e-5)
+    for term, value in terms.items():
+        np.testing.assert_allclose(metrics[f"alignment/{term}"], value, rtol=1e-5)
+        np.testing.assert_allclose(metrics[f"weighted_alignment/{term}"], 0.5 * weights[term] * value, rtol=1e-5)
+    assert "alignment/q|a" not in metrics
+    np.testing.assert_allclose(metrics["masked_fraction"], 2 / (B * (B - 1)))
+
+
+def test_regression_is_the_other_alignment(batch):
+    objective, params = build(dataclasses.replace(SETTINGS, alignment="regression"))
+    _, metrics = jax.jit(objective)(params, batch, RNG, STEP)
+    embedded = embed(objective, params, batch)
+    spaces = [(part.question, part.answer) for part in (embedded.student, embedded.teacher)]
+    np.testing.assert_allclose(metrics["alignment/regression"], embedding_regression(*spaces), rtol=1e-5)
+    assert not [name for name in metrics if "|" in name]
+
+
+@pytest.mark.parametrize(("ramp", "steps_per_epoch"), [({"ramp_steps": 10}, 3.0), ({"ramp_epochs": 5.0}, 2.0)])
+def test_the_weights_rise_linearly_over_the_ramp(ramp, steps_per_epoch):
+    settings = dataclasses.replace(SETTINGS, **ramp, weights=(("a|q", 0.5), ("q|q", 1e4)))
+    objective = EndxObjective(model(), settings).prepare(Execution(), steps_per_epoch)
+    for step, risen in ((0, 0.1), (4, 0.5), (9, 1.0), (1000, 1.0)):
+        weights = objective._weights(jnp.int32(step))
+        np.testing.assert_allclose([weights["a|q"], weights["q|q"]], [0.5 * risen, 1e4 * risen], rtol=1e-6)
+
+
+def largest(tree):
+    return max(np.abs(leaf).max() for leaf in jax.tree.leaves(tree))
+
+
+ALONE = {"dual_weight": 0.0, "cross_weight": 0.0, "alignment_weight": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("options", "student_learns", "teacher_learns"),
+    [
+        ({"dual_weight": 1.0}, True, False),
+        ({"cross_weight": 1.0}, False, True),
+        ({"cross_weight": 1.0, "teacher_shares": "encoder"}, True, True),
+        ({"alignment_weight": 1.0}, True, False),
+        ({"alignment_weight": 1.0, "stop_gradient": False}, True, True),
+    ],
+)
+def test_who_learns_from_which_loss(batch, options, student_learns, teacher_learns):
+    objective, params = build(dataclasses.replace(SETTINGS, **(ALONE | options)))
+    _, gradients = compute(objective, params, batch)
+    assert (largest(gradients["dual_encoder"]) > 1e-4) == student_learns
+    assert (largest(gradients["teacher"]) > 1e-4) == teacher_learns
+    chex.assert_tree_all_finite(gradients)
+
+
+@pytest.mark.parametrize("sharing", ["sde", "ade_spl"])
+@pytest.mark.parametrize(
+    ("shares", "own"),
+    [("nothing", {"token_embedder", "encoder"}), ("token_embedder", {"encoder"}), ("encoder", set())],
+)
+def test_the_teacher_has_for_itself_what_it_does_not_share(sharing, shares, own):
+    objective = EndxObjective(model(sharing), dataclasses.replace(SETTINGS, teacher_shares=shares))
+    shapes = jax.eval_shape(lambda: objective.init(jax.random.key(1), objective.model.init(jax.random.key(0))))
+    encoders = shapes["teacher"]["encoders"]
+    places = {"sde": {"shared"}, "ade_spl": {"question", "answer"}}[sharing]  # ade_spl shares the projection alone
+    assert {place: set(groups) for place, groups in encoders.items()} == (dict.fromkeys(places, own) if own else {})
+    assert set(shapes["teacher"]["cross_encoder"]) == {"attention", "refinement", "pooling"}
+
+
+def test_a_teacher_starts_from_its_own_copy_of_the_student_s_encoder():
+    _, params = build()
+    chex.assert_trees_all_equal(
+        params["teacher"]["encoders"]["shared"]["encoder"], params["dual_encoder"]["shared"]["encoder"]
+    )
+    first, copy = (jax.tree.leaves(tree)[0] for tree in (params["dual_encoder"], params["teacher"]["encoders"]))
+    assert first.unsafe_buffer_pointer() != copy.unsafe_buffer_pointer(), "donating both would use one buffer twice"
+
+
+def test_a_shared_encoder_sees_one_dropout_mask(batch):
+    """The teacher's encodings are then the student's own."""
+    objective, params = build(dataclasses.replace(SETTINGS, teacher_shares="encoder"))
+
+    @jax.jit
+    def both():
+        keys = example_keys(RNG, STEP, B)
+        encode = functools.partial(objective.model.encodings, params["dual_encoder"])
+        question = encode("question", batch.question, fold(keys, 0))
+        answer = encode("answer", batch.answer, fold(keys, 1))
+        variables = {"params": params["teacher"]["cross_encoder"]}
+        masks = batch.question.mask, batch.answer.mask
+        expected = objective.cross_encoder.apply(variables, question, masks[0], answer, masks[1])
+        return expected, objective.embed_as_teacher(params, batch, keys)
+
+    expected, teacher = both()
+    chex.assert_trees_all_close((teacher.question, teacher.answer), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_cutting_the_work_up_changes_nothing(batch, devices):
+    """Chunked towers and streamed losses over a mesh against the plain objective, with dropout."""
+    objective, params = build()
+    mesh = make_mesh(MeshSettings(), jax.devices()[:devices])
+    chunk = {1: 3, 8: 0}[devices]
+    cut = objective.prepare(Execution(mesh, tower_chunk=chunk, loss_tile=3), steps_per_epoch=1.0)
+    expected, found = compute(objective, params, batch), compute(cut, params, batch)
+    chex.assert_trees_all_close(found[0], expected[0], rtol=2e-5)
+    chex.assert_trees_all_close(found[1], expected[1], atol=1e-5 * largest(expected[1]))
+
+
+def test_the_teacher_is_split_over_these_axes():
+    mesh = make_mesh(MeshSettings(data=2, fsdp=2, tensor=2))
+    _, params = build()
+    teacher = parameter_paths(params["teacher"])
+    assert {path: tuple(partition_spec(path, leaf.shape, mesh)) for path, leaf in teacher.items()} == {
+        "cross_encoder/attention/query/kernel": ("fsdp", "tensor"),
+        "cross_encoder/attention/key/kernel": ("fsdp", "tensor"),
+        "cross_encoder/attention/value/kernel": ("fsdp", "tensor"),
+        "cross_encoder/attention/output/kernel": ("tensor", "fsdp"),
+        "cross_encoder/refinement/mlp_up/kernel": ("fsdp", "tensor"),
+        "cross_encoder/refinement/mlp_up/bias": ("tensor",),
+        "cross_encoder/refinement/mlp_down/kernel": ("tensor", "fsdp"),
+        "cross_encoder/refinement/mlp_down/bias": (None,),
+        "cross_encoder/refinement/mlp_norm/scale": (None,),
+        "cross_encoder/refinement/mlp_norm/bias": (None,),
+        "cross_encoder/pooling/hidden_kernel": ("fsdp", None),
+        "cross_encoder/pooling/hop_kernel": ("fsdp", None),
+        "encoders/shared/token_embedder/embedding": ("tensor", "fsdp"),
+        "encoders/shared/encoder/mlp_up/kernel": ("fsdp", "tensor"),
+        "encoders/shared/encoder/mlp_up/bias": ("tensor",),
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"alignment": "geometri"}, "objective.alignment .* did you mean 'geometry'"),
+        ({"kernel": "cosine"}, "objective.kernel .* inner, gaussian, sne, pkt"),
+        ({"weights": (("q|b", 1.0),)}, "objective.weights .* a|q"),
+        ({"weights": ("a|q",)}, "objective.weights holds 'a|q', which is no"),
+        ({"widths": (("a|q", 1.0),)}, "objective.widths holds"),
+        ({"ramp_steps": 5, "ramp_epochs": 5.0}, "set one to 0"),
+        ({"alignment_temperatures": (1.0, 0.0)}, "two positive numbers"),
+        ({"teacher_shares": "everything"}, "nothing, token_embedder, encoder"),
+    ],
+)
+def test_settings_out_of_bounds_are_refused(values, message):
+    with one_line_error(message):
+        EndxSettings(**values)

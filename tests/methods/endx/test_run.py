@@ -1,0 +1,86 @@
+"""ENDX end to end on tiny towers and tiny text: what is logged, what is reported, and what is left at inference."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+from tiny_bert import tiny_recipe
+
+import endx_jax
+from endx_jax.experiment.config import differences, resolve
+from endx_jax.experiment.execution import DENSE_UP_TO, TILE, loss_tile
+from endx_jax.experiment.model import best_params, read_model
+from endx_jax.experiment.run import run
+from endx_jax.methods.endx import EndxSettings
+from endx_jax.parallel import MeshSettings, make_mesh
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory, tiny_bert, pairs_csv):
+    """A run of four steps, stopped after two and taken up again, with the work cut up in every way."""
+    config = tiny_recipe(tiny_bert, pairs_csv)
+    config.model.encoder, config.model.encoder_width, config.model.pooling = "gru", 8, "multi_hop"
+    config.objective = dataclasses.asdict(
+        EndxSettings(cross_heads=2, loss_tile=5, ramp_epochs=0.0, ramp_steps=4, weights=(("a|q", 0.5), ("q|q", 2.0)))
+    )
+    config.train.tower_chunk, config.train.steps, config.train.stop_at_step = 1, 4, 2
+    config.evaluation.batch_size = 6  # which does not divide over the eight devices
+    folder = tmp_path_factory.mktemp("endx")
+    assert run(config, folder) is None
+    config.train.stop_at_step = 0
+    run(config, folder)
+    return folder
+
+
+def test_every_part_of_the_loss_is_logged(workdir):
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    lines = [line for line in lines if "loss" in line]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    for line in lines:
+        weighted = [line[f"weighted_alignment/{term}"] for term in ("a|q", "q|q")]
+        np.testing.assert_allclose(
+            line["loss"], (line["dual_loss"] + line["cross_loss"]) / 4 + sum(weighted), rtol=1e-5
+        )
+        risen = min(1, line["step"] / 4)
+        np.testing.assert_allclose(weighted[1], 0.5 * 2.0 * risen * line["alignment/q|q"], rtol=1e-5)
+    assert 0 <= lines[0]["cross_in_batch_accuracy"] <= 1
+
+
+def test_the_results_say_how_well_teacher_and_student_find_held_out_pairs(workdir):
+    found = json.loads((workdir / "results.json").read_text())["held_out_pairs"]
+    assert set(found) == {"teacher", "student"}
+    for measures in found.values():
+        assert measures["pairs"] >= 8
+        assert 0 <= measures["hit@1"] <= min(measures["mrr"], measures["hit@5"]) <= 1
+        assert np.isfinite(measures["loss"])
+    assert found["teacher"] != found["student"]
+
+
+def test_nothing_of_the_teacher_is_left_at_inference(workdir):
+    model = read_model(workdir)
+    params, _ = best_params(workdir, model, make_mesh(MeshSettings(), jax.local_devices()))
+    assert set(params) == {"dual_encoder", "teacher"}
+    loaded = endx_jax.load(workdir)
+    assert jax.tree.structure(loaded.params) == jax.tree.structure(params["dual_encoder"])
+    texts = ["where is the cat 3", "who"]
+    encode = model.text_encoder(make_mesh(MeshSettings(), jax.local_devices()))
+    expected = encode(params["dual_encoder"], "question", texts)
+    np.testing.assert_allclose(loaded.encode_query(texts), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("setting", "batch", "expected"),
+    [(-1, DENSE_UP_TO, None), (-1, DENSE_UP_TO + 1, TILE), (0, 65536, None), (256, 64, 256)],
+)
+def test_scores_are_tiled_where_the_batch_is_large(setting, batch, expected):
+    assert loss_tile(setting, batch) == expected
+
+
+def test_cost_settings_may_change_on_resume(tiny_bert, pairs_csv):
+    """The tile and the chunk are not part of what a resumed run must agree on."""
+    config = tiny_recipe(tiny_bert, pairs_csv)
+    before = resolve(config)
+    config.objective.loss_tile, config.train.tower_chunk = 64, 2
+    assert differences(before, resolve(config)) == []

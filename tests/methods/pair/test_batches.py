@@ -1,0 +1,124 @@
+"""Which answers a question is joined with."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from helpers import one_line_error
+
+from endx_jax.data.batches import Pairs
+from endx_jax.data.records import RetrievalSet
+from endx_jax.data.tokenization import TextProcessor, Tokenizer
+from endx_jax.methods.pair.batches import PairStream
+
+N, B = 24, 8
+# Question 3n and 3n + 1 share the answer n, which is right for 3n + 2 too, beside one of its own.
+RECORDS = RetrievalSet.from_pairs(
+    [(f"q{i}", f"a{i // 3}") for i in range(N)] + [(f"q{i}", f"own {'on ' * (i % 5)}{i}") for i in range(2, N, 3)]
+)
+HARD = tuple((0, 5) if 0 not in right and 5 not in right else () for right in RECORDS.qrels)
+
+
+@pytest.fixture(scope="module")
+def pairs(tiny_bert):
+    tokenizer = Tokenizer(tiny_bert)
+    processors = {"question": TextProcessor(tokenizer, 16), "answer": TextProcessor(tokenizer, 40)}
+    return Pairs.tokenize(dataclasses.replace(RECORDS, hard_negatives=HARD), processors)
+
+
+def stream(pairs, **changes):
+    return PairStream(pairs, **({"seed": 1, "global_batch_size": B, "negatives": 3} | changes))
+
+
+def answers_of(pairs, batch):
+    """The rows of the answers in a batch, [B, 1 + K]: told by their tokens."""
+    rows = {tuple(pairs.answers.ids[a:b][1:]): n for n, (a, b) in enumerate(_bounds(pairs.answers))}
+
+    def row(ids, mask, second):
+        return rows[tuple(ids[mask][second:])]
+
+    tokens = batch.pairs
+    flat = zip(*(x.reshape(-1, *x.shape[2:]) for x in (tokens.ids, tokens.mask, tokens.second)), strict=True)
+    return np.array([row(*parts) for parts in flat]).reshape(batch.counts.shape)
+
+
+def _bounds(table):
+    return zip(table.offsets, table.offsets[1:], strict=False)
+
+
+@pytest.mark.parametrize("hard", [0, 1])
+def test_every_question_has_its_answer_first_and_then_wrong_ones_of_the_batch(pairs, hard):
+    source = stream(pairs, hard_negatives=hard)
+    drawn = 0
+    for step in range(6):
+        batch = source[step]
+        question_id, answer_id = pairs.index[source.example_ids(step)].T
+        assert (batch.question_id == question_id).all()
+        found = answers_of(pairs, batch)
+        assert (found[:, 0] == answer_id).all()
+        for row, question in enumerate(question_id):
+            wrong = found[row, 1:][batch.counts[row, 1:]]
+            assert len(set(wrong)) == len(wrong)
+            assert not set(wrong) & set(RECORDS.qrels[question])
+            in_batch = found[row, 1 + hard :][batch.counts[row, 1 + hard :]]
+            assert set(in_batch) <= set(answer_id)
+            if hard:
+                assert batch.counts[row, 1] == bool(HARD[question])
+                assert not HARD[question] or found[row, 1] in HARD[question]
+            drawn += len(wrong)
+    assert drawn > 6 * B * 2.9
+
+
+def test_questions_come_first_and_are_the_batchs_own(pairs):
+    batch = stream(pairs)[2]
+    for row, question in enumerate(batch.question_id):
+        start, stop = pairs.questions.offsets[question : question + 2]
+        for column in range(4):
+            second = batch.pairs.second[row, column]
+            assert batch.pairs.ids[row, column, :second].tolist() == pairs.questions.ids[start:stop].tolist()
+
+
+def test_where_the_batch_has_too_few_wrong_answers_some_do_not_count(pairs):
+    source = stream(pairs, negatives=B)
+    batch = source[0]
+    answer_id = pairs.index[source.example_ids(0), 1]
+    for row, question in enumerate(batch.question_id):
+        expected = len(set(answer_id) - set(RECORDS.qrels[question]))
+        assert batch.counts[row].sum() == 1 + expected < 1 + B
+    assert (
+        answers_of(pairs, batch)[~batch.counts]
+        == np.broadcast_to(answer_id[:, None], batch.counts.shape)[~batch.counts]
+    ).all()
+
+
+def same(a, b):
+    return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+def test_a_batch_is_a_function_of_seed_step_and_row(pairs):
+    whole = stream(pairs)[4]
+    assert same(whole, stream(pairs)[4])
+    assert not same(whole.pairs.ids, stream(pairs, seed=2)[4].pairs.ids)
+    halves = [stream(pairs, rows=slice(start, start + B // 2))[4] for start in (0, B // 2)]
+    assert same(jax.tree.map(lambda *parts: np.concatenate(parts), *halves), whole)
+    # Lots are other ones at each step, though the same question stands in the same place.
+    draws = [stream(pairs)._draw_in_batch(np.arange(B), np.full((B, 1), -1), step) for step in (0, 1)]
+    assert not same(*draws)
+
+
+def test_packings_have_room_and_shapes_are_those_of_the_batches(pairs):
+    packed = stream(pairs).without_padding(6, shards=2, chunks=2)
+    shapes = {jax.tree.structure(p): [x.shape for x in jax.tree.leaves(p)] for p in packed.profiles()}
+    for step in range(6):
+        batch = packed[step]
+        assert shapes[jax.tree.structure(batch)] == [x.shape for x in jax.tree.leaves(batch)]
+        bare = stream(pairs)[step].pairs
+        assert batch.pairs.lengths.tolist() == bare.lengths.tolist()
+    assert packed.typical().pairs.ids.shape[:2] == (B, 4)
+
+
+def test_no_wrong_answers_at_all_are_refused(pairs):
+    with one_line_error("set objective.negatives, or data.hard_negatives"):
+        stream(pairs, negatives=0)
+    assert stream(pairs, negatives=0, hard_negatives=1)[0].counts.shape == (B, 2)

@@ -1,0 +1,129 @@
+"""The pair classifier against transformers' BertForSequenceClassification, and where the two texts part."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import TINY, one_line_error, padded, random_params, texts, tower
+
+from endx_jax.batch import Packing
+from endx_jax.data.tokenization import Tokenizer
+from endx_jax.methods.pair.batches import join
+from endx_jax.methods.pair.classifier import PairClassifier
+from endx_jax.models import DualEncoder
+from endx_jax.models.pooling import first
+from endx_jax.models.sharing import SHARINGS
+from endx_jax.pretrained import load
+
+QUESTIONS = ["where is the cat?", "who sat [SEP] on a mat", "🙂", ""]
+ANSWERS = ["the cat sat on the mat.", "a dog, where is a dog", "in"]
+ROWS = np.array([(q, a) for q in range(len(QUESTIONS)) for a in range(len(ANSWERS))])
+
+
+def classifier(config=TINY, **options):
+    one = tower(config, pooling=first)
+    return PairClassifier(DualEncoder(one, one), **options)
+
+
+def draw(module):
+    """Parameters of its tower and of its head."""
+    own = {"shared": random_params(module.model.question, padded(texts([3]), 4))}
+    return own, random_params(module.head, jnp.zeros((1, TINY.width)), seed=1)
+
+
+def pairs(lengths, seconds, width):
+    return dataclasses.replace(padded(texts(lengths), width), second=jnp.asarray(seconds, jnp.int32))
+
+
+def test_scores_are_those_of_bert_for_sequence_classification(tiny_bert):
+    torch = pytest.importorskip("torch", reason="the reference needs PyTorch: pip install endx_jax[reference]")
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    theirs = transformers.BertForSequenceClassification.from_pretrained(tiny_bert, num_labels=1).eval()
+    torch.nn.init.normal_(theirs.bert.pooler.dense.weight, std=0.5)
+    torch.nn.init.normal_(theirs.classifier.weight)
+    torch.nn.init.normal_(theirs.classifier.bias)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_bert)
+    vocabulary = tokenizer.get_vocab()
+    encoded = [tokenizer(QUESTIONS[q])["input_ids"] + tokenizer(ANSWERS[a])["input_ids"][1:] for q, a in ROWS]
+    segments = [[0] * len(tokenizer(QUESTIONS[q])["input_ids"]) for q, _ in ROWS]
+    segments = [own + [1] * (len(ids) - len(own)) for own, ids in zip(segments, encoded, strict=True)]
+    assert encoded[0][0] == vocabulary["[CLS]"]
+    assert encoded[0].count(vocabulary["[SEP]"]) == 2
+    expected = []
+    with torch.no_grad():
+        for ids, types in zip(encoded, segments, strict=True):
+            logits = theirs(input_ids=torch.tensor([ids]), token_type_ids=torch.tensor([types])).logits
+            expected.append(logits.item())
+
+    source = load(str(tiny_bert))
+    config = dataclasses.replace(source.config, dropout=0.0)
+    module = classifier(config)
+    head = {
+        name: {"kernel": layer.weight.detach().numpy().T, "bias": layer.bias.detach().numpy()}
+        for name, layer in (("pooler", theirs.bert.pooler.dense), ("classifier", theirs.classifier))
+    }
+    ours = Tokenizer(tiny_bert)
+    table = join(ours(QUESTIONS, 64), ours(ANSWERS, 64), ROWS)
+    assert [table.ids[a:b].tolist() for a, b in zip(table.offsets, table.offsets[1:], strict=False)] == encoded
+    found = module.score({"shared": source.params()}, head, table.pad(np.arange(len(ROWS)), int(table.lengths.max())))
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+def test_a_token_stands_in_the_segment_of_its_text():
+    """Where the second text begins matters so long as it is inside; one text alone is all first segment."""
+    module = classifier()
+    score, params = jax.jit(module.score), draw(module)
+    same = jax.tree.map(lambda x: jnp.repeat(x, 4, axis=0), padded(texts([6]), 8))
+    found = score(*params, dataclasses.replace(same, second=jnp.asarray([2, 3, 6, 7], jnp.int32)))
+    assert abs(found[0] - found[1]) > 1e-3
+    assert abs(found[1] - found[2]) > 1e-3
+    np.testing.assert_allclose(found[2:], score(*params, same)[2:], rtol=1e-6)
+
+
+def test_padding_and_packing_change_no_score():
+    module = classifier()
+    score = jax.jit(module.score)
+    params = draw(module)
+    lengths, seconds = [3, 7, 5, 4], [2, 3, 4, 1]
+    short = score(*params, pairs(lengths, seconds, 8))
+    np.testing.assert_allclose(score(*params, pairs(lengths, seconds, 16)), short, rtol=1e-5)
+    packing = Packing(24, ((2, 4), (2, 8)))
+    packed = dataclasses.replace(pairs(lengths, seconds, 8), packing=packing)
+    np.testing.assert_allclose(score(*params, packed), short, rtol=1e-5)
+
+
+def test_without_the_pooler_the_score_is_linear_in_the_vector_of_cls():
+    module = classifier(pooler=False)
+    params, head = draw(module)
+    assert set(head) == {"classifier"}
+    some = pairs([3, 7], [2, 3], 8)
+    encodings = module.model.encodings(params, "question", some)
+    expected = encodings[:, 0] @ head["classifier"]["kernel"][:, 0] + head["classifier"]["bias"]
+    np.testing.assert_allclose(module.score(params, head, some), expected, rtol=1e-5)
+
+
+def test_dropout_is_of_the_key_of_each_pair():
+    module = classifier(dataclasses.replace(TINY, dropout=0.3))
+    params = draw(module)
+    some = pairs([5, 5], [2, 3], 8)
+    keys = jax.random.split(jax.random.key(3, impl="threefry2x32"), 2)
+    score = jax.jit(module.score)
+    both = score(*params, some, keys)
+    assert abs(both - score(*params, some)).min() > 1e-4
+    turned = jax.tree.map(lambda x: x[::-1], some)
+    np.testing.assert_allclose(score(*params, turned, keys[::-1]), both[::-1], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"question": tower(dataclasses.replace(TINY, token_types=1))}, "which only a pretrained BERT tells apart"),
+        ({"sharing": SHARINGS["ade"]}, "set model.sharing=sde"),
+    ],
+)
+def test_towers_that_can_not_read_pairs_are_refused(change, message):
+    with one_line_error(message):
+        PairClassifier(dataclasses.replace(classifier().model, **change))

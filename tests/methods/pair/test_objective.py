@@ -1,0 +1,141 @@
+"""The pair classifier's objective against its parts, and its independence of how the work is cut up."""
+
+import dataclasses
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import one_line_error, random_params, texts, without_metrics
+
+from endx_jax import losses
+from endx_jax.batch import Tokens
+from endx_jax.data.packing import PackingPlan
+from endx_jax.methods.pair import METHOD, PairObjective, PairSettings
+from endx_jax.methods.pair.batches import PairBatch
+from endx_jax.models import BertConfig, BertEncoder, DualEncoder, TokenEmbedder, Tower
+from endx_jax.models.dropout import example_keys, fold
+from endx_jax.models.pooling import first
+from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh
+from endx_jax.parallel.execution import Execution
+from endx_jax.parallel.sharding import partition_spec
+
+pair_binary = without_metrics(losses.pair_binary)
+pair_softmax = without_metrics(losses.pair_softmax)
+
+B, K, LENGTH = 16, 2, 12
+RNG, STEP = jax.random.key(2, impl="threefry2x32"), jnp.int32(3)
+CONFIG = BertConfig(vocab_size=50, width=4, layers=1, heads=1, mlp_width=4, positions=16, dropout=0.2)
+
+
+def build(**settings):
+    tower = Tower(TokenEmbedder(CONFIG.vocab_size, CONFIG.width), BertEncoder(CONFIG), first)
+    objective = PairObjective(DualEncoder(tower, tower), PairSettings(**settings))
+    tokens = Tokens(jnp.zeros((1, 2), jnp.int32), jnp.ones((1, 2), bool))
+    own = {"shared": random_params(tower, tokens)}
+    head = random_params(objective.classifier.head, jnp.zeros((1, CONFIG.width)), seed=1)
+    return objective, {"dual_encoder": own, "pair": head}
+
+
+@pytest.fixture(scope="module")
+def batch():
+    draw = np.random.default_rng(0)
+    lengths = draw.integers(4, LENGTH + 1, B * (1 + K))
+    ids = np.zeros((B * (1 + K), LENGTH), np.int32)
+    for row, own in enumerate(texts(lengths)):
+        ids[row, : len(own)] = own
+    shape = (B, 1 + K)
+    counts = draw.random(shape) < 0.8
+    counts[:, 0] = True
+    return PairBatch(
+        pairs=Tokens(
+            ids=ids.reshape(*shape, LENGTH),
+            mask=(np.arange(LENGTH) < lengths[:, None]).reshape(*shape, LENGTH),
+            second=draw.integers(1, 4, shape).astype(np.int32),
+        ),
+        counts=counts,
+        question_id=np.arange(B, dtype=np.int32),
+    )
+
+
+def scores_of(objective, params, batch):
+    """Each pair by itself, with the key that is its own."""
+    keys = example_keys(RNG, STEP, B)
+    columns = []
+    for column in range(1 + K):
+        own = jax.tree.map(lambda x: x[:, column], batch.pairs)  # noqa: B023
+        columns.append(objective.classifier.score(params["dual_encoder"], params["pair"], own, fold(keys, column)))
+    return jnp.stack(columns, axis=1)
+
+
+@pytest.mark.parametrize(("loss", "function"), [("softmax", pair_softmax), ("binary", pair_binary)])
+def test_the_loss_is_of_the_scores_of_all_pairs(batch, loss, function):
+    objective, params = build(loss=loss)
+    found, metrics = jax.jit(objective)(params, batch, RNG, STEP)
+    scores = np.asarray(jax.jit(lambda p: scores_of(objective, p, batch))(params))
+    np.testing.assert_allclose(found, function(scores, where=batch.counts), rtol=1e-5)
+    counted = np.where(batch.counts, scores, -np.inf)
+    np.testing.assert_allclose(metrics["pair_accuracy"], (scores[:, 0] > counted[:, 1:].max(1)).mean(), rtol=1e-6)
+    np.testing.assert_allclose(metrics["negatives"], batch.counts[:, 1:].sum(1).mean(), rtol=1e-6)
+
+
+def differentiate(objective, params, batch):
+    return jax.jit(jax.value_and_grad(lambda p, b: objective(p, b, RNG, STEP)[0]))(params, batch)
+
+
+@pytest.fixture(scope="module")
+def uncut(batch):
+    objective, params = build()
+    return differentiate(objective, params, batch)
+
+
+@pytest.mark.parametrize(
+    ("devices", "chunk", "packed"),
+    [
+        (4, 3, True),  # 4 rows a device in 2 chunks of 2
+        pytest.param(4, 0, True, marks=pytest.mark.slow),
+        pytest.param(1, 5, False, marks=pytest.mark.slow),
+    ],
+)
+def test_devices_chunks_and_packing_change_nothing(batch, uncut, devices, chunk, packed):
+    objective, params = build()
+    assert np.abs(uncut[1]["dual_encoder"]["shared"]["encoder"]["type_embedding"]).min() > 0
+    mesh, lengths = make_mesh(MeshSettings(), jax.devices()[:devices]), {"pairs": batch.pairs.mask.sum(-1)}
+    execution = Execution(mesh, chunk, packed=packed)
+    plan = PackingPlan.from_batches(
+        [lengths], {"pairs": LENGTH}, shards=devices, chunks=execution.chunks(B), steps=10**9
+    )
+    packing = plan.choose(lengths)["pairs"] if packed else None
+    laid_out = dataclasses.replace(batch, pairs=dataclasses.replace(batch.pairs, packing=packing))
+    laid_out = jax.device_put(laid_out, batch_sharding(mesh))
+    found = differentiate(objective.prepare(execution, 1.0), params, laid_out)
+    chex.assert_trees_all_close(jax.device_get(found), jax.device_get(uncut), rtol=2e-4, atol=1e-6)
+
+
+def test_its_parameters_are_a_towers_and_a_heads_and_have_a_place_on_every_mesh():
+    objective, params = build()
+    assert (METHOD.settings, METHOD.objective) == (PairSettings, PairObjective)
+    drawn = objective.init(jax.random.key(0), params["dual_encoder"])
+    chex.assert_trees_all_equal_shapes(drawn, params)
+    mesh = make_mesh(MeshSettings(fsdp=2, tensor=2), jax.devices())
+    for name, shape in (("pooler/kernel", (4, 4)), ("pooler/bias", (4,)), ("classifier/kernel", (4, 1))):
+        partition_spec(f"pair/{name}", shape, mesh)
+    bare = build(pooler=False)[1]
+    assert set(bare["pair"]) == {"classifier"}
+
+
+class Other(nn.Module):
+    """An encoder that is no BERT."""
+
+
+def test_what_can_not_be_is_refused():
+    objective, _ = build()
+    with one_line_error("objective.loss is 'sofmax'.*did you mean 'softmax'"):
+        PairSettings(loss="sofmax")
+    with one_line_error("objective.top is -1"):
+        PairSettings(top=-1)
+    tower = dataclasses.replace(objective.model.question, encoder=Other())
+    with one_line_error("which only a pretrained BERT tells apart"):
+        PairObjective(DualEncoder(tower, tower), PairSettings())

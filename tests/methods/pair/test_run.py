@@ -1,0 +1,116 @@
+"""A run of a pair classifier end to end, and what can be done with it."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+from helpers import one_line_error
+from tiny_bert import tiny_recipe, write_tiny_bert
+
+import endx_jax
+from endx_jax.cli.entry import run_verb
+from endx_jax.data.splits import limit_questions
+from endx_jax.experiment import prepare
+from endx_jax.experiment.data import read_splits
+from endx_jax.experiment.pair_model import load_pairs
+from endx_jax.experiment.run import run
+from endx_jax.experiment.workdir import read_config
+from endx_jax.methods.pair import PairSettings
+from endx_jax.methods.pair.recipes import bert_qa, minilm_pairs
+from endx_jax.parallel import make_mesh
+
+
+@pytest.fixture
+def config(tiny_bert, pairs_csv):
+    config = tiny_recipe(tiny_bert, pairs_csv)
+    config.objective = dataclasses.asdict(PairSettings(top=5, questions=8))
+    config.model.update(pooling="first", dropout=0.0, attention_dropout=0.0)
+    config.train.steps = 4
+    return config
+
+
+def losses(workdir):
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+def test_it_trains_stops_goes_on_validates_and_reports(pair_workdir):
+    lines = [json.loads(line) for line in (pair_workdir / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3, 4]
+    assert {"loss", "pair_accuracy", "negatives", "tokens_per_second"} <= set(lines[0])
+    assert 0 < lines[-1]["validation/mrr"] <= 1
+    results = json.loads((pair_workdir / "results.json").read_text())
+    assert list(results["systems"]) == ["bm25", "trained"]
+    test = read_splits(read_config(pair_workdir).data).test
+    assert results["evaluations"][0]["questions"] == 8 < len(test.questions)
+    assert results["evaluations"][0]["candidates"] == len(test.candidates)
+    assert not (pair_workdir / "index").exists()
+    first = (pair_workdir / "evaluation" / "test" / "trained.run.trec").read_text().splitlines()
+    assert len(first) == 8 * len(test.candidates)
+
+
+@pytest.mark.slow
+def test_in_one_go_on_fewer_devices_the_losses_are_the_same(pair_workdir, config, tmp_path, monkeypatch):
+    """Another number of devices packs other rows together."""
+    monkeypatch.setattr(prepare, "make_mesh", lambda settings: make_mesh(settings, jax.devices()[:2]))
+    config.train.tower_chunk = 4
+    run(config, tmp_path)
+    np.testing.assert_allclose(losses(tmp_path), losses(pair_workdir), rtol=1e-5)
+
+
+def test_its_scores_are_those_of_the_report(pair_workdir):
+    settings = read_config(pair_workdir)
+    test = limit_questions(read_splits(settings.data).test, 8)
+    score = load_pairs(pair_workdir)(test.questions, test.candidates)
+    line = (pair_workdir / "evaluation" / "test" / "trained.run.trec").read_text().splitlines()[0].split()
+    pair = [test.question_ids.index(line[0]), test.candidate_ids.index(line[2])]
+    np.testing.assert_allclose(score(np.array([pair])), float(line[4]), rtol=1e-4)
+
+
+def test_what_asks_for_embeddings_is_told_in_one_line(pair_workdir, tmp_path, capsys):
+    with one_line_error("holds a pair classifier, .* give it to --rerank of `endx evaluate` or `endx search`"):
+        endx_jax.load(pair_workdir)
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("a\n")
+    workdir, output = f"--workdir={pair_workdir}", f"--output={tmp_path / 'out'}"
+    for verb in (
+        ["export", workdir, output],
+        ["serve", workdir],
+        ["search", workdir, "who?"],
+        ["encode", workdir, output, f"--corpus={corpus}"],
+        ["evaluate", workdir, output],
+    ):
+        assert run_verb(verb) == 2
+        message = capsys.readouterr().err
+        assert "holds a pair classifier" in message
+        assert message.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_only_a_pair_classifier_re_ranks(trained_workdir):
+    with one_line_error("objective.name=dual: --rerank takes one of objective.name=pair"):
+        load_pairs(trained_workdir)
+
+
+def test_pairs_longer_than_the_encoders_positions_are_refused_before_the_first_step(config, tmp_path):
+    """Each side has room, both together have not."""
+    short = write_tiny_bert(tmp_path / "short", max_position_embeddings=40)
+    config.model.pretrained = str(short)
+    with one_line_error("pairs of up to 47 tokens, more than the 40 positions"):
+        run(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_towers_that_can_not_read_pairs_are_refused(config, tmp_path):
+    config.model.encoder = "gru"
+    with one_line_error("which only a pretrained BERT tells apart"):
+        run(config, tmp_path)
+
+
+@pytest.mark.parametrize("recipe", [bert_qa, minilm_pairs])
+def test_recipes_read_the_pair_from_cls(recipe):
+    config = recipe.get_config()
+    assert (config.objective.name, config.model.pooling, config.model.sharing) == ("pair", "first", "sde")
+    assert config.data.question_length + config.data.answer_length <= 512

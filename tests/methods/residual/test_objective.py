@@ -1,0 +1,77 @@
+"""The triplet objective: what reaches its loss, and what is refused."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import one_line_error, random_params, tower, without_metrics
+
+from endx_jax import losses
+from endx_jax.batch import Batch, Tokens, Vectors
+from endx_jax.losses import quadratic_regression_conditional
+from endx_jax.methods.endx import EndxObjective, EndxSettings
+from endx_jax.methods.residual import ResidualObjective, ResidualSettings
+from endx_jax.models import SIDES, DualEncoder
+from endx_jax.models.residual import HeadConfig, ResidualHeads
+from endx_jax.models.sharing import ALL_SHARINGS
+from endx_jax.parallel.execution import Execution
+
+TOWER = tower(head=ResidualHeads(HeadConfig(("fcrr",), width=8, filters=1, dropout=0.1)))
+MODEL = DualEncoder(TOWER, TOWER, ALL_SHARINGS["residual"])
+DRAW = np.random.default_rng(0)
+VECTORS = {side: Vectors(jnp.asarray(DRAW.normal(size=(6, 16)), jnp.float32)) for side in SIDES}
+BATCH = Batch(
+    **VECTORS,
+    question_id=jnp.arange(6),
+    answer_id=jnp.array([0, 0, 1, 2, 3, 3]),
+    positive_ids=jnp.array([[0, -1], [0, 2], [1, -1], [2, -1], [3, -1], [3, -1]]),
+)
+
+triplet = without_metrics(losses.triplet)
+TOKENS = Tokens(jnp.zeros((1, 2), jnp.int32), jnp.ones((1, 2), bool))
+PARAMS = MODEL.join({side: random_params(TOWER, TOKENS, seed=n) for n, side in enumerate(SIDES)})
+
+
+def compute(execution=None, **settings):
+    objective = ResidualObjective(MODEL, ResidualSettings(**settings))
+    objective = objective.prepare(execution or Execution(), 1.0)
+    return jax.jit(objective)({"dual_encoder": PARAMS}, BATCH, jax.random.key(0, impl="threefry2x32"), jnp.int32(0))
+
+
+def test_the_loss_is_that_of_the_embeddings(monkeypatch):
+    monkeypatch.setattr("endx_jax.models.residual.dropout", lambda x, keys, rate: x)
+    pair = [MODEL.encode(PARAMS, side, VECTORS[side]) for side in SIDES]
+    ids = {name: getattr(BATCH, name) for name in ("question_id", "answer_id", "positive_ids")}
+    loss, metrics = compute(margin=0.3, direction="sum")
+    np.testing.assert_allclose(loss, triplet(*pair, margin=0.3, direction="sum", **ids), rtol=1e-5)
+    assert metrics["masked_fraction"] == pytest.approx(5 / 30)  # four of equal answers, and one known to be right
+    loss, metrics = compute(loss="quadratic_regression_conditional", margin=0.3)
+    np.testing.assert_allclose(loss, quadratic_regression_conditional(*pair, margin=0.3)[0], rtol=1e-5)
+    assert set(metrics) == {"active_fraction"}
+
+
+def test_chunks_and_tiles_change_nothing():
+    loss, metrics = compute()
+    cut, of_cut = compute(Execution(tower_chunk=4, loss_tile=2))
+    np.testing.assert_allclose(cut, loss, rtol=1e-5)
+    assert of_cut.keys() == metrics.keys()
+
+
+def test_what_does_not_fit_is_refused():
+    for settings, message in (
+        ({"loss": "quadratic"}, "objective.loss is 'quadratic', which is none of triplet, quadratic_regression"),
+        ({"margin": -1.0}, "objective.margin is -1.0; it must not be negative"),
+        ({"direction": "both"}, "objective.direction is 'both', which is none of"),
+        ({"loss_tile": -2}, "objective.loss_tile is -2"),
+    ):
+        with one_line_error(message):
+            ResidualSettings(**settings)
+    hard = dataclasses.replace(BATCH, hard_negatives=VECTORS["answer"])
+    with one_line_error("set data.hard_negatives to 0"):
+        ResidualObjective(MODEL, ResidualSettings()).embed({"dual_encoder": PARAMS}, (hard, None))
+    with one_line_error("the teacher of ENDX reads tokens, and model.sharing=residual trains on vectors"):
+        EndxObjective(MODEL, EndxSettings()).embed_as_teacher(
+            {"dual_encoder": PARAMS, "teacher": {"encoders": {}}}, BATCH
+        )

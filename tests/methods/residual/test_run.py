@@ -1,0 +1,149 @@
+"""Runs of heads on a frozen tower: computed once, trained in stages, and then a model like any other."""
+
+import dataclasses
+
+import chex
+import jax
+import numpy as np
+import pytest
+from helpers import one_line_error
+from tiny_bert import WIDTH, tiny_recipe
+
+import endx_jax
+from endx_jax.cli.entry import run_verb
+from endx_jax.experiment.config import resolve
+from endx_jax.experiment.model import best_params, build_model, read_model
+from endx_jax.experiment.prepare import prepare
+from endx_jax.experiment.run import run
+from endx_jax.inference.encode import TextEncoder
+from endx_jax.methods.residual import ResidualSettings
+from endx_jax.numerics import unit_rows
+from endx_jax.parallel.mesh import MeshSettings, make_mesh
+from endx_jax.retrieval.index import Index
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def config(tiny_bert, pairs_csv, cache):
+    return recipe(tiny_bert, pairs_csv, cache)
+
+
+def recipe(tiny_bert, pairs_csv, cache, head="fcrr", sides="question"):
+    config = tiny_recipe(tiny_bert, pairs_csv)
+    config.objective = dataclasses.asdict(ResidualSettings())
+    config.data.cache = str(cache)
+    config.model.encoder = "none"
+    config.model.sharing, config.model.head, config.model.head_sides = "residual", head, sides
+    config.model.head_width, config.model.head_filters = 8, 2
+    config.optimizer.learning_rate = 0.02
+    config.train.steps = config.train.checkpoint_every = 4
+    return config
+
+
+@pytest.fixture(scope="module")
+def first_stage(tmp_path_factory, tiny_bert, pairs_csv, cache):
+    """A finished run of FCRR on questions."""
+    workdir = tmp_path_factory.mktemp("first")
+    run(recipe(tiny_bert, pairs_csv, cache), workdir)
+    return workdir
+
+
+def params_of(workdir):
+    params, _ = best_params(workdir, read_model(workdir), make_mesh(MeshSettings(), jax.devices()[:1]))
+    return jax.device_get(params)["dual_encoder"]
+
+
+def test_only_the_head_is_trained_and_the_workdir_is_a_model_like_any_other(first_stage, config, capsys):
+    before = jax.device_get(build_model(resolve(config)).initial_params())["dual_encoder"]
+    after = params_of(first_stage)
+    assert set(after) == {"shared", "question"}
+    assert set(after["question"]) == {"head"}
+    chex.assert_trees_all_equal(after["shared"], before["shared"])
+    changes = jax.tree.map(lambda a, b: np.abs(a - b).max(), after["question"], before["question"])
+    assert min(jax.tree.leaves(changes)) > 1e-4
+    # From tokens on, the loaded model is what the run ranked with from vectors; its answers are the plain tower's.
+    index, model = Index(first_stage / "index"), endx_jax.load(first_stage)
+    texts = [index.document(row).text for row in range(len(index))]
+    answers = model.encode_document(texts)
+    tokens = model.encoder.processors["answer"](texts).pad(np.arange(len(texts)), 24)
+    base = np.einsum("blD,bl->bD", after["shared"]["token_embedder"]["embedding"][tokens.ids], tokens.mask)
+    np.testing.assert_allclose(answers, unit_rows(base), atol=1e-5)
+    found = index.search(answers, k=1)
+    np.testing.assert_array_equal(found.rows[:, 0], np.arange(len(index)))
+    np.testing.assert_allclose(found.scores, 1, atol=1e-5)
+    assert np.abs(model.encode_query(texts) - answers).max() > 1e-3
+    assert run_verb(["search", f"--workdir={first_stage}", "where is the cat 3", "--top=2"]) == 0
+    assert " 1  " in capsys.readouterr().out
+
+
+def test_below_the_heads_nothing_is_computed_twice(first_stage, config, cache, tmp_path, monkeypatch):
+    """All that the first run made is found again, by a run with other heads; another length is another base."""
+    assert len(list(cache.glob("vectors-*"))) == 6  # questions and answers to train on, validate with and report on
+
+    def no_more(self, *args, **kwargs):
+        raise AssertionError("texts were encoded again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TextEncoder, "__call__", no_more)
+        config.model.head, config.model.head_sides = "convrr", "both"
+        run(config, tmp_path)
+        config.data.answer_length = 20
+        with pytest.raises(AssertionError, match="encoded again"):
+            prepare(config, tmp_path / "other")
+
+
+@pytest.mark.slow
+def test_the_next_stage_takes_everything_from_the_one_before(first_stage, config, tmp_path, capsys):
+    config.model.init_from, config.model.head, config.model.head_sides = str(first_stage), "fcrr+convrr", "both"
+    config.optimizer.frozen = ("question/head/fcrr/",)
+    run(config, tmp_path)
+    shown = capsys.readouterr().out
+    assert f"begins with: {first_stage}; new: answer/head/convrr, answer/head/fcrr, question/head/convrr\n" in shown
+    assert "fcrr+convrr on both sides" in shown
+    assert "of vectors that are computed once" in shown
+    before, after = params_of(first_stage), params_of(tmp_path)
+    chex.assert_trees_all_equal(after["question"]["head"]["fcrr"], before["question"]["head"]["fcrr"])
+    assert set(after["answer"]["head"]) == {"fcrr", "convrr"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"head": ""}, "model.sharing=residual trains heads, and there are none: set model.head"),
+        ({"head": "fcr"}, "model.head is 'fcr', which is none of fcrr, convrr; did you mean 'fcrr'"),
+        ({"head": "fcrr+fcrr"}, "model.head is fcrr.fcrr: a head can be there once"),
+        ({"sharing": "sde"}, "model.head_sides=question is for towers with a head each: set model.sharing"),
+        ({"normalize": False}, "with model.head leave model.normalize on"),
+        ({"head_dropout": 1.0}, "model.head_dropout is 1.0; it must be in"),
+        ({"head_width": 0}, "model.head_width is 0; it must be from 1 to"),
+    ],
+)
+def test_heads_that_cannot_be_are_refused(config, settings, message):
+    config.model.update(settings)
+    with one_line_error(message):
+        resolve(config)
+
+
+def test_a_stage_with_another_head_below_is_refused(first_stage, config, tmp_path):
+    config.model.init_from, config.model.head = str(first_stage), "convrr"
+    with one_line_error("holds another architecture than model.* describes: question/head/fcrr/hidden/bias"):
+        run(config, tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "works"), [("stablehlo", True), ("sentence-transformers", False)])
+def test_heads_leave_as_programs_alone(first_stage, tmp_path, capsys, kind, works):
+    pytest.importorskip("flatbuffers", reason="flatbuffers, which jax.export writes with, is not installed")
+    output = tmp_path / "out"
+    status = run_verb(["export", f"--workdir={first_stage}", f"--format={kind}", f"--output={output}"])
+    if not works:
+        assert status == 2
+        assert "can't hold a tower with head: use --format=stablehlo" in capsys.readouterr().err
+        return
+    texts = ["where is the cat", ""]
+    model, exported = endx_jax.load(first_stage), endx_jax.load(output)
+    assert model.encode_query(texts).shape == (2, WIDTH)
+    np.testing.assert_allclose(exported.encode_query(texts), model.encode_query(texts), atol=2e-6)

@@ -1,0 +1,119 @@
+"""A method from outside the package: examples/sigmoid.py, which docs/adding-a-method.md shows."""
+
+import dataclasses
+import json
+import pathlib
+import re
+import runpy
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import one_line_error
+
+import endx_jax
+from endx_jax.cli import evaluate, search, train
+from endx_jax.experiment.workdir import read_config
+from endx_jax.methods import METHODS, find_method, register
+
+EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "sigmoid.py"
+LOSS = runpy.run_path(str(EXAMPLE))["sigmoid_loss"]
+
+
+@pytest.fixture(scope="module")
+def command(tiny_bert, pairs_csv) -> list[str]:
+    """The command line that trains it, without a workdir."""
+    settings = {
+        "data.path": pairs_csv,
+        "data.question_length": 24,
+        "data.answer_length": 24,
+        "data.validation_fraction": 0.2,
+        "data.test_fraction": 0.2,
+        "data.cache": "",
+        "model.pretrained": tiny_bert,
+        "objective.loss_tile": 5,
+        "train.global_batch_size": 16,
+        "train.epochs": 0.0,
+        "train.steps": 4,
+        "train.log_every": 1,
+        "train.checkpoint_every": 2,
+        "train.compilation_cache": "",
+    }
+    return [f"--config={EXAMPLE}", *(f"--config.{name}={value}" for name, value in settings.items())]
+
+
+@pytest.fixture(scope="module")
+def workdir(command, tmp_path_factory) -> pathlib.Path:
+    """A finished run, stopped after two of four steps and resumed; its method is forgotten then."""
+    folder = tmp_path_factory.mktemp("sigmoid")
+    train.main([*command, f"--workdir={folder}", "--config.train.stop_at_step=2"])
+    assert not (folder / "results.json").exists()
+    train.main([*command, f"--workdir={folder}"])
+    del METHODS["sigmoid"]
+    return folder
+
+
+def logged(folder: pathlib.Path) -> list[float]:
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+def test_it_trains_and_evaluates(workdir):
+    losses = logged(workdir)
+    assert len(losses) == 4
+    assert np.isfinite(losses).all()
+    assert set(json.loads((workdir / "results.json").read_text())["systems"]) == {"bm25", "untrained", "trained"}
+
+
+def test_a_resumed_run_is_the_same_as_one_in_one_go(workdir, command, tmp_path):
+    train.main([*command, f"--workdir={tmp_path}"])
+    del METHODS["sigmoid"]
+    assert logged(tmp_path) == logged(workdir)
+
+
+def test_its_model_is_loaded_without_its_code(workdir):
+    assert read_config(workdir).objective.values["temperature"] == 0.1
+    embeddings = endx_jax.load(workdir).encode_query(["where is the cat 3"])
+    np.testing.assert_allclose(np.linalg.norm(embeddings, axis=1), 1, rtol=1e-6)
+
+
+def test_its_model_evaluates_and_searches_without_its_code(workdir, pairs_csv, tmp_path, capsys):
+    evaluate.main([f"--workdir={workdir}", f"--data={pairs_csv}", f"--output={tmp_path / 'evaluated'}"])
+    assert "trained" in json.loads((tmp_path / "evaluated" / "results.json").read_text())["systems"]
+    search.main([f"--workdir={workdir}", "where is the cat 3"])
+    assert re.search("(mat|mats) of", capsys.readouterr().out)
+
+
+def test_resuming_needs_its_code(workdir):
+    with one_line_error("objective.name is 'sigmoid', which is none of dual, .*; a method of your own is the METHOD"):
+        find_method("sigmoid")
+
+
+def test_a_name_of_the_package_is_refused():
+    with one_line_error("the METHOD 'endx' has the name of one in endx_jax"):
+        register(dataclasses.replace(find_method("dual"), name="endx"))
+
+
+@pytest.mark.parametrize("tile", [None, 2])
+def test_its_loss_is_siglips(tile):
+    """Three pairs, by the formula: -log sigmoid(z logit), z = -1 off the diagonal; equal answers are no wrong pair."""
+    draw = np.random.default_rng(0)
+    question, answer = draw.normal(size=(2, 3, 4)).astype(np.float32)
+    ids = {
+        "question_id": jnp.arange(3),
+        "answer_id": jnp.array([0, 0, 1]),
+        "positive_ids": jnp.array([[0], [0], [1]]),
+    }
+    logits = question @ answer.T / 0.5 - 1.0
+    signs = np.array([[1, 0, -1], [0, 1, -1], [-1, -1, 1]])
+    expected = np.sum(np.where(signs == 0, 0, np.log1p(np.exp(-signs * logits)))) / 3
+    found, metrics = jax.jit(lambda q, a: LOSS(q, a, temperature=jnp.float32(0.5), bias=-1.0, ids=ids, tile=tile))(
+        question, answer
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_allclose(metrics["right_pairs_found"], np.mean(np.diag(logits) > 0))
+
+
+def test_the_example_is_short():
+    assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) < 80

@@ -1,0 +1,138 @@
+"""Objectives of packed texts against those of padded ones, however the work is cut up: with dropout, on real plans."""
+
+import dataclasses
+import functools
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import padded, texts
+
+from endx_jax.batch import Batch
+from endx_jax.data.packing import PackingPlan
+from endx_jax.methods.dual import DualObjective, DualSettings
+from endx_jax.methods.endx import EndxObjective, EndxSettings
+from endx_jax.models import DualEncoder, MultiHopAttention, TokenEmbedder, Tower
+from endx_jax.models.attention import attend_within
+from endx_jax.models.dropout import dropout
+from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, state_shardings
+from endx_jax.parallel.execution import Execution
+from endx_jax.parallel.programs import collectives
+
+B, K, WIDTH, VOCABULARY = 24, 2, 4, 50
+LIMITS = {"question": 6, "answer": 10, "hard_negatives": 10}
+RNG, STEP = jax.random.key(2, impl="threefry2x32"), jnp.int32(3)
+
+
+class Encoder(nn.Module):
+    """One layer of attention and dropout of both kinds: all that an encoder has, and quick to compile."""
+
+    dtype: jnp.dtype = jnp.dtype(jnp.float32)
+
+    @nn.compact
+    def __call__(self, embedded, layout, dropout_keys=None):
+        query, key, value = (
+            nn.Dense(WIDTH, use_bias=False, name=name)(embedded)[..., None, :]
+            for name in ("mlp_up", "mlp_down", "mlp_gate")
+        )
+        x = attend_within(query, key, value, layout, scale=1.0, dropout_keys=dropout_keys, dropout_rate=0.3)
+        return dropout(jnp.tanh(x[..., 0, :]), layout.token_keys(dropout_keys), 0.2)
+
+
+TOWER = Tower(
+    TokenEmbedder(VOCABULARY, WIDTH, initializer_range=1.0),
+    Encoder(),
+    MultiHopAttention(hops=3, width=4),
+    normalize=False,
+)
+MODEL = DualEncoder(TOWER, TOWER)
+
+
+@functools.cache
+def objective(name):
+    if name == "dual":
+        return DualObjective(MODEL, DualSettings(temperature=0.5, orthogonality=0.1))
+    return EndxObjective(MODEL, EndxSettings(cross_heads=2, cross_dropout=0.1, ramp_epochs=0.0))
+
+
+@functools.cache
+def params_of(name):
+    return objective(name).init(jax.random.key(1), MODEL.init(jax.random.key(0)))
+
+
+def make_batch(hard_negatives: bool) -> Batch:
+    draw = np.random.default_rng(0)
+    question, answer, hard = (
+        padded(texts(draw.integers(1, 1 + LIMITS[side], count), seed=count), LIMITS[side])
+        for side, count in (("question", B), ("answer", B), ("hard_negatives", B * K))
+    )
+    ids = draw.integers(0, B - 3, B).astype(np.int32)
+    extra = {}
+    if hard_negatives:
+        extra["hard_negatives"] = jax.tree.map(lambda x: x.reshape(B, K, -1), hard)
+        extra["hard_negative_ids"] = jnp.asarray(draw.integers(-1, B, (B, K)).astype(np.int32))
+    return Batch(question, answer, jnp.arange(B), jnp.asarray(ids), jnp.asarray(ids)[:, None], **extra)
+
+
+BATCHES = {"dual": make_batch(hard_negatives=True), "endx": make_batch(hard_negatives=False)}
+
+
+def pack(batch: Batch, execution: Execution) -> Batch:
+    sides = {side: getattr(batch, side) for side in LIMITS if getattr(batch, side) is not None}
+    lengths = {side: np.asarray(tokens.mask).sum(-1) for side, tokens in sides.items()}
+    limits = {side: LIMITS[side] for side in sides}
+    plan = PackingPlan.from_batches([lengths], limits, shards=execution.shards, chunks=execution.chunks(B), steps=10**9)
+    chosen = plan.choose(lengths)
+    assert chosen is plan.profiles[0]
+    return dataclasses.replace(
+        batch, **{side: dataclasses.replace(tokens, packing=chosen[side]) for side, tokens in sides.items()}
+    )
+
+
+def differentiate(own, params, batch):
+    """The step's program, and what it computes."""
+    compute = jax.jit(jax.value_and_grad(own, has_aux=True))
+    program = compute.lower(params, batch, RNG, STEP).compile()
+    return program, program(params, batch, RNG, STEP)
+
+
+@functools.cache
+def of_padded(name):
+    return differentiate(objective(name), params_of(name), BATCHES[name])[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "chunk"),
+    [
+        pytest.param("dual", 1, 5, marks=pytest.mark.slow),  # 24 rows in 5 chunks of 5
+        pytest.param("dual", 8, 0, marks=pytest.mark.slow),
+        ("dual", 8, 2),  # 3 rows a device in 2 chunks of 2
+        pytest.param("endx", 1, 0, marks=pytest.mark.slow),
+        ("endx", 8, 0),
+    ],
+)
+def test_packing_changes_no_loss_and_no_gradient(name, devices, chunk):
+    expected, expected_gradient = of_padded(name)
+    mesh = make_mesh(MeshSettings(), jax.devices()[:devices])
+    execution = Execution(mesh, tower_chunk=chunk, packed=True)
+    own = objective(name).prepare(execution, steps_per_epoch=1.0)
+    params = jax.device_put(params_of(name), state_shardings(params_of(name), mesh))
+    batch = jax.device_put(pack(BATCHES[name], execution), batch_sharding(mesh))
+    program, (found, gradient) = differentiate(own, params, batch)
+    chex.assert_trees_all_close(jax.device_get(found), jax.device_get(expected), rtol=2e-5)
+    largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected_gradient))
+    chex.assert_trees_all_close(
+        jax.device_get(gradient), jax.device_get(expected_gradient), rtol=0, atol=1e-5 * float(largest)
+    )
+    assert {collective.loops for collective in collectives(program.as_text())} == ({0} if devices > 1 else set())
+
+
+def test_a_packing_without_room_makes_the_loss_nan():
+    batch = pack(BATCHES["dual"], Execution())
+    short = dataclasses.replace(batch.answer.packing, tokens=batch.answer.packing.tokens - 32)
+    batch = dataclasses.replace(batch, answer=dataclasses.replace(batch.answer, packing=short))
+    loss, _ = jax.jit(objective("dual"))(params_of("dual"), batch, RNG, STEP)
+    assert np.isnan(loss)

@@ -1,0 +1,97 @@
+"""Matching pairs: the losses that are chosen, and their wrong pairs."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from helpers import one_line_error, padded, texts, without_metrics
+
+from endx_jax import losses
+from endx_jax.batch import Batch
+from endx_jax.losses.matching import draw_others
+from endx_jax.methods.vae import MatchingObjective, MatchingSettings
+from endx_jax.methods.vae.matching import _DRAW
+from endx_jax.models import DualEncoder, TokenEmbedder, Tower
+from endx_jax.models.dropout import example_keys, fold
+
+in_batch_softmax = without_metrics(losses.in_batch_softmax)
+sampled_matching = without_metrics(losses.sampled_matching)
+
+B, WIDTH, VOCABULARY = 6, 4, 50
+RNG, STEP = jax.random.key(2, impl="threefry2x32"), jnp.int32(0)
+
+
+class Identity(nn.Module):
+    """An encoder that encodes nothing."""
+
+    def __call__(self, embedded, layout, dropout_keys=None):
+        return embedded
+
+
+def model(normalize=True):
+    tower = Tower(TokenEmbedder(VOCABULARY, WIDTH, initializer_range=1.0), Identity(), normalize=normalize)
+    return DualEncoder(tower, tower)
+
+
+def batch(**changes):
+    lengths = np.arange(2, 2 + B)
+    answer_id = jnp.array([0, 1, 2, 3, 0, 5])
+    plain = Batch(
+        question=padded(texts(lengths), 8),
+        answer=padded(texts(lengths, seed=1), 8),
+        question_id=jnp.arange(B),
+        answer_id=answer_id,
+        positive_ids=answer_id[:, None],
+    )
+    return dataclasses.replace(plain, **changes)
+
+
+def objective_of(settings):
+    objective = MatchingObjective(model(), settings)
+    return objective, objective.init(jax.random.key(0), objective.model.init(jax.random.key(1)))
+
+
+def test_each_match_is_its_loss_of_the_embeddings():
+    """All in one program: sampled pairs with false negatives left out and without, and the softmax over the batch."""
+    given, keys = batch(), example_keys(RNG, STEP, B)
+    masked, unmasked = MatchingSettings(negatives=9), MatchingSettings(match="bce", mask_false_negatives=False)
+    softmax = MatchingSettings(match="inbatch", temperature=0.1)
+    _, params = objective_of(masked)
+
+    @jax.jit
+    def compute(params):
+        embedded = objective_of(masked)[0].embed(params, (given, keys))
+        pair, known = (embedded.question, embedded.answer), {"answer_id": given.answer_id}
+        drawn = {count: draw_others(fold(keys, _DRAW), count) for count in (9, 2)}
+        expected = [
+            sampled_matching(*pair, drawn[9], kind="mse", **known),
+            sampled_matching(*pair, drawn[2], kind="bce"),
+            in_batch_softmax(*pair, temperature=0.1, **known),
+        ]
+        found = [MatchingObjective(model(), s)(params, given, RNG, STEP) for s in (masked, unmasked, softmax)]
+        return expected, found
+
+    expected, found = compute(params)
+    np.testing.assert_allclose([loss for loss, _ in found], expected, rtol=1e-5)
+    assert [set(metrics) for _, metrics in found] == [
+        set(),
+        set(),
+        {"in_batch_accuracy", "masked_fraction", "temperature"},
+    ]
+
+
+def test_hard_negatives_are_for_the_softmax():
+    hard = batch().answer
+    hard = dataclasses.replace(hard, ids=hard.ids[:, None], mask=hard.mask[:, None])
+    given = batch(hard_negatives=hard, hard_negative_ids=jnp.arange(B)[::-1, None])
+    with one_line_error("objective.match=mse draws its wrong answers from the batch: set data.hard_negatives=0"):
+        objective, params = objective_of(MatchingSettings())
+        objective(params, given, RNG, STEP)
+
+
+def test_cosines_must_rank():
+    with one_line_error("objective.match=mse is of cosines; set model.normalize"):
+        MatchingObjective(model(normalize=False), MatchingSettings())
+    MatchingObjective(model(normalize=False), MatchingSettings(match="inbatch"))

@@ -1,0 +1,252 @@
+"""Dual-VAEs and Cross-VAEs against the losses they are made of, and who learns from whom."""
+
+import dataclasses
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import one_line_error, padded, texts
+from tiny_vae import LATENT, SETTINGS, build, model
+
+from endx_jax.batch import Batch
+from endx_jax.methods.vae import VaeObjective, VaeSettings
+from endx_jax.models import DualEncoder
+from endx_jax.models.dropout import example_keys
+from endx_jax.models.dual_encoder import SIDES
+from endx_jax.numerics import l2_normalize
+from endx_jax.parallel import MeshSettings, make_mesh
+from endx_jax.parallel.execution import Execution
+from endx_jax.parallel.sharding import parameter_paths, partition_spec
+
+B = 8
+RNG, STEP = jax.random.key(2, impl="threefry2x32"), jnp.int32(3)
+
+
+@pytest.fixture(scope="module")
+def batch():
+    draw = np.random.default_rng(0)
+    return Batch(
+        question=padded(texts(draw.integers(3, 7, B)), 6),
+        answer=padded(texts(draw.integers(3, 9, B), seed=1), 8),
+        question_id=jnp.arange(B),
+        answer_id=jnp.arange(B),
+        positive_ids=jnp.arange(B)[:, None],
+    )
+
+
+def posteriors(objective, params, batch, dropout=True):
+    keys = example_keys(RNG, STEP, B)
+    return jax.jit(lambda: objective.posteriors(params, batch, keys, dropout=dropout))()
+
+
+def bag_nll(decoder, latent, tokens):
+    """-log p of all words after the first, of each text: by the network of a bag of words, written out."""
+    hidden = np.maximum(latent @ decoder["hidden"]["kernel"] + decoder["hidden"]["bias"], 0)
+    scores = hidden @ decoder["vocabulary_kernel"].T + decoder["vocabulary_bias"]
+    logarithms = scores - np.log(np.sum(np.exp(scores), axis=1, keepdims=True))
+    return -np.array([logarithms[i, ids[mask][1:]].sum() for i, (ids, mask) in enumerate(tokens)])
+
+
+def unit(vectors):
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    ("decodes", "match_on"), [("other", "sample"), pytest.param("own", "mean", marks=pytest.mark.slow)]
+)
+def test_the_loss_is_equation_7_of_its_parts(batch, decodes, match_on):
+    settings = dataclasses.replace(
+        SETTINGS,
+        decodes=decodes,
+        match_on=match_on,
+        matching_weight=3.0,
+        reconstruction_weight=0.2,
+        kl_weight=0.8,
+        free_bits=3.0,
+        mean_scale=3.0,
+    )
+    objective, params = build(settings)
+    loss, metrics = jax.jit(objective)(params, batch, RNG, STEP)
+    found = jax.tree.map(np.asarray, posteriors(objective, params, batch))
+    sides = {"question": found.question, "answer": found.answer}
+    nll, divergences = {}, {}
+    for side, other in (("question", "answer"), ("answer", "question")):
+        tokens, mean, deviation = getattr(batch, side), sides[side].mean, np.exp(sides[side].log_deviation)
+        source = sides[other if decodes == "other" else side]
+        rows = zip(np.asarray(tokens.ids), np.asarray(tokens.mask), strict=True)
+        decoder = jax.tree.map(np.asarray, params["decoder"][side])
+        nll[side] = bag_nll(decoder, source.latent, rows).mean()
+        kl = (mean**2 + deviation**2 - 1) / 2 - np.log(deviation)  # [8 texts, 5 dimensions]
+        divergences[side] = np.maximum(kl.mean(axis=0), 3.0 / 5).sum()  # 3 nats a text are free, over 5 dimensions
+        assert divergences[side] > kl.mean(axis=0).sum()
+        np.testing.assert_allclose(metrics[f"nll/{side}"], nll[side], rtol=1e-5)
+        np.testing.assert_allclose(metrics[f"word_nll/{side}"], nll[side] * B / tokens.mask[:, 1:].sum(), rtol=1e-5)
+        np.testing.assert_allclose(metrics[f"kl/{side}"], kl.sum() / B, rtol=1e-5)
+    name = {"sample": "latent", "mean": "mean"}[match_on]
+    cosines = unit(getattr(found.question, name)) @ unit(getattr(found.answer, name)).T
+    matching = np.mean(np.log(np.exp(cosines / 0.5).sum(axis=1)) - np.diag(cosines) / 0.5)
+    np.testing.assert_allclose(metrics["matching_loss"], matching, rtol=1e-5)
+    np.testing.assert_allclose(metrics["kl_weight"], 0.8 * 3 / 4, rtol=1e-6)
+    expected = 3 * matching + 0.2 * (nll["question"] + nll["answer"]) + 0.8 * 3 / 4 * sum(divergences.values())
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+
+
+def test_the_mean_is_what_ranks(batch):
+    objective, params = build(dataclasses.replace(SETTINGS, mean_scale=3.0))
+    found = posteriors(objective, params, batch, dropout=False)
+    for side, posterior in (("question", found.question), ("answer", found.answer)):
+        embedding = jax.jit(objective.model.encode, static_argnums=1)(
+            params["dual_encoder"], side, getattr(batch, side)
+        )
+        np.testing.assert_allclose(embedding, l2_normalize(posterior.mean), atol=1e-6)
+        noise = (posterior.latent - posterior.mean) / jnp.exp(posterior.log_deviation)
+        assert np.abs(noise).min() > 1e-4
+        assert 0.7 < np.std(noise) < 1.4
+
+
+@pytest.mark.parametrize(("step", "risen"), [(0, 0.0), (1, 0.25), (4, 1.0), (1000, 1.0)])
+def test_the_weight_of_the_divergence_rises_linearly(step, risen):
+    objective = VaeObjective(model(), dataclasses.replace(SETTINGS, kl_weight=0.5, anneal_steps=0, anneal_epochs=2.0))
+    prepared = objective.prepare(Execution(), steps_per_epoch=2.0)
+    np.testing.assert_allclose(prepared._kl_weight(jnp.int32(step)), 0.5 * risen)
+    np.testing.assert_allclose(objective.prepare(Execution(), 0.0)._kl_weight(jnp.int32(step)), 0.5)
+
+
+def largest(tree):
+    return max(np.abs(leaf).max() for leaf in jax.tree.leaves(tree))
+
+
+@pytest.mark.parametrize("decodes", ["other", pytest.param("own", marks=pytest.mark.slow)])
+def test_who_learns_from_the_answers_words(batch, decodes):
+    """The gradient of the answers' likelihood reaches the tower that their decoder is given, and no other."""
+    objective, params = build(dataclasses.replace(SETTINGS, decodes=decodes))
+
+    def answers(params):
+        found = objective.posteriors(params, batch, example_keys(RNG, STEP, B))
+        latents = {"question": found.question.latent, "answer": found.answer.latent}
+        return objective.decoders.nll(objective.decoders.parameters(params), "answer", latents, batch)
+
+    gradients = jax.jit(jax.grad(answers))(params)
+    source, idle = ("question", "answer") if decodes == "other" else ("answer", "question")
+    for name in ("deviation", "dual_encoder"):
+        assert largest(gradients[name][source]) > 1e-3
+        assert largest(gradients[name][idle]) == 0
+    assert largest(gradients["decoder"]["answer"]) > 1e-3
+    assert largest(gradients["decoder"]["question"]) == 0
+
+
+@pytest.mark.slow
+def test_cutting_the_work_up_changes_nothing(batch):
+    """Chunks, tiles and a mesh against the plain objective, with dropout, noise, GRUs and words left out."""
+    settings = dataclasses.replace(SETTINGS, decoder="reminded_gru", word_dropout=0.3, word_share=0.6, match="mse")
+    objective, params = build(settings, sharing="sde")
+    mesh = make_mesh(MeshSettings(), jax.devices()[:2])
+    cut = dataclasses.replace(objective, execution=Execution(mesh, tower_chunk=3, loss_tile=3))
+
+    def compute(objective):
+        quickly = {"xla_backend_optimization_level": 0}
+        return jax.jit(jax.value_and_grad(objective, has_aux=True), compiler_options=quickly)(params, batch, RNG, STEP)
+
+    expected, found = compute(objective), compute(cut)
+    chex.assert_trees_all_close(found[0], expected[0], rtol=2e-5)
+    chex.assert_trees_all_close(found[1], expected[1], atol=1e-5 * largest(expected[1]))
+
+
+@pytest.mark.slow
+def test_a_share_of_the_words_stands_for_all(batch):
+    """Over 200 steps the likelihood of a drawn third, scaled up, is that of all words; one step's is not."""
+    objective, params = build(dataclasses.replace(SETTINGS, word_share=1 / 3))
+    decoders, of_decoders = objective.decoders, objective.decoders.parameters(params)
+    latents = {side: jnp.ones((B, LATENT)) for side in ("question", "answer")}
+    tokens = {"question": batch.question, "answer": batch.answer}
+
+    def decode(step):
+        rows = latents, tokens, example_keys(RNG, step, B)
+        return decoders.trained_nll(of_decoders, rows, jnp.ones(B, bool))[0]
+
+    each = jax.jit(lambda: jax.lax.map(decode, jnp.arange(200)))()
+    exact = sum(decoders.nll(of_decoders, side, latents, batch) for side in tokens)
+    assert np.std(each) > 0.05 * exact
+    np.testing.assert_allclose(np.mean(each), exact, rtol=4 * np.std(each) / np.sqrt(200) / exact)
+
+
+@pytest.mark.slow
+def test_word_dropout_hides_words_from_the_gru(batch):
+    objective, params = build(dataclasses.replace(SETTINGS, decoder="gru", word_dropout=0.5))
+    decoders, latents = objective.decoders, {"question": jnp.ones((B, LATENT))}
+
+    @jax.jit
+    def both(params, keys):
+        given = (
+            decoders.parameters(params),
+            "answer",
+            latents,
+            batch.answer,
+            batch.answer.mask[:, 1:].astype(jnp.float32),
+        )
+        return decoders._nll(*given, keys), decoders._nll(*given, None)
+
+    hidden, seen = both(params, example_keys(RNG, STEP, B))
+    assert abs(hidden - seen) > 1e-3
+
+
+DECODER_SPLITS = {
+    "reminded_gru": {
+        "initial/kernel": (None, None),  # the latent space's 5 dimensions do not divide by two
+        "initial/bias": (None,),
+        "reminder/kernel": (None, None),
+        "reminder/bias": (None,),
+        "layers_0/input_kernel": ("fsdp", None, None, None),
+        "layers_0/recurrent_kernel": (None, None, None, None),
+        "layers_0/input_bias": (None, None, None),
+        "layers_0/recurrent_bias": (None, None, None),
+    },
+    "bag_of_words": {"hidden/kernel": (None, None), "hidden/bias": (None,)},
+}
+
+
+@pytest.mark.parametrize("decoder", DECODER_SPLITS)
+def test_deviations_and_decoders_are_split_over_these_axes(decoder):
+    mesh = make_mesh(MeshSettings(data=2, fsdp=2, tensor=2))
+    objective = VaeObjective(model(), dataclasses.replace(SETTINGS, decoder=decoder))
+    shapes = jax.eval_shape(lambda: objective.init(jax.random.key(1), objective.model.init(jax.random.key(0))))
+    del shapes["dual_encoder"]
+    of_decoder = DECODER_SPLITS[decoder] | {"vocabulary_kernel": ("tensor", "fsdp"), "vocabulary_bias": ("tensor",)}
+    expected = {"kernel": ("fsdp", None), "bias": (None,)}
+    expected = {f"deviation/{side}/{name}": axes for side in SIDES for name, axes in expected.items()}
+    expected |= {f"decoder/{side}/{name}": axes for side in SIDES for name, axes in of_decoder.items()}
+    found = {path: tuple(partition_spec(path, x.shape, mesh)) for path, x in parameter_paths(shapes).items()}
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"decodes": "both"}, "objective.decodes .* own, other"),
+        ({"decoder": "grue"}, "objective.decoder .* did you mean 'gru'"),
+        ({"match": "cosine"}, "objective.match .* mse, bce, inbatch"),
+        ({"match_on": "mode"}, "objective.match_on .* sample, mean"),
+        ({"negatives": 0}, "objective.negatives is 0"),
+        ({"decoder_width": 0}, "objective.decoder_width is 0"),
+        ({"kl_weight": -1.0}, "objective.kl_weight is -1.0"),
+        ({"anneal_steps": 5}, "set one to 0"),
+        ({"anneal_epochs": -1.0}, "must not be negative"),
+        ({"mean_scale": 0.0}, "objective.mean_scale is 0.0"),
+        ({"initial_deviation": 0.0}, "objective.initial_deviation is 0.0"),
+        ({"word_dropout": 1.0}, "objective.word_dropout is 1.0"),
+        ({"word_share": 0.0}, "objective.word_share is 0.0"),
+    ],
+)
+def test_settings_out_of_bounds_are_refused(values, message):
+    with one_line_error(message):
+        VaeSettings(**values)
+
+
+def test_what_a_posterior_needs_of_its_tower():
+    tower = model().question
+    with one_line_error("needs model.projection"):
+        VaeObjective(DualEncoder(*[dataclasses.replace(tower, projection=None)] * 2), SETTINGS)
+    with one_line_error("objective.match=mse is of cosines; set model.normalize"):
+        VaeObjective(model(normalize=False), dataclasses.replace(SETTINGS, match="mse"))

@@ -1,0 +1,54 @@
+"""A Cross-VAE end to end on tiny towers and text: what is logged, what is reported, and what is left at inference."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+from tiny_bert import tiny_recipe
+
+import endx_jax
+from endx_jax.experiment.model import best_params, read_model
+from endx_jax.experiment.run import run
+from endx_jax.methods.vae import VaeSettings
+from endx_jax.parallel import MeshSettings, make_mesh
+
+
+@pytest.mark.slow
+def test_a_cross_vae_from_its_first_step_to_its_use(tmp_path, tiny_bert, pairs_csv):
+    """A run of four steps, stopped after two and taken up again, with the towers in chunks."""
+    config = tiny_recipe(tiny_bert, pairs_csv)
+    config.model.encoder, config.model.encoder_width, config.model.projection = "gru", 8, 6
+    config.objective = dataclasses.asdict(
+        VaeSettings(decoder_width=8, anneal_epochs=0.0, anneal_steps=4, initial_deviation=0.1, word_dropout=0.1)
+    )
+    config.train.tower_chunk, config.train.steps, config.train.stop_at_step = 1, 4, 2
+    config.evaluation.batch_size = 6  # which does not divide over the eight devices
+    assert run(config, tmp_path) is None
+    config.train.stop_at_step = 0
+    results = run(config, tmp_path)
+
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    lines = [line for line in lines if "loss" in line]
+    assert [line["kl_weight"] for line in lines] == [0, 0.25, 0.5, 0.75]
+    for line in lines:
+        parts = line["matching_loss"] + sum(
+            line[f"nll/{side}"] + line["kl_weight"] * line[f"kl/{side}"] for side in ("question", "answer")
+        )
+        np.testing.assert_allclose(line["loss"], parts, rtol=1e-5)
+
+    written = json.loads((tmp_path / "results.json").read_text())
+    assert set(written["decoders"]) == {"question", "answer"}
+    assert all(np.isfinite(list(found.values())).all() for found in written["decoders"].values())
+    assert "answer decoder: " in results.tables()
+
+    model, mesh = read_model(tmp_path), make_mesh(MeshSettings(), jax.local_devices())
+    params, _ = best_params(tmp_path, model, mesh)
+    assert set(params) == {"dual_encoder", "deviation", "decoder"}
+    loaded = endx_jax.load(tmp_path)
+    assert jax.tree.structure(loaded.params) == jax.tree.structure(params["dual_encoder"])
+    texts = ["where is the cat 3", "who"]
+    expected = model.text_encoder(mesh)(params["dual_encoder"], "question", texts)
+    np.testing.assert_allclose(loaded.encode_query(texts), expected, atol=1e-6)
+    np.testing.assert_array_equal(loaded.encode_query(texts), loaded.encode_query(texts))

@@ -1,0 +1,44 @@
+import json
+
+import pytest
+from helpers import one_line_error
+
+from endx_jax.papers.figures.study import Source, metric_of, read_evaluations
+
+
+@pytest.fixture
+def workdir(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "config.json").write_text("{}")
+    return tmp_path
+
+
+def write(file, *systems):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    about = {"pool": "answers", "direction": "question_to_answer", "metrics": {"mrr": 0.5}}
+    file.write_text(json.dumps({"evaluations": [{"system": name, **about} for name in systems]}))
+
+
+def test_a_runs_own_results_come_before_later_ones(workdir):
+    write(workdir / "evaluation" / "b" / "results.json", "later")
+    write(workdir / "results.json", "bm25", "trained")
+    found = read_evaluations(Source("run", str(workdir)))
+    assert [entry["system"] for entry in found] == ["bm25", "trained", "later"]
+
+
+def test_what_is_not_there_or_damaged_is_named(workdir, tmp_path):
+    source = Source("mine", str(workdir))
+    with one_line_error(r"mine: .* has no results yet; endx evaluate --workdir="):
+        read_evaluations(source)
+    (workdir / "results.json").write_text("{}")
+    with one_line_error("results.json: no 'evaluations'"):
+        read_evaluations(source)
+    with one_line_error("no workdir of a run"):
+        read_evaluations(Source("mine", str(tmp_path / "nowhere")))
+
+
+def test_a_metric_that_was_not_measured(workdir):
+    entry = {"metrics": {"mrr": 0.5, "recall@5": 0.25}}
+    assert metric_of(entry, "recall@5") == 0.25
+    with one_line_error("'recal@5' is none of the metrics mrr, recall@5; did you mean 'recall@5'"):
+        metric_of(entry, "recal@5")

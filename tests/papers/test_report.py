@@ -1,0 +1,80 @@
+"""The printed table and the page: expected, got, difference, reasons, and never a number that was not computed."""
+
+import pytest
+from made_runs import MANIFEST
+
+from endx_jax.papers import report
+from endx_jax.papers.outcome import Outcome
+from endx_jax.papers.runs import Options
+from endx_jax.papers.tables import papers
+
+TABLE = papers().tables["endx-table2"]
+RUN = {"workdir": "w", "seed": 0, "steps": 80, "batch": 128, "manifest": MANIFEST}
+
+
+def row(name):
+    return papers().row(f"endx-table2/{name}")
+
+
+@pytest.fixture
+def outcomes():
+    return [
+        Outcome(row("InferSent")),
+        Outcome(row("Dual-GRUs"), ((58.0, 47.0, 66.0),), differs="smaller", runs=("w",), facts={"runs": [RUN]}),
+        Outcome(row("Dual-LSTMs"), why="needs --data squad=PATH"),
+    ]
+
+
+def test_the_table_has_paper_got_and_difference(outcomes):
+    lines = report.text(TABLE, outcomes, 60).splitlines()
+    assert lines[0].endswith("SHORTENED to 60 minutes: not the paper's runs.")
+    infersent, gru, lstm = (line.split() for line in lines[4:7])
+    assert infersent == ["InferSent", "quoted", "36.90", "27.91", "46.92"]
+    assert gru == ["Dual-GRUs", "1", "55.24", "58.00", "+2.76", "44.39", "47.00", "+2.61", "68.00", "66.00", "-2.00"]
+    assert lstm == ["Dual-LSTMs", "-", "58.77", "49.26", "69.79"]
+    assert "Dual-LSTMs: skipped: needs --data squad=PATH" in lines
+    assert "Dual-GRUs: shortened: smaller" in lines
+
+
+def test_one_reason_of_several_rows_is_said_once():
+    skipped = [Outcome(row(name), why="needs --data squad=PATH") for name in ("Dual-RNNs", "Dual-LSTMs")]
+    assert "Dual-RNNs, Dual-LSTMs: skipped: needs --data squad=PATH" in report.notes(TABLE, skipped)
+
+
+def test_seeds_have_a_spread_and_whole_rows_a_verdict():
+    found = Outcome(row("Dual-GRUs"), ((55.0, 44.0, 68.0), (56.0, 45.0, 68.0)))
+    shown = report.text(TABLE, [found], 0)
+    assert "SHORTENED" not in shown
+    assert "55.50 ±0.71" in shown
+    assert "within 1 of the paper in every column: 1 of 1 rows" in shown
+
+
+def test_what_is_kept_comes_back_and_other_rows_stay(tmp_path, outcomes):
+    options = Options(tmp_path, budget=60)
+    report.keep(TABLE, outcomes[:2], options)
+    report.keep(TABLE, outcomes[2:], options)
+    report.write_page(tmp_path / "page.md", tmp_path)
+    text = (tmp_path / "page.md").read_text()
+    assert "| Dual-GRUs | 1 | 55.24 | 58.00 | +2.76 |" in text
+    assert "| InferSent | quoted | 36.90 |  |  |" in text
+    assert "- Dual-LSTMs: skipped: needs --data squad=PATH" in text
+    assert "- Dual-GRUs: 80 steps of 128 pairs; seed 0" in text
+    assert "commit 1234567+, Python 3.11.7, endx_jax 0.1.0, jax 0.10.2; 2 cores of a processor, 1 x cpu" in text
+    assert "sha256 of the training data: abababababab..." in text
+    assert "endx papers reproduce endx-table2 --budget=60" in text
+
+
+def test_rows_of_equal_length_and_seed_share_a_line():
+    found = [Outcome(row(name), ((58.0, 47.0, 66.0),), facts={"runs": [RUN]}) for name in ("Dual-RNNs", "Dual-GRUs")]
+    assert report.made_with(found)[0] == "Dual-RNNs, Dual-GRUs: 80 steps of 128 pairs; seed 0"
+
+
+def test_bars_in_names_are_escaped_on_the_page():
+    table = papers().tables["endx-table5"]
+    page = report.section(table, [Outcome(papers().row("endx-table5/ENDX-without-q|q"))], 0)
+    assert r"| ENDX-without-q\|q | - | 56.37 |" in page
+
+
+def test_nothing_kept_is_a_page_without_tables(tmp_path):
+    report.write_page(tmp_path / "page.md", tmp_path)
+    assert "|" not in (tmp_path / "page.md").read_text()

@@ -1,0 +1,90 @@
+import jax
+import jax.numpy as jnp
+import pytest
+
+from endx_jax.parallel import memory
+from endx_jax.parallel.memory import Memory, free_host_memory, measure
+
+KIB, MIB = 2**10, 2**20
+
+
+def written(root, files):
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+HOST = {"proc/meminfo": "MemTotal: 4096 kB\nMemFree: 10 kB\nMemAvailable:    2048 kB\n"}
+VERSION_2 = {
+    "proc/self/cgroup": "0::/jobs/mine\n",
+    "sys/fs/cgroup/jobs/mine/memory.max": "max\n",
+    "sys/fs/cgroup/jobs/mine/memory.current": "400000\n",
+    "sys/fs/cgroup/jobs/memory.max": "1000000\n",
+    "sys/fs/cgroup/jobs/memory.current": "700000\n",
+    "sys/fs/cgroup/jobs/memory.stat": "anon 500000\ninactive_file 200000\n",
+}
+VERSION_1 = {
+    "proc/self/cgroup": "5:cpu,cpuacct:/other\n4:memory:/docker/1234\n0::/\n",
+    "sys/fs/cgroup/memory/memory.limit_in_bytes": "900000\n",  # a container sees only its own group, as the root
+    "sys/fs/cgroup/memory/memory.usage_in_bytes": "300000\n",
+    "sys/fs/cgroup/memory/memory.stat": "total_inactive_file 100000\n",
+}
+UNLIMITED = VERSION_1 | {"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}
+FULL = VERSION_2 | {"sys/fs/cgroup/jobs/memory.current": "1300000\n"}
+
+
+@pytest.mark.parametrize(
+    ("files", "free"),
+    [
+        ({}, None),
+        (HOST, 2048 * KIB),
+        (HOST | VERSION_2, 1_000_000 - 700_000 + 200_000),
+        (HOST | VERSION_1, 900_000 - 300_000 + 100_000),
+        (HOST | UNLIMITED, 2048 * KIB),
+        (HOST | FULL, 0),
+    ],
+    ids=["not Linux", "no limit", "version 2, of the group above", "version 1", "version 1, no limit", "full"],
+)
+def test_free_memory_is_the_least_of_the_hosts_and_the_control_groups(tmp_path, files, free):
+    assert free_host_memory(written(tmp_path, files)) == free
+
+
+@pytest.mark.parametrize(
+    ("memory", "state", "activations"),
+    [
+        (Memory(1000), 100, 400),  # 100 + 400 are half of 1000
+        (Memory(1000, held=200), 100, 200),
+        (Memory(1000, held=100, devices=4), 50, 50),  # (500 - 100 - 4 * 50) for each of four devices
+        (Memory(1000), 900, 50),
+        (Memory(1000), 1100, 0),
+    ],
+)
+def test_a_step_stays_under_half_of_the_memory(memory, state, activations):
+    assert memory.activations(state) == activations
+
+
+class Device:
+    def __init__(self, stats):
+        self.stats = stats
+
+    def memory_stats(self):
+        return self.stats
+
+
+def test_an_accelerator_is_asked_for_its_own_memory(monkeypatch):
+    monkeypatch.setattr(jax, "local_devices", lambda: [Device({"bytes_limit": 80, "bytes_in_use": 5})] * 2)
+    assert measure() == Memory(80, 5)
+
+
+def test_the_devices_of_a_cpu_share_the_hosts(monkeypatch):
+    monkeypatch.setattr(jax, "local_devices", lambda: [Device(None)] * 2)
+    monkeypatch.setattr(memory, "free_host_memory", lambda: 1000)
+    monkeypatch.setattr(memory, "resident", lambda: 10)
+    assert measure() == Memory(1010, 10 + memory.RUNTIME, 2)
+
+
+def test_this_process_holds_what_it_has_written():
+    before = memory.resident()
+    held = jnp.ones(64 * MIB // 4).block_until_ready()
+    assert memory.resident() - before > 0.8 * held.nbytes

@@ -1,0 +1,219 @@
+"""Tests of embedding diagnostics."""
+
+import itertools
+import math
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+
+from endx_jax.errors import EndxError
+from endx_jax.retrieval.diagnostics import RIDGE, _fit, probe_accuracy, question_agreement, same_side_neighbours
+
+
+def clouds(questions, answers, width, shift=0.0, seed=0):
+    """Two normal clouds of unit variance whose centres lie `shift` apart, on a diagonal that is no feature's axis."""
+    rng = np.random.default_rng(seed)
+    question = rng.standard_normal((questions, width))
+    answer = rng.standard_normal((answers, width)) + shift / math.sqrt(width)
+    return question, answer
+
+
+def five_standard_errors(drawn, accuracy=0.5):
+    """Five standard deviations of the share of right answers among the `drawn` examples that one probe is tried on."""
+    return 5 * math.sqrt(accuracy * (1 - accuracy) / drawn)
+
+
+# In the last two a plane parts any labelling of the fitting half: measured there, the accuracy would be 1.
+@pytest.mark.parametrize(("drawn", "width"), [(1000, 2), (1000, 64), (1000, 768), (200, 768)])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_one_cloud_gives_a_half(drawn, width, seed):
+    question, answer = clouds(drawn, drawn, width, seed=seed)
+    assert probe_accuracy(question, answer, seed=seed) == pytest.approx(0.5, abs=five_standard_errors(drawn))
+
+
+def test_the_mean_over_many_small_sets_is_a_half():
+    """Held-out accuracies of balanced sets fall below it where fitting and measuring depend on each other."""
+    drawn, repeats = 200, 60
+    found = [probe_accuracy(*clouds(drawn, drawn, 16, seed=seed)) for seed in range(repeats)]
+    assert np.mean(found) == pytest.approx(0.5, abs=five_standard_errors(drawn * repeats))
+
+
+def test_two_clouds_give_one():
+    assert probe_accuracy(*clouds(400, 400, 768, shift=20.0)) == 1.0
+
+
+@pytest.mark.parametrize("shift", [0.5, 1.0, 2.0, 3.0])
+def test_a_known_shift_gives_the_accuracy_of_the_best_plane(shift):
+    """The plane halfway between the centres is shift / 2 standard deviations from each: it is right Phi(shift / 2)."""
+    best = NormalDist().cdf(shift / 2)
+    drawn = 4000
+    found = probe_accuracy(*clouds(drawn, drawn, 8, shift))
+    assert found == pytest.approx(best, abs=five_standard_errors(drawn, best))
+
+
+def test_at_full_width_most_of_a_known_shift_is_found():
+    """Noise in 768 weights costs about a tenth. A hundred times the ridge would cost more, and give below 0.76."""
+    question, answer = clouds(2000, 2000, 768, shift=2.5)
+    spread = np.geomspace(1, 0.05, 768)  # as in trained embeddings, a part of the directions holds most of the variance
+    assert 0.77 < probe_accuracy(question * spread, answer * spread) < NormalDist().cdf(2.5 / 2)
+
+
+def test_the_fit_is_at_the_minimum():
+    question, answer = clouds(60, 60, 5, shift=2.0)
+    features, signs = np.concatenate([question, answer + 0.3]), np.repeat([1.0, -1.0], 60)
+    weights, intercept = _fit(features, signs)
+
+    def loss(weights, intercept):
+        margins = signs * (features @ weights + intercept)
+        return np.mean(np.log(1 + np.exp(-margins))) + RIDGE / 2 * np.sum(weights**2)
+
+    step = 1e-4
+    for direction in np.eye(6):
+        change, tilt = step * direction[:5], step * direction[5]
+        slope = loss(weights + change, intercept + tilt) - loss(weights - change, intercept - tilt)
+        assert slope / (2 * step) == pytest.approx(0, abs=2e-6)
+
+
+@pytest.mark.parametrize("factor", [1e-6, 0.037, 1e6])
+def test_scale_does_not_matter(factor):
+    question, answer = clouds(500, 500, 32, shift=1.0)
+    expected = probe_accuracy(question, answer)
+    assert probe_accuracy(factor * question, factor * answer) == pytest.approx(expected, abs=2 / 1000)
+
+
+def test_neither_rotation_nor_a_common_shift_matters():
+    question, answer = (np.geomspace(1, 0.03, 32) * cloud for cloud in clouds(500, 500, 32, shift=1.0))
+    turn, _ = np.linalg.qr(np.random.default_rng(1).standard_normal((32, 32)))
+    expected = probe_accuracy(question, answer)
+    assert probe_accuracy(question @ turn + 7, answer @ turn + 7) == pytest.approx(expected, abs=2 / 1000)
+
+
+def test_the_seed_draws():
+    question, answer = clouds(300, 400, 16, shift=1.0)
+    found = [probe_accuracy(question, answer, seed=seed) for seed in (0, 0, 1, 2)]
+    assert found[0] == found[1]
+    assert len(set(found)) > 1
+
+
+def test_both_kinds_count_alike_whatever_their_numbers():
+    """To call everything a question would be right 20 times in 21."""
+    question, answer = clouds(4000, 200, 16)
+    for pair in ((question, answer), (answer, question)):
+        assert probe_accuracy(*pair) == pytest.approx(0.5, abs=five_standard_errors(200))
+    assert probe_accuracy(question, answer + 9) == 1.0
+
+
+def test_all_rows_of_the_larger_side_may_be_drawn():
+    question, answer = clouds(4000, 200, 4)
+    question[200:] += 30  # 19 of 20 questions lie far from the answers
+    assert probe_accuracy(question, answer) > 0.9
+
+
+def test_no_more_than_the_limit_are_drawn_and_each_is_measured_once():
+    question, answer = clouds(300, 400, 16, shift=1.0)
+    shares = [20 * probe_accuracy(question, answer, seed=seed, limit=10) for seed in range(8)]
+    assert shares == pytest.approx(np.round(shares))  # of 10 questions and 10 answers
+    assert any(round(share) % 2 for share in shares)  # of one half they would be even
+    assert probe_accuracy(question, answer, limit=11) == probe_accuracy(question, answer, limit=10)
+
+
+def test_a_pair_in_one_row_stays_in_one_half():
+    """Each vector is both a question and an answer: the probe is right about one of the two, wherever the plane is."""
+    both, _ = clouds(200, 200, 64)
+    assert probe_accuracy(both, both) == 0.5
+    # A row away from each other, half of them are parted, and what was learnt of one is wrong for the other.
+    assert probe_accuracy(both, np.roll(both, 1, axis=0)) < 0.4
+
+
+def test_collapsed_embeddings_give_a_half():
+    assert probe_accuracy(np.full((50, 768), 0.036, np.float32), np.full((70, 768), 0.036, np.float32)) == 0.5
+
+
+def test_four_of_each_are_enough():
+    question, answer = clouds(4, 4, 16, shift=100.0)
+    assert probe_accuracy(question, answer) == 1.0
+
+
+@pytest.mark.parametrize(("questions", "answers", "limit"), [(3, 50, 100), (50, 3, 100), (50, 50, 3), (0, 0, 100)])
+def test_tiny_sets_are_refused(questions, answers, limit):
+    message = f"{questions} questions and {answers} answers, at most {limit} of each, are too few .* at least 4 of each"
+    with pytest.raises(EndxError, match=message):
+        probe_accuracy(*clouds(questions, answers, 16), limit=limit)
+
+
+def test_two_widths_are_refused():
+    with pytest.raises(EndxError, match="16 wide and answer embeddings 17"):
+        probe_accuracy(np.ones((8, 16)), np.ones((8, 17)))
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_embeddings_of_a_diverged_model_are_refused(wrong):
+    question, answer = clouds(8, 8, 16)
+    answer[5, 3] = wrong
+    with pytest.raises(EndxError, match="not all finite"):
+        probe_accuracy(question, answer)
+
+
+def test_neighbours_in_one_cloud_are_of_either_side():
+    # 400 examples with 10 neighbours each: far more than 400 independent draws of a half.
+    assert same_side_neighbours(*clouds(200, 200, 4)) == pytest.approx(0.5, abs=five_standard_errors(400))
+
+
+def test_neighbours_in_two_clouds_are_of_the_own_side():
+    question, answer = clouds(200, 200, 16, shift=20.0)
+    assert same_side_neighbours(question - 20 / math.sqrt(16), answer) > 0.99
+
+
+def test_neighbours_by_hand():
+    radians = np.deg2rad
+    question = np.stack([[np.cos(a), np.sin(a)] for a in radians([0, 1, 90, 180])])
+    answer = np.stack([[np.cos(a), np.sin(a)] for a in radians([88, 185, 270, 275])])
+    # Questions 0 and 1 have each other; 90 and 180 have answers 88 and 185. Answers 88 and 185 have questions 90 and
+    # 180; 270 and 275 have each other: 4 of 8.
+    assert same_side_neighbours(question, 3 * answer, neighbours=1) == 4 / 8
+    # All 7 others are neighbours: 3 of them of the own side.
+    assert same_side_neighbours(question, answer, neighbours=50) == pytest.approx(3 / 7)
+
+
+def test_neighbours_of_too_few_are_refused():
+    with pytest.raises(EndxError, match="too few to measure their overlap"):
+        same_side_neighbours(np.ones((3, 2)), np.ones((9, 2)))
+
+
+QRELS = [[0], [0, 1], [0], [1], [2], [1], [3]]  # answer 0 has three questions, 1 has three, 2 and 3 have one
+
+
+def naive(questions, fewest):
+    """Over all pairs, one by one: the mean squared distances of those with an answer in common, and of all."""
+    unit = questions / np.linalg.norm(questions, axis=1, keepdims=True)
+    asked = {answer: [q for q, right in enumerate(QRELS) if answer in right] for answer in range(4)}
+    asked = {answer: rows for answer, rows in asked.items() if len(rows) >= fewest}
+    together = [pair for rows in asked.values() for pair in itertools.combinations(rows, 2)]
+
+    def mean(pairs):
+        return np.mean([np.sum((unit[i] - unit[j]) ** 2) for i, j in pairs])
+
+    return mean(together), mean(list(itertools.combinations(range(len(QRELS)), 2)))
+
+
+def test_every_pair_of_questions_with_an_answer_in_common_counts_once():
+    questions = np.random.default_rng(0).normal(size=(len(QRELS), 4)).astype(np.float32)
+    found = question_agreement(questions, QRELS, fewest=3)
+    sse, sse_any = naive(questions, 3)
+    assert found == {
+        "answers": 2,
+        "questions": 6,
+        "sse": pytest.approx(sse, rel=1e-6),
+        "sse_any": pytest.approx(sse_any, rel=1e-6),
+    }
+    assert abs(sse - sse_any) > 0.1
+
+
+def test_equal_questions_have_none_and_opposite_ones_four():
+    assert question_agreement([[1.0, 0.0], [3.0, 0.0]], [[0], [0]], fewest=2)["sse"] == 0
+    assert question_agreement([[1.0, 0.0], [-2.0, 0.0]], [[0], [0]], fewest=2)["sse"] == 4
+
+
+def test_without_an_answer_of_so_many_questions_there_is_nothing_to_say():
+    assert question_agreement(np.eye(7), QRELS, fewest=4) == {}

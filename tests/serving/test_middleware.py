@@ -1,0 +1,69 @@
+import pytest
+from http_server import JSON, Running
+
+from endx_jax.serving.settings import ServingSettings
+
+TOKEN = {"Authorization": "Bearer right"}
+
+
+@pytest.fixture(scope="module")
+def guarded(service):
+    running = Running(service, ServingSettings(token="right", loopback_only=False), ready=True)
+    yield running
+    running.stop()
+
+
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "right"}])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/search"),
+        ("POST", "/v1/embeddings"),
+        ("POST", "/documents"),
+        ("DELETE", "/documents/x"),
+        ("DELETE", "/documents/x/static/y"),
+        ("GET", "/info"),
+        ("GET", "/metrics"),
+        ("GET", "/openapi.json"),
+        ("GET", "/nowhere"),
+    ],
+)
+def test_without_the_token_nothing_is_told(guarded, headers, method, path):
+    status, content, answered = guarded.ask(method, path, b"{}", {**JSON, **headers})
+    assert (status, content["error"]["type"]) == (401, "authentication_error")
+    assert answered["WWW-Authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/static/index.html"])
+def test_the_page_and_the_probes_need_no_token(guarded, path):
+    assert guarded.get(path)[0] == 200
+
+
+def test_with_the_token_all_is_told(guarded):
+    assert guarded.get("/info", TOKEN)[0] == 200
+    assert guarded.post("/search", {"query": "the cat"}, {**JSON, **TOKEN})[0] == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", ""])
+def test_a_name_that_is_not_this_machines_is_refused_where_there_is_no_token(served, guarded, host):
+    status, content, _ = served.ask("GET", "/info", headers={"Host": host})
+    assert (status, content["error"]["code"]) == (421, "wrong_host")
+    assert guarded.get("/info", {"Host": host, **TOKEN})[0] == 200
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8000", "127.0.0.1:1", "[::1]:8000"])
+def test_names_of_this_machine_are_known(served, host):
+    assert served.get("/info", {"Host": host})[0] == 200
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_what_a_page_elsewhere_can_send_unasked_is_refused(served, kind):
+    status, content = served.post("/documents", {"documents": [{"text": "x"}]}, {"Content-Type": kind})
+    assert (status, content["error"]["code"]) == (415, "content_type")
+
+
+@pytest.mark.parametrize("path", ["/", "/static/page.js", "/healthz", "/nowhere"])
+def test_every_answer_has_the_headers_that_keep_a_page_to_itself(served, path):
+    headers = served.ask("GET", path)[2]
+    assert headers["Content-Security-Policy"].startswith("default-src 'self'; frame-ancestors 'none'")
+    assert headers["X-Content-Type-Options"] == "nosniff"

@@ -1,0 +1,30 @@
+"""The names that the package shows: what completion at a prompt offers, and what importing it loads."""
+
+import subprocess
+import sys
+
+import pytest
+
+import endx_jax
+
+
+def test_the_package_shows_its_public_names_and_no_imports():
+    assert dir(endx_jax) == sorted(endx_jax.__all__)
+    assert {"load", "losses", "metrics", "__version__"} <= set(dir(endx_jax))
+    assert {"os", "importlib", "TYPE_CHECKING"}.isdisjoint(dir(endx_jax))
+    assert not hasattr(endx_jax, "os")
+
+
+@pytest.mark.parametrize("package", [endx_jax.losses, endx_jax.metrics], ids=["losses", "metrics"])
+def test_packages_of_functions_show_their_functions_and_no_modules(package):
+    assert dir(package) == sorted(package.__all__)
+
+
+def test_every_public_name_is_there():
+    assert all(hasattr(endx_jax, name) for name in endx_jax.__all__)
+    assert all(hasattr(package, name) for package in (endx_jax.losses, endx_jax.metrics) for name in package.__all__)
+
+
+def test_showing_names_loads_nothing():
+    code = "import sys, endx_jax; dir(endx_jax); sys.exit(any(m in sys.modules for m in ('jax', 'endx_jax.losses')))"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

@@ -1,0 +1,131 @@
+"""Layers of the package: every import, those inside functions too, goes to a lower layer."""
+
+import ast
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+
+import endx_jax
+
+PACKAGE = pathlib.Path(endx_jax.__file__).parent
+
+# From the bottom up. Groups of a layer (one string each) do not import each other; the modules of one group may.
+LAYERS = (
+    ("errors files json_files settings checks progress numerics batch",),
+    ("losses", "metrics"),
+    ("models", "data"),
+    ("pretrained", "parallel"),
+    ("inference __init__",),
+    ("retrieval",),
+    ("training",),
+    ("methods",),
+    ("experiment",),
+    ("export", "serving", "mteb", "planning"),
+    ("papers",),
+    ("cli main __main__",),
+)
+PLACES = {unit: (layer, group) for layer, groups in enumerate(LAYERS) for group in groups for unit in group.split()}
+
+# Code below these packages takes frozen settings and no config object.
+CONFIG_LIBRARY, MAY_IMPORT_CONFIG = "ml_collections", {"methods", "experiment", "cli"}
+
+
+def unit_of(file: pathlib.Path) -> str:
+    """Returns the module or package right below `endx_jax` that a file belongs to."""
+    return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(source: str) -> Iterator[tuple[int, str]]:
+    """Yields line and dotted name of each import in `source`."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+
+
+def violations(unit: str, source: str) -> list[str]:
+    """Returns a line for each wrong import of a module in `unit`."""
+    if unit not in PLACES:
+        return [f"it is in no layer: add {unit!r} to LAYERS in tests/test_layers.py, just above all that it imports"]
+    (layer, group), found = PLACES[unit], []
+    for line, name in imports(source):
+        top, _, below = name.partition(".")
+        if top == "":
+            found.append(f"line {line}: a relative import; write it from endx_jax on")
+        elif top == CONFIG_LIBRARY and unit not in MAY_IMPORT_CONFIG:
+            found.append(f"line {line}: {name} may be imported in {', '.join(sorted(MAY_IMPORT_CONFIG))} only")
+        elif top == "endx_jax":
+            target = below.partition(".")[0]
+            other_layer, other_group = PLACES.get(target, PLACES["__init__"])
+            if other_group != group and other_layer >= layer:
+                way = "up" if other_layer > layer else "sideways"
+                found.append(f"line {line}: {name} is imported {way}, from layer {other_layer} to layer {layer}")
+    return found
+
+
+def test_imports_go_down_only():
+    files = sorted(PACKAGE.rglob("*.py"))
+    assert len(files) > 50
+    found = [
+        f"endx_jax/{file.relative_to(PACKAGE)}: {violation}"
+        for file in files
+        for violation in violations(unit_of(file), file.read_text(encoding="utf-8"))
+    ]
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_no_method_is_known_by_name_outside_methods():
+    """The library asks `methods.Method`: no other package imports from a method's own folder."""
+    folders = {f"endx_jax.methods.{folder.name}" for folder in (PACKAGE / "methods").iterdir() if folder.is_dir()}
+    assert "endx_jax.methods.dual" in folders
+    found = [
+        f"endx_jax/{file.relative_to(PACKAGE)}: line {line}: {name}"
+        for file in sorted(PACKAGE.rglob("*.py"))
+        if unit_of(file) != "methods"
+        for line, name in imports(file.read_text(encoding="utf-8"))
+        if any(f"{name}.".startswith(f"{folder}.") for folder in folders)
+    ]
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_the_table_names_only_what_is_there():
+    assert set(PLACES) <= {unit_of(file) for file in PACKAGE.rglob("*.py")}
+
+
+@pytest.mark.parametrize(
+    ("unit", "source", "expected"),
+    [
+        ("losses", "from endx_jax.models import BertEncoder", "up, from layer 2 to layer 1"),
+        ("losses", "import endx_jax.training.loop", "up, from layer 6 to layer 1"),
+        ("losses", "from endx_jax import training", "up, from layer 6 to layer 1"),
+        ("losses", "from endx_jax import load", "up, from layer 4 to layer 1"),
+        ("losses", "def late():\n    from endx_jax import data", "line 2"),
+        ("models", "from endx_jax.data.records import RetrievalSet", "sideways"),
+        ("export", "from endx_jax.serving import app", "sideways"),
+        ("models", "from . import bert", "relative"),
+        ("training", "from ml_collections import ConfigDict", "cli, experiment, methods only"),
+        ("attic", "", "it is in no layer: add 'attic' to LAYERS"),
+    ],
+)
+def test_violations_are_found(unit, source, expected):
+    (found,) = violations(unit, source)
+    assert expected in found
+
+
+@pytest.mark.parametrize(
+    ("unit", "source"),
+    [
+        ("training", "from endx_jax.data.batches import BatchStream\nfrom endx_jax.errors import EndxError"),
+        ("models", "from endx_jax import errors"),
+        ("models", "from endx_jax.models.bert import BertConfig"),
+        ("settings", "from endx_jax.errors import EndxError"),
+        ("cli", "import endx_jax"),
+        ("methods", "import ml_collections"),
+        ("losses", "import jax\nfrom jax.experimental import multihost_utils"),
+    ],
+)
+def test_what_is_allowed_passes(unit, source):
+    assert violations(unit, source) == []
