@@ -138,6 +138,8 @@ class TextProcessor:
 
 
 JSON, CONFIG = "tokenizer.json", "tokenizer_config.json"
+# The tokenizers library uses memory for each unused id below the largest when it writes a tokenizer.
+LARGEST_ID = 10_000_000
 
 # Tokenizer classes that add nothing to `tokenizer.json` but what `_is_determined` compares, with the special tokens
 # that their config must name.
@@ -214,7 +216,7 @@ def _direct(folder: pathlib.Path) -> LoadedTokenizer | None:
     file = folder / JSON
     if not file.is_file():
         return None
-    spec, config = json_files.read(file), json_files.read_optional(folder / CONFIG)
+    spec, config = read_specification(file), json_files.read_optional(folder / CONFIG)
     if not _is_determined(config, spec, folder):
         return None
     with refusing_broken(folder):
@@ -226,6 +228,24 @@ def _direct(folder: pathlib.Path) -> LoadedTokenizer | None:
         write_text(target / CONFIG, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
 
     return _fast(folder, backend, pad_id, save, config.get("truncation_side", "right"))
+
+
+def read_specification(file: pathlib.Path) -> dict:
+    """Reads a `tokenizer.json`.
+
+    Raises:
+      EndxError: it can't be read, or an id is negative or above `LARGEST_ID`.
+    """
+    spec = json_files.read(file)
+    model = json_files.mapped(spec.get("model") or {}, f"{file}: 'model'")
+    words = model.get("vocab")
+    for word, id_ in words.items() if isinstance(words, dict) else ():
+        if type(id_) is not int or not 0 <= id_ <= LARGEST_ID:  # writing the message takes longer than the test
+            json_files.whole(id_, f"{file}: the id of {json_files.shown(word)}", most=LARGEST_ID)
+    for token in json_files.listed(spec.get("added_tokens") or [], f"{file}: 'added_tokens'"):
+        id_ = json_files.value(token, "id", f"{file}: an added token")
+        json_files.whole(id_, f"{file}: the id of an added token", most=LARGEST_ID)
+    return spec
 
 
 def _is_determined(config: Mapping, spec: Mapping, folder: pathlib.Path) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from endx_jax import json_files
-from endx_jax.data.tokenization import refusing_broken
+from endx_jax.data.tokenization import read_specification, refusing_broken
 from endx_jax.errors import EndxError
 from endx_jax.pretrained.module_list import MODULES, read_module
 from endx_jax.pretrained.weights import read_tensors
@@ -128,14 +128,17 @@ def _write_tokens(folder: pathlib.Path, weights: pathlib.Path, tokenizer_file: p
     name = next((name for name in TABLES if name in tensors), None)
     if name is None or tensors[name].ndim != 2:
         raise EndxError(f"{weights} holds no token table: none of its tensors is called {' or '.join(TABLES)}")
-    state = json_files.read(tokenizer_file)
-    # What packages of token vectors pool are the tokens of the text itself.
+    state = read_specification(tokenizer_file)
+    # Packages of token vectors pool the tokens of the text alone.
     with refusing_broken(tokenizer_file.parent):
         tokenizer = tokenizers.Tokenizer.from_str(json.dumps(state | {"post_processor": None}))
         tokenizer.no_padding()
         tokenizer.no_truncation()
         tokenizer.add_special_tokens([PAD])
-    table = np.zeros((max(len(tensors[name]), tokenizer.get_vocab_size()), tensors[name].shape[1]), np.float32)
+    size = 1 + max(tokenizer.get_vocab().values())
+    if size > len(tensors[name]) + 1:  # the padding token may have been added
+        raise EndxError(f"{tokenizer_file} has ids up to {size - 1:,}; {weights} has {len(tensors[name]):,} rows")
+    table = np.zeros((max(len(tensors[name]), size), tensors[name].shape[1]), np.float32)
     table[: len(tensors[name])] = tensors[name]
     _write(folder, tokenizer.to_str(), table, {"pad_token": PAD}, pad_id=tokenizer.get_vocab()[PAD])
 

@@ -3,6 +3,7 @@
 import gzip
 import pathlib
 import tokenize
+import warnings
 import zlib
 from collections.abc import Iterator
 
@@ -92,7 +93,11 @@ def map_array(path: pathlib.Path) -> np.ndarray:
       EndxError: the file can't be read, is shorter than its header says, or holds something else.
     """
     try:
-        array = np.lib.format.open_memmap(path, mode="r")
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", UserWarning
+            )  # about headers written by Python 2, which are read all the same
+            array = np.lib.format.open_memmap(path, mode="r")
     except (*DAMAGED, tokenize.TokenError) as failure:
         reason = next(iter(str(failure).splitlines()), type(failure).__name__)[:300]
         raise EndxError(f"{path} can't be read as an array: {reason}") from None

@@ -293,3 +293,16 @@ def test_the_size_covers_sparse_ids_and_those_put_around_texts(folder):
     assert (dense, load_tokenizer(folder).size) == (len(spec["model"]["vocab"]), 5_001)
     change(folder / "tokenizer.json", model=spec["model"] | {"vocab": spec["model"]["vocab"] | {"zebra": 9_000}})
     assert load_tokenizer(folder).size == 9_001
+
+
+@pytest.mark.parametrize("place", ["vocab", "added_tokens"])
+def test_a_huge_id_is_refused_before_memory_is_taken(tiny_bert, tmp_path, place):
+    spec = json.loads((tiny_bert / "tokenizer.json").read_text())
+    if place == "vocab":
+        spec["model"]["vocab"]["the"] = 2**31
+    else:
+        spec["added_tokens"][0]["id"] = 2**31
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
+    (tmp_path / "tokenizer_config.json").write_text((tiny_bert / "tokenizer_config.json").read_text())
+    with pytest.raises(EndxError, match=r"tokenizer.json: the id of .* is 2147483648"):
+        load_tokenizer(tmp_path)
