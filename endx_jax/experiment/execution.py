@@ -48,7 +48,7 @@ def choose_execution(
         # Packed texts are encoded on each device by itself, with whole parameters: where `fsdp` splits these so that
         # they are gathered a layer at a time, that would undo it. Chunks have them whole anyway.
         packed = mesh.shape["fsdp"] == 1 or execution.chunks(size) > 1
-        dtype = compute_dtype(settings.model.dtype)
+        dtype = compute_dtype(settings.model.dtype, model.platform)
         execution = dataclasses.replace(execution, packed=packed and not model.trains_heads_alone, dtype=dtype)
         planned = stream
         if execution.packed:
@@ -76,7 +76,8 @@ def activation_bytes(model: Model, execution: Execution, stream: BatchStream) ->
     batch = (stream.profiles() or [stream.typical()])[-1]
     keys = jax.eval_shape(lambda: example_keys(jax.random.key(0, impl="threefry2x32"), jnp.int32(0), rows))
     chunk = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), batch)
-    return bytes_kept(model.objective.embed, model.abstract_params(), (chunk, keys))
+    with execution.on_mesh():
+        return bytes_kept(model.objective.embed, model.abstract_params(), (chunk, keys))
 
 
 def rows_at_once(execution: Execution, global_batch_size: int) -> int:

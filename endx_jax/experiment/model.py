@@ -39,17 +39,19 @@ class Model:
       sources: the pretrained encoders' descriptions, by side; the same one twice where both towers start from it.
       processors: how texts of each side become tokens.
       token_weights: by side, float32 [V], that the towers begin with: see `with_token_weights`.
+      platform: of the devices that run it, for `model.dtype=auto`; None: of this process's default device.
     """
 
     settings: Settings
     sources: Mapping[str, pretrained.PretrainedEncoder]
     processors: Mapping[str, TextProcessor]
     token_weights: Mapping[str, np.ndarray] | None = None
+    platform: str | None = None
 
     @functools.cached_property
     def dual_encoder(self):
         """The towers."""
-        return build_dual_encoder(self.settings.model, self.sources)
+        return build_dual_encoder(self.settings.model, self.sources, self.platform)
 
     @property
     def frozen(self) -> tuple[str, ...]:

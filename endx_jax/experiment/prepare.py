@@ -23,6 +23,7 @@ from endx_jax.experiment.frozen import HeadEncoder
 from endx_jax.experiment.model import Model, build_model, with_token_weights
 from endx_jax.experiment.train_plan import AbstractStep, TrainPlan, abstract_step, plan_training
 from endx_jax.inference.encode import TextEncoder
+from endx_jax.models.sharding_hints import platform
 from endx_jax.parallel.console import say, working
 from endx_jax.parallel.memory import gigabytes, measure, trim
 from endx_jax.parallel.mesh import make_mesh
@@ -87,7 +88,7 @@ def prepare(config: Mapping, workdir: pathlib.Path) -> Run:
     model, data = _all_of(lambda: build_model(settings), lambda: read_splits(settings.data))
     data_sha256 = fingerprint(data.train)
     workdirs.check_agrees(workdir, model.settings, data_sha256)
-    model = with_token_weights(model, data.train)
+    model = dataclasses.replace(with_token_weights(model, data.train), platform=platform(mesh))
     encoder: TextEncoder | HeadEncoder = model.text_encoder(mesh)
     readers: Mapping[str, TextReader] = model.processors
     if model.trains_heads_alone:

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from endx_jax.data.batches import BatchStream, Pairs
 from endx_jax.experiment.execution import activation_bytes, choose_execution
 from endx_jax.experiment.model import Model
+from endx_jax.models import sharding_hints
 from endx_jax.parallel.execution import Execution
 from endx_jax.parallel.memory import Memory, bytes_held
 from endx_jax.parallel.sharding import local_rows, state_shardings
@@ -99,7 +100,7 @@ def plan_training(model: Model, mesh: Mesh, pairs: Pairs, memory: Memory, platfo
     params = model.abstract_params()
     optimizer = make_optimizer(settings.optimizer.fitted(steps), steps, split_frozen(params, model.frozen)[0])
     state = bytes_held(_abstract_state(model, mesh, optimizer))
-    budget, platform = memory.activations(state), platform or mesh.devices.flat[0].platform
+    budget, platform = memory.activations(state), platform or sharding_hints.platform(mesh)
     execution, stream, activations = choose_execution(model, mesh, stream, steps, budget, platform)
     return TrainPlan(
         stream=stream,

@@ -13,6 +13,7 @@ from endx_jax.inference.about import About
 from endx_jax.inference.embedding_model import EmbeddingModel, Source
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.models.dual_encoder import SIDES
+from endx_jax.models.sharding_hints import platform
 from endx_jax.pretrained import PretrainedEncoder
 from endx_jax.pretrained.finished import finished_towers
 from endx_jax.pretrained.sentence_transformers import Dense, Head, Usage, read_usage
@@ -88,7 +89,7 @@ def text_processors(
 
 def _assemble(name: str, sources: Mapping[str, PretrainedEncoder], usage: Usage, mesh: Mesh) -> EmbeddingModel:
     """Returns the model of the encoders of each side with their heads; what is equal on both sides is shared."""
-    dual_encoder, params = finished_towers(sources)
+    dual_encoder, params = finished_towers(sources, platform(mesh))
     folders = {side: source.folder for side, source in sources.items()}
     lengths = {side: _length(source) for side, source in sources.items()}
     processors = text_processors(sources, folders, lengths, {side: usage.prompt(side) for side in SIDES})

@@ -24,6 +24,7 @@ from endx_jax.inference.embedding_model import EmbeddingModel, Source
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.folder import text_processors
 from endx_jax.models.dual_encoder import DualEncoder
+from endx_jax.models.sharding_hints import platform
 from endx_jax.parallel.distributed import is_primary, on_primary
 from endx_jax.parallel.sharding import parameter_paths, place, state_shardings, whole
 from endx_jax.pretrained.settings import ModelSettings
@@ -116,7 +117,7 @@ def load_towers(folder: pathlib.Path, about: About, mesh: Mesh, name: str) -> Em
             raise EndxError(
                 f"{folder / ABOUT}: the length of {side} is {length}; its encoder has {positions} positions"
             )
-    dual_encoder = build_dual_encoder(settings, sources)
+    dual_encoder = build_dual_encoder(settings, sources, platform(mesh))
     params = _fitting(dual_encoder, read_params(folder, about), folder)
     processors = text_processors(
         sources,

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from endx_jax.batch import Tokens
 from endx_jax.data.token_tables import TokenTable, padded_length
+from endx_jax.models.sharding_hints import platform
 from endx_jax.parallel.sharding import batch_shards, local_rows
 
 T = TypeVar("T")
@@ -70,7 +71,7 @@ class Shapes:
         A CPU is given no more than `CPU_TOKENS` at a time.
         """
         budget = -(-batch_size // batch_shards(mesh)) * limit
-        if mesh.devices.flat[0].platform == "cpu":
+        if platform(mesh) == "cpu":
             budget = min(budget, CPU_TOKENS)
         return cls(mesh, limit, budget)
 

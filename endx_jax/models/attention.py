@@ -5,6 +5,7 @@ import jax.numpy as jnp
 
 from endx_jax.models.dropout import attention_dropout
 from endx_jax.models.layout import Layout
+from endx_jax.models.sharding_hints import platform
 
 Array = jax.Array
 
@@ -80,7 +81,7 @@ def attend(
       [B, L, H, Dh] in the dtype of `value`; the softmax is float32.
     """
     dropping = dropout_keys is not None and dropout_rate > 0
-    if not dropping and has_fused_attention(query, key, jax.default_backend()):
+    if not dropping and has_fused_attention(query, key, platform()):
         lengths = jnp.sum(mask, axis=1, dtype=jnp.int32)
         return jax.nn.dot_product_attention(
             query, key, value, bias=bias, scale=scale, key_value_seq_lengths=lengths, implementation="cudnn"

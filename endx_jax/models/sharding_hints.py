@@ -1,14 +1,23 @@
-"""Sharding constraints inside of modules, in effect only under a mesh.
+"""The mesh that a module is traced for: its platform, and sharding constraints where it splits parameters.
 
-`parallel.execution` sets a mesh where `fsdp` or `tensor` split parameters and the compiler splits the work. Where a
-batch's and a matrix's rows are split over the same devices, the compiler might move the batch's without these hints.
+`parallel.execution` sets the mesh. Where `fsdp` or `tensor` split parameters, the compiler splits the work, and where a
+batch's and a matrix's rows are split over the same devices, it might move the batch's without these hints.
 """
 
 import jax
-from jax.sharding import AbstractMesh, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 BATCH_AXES = ("data", "fsdp")
 FSDP = "fsdp"
+
+
+def platform(mesh: Mesh | None = None) -> str:
+    """Returns the platform of a mesh, or of the mesh that is traced for, or of the default device where there is none.
+
+    The devices of a mesh may be those of a described topology, for which this process compiles and has none.
+    """
+    device = mesh.devices.flat[0] if mesh else jax.sharding.get_abstract_mesh().abstract_device
+    return jax.default_backend() if device is None else device.platform
 
 
 def keep_rows(x: jax.Array) -> jax.Array:
@@ -25,6 +34,6 @@ def layers_are_gathered() -> bool:
 
 
 def _mesh() -> AbstractMesh | None:
-    """The mesh over which the compiler splits what is traced; None inside of `jax.shard_map`, where rows are split."""
+    """The mesh whose parameters the compiler splits; None inside of `jax.shard_map`, where rows are split."""
     mesh = jax.sharding.get_abstract_mesh()
-    return None if mesh.empty or mesh.manual_axes else mesh
+    return None if mesh.empty or mesh.manual_axes or mesh.size == mesh.shape["data"] else mesh

@@ -4,6 +4,7 @@ Chunked towers are GradCache (Gao et al. 2021) inside the one compiled step: a l
 again in the backward pass, so that only one chunk's activations are held at a time beside all rows' embeddings.
 """
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -79,7 +80,8 @@ class Execution:
         if chunks == 1 and not self.packed:
             return self.on_all(function, params, rows)
         if self.shards == 1:
-            return run(params, rows)
+            with self.on_mesh():
+                return run(params, rows)
         return self._on_each_shard(run, (WHOLE, ROWS), ROWS)(params, rows)
 
     def sum_rows(
@@ -143,10 +145,16 @@ class Execution:
 
         Where parameters are split, it gets hints: see `parallel.gathering` and `models.sharding_hints`.
         """
-        if self.mesh is None or self.mesh.size == self.mesh.shape["data"]:
+        if self.mesh is not None:
+            params = gathered_by_layer(params, self.mesh, self.dtype)
+        with self.on_mesh():
             return function(params, rows)
-        with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
-            return function(gathered_by_layer(params, self.mesh, self.dtype), rows)
+
+    def on_mesh(self) -> contextlib.AbstractContextManager:
+        """Context in which functions are traced for the mesh: modules ask `models.sharding_hints` for its platform."""
+        if self.mesh is None:
+            return contextlib.nullcontext()
+        return jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh)
 
     def _on_each_shard(self, function: Callable, in_specs, out_specs) -> Callable:
         """`function` on each part of the batch; the mesh's other axes are left to the compiler, as outside.
@@ -262,5 +270,6 @@ def _sum_chunks(
         return sums if execution.shards == 1 else jax.lax.psum(sums, BATCH_AXES), outputs
 
     if execution.shards == 1:
-        return of_shard(params, (rows, costs))
+        with execution.on_mesh():
+            return of_shard(params, (rows, costs))
     return execution._on_each_shard(of_shard, (WHOLE, ROWS), (WHOLE, ROWS))(params, (rows, costs))

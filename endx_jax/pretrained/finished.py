@@ -11,10 +11,11 @@ from endx_jax.pretrained.token_tables import PretrainedTokens
 from endx_jax.pretrained.towers import build_tower, fill_in
 
 
-def finished_towers(sources: Mapping[str, PretrainedEncoder]) -> tuple[DualEncoder, dict]:
+def finished_towers(sources: Mapping[str, PretrainedEncoder], platform: str | None = None) -> tuple[DualEncoder, dict]:
     """The dual encoder that descriptions of both sides say, and its parameters as float32 NumPy arrays.
 
-    What stands in one place for both sides is shared: an encoder with its token table, and a projection.
+    What stands in one place for both sides is shared: an encoder with its token table, and a projection. `platform` is
+    as of `build_dual_encoder`.
 
     Raises:
       EndxError: when weights are missing or do not fit, or the towers' embeddings differ in width.
@@ -32,7 +33,7 @@ def finished_towers(sources: Mapping[str, PretrainedEncoder]) -> tuple[DualEncod
             f"questions by {question.folder} have embeddings of {widths[0]} dimensions and answers by {answer.folder} "
             f"of {widths[1]}: they can't be compared"
         )
-    towers = {side: build_tower(settings[side], sources[side]) for side in SIDES}
+    towers = {side: build_tower(settings[side], sources[side], platform) for side in SIDES}
     dual_encoder = DualEncoder(**towers, sharing=Sharing(frozenset(shared)))
     params = question.params()
     same = (question.folder, question.head.projection) == (answer.folder, answer.head.projection)

@@ -48,8 +48,15 @@ def _own_projection(settings: ModelSettings, pretrained: PretrainedEncoder) -> i
     return head.projection.width
 
 
-def build_dual_encoder(settings: ModelSettings, sources: Mapping[str, PretrainedEncoder]) -> DualEncoder:
+def build_dual_encoder(
+    settings: ModelSettings, sources: Mapping[str, PretrainedEncoder], platform: str | None = None
+) -> DualEncoder:
     """The dual encoder that (filled in) settings describe, around the pretrained encoders of both sides.
+
+    Args:
+      settings: filled in.
+      sources: by side.
+      platform: of the devices that run it, for `model.dtype=auto`; None: of this process's default device.
 
     Raises:
       EndxError: when the towers' embeddings would differ in width, or a new encoder does not fit a token table.
@@ -59,7 +66,7 @@ def build_dual_encoder(settings: ModelSettings, sources: Mapping[str, Pretrained
         len(set(widths.values())) == 1,
         f"the towers' embeddings are {widths['question']} and {widths['answer']} wide; set model.projection",
     )
-    towers = {side: build_tower(settings, sources[side]) for side in SIDES}
+    towers = {side: build_tower(settings, sources[side], platform) for side in SIDES}
     if settings.head:
         towers = {side: _with_heads(tower, settings, side, widths[side]) for side, tower in towers.items()}
     return DualEncoder(**towers, sharing=ALL_SHARINGS[settings.sharing])
@@ -78,13 +85,13 @@ def _with_heads(tower: Tower, settings: ModelSettings, side: str, width: int) ->
     return tower.clone(head=ResidualHeads(config))
 
 
-def build_tower(settings: ModelSettings, source: PretrainedEncoder) -> Tower:
-    """One tower around a pretrained encoder's architecture, or around its token table alone.
+def build_tower(settings: ModelSettings, source: PretrainedEncoder, platform: str | None = None) -> Tower:
+    """One tower around a pretrained encoder's architecture, or around its token table alone; see `build_dual_encoder`.
 
     Raises:
       EndxError: when there are not as many layer weights as layers.
     """
-    dtype, tokens = compute_dtype(settings.dtype), source.config
+    dtype, tokens = compute_dtype(settings.dtype, platform), source.config
     pooling = POOLINGS.get(settings.pooling)
     encoder = _encoder(settings, source, dtype)
     if settings.layer_weights:
@@ -225,8 +232,8 @@ def _pooled_width(settings: ModelSettings, source: PretrainedEncoder) -> int:
     return encoder_config(settings, source).width * (settings.hops if flatten else 1)
 
 
-def compute_dtype(name: str) -> jnp.dtype:
-    """The precision that `model.dtype` asks for."""
+def compute_dtype(name: str, platform: str | None = None) -> jnp.dtype:
+    """Returns the precision that `model.dtype` asks for on a platform; None: the default device's."""
     if name == "auto":
-        name = "float32" if jax.default_backend() == "cpu" else "bfloat16"
+        name = "float32" if (platform or jax.default_backend()) == "cpu" else "bfloat16"
     return jnp.dtype(name)

@@ -13,6 +13,7 @@ from endx_jax.data.documents import Document
 from endx_jax.data.records import pad_ids
 from endx_jax.data.relevance import Answered, contains_answer, searchable
 from endx_jax.errors import EndxError
+from endx_jax.models.sharding_hints import platform
 from endx_jax.numerics import round_up
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.retrieval.evaluate import Evaluation
@@ -128,12 +129,12 @@ def streamed_ranks(questions, positives: np.ndarray, candidates, *, scales=None,
     Returns:
       float32 [Q, P], ascending in each row, inf where padded.
     """
-    tile = TILES.get(jax.default_backend(), LARGE_TILE)
+    mesh = make_mesh(MeshSettings(), jax.local_devices()[:1])
+    tile = TILES.get(platform(mesh), LARGE_TILE)
     size = round_up(min(BLOCK, len(candidates)), tile.candidates)
     chunks = [slice(start, start + tile.questions) for start in range(0, len(questions), tile.questions)]
     rows = min(tile.questions, round_up(len(questions), 8))
     asked = [(fill_up(questions[c], rows), _padded(positives[c], rows)) for c in chunks]
-    mesh = make_mesh(MeshSettings(), jax.local_devices()[:1])
     own = [_own_scores(q, p, candidates, scales, tile.candidates, mesh) for q, p in asked]
     beaten = [jnp.zeros(p.shape, jnp.int32) for _, p in asked]
     counting = np.ones(len(candidates), bool) if where is None else where

@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from endx_jax.errors import EndxError
+from endx_jax.models.sharding_hints import platform
 from endx_jax.numerics import round_up
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import place
@@ -222,7 +223,7 @@ def top_k(
     if asked == 0 or k == 0:
         return no_neighbours(asked, k)
     mesh = make_mesh(MeshSettings(), jax.local_devices()) if mesh is None else mesh
-    tile = TILES.get(mesh.devices.flat[0].platform, LARGE_TILE)
+    tile = TILES.get(platform(mesh), LARGE_TILE)
     best = merge_devices(_search(_in_chunks(questions, tile), candidates, scales, where, k, mesh, tile, block), mesh)
     return to_neighbours(best, asked, k)
 
@@ -335,7 +336,7 @@ class Resident:
           before: an earlier corpus, the beginning of this one; its full blocks are not sent again.
         """
         self._mesh: Mesh = before._mesh if before else make_mesh(MeshSettings(), jax.local_devices())
-        self._tile = TILES.get(self._mesh.devices.flat[0].platform, LARGE_TILE)
+        self._tile = TILES.get(platform(self._mesh), LARGE_TILE)
         self._candidates, self._where, self._living = candidates, where, int(np.count_nonzero(where))
         self._tiles = _tiles(len(candidates), self._tile.candidates * self._mesh.size)
         self._size = self._tiles * self._tile.candidates * self._mesh.size
