@@ -1,6 +1,7 @@
 """Layers of the package: every import, those inside functions too, goes to a lower layer."""
 
 import ast
+import graphlib
 import pathlib
 from collections.abc import Iterator
 
@@ -89,6 +90,30 @@ def test_no_method_is_known_by_name_outside_methods():
         if any(f"{name}.".startswith(f"{folder}.") for folder in folders)
     ]
     assert not found, "\n" + "\n".join(found)
+
+
+def top_level_imports(body: list[ast.stmt]) -> Iterator[str]:
+    """Yields the dotted names that running `body` imports; functions, classes and type-checking blocks are left out."""
+    for node in body:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" not in ast.unparse(node.test):
+            yield from top_level_imports([*node.body, *node.orelse])
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (name for _, name in imports(ast.unparse(node)))
+
+
+def test_no_modules_import_each_other():
+    """Any module may be the first that is imported."""
+    files = {
+        ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): file
+        for file in PACKAGE.rglob("*.py")
+        if "scripts" not in file.parts
+    }
+    needs = {}
+    for module, file in files.items():
+        names = [name.split(".") for name in top_level_imports(ast.parse(file.read_text(encoding="utf-8")).body)]
+        parts = {".".join(name[:n]) for name in names for n in range(1, len(name) + 1)}
+        needs[module] = {part for part in parts if part in files and not f"{module}.".startswith(f"{part}.")}
+    graphlib.TopologicalSorter(needs).prepare()
 
 
 def test_the_table_names_only_what_is_there():

@@ -79,7 +79,8 @@ def read_corpus(
 
 
 def _holds_paragraphs(path: str) -> bool:
-    may = os.path.isdir(path) or path.lower().removesuffix(".gz").endswith((".json", ".jsonl", *arrow.ENDINGS))
+    endings = (".json", ".jsonl", *text_files.ARROW_ENDINGS)
+    may = os.path.isdir(path) or path.lower().removesuffix(".gz").endswith(endings)
     return may and os.path.exists(path) and formats.holds_paragraphs(path)
 
 
@@ -206,7 +207,7 @@ FORMATS: dict[str, Callable[[str, _Names], Iterator[Placed]]] = {
     ".csv": _rows,
     ".tsv": _tsv,
     ".txt": _lines,
-    **dict.fromkeys(arrow.ENDINGS, _rows),
+    **dict.fromkeys(text_files.ARROW_ENDINGS, _rows),
 }
 
 

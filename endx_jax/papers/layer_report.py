@@ -7,15 +7,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from endx_jax import json_files
 from endx_jax.data.records import RetrievalSet
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.splits import take
-from endx_jax.errors import EndxError, nearest
 from endx_jax.experiment.data import read_splits
 from endx_jax.files import replacing, write_text
 from endx_jax.metrics.ranking import RECALLS
-from endx_jax.papers.figures.study import Source
 from endx_jax.papers.layers import IDF, PLAIN, PooledLayers, best_mixture
 from endx_jax.retrieval.tables import format_table
 
@@ -127,34 +124,3 @@ def read_sets(settings: DataSettings, *, most: int) -> dict[str, RetrievalSet]:
     """Reads the test set, and at most `most` held-out questions with their candidates."""
     splits = read_splits(settings)
     return {HELD_OUT: take(splits.validation, most), TEST: splits.test}
-
-
-# Between the folder and the name of one of its systems.
-MARK = "#"
-
-
-def is_layers(source: Source) -> bool:
-    """Returns true if a source names a system of a layer report, `FOLDER#SYSTEM`."""
-    return MARK in source.place
-
-
-def read_curve(source: Source) -> tuple[dict, dict]:
-    """Returns the curve of one system, and the counts of questions, candidates and right pairs behind it.
-
-    Raises:
-      EndxError: the folder is none of `endx papers layers`, or has no such system.
-    """
-    folder, _, system = source.place.rpartition(MARK)
-    try:
-        report = json_files.read(pathlib.Path(folder) / "layers.json")
-        with open(pathlib.Path(folder) / "precision_recall.csv", encoding="utf-8", newline="") as stream:
-            points = [row for row in csv.DictReader(stream) if row["system"] == system]
-        metrics = {entry["system"]: entry["metrics"]["test"] for entry in report["systems"]}
-        counts = report["sets"]["test"]
-    except (OSError, ValueError, KeyError, TypeError) as failure:
-        raise EndxError(f"{source.name}: {folder} is no folder that endx papers layers wrote ({failure!r})") from None
-    if system not in metrics:
-        known = ", ".join(metrics)
-        raise EndxError(f"{source.name}: {folder} has no system {system!r}{nearest(system, metrics)}; it has {known}")
-    curve = {name: [float(point[name]) for point in points] for name in ("recall", "precision")}
-    return {"name": source.name, "average_precision": metrics[system]["ap"], **curve}, counts

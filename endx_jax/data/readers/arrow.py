@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from endx_jax import json_files
-from endx_jax.data.readers.text_files import chosen_split
+from endx_jax.data.readers.text_files import ARROW_ENDINGS, chosen_split
 from endx_jax.errors import EndxError
 
-ENDINGS = (".parquet", ".arrow", ".feather")
 # Rows converted to Python objects at once; four times as many are decoded at once.
 TOGETHER = 64
 # Files that `save_to_disk` writes: STATE for one split, SPLITS for several.
@@ -24,7 +23,7 @@ def holds_table(path: str) -> bool:
     """Returns whether a path is such a file, by its name, or such a folder, by the files in it."""
     if os.path.isdir(path):
         return any(os.path.isfile(os.path.join(path, name)) for name in (STATE, SPLITS))
-    return path.lower().endswith(ENDINGS)
+    return path.lower().endswith(ARROW_ENDINGS)
 
 
 def rows(path: str, split: str | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -33,7 +32,7 @@ def rows(path: str, split: str | None = None) -> Iterator[tuple[int, dict[str, A
     Columns of types that JSON does not have, such as images and dates, are left out.
 
     Args:
-      path: a file with one of `ENDINGS`, or a `save_to_disk` folder.
+      path: a file with one of `text_files.ARROW_ENDINGS`, or a `save_to_disk` folder.
       split: split of the folder; None if it has only one.
 
     Raises:

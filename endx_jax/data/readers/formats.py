@@ -16,7 +16,7 @@ DPR, TEVATRON, FLAG_EMBEDDING, COLUMNS = "dpr", "tevatron", "flag_embedding", "c
 # Questions with answer strings and without passages: NQ-open, and DPR's question files.
 ANSWERS = "answers"
 
-ENDINGS = (".json", ".jsonl", ".csv", ".tsv", *arrow.ENDINGS)
+ENDINGS = (".json", ".jsonl", ".csv", ".tsv", *text_files.ARROW_ENDINGS)
 
 # Readers of reading-comprehension data, to which `data.pool` applies.
 PARAGRAPH_READERS: dict[str, Callable[[str, text_files.InvalidRows], Iterable[Paragraph]]] = {
@@ -164,7 +164,7 @@ def detect_format(path: str) -> str:
             return _format_of_keys(arrow.kinds(path))
         return next((name for name, parts in _FOLDERS.items() if _has_file(path, parts)), BEIR)
     ending = text_files.ending(path, ENDINGS)
-    if ending in arrow.ENDINGS:
+    if ending in text_files.ARROW_ENDINGS:
         return _format_of_keys(arrow.kinds(path))
     head = text_files.head(path).lstrip()
     if ending in (".csv", ".tsv"):

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 from endx_jax import json_files
-from endx_jax.data.readers import arrow
 from endx_jax.errors import EndxError
 
 # Maximum bytes of a line, and characters of an item of a JSON list, since each is held in memory. Natural Questions'
@@ -24,6 +23,9 @@ MOST = 32_000_000
 MOST_VALUES = 4_000_000
 # Bytes of the beginning of a file that decide its format.
 HEAD = 1_000_000
+
+# Files that `arrow` reads.
+ARROW_ENDINGS = (".parquet", ".arrow", ".feather")
 
 LOG = logging.getLogger("endx_jax")
 
@@ -81,11 +83,11 @@ def ending(path: str, known: Iterable[str]) -> str:
         raise EndxError(f"{path}: no such file or folder")
     stem, packed = path.lower().removesuffix(".gz"), ".gz" * path.lower().endswith(".gz")
     found = os.path.splitext(stem)[1]
-    if found not in known or (found in arrow.ENDINGS and packed):
-        text = ", ".join(name for name in known if name not in arrow.ENDINGS)
+    if found not in known or (found in ARROW_ENDINGS and packed):
+        text = ", ".join(name for name in known if name not in ARROW_ENDINGS)
         raise EndxError(
             f"{path}: unknown ending {found + packed!r}; known are {text}, each also with .gz, "
-            f"{', '.join(arrow.ENDINGS)}, and folders of BEIR, MS MARCO or save_to_disk"
+            f"{', '.join(ARROW_ENDINGS)}, and folders of BEIR, MS MARCO or save_to_disk"
         )
     return found
 

@@ -1,14 +1,16 @@
 """Precision over recall of all pairs in one ranking: Figures 4 to 7 and Table 7 of RR (Cakaloglu et al. 2020)."""
 
+import csv
 import dataclasses
+import pathlib
 
 import numpy as np
 
-from endx_jax.errors import EndxError
+from endx_jax import json_files
+from endx_jax.errors import EndxError, nearest
 from endx_jax.papers.figures import style
 from endx_jax.papers.figures.figure import Figure, rounded
 from endx_jax.papers.figures.study import Source, Study, bar
-from endx_jax.papers.layer_report import is_layers, read_curve
 from endx_jax.parallel.console import say
 from endx_jax.retrieval.evaluate import precision_recall
 from endx_jax.settings import key
@@ -87,3 +89,34 @@ def draw(data: dict):
 
 
 FIGURE = Figure("precision over recall of all pairs in one order, with average precision", Options, data, draw)
+
+
+# Between the folder and the name of one of its systems.
+MARK = "#"
+
+
+def is_layers(source: Source) -> bool:
+    """Returns true if a source names a system of a layer report, `FOLDER#SYSTEM`."""
+    return MARK in source.place
+
+
+def read_curve(source: Source) -> tuple[dict, dict]:
+    """Returns the curve of one system, and the counts of questions, candidates and right pairs behind it.
+
+    Raises:
+      EndxError: the folder is none of `endx papers layers`, or has no such system.
+    """
+    folder, _, system = source.place.rpartition(MARK)
+    try:
+        report = json_files.read(pathlib.Path(folder) / "layers.json")
+        with open(pathlib.Path(folder) / "precision_recall.csv", encoding="utf-8", newline="") as stream:
+            points = [row for row in csv.DictReader(stream) if row["system"] == system]
+        metrics = {entry["system"]: entry["metrics"]["test"] for entry in report["systems"]}
+        counts = report["sets"]["test"]
+    except (OSError, ValueError, KeyError, TypeError) as failure:
+        raise EndxError(f"{source.name}: {folder} is no folder that endx papers layers wrote ({failure!r})") from None
+    if system not in metrics:
+        known = ", ".join(metrics)
+        raise EndxError(f"{source.name}: {folder} has no system {system!r}{nearest(system, metrics)}; it has {known}")
+    curve = {name: [float(point[name]) for point in points] for name in ("recall", "precision")}
+    return {"name": source.name, "average_precision": metrics[system]["ap"], **curve}, counts

@@ -8,7 +8,7 @@ import pytest
 from endx_jax.data import read
 from endx_jax.data.corpus import read_corpus
 from endx_jax.data.documents import Document
-from endx_jax.data.readers import arrow
+from endx_jax.data.readers.text_files import ARROW_ENDINGS
 from endx_jax.errors import EndxError
 
 pa = pytest.importorskip("pyarrow")
@@ -49,7 +49,7 @@ def expected(tmp_path):
     return read(path)
 
 
-@pytest.mark.parametrize("ending", arrow.ENDINGS)
+@pytest.mark.parametrize("ending", ARROW_ENDINGS)
 def test_files_read_as_lines_do(tmp_path, ending):
     dates = pa.array([0] * 200, pa.timestamp("s"))  # a column of a type that JSON has not is left out
     assert read(write(tmp_path / f"x{ending}", ROWS, date=dates)) == expected(tmp_path)
@@ -93,7 +93,7 @@ def test_rows_and_columns_that_will_not_do_are_named(tmp_path):
     assert read(path, answer_column="context").candidates == ("c",)
 
 
-@pytest.mark.parametrize("ending", arrow.ENDINGS)
+@pytest.mark.parametrize("ending", ARROW_ENDINGS)
 def test_broken_files_are_refused(tmp_path, ending):
     path = write(tmp_path / f"x{ending}", ROWS)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])

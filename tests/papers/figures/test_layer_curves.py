@@ -3,9 +3,8 @@ import json
 import pytest
 from helpers import one_line_error
 
-from endx_jax.papers.figures.precision_recall import Options, data
+from endx_jax.papers.figures.precision_recall import Options, data, is_layers, read_curve
 from endx_jax.papers.figures.study import Source, Study
-from endx_jax.papers.layer_report import is_layers, read_curve
 
 COUNTS = {"questions": 3, "candidates": 2, "right": 4}
 

@@ -1,0 +1,103 @@
+"""Tests of the scripts in benchmarks/: they start, two run at their smallest size, and the MFU formula is right."""
+
+import dataclasses
+import importlib
+import json
+import pathlib
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+from small_squad import write_squad
+
+FOLDER = pathlib.Path(__file__).parents[1] / "benchmarks"
+SCRIPTS = sorted({path.stem for path in FOLDER.glob("*.py") if "--json" in path.read_text()} - {"common"})
+
+
+@pytest.fixture(autouse=True)
+def beside_common(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+
+
+def start(monkeypatch, name: str, *arguments: object) -> None:
+    monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+    importlib.import_module(name).main()
+
+
+def test_each_script_prints_its_help(monkeypatch, capsys):
+    assert len(SCRIPTS) == 12
+    for name in SCRIPTS:
+        with pytest.raises(SystemExit) as exit:
+            start(monkeypatch, name, "--help")
+        assert exit.value.code == 0
+        assert "--json" in capsys.readouterr().out
+
+
+def test_a_script_prints_a_table_and_writes_json(monkeypatch, tmp_path, capsys):
+    pytest.importorskip("faiss", reason="faiss-cpu is not installed")
+    file = tmp_path / "new" / "search.json"
+    start(monkeypatch, "search", "--candidates=3000", "--questions=20", "--width=16", "--repeats=1", f"--json={file}")
+    assert "of 200 places differ" in capsys.readouterr().out
+    result = json.loads(file.read_text())
+    faiss, ours = result["results"]
+    assert faiss["time / faiss"] == 1
+    assert ours["time / faiss"] == pytest.approx(ours["seconds"] / faiss["seconds"])
+    assert {"faiss-cpu", "endx_jax", "python"} <= result["versions"].keys()
+    assert result["machine"]["devices"] == [8, "cpu", "cpu"]
+    assert result["settings"]["candidates"] == 3000
+
+
+@pytest.mark.parametrize(("name", "same"), [("encoding", (0.0, 9e-6)), ("training", (0.5, 0.50005))])
+def test_a_comparison_stops_when_results_differ(name, same):
+    check = importlib.import_module(name).check_same_work
+    tolerance = (1e-4,) if name == "training" else ()
+    check(dict(zip(("endx_jax", "peer"), same, strict=True)), *tolerance)
+    with pytest.raises(SystemExit, match="differ"):
+        check({"endx_jax": 0.5, "peer": 0.5002}, *tolerance)
+
+
+# Softmax, norms and lookups are in the compiler's count and not in the formula, which counts matrix products only.
+@pytest.mark.parametrize("name", ["minilm", "t5-small"])
+def test_the_formula_of_mfu_agrees_with_the_flops_that_the_compiler_counts(name):
+    mfu = importlib.import_module("mfu")
+    whole, lengths = mfu.SHAPES[name], (64, 256)
+    shape = dataclasses.replace(whole, config=dataclasses.replace(whole.config, layers=2))
+    batch = jax.eval_shape(lambda: mfu.random_batch(shape, 8, lengths, seed=0))
+    tower = shape.tower(jnp.dtype(jnp.float32))
+    objective = mfu.DualObjective(mfu.DualEncoder(tower, tower), mfu.DualSettings())
+    params = jax.eval_shape(lambda key: objective.init(key, objective.model.init(key)), jax.random.key(0))
+    rng = jax.random.key(0, impl="threefry2x32")
+    gradient = jax.jit(jax.grad(lambda p, b: objective(p, b, rng, jnp.int32(0))[0]))
+    counted = gradient.lower(params, batch).cost_analysis()["flops"]
+    assert mfu.flops(shape, 8, lengths) == pytest.approx(counted, rel=0.05)
+
+
+@pytest.mark.slow
+def test_the_script_for_gpus_runs_everything_at_its_smallest_size(minilm, tmp_path):
+    for package in ("sentence_transformers", "datasets", "accelerate", "faiss"):
+        pytest.importorskip(package, reason="the extra [reference] is not installed")
+    subprocess.run(["bash", FOLDER / "gpu.sh", "--smoke", tmp_path], check=True)
+    assert len(list(tmp_path.glob("*.json"))) == 10
+
+
+@pytest.mark.slow
+def test_engines_and_serving_run_at_their_smallest_size(monkeypatch, tiny_bert, tmp_path):
+    pytest.importorskip("faiss", reason="faiss-cpu is not installed")
+    data = (f"--data={write_squad(tmp_path / 'squad')}", f"--model={tiny_bert}")
+    start(monkeypatch, "engines", *data, "--timed=2", f"--json={tmp_path / 'engines.json'}")
+    found = {row["way"]: row for row in json.loads((tmp_path / "engines.json").read_text())["results"]}
+    assert [row["recall@10 of exact"] for name, row in found.items() if name.startswith("faiss")] == [1.0] * 3
+    clients = ("--clients", 1, 2, "--seconds=0.3", "--warmup=0.1", "--rounds=1", "--documents=20")
+    start(monkeypatch, "serving", *data, "--no_peer", *clients, f"--json={tmp_path / 'serving.json'}")
+    rows = json.loads((tmp_path / "serving.json").read_text())["results"]
+    assert [(row["clients"], row["failures"]) for row in rows] == [(1, 0), (2, 0)]
+
+
+@pytest.mark.slow
+def test_a_killed_run_ends_as_an_undisturbed_one(monkeypatch, tmp_path):
+    start(monkeypatch, "soak", "--kills=1", "--processes=1", "--steps=20", f"--json={tmp_path / 'soak.json'}")
+    found = json.loads((tmp_path / "soak.json").read_text())
+    assert found["results"][0]["SIGKILL"] == 1
+    assert all(run["state_bit_equal"] and run["every_step_once"] and run["losses_equal"] for run in found["runs"])
