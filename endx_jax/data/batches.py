@@ -113,7 +113,7 @@ class BatchStream:
         *,
         seed: int,
         global_batch_size: int,
-        rows: slice | None = None,
+        rows: slice | np.ndarray | None = None,
         group_size: int = 1,
         hard_negatives: int = 0,
         weights: Sequence[float] = (),

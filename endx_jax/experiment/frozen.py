@@ -67,7 +67,7 @@ class HeadEncoder:
         own, found = local_rows(self._mesh, size), np.empty(values.shape, np.float32)
         for start in range(0, len(values), size):
             rows = np.resize(np.arange(start, min(start + size, len(values))), size)[own]
-            block = Vectors(values[rows])  # type: ignore[arg-type]  # put on devices as a whole batch, next
+            block = Vectors(values[rows])
             embeddings = self._heads(params, side, to_global(block, self._mesh, size))
             found[start : start + size] = np.asarray(embeddings)[: len(values) - start]
         return found

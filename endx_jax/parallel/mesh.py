@@ -2,8 +2,12 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import jax
+import numpy as np
+from jax.experimental import mesh_utils
+from jax.sharding import Mesh
 
 from endx_jax.errors import EndxError
 from endx_jax.settings import check, key
@@ -30,18 +34,51 @@ class MeshSettings:
         check([self.data, self.fsdp, self.tensor].count(-1) <= 1, "only one axis of mesh may be -1")
 
 
-def make_mesh(settings: MeshSettings, devices=None) -> jax.sharding.Mesh:
+def make_mesh(settings: MeshSettings, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Builds the mesh over all devices of all processes, in an order that follows their links.
 
+    On several TPU slices `data` alone crosses the network between them.
+
+    Args:
+      settings: sizes of the axes.
+      devices: of the mesh; None: all.
+
     Raises:
-      EndxError: when the axes do not multiply to the number of devices.
+      EndxError: the axes do not multiply to the number of devices, or `data` can't be divided by the slices.
     """
     devices = jax.devices() if devices is None else devices
+    count = len(devices)
     sizes = [settings.data, settings.fsdp, settings.tensor]
     fixed = math.prod(size for size in sizes if size != -1)
-    shape = tuple(len(devices) // fixed if size == -1 else size for size in sizes)
-    if math.prod(shape) != len(devices):
-        asked = " x ".join(f"{axis}={size}" for axis, size in zip(AXES, sizes, strict=True))
-        raise EndxError(f"the mesh {asked} does not fit {len(devices)} devices; set --config.mesh.* so that it does")
+    shape = tuple(count // fixed if size == -1 else size for size in sizes)
+    asked = " x ".join(f"{axis}={size}" for axis, size in zip(AXES, sizes, strict=True))
+    if math.prod(shape) != count:
+        divisors = ", ".join(str(n) for n in range(1, count + 1) if count % n == 0)
+        raise EndxError(
+            f"the mesh {asked} does not fit {count} devices: the product of --config.mesh.data, --config.mesh.fsdp and "
+            f"--config.mesh.tensor must be {count}, so each is one of {divisors} (or one of them -1)"
+        )
+    slices = len({device.slice_index for device in devices}) if _has_slices(devices) else 1
+    if shape[0] % slices:
+        raise EndxError(
+            f"the mesh {asked} does not fit {slices} slices of {count // slices} devices, since only `data` goes over "
+            f"the network between slices: set --config.mesh.data={slices} or a multiple of it"
+        )
+
+    def lay_out(split: bool) -> np.ndarray:
+        if slices == 1:
+            return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=split)
+        inside = (shape[0] // slices, *shape[1:])
+        return mesh_utils.create_hybrid_device_mesh(inside, (slices, 1, 1), devices, allow_split_physical_axes=split)
+
+    try:
+        placed = lay_out(split=False)
+    except NotImplementedError:  # no axes of the torus multiply to an axis of the mesh, such as 8 on 4 x 4 x 4
+        placed = lay_out(split=True)
     # Auto axes: the compiler places the collectives that a global-batch program needs.
-    return jax.make_mesh(shape, AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(AXES), devices=devices)
+    return Mesh(placed, AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(AXES))
+
+
+def _has_slices(devices: Sequence[jax.Device]) -> bool:
+    # One slice leaves the index out. GPUs have it too, one a node, and any axis may go over their network.
+    return devices[0].platform == "tpu" and getattr(devices[0], "slice_index", None) is not None

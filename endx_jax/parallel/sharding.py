@@ -152,8 +152,10 @@ def rounded_up(batch_size: int, mesh: Mesh) -> int:
     return round_up(batch_size, batch_shards(mesh))
 
 
-def local_rows(mesh: Mesh, batch_size: int) -> slice:
-    """Returns the rows of a global batch that this process's devices hold.
+def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
+    """Returns the rows of a global batch that this process's devices hold, int [n], ascending.
+
+    On TPU slices these are often not consecutive, since a host's chips are a square of the torus.
 
     Raises:
       EndxError: when the batch does not divide over the mesh.
@@ -165,8 +167,8 @@ def local_rows(mesh: Mesh, batch_size: int) -> slice:
             f"make it a multiple of {shards}"
         )
     places = batch_sharding(mesh).devices_indices_map((batch_size,))
-    bounds = [places[device][0].indices(batch_size)[:2] for device in mesh.local_devices]
-    return slice(min(start for start, _ in bounds), max(stop for _, stop in bounds))
+    held = [np.arange(batch_size)[places[device][0]] for device in mesh.local_devices]
+    return np.unique(np.concatenate(held))
 
 
 def to_global(tree, mesh: Mesh, batch_size: int):

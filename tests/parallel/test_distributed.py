@@ -85,3 +85,33 @@ def test_a_mistake_of_one_process_ends_all_at_once_with_its_status():
     errors = [process.communicate(timeout=120)[1] for process in processes]
     assert [process.returncode for process in processes] == [2, 2]
     assert [error.splitlines()[-1] for error in errors] == ["endx train: no room"] * 2
+
+
+@pytest.mark.slow
+def test_rows_of_a_process_need_not_be_consecutive():
+    """Two real processes, whose devices alternate in the mesh, as hosts of a TPU slice do."""
+    program = """
+        import jax
+        import numpy as np
+        from jax.experimental import multihost_utils
+        from jax.sharding import Mesh
+        from endx_jax.parallel import distributed, local_rows, to_global
+        distributed.initialize()
+        devices = sorted(jax.devices(), key=lambda device: (device.id % 2, device.process_index))
+        mesh = Mesh(np.reshape(devices, (4, 1, 1)), ("data", "fsdp", "tensor"))
+        rows, batch = local_rows(mesh, 8), 3 * np.arange(8)
+        assert rows.tolist() == ([0, 1, 4, 5], [2, 3, 6, 7])[jax.process_index()], rows
+        whole = multihost_utils.process_allgather(to_global(batch[rows], mesh, 8), tiled=True)
+        np.testing.assert_array_equal(whole, batch)
+    """
+    with socket.create_server(("localhost", 0)) as probe:
+        address = f"localhost:{probe.getsockname()[1]}"
+    settings = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2"}
+    settings |= {environment.COORDINATOR: address, environment.COUNT: "2"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(program)], env=settings | {environment.INDEX: str(index)}
+        )
+        for index in range(2)
+    ]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0]
