@@ -68,7 +68,7 @@ def reporting_full_disk(path: pathlib.Path) -> Iterator[None]:
         reason = None if isinstance(failure, EndxError) else _want_of_space(failure)
         if reason is None:
             raise
-        raise DiskFull(f"can't write {path}: {reason}; make room there, and the same command goes on") from None
+        raise DiskFull(f"can't write {path}: {reason}; make room there, and the same command resumes") from None
 
 
 def _want_of_space(failure: Exception) -> str | None:

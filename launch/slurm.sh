@@ -4,7 +4,7 @@
 #   sbatch --nodes=4 launch/slurm.sh train --config=t5:xl,sde --workdir=/shared/runs/t5-xl
 #
 # What follows the file's name is what `endx` takes. Options of sbatch, given before it, go over those below. The workdir
-# has to be a folder that all nodes see. launch/README.md has the rest.
+# has to be a folder that all nodes see. docs/pods.md has the rest.
 #
 #SBATCH --job-name=endx
 #SBATCH --nodes=2

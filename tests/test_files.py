@@ -13,7 +13,7 @@ FULL = pathlib.Path("/dev/full")  # a device that has no space left, ever
 
 
 def test_a_full_disk_is_one_line_with_the_file_and_what_to_do(tmp_path):
-    message = f"can't write {tmp_path}: No space left on device; make room there, and the same command goes on"
+    message = f"can't write {tmp_path}: No space left on device; make room there, and the same command resumes"
     with one_line_error(message), reporting_full_disk(tmp_path):
         raise OSError(errno.ENOSPC, "No space left on device")
     with one_line_error("can't write .*: Disk quota exceeded"), reporting_full_disk(tmp_path):

@@ -32,8 +32,8 @@ def run_verb(argv: list[str]) -> int:
     """Runs `argv[0]` with the rest of the arguments.
 
     Returns:
-      The exit status: 0, 2 for a mistake of the user's (one line on standard error), 75 where the same command, given
-      again, goes on (one line, too), 130 when interrupted, 141 when nobody reads the output any more.
+      The exit status: 0; 2 after a user error (one line on standard error); 75 if the same command resumes the
+      work (also one line); 130 after an interrupt; 141 if the reader of the output has closed it.
     """
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(USAGE.format(version=endx_jax.__version__))
@@ -47,7 +47,7 @@ def run_verb(argv: list[str]) -> int:
         print(f"endx {argv[0]}: {end}", file=sys.stderr, flush=True)
         return _leave(TRY_AGAIN if isinstance(end, RunInterrupted) else 2)
     except BrokenPipeError:
-        # What read the output, such as `head`, has seen enough. Python would complain of it once more at its end.
+        # The reader of the output, such as `head`, has closed it. Without this Python would print an error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (MemoryError, RuntimeError) as failure:
@@ -57,7 +57,7 @@ def run_verb(argv: list[str]) -> int:
         print(f"endx {argv[0]}: out of memory: {reason}; {SMALLER.get(argv[0], SMALLER_DATA)}", file=sys.stderr)
         return _leave(2)
     except KeyboardInterrupt:
-        hint = f"; the same command goes on {GOES_ON[argv[0]]}" if argv[0] in GOES_ON else ""
+        hint = f"; the same command resumes {RESUMES[argv[0]]}" if argv[0] in RESUMES else ""
         print(f"endx {argv[0]}: interrupted{hint}", file=sys.stderr)
         return _leave(130)
     return 0
@@ -69,7 +69,7 @@ def _out_of_memory(failure: Exception) -> bool:
 
 
 def _leave(status: int) -> int:
-    """Returns the status; but one of several processes ends here: see `parallel.distributed.leave`."""
+    """Returns the status, or ends this process if it is one of several: see `parallel.distributed.leave`."""
     if "jax" in sys.modules:
         from endx_jax.parallel.distributed import leave
 
@@ -77,17 +77,17 @@ def _leave(status: int) -> int:
     return status
 
 
-# What makes a verb need less memory.
+# Advice for a verb that ran out of memory.
 SMALLER = {
     "train": "set a smaller --config.train.tower_chunk or --config.data.answer_length",
     "plan": "compile for fewer devices, or without --compile",
 }
-SMALLER_DATA = "end other programs, or give it less data at a time"
+SMALLER_DATA = "end other programs, or use less data at a time"
 
-# Verbs that can be interrupted, and what they have then.
-GOES_ON = {
+# Verbs that resume after an interrupt, and where.
+RESUMES = {
     "train": "from the last checkpoint",
-    "encode": "with the shards that are missing",
+    "encode": "with the missing shards",
     "papers": "with the missing rows",
 }
 

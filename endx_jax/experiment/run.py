@@ -67,7 +67,7 @@ def _run(config: Mapping, workdir: pathlib.Path, preemption: Preemption, began: 
     if prepared.model.method.embeds:
         save_towers(prepared.workdir, prepared.model, params["dual_encoder"], prepared.mesh)
     if reached < prepared.steps:
-        say(f"stopped at step {reached} of {prepared.steps}; without train.stop_at_step the same command goes on")
+        say(f"stopped at step {reached} of {prepared.steps}; without train.stop_at_step the same command resumes")
         return None
     return _report(prepared, evaluator, params, step)
 

@@ -167,7 +167,7 @@ class Budget:
     def check(self) -> None:
         """Raises EndxError when the time is over."""
         if self._seconds_left() <= 0:
-            raise EndxError("the budget is used up; the same command goes on")
+            raise EndxError("the budget is used up; the same command resumes")
 
 
 def measures_of_results(workdir: pathlib.Path, row: Row) -> tuple[float, ...]:

@@ -127,7 +127,7 @@ def _check_port(address: str) -> None:
 
 
 def _shared(failure: EndxError | RunInterrupted | None) -> EndxError | RunInterrupted | None:
-    """The primary's failure on every process: its words, and whether the same command goes on."""
+    """The primary's failure on every process: its words, and whether the same command resumes."""
     from jax.experimental import multihost_utils
 
     kind, text = 0, b""

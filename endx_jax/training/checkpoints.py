@@ -145,7 +145,7 @@ def _check_room(folder: pathlib.Path, state: TrainState) -> None:
     if disk.free < needed and disk.total:  # some network file systems do not know their size and report 0
         raise DiskFull(
             f"can't write {folder}: it takes {needed / 1e6:,.0f} MB and {disk.free / 1e6:,.0f} MB are free; make room "
-            "there, and the same command goes on"
+            "there, and the same command resumes"
         )
 
 

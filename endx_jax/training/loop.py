@@ -138,7 +138,7 @@ def fit(
         if leaving:
             checkpoints.wait()
             barrier("saved-to-leave")  # nobody is gone while the first process still hashes
-            raise RunInterrupted(f"told to stop (SIGTERM): saved at step {done} of {steps}; the same command goes on")
+            raise RunInterrupted(f"told to stop (SIGTERM): saved at step {done} of {steps}; the same command resumes")
     with monitor.paused():
         checkpoints.wait()
     return state

@@ -19,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from endx_jax.errors import TRY_AGAIN
 
-LEAVING = "endx_jax: told to stop (SIGTERM) outside of the training steps; the same command goes on\n"
+LEAVING = "endx_jax: told to stop (SIGTERM) outside of the training steps; the same command resumes\n"
 
 
 class Preemption:

@@ -16,7 +16,7 @@
 #   launch/tpu/vm.sh keep train --config=t5:xl,sde --workdir=/runs/t5-xl
 #
 # TPU_NAME (endx) names it, RUNTIME_VERSION is found by the type, PROJECT is gcloud's, SPOT is empty for machines that are
-# not taken away, and ENDX_RESTARTS (100) says how often `keep` asks again. launch/README.md has the rest.
+# not taken away, and ENDX_RESTARTS (100) says how often `keep` asks again. docs/pods.md has the rest.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)

@@ -147,7 +147,7 @@ def test_an_interrupt_is_no_traceback(monkeypatch, capsys):
 
     monkeypatch.setattr(train, "main", interrupted)
     assert run_verb(["train"]) == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "the same command resumes" in capsys.readouterr().err
 
 
 def test_a_recipe_without_get_config_is_refused(tmp_path, monkeypatch):

@@ -59,7 +59,7 @@ def test_nothing_begins_when_the_budget_is_used_up(options, monkeypatch):
     left = iter((1.0, 0.0))
     found = trained(ROW, options, Budget(lambda: next(left)))
     assert (len(found.values), len(made)) == (1, 1)
-    assert found.why == "the budget is used up; the same command goes on"
+    assert found.why == "the budget is used up; the same command resumes"
 
 
 def test_a_run_with_other_settings_is_refused(options):
