@@ -62,6 +62,18 @@ def one_line_error(match: str):
     assert "\n" not in str(caught.value)
 
 
+class Lazily(dict):
+    """A dictionary that makes the value of a key when it is first asked for."""
+
+    def __init__(self, make):
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, key):
+        self[key] = self._make(key)
+        return self[key]
+
+
 def without_metrics(loss):
     """A loss function without its metrics."""
     return functools.wraps(loss)(lambda *arrays, **settings: loss(*arrays, **settings)[0])

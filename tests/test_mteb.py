@@ -73,6 +73,7 @@ def score(mteb, model, answers) -> float:
     return result.task_results[0].scores["test"][0]["main_score"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the benchmark and what it is made of
 def test_a_task_is_evaluated(mteb, model):
     assert score(mteb, model, {name: name for name in DOCUMENTS}) == 1.0
@@ -86,6 +87,7 @@ def batches(texts):
     return [{"text": texts[:2]}, {"text": texts[2:]}]
 
 
+@pytest.mark.slow
 def test_queries_and_documents_are_encoded_as_such(mteb, prompted):
     texts, about = list(DOCUMENTS.values()), {"task_metadata": None, "hf_split": "test", "hf_subset": "default"}
     wrapped = endx_jax.mteb.wrap(prompted)
@@ -111,6 +113,7 @@ def test_similarities_are_the_model_s(model, prompted):
         np.testing.assert_array_equal(wrapped.similarity_pairwise(a, b), loaded.similarity_pairwise(a, b))
 
 
+@pytest.mark.slow
 def test_results_are_kept_under_the_model_s_identity(mteb, prompted):
     meta = endx_jax.mteb.wrap(prompted).mteb_model_meta
     assert (meta.name, meta.revision, meta.embed_dim, meta.max_tokens) == ("endx_jax/model", prompted.identity, 32, 64)

@@ -103,6 +103,7 @@ def test_every_config_resolves(file):
     resolve(runpy.run_path(str(file))["get_config"]())
 
 
+@pytest.mark.slow
 def test_the_wheel_runs_outside_the_checkout(wheel, tmp_path):
     pytest.importorskip("pip")
     site = tmp_path / "site"

@@ -180,4 +180,6 @@ def test_a_mixture_is_trained_on_without_what_is_held_out(folder, tmp_path):
     assert mixed.train.sources == ((0, 1), *((0,) for _ in plain.train.questions[1:]), (1,))
     assert [mixed.train.candidates[n] for n in mixed.train.qrels[0]][-1] == f"answer to {asked[0]}"
     assert fingerprint(mixed.train) != fingerprint(dataclasses.replace(mixed.train, sources=None))
+    other = dataclasses.replace(plain.train, questions=("another?", *plain.train.questions[1:]))
+    assert fingerprint(plain.train) != fingerprint(other)
     assert len(fingerprint(plain.train)) == 64

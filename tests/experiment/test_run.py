@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import io
 import itertools
 import json
 import shutil
@@ -87,18 +88,30 @@ def test_the_numbers_of_every_step_are_those_of_its_batch(trained_workdir, confi
     assert sum(line["masked_fraction"] for line in lines) > 0
 
 
-def test_stopped_and_resumed_is_bit_equal_to_one_go(trained_workdir, config, tmp_path, capsys):
+@pytest.fixture(scope="module")
+def stopped_once(tiny_bert, pairs_csv, tmp_path_factory):
+    """A run that was stopped after three of its six steps, and what it printed."""
+    config, workdir, shown = tiny_recipe(tiny_bert, pairs_csv), tmp_path_factory.mktemp("stopped"), io.StringIO()
     config.train.stop_at_step = 3
-    assert run(config, tmp_path) is None
-    assert list(losses(tmp_path)) == [1, 2, 3]
-    shown = capsys.readouterr().out
-    assert "\ncompiling 1 program for the training step\n" in shown  # no cache: it is compiled every time
-    assert "stopped at step 3 of 6" in shown
-    config.train.stop_at_step = 0
-    run(config, tmp_path)
+    with contextlib.redirect_stdout(shown):
+        assert run(config, workdir) is None
+    return workdir, shown.getvalue()
+
+
+@pytest.fixture
+def stopped(stopped_once, tmp_path):
+    """A copy of the stopped run, which has checkpoints of steps 2 and 3."""
+    return shutil.copytree(stopped_once[0], tmp_path / "stopped")
+
+
+def test_stopped_and_resumed_is_bit_equal_to_one_go(trained_workdir, stopped_once, stopped, config, capsys):
+    assert list(losses(stopped)) == [1, 2, 3]
+    assert "\ncompiling 1 program for the training step\n" in stopped_once[1]  # no cache: it is compiled every time
+    assert "stopped at step 3 of 6" in stopped_once[1]
+    run(config, stopped)
     assert "resuming from the checkpoint of step 3, of 6" in capsys.readouterr().out
-    assert losses(tmp_path) == losses(trained_workdir)
-    chex.assert_trees_all_equal(final_params(tmp_path), final_params(trained_workdir))
+    assert losses(stopped) == losses(trained_workdir)
+    chex.assert_trees_all_equal(final_params(stopped), final_params(trained_workdir))
 
 
 @pytest.fixture
@@ -124,7 +137,7 @@ def test_a_finished_run_builds_nothing_again(finished, config, capsys):
     assert {file: file.stat().st_mtime_ns for file in written} == before
 
 
-@pytest.mark.parametrize("how", ["changed", "held"])
+@pytest.mark.parametrize("how", ["changed", pytest.param("held", marks=pytest.mark.slow)])
 def test_an_evaluation_replaces_no_index_that_was_changed_or_is_held(finished, config, capsys, how):
     (finished / "results.json").unlink()  # so that the run is evaluated again
     with contextlib.ExitStack() as stack:
@@ -158,22 +171,24 @@ def test_an_index_that_cannot_be_written_is_refused_before_training(config, tmp_
     assert not (tmp_path / "run" / FOLDER).exists()
 
 
-def test_resumed_on_fewer_devices_the_losses_agree(trained_workdir, config, tmp_path, monkeypatch):
-    config.train.stop_at_step = 3
-    run(config, tmp_path)
+@pytest.mark.parametrize(
+    ("devices", "mesh"), [(4, {"fsdp": 2, "tensor": 2}), pytest.param(2, {}, marks=pytest.mark.slow)]
+)
+def test_resumed_on_other_devices_the_losses_agree(trained_workdir, stopped, config, monkeypatch, devices, mesh):
     config.train.stop_at_step = 5
-    use_devices(monkeypatch, 2)
-    run(config, tmp_path)
+    use_devices(monkeypatch, devices)
+    run(config.to_dict() | {"mesh": mesh}, stopped)
     expected = [*losses(trained_workdir).values()][:5]
-    np.testing.assert_allclose([*losses(tmp_path).values()], expected, rtol=1e-5)
+    np.testing.assert_allclose([*losses(stopped).values()], expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("optimizer", "meshes"),
     [
         ("adamw", [(1, {}), (8, {}), (8, {"fsdp": 2, "tensor": 2})]),
-        pytest.param("sgd", [(1, {}), (8, {})], marks=pytest.mark.slow),
-        pytest.param("adafactor", [(1, {}), (8, {"fsdp": 2, "tensor": 2})], marks=pytest.mark.slow),
+        ("sgd", [(1, {}), (8, {})]),
+        ("adafactor", [(1, {}), (8, {"fsdp": 2, "tensor": 2})]),
     ],
 )
 def test_devices_and_mesh_change_cost_and_not_losses(config, tmp_path, monkeypatch, optimizer, meshes):
@@ -212,42 +227,36 @@ def test_training_lowers_the_loss(config, tmp_path):
     assert np.mean(found[-5:]) < 0.7 * np.mean(found[:5])
 
 
-def test_a_damaged_checkpoint_is_passed_over(trained_workdir, config, tmp_path, capsys):
-    config.train.stop_at_step = 4
-    run(config, tmp_path)
-    file = max((tmp_path / FOLDER / "4").rglob("*"), key=lambda f: f.stat().st_size if f.is_file() else -1)
+def test_a_damaged_checkpoint_is_passed_over(trained_workdir, stopped, config, capsys):
+    file = max((stopped / FOLDER / "3").rglob("*"), key=lambda f: f.stat().st_size if f.is_file() else -1)
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
-    config.train.stop_at_step = 0
-    run(config, tmp_path)
+    config.train.stop_at_step = 5
+    run(config, stopped)
     output = capsys.readouterr().out
-    assert "checkpoint 4 can't be used" in output
+    assert "checkpoint 3 can't be used" in output
     assert "resuming from the checkpoint of step 2" in output
-    assert losses(tmp_path) == losses(trained_workdir)
+    expected = losses(trained_workdir)
+    assert losses(stopped) == {step: expected[step] for step in range(1, 6)}
 
 
-def test_a_config_that_contradicts_the_workdir_is_refused_with_the_keys(config, tmp_path):
-    config.train.stop_at_step = 2
-    run(config, tmp_path)
+def test_a_config_that_contradicts_the_workdir_is_refused_with_the_keys(config, stopped):
     config.optimizer.learning_rate = 2e-3
     config.objective.temperature = 0.1
     message = r"objective.temperature: 0.05 -> 0.1; optimizer.learning_rate: 0.001 -> 0.002"
     with pytest.raises(EndxError, match=message):
-        run(config, tmp_path)
+        run(config, stopped)
 
 
-def test_other_data_under_the_same_name_is_refused(config, pairs_csv, tmp_path):
-    copy = tmp_path / "pairs.csv"
-    copy.write_text(pairs_csv.read_text())
-    config.data.path = str(copy)
-    config.train.stop_at_step = 2
-    run(config, tmp_path / "run")
-    copy.write_text(pairs_csv.read_text().replace("cat", "bat"))
+def test_a_run_that_began_with_other_data_is_refused(config, stopped):
+    data = json.loads((stopped / "data.json").read_text())
+    (stopped / "data.json").write_text(json.dumps(data | {"sha256": "0" * 64}))
     with pytest.raises(EndxError, match="began with other data"):
-        run(config, tmp_path / "run")
+        run(config, stopped)
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_no_checkpoint(config, tmp_path):
     config.optimizer.learning_rate = 1e30
     config.optimizer.clip_norm = 0.0
@@ -258,10 +267,8 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_no_checkpoint(config
 
 def test_a_run_can_start_from_another_ones_best(trained_workdir, config, tmp_path):
     config.model.init_from = str(trained_workdir)
-    config.train.steps = 1
-    results = run(config, tmp_path)
-    first = json.loads((trained_workdir / "results.json").read_text())["systems"]["trained"]
-    assert results.evaluations["all"]["untrained"].metrics == pytest.approx(first, abs=1e-6)
+    _, state, _ = prepare.begin(prepare.prepare(config, tmp_path))
+    chex.assert_trees_all_equal(jax.device_get(state.params), final_params(trained_workdir))
 
 
 def test_a_warm_start_from_another_architecture_is_refused(trained_workdir, config, tmp_path):
@@ -282,9 +289,8 @@ def test_a_projection_and_learned_temperature_train(config, tmp_path):
     assert params["log_temperature"].shape == ()
 
 
-@pytest.mark.parametrize(
-    "sharing", [pytest.param(name, marks=[] if name == "ade_fte" else pytest.mark.slow) for name in SHARINGS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("sharing", SHARINGS)
 def test_every_sharing_trains_what_it_should_and_leaves_a_model_that_loads(config, tmp_path, capsys, sharing):
     config.model.sharing = sharing
     config.model.projection = 8
@@ -308,6 +314,7 @@ def test_every_sharing_trains_what_it_should_and_leaves_a_model_that_loads(confi
     assert same == (sharing == "sde")
 
 
+@pytest.mark.slow
 def test_towers_of_different_encoders_are_described_and_found_again(config, tmp_path, tmp_path_factory):
     other = write_tiny_bert(tmp_path_factory.mktemp("other") / "bert", seed=1, hidden_size=16, num_hidden_layers=1)
     config.model.sharing = "ade_spl"
@@ -338,6 +345,7 @@ def test_prompts_are_part_of_the_model(trained_workdir, config, tmp_path):
     np.testing.assert_allclose(prompted.encode_document("a mat"), plain.encode_document("what a mat"), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_squad_after_reqa_with_hard_negatives_and_batches_of_articles(tiny_bert, tmp_path, capsys):
     for name, articles in (("train", regular(20)), ("dev", regular(3, first=20))):
         (tmp_path / f"{name}-v1.1.json").write_text(articles)
@@ -364,6 +372,7 @@ def test_everything_that_must_be_mended_is_said_at_once(config, tmp_path):
         run(config, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_without_a_validation_split_the_last_checkpoint_is_taken(config, tmp_path):
     config.data.validation_fraction = 0.0
     config.evaluation.untrained = False

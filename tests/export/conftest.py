@@ -4,9 +4,11 @@ import pathlib
 
 import numpy as np
 import pytest
+from helpers import Lazily
 from tiny_bert import write_tiny_bert
 from tiny_models import embeddings, in_float32, make_model, write_tiny_t5
 
+from endx_jax.export.towers import Towers
 from endx_jax.inference import EmbeddingModel
 
 SCANNED = {"scan_layers": True, "remat": "full", "dtype": "bfloat16"}
@@ -43,5 +45,19 @@ def models(one_layer_bert, tmp_path_factory) -> dict[str, EmbeddingModel]:
 @pytest.fixture(scope="session")
 def expected(models) -> dict[str, dict[str, np.ndarray]]:
     """The embeddings of `TEXTS` by model and side; of half-precision models in float32."""
-    exact = models | {"sde": in_float32(models["sde"])}
-    return {name: embeddings(model) for name, model in exact.items()}
+    return Lazily(lambda name: embeddings(in_float32(models["sde"]) if name == "sde" else models[name]))
+
+
+@pytest.fixture(scope="session")
+def export_with(models, tmp_path_factory):
+    """Makes a dictionary of the folders of all models, by a format's `write`; each is written when it is asked for."""
+
+    def make(write):
+        def folder(name):
+            made = tmp_path_factory.mktemp(name)
+            write(made, Towers.of(models[name]))
+            return made
+
+        return Lazily(folder)
+
+    return make

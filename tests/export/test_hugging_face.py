@@ -12,15 +12,10 @@ from endx_jax.export.hugging_face import write
 from endx_jax.export.towers import Towers
 from endx_jax.inference.about import read_about
 
-HELD = ("sde", "ade", "ade_spl", "t5")
-
 
 @pytest.fixture(scope="module")
-def written(models, tmp_path_factory):
-    folders = {name: tmp_path_factory.mktemp(name) for name in HELD}
-    for name, folder in folders.items():
-        write(folder, Towers.of(models[name]))
-    return folders
+def written(export_with):
+    return export_with(write)
 
 
 def files(folder):
@@ -41,7 +36,7 @@ def test_the_config_is_the_encoders_own_and_names_the_class_of_the_weights(writt
     assert json.loads((written["t5"] / "config.json").read_text())["architectures"] == ["T5EncoderModel"]
 
 
-@pytest.mark.parametrize("name", ["ade", "t5"])
+@pytest.mark.parametrize("name", [pytest.param("ade", marks=pytest.mark.slow), "t5"])
 def test_endx_jax_reads_it_back(written, expected, models, name):
     model = endx_jax.load(written[name])
     found = embeddings(model)
@@ -53,7 +48,9 @@ def test_endx_jax_reads_it_back(written, expected, models, name):
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("name", ["sde", "ade_spl", "t5"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("sde", marks=pytest.mark.slow), "ade_spl", pytest.param("t5", marks=pytest.mark.slow)]
+)
 def test_its_example_makes_the_same_embeddings_with_pytorch(written, expected, name):
     pytest.importorskip("torch", reason="torch is not installed")
     encode = runpy.run_path(str(written[name] / "encode.py"))["encode"]

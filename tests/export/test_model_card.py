@@ -70,7 +70,9 @@ NEEDED = {"stablehlo": "flatbuffers", "hugging-face": "torch", "sentence-transfo
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("kind", NEEDED)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind == "stablehlo" else ()) for kind in NEEDED]
+)
 def test_the_usage_works_when_it_is_pasted(models, tmp_path, monkeypatch, capsys, kind):
     pytest.importorskip(NEEDED[kind], reason=f"{NEEDED[kind]} is not installed")
     output = tmp_path / "out"

@@ -13,12 +13,8 @@ HELD = ("sde", "ade", "ade_ste", "ade_spl", "t5")
 
 
 @pytest.fixture(scope="module")
-def written(models, tmp_path_factory):
-    """A folder of each model."""
-    folders = {name: tmp_path_factory.mktemp(name) for name in HELD}
-    for name, folder in folders.items():
-        write(folder, Towers.of(models[name]))
-    return folders
+def written(export_with):
+    return export_with(write)
 
 
 def contents(file):
@@ -58,7 +54,9 @@ def test_towers_without_a_norm_are_compared_by_inner_product(written):
     assert contents(written["ade_ste"] / "config_sentence_transformers.json")["similarity_fn_name"] == "dot"
 
 
-@pytest.mark.parametrize("name", ["sde", "ade", "ade_ste", "ade_spl", "t5"])
+@pytest.mark.parametrize(
+    "name", ["ade_spl", "t5", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sde", "ade", "ade_ste"))]
+)
 def test_endx_jax_reads_it_back(written, models, expected, name):
     model = endx_jax.load(written[name])
     assert model.identity == models[name].identity

@@ -24,6 +24,7 @@ def read_report(folder):
     return json.loads((folder / "export_report.json").read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", ["stablehlo", *(pytest.param(kind, marks=pytest.mark.slow) for kind in FORMATS if kind != "stablehlo")]
 )

@@ -13,6 +13,8 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = pathlib.Path(__file__).parents[2] / "launch" / "slurm.sh"
 DAEMONS = ("munged", "slurmctld", "slurmd")
 GPUS = 8
@@ -173,7 +175,6 @@ def test_told_to_stop_it_saves_and_is_queued_again(cluster, tmp_path):
     assert {f"{k}: goes on: train --config=a $b 'c' {tmp_path}" for k in (0, 1)} <= set(log)
 
 
-@pytest.mark.slow
 def test_a_killed_process_is_another_try(cluster, tmp_path):
     """The other one has its time to notice."""
     job = Job(cluster, tmp_path, "train").running()
@@ -186,7 +187,6 @@ def test_a_killed_process_is_another_try(cluster, tmp_path):
     assert REQUEUED.format(137, 1, 100) in job.log()
 
 
-@pytest.mark.slow
 def test_taken_away_for_another_job(cluster, tmp_path):
     job = Job(cluster, tmp_path, "train").running()
     cluster.ask("sbatch", "--partition=paid", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 1")
@@ -194,7 +194,6 @@ def test_taken_away_for_another_job(cluster, tmp_path):
     assert REQUEUED.format(75, 1, 100) in job.log()
 
 
-@pytest.mark.slow
 def test_cancelled_it_saves_and_stays_away(cluster, tmp_path):
     job = Job(cluster, tmp_path, "train").running()
     cluster.ask("scancel", job.number)
@@ -203,7 +202,6 @@ def test_cancelled_it_saves_and_stays_away(cluster, tmp_path):
     assert {path.name for path in tmp_path.glob("saved-*")} == {"saved-0", "saved-1"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("ends", ["2,75", "75,2", "1,137"])
 def test_a_mistake_of_one_process_is_not_another_try(cluster, tmp_path, ends):
     job = Job(cluster, tmp_path, f"--end={ends}")
@@ -212,7 +210,6 @@ def test_a_mistake_of_one_process_is_not_another_try(cluster, tmp_path, ends):
     assert [line for line in job.log() if f"ended with status {status}, which another try won't mend" in line]
 
 
-@pytest.mark.slow
 def test_tries_are_counted(cluster, tmp_path):
     job = Job(cluster, tmp_path, "--end=75,75", ENDX_RESTARTS="1")
     assert job.ended() == "FAILED 75:0 restarts=1"

@@ -106,7 +106,11 @@ def test_a_change_of_one_part_in_ten_million_does_not_pass_for_equal(kernel):
         chex.assert_trees_all_close(changed, expected, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+# Each kernel is compiled for a few seconds: two of them stand for all where no slow tests run.
+SOME_KERNELS = [pytest.param(name, marks=() if name in ("inner", "gaussian") else pytest.mark.slow) for name in KERNELS]
+
+
+@pytest.mark.parametrize("kernel", SOME_KERNELS)
 def test_in_float32_it_is_as_near_to_float64_as_the_dense_form(kernel):
     """Root mean square over draws of the error over the largest gradient, of each of the four embeddings."""
     errors = []
@@ -157,7 +161,7 @@ SITUATIONS = {
 
 
 @pytest.mark.parametrize("devices", [0, 1], ids=["dense", "streamed"])
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", SOME_KERNELS)
 def test_values_and_gradients_are_finite(kernel, devices):
     run = compiled(kernel, "rich", devices)
     dual, cross, temperature = drawn(np.float32)
@@ -174,7 +178,7 @@ def test_values_and_gradients_are_finite(kernel, devices):
 
 
 @pytest.mark.parametrize("devices", [0, 1], ids=["dense", "streamed"])
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", SOME_KERNELS)
 def test_pairs_that_do_not_count_are_as_if_they_were_not_there(kernel, devices):
     run = compiled(kernel, "rich", devices)
     *inputs, temperature = drawn(np.float32)

@@ -62,7 +62,9 @@ def test_the_loss_is_the_mean_over_all_pairs(kind, ids, where):
     np.testing.assert_allclose(found, by_loop(question, answer, drawn, kind, ids, where), rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", MATCHINGS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind == "mse" else pytest.mark.slow) for kind in MATCHINGS]
+)
 def test_split_over_devices_are_the_same_value_and_gradients(kind):
     question, answer, drawn = drawn_pairs()
     whole = functools.partial(sampled_matching, kind=kind)

@@ -12,8 +12,8 @@ from jax.test_util import check_grads
 
 from endx_jax import losses
 
-pair_softmax = without_metrics(losses.pair_softmax)
-pair_binary = without_metrics(losses.pair_binary)
+pair_softmax = jax.jit(without_metrics(losses.pair_softmax))
+pair_binary = jax.jit(without_metrics(losses.pair_binary))
 
 LOSSES = [pair_softmax, pair_binary]
 SCORES = jnp.array([[1.0, 0.0, -1.0], [0.5, 2.0, 0.5]])

@@ -93,9 +93,11 @@ SITUATIONS = {
 }
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype", [jnp.float32, pytest.param(jnp.bfloat16, marks=pytest.mark.slow)], ids=["float32", "bfloat16"]
+)
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_values_and_gradients_are_finite(loss, dtype):
+def test_values_and_gradients_are_finite_and_zero_where_no_pair_counts(loss, dtype):
     def compute(question, answer, where):
         return loss(question, answer, where=where)
 
@@ -107,14 +109,8 @@ def test_values_and_gradients_are_finite(loss, dtype):
         assert value >= 0, situation
         chex.assert_tree_all_finite((value, gradients))
         assert {gradient.dtype for gradient in gradients} == {jnp.dtype(dtype)}, situation
-
-
-@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_no_pair_that_counts_gives_zero_and_no_gradient(loss):
-    question, answer = map(jnp.asarray, normal())
-    none = jnp.zeros(B, bool)
-    value, gradients = jax.jit(jax.value_and_grad(lambda q, a: loss(q, a, where=none), (0, 1)))(question, answer)
-    chex.assert_trees_all_equal((value, gradients), jax.tree.map(jnp.zeros_like, (value, gradients)))
+        if not where.any():
+            chex.assert_trees_all_equal((value, gradients), jax.tree.map(jnp.zeros_like, (value, gradients)))
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)

@@ -84,9 +84,9 @@ def packed(tokens, packing):
     ("name", "packing"),
     [
         ("bert", EXACT),
-        ("bert", SPARE),
+        pytest.param("bert", SPARE, marks=pytest.mark.slow),
         ("t5, multi-hop", EXACT),
-        ("gru", EXACT),
+        pytest.param("gru", EXACT, marks=pytest.mark.slow),
         ("gru", SPARE),
         pytest.param("bert, scanned, recomputed, first", EXACT, marks=pytest.mark.slow),
         pytest.param("rnn, first", EXACT, marks=pytest.mark.slow),

@@ -91,7 +91,9 @@ def test_the_t5_tree(sharing):
     assert {leaf.dtype for leaf in drawn.values()} == {np.dtype("float32")}
 
 
-@pytest.mark.parametrize("kind", TOWERS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind == "bert" else pytest.mark.slow) for kind in TOWERS]
+)
 def test_a_shared_gradient_is_the_sum_over_both_towers_and_an_own_one_is_its_towers(kind):
     towers = {side: random_params(TOWERS[kind], TOKENS["question"], seed=n) for n, side in enumerate(SIDES)}
 

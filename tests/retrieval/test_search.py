@@ -143,7 +143,7 @@ def test_codes_with_scales(small_tiles, mesh):
 
 
 @pytest.mark.parametrize("mesh", [1, 8])
-@pytest.mark.parametrize("share", [0.0, 0.03, 0.5, 0.99])
+@pytest.mark.parametrize("share", [0.0, 0.5, *(pytest.param(share, marks=pytest.mark.slow) for share in (0.03, 0.99))])
 def test_a_mask_is_as_if_the_others_were_not_there(small_tiles, mesh, share):
     questions, candidates = whole_numbers(19, 3), whole_numbers(200, 3, seed=1)
     where = np.random.default_rng(2).random(200) < share

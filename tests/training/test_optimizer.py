@@ -24,7 +24,7 @@ PLAIN = OptimizerSettings(name="sgd", learning_rate=0.5, schedule="constant", cl
 
 def update(settings, params, gradients, steps=10):
     optimizer = make_optimizer(settings, steps, params)
-    updates, _ = optimizer.update(gradients, optimizer.init(params), params)
+    updates, _ = jax.jit(optimizer.update)(gradients, jax.jit(optimizer.init)(params), params)
     return updates
 
 

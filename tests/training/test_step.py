@@ -41,7 +41,7 @@ def stream(tiny_bert):
     return BatchStream(pairs, seed=1, global_batch_size=B)
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 8])
 def test_batches_of_known_shapes_compile_nothing_and_others_do(stream, devices):
     mesh = make_mesh(MeshSettings(), jax.devices()[:devices])
     packed, optimizer, model = stream.without_padding(STEPS, shards=devices), optax.sgd(0.1), DualEncoder(TOWER, TOWER)
