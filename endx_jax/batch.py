@@ -1,4 +1,4 @@
-"""The one batch type: what every model encodes and every objective receives."""
+"""The batch type that models encode and objectives receive."""
 
 import dataclasses
 import math
@@ -15,12 +15,12 @@ Array = jax.Array
 
 @dataclasses.dataclass(frozen=True)
 class Packing:
-    """The room in which texts are encoded end to end, without padding each to the longest: see models/layout.py.
+    """Array sizes for encoding texts end to end, without padding each to the longest: see models/layout.py.
 
     Attributes:
-      tokens: T, of all texts together at most.
-      buckets: (texts, width in tokens) of rows for what brings the tokens of a text together, such as attention: the
-        shortest texts go into the first. The texts add up to all there are.
+      tokens: T, the maximum number of tokens of all texts together.
+      buckets: (texts, width in tokens) of padded rows for operations within a text, such as attention; the shortest
+        texts go into the first bucket. The numbers of texts add up to B.
     """
 
     tokens: int
@@ -28,13 +28,13 @@ class Packing:
 
     @property
     def row_widths(self) -> np.ndarray:
-        """Int [B], the width of each text's row, in order of length."""
+        """Returns the width of each text's row, int [B], in order of length."""
         counts, widths = zip(*self.buckets, strict=True)
         return np.repeat(widths, counts)
 
     @property
     def width(self) -> int:
-        """The longest text that there is room for, in tokens."""
+        """Maximum length of a text, in tokens."""
         return max(width for _, width in self.buckets)
 
 
@@ -45,8 +45,8 @@ class Tokens:
     Attributes:
       ids: int32 [B, L], the pad id where the mask is false.
       mask: bool [B, L], true at real tokens (special tokens included); every row starts with its real tokens.
-      packing: how an encoder is to lay them out, for as many texts as it is given at a time; None: as they are.
-      second: int32 [B], where the second of two texts that were joined begins; None: each is one text.
+      packing: layout for encoders, for the number of texts that are encoded at a time; None: padded rows.
+      second: int32 [B], start of the second of two joined texts; None: each is one text.
     """
 
     ids: Array
@@ -56,12 +56,12 @@ class Tokens:
 
     @property
     def lengths(self) -> Array:
-        """Int32 [B], or [B, K]: the real tokens of each text."""
+        """Number of real tokens of each text, int32 [B] or [B, K]."""
         return jnp.sum(self.mask, axis=-1, dtype=jnp.int32)
 
     @property
     def places(self) -> int:
-        """Places for tokens in a row of the batch."""
+        """Number of token positions in a row of the batch."""
         return math.prod(self.ids.shape[1:])
 
 
@@ -91,7 +91,7 @@ Texts = Tokens | Vectors
 
 
 def as_tokens(texts: Texts, reader: str) -> Tokens:
-    """The texts of what reads their tokens; raises EndxError, naming that `reader`, where only vectors of them came."""
+    """Returns the texts as tokens; raises EndxError, naming the `reader`, if they are vectors."""
     if isinstance(texts, Vectors):
         raise EndxError(f"{reader} reads tokens, and model.sharing=residual trains on vectors: choose another sharing")
     return texts
@@ -110,8 +110,8 @@ class Batch:
       question_id: int32 [B], row in the question table.
       answer_id: int32 [B], row in the answer table.
       positive_ids: int32 [B, P], answer ids known to be right for the question, -1 where fewer than P are known.
-      hard_negatives: [B, K] texts that look right for the question and are not; None where training uses none.
-      hard_negative_ids: int32 [B, K], rows in the answer table; -1 where one is missing, whatever its tokens are.
+      hard_negatives: [B, K] wrong answers that are similar to right ones; None if training uses none.
+      hard_negative_ids: int32 [B, K], rows in the answer table; -1 where one is missing, whose tokens are ignored.
     """
 
     question: Texts
@@ -124,5 +124,5 @@ class Batch:
 
     @property
     def sides(self) -> list[Texts]:
-        """All texts of the batch: questions, answers, and hard negatives where there are any."""
+        """Returns all texts of the batch: questions, answers, and hard negatives if there are any."""
         return [side for side in (self.question, self.answer, self.hard_negatives) if side is not None]

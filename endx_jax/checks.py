@@ -1,4 +1,4 @@
-"""Checks of the arguments of public functions on arrays; each error is one sentence with names and shapes.
+"""Checks of array arguments of public functions; each error is one sentence with names and shapes.
 
 Shapes and dtypes are known while a function is traced, so the checks add nothing to a compiled program. Values are
 checked where they are concrete; under `jax.jit` an argument's value is not known and passes.
@@ -16,14 +16,14 @@ KINDS = {"integer": np.integer, "bool": np.bool_}
 
 
 def check_arrays(arrays: Mapping[str, tuple[object, str]]) -> None:
-    """Checks arrays against the shapes in which they are documented.
+    """Checks arrays against their documented shapes.
 
     Args:
-      arrays: by name, the array and its shape, such as `[B, E]` or `integer [B, P]`: a kind out of `KINDS` or none, and
-        a letter for each axis. A letter stands for the same size in all arrays. None in place of an array passes.
+      arrays: by name, the array and its shape, such as `[B, E]` or `integer [B, P]`: optionally a kind from `KINDS`,
+        and a letter for each axis. A letter stands for the same size in all arrays. None passes as an array.
 
     Raises:
-      EndxError: for an argument that is no array, or one of another shape or kind; it names the argument, its shape,
+      EndxError: an argument is not an array, or has another shape or kind; the message names the argument, its shape,
         and the argument that it has to agree with.
     """
     sizes: dict[str, tuple[int, str]] = {}

@@ -7,8 +7,8 @@ MOST_MESSAGE = 2_000
 class EndxError(ValueError):
     """User error: bad data, a bad setting, a missing file.
 
-    The message is one line that names what is wrong, where, and what to do. Command lines print it without a
-    traceback and exit with status 2; anything else that escapes is a bug of ours and keeps its traceback.
+    The message is one line that names the error, its place, and what to do. Command lines print it without a
+    traceback and exit with status 2; any other exception is a bug and keeps its traceback.
     """
 
     def __init__(self, message: str = ""):
@@ -20,11 +20,11 @@ class EndxError(ValueError):
 
 
 class InUse(EndxError):
-    """A file or folder that another process holds, or changed in the meantime; the request itself may be right."""
+    """Error about a file or folder that another process holds or has changed; the same request may work later."""
 
 
 class DiskFull(EndxError):
-    """A disk or a quota is full; what was there before is unchanged."""
+    """Error about a full disk or quota; existing files are unchanged."""
 
 
 # EX_TEMPFAIL of sysexits.h: the exit status that `launch/` has schedulers requeue.
@@ -32,15 +32,15 @@ TRY_AGAIN = 75
 
 
 class RunInterrupted(Exception):
-    """An end that is nobody's mistake, such as a machine taken away: the same command, given again, goes on.
+    """Interruption from outside, such as a preempted machine; the same command resumes the run.
 
-    It is no mistake, so what deals with mistakes lets it pass. Command lines print the one line and exit with status 75
-    (`EX_TEMPFAIL`), by which schedulers know to requeue.
+    It is not an EndxError, so error handling does not catch it. Command lines print its line and exit with status 75
+    (`EX_TEMPFAIL`), which makes schedulers requeue the job.
     """
 
 
 def nearest(name: str, known) -> str:
-    """The closest of `known` to a misspelt `name`, as a phrase to append to a message; empty where none is close."""
+    """Returns a phrase with the name in `known` closest to a misspelt `name`, to append to a message; may be empty."""
     import difflib
 
     close = difflib.get_close_matches(name, [str(k) for k in known], n=1, cutoff=0.5)

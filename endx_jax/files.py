@@ -1,4 +1,4 @@
-"""Files and folders that are replaced as a whole, so that readers never see half of one, and locks on them."""
+"""Atomic replacement of files and folders, and locks on them."""
 
 import contextlib
 import errno
@@ -28,10 +28,10 @@ OPEN_LOCK = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "
 
 @contextmanager
 def replacing(path: pathlib.Path, mode: str = "w") -> Iterator[IO]:
-    """Opens a temporary file beside `path`; when the block ends without an error it takes the place of `path`.
+    """Opens a temporary file beside `path`, which replaces `path` when the block ends without an error.
 
     Args:
-      path: what to write; missing folders are made.
+      path: the file to write; missing folders are created.
       mode: `w` (UTF-8) or `wb`.
 
     Raises:
@@ -57,10 +57,10 @@ def replacing(path: pathlib.Path, mode: str = "w") -> Iterator[IO]:
 
 @contextmanager
 def reporting_full_disk(path: pathlib.Path) -> Iterator[None]:
-    """Turns a failure to write for want of space into one line: `path`, what the system said, and what to do.
+    """Converts failures to write because of a full disk into a DiskFull error that names `path`.
 
     Raises:
-      DiskFull: when the block failed because a disk or a quota is full.
+      DiskFull: the block failed because a disk or a quota is full.
     """
     try:
         yield
@@ -87,10 +87,10 @@ def write_text(path: pathlib.Path, text: str) -> None:
 
 
 class Growing:
-    """A file that is only added to; what is added is handed to the system at once, so that closing can't fail."""
+    """File to append to, unbuffered, so that closing it can't fail."""
 
     def __init__(self, path: pathlib.Path):
-        """Opens it, and makes missing folders.
+        """Opens the file and creates missing folders.
 
         Raises:
           EndxError: when the disk is full.
@@ -101,7 +101,7 @@ class Growing:
             self._stream = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by `close`)
 
     def add(self, data: bytes) -> None:
-        """Adds to the end.
+        """Appends to the file.
 
         Raises:
           EndxError: when the disk is full; a part may have been added.
@@ -111,15 +111,15 @@ class Growing:
                 data = data[self._stream.write(data) :]
 
     def close(self) -> None:
-        """Closes it."""
+        """Closes the file."""
         self._stream.close()
 
 
 @contextmanager
 def aside(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Yields an empty folder beside `folder`, which is removed after the block unless it was moved.
+    """Yields an empty temporary folder beside `folder`, which is removed after the block unless it was moved.
 
-    Folders that killed processes left are removed before that; one that they had moved out of its place comes back.
+    Temporary folders of killed processes are removed first; a folder that they were replacing is restored.
     """
     home, prefix = folder.absolute().parent, f".{folder.name}.unfinished-"
     home.mkdir(parents=True, exist_ok=True)
@@ -141,7 +141,7 @@ def aside(folder: pathlib.Path) -> Iterator[pathlib.Path]:
 def put_in_place(fresh: pathlib.Path, folder: pathlib.Path) -> None:
     """Renames `fresh` to `folder`, and removes the folder that was there.
 
-    Between two renames there is none. If the process is killed there, the next `aside` puts the old one back.
+    If the process is killed between the two renames, the next `aside` restores the old folder.
     """
     with aside(folder) as old:
         if os.path.lexists(folder):
@@ -156,7 +156,7 @@ def put_in_place(fresh: pathlib.Path, folder: pathlib.Path) -> None:
 
 @contextmanager
 def _marked(folder: pathlib.Path) -> Iterator[bool]:
-    """Marks a folder as in use while the block runs; yields whether no living process had marked it."""
+    """Marks a folder as in use while the block runs; yields true if no living process had marked it."""
     with contextlib.ExitStack() as stack:
         try:
             import fcntl
@@ -172,10 +172,10 @@ def _marked(folder: pathlib.Path) -> Iterator[bool]:
 
 @contextmanager
 def locked(path: pathlib.Path, *, wait: float = 0.0, advice: str = "wait for it or stop it") -> Iterator[str | None]:
-    """Holds a lock file while the block runs, which one block at a time can, in all processes.
+    """Holds an exclusive lock on a file while the block runs.
 
-    The lock is advisory (`flock`), and the system frees it when its holder dies. It holds between machines where the
-    file system shares such locks, as NFS does. The file names its holder, and stays.
+    The lock is advisory (`flock`), and the system releases it when its holder dies. It works between machines if the
+    file system supports such locks, as NFS does. The file names its holder, and is not removed.
 
     Args:
       path: the lock file, in a folder that exists.
@@ -183,7 +183,7 @@ def locked(path: pathlib.Path, *, wait: float = 0.0, advice: str = "wait for it 
       advice: ends the message about another holder.
 
     Yields:
-      None; or the reason why the system can't lock the file, in which case the block runs without a lock.
+      None, or the reason why the system can't lock the file; the block then runs without a lock.
 
     Raises:
       InUse: another block still holds the lock.
@@ -213,7 +213,7 @@ def locked(path: pathlib.Path, *, wait: float = 0.0, advice: str = "wait for it 
 
 
 def poll(lock: Callable[[], object], seconds: float) -> bool:
-    """Returns whether `lock`, which must not block, took a lock that others may hold for some of these seconds."""
+    """Calls the non-blocking `lock` until it returns true or the seconds have passed; returns its last result."""
     end = time.monotonic() + seconds
     while True:
         try:
@@ -233,14 +233,14 @@ def refusal_to_open(failure: OSError) -> str | None:
 
 
 def _sign(handle: int) -> None:
-    """Writes who holds a lock into its file."""
+    """Writes the holder of a lock into its file."""
     since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
     os.ftruncate(handle, 0)
     os.write(handle, json.dumps({"host": platform.node(), "process": os.getpid(), "since": since}).encode())
 
 
 def _holder(path: pathlib.Path) -> str:
-    """Returns words for who signed a lock file, unless that process has ended: then the holder did not sign."""
+    """Returns a description of the process that signed a lock file, or a general one if that process has ended."""
     unknown = f"another process (`fuser {path}` names it)"
     try:
         signed = json_files.read(path)
@@ -255,7 +255,7 @@ def _holder(path: pathlib.Path) -> str:
 
 
 def sha256_of(file: pathlib.Path) -> str:
-    """The sha256 of a file's contents, in hexadecimal."""
+    """Returns the sha256 of a file's contents, in hexadecimal."""
     with open(file, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -264,7 +264,7 @@ class CacheFolder:
     """Folder of cache files that any number of processes may write; if it is not writable, nothing is cached."""
 
     def __init__(self, folder: str | os.PathLike):
-        """Creates nothing yet; `~` in the folder is the home directory."""
+        """Sets the folder, which is created by the first write; `~` in it is the home directory."""
         self.folder = pathlib.Path(folder).expanduser()
         self._writable = True
 

@@ -1,4 +1,4 @@
-"""JSON from anywhere: files and lines read within limits, values checked for their type, refused in one line."""
+"""Reading of untrusted JSON: files and lines within limits, and values checked for their type."""
 
 import contextlib
 import itertools
@@ -42,7 +42,7 @@ def parse(contents: str | bytes, where: str, expected: type | tuple[type, ...] =
 
 
 def refusal(error: RecursionError | ValueError, where: str) -> EndxError:
-    """Returns the EndxError for an error of `json`'s decoder that is not about syntax."""
+    """Returns the EndxError for a decoder error that is not about syntax."""
     if isinstance(error, RecursionError):
         return EndxError(f"{where}: the JSON is nested too deeply")
     # Python refuses to convert long numbers, since that takes quadratic time.
@@ -50,7 +50,7 @@ def refusal(error: RecursionError | ValueError, where: str) -> EndxError:
 
 
 def _position(error: json.JSONDecodeError) -> str:
-    """The place of a mistake; a text of one line needs no line number."""
+    """Returns the position of a syntax error; without a line number if the text is one line."""
     column = f", column {error.colno}"
     return f", line {error.lineno}{column}" if "\n" in error.doc.rstrip() else column
 
@@ -79,13 +79,13 @@ def read_optional(file: pathlib.Path) -> dict:
 
 
 def text(value: object, where: str, *, may_be_empty: bool = False, strip: bool = True) -> str:
-    """Returns a string; `where` begins the message that refuses anything else.
+    """Checks that a value is a string, and returns it.
 
     Args:
       value: the value to check.
       where: names the value in messages.
-      may_be_empty: whether a string that is empty, or only white space, is accepted.
-      strip: whether to remove white space at both ends; false where other values count its characters.
+      may_be_empty: accepts a string that is empty or only white space.
+      strip: removes white space at both ends; false where other values count its characters.
     """
     if not isinstance(value, str):
         raise EndxError(f"{where} must be a string, not {kind(value)}")
@@ -104,7 +104,7 @@ _MISSING = object()
 
 
 def value(holder: object, key: str, where: str, default: object = _MISSING) -> object:
-    """Returns the value at `key` of an object; `where` begins the message that refuses anything else.
+    """Returns the value at `key` of an object; `where` begins the error message.
 
     Raises:
       EndxError: the key is missing and has no default, or `holder` is not an object.
@@ -127,7 +127,7 @@ def list_at(holder: object, key: str, where: str, default: object = _MISSING) ->
 
 
 def names(found: Iterable[str]) -> str:
-    """Returns the first names of many as a list for messages, each cut to 30 characters."""
+    """Returns the first names as a list for messages, each cut to 30 characters."""
     first = [reprlib.repr(name) for name in itertools.islice(found, 21)]
     return ", ".join([*first[:20], "..."] if len(first) > 20 else first)
 
@@ -147,19 +147,19 @@ def mapped(value: object, where: str) -> dict[str, Any]:
 
 
 def identifier(value: object, where: str) -> str:
-    """Returns an id, given as a string (which may be empty) or a whole number, as a string."""
+    """Returns an id, which may be a string (possibly empty) or a whole number, as a string."""
     return str(value) if type(value) is int else text(value, where, may_be_empty=True)
 
 
 def whole(value: object, where: str, *, least: int = 0, most: int = 2**31 - 1) -> int:
-    """Returns a whole number from `least` to `most`; `where` begins the message that refuses anything else."""
+    """Checks that a value is a whole number from `least` to `most`, and returns it."""
     if type(value) is int and least <= value <= most:
         return value
     raise EndxError(f"{where} is {shown(value)}; it must be a whole number from {least:,} to {most:,}")
 
 
 def number(value: object, where: str) -> float:
-    """Returns a number, NaN and infinity included; `where` begins the message that refuses anything else."""
+    """Checks that a value is a number (NaN and infinity included), and returns it."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         with contextlib.suppress(OverflowError):  # of a whole number beyond floats
             return float(value)
@@ -167,7 +167,7 @@ def number(value: object, where: str) -> float:
 
 
 def inside(folder: pathlib.Path, value: object, where: str) -> pathlib.Path:
-    """Returns the path below `folder` that a value names; `where` begins the message that refuses anything else.
+    """Checks that a value names a path below `folder`, and returns the path.
 
     Symbolic links are followed, since the Hugging Face cache consists of them.
     """

@@ -1,6 +1,6 @@
-"""A loaded model as MTEB takes it: `mteb.evaluate(endx_jax.mteb.wrap(endx_jax.load(...)), tasks)`.
+"""Adapter of loaded models for MTEB: `mteb.evaluate(endx_jax.mteb.wrap(endx_jax.load(...)), tasks)`.
 
-MTEB, https://github.com/embeddings-benchmark/mteb, is installed by itself: `pip install mteb`.
+MTEB (https://github.com/embeddings-benchmark/mteb) is not a dependency: `pip install mteb`.
 """
 
 import functools
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 class MTEBModel:
     """MTEB's `EncoderProtocol` around an `EmbeddingModel`.
 
-    Queries and documents are encoded as such, each with the prompt of its side; texts that are neither, as in tasks of
-    clustering or similarity, by bare `encode`, which a model whose sides differ refuses.
+    Queries and documents are encoded with the prompt of their side. Other texts, as in clustering or similarity tasks,
+    are encoded by `encode`, which is refused by models that embed questions and documents differently.
     """
 
     def __init__(self, model: EmbeddingModel, name: str = ""):
-        """Takes a loaded model, and what MTEB is to call it.
+        """Takes a loaded model and its name in MTEB.
 
         Args:
           model: from `endx_jax.load`.
-          name: `organisation/model`; empty: `endx_jax/` and the last part of the model's own name.
+          name: `organisation/model`; empty: `endx_jax/` and the last part of the model's name.
         """
         self.model = model
         self.name = name or f"endx_jax/{pathlib.PurePath(model.name).name}"
 
     @functools.cached_property
     def mteb_model_meta(self) -> "ModelMeta":
-        """Metadata that MTEB keeps results under; the revision is the model's identity."""
+        """Metadata under which MTEB stores results; the revision is the model's identity."""
         from mteb.models import ModelMeta
         from mteb.models.model_meta import ScoringFunction
 
@@ -64,19 +64,19 @@ class MTEBModel:
         batch_size: int = 32,
         show_progress_bar: bool | None = None,
     ) -> np.ndarray:
-        """Encodes what a task gives: float32 [N, E].
+        """Encodes the texts of a task: float32 [N, E].
 
         Args:
           inputs: batches with their texts under `text`.
-          task_metadata: of the task; it changes nothing, nor do `hf_split` and `hf_subset`.
-          hf_split: of the data.
-          hf_subset: of the data.
+          task_metadata: ignored.
+          hf_split: ignored.
+          hf_subset: ignored.
           prompt_type: `query` or `document`; None for texts that are neither.
           batch_size: as for `EmbeddingModel.encode_query`.
           show_progress_bar: as for `EmbeddingModel.encode_query`.
 
         Raises:
-          EndxError: for texts that are neither queries nor documents, of a model whose sides differ.
+          EndxError: the texts are neither queries nor documents, and the model embeds these differently.
         """
         del task_metadata, hf_split, hf_subset
         texts = [text for batch in inputs for text in batch["text"]]

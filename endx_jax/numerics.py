@@ -1,4 +1,4 @@
-"""Arithmetic that several layers share, written so that neither values nor gradients overflow."""
+"""Shared arithmetic whose values and gradients do not overflow."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ LARGEST_CODE = 127
 
 
 def round_up(number, multiple: int):
-    """The next multiple of `multiple`: of an integer or, elementwise, of integers."""
+    """Rounds an integer, or integers elementwise, up to a multiple of `multiple`."""
     return -(-number // multiple) * multiple
 
 
@@ -38,7 +38,7 @@ def unit_rows(x: np.ndarray) -> np.ndarray:
 
 
 def masked_mean(x: Array, where: Array, axis: int | tuple[int, ...] | None = None) -> Array:
-    """Mean of the entries where `where` is true; zero where there is none."""
+    """Computes the mean of the entries where `where` is true; zero if there are none."""
     total = jnp.sum(jnp.where(where, x, 0), axis=axis)
     count = jnp.sum(jnp.broadcast_to(where, x.shape), axis=axis)
     return total / jnp.maximum(count, 1)
@@ -57,9 +57,9 @@ class Quantized(NamedTuple):
 
 
 def quantize(embeddings: Array) -> Quantized:
-    """Rounds float [..., E] to 255 steps that lie evenly about zero, so wide that the row's largest value is reached.
+    """Rounds float [..., E] to 255 equal steps around zero that reach the largest magnitude of the row.
 
-    A value moves by at most half a step, 1/254 of its row's largest. Zero stays zero.
+    A value changes by at most half a step, 1/254 of its row's largest. Zero stays zero.
     """
     scales = jnp.max(jnp.abs(embeddings), axis=-1).astype(jnp.float32) / LARGEST_CODE
     steps = embeddings / jnp.where(scales > 0, scales, 1)[..., None]

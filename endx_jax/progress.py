@@ -1,4 +1,4 @@
-"""A progress bar whose elapsed time moves while no item is done, such as during a compilation."""
+"""Progress bar whose elapsed time is updated while no item is completed, such as during a compilation."""
 
 import contextlib
 import threading
@@ -12,7 +12,7 @@ INTERVAL = 1.0
 
 @contextlib.contextmanager
 def ticking(bar: tqdm.tqdm) -> Iterator[tqdm.tqdm]:
-    """Draws a bar every second until the block ends, then closes it; a disabled bar is left alone."""
+    """Redraws a bar every second until the block ends, then closes it; ignores a disabled bar."""
     ended = threading.Event()
 
     def draw() -> None:

@@ -1,7 +1,7 @@
-"""Settings: frozen dataclasses whose fields say what they mean, and their way from and to plain mappings.
+"""Settings: frozen dataclasses with documented fields, and their conversion from and to plain mappings.
 
-Every component declares its own keys beside its own code, with `key`. Recipes hold them as one tree; `experiment` turns
-the tree back into these dataclasses, and nothing below ever sees a config object.
+Every component declares its settings beside its code, with `key`. Recipes hold them as one tree; `experiment` converts
+the tree back into these dataclasses, so that lower layers never see a config object.
 """
 
 import dataclasses
@@ -17,10 +17,10 @@ def key(default, doc: str, *, changes_results: bool = True, older: Mapping | Non
     """Declares one setting.
 
     Args:
-      default: its default; a type, rather than a value, is not accepted: every setting has one.
-      doc: what it is, with its unit and source.
-      changes_results: false for what changes cost, logging or places only. A resumed run may change those.
-      older: values with which configs were once written, to what says the same today.
+      default: the default value; a type in its place is not accepted.
+      doc: description, with unit and source.
+      changes_results: false if it affects only cost, logging or paths. A resumed run may change such settings.
+      older: values in older configs, to the current values of the same meaning.
     """
     metadata = {"doc": doc, "changes_results": changes_results, "older": older or {}}
     return dataclasses.field(default=default, metadata=metadata)
@@ -33,7 +33,7 @@ def check(condition: bool, message: str) -> None:
 
 
 def check_choice(where: str, value: str, choices) -> None:
-    """Raises EndxError unless `value` is one of `choices`, naming them all."""
+    """Raises EndxError unless `value` is one of `choices`; the message names all of them."""
     if value not in choices:
         raise EndxError(f"{where} is {shown(value)}, which is none of {', '.join(choices)}{nearest(value, choices)}")
 
@@ -58,7 +58,7 @@ def from_mapping(cls, mapping: Mapping, where: str):
       where: the prefix of the names in messages, such as `objective`.
 
     Raises:
-      EndxError: for an unknown name, naming the nearest known one, or a value of the wrong type.
+      EndxError: a name is unknown (the message names the nearest known one), or a value has the wrong type.
     """
     known = typing.get_type_hints(cls)
     check_section(mapping, where)
@@ -72,7 +72,7 @@ def from_mapping(cls, mapping: Mapping, where: str):
 
 
 def results_only(settings, where: str = "") -> dict[str, object]:
-    """All settings that change results, flattened to dotted names, for comparing two runs."""
+    """Returns all settings that affect results, flattened to dotted names, to compare two runs."""
     flat: dict[str, object] = {}
     for field in dataclasses.fields(settings):
         value, name = getattr(settings, field.name), f"{where}{field.name}"
@@ -84,7 +84,7 @@ def results_only(settings, where: str = "") -> dict[str, object]:
 
 
 def _as_today(value, older: Mapping):
-    """The value, or what says the same today; by identity, as True is not 1 here."""
+    """Returns the current value for an older one; compares by identity, since True is not 1 here."""
     return next((new for old, new in older.items() if value is old), value)
 
 
@@ -94,7 +94,7 @@ def _listed(value):
 
 
 def _typed(value, hint, name: str):
-    """Returns `value` as the hinted type; integers pass for floats and lists for tuples, nothing else is converted."""
+    """Returns `value` as the hinted type; only integers are converted to floats, and lists to tuples."""
     hints = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     accepted = tuple(typing.get_origin(each) or each for each in hints)
     if type(value) is int and not -(2**63) <= value < 2**63:

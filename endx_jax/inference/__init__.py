@@ -1,4 +1,4 @@
-"""`endx_jax.load`: a model to encode with, from a run's workdir, an export, or a pretrained folder or name."""
+"""`endx_jax.load`: loads a model for encoding from a workdir, an export, or a pretrained folder or name."""
 
 import dataclasses
 import os
@@ -31,8 +31,8 @@ def load(path_or_name: str | os.PathLike, *, mesh: Mesh | None = None) -> Embedd
       path_or_name: the workdir of a run whose training has ended; a folder that `endx export` wrote, or the `model`
         folder of a run; a Hugging Face or sentence-transformers folder; or a name that `endx_jax.pretrained.locate`
         knows or finds on the hub.
-      mesh: over which batches are split; by default the devices of this process. Where it spans several processes,
-        each has to encode the same texts, and has all their embeddings.
+      mesh: over which batches are split; by default the devices of this process. If it spans several processes, each
+        has to encode the same texts and gets all their embeddings.
 
     Raises:
       EndxError: there is no such model, or it is incomplete or damaged.

@@ -1,4 +1,4 @@
-"""`endx.json`, the description of an export whose format has no file for it."""
+"""`endx.json`: description of an export whose format has no file of its own for it."""
 
 import dataclasses
 import pathlib
@@ -19,9 +19,9 @@ class Side:
 
     Attributes:
       folder: of the tokenizer, and of a Hugging Face encoder.
-      prompt: stands before every text.
-      length: tokens a text is cut to, prompt and special tokens included.
-      projection: Hugging Face: the folder of the matrix that maps pooled encodings; empty where there is none.
+      prompt: put before every text.
+      length: maximum tokens of a text, prompt and special tokens included.
+      projection: Hugging Face: the folder of the projection after pooling; empty if there is none.
       program: StableHLO: the file of the tower's program.
       sha256: StableHLO: of that file.
     """
@@ -36,14 +36,14 @@ class Side:
 
 @dataclasses.dataclass(frozen=True)
 class About:
-    """The contents of an `endx.json`.
+    """Contents of an `endx.json`.
 
     Attributes:
       format: `hugging-face`, `stablehlo`, or `towers`, that of the model folders of runs: see `inference.saved`.
-      name: what was exported.
+      name: of the exported model.
       width: E, of an embedding.
-      normalize: whether embeddings have unit norm.
-      cosine: whether they are compared by cosine rather than inner product.
+      normalize: true if embeddings have unit norm.
+      cosine: true if they are compared by cosine rather than inner product.
       sides: `question` and `answer`.
       pooling: Hugging Face: `mean` or `first`.
       identity: StableHLO: of the model that was exported, so that its indexes serve the export too.
@@ -66,7 +66,7 @@ class About:
 
     @property
     def prompts(self) -> dict[str, str]:
-        """The prompts by the names that sentence-transformers has for the sides."""
+        """Prompts by sentence-transformers' names of the sides."""
         return {task: self.sides[side].prompt for side, task in TASKS.items()}
 
 
@@ -97,7 +97,7 @@ def _side(folder: pathlib.Path, contents: object, where: str) -> Side:
 
 
 def _fields(cls: type, contents: object, where: str) -> dict[str, Any]:
-    """Returns the values of a dataclass' fields that are strings, sizes and flags.
+    """Returns the string, size and flag fields of a dataclass.
 
     Raises:
       EndxError: one is missing or of another type, or there are others.

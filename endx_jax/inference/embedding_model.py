@@ -1,4 +1,4 @@
-"""A model to encode with: texts in, embeddings out, by methods named as in sentence-transformers."""
+"""Loaded model that encodes texts, with methods named as in sentence-transformers."""
 
 import dataclasses
 import functools
@@ -42,8 +42,8 @@ class Source:
     """Origin of a model, for exports; its towers are `encoder.model.tower(side)`.
 
     Attributes:
-      encoders: by side, the `config.json` that its token table and encoder are described by. In a workdir's model
-        their folders hold no weights: the model's parameters are the ones.
+      encoders: by side, the `config.json` of its token table and encoder. In a workdir's model these folders hold no
+        weights; the model has the parameters.
       workdir: of the run that trained it; None for a pretrained folder.
     """
 
@@ -56,14 +56,14 @@ class EmbeddingModel:
     """Encodes questions and documents; arguments are named as in sentence-transformers.
 
     Attributes:
-      name: what was loaded.
-      encoder: the towers, and how the texts of each side, `question` and `answer`, become tokens.
+      name: path or name that was loaded.
+      encoder: the towers, and the text processors of each side, `question` and `answer`.
       params: of the towers.
-      cosine: whether embeddings are compared by cosine rather than inner product.
-      source: what it was made from.
-      named_prompts: what `prompt_name` may be, to the prompt.
-      default_prompt: what bare `encode` puts before texts.
-      truncate_dim: leading dimensions that are kept where a call does not say; None keeps all.
+      cosine: true if embeddings are compared by cosine rather than inner product.
+      source: origin of the model.
+      named_prompts: prompts by the values of `prompt_name`.
+      default_prompt: prompt of `encode`.
+      truncate_dim: leading dimensions that are kept by default; None keeps all.
     """
 
     name: str
@@ -89,7 +89,7 @@ class EmbeddingModel:
 
     @functools.cached_property
     def identity(self) -> str:
-        """sha256, in hexadecimal, of all that decides about embeddings: see `inference.identity`."""
+        """sha256, in hexadecimal, of everything that affects embeddings: see `inference.identity`."""
         return self.encoder.identity(self.params)
 
     @property
@@ -123,30 +123,28 @@ class EmbeddingModel:
     ) -> Embeddings:
         """Encodes questions.
 
-        Texts of more tokens than the side's length are cut to it; that this happened is logged once a model.
+        Longer texts are cut to the side's maximum length, which is logged once per model.
 
         Args:
           sentences: N texts, or one.
-          prompt_name: what to put before every text, by its name in `named_prompts`; None: the side's own prompt.
-          prompt: what to put before every text, itself; goes before `prompt_name`.
-          batch_size: texts of the greatest length encoded together; of shorter ones as many as have the same number of
-            padded tokens, and on a CPU fewer where that is faster. Changes speed and memory only.
+          prompt_name: name of the prompt in `named_prompts` that is put before every text; None: the side's prompt.
+          prompt: text that is put before every text; takes precedence over `prompt_name`.
+          batch_size: texts of the maximum length encoded together; of shorter ones as many as have the same number of
+            padded tokens, and on a CPU fewer where that is faster. Affects speed and memory only.
           show_progress_bar: None shows one at a terminal.
-          normalize_embeddings: whether to scale to unit norm, after truncation.
-          truncate_dim: keep so many leading dimensions; None keeps as many as the model's own `truncate_dim` says.
-          convert_to_numpy: false gives JAX arrays.
-          precision: what the embeddings are rounded to on the device, last of all: `float32`, `bfloat16`, `float16`, or
+          normalize_embeddings: scales to unit norm, after truncation.
+          truncate_dim: number of leading dimensions to keep; None: the model's `truncate_dim`.
+          convert_to_numpy: false returns JAX arrays.
+          precision: data type to which embeddings are rounded on the device: `float32`, `bfloat16`, `float16` or
             `int8`.
-          others: arguments of sentence-transformers that are not supported; they are accepted with their defaults, and
-            refused with what to do instead otherwise.
+          others: arguments of sentence-transformers that are not supported; only their default values are accepted.
 
         Returns:
           [N, E] of that precision in the order given; [E] for one text. For `int8` a `Quantized` of codes, int8 [N, E],
-          and scales, float32 [N]: row i stands for `codes[i] * scales[i]`, and scales need no calibration set.
+          and scales, float32 [N]: row i is `codes[i] * scales[i]`. No calibration set is needed.
 
         Raises:
-          EndxError: for what is not a string, naming its place; an unknown prompt, precision or argument; or a
-            `truncate_dim` below 1.
+          EndxError: a text is not a string; a prompt, precision or argument is unknown; or `truncate_dim` is below 1.
         """
         _check_others(others)
         output = self._output(truncate_dim, normalize_embeddings, precision)
@@ -187,11 +185,11 @@ class EmbeddingModel:
         precision: Precision = "float32",
         **others: object,
     ) -> Embeddings:
-        """Encodes texts of any kind, as `encode_query` does questions, with a model to which both sides are one.
+        """Encodes texts with a model that embeds both sides alike; otherwise like `encode_query`.
 
         Raises:
-          EndxError: as `encode_query`; and where the sides differ, naming in what. Where they differ in their prompts
-            only, giving `prompt` or `prompt_name` settles it.
+          EndxError: as in `encode_query`, or the two sides differ. If they differ only in their prompts, give `prompt`
+            or `prompt_name`.
         """
         _check_others(others)
         chosen = self._chosen_prompt(prompt, prompt_name)
@@ -215,27 +213,27 @@ class EmbeddingModel:
         )
 
     def comparable(self, side: str, texts: Sequence[str]) -> np.ndarray:
-        """Encodes N texts of a side, `question` or `answer`: float32 [N, E], whose inner products are similarities."""
+        """Encodes N texts of a side, `question` or `answer`, for comparison by inner product: float32 [N, E]."""
         output = Output(normalize=self.cosine)
         found = self.encoder(self.params, side, texts, progress=showing_progress(), output=output)
         return cast(np.ndarray, found)  # float32 is no `Quantized`
 
     def similarity(self, a: np.ndarray | Quantized, b: np.ndarray | Quantized) -> np.ndarray:
-        """Similarities of every row of `a` [A, E] (or [E]) with every row of `b`: float32 [A, B].
+        """Computes similarities of every row of `a` [A, E] (or [E]) with every row of `b`: float32 [A, B].
 
-        Cosines for a model that was trained with them, else inner products.
+        These are cosines for a model that was trained with them, else inner products.
 
         Raises:
-          EndxError: for what is no array of embeddings, or arrays of different widths.
+          EndxError: an argument is not an array of embeddings, or the widths differ.
         """
         a, b = self._compared(a, b)
         return a @ b.T
 
     def similarity_pairwise(self, a: np.ndarray | Quantized, b: np.ndarray | Quantized) -> np.ndarray:
-        """Similarities of row i of `a` [N, E] with row i of `b`: float32 [N].
+        """Computes the similarity of row i of `a` [N, E] with row i of `b`: float32 [N].
 
         Raises:
-          EndxError: as `similarity`; and for different numbers of rows.
+          EndxError: as in `similarity`, or the numbers of rows differ.
         """
         a, b = self._compared(a, b)
         if len(a) != len(b):
@@ -246,7 +244,7 @@ class EmbeddingModel:
         return np.einsum("ne,ne->n", a, b)
 
     def _compared(self, a: np.ndarray | Quantized, b: np.ndarray | Quantized) -> tuple[np.ndarray, np.ndarray]:
-        """float32 [A, E] and [B, E] whose inner products are the similarities."""
+        """Returns float32 [A, E] and [B, E] whose inner products are the similarities."""
         a, b = _rows("a", a), _rows("b", b)
         if a.shape[1] != b.shape[1]:
             raise EndxError(
@@ -256,7 +254,7 @@ class EmbeddingModel:
         return (unit_rows(a), unit_rows(b)) if self.cosine else (a, b)
 
     def _differences(self) -> list[str]:
-        """In what the two sides differ that shows in every embedding."""
+        """Returns the differences between the two sides that affect every embedding."""
         question, answer = (self.encoder.processors[side] for side in SIDES)
         towers = self.encoder.model
         differ = {
@@ -267,7 +265,7 @@ class EmbeddingModel:
         return [name for name, differs in differ.items() if differs]
 
     def _chosen_prompt(self, prompt: str | None, prompt_name: str | None) -> str | None:
-        """Returns the prompt that a call asks for; None if it leaves that to the model."""
+        """Returns the prompt that a call asks for; None for the model's prompt."""
         if prompt is not None or prompt_name is None:
             return prompt
         if prompt_name not in self.named_prompts:
@@ -309,7 +307,7 @@ class EmbeddingModel:
 
 
 def _texts(sentences: object) -> list[str]:
-    """All texts, each held to be one."""
+    """Returns all texts, checked to be strings."""
     if isinstance(sentences, str):
         return [sentences]
     if isinstance(sentences, Mapping) or not isinstance(sentences, Iterable):
@@ -323,10 +321,10 @@ def _texts(sentences: object) -> list[str]:
 
 
 def _rows(name: str, x: np.ndarray | Quantized) -> np.ndarray:
-    """Float32 [N, E] from the result of a call of `encode_query` or `encode_document`, or from one row [E] of it.
+    """Returns float32 [N, E] from embeddings of `encode_query` or `encode_document`, or from one row [E] of them.
 
     Raises:
-      EndxError: it is no array of numbers of that shape; the message calls it `name`.
+      EndxError: it is not an array of numbers of that shape; the message calls it `name`.
     """
     try:
         rows = np.atleast_2d(np.asarray(dequantize(x) if isinstance(x, Quantized) else x, np.float32))
@@ -340,7 +338,7 @@ def _rows(name: str, x: np.ndarray | Quantized) -> np.ndarray:
 
 
 def _check_others(others: Mapping[str, object]) -> None:
-    """Raises EndxError for an argument that is not supported, unless it has the value with which it changes nothing."""
+    """Raises EndxError for an unsupported argument, unless it has a value without effect."""
     for name, value in others.items():
         if name not in UNSUPPORTED:
             known = [*inspect.signature(EmbeddingModel.encode_query).parameters, *UNSUPPORTED]

@@ -1,4 +1,4 @@
-"""Texts to embeddings, in the order given: sorted by length inside, so that little padding is computed."""
+"""Batched encoding of many texts, sorted by length internally to avoid padding."""
 
 import dataclasses
 import functools
@@ -37,7 +37,7 @@ class Output:
 
     Attributes:
       width: leading dimensions to keep; None keeps all.
-      normalize: whether to scale to unit norm.
+      normalize: scales to unit norm.
       precision: of the numbers.
     """
 
@@ -67,13 +67,13 @@ PLAIN = Output()
 class TextEncoder:
     """Encodes texts with either tower of a dual encoder.
 
-    It keeps the compiled programs, so make one and pass it the parameters of the day. There are at most a few dozen,
-    whatever the texts: widths come from a ladder, and each has one number of rows for all batches but the last.
+    It keeps the compiled programs, so create one and pass it the current parameters. There are at most a few dozen
+    programs: widths are multiples, and each has one number of rows for all batches but the last.
 
     Attributes:
-      compiled: shapes (side, rows, width) that a tower was compiled for so far; `question` is both where both towers
-        are one architecture.
-      cut: how many texts were longer than their side's length so far, and were cut to it.
+      compiled: shapes (side, rows, width) that were compiled so far; `question` stands for both sides if both towers
+        have the same architecture.
+      cut: number of texts so far that were cut to their side's maximum length.
     """
 
     def __init__(
@@ -85,17 +85,16 @@ class TextEncoder:
         *,
         part: Callable[[dict, str, Tokens], Array] | None = None,
     ):
-        """Takes what does not change between calls.
+        """Sets what does not change between calls.
 
         Args:
           model: both towers.
-          processors: how texts of each side, `question` and `answer`, become tokens.
+          processors: text processors of each side, `question` and `answer`.
           mesh: over which each batch is split.
-          batch_size: texts of the greatest length that are encoded together, over all devices and at least one on
-            each. Of shorter ones it is as many as have the same number of padded tokens; and on a CPU, which is
-            fastest with small batches, no more tokens a device than `text_batches.CPU_TOKENS`.
-          part: (parameters, side, tokens [B, L]) to [B, ...], which is computed in place of embeddings, such as
-            `model.base`.
+          batch_size: texts of the maximum length that are encoded together, over all devices and at least one on
+            each. Of shorter ones as many as have the same number of padded tokens; on a CPU, which is fastest with
+            small batches, at most `text_batches.CPU_TOKENS` tokens per device.
+          part: (parameters, side, tokens [B, L]) to [B, ...], computed in place of embeddings, such as `model.base`.
         """
         self.model, self.processors, self.mesh, self.batch_size = model, processors, mesh, batch_size
         self.compiled: set[tuple[str, int, int]] = set()
@@ -140,14 +139,13 @@ class TextEncoder:
           params: the dual encoder's.
           side: `question` or `answer`.
           texts: N texts.
-          batch_size: to use instead of the encoder's own.
-          progress: whether to show a bar.
-          output: what is made of the embeddings before they are fetched.
-          prompt: what stands before every text; None for the side's own.
+          batch_size: replaces the encoder's batch size.
+          progress: shows a progress bar.
+          output: operations on the embeddings before they are fetched.
+          prompt: put before every text; None for the side's prompt.
 
         Returns:
-          NumPy [N, E], row i for text i, the same on every process: float32, or what `output` says. For int8 these are
-          `Quantized` codes and scales.
+          NumPy [N, E], row i for text i, the same on every process, in the precision of `output`; `Quantized` for int8.
         """
         processor = self.processors[side]
         if prompt is not None:
@@ -164,23 +162,23 @@ class TextEncoder:
         return _room_for(0, self._of_one_token(params, side, output)) if results is None else results
 
     def width(self, params: dict, output: Output = PLAIN) -> int:
-        """E, the dimensions of what embeddings with these parameters become."""
+        """Returns E, the dimensions of the output with these parameters."""
         found = jax.tree.leaves(self._of_one_token(params, "question", output))[0]
         return found.shape[1]
 
     def identity(self, params: dict) -> str:
-        """The identity of the model with these parameters: see `model_identity`."""
+        """Returns the identity of the model with these parameters: see `model_identity`."""
         return model_identity(self.model, params, self.processors)
 
     def shapes(self, side: str, batch_size: int) -> Shapes:
-        """Which shapes batches of one side get for this `batch_size`."""
+        """Returns the shapes of batches of one side for this `batch_size`."""
         return Shapes.of(self.mesh, self.processors[side].length, batch_size)
 
     def _on_devices(self, params: dict, side: str, tokens: Tokens) -> Array:
         return Execution(self.mesh).on_all(lambda params, tokens: self._part(params, side, tokens), params, tokens)
 
     def _counting(self, processor: TextProcessor) -> Callable[[Sequence[str]], TokenTable]:
-        """The processor, with what it cuts added to `cut`."""
+        """Wraps the processor to count cut texts in `cut`."""
 
         def tokenize(texts: Sequence[str]) -> TokenTable:
             table = processor(texts)
@@ -193,7 +191,7 @@ class TextEncoder:
     def _encoded(
         self, params: dict, side: str, prepared: Iterable[TextBatch], output: Output, bar: tqdm.tqdm
     ) -> Iterator[tuple[np.ndarray, Array | Quantized]]:
-        """Places of texts, and what becomes theirs, still on its way from the devices."""
+        """Yields the indices of texts and their results, whose transfer from the devices may be under way."""
         params = {"shared": self.model.tower_params(params, side)}
         tower = "question" if self.model.question == self.model.answer else side
         for places, (rows, width), tokens in prepared:
@@ -209,13 +207,13 @@ class TextEncoder:
             yield places, found
 
     def _of_one_token(self, params: dict, side: str, output: Output) -> jax.ShapeDtypeStruct | Quantized:
-        """Shapes of what a batch of one text would give."""
+        """Returns the shapes of the output for a batch of one text."""
         tokens = Tokens(jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool))
         return jax.eval_shape(lambda params: output(self._part(params, side, tokens)), params)
 
 
 def _room_for(texts: int, found):
-    """Arrays like those of a batch, for so many texts."""
+    """Allocates arrays like those of a batch for the given number of texts."""
     return jax.tree.map(lambda part: np.empty((texts, *part.shape[1:]), part.dtype), found)
 
 

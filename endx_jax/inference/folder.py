@@ -1,4 +1,4 @@
-"""Models of pretrained folders, Hugging Face or sentence-transformers, and of our exports as Hugging Face folders."""
+"""Loading of Hugging Face and sentence-transformers folders, and of our exports in Hugging Face's format."""
 
 import pathlib
 from collections.abc import Mapping
@@ -30,14 +30,14 @@ def load_folder(name: str, mesh: Mesh) -> EmbeddingModel:
       mesh: over which batches are split.
 
     Raises:
-      EndxError: when there is no such folder, or it is incomplete, or has parts that towers do not have.
+      EndxError: the folder is missing or incomplete, or has parts that towers do not support.
     """
     folder = pretrained.locate(name)
     return _assemble(name, pretrained.load_sides(str(folder)), read_usage(folder), mesh)
 
 
 def load_hugging_face(folder: pathlib.Path, about: About, mesh: Mesh, name: str) -> EmbeddingModel:
-    """Loads a Hugging Face export of ours: the encoders in their folders, with the head that `endx.json` describes.
+    """Loads a Hugging Face export of ours: encoders in their folders, with the head described by `endx.json`.
 
     Args:
       folder: of the export.
@@ -46,7 +46,7 @@ def load_hugging_face(folder: pathlib.Path, about: About, mesh: Mesh, name: str)
       name: of the model.
 
     Raises:
-      EndxError: when a file is missing or can't be read, or they do not fit together.
+      EndxError: a file is missing or can't be read, or the files do not fit together.
     """
     sources = {}
     for side, stated in about.sides.items():
@@ -69,14 +69,14 @@ def text_processors(
     prompts: Mapping[str, str],
     cache: TokenCache | None = None,
 ) -> dict[str, TextProcessor]:
-    """Returns what turns the texts of each side into tokens; every argument but the last is by side.
+    """Returns the text processor of each side; every argument but the last is by side.
 
     Args:
       sources: the pretrained encoders.
       tokenizers: the folders of their tokenizers.
-      lengths: tokens that texts are cut to.
+      lengths: maximum tokens of texts.
       prompts: text before every text.
-      cache: where tokens are kept; None keeps none.
+      cache: of tokens; None: no cache.
 
     Raises:
       EndxError: a tokenizer is missing, or has ids that the encoder's token table does not have.
@@ -88,7 +88,7 @@ def text_processors(
 
 
 def _assemble(name: str, sources: Mapping[str, PretrainedEncoder], usage: Usage, mesh: Mesh) -> EmbeddingModel:
-    """Returns the model of the encoders of each side with their heads; what is equal on both sides is shared."""
+    """Returns the model of the encoders of each side with their heads; equal parts of both sides are shared."""
     dual_encoder, params = finished_towers(sources, platform(mesh))
     folders = {side: source.folder for side, source in sources.items()}
     lengths = {side: _length(source) for side, source in sources.items()}
@@ -106,6 +106,6 @@ def _assemble(name: str, sources: Mapping[str, PretrainedEncoder], usage: Usage,
 
 
 def _length(source: PretrainedEncoder) -> int:
-    """Returns the number of tokens of a text at most: what folder and encoder allow."""
+    """Returns the maximum number of tokens of a text that folder and encoder allow."""
     limits = [limit for limit in (source.head.max_length, source.config.positions) if limit]
     return min(limits, default=LONGEST)

@@ -1,4 +1,4 @@
-"""The identity of a model: equal where it gives a text the same embeddings, so that an index knows whose it is."""
+"""Identity of a model: a hash of everything that affects embeddings, which an index stores."""
 
 import dataclasses
 import hashlib
@@ -22,17 +22,16 @@ LATER = frozenset({"head", "token_weights", "layer_weights"})
 
 
 def model_identity(model: DualEncoder, params: dict, processors: Mapping[str, TextProcessor]) -> str:
-    """sha256, in hexadecimal, of all that decides about embeddings: parameters, towers, tokenizers, prompts, lengths.
+    """Returns the sha256 of all that affects embeddings: parameters, towers, tokenizers, prompts, lengths.
 
-    Which parameters the towers share, the precision of the computation and the versions of libraries are no part of it:
-    an index that was encoded on an accelerator can be searched on a CPU, and with tomorrow's libraries, and one of a
-    run with its exports.
+    Parameter sharing, the precision of the computation and library versions are not included: an index that was encoded
+    on an accelerator can be searched on a CPU, with other versions of libraries, and with exports of the model.
 
     Args:
       model: both towers.
-      params: theirs; read from the devices an array at a time. Where they are split over several processes, all have
-        to ask.
-      processors: how texts of each side become tokens.
+      params: of the towers; read from the devices an array at a time. If they are split over several processes, all of
+        them have to call this.
+      processors: text processors of each side.
     """
     digest, parameters = hashlib.sha256(b"endx_jax model 1"), ""
     apart = SIDES if set(params) - {"shared"} else SIDES[:1]  # where all is shared it is hashed once
@@ -45,7 +44,7 @@ def model_identity(model: DualEncoder, params: dict, processors: Mapping[str, Te
 
 
 def _hash(groups: Mapping) -> str:
-    """sha256 of a tower's parameters, each layer by itself: that a scan has them stacked decides about no embedding."""
+    """Returns the sha256 of a tower's parameters, layer by layer, so that stacking for a scan makes no difference."""
     encoder = {"encoder": unstack_layers(groups["encoder"])} if "encoder" in groups else {}
     digest = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path({**groups, **encoder}):
@@ -56,7 +55,7 @@ def _hash(groups: Mapping) -> str:
 
 
 def describe(part: object) -> object:
-    """Tuples and plain values that say what a tower computes, parameters aside."""
+    """Describes the computation of a tower, without parameters, as tuples and plain values."""
     if dataclasses.is_dataclass(part):  # as Flax's modules are
         values = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.name not in WITHOUT_EFFECT}
         kept = {name: value for name, value in values.items() if value is not None or name not in LATER}

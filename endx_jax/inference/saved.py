@@ -1,10 +1,9 @@
-"""The model folder of a run: written when its training ends, read by `endx_jax.load`, and complete without the rest.
+"""Model folder of a run: written when training ends, read by `endx_jax.load`, and independent of the workdir.
 
 `endx.json` describes the towers by their settings. `config.json` and the tokenizer's files are those of the pretrained
-model that the towers began with (`answer/` has those of the answer tower, where it began with another one).
-`towers.safetensors` holds the parameters, float32, under their paths, such as `shared/encoder/layers_0/mlp_up/kernel`.
-So any tower that `config.model` describes can be loaded, with new encoders and heads too, without the method that
-trained it.
+model (`answer/` has those of the answer tower, if it has another one). `towers.safetensors` holds the parameters,
+float32, under their paths, such as `shared/encoder/layers_0/mlp_up/kernel`. Any tower that `config.model` describes,
+with new encoders and heads too, can be loaded without the method that trained it.
 """
 
 import collections
@@ -50,13 +49,14 @@ def save_model(
 ) -> None:
     """Writes the description and the weights of a trained model, one array at a time.
 
-    Until the new description is written, the folder holds none. Every process has to call this; the primary writes.
+    An old description is removed first, and the new one written last. Every process has to call this; the primary
+    writes.
 
     Args:
-      folder: that holds the configurations and tokenizers of the pretrained models already.
+      folder: contains the configurations and tokenizers of the pretrained models already.
       name: of the model, such as its workdir's.
       settings: of the towers.
-      encoder: the towers, and how the texts of each side become tokens.
+      encoder: the towers, and the text processors of each side.
       params: the towers' parameters; may be split over processes.
       places: by side, the folder in `folder` of its `config.json` and tokenizer.
 
@@ -99,13 +99,13 @@ def load_towers(folder: pathlib.Path, about: About, mesh: Mesh, name: str) -> Em
     """Loads the model in a model folder.
 
     Args:
-      folder: that `save_model` wrote.
+      folder: written by `save_model`.
       about: its `endx.json`.
       mesh: over which batches are split; every device of it holds all parameters.
       name: of the model.
 
     Raises:
-      EndxError: a file is missing or damaged, or they do not fit together.
+      EndxError: a file is missing or damaged, or the files do not fit together.
     """
     where = f"{folder / ABOUT}: 'towers'"
     settings = from_mapping(ModelSettings, json_files.mapped(about.towers, where), where)
@@ -155,7 +155,7 @@ def described_folder(path: pathlib.Path) -> pathlib.Path | None:
 
 
 def embeds(workdir: pathlib.Path) -> bool:
-    """Returns whether the model of a run embeds each text by itself, rather than scoring pairs."""
+    """Returns true if the model of a run embeds texts rather than scoring pairs."""
     return json_files.read_optional(workdir / MODEL / METHOD).get("embeds", True) is not False
 
 
@@ -169,7 +169,7 @@ def check_embeds(workdir: pathlib.Path) -> None:
 
 
 def read_params(folder: pathlib.Path, about: About) -> dict[str, Stored]:
-    """Returns the parameters in a model folder by path, to be read from their file.
+    """Returns the parameters in a model folder by path, which are read from their file when used.
 
     Raises:
       EndxError: the file is missing or damaged.
@@ -181,7 +181,7 @@ def read_params(folder: pathlib.Path, about: About) -> dict[str, Stored]:
 
 
 def params_of_run(workdir: pathlib.Path) -> dict[str, Stored]:
-    """Returns the parameters of another run's model by path, to be read from their file.
+    """Returns the parameters of another run's model by path, which are read from their file when used.
 
     Raises:
       EndxError: the run has no model, or it is damaged.
@@ -194,7 +194,7 @@ def params_of_run(workdir: pathlib.Path) -> dict[str, Stored]:
 
 
 def _fitting(dual_encoder: DualEncoder, found: Mapping[str, Stored], folder: pathlib.Path) -> dict:
-    """Returns the parameters as the tree that the towers take.
+    """Returns the parameters as a tree for the towers.
 
     Raises:
       EndxError: one is missing or unknown, or has another shape.

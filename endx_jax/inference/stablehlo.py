@@ -1,4 +1,4 @@
-"""Reads a StableHLO export: its programs take the place of the towers."""
+"""Loading of StableHLO exports, whose programs replace the towers."""
 
 import dataclasses
 import hashlib
@@ -77,7 +77,7 @@ class ExportedTowers:
         return {"question": self.question, "answer": self.answer}[side]
 
     def tower_params(self, params: dict, side: str) -> dict:
-        """The arguments of one side's program, by name."""
+        """Returns the arguments of one side's program, by name."""
         return params.get("shared", {}) | params.get(side, {})
 
     def encode(self, params: dict, side: str, tokens: Tokens) -> Array:
@@ -87,14 +87,14 @@ class ExportedTowers:
 
 
 class ProgramEncoder(TextEncoder):
-    """Encodes with exported programs, under the identity of the model that they were exported from."""
+    """Encoder with exported programs and the identity of the model that they were exported from."""
 
     def __init__(self, towers: ExportedTowers, processors: Mapping[str, TextProcessor], mesh: Mesh, identity: str):
         super().__init__(cast(DualEncoder, towers), processors, mesh)
         self._identity = identity
 
     def identity(self, params: dict) -> str:
-        """The identity of the exported model, whose indexes serve here too."""
+        """Returns the identity of the exported model, so that its indexes can be used."""
         return self._identity
 
 
@@ -105,10 +105,10 @@ def load_programs(folder: pathlib.Path, about: About, mesh: Mesh, name: str) -> 
       folder: of the export.
       about: its `endx.json`.
       mesh: over which batches are split.
-      name: what the model is called.
+      name: of the model.
 
     Raises:
-      EndxError: when a file is missing or can't be read, or `jax.export` lacks the package it reads with.
+      EndxError: a file is missing or can't be read, or `jax.export` lacks a package that it needs for reading.
     """
     identities = {side: stated.sha256 for side, stated in about.sides.items()}
     programs = {

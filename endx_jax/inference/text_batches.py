@@ -1,4 +1,4 @@
-"""Texts in batches of about equal length, each with as many as fill a budget of padded tokens, in few shapes."""
+"""Batches of texts of about equal length, which fill a budget of padded tokens, in few shapes."""
 
 import collections
 import dataclasses
@@ -37,12 +37,12 @@ _END = object()
 
 
 class TextBatch(NamedTuple):
-    """Some of the texts.
+    """Batch of some of the texts.
 
     Attributes:
-      places: int [n], which.
+      places: int [n], indices of the texts.
       shape: (rows, width) over all processes; rows beyond n repeat texts.
-      tokens: NumPy [rows, width], of which only the rows that this process's devices hold.
+      tokens: NumPy [rows, width], only the rows of this process's devices.
     """
 
     places: np.ndarray
@@ -56,8 +56,8 @@ class Shapes:
 
     Attributes:
       mesh: over which their rows are split.
-      limit: tokens of a text at most.
-      budget: padded tokens a device is given at a time; at least a text, however long.
+      limit: maximum tokens of a text.
+      budget: maximum padded tokens per device and batch; a batch has at least one text.
     """
 
     mesh: Mesh
@@ -66,9 +66,9 @@ class Shapes:
 
     @classmethod
     def of(cls, mesh: Mesh, limit: int, batch_size: int) -> "Shapes":
-        """Batches of `batch_size` texts of the greatest length, and of as many padded tokens where texts are shorter.
+        """Returns shapes of `batch_size` texts of the maximum length, or as many padded tokens of shorter texts.
 
-        A CPU is given no more than `CPU_TOKENS` at a time.
+        On a CPU a batch has at most `CPU_TOKENS` tokens.
         """
         budget = -(-batch_size // batch_shards(mesh)) * limit
         if platform(mesh) == "cpu":
@@ -76,12 +76,12 @@ class Shapes:
         return cls(mesh, limit, budget)
 
     def width(self, length: int) -> int:
-        """Returns the width that texts of up to `length` tokens are padded to."""
+        """Returns the padded width for texts of up to `length` tokens."""
         step = next((step for upto, step in LADDER if length <= upto), LAST_STEP)
         return padded_length(length, self.limit, step)
 
     def rows(self, width: int, texts: int) -> int:
-        """Rows of a batch of this width when so many texts are left for it: a whole batch's, or a part of that."""
+        """Returns the rows of a batch of this width for the remaining texts: a whole batch or a part of it."""
         each = max(1, self.budget // width)
         shards = batch_shards(self.mesh)
         while each > 1 and -(-each // PART) * shards >= texts:
@@ -90,13 +90,13 @@ class Shapes:
 
 
 def batches(tokenize: Callable[[Sequence[T]], TokenTable], texts: Sequence[T], shapes: Shapes) -> Iterator[TextBatch]:
-    """All texts, or whatever stands for them, tokenised and padded in threads ahead of their use."""
+    """Yields batches of all texts, tokenized and padded ahead in threads."""
     windows = (texts[start : start + WINDOW] for start in range(0, len(texts), WINDOW))
     return ahead(_cut(ahead(map(tokenize, windows), 1), shapes), PADDED_AHEAD)
 
 
 def _cut(tables: Iterable[TokenTable], shapes: Shapes) -> Iterator[TextBatch]:
-    """The batches of all windows: within one, the longest texts come first."""
+    """Yields the batches of all windows; in each window the longest texts come first."""
     first = 0
     for table in tables:
         order = np.argsort(-table.lengths, kind="stable")
@@ -112,9 +112,9 @@ def _cut(tables: Iterable[TokenTable], shapes: Shapes) -> Iterator[TextBatch]:
 
 
 def ahead(items: Iterable[T], most: int) -> Iterator[T]:
-    """The same items in the same order, of which up to `most` are made in a thread before they are asked for.
+    """Yields the items in order; up to `most` of them are computed ahead in a thread.
 
-    What fails in the thread is raised here, where that item was due.
+    An exception in the thread is raised at its item.
     """
     iterator = iter(items)
     with ThreadPoolExecutor(1) as thread:
@@ -125,7 +125,7 @@ def ahead(items: Iterable[T], most: int) -> Iterator[T]:
 
 
 def late(items: Iterable[T], by: int) -> Iterator[T]:
-    """The same items, each when `by` more have been made."""
+    """Yields the items, each after `by` more have been computed."""
     waiting: collections.deque[T] = collections.deque()
     for item in items:
         waiting.append(item)

@@ -1,7 +1,7 @@
-"""Texts to embeddings, a few at a time and at once: by programs that are compiled before the first text comes.
+"""Low-latency encoder with pre-compiled shapes, for a few texts at a time.
 
-`TextEncoder` is made for many texts: it works ahead in threads, and fills large batches. Here nothing is ahead, and
-what counts is that three short questions are not computed as sixteen long ones.
+`TextEncoder` is for many texts: it prepares batches ahead in threads, and fills large batches. Here there is nothing to
+prepare, and a few short questions should not cost as much as a full batch of long ones.
 """
 
 import itertools
@@ -22,12 +22,12 @@ WIDTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 
 
 class Plan(NamedTuple):
-    """Which programs there are, and what a call of one costs.
+    """Shapes of the programs, and the cost of a call.
 
     Attributes:
-      rows: texts that a program can take, descending, down to 1.
-      tokens: padded tokens of a program at most, but for one text.
-      call: what a call costs beyond its padded tokens, in tokens: mostly reading the weights.
+      rows: numbers of texts of programs, descending, down to 1.
+      tokens: maximum padded tokens of a program, except those for one text.
+      call: fixed cost of a call, mostly reading the weights, as a number of tokens.
     """
 
     rows: tuple[int, ...]
@@ -45,7 +45,7 @@ class Encoded(NamedTuple):
 
     Attributes:
       embeddings: float32 [N, E].
-      tokens: int64 [N], of each, special tokens and prompt included, after cutting.
+      tokens: int64 [N], tokens of each text, special tokens and prompt included, after cutting.
     """
 
     embeddings: np.ndarray
@@ -56,16 +56,16 @@ class WarmEncoder:
     """Encodes a few texts at a time on one device, with parameters that do not change.
 
     Attributes:
-      shapes: (side, rows, width) of all programs; `question` is both sides where they are one tower.
+      shapes: (side, rows, width) of all programs; `question` stands for both sides if they are one tower.
     """
 
     def __init__(self, encoder: TextEncoder, params: dict, output: Output = PLAIN):
-        """Takes a model; nothing is compiled yet.
+        """Takes a model, without compiling anything.
 
         Args:
           encoder: the towers and their tokenizers.
           params: the dual encoder's.
-          output: what is made of embeddings; of precision float32.
+          output: operations on the embeddings, of precision float32.
         """
         towers = encoder.model
         self._device = encoder.mesh.local_devices[0]
@@ -122,7 +122,7 @@ class WarmEncoder:
         return rows == 1 or rows * width <= self._plan.tokens
 
     def _cut(self, side: str, lengths: np.ndarray) -> Iterator[tuple[np.ndarray, int, int]]:
-        """Places of the texts of each call, and its shape: the cheapest way to cut the texts, in order of length."""
+        """Returns the indices and the shape of each call: the cheapest division of the texts in order of length."""
         order = np.argsort(-lengths, kind="stable")
         widths = self._widths[self._tower[side]]
         wide = [widths[n] for n in np.searchsorted(widths, lengths[order])]
@@ -144,5 +144,5 @@ class WarmEncoder:
 
 
 def _widths(length: int) -> list[int]:
-    """The widths of texts of up to `length` tokens."""
+    """Returns the widths of programs for texts of up to `length` tokens."""
     return [*itertools.takewhile(lambda width: width < length, WIDTHS), length]

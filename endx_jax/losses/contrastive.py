@@ -1,11 +1,11 @@
-r"""The in-batch sampled softmax of Dong et al. 2022, Eq. 1, which is ENDX's L_dual too.
+r"""In-batch sampled softmax (Dong et al. 2022, Eq. 1; ENDX's L_dual).
 
 Every other answer of the global batch is a negative for a question:
 
 $$ L = -\frac{1}{B} \sum_i \log \frac{\exp(s_{ii} / \tau)}{\sum_j \exp(s_{ij} / \tau)}, \quad s_{ij} = q_i \cdot a_j $$
 
-With K hard negatives to a question, as in t5x_retrieval, each question's sum runs over B + B K columns: the B answers,
-then the hard negatives of all the batch, row by row. Each answer's sum still runs over the B questions.
+With K hard negatives per question, as in t5x_retrieval, each question's sum runs over B + B K columns: the B answers,
+then the hard negatives of the whole batch, row by row. Each answer's sum still runs over the B questions.
 
 A question's own term is taken out of the sum, where it would be exp(0): with margins m_ij = (s_ij - s_ii) / tau, its
 loss is log(1 + sum_{j != i} exp(m_ij)). So large scores do not cancel, and losses near 0 keep their digits.
@@ -49,14 +49,14 @@ def in_batch_softmax(
     tile: int | None = None,
     axis_name: AxisName = None,
 ) -> tuple[Array, dict[str, Array]]:
-    """Cross-entropy of picking each question's own answer among all answers of the batch (Dong et al. 2022, Eq. 1).
+    """Computes the cross-entropy of selecting each question's answer among all of the batch (Dong et al. 2022, Eq. 1).
 
     The scores are inner products: give unit-norm embeddings for cosine similarity. With any of the ids, pairs that
     `false_negative_mask` marks are left out of the sums.
 
-    Every hard negative of the batch is a negative for every question, save for those to which it is known to be right:
-    whose `answer_id` it is, or among whose `positive_ids` it stands. A text that is in the batch several times, as
-    answers or as hard negatives, counts as often as it is there (t5x_retrieval does the same).
+    Every hard negative of the batch is a negative for every question, except those for which it is known to be right,
+    by their `answer_id` or `positive_ids`. A text that is in the batch several times, as answers or as hard negatives,
+    counts several times (as in t5x_retrieval).
 
     Args:
       question: [B, E] embeddings. Products and sums are float32 at least, at the highest matmul precision.
@@ -70,13 +70,13 @@ def in_batch_softmax(
         embeddings are then ignored, NaN included. Without it all count.
       direction: `question_to_answer` (each question against all answers, as both papers print it),
         `answer_to_question`, or both directions as their `sum` (what t5x_retrieval trains with) or `mean`.
-      where: bool [B], the pairs that count; the others are neither averaged nor used as negatives, and nor are their
-        hard negatives. NaN there is ignored.
+      where: bool [B], the pairs that count; the others, and their hard negatives, are neither averaged nor used as
+        negatives. NaN there is ignored.
       tile: None computes with whole arrays of scores, [B, B] and [B, B K]. A number streams them in tiles of that many
         rows and columns at most, made once more for the gradient: the same values in memory O(B E + tile^2).
-      axis_name: inside `jax.shard_map`, the mesh axis or axes that the batch is split over. All arrays are then this
-        device's rows; columns are gathered from the others, and the result, on every device the same, is that of the
-        whole batch. Needs `tile`.
+      axis_name: inside `jax.shard_map`, the mesh axis or axes that the batch is split over. All arrays are then the
+        rows of this device, columns are gathered from the others, and all devices return the result of the whole
+        batch. Needs `tile`.
 
     Returns:
       The loss, a scalar, the mean over the pairs that count, zero when none does; and metrics without a gradient:
@@ -85,8 +85,8 @@ def in_batch_softmax(
       diagonal, among those that count, that are false negatives.
 
     Raises:
-      EndxError: for shapes that do not agree, a temperature that is not positive (where its value is known, which under
-        `jax.jit` it is not), an unknown direction, or ids without what they name.
+      EndxError: shapes do not agree, the temperature is not positive (checked outside of `jax.jit` only), the direction
+        is unknown, or ids are given without the arrays that they refer to.
     """
     check_choice("direction", direction, DIRECTIONS)
     if axis_name is not None and tile is None:
@@ -139,7 +139,7 @@ def _metrics(other_answers: RowStatistics, shard: Shard, count: Array) -> dict[s
 
 
 def _hard_candidates(hard_negatives: Array, hard_negative_ids: Array | None, where: Array) -> tuple[Array, Marks]:
-    """The hard negatives [B K, E], row by row."""
+    """Returns the hard negatives [B K, E], row by row."""
     present, ids = jnp.broadcast_to(where[:, None], hard_negatives.shape[:2]), None
     if hard_negative_ids is not None:
         present, ids = present & (hard_negative_ids >= 0), hard_negative_ids.reshape(-1)
@@ -151,7 +151,7 @@ def _hard_candidates(hard_negatives: Array, hard_negative_ids: Array | None, whe
 
 
 def _margins(rows: tuple[Array, Array, Array], columns: Array) -> tuple[Array]:
-    """Computes the margin of each column's score over the row's own."""
+    """Computes the margin of each column's score over the score of the row's pair."""
     embeddings, own, scale = rows
     # Taken off before the division by the temperature, so that large scores do not cancel.
     return ((jnp.matmul(embeddings, columns.T, precision=jax.lax.Precision.HIGHEST) - own[:, None]) * scale[:, None],)
@@ -174,7 +174,7 @@ def _statistics(keep, rows, columns, row_marks, column_marks, tile: int | None) 
 
 
 def _row_losses(others: list[RowStatistics]) -> Array:
-    """log(1 + the sum of the exponentials of all margins), adding up one set of columns after the other."""
+    """Computes log(1 + sum of exp(margin)) of each row, over one set of columns after the other."""
     losses = jnp.zeros_like(others[0].log_sum_exp)
     for statistics in others:
         losses += jax.nn.softplus(statistics.log_sum_exp - losses)

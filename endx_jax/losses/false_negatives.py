@@ -1,4 +1,4 @@
-"""False negatives: pairs that stand off the diagonal of a batch and are right all the same."""
+"""False negatives: right pairs off the diagonal of a batch."""
 
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ def false_negative_mask(
     answer_id: Array | None = None,
     positive_ids: Array | None = None,
 ) -> Array | None:
-    """Marks the pairs of the batch that are no negatives, though they stand off the diagonal.
+    """Marks the pairs off the diagonal of a batch that are not negatives.
 
     Answer j is no negative for question i when it is the same answer as i's own, when the two questions are the same,
     or when j is among the positives known for i.
@@ -70,10 +70,10 @@ class Marks(NamedTuple):
     """Ids that separate negatives from other candidates, for N questions or N candidates.
 
     Attributes:
-      pair: int32 [N], the place of its pair in the batch; -1 for a candidate that is no pair's own answer.
-      counts: bool [N], false for what is to be ignored.
-      question_id: int32 [N], of its pair, -1 where unknown; None, here and below, where there are none to compare.
-      answer_id: int32 [N], of the candidate, or of the question's own answer; -1 where unknown.
+      pair: int32 [N], index of its pair in the batch; -1 for a hard negative.
+      counts: bool [N], false for rows to ignore.
+      question_id: int32 [N], of its pair, -1 where unknown; None, here and below, if ids are not given.
+      answer_id: int32 [N], of the candidate, or of the question's pair; -1 where unknown.
       positive_ids: int32 [N, P], of a question, padded with -1.
     """
 
@@ -85,7 +85,7 @@ class Marks(NamedTuple):
 
 
 def negatives(questions: Marks, candidates: Marks) -> Array:
-    """Bool [Q, C]: whether both count, and the candidate is neither the question's own answer nor known to be right."""
+    """Marks the negatives, bool [Q, C]: both count, and the candidate is not known to be right for the question."""
     found = questions.counts[:, None] & candidates.counts[None, :]
     found &= questions.pair[:, None] != candidates.pair[None, :]
     if questions.question_id is not None and candidates.question_id is not None:
@@ -98,17 +98,17 @@ def negatives(questions: Marks, candidates: Marks) -> Array:
 
 
 def negatives_of_answers(answers: Marks, questions: Marks) -> Array:
-    """Bool [A, Q]: the same, with answers as rows and questions as their candidates."""
+    """Marks the negatives, bool [A, Q], with answers as rows and questions as their candidates."""
     return negatives(questions, answers).T
 
 
 def _same(ids: Array, others: Array) -> Array:
-    """Bool [Q, C]: whether ids [Q] and others [C] are equal and known."""
+    """Marks pairs of ids [Q] and others [C] that are equal and known, bool [Q, C]."""
     return (ids[:, None] == others[None, :]) & (ids[:, None] >= 0)
 
 
 def _contains(positive_ids: Array, candidate_id: Array) -> Array:
-    """Bool [Q, C]: whether candidate c's id is among row q's positives; looped over P to keep memory at Q x C."""
+    """Marks candidates whose id is among the row's positives, bool [Q, C]; loops over P to keep memory at Q x C."""
 
     def add(found, ids):
         return found | _same(ids, candidate_id), None

@@ -1,7 +1,7 @@
-r"""ENDX's geometry alignment (Wang et al. 2021, section 3.4), and the element-wise regression that it argues against.
+r"""ENDX's geometry alignment (Wang et al. 2021, section 3.4), and its baseline, the element-wise regression.
 
-Each of four terms u|v compares, row by row, whom an embedding v_i finds near it among the embeddings u_j of the batch:
-in the space of the dual encoder with the space of the cross encoder, its teacher (Eq. 11):
+Each of four terms u|v compares the neighbours of an embedding v_i among the embeddings u_j of the batch in the space of
+the dual encoder with those in the space of its teacher, the cross encoder (Eq. 11):
 
 $$ L_{u|v} = \frac{1}{B} \sum_i \sum_j p_{cross}(u_j|v_i) \log \frac{p_{cross}(u_j|v_i)}{p_{dual}(u_j|v_i)} $$
 """
@@ -47,30 +47,30 @@ def geometry_alignment(
     tile: int | None = None,
     axis_name: AxisName = None,
 ) -> tuple[Array, dict[str, Array]]:
-    r"""Weighted sum of the Kullback-Leibler terms between the geometries of two spaces (ENDX Eqs. 6 to 12).
+    r"""Computes the weighted sum of Kullback-Leibler terms between the geometries of two spaces (ENDX Eqs. 6 to 12).
 
     Args:
       dual: question and answer embeddings [B, E] of the student. Products and sums are float32 at least, at the highest
         matmul precision.
       cross: question and answer embeddings [B, F] of the teacher.
-      weights: of each term that is wanted, out of `a|q`, `q|q`, `q|a`, `a|a`; the others are not computed.
+      weights: by term, among `a|q`, `q|q`, `q|a`, `a|a`; other terms are not computed.
       kernel: `inner`, `gaussian`, `sne` or `pkt`; `endx_jax.losses.kernels` has their formulas.
       temperature: of the dual and of the cross space; divides the scores inside the softmax, whatever the kernel. (For
         `sne` that is a wider width; for `pkt`, K is raised to the power 1 / temperature.)
       width: the sigma^2 of `gaussian` and `sne`, in squared distance: a number, a (dual, cross) pair, or a mapping from
         terms to either. Where it is None or a term is not in the mapping, it is estimated for each space and term as
         the mean squared distance of the pairs compared, through which no gradient flows.
-      diagonal: whether j = i is among the j of `q|q` and `a|a`. SNE has p(i|i) = 0; ENDX's Eqs. 7-8 and PKT's code
-        leave it in. A question's own answer always counts in `a|q` and `q|a`: it is the pair to be found.
+      diagonal: includes j = i among the j of `q|q` and `a|a`. SNE has p(i|i) = 0; ENDX's Eqs. 7-8 and PKT's code
+        include it. In `a|q` and `q|a` it is always included, since it is the right pair.
       reduction: `batchmean`, the sum over j averaged over i (Eq. 11), or `mean`, the mean over all the (i, j) compared,
         as in PKT's code: smaller by the number of j that a row is compared with.
-      stop_gradient: takes p_cross for a constant: no gradient flows to `cross`, its temperature or its width.
+      stop_gradient: treats p_cross as a constant: no gradient flows to `cross`, its temperature or its width.
       where: bool [B], the pairs that count; the others are neither rows nor columns, NaN included.
-      tile: has the scores made in tiles of at most `tile` rows and columns, forward and again backward, and not as
-        arrays [B, B]: the same values and gradients in memory O(B E + tile^2). None makes them whole.
-      axis_name: the mesh axis, or axes, over which `jax.shard_map` has split the batch. All arrays are then this
-        device's rows, the columns are gathered from all devices, and the results are those of the whole batch, the same
-        on every device. Needs `tile`.
+      tile: computes the scores in tiles of at most `tile` rows and columns, forward and again backward: the same
+        values and gradients in memory O(B E + tile^2). None computes arrays [B, B].
+      axis_name: inside `jax.shard_map`, the mesh axis or axes that the batch is split over. All arrays are then the
+        rows of this device, columns are gathered from the others, and all devices return the result of the whole
+        batch. Needs `tile`.
 
     Returns:
       The scalar sum of weight times term, and the terms by name, unweighted. Terms are zero where nothing is compared.
@@ -97,14 +97,14 @@ def geometry_alignment(
 def embedding_regression(
     dual: Pair, cross: Pair, *, stop_gradient: bool = True, where: Array | None = None, axis_name: AxisName = None
 ) -> tuple[Array, dict[str, Array]]:
-    """Mean squared difference between each dual embedding and its cross embedding, coordinate by coordinate.
+    """Computes the mean squared difference between the coordinates of dual and cross embeddings.
 
     The alignment that ENDX's section 3.4 calls too rigid: a baseline of `geometry_alignment`.
 
     Args:
       dual: question and answer embeddings [B, E] of the student.
-      cross: those of the teacher, as wide.
-      stop_gradient: takes `cross` for constants.
+      cross: those of the teacher, of the same width.
+      stop_gradient: treats `cross` as constants.
       where: bool [B], the pairs that count.
       axis_name: as for `geometry_alignment`.
 
@@ -164,14 +164,14 @@ def _check_pairs(dual: Pair, cross: Pair, where: Array | None, cross_width: str)
 
 
 class _Space(NamedTuple):
-    """The operands of one space's scores: of each term's rows, this device's; of each side's columns, everyone's."""
+    """Operands of the scores in one space: rows of this device by term, columns of all devices by side."""
 
     rows: dict[str, Operands]
     columns: dict[str, Operands]
 
 
 def _widths(width: Width | Mapping[str, Width]) -> tuple[dict, dict]:
-    """The dual and the cross space's widths by term, None where they are to be estimated."""
+    """Returns the widths of the dual and the cross space by term, None where they are to be estimated."""
     by_term = {term: width.get(term) if isinstance(width, Mapping) else width for term in TERMS}
     pairs = {term: x if isinstance(x, tuple | list) else (x, x) for term, x in by_term.items()}
     return {term: dual for term, (dual, _) in pairs.items()}, {term: cross for term, (_, cross) in pairs.items()}
@@ -207,7 +207,7 @@ def _count(shard: Shard) -> Array:
 
 
 def _columns(term: str, shard: Shard, diagonal: bool) -> Array:
-    """Returns the number of columns that each counted row is compared with, at least 1."""
+    """Returns the number of columns that each row that counts is compared with, at least 1."""
     return jnp.maximum(_count(shard) - _skips_itself(term, diagonal), 1)
 
 
@@ -216,7 +216,7 @@ def _skips_itself(term: str, diagonal: bool) -> bool:
 
 
 def _divergences(kernel: str, student: _Space, teacher: _Space, where: Array, diagonal: bool) -> dict[str, Array]:
-    """By term, KL(softmax(teacher) || softmax(student)) of each row [B] over the columns kept; zero where none is."""
+    """Computes KL(softmax(teacher) || softmax(student)) of each row [B] over columns kept, by term; 0 if none is."""
     divergences: dict[str, Array] = {}
     for term in student.rows:
         keep = where[None, :] & ~(_skips_itself(term, diagonal) & jnp.eye(len(where), dtype=bool))
@@ -235,7 +235,7 @@ def _divergences(kernel: str, student: _Space, teacher: _Space, where: Array, di
 def _streamed_divergences(
     kernel: str, student: _Space, teacher: _Space, shard: Shard, diagonal: bool, tile: int
 ) -> dict[str, Array]:
-    """The same [R] by term, without the scores ever being whole; the terms with the same columns in one pass."""
+    """Computes the divergences [R] by term in tiles; terms with the same columns share a pass."""
     divergences: dict[str, Array] = {}
     index = shard.index()
     columns_where = shard.all_gather(shard.where)
@@ -259,7 +259,7 @@ def _streamed_divergences(
 
 
 def _facing(student: _Space, teacher: _Space, terms: list[str]) -> tuple[tuple, tuple]:
-    """The student's and the teacher's rows of some terms, one after the other, and the columns that they share."""
+    """Returns the concatenated rows of some terms, of student and teacher, and the columns that they share."""
     rows = (
         jax.tree.map(lambda *x: jnp.concatenate(x), *(space.rows[term] for term in terms))
         for space in (student, teacher)

@@ -1,4 +1,4 @@
-"""Losses of scored pairs: each question's right answer against its own few wrong ones."""
+"""Losses of scored pairs: each question has one right and several wrong answers."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ Array = jax.Array
 
 
 def pair_softmax(scores: Array, *, where: Array | None = None) -> tuple[Array, dict[str, Array]]:
-    """Cross-entropy of picking each question's right answer among its candidates.
+    """Computes the cross-entropy of selecting each question's right answer among its candidates.
 
     Args:
       scores: [B, 1 + K], the right answer's first; K at least 1.
@@ -31,7 +31,7 @@ def pair_softmax(scores: Array, *, where: Array | None = None) -> tuple[Array, d
 
 
 def pair_binary(scores: Array, *, where: Array | None = None) -> tuple[Array, dict[str, Array]]:
-    """Binary cross-entropy of telling right pairs from wrong ones, each by itself: a score is the logit of right.
+    """Computes the binary cross-entropy of each pair; a score is the logit that the pair is right.
 
     The arguments are those of `pair_softmax`.
 

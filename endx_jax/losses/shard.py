@@ -1,4 +1,4 @@
-"""Rows of one device, of a batch that `jax.shard_map` has split."""
+"""Rows of one device of a batch that is split by `jax.shard_map`."""
 
 import dataclasses
 from typing import Any
@@ -14,7 +14,7 @@ AxisName = str | tuple[str, ...] | None
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """This device's pairs, with the collectives that reach those of the whole batch.
+    """Pairs of this device, with collectives over the whole batch.
 
     Attributes:
       where: bool [R], the pairs that count.
@@ -26,11 +26,11 @@ class Shard:
 
     @classmethod
     def of(cls, size: int, where: Array | None, axis_name: AxisName) -> "Shard":
-        """The shard of `size` pairs, all of which count where `where` is None."""
+        """Returns the shard of `size` pairs; all of them count if `where` is None."""
         return cls(jnp.ones(size, dtype=bool) if where is None else where, axis_name)
 
     def counting(self, x: Array) -> Array:
-        """Embeddings [R, E] in float32 at least, zero where the pair does not count, whatever stands there."""
+        """Returns embeddings [R, E] in float32 at least, with zeros for pairs that do not count."""
         return jnp.where(self.where[:, None], at_least_float32(x), 0)
 
     def psum(self, x: Array) -> Array:
@@ -38,7 +38,7 @@ class Shard:
         return x if self.axis_name is None else jax.lax.psum(x, self.axis_name)
 
     def index(self) -> Array:
-        """Returns the places of these pairs in the whole batch, int32 [R]."""
+        """Returns the indices of these pairs in the whole batch, int32 [R]."""
         first = 0 if self.axis_name is None else jax.lax.axis_index(self.axis_name) * len(self.where)
         return first + jnp.arange(len(self.where))
 

@@ -1,4 +1,4 @@
-"""Reductions of rows of scores that are never all in memory at once: the primitive of the streamed losses.
+"""Row reductions of scores computed in tiles: the primitive of the streamed losses.
 
 A loss over all pairs of R rows and C columns needs a reduction of each row's scores: log sum_j exp(s_ij) for a softmax,
 sum_j s_ij for a loss that is a sum over pairs. The scores are computed tile by tile, once for the value and once more
@@ -25,7 +25,7 @@ Keep = Callable[[Tree, Tree], Array | None]
 
 
 class RowStatistics(NamedTuple):
-    """Statistics of each row's scores over the columns kept: s the student's, t the teacher's.
+    """Statistics of each row's scores over the columns kept; s are the student's scores, t the teacher's.
 
     The Kullback-Leibler divergence from teacher to student is `difference - teacher_log_sum_exp + log_sum_exp`.
 
@@ -34,7 +34,7 @@ class RowStatistics(NamedTuple):
       teacher_log_sum_exp: [R], of t likewise; None without a teacher.
       difference: [R], sum_j softmax(t)_j (t_j - s_j); 0 where nothing is kept, None without a teacher.
       highest: [R], the greatest s; -inf where nothing is kept. It has no gradient.
-      kept: int32 [R], how many columns are kept.
+      kept: int32 [R], the number of columns kept.
     """
 
     log_sum_exp: Array
@@ -47,28 +47,28 @@ class RowStatistics(NamedTuple):
 def row_statistics(
     scores: Scores, keep: Keep, rows: Tree, columns: Tree, row_marks: Tree, column_marks: Tree, *, tile: int
 ) -> RowStatistics:
-    """Statistics of R x C scores, with no array of R x C in the value nor in the gradient.
+    """Computes statistics of R x C scores without an array of R x C, in the value and in the gradient.
 
-    Differentiable with respect to `rows` and `columns`. An operand that needs no gradient, as under
-    `jax.lax.stop_gradient`, is not worked for: a constant teacher costs its scores and no more.
+    Differentiable with respect to `rows` and `columns`. Operands that need no gradient, as under
+    `jax.lax.stop_gradient`, have no backward pass: a constant teacher costs only its scores.
 
     Args:
-      scores: a function of a module, or a `functools.partial` of one. From the operands of some rows and of some
-        columns it makes the student's scores [rows, columns], or the student's and the teacher's, as a tuple. It is
-        differentiated tile by tile, so whatever has a gradient must be an operand.
-      keep: a function likewise. From the marks of some rows and of some columns it makes a bool [rows, columns], true
-        for the scores that count, or None where all do.
+      scores: a function of a module, or a `functools.partial` of one, from the operands of some rows and some columns
+        to the student's scores [rows, columns], or to a tuple of the student's and the teacher's. It is differentiated
+        tile by tile, so whatever has a gradient must be an operand.
+      keep: a function of the same kind, from the marks of some rows and some columns to a bool [rows, columns], true
+        for the scores that count, or to None if all do.
       rows: pytree of float arrays with leading axis R. Operands must be finite even where nothing of them is kept.
       columns: pytree of float arrays with leading axis C.
       row_marks: pytree of integer or bool arrays with leading axis R.
       column_marks: pytree of integer or bool arrays with leading axis C.
-      tile: the most rows, and the most columns, that a tile of scores has.
+      tile: maximum number of rows, and of columns, of a tile of scores.
 
     Returns:
       The statistics, in the dtype of the scores.
 
     Raises:
-      EndxError: when `tile` is not positive.
+      EndxError: `tile` is not positive.
     """
     return _streamed(SOFTMAX, scores, keep, rows, columns, row_marks, column_marks, tile)
 
@@ -88,11 +88,12 @@ class Reduction(NamedTuple):
     """A reduction of each row's scores, computed tile by tile.
 
     Attributes:
-      of_tile: (tiles of scores, kept) to the sums of each row, a tuple with `kept`, int32 [R]: the columns kept.
-      merge: (sums, sums) of two sets of columns to those of both.
-      finish: sums to the result.
-      pull_back: (tiles of scores, kept, sums, cotangents of the result) to the cotangents of the tiles. A cotangent is
-        None for what has no gradient.
+      of_tile: from (tiles of scores, kept) to the sums of each row, a tuple with `kept`, int32 [R], the number of
+        columns kept.
+      merge: from (sums, sums) of two sets of columns to the sums of both.
+      finish: from sums to the result.
+      pull_back: from (tiles of scores, kept, sums, cotangents of the result) to the cotangents of the tiles; None for
+        outputs without a gradient.
     """
 
     of_tile: Callable[[tuple[Array, ...], Array], Any]
@@ -125,7 +126,7 @@ def _reduced(reduction: Reduction, scores: Scores, keep: Keep, tile: int, operan
 def _forward(
     reduction: Reduction, scores: Scores, keep: Keep, tile: int, operands: Tree, marks: Tree
 ) -> tuple[Any, Tree]:
-    """Remembers the operands as two trees, of those that need a gradient and of the others, None where not of them."""
+    """Saves the operands as two trees: those that need a gradient, and the others, with None in the other's places."""
     moving = jax.tree.map(lambda x: x.value if x.perturbed else None, operands)
     constant = jax.tree.map(lambda x: None if x.perturbed else x.value, operands)
     operands, marks = jax.tree.map(lambda x: x.value, (operands, marks))
@@ -197,7 +198,7 @@ def _kept(keep: Keep, row: Tiles, column: Tiles) -> Array:
 
 
 def _finite(highest: Array) -> Array:
-    """The maximum to take off before exponentials: 0 for that of nothing."""
+    """Returns the maximum to subtract before exponentials: 0 for the maximum of an empty set."""
     return jnp.where(highest == -jnp.inf, 0, highest)
 
 
@@ -216,7 +217,7 @@ def _materialized(x: Array | SymbolicZero) -> Array | None:
 
 
 def _varying_alike(tree: Tree) -> Tree:
-    """Inside `jax.shard_map`, makes all arrays vary over the mesh axes that any of them does: loops ask for that."""
+    """Makes all arrays vary over the mesh axes that any of them varies over, as loops in `jax.shard_map` require."""
     true = functools.reduce(operator.and_, [jnp.all(x[:0] == 0) for x in jax.tree.leaves(tree)])
     return jax.tree.map(lambda x: jnp.where(true, x, x), tree)
 
@@ -240,7 +241,7 @@ def _tile_sums(tiles: tuple[Array, ...], kept: Array) -> _Sums:
 
 
 def _merged(a: _Sums, b: _Sums) -> _Sums:
-    """The sums of both, each brought to the higher maximum."""
+    """Merges two sums, rescaled to the higher maximum."""
     highest = tuple(map(jnp.maximum, a.highest, b.highest))
     of_a, of_b = (tuple(jnp.exp(x - _finite(h)) for x, h in zip(sums.highest, highest, strict=True)) for sums in (a, b))
     total = tuple(x * p + y * q for x, p, y, q in zip(a.total, of_a, b.total, of_b, strict=True))
@@ -282,7 +283,7 @@ SOFTMAX = Reduction(_tile_sums, _merged, _finished, _pull_back)
 
 
 class _Total(NamedTuple):
-    """The sum of each row's scores."""
+    """Sum of each row's scores."""
 
     total: Array
     kept: Array

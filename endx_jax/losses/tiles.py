@@ -1,4 +1,4 @@
-"""Rows and columns of a matrix of scores, cut into tiles that are worked on one after another."""
+"""Rows and columns of a matrix of scores, cut into tiles that are processed one after another."""
 
 from typing import Any, NamedTuple
 
@@ -10,12 +10,12 @@ Tree = Any
 
 
 class Tiles(NamedTuple):
-    """Rows or columns cut into tiles: leading axes [tiles, size of a tile].
+    """Rows or columns cut into tiles, with leading axes [tiles, size of a tile].
 
     Attributes:
       operands: float arrays.
       marks: integer or bool arrays.
-      real: bool, false for what fills up the last tile.
+      real: bool, false for the padding of the last tile.
     """
 
     operands: Tree
@@ -40,10 +40,10 @@ def cut(operands: Tree, marks: Tree, tile: int) -> Tiles:
 
 
 def joined(tiles: Tree, rows: int) -> Tree:
-    """Back from tiles [tiles, size, ...] to `rows` rows [rows, ...]."""
+    """Joins tiles [tiles, size, ...] to `rows` rows [rows, ...]."""
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:rows], tiles)
 
 
 def length(tree: Tree) -> int:
-    """The leading axis that all arrays of a tree have in common."""
+    """Returns the size of the leading axis of the arrays of a tree."""
     return jax.tree.leaves(tree)[0].shape[0]

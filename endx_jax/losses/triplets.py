@@ -1,15 +1,15 @@
-r"""Losses of squared distances (RR, section 3.2): the triplet loss of the hardest pairs in a batch, and of right pairs.
+r"""Losses of squared distances (RR, section 3.2): triplet loss with batch-hard mining, and a regression of right pairs.
 
-RR is "Text Embeddings for Retrieval from a Large Knowledge Base". For an anchor q, with the right candidate p+ that is
-farthest from it and the negative p- that is nearest, of all the batch (batch-hard mining, Hermans et al. 2017):
+RR is "Text Embeddings for Retrieval from a Large Knowledge Base". For an anchor q, the farthest right candidate p+ and
+the nearest negative p- of the whole batch (batch-hard mining, Hermans et al. 2017):
 
 $$ L = [\|q - p^+\|^2 - \|q - p^-\|^2 + m]^+ $$
 
-A candidate is a negative by the rules of the in-batch softmax: never the anchor's own answer, nor an equal one, such as
-the same paragraph asked about twice, nor one that is known to be right; all of those are right candidates.
+Negatives are defined as for the in-batch softmax: not the anchor's answer, nor an equal one (such as a paragraph with
+two questions), nor one that is known to be right. All of those are right candidates.
 
-Which candidates are hardest is found without a gradient, so it can be done tile by tile; the loss is then a function of
-three rows an anchor.
+The search for the hardest candidates has no gradient, so it is done in tiles; the loss is then a function of three rows
+per anchor.
 """
 
 from collections.abc import Callable
@@ -44,27 +44,27 @@ def triplet(
     tile: int | None = None,
     axis_name: AxisName = None,
 ) -> tuple[Array, Metrics]:
-    """The triplet loss with the hardest right candidate and the hardest negative of each anchor in the batch.
+    """Computes the triplet loss with each anchor's hardest right candidate and hardest negative in the batch.
 
     Args:
       question: [B, E] embeddings. Distances are float32 at least.
       answer: [B, E] embeddings; row i is a right answer of question i.
-      margin: m, by which squared distances to negatives are to be greater.
+      margin: m, the wanted difference of squared distances.
       question_id: int32 [B], equal where questions are equal; -1 where unknown.
       answer_id: int32 [B], equal where answers are equal; -1 where unknown.
       positive_ids: int32 [B, P], answer ids that are right for each question, padded with -1.
       direction: `question_to_answer` (questions are anchors, answers candidates), `answer_to_question`, or the `sum` or
         `mean` of both.
       where: bool [B], the pairs that count; the others are neither anchors nor candidates. NaN there is ignored.
-      tile: None compares all pairs at once, in an array [B, B]. A number does it in tiles of that many rows and columns
-        at most: the same values in memory O(B E + tile^2).
-      axis_name: inside `jax.shard_map`, the mesh axis or axes that the batch is split over: as of `in_batch_softmax`.
+      tile: None compares all pairs at once, in an array [B, B]. A number compares tiles of at most that many rows and
+        columns: the same values in memory O(B E + tile^2).
+      axis_name: inside `jax.shard_map`, the mesh axis or axes that the batch is split over, as in `in_batch_softmax`.
 
     Returns:
       The loss, a scalar, the mean over the pairs that count, zero when none does; an anchor without a negative has loss
-      zero. And metrics without a gradient, of the anchors that count (questions, unless `direction` has answers alone):
+      zero. And metrics without a gradient, over the anchors that count (questions, unless only answers are anchors):
       `in_batch_accuracy`, the share whose hardest negative is farther than their hardest right candidate;
-      `active_fraction`, the share with a loss; `masked_fraction`, the share of the pairs off the diagonal that are no
+      `active_fraction`, the share with a loss; `masked_fraction`, the share of the pairs off the diagonal that are not
       negatives.
     """
     check_choice("direction", direction, WEIGHTS)
@@ -102,17 +102,16 @@ def quadratic_regression_conditional(
     where: Array | None = None,
     axis_name: AxisName = None,
 ) -> tuple[Array, Metrics]:
-    """The quadratic regression conditional loss: [d - m]^+ + (m where d > m, else 0), d = |q - p|^2 of right pairs.
+    """Computes the quadratic regression conditional loss: d where d > m, else 0, with d = |q - p|^2 of right pairs.
 
-    That is d itself where it exceeds the margin, and nothing where it does not. It has no negatives: with both sides
-    trained, all embeddings in one point would be best.
+    It has no negatives: if both sides are trained, all embeddings in one point minimise it.
 
     Args:
       question: [B, E] embeddings. Distances are float32 at least.
       answer: [B, E] embeddings; row i is a right answer of question i.
       margin: m, of squared distances.
       where: bool [B], the pairs that count. NaN elsewhere is ignored.
-      axis_name: as of `triplet`.
+      axis_name: as in `triplet`.
 
     Returns:
       A scalar, the mean over the pairs that count, zero when none does; and the metric `active_fraction`, the share of
@@ -128,12 +127,12 @@ def quadratic_regression_conditional(
 
 
 class Hardest(NamedTuple):
-    """Hardest candidates of each anchor, int32 [R]: rows of all candidates, 0 where there is none.
+    """Hardest candidates of each anchor as indices of candidates, int32 [R]; 0 where there is none.
 
     Attributes:
-      positive: the right candidate that is farthest.
-      negative: the negative that is nearest.
-      negatives: how many negatives there are.
+      positive: the farthest right candidate.
+      negative: the nearest negative.
+      negatives: the number of negatives.
     """
 
     positive: Array
@@ -144,15 +143,15 @@ class Hardest(NamedTuple):
 def mine(
     keep: Keep, anchors: Array, candidates: Array, anchor_marks: Marks, candidate_marks: Marks, *, tile: int | None
 ) -> Hardest:
-    """Finds each anchor's hardest candidates; of equally hard ones the first. Nothing of it has a gradient.
+    """Finds each anchor's hardest candidates, the first of equally hard ones, without a gradient.
 
     Args:
-      keep: which candidates are negatives; of those that count all others are right.
+      keep: marks candidates that are negatives; all others that count are right.
       anchors: float [R, E].
       candidates: float [C, E].
       anchor_marks: of R anchors.
       candidate_marks: of C candidates.
-      tile: the most rows and columns compared at a time; None: all.
+      tile: maximum number of rows and columns compared at a time; None: all.
     """
     tile = max(len(anchors), len(candidates)) if tile is None else tile
     if tile < 1:
@@ -186,7 +185,7 @@ def mine(
 
 
 class _Best(NamedTuple):
-    """The best found so far: (value, row of the candidate) of each anchor, and a count."""
+    """Best candidates so far: (value, index of the candidate) of each anchor, and a count."""
 
     positive: tuple[Array, Array]
     negative: tuple[Array, Array]

@@ -1,7 +1,7 @@
-r"""The prior's share of a variational auto-encoder's loss (Kingma and Welling 2014), and samples of its posterior.
+r"""Divergence and samples of a variational auto-encoder's posterior (Kingma and Welling 2014).
 
-The posterior of a text is a Gaussian with a mean and a deviation for each of E dimensions, $N(\mu, diag(\sigma^2))$,
-given as mean and logarithm of the deviation; the prior is $N(0, I)$.
+The posterior of a text is a Gaussian $N(\mu, diag(\sigma^2))$ in E dimensions, given as mean and logarithm of the
+deviation; the prior is $N(0, I)$.
 """
 
 import jax
@@ -15,7 +15,7 @@ Array = jax.Array
 
 
 def gaussian_kl(mean: Array, log_deviation: Array) -> Array:
-    r"""The divergence of a posterior from the prior, of each dimension by itself, in nats.
+    r"""Computes the divergence of a posterior from the prior, for each dimension, in nats.
 
     $KL(N(\mu, \sigma^2) \| N(0, 1)) = (\mu^2 + \sigma^2 - 1) / 2 - \log \sigma$ (Kingma and Welling 2014, appendix B).
 
@@ -33,17 +33,16 @@ def gaussian_kl(mean: Array, log_deviation: Array) -> Array:
 
 
 def free_bits(kl: Array, least: float) -> Array:
-    """The divergence with `least` nats a text that cost nothing (Kingma et al. 2016, arXiv 1606.04934, Eq. 15).
+    """Computes the divergence with `least` free nats per text (Kingma et al. 2016, arXiv 1606.04934, Eq. 15).
 
-    Every dimension has its share of them, least / E: what its mean over the batch lies below that has no gradient, so
-    nothing is won by making a dimension carry less.
+    Each dimension has least / E of them: a dimension whose mean over the batch is below that has no gradient.
 
     Args:
       kl: [B, E], of each text and dimension.
-      least: nats a text; 0 gives the mean over texts of their divergence.
+      least: nats per text; 0 gives the mean divergence over texts.
 
     Returns:
-      A scalar, nats a text, at least `least`.
+      A scalar in nats per text, at least `least`.
     """
     check_arrays({"kl": (kl, "[B, E]")})
     each = jnp.mean(kl, axis=0)
@@ -51,12 +50,12 @@ def free_bits(kl: Array, least: float) -> Array:
 
 
 def sample(mean: Array, log_deviation: Array, keys: Array) -> Array:
-    """A sample of each text's posterior, reparameterised: mean + deviation * noise.
+    """Draws a reparameterised sample of each text's posterior: mean + deviation * noise.
 
     Args:
       mean: [B, E].
       log_deviation: [B, E].
-      keys: [B], one a text, so that its noise does not depend on how a batch is cut up.
+      keys: [B], one per text, so that its noise does not depend on how a batch is chunked.
     """
     noise = jax.vmap(lambda key: jax.random.normal(key, mean.shape[1:], mean.dtype))(keys)
     return mean + jnp.exp(log_deviation) * noise

@@ -1,15 +1,14 @@
-r"""The negative log-likelihood of words, over a vocabulary too large for an array of all texts' scores.
+r"""Negative log-likelihood of words over a large vocabulary, without an array of all scores.
 
-With 30,522 words the scores of one token take 122 kB, and a decoder's softmax costs more than all the rest of it. So
+With 30,522 words the scores of one token take 122 kB, and a decoder's softmax costs more than the rest of it. So
 
 $$ -\sum_{n,k} c_{nk} \log softmax(s_n)_{w_{nk}} = \sum_n c_n \log \sum_v e^{s_{nv}} - \sum_{n,k} c_{nk} s_{n w_{nk}},
 \quad s_n = K h_n + b, \quad c_n = \sum_k c_{nk} $$
 
-is made in two parts. The second asks for the rows of K that the words have, and no more. The first goes over tiles of
-n: as it is a sum, each tile's gradient is made beside its value, from the same scores, and only gradients of h, K and b
-are kept (as in Hsu et al. 2024, arXiv 2410.10989). So scores are made once: three products a tile, and none in the
-backward pass. What does not count is not computed: the n with c_n = 0 are put behind the others, and the loop ends
-before them.
+is computed in two parts. The second needs only the rows of K of the given words. The first is computed in tiles of n:
+since it is a sum, each tile's gradient is computed beside its value, from the same scores, and only gradients of h, K
+and b are kept (as in Hsu et al. 2024, arXiv 2410.10989). Scores are computed once: three products per tile, and none in
+the backward pass. The n with c_n = 0 are sorted to the end and skipped.
 """
 
 import functools
@@ -30,17 +29,17 @@ TILE = 256
 def vocabulary_nll(
     hidden: Array, kernel: Array, bias: Array, words: Array, weights: Array, *, tile: int = TILE
 ) -> Array:
-    """The weighted sum of -log p(word), where p(. | n) = softmax(kernel h_n + bias).
+    """Computes the weighted sum of -log p(word), where p(. | n) = softmax(kernel h_n + bias).
 
-    Of a sequence, n is a token and K is 1. Of a bag of words n is a text, and all its words share one softmax.
+    For a sequence, n is a token and K is 1. For a bag of words, n is a text, and all its words share one softmax.
 
     Args:
       hidden: [N, W]. Products are in its dtype, sums in float32 at least.
       kernel: [V, W].
       bias: [V].
       words: int32 [N, K], in [0, V) where the weight is not zero.
-      weights: float [N, K], how much each word counts: 0 for padding, whatever else stands there. Not differentiated.
-      tile: the most rows whose scores are held at a time.
+      weights: float [N, K], the weight of each word; 0 for padding, whose words are ignored. Not differentiated.
+      tile: maximum number of rows whose scores are in memory at a time.
 
     Returns:
       A scalar, float32 at least.
@@ -70,7 +69,7 @@ def vocabulary_nll(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def _log_partitions(hidden: Array, kernel: Array, bias: Array, weights: Array, tile: int) -> Array:
-    """Sum_n weights_n log sum_v exp(kernel h_n + bias)_v, of weights [N] that are constants."""
+    """Computes sum_n weights_n log sum_v exp(kernel h_n + bias)_v, with constant weights [N]."""
     tiles, gather = _tiles(hidden, weights, tile)
 
     def add(number, total):
@@ -114,7 +113,7 @@ _log_partitions.defvjp(_forward, _backward)
 
 
 def _tiles(hidden: Array, weights: Array, tile: int):
-    """Returns the number of tiles that count, and a function from a tile's number to its rows, weights and places."""
+    """Returns the number of tiles that count, and a function from a tile's number to its rows, weights and indices."""
     size = min(tile, len(hidden))
     order = jnp.argsort(weights == 0, stable=True)
     order = jnp.pad(order, (0, -len(hidden) % size), constant_values=len(hidden))

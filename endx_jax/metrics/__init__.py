@@ -1,4 +1,4 @@
-"""Ranks and the measures of a ranking, as pure functions of arrays."""
+"""Ranks and ranking measures, as pure functions of arrays."""
 
 from endx_jax.metrics.counting import TIE_RULE, ranks
 from endx_jax.metrics.ranking import (

@@ -16,18 +16,18 @@ TIE_RULE = (
 
 @jax.jit
 def ranks(scores: Array, positives: Array) -> Array:
-    """Places of each question's right candidates among all candidates, best first.
+    """Computes the ranks of each question's right candidates among all candidates, best first.
 
     The i-th best right candidate (i from 1) has rank
 
         i + #{wrong candidates scored higher} + #{wrong candidates scored equal} / 2.
 
-    With one right candidate this is `scipy.stats.rankdata(-scores, "average")` at it, the rule of the ReQA evaluation
-    script (Ahmad et al. 2019), on which the ENDX paper rests. Right candidates are left out of the counts by their
-    index, not by their score, so that none can outrank itself through rounding. Memory is O(b N + b P): the pool is
-    passed over once for each right candidate of the question that has most of them.
+    With one right candidate this is its `scipy.stats.rankdata(-scores, "average")`, the rule of the ReQA evaluation
+    script (Ahmad et al. 2019), which the ENDX paper uses. Right candidates are excluded from the counts by index, not
+    by score, so that rounding cannot make one outrank itself. Memory is O(b N + b P): the pool is compared once for
+    each right candidate of the question that has most of them.
 
-    A comparison in which either side is nan counts against the right candidate: nan never improves a rank.
+    A comparison with nan counts against the right candidate: nan never improves a rank.
 
     Args:
       scores: [b, N], higher is better; N below 2^23, so that half places are exact in float32.

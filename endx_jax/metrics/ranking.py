@@ -1,14 +1,13 @@
-"""Measures of a ranking, each a function of the ranks of the right candidates.
+"""Ranking measures as functions of the ranks of the right candidates.
 
 Every function takes `ranks` [Q, P], NumPy or JAX: for each question the ranks of its right candidates, ascending from 1
 and padded with inf, as `endx_jax.metrics.ranks` returns them. Each returns one value in [0, 1] for each question, [Q].
-A rank that ties share may be fractional; a cutoff n keeps ranks <= n, so that a tie that straddles n is kept only
-where its mean place is.
+Tied ranks may be fractional; a cutoff n keeps ranks <= n, so a tie across n is kept if its mean rank is at most n.
 
 Every function raises EndxError for ranks of another shape, or a cutoff that is not positive.
 
-A question without any right candidate has nothing to find: its recall, nDCG and average precision are nan (0/0), its
-reciprocal rank, hit and precision 0. `endx_jax.retrieval.evaluate` refuses such questions.
+For a question without right candidates recall, nDCG and average precision are nan (0/0), and reciprocal rank, hit and
+precision are 0. `endx_jax.retrieval.evaluate` refuses such questions.
 
 Below, A* is the set of right candidates of a question and r_1 < r_2 < ... are their ranks.
 """
@@ -24,24 +23,24 @@ RECALLS = (1, 2, 5, 10, 20, 50)
 
 
 def reciprocal_rank(ranks: Array, cutoff: int | None = None) -> Array:
-    """1 / r_1, or 0 where r_1 > `cutoff`; the mean over questions is MRR (Voorhees 1999), with a cutoff MRR@n."""
+    """Returns 1 / r_1, or 0 where r_1 > `cutoff`; its mean over questions is MRR (Voorhees 1999), or MRR@n."""
     best = _checked(ranks, cutoff)[:, 0]
     return 1 / best if cutoff is None else jnp.where(best <= cutoff, 1 / best, 0)
 
 
 def hit_at(ranks: Array, n: int) -> Array:
-    """1 if r_1 <= n, else 0: the hit rate that the ReQA evaluation script calls R@n (Ahmad et al. 2019)."""
+    """Returns 1 if r_1 <= n, else 0: the hit rate, which the ReQA evaluation script calls R@n (Ahmad et al. 2019)."""
     ranks = _checked(ranks, n)
     return (ranks[:, 0] <= n).astype(ranks.dtype)
 
 
 def precision_at_1(ranks: Array) -> Array:
-    """1 if r_1 = 1, else 0: P@1 as in MultiReQA (Guo et al. 2020); the same number as `hit_at(ranks, 1)`."""
+    """Returns 1 if r_1 = 1, else 0: P@1 as in MultiReQA (Guo et al. 2020); equal to `hit_at(ranks, 1)`."""
     return hit_at(ranks, 1)
 
 
 def recall_at(ranks: Array, n: int) -> Array:
-    """|top-n ∩ A*| / |A*| = #{i : r_i <= n} / |A*| (ENDX, Eq. 15)."""
+    """Returns |top-n ∩ A*| / |A*| = #{i : r_i <= n} / |A*| (ENDX, Eq. 15)."""
     ranks = _checked(ranks, n)
     return jnp.sum(ranks <= n, axis=1) / _right(ranks)
 
@@ -52,7 +51,7 @@ def average_recall(ranks: Array) -> Array:
 
 
 def ndcg_at(ranks: Array, n: int = 10) -> Array:
-    """DCG / ideal DCG with gains of 0 and 1 (Järvelin and Kekäläinen 2002; the measure of BEIR).
+    """Returns DCG / ideal DCG with gains of 0 and 1 (Järvelin and Kekäläinen 2002; the measure of BEIR).
 
     DCG = sum over r_i <= n of 1 / log2(1 + r_i), where r_i may be fractional; the ideal DCG is that of ranks 1, 2, ...,
     min(n, |A*|).
@@ -64,9 +63,9 @@ def ndcg_at(ranks: Array, n: int = 10) -> Array:
 
 
 def average_precision(ranks: Array) -> Array:
-    """(1 / |A*|) sum_i i / r_i: precision at each right candidate, averaged; its mean over questions is MAP.
+    """Returns (1 / |A*|) sum_i i / r_i, the mean precision at the right candidates; its mean over questions is MAP.
 
-    Source: Buckley and Voorhees 2000. Every right candidate counts, however deep: there is no cutoff.
+    Source: Buckley and Voorhees 2000. There is no cutoff.
     """
     ranks = _checked(ranks)
     found = jnp.arange(1, ranks.shape[1] + 1, dtype=ranks.dtype)[None, :]

@@ -1,4 +1,4 @@
-"""Is a difference more than chance? Tests on a value a question, and t-tests on a value a run."""
+"""Significance tests of differences: paired tests over questions, and t-tests over runs."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ BLOCK = 2**20
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """Difference of the second of two systems and the first, on the same questions.
+    """Difference of the second of two systems from the first, on the same questions.
 
     Attributes:
       mean: over questions.
       low: lower end of the bootstrap interval.
       high: upper end.
-      p: how often a difference as large, of either sign, comes from swapping the two by coin tosses.
+      p: two-sided p-value of the randomisation test.
     """
 
     mean: float
@@ -29,10 +29,10 @@ class Difference:
 
 
 def t_test(first: Sequence[float], second: Sequence[float]) -> float:
-    """Welch's two-sided t-test of two independent samples, such as a measure over the seeds of two methods.
+    """Returns the p-value of Welch's two-sided t-test of two independent samples, such as seeds of two methods.
 
     Returns:
-      p; where neither sample varies, 1 if they are equal and 0 if not.
+      p; if neither sample varies, 1 if they are equal, else 0.
 
     Raises:
       EndxError: a sample has fewer than two values, or one that is not finite.
@@ -50,7 +50,7 @@ def paired_t_test(first: Sequence[float], second: Sequence[float]) -> float:
     """Returns the p-value of the two-sided paired t-test, such as of two methods with the same seeds.
 
     Returns:
-      p; where the difference does not vary, 1 if it is zero and 0 if not.
+      p; if the difference does not vary, 1 if it is zero, else 0.
 
     Raises:
       EndxError: as for `t_test`, or the samples differ in length.
@@ -83,7 +83,7 @@ def paired_difference(
       seed: of the draws.
 
     Returns:
-      One entry a measure.
+      One entry per measure.
 
     Raises:
       EndxError: there are no questions or no draws, or the confidence is not inside (0, 1).
@@ -107,7 +107,7 @@ def paired_difference(
 
 
 def _means(difference: np.ndarray, draws: int, weights) -> np.ndarray:
-    """Means over questions [draws, M] under weights that are drawn block by block."""
+    """Returns means over questions [draws, M] under weights that are drawn block by block."""
     count = len(difference)
     block = max(1, BLOCK // count)
     parts = [weights((min(block, draws - start), count)) @ difference / count for start in range(0, draws, block)]
@@ -115,14 +115,14 @@ def _means(difference: np.ndarray, draws: int, weights) -> np.ndarray:
 
 
 def _counts(generator: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
-    """Draws bootstrap counts: how often each of Q questions occurs in Q draws with replacement, float64 [draws, Q]."""
+    """Draws bootstrap counts: occurrences of each of Q questions in Q draws with replacement, float64 [draws, Q]."""
     draws, count = size
     places = generator.integers(count, size=size) + count * np.arange(draws)[:, None]
     return np.bincount(places.ravel(), minlength=draws * count).reshape(size).astype(np.float64)
 
 
 def _coins(generator: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
-    """Zeros and ones, float64."""
+    """Draws zeros and ones, float64."""
     return generator.integers(2, size=size, dtype=np.int8).astype(np.float64)
 
 

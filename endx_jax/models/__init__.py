@@ -1,4 +1,4 @@
-"""Towers in pure-functional Flax."""
+"""Towers and their parts as Flax modules."""
 
 from endx_jax.models.bert import BertConfig, BertEncoder
 from endx_jax.models.dual_encoder import SIDES, DualEncoder

@@ -126,7 +126,7 @@ class BertEncoder(nn.Module):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Names of what `every` gives, in order."""
+        """Names of the outputs that `every` returns, in order."""
         return ("encoder input", *(f"layer {n}" for n in range(1, self.config.layers + 1)))
 
     @nn.compact
@@ -135,8 +135,8 @@ class BertEncoder(nn.Module):
     ) -> Array | list[Array]:
         """Encodes token embeddings, laid out as `layout` says, to encodings of the same shape.
 
-        `dropout_keys` [B] switches dropout on. No text may be longer than the config's positions. `every` gives a list
-        of what the layers receive and of what each of them makes of it; not with `scan_layers`.
+        `dropout_keys` [B] switches dropout on. No text may be longer than the config's positions. `every` returns a
+        list of the input of the first layer and the output of each layer; not with `scan_layers`.
         """
         config, length = self.config, layout.width
         if length > config.positions:
@@ -169,7 +169,7 @@ class BertLayer(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, dropout_keys: Array | None, layout: Layout) -> tuple[Array, None]:
-        """Maps a token array [..., D] to one alike; the second result is what `nn.scan` asks for."""
+        """Maps a token array [..., D] to another; the second result is required by `nn.scan`."""
         config = self.config
         keys = (None,) * 3 if dropout_keys is None else tuple(fold(dropout_keys, site) for site in range(3))
         after = [layout.token_keys(key) for key in keys[1:]]
@@ -188,7 +188,7 @@ class SelfAttention(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, layout: Layout, dropout_keys: Array | None) -> Array:
-        """Maps a token array [..., D] to one alike; every token attends to the real ones of its text."""
+        """Maps a token array [..., D] to another; every token attends to the real tokens of its text."""
         config = self.config
         head_width = config.width // config.heads
         query, key, value = (

@@ -1,4 +1,4 @@
-"""The numbers in a Hugging Face `config.json`: one table for each architecture, with the bounds of each key."""
+"""Numbers in a Hugging Face `config.json`: a table of keys with their bounds for each architecture."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -16,11 +16,11 @@ class Key(NamedTuple):
     """A number in `config.json`.
 
     Attributes:
-      names: of the key; the first that has a value counts.
+      names: of the key; the first one with a value is used.
       kind: `int` or `float`; integers are accepted for floats.
       least: smallest value.
       most: greatest value.
-      default: value of a missing key or null; None for a key that must be there.
+      default: value of a missing key or null; None for a required key.
     """
 
     names: tuple[str, ...]

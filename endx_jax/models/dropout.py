@@ -1,9 +1,8 @@
-"""Dropout with one random key an example, and from it one a token.
+"""Dropout with one random key per example, and from it one per token.
 
-A batch carries no common key: a token's mask depends on its example's key and on its position and on nothing else, so
-that splitting a batch over devices or chunks, or padding it further, or laying its texts end to end, never changes a
-mask. Random bits are numbered in row-major order, hence an array whose *first* axis is the padded one draws the same
-bits for the same position at any padded length.
+A token's mask depends only on its example's key and its position, so splitting a batch over devices or chunks, padding
+it further, or packing its texts does not change a mask. Random bits are numbered in row-major order; an array whose
+*first* axis is the padded one therefore draws the same bits for the same position at any padded length.
 """
 
 import jax
@@ -13,17 +12,17 @@ Array = jax.Array
 
 
 def example_keys(key: Array, step: Array, count: int) -> Array:
-    """Keys [count] of the global batch's rows at `step`, as a function of (key, step, row)."""
+    """Returns keys [count] of the global batch's rows at `step`, as a function of (key, step, row)."""
     return fold(jnp.broadcast_to(jax.random.fold_in(key, step), (count,)), jnp.arange(count))
 
 
 def fold(keys: Array, data: int | Array) -> Array:
-    """Folds one number, or one number a key, into keys [B]."""
+    """Folds one number, or one number per key, into keys [B]."""
     return jax.vmap(jax.random.fold_in)(keys, jnp.broadcast_to(jnp.asarray(data, jnp.uint32), keys.shape))
 
 
 def position_keys(keys: Array, length: int) -> Array:
-    """Keys [B, L] of the positions of B texts, from the texts' keys [B]."""
+    """Returns keys [B, L] of the positions of B texts, from the texts' keys [B]."""
     return jax.vmap(fold, (None, 0), 1)(keys, jnp.arange(length))
 
 
@@ -31,8 +30,8 @@ def dropout(x: Array, keys: Array | None, rate: float) -> Array:
     """Zeroes entries of x [..., D] with probability `rate` and scales the others by 1 / (1 - rate).
 
     Args:
-      x: [..., D], a vector a token.
-      keys: keys [...], one a token: see `Layout.token_keys`; None switches dropout off.
+      x: [..., D], a vector per token.
+      keys: keys [...], one per token: see `Layout.token_keys`; None switches dropout off.
       rate: probability in [0, 1).
     """
     if keys is None or rate == 0.0:
@@ -42,9 +41,9 @@ def dropout(x: Array, keys: Array | None, rate: float) -> Array:
 
 
 def attention_dropout(weights: Array, keys: Array | None, rate: float) -> Array:
-    """Dropout of attention weights [B, H, L, M], where both L and M may be padded.
+    """Applies dropout to attention weights [B, H, L, M], where both L and M may be padded.
 
-    Two padded axes cannot both come first, so each query row draws from a key of its own.
+    Two padded axes cannot both come first, so each query row has its own key.
     """
     if keys is None or rate == 0.0:
         return weights

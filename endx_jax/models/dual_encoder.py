@@ -24,13 +24,13 @@ SIDE_OF_TASK = {task: side for side, task in TASKS.items()}
 class DualEncoder:
     """Question tower and answer tower, as pure functions of their parameters (Dong et al. 2022, section 3).
 
-    Parameters are a tree of groups: `shared` holds those that both towers use, `question` and `answer` what each has
-    for itself. So a shared array is one array, and its gradient is the sum over both towers.
+    Parameters are a tree of groups: `shared` for both towers, `question` and `answer` for one of them. A shared
+    parameter is one array, and its gradient is the sum over both towers.
 
     Attributes:
       question: the question tower's architecture.
       answer: the answer tower's; groups that are shared must have the same parameters in both.
-      sharing: which groups those are. By default all: the Siamese dual encoder.
+      sharing: the shared groups; by default all (Siamese dual encoder).
     """
 
     question: Tower
@@ -38,7 +38,7 @@ class DualEncoder:
     sharing: Sharing = SHARINGS["sde"]
 
     def init(self, key: Array) -> dict:
-        """Draws new parameters; also good under `jax.eval_shape`."""
+        """Draws new parameters; may be called under `jax.eval_shape`."""
         tokens = Tokens(ids=jnp.zeros((1, 2), jnp.int32), mask=jnp.ones((1, 2), bool))
         keys = dict(zip(SIDES, jax.random.split(key), strict=True))
         return self.join({side: self.tower(side).init(keys[side], tokens)["params"] for side in SIDES})
@@ -47,7 +47,7 @@ class DualEncoder:
         """Joins the parameters of both towers, given by side, into one tree; shared groups are the question tower's.
 
         Raises:
-          EndxError: when a shared group differs in shape between the towers, or neither has any group to share.
+          EndxError: a shared group differs in shape between the towers, or no tower has any shared group.
         """
         shared = {group: params for group, params in towers["question"].items() if group in self.sharing.shared}
         if self.sharing.shared and not shared:
@@ -100,7 +100,7 @@ class DualEncoder:
         return pooled, sum(jax.tree.leaves(sown), start=jnp.zeros(pooled.shape[:1], pooled.dtype))
 
     def project(self, params: dict, side: str, pooled: Array) -> Array:
-        """From pooled texts [B, P] of one side to what its tower's head receives, [B, E]; see `Tower.project`."""
+        """Projects pooled texts [B, P] of one side to the input of its tower's head, [B, E]; see `Tower.project`."""
         tower, variables = self.tower(side), {"params": self.tower_params(params, side)}
         return cast(Array, tower.apply(variables, pooled, method=tower.project))
 

@@ -1,4 +1,4 @@
-"""Elementwise operations on tokens, written to take few passes over memory."""
+"""Elementwise operations on tokens with few passes over memory."""
 
 import math
 
@@ -14,7 +14,7 @@ Array = jax.Array
 def gelu(x: Array) -> Array:
     """Computes the exact GELU, x Phi(x) (Hendrycks and Gimpel 2016), by erf as in PyTorch.
 
-    `jax.nn.gelu` takes erfc, which keeps relative precision where the result is next to nothing, at thrice the passes.
+    `jax.nn.gelu` uses erfc, which keeps relative precision of tiny results, with three times as many passes.
     """
     return x * (0.5 * (1 + jax.lax.erf(x * math.sqrt(0.5))))
 
@@ -49,7 +49,7 @@ def _standardize(x: Array, epsilon: float) -> tuple[Array, Array]:
 
 @jax.custom_vjp
 def _normalize(x: Array, epsilon: float) -> Array:
-    """Mean 0 and variance 1 along the last axis. Of the gradient only the result and the rate are kept."""
+    """Scales the last axis to mean 0 and variance 1. Only the result and the rate are kept for the gradient."""
     return _standardize(x, epsilon)[0]
 
 

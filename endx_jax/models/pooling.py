@@ -1,4 +1,4 @@
-"""From encodings [B, L, D] of a text's tokens to one vector [B, D]."""
+"""Pooling of token encodings [B, L, D] to one vector per text [B, D]."""
 
 from collections.abc import Callable, Mapping
 
@@ -17,7 +17,7 @@ _LOWEST = jnp.finfo(jnp.float32).min  # exp of it, after the largest score is ta
 
 
 def mean(encodings: Array, mask: Array) -> Array:
-    """Mean over the real tokens, special tokens included, in float32; zero for a text without any."""
+    """Computes the mean over the real tokens, special tokens included, in float32; zero for a text without any."""
     encodings = at_least_float32(encodings)
     weights = mask.astype(encodings.dtype)
     count = jnp.maximum(jnp.sum(weights, axis=1, keepdims=True), 1)

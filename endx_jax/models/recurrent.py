@@ -1,8 +1,7 @@
 """Recurrent encoders: tanh RNN, GRU (Cho et al. 2014) and LSTM (Hochreiter and Schmidhuber 1997).
 
 Gates, their order and both biases are those of torch.nn.RNN, GRU and LSTM. Parameters are float32; products are in
-`dtype`, what is carried from position to position and the gates at least in float32. A padded position changes nothing:
-it hands on what it is given, and its encoding is zero.
+`dtype`, states and gates at least in float32. A padded position passes the state on, and its encoding is zero.
 """
 
 import dataclasses
@@ -29,9 +28,9 @@ class Cell:
     """Elementwise part of a recurrence.
 
     Attributes:
-      gates: G, how many maps of the input and of the last encoding it takes.
-      states: how many arrays it carries.
-      step: (input's part [..., G W], recurrent part [..., G W], state) to the next state.
+      gates: G, the number of linear maps of the input and of the last encoding.
+      states: the number of arrays in its state.
+      step: from (input's part [..., G W], recurrent part [..., G W], state) to the next state.
     """
 
     gates: int
@@ -66,10 +65,10 @@ class RecurrentConfig:
 
     Attributes:
       cell: a name in `CELLS`.
-      layers: how many.
+      layers: number of layers.
       width: W of the encodings.
-      bidirectional: whether each layer reads both ways, each direction W / 2 wide, forward first; else forward only.
-      dropout: of each layer's output but the last's, in training.
+      bidirectional: reads in both directions, each W / 2 wide, forward first; else forward only.
+      dropout: of each layer's output except the last's, in training.
       positions: None, as any length can be encoded.
     """
 
@@ -120,8 +119,8 @@ class RecurrentEncoder(nn.Module):
 class RecurrentLayer(nn.Module):
     """Recurrence over the positions, in one direction or in both.
 
-    Newly drawn, matrices are uniform within 1 / sqrt(width of a direction), as PyTorch draws them; biases are 0, so
-    that all of an encoding comes from its text, but that of the LSTM's forget gate is 1 (Jozefowicz et al. 2015).
+    New matrices are uniform within 1 / sqrt(width of a direction), as in PyTorch. New biases are 0, except that of
+    the LSTM's forget gate, which is 1 (Jozefowicz et al. 2015).
     """
 
     config: RecurrentConfig
@@ -162,16 +161,16 @@ def recurrence(
 ) -> Array:
     """Runs a cell over positions, R recurrences side by side.
 
-    Its gradient is written out so that the kernel's is one product over all positions, after the backward loop: left to
-    autodiff, every position would add its own, and reduce it over devices.
+    The gradient is written out so that the kernel's gradient is one product over all positions, after the backward
+    loop; autodiff would add a product per position, and reduce each over devices.
 
     Args:
       cell: the recurrence.
       inputs: the inputs' part of the gates, [L, R, B, G W].
-      real: bool [L, R, B, 1]; where it is false the state stays as it is, and the output is zero.
+      real: bool [L, R, B, 1]; where it is false the state does not change, and the output is zero.
       kernel: [R, W, G W].
       bias: [R, 1, G W].
-      initial: [R, B, W], the encoding before the first position; None: zero, as all else that is carried is.
+      initial: [R, B, W], the encoding before the first position; None: zero, like the rest of the state.
 
     Returns:
       [L, R, B, W], at least float32.
@@ -227,17 +226,17 @@ def _product(subscripts: str, x: Array, kernel: Array) -> Array:
 
 
 def _turn(x: Array) -> Array:
-    """Reverses the positions of the second direction of [L, R, B, ...], and so back again."""
+    """Reverses the positions of the second direction of [L, R, B, ...]; its own inverse."""
     return x if x.shape[1] == 1 else jnp.stack([x[:, 0], x[::-1, 1]], axis=1)
 
 
 def _uniform(key: Array, shape: tuple[int, ...]) -> Array:
-    """[..., W], within 1 / sqrt(W)."""
+    """Draws [..., W] uniformly within 1 / sqrt(W)."""
     bound = 1 / math.sqrt(shape[-1])
     return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
 
 
 def _forgetting(key: Array, shape: tuple[int, ...]) -> Array:
-    """[R, 4, W]: zeros, and ones at the forget gate."""
+    """Returns biases [R, 4, W]: zeros, and ones at the forget gate."""
     del key
     return jnp.zeros(shape).at[:, 1].set(1)

@@ -1,7 +1,7 @@
-r"""Heads that improve on finished text vectors by adding to them (RR, section 3.2): FCRR and ConvRR.
+r"""Residual heads on frozen text vectors (RR, section 3.2): FCRR and ConvRR.
 
 RR is "Text Embeddings for Retrieval from a Large Knowledge Base". A head maps a unit vector x to
-$(x + s f(x)) / \|x + s f(x)\|$; heads follow each other, each on what the one before it gives.
+$(x + s f(x)) / \|x + s f(x)\|$; heads are applied one after another.
 """
 
 import dataclasses
@@ -22,15 +22,15 @@ _KEYS = 1 << 21
 
 @dataclasses.dataclass(frozen=True)
 class HeadConfig:
-    """The shape of heads.
+    """Shapes of residual heads.
 
     Attributes:
-      names: which there are, in order: names in `FUNCTIONS`.
+      names: the heads in order, by their names in `FUNCTIONS`.
       width: of FCRR's hidden layer.
-      filters: of ConvRR.
-      window: dimensions that one of these sees at a time.
+      filters: number of ConvRR's filters.
+      window: number of dimensions that a filter reads.
       stride: dimensions from one window to the next.
-      scale: s, of what is added.
+      scale: s, the factor of the residual.
       dropout: of hidden activations in training.
     """
 
@@ -44,10 +44,10 @@ class HeadConfig:
 
 
 class ResidualHeads(nn.Module):
-    """Heads one after another, in float32; the parameters of each stand under its name.
+    """Sequence of heads, in float32; the parameters of each are under its name.
 
     Attributes:
-      config: which, and their shapes.
+      config: names and shapes of the heads.
     """
 
     config: HeadConfig
@@ -78,8 +78,8 @@ class FullyConnected(nn.Module):
 class Convolutional(nn.Module):
     """Residual of ConvRR: filters along the vector's dimensions, a ReLU, and a linear layer.
 
-    Nothing is pooled over the windows: in an embedding each dimension means something of its own, and a head that
-    forgets where a filter was found can add next to nothing.
+    There is no pooling over windows: each dimension of an embedding has a meaning of its own, so a head that loses the
+    position of a filter can add little.
     """
 
     config: HeadConfig
@@ -109,5 +109,5 @@ def _hidden(width: int) -> nn.Dense:
 
 
 def _output(width: int) -> nn.Dense:
-    """Zeros at first, so that a new head leaves vectors as they are and what is added to them has been learned."""
+    """Linear output layer, initialised to zeros so that a new head does not change vectors."""
     return nn.Dense(width, precision=jax.lax.Precision.HIGHEST, kernel_init=nn.initializers.zeros, name="output")

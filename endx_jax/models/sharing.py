@@ -1,4 +1,4 @@
-"""Parameter sharings as data: the five of Dong et al. 2022 (section 3), and heads on a frozen tower."""
+"""Parameter sharings: the five of Dong et al. 2022 (section 3), and heads on a frozen tower."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ class Sharing:
     """Groups of parameters that the two towers share, and groups that are not trained.
 
     Attributes:
-      shared: groups that both towers use; the others each tower has for itself.
-      frozen: groups that stay as they are initialised.
-      drawback: what Dong et al. 2022 found against it; empty where they found nothing.
+      shared: groups that both towers use; each tower has separate parameters for the others.
+      frozen: groups that are not trained.
+      drawback: drawback found by Dong et al. 2022; empty if none.
     """
 
     shared: frozenset[str]

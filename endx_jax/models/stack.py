@@ -1,4 +1,4 @@
-"""Stack of equal layers, with one parameter subtree each or with stacked parameters and a scan."""
+"""Stack of equal layers, with separate parameters or with stacked parameters and a scan."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,7 +14,7 @@ Array = jax.Array
 
 
 def _all_but_what_moves(primitive, *_, **__) -> bool:
-    """Saves computed values, but no value that was only moved, such as a gathered matrix."""
+    """Rematerialisation policy that saves computed values, but not moved ones such as gathered matrices."""
     return primitive.name != "sharding_constraint"
 
 
@@ -37,7 +37,7 @@ def run_layers(
     remat: str,
     scan_layers: bool,
 ) -> list[Array]:
-    """Runs `config.layers` layers on x; to be called inside the `nn.compact` method that is to own them.
+    """Runs `config.layers` layers on x; called inside the `nn.compact` method of the module that owns them.
 
     Args:
       layer: `layer(config, dtype)` is a module `(x, dropout keys [B] or None, *everywhere) -> (x, None)`.
@@ -45,13 +45,13 @@ def run_layers(
       dtype: given to each layer.
       x: [B, L, D].
       dropout_keys: keys [B], into which the layer's number is folded; None switches dropout off.
-      *everywhere: further inputs, the same for all layers.
+      *everywhere: further inputs of every layer.
       remat: see `rematerialised`.
       scan_layers: whether the parameters are `layers`, stacked on a leading axis, which compiles in the time of one
         layer, or `layers_0`, `layers_1`, ...
 
     Returns:
-      x and what each layer makes of it, in order, each [B, L, D]; of a scan what the last one makes, alone.
+      x and the output of each layer in order, each [B, L, D]; for a scan the output of the last layer only.
     """
     layer = rematerialised(layer, remat, prevent_cse=not scan_layers)
     x = keep_rows(x)
@@ -78,8 +78,8 @@ def rematerialised(layer: type[nn.Module], remat: str, *, prevent_cse: bool = Tr
     Args:
       layer: a module.
       remat: `none` keeps all; `all_dots` the results of matrix products; `dots` those of products with weights, so that
-        attention is computed again; `full` nothing but the layer's input.
-      prevent_cse: as of `jax.checkpoint`; needless in a scan.
+        attention is recomputed; `full` only the layer's input.
+      prevent_cse: as in `jax.checkpoint`; not needed in a scan.
     """
     if remat == "none" and not layers_are_gathered():
         return layer

@@ -1,7 +1,7 @@
-"""Towers without an encoder: token vectors, pooled as they are or weighted (RR, section 3.1).
+"""Towers without an encoder: pooled token vectors, optionally weighted (RR, section 3.1).
 
-RR is "Text Embeddings for Retrieval from a Large Knowledge Base", which retrieves SQuAD's paragraphs by the mean of
-GloVe's or of a language model's token vectors, and finds it better when each is multiplied by its token's IDF.
+RR is "Text Embeddings for Retrieval from a Large Knowledge Base". It retrieves SQuAD's paragraphs by the mean of token
+vectors from GloVe or a language model, and reports better results with IDF weights.
 """
 
 import dataclasses
@@ -61,17 +61,17 @@ class StaticConfig:
 
 
 class NoEncoder(nn.Module):
-    """Leaves token embeddings as they are."""
+    """Encoder that returns token embeddings unchanged."""
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """No layers."""
+        """Empty, since there are no layers."""
         return ()
 
     def __call__(
         self, embedded: Array, layout: Layout, dropout_keys: Array | None = None, *, every: bool = False
     ) -> Array | list[Array]:
-        """Returns the token array; with `every`, the list of no layers."""
+        """Returns the token array; with `every`, an empty list."""
         del layout, dropout_keys
         return [] if every else embedded
 

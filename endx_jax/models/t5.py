@@ -1,8 +1,8 @@
 """T5 v1.1 encoders (Raffel et al. 2020; v1.1 as in Shazeer 2020) without the token table, which belongs to the tower.
 
-Against BERT: no absolute positions but a bias on attention scores by relative position, shared by all layers; norms
-before the sublayers, without centring or bias; a gated MLP; no biases; and no 1/sqrt(Dh) on attention scores.
-Activations inside reach 1e5, more than float16 holds, so computation is in float32 or bfloat16.
+Differences from BERT: no absolute positions but a bias on attention scores by relative position, shared by all layers;
+norms before the sublayers, without centring or bias; a gated MLP; no biases; and no 1/sqrt(Dh) on attention scores.
+Activations reach 1e5, which exceeds float16, so computation is in float32 or bfloat16.
 """
 
 import dataclasses
@@ -52,7 +52,7 @@ class T5Config:
       width: D, `d_model`.
       layers: `num_layers`.
       heads: H, `num_heads`.
-      head_width: `d_kv`; H times it need not be D.
+      head_width: `d_kv`; need not be D / H.
       mlp_width: `d_ff`.
       buckets: `relative_attention_num_buckets`.
       max_distance: `relative_attention_max_distance`, from which all distances share a bucket.
@@ -97,7 +97,7 @@ class T5Config:
 
 
 class T5Encoder(nn.Module):
-    """Layers between a first dropout and a last norm.
+    """T5 encoder: dropout, layers and a final norm.
 
     Attributes:
       config: the shape.
@@ -113,7 +113,7 @@ class T5Encoder(nn.Module):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Names of what `every` gives, in order."""
+        """Names of the outputs that `every` returns, in order."""
         return tuple(f"layer {n}" for n in range(1, self.config.layers + 1))
 
     @nn.compact
@@ -122,9 +122,8 @@ class T5Encoder(nn.Module):
     ) -> Array | list[Array]:
         """Encodes token embeddings, laid out as `layout` says, to encodings of the same shape.
 
-        `dropout_keys` [B] switches dropout on. `every` gives a list of what each layer makes of them, the last one's
-        with the norm, as all that leaves the encoder; not with `scan_layers`. What the first receives is the token
-        table's.
+        `dropout_keys` [B] switches dropout on. `every` returns a list of the output of each layer, the last one after
+        the final norm; not with `scan_layers`. The input of the first layer is that of the token table.
         """
         config = self.config
         table = self.param("relative_position_bias", nn.initializers.normal(0.02), (config.buckets, config.heads))
@@ -157,7 +156,7 @@ class T5Layer(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, dropout_keys: Array | None, layout: Layout, bias: Array) -> tuple[Array, None]:
-        """Maps a token array [..., D] to one alike; the second result is what `nn.scan` asks for."""
+        """Maps a token array [..., D] to another; the second result is required by `nn.scan`."""
         config = self.config
         keys = (None,) * 4 if dropout_keys is None else tuple(fold(dropout_keys, site) for site in range(4))
         after = [layout.token_keys(key) for key in keys[1:]]
@@ -179,7 +178,7 @@ class T5Attention(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, layout: Layout, bias: Array, dropout_keys: Array | None) -> Array:
-        """Maps a token array [..., D] to one alike; a token attends to the real ones of its text, bias [1, H, L, L]."""
+        """Maps a token array [..., D] to another; a token attends to the real tokens of its text, bias [1, H, L, L]."""
         config = self.config
         inner = config.heads * config.head_width
         query, key, value = (
@@ -202,8 +201,8 @@ class T5Attention(nn.Module):
 def relative_position_buckets(length: int, buckets: int, max_distance: int) -> Array:
     """Returns the bucket of every (query, key) distance: int [L, L]; `length` may be symbolic, in an export.
 
-    Half of the buckets are for keys after the query. Of each half, the first half are single distances, and the rest
-    grow logarithmically up to `max_distance`; what is farther shares the last.
+    Half of the buckets are for keys after the query. In each half, the first half are single distances, and the rest
+    grow logarithmically up to `max_distance`; all greater distances share the last bucket.
     """
     distance = np.arange(-max_distance, max_distance + 1)
     half = buckets // 2

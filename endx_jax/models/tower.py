@@ -1,8 +1,7 @@
 """Tower from tokens to one embedding per text: token table, encoder, pooling, projection, head and norm.
 
-Its parameter groups, `token_embedder`, `encoder`, `pooling`, `projection` and `head`, are the units that the parameter
-sharings of Dong et al. 2022 (section 3) share or freeze between the two towers; `token_weights`, where there are any,
-are never trained.
+Its parameter groups `token_embedder`, `encoder`, `pooling`, `projection` and `head` are the units that the parameter
+sharings of Dong et al. 2022 (section 3) share or freeze; `token_weights`, if there are any, are not trained.
 """
 
 import flax.linen as nn
@@ -23,7 +22,7 @@ class TokenEmbedder(nn.Module):
     Attributes:
       vocab_size: V.
       width: D.
-      dtype: of the vectors handed out.
+      dtype: of the vectors returned.
       initializer_range: standard deviation of newly drawn rows.
     """
 
@@ -34,7 +33,7 @@ class TokenEmbedder(nn.Module):
 
     @nn.compact
     def __call__(self, ids: Array) -> Array:
-        """Looks up ids int32 [...]; returns [..., D], NaN for an id that the table does not have."""
+        """Looks up ids int32 [...]; returns [..., D], NaN for an id outside of the table."""
         draw = nn.initializers.normal(self.initializer_range)
         table = self.param("embedding", draw, (self.vocab_size, self.width))
         rows = jnp.asarray(table).at[ids].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
@@ -62,11 +61,11 @@ class Tower(nn.Module):
       encoder: (token array [..., D], its layout, dropout keys [B] or None) to a token array [..., W].
       pooling: ([B, L, W], mask [B, L]) to [B, P]: a module, or a function without parameters.
       projection: [B, P] to [B, E]; None leaves E = P.
-      head: ([B, E], dropout keys [B] or None) to [B, E], which improves on what a frozen tower gives; None: as it is.
-      normalize: whether embeddings have unit L2 norm, which makes inner products cosines.
-      token_weights: ids [...] to [...], by which what pooling receives of each token is multiplied; None: all are one.
-      layer_weights: of a mixture of layers that pooling receives in place of the last one (RR, section 3.1): a weight
-        for the token table's vectors and one for each of the encoder's `outputs`; None: the last layer.
+      head: ([B, E], dropout keys [B] or None) to [B, E], a residual head on a frozen tower; None: none.
+      normalize: scales embeddings to unit L2 norm, which makes inner products cosines.
+      token_weights: ids [...] to [...], factors of the encodings before pooling; None: all are one.
+      layer_weights: weights of a mixture of layers that is pooled in place of the last layer (RR, section 3.1): one for
+        the token table's vectors and one for each of the encoder's `outputs`; None: the last layer.
     """
 
     token_embedder: nn.Module
@@ -85,7 +84,7 @@ class Tower(nn.Module):
         return self.finish(self.base(texts, dropout_keys), dropout_keys)
 
     def encodings(self, tokens: Tokens, dropout_keys: Array | None = None) -> Array:
-        """Returns what pooling receives: an encoding of each token, [B, L, W]."""
+        """Returns the input of pooling: an encoding of each token, [B, L, W]."""
         ids, layout = lay_out(tokens)
         embedded = self.token_embedder(ids)
         if self.layer_weights is None:
@@ -98,24 +97,24 @@ class Tower(nn.Module):
         return layout.pad(encodings)
 
     def layers(self, tokens: Tokens) -> list[Array]:
-        """Returns what the token table and each of the encoder's `outputs` hold of each token, [B, L, D] each."""
+        """Returns the token table's vectors and each of the encoder's `outputs`, [B, L, D] each."""
         ids, layout = lay_out(tokens)
         embedded = self.token_embedder(ids)
         return [layout.pad(layer) for layer in (embedded, *self.encoder(embedded, layout, every=True))]
 
     def pool(self, tokens: Tokens, dropout_keys: Array | None = None) -> Array:
-        """Returns what the projection receives, [B, P]."""
+        """Returns the input of the projection, [B, P]."""
         return self.pooling(self.encodings(tokens, dropout_keys), tokens.mask)
 
     def base(self, tokens: Tokens, dropout_keys: Array | None = None) -> Array:
-        """Returns what the head receives, [B, E]."""
+        """Returns the input of the head, [B, E]."""
         return self.project(self.pool(tokens, dropout_keys))
 
     def project(self, pooled: Array) -> Array:
-        """From what the projection receives to what the head receives."""
+        """Maps the input of the projection [B, P] to the input of the head [B, E]."""
         return pooled if self.projection is None else self.projection(pooled)
 
     def finish(self, base: Array, dropout_keys: Array | None = None) -> Array:
-        """From what the head receives to embeddings."""
+        """Maps the input of the head [B, E] to embeddings."""
         embedding = base if self.head is None else self.head(base, dropout_keys)
         return l2_normalize(embedding) if self.normalize else embedding

@@ -1,4 +1,4 @@
-"""Devices: the mesh, what is sharded over it and how, and several processes."""
+"""Devices: the mesh, sharding, division of work, and several processes."""
 
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import batch_sharding, local_rows, place, state_shardings, to_global

@@ -1,4 +1,4 @@
-"""Output of a run on the screen."""
+"""Terminal output of a run."""
 
 import contextlib
 import sys
@@ -23,7 +23,7 @@ def showing_progress() -> bool:
 
 @contextlib.contextmanager
 def working(what: str) -> Iterator[None]:
-    """Shows work without countable items: at a terminal its elapsed time as it goes on, elsewhere one line.
+    """Shows the elapsed time of work without countable items at a terminal; elsewhere prints one line.
 
     Args:
       what: the work, such as `compiling 2 programs`.

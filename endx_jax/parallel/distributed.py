@@ -1,4 +1,4 @@
-"""Several processes: set up from the environment, and the few things that they agree on outside the step."""
+"""Several processes: initialization from the environment, and coordination outside of the training step."""
 
 import os
 import socket
@@ -22,10 +22,10 @@ _meetings: Counter[str] = Counter()  # how often each barrier was come to, the s
 
 
 def initialize() -> None:
-    """Joins the other processes named by the environment, if any; call before anything touches a device.
+    """Joins the other processes named by the environment, if any; call this before any device is used.
 
-    `find_place` lists the variables read. From here on JAX watches the processes: it aborts this one (SIGABRT, status
-    134) when another one dies, stops or does not come; docs/faults.md has the times.
+    `find_place` lists the variables read. From then on JAX monitors the processes: it aborts this one (SIGABRT, status
+    134) when another one dies, stops or does not start; docs/faults.md has the times.
 
     Raises:
       EndxError: the environment contradicts itself, or the port of process 0 is taken.
@@ -49,7 +49,7 @@ def initialize() -> None:
 
 
 def leave(status: int) -> None:
-    """Ends this process at once where it is one of several, without JAX's shutdown.
+    """Ends this process at once if it is one of several, without JAX's shutdown.
 
     The shutdown waits for all processes. When one is still in a collective it times out, and JAX aborts: the status
     would be 134, which is retried, in place of a user error's 2.
@@ -74,11 +74,11 @@ def on_primary(action: Callable[[], None], name: str) -> None:
     """Runs `action` on the primary process while the others wait for it.
 
     Args:
-      action: what to do.
-      name: identifies the meeting point.
+      action: the function to run.
+      name: identifies the barrier.
 
     Raises:
-      EndxError: that `action` raised, on every process.
+      EndxError: raised by `action`, on every process.
     """
     failure: EndxError | RunInterrupted | None = None
     if is_primary():
@@ -103,9 +103,9 @@ def everywhere(holds: bool) -> bool:
 
 
 def barrier(name: str) -> None:
-    """Waits until every process has come here, for as long as it takes; devices have no part in it.
+    """Waits without a time limit until every process has reached this point.
 
-    Collectives of devices are no place to wait in: on CPUs they give up after half a minute.
+    It does not use collectives of devices, which time out after half a minute on CPUs.
     """
     if jax.process_count() > 1:
         from orbax.checkpoint import multihost
@@ -115,7 +115,7 @@ def barrier(name: str) -> None:
 
 
 def _check_port(address: str) -> None:
-    """Raises EndxError where the port is taken: JAX would end with a segmentation fault and no message."""
+    """Raises EndxError if the port is taken; JAX would end with a segmentation fault and no message."""
     port = int(address.rpartition(":")[2])
     try:
         socket.create_server(("", port)).close()
@@ -127,7 +127,7 @@ def _check_port(address: str) -> None:
 
 
 def _shared(failure: EndxError | RunInterrupted | None) -> EndxError | RunInterrupted | None:
-    """The primary's failure on every process: its words, and whether the same command resumes."""
+    """Returns the primary's failure on every process: its message, and whether the same command resumes."""
     from jax.experimental import multihost_utils
 
     kind, text = 0, b""

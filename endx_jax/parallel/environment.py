@@ -25,8 +25,8 @@ class Place:
 
     Attributes:
       address: host and port at which process 0 listens.
-      count: how many processes there are.
-      index: which of them this is, from 0.
+      count: number of processes.
+      index: number of this process, from 0.
     """
 
     address: str

@@ -1,7 +1,7 @@
-"""Division of a step's work over devices and in time. None of it changes results.
+"""Division of a step's work over devices and chunks, which does not affect results.
 
-Chunked towers are GradCache (Gao et al. 2021) inside the one compiled step: a loop over chunks of rows, each encoded
-again in the backward pass, so that only one chunk's activations are held at a time beside all rows' embeddings.
+Chunked towers are GradCache (Gao et al. 2021) inside the compiled step: a loop over chunks of rows, each encoded again
+in the backward pass, so that only one chunk's activations are in memory at a time, beside the embeddings of all rows.
 """
 
 import contextlib
@@ -33,10 +33,10 @@ class Execution:
     """Division of a step's work.
 
     Attributes:
-      mesh: the devices; None: one device, or any placing that the compiler finds.
-      tower_chunk: the most rows that a device encodes at a time; 0: all its own at once.
+      mesh: the devices; None: one device, or a placement chosen by the compiler.
+      tower_chunk: maximum rows that a device encodes at a time; 0: all its rows at once.
       loss_tile: side of the score tiles that losses are streamed over; None: dense losses.
-      packed: whether the texts of a batch are packed: those of each chunk of each device by themselves.
+      packed: true if the texts of a batch are packed, separately for each chunk of each device.
       dtype: of the towers' layers, in which `fsdp` gathers their matrices.
     """
 
@@ -47,7 +47,7 @@ class Execution:
     dtype: DTypeLike = jnp.float32
 
     def chunks(self, rows: int) -> int:
-        """In how many chunks a device encodes its part of a global batch of so many rows."""
+        """Returns the number of chunks in which a device encodes its part of a global batch of that many rows."""
         own = rows // self.shards
         return math.ceil(own / self.tower_chunk) if 0 < self.tower_chunk < own else 1
 
@@ -58,18 +58,18 @@ class Execution:
         rows: Tree,
         cost: Callable[[Tree], jax.Array] | None = None,
     ) -> Tree:
-        """Calls a function of rows in chunks of them.
+        """Calls a function of rows in chunks.
 
-        The chunks are cut from each device's own rows, and the gradient of `params` is summed over the chunks first and
-        reduced over the devices that split the batch once, after the loop. There the parameters are whole for the
-        length of the loop, however `fsdp` splits them outside; `tensor` splits them inside too.
+        Each device's rows are divided into chunks. The gradient of `params` is summed over the chunks first, and
+        reduced once over the devices that split the batch, after the loop. Parameters that `fsdp` splits are whole
+        during the loop; `tensor` splits them inside too.
 
         Args:
-          function: (params, rows) to outputs, each row of which depends on the same row of `rows` alone.
-          params: what is differentiated; `function` must not close over anything that is.
+          function: (params, rows) to outputs, each row of which depends only on the same row of `rows`.
+          params: differentiated inputs; `function` must not close over any others.
           rows: arrays, typed keys included, of one leading axis: the rows of the global batch.
-          cost: rows to a number each, such as their tokens. Rows are dealt to the chunks in its order, in turn, so that
-            all chunks cost alike; None: chunks are cut as the rows stand.
+          cost: rows to a number each, such as their tokens. Rows are distributed to the chunks in this order, in turn,
+            so that all chunks cost about the same; None: chunks are consecutive rows.
 
         Returns:
           The outputs, of the same leading axis.
@@ -91,20 +91,20 @@ class Execution:
         rows: Tree,
         cost: Callable[[Tree], jax.Array] | None = None,
     ) -> tuple[jax.Array, Tree]:
-        """Sums a function over rows, in chunks of them, each with its gradient: for what is too dear to compute twice.
+        """Sums a function over rows in chunks, computing each chunk's gradient beside its value.
 
-        Since all that is wanted is a sum, the gradient of each chunk is made right after its value. No activation
-        outlives its chunk, as under `map_rows`, and nothing is computed again.
+        For expensive functions: since the result is a sum, no activation outlives its chunk, as in `map_rows`, and
+        nothing is computed twice.
 
         Args:
-          function: (params, rows, counts) to a scalar and a tree of scalars for the log, each a sum over those rows
-            that count, bool [R], of what depends on that row alone. It must not close over what is differentiated.
-          params: what is differentiated, with the arrays of floats among `rows`.
+          function: (params, rows, counts) to a scalar and a tree of scalars for the log, each a sum over the rows that
+            count, bool [R], of terms that depend on one row. It must not close over differentiated values.
+          params: differentiated, as are the arrays of floats among `rows`.
           rows: as for `map_rows`.
           cost: as for `map_rows`.
 
         Returns:
-          The sum over all rows of the scalar, which has a gradient, and of the others, which have none.
+          The sums over all rows of the scalar, which has a gradient, and of the others, which have none.
         """
         function = jax.named_scope(TOWERS)(function)
         leaves, structure = jax.tree.flatten(rows)
@@ -118,12 +118,12 @@ class Execution:
         return _summed(self, merged, self.chunks(count_rows(rows)), cost and cost(rows), params, moving, fixed)
 
     def reduce_rows(self, function: Callable[[Tree, Tree, Any], Tree], params: Tree, rows: Tree) -> Tree:
-        """Calls a function that brings rows together, such as a loss, on each device with its own ones.
+        """Calls a function of all rows, such as a loss, on each device with its rows.
 
         Args:
-          function: (params, rows, axis_name) to scalars of the global batch. Where `axis_name` is not None, the rows
-            are one device's, and collectives over these mesh axes give the others'. It must not close over anything
-            that is differentiated.
+          function: (params, rows, axis_name) to scalars of the global batch. If `axis_name` is not None, the rows are
+            those of one device, and collectives over these mesh axes reach the others. It must not close over
+            differentiated values.
           params: whole on each device, such as a temperature.
           rows: arrays of one leading axis: the rows of the global batch.
 
@@ -137,13 +137,13 @@ class Execution:
 
     @property
     def shards(self) -> int:
-        """Parts that a batch is split into over devices."""
+        """Number of parts that a batch is split into over devices."""
         return 1 if self.mesh is None else batch_shards(self.mesh)
 
     def on_all(self, function: Callable[[Tree, Tree], Tree], params: Tree, rows: Tree) -> Tree:
-        """Calls a function of all rows at once, as of `map_rows`; the compiler splits them over the devices.
+        """Calls a function of rows, as in `map_rows`, with all rows at once; the compiler splits them over devices.
 
-        Where parameters are split, it gets hints: see `parallel.gathering` and `models.sharding_hints`.
+        Where parameters are split, the compiler gets hints: see `parallel.gathering` and `models.sharding_hints`.
         """
         if self.mesh is not None:
             params = gathered_by_layer(params, self.mesh, self.dtype)
@@ -151,16 +151,16 @@ class Execution:
             return function(params, rows)
 
     def on_mesh(self) -> contextlib.AbstractContextManager:
-        """Context in which functions are traced for the mesh: modules ask `models.sharding_hints` for its platform."""
+        """Returns a context for tracing for the mesh: modules ask `models.sharding_hints` for its platform."""
         if self.mesh is None:
             return contextlib.nullcontext()
         return jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh)
 
     def _on_each_shard(self, function: Callable, in_specs, out_specs) -> Callable:
-        """`function` on each part of the batch; the mesh's other axes are left to the compiler, as outside.
+        """Maps `function` over the parts of the batch; the mesh's other axes are left to the compiler.
 
-        check_vma off: with it, what is whole is made varying where it meets rows, which is in the loop, and so is the
-        transpose of that, the reduction of its gradient (tests/parallel/test_execution.py counts); and every loop in
+        check_vma is off. With it, replicated values become varying where they meet rows, inside the loop, and so does
+        the transpose, the reduction of their gradient (tests/parallel/test_execution.py counts them); and loops in
         `function` whose carry begins with a constant would be refused.
         """
         return jax.shard_map(
@@ -174,7 +174,7 @@ class Execution:
 
 
 def count_rows(rows: Tree) -> int:
-    """The length of the leading axis that all arrays of a tree have in common."""
+    """Returns the length of the leading axis of the arrays of a tree."""
     return jax.tree.leaves(rows)[0].shape[0]
 
 
@@ -185,7 +185,7 @@ def _in_chunks(
     params: Tree,
     rows: Tree,
 ) -> Tree:
-    """`function` in a loop over chunks of rows, equally many each, that keeps none of its activations."""
+    """Calls `function` in a loop over chunks of equal size, without keeping activations."""
     taken, _, place = _deal(count_rows(rows), chunks, cost and cost(rows))
     recomputed = jax.checkpoint(function, prevent_cse=False)
     cut = jax.tree.map(lambda row: row[taken], rows)
@@ -194,9 +194,9 @@ def _in_chunks(
 
 
 def _deal(count: int, chunks: int, costs: jax.Array | None) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Which rows each chunk takes, [chunks, size], whether they count there, and where each row is found, [count].
+    """Returns the rows of each chunk [chunks, size], whether they count there, and the place of each row [count].
 
-    Rows that only fill a chunk up are real ones, so that nothing in them is not finite.
+    Chunks are padded with real rows, so that all values are finite.
     """
     size = math.ceil(count / chunks)
     counts = jnp.arange(chunks * size) < count

@@ -1,8 +1,8 @@
-"""Layers whose matrices `fsdp` splits have them whole one layer at a time, and split again after it.
+"""Gathering of matrices that `fsdp` splits, one layer at a time.
 
-Each matrix is cast to the precision of the computation first and gathered then, so that bfloat16 is what travels, and
-its gradient goes back to the same parts. Left to itself, the compiler gathers float32, or, worse, activations: of whole
-batches, where a product's rows and its matrix are split over the same devices.
+Each matrix is cast to the precision of the computation and then gathered, so that bfloat16 is transferred; its gradient
+is reduced to the same parts. Without this the compiler gathers float32 or, where rows and matrix of a product are split
+over the same devices, the activations of whole batches.
 """
 
 import functools
@@ -19,10 +19,10 @@ from endx_jax.parallel.sharding import partition_spec, rule_of
 
 
 def gathered_by_layer(params, mesh: Mesh, dtype: DTypeLike):
-    """Boxes the matrices that layers are to gather for themselves, by the table of `parallel.sharding`.
+    """Boxes the matrices that are gathered inside their layer, by the table of `parallel.sharding`.
 
     Args:
-      params: an objective's, or a part of them with paths that end alike.
+      params: parameters of an objective, or a part of them whose paths end in the same way.
       mesh: the devices.
       dtype: of the computation.
 
@@ -42,10 +42,10 @@ class Gathered(flax.struct.PyTreeNode, nn.meta.AxisMetadata):
     """Box around a matrix that is gathered when `nn.Module.param` unboxes it.
 
     Attributes:
-      value: the matrix, or those of all layers, stacked.
-      spec: how it is split.
+      value: the matrix, or the stacked matrices of all layers.
+      spec: its partition.
       mesh: the devices.
-      dtype: that it is cast to.
+      dtype: to which it is cast.
     """
 
     value: Any
@@ -60,17 +60,17 @@ class Gathered(flax.struct.PyTreeNode, nn.meta.AxisMetadata):
         return _gather(*split_and_whole, self.value.astype(self.dtype))
 
     def replace_boxed(self, val):
-        """Another value in the same box."""
+        """Returns a box with another value."""
         return self.replace(value=val)
 
     def add_axis(self, index, params):
-        """For a scan that stacks it."""
+        """Returns the box with a layer axis, for a scan that stacks layers."""
         del params
         axes = list(self.spec)
         return self.replace(spec=PartitionSpec(*axes[:index], None, *axes[index:]))
 
     def remove_axis(self, index, params):
-        """For a scan that takes one layer of it at a time."""
+        """Returns the box without its layer axis, for a scan that takes one layer at a time."""
         del params
         axes = list(self.spec)
         return self.replace(spec=PartitionSpec(*axes[:index], *axes[index + 1 :]))

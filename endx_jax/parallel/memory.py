@@ -1,4 +1,4 @@
-"""Memory that is free for this process, and that a step may take."""
+"""Free memory of this process, and the memory that a step needs."""
 
 import ctypes
 import dataclasses
@@ -23,11 +23,11 @@ RUNTIME = 400 * 2**20
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Memory of one device, or on a CPU this process's share of the host's.
+    """Memory of one device, or on a CPU this process's share of the host's memory.
 
     Attributes:
-      total: bytes that this process may hold, with those that it holds already.
-      held: bytes that it holds already.
+      total: bytes that this process may hold, including those in use.
+      held: bytes in use.
       devices: local devices that share the memory.
     """
 
@@ -36,14 +36,14 @@ class Memory:
     devices: int = 1
 
     def peak(self, step: int) -> int:
-        """Returns the bytes that are held while each device holds `step` bytes for a training step."""
+        """Returns the bytes in use while each device uses `step` bytes for a training step."""
         return self.held + self.devices * step
 
     def activations(self, state: int) -> int:
         """Returns the bytes that one device's activations may take.
 
-        Everything together stays under half of the memory. Where the state alone takes more than that, activations take
-        at most half of the rest.
+        The total stays under half of the memory. If the state alone takes more than that, activations take at most half
+        of the rest.
 
         Args:
           state: bytes of parameters and optimizer state on one device.
@@ -54,7 +54,7 @@ class Memory:
 
 
 def measure() -> Memory:
-    """Measures the memory of the local devices, the same on every process: the smallest of all processes."""
+    """Measures the memory of the local devices; returns the minimum over all processes."""
     devices = jax.local_devices()
     stats = devices[0].memory_stats() or {}
     if "bytes_limit" in stats:
@@ -75,13 +75,13 @@ def measure() -> Memory:
 
 
 def free_host_memory(root: pathlib.Path = pathlib.Path("/")) -> int | None:
-    """Returns the bytes that this process may still take: the host's, and at most what its control groups allow.
+    """Returns the free bytes of the host, limited by this process's control groups.
 
     Args:
       root: where `proc` and `sys` are mounted.
 
     Returns:
-      Bytes; None where the system has no `/proc/meminfo`, as outside Linux.
+      Bytes; None if the system has no `/proc/meminfo`, as outside Linux.
     """
     for line in _read(root / "proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
@@ -90,13 +90,13 @@ def free_host_memory(root: pathlib.Path = pathlib.Path("/")) -> int | None:
 
 
 def resident() -> int:
-    """Returns the bytes of memory that this process holds; 0 where the system does not tell."""
+    """Returns the resident memory of this process in bytes; 0 if unknown."""
     fields = _read(pathlib.Path("/proc/self/statm")).split()
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
 
 
 def trim() -> None:
-    """Returns freed memory that glibc keeps, such as the compiler's, to the system; nothing with other C libraries."""
+    """Returns freed memory that glibc keeps, such as the compiler's, to the system; no effect with other libraries."""
     if sys.platform == "linux":
         release = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if release:
@@ -114,13 +114,13 @@ def bytes_held(tree: Tree) -> int:
 
 
 def bytes_kept(function: Callable[[Tree, Tree], Tree], params: Tree, rows: Tree) -> int:
-    """Returns the bytes that a forward pass keeps for the backward pass; nothing is compiled or computed.
+    """Returns the bytes that a forward pass keeps for the backward pass, without compiling or computing.
 
-    Parameters that the backward pass reads count too. Their gradients take as much.
+    Parameters that the backward pass reads are included; their gradients take as much again.
 
     Args:
       function: (params, rows) to outputs.
-      params: arrays or shapes of what is differentiated.
+      params: differentiated arrays or shapes.
       rows: arrays or shapes.
     """
     pull = jax.eval_shape(lambda p, r: jax.vjp(lambda p: function(p, r), p)[1], params, rows)
@@ -128,7 +128,7 @@ def bytes_kept(function: Callable[[Tree, Tree], Tree], params: Tree, rows: Tree)
 
 
 def _left_in_cgroups(root: pathlib.Path) -> Iterator[int]:
-    """Yields what each limit of a control group (version 1 or 2), of this process or above it, leaves in bytes."""
+    """Yields the free bytes under each limit of this process's control groups (version 1 or 2) and their parents."""
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:

@@ -1,4 +1,4 @@
-"""Collectives of a compiled program, with bytes and the trip counts of the loops they are in."""
+"""Collectives of a compiled program, with their bytes and the trip counts of their loops."""
 
 import dataclasses
 import math
@@ -35,9 +35,9 @@ class Collective:
     Attributes:
       kind: one of `KINDS`.
       bytes: of its result on one device, each time.
-      times: how often it runs; None where a loop around it does not say how long it is.
-      loops: how many loops it is in.
-      source: where in the traced function it comes from.
+      times: number of runs; None if the trip count of a loop around it is unknown.
+      loops: number of loops around it.
+      source: its place in the traced function.
     """
 
     kind: str
@@ -48,9 +48,9 @@ class Collective:
 
 
 def collectives(program: str) -> list[Collective]:
-    """Returns all collectives of a compiled program, in loops and calls too.
+    """Returns all collectives of a compiled program, including those in loops and calls.
 
-    One that starts and ends apart counts once, and of a conditional all branches count.
+    An asynchronous collective counts once, and all branches of a conditional count.
 
     Args:
       program: `compiled.as_text()`, of `jax.jit(...).lower(...).compile()`.

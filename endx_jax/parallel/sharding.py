@@ -1,7 +1,7 @@
-"""Sharding rules: one table that says how each parameter is split over the mesh.
+"""Sharding rules: one table with the partition of each parameter over the mesh.
 
-Batches are split over `data` and `fsdp`. A parameter is split by the one rule whose pattern its path matches; the
-optimizer's arrays carry their parameter's path at the end of their own and so follow the same rule.
+Batches are split over `data` and `fsdp`. Each parameter's path matches exactly one rule; the paths of optimizer arrays
+end with the path of their parameter and match the same rule.
 """
 
 import dataclasses
@@ -24,10 +24,10 @@ class Rule:
     """Sharding rule of some parameters.
 
     Attributes:
-      pattern: of the end of their paths, from the beginning of a name on.
-      axes: the mesh axis of each dimension; None: it is whole.
-      by_layer: whether they are a layer's, and are computed with in `model.dtype` alone: `parallel.gathering` casts
-        them and makes them whole when their layer comes.
+      pattern: regular expression for the last names of their paths.
+      axes: the mesh axis of each dimension; None: not split.
+      by_layer: true for parameters of a layer that are used only in `model.dtype`: `parallel.gathering` casts and
+        gathers them inside their layer.
     """
 
     pattern: str
@@ -80,7 +80,7 @@ def rule_of(path: str) -> Rule:
     """Returns the rule that matches an array.
 
     Raises:
-      EndxError: when no rule matches its path, or more than one.
+      EndxError: no rule matches its path, or more than one.
     """
     found = [rule for rule in RULES if re.search(rf"(^|/)({rule.pattern})$", path)]
     if len(found) == 1:
@@ -94,13 +94,12 @@ def rule_of(path: str) -> Rule:
 def partition_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
     """Returns the partition of one array. A scalar needs no rule.
 
-    An axis that does not divide its dimension is left out, so small vocabularies and odd widths stay whole. Layers that
-    are stacked for a scan have one more leading dimension than the rule names, which is never split. What Adafactor
-    keeps in another rank than its parameter's stays whole: row and column moments, and stand-ins for those it does
-    without.
+    A dimension that is not divisible by its axis is not split. Layers stacked for a scan have one more leading
+    dimension than the rule, which is not split. Adafactor's arrays of another rank than their parameter (row and column
+    moments, and placeholders) are not split.
 
     Raises:
-      EndxError: as `rule_of`, or for a parameter of another rank than its rule is for.
+      EndxError: as in `rule_of`, or the rank of a parameter is not that of its rule.
     """
     if not shape:
         return PartitionSpec()
@@ -122,7 +121,7 @@ def is_stacked(path: str) -> bool:
 
 
 def state_shardings(state, mesh: Mesh):
-    """Shardings for a tree of arrays or shapes, by their paths."""
+    """Returns shardings for a tree of arrays or shapes, by their paths."""
 
     def place(path, leaf):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
@@ -138,7 +137,7 @@ def parameter_paths(params) -> dict[str, Any]:
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Splits the first axis, the batch, over `data` and `fsdp`."""
+    """Returns the sharding that splits the first axis, the batch, over `data` and `fsdp`."""
     return NamedSharding(mesh, PartitionSpec(BATCH_AXES))
 
 
@@ -172,7 +171,7 @@ def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
 
 
 def to_global(tree, mesh: Mesh, batch_size: int):
-    """Turns each process's rows (NumPy, first axis) into arrays of the global batch, split over the mesh."""
+    """Converts each process's rows (NumPy, first axis) to arrays of the global batch, split over the mesh."""
     sharding = batch_sharding(mesh)
 
     def assemble(rows):
@@ -183,12 +182,12 @@ def to_global(tree, mesh: Mesh, batch_size: int):
 
 
 def place(tree, shardings):
-    """Puts arrays where `shardings` says; each process uploads only its part, one device's part at a time.
+    """Places arrays by `shardings`; each process uploads only its part, one device's part at a time.
 
     Args:
-      tree: of arrays that every process has whole: in memory, or in files, of which only that part is read
+      tree: of arrays that every process has whole, in memory or in files of which only that part is read
         (`pretrained.stored`); or of arrays over the devices of all processes.
-      shardings: a tree alike.
+      shardings: a tree of the same structure.
     """
     return jax.tree.map(_put, tree, shardings)
 

@@ -1,4 +1,4 @@
-"""The encoder architectures that checkpoints can be read into, by the `model_type` of their `config.json`."""
+"""Supported encoder architectures, by the `model_type` of their `config.json`."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -23,9 +23,9 @@ class Architecture:
       read_config: (contents of `config.json`, the file for messages) to the config dataclass.
       embedder: (config, dtype) to the token table.
       encoder: (config, dtype, remat, scan_layers) to the encoder.
-      rules: where each parameter stands in a checkpoint.
-      prefixes: what task heads put before those names.
-      older_spellings: how the end of a tensor's name was spelt once, to how the rules spell it.
+      rules: names of parameters in a checkpoint.
+      prefixes: prefixes of these names in models with task heads.
+      older_spellings: older endings of tensor names, to the endings in the rules.
     """
 
     read_config: Callable[[Mapping, object], EncoderConfig]

@@ -1,4 +1,4 @@
-"""Reads a pretrained encoder from its folder: shape, weights, and how its embeddings are made."""
+"""Reader of pretrained encoders: shape, weights, and head."""
 
 import dataclasses
 import pathlib
@@ -17,11 +17,11 @@ from endx_jax.pretrained.weights import modernise, open_tensors, stack_layers, t
 
 @dataclasses.dataclass(frozen=True)
 class PretrainedEncoder:
-    """A pretrained encoder that is described but not yet read.
+    """Description of a pretrained encoder, whose weights are read when they are used.
 
     Attributes:
-      folder: of `config.json`, the weights and the tokenizer; a sentence-transformers folder may hold it within.
-      head: pooling, projection, normalisation and length limit, where the folder states them.
+      folder: of `config.json`, the weights and the tokenizer; it may be inside of a sentence-transformers folder.
+      head: pooling, projection, normalisation and maximum length, if the folder states them.
       hugging_face: the contents of its `config.json`.
     """
 
@@ -31,28 +31,28 @@ class PretrainedEncoder:
 
     @property
     def architecture(self) -> Architecture:
-        """The kind of encoder, by `model_type`."""
+        """Architecture of the encoder, by `model_type`."""
         return architecture_of(self.hugging_face, self.folder)
 
     @property
     def config(self) -> EncoderConfig:
-        """The encoder's shape."""
+        """Shape of the encoder."""
         return self.architecture.read_config(self.hugging_face, self.folder / "config.json")
 
     def params(self, *, scan_layers: bool = False) -> dict:
-        """Reads the weights: those of `stored_params`, as NumPy arrays."""
+        """Reads the weights of `stored_params` as NumPy arrays."""
         return jax.tree.map(np.asarray, self.stored_params(scan_layers=scan_layers))
 
     def stored_params(self, *, scan_layers: bool = False) -> dict:
-        """The weights, `{"token_embedder": ..., "encoder": ...}` of float32, to be read from their files: `Stored`.
+        """Returns the weights `{"token_embedder": ..., "encoder": ...}`, float32, as `Stored` arrays.
 
-        With them goes `projection`, where the head has one.
+        If the head has a projection, there is also `projection`.
 
         Args:
-          scan_layers: whether layers are stacked, as the encoder with `scan_layers` holds them.
+          scan_layers: stacks the layers, as in an encoder with `scan_layers`.
 
         Raises:
-          EndxError: when a tensor is missing or has another shape than `config.json` says.
+          EndxError: a tensor is missing or its shape does not match `config.json`.
         """
         architecture, config = self.architecture, self.config
         tensors = modernise(open_tensors(self.folder), architecture.older_spellings)
@@ -66,16 +66,16 @@ class PretrainedEncoder:
 
 
 def load(name: str) -> PretrainedEncoder:
-    """Finds the one pretrained encoder `name` (see `locate`) and reads what describes it.
+    """Finds the pretrained encoder `name` (see `locate`) and reads its description.
 
     Raises:
-      EndxError: when it can't be had, is of an architecture that we do not have, or is two towers.
+      EndxError: it can't be found, its architecture is not supported, or it is two towers.
     """
     return _readable(PretrainedEncoder(**describe(name)))
 
 
 def load_sides(name: str) -> dict[str, PretrainedEncoder]:
-    """Loads a folder by side, `question` and `answer`; it may hold a tower for each."""
+    """Loads a folder by side, `question` and `answer`, which may have separate towers."""
     sides = {side: PretrainedEncoder(**_described(head)) for side, head in read_heads(locate(name)).items()}
     return {side: _readable(pretrained) for side, pretrained in sides.items()}
 
@@ -102,7 +102,7 @@ def _readable(pretrained: PretrainedEncoder) -> PretrainedEncoder:
 
 
 def architecture_of(hugging_face: dict, where: object) -> Architecture:
-    """The architecture that a `config.json` names."""
+    """Returns the architecture that a `config.json` names."""
     kind = hugging_face.get("model_type", "")
     if kind not in list(ARCHITECTURES):
         raise EndxError(
@@ -112,7 +112,7 @@ def architecture_of(hugging_face: dict, where: object) -> Architecture:
 
 
 def _check_shapes(params: dict, config: EncoderConfig, architecture: Architecture, where: object) -> None:
-    """Holds the tensors that were read against the shapes that the modules would draw."""
+    """Checks the shapes of tensors against those of the modules."""
     embedder = architecture.embedder(config, np.dtype(np.float32))
     encoder = architecture.encoder(config)
     key = jax.random.key(0)

@@ -1,4 +1,4 @@
-"""Towers that are taken from pretrained folders as they are, with nothing to draw."""
+"""Towers made from pretrained folders alone, without new parameters."""
 
 from collections.abc import Mapping
 
@@ -12,13 +12,13 @@ from endx_jax.pretrained.towers import build_tower, fill_in
 
 
 def finished_towers(sources: Mapping[str, PretrainedEncoder], platform: str | None = None) -> tuple[DualEncoder, dict]:
-    """The dual encoder that descriptions of both sides say, and its parameters as float32 NumPy arrays.
+    """Builds the dual encoder described by both sides; returns it and its parameters as float32 NumPy arrays.
 
-    What stands in one place for both sides is shared: an encoder with its token table, and a projection. `platform` is
-    as of `build_dual_encoder`.
+    An encoder with its token table, or a projection, is shared if both sides have the same folder for it. `platform` is
+    as in `build_dual_encoder`.
 
     Raises:
-      EndxError: when weights are missing or do not fit, or the towers' embeddings differ in width.
+      EndxError: weights are missing or do not fit, or the towers' embeddings differ in width.
     """
     question, answer = (sources[side] for side in SIDES)
     shared = set()
@@ -41,6 +41,6 @@ def finished_towers(sources: Mapping[str, PretrainedEncoder], platform: str | No
 
 
 def token_table_towers(tokens: PretrainedTokens) -> tuple[DualEncoder, dict]:
-    """Towers of the token table of any pretrained model, and nothing else of it; and their parameters."""
+    """Builds towers of only the token table of a pretrained model; returns them and their parameters."""
     tower = build_tower(fill_in(ModelSettings(encoder=NO_ENCODER), tokens), tokens)
     return DualEncoder(tower, tower), {"shared": tokens.params()}

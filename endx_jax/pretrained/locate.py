@@ -1,4 +1,4 @@
-"""Finds the folder of a pretrained model: a path, a Python package that carries it, or the Hugging Face hub."""
+"""Search for the folder of a pretrained model: a path, a Python package, or the Hugging Face hub."""
 
 import dataclasses
 import importlib.util
@@ -11,14 +11,14 @@ from endx_jax.pretrained.static import static_folder
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """A model that we know by name.
+    """Published model that is known by name.
 
     Attributes:
       hub_id: its name on the Hugging Face hub.
-      package: the importable name of a Python package that carries it, and `folder` the place inside it.
-      folder: where in that package.
-      requirement: what to give pip for the package.
-      sha256: of its `model.safetensors`, wherever it came from.
+      package: importable name of a Python package that contains it.
+      folder: its folder in that package.
+      requirement: pip requirement of the package.
+      sha256: of its `model.safetensors` from any source.
     """
 
     hub_id: str
@@ -45,11 +45,11 @@ def locate(name: str) -> pathlib.Path:
     """Returns the folder that holds the pretrained model `name`.
 
     Args:
-      name: a folder; a file of word vectors (see `static.static_folder`); the name of a model that a package carries
+      name: a folder; a file of word vectors (see `static.static_folder`); the name of a model in a package
         (`all-MiniLM-L6-v2`, `glove-6b-50d`); or a hub id, which is downloaded unless it is in the hub's cache.
 
     Raises:
-      EndxError: when it is nowhere to be had, with the ways out, or its hash is not the one we know.
+      EndxError: it can't be found (the message lists the alternatives), or its hash is not the published one.
     """
     folder = pathlib.Path(name).expanduser()
     static = static_folder(name) if name else None
@@ -67,7 +67,7 @@ def locate(name: str) -> pathlib.Path:
 
 
 def _inside_package(published: Published) -> pathlib.Path | None:
-    """The package's folder, found without importing it."""
+    """Returns the package's folder without importing the package."""
     spec = importlib.util.find_spec(published.package)
     if spec is None or spec.origin is None:
         return None

@@ -1,4 +1,4 @@
-"""The modules of a sentence-transformers folder, in the order in which a text of one side goes through them."""
+"""Modules of a sentence-transformers folder for the texts of one side, in order."""
 
 import pathlib
 import re
@@ -18,11 +18,11 @@ PAIR = re.compile(r"""\((None|'[^']*'|"[^"]*"), *(None|'[^']*'|"[^"]*"|\([^()]*\
 
 
 class Module(NamedTuple):
-    """One step.
+    """Module of sentence-transformers.
 
     Attributes:
-      kind: the name of its class; the Python module before it has changed with most versions.
-      folder: of its files; there need not be any.
+      kind: the name of its class, without the Python module, which differs between versions.
+      folder: of its files, if it has any.
     """
 
     kind: str
@@ -30,10 +30,10 @@ class Module(NamedTuple):
 
 
 def read_modules(folder: pathlib.Path, side: str) -> list[Module]:
-    """The modules for texts of one side, `question` or `answer`; a Router stands for those on its route.
+    """Returns the modules for texts of one side, `question` or `answer`; a Router is replaced by those on its route.
 
     Raises:
-      EndxError: when a list of modules is broken or leads out of its folder, or a Router has no route for that side.
+      EndxError: a list of modules is broken or leads out of its folder, or a Router has no route for that side.
     """
     file, modules = folder / MODULES, list[Module]()
     for number, entry in enumerate(json_files.read(file, list)):
@@ -54,16 +54,16 @@ def read_module(folder: pathlib.Path, entry: object, where: str) -> Module:
 
 
 def _expanded(kind: str, folder: pathlib.Path, side: str, routers: tuple[pathlib.Path, ...]) -> list[Module]:
-    """The modules that a module stands for: itself, or for a Router those on its route.
+    """Returns the module itself, or for a Router the modules on its route.
 
     Args:
       kind: of the module.
       folder: of the module.
       side: of the texts.
-      routers: the folders of the Routers that this one is a part of.
+      routers: the folders of the enclosing Routers.
 
     Raises:
-      EndxError: a Router is part of itself, or describes no route for the side.
+      EndxError: a Router is part of itself, or has no route for the side.
     """
     if kind not in ("Router", "Asym"):
         return [Module(kind, folder)]
@@ -88,7 +88,7 @@ def _expanded(kind: str, folder: pathlib.Path, side: str, routers: tuple[pathlib
 
 
 def _route(structure: Mapping, mappings: Mapping, task: str, file: pathlib.Path) -> str:
-    """The name of the route for text of a task, found in the order of sentence-transformers."""
+    """Returns the name of the route for text of a task, in the search order of sentence-transformers."""
     routes = {_pair(key, file): route for key, route in mappings.items()}
     for key in ((task, "text"), (task, None), (None, "text"), (None, None)):
         if key in routes:
@@ -99,7 +99,7 @@ def _route(structure: Mapping, mappings: Mapping, task: str, file: pathlib.Path)
 
 
 def _pair(key: str, file: pathlib.Path) -> tuple[str | None, str | None]:
-    """The task and the modality that a key of `route_mappings` names; of several modalities, what was written."""
+    """Returns the task and the modality in a key of `route_mappings`; several modalities are kept as written."""
     found = PAIR.fullmatch(key)
     if found is None:
         raise EndxError(

@@ -1,8 +1,8 @@
-"""The shapes of published encoders, by hub name, so that a model can be described without a download.
+"""Shapes of published encoders, by hub name, to describe a model without a download.
 
-Each entry holds what our towers read of the `config.json` that its authors published, under the keys that it has there
-(T5 v1.1: google-research/text-to-text-transfer-transformer, released_checkpoints.md; BERT: Devlin et al. 2019, section
-3; all-MiniLM-L6-v2: its hub folder). Weights and tokenizers are not here: `load` finds those.
+Each entry holds the keys of the published `config.json` that our towers read (T5 v1.1:
+google-research/text-to-text-transfer-transformer, released_checkpoints.md; BERT: Devlin et al. 2019, section 3;
+all-MiniLM-L6-v2: its hub folder). `load` finds weights and tokenizers.
 """
 
 import pathlib
@@ -72,12 +72,12 @@ _OTHER_NAMES = {
 
 
 def outline(name: str) -> PretrainedEncoder:
-    """Describes the encoder `name` as `load` does, without looking for its files where its shape is known here.
+    """Describes the encoder `name` as `load` does, without searching for its files if its shape is known.
 
-    The `folder` of what is known here need not exist: neither weights nor tokenizer can be read from it.
+    The `folder` of a known encoder may not exist, so neither weights nor tokenizer can be read from it.
 
     Raises:
-      EndxError: as `load`, for a name that is not known here.
+      EndxError: as in `load`, for an unknown name.
     """
     return PretrainedEncoder(**_described(name)) if is_known(name) else load(name)
 
@@ -88,7 +88,7 @@ def outline_tokens(name: str) -> PretrainedTokens:
 
 
 def is_known(name: str) -> bool:
-    """Returns true if the shape of `name` is known here; a folder of that name takes precedence."""
+    """Returns true if the shape of `name` is known and there is no folder of that name."""
     return _OTHER_NAMES.get(name, name) in CONFIGS and not pathlib.Path(name).is_dir()
 
 

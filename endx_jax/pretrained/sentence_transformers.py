@@ -46,18 +46,18 @@ NO_LIMIT = 1_000_000
 
 @dataclasses.dataclass(frozen=True)
 class Dense:
-    """A linear map of pooled encodings, without bias and activation.
+    """Linear projection of pooled encodings, without bias and activation.
 
     Attributes:
       folder: of its weights.
-      width: E, of what it gives.
+      width: E, of its output.
     """
 
     folder: pathlib.Path
     width: int
 
     def kernel(self, pooled_width: int) -> np.ndarray:
-        """Reads its weights, float32 [P, E]; EndxError when they are not there or not of that shape."""
+        """Reads its weights, float32 [P, E]; raises EndxError if they are missing or of another shape."""
         weight = read_tensors(self.folder).get("linear.weight")
         shape = (self.width, pooled_width)
         if weight is None or weight.shape != shape:
@@ -71,11 +71,11 @@ class Head:
     """Conversion of token encodings to an embedding.
 
     Attributes:
-      encoder: the folder that holds `config.json` and the weights.
+      encoder: the folder of `config.json` and the weights.
       pooling: `mean` or `first`.
-      projection: after pooling; None where there is none.
-      normalize: whether embeddings have unit norm.
-      max_length: in tokens, though the encoder may have fewer positions; None where the folder does not say.
+      projection: after pooling; None if there is none.
+      normalize: true if embeddings have unit norm.
+      max_length: in tokens, possibly more than the encoder's positions; None if the folder does not say.
     """
 
     encoder: pathlib.Path
@@ -90,9 +90,9 @@ class Usage:
     """Intended use of a model.
 
     Attributes:
-      prompts: what may stand before texts, by name.
-      default_prompt: what stands before texts of no side.
-      cosine: whether embeddings are compared by cosine rather than inner product.
+      prompts: prompts by name.
+      default_prompt: prompt of texts of no side.
+      cosine: true if embeddings are compared by cosine rather than inner product.
       truncate_dim: leading dimensions to keep; None keeps all.
     """
 
@@ -107,10 +107,10 @@ class Usage:
 
 
 def read_heads(folder: pathlib.Path) -> dict[str, Head]:
-    """Reads `modules.json` and what it names, by side; a folder without one is a plain encoder, pooled by the mean.
+    """Reads `modules.json` and its modules, by side; a folder without one is a plain encoder with mean pooling.
 
     Raises:
-      EndxError: the folder holds no model, or a module, an order of modules, or a setting that towers do not have.
+      EndxError: the folder holds no model, or has modules, an order of modules, or settings that are not supported.
     """
     if not (folder / MODULES).is_file():
         if not (folder / "config.json").is_file():
@@ -123,10 +123,10 @@ def read_heads(folder: pathlib.Path) -> dict[str, Head]:
 
 
 def read_usage(folder: pathlib.Path) -> Usage:
-    """Reads `config_sentence_transformers.json`, where there is one.
+    """Reads `config_sentence_transformers.json`, if there is one.
 
     Raises:
-      EndxError: for another kind of model, a similarity that we do not have, or a default prompt that is not there.
+      EndxError: the kind of model or the similarity is not supported, or the default prompt does not exist.
     """
     file = folder / "config_sentence_transformers.json"
     contents = json_files.read_optional(file)
@@ -171,7 +171,7 @@ def _head(folder: pathlib.Path, modules: list[Module], side: str) -> Head:
 
 
 def _max_length(encoder: pathlib.Path, side: str) -> int | None:
-    """The length limit, which sentence-transformers kept in a file of its own before it left it to the tokenizer."""
+    """Returns the maximum length, which older versions of sentence-transformers kept in a separate file."""
     file = encoder / "sentence_bert_config.json"
     own, tokenizer = json_files.read_optional(file), json_files.read_optional(encoder / "tokenizer_config.json")
     _hold(file, own, ENCODER)
@@ -207,19 +207,19 @@ def _dense(folder: pathlib.Path) -> Dense:
 
 
 def _string(value: object, where: str) -> str:
-    """Returns a string with the white space at its ends, which matters in prompts."""
+    """Returns a string with the white space at its ends, which is part of prompts."""
     json_files.text(value, where, may_be_empty=True)
     return cast(str, value)
 
 
 def _hold(file: pathlib.Path, contents: Mapping, supported: Mapping[str, Sequence], defaults: Mapping = {}) -> None:
-    """Raises EndxError for a value that is not supported, so that no setting is ignored silently.
+    """Raises EndxError for an unsupported value, so that no setting is ignored silently.
 
     Args:
       file: named in the message.
       contents: of the file.
       supported: by key, the supported values.
-      defaults: by key, the meaning of a missing value; else the first supported one.
+      defaults: by key, the value that is meant if it is missing; otherwise the first supported one.
     """
     for key, values in supported.items():
         value = contents.get(key, defaults.get(key, values[0]))

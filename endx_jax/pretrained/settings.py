@@ -131,7 +131,7 @@ class ModelSettings:
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """The heads' names, in order."""
+        """Names of the heads, in order."""
         return tuple(self.head.split("+")) if self.head else ()
 
     def _check_heads(self) -> None:

@@ -1,7 +1,7 @@
-"""Static token vectors as pretrained folders, made once in the cache: GloVe, or the token table of any package.
+"""Static token vectors as pretrained folders, created once in the cache: GloVe, or the token table of a package.
 
-Such a folder has what others have, `config.json` (`"model_type": "static"`), `model.safetensors` and `tokenizer.json`,
-so that whatever takes a pretrained model takes word vectors too.
+Such a folder has `config.json` (`"model_type": "static"`), `model.safetensors` and `tokenizer.json` like others, so
+word vectors can be used wherever a pretrained model can.
 """
 
 import dataclasses
@@ -41,12 +41,12 @@ TABLES = ("embedding.weight", "embeddings")
 
 @dataclasses.dataclass(frozen=True)
 class Packaged:
-    """Token vectors that a Python package carries.
+    """Token vectors in a Python package.
 
     Attributes:
       package: its importable name.
-      requirement: what to give pip for it.
-      read: from the package's folder to the files of a pretrained folder, written into another.
+      requirement: its pip requirement.
+      read: (the package's folder, another folder), writes the files of a pretrained folder into the latter.
     """
 
     package: str
@@ -55,14 +55,14 @@ class Packaged:
 
 
 def static_folder(name: str) -> pathlib.Path | None:
-    """The pretrained folder of static vectors; None where `name` is nothing of the kind.
+    """Returns the pretrained folder of static vectors; None if `name` is not one of them.
 
     Args:
       name: a file of word vectors (see `word_vectors`); a folder with a `tokenizer.json` and one token table, such as
         model2vec's and sentence-transformers' StaticEmbedding; or a name in `PACKAGED`.
 
     Raises:
-      EndxError: when it is, and is damaged or not installed.
+      EndxError: the vectors are damaged or not installed.
     """
     path = pathlib.Path(name).expanduser()
     if is_word_vectors(path):
@@ -81,7 +81,7 @@ def static_folder(name: str) -> pathlib.Path | None:
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a text, as folders of word vectors take them, capitals kept."""
+    """Splits a text into words as tokenizers of word vectors do, keeping capitals."""
     return [word for word, _ in _word_splitter().pre_tokenize_str(text)]
 
 
@@ -94,12 +94,11 @@ def _word_splitter() -> "tokenizers.pre_tokenizers.PreTokenizer":
 def write_words(folder: pathlib.Path, words: list[str], vectors: np.ndarray) -> None:
     """Writes a pretrained folder of whole words.
 
-    Its tokenizer lowers capitals where no word has any. A word without a vector has that of `[UNK]`, which is zero, so
-    that it does not count.
+    Its tokenizer lower-cases texts if no word has capitals. A word without a vector has that of `[UNK]`, which is zero.
 
     Args:
       folder: to write into.
-      words: V words; of equal ones the first counts.
+      words: V words; the first of equal ones is used.
       vectors: float32 [V, D].
     """
     import tokenizers
@@ -121,7 +120,7 @@ def write_words(folder: pathlib.Path, words: list[str], vectors: np.ndarray) -> 
 
 
 def _write_tokens(folder: pathlib.Path, weights: pathlib.Path, tokenizer_file: pathlib.Path) -> None:
-    """Writes a pretrained folder of the one token table in the safetensors of `weights`, without special tokens."""
+    """Writes a pretrained folder of the token table in the safetensors of `weights`, without special tokens."""
     import tokenizers
 
     tensors = read_tensors(weights)
@@ -155,7 +154,7 @@ def _write(folder: pathlib.Path, tokenizer: str, table: np.ndarray, special: dic
 
 
 def _token_vectors(folder: pathlib.Path) -> pathlib.Path | None:
-    """Returns the place of a token table with its tokenizer, without an encoder, in a folder."""
+    """Returns the place of a token table with a tokenizer and without an encoder in a folder."""
     if not folder.is_dir():
         return None
     modules = json_files.read(folder / MODULES, list) if (folder / MODULES).is_file() else []
@@ -178,7 +177,7 @@ def _has_table(folder: pathlib.Path) -> bool:
 
 
 def _once(source: pathlib.Path, fill: Callable[[pathlib.Path], None]) -> pathlib.Path:
-    """A folder in the cache that `fill` has written, for this state of the source."""
+    """Returns a folder in the cache, written by `fill` once for this state of the source."""
     state = source.stat()
     key = hashlib.sha256(repr((str(source.resolve()), state.st_size, state.st_mtime_ns)).encode()).hexdigest()[:16]
     home = pathlib.Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "endx_jax" / "pretrained"

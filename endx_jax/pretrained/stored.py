@@ -1,4 +1,4 @@
-"""Tensors that stay in their files until a part of them is asked for, so that no host ever holds a whole model."""
+"""Tensors that stay in their files until a part of them is read, so that no host holds a whole model."""
 
 import abc
 import dataclasses
@@ -38,7 +38,7 @@ Index = tuple[slice, ...]
 
 
 class Stored(abc.ABC):
-    """A float32 array that is read when it is indexed by slices, or turned into a NumPy array as a whole.
+    """Float32 array in a file, which is read when it is indexed by slices or converted to a NumPy array.
 
     Attributes:
       shape: of the array.
@@ -49,7 +49,7 @@ class Stored(abc.ABC):
 
     @property
     def T(self) -> "Stored":
-        """The transpose, of a matrix."""
+        """Transpose of a matrix."""
         return _Transposed(self)
 
     def __getitem__(self, index: slice | EllipsisType | tuple) -> np.ndarray:
@@ -70,7 +70,7 @@ class Stored(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class _InFile(Stored):
-    """A tensor in a safetensors file: its bytes from `offset` on."""
+    """Tensor in a safetensors file: its bytes from `offset` on."""
 
     file: pathlib.Path
     stored_dtype: np.dtype
@@ -119,17 +119,17 @@ class _Stacked(Stored):
 
 
 def stack(arrays: Sequence) -> np.ndarray | Stored:
-    """Arrays of one shape, stacked on a new first axis: without reading them where they are in files."""
+    """Stacks arrays of one shape on a new first axis, without reading those in files."""
     if all(isinstance(array, Stored) for array in arrays):
         return _Stacked(tuple(arrays))
     return np.stack(arrays)
 
 
 def open_file(file: pathlib.Path) -> dict[str, Stored]:
-    """Every tensor of a safetensors file, by name.
+    """Returns every tensor of a safetensors file, by name.
 
     Raises:
-      EndxError: when it is damaged.
+      EndxError: the file is damaged.
     """
     import safetensors
 
@@ -146,7 +146,7 @@ def open_file(file: pathlib.Path) -> dict[str, Stored]:
 
 
 def write_file(file: pathlib.Path, shapes: Mapping[str, tuple[int, ...]], arrays: Iterable[np.ndarray]) -> str:
-    """Writes float32 arrays as a safetensors file, which PyTorch reads too, with one of them in memory at a time.
+    """Writes float32 arrays as a safetensors file, with one of them in memory at a time.
 
     Args:
       file: to write; missing folders are made.

@@ -1,4 +1,4 @@
-"""The token embeddings of a pretrained model of any architecture, for an encoder that is newly drawn."""
+"""Token embeddings of a pretrained model of any architecture, for a new encoder."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -38,9 +38,9 @@ class TokensConfig:
     Attributes:
       vocab_size: V, rows of the token table.
       width: D, its columns.
-      positions: the longest input in tokens; None where it does not say.
-      dropout: of hidden layers, 0.1 where it does not say.
-      attention_dropout: of attention weights, 0.1 where it does not say.
+      positions: the longest input in tokens; None if not stated.
+      dropout: of hidden layers, 0.1 if not stated.
+      attention_dropout: of attention weights, 0.1 if not stated.
       initializer_range: standard deviation of newly drawn token vectors.
       pad_id: `pad_token_id`.
     """
@@ -67,7 +67,7 @@ class TokensConfig:
 
 
 class PretrainedTokens(PretrainedEncoder):
-    """A pretrained model of which the tokenizer and the token table are used, and nothing else."""
+    """Pretrained model of which only the tokenizer and the token table are used."""
 
     @property
     def config(self) -> TokensConfig:  # type: ignore[override]  # there is no encoder
@@ -75,10 +75,10 @@ class PretrainedTokens(PretrainedEncoder):
         return TokensConfig.from_hugging_face(self.hugging_face, self.folder / "config.json")
 
     def stored_params(self, *, scan_layers: bool = False) -> dict:
-        """The token table, to be read from its file: `{"token_embedder": {"embedding": float32 [V, D]}}`.
+        """Returns the token table as a `Stored` array: `{"token_embedder": {"embedding": float32 [V, D]}}`.
 
         Raises:
-          EndxError: when the weights hold none, or one of another shape than `config.json` says.
+          EndxError: the weights hold none, or its shape does not match `config.json`.
         """
         del scan_layers
         tensors, shape = open_tensors(self.folder), (self.config.vocab_size, self.config.width)
@@ -91,10 +91,10 @@ class PretrainedTokens(PretrainedEncoder):
 
 
 def load_tokens(name: str) -> PretrainedTokens:
-    """Finds the pretrained model `name` (see `locate`) and reads what describes its tokens.
+    """Finds the pretrained model `name` (see `locate`) and reads the description of its tokens.
 
     Raises:
-      EndxError: when it can't be had, or its `config.json` does not say how many tokens it has and how wide they are.
+      EndxError: it can't be found, or its `config.json` lacks the number or the width of its tokens.
     """
     tokens = PretrainedTokens(**describe(name))
     _ = tokens.config  # raises here, not later

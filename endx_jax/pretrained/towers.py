@@ -1,4 +1,4 @@
-"""The dual encoder that settings describe, around pretrained encoders, and its parameters before training."""
+"""Dual encoder described by settings, around pretrained encoders, and its parameters before training."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ POSITIONS = 512
 
 
 def fill_in(settings: ModelSettings, pretrained: PretrainedEncoder) -> ModelSettings:
-    """Replaces the settings that are left to the pretrained folder by what it says."""
+    """Replaces settings that are left to the pretrained folder by their values there."""
     config = pretrained.config
     return dataclasses.replace(
         settings,
@@ -40,7 +40,7 @@ def fill_in(settings: ModelSettings, pretrained: PretrainedEncoder) -> ModelSett
 
 
 def _own_projection(settings: ModelSettings, pretrained: PretrainedEncoder) -> int:
-    """The width of the projection that a pretrained folder has, for its own encodings pooled its way; 0: none."""
+    """Returns the width of a pretrained folder's projection, if encoder and pooling are the folder's; 0: none."""
     head = pretrained.head
     other = settings.encoder or settings.layer_weights or settings.pooling not in ("", head.pooling)
     if head.projection is None or other:
@@ -51,15 +51,15 @@ def _own_projection(settings: ModelSettings, pretrained: PretrainedEncoder) -> i
 def build_dual_encoder(
     settings: ModelSettings, sources: Mapping[str, PretrainedEncoder], platform: str | None = None
 ) -> DualEncoder:
-    """The dual encoder that (filled in) settings describe, around the pretrained encoders of both sides.
+    """Builds the dual encoder described by settings around the pretrained encoders of both sides.
 
     Args:
-      settings: filled in.
+      settings: after `fill_in`.
       sources: by side.
       platform: of the devices that run it, for `model.dtype=auto`; None: of this process's default device.
 
     Raises:
-      EndxError: when the towers' embeddings would differ in width, or a new encoder does not fit a token table.
+      EndxError: the towers' embeddings differ in width, or a new encoder does not fit a token table.
     """
     widths = {side: settings.projection or _pooled_width(settings, sources[side]) for side in SIDES}
     check(
@@ -73,7 +73,7 @@ def build_dual_encoder(
 
 
 def _with_heads(tower: Tower, settings: ModelSettings, side: str, width: int) -> Tower:
-    """The tower with its heads, where its side has any."""
+    """Returns the tower with its heads, if its side has any."""
     if settings.head_sides not in ("both", side):
         return tower
     check(
@@ -86,10 +86,10 @@ def _with_heads(tower: Tower, settings: ModelSettings, side: str, width: int) ->
 
 
 def build_tower(settings: ModelSettings, source: PretrainedEncoder, platform: str | None = None) -> Tower:
-    """One tower around a pretrained encoder's architecture, or around its token table alone; see `build_dual_encoder`.
+    """Builds a tower around a pretrained encoder, or around its token table alone; see `build_dual_encoder`.
 
     Raises:
-      EndxError: when there are not as many layer weights as layers.
+      EndxError: the number of layer weights is not that of the layers.
     """
     dtype, tokens = compute_dtype(settings.dtype, platform), source.config
     pooling = POOLINGS.get(settings.pooling)
@@ -113,10 +113,10 @@ def build_tower(settings: ModelSettings, source: PretrainedEncoder, platform: st
 
 
 def encoder_config(settings: ModelSettings, source: PretrainedEncoder) -> EncoderConfig | RecurrentConfig:
-    """The shape of a tower's encoder: the pretrained one's, or a new one's on its token embeddings.
+    """Returns the config of a tower's encoder: the pretrained one, or a new one on its token embeddings.
 
     Raises:
-      EndxError: when a new transformer is to have another width than the token embeddings, or heads that do not fit.
+      EndxError: the width of a new transformer is not that of the token embeddings, or not a multiple of its heads.
     """
     tokens = source.config
     if not settings.encoder:
@@ -171,16 +171,16 @@ def stored_params(
     draw_key: jax.Array,
     token_weights: Mapping[str, np.ndarray] | None = None,
 ) -> dict:
-    """The dual encoder's parameters before training: pretrained weights, and newly drawn ones, other for each side.
+    """Returns the dual encoder's parameters before training: pretrained weights, and new ones drawn for each side.
 
-    Pretrained weights are `Stored`: nothing of them is read before it is asked for.
+    Pretrained weights are `Stored` arrays, which are read when used.
 
     Args:
       model: both towers.
-      settings: that they were built from.
+      settings: from which they were built.
       sources: the pretrained encoders of both sides.
-      draw_key: for what no checkpoint holds.
-      token_weights: by side, float32 [V], where the settings ask for some.
+      draw_key: random key of new parameters.
+      token_weights: by side, float32 [V], if the settings ask for them.
     """
     question = sources["question"].stored_params(scan_layers=settings.scan_layers)
     same = sources["answer"].folder == sources["question"].folder
@@ -196,7 +196,7 @@ def stored_params(
 
 
 def _new_params(tower: Tower, settings: ModelSettings, source: PretrainedEncoder, draw_key: jax.Array) -> dict:
-    """The groups of one tower's parameters that no checkpoint holds."""
+    """Draws the groups of one tower's parameters that no checkpoint holds."""
     mask, encodings = jnp.ones((1, 1), bool), jnp.zeros((1, 1, encoder_config(settings, source).width))
     drawn = {}
     if tower.projection is not None and settings.projection != _own_projection(settings, source):
@@ -227,13 +227,13 @@ def _encoder(settings: ModelSettings, source: PretrainedEncoder, dtype) -> nn.Mo
 
 
 def _pooled_width(settings: ModelSettings, source: PretrainedEncoder) -> int:
-    """P, the width of what pooling makes of a text."""
+    """Returns P, the width of pooled encodings."""
     flatten = settings.pooling == MULTI_HOP and settings.hop_reduction == "flatten"
     return encoder_config(settings, source).width * (settings.hops if flatten else 1)
 
 
 def compute_dtype(name: str, platform: str | None = None) -> jnp.dtype:
-    """Returns the precision that `model.dtype` asks for on a platform; None: the default device's."""
+    """Returns the data type for `model.dtype` on a platform; None: of the default device."""
     if name == "auto":
         name = "float32" if (platform or jax.default_backend()) == "cpu" else "bfloat16"
     return jnp.dtype(name)

@@ -1,4 +1,4 @@
-"""Names and shapes: Hugging Face tensors to our parameter trees and back, by one table of rules an architecture."""
+"""Conversion of Hugging Face tensors to our parameter trees and back, by one table of rules per architecture."""
 
 import dataclasses
 import pathlib
@@ -18,12 +18,12 @@ SHARD_INDEX = "model.safetensors.index.json"
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """One tensor's two names; `{layer}` stands for the layer's number.
+    """Names of one tensor; `{layer}` stands for the layer's number.
 
     Attributes:
       ours: path in the tower's parameters, joined by `/`.
       theirs: name in the checkpoint.
-      transpose: whether their matrix is [out, in], as PyTorch's linear layers are, where ours is [in, out].
+      transpose: true if their matrix is [out, in], as in PyTorch's linear layers; ours is [in, out].
     """
 
     ours: str
@@ -32,10 +32,10 @@ class Rule:
 
 
 def open_tensors(folder: pathlib.Path) -> dict[str, Stored]:
-    """Every tensor of a folder's safetensors, one file or sharded, to be read as float32 when it is asked for.
+    """Returns every tensor of a folder's safetensors, one file or sharded, as float32 `Stored` arrays.
 
     Raises:
-      EndxError: when there are none, or a file is damaged.
+      EndxError: there are none, or a file is damaged.
     """
     return {name: tensor for file in _weight_files(folder) for name, tensor in open_file(file).items()}
 
@@ -46,7 +46,7 @@ def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def modernise(tensors: Mapping[str, Any], spellings: Mapping[str, str]) -> dict[str, Any]:
-    """Renames tensors whose names end in an older spelling, such as `LayerNorm.gamma`, to the newer one."""
+    """Renames tensors with an older ending, such as `LayerNorm.gamma`, to the newer name."""
     renamed = {}
     for name, tensor in tensors.items():
         old = next((spelling for spelling in spellings if name.endswith(spelling)), "")
@@ -59,17 +59,17 @@ def to_ours(
 ) -> dict:
     """Builds a parameter tree from a checkpoint's tensors; tensors that no rule names (poolers, heads) are left out.
 
-    Nothing is read of tensors that are in their files.
+    `Stored` arrays are not read.
 
     Args:
       tensors: by their name.
       rules: of the architecture.
-      layers: how many layers the rules with `{layer}` stand for.
-      prefixes: what may stand before every name, such as `bert.`.
+      layers: number of layers of the rules with `{layer}`.
+      prefixes: possible prefixes of all names, such as `bert.`.
       where: the folder, for messages.
 
     Raises:
-      EndxError: when a tensor is missing.
+      EndxError: a tensor is missing.
     """
     prefix = next((p for p in prefixes if any(name.startswith(p) for name in tensors)), "")
     tree: dict = {}
@@ -92,7 +92,7 @@ def _transposed(tensor: Any) -> Any:
 
 
 def to_theirs(params: Mapping, rules: Sequence[Rule], layers: int) -> dict[str, np.ndarray]:
-    """The inverse of `to_ours`, without a prefix."""
+    """Builds a checkpoint's tensors from a parameter tree: the inverse of `to_ours`, without a prefix."""
     tensors = {}
     for rule in expand(rules, layers):
         leaf = params
@@ -110,7 +110,7 @@ def expand(rules: Sequence[Rule], layers: int) -> Iterator[Rule]:
 
 
 def stack_layers(encoder: Mapping) -> dict:
-    """Turns `layers_0`, `layers_1`, ... into one `layers` with a leading layer axis, as scanned encoders hold them."""
+    """Stacks `layers_0`, `layers_1`, ... to one `layers` with a leading layer axis, as in scanned encoders."""
     import jax
 
     numbered = sorted((k for k in encoder if re.fullmatch(r"layers_\d+", k)), key=lambda k: int(k.split("_")[1]))
@@ -119,7 +119,7 @@ def stack_layers(encoder: Mapping) -> dict:
 
 
 def unstack_layers(encoder: Mapping) -> dict:
-    """The inverse of `stack_layers`; what has no stacked layers is returned as it is."""
+    """Inverse of `stack_layers`; returns a tree without stacked layers unchanged."""
     import jax
 
     if "layers" not in encoder:

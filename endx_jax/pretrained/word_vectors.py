@@ -1,4 +1,4 @@
-"""Reads word vectors: GloVe's and fastText's text, or a NumPy array with a list of words."""
+"""Readers of word vectors: GloVe's and fastText's text files, or a NumPy array with a list of words."""
 
 import gzip
 import pathlib
@@ -20,10 +20,10 @@ DAMAGED = (OSError, ValueError, EOFError, SyntaxError, TypeError, LookupError, O
 
 
 def read_word_vectors(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
-    """Reads the words and their vectors, float32 [V, D], from a file of either kind.
+    """Reads words and their vectors, float32 [V, D].
 
     Raises:
-      EndxError: when it can't be read, or holds something else; naming the line.
+      EndxError: the file can't be read, or holds something else; the message names the line.
     """
     return _read_array(path) if path.name.endswith(ARRAY) else _read_text(path)
 
@@ -35,9 +35,9 @@ def is_word_vectors(path: pathlib.Path) -> bool:
 
 
 def _read_text(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
-    """A word and its D numbers a line, as GloVe has them; a first line of two numbers, as fastText has, is passed over.
+    """Reads lines of a word and D numbers, as in GloVe; skips a first line of two numbers, as in fastText.
 
-    A word may hold spaces, as a few of GloVe's 840B do: the numbers are the last D fields.
+    A word may contain spaces, as in GloVe 840B: the numbers are the last D fields.
     """
     words, rows, width = [], [], 0
     for number, line in _lines(path):
@@ -74,7 +74,7 @@ def _lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
 
 
 def _read_array(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
-    """An array [V, D], and beside it, under the same name with `.words.txt`, the V words, one a line."""
+    """Reads an array [V, D] and the V words in `NAME.words.txt` beside it, one per line."""
     beside = _words_beside(path)
     vectors = map_array(path)
     try:
@@ -87,7 +87,7 @@ def _read_array(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
 
 
 def map_array(path: pathlib.Path) -> np.ndarray:
-    """Maps an array of numbers in an `.npy` file, which is read as its parts are used.
+    """Memory-maps an array of numbers in an `.npy` file.
 
     Raises:
       EndxError: the file can't be read, is shorter than its header says, or holds something else.

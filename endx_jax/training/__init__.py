@@ -1,1 +1,1 @@
-"""State, optimizer, step, loop, checkpoints and their log: the same for every method."""
+"""State, optimizer, step, loop, checkpoints and metric log, for every method."""

@@ -1,7 +1,7 @@
 """Adafactor (Shazeer & Stern 2018) on parameter trees whose layers may be stacked for a scan.
 
-Its second moments are factored by matrix, and its clipping and its scale go by the root mean square of a whole array.
-optax would take a stack of layers for one array, so each layer of a stack is worked on by itself here.
+Adafactor factors second moments by matrix, and clips and scales by the root mean square of an array. optax would treat
+a stack of layers as one array; here each layer of a stack is updated separately.
 """
 
 import jax
@@ -19,16 +19,16 @@ MIN_PARAMETER_SCALE = 1e-3
 
 
 def scale_by_adafactor() -> optax.GradientTransformation:
-    """Turns gradients into Adafactor's updates, but for the learning rate and the sign.
+    """Scales gradients as Adafactor does, without the learning rate and the sign.
 
-    An update is the gradient over the root of its factored second moment, clipped by its root mean square and
-    multiplied by that of its parameter. `optax.scale_by_learning_rate` belongs after it: the whole is then
-    `optax.adafactor`, for each layer of a stack too. There is no momentum and no weight decay.
+    An update is the gradient divided by the root of its factored second moment, clipped by its root mean square and
+    multiplied by that of its parameter. Followed by `optax.scale_by_learning_rate` it is `optax.adafactor`, applied to
+    each layer of a stack. There is no momentum and no weight decay.
 
     Returns:
       A transformation that needs the parameters at each update. Its state is an `optax.FactoredState`, whose arrays
       have a leading layer axis where their parameter has one: `v_row` and `v_col` for matrices with both sides at least
-      128 wide, `v` for other parameters, and stand-ins of shape (1,) in place of what a parameter does not have.
+      128 wide, `v` for other parameters, and placeholders of shape (1,) otherwise.
     """
     moments = optax.scale_by_factored_rms(
         decay_rate=DECAY_RATE, min_dim_size_to_factor=MIN_FACTORED_WIDTH, epsilon=SQUARED_GRADIENT_EPSILON
@@ -58,7 +58,7 @@ def scale_by_adafactor() -> optax.GradientTransformation:
 
 
 def _map_layers(function, tree, *others):
-    """Maps a function of several results over leaves, or the layers of stacked ones; returns a tree for each result."""
+    """Maps a function with several results over leaves, or the layers of stacked leaves; returns a tree per result."""
 
     def at(path, *leaves):
         stacked = is_stacked(jax.tree_util.keystr(path, simple=True, separator="/"))

@@ -1,8 +1,8 @@
-"""Checkpoints: Orbax writes them asynchronously, and a manifest with a hash of every file completes each one.
+"""Checkpoints, written asynchronously by Orbax, each with a manifest of file hashes.
 
-A checkpoint is complete once its manifest exists: it is written last, atomically, and removed first, so that a process
-may be killed at any moment. Orbax alone restores a file with a flipped bit without an error, so the hashes are checked
-before anything is restored; a damaged checkpoint is removed in favour of the one before it.
+A checkpoint is complete once its manifest exists: the manifest is written last, atomically, and removed first, so a
+process may be killed at any moment. Orbax restores a file with a flipped bit without an error, so hashes are checked
+before anything is restored; a damaged checkpoint is removed and the one before it is used.
 """
 
 import contextlib
@@ -26,16 +26,16 @@ METADATA_BYTES = 1_000_000  # room for a checkpoint's files beside the arrays
 
 
 class Checkpoints:
-    """The checkpoints of one workdir, of which one process or one group of processes at a time is the writer."""
+    """Checkpoints of one workdir, written by one process or one group of processes at a time."""
 
     def __init__(self, workdir: pathlib.Path, *, keep: int, metric: str, report: Callable[[str], None]):
-        """Opens them, and removes those that are damaged or were never finished.
+        """Opens the checkpoints, and removes damaged and incomplete ones.
 
         Args:
           workdir: of the run.
-          keep: how many of the newest to keep, beside the best.
-          metric: of the validation split, that makes a checkpoint the best; higher is better.
-          report: takes a line for the log.
+          keep: number of newest checkpoints to keep, beside the best.
+          metric: of the validation split, by which the best checkpoint is selected; higher is better.
+          report: called with a line for the log.
         """
         self.workdir = workdir.absolute()
         self._keep, self._metric = keep, metric
@@ -53,10 +53,10 @@ class Checkpoints:
         return self._manager.latest_step()
 
     def save(self, step: int, state: TrainState, metrics: Mapping[str, float] | None = None) -> None:
-        """Starts writing; returns when the device arrays are copied. Raises errors of the previous write.
+        """Starts to write a checkpoint; returns once the device arrays are copied. Raises errors of the previous write.
 
         Raises:
-          DiskFull: there is no room for the checkpoint; earlier ones are unchanged.
+          DiskFull: the checkpoint does not fit on the disk; earlier ones are unchanged.
         """
         self.wait()
         with self._cleaning_up(step):
@@ -65,30 +65,30 @@ class Checkpoints:
         self._unfinished = self._finisher.submit(self._finish, step, dict(metrics) if metrics else None)
 
     def restore(self, step: int, like: TrainState) -> TrainState:
-        """Restores a step bit for bit, onto the shardings of `like`, whatever topology wrote it."""
+        """Restores a step bit-equal, onto the shardings of `like`, from any topology."""
         items = self._manager.restore(step, args=_split(like, ocp.args.StandardRestore))
         return TrainState(step=items.progress["step"], params=items.params, opt_state=items.progress["opt_state"])
 
     def wait(self) -> None:
-        """Waits until everything is on disk, manifests included; raises as `save` does."""
+        """Waits until everything is on disk, manifests included; raises the errors of `save`."""
         unfinished, self._unfinished = self._unfinished, None
         if unfinished is not None:
             unfinished.result()
 
     def look(self) -> None:
-        """Raises as `save` does where the write before has failed by now."""
+        """Raises the errors of `save` if the previous write has failed."""
         if self._unfinished is not None and self._unfinished.done():
             self.wait()
 
     def close(self) -> None:
-        """Waits and releases the writing threads; raises as `save` does, unless that was raised before."""
+        """Waits and releases the writing threads; raises the errors of `save`, unless raised before."""
         self.wait()
         self._finisher.shutdown()
         if not self._failed:
             self._manager.close()
 
     def _finish(self, step: int, metrics: dict | None) -> None:
-        """Hashes what Orbax wrote, as soon as it stands in its final place; Orbax's own hook runs before that."""
+        """Hashes the files of Orbax once they are in their final place; Orbax's hook runs before that."""
         with self._cleaning_up(step):
             self._manager.wait_until_finished()
             if is_primary():
@@ -98,7 +98,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _cleaning_up(self, step: int) -> Iterator[None]:
-        """Says so where the disk is full, and gives back what the unfinished checkpoint takes of it."""
+        """Raises DiskFull if the disk is full, and removes the incomplete checkpoint."""
         try:
             with reporting_full_disk(self.workdir / FOLDER / str(step)):
                 yield
@@ -112,7 +112,7 @@ class Checkpoints:
 
 
 def best_step(workdir: pathlib.Path, metric: str) -> int | None:
-    """The step whose checkpoint is best by a metric, the newest where none was evaluated, None where there is none."""
+    """Returns the step of the best checkpoint by a metric; the newest if none was evaluated; None if there is none."""
     manifests = _read_manifests(workdir)
     evaluated = {step: m["metrics"][metric] for step, m in manifests.items() if metric in m["metrics"]}
     if evaluated:
@@ -121,10 +121,10 @@ def best_step(workdir: pathlib.Path, metric: str) -> int | None:
 
 
 def restore_params(workdir: pathlib.Path, step: int, like):
-    """Restores the parameters of a step, those that `like` has, onto its shardings.
+    """Restores the parameters of a step that are in `like`, onto its shardings.
 
     Raises:
-      EndxError: when the checkpoint is damaged.
+      EndxError: the checkpoint is damaged.
     """
     problem = find_damage(workdir, step)
     if problem:
@@ -139,7 +139,7 @@ def restore_params(workdir: pathlib.Path, step: int, like):
 
 
 def _check_room(folder: pathlib.Path, state: TrainState) -> None:
-    """Raises DiskFull where a checkpoint does not fit: a write that runs out makes Orbax print many traces."""
+    """Raises DiskFull if a checkpoint does not fit; on a full disk Orbax would print many tracebacks."""
     needed = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + METADATA_BYTES
     disk = shutil.disk_usage(folder.parent)
     if disk.free < needed and disk.total:  # some network file systems do not know their size and report 0
@@ -150,13 +150,13 @@ def _check_room(folder: pathlib.Path, state: TrainState) -> None:
 
 
 def hash_files(folder: pathlib.Path) -> dict[str, str]:
-    """sha256 of every file below a folder, by relative path."""
+    """Returns the sha256 of every file below a folder, by relative path."""
     files = (file for file in sorted(folder.rglob("*")) if file.is_file())
     return {file.relative_to(folder).as_posix(): sha256_of(file) for file in files}
 
 
 def find_damage(workdir: pathlib.Path, step: int) -> str | None:
-    """Returns the reason why a step's checkpoint is unusable; None if every file is as it was written."""
+    """Returns the reason why a step's checkpoint is unusable; None if all hashes match."""
     if not _manifest(workdir, step).is_file():
         return "it was not finished"
     manifest = _read_manifests(workdir).get(step)
@@ -168,12 +168,12 @@ def find_damage(workdir: pathlib.Path, step: int) -> str | None:
 
 
 def abstract(state, shardings):
-    """Shapes and shardings of a state, to restore onto."""
+    """Returns shapes and shardings of a state, to restore onto."""
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, shardings)
 
 
 def _split(state: TrainState, wrap):
-    """Parameters are an item of their own, so that a model can be loaded without its optimizer."""
+    """Splits a state into items; parameters are one item, so that a model can be loaded without its optimizer."""
     progress = {"step": state.step, "opt_state": state.opt_state}
     return ocp.args.Composite(params=wrap(state.params), progress=wrap(progress))
 
@@ -183,7 +183,7 @@ def _manifest(workdir: pathlib.Path, step: int) -> pathlib.Path:
 
 
 def _read_manifests(workdir: pathlib.Path) -> dict[int, dict]:
-    """The manifests, by step, of checkpoints that are there; those that can't be read are left out."""
+    """Returns the manifests of existing checkpoints by step, without unreadable ones."""
     found = {}
     for step in _steps(workdir):
         with contextlib.suppress(EndxError):
@@ -192,10 +192,10 @@ def _read_manifests(workdir: pathlib.Path) -> dict[int, dict]:
 
 
 def _read_manifest(file: pathlib.Path) -> dict:
-    """Returns `metrics`, numbers by name, empty where none were measured, and `sha256`, hashes by file.
+    """Returns `metrics`, numbers by name (possibly none), and `sha256`, hashes by file.
 
     Raises:
-      EndxError: the file can't be read, or holds something else.
+      EndxError: the file can't be read, or is not a manifest.
     """
     manifest, where = json_files.read(file), str(file)
     metrics = json_files.mapped(json_files.value(manifest, "metrics", where) or {}, where)
@@ -207,19 +207,19 @@ def _read_manifest(file: pathlib.Path) -> dict:
 
 
 def _steps(workdir: pathlib.Path) -> list[int]:
-    """The steps that have a folder, finished or not, from the newest on."""
+    """Returns the steps that have a folder, complete or not, newest first."""
     return sorted((int(f.name) for f in (workdir / FOLDER).glob("*") if f.name.isdigit()), reverse=True)
 
 
 def _remove(workdir: pathlib.Path, step: int) -> None:
-    """Removes a checkpoint: first what makes it count."""
+    """Removes a checkpoint, its manifest first."""
     _manifest(workdir, step).unlink(missing_ok=True)
     if (workdir / FOLDER / str(step)).exists():
         shutil.rmtree(workdir / FOLDER / str(step))
 
 
 def _remove_old(workdir: pathlib.Path, keep: int, metric: str) -> None:
-    """Removes all checkpoints but the newest `keep` and the best."""
+    """Removes all checkpoints except the newest `keep` and the best."""
     best = best_step(workdir, metric)
     for step in _steps(workdir)[keep:]:
         if step != best:
@@ -227,7 +227,7 @@ def _remove_old(workdir: pathlib.Path, keep: int, metric: str) -> None:
 
 
 def _remove_unusable(workdir: pathlib.Path, metric: str, report: Callable[[str], None]) -> None:
-    """Removes damaged checkpoints from the newest backwards, up to the first good one; and the best, where damaged."""
+    """Removes damaged checkpoints from the newest back to the first intact one, and the best if it is damaged."""
     steps = _steps(workdir)
     for step in steps:
         problem = find_damage(workdir, step)

@@ -1,4 +1,4 @@
-"""Watches the posteriors of variational auto-encoders: one that says nothing of its text has collapsed."""
+"""Detection of collapsed posteriors, which carry no information about their text."""
 
 from collections.abc import Iterator, Mapping
 
@@ -8,18 +8,18 @@ PREFIX = "kl/"
 
 
 class CollapseWatch:
-    """Remembers what has been said, so that a collapse is one line and not one at every step."""
+    """Detector of posterior collapse that reports each collapse once."""
 
     def __init__(self):
-        """Nothing has been said."""
+        """Starts without reports."""
         self._said: set[str] = set()
 
     def look(self, step: int, metrics: Mapping[str, float]) -> Iterator[str]:
-        """Yields a line for every posterior that has collapsed since the last look, or again.
+        """Yields a line for every posterior that has collapsed since the last call.
 
         Args:
-          step: to be named.
-          metrics: of the step; `kl/NAME` is a posterior's divergence from the prior in nats a text.
+          step: named in the line.
+          metrics: of the step; `kl/NAME` is a posterior's divergence from the prior in nats per text.
         """
         for name, divergence in metrics.items():
             if not name.startswith(PREFIX):

@@ -1,8 +1,8 @@
 """Training loop: steps, logging, validation and checkpoints.
 
-The order of events after a step is load-bearing: its loss is looked at before anything is saved, so that no checkpoint
-ever holds parameters from a loss that was not finite; evaluation comes before the save, so that the checkpoint carries
-its metrics; and metrics are fetched one step late, so that the devices never wait for the host.
+The order of events after a step matters: its loss is checked before anything is saved, so that no checkpoint follows a
+loss that was not finite; evaluation comes before the save, so that the checkpoint has its metrics; and metrics are
+fetched one step late, so that the devices never wait for the host.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from endx_jax.training.trace import Trace
 
 @dataclasses.dataclass(frozen=True)
 class TrainSettings:
-    """Settings of training, `config.train`: either `steps` or `epochs` is set, and is the schedule length too."""
+    """Settings of training, `config.train`. Either `steps` or `epochs` is set, and also sets the schedule's length."""
 
     global_batch_size: int = key(64, "Pairs per step, over all devices and processes.")
     steps: int = key(0, "Steps of the whole run. 0: given by `epochs`.")
@@ -40,7 +40,7 @@ class TrainSettings:
     keep_checkpoints: int = key(2, "Newest checkpoints that are kept, besides the best one.", changes_results=False)
     tower_chunk: int = key(
         -1,
-        "pairs that a device encodes at a time, to save memory; 0: all its own; -1: all if they fit, else what does",
+        "Pairs that a device encodes at a time, to save memory. 0: all; -1: all if they fit, else as many as fit.",
         changes_results=False,
     )
     profile_steps: int = key(
@@ -71,7 +71,7 @@ class TrainSettings:
         check(self.tower_chunk >= -1, f"train.tower_chunk is {self.tower_chunk}; it must be positive, 0 or -1")
 
     def total_steps(self, pairs: int) -> int:
-        """Steps of the whole run over `pairs` training pairs."""
+        """Returns the number of steps of the whole run over `pairs` training pairs."""
         return self.steps or max(1, round(self.epochs * pairs / self.global_batch_size))
 
 
@@ -93,24 +93,24 @@ def fit(
     """Trains from the state's step to the end, or to `settings.stop_at_step`.
 
     Args:
-      state: where to begin.
+      state: initial state.
       train_step: from `make_train_step`.
-      stream: the batches; this process's rows.
-      settings: how often things happen.
+      stream: the batches, with this process's rows.
+      settings: intervals and lengths.
       steps: of the whole run.
       mesh: of the batch.
-      checkpoints: where to save.
-      monitor: where numbers go; it raises on a loss that is not finite.
-      validate: parameters to metrics; None where there is no validation split.
-      trace: what records some steps, if any.
-      preemption: says when to save and leave early.
-      reading_threads: that prepare batches.
+      checkpoints: checkpoints of the workdir.
+      monitor: receives metrics; raises on a loss that is not finite.
+      validate: parameters to metrics; None without a validation split.
+      trace: profiler of some steps, if any.
+      preemption: detects SIGTERM.
+      reading_threads: threads that prepare batches.
 
     Returns:
       The state after the last step, saved.
 
     Raises:
-      RunInterrupted: told to leave, it has saved.
+      RunInterrupted: after SIGTERM, once the state is saved.
     """
     start = int(state.step)
     stop = min(steps, settings.stop_at_step or steps)

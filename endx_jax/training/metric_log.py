@@ -1,4 +1,4 @@
-"""The metric log of a run: `metrics.jsonl`, one JSON object a line."""
+"""Metric log of a run: `metrics.jsonl`, one JSON object per line."""
 
 import json
 import pathlib
@@ -12,7 +12,7 @@ FILE = "metrics.jsonl"
 
 
 class MetricLog:
-    """Appends to the log of a workdir and to its copies for other tools; used by one process only."""
+    """Log of a workdir, with copies for other tools; used by one process only."""
 
     def __init__(self, workdir: pathlib.Path, *, resume_step: int, wandb_project: str = ""):
         """Opens the log.
@@ -32,7 +32,7 @@ class MetricLog:
         """Writes one line; names get the prefix, as in `validation/mrr`.
 
         Raises:
-          EndxError: the disk is full; the next start drops a line that was cut short.
+          EndxError: the disk is full; the next start drops an incomplete line.
         """
         values = {f"{prefix}{name}": value for name, value in values.items()}
         self._file.add((json.dumps({"step": step, **values}) + "\n").encode())
@@ -47,9 +47,9 @@ class MetricLog:
 
 
 def read_metrics(file: pathlib.Path) -> list[dict]:
-    """Returns the lines of a log, none if there is no file.
+    """Returns the lines of a log; none if there is no file.
 
-    Lines that are not objects with a whole `step` are left out: a crash can cut a line short or leave zero bytes.
+    Lines that are not objects with an integer `step` are left out: a crash can leave an incomplete line or zero bytes.
     """
     found = []
     for number, line in enumerate(file.read_bytes().splitlines() if file.exists() else (), start=1):

@@ -26,13 +26,13 @@ class MetricWriter(Protocol):
 
 
 def check_installed(wandb_project: str) -> None:
-    """Raises EndxError where `train.wandb_project` is set and wandb is not installed."""
+    """Raises EndxError if `train.wandb_project` is set and wandb is not installed."""
     if wandb_project and importlib.util.find_spec("wandb") is None:
         raise EndxError("train.wandb_project needs Weights & Biases: pip install 'endx_jax[wandb]', or leave it empty")
 
 
 def open_writers(workdir: pathlib.Path, *, resume_step: int, wandb_project: str) -> list[MetricWriter]:
-    """Opens Weights & Biases where a project is named, and TensorBoard where tensorboardX is installed.
+    """Opens Weights & Biases if a project is named, and TensorBoard if tensorboardX is installed.
 
     Args:
       workdir: of the run.
@@ -48,13 +48,13 @@ def open_writers(workdir: pathlib.Path, *, resume_step: int, wandb_project: str)
 
 
 class WeightsAndBiases:
-    """Sends numbers to Weights & Biases; its library keeps a copy in the workdir's `wandb` folder."""
+    """Writer to Weights & Biases, whose library keeps a copy in the workdir's `wandb` folder."""
 
     def __init__(self, workdir: pathlib.Path, project: str):
         """Starts a run of the project, or continues the workdir's earlier one.
 
         Raises:
-          EndxError: Weights & Biases refuses.
+          EndxError: Weights & Biases refuses the project.
         """
         import wandb
 
@@ -80,10 +80,10 @@ class WeightsAndBiases:
 
 
 class TensorBoard:
-    """Writes events into the workdir's `tensorboard` folder.
+    """Writer of events in the workdir's `tensorboard` folder.
 
-    Messages and checksums are tensorboardX's. Its own file writer runs on a thread, and the run hangs when that thread
-    dies of a full disk, so events are appended here.
+    Messages and checksums are computed by tensorboardX. Its file writer runs in a thread, and the run hangs when that
+    thread dies of a full disk, so events are appended here.
     """
 
     def __init__(self, workdir: pathlib.Path, resume_step: int):

@@ -1,4 +1,4 @@
-"""Monitors a run: progress bar, metric log, step times, and the check that every loss is finite."""
+"""Monitor of a run: progress bar, metric log, step times, and the check that every loss is finite."""
 
 import json
 import math
@@ -20,7 +20,7 @@ from endx_jax.training.pace import Pace
 
 
 class Monitor:
-    """Takes each step's metrics, and looks at them one step later, when the devices have them ready."""
+    """Monitor that reads each step's metrics one step later, when the devices have computed them."""
 
     def __init__(
         self,
@@ -38,13 +38,13 @@ class Monitor:
 
         Args:
           workdir: of the run.
-          start: the step that is resumed from.
+          start: the step that training resumes from.
           steps: of the whole run.
-          global_batch_size: pairs a step.
+          global_batch_size: pairs per step.
           log_every: steps between log lines.
-          example_names: the ids of the questions in the batch that led to a step.
-          began: `time.perf_counter()` at the start of the run, from which goodput is counted.
-          wandb_project: name of the Weights & Biases project that gets the numbers too; empty: none.
+          example_names: from a step to the ids of the questions in its batch.
+          began: `time.perf_counter()` at the start of the run, for goodput.
+          wandb_project: name of the Weights & Biases project; empty: none.
         """
         self._workdir, self._pairs, self._log_every, self._steps = workdir, global_batch_size, log_every, steps
         self._example_names, self._collapse = example_names, CollapseWatch()
@@ -64,15 +64,15 @@ class Monitor:
         self._compiled, self._steps_since, self._tokens_since, self._stalled = False, 0, 0.0, 0.0
 
     def push(self, step: int, metrics: dict[str, jax.Array]) -> None:
-        """Takes the metrics of `step` and deals with those of the step before."""
+        """Takes the metrics of `step` and processes those of the step before."""
         self.flush()
         self._pending = (step, metrics)
 
     def flush(self) -> None:
-        """Deals with what is pending.
+        """Processes the pending metrics.
 
         Raises:
-          EndxError: when a loss is not finite, with the step, the examples and the learning rate.
+          EndxError: a loss is not finite; names the step, the examples and the learning rate.
         """
         if self._pending is None:
             return
@@ -95,7 +95,7 @@ class Monitor:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Measures the wait for a batch; to be held around it."""
+        """Measures the wait for a batch, as a context around it."""
         before = time.perf_counter()
         yield
         # Devices that still have the step before to do have waited for nothing.
@@ -104,7 +104,7 @@ class Monitor:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leaves the time of a validation or a save out of throughput and step times; to be held around it."""
+        """Excludes a validation or a save from throughput and step times, as a context around it."""
         before = time.perf_counter()
         yield
         seconds = time.perf_counter() - before
@@ -123,7 +123,7 @@ class Monitor:
             self._log.close()
 
     def _take_time(self) -> None:
-        """Notes how long a step took."""
+        """Records the duration of a step."""
         now = time.perf_counter()
         if self._compiled:
             self._pace.step(now - self._stepped, self._stalled)

@@ -29,7 +29,7 @@ class OptimizerSettings:
     schedule: str = key(
         "linear", f"Learning rate after warm-up: one of {', '.join(SCHEDULES)}; linear decays to 0 at the last step."
     )
-    warmup_steps: int = key(0, "steps over which the rate rises from 0 to the peak")
+    warmup_steps: int = key(0, "Steps over which the learning rate rises linearly from 0 to its peak.")
     weight_decay: float = key(
         0.01,
         "Decoupled weight decay of matrices and tables, in AdamW and Adafactor; biases, norms and scalars have none.",
@@ -46,7 +46,7 @@ class OptimizerSettings:
     frozen: tuple[str, ...] = key((), "Patterns of parameter paths that are not trained, such as `token_embedder/`.")
 
     def fitted(self, steps: int) -> "OptimizerSettings":
-        """Returns the settings with a warm-up of a tenth of the run where their own would leave no step after it."""
+        """Returns the settings, with a warm-up of a tenth of the run if the configured one is as long as the run."""
         fits = self.warmup_steps < steps
         return self if fits else dataclasses.replace(self, warmup_steps=steps // 10)
 
@@ -77,12 +77,12 @@ def make_optimizer(settings: OptimizerSettings, steps: int, params) -> optax.Gra
     """Builds clipping, the optimizer, the schedule and the multipliers.
 
     Args:
-      settings: what to build.
+      settings: of the optimizer.
       steps: the length of the schedule.
-      params: the tree that will be trained, or its shapes; the multipliers' patterns are held against its paths.
+      params: the trained parameters or their shapes; the multipliers' patterns are matched with their paths.
 
     Raises:
-      EndxError: when a parameter matches no multiplier's pattern, or more than one.
+      EndxError: a parameter matches no multiplier's pattern, or more than one.
     """
     factors = _match_multipliers(settings.multipliers, params)
     schedule = make_schedule(settings, steps)
@@ -103,7 +103,7 @@ def make_optimizer(settings: OptimizerSettings, steps: int, params) -> optax.Gra
 
 
 def _decays(params):
-    """Weight decay applies to matrices and tables, by name: stacked biases are two-dimensional too."""
+    """Marks matrices and tables, which have weight decay, by name, since stacked biases are two-dimensional too."""
     return jax.tree_util.tree_map_with_path(
         lambda path, _: bool(re.search(r"(kernel|embedding)$", jax.tree_util.keystr(path, simple=True))), params
     )

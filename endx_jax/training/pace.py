@@ -9,14 +9,14 @@ WINDOW = 200
 
 
 class Pace:
-    """Adds up the seconds of one process; it keeps no clock of its own."""
+    """Sum of the seconds of one process, which are given by the caller."""
 
     def __init__(self) -> None:
         self._steps: collections.deque[float] = collections.deque(maxlen=WINDOW)
         self._in_steps = self._stalled = 0.0
 
     def step(self, seconds: float, stalled: float) -> None:
-        """Takes a step that was done `seconds` after the one before, of which the devices had no data for `stalled`."""
+        """Records a step that ended `seconds` after the previous one, without data for `stalled` of them."""
         self._steps.append(seconds)
         self._in_steps += max(0.0, seconds - stalled)
         self._stalled += stalled
@@ -25,12 +25,12 @@ class Pace:
         """Returns the figures to log.
 
         Args:
-          wall: seconds since the run began, or went on.
+          wall: seconds since this start of the run.
 
         Returns:
           `step_seconds_p50`, `_p95` and `_max` of the last `WINDOW` steps; `goodput`, the share of `wall` in steps,
-          waits for data left out; `data_stall_seconds`, the waits since the last call. Nothing before the second step:
-          the first one's time is its compilation.
+          without waits for data; `data_stall_seconds`, the waits since the last call. Empty before the second step,
+          since the time of the first is mostly compilation.
         """
         if not self._steps:
             return {}

@@ -1,4 +1,4 @@
-"""Which parameters are trained: the others get no gradient, no optimizer state and no part in the clipping norm."""
+"""Partition into trained and frozen parameters, which get no gradient, optimizer state or part in the clipping norm."""
 
 import re
 from collections.abc import Sequence
@@ -9,17 +9,17 @@ from endx_jax.errors import EndxError
 
 
 def split_frozen(params, patterns: Sequence[str]):
-    """Parts a tree by the paths of its leaves.
+    """Splits a tree by the paths of its leaves.
 
     Args:
       params: a tree of arrays or shapes.
-      patterns: regular expressions; a leaf whose path one of them is found in is frozen.
+      patterns: regular expressions; a leaf is frozen if one of them is found in its path.
 
     Returns:
-      (trained, frozen): two trees like `params`, with None, which is an empty tree to JAX, where the other has a leaf.
+      (trained, frozen): two trees like `params`, with None, an empty tree in JAX, in place of the other's leaves.
 
     Raises:
-      EndxError: when a pattern is found in no path, or nothing is left to train.
+      EndxError: a pattern is found in no path, or all parameters are frozen.
     """
     unused = set(patterns)
 

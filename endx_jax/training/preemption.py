@@ -1,8 +1,8 @@
-"""SIGTERM, by which machines are taken back: training saves and leaves, everything else leaves at once.
+"""Handling of SIGTERM: training saves and exits, everything else exits at once.
 
-Every process may be told, or one alone; all of them have to save at the same step. They agree by a flag that is reduced
-over all devices after each step and looked at one step later, like the metrics, so that nobody waits for it. JAX has a
-service for this, but its handler would take SIGTERM from us for good, outside of the steps as well.
+One or all of the processes may receive the signal, and all have to save at the same step. They agree by a flag that is
+reduced over all devices after each step and read one step later, like the metrics, so that no process waits. JAX has a
+service for this, but its handler would replace ours outside of the steps as well.
 """
 
 import functools
@@ -23,7 +23,7 @@ LEAVING = "endx_jax: told to stop (SIGTERM) outside of the training steps; the s
 
 
 class Preemption:
-    """Heeds SIGTERM while it is entered; in the main thread, as Python hands signals to no other."""
+    """Context that handles SIGTERM; to be entered in the main thread, where Python delivers signals."""
 
     def __init__(self) -> None:
         self._told = self._put_off = False
@@ -41,7 +41,7 @@ class Preemption:
 
     @contextmanager
     def put_off(self) -> Iterator[None]:
-        """Inside, a notice is only remembered: see `agreed`. One that nobody has acted on by the end is acted on."""
+        """Defers SIGTERM inside the block: see `agreed`. A signal that was not acted on by the end ends the process."""
         self._put_off = True
         try:
             yield
@@ -51,10 +51,10 @@ class Preemption:
             _leave()
 
     def agreed(self, mesh: Mesh) -> bool:
-        """Returns true if it is time to save and leave, the same in every process.
+        """Returns true if it is time to save and exit, the same in every process.
 
         Args:
-          mesh: of the training step; every process has to ask, once after each step.
+          mesh: of the training step; every process has to call this once after each step.
         """
         if jax.process_count() == 1:
             return self._told
@@ -68,7 +68,7 @@ class Preemption:
 
 
 def _any(mine: bool, mesh: Mesh) -> jax.Array:
-    """Starts to find out whether a flag is set in any process."""
+    """Starts the reduction of a flag over all processes."""
     split = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
     flags = jax.make_array_from_callback((mesh.size,), split, lambda part: np.full(mesh.size, mine)[part])
     return _reduction(mesh)(flags)
@@ -76,11 +76,11 @@ def _any(mine: bool, mesh: Mesh) -> jax.Array:
 
 @functools.cache
 def _reduction(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
-    """One program for all steps."""
+    """Compiles the reduction, once for all steps."""
     return jax.jit(jnp.any, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
 def _leave() -> None:
-    """Ends this process here and now: what is on disk is whole, and Python's way out may wait for a compilation."""
+    """Exits at once: files on disk are complete, and Python's normal exit may wait for a compilation."""
     os.write(2, LEAVING.encode())
     os._exit(TRY_AGAIN)

@@ -10,12 +10,12 @@ from endx_jax.training.partition import split_frozen
 
 @flax.struct.dataclass
 class TrainState:
-    """Training state; with the config it determines every later step, so it holds no random key and no data position.
+    """Training state, which with the config determines every later step; it has no random key and no data position.
 
     Attributes:
       step: int32 scalar, updates made so far.
       params: the objective's parameters, float32.
-      opt_state: the optimizer's, for the parameters that are trained.
+      opt_state: of the optimizer, for the trained parameters.
     """
 
     step: jax.Array

@@ -31,11 +31,11 @@ def make_train_step(
 
     Args:
       objective: (params, batch, rng, step) to (loss, metrics).
-      optimizer: turns gradients into updates.
+      optimizer: from gradients to updates.
       schedule: the learning rate by step, for the log.
       seed: of dropout.
-      shardings: where each leaf of the state lives; the new state stays there.
-      frozen: patterns of the parameters that are not differentiated: see `split_frozen`.
+      shardings: of the state, before and after a step.
+      frozen: patterns of frozen parameters: see `split_frozen`.
 
     Returns:
       A jitted (state, batch) -> (state, metrics). The old state's buffers are reused. Metrics are scalars: `loss`, the
@@ -70,8 +70,8 @@ class CompiledStep:
     """Training step with programs compiled ahead.
 
     Attributes:
-      programs: by what `shape_of` says of a batch.
-      otherwise: for batches of other shapes, which are compiled when they come.
+      programs: by the key `shape_of` of a batch.
+      otherwise: step for batches of other shapes, which are compiled on demand.
     """
 
     programs: Mapping[Any, Callable]
@@ -82,14 +82,14 @@ class CompiledStep:
         return max(map(program_bytes, self.programs.values()), default=0)
 
     def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
-        """Takes the step."""
+        """Runs the step."""
         return self.programs.get(shape_of(batch), self.otherwise)(state, batch)
 
 
 def compile_ahead(
     train_step: Step, state: TrainState, batches: Sequence[Batch], mesh: jax.sharding.Mesh
 ) -> CompiledStep:
-    """Compiles a step for batches of known shapes, side by side, before the first of them is there.
+    """Compiles a step for batches of known shapes, in parallel, before the first batch exists.
 
     Args:
       train_step: from `make_train_step`.
@@ -114,7 +114,7 @@ def program_bytes(program) -> int:
 
 
 def abstract_batch(batch: Batch, mesh: jax.sharding.Mesh) -> Batch:
-    """Shapes of a global batch with their shardings, given its shapes."""
+    """Adds shardings to the shapes of a global batch."""
     rows = batch_sharding(mesh)
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows), batch)
 

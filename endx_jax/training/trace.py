@@ -15,20 +15,20 @@ LOOK_SECONDS = 5.0  # between looks for a request
 
 
 class Trace:
-    """Records steps into a folder: those that the settings ask for, and others when a file asks for them.
+    """Profiler of the steps that the settings ask for, and of others on request by a file.
 
-    The file asks whenever it is written or touched. Every process looks at it by itself, so it works wherever the
-    workdir is shared, and no process has to be reached or told.
+    A request is made by writing or touching the file. Every process checks it, so this works wherever the workdir is
+    shared, without access to the processes.
     """
 
     def __init__(self, folder: pathlib.Path, *, start: int, steps: int, request: pathlib.Path | None = None):
-        """Sets up which steps to record.
+        """Sets the steps to record.
 
         Args:
-          folder: where traces go; with several processes, each has a folder of its own in it.
-          start: the step that training begins or goes on with.
-          steps: how many to record, after `WARM_UP` others.
-          request: the file that asks for a trace of as many steps as it says, or `REQUESTED_STEPS` where it is empty.
+          folder: for traces; with several processes, each has a folder in it.
+          start: the step from which training starts or resumes.
+          steps: number of steps to record, after `WARM_UP` others.
+          request: the file that requests a trace; it contains the number of steps, or is empty (`REQUESTED_STEPS`).
         """
         several = jax.process_count() > 1
         self._folder = folder / f"process-{jax.process_index()}" if several else folder
@@ -38,7 +38,7 @@ class Trace:
         self._running = False
 
     def step(self, step: int) -> AbstractContextManager:
-        """To be held around the call of a step, which it names in the trace."""
+        """Names a step in the trace, as a context around its call."""
         if not self._running and (steps := self._requested()):
             self._first, self._last = step, step + steps
         if step == self._first < self._last and not self._running:
@@ -47,19 +47,19 @@ class Trace:
         return jax.profiler.StepTraceAnnotation("train", step_num=step)
 
     def done(self, done: int, outputs: object) -> None:
-        """To be called after step number `done`, with what it will have computed; the last one writes the trace."""
+        """Takes the outputs of step number `done`, which may still be computed; the last one writes the trace."""
         if self._running and done == self._last:
             jax.block_until_ready(outputs)
             self.close()
 
     def close(self) -> None:
-        """Writes what there is, where training ended before the last step to record."""
+        """Writes an incomplete trace if training ended before the last step to record."""
         if self._running:
             jax.profiler.stop_trace()
             self._running = False
 
     def _requested(self) -> int:
-        """Returns the number of steps that the file newly asks for, or 0."""
+        """Returns the number of steps of a new request in the file, or 0."""
         if self._request is None or time.monotonic() - self._looked < LOOK_SECONDS:
             return 0
         self._looked = time.monotonic()
@@ -74,7 +74,7 @@ class Trace:
         return min(int(words[0]), MOST_STEPS) if words and words[0].isdigit() else REQUESTED_STEPS
 
     def _changed(self) -> int | None:
-        """When the file was written or touched last; None where there is none."""
+        """Returns the time of the file's last change; None if it does not exist."""
         try:
             return self._request.stat().st_mtime_ns if self._request else None
         except OSError:
