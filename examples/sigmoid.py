@@ -21,7 +21,7 @@ from endx_jax.settings import check, key
 class SigmoidSettings:
     """Held in `config.objective`."""
 
-    name: str = key("sigmoid", "the method")
+    name: str = key("sigmoid", "Name of the method.")
     temperature: float = key(0.1, "divides the similarities, before it is learned (SigLIP: 0.1)")
     bias: float = key(-10.0, "added to the logits, before it is learned (SigLIP: -10)")
     loss_tile: int = key(-1, "side of the score tiles; 0: dense; -1: dense for small batches", changes_results=False)

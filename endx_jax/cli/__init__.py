@@ -1,1 +1,1 @@
-"""The command line: a file a verb."""
+"""Command line, one file per verb."""

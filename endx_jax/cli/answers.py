@@ -1,4 +1,4 @@
-"""Questions that `endx search` reads, and formats of its answers: text, JSON lines and TREC runs."""
+"""Input questions of `endx search`, and its output formats: text, JSON lines and TREC runs."""
 
 import json
 import shutil
@@ -24,15 +24,14 @@ class Question(NamedTuple):
 def read_questions(path: str) -> list[Question]:
     """Returns all questions of a file.
 
-    Lines are questions, and their numbers the ids; or, where the first that is not empty begins with `{`, JSON objects
-    with `text` or `question`, and perhaps `_id` or `id`. Empty lines are ignored.
+    Lines are questions, with line numbers as ids; or, if the first non-empty line begins with `{`, JSON objects with
+    `text` or `question`, and optionally `_id` or `id`. Empty lines are ignored.
 
     Args:
-      path: a file, perhaps with `.gz`, or `-` for standard input.
+      path: a file, possibly gzipped (`.gz`), or `-` for standard input.
 
     Raises:
-      EndxError: the file can't be read, holds no question, or one that is not valid, named with its line; or two
-        questions have one id.
+      EndxError: the file can't be read, holds no question or an invalid one, or two questions have the same id.
     """
     lines = text_files.stream_lines(sys.stdin.buffer, "standard input") if path == "-" else text_files.lines(path)
     name = "standard input" if path == "-" else path
@@ -125,10 +124,10 @@ def formatted(
     """Formats questions and their answers as `text`, `jsonl` or `trec`.
 
     Args:
-      form: which.
+      form: the format.
       asked: questions and answers.
       tag: of the TREC run.
-      naming: whether text says which question is answered.
+      naming: shows the questions in text.
     """
     for question, answers in asked:
         if form == "trec":

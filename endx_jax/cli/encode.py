@@ -1,6 +1,6 @@
 """`endx encode`: encodes a corpus of any size into an index; if interrupted, the same command resumes.
 
-The same command started several times, on one machine or on several that share the folder, shares out the work.
+Start the same command several times, on one machine or on several that share the folder, to divide the work.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def main(argv: list[str]) -> None:
 
 
 def _run(folder: pathlib.Path, claims, encoding, read, encode) -> None:
-    """Encodes what is there to be done, and says how it went."""
+    """Encodes the remaining documents and prints the progress."""
     from endx_jax.parallel.console import say
     from endx_jax.retrieval.corpus_encoding import documents_left, encode_shards
 
@@ -61,7 +61,7 @@ def _run(folder: pathlib.Path, claims, encoding, read, encode) -> None:
     say(f"encoded {count:,} documents in {seconds:,.0f} s, {count / seconds:,.0f} a second")
     left = documents_left(folder, encoding)
     if left:
-        say(f"other processes are at work on the last {left:,}; with the last of these {folder} becomes an index")
+        say(f"other processes encode the last {left:,} documents; the last of them completes the index in {folder}")
     else:
         say(f"the index is in {folder}")
 

@@ -1,4 +1,4 @@
-"""Finds the verb, runs it, and turns mistakes into one line and exit status 2."""
+"""Runs a verb, and converts user errors to one line and exit status 2."""
 
 import importlib
 import os

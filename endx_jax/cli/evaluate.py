@@ -1,9 +1,9 @@
 """`endx evaluate`: ranks a data set with a trained model, beside BM25, and writes table, runs and encoded pool.
 
-Started as several processes, as by `launch/local.py`, these share out the encoding, and the first one writes.
+If started as several processes, as by `launch/local.py`, these divide the encoding, and the first one writes.
 
-With `--index` all documents of an index are ranked instead, however many, for data that name right ones by their ids or
-hold strings that answer the questions.
+With `--index` all documents of an index are ranked instead, for data with the ids of right documents or with answer
+strings.
 """
 
 import argparse
@@ -139,7 +139,7 @@ def _rank_index(arguments: argparse.Namespace, judged) -> None:
 
 
 def _pools(arguments: argparse.Namespace):
-    """The data set's name, and its pool by name, then its parts: of what `--data` names, or of the run's own split."""
+    """Returns the name and the pools of `--data`, or of the run's test split."""
     import dataclasses
 
     from endx_jax.data.settings import DataSettings

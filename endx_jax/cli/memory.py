@@ -13,7 +13,7 @@ ACCELERATORS = ("/dev/nvidia[0-9]*", "/dev/accel*", "/dev/vfio/[0-9]*")
 def use_large_pages() -> None:
     """Restarts this program in its own process, so that glibc allocates large pages.
 
-    Does nothing where `GLIBC_TUNABLES` is set already, to any value, nor where there is an accelerator.
+    Does nothing if `GLIBC_TUNABLES` is set, or if there is an accelerator.
     """
     if sys.platform != "linux" or "GLIBC_TUNABLES" in os.environ or any(map(glob.glob, ACCELERATORS)):
         return

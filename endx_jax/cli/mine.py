@@ -1,6 +1,7 @@
-"""`endx mine`: finds hard negatives for a data set's questions and writes a data set that the trainer reads.
+"""`endx mine`: finds hard negatives for a data set's questions and writes a data set to train on.
 
-They are what BM25, a model or an index ranks high and what is not known to be right; a teacher may be asked, too.
+Hard negatives are candidates that BM25, a model or an index ranks high and that are not known to be right. A teacher
+can filter them.
 """
 
 import argparse

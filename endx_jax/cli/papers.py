@@ -49,7 +49,7 @@ def _add_cost(tasks) -> None:
 
 
 def _add_rows(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments that choose rows and say what is at hand."""
+    """Adds the arguments for rows, data and runs."""
     parser.add_argument("table", nargs="?", default="", help="such as endx-table2 or dong-figure2; none: list all")
     parser.add_argument("rows", nargs="*", metavar="ROW", help="rows of the table [all]")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""`endx prepare`: downloads and converts a data set once, and prints its counts and place."""
+"""`endx prepare`: downloads and converts a data set once, and prints its counts and folder."""
 
 import argparse
 import pathlib
@@ -24,7 +24,7 @@ def main(argv: list[str]) -> None:
 
 
 def _table(summary: dict[str, dict]) -> str:
-    """Counts by split, and notes where answers were left out, or where a split was not made from the published files.
+    """Formats counts by split, with notes about answers left out and splits not made from the published files.
 
     The counts are those of papers: unique questions, unique sentences that answer one, all unique sentences, pairs of a
     question and a right sentence, and the same after equal questions are merged.

@@ -65,7 +65,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _open(arguments: argparse.Namespace) -> "TextSearch":
-    """Opens the search; its model is loaded on first use, which BM25 never needs."""
+    """Opens the search; its model is loaded on first use, and not for BM25."""
     from endx_jax.experiment.workdir import run_index
     from endx_jax.retrieval.index import Index
     from endx_jax.retrieval.text_search import TextSearch
@@ -181,7 +181,7 @@ def _prompt(answer: Callable[[str], str]) -> None:
 
 
 def _form(arguments: argparse.Namespace) -> str:
-    """Returns the requested format, or the one that the output's name or the way of asking suggests."""
+    """Returns the requested format, or the default for the output's name or the kind of input."""
     if arguments.format:
         return arguments.format
     if not arguments.questions:

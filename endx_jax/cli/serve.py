@@ -75,7 +75,7 @@ def _service(arguments: argparse.Namespace) -> "Service":
 
 @contextlib.contextmanager
 def _holding(index: "Index") -> Iterator[None]:
-    """Keeps other processes from changing the index; where that is impossible, a line says why."""
+    """Locks the index against changes by other processes; if that is impossible, prints the reason."""
     from endx_jax.parallel.console import say
 
     with contextlib.ExitStack() as stack:
@@ -117,17 +117,19 @@ def _is_loopback(host: str) -> bool:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="endx serve", description=__doc__.partition(": ")[2])
-    parser.add_argument("--workdir", type=pathlib.Path, help="of a run: its best model, and the index it left there")
-    parser.add_argument("--index", type=pathlib.Path, help="folder of an index, such as `endx encode` writes, instead")
-    parser.add_argument("--model", help="that encoded the index: a folder or name [the run's; the one the index names]")
+    parser.add_argument("--workdir", type=pathlib.Path, help="workdir of a run: its best model and its index")
+    parser.add_argument("--index", type=pathlib.Path, help="folder of an index, such as one of `endx encode`")
+    parser.add_argument(
+        "--model", help="model that encoded the index: a folder or name [the run's, or the one the index names]"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at [127.0.0.1: this machine only]")
-    parser.add_argument("--port", type=int, default=8000, help="0 chooses a free one [8000]")
+    parser.add_argument("--port", type=int, default=8000, help="port to listen at; 0 chooses a free one [8000]")
     parser.add_argument(
         "--token-file",
         type=pathlib.Path,
-        help=f"of the token that clients must show [{TOKEN} in the environment; none]",
+        help=f"file of the token that clients must send [{TOKEN} in the environment, else none]",
     )
-    parser.add_argument("--allow-anonymous", action="store_true", help="on another host without a token")
+    parser.add_argument("--allow-anonymous", action="store_true", help="allow another --host without a token")
     for field in dataclasses.fields(Limits):
         option = f"--{field.name.replace('_', '-')}"
         kind = type(field.default)

@@ -1,10 +1,10 @@
-"""`endx train`: trains, evaluates, and ends with a results table; run again on the same workdir, it goes on.
+"""`endx train`: trains, evaluates, and prints a results table; the same command resumes an interrupted run.
 
   endx train --config=CONFIG [--workdir=DIR] [--config.SECTION.KEY=VALUE ...]
 
 CONFIG is a file with a `get_config` function, or the name of a recipe in the package, such as `quickstart`. A file may
-define a method of its own as `METHOD` (docs/adding-a-method.md). The workdir is runs/NAME by default. These are the
-settings, with their values in CONFIG where it is given, else their defaults:
+define its own method as `METHOD` (docs/adding-a-method.md). The default workdir is runs/NAME. These are the settings,
+with their values in CONFIG if it is given, else their defaults:
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from endx_jax.errors import EndxError, nearest
 
 
 def main(argv: list[str]) -> None:
-    """Runs the main job with the arguments of the command line."""
+    """Trains and evaluates with the arguments of the command line."""
     wanted = [argument for argument in argv if argument not in ("-h", "--help")]
     if wanted != argv:
         print(_help(wanted))
@@ -48,7 +48,7 @@ def parse(argv: list[str]) -> tuple[ConfigDict, str, pathlib.Path]:
     """Reads the command line: the config with its overrides, its name, and the workdir.
 
     Raises:
-      EndxError: for anything that is not understood.
+      EndxError: an argument is invalid.
     """
     argv = ["endx train", *(_with_recipe_path(argument) for argument in argv)]
     values = flags.FlagValues()
@@ -73,7 +73,7 @@ def parse(argv: list[str]) -> tuple[ConfigDict, str, pathlib.Path]:
 
 
 def _agree_on_length(config: ConfigDict, given: Mapping[str, object]) -> None:
-    """Lets `train.steps` or `train.epochs`, where one is given on the command line, replace the recipe's other one."""
+    """Sets `train.steps` or `train.epochs` to 0 if the other one is given on the command line."""
     steps, epochs = (f"train.{name}" for name in ("steps", "epochs"))
     if given.get(steps) and given.get(epochs):
         raise EndxError(f"--config.{steps}={given[steps]} and --config.{epochs}={given[epochs]}: give one of the two")
@@ -84,7 +84,7 @@ def _agree_on_length(config: ConfigDict, given: Mapping[str, object]) -> None:
 
 
 def _register_method(file: str) -> None:
-    """Makes the method that a config file defines, if it defines one, known by its name."""
+    """Registers the method that a config file defines, if any."""
     from endx_jax.methods import register
 
     method = runpy.run_path(file).get("METHOD")
@@ -93,7 +93,7 @@ def _register_method(file: str) -> None:
 
 
 def _help(argv: list[str]) -> str:
-    """The usage, and every setting with its value and meaning."""
+    """Returns the usage, and every setting with its value and description."""
     from endx_jax.experiment.config import resolve
     from endx_jax.methods.config import base_config
 
@@ -108,7 +108,7 @@ def _help(argv: list[str]) -> str:
 
 
 def _with_recipe_path(argument: str) -> str:
-    """Lets `--config=NAME` stand for the recipe of that name, where there is no such file."""
+    """Replaces `--config=NAME` by the file of the recipe of that name, if there is no such file."""
     flag, _, value = argument.partition("=")
     if flag.lstrip("-") != "config" or not value:
         return argument
@@ -126,7 +126,7 @@ def _with_recipe_path(argument: str) -> str:
 
 
 def _explain(failure: Exception) -> str:
-    """One line of what the flag parser found; its messages span several."""
+    """Returns one line of the flag parser's message of several lines."""
     lines = [line.strip().strip("'\"") for line in str(failure).replace("\\n", "\n").splitlines() if line.strip()]
     if isinstance(failure, AttributeError) and "get_config" in lines[0]:
         return "the file of --config has no function get_config, which has to return the settings"

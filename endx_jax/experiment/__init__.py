@@ -1,1 +1,1 @@
-"""From a config to objects: the door at which config stops."""
+"""Runs from configs: data, model, plan and workdir; lower layers never see a config."""

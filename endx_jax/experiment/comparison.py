@@ -1,4 +1,4 @@
-"""Two systems, question by question: from the files of their rankings to a table of differences."""
+"""Comparison of two systems by question, from the result files of their runs."""
 
 import dataclasses
 import pathlib
@@ -28,7 +28,7 @@ class Judged:
       question_ids: Q external ids.
       measures: M names.
       values: float64 [Q, M], fractions in [0, 1].
-      candidates: in the pool; None where nothing says so.
+      candidates: in the pool; None if unknown.
     """
 
     name: str
@@ -40,12 +40,12 @@ class Judged:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Comparison:
-    """A second system against a first.
+    """Comparison of a second system with a first.
 
     Attributes:
-      first: with the questions in its order, and the measures that both have.
-      second: likewise, with the questions in the first's order.
-      differences: one a measure.
+      first: results with the measures that both have.
+      second: the same, with the questions in the order of the first.
+      differences: one per measure.
       draws: of the bootstrap, and of the randomisation.
       confidence: of the intervals.
     """
@@ -57,7 +57,7 @@ class Comparison:
     confidence: float
 
     def rows(self) -> list[dict]:
-        """An entry a measure: means, difference with interval and p, and on how many questions which is higher."""
+        """Returns an entry per measure: means, difference with interval and p, questions that are better and worse."""
         first, second = self.first.values, self.second.values
         return [
             {
@@ -75,12 +75,12 @@ class Comparison:
         ]
 
     def as_dict(self) -> dict:
-        """Everything, for a JSON file."""
+        """Returns the comparison as an object for a JSON file."""
         about = {"first": self.first.name, "second": self.second.name, "questions": len(self.first.question_ids)}
         return {**about, "draws": self.draws, "confidence": self.confidence, "measures": self.rows()}
 
     def table(self) -> str:
-        """One line a measure, and what the columns mean."""
+        """Returns a table with one line per measure, and a legend."""
         lines = [
             ["measure", "first", "second", "difference", f"{self.confidence:.0%} interval", "p", "better", "worse"]
         ]
@@ -104,16 +104,16 @@ class Comparison:
 
 
 def read_judged(run: pathlib.Path, system: str = "trained", pool: str = "") -> Judged:
-    """Reads the measures of each question that a run, or `endx evaluate`, left.
+    """Reads the measures of each question from the files of a run or of `endx evaluate`.
 
     Args:
-      run: a workdir, for its own test split; a folder that `endx evaluate` wrote; or one `.per_question.jsonl` file, of
-        which nothing else is then asked.
+      run: a workdir, for its test split; a folder written by `endx evaluate`; or a `.per_question.jsonl` file, for
+        which the other arguments are ignored.
       system: such as `bm25`, `untrained` or `trained`.
-      pool: what was ranked; empty: the first pool of the run.
+      pool: the ranked pool; empty: the first pool of the run.
 
     Raises:
-      EndxError: there is no such file, with those that there are; or it is damaged.
+      EndxError: there is no such file (the message lists the existing ones), or it is damaged.
     """
     if run.is_file():
         return _read(run, str(run), None)
@@ -138,7 +138,7 @@ def compare(first: Judged, second: Judged, *, draws: int = 10_000, confidence: f
     """Compares two systems on every measure that both have: see `paired_difference`.
 
     Raises:
-      EndxError: they were not asked the same questions among as many candidates, or have no measure in common.
+      EndxError: their questions or numbers of candidates differ, or they have no measure in common.
     """
     for a, b in ((first, second), (second, first)):
         missing = sorted(set(a.question_ids) - set(b.question_ids))

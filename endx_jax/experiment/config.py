@@ -1,4 +1,4 @@
-"""The config tree, checked and turned into frozen settings."""
+"""Conversion of the config tree to checked, frozen settings."""
 
 import dataclasses
 import json
@@ -19,11 +19,11 @@ from endx_jax.training.optimizer import OptimizerSettings
 
 @dataclasses.dataclass(frozen=True)
 class UnknownSettings:
-    """The settings of a method that this process does not know, read from the config of a finished run.
+    """Settings of a method that this process does not know, from the config of a finished run.
 
     Attributes:
       name: of the method.
-      values: all of them.
+      values: all settings.
     """
 
     name: str
@@ -32,7 +32,7 @@ class UnknownSettings:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Everything that a run is made from."""
+    """Settings of a run."""
 
     seed: int
     data: DataSettings
@@ -44,7 +44,7 @@ class Settings:
     evaluation: EvaluationSettings
 
     def as_dict(self) -> dict:
-        """Plain nested values, for config.json."""
+        """Returns plain nested values, for config.json."""
         return json.loads(json.dumps(dataclasses.asdict(self)))
 
 
@@ -53,10 +53,10 @@ def resolve(config: Mapping, *, finished: bool = False) -> Settings:
 
     Args:
       config: the tree.
-      finished: whether it is of a run that is only read: its method may then be unknown, as `UnknownSettings`.
+      finished: true for the config of a run that is only read; an unknown method then becomes `UnknownSettings`.
 
     Raises:
-      EndxError: for an unknown section, method or key, naming the nearest known one, and for values out of bounds.
+      EndxError: a section, method or key is unknown (the message names the nearest known one), or a value is invalid.
     """
     method = _method_of(config)
     unknown = finished and method not in METHODS
@@ -80,7 +80,7 @@ def resolve(config: Mapping, *, finished: bool = False) -> Settings:
 
 
 def differences(before: Settings, now: Settings) -> list[str]:
-    """Returns the settings that a resumed run must keep and does not: `key: before -> now`, in order."""
+    """Returns the changed settings that a resumed run must keep, as `key: before -> now`, in order."""
     old, new = results_only(before), results_only(now)
     return [f"{name}: {old.get(name)!r} -> {new.get(name)!r}" for name in old | new if old.get(name) != new.get(name)]
 

@@ -1,4 +1,4 @@
-"""Data of a run: reading of the data sets that the settings name, and their train, validation and test sets."""
+"""Data of a run: reads the data sets that the settings name, and returns train, validation and test sets."""
 
 import dataclasses
 import hashlib
@@ -24,11 +24,11 @@ PREPARED = ("reqa/", "multireqa/")
 def read_splits(settings: DataSettings) -> Splits:
     """Returns the train, validation and test sets.
 
-    Without separate test data the three are splits of one set. With it (`data.test_path`, or the dev file beside
-    SQuAD's train file), all of it is the test set, with its whole pool, and its questions are removed from train and
-    validation. With `data.merge` the three are splits of the questions of both files. `data.pool` applies to the one of
-    both that is reading-comprehension data; training data may be of another format, such as mined negatives. The sets
-    of `data.mixture` are added to the train set, without held-out questions.
+    Without separate test data the three are splits of one set. Separate test data (`data.test_path`, or the dev file
+    beside SQuAD's train file) are the test set, with their whole pool, and their questions are removed from train and
+    validation. With `data.merge` the three are splits of the questions of both files. `data.pool` applies to
+    reading-comprehension data; training data may have another format, such as mined negatives. The sets of
+    `data.mixture` are added to the train set, without held-out questions.
 
     Raises:
       EndxError: `data.path` is not set, or the data can't be read.
@@ -81,7 +81,7 @@ def read_records(path: str, settings: DataSettings, judgements: str, *, whole: b
       path: a file, a folder, or the name of a built-in or prepared set.
       settings: settings of the data. With a pool of sentences or answers the set holds all sentences: see `pools`.
       judgements: split of a BEIR, MS MARCO or `save_to_disk` folder.
-      whole: whether to keep the whole corpus of a BEIR folder: see `readers.read`.
+      whole: keeps the whole corpus of a BEIR folder: see `readers.read`.
 
     Raises:
       EndxError: the data can't be read, or `data.pool` is set and they are not reading-comprehension data.
@@ -124,12 +124,12 @@ def pools(records: RetrievalSet, settings: DataSettings) -> dict[str, RetrievalS
 
 
 def has_paragraphs(path: str) -> bool:
-    """Returns whether a path names reading-comprehension data, to which `data.pool` applies."""
+    """Returns true if a path names reading-comprehension data, to which `data.pool` applies."""
     return path not in BUILT_IN and (path.startswith(PREPARED) or formats.holds_paragraphs(path))
 
 
 def counts_of(path: str, pool: str) -> dict[str, int]:
-    """Returns the counts of reading-comprehension data that papers report.
+    """Counts questions, answers and pairs of reading-comprehension data, as papers report them.
 
     Args:
       path: a file, a MultiReQA folder or a split of a prepared set.
@@ -179,7 +179,7 @@ def paths_of(settings: DataSettings) -> tuple[str, str]:
 
 
 def fingerprint(records: RetrievalSet) -> str:
-    """Returns the sha256 of everything that training reads: texts, judgements, groups and hard negatives, in order."""
+    """Returns the sha256 of all training data: texts, judgements, groups and hard negatives, in order."""
     digest = hashlib.sha256()
     mixed = () if records.sources is None else (records.sources,)
     for part in (records.questions, records.candidates, records.qrels, records.groups, records.hard_negatives, *mixed):

@@ -1,4 +1,4 @@
-"""Choice of how the work of a run's steps is divided: by the settings, and where they leave it open, by memory."""
+"""Choice of the division of a run's steps, by the settings and by the free memory."""
 
 import dataclasses
 
@@ -23,21 +23,21 @@ BUSY, ACCELERATOR_BUSY = {"cpu": 1 << 14}, 1 << 16
 def choose_execution(
     model: Model, mesh: Mesh, stream: BatchStream, steps: int, budget: int, platform: str
 ) -> tuple[Execution, BatchStream, int | None]:
-    """Chooses how a step is divided, and packs the batches accordingly.
+    """Chooses the division of a step, and packs the batches accordingly.
 
-    `train.tower_chunk=-1` encodes all rows of a device at once where their activations fit the budget; else it is the
-    largest power of two whose activations do, at least 1.
+    With `train.tower_chunk=-1`, all rows of a device are encoded at once if their activations fit the budget; else the
+    chunk is the largest power of two whose activations do, at least 1.
 
     Args:
-      model: what is trained.
+      model: the model to train.
       mesh: the devices.
       stream: the batches, not packed.
       steps: of the run.
       budget: bytes that the activations of one device may take.
-      platform: of the devices that the run is meant for, which may be others than the mesh's where it is only planned.
+      platform: of the devices that will run the step; differs from the mesh's if the run is only planned.
 
     Returns:
-      The execution, the batches as it takes them, and the bytes of its activations; None where none were looked at.
+      The execution, the batches packed for it, and the bytes of its activations; None if not computed.
     """
     settings = model.settings
     size = settings.train.global_batch_size
@@ -87,7 +87,7 @@ def rows_at_once(execution: Execution, global_batch_size: int) -> int:
 
 
 def tokens_of_a_row(batch: Batch) -> int:
-    """Returns the places for tokens in a row of a batch."""
+    """Returns the number of token positions in a row of a batch."""
     return sum(side.places for side in batch.sides)
 
 

@@ -1,4 +1,4 @@
-"""Runs whose towers are frozen below their heads: what is there is computed once, for training, validation, ranking."""
+"""Runs whose towers are frozen below their heads: the vectors there are computed once."""
 
 import dataclasses
 import functools
@@ -23,26 +23,26 @@ BLOCK = 4096
 
 @dataclasses.dataclass(frozen=True)
 class Reader:
-    """Turns the texts of one side into what batches hold of them.
+    """Reader of the texts of one side as vectors.
 
     Attributes:
-      vectors: of texts.
-      length: of a text, in tokens: none are left.
+      vectors: from texts to vectors.
+      length: of a text in tokens: zero.
     """
 
     vectors: Callable[[Sequence[str]], np.ndarray]
     length: int = 0
 
     def __call__(self, texts: Sequence[str]) -> VectorTable:
-        """The vectors of N texts."""
+        """Returns the vectors of N texts."""
         return VectorTable(self.vectors(texts))
 
 
 class HeadEncoder:
-    """Encodes texts, as `TextEncoder` does, of a dual encoder whose heads alone are trained.
+    """Encoder like `TextEncoder` for a dual encoder of which only the heads are trained.
 
-    The vectors below the heads are made when they are first asked for: mapped from `data.cache`, or kept in memory
-    where that is empty.
+    The vectors below the heads are computed at first use, and memory-mapped from `data.cache`, or kept in memory if
+    that is empty.
     """
 
     def __init__(self, model: Model, mesh: Mesh):
@@ -77,7 +77,7 @@ class HeadEncoder:
         key = (side, tuple(texts))
         if key not in self._known:
             progress = showing_progress()
-            say(f"vectors below the heads, once: {len(texts):,} {side}s")
+            say(f"computing vectors below the heads: {len(texts):,} {side}s")
             self._known[key] = base_vectors(self._base, self._params, side, texts, self._cache, progress=progress)
         return self._known[key]
 

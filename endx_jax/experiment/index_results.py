@@ -31,7 +31,7 @@ def write_pool(
     metric: str,
     model: Mapping[str, object],
 ) -> None:
-    """Writes an encoded pool as an index; where `write_index` may not replace one, a line says so and it is kept.
+    """Writes an encoded pool as an index, unless `write_index` may not replace an existing one; then prints the reason.
 
     The arguments are those of `write_index`.
     """
@@ -49,14 +49,14 @@ def write_judged(
     right: Sequence[Sequence[int]],
     found: Evaluation,
 ) -> str:
-    """Writes judgements, run, measures of each question and their means; returns the table of these.
+    """Writes judgements, run, measures of each question and their means; returns the table of means.
 
     Args:
       folder: to write into.
-      about: what stands in `results.json` beside the measures: the data, the index and its model.
+      about: further entries of `results.json`: the data, the index and its model.
       snapshot: that was searched.
       judged: the questions.
-      right: for each the rows of its right documents.
+      right: for each question the rows of its right documents.
       found: by `evaluate_judged`.
     """
     rows = np.unique(np.concatenate([found.top_ids.ravel(), *map(np.asarray, right)]))
@@ -75,7 +75,7 @@ def write_answered(
     asked: Sequence[Answered],
     found: AnswerEvaluation,
 ) -> str:
-    """Writes run, the first hit of each question and the accuracies; returns the table of these.
+    """Writes the run, the first hit of each question and the accuracies; returns the table of accuracies.
 
     Arguments are as in `write_judged`; `found` is by `evaluate_answered`.
     """

@@ -1,4 +1,4 @@
-"""The lock that keeps a second run out of a workdir."""
+"""Lock against a second run in a workdir."""
 
 import contextlib
 import pathlib
@@ -13,9 +13,9 @@ FILE = ".lock"
 
 
 class RunLock:
-    """Holds the lock file of a workdir while it is entered (see `files.locked`); the primary process does it for all.
+    """Context that holds the lock file of a workdir (see `files.locked`), in the primary process.
 
-    Where the file system has no locks, one line says so and the run continues.
+    If the file system has no locks, a line says so and the run continues.
     """
 
     def __init__(self, workdir: pathlib.Path):

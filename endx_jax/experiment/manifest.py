@@ -16,7 +16,7 @@ PACKAGES = ("endx_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "g
 
 @functools.cache
 def environment() -> dict:
-    """Versions of Python and of what decides the results; the commit, where the code is a checkout; the hardware."""
+    """Returns versions of Python and of libraries that affect results, the commit of a checkout, and the hardware."""
     devices = jax.devices()
     return {
         "commit": _commit(pathlib.Path(__file__).parent),
@@ -30,7 +30,7 @@ def environment() -> dict:
 
 
 def manifest(seed: int, data: dict) -> dict:
-    """The contents of `manifest.json`: the environment, when the run was begun, its seed, and its data's hash."""
+    """Returns the contents of `manifest.json`: environment, time of the start, seed, and hash of the data."""
     begun = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     return {"begun": begun, "seed": seed, "data_sha256": data["sha256"], **environment()}
 
@@ -44,7 +44,7 @@ def _version(package: str) -> str:
 
 
 def _commit(folder: pathlib.Path) -> str:
-    """The commit that is checked out around a folder, with a `+` where files differ from it; empty where none is."""
+    """Returns the commit checked out around a folder, with a `+` if files differ from it; empty if there is none."""
     try:
         asked = functools.partial(subprocess.run, cwd=folder, capture_output=True, text=True, check=True, timeout=10)
         changed = asked(["git", "status", "--porcelain", "--untracked-files=no"]).stdout.strip()
@@ -54,7 +54,7 @@ def _commit(folder: pathlib.Path) -> str:
 
 
 def processor() -> str:
-    """The model of this machine's processor."""
+    """Returns the model of this machine's processor."""
     information = pathlib.Path("/proc/cpuinfo")
     lines = information.read_text().splitlines() if information.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -62,5 +62,5 @@ def processor() -> str:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""The model of a run: from its pretrained folder, or from the description and checkpoints in its workdir."""
+"""Model of a run, from its pretrained folder, or from the description and checkpoints in its workdir."""
 
 import dataclasses
 import functools
@@ -32,13 +32,13 @@ from endx_jax.training.checkpoints import abstract, best_step, restore_params
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A dual encoder with its objective and tokenizers, without parameters.
+    """Dual encoder with its objective and tokenizers, without parameters.
 
     Attributes:
-      settings: of the run, with what the pretrained folder decides filled in.
-      sources: the pretrained encoders' descriptions, by side; the same one twice where both towers start from it.
-      processors: how texts of each side become tokens.
-      token_weights: by side, float32 [V], that the towers begin with: see `with_token_weights`.
+      settings: of the run, with settings from the pretrained folder filled in.
+      sources: the pretrained encoders' descriptions, by side; the same one twice if both towers start from it.
+      processors: text processors of each side.
+      token_weights: initial token weights by side, float32 [V]: see `with_token_weights`.
       platform: of the devices that run it, for `model.dtype=auto`; None: of this process's default device.
     """
 
@@ -50,7 +50,7 @@ class Model:
 
     @functools.cached_property
     def dual_encoder(self):
-        """The towers."""
+        """Towers of the run."""
         return build_dual_encoder(self.settings.model, self.sources, self.platform)
 
     @property
@@ -68,16 +68,16 @@ class Model:
 
     @functools.cached_property
     def objective(self):
-        """The method's loss of the towers."""
+        """Objective of the method."""
         return self.method.objective(self.dual_encoder, self.settings.objective)
 
     @property
     def method(self) -> Method:
-        """The method that trains them."""
+        """Method of the run."""
         return find_method(self.settings.objective.name)
 
     def abstract_params(self):
-        """Shapes of all the objective's parameters."""
+        """Returns the shapes of all parameters of the objective."""
         return self._abstract_params
 
     @functools.cached_property
@@ -88,7 +88,7 @@ class Model:
     def initial_params(self) -> dict:
         """Returns all parameters before training: the dual encoder's pretrained ones, or another run's best.
 
-        What comes from files is still to be read: `parallel.sharding.place` reads what it needs.
+        Arrays from files are `Stored`: `parallel.sharding.place` reads the parts that it needs.
         """
         settings, key = self.settings.model, jax.random.key(self.settings.seed)
         kept = dict(self._inherited)
@@ -103,10 +103,10 @@ class Model:
 
     @functools.cached_property
     def new_parameters(self) -> tuple[str, ...]:
-        """Paths of the dual encoder's parameters that do not come from `model.init_from`; without one these are all.
+        """Returns the paths of the dual encoder's parameters that are not in `model.init_from`; all if it is empty.
 
         Raises:
-          EndxError: when the other run has no model, or parameters for which there is no place.
+          EndxError: the other run has no model, or has parameters that this model does not have.
         """
         towers = jax.eval_shape(self.dual_encoder.init, jax.random.key(0))
         ours = {path: leaf.shape for path, leaf in parameter_paths(towers).items()}
@@ -122,12 +122,12 @@ class Model:
 
     @functools.cached_property
     def _inherited(self) -> dict[str, Stored]:
-        """The parameters of the model that `model.init_from` names, by path."""
+        """Returns the parameters of the model that `model.init_from` names, by path."""
         workdir = self.settings.model.init_from
         return params_of_run(pathlib.Path(workdir)) if workdir else {}
 
     def text_encoder(self, mesh: Mesh) -> TextEncoder:
-        """Returns an encoder of texts by the towers."""
+        """Returns a text encoder with the towers."""
         return TextEncoder(self.dual_encoder, self.processors, mesh, self.settings.evaluation.batch_size)
 
 
@@ -135,7 +135,7 @@ def build_model(settings: Settings) -> Model:
     """Finds the pretrained encoders and their tokenizers.
 
     Raises:
-      EndxError: when one is missing, they do not match, or a length exceeds an encoder's positions.
+      EndxError: one is missing, they do not match, or a length exceeds an encoder's positions.
     """
     load = _loader(settings)
     question = load(settings.model.pretrained)
@@ -148,9 +148,9 @@ def build_model(settings: Settings) -> Model:
 
 
 def read_model(workdir: pathlib.Path) -> Model:
-    """The model of a workdir, from the description that `save_description` left there; no other folder is needed.
+    """Reads the model of a workdir from the description written by `save_description`.
 
-    It keeps no tokens: what is encoded with a finished model is new each time, and would fill the cache.
+    It has no token cache, since texts encoded with a finished model are rarely repeated and would fill the cache.
     """
     settings = read_config(workdir)
     folders = {side: workdir / MODEL / name for side, name in _description(settings).items()}
@@ -159,7 +159,7 @@ def read_model(workdir: pathlib.Path) -> Model:
 
 
 def with_token_weights(model: Model, data: RetrievalSet) -> Model:
-    """The model with the token weights that its settings ask for, of the questions and answers in `data`."""
+    """Returns the model with the token weights of its settings, computed from the questions and answers in `data`."""
     if not model.settings.model.token_weights:
         return model
     texts = {"question": data.questions, "answer": data.candidates}
@@ -168,13 +168,13 @@ def with_token_weights(model: Model, data: RetrievalSet) -> Model:
 
 
 def save_towers(workdir: pathlib.Path, model: Model, params: dict, mesh: Mesh) -> None:
-    """Writes what `endx_jax.load` reads into the workdir of a run whose training has ended; see `inference.saved`.
+    """Writes the model folder of a run whose training has ended, for `endx_jax.load`; see `inference.saved`.
 
     Args:
       workdir: in which `save_description` was called.
       model: that was trained.
-      params: the dual encoder's.
-      mesh: that they are split over.
+      params: of the dual encoder.
+      mesh: over which they are split.
 
     Raises:
       EndxError: the workdir can't be written to.
@@ -195,7 +195,7 @@ def save_description(workdir: pathlib.Path, model: Model) -> None:
 
 
 def _description(settings: Settings) -> dict[str, str]:
-    """Returns each side's folder in a workdir's model folder: one if both start from one encoder."""
+    """Returns each side's folder in a workdir's model folder; the same if both start from one encoder."""
     return {"question": "", "answer": "answer" if settings.model.answer_pretrained else ""}
 
 
@@ -205,10 +205,10 @@ def _loader(settings: Settings):
 
 
 def best_params(workdir: pathlib.Path, model: Model, mesh: Mesh) -> tuple[dict, int]:
-    """The objective's parameters in a workdir's best checkpoint, split over the mesh as in training, and its step.
+    """Returns the parameters of a workdir's best checkpoint, split over the mesh as in training, and its step.
 
     Raises:
-      EndxError: when there is no checkpoint, or it is damaged.
+      EndxError: there is no checkpoint, or it is damaged.
     """
     step = best_step(workdir, model.settings.evaluation.metric)
     if step is None:
@@ -229,10 +229,10 @@ def _assemble(
 
 
 def checked_length(settings: Settings, side: str, source: pretrained.PretrainedEncoder) -> int:
-    """The longest text of a side, in tokens.
+    """Returns the maximum length of a side's texts, in tokens.
 
     Raises:
-      EndxError: when the encoder has fewer positions.
+      EndxError: the encoder has fewer positions.
     """
     length, positions = getattr(settings.data, f"{side}_length"), encoder_config(settings.model, source).positions
     if positions is not None and length > positions:

@@ -1,4 +1,4 @@
-"""A pair classifier, from the workdir of its run."""
+"""Pair classifier loaded from the workdir of its run."""
 
 import dataclasses
 import pathlib
@@ -15,12 +15,12 @@ from endx_jax.retrieval.rerank import ScorePairs
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PairModel:
-    """Scores pairs of a question and an answer.
+    """Scorer of pairs of a question and an answer.
 
     Attributes:
-      name: what was loaded.
-      scorer: (params, questions, answers, progress=...) to what scores their pairs: the method's `pair_scorer`.
-      params: of both.
+      name: workdir that was loaded.
+      scorer: (params, questions, answers, progress=...) to a scorer of their pairs: the method's `pair_scorer`.
+      params: of tower and classifier.
     """
 
     name: str
@@ -36,7 +36,7 @@ def load_pairs(workdir: pathlib.Path) -> PairModel:
     """Loads the best checkpoint of a run whose method scores pairs.
 
     Raises:
-      EndxError: when there is no such run, or no checkpoint of it, or a damaged one.
+      EndxError: there is no such run, or its checkpoint is missing or damaged.
     """
     model = read_model(workdir)
     if model.method.pair_scorer is None:

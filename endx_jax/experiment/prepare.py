@@ -1,4 +1,4 @@
-"""From a config to everything that a run needs, and to its first step."""
+"""Preparation of a run from its config, up to the first step."""
 
 import concurrent.futures
 import contextlib
@@ -35,16 +35,16 @@ from endx_jax.training.step import CompiledStep, Objective, Step, compile_ahead
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run that is ready to begin: everything the user could have to mend has been looked at.
+    """Run that is ready to start, after all checks for user errors.
 
     Attributes:
-      workdir: where everything is left.
-      model: what is trained.
-      data: what it is trained on, chosen by and reported on.
-      data_sha256: of the training set, which a resumed run must agree on.
+      workdir: folder of all results.
+      model: the model to train.
+      data: train, validation and test sets.
+      data_sha256: of the training set, which must not change for a resumed run.
       mesh: the devices.
       train_plan: its batches, steps and update.
-      encoder: what encodes texts for evaluation.
+      encoder: text encoder for evaluation.
     """
 
     workdir: pathlib.Path
@@ -57,7 +57,7 @@ class Run:
 
     @property
     def stream(self) -> BatchStream:
-        """The batches; this process's rows."""
+        """Batches, with this process's rows."""
         return self.train_plan.stream
 
     @property
@@ -67,19 +67,19 @@ class Run:
 
     @property
     def objective(self) -> Objective:
-        """Objective as this run computes it on these devices."""
+        """Objective with the execution of this run."""
         return self.train_plan.objective
 
 
 def prepare(config: Mapping, workdir: pathlib.Path) -> Run:
-    """Makes everything that a run needs and writes nothing.
+    """Prepares a run without writing anything.
 
     Args:
       config: as for `run`.
       workdir: as for `run`.
 
     Raises:
-      EndxError: for whatever the user can mend.
+      EndxError: the settings, the data or the model are invalid.
     """
     settings = resolve(config)
     workdirs.check_writable(workdir / workdirs.INDEX)
@@ -103,17 +103,17 @@ def prepare(config: Mapping, workdir: pathlib.Path) -> Run:
 
 
 def begin(run: Run, checkpoints: Checkpoints | None = None) -> tuple[Run, TrainState, Step]:
-    """Compiles the step for the batches to come, and makes or restores the state.
+    """Compiles the step, and creates or restores the state.
 
-    Where the compiled step holds more than the memory that was planned for, and `train.tower_chunk` leaves it open, the
-    chunks are halved and the step is compiled once more.
+    If the compiled step needs more memory than planned, and `train.tower_chunk` is -1, the chunks are halved and the
+    step is compiled once more.
 
     Args:
       run: from `prepare`.
-      checkpoints: where to go on from; None: from the initial parameters.
+      checkpoints: from which to resume; None: start from the initial parameters.
 
     Returns:
-      The run, with the batches that the step takes; the state; the step.
+      The run, with the batches of the compiled step; the state; the step.
 
     Raises:
       EndxError: the step needs more memory than is free.
@@ -160,7 +160,7 @@ def _compile(run: Run, abstract: AbstractStep) -> CompiledStep:
 
 
 def _with_half_the_chunk(run: Run) -> Run | None:
-    """The run in chunks of half as many rows; None where the chunk is set, or can't be smaller."""
+    """Returns the run with chunks of half as many rows; None if the chunk is set, or can't be smaller."""
     train = run.model.settings.train
     rows = rows_at_once(run.train_plan.execution, train.global_batch_size)
     if train.tower_chunk >= 0 or rows == 1:
@@ -172,7 +172,7 @@ def _with_half_the_chunk(run: Run) -> Run | None:
 
 
 def _check_fits(run: Run, peak: int) -> None:
-    """Refuses a step that can't be held, before the system kills the process for it."""
+    """Refuses a step that does not fit into memory, before the system kills the process."""
     memory = run.train_plan.memory
     if peak > memory.total:
         rows = rows_at_once(run.train_plan.execution, run.model.settings.train.global_batch_size)
@@ -184,7 +184,7 @@ def _check_fits(run: Run, peak: int) -> None:
 
 
 def _all_of(*tasks: Callable[[], Any]) -> list:
-    """The results of all tasks, or one line with everything that they ask the user to mend."""
+    """Returns the results of all tasks, or raises one error with the messages of all."""
     results, mistakes = [], []
     for task in tasks:
         try:

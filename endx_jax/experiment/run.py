@@ -1,4 +1,4 @@
-"""The main job: train, evaluate, and leave everything in a workdir."""
+"""Training and evaluation of a config, with all results in a workdir."""
 
 import pathlib
 import time
@@ -32,19 +32,19 @@ from endx_jax.training.trace import Trace
 
 
 def run(config: Mapping, workdir: pathlib.Path) -> Results | None:
-    """Trains what `config` describes, going on where an earlier run in the workdir stopped, and evaluates it.
+    """Trains and evaluates the model that `config` describes, resuming an earlier run in the workdir.
 
     Args:
-      config: a tree as `methods.config.base_config` makes it.
-      workdir: where everything is left; the README lists what.
+      config: a tree such as that of `methods.config.base_config`.
+      workdir: folder of all results; the README lists its files.
 
     Returns:
-      The final results; None when the config told the run to stop before its last step, or the workdir holds the
+      The final results; None if the run stopped before its last step (`train.stop_at_step`), or the workdir holds the
       same run, trained and evaluated.
 
     Raises:
-      EndxError: for whatever the user can mend, another run in the workdir and a full disk among it.
-      RunInterrupted: told to stop by SIGTERM, it saved where it was; see `training.preemption`.
+      EndxError: a user error, such as an invalid setting, another run in the workdir or a full disk.
+      RunInterrupted: after SIGTERM, once the state is saved; see `training.preemption`.
     """
     began = time.perf_counter()
     check_installed(resolve(config).train.wandb_project)
@@ -73,7 +73,7 @@ def _run(config: Mapping, workdir: pathlib.Path, preemption: Preemption, began: 
 
 
 def _is_finished(run: Run) -> bool:
-    """Returns whether the workdir holds all that this command would make, made with the same settings."""
+    """Returns true if the workdir holds all results of this command, with the same settings."""
     needed = [run.workdir / workdirs.CONFIG, run.workdir / workdirs.RESULTS]
     if run.model.method.embeds:
         needed += [run.workdir / workdirs.INDEX / MANIFEST, run.workdir / MODEL / ABOUT]
@@ -85,7 +85,7 @@ def _is_finished(run: Run) -> bool:
 
 
 def _train(run: Run, evaluator: Evaluator, preemption: Preemption, began: float) -> int:
-    """Trains to the end or to where the config says to stop; returns the step reached."""
+    """Trains to the end or to `train.stop_at_step`; returns the step reached."""
     settings = run.model.settings
     checkpoints = Checkpoints(
         run.workdir, keep=settings.train.keep_checkpoints, metric=settings.evaluation.metric, report=say
@@ -135,7 +135,7 @@ def _train(run: Run, evaluator: Evaluator, preemption: Preemption, began: float)
 
 
 def _validation(run: Run, evaluator: Evaluator) -> Callable[[dict], dict[str, float]]:
-    """From parameters to their measures on the validation split."""
+    """Returns a function from parameters to their measures on the validation split."""
     records = next(iter(pools(run.data.validation, run.model.settings.data).values()))
     selected = {"validation": evaluator.select(records)}
     return lambda params: evaluator.evaluate(params, selected)["validation"].metrics
@@ -183,13 +183,13 @@ def _report(run: Run, evaluator: Evaluator, params: dict, step: int) -> Results:
 
 
 def _question_ids(run: Run, step: int) -> list[str]:
-    """The questions of the batch that led to `step`."""
+    """Returns the questions of the batch of `step`."""
     rows = run.stream.pairs.index[run.stream.example_ids(step - 1), 0]
     return [run.data.train.question_ids[row] for row in rows]
 
 
 def _describe(run: Run) -> None:
-    """Writes the settings, the data's hash and the model's description; removes results, which come last."""
+    """Writes the settings, the data's hash and the model's description; removes old results."""
     (run.workdir / workdirs.RESULTS).unlink(missing_ok=True)
     about_data = {"sha256": run.data_sha256, "questions": _question_counts(run)}
     workdirs.write_config(run.workdir, run.model.settings, about_data)

@@ -15,7 +15,7 @@ from endx_jax.training.partition import split_frozen
 
 
 def log_summary(model: Model, mesh: Mesh, steps: int, questions: Mapping[str, int], plan: PackingPlan | None) -> None:
-    """Prints data, model, parameters, devices and steps, a line each."""
+    """Prints data, model, parameters, devices and steps, one line each."""
     settings, devices = model.settings, mesh.devices.ravel()
     sizes = ", ".join(f"{count:,} {name}" for name, count in questions.items())
     say(f"data: {settings.data.path}, questions: {sizes}")
@@ -51,7 +51,7 @@ def _cut(plan: PackingPlan | None, of_vectors: bool) -> str:
 
 
 def _parameter_counts(model: Model) -> str:
-    """All parameters: what both towers use, what each has for itself, what the method adds; and what is not trained."""
+    """Formats the numbers of parameters: shared, of each tower, of the method, and frozen."""
 
     def count(tree) -> int:
         return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))

@@ -1,4 +1,4 @@
-"""Plan of a run's batches and steps, made from shapes alone: training and `endx plan` use the same."""
+"""Plan of a run's batches and steps, made from shapes alone, for training and `endx plan`."""
 
 import dataclasses
 import functools
@@ -27,14 +27,14 @@ class TrainPlan:
     """Batches, steps and update of a run on some devices.
 
     Attributes:
-      stream: the batches; this process's rows.
+      stream: the batches, with this process's rows.
       steps: of the whole run.
-      execution: how a step is cut up.
-      objective: as this run computes it on these devices.
+      execution: division of a step.
+      objective: with this execution.
       optimizer: with its schedule over those steps.
-      memory: that the devices have.
+      memory: of the devices.
       state: bytes of parameters and optimizer state on one device.
-      activations: bytes, where the execution was chosen by them: see `activation_bytes`.
+      activations: bytes, if the execution was chosen by them: see `activation_bytes`.
     """
 
     stream: BatchStream
@@ -47,7 +47,7 @@ class TrainPlan:
     activations: int | None = None
 
     def expected_peak(self, model: Model) -> int:
-        """Returns an estimate of the bytes that are held in a step: of this process on a CPU, else of one device."""
+        """Returns an estimate of the bytes used in a step, by this process on a CPU, else by one device."""
         kept = self.activations
         if kept is None:
             kept = activation_bytes(model, self.execution, self.stream)
@@ -56,11 +56,11 @@ class TrainPlan:
 
 @dataclasses.dataclass(frozen=True)
 class AbstractStep:
-    """A step that can be lowered, and the state that it takes.
+    """Step that can be lowered, and its state.
 
     Attributes:
-      create: parameters to the state before the first step.
-      state: its shapes, with their shardings.
+      create: from parameters to the state before the first step.
+      state: shapes of the state, with their shardings.
       train_step: from `make_train_step`.
     """
 
@@ -75,14 +75,14 @@ class AbstractStep:
 
 
 def plan_training(model: Model, mesh: Mesh, pairs: Pairs, memory: Memory, platform: str = "") -> TrainPlan:
-    """Decides about the batches of a run, how they are packed, and how its steps are divided.
+    """Chooses the batches of a run, their packing, and the division of its steps.
 
     Args:
-      model: what is trained.
+      model: the model to train.
       mesh: the devices.
-      pairs: what it is trained on.
+      pairs: the training pairs.
       memory: of each device.
-      platform: of the devices that the run is meant for; empty: the mesh's.
+      platform: of the devices that will run the step; empty: the mesh's.
     """
     settings = model.settings
     size = settings.train.global_batch_size
@@ -115,7 +115,7 @@ def plan_training(model: Model, mesh: Mesh, pairs: Pairs, memory: Memory, platfo
 
 
 def abstract_step(model: Model, mesh: Mesh, train_plan: TrainPlan) -> AbstractStep:
-    """The step of a run, and the shapes of its state; nothing is compiled or computed."""
+    """Returns the step of a run and the shapes of its state, without compiling or computing."""
     settings = model.settings
     state = _abstract_state(model, mesh, train_plan.optimizer)
     train_step = make_train_step(
@@ -131,7 +131,7 @@ def abstract_step(model: Model, mesh: Mesh, train_plan: TrainPlan) -> AbstractSt
 
 
 def _abstract_state(model: Model, mesh: Mesh, optimizer: optax.GradientTransformation) -> TrainState:
-    """The shapes of the state before the first step, with their shardings."""
+    """Returns the shapes of the state before the first step, with their shardings."""
     create = functools.partial(TrainState.create, optimizer=optimizer, frozen=model.frozen)
     shapes = jax.eval_shape(create, model.abstract_params())
     return abstract(shapes, state_shardings(shapes, mesh))

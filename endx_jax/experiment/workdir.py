@@ -1,4 +1,4 @@
-"""A run's folder: what is in it, and whether a run may go on in it."""
+"""Workdir of a run: its files, and the check that a run may resume in it."""
 
 import json
 import os
@@ -26,7 +26,7 @@ CONFIG, DATA, MANIFEST, INDEX, EVALUATION, RESULTS, PROFILE, PROFILE_NOW = (
 
 
 def check_writable(folder: pathlib.Path, flag: str = "--workdir") -> None:
-    """Raises EndxError, naming the `flag` that chose it, when `folder` can't be made or written; makes nothing."""
+    """Raises EndxError, naming the `flag` for it, if `folder` can't be created or written; creates nothing."""
     # A symbolic link whose target is missing is in the way, too.
     nearest = next(place for place in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(place))
     try:
@@ -37,10 +37,10 @@ def check_writable(folder: pathlib.Path, flag: str = "--workdir") -> None:
 
 
 def read_config(workdir: pathlib.Path) -> Settings:
-    """The settings of the run in a workdir.
+    """Reads the settings of the run in a workdir.
 
     Raises:
-      EndxError: when there is no run.
+      EndxError: there is no run.
     """
     file = workdir / CONFIG
     if not file.exists():
@@ -61,17 +61,17 @@ def read_data(workdir: pathlib.Path) -> dict:
 
 
 def run_index(workdir: pathlib.Path) -> Index:
-    """Opens the index that a run's last evaluation left.
+    """Opens the index of a run's last evaluation.
 
     Raises:
-      EndxError: there is none; the message says so of a run without embeddings.
+      EndxError: there is none, for example because the method has no embeddings.
     """
     check_embeds(workdir)
     return Index(workdir / INDEX)
 
 
 def check_agrees(workdir: pathlib.Path, settings: Settings, fingerprint: str) -> None:
-    """Raises EndxError when the workdir's run was made with other settings, or from other data."""
+    """Raises EndxError if the workdir's run has other settings or other data."""
     if not (workdir / CONFIG).exists():
         return
     found = differences(read_config(workdir), settings)

@@ -1,7 +1,7 @@
-"""Configs: the one that every recipe starts from, and the recipes in the package.
+"""Base config of all recipes, and the recipes in the package.
 
 A key is declared, with its unit and source, in the settings dataclass of the component that reads it; a config is the
-union of these for one method. Recipes change values, and so do command lines (`--config.train.steps=100`).
+union of these for one method. Recipes and command lines (`--config.train.steps=100`) change values.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ def load_recipe(name: str) -> types.ModuleType:
     """Imports a recipe of the package.
 
     Raises:
-      EndxError: for an unknown name, naming the nearest known one.
+      EndxError: the name is unknown; the message names the nearest known one.
     """
     files = recipe_files()
     if name not in files:

@@ -17,7 +17,7 @@ Sets = Mapping[str, RetrievalSet]
 
 
 class Evaluator(Protocol):
-    """Ranks candidates with a method's parameters."""
+    """Evaluator that ranks candidates with a method's parameters."""
 
     def select(self, records: RetrievalSet) -> RetrievalSet:
         """Returns the set with those of its questions that are ranked."""
@@ -31,16 +31,16 @@ class Evaluator(Protocol):
         Args:
           results: with the pools to rank.
           trained: the parameters after training.
-          untrained: makes those before training; None where that system is not asked for.
+          untrained: returns the parameters before training; None if that system is not wanted.
 
         Returns:
-          Embeddings [N, E] of the first pool's candidates for the index; None where the method has no embeddings.
+          Embeddings [N, E] of the first pool's candidates for the index; None if the method has no embeddings.
         """
 
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingEvaluator:
-    """Ranks by inner products of embeddings.
+    """Evaluator that ranks by inner products of embeddings.
 
     Attributes:
       encode: (params of the towers, side, texts, progress=...) to embeddings [N, E].
@@ -51,7 +51,7 @@ class EmbeddingEvaluator:
     settings: EvaluationSettings
 
     def select(self, records: RetrievalSet) -> RetrievalSet:
-        """Returns the set as it is."""
+        """Returns the set unchanged."""
         return records
 
     def evaluate(self, params: dict, pools: Sets) -> Mapping[str, Evaluation]:
@@ -77,6 +77,6 @@ class EmbeddingEvaluator:
 def evaluate_embeddings(
     objective: Any, encode: Callable[..., np.ndarray], mesh: Mesh, settings: EvaluationSettings
 ) -> EmbeddingEvaluator:
-    """Returns the evaluator of methods that embed each text by itself."""
+    """Returns the evaluator of methods that embed texts."""
     del objective, mesh
     return EmbeddingEvaluator(encode, settings)

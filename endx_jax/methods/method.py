@@ -1,4 +1,4 @@
-"""The description of a method: everything that the rest of the library asks about one."""
+"""Description of a training method, which the rest of the library uses."""
 
 import dataclasses
 import importlib
@@ -13,26 +13,26 @@ from endx_jax.retrieval.results import Section
 
 
 def pair_batches(pairs: Pairs, settings: Any, **options) -> BatchStream:
-    """The batches of most methods: question-answer pairs, as `BatchStream` makes them."""
+    """Returns the batches of most methods: question-answer pairs of a `BatchStream`."""
     del settings
     return BatchStream(pairs, **options)
 
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A way to train a model, and what follows from it elsewhere.
+    """Training method: its settings, objective, batches, evaluator and report.
 
     Attributes:
       name: `objective.name` in configs.
       settings: the dataclass of `config.objective`, whose fields are declared with `settings.key`; one is `name`.
       objective: (dual encoder, settings) to an `Objective`.
       stream: (pairs, settings, **options of `BatchStream`) to the batches of a run.
-      evaluator: (objective, text encoder, mesh, evaluation settings) to what ranks with the method's parameters.
-      section: (objective, params, held-out pairs, mesh, batch_size=N) to a section of the report, None where there
-        are too few pairs; the field is None for methods without one.
+      evaluator: (objective, text encoder, mesh, evaluation settings) to an `Evaluator`.
+      section: (objective, params, held-out pairs, mesh, batch_size=N) to a section of the report, or None if there are
+        too few pairs; the field is None for methods without one.
       teacher: (objective, params, batch) to the teacher's embeddings of pairs; None for methods without a teacher.
-      pair_scorer: (objective, processors, mesh, batch size) to what scores question-answer pairs. None for methods
-        that embed each text by itself; only these can be loaded to encode, indexed, exported and served.
+      pair_scorer: (objective, processors, mesh, batch size) to a scorer of question-answer pairs. None for methods that
+        embed texts; only their models can be loaded, indexed, exported and served.
     """
 
     name: str
@@ -66,7 +66,7 @@ def find_method(name: str) -> Method:
     """Returns a method by its name.
 
     Raises:
-      EndxError: for an unknown name, naming the nearest known one.
+      EndxError: the name is unknown; the message names the nearest known one.
     """
     if name not in METHODS:
         known = f"{', '.join(METHODS)}{nearest(name, METHODS)}"
@@ -79,7 +79,7 @@ def find_method(name: str) -> Method:
 
 
 def register(method: Method) -> None:
-    """Makes a method of a user's own known to this process.
+    """Registers a user's method in this process.
 
     Raises:
       EndxError: the name is that of a method in the package.

@@ -1,4 +1,4 @@
-"""The base of all objectives: (params, batch, rng, step) -> (loss, metrics)."""
+"""Base class of objectives: (params, batch, rng, step) -> (loss, metrics)."""
 
 import abc
 import dataclasses
@@ -28,7 +28,7 @@ class Embeddings:
       question: [B, E].
       answer: [B, E].
       penalty: [B], of the poolings of both towers.
-      hard_negatives: [B, K, E]; None where the batch has none.
+      hard_negatives: [B, K, E]; None if the batch has none.
     """
 
     question: Array
@@ -39,15 +39,15 @@ class Embeddings:
 
 @dataclasses.dataclass(frozen=True)
 class Objective(abc.ABC):
-    """A method's loss as a function of parameters and a global batch.
+    """Loss of a method as a function of parameters and a global batch.
 
-    The parameters are a tree with the towers' under `dual_encoder`; a method adds its own beside it in `init`. A step
-    calls `embed` on chunks of rows, in parallel, and then `loss` on the embeddings of the whole batch.
+    The parameters are a tree with the towers' under `dual_encoder`; a method adds others in `init`. A step calls
+    `embed` on chunks of rows, in parallel, and then `loss` on the embeddings of the whole batch.
 
     Attributes:
       model: the towers.
       settings: the method's section of the config.
-      execution: how a step is split over devices and chunks.
+      execution: division of a step over devices and chunks.
       steps_per_epoch: optimizer steps in one pass over the training pairs.
     """
 
@@ -57,12 +57,12 @@ class Objective(abc.ABC):
     steps_per_epoch: float = 0.0
 
     def init(self, key: Array, dual_encoder: dict) -> dict:
-        """Returns the initial parameters: the given towers', and newly drawn ones of the method."""
+        """Returns the initial parameters: those of the given towers, and new ones of the method."""
         del key
         return {"dual_encoder": dual_encoder}
 
     def prepare(self, execution: Execution, steps_per_epoch: float):
-        """Returns the same objective as a run computes it."""
+        """Returns the objective with the execution of a run."""
         return dataclasses.replace(self, execution=execution, steps_per_epoch=steps_per_epoch)
 
     def __call__(self, params: dict, batch: Any, rng: Array, step: Array) -> LossAndMetrics:
@@ -83,7 +83,7 @@ class Objective(abc.ABC):
         return params
 
     def embed(self, params: dict, rows: tuple[Any, Array]) -> Any:
-        """Embeds pairs, given with their keys [B], each row independently of the others."""
+        """Embeds pairs, given their keys [B], each row independently of the others."""
         batch, keys = rows
         towers = params["dual_encoder"]
         question, of_question = self.model.encode_with_penalty(towers, "question", batch.question, fold(keys, 0))
@@ -101,7 +101,7 @@ class Objective(abc.ABC):
           params: of this objective.
           embedded: the result of `embed` for all B rows.
           batch: B pairs; the loss reads their ids.
-          keys: [B], one an example.
+          keys: [B], one per example.
           step: int32 scalar.
         """
 
@@ -114,7 +114,7 @@ class Objective(abc.ABC):
 
 
 def known_ids(batch: Batch) -> dict[str, Array]:
-    """The ids by which false negatives are recognised, under the losses' argument names."""
+    """Returns the ids that identify false negatives, by the losses' argument names."""
     ids: dict = {"question_id": batch.question_id, "answer_id": batch.answer_id, "positive_ids": batch.positive_ids}
     if batch.hard_negatives is not None:
         ids["hard_negative_ids"] = batch.hard_negative_ids
@@ -122,7 +122,7 @@ def known_ids(batch: Batch) -> dict[str, Array]:
 
 
 def tokens_of_rows(rows: tuple[Any, Array]) -> Array:
-    """The real tokens of each row of a batch, int32 [B], hard negatives included."""
+    """Counts the real tokens of each row of a batch, int32 [B], hard negatives included."""
     batch, _ = rows
     counts = [side.lengths.reshape(len(batch.question_id), -1).sum(axis=1) for side in batch.sides]
     return sum(counts[1:], start=counts[0])

@@ -1,4 +1,4 @@
-"""The dual encoder's objective: in-batch sampled softmax over the global batch (Dong et al. 2022, section 3)."""
+"""Objective of the dual encoder: in-batch sampled softmax over the global batch (Dong et al. 2022, section 3)."""
 
 import dataclasses
 import math
@@ -16,17 +16,22 @@ Array = jax.Array
 
 @dataclasses.dataclass(frozen=True)
 class DualSettings:
-    """Held in `config.objective`. Inner product or cosine is the towers' matter: see `model.normalize`."""
+    """Settings of the method, `config.objective`. `model.normalize` chooses between inner product and cosine."""
 
-    name: str = key("dual", "the method")
-    temperature: float = key(0.05, "divides the similarities; where a learned one starts (t5x_retrieval: 0.01)")
-    learn_temperature: bool = key(False, "whether the temperature is trained, by its logarithm")
-    direction: str = key("question_to_answer", f"one of {', '.join(DIRECTIONS)} (Dong Eq. 1: one; t5x_retrieval: sum)")
-    mask_false_negatives: bool = key(True, "leave equal texts and known positives out of the negatives (papers: no)")
-    orthogonality: float = key(0.0, "weight of multi-hop pooling's penalty on hops that look alike (Lin et al.: 1)")
+    name: str = key("dual", "Name of the method.")
+    temperature: float = key(
+        0.05, "Temperature, which divides the similarities; the initial value of a learned one (t5x_retrieval: 0.01)."
+    )
+    learn_temperature: bool = key(False, "Trains the logarithm of the temperature.")
+    direction: str = key(
+        "question_to_answer",
+        f"Direction of the loss: one of {', '.join(DIRECTIONS)} (Dong Eq. 1: one; t5x_retrieval: sum).",
+    )
+    mask_false_negatives: bool = key(True, "Excludes equal texts and known positives from the negatives (papers: no).")
+    orthogonality: float = key(0.0, "Weight of multi-hop pooling's penalty on similar hops (Lin et al.: 1).")
     loss_tile: int = key(
         -1,
-        "side of the score tiles that the losses are streamed over; 0: dense; -1: dense while the batch is small",
+        "Side of the score tiles in which losses are computed. 0: dense; -1: dense up to a batch of 2,048.",
         changes_results=False,
     )
 
@@ -39,9 +44,9 @@ class DualSettings:
 
 @dataclasses.dataclass(frozen=True)
 class DualObjective(Objective):
-    """A dual encoder trained by in-batch softmax.
+    """Dual encoder trained by in-batch softmax.
 
-    Parameters are `{"dual_encoder": ...}`, and `log_temperature` where that is learned.
+    Parameters are `{"dual_encoder": ...}`, and `log_temperature` if it is learned.
     """
 
     settings: DualSettings
@@ -57,7 +62,7 @@ class DualObjective(Objective):
         """Computes the in-batch softmax of a global batch.
 
         The metrics are `in_batch_accuracy`, `masked_fraction` (see `in_batch_softmax`), `temperature`, and
-        `orthogonality_penalty` where it has a weight.
+        `orthogonality_penalty` if it has a weight.
         """
         del keys, step
         temperature = self.temperature(params)
@@ -68,7 +73,7 @@ class DualObjective(Objective):
     def retrieval_loss(
         self, temperature: Array, rows: tuple[Embeddings, dict[str, Array]], axis_name=None
     ) -> LossAndMetrics:
-        """Computes the in-batch softmax, and its metrics, of embeddings and the ids of their pairs."""
+        """Computes the in-batch softmax and its metrics from embeddings and the ids of their pairs."""
         settings, (embeddings, ids) = self.settings, rows
         masks = {name: ids[name] for name in ids if settings.mask_false_negatives or name == "hard_negative_ids"}
         return in_batch_softmax(
@@ -83,14 +88,14 @@ class DualObjective(Objective):
         )
 
     def with_penalty(self, loss: Array, metrics: dict[str, Array], penalty: Array) -> LossAndMetrics:
-        """Adds the poolings' penalty [B] to loss and metrics, where it has a weight."""
+        """Adds the poolings' penalty [B] to loss and metrics, if it has a weight."""
         if not self.settings.orthogonality:
             return loss, metrics
         mean = jnp.mean(penalty)
         return loss + self.settings.orthogonality * mean, metrics | {"orthogonality_penalty": mean}
 
     def temperature(self, params: dict) -> Array:
-        """Returns the temperature: the learned one, or that of the settings."""
+        """Returns the learned temperature, or that of the settings."""
         if self.settings.learn_temperature:
             return jnp.exp(params["log_temperature"])
         return jnp.asarray(self.settings.temperature)

@@ -1,7 +1,7 @@
 """ENDX: a dual encoder taught by a cross-encoder through the geometry of its embeddings (Wang et al. 2021).
 
-Both are trained together. The cross-encoder sees only matched pairs, so it costs no more than another tower; nothing of
-it is left at inference.
+Both are trained together. The cross-encoder reads only matched pairs, so it costs no more than another tower; it is not
+used in inference.
 """
 
 import dataclasses
@@ -29,34 +29,44 @@ SHARED_WITH_TEACHER = {"nothing": (), "token_embedder": ("token_embedder",), "en
 
 @dataclasses.dataclass(frozen=True)
 class EndxSettings(DualSettings):
-    """Held in `config.objective`. docs/endx.md says what the paper leaves open and what we found."""
+    """Settings of the method, `config.objective`; docs/endx.md has the choices that the paper leaves open."""
 
-    name: str = key("endx", "the method")
-    dual_weight: float = key(0.25, "of the student's own loss in Eq. 13")
-    cross_weight: float = key(0.25, "of the teacher's own loss in Eq. 13")
-    alignment_weight: float = key(0.5, "of the alignment in Eq. 13")
-    alignment: str = key("geometry", f"one of {', '.join(ALIGNMENTS)} (of each embedding on the teacher's)")
+    name: str = key("endx", "Name of the method.")
+    dual_weight: float = key(0.25, "Weight of the student's loss in Eq. 13.")
+    cross_weight: float = key(0.25, "Weight of the teacher's loss in Eq. 13.")
+    alignment_weight: float = key(0.5, "Weight of the alignment in Eq. 13.")
+    alignment: str = key("geometry", f"Alignment with the teacher: one of {', '.join(ALIGNMENTS)} (of each embedding).")
     weights: tuple[tuple[str, float], ...] = key(
         (("a|q", 0.5), ("q|q", 0.5), ("q|a", 0.5), ("a|a", 0.5)),
-        "(term, weight) pairs of Eq. 12; a term left out is not computed (ENDX: 0.5 across, 1e4 within)",
+        "(term, weight) pairs of Eq. 12; other terms are not computed (ENDX: 0.5 across, 1e4 within).",
     )
-    ramp_epochs: float = key(5.0, "passes over which the terms' weights rise from 0; 0: see `ramp_steps`")
-    ramp_steps: int = key(0, "steps over which they rise, instead")
-    kernel: str = key("inner", f"similarity of two embeddings: one of {', '.join(KERNELS)} (ENDX: inner)")
+    ramp_epochs: float = key(
+        5.0, "Passes over the training pairs in which the terms' weights rise from 0. 0: given by `ramp_steps`."
+    )
+    ramp_steps: int = key(0, "Steps in which the terms' weights rise from 0, if `ramp_epochs` is 0.")
+    kernel: str = key(
+        "inner", f"Similarity of two embeddings in the alignment: one of {', '.join(KERNELS)} (ENDX: inner)."
+    )
     widths: tuple[tuple[str, float, float], ...] = key(
-        (), "(term, student's, teacher's) squared widths of the kernels gaussian and sne; estimated where left out"
+        (), "Squared widths of the kernels gaussian and sne, as (term, student's, teacher's); others are estimated."
     )
     alignment_temperatures: tuple[float, float] = key(
-        (1.0, 1.0), "(student's, teacher's): divide the scores in the alignment"
+        (1.0, 1.0), "Temperatures of student and teacher, which divide the scores in the alignment."
     )
-    diagonal: bool = key(True, "whether a text counts among its own neighbours in q|q and a|a (t-SNE: no)")
-    reduction: str = key("batchmean", f"of the alignment's terms: one of {', '.join(REDUCTIONS)}")
-    stop_gradient: bool = key(True, "whether the alignment leaves the teacher alone")
-    cross_heads: int = key(12, "attention heads of the teacher")
-    cross_mlp_width: int = key(0, "hidden width of the teacher's feed-forward network; 0: four times its width")
-    cross_residual: bool = key(False, "add the asking text to the teacher's attention (BERT: yes; Eqs. 2 to 4: no)")
-    cross_dropout: float = key(0.0, "of the teacher's cross-attention and feed-forward network, in [0, 1)")
-    teacher_shares: str = key("nothing", f"with the student: one of {', '.join(SHARED_WITH_TEACHER)}")
+    diagonal: bool = key(True, "Includes a text among its neighbours in q|q and a|a (t-SNE: no).")
+    reduction: str = key("batchmean", f"Reduction of the alignment's terms: one of {', '.join(REDUCTIONS)}.")
+    stop_gradient: bool = key(True, "Stops the alignment's gradient to the teacher.")
+    cross_heads: int = key(12, "Attention heads of the teacher.")
+    cross_mlp_width: int = key(0, "Hidden width of the teacher's feed-forward network. 0: four times its width.")
+    cross_residual: bool = key(
+        False, "Adds the queries' input to the teacher's attention output (BERT: yes; Eqs. 2 to 4: no)."
+    )
+    cross_dropout: float = key(
+        0.0, "Dropout rate of the teacher's cross-attention and feed-forward network, in [0, 1)."
+    )
+    teacher_shares: str = key(
+        "nothing", f"Parameters that the teacher shares with the student: one of {', '.join(SHARED_WITH_TEACHER)}."
+    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -101,22 +111,22 @@ class TaughtEmbeddings:
 
 @dataclasses.dataclass(frozen=True)
 class EndxObjective(Objective):
-    """A dual encoder (the student), its cross-encoder (the teacher), and their alignment.
+    """Dual encoder (the student), cross-encoder (the teacher), and their alignment.
 
-    Parameters are those of the dual objective, and `teacher`: `cross_encoder`, and `encoders`, a copy of the student's
-    encoders, in its sharing, as they are before training; without what `settings.teacher_shares` names.
+    Parameters are those of the dual objective and `teacher`: `cross_encoder`, and `encoders`, initialised as a copy of
+    the student's encoders in its sharing, without the parameters named by `settings.teacher_shares`.
     """
 
     settings: EndxSettings
 
     @property
     def dual(self) -> DualObjective:
-        """The objective of the student alone."""
+        """Objective of the student alone."""
         return DualObjective(self.model, self.settings, self.execution)
 
     @property
     def cross_encoder(self) -> CrossEncoder:
-        """The teacher's part above its encoders, pooled and normalised as the student's question tower."""
+        """Part of the teacher above its encoders, pooled and normalised as the student's question tower."""
         settings, tower = self.settings, self.model.question
         return CrossEncoder(
             pooling=tower.pooling,
@@ -129,7 +139,7 @@ class EndxObjective(Objective):
         )
 
     def init(self, key: Array, dual_encoder: dict) -> dict:
-        """The objective's parameters around those of its dual encoder; `key` draws the cross-encoder's."""
+        """Adds the teacher's parameters to those of the dual encoder; `key` draws the cross-encoder's."""
         width = self._encodings_width(dual_encoder)
         encodings, mask = jnp.zeros((1, 2, width)), jnp.ones((1, 2), bool)
         drawn = self.cross_encoder.init(key, encodings, mask, encodings, mask)["params"]
@@ -172,11 +182,11 @@ class EndxObjective(Objective):
         return dual.with_penalty(loss, metrics, embedded.student.penalty + embedded.teacher.penalty)
 
     def embed(self, params: dict, rows: tuple[Batch, Array]) -> TaughtEmbeddings:
-        """Embeds pairs, given with their dropout keys [B], each by itself, with student and teacher."""
+        """Embeds pairs with student and teacher, given their dropout keys [B]."""
         return TaughtEmbeddings(student=self.dual.embed(params, rows), teacher=self.embed_as_teacher(params, *rows))
 
     def embed_as_teacher(self, params: dict, batch: Batch, keys: Array | None = None) -> Embeddings:
-        """The cross-embeddings of matched pairs; `keys` [B] switches dropout on."""
+        """Computes the cross-embeddings of matched pairs; `keys` [B] switches dropout on."""
         encoders = _merge(params["dual_encoder"], params["teacher"]["encoders"])
         questions, answers = (as_tokens(texts, "the teacher of ENDX") for texts in (batch.question, batch.answer))
 
@@ -195,7 +205,7 @@ class EndxObjective(Objective):
         return Embeddings(of_question, of_answer, penalty)
 
     def _losses(self, temperature: Array, rows: tuple[TaughtEmbeddings, dict], axis_name) -> tuple:
-        """Student's loss and metrics, teacher's loss and metrics, and the alignment's raw terms."""
+        """Computes the student's loss and metrics, the teacher's loss and metrics, and the alignment's raw terms."""
         student, teacher, ids = rows[0].student, rows[0].teacher, rows[1]
         of_student = self.dual.retrieval_loss(temperature, (student, ids), axis_name)
         ids = {name: value for name, value in ids.items() if name != "hard_negative_ids"}
@@ -225,7 +235,7 @@ class EndxObjective(Objective):
         return terms
 
     def _weights(self, step: Array) -> dict[str, Array]:
-        """Each term's weight at a step: it rises linearly to its own, the first step's being above zero."""
+        """Returns each term's weight at a step, which rises linearly and is above zero at the first step."""
         ramp_steps = self.settings.ramp_steps or self.settings.ramp_epochs * self.steps_per_epoch
         risen = jnp.minimum(1.0, (step + 1) / max(ramp_steps, 1.0))
         weights = dict(self.settings.weights) if self.settings.alignment == "geometry" else {"regression": 1.0}
@@ -241,10 +251,10 @@ _TEACHER_KEYS = 1 << 20
 
 
 def _merge(student: dict, teacher: dict) -> dict:
-    """The student's groups of parameters, save those that the teacher has for itself."""
+    """Merges the student's groups of parameters with those that only the teacher has."""
     return {place: groups | teacher.get(place, {}) for place, groups in student.items()}
 
 
 def _of_its_own(leaf):
-    """An array that shares no buffer with another; what is on no device yet gets its own when it is put there."""
+    """Copies an array on a device, so that no two parameters share a buffer."""
     return jnp.copy(leaf) if isinstance(leaf, jax.Array) else leaf

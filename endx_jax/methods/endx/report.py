@@ -1,4 +1,4 @@
-"""Comparison of teacher and student on held-out pairs: does the teacher know more than the student?"""
+"""Comparison of teacher and student on held-out pairs."""
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +22,8 @@ def compare_teacher(
 ) -> Section | None:
     """Ranks each pair's answer among those of all pairs, by the teacher's embeddings and by the student's.
 
-    The teacher embeds each answer beside its own question, as in training, so it is no retrieval system: it may know
-    from the pair what a student cannot. But a teacher that finds held-out pairs no better has nothing to teach.
+    The teacher embeds each answer beside its question, as in training, so it cannot be used for retrieval. But a
+    teacher that matches held-out pairs no better than its student cannot improve it.
 
     Args:
       objective: with its teacher.
@@ -31,7 +31,7 @@ def compare_teacher(
       pairs: held out from training.
       mesh: over which each batch is split.
       batch_size: pairs embedded together, rounded up to a multiple of the devices that share them.
-      most: pairs that are looked at, the first ones.
+      most: number of pairs that are used, the first ones.
 
     Returns:
       The section `held_out_pairs`, for `teacher` and `student`: `pairs`, `loss` (the in-batch softmax over all those

@@ -1,13 +1,13 @@
-r"""The cross-encoder of ENDX (Wang et al. 2021, section 3.3): embeddings of question and answer that saw each other.
+r"""Teacher of ENDX, a cross-encoder with an embedding for question and answer (Wang et al. 2021, section 3.3).
 
-It reads the encodings of a matched question (N tokens) and answer (M tokens) and makes an embedding of each. For the
-question, printed literally as Eqs. 2 to 4, the answer's tokens ask and the question's tokens are looked up:
+It reads the encodings of a matched question (N tokens) and answer (M tokens) and computes an embedding of each. For the
+question, literally by Eqs. 2 to 4, the answer's tokens are queries and the question's tokens are keys and values:
 
 $$ head_q^i = softmax(H_a W_q^i (H_q W_k^i)^T / \sqrt{d_h}) H_q W_v^i, \quad
    H'_q = [head_q^1; ...] W_o, \quad H_q^{cross} = LayerNorm(H'_q + FFN(H'_q)) $$
 
-So the "question" has the answer's length M, its content is the question's alone, and the answer chooses what of it
-counts. The answer's embedding is made with the roles exchanged and the same weights.
+So the "question" has the answer's length M, its content comes from the question only, and the answer sets the attention
+weights. The answer's embedding is computed with the roles exchanged and the same weights.
 """
 
 import math
@@ -31,11 +31,11 @@ class CrossEncoder(nn.Module):
     Attributes:
       pooling: encodings [B, L, D] and mask [B, L] to [B, E]: a module, or a function without parameters.
       heads: of the attention (ENDX: 12); D must be a multiple of it.
-      mlp_width: of the feed-forward network's hidden layer; 0: 4 D, as Vaswani et al. 2017 (unstated in ENDX).
-      residual: whether what asks is added to the attention's result, as a Transformer block does. ENDX prints none:
+      mlp_width: of the feed-forward network's hidden layer; 0: 4 D, as in Vaswani et al. 2017 (unstated in ENDX).
+      residual: adds the queries' input to the attention's output, as in a Transformer block. ENDX has no residual;
         with it the answer's content enters the question's embedding.
-      dropout: of attention weights and the feed-forward network's result.
-      normalize: whether embeddings have unit L2 norm.
+      dropout: of attention weights and the feed-forward network's output.
+      normalize: scales embeddings to unit L2 norm.
       dtype: of the computation.
     """
 
@@ -48,7 +48,7 @@ class CrossEncoder(nn.Module):
     dtype: jnp.dtype = jnp.dtype(jnp.float32)
 
     def setup(self):
-        """Names the parts, which serve both directions."""
+        """Creates the submodules, which both directions use."""
         self.attention = CrossAttention(self.heads, self.dropout, self.dtype)
         self.refinement = Refinement(self.mlp_width, self.dropout, self.dtype)
 
@@ -70,7 +70,7 @@ class CrossEncoder(nn.Module):
           dropout_keys: keys [B]; None switches dropout off.
 
         Returns:
-          The cross-embeddings of the questions and of the answers, both float32 [B, E].
+          Cross-embeddings of the questions and of the answers, both float32 [B, E].
         """
         keys = (None, None) if dropout_keys is None else (fold(dropout_keys, 0), fold(dropout_keys, 1))
         return (
@@ -79,7 +79,7 @@ class CrossEncoder(nn.Module):
         )
 
     def _embed(self, asking: Array, asking_mask: Array, source: Array, source_mask: Array, keys: Array | None) -> Array:
-        """Embeds the `source` side, one position for each of the asking side's."""
+        """Embeds the `source` side, with one position for each position of the querying side."""
         attended = self.attention(asking, source, source_mask, keys)
         if self.residual:
             attended = attended + asking
@@ -118,7 +118,7 @@ class CrossAttention(nn.Module):
 
 
 class Refinement(nn.Module):
-    """The feed-forward network, its residual, and the norm (Eq. 4)."""
+    """Feed-forward network with residual and norm (Eq. 4)."""
 
     mlp_width: int
     dropout: float

@@ -8,7 +8,7 @@ from endx_jax.methods.pair.objective import PairObjective, PairSettings
 
 
 def joined_batches(pairs: Pairs, settings: PairSettings, **options) -> PairStream:
-    """The batches of a run: each question joined with right and wrong answers."""
+    """Returns the batches of a run: each question joined with right and wrong answers."""
     return PairStream(pairs, negatives=settings.negatives, **options)
 
 

@@ -1,4 +1,4 @@
-"""Batches of joined pairs: each question with its own answer and with some of the batch's others.
+"""Batches of joined pairs: each question with its answer and with other answers of the batch.
 
 Question and answer are one text of two segments, as BERT reads pairs (Devlin et al. 2019, section 3).
 """
@@ -25,11 +25,11 @@ SIDE = "pairs"
 
 @flax.struct.dataclass
 class PairBatch:
-    """A global batch of B questions, each joined with 1 + K answers into texts that are read as one.
+    """Global batch of B questions, each joined with 1 + K answers.
 
     Attributes:
-      pairs: [B, 1 + K] texts: the question with its own answer, then with K wrong ones.
-      counts: bool [B, 1 + K], false where a question has fewer than K wrong answers, whatever its tokens are then.
+      pairs: [B, 1 + K] texts: the question with its answer, then with K wrong ones.
+      counts: bool [B, 1 + K], false where a question has fewer than K wrong answers; the tokens there are ignored.
       question_id: int32 [B], row in the question table.
     """
 
@@ -39,23 +39,23 @@ class PairBatch:
 
     @property
     def sides(self) -> list[Tokens]:
-        """All texts of the batch."""
+        """Returns all texts of the batch."""
         return [self.pairs]
 
 
 class PairStream(BatchStream):
-    """The batches of a run that reads question and answer together; a pure function of the seed and the step.
+    """Batches of joined pairs, as a pure function of seed and step.
 
-    The order of the pairs is that of `BatchStream`. A question's wrong answers are its hard negatives, where the data
-    name some and the run asks for them, and then answers of the same global batch, drawn without repetition by (seed,
-    step, row). None of them is known to be right for it.
+    The order of the pairs is that of `BatchStream`. A question's wrong answers are its hard negatives, if the data have
+    any and the run asks for them, and then answers of the same global batch, drawn without repetition by (seed, step,
+    row). None of them is known to be right for it.
     """
 
     def __init__(self, pairs: Pairs, *, negatives: int, **options):
         """Initialises the stream as `BatchStream`; `negatives` are the answers of the batch joined with each question.
 
         Raises:
-          EndxError: as `BatchStream`; when there are no wrong answers at all; or when the texts are vectors.
+          EndxError: as in `BatchStream`; there are no wrong answers; or the texts are vectors.
         """
         super().__init__(pairs, **options)
         if negatives + self._hard_negatives == 0:
@@ -67,7 +67,7 @@ class PairStream(BatchStream):
         self._negatives, self._tables = negatives, (pairs.questions, pairs.answers)
 
     def __getitem__(self, step: int) -> PairBatch:  # type: ignore[override]  # another batch, for another objective
-        """This process's rows of the batch of `step`, with NumPy leaves."""
+        """Returns this process's rows of the batch of `step`, with NumPy leaves."""
         joined, counts = self._joined(step)
         lengths = {SIDE: joined.lengths.reshape(counts.shape)}
         packing = self.plan.choose(lengths)[SIDE] if self.plan else None
@@ -81,7 +81,7 @@ class PairStream(BatchStream):
         )
 
     def shapes(self, widths: Mapping[str, int], packings: Profile | None = None) -> PairBatch:  # type: ignore[override]
-        """The shapes of a global batch whose pairs are so wide and so packed."""
+        """Returns the shapes of a global batch with pairs of that width and packing."""
         batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((self._size, *x.shape[1:]), x.dtype), self[0])
         wide: dict[str, Any] = {
             name: jax.ShapeDtypeStruct((*array.shape[:-1], widths[SIDE]), array.dtype)
@@ -91,13 +91,13 @@ class PairStream(BatchStream):
         return dataclasses.replace(batch, pairs=pairs)
 
     def typical(self) -> PairBatch:  # type: ignore[override]
-        """The shapes of a global batch whose pairs are as long as the right ones are on average."""
+        """Returns the shapes of a global batch whose pairs have the average length of right pairs."""
         question_id, answer_id = self.pairs.index.T
         mean = float(self.pairs.questions.lengths[question_id].mean() + self.pairs.answers.lengths[answer_id].mean())
         return self.shapes({SIDE: min(math.ceil(mean), self._limit(SIDE))})
 
     def widest(self) -> PairBatch:  # type: ignore[override]
-        """The shapes of a global batch, padded, whose pairs are as long as they may be."""
+        """Returns the shapes of a padded global batch whose pairs have the maximum length."""
         return self.shapes({SIDE: self._limit(SIDE)})
 
     def _limit(self, side: str) -> int:
@@ -108,7 +108,7 @@ class PairStream(BatchStream):
         return {SIDE: joined.lengths.reshape(counts.shape)}
 
     def _joined(self, step: int) -> tuple[TokenTable, np.ndarray]:
-        """The joined texts of a global batch, B (1 + K) of them, and bool [B, 1 + K] of which count."""
+        """Returns the B (1 + K) joined texts of a global batch, and bool [B, 1 + K], true where they count."""
         question_id, answer_id = self.pairs.index[self.example_ids(step)].T
         hard = self._draw_hard_negatives(question_id, step)
         taken = np.concatenate([self.pairs.positives[question_id], hard], axis=1)
@@ -121,7 +121,7 @@ class PairStream(BatchStream):
         return join(*self._tables, rows), counts
 
     def _draw_in_batch(self, answer_id: np.ndarray, taken: np.ndarray, step: int) -> np.ndarray:
-        """Int [B, N]: for each question N answers of the batch that are not `taken` [B, P]; -1 where there are none."""
+        """Draws N answers of the batch per question that are not `taken` [B, P]: int [B, N], -1 where none is left."""
         candidates = np.unique(answer_id)
         allowed = np.ones((len(taken), len(candidates)), bool)
         for known in taken.T:
@@ -136,7 +136,7 @@ class PairStream(BatchStream):
 def join(first: TokenTable, second: TokenTable, rows: np.ndarray) -> TokenTable:
     """Joins texts of two tables: `[CLS] first [SEP] second [SEP]`.
 
-    Each text stands in its table as `[CLS] text [SEP]`; the second's `[CLS]` is left out.
+    In the tables each text is `[CLS] text [SEP]`; the second one's `[CLS]` is left out.
 
     Args:
       first: the texts that come first.
@@ -157,6 +157,6 @@ def join(first: TokenTable, second: TokenTable, rows: np.ndarray) -> TokenTable:
 
 
 def _places(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """start, start + 1, ..., of each of the lengths, one after another."""
+    """Concatenates the ranges start, start + 1, ... of the given lengths."""
     before = np.cumsum(lengths) - lengths
     return np.repeat(starts - before, lengths) + np.arange(lengths.sum())

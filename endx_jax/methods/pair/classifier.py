@@ -1,8 +1,7 @@
-"""A pair classifier: question and answer are read together as one text, and get a score rather than embeddings.
+"""Pair classifier (cross-encoder): reads question and answer as one text, and computes a score.
 
 BERT_QA in Yu et al. 2020 (section 4.2) and Wang et al. 2021 (Table 6): `[CLS] question [SEP] answer [SEP]` through one
-BERT, whose vector of `[CLS]` a binary classifier receives. Every pair is a text of its own: n questions and m answers
-cost n m passes.
+BERT, with a binary classifier on the vector of `[CLS]`. n questions and m answers need n m passes.
 """
 
 import dataclasses
@@ -26,11 +25,11 @@ _HEAD_KEYS = 1 << 20
 
 
 class PairHead(nn.Module):
-    """From the vector of a joined text to its score, in float32.
+    """Classifier from the vector of a joined text to its score, in float32.
 
     Attributes:
-      pooler: whether a linear map and tanh come first, as in BERT's own classifiers.
-      dropout: of what the classifier receives, in training.
+      pooler: applies a linear map and tanh first, as in BERT's classifiers.
+      dropout: of the classifier's input, in training.
       initializer_range: standard deviation of newly drawn weights.
     """
 
@@ -51,17 +50,16 @@ class PairHead(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class PairClassifier:
-    """One tower up to its pooling, and a head, as a pure function of their parameters.
+    """Tower up to its pooling, and a classifier, as pure functions of their parameters.
 
-    The parameters are the tower's, as `DualEncoder` holds them, and the head's.
+    The parameters are those of the tower, as in `DualEncoder`, and of the classifier.
 
     Attributes:
-      model: its question tower is the one that reads the pairs, as far as what its own head would receive.
-        The head scores that: the vector of `[CLS]`, or the mean of all tokens, as the tower pools.
-      pooler: whether BERT's linear map and tanh stand before the classifier.
+      model: its question tower reads the pairs; the classifier scores the pooled vector (of `[CLS]`, or the mean).
+      pooler: applies BERT's linear map and tanh before the classifier.
 
     Raises:
-      EndxError: the model is not one BERT that tells two segments apart.
+      EndxError: the model is not one BERT with two segments.
     """
 
     model: DualEncoder
@@ -90,7 +88,7 @@ class PairClassifier:
         return self.head.init(key, jnp.zeros(vector.shape))["params"]
 
     def score(self, tower: dict, head: dict, pairs: Tokens, dropout_keys: Array | None = None) -> Array:
-        """Scores joined texts: float32 [B], any numbers, the higher the surer; a sigmoid makes probabilities of them.
+        """Scores joined texts: logits, float32 [B].
 
         Args:
           tower: the dual encoder's parameters.

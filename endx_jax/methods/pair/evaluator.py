@@ -1,4 +1,4 @@
-"""Evaluator of the pair classifier: it re-ranks the best answers of BM25."""
+"""Evaluator of the pair classifier, which re-ranks the best answers of BM25."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -21,12 +21,12 @@ from endx_jax.retrieval.results import Results
 
 @dataclasses.dataclass(frozen=True)
 class PairEvaluator:
-    """Ranks the best answers of BM25 for some questions: to score all pairs of a pool would take too long.
+    """Evaluator that re-ranks the best answers of BM25 for some questions, since scoring all pairs takes too long.
 
     Attributes:
       scorer: of pairs.
-      settings: of the method: how many questions are ranked, and how many answers of each.
-      depth: answers kept a question.
+      settings: of the method, with the numbers of questions and of answers per question.
+      depth: answers kept per question.
     """
 
     scorer: PairScorer
@@ -34,7 +34,7 @@ class PairEvaluator:
     depth: int
 
     def select(self, records: RetrievalSet) -> RetrievalSet:
-        """Returns the set with as many questions as `objective.questions` says, and the whole pool."""
+        """Returns the set with `objective.questions` of its questions and the whole pool."""
         return limit_questions(records, self.settings.questions)
 
     def evaluate(self, params: dict, pools: Mapping[str, RetrievalSet]) -> Mapping[str, Evaluation]:
@@ -63,7 +63,7 @@ def evaluate_by_pairs(
     """Returns the evaluator of a run.
 
     Raises:
-      EndxError: pairs could be too long for the encoder; or the other direction is asked for too.
+      EndxError: pairs could be too long for the encoder, or `evaluation.reverse` is set.
     """
     if settings.reverse:
         raise EndxError("evaluation.reverse is for methods that rank by embeddings; objective.name=pair has none")

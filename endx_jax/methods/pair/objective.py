@@ -1,4 +1,4 @@
-"""The pair classifier's objective: a question with its own answer against the same question with wrong ones."""
+"""Objective of the pair classifier: a question with its answer against the same question with wrong ones."""
 
 import dataclasses
 
@@ -19,14 +19,16 @@ LOSSES = {"softmax": pair_softmax, "binary": pair_binary}
 
 @dataclasses.dataclass(frozen=True)
 class PairSettings:
-    """Held in `config.objective`. docs/pair-classifier.md says what the papers leave open."""
+    """Settings of the method, `config.objective`; docs/pair-classifier.md has choices that the papers leave open."""
 
-    name: str = key("pair", "the method")
-    loss: str = key("softmax", f"one of {', '.join(LOSSES)} (Yu et al.: a binary classifier)")
-    negatives: int = key(3, "answers of the batch that each question is joined with, beside data.hard_negatives")
-    pooler: bool = key(True, "whether BERT's linear map and tanh stand before the classifier, newly drawn")
-    top: int = key(20, "answers of the first stage, BM25, that are scored a question in validation and report; 0: all")
-    questions: int = key(200, "questions that are ranked in validation, and as many in the report; 0: all")
+    name: str = key("pair", "Name of the method.")
+    loss: str = key("softmax", f"Loss: one of {', '.join(LOSSES)} (Yu et al.: a binary classifier).")
+    negatives: int = key(
+        3, "Other answers of the batch that each question is joined with, besides `data.hard_negatives`."
+    )
+    pooler: bool = key(True, "Adds BERT's pooler (a new linear map and tanh) before the classifier.")
+    top: int = key(20, "Best answers of BM25 per question that are re-ranked in validation and report. 0: all.")
+    questions: int = key(200, "Questions that are ranked in validation, and in the report. 0: all.")
 
     def __post_init__(self):
         check_choice("objective.loss", self.loss, LOSSES)
@@ -36,9 +38,10 @@ class PairSettings:
 
 @dataclasses.dataclass(frozen=True)
 class PairObjective(Objective):
-    """A pair classifier trained on right and wrong pairs.
+    """Pair classifier trained on right and wrong pairs.
 
-    Parameters are `{"dual_encoder": ..., "pair": ...}`: a Siamese tower's, which reads the pairs, and the head's.
+    Parameters are `{"dual_encoder": ..., "pair": ...}`: those of a Siamese tower, which reads the pairs, and of the
+    classifier.
 
     Raises:
       EndxError: the towers can't read pairs: see `PairClassifier`.
@@ -55,7 +58,7 @@ class PairObjective(Objective):
         return PairClassifier(self.model, self.settings.pooler)
 
     def init(self, key: Array, dual_encoder: dict) -> dict:
-        """The objective's parameters around those of its tower; `key` draws the head's."""
+        """Adds the classifier's parameters, drawn from `key`, to those of the tower."""
         return {"dual_encoder": dual_encoder, "pair": self.classifier.init(key, dual_encoder)}
 
     def loss(self, params: dict, embedded: Array, batch: PairBatch, keys: Array, step: Array) -> LossAndMetrics:
@@ -64,7 +67,7 @@ class PairObjective(Objective):
         return LOSSES[self.settings.loss](embedded, where=batch.counts)
 
     def embed(self, params: dict, rows: tuple[PairBatch, Array]) -> Array:
-        """Scores [B, 1 + K] of joined pairs, given with their dropout keys [B], each by itself."""
+        """Computes the scores [B, 1 + K] of joined pairs, given their dropout keys [B]."""
         batch, keys = rows
         count = batch.counts.shape[1]
         pairs = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch.pairs)

@@ -1,4 +1,4 @@
-"""Scores of question-answer pairs by a pair classifier: sorted by length, in few shapes, the next made ahead."""
+"""Batched scoring of question-answer pairs by a pair classifier, sorted by length."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,27 +19,27 @@ from endx_jax.retrieval.rerank import ScorePairs
 
 
 class PairScorer:
-    """Scores pairs with a classifier; it keeps the compiled programs, so make one and pass it the parameters.
+    """Scorer of pairs; it keeps the compiled programs, so create one and pass it the parameters.
 
     Attributes:
-      classifier: what scores.
-      processors: how the texts of each side, `question` and `answer`, become tokens.
+      classifier: the pair classifier.
+      processors: text processors of each side, `question` and `answer`.
     """
 
     def __init__(
         self, classifier: PairClassifier, processors: Mapping[str, TextProcessor], mesh: Mesh, batch_size: int = 64
     ):
-        """Takes what does not change between calls.
+        """Sets what does not change between calls.
 
         Args:
           classifier: the architecture.
-          processors: how the texts of each side become tokens.
+          processors: text processors of each side.
           mesh: over which each batch is split.
-          batch_size: pairs of the greatest length that are scored together; of shorter ones as many as have the same
+          batch_size: pairs of the maximum length that are scored together; of shorter ones as many as have the same
             number of padded tokens, and on a CPU fewer, as in `TextEncoder`.
 
         Raises:
-          EndxError: a question and an answer of the greatest lengths are more than the encoder has positions for.
+          EndxError: a question and an answer of maximum length exceed the positions of the encoder.
         """
         self.classifier, self.processors, self._mesh = classifier, processors, mesh
         limit = sum(processors[side].length for side in SIDES) - 1
@@ -59,16 +59,16 @@ class PairScorer:
     def __call__(
         self, params: dict, questions: Sequence[str], answers: Sequence[str], *, progress: bool = False
     ) -> ScorePairs:
-        """Returns a function that scores pairs of these texts, which are tokenised once.
+        """Returns a function that scores pairs of these texts, which are tokenized once.
 
         Args:
           params: the objective's: `dual_encoder` and `pair`.
           questions: Q texts.
           answers: N texts.
-          progress: whether to show a bar.
+          progress: shows a progress bar.
 
         Returns:
-          A function: int [n, 2], rows of questions and of answers, to their scores, float32 [n], the same on every
+          A function from int [n, 2], rows of questions and of answers, to scores, float32 [n], the same on every
           process.
         """
         first, second = (self.processors[side](texts) for side, texts in zip(SIDES, (questions, answers), strict=True))

@@ -18,18 +18,18 @@ TRIPLET, QUADRATIC = LOSSES = ("triplet", "quadratic_regression_conditional")
 
 @dataclasses.dataclass(frozen=True)
 class ResidualSettings:
-    """Held in `config.objective`."""
+    """Settings of the method, `config.objective`."""
 
-    name: str = key("residual", "the method")
-    loss: str = key(TRIPLET, f"one of {', '.join(LOSSES)} (RR found the second no better)")
-    margin: float = key(0.2, "m, of squared distances (RR: unstated; FaceNet: 0.2)")
+    name: str = key("residual", "Name of the method.")
+    loss: str = key(TRIPLET, f"Loss: one of {', '.join(LOSSES)} (RR found the second no better).")
+    margin: float = key(0.2, "Margin m of squared distances (RR: unstated; FaceNet: 0.2).")
     direction: str = key(
         "question_to_answer",
-        f"of the triplets: one of {', '.join(DIRECTIONS)}; what comes first looks for its hardest pairs",
+        f"Direction of the triplets: one of {', '.join(DIRECTIONS)}; the first side are the anchors.",
     )
     loss_tile: int = key(
         -1,
-        "side of the tiles that hard pairs are mined in; 0: all pairs at once; -1: so while the batch is small",
+        "Side of the tiles in which hard pairs are mined. 0: all pairs at once; -1: the same up to a batch of 2,048.",
         changes_results=False,
     )
 
@@ -42,12 +42,12 @@ class ResidualSettings:
 
 @dataclasses.dataclass(frozen=True)
 class ResidualObjective(Objective):
-    """A dual encoder, or heads on a frozen one, trained by triplets."""
+    """Dual encoder, or heads on a frozen one, trained by triplets."""
 
     settings: ResidualSettings
 
     def embed(self, params: dict, rows: tuple[Batch, Array]) -> Embeddings:
-        """Embeds pairs, given with their keys [B], each row independently of the others."""
+        """Embeds pairs, given their keys [B], each row independently of the others."""
         if rows[0].hard_negatives is not None:
             raise EndxError("objective.name=residual mines its negatives in the batch: set data.hard_negatives to 0")
         return super().embed(params, rows)

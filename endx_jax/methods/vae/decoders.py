@@ -1,6 +1,6 @@
-"""Parts of a variational auto-encoder beside a tower: deviations of its embeddings, and decoders to words.
+"""Parts of a variational auto-encoder beside the towers: deviations of embeddings, and decoders to words.
 
-Nothing of it is left at inference: the mean of a posterior is the tower's projection of the pooled text.
+They are not used in inference: the mean of a posterior is the tower's projection of the pooled text.
 """
 
 import functools
@@ -17,7 +17,7 @@ Array = jax.Array
 
 
 class Deviation(nn.Module):
-    """The linear map from a pooled text to the logarithm of its posterior's deviation.
+    """Linear map from a pooled text to the logarithm of its posterior's deviation.
 
     Attributes:
       width: E, of the latent space.
@@ -36,13 +36,13 @@ class Deviation(nn.Module):
 
 
 class GruDecoder(nn.Module):
-    """A GRU that goes over a text from what the latent vector makes its first state (Yu et al. 2020, section 3.2).
+    """GRU over a text whose first state is a linear map of the latent vector (Yu et al. 2020, section 3.2).
 
     Attributes:
       vocab_size: V.
       width: W of its state.
       dtype: of the products.
-      reminded: whether the latent vector is also added to every word that is given, so that it is not forgotten.
+      reminded: also adds the latent vector to every input word.
     """
 
     vocab_size: int
@@ -52,11 +52,11 @@ class GruDecoder(nn.Module):
 
     @nn.compact
     def __call__(self, latent: Array, embedded: Array, mask: Array) -> Array:
-        """States of which each is to foretell the next word.
+        """Computes states that each predict the next word.
 
         Args:
           latent: [B, E].
-          embedded: [B, L, D], the words that are given (teacher forcing).
+          embedded: [B, L, D], the input words (teacher forcing).
           mask: bool [B, L], false where there is no next word.
 
         Returns:
@@ -72,7 +72,7 @@ class GruDecoder(nn.Module):
 
 
 class BagOfWordsDecoder(nn.Module):
-    """A network with one hidden layer, to one distribution for all words of a text (Yu et al. 2020, section 4.3).
+    """Network with one hidden layer and one distribution for all words of a text (Yu et al. 2020, section 4.3).
 
     Attributes:
       vocab_size: V.
@@ -104,9 +104,9 @@ DECODERS: Mapping[str, Callable[..., nn.Module]] = {
 def words_from_table(key: Array, table: Array, width: int) -> Array:
     """Initialises a decoder's vocabulary [V, width] so that words similar in a token table [V, D] are similar in it.
 
-    A random projection of the table, which keeps inner products but for noise of 1 / sqrt(width); of the same width it
-    is the table itself. So what is learned of a word is learned of those like it, in a few steps. (Yu et al. start the
-    words that are read from BERT's table, and do not say what the words that are written start from.)
+    It is a random projection of the table, which keeps inner products up to noise of 1 / sqrt(width); with the same
+    width it is the table itself. (Yu et al. initialise input words from BERT's table, and do not state the
+    initialisation of output words.)
     """
     if width == table.shape[1]:
         return jnp.copy(table)
@@ -115,7 +115,7 @@ def words_from_table(key: Array, table: Array, width: int) -> Array:
 
 
 def _output_words(module: nn.Module, width: int) -> None:
-    """Draws what makes scores of words: `vocabulary_kernel` [V, W] and `vocabulary_bias` [V], which losses read."""
+    """Draws the output layer, which losses read: `vocabulary_kernel` [V, W] and `vocabulary_bias` [V]."""
     draw = nn.initializers.variance_scaling(1.0, "fan_out", "uniform")
     module.param("vocabulary_kernel", draw, (module.vocab_size, width))
     module.param("vocabulary_bias", nn.initializers.zeros, (module.vocab_size,))

@@ -1,4 +1,4 @@
-"""Decoders of both sides: how likely texts are, given the latent vectors that are to tell them (Yu et al. 2020)."""
+"""Decoders of both sides: likelihood of texts given latent vectors (Yu et al. 2020)."""
 
 import dataclasses
 from typing import cast
@@ -29,10 +29,16 @@ class DecodingSettings:
     """Settings of a method that decodes."""
 
     decodes: str = key("other", "the side that latent vectors are decoded to: own (Dual-VAEs) or other (Cross-VAEs)")
-    decoder: str = key("gru", f"one of {', '.join(DECODERS)}; a reminded one gets the latent vector with each word")
-    decoder_width: int = key(768, "of the GRU's state, or of the bag of words' hidden layer (Yu et al.: 768)")
-    word_dropout: float = key(0.0, "share of the words that are hidden from the GRU (Bowman et al. 2016), in [0, 1)")
-    word_share: float = key(1.0, "share of the words whose likelihood is computed, drawn anew in each step, in (0, 1]")
+    decoder: str = key(
+        "gru", f"Decoder: one of {', '.join(DECODERS)}; a reminded one gets the latent vector with each word."
+    )
+    decoder_width: int = key(
+        768, "Width of the GRU's state, or of the hidden layer of `bag_of_words` (Yu et al.: 768)."
+    )
+    word_dropout: float = key(
+        0.0, "Share of the input words that are hidden from the GRU (Bowman et al. 2016), in [0, 1)."
+    )
+    word_share: float = key(1.0, "Share of the words whose likelihood is computed, drawn in each step, in (0, 1].")
 
     def __post_init__(self):
         check_choice("objective.decodes", self.decodes, SOURCES)
@@ -44,9 +50,9 @@ class DecodingSettings:
 
 @dataclasses.dataclass(frozen=True)
 class TextDecoders:
-    """A decoder to the questions and one to the answers. A text's first token, BERT's [CLS], is given, all others not.
+    """Decoders to questions and to answers; a text's first token, BERT's [CLS], is given.
 
-    Words are read by the token table of the tower of their side.
+    Input words are embedded by the token table of the tower of their side.
 
     Attributes:
       model: the towers.
@@ -57,7 +63,7 @@ class TextDecoders:
     settings: DecodingSettings
 
     def init(self, key: Array, dual_encoder: dict) -> dict:
-        """Draws parameters, by side; words are scored by what they are in the token table: see `words_from_table`."""
+        """Draws parameters, by side; output words are initialised by `words_from_table`."""
         params = {}
         for side, draw in zip(SIDES, jax.random.split(key), strict=True):
             tower = self.model.tower_params(dual_encoder, side)
@@ -78,7 +84,7 @@ class TextDecoders:
         }
 
     def nll(self, params: dict, side: str, latents: dict[str, Array], batch: Batch) -> Array:
-        """The sum of -log p(text) of a batch's texts of one side, in nats, given latent vectors [B, E] by side."""
+        """Computes the sum of -log p(text) of one side's texts, in nats, given latent vectors [B, E] by side."""
         tokens = tokens_of(batch)[side]
         return self._nll(params, side, latents, tokens, foretold(tokens)[1].astype(jnp.float32), None)
 
@@ -91,7 +97,7 @@ class TextDecoders:
           counts: bool [B], the pairs that count.
 
         Returns:
-          The sum of -log p(text) over both sides; and by side, this sum and the words it stands for.
+          The sum of -log p(text) over both sides; and by side, this sum and the number of words.
         """
         latents, tokens, keys = rows
         share, found = self.settings.word_share, {}
@@ -107,12 +113,12 @@ class TextDecoders:
     def _nll(
         self, params: dict, side: str, latents: dict[str, Array], tokens: Tokens, weights: Array, keys: Array | None
     ) -> Array:
-        """The weighted sum of -log p(word) of texts of one side.
+        """Computes the weighted sum of -log p(word) of texts of one side.
 
         Args:
           params: see `parameters`.
           side: of the texts.
-          latents: [B, E] by side; the decoder is given those that `settings.decodes` says.
+          latents: [B, E] by side; `settings.decodes` selects one.
           tokens: [B, L].
           weights: [B, L - 1], of the words after the first; 0 where there are none.
           keys: [B], of word dropout; None: without.
@@ -145,21 +151,21 @@ _WORDS = 1 << 23
 
 
 def tokens_of(batch: Batch) -> dict[str, Tokens]:
-    """The tokens of both sides of a batch, padded: a decoder goes over them from left to right."""
+    """Returns the tokens of both sides of a batch, padded, as decoders need them."""
     sides = {side: as_tokens(getattr(batch, side), "objective.name=vae") for side in SIDES}
     return {side: dataclasses.replace(tokens, packing=None) for side, tokens in sides.items()}
 
 
 def tokens_of_decoded(rows: tuple) -> Array:
-    """The real tokens of each pair, int32 [B], of the rows that `TextDecoders.trained_nll` takes."""
+    """Counts the real tokens of each pair, int32 [B], of the rows of `TextDecoders.trained_nll`."""
     return rows[1]["question"].lengths + rows[1]["answer"].lengths
 
 
 def foretold(tokens: Tokens) -> tuple[Array, Array]:
-    """The words that are to be foretold, all but the first, and where there are such: [B, L - 1]."""
+    """Returns the words to predict, all but the first, and where they exist: [B, L - 1]."""
     return tokens.ids[:, 1:], tokens.mask[:, 1:]
 
 
 def _coins(keys: Array, length: int, probability: float) -> Array:
-    """Bool [B, length], true with that probability; the same at a place, however long the rows."""
+    """Draws bool [B, length], true with that probability; a position's value does not depend on the length."""
     return jax.vmap(jax.vmap(lambda key: jax.random.bernoulli(key, probability)))(position_keys(keys, length))

@@ -1,4 +1,4 @@
-"""Two towers whose pairs are matched one by one, as the Dual-GRUs of Yu et al. 2020 (section 3.1, Eq. 6)."""
+"""Matching of pairs by cosine, as in the Dual-GRUs of Yu et al. 2020 (section 3.1, Eq. 6)."""
 
 import dataclasses
 
@@ -22,11 +22,13 @@ MATCHES = (*MATCHINGS, IN_BATCH)
 
 @dataclasses.dataclass(frozen=True)
 class MatchingSettings(DualSettings):
-    """Held in `config.objective`. Temperature and direction are those of `inbatch`; docs/vae.md has the choices."""
+    """Settings of the method, `config.objective`. Temperature and direction are those of `inbatch`; see docs/vae.md."""
 
-    name: str = key("matching", "the method")
-    match: str = key("mse", "of cosines: mse, bce (Yu et al. Eq. 6), or inbatch, the softmax over the batch")
-    negatives: int = key(2, "wrong answers a question that mse and bce draw from the batch (unstated; a port: 2)")
+    name: str = key("matching", "Name of the method.")
+    match: str = key(
+        "mse", "Matching loss of cosines: mse, bce (Yu et al. Eq. 6), or inbatch, the softmax over the batch."
+    )
+    negatives: int = key(2, "Wrong answers per question that mse and bce draw from the batch (unstated; a port: 2).")
 
     def __post_init__(self):
         super().__post_init__()
@@ -36,7 +38,7 @@ class MatchingSettings(DualSettings):
 
 @dataclasses.dataclass(frozen=True)
 class MatchingObjective(DualObjective):
-    """A dual encoder trained by matching pairs. Parameters are those of the dual objective."""
+    """Dual encoder trained by matching pairs. Parameters are those of the dual objective."""
 
     settings: MatchingSettings
 
@@ -46,7 +48,7 @@ class MatchingObjective(DualObjective):
     def loss(self, params: dict, embedded: Embeddings, batch: Batch, keys: Array, step: Array) -> LossAndMetrics:
         """Computes the loss of one global batch.
 
-        The metrics are those of `match`, and `orthogonality_penalty` where it has a weight.
+        The metrics are those of `match`, and `orthogonality_penalty` if it has a weight.
         """
         del step
         loss, metrics = self.match(params, embedded, batch, keys)
@@ -79,7 +81,7 @@ class MatchingObjective(DualObjective):
 
 
 def check_cosines(model: DualEncoder, settings: MatchingSettings) -> None:
-    """Raises EndxError when cosines are to be matched and the towers do not rank by them."""
+    """Raises EndxError if cosines are matched and the towers do not rank by them."""
     check(
         settings.match == IN_BATCH or model.question.normalize,
         f"objective.match={settings.match} is of cosines; set model.normalize, or objective.match={IN_BATCH}",

@@ -1,7 +1,7 @@
-"""Dual-VAEs and Cross-VAEs: towers whose embeddings must also tell what the texts say (Yu et al. 2020).
+"""Dual-VAEs and Cross-VAEs: towers whose embeddings must also reconstruct texts (Yu et al. 2020).
 
-A posterior stands where a dual encoder has an embedding; its mean is what ranks. Beside the matching of pairs, each
-side has a decoder that makes its texts: from their own latent vectors (Dual-VAEs) or, crossed, from the other side's.
+A posterior takes the place of an embedding; ranking uses its mean. Besides the matching of pairs, each side has a
+decoder that reconstructs its texts from their latent vectors (Dual-VAEs) or from those of the other side (Cross-VAEs).
 """
 
 import dataclasses
@@ -28,18 +28,23 @@ Array = jax.Array
 
 @dataclasses.dataclass(frozen=True)
 class VaeSettings(MatchingSettings, DecodingSettings):
-    """Held in `config.objective`. docs/vae.md says what the paper leaves open and what we found."""
+    """Settings of the method, `config.objective`; docs/vae.md has the choices that the paper leaves open."""
 
-    name: str = key("vae", "the method")
-    matching_weight: float = key(1.0, "gamma of Eq. 7")
-    reconstruction_weight: float = key(1.0, "alpha of Eq. 7, of the nats of a text; unstated")
-    kl_weight: float = key(1.0, "beta of Eq. 7 when it has risen, of the nats of a text (Yu et al.: 1)")
-    anneal_epochs: float = key(50.0, "passes over which beta rises from 0 (Yu et al.: half of 100); 0: `anneal_steps`")
-    anneal_steps: int = key(0, "steps over which it rises, instead")
-    free_bits: float = key(0.0, "nats of divergence a text that cost nothing (Kingma et al. 2016), spread over E")
-    match_on: str = key("sample", "what is matched: sample (Yu et al. Eq. 3) or mean, which is what ranks")
-    mean_scale: float = key(1.0, "of the projection, to make means of it; ranks do not depend on it, but decoders do")
-    initial_deviation: float = key(1.0, "of every posterior before training")
+    name: str = key("vae", "Name of the method.")
+    matching_weight: float = key(1.0, "Weight of the matching loss, gamma of Eq. 7.")
+    reconstruction_weight: float = key(
+        1.0, "Weight of the reconstruction loss in nats per text, alpha of Eq. 7 (unstated)."
+    )
+    kl_weight: float = key(1.0, "Final weight of the divergence in nats per text, beta of Eq. 7 (Yu et al.: 1).")
+    anneal_epochs: float = key(
+        50.0,
+        "Passes over the training pairs in which beta rises from 0 (Yu et al.: half of 100). 0: see `anneal_steps`.",
+    )
+    anneal_steps: int = key(0, "Steps in which beta rises from 0, if `anneal_epochs` is 0.")
+    free_bits: float = key(0.0, "Nats of divergence per text without cost (Kingma et al. 2016), spread over E.")
+    match_on: str = key("sample", "Matched vectors: sample (Yu et al. Eq. 3) or mean, which is used for ranking.")
+    mean_scale: float = key(1.0, "Factor from the projection to the means; affects decoders but not ranks.")
+    initial_deviation: float = key(1.0, "Deviation of every posterior before training.")
 
     def __post_init__(self):
         MatchingSettings.__post_init__(self)
@@ -61,7 +66,7 @@ class VaeSettings(MatchingSettings, DecodingSettings):
 
 @flax.struct.dataclass
 class Posterior:
-    """The Gaussians of B texts of one side, and a sample of each; [B, E] all.
+    """Gaussian posteriors of B texts of one side, and a sample of each; all [B, E].
 
     Attributes:
       mean: mu.
@@ -91,7 +96,7 @@ class Posteriors:
 
 @dataclasses.dataclass(frozen=True)
 class VaeObjective(Objective):
-    """Two towers, the deviations of their embeddings, and a decoder to the texts of each side.
+    """Two towers, deviations of their embeddings, and a decoder to the texts of each side.
 
     The outputs of the towers' projections, times `settings.mean_scale`, are the means. Parameters are those of the dual
     objective, and `deviation` and `decoder`, by side.
@@ -109,7 +114,7 @@ class VaeObjective(Objective):
 
     @property
     def matching(self) -> MatchingObjective:
-        """The objective of the towers alone."""
+        """Objective of the towers alone."""
         return MatchingObjective(self.model, self.settings, self.execution)
 
     @property
@@ -118,7 +123,7 @@ class VaeObjective(Objective):
         return TextDecoders(self.model, self.settings)
 
     def init(self, key: Array, dual_encoder: dict) -> dict:
-        """The objective's parameters around those of its dual encoder; `key` draws the decoders."""
+        """Adds parameters of deviations and decoders, drawn from `key`, to those of the dual encoder."""
         deviation = {}
         for side in SIDES:
             pooled_width = self.model.tower_params(dual_encoder, side)["projection"]["kernel"].shape[0]
@@ -161,12 +166,12 @@ class VaeObjective(Objective):
         return self.matching.with_penalty(loss + weight * divergences, metrics, posteriors.penalty)
 
     def embed(self, params: dict, rows: tuple[Batch, Array]) -> Posteriors:
-        """The posteriors of pairs, given with their keys [B], each by itself; dropout is on."""
+        """Computes the posteriors of pairs, given their keys [B], with dropout."""
         batch, keys = rows
         return self.posteriors(params, batch, keys, dropout=True)
 
     def posteriors(self, params: dict, batch: Batch, keys: Array, dropout: bool = False) -> Posteriors:
-        """The posteriors of pairs, whose samples `keys` [B] draw."""
+        """Computes the posteriors of pairs; `keys` [B] draw their samples."""
         found, penalty = {}, jnp.zeros(())
         for number, side in enumerate(SIDES):
             tokens, own = as_tokens(getattr(batch, side), "objective.name=vae"), fold(keys, number)
@@ -179,7 +184,7 @@ class VaeObjective(Objective):
         return Posteriors(**found, penalty=penalty)
 
     def _embeddings(self, posteriors: Posteriors, sampled: bool) -> Embeddings:
-        """Embeddings to match, finished by the towers."""
+        """Returns the embeddings to match, finished by the towers."""
         found = {}
         for side in SIDES:
             posterior = getattr(posteriors, side)
@@ -188,7 +193,7 @@ class VaeObjective(Objective):
         return Embeddings(**found, penalty=posteriors.penalty)
 
     def _kl_weight(self, step: Array) -> Array:
-        """Beta at a step: from 0 at the first it rises linearly to its own."""
+        """Returns beta at a step, which rises linearly from 0 at the first."""
         anneal_steps = self.settings.anneal_steps or self.settings.anneal_epochs * self.steps_per_epoch
         risen = jnp.minimum(1.0, step / anneal_steps) if anneal_steps else jnp.ones(())
         return self.settings.kl_weight * risen

@@ -1,4 +1,4 @@
-"""Check of the decoders on held-out texts: their likelihood given their own latent vectors, and given another's."""
+"""Check of the decoders: likelihood of held-out texts given their latent vectors, and given those of other texts."""
 
 import dataclasses
 
@@ -23,9 +23,9 @@ MEASURES = ("nll", "nll_shuffled", "words", "kl")
 def check_decoders(
     objective: VaeObjective, params: dict, pairs: Pairs, mesh: Mesh, *, batch_size: int, most: int = 2000
 ) -> Section | None:
-    """The likelihood of held-out texts with the latent vectors that belong to them, and with others of the batch.
+    """Compares the likelihood of held-out texts with their latent vectors and with others of the batch.
 
-    A decoder that ignores its latent vector does as well with another's: then the posterior may as well have collapsed.
+    A decoder that ignores the latent vector has the same likelihood with another one, as after a collapse.
 
     Args:
       objective: with its decoders.
@@ -33,7 +33,7 @@ def check_decoders(
       pairs: held out from training.
       mesh: over which each batch is split.
       batch_size: pairs decoded together, rounded up to a multiple of the devices that share them.
-      most: pairs that are looked at, the first ones in whole batches.
+      most: number of pairs that are used, the first ones in whole batches.
 
     Returns:
       The section `decoders`, by the side whose texts are decoded: `pairs`; `nll`, in nats a text, given a sample of the

@@ -1,4 +1,4 @@
-"""BERT-base as a Siamese dual encoder on ReQA SQuAD: a plain baseline, not a row of a paper and not tuned.
+"""BERT-base as a Siamese dual encoder on ReQA SQuAD: an untuned baseline that no paper reports.
 
 The learning rate and its linear decay are those of ENDX's Dual-BERTs (Wang et al. 2021, section 4.2); cosine similarity
 with a temperature, batches of articles and masked false negatives are ours.

@@ -1,6 +1,6 @@
-"""BERT-large as a Siamese dual encoder on ReQA SQuAD: `bert_base_sde` with the larger encoder, and not tuned.
+"""BERT-large as a Siamese dual encoder on ReQA SQuAD: `bert_base_sde` with the larger encoder, untuned.
 
-Adam's two moments and the float32 parameters of 334 million are 4 GB, so the devices share them (`mesh.fsdp`), and 24
+The 334 million float32 parameters and Adam's two moments take 4 GB, which are split over devices (`mesh.fsdp`). The 24
 layers are stacked, so that they compile in the time of one. See docs/large-models.md.
 """
 
@@ -8,7 +8,7 @@ from endx_jax.methods.dual.recipes import bert_base_sde
 
 
 def get_config():
-    """The config of `bert_base_sde` but for the encoder and how it is run."""
+    """Returns the config of `bert_base_sde` with the larger encoder and its settings of cost."""
     config = bert_base_sde.get_config()
 
     config.model.pretrained = "google-bert/bert-large-uncased"

@@ -1,10 +1,10 @@
-"""Word vectors weighted by IDF that retrieve SQuAD's paragraphs (RR, section 3.1): `glove.py`, or `glove.py:plain`.
+"""Retrieval of SQuAD's paragraphs by IDF-weighted word vectors (RR, section 3.1): `glove.py`, or `glove.py:plain`.
 
-The results' row `untrained` is the paper's system: the mean of GloVe vectors, each multiplied by the IDF of its word
+The row `untrained` of the results is the paper's system: the mean of GloVe vectors, each multiplied by its word's IDF
 (`plain`: without), scaled to unit norm. The paper uses 300 dimensions (840B tokens), which
 `--config.model.pretrained=glove.840B.300d.txt` reads from Stanford's file; the default is the 50 dimensions (6B) of a
-PyPI package. The paper counts document frequencies in the texts that are searched; this recipe counts them in the
-training file, and `endx papers layers` counts them as the paper does (docs/frozen-embeddings.md).
+PyPI package. The paper counts document frequencies in the texts that are searched, as `endx papers layers` does; this
+recipe counts them in the training file (docs/frozen-embeddings.md).
 
 The row `trained` is not in the paper: it trains the vectors with the in-batch softmax, in a minute on two CPU cores.
 """

@@ -1,4 +1,4 @@
-"""MiniLM fine-tuned on your own pairs: give `data.path`. Meant as a start for recipes of your own."""
+"""MiniLM fine-tuned on your own pairs (set `data.path`); a starting point for recipes of your own."""
 
 from endx_jax.methods.config import base_config
 

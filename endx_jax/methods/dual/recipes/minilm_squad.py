@@ -1,7 +1,7 @@
-"""MiniLM fine-tuned on ReQA SQuAD as a Siamese dual encoder, in 25 minutes of two CPU cores.
+"""MiniLM fine-tuned on ReQA SQuAD as a Siamese dual encoder, in 25 minutes on two CPU cores.
 
-Tried on held-out articles of the train file: one article a batch or two, and a learning rate of 5e-5 or 1e-4, came out
-alike (docs/results.md). Lengths are cut, and dropout is off, for speed on a CPU.
+On held-out articles of the train file, one or two articles per batch and learning rates of 5e-5 or 1e-4 gave equal
+results (docs/results.md). Short lengths and no dropout are for speed on a CPU.
 """
 
 from endx_jax.methods.config import base_config

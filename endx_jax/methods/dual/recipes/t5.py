@@ -3,8 +3,8 @@
 Stated in the paper (section 4.1): T5 v1.1 encoders, Adafactor at 1e-3 with linear decay to 0, batch 512, 20,000 steps,
 mean pooling, a projection drawn with variance scaling 1.0, cosine similarity. From the authors' public code
 (t5x_retrieval): temperature 0.01, both directions summed, a projection 768 wide, lengths 64 and 256, 1,000 steps of
-warm-up, dropout 0.1, and no masking of false negatives. Choosing a checkpoint by held-out articles of the train file is
-ours, and so is how large encoders are run, which changes no result: see docs/large-models.md.
+warm-up, dropout 0.1, and no masking of false negatives. Selecting a checkpoint by held-out articles of the train file
+is ours, as are the settings of cost for large encoders, which do not affect results: see docs/large-models.md.
 """
 
 from endx_jax.errors import EndxError, nearest

@@ -1,8 +1,8 @@
 """MiniLM taught by a cross-encoder on ReQA SQuAD: `minilm_squad` with the objective of Wang et al. 2021.
 
 Data, lengths, batches, steps and learning rate are those of `minilm_squad`, for comparison; a step costs more than
-twice as much. Unit vectors need a temperature, in the alignment too; docs/endx.md says why the weights are not the
-paper's.
+twice as much. Unit vectors need a temperature, also in the alignment; docs/endx.md explains why the weights differ from
+the paper's.
 """
 
 import dataclasses

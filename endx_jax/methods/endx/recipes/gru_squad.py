@@ -1,7 +1,7 @@
-"""A GRU trained from scratch on ReQA SQuAD in minutes of two CPU cores: `gru_squad.py:METHOD`, `dual` or `endx`.
+"""New GRU trained on ReQA SQuAD in minutes on two CPU cores: `gru_squad.py:METHOD`, `dual` or `endx`.
 
-For trying methods, not a row of a paper: 256 wide on MiniLM's token embeddings, which stay as they are, unit vectors
-with a temperature, batches of articles. The learning rate was chosen on held-out articles (docs/results.md).
+For trying methods; no paper reports it: 256 wide on MiniLM's frozen token embeddings, unit vectors with a temperature,
+batches of articles. The learning rate was chosen on held-out articles (docs/results.md).
 """
 
 from endx_jax.errors import EndxError, nearest

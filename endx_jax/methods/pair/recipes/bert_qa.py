@@ -1,7 +1,7 @@
 """BERT_QA on ReQA SQuAD: one BERT that reads question and answer together, a row of Wang et al. 2021 (Table 6).
 
-No paper gives its settings: learning rate, linear decay and 10 per cent of train for choosing are those of ENDX's BERTs
-(section 4.2); loss, number of negatives and passes are ours (docs/pair-classifier.md).
+No paper gives its settings: learning rate, linear decay and 10 per cent of train for validation are those of ENDX's
+BERTs (section 4.2); loss, number of negatives and passes are ours (docs/pair-classifier.md).
 """
 
 from endx_jax.methods.config import base_config

@@ -1,7 +1,7 @@
-"""MiniLM as a pair classifier on ReQA SQuAD, in minutes of two CPU cores: `bert_qa` in small, not a row of a paper.
+"""MiniLM as a pair classifier on ReQA SQuAD, in minutes on two CPU cores: a small form of `bert_qa`.
 
-The head is new and the steps are few, so it learns ten times as fast as what is pretrained, and BERT's pooler is left
-out. A question's wrong answers come from its own paragraph and from its own article.
+The classifier is new and the steps are few, so its learning rate is ten times that of the encoder, and BERT's pooler is
+left out. A question's wrong answers come from its paragraph and its article.
 """
 
 from endx_jax.methods.config import base_config

@@ -16,18 +16,17 @@ BASES = ("token_table", "sentence")
 
 
 def get_config(arguments: str = ""):
-    """The config for `SIDE,BASE`: by default `question,token_table`."""
+    """Returns the config for `SIDE,BASE`; by default `question,token_table`."""
     return with_heads("fcrr", arguments)
 
 
 def with_heads(head: str, arguments: str):
-    """The config of heads for `SIDE,BASE`.
+    """Returns the config of heads for `SIDE,BASE`.
 
     Args:
-      head: what `model.head` is.
-      arguments: whose heads are trained, `question` or `answer` (paragraphs) against the other side as it is, or
-        `both` at once; and on what: `token_table`, the IDF-weighted mean of its vectors, or `sentence`, the model's own
-        sentence embeddings.
+      head: the value of `model.head`.
+      arguments: the side with heads, `question`, `answer` (paragraphs) or `both`; and their input: `token_table`, the
+        IDF-weighted mean of its vectors, or `sentence`, the model's sentence embeddings.
     """
     side, _, on = arguments.partition(",")
     side, on = side or "question", on or BASES[0]

@@ -1,8 +1,8 @@
-"""Yu et al.'s three systems from scratch on ReQA SQuAD in minutes of two CPU cores: `vae_squad.py:METHOD`.
+"""Small forms of Yu et al.'s three systems on ReQA SQuAD, in minutes on two CPU cores: `vae_squad.py:METHOD`.
 
-METHOD is `dual`, `dual_vae` or `cross_vae`. For trying methods, not rows of the paper: one GRU layer, both directions,
-256 wide on MiniLM's token embeddings, which stay as they are, one tower for both sides, batches of articles, and the
-softmax over the batch for matching, which learns the most from few pairs. docs/vae.md says what was chosen by what.
+METHOD is `dual`, `dual_vae` or `cross_vae`. For trying methods, not rows of the paper: one bidirectional GRU layer, 256
+wide, on MiniLM's frozen token embeddings, one tower for both sides, batches of articles, and the softmax over the batch
+for matching, which learns most from few pairs. docs/vae.md explains the choices.
 """
 
 import dataclasses
