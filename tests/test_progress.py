@@ -34,11 +34,6 @@ def test_the_thread_ends_with_the_block_also_after_an_error():
     assert "progress" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_a_disabled_bar_has_no_thread():
-    with progress.ticking(tqdm.tqdm(disable=True)):
-        assert "progress" not in {thread.name for thread in threading.enumerate()}
-
-
 @pytest.mark.parametrize(("terminal", "lines"), [(True, ""), (False, "compiling 2 programs\n")])
 def test_work_is_shown_by_a_clock_at_a_terminal_and_a_line_elsewhere(terminal, lines, monkeypatch, capsys):
     monkeypatch.setattr(console, "showing_progress", lambda: terminal)

@@ -94,11 +94,6 @@ def test_lists_become_tuples_at_both_levels():
     assert isinstance(hash(found), int)
 
 
-def test_the_dataclass_s_own_checks_are_heard():
-    with one_line_error("example.count is 0; it must be positive"):
-        from_mapping(Example, {"count": 0}, "example")
-
-
 def test_results_only_flattens_and_leaves_out_what_costs_only():
     settings = Example(names=("ab", "c"), table=(("a", 1),), limit=7)
     assert results_only(settings) == {

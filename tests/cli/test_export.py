@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 
 import endx_jax
-from endx_jax.cli import export as verb
 from endx_jax.cli.entry import run_verb
-from endx_jax.export.run import FORMATS
 
 
 def test_a_workdir_is_exported_for_sentence_transformers(trained_workdir, tmp_path, capsys):
@@ -29,7 +27,3 @@ def test_a_pretrained_model_is_exported_and_verified(tiny_bert, tmp_path, capsys
     assert run_verb(["export", *arguments, "--tolerance=-1"]) == 2
     assert "more than --tolerance=-1; it is left in" in capsys.readouterr().err
     assert (tmp_path / "out.failed" / "export_report.json").is_file()
-
-
-def test_the_formats_are_those_there_are():
-    assert tuple(FORMATS) == verb.FORMATS

@@ -86,12 +86,6 @@ def test_what_cannot_be_is_said_in_one_line_and_writes_nothing(tmp_path, pairs_c
     assert not any(tmp_path.iterdir())
 
 
-def test_other_folders_are_not_overwritten(tmp_path, pairs_csv, capsys):
-    (tmp_path / "thesis.txt").write_text("mine")
-    assert mine(f"--data={pairs_csv}", "--bm25", f"--output={tmp_path}") == 2
-    assert "holds files that `endx mine` did not write" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_a_model_in_memory_and_its_index_mine_the_same(tmp_path, trained_workdir, pairs_csv):
     corpus = tmp_path / "corpus.jsonl"

@@ -43,9 +43,3 @@ def test_mistakes_are_a_line(arguments, says, tmp_path, capsys):
     error = capsys.readouterr().err
     assert says in error
     assert error.count("\n") == 1
-
-
-def test_help_lists_the_figures(capsys):
-    with pytest.raises(SystemExit, match="0"):
-        run_verb(["papers", "figures", "--help"])
-    assert "minimum-questions" in capsys.readouterr().out

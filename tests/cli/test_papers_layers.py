@@ -96,18 +96,6 @@ def test_a_models_layers_and_the_config_of_one(squad, tiny_bert, tmp_path):
     assert len({json.dumps(system["metrics"]) for system in found["systems"]}) > 6
 
 
-def test_a_token_table_alone_can_be_asked_for(squad, tiny_bert, tmp_path):
-    arguments = [f"--model={tiny_bert}", "--token-table", "--length=9", f"--data={squad}", "--chosen-by=4"]
-    found = run(tmp_path, *arguments)
-    assert found["layers"] == ["token table"]
-    assert [system["system"] for system in found["systems"]] == ["token table", "token table + idf"]
-
-
-def test_a_step_that_makes_no_weights_is_refused(squad, tmp_path, capsys):
-    assert run_verb(["papers", "layers", "--model=x", f"--data={squad}", f"--output={tmp_path}", "--step=0"]) == 2
-    assert "--step=0.0: weights sum to one" in capsys.readouterr().err
-
-
 def test_a_model_that_is_not_there_is_one_line(squad, tmp_path, capsys):
     arguments = [f"--model={tmp_path / 'none.hdf5'}", f"--data={squad}", f"--output={tmp_path}"]
     assert run_verb(["papers", "layers", *arguments]) == 2

@@ -129,11 +129,6 @@ def test_the_version_is_printed(capsys):
     assert re.fullmatch(r"\d+\.\d+\.\d+\n", capsys.readouterr().out)
 
 
-def test_train_help_needs_no_config(capsys):
-    assert run_verb(["train", "--help"]) == 0
-    assert "--config=CONFIG" in capsys.readouterr().out
-
-
 def test_an_unknown_verb_exits_with_2_and_one_line(capsys):
     assert run_verb(["trian"]) == 2
     error = capsys.readouterr().err

@@ -60,12 +60,6 @@ def test_rows_of_processes_make_up_the_global_batch(pairs):
     assert same(joined, whole)
 
 
-def test_ids_name_the_texts_and_their_positives():
-    records = RetrievalSet.from_pairs([("q0", "a0"), ("q0", "a1"), ("q1", "a0")])
-    assert records.pairs == [(0, 0), (0, 1), (1, 0)]
-    assert records.qrels == ((0, 1), (0,))
-
-
 def test_positives_are_padded_with_minus_one(tiny_bert):
     records = RetrievalSet.from_pairs([("a", "x"), ("a", "y"), ("b", "z")])
     pairs = Pairs.tokenize(records, processors(tiny_bert))

@@ -36,13 +36,6 @@ def test_who_stands_together_changes_from_epoch_to_epoch():
     assert together[0].isdisjoint(together[1])
 
 
-def test_without_groups_or_with_runs_of_one_it_is_a_random_order():
-    first = [epoch_order(None, 1000, run=1, seed=0, epoch=epoch)[0] for epoch in range(200)]
-    # Uniform on 0..999: mean 499.5, standard deviation of the mean of 200 about 20.
-    assert abs(np.mean(first) - 499.5) < 80
-    np.testing.assert_array_equal(order(run=1), epoch_order(None, 17, run=1, seed=0, epoch=0))
-
-
 # Sources of 5 and 12 examples, drawn from three to one.
 MEMBERS = [np.arange(5), np.arange(5, 17)]
 

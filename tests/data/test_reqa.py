@@ -111,12 +111,6 @@ def test_places_count_white_space_at_the_ends_and_newlines(tmp_path):
     assert found == {"one?": ["One goes\non."], "on?": ["One goes\non."], "two?": ["Two\nends."]}
 
 
-def test_read_is_the_records_alone(tmp_path):
-    conversion = converted(tmp_path, paragraph(CATS, asked("i0", "q?", 0)), pool="sentences")
-    assert read(str(tmp_path / "x.json"), pool="sentences") == conversion.records
-    assert read(tmp_path / "x.json").candidates == (SLEEP,)
-
-
 def test_an_unknown_pool_is_refused():
     with pytest.raises(EndxError, match="pool is 'sentence', which is none of answers, sentences; did you mean 'sent"):
         read("x.json", pool="sentence")
@@ -125,11 +119,6 @@ def test_an_unknown_pool_is_refused():
 def test_a_file_without_a_placed_answer_is_refused_by_name(tmp_path):
     with pytest.raises(EndxError, match=r"x\.json: no question in the file has an answer that starts in a sentence"):
         converted(tmp_path, paragraph(CATS, asked("i0", "q?", CATS.index(" Dr."))))
-
-
-def test_a_malformed_file_is_refused_with_its_place(tmp_path):
-    with pytest.raises(EndxError, match=r"x\.json: data\[0\]\.paragraphs\[0\]\.qas\[0\]\.answers\[0\]: 'answer_start'"):
-        converted(tmp_path, paragraph(CATS, asked("i0", "q?", 999)))
 
 
 def counts(conversion: Conversion) -> tuple[int, ...]:

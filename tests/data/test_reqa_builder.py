@@ -93,12 +93,6 @@ def test_a_file_that_is_not_there_is_refused(published, tmp_path):
         reqa_dataset.prepare(data_dir=tmp_path / "data")
 
 
-def test_a_second_file_that_is_not_there_is_refused(published, tmp_path):
-    (tmp_path / "published" / FILES[1]).unlink()
-    with one_line_error(r"can't be downloaded .* \(DownloadError\)"):
-        reqa_dataset.prepare(data_dir=tmp_path / "data")
-
-
 def test_a_network_that_refuses_is_refused_at_once(published, tmp_path):
     published.__exit__()
     began = time.monotonic()
@@ -124,12 +118,6 @@ def test_the_pinned_files_of_squad_are_those_that_tfds_lists():
     witness = load_url_infos(tfds_path() / "datasets" / "squad" / "checksums.tsv")
     for file in origins.SQUAD.values():
         assert (witness[file.url].size, witness[file.url].checksum) == (file.size, file.sha256)
-
-
-def test_the_full_files_of_natural_questions_are_listed():
-    train, dev = ORIGINS["reqa/nq"].published()
-    assert (len(train), len(dev)) == (50, 5)
-    assert [file.url.rpartition("/")[2] for file in dev] == [f"nq-dev-0{n}.jsonl.gz" for n in range(5)]
 
 
 def test_every_set_has_a_pinned_file_for_each_of_its_names():

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 from helpers import one_line_error
 from small_mrqa import HEADER, asked, line
@@ -192,13 +191,6 @@ def test_reading_never_begins_a_download_of_gigabytes(tmp_path):
         read("reqa/nq", "train", data_dir=tmp_path)
 
 
-def test_importing_costs_nothing():
-    heavy = ("tensorflow", "tensorflow_datasets", "grain")
-    program = f"import endx_jax.data.reqa_dataset, sys; print([name for name in {heavy} if name in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    assert found.stdout.strip() == "[]"
-
-
 def test_tensorflow_is_never_asked_for(source, tmp_path):
     (tmp_path / "traps").mkdir()
     (tmp_path / "traps" / "tensorflow.py").write_text("raise AssertionError('TensorFlow was imported')")
@@ -244,37 +236,9 @@ RECORDS = RetrievalSet(
 HOMES = ["Cats", "Dogs", "Dogs", "Cats", "Fish"]
 
 
-def test_an_article_has_its_sentences_its_questions_and_their_pairs():
-    cats, dogs, fish, birds = cut(RECORDS, HOMES)
-    assert [cats["title"], dogs["title"], fish["title"], birds["title"]] == ["Cats", "Dogs", "Fish", "Birds"]
-    assert cats["sentences"]["index"].tolist() == [0, 3]
-    assert cats["sentences"]["id"] == ["s0.0", "s2.0"]
-    assert cats["sentences"]["text"] == ["Cats sleep.", "Mäuse – nicht."]
-    assert cats["questions"]["index"].tolist() == [0, 2]
-    assert cats["answers"].tolist() == [[0, 0], [2, 2], [2, 3]]
-    assert cats["hard_negatives"].tolist() == [[2, 0]]
-
-
-def test_what_an_article_lacks_is_empty_and_keeps_its_shape():
-    *_, fish, birds = cut(RECORDS, HOMES)
-    assert birds["sentences"]["index"].shape == (0,)
-    assert fish["answers"].shape == fish["hard_negatives"].shape == (0, 2)
-    assert all(birds[name].dtype == np.int32 for name in ("answers", "hard_negatives"))
-
-
 @pytest.mark.parametrize("step", [1, -1], ids=["in order", "reversed"])
 def test_articles_are_put_together_to_the_same_set(step):
     assert join(list(cut(RECORDS, HOMES))[::step]) == RECORDS
-
-
-def test_texts_may_be_bytes():
-    def encoded(value):
-        if isinstance(value, dict):
-            return {key: encoded(inner) for key, inner in value.items()}
-        return [text.encode() for text in value] if isinstance(value, list) else value
-
-    articles = [encoded(article) | {"title": article["title"].encode()} for article in cut(RECORDS, HOMES)]
-    assert join(articles) == RECORDS
 
 
 def test_a_lost_article_is_noticed():

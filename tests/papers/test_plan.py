@@ -36,11 +36,6 @@ def test_a_budget_scales_the_steps_of_the_form_and_says_how_it_differs():
     assert plan.workdir(0).parent.name == "30-minutes"
 
 
-def test_a_tiny_budget_still_makes_a_step():
-    options = Options(OUT, budget=0.001)
-    assert plan_of(row("endx-table2/Dual-GRUs"), options).set["train.steps"] == 1
-
-
 def test_a_row_of_another_takes_its_runs():
     options = Options(OUT)
     assert plan_of(row("endx-table4/ENDX-BERTs"), options) == plan_of(row("endx-table2/ENDX-BERTs"), options)
@@ -62,9 +57,3 @@ def test_data_with_splits_in_one_folder_are_reported_on_there():
         0, Options(OUT, data={"msmarco": "folder"})
     )["data"]
     assert (data.path, data.split, data.test_path, data.test_split) == ("folder", "train", "folder", "dev")
-
-
-def test_rows_with_bars_and_slashes_have_folders_of_one_name():
-    options = Options(OUT)
-    assert plan_of(row("endx-table5/ENDX-without-q|q"), options).folder.parts[-2:] == ("ENDX-without-q-q", "full")
-    assert plan_of(row("dong-table2/NQ/ADE-SPL"), options).folder.parts[-2:] == ("NQ-ADE-SPL", "full")

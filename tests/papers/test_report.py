@@ -36,11 +36,6 @@ def test_the_table_has_paper_got_and_difference(outcomes):
     assert "Dual-GRUs: shortened: smaller" in lines
 
 
-def test_one_reason_of_several_rows_is_said_once():
-    skipped = [Outcome(row(name), why="needs --data squad=PATH") for name in ("Dual-RNNs", "Dual-LSTMs")]
-    assert "Dual-RNNs, Dual-LSTMs: skipped: needs --data squad=PATH" in report.notes(TABLE, skipped)
-
-
 def test_seeds_have_a_spread_and_whole_rows_a_verdict():
     found = Outcome(row("Dual-GRUs"), ((55.0, 44.0, 68.0), (56.0, 45.0, 68.0)))
     shown = report.text(TABLE, [found], 0)
@@ -65,17 +60,7 @@ def test_what_is_kept_comes_back_and_other_rows_stay(tmp_path, outcomes):
     assert "endx papers reproduce endx-table2 --budget=60" in text
 
 
-def test_rows_of_equal_length_and_seed_share_a_line():
-    found = [Outcome(row(name), ((58.0, 47.0, 66.0),), facts={"runs": [RUN]}) for name in ("Dual-RNNs", "Dual-GRUs")]
-    assert report.made_with(found)[0] == "Dual-RNNs, Dual-GRUs: 80 steps of 128 pairs; seed 0"
-
-
 def test_bars_in_names_are_escaped_on_the_page():
     table = papers().tables["endx-table5"]
     found = Outcome(papers().row("endx-table5/ENDX-without-q|q"), ((54.0, 44.0, 63.0),))
     assert r"| ENDX-without-q\|q | 1 | 56.37 |" in report.section(table, [found], 0)
-
-
-def test_nothing_kept_is_a_page_without_tables(tmp_path):
-    report.write_page(tmp_path / "page.md", tmp_path)
-    assert "|" not in (tmp_path / "page.md").read_text()

@@ -43,10 +43,6 @@ def test_layers_are_reported_once_and_taken_by_every_row(squad, tmp_path, monkey
     assert weighted.runs[0].endswith("#token table + idf")
 
 
-def test_data_that_are_not_named_are_the_reason(tmp_path):
-    assert rows.layers(papers().row("rr-table2/mean"), Options(tmp_path), Budget()).why == "needs --data squad=PATH"
-
-
 def test_data_are_counted_as_the_papers_count(squad, tmp_path):
     options = Options(tmp_path, data={"squad": str(squad)})
     # An article has a paragraph, two questions, and two sentences that answer one.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers import one_line_error
 
-from endx_jax.papers.token_vectors import is_token_vectors, read_token_vectors
+from endx_jax.papers.token_vectors import read_token_vectors
 
 LENGTHS = (3, 1, 4)
 LAYERS = [np.random.default_rng(n).normal(size=(3, n, 5)).astype(np.float32) for n in LENGTHS]
@@ -62,10 +62,3 @@ def test_a_damaged_file_is_named(tmp_path, name):
     (tmp_path / name).write_bytes(b"damaged")
     with one_line_error(f"{name} can't be read"):
         [*read_token_vectors(tmp_path / name, LENGTHS)]
-
-
-def test_which_files_are_token_vectors(tmp_path):
-    for name in ("a.hdf5", "b.npy", "c.npy", "c.words.txt", "d.txt"):
-        (tmp_path / name).write_text("")
-    found = [file.name for file in sorted(tmp_path.iterdir()) if is_token_vectors(file)]
-    assert found == ["a.hdf5", "b.npy"]

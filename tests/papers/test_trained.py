@@ -1,6 +1,5 @@
 """Runs that are found, runs that are made, and runs that can't be."""
 
-import json
 import pathlib
 
 import pytest
@@ -9,7 +8,7 @@ from made_runs import finish
 
 from endx_jax.experiment.config import resolve
 from endx_jax.papers import runs as module
-from endx_jax.papers.runs import Budget, Options, make, measures_of_results, plan_of, trained
+from endx_jax.papers.runs import Budget, Options, make, plan_of, trained
 from endx_jax.papers.tables import papers
 
 ROW = papers().row("endx-table2/Dual-GRUs")
@@ -70,16 +69,3 @@ def test_a_run_with_other_settings_is_refused(options):
     with one_line_error("other settings .train.steps: 99 -> 80."):
         make(plan, 0, options, Budget())
     assert resolve(config).train.steps == 99
-
-
-def test_what_a_run_can_not_have_is_its_reason(options):
-    found = trained(papers().row("endx-table2/Dual-GRUs"), Options(options.output, budget=60), Budget())
-    # The default data are downloaded or refused by the run itself; weights that are nowhere likewise.
-    assert found.values == ()
-    assert found.why
-
-
-def test_a_measure_that_is_not_there_is_refused(tmp_path):
-    (tmp_path / "results.json").write_text(json.dumps({"evaluations": []}))
-    with one_line_error("no trained in the pool 'answers'"):
-        measures_of_results(tmp_path, ROW)

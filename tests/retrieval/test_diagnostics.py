@@ -32,13 +32,6 @@ def test_one_cloud_gives_a_half(drawn, width, seed):
     assert probe_accuracy(question, answer, seed=seed) == pytest.approx(0.5, abs=five_standard_errors(drawn))
 
 
-def test_the_mean_over_many_small_sets_is_a_half():
-    """Held-out accuracies of balanced sets fall below it where fitting and measuring depend on each other."""
-    drawn, repeats = 200, 60
-    found = [probe_accuracy(*clouds(drawn, drawn, 16, seed=seed)) for seed in range(repeats)]
-    assert np.mean(found) == pytest.approx(0.5, abs=five_standard_errors(drawn * repeats))
-
-
 def test_two_clouds_give_one():
     assert probe_accuracy(*clouds(400, 400, 768, shift=20.0)) == 1.0
 
@@ -50,13 +43,6 @@ def test_a_known_shift_gives_the_accuracy_of_the_best_plane(shift):
     drawn = 4000
     found = probe_accuracy(*clouds(drawn, drawn, 8, shift))
     assert found == pytest.approx(best, abs=five_standard_errors(drawn, best))
-
-
-def test_at_full_width_most_of_a_known_shift_is_found():
-    """Noise in 768 weights costs about a tenth. A hundred times the ridge would cost more, and give below 0.76."""
-    question, answer = clouds(2000, 2000, 768, shift=2.5)
-    spread = np.geomspace(1, 0.05, 768)  # as in trained embeddings, a part of the directions holds most of the variance
-    assert 0.77 < probe_accuracy(question * spread, answer * spread) < NormalDist().cdf(2.5 / 2)
 
 
 def test_the_fit_is_at_the_minimum():
@@ -75,39 +61,12 @@ def test_the_fit_is_at_the_minimum():
         assert slope / (2 * step) == pytest.approx(0, abs=2e-6)
 
 
-@pytest.mark.parametrize("factor", [1e-6, 0.037, 1e6])
-def test_scale_does_not_matter(factor):
-    question, answer = clouds(500, 500, 32, shift=1.0)
-    expected = probe_accuracy(question, answer)
-    assert probe_accuracy(factor * question, factor * answer) == pytest.approx(expected, abs=2 / 1000)
-
-
-def test_neither_rotation_nor_a_common_shift_matters():
-    question, answer = (np.geomspace(1, 0.03, 32) * cloud for cloud in clouds(500, 500, 32, shift=1.0))
-    turn, _ = np.linalg.qr(np.random.default_rng(1).standard_normal((32, 32)))
-    expected = probe_accuracy(question, answer)
-    assert probe_accuracy(question @ turn + 7, answer @ turn + 7) == pytest.approx(expected, abs=2 / 1000)
-
-
-def test_the_seed_draws():
-    question, answer = clouds(300, 400, 16, shift=1.0)
-    found = [probe_accuracy(question, answer, seed=seed) for seed in (0, 0, 1, 2)]
-    assert found[0] == found[1]
-    assert len(set(found)) > 1
-
-
 def test_both_kinds_count_alike_whatever_their_numbers():
     """To call everything a question would be right 20 times in 21."""
     question, answer = clouds(4000, 200, 16)
     for pair in ((question, answer), (answer, question)):
         assert probe_accuracy(*pair) == pytest.approx(0.5, abs=five_standard_errors(200))
     assert probe_accuracy(question, answer + 9) == 1.0
-
-
-def test_all_rows_of_the_larger_side_may_be_drawn():
-    question, answer = clouds(4000, 200, 4)
-    question[200:] += 30  # 19 of 20 questions lie far from the answers
-    assert probe_accuracy(question, answer) > 0.9
 
 
 def test_no_more_than_the_limit_are_drawn_and_each_is_measured_once():
@@ -130,39 +89,12 @@ def test_collapsed_embeddings_give_a_half():
     assert probe_accuracy(np.full((50, 768), 0.036, np.float32), np.full((70, 768), 0.036, np.float32)) == 0.5
 
 
-def test_four_of_each_are_enough():
-    question, answer = clouds(4, 4, 16, shift=100.0)
-    assert probe_accuracy(question, answer) == 1.0
-
-
-@pytest.mark.parametrize(("questions", "answers", "limit"), [(3, 50, 100), (50, 3, 100), (50, 50, 3), (0, 0, 100)])
-def test_tiny_sets_are_refused(questions, answers, limit):
-    message = f"{questions} questions and {answers} answers, at most {limit} of each, are too few .* at least 4 of each"
-    with pytest.raises(EndxError, match=message):
-        probe_accuracy(*clouds(questions, answers, 16), limit=limit)
-
-
-def test_two_widths_are_refused():
-    with pytest.raises(EndxError, match="16 wide and answer embeddings 17"):
-        probe_accuracy(np.ones((8, 16)), np.ones((8, 17)))
-
-
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
 def test_embeddings_of_a_diverged_model_are_refused(wrong):
     question, answer = clouds(8, 8, 16)
     answer[5, 3] = wrong
     with pytest.raises(EndxError, match="not all finite"):
         probe_accuracy(question, answer)
-
-
-def test_neighbours_in_one_cloud_are_of_either_side():
-    # 400 examples with 10 neighbours each: far more than 400 independent draws of a half.
-    assert same_side_neighbours(*clouds(200, 200, 4)) == pytest.approx(0.5, abs=five_standard_errors(400))
-
-
-def test_neighbours_in_two_clouds_are_of_the_own_side():
-    question, answer = clouds(200, 200, 16, shift=20.0)
-    assert same_side_neighbours(question - 20 / math.sqrt(16), answer) > 0.99
 
 
 def test_neighbours_by_hand():
@@ -174,11 +106,6 @@ def test_neighbours_by_hand():
     assert same_side_neighbours(question, 3 * answer, neighbours=1) == 4 / 8
     # All 7 others are neighbours: 3 of them of the own side.
     assert same_side_neighbours(question, answer, neighbours=50) == pytest.approx(3 / 7)
-
-
-def test_neighbours_of_too_few_are_refused():
-    with pytest.raises(EndxError, match="too few to measure their overlap"):
-        same_side_neighbours(np.ones((3, 2)), np.ones((9, 2)))
 
 
 QRELS = [[0], [0, 1], [0], [1], [2], [1], [3]]  # answer 0 has three questions, 1 has three, 2 and 3 have one

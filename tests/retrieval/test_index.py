@@ -69,14 +69,6 @@ def test_a_write_that_fails_leaves_the_old_one_and_nothing_else(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["index"]
 
 
-def test_an_index_may_be_empty(tmp_path):
-    index = Index(write(tmp_path / "index", EMBEDDINGS[:0], []))
-    assert len(index) == 0
-    assert index.search(ASKED, 5).rows.shape == (2, 0)
-    index.add(DOCUMENTS, EMBEDDINGS)
-    assert ids(index) == ["d2", "d1", "d0"]
-
-
 def test_only_the_model_that_encoded_it_may_search_it(opened):
     opened.check_model("moved", MODEL["identity"])
     with one_line_error(r"encoded by somebody \(identity 0123456789ab\), .* another model than other \(ba9876543210\)"):
@@ -107,12 +99,6 @@ def test_deleted_documents_are_not_found_here_nor_when_it_is_opened_again(opened
         assert found.document(1) == DOCUMENTS[1]  # who found it a moment before can still read it
     opened.add([Document("d1", "again")], np.float32([[9, 9]]))
     assert ids(Index(opened.folder)) == ["d1", "d2", "d0"]
-
-
-def test_all_documents_may_be_deleted(opened):
-    opened.delete(["d0", "d1", "d2", "d0"])
-    assert opened.search(ASKED, 3).rows.shape == (2, 0)
-    assert len(Index(opened.folder)) == 0
 
 
 def test_mistakes_change_nothing(opened):

@@ -16,7 +16,3 @@ def test_layout_best_values_and_the_rule_for_ties():
         "trained    0.761*  0.500",
     ]
     assert f"{first_note} {second_note}" == f"* best of its column. {TIE_RULE}"
-
-
-def test_a_measure_that_no_system_has_is_an_empty_column():
-    assert format_table({"bm25": {}}, ["mrr"]).splitlines()[:2] == ["system  mrr", "bm25      -"]

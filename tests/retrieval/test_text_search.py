@@ -45,22 +45,8 @@ def test_weighted_scores_are_of_one_scale():
     ]
 
 
-def test_the_weights_are_those_of_the_rankings():
-    assert [item for item, _ in weighted_scores([FIRST, SECOND], (0, 1))][:1] == [3]
-    assert [item for item, _ in weighted_scores([FIRST, SECOND], (1, 0))][:2] == [7, 3]
-
-
-@pytest.mark.parametrize("ranking", [[(4, 2.0)], [(4, 2.0), (6, 2.0)]])
-def test_equal_scores_are_all_the_best(ranking):
-    assert weighted_scores([ranking, []], (0.5, 0.5)) == [(item, 0.5) for item, _ in ranking]
-
-
 def test_of_equal_ones_the_first_ranking_comes_first():
     assert [item for item, _ in reciprocal_ranks([[(8, 1)], [(2, 1)]])] == [8, 2]
-
-
-def test_nothing_is_found_in_nothing():
-    assert reciprocal_ranks([[], []]) == weighted_scores([[], []], (0.5, 0.5)) == []
 
 
 TEXTS = ["cats sleep", "dogs bark", "cats bark", "fish"]
@@ -137,11 +123,6 @@ def test_embeddings_may_come_with_the_questions(index):
     assert ids(search.search_embeddings(np.float32([[0, 1, 0]]), [""], 1)[0]) == ["d1"]
     search.add([Document("d9", "")], np.float32([[0, 2, 0]]))
     assert ids(search.search_embeddings(np.float32([[0, 1, 0]]), [""], 1)[0]) == ["d9"]
-
-
-def test_no_questions_have_no_answers(index):
-    for mode in ("dense", "bm25", "hybrid"):
-        assert TextSearch(index, encode).search([], 3, mode=mode) == []
 
 
 def test_mistakes(index):

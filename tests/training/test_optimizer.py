@@ -35,11 +35,6 @@ def test_linear_schedule_rises_then_falls_to_zero():
     np.testing.assert_allclose([schedule(t) for t in range(8)], expected, rtol=1e-6)
 
 
-def test_constant_schedule_stays():
-    schedule = make_schedule(OptimizerSettings(learning_rate=0.3, schedule="constant"), steps=5)
-    np.testing.assert_allclose([schedule(0), schedule(4)], 0.3, rtol=1e-6)
-
-
 def test_warm_up_must_leave_something_of_the_run():
     with pytest.raises(EndxError, match="warmup_steps, 5, leaves nothing of a run of 5 steps"):
         make_schedule(OptimizerSettings(warmup_steps=5), steps=5)
@@ -152,13 +147,3 @@ def test_every_parameter_matches_exactly_one_multiplier(multipliers, message):
 def test_settings_out_of_bounds_are_refused(values, message):
     with pytest.raises(EndxError, match=message):
         OptimizerSettings(**values)
-
-
-def test_paths_are_joined_by_slashes():
-    assert list(parameter_paths(PARAMS)) == [
-        "encoder/mlp_up/bias",
-        "encoder/mlp_up/kernel",
-        "encoder/norm/scale",
-        "log_temperature",
-        "token_embedder/embedding",
-    ]

@@ -1,4 +1,4 @@
-from endx_jax.training.pace import WINDOW, Pace
+from endx_jax.training.pace import Pace
 
 
 def test_percentiles_goodput_and_stalls():
@@ -22,14 +22,3 @@ def test_stalls_are_those_since_the_last_line_and_goodput_that_of_the_run():
     pace.step(2.0, 0.0)
     later = pace.measures(wall=4.0)
     assert (later["data_stall_seconds"], later["goodput"]) == (0.0, 0.75)
-
-
-def test_percentiles_are_of_the_newest_steps():
-    pace = Pace()
-    for seconds in [100.0] + WINDOW * [1.0]:
-        pace.step(seconds, 0.0)
-    assert pace.measures(wall=1000.0)["step_seconds_max"] == 1.0
-
-
-def test_there_is_nothing_to_say_before_a_step():
-    assert Pace().measures(wall=1.0) == {}

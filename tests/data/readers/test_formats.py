@@ -125,11 +125,6 @@ def test_a_corpus_of_it_has_the_ids_that_its_questions_are_judged_by(mrqa_file, 
     assert {document.metadata["title"] for document in found} == {"context of b1"}
 
 
-def test_a_path_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(EndxError, match=r"x\.json: no such file or folder$"):
-        read(tmp_path / "x.json")
-
-
 def test_an_unknown_ending_is_refused_with_the_known_ones(tmp_path):
     known = (
         "known are .json, .jsonl, .csv, .tsv, each also with .gz, .parquet, .arrow, .feather, and folders of BEIR, "

@@ -1,8 +1,6 @@
 """Tests of MRQA files and their marks."""
 
-import gzip
 import json
-import pathlib
 
 import pytest
 from helpers import one_line_error
@@ -10,7 +8,7 @@ from small_mrqa import HEADER, asked, line
 
 from endx_jax.data import read
 from endx_jax.data.paragraphs import Answer, Question
-from endx_jax.data.readers import formats, mrqa
+from endx_jax.data.readers import mrqa
 from endx_jax.data.readers.mrqa import unmark
 from endx_jax.data.reqa import convert
 
@@ -97,16 +95,6 @@ def test_contexts_without_text_or_questions_are_passed_over(write):
     assert read(path).questions == ("who?",)
 
 
-def test_what_is_at_the_path_decides_with_or_without_header_and_packed(write, tmp_path):
-    context = "Ann sings."
-    plain = write(line(context, asked("q1", "who?", context, ("Ann",))), header=False)
-    packed = tmp_path / "y.jsonl.gz"
-    packed.write_bytes(gzip.compress(pathlib.Path(plain).read_bytes()))
-    for path in (plain, str(packed), write(line(context, asked("q1", "who?", context, ("Ann",))))):
-        assert formats.holds_paragraphs(path)
-        assert read(path).candidates == (context,)
-
-
 def test_a_line_is_in_memory_at_a_time(write):
     """The second line is broken, and the first is there before it is looked at."""
     path = write(line("Ann sings.", asked("q1", "who?", "Ann sings.", ("Ann",))))
@@ -156,25 +144,6 @@ def test_a_missing_key_is_named(write):
     del row["qas"][0]["detected_answers"]
     with one_line_error(r"x\.jsonl, line 2: qas\[0\]: no 'detected_answers' among 'qid', 'question'"):
         list(mrqa.paragraphs(write(row)))
-
-
-def test_an_id_of_two_questions_is_refused_with_its_line(write):
-    rows = [line("Ann.", asked("q1", text, "Ann.", ("Ann",))) for text in ("who?", "who?", "whom?")]
-    assert len(list(mrqa.paragraphs(write(*rows[:2])))) == 2
-    with one_line_error(r"x\.jsonl, line 4: id 'q1' stands for two questions, 'who\?' and 'whom\?'"):
-        list(mrqa.paragraphs(write(*rows)))
-
-
-def test_a_packed_file_that_ends_early_and_another_encoding_are_refused(write, tmp_path):
-    plain = pathlib.Path(write(line("Ann sings.", asked("q1", "who?", "Ann sings.", ("Ann",))))).read_text()
-    cut = tmp_path / "cut.jsonl.gz"
-    cut.write_bytes(gzip.compress((plain * 50).encode())[:-20])
-    with one_line_error(r"cut\.jsonl\.gz: the gzip data ends too early; fetch the file again"):
-        list(mrqa.paragraphs(str(cut)))
-    latin = tmp_path / "latin.jsonl"
-    latin.write_bytes((plain.replace("sings", "s\xefngs")).encode("latin-1"))
-    with one_line_error(r"latin\.jsonl, line 2, byte \d+: 0xef is not UTF-8"):
-        list(mrqa.paragraphs(str(latin)))
 
 
 HOTPOT = "[PAR] [TLE] Ann Lee [SEP] Ann Lee sings. She wrote Dr. No. [PAR] [TLE] Bob [SEP] Bob reads."

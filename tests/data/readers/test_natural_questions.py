@@ -143,17 +143,3 @@ def test_a_broken_line_is_named(write, change, message):
     row = full(1, "what are bees", HTML, annotation(FIRST, APIS))
     with one_line_error(rf"x\.jsonl, line 2: {message}"):
         list(natural_questions.paragraphs(write(full(2, "?", HTML, annotation(FIRST, APIS)), row | change)))
-
-
-def test_an_id_of_two_questions_is_refused_with_its_line(write):
-    rows = [full(1, text, HTML, annotation(FIRST, APIS)) for text in ("what", "who")]
-    with one_line_error(r"x\.jsonl, line 2: id '1' stands for two questions, 'what' and 'who'"):
-        list(natural_questions.paragraphs(write(*rows)))
-
-
-def test_a_file_cut_in_the_middle_is_refused_with_its_line(write, tmp_path):
-    plain = pathlib.Path(write(*[full(n, f"q{n}", HTML, annotation(FIRST, APIS)) for n in range(3)])).read_text()
-    cut = tmp_path / "cut.jsonl"
-    cut.write_text(plain[:-200])
-    with one_line_error(r"cut\.jsonl, line 3, column \d+: broken JSON"):
-        convert(cut)

@@ -1,5 +1,4 @@
 import copy
-import gzip
 import json
 import os
 import pathlib
@@ -55,11 +54,6 @@ def test_equal_questions_and_equal_paragraphs_are_merged(tmp_path):
     assert records.candidates == ("A first.", "A second.")
     assert records.candidate_ids == ("p0", "p1")
     assert records.qrels == ((0, 1), (0,), (0,))
-
-
-def test_gzip_reads_as_plain_does(tmp_path):
-    (tmp_path / "x.json.gz").write_bytes(gzip.compress(json.dumps(example()).encode("utf-8-sig")))
-    assert read(tmp_path / "x.json.gz") == read(write(tmp_path, example()))
 
 
 def test_an_impossible_question_is_left_out_and_its_paragraph_kept(tmp_path):
@@ -197,20 +191,3 @@ def test_the_real_development_set_has_its_published_counts():
     assert len(records.questions) == len({text.strip() for text in questions}) == 10533
     assert len(records.candidates) == 2067
     assert len(set(records.question_ids)) == 10533
-
-
-def test_the_files_of_a_folder_are_found_plain_or_packed(tmp_path):
-    (tmp_path / "train-v1.1.json.gz").touch()
-    (tmp_path / "dev-v1.1.json").touch()
-    (tmp_path / "dev-v1.1.json.gz").touch()
-    assert squad.files_of(tmp_path) == (str(tmp_path / "train-v1.1.json.gz"), str(tmp_path / "dev-v1.1.json"))
-
-
-def test_missing_files_of_a_folder_are_named(tmp_path):
-    with pytest.raises(EndxError, match=r"lacks train-v1\.1\.json and dev-v1\.1\.json, which may"):
-        squad.files_of(tmp_path)
-    (tmp_path / "dev-v1.1.json").touch()
-    with pytest.raises(EndxError, match=r"lacks train-v1\.1\.json, which may"):
-        squad.files_of(tmp_path)
-    with pytest.raises(EndxError, match="absent: no such folder; give one that holds train"):
-        squad.files_of(tmp_path / "absent")

@@ -13,7 +13,6 @@ from endx_jax.papers.figures import (
     relative,
     shared_answer,
     similarity,
-    size,
 )
 
 
@@ -23,11 +22,6 @@ def test_overlap_measures_all_pairs_and_draws_the_first():
     found = overlap.clouds(questions, answers, overlap.Options(pairs=12))
     assert np.shape(found["question"]) == np.shape(found["answer"]) == (12, 2)
     assert found["probe_accuracy"] == found["same_side_neighbours"] == 1.0
-
-
-def test_overlap_needs_pairs():
-    with one_line_error("only 4 answers have a question of their own"):
-        overlap.data(TinyStudy("near", answers=4), overlap.Options())
 
 
 def test_similarity_of_blocks():
@@ -99,27 +93,7 @@ def test_a_thinned_curve_keeps_its_ends():
     assert precision_recall.thinned(recall, recall, 10)[0] is recall
 
 
-def test_means_over_seeds_of_a_size():
-    runs = [{"parameters": size, "mrr": mrr} for size, mrr in ((2_000_000, 0.5), (1_000_000, 0.2), (2_000_000, 0.7))]
-    sizes, means = size.means(runs, "mrr")
-    assert sizes == [1.0, 2.0]
-    assert means == pytest.approx([20.0, 60.0])
-
-
 def test_gains_are_relative_to_the_mean_of_the_baseline():
     found = relative.gains({"ade": [[0.4, 0.6], [0.2, 0.2]], "sde": [[0.75, 0.5], [0.1, 0.3]]}, "ade")
     np.testing.assert_allclose(found["ade"], [[-20, 20], [0, 0]], atol=1e-9)
     np.testing.assert_allclose(found["sde"], [[50, 0], [-50, 50]], atol=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("path", "name"),
-    [
-        ("/data/squad", "squad"),
-        ("/data/policyqa/test.json.gz", "policyqa/test"),
-        ("pairs.csv", "pairs"),
-        ("docstrings", "docstrings"),
-    ],
-)
-def test_data_sets_are_named_without_their_places(path, name):
-    assert relative.dataset_name(path) == name

@@ -35,37 +35,6 @@ def test_a_figure_and_its_numbers_are_written_and_can_be_drawn_again(name, tmp_p
         assert (tmp_path / f"again.{ending}").read_bytes() == (tmp_path / f"drawn.{ending}").read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("name", "data"),
-    [
-        (
-            "size",
-            {
-                "metrics": ["mrr", "recall@5"],
-                "questions": 2,
-                "candidates": 3,
-                "lines": {"a": [{"parameters": n * 10**6, "mrr": 0.1 * n, "recall@5": 0.2} for n in (1, 2, 2)]},
-            },
-        ),
-        (
-            "relative",
-            {
-                "metric": "mrr",
-                "baseline": "a",
-                "evaluations": [
-                    {"dataset": "d", "pool": "answers", "candidates": 3, "direction": "question_to_answer"}
-                ],
-                "values": {"a": [[0.2]], "b": [[0.3, 0.1]]},
-            },
-        ),
-    ],
-)
-def test_figures_of_results_are_drawn(name, data, tmp_path):
-    (tmp_path / "numbers.json").write_text(json.dumps({"figure": name, "data": data}))
-    redraw(FIGURES, tmp_path / "numbers.json", tmp_path / "drawn")
-    assert b"<svg" in (tmp_path / "drawn.svg").read_bytes()
-
-
 def test_what_is_no_figure_is_not_redrawn(tmp_path):
     with one_line_error("missing.json can't be read: No such file"):
         redraw(FIGURES, tmp_path / "missing.json", tmp_path / "drawn")
@@ -78,11 +47,6 @@ def test_what_is_no_figure_is_not_redrawn(tmp_path):
 def test_two_models_of_one_name_are_refused(name):
     with one_line_error("two runs are called near"):
         FIGURES[name].data(TinyStudy("near", "near"), FIGURES[name].options())
-
-
-def test_two_models_are_compared_and_not_three():
-    with one_line_error("compares two models"):
-        FIGURES["shared-answer"].data(TinyStudy("near", "far", "other"), FIGURES["shared-answer"].options())
 
 
 @pytest.mark.parametrize("name", ["one-answer", "shared-answer"])

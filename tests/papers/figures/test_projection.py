@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from endx_jax.papers.figures.figure import rounded, svd, tsne
+from endx_jax.papers.figures.figure import svd, tsne
 
 
 def test_svd_keeps_inner_products_of_rows_in_a_plane():
@@ -14,11 +14,6 @@ def test_svd_keeps_inner_products_of_rows_in_a_plane():
     assert (places.mean(axis=0) >= 0).all()
 
 
-def test_svd_says_what_two_components_leave_out():
-    _, shares = svd(np.eye(4))  # four components of equal weight
-    np.testing.assert_allclose(shares, [0.25, 0.25])
-
-
 def test_tsne_keeps_two_clusters_apart_and_is_the_same_again():
     rng = np.random.default_rng(0)
     rows = np.concatenate([rng.normal(size=(15, 5)), 20 + rng.normal(size=(15, 5))])
@@ -29,7 +24,3 @@ def test_tsne_keeps_two_clusters_apart_and_is_the_same_again():
     within = max(np.linalg.norm(part - part.mean(0), axis=1).max() for part in (places[:15], places[15:]))
     assert between > within
     np.testing.assert_array_equal(places, tsne(rows, perplexity=30, seed=0))
-
-
-def test_rounded_is_plain():
-    assert rounded(np.float32([[0.123456, 2]]), 2) == [[0.12, 2.0]]

@@ -3,7 +3,7 @@ import json
 import pytest
 from helpers import one_line_error
 
-from endx_jax.papers.figures.study import Source, metric_of, read_evaluations
+from endx_jax.papers.figures.study import Source, read_evaluations
 
 
 @pytest.fixture
@@ -35,10 +35,3 @@ def test_what_is_not_there_or_damaged_is_named(workdir, tmp_path):
         read_evaluations(source)
     with one_line_error("no workdir of a run"):
         read_evaluations(Source("mine", str(tmp_path / "nowhere")))
-
-
-def test_a_metric_that_was_not_measured(workdir):
-    entry = {"metrics": {"mrr": 0.5, "recall@5": 0.25}}
-    assert metric_of(entry, "recall@5") == 0.25
-    with one_line_error("'recal@5' is none of the metrics mrr, recall@5; did you mean 'recall@5'"):
-        metric_of(entry, "recal@5")

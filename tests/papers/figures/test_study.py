@@ -13,23 +13,11 @@ def test_sources_are_named(text, name, place):
     assert Source.parse(text) == Source(name, place)
 
 
-@pytest.mark.parametrize("text", ["=runs/d", "dual=", ""])
-def test_half_a_source_is_refused(text):
-    with one_line_error("must be NAME=WORKDIR"):
-        Source.parse(text)
-
-
 def test_there_must_be_models_and_texts():
     with one_line_error("at least one --run"):
         Study([])
     with one_line_error("give --data"):
         _ = Study([Source("BM25", "bm25")]).records
-
-
-def test_bm25_ranks_and_embeds_nothing():
-    study = Study([Source("BM25", "bm25")])
-    with one_line_error("BM25 has no embeddings"):
-        study.embed(study.sources[0], "question", ["a"])
 
 
 def test_a_run_is_shown_on_its_own_test_split_and_encoded_once(trained_workdir, tmp_path, monkeypatch):

@@ -1,6 +1,5 @@
 import importlib.util
 
-import pytest
 from helpers import one_line_error
 
 from endx_jax.papers.figures import style
@@ -13,24 +12,8 @@ def test_a_missing_package_is_named_with_what_to_install(monkeypatch):
         style.require()
 
 
-def test_settings_of_matplotlib_come_back():
-    matplotlib = pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    before = matplotlib.rcParams["axes.spines.top"], matplotlib.rcParams["font.size"]
-    with style.applied():
-        assert not matplotlib.rcParams["axes.spines.top"]
-    assert (matplotlib.rcParams["axes.spines.top"], matplotlib.rcParams["font.size"]) == before
-
-
 def test_no_two_models_look_alike_in_any_way():
     looks = [style.look(number) for number in range(7)]
     for part in ("color", "marker", "linestyle"):
         assert len({look[part] for look in looks}) == 7
     assert style.look(7) == looks[0]
-
-
-@pytest.mark.parametrize(
-    ("metric", "name"),
-    [("mrr", "MRR"), ("mrr@10", "MRR@10"), ("recall@5", "R@5"), ("p@1", "P@1"), ("avg_recall", "avg recall")],
-)
-def test_metrics_by_the_names_of_papers(metric, name):
-    assert style.metric_name(metric) == name
