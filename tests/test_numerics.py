@@ -18,10 +18,6 @@ def test_at_least_float32(given, expected):
         assert at_least_float32(jnp.ones(2, given)).dtype == expected
 
 
-def test_l2_normalize_divides_by_the_norm():
-    np.testing.assert_allclose(l2_normalize(jnp.array([[3.0, -4.0], [0.0, 2.0]])), [[3 / 5, -4 / 5], [0, 1]], rtol=1e-6)
-
-
 @pytest.mark.parametrize("size", [1e-5, 1.0, 1e5, 1e18])
 def test_l2_normalize_gives_unit_norms_over_a_wide_range(size):
     x = jnp.asarray(size * np.random.default_rng(0).normal(size=(3, 8)), jnp.float32)
@@ -85,11 +81,6 @@ def test_no_value_moves_by_more_than_half_a_step():
     half_steps = np.abs(embeddings).max(axis=1, keepdims=True) / 254
     assert (off <= half_steps * 1.0001).all()
     assert off.max() > half_steps.min() / 2
-
-
-def test_zero_stays_zero():
-    found = quantize(np.zeros((1, 3), np.float32))
-    np.testing.assert_array_equal(dequantize(found), [[0, 0, 0]])
 
 
 def test_what_is_no_number_shows():

@@ -51,11 +51,6 @@ def test_it_needs_something_to_evaluate_and_something_to_evaluate_on(tiny_bert, 
     assert "--model needs --data" in capsys.readouterr().err
 
 
-def test_a_folder_without_a_run_is_refused(tmp_path, capsys):
-    assert run_verb(["evaluate", f"--workdir={tmp_path}"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
 def test_the_best_of_a_dual_encoder_are_put_in_the_order_of_a_pair_classifier(
     trained_workdir, pair_workdir, tmp_path, capsys
 ):
@@ -70,12 +65,6 @@ def test_the_best_of_a_dual_encoder_are_put_in_the_order_of_a_pair_classifier(
     before, after = best("trained"), best("reranked")
     assert set(before[:3]) == set(after[:3])
     assert before[3:] == after[3:]
-
-
-def test_only_a_pair_classifier_can_re_rank(trained_workdir, tmp_path, capsys):
-    arguments = [f"--workdir={trained_workdir}", f"--rerank={trained_workdir}", f"--output={tmp_path / 'out'}"]
-    assert run_verb(["evaluate", *arguments]) == 2
-    assert "takes one of objective.name=pair" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

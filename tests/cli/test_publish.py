@@ -56,9 +56,3 @@ def test_the_token_comes_from_the_environment(index, monkeypatch, capsys):
     assert run_verb(["publish", f"--index={index.folder}", "--to=https://cluster:19530", "--collection=a"]) == 2
     assert (given["address"], given["token"]) == ("https://cluster:19530", "root:secret")
     assert capsys.readouterr().err == "endx publish: https://cluster:19530: no entry\n"
-
-
-def test_a_folder_without_an_index_is_refused(tmp_path, capsys):
-    assert run_verb(["publish", f"--index={tmp_path}", f"--to={tmp_path}/a.db", "--collection=a"]) == 2
-    assert "holds no index" in capsys.readouterr().err
-    assert not (tmp_path / "a.db").exists()

@@ -216,13 +216,6 @@ def test_broken_questions_are_named_by_their_line(workdir, tmp_path, capsys, tex
     assert message in error(capsys, f"--workdir={workdir}", f"--questions={tmp_path / 'q'}")
 
 
-def test_ids_that_no_trec_run_can_hold_are_refused(workdir, tmp_path, capsys):
-    (tmp_path / "q").write_text('{"text": "the cat", "id": "a b"}')
-    arguments = f"--workdir={workdir}", f"--questions={tmp_path / 'q'}", "--mode=bm25", f"--output={tmp_path / 'out'}"
-    assert "'a b' is empty or holds white space" in error(capsys, *arguments)
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_reader_that_leaves_early_is_no_mistake(workdir, monkeypatch):
     class Closed(io.StringIO):
         def writelines(self, lines):

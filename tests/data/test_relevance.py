@@ -4,7 +4,6 @@ import gzip
 
 import pytest
 
-from endx_jax.data import RetrievalSet
 from endx_jax.data.relevance import (
     Answered,
     Judged,
@@ -43,11 +42,6 @@ def test_ms_marco_and_beir_are_judged_without_their_corpus(tmp_path):
     assert refusal(lambda: read_judged(str(beir), "dev")).endswith("dev.tsv, line 8: query '9' is not in queries.jsonl")
 
 
-def test_any_set_is_judged_by_the_ids_of_its_candidates():
-    records = RetrievalSet(("q", "r"), ("x", "y"), ((0, 1), (1,)), ("a", "b"), ("s0.0", "s1.3"))
-    assert Judged.from_records(records) == Judged(("a", "b"), ("q", "r"), (("s0.0", "s1.3"), ("s1.3",)))
-
-
 @pytest.mark.parametrize("packed", ["", ".gz"])
 @pytest.mark.parametrize(
     ("name", "text"),
@@ -84,10 +78,6 @@ def test_lists_in_pythons_notation(text, found):
 )
 def test_what_is_no_list_of_strings_is_refused_and_never_run(text):
     assert "file, line 3: the answers " in refusal(lambda: strings(text, "file, line 3"))
-
-
-def test_unknown_escapes_are_refused():
-    assert refusal(lambda: strings(r"['\q']", "x")) == r"x: unknown escape \q in an answer"
 
 
 @pytest.mark.parametrize(

@@ -95,18 +95,9 @@ def test_words_that_begin_a_sentence_break_again_after_an_abbreviation():
     assert split("In the U.S. According many") == ["In the U.S. According many"]
 
 
-def test_a_newline_counts_as_a_space():
-    assert split("\n One.\nTwo goes\non.\n\nThree \n") == ["One.", "Two goes\non.", "Three"]
-
-
 def test_white_space_is_in_no_sentence():
     assert split_sentences("  One.  Two.\t") == [(2, 6), (8, 12)]
     assert split_sentences("One.\u2009Two.\u3000\u00e9t\u00e9") == [(0, 4), (5, 13)]
-
-
-def test_a_text_of_white_space_has_no_sentence():
-    assert split_sentences(" \n ") == []
-    assert split_sentences("") == []
 
 
 def test_spans_of_real_paragraphs_cover_all_but_white_space(test_data):

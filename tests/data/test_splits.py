@@ -126,13 +126,6 @@ def test_another_validation_share_leaves_the_test_split_alone():
     assert tests[0] == tests[1] == tests[2]
 
 
-def test_shares_of_nought_are_empty_and_all_else_is_train():
-    records = some(10)
-    splits = split(records, validation=0, test=0)
-    assert splits.train == records
-    assert splits.validation.questions == splits.test.candidates == ()
-
-
 def test_candidates_that_are_right_for_no_question_are_in_no_pool():
     records = dataclasses.replace(some(4), candidates=("answer 0", "answer 1", "spare"), candidate_ids=("a", "b", "c"))
     assert split(records, validation=0, test=0).train.candidate_ids == ("a", "b")
@@ -172,11 +165,6 @@ def test_fewer_questions_are_those_of_take_and_ask_the_whole_pool():
     assert limit_questions(records, 0) is limit_questions(records, 100) is records
 
 
-def test_take_of_nothing_is_refused():
-    with pytest.raises(EndxError, match=r"at least 1, not 0$"):
-        take(some(4), 0)
-
-
 @pytest.mark.parametrize(("count", "questions"), [(1, 1), (2, 1), (3, 2), (4, 3), (6, 3), (7, 3)])
 def test_the_first_pairs_are_those_of_as_few_questions_as_have_them(count, questions):
     # Questions with 2, 1 and 3 right answers: 2, 3 and 6 pairs in all.
@@ -210,10 +198,6 @@ def test_among_several_answers_judgements_are_renumbered():
     alone = with_many_questions(RECORDS, (2,))["answers>=2-alone"]
     assert alone.candidates == ("bee", "ant")
     assert alone.qrels == ((1,), (1,), (1,), (0,), (0,))
-
-
-def test_no_minimum_no_sub_set():
-    assert with_many_questions(RECORDS, ()) == {}
 
 
 def test_a_pool_without_words_is_left_out():

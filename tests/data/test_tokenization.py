@@ -68,10 +68,6 @@ def test_tokenizers_of_one_state_make_the_same_ids(tokenizer, tiny_bert, tmp_pat
     assert not tokenizer.same_ids(Tokenizer(tmp_path))
 
 
-def test_no_texts_make_an_empty_table(tokenizer):
-    assert len(tokenizer([], 8).lengths) == 0
-
-
 def test_a_larger_vocabulary_than_the_weights_is_refused(tokenizer, tiny_bert):
     with pytest.raises(EndxError, match=r"its largest id is \d+ and the weights have 10"):
         tokenizer.check_matches(10, 0, tiny_bert)
@@ -85,11 +81,6 @@ def test_another_padding_id_than_the_weights_expect_is_refused(tokenizer, tiny_b
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
     with pytest.raises(EndxError, match="holds no tokenizer"):
         Tokenizer(tmp_path)
-
-
-def test_a_saved_tokenizer_is_the_same(tokenizer, tmp_path):
-    tokenizer.save(tmp_path)
-    np.testing.assert_array_equal(Tokenizer(tmp_path)(["the cat"], 8).ids, tokenizer(["the cat"], 8).ids)
 
 
 TEXTS = [

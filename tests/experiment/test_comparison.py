@@ -132,9 +132,3 @@ def test_mistakes_are_one_line(runs, monkeypatch, capsys, arguments, message):
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
-
-
-def test_damaged_results_are_named(runs):
-    (runs[0] / "results.json").write_text('{"evaluations": [{}]}')
-    with pytest.raises(EndxError, match=r"results\.json: evaluation 0: no 'pool'"):
-        read_judged(runs[0])

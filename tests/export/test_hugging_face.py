@@ -69,21 +69,6 @@ def test_its_example_is_a_program(written, expected, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("damage", "reason"),
-    [
-        ("{", ", column 2: broken JSON"),
-        ("{}", " describes version 1 of format None"),
-        ('{"format": "hugging-face"}', ": no 'sides' among 'format'"),
-        ('{"format": "hugging-face", "sides": {"question": {}}}', ": question does not describe an export: it has no"),
-    ],
-)
-def test_a_description_that_is_none_is_refused(tmp_path, damage, reason):
-    (tmp_path / "endx.json").write_text(damage)
-    with one_line_error(f"endx.json{reason}"):
-        endx_jax.load(tmp_path)
-
-
-@pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
         ("folder", "../../x", "answer: 'folder' is '../../x', which is not in the folder of the file"),
@@ -99,13 +84,6 @@ def test_damaged_sides_are_refused(written, tmp_path, key, value, reason):
     (tmp_path / "endx.json").write_text(json.dumps(about))
     with one_line_error(reason):
         read_about(tmp_path)
-
-
-def test_another_version_is_refused(written, tmp_path):
-    about = json.loads((written["sde"] / "endx.json").read_text())
-    (tmp_path / "endx.json").write_text(json.dumps(about | {"version": 2}))
-    with one_line_error("describes version 2 of format 'hugging-face'; this endx_jax reads version 1"):
-        endx_jax.load(tmp_path)
 
 
 def test_a_missing_projection_is_refused(models, tmp_path):

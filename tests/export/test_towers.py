@@ -31,11 +31,6 @@ def test_what_is_shared_and_how_wide(models):
     assert towers["ade_ste"].projection("question") is None
 
 
-def test_a_path_is_not_told_to_others(models):
-    towers = Towers.of(models["sde"])
-    assert (towers.name, towers.loaded_from) == ("tiny", "a/b/tiny")
-
-
 def test_a_model_that_is_cut_is_refused(models):
     with one_line_error(r"tiny keeps 4 dimensions of what its towers give \(truncate_dim\), which an export can't say"):
         Towers.of(dataclasses.replace(models["sde"], truncate_dim=4))

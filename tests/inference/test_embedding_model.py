@@ -9,7 +9,6 @@ import pytest
 from helpers import one_line_error
 
 import endx_jax
-from endx_jax.pretrained.sentence_transformers import Usage
 
 
 def write_usage(folder, **contents):
@@ -200,17 +199,8 @@ def test_arguments_that_are_not_supported_are_refused(plain, argument, message):
             encode(TEXTS, **argument)
 
 
-def test_arguments_that_change_nothing_are_accepted(plain):
-    defaults = {"convert_to_tensor": False, "device": None, "output_value": "sentence_embedding", "pool": None}
-    np.testing.assert_array_equal(plain.encode(TEXTS, **defaults), plain.encode(TEXTS))
-
-
 def test_a_folder_may_ask_for_inner_products(tiny_bert, tmp_path):
     model = endx_jax.load(write_usage(shutil.copytree(tiny_bert, tmp_path / "model"), similarity_fn_name="dot"))
     a, b = np.array([[3.0, 4.0], [1.0, 0.0]]), np.array([[6.0, 8.0], [0.0, 2.0]])
     np.testing.assert_allclose(model.similarity(a, b), [[50.0, 8.0], [6.0, 0.0]])
     np.testing.assert_allclose(model.similarity_pairwise(a, b), [50.0, 0.0])
-
-
-def test_a_usage_without_prompts_asks_for_none():
-    assert [Usage().prompt(side) for side in ("question", "answer")] == ["", ""]

@@ -4,7 +4,6 @@ import pytest
 
 from endx_jax import load
 from endx_jax.batch import Tokens
-from endx_jax.errors import EndxError
 from endx_jax.inference import text_batches
 from endx_jax.inference.encode import Output, TextEncoder
 from endx_jax.numerics import dequantize
@@ -144,14 +143,3 @@ def test_cut_before_they_are_normalised_before_they_are_rounded(model):
     unit = exact / np.linalg.norm(exact, axis=1, keepdims=True)
     np.testing.assert_allclose(dequantize(found), unit, atol=1.01 / 254)
     np.testing.assert_array_equal(np.abs(found.codes).max(axis=1), 127)
-
-
-def test_an_unknown_precision_is_refused():
-    with pytest.raises(EndxError, match="unknown precision 'float61'.*'float16'.*float32, bfloat16, float16, int8"):
-        Output(precision="float61")
-
-
-@pytest.mark.parametrize("width", [0, -5])
-def test_no_dimensions_at_all_are_refused(width):
-    with pytest.raises(EndxError, match=f"cut to {width} dimensions; keep at least 1"):
-        Output(width)

@@ -1,12 +1,10 @@
 import json
 
-import jax
 import numpy as np
 import pytest
 
 import endx_jax
 from endx_jax.errors import EndxError
-from endx_jax.numerics import dequantize
 
 
 @pytest.fixture(scope="module")
@@ -36,33 +34,6 @@ def test_one_string_gives_one_vector_and_many_keep_their_order(model):
     for text, embedding in zip(texts, many, strict=True):
         np.testing.assert_allclose(model.encode_document(text), embedding, atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(many, axis=1), 1, atol=1e-6)
-
-
-def test_truncated_embeddings_are_normalised_when_asked(model):
-    whole = model.encode_query(["the cat", "a dog"])
-    np.testing.assert_allclose(model.encode_query(["the cat", "a dog"], truncate_dim=8), whole[:, :8])
-    short = model.encode_query(["the cat", "a dog"], truncate_dim=8, normalize_embeddings=True)
-    np.testing.assert_allclose(short, whole[:, :8] / np.linalg.norm(whole[:, :8], axis=1, keepdims=True), rtol=1e-5)
-
-
-def test_jax_arrays_on_request(model):
-    assert isinstance(model.encode_query("the cat", convert_to_numpy=False), jax.Array)
-
-
-def test_int8_codes_come_with_a_scale_a_text(model):
-    texts = ["the cat sat on the mat", "a dog", "who"]
-    exact, found = model.encode_document(texts), model.encode_document(texts, precision="int8")
-    assert (found.codes.shape, found.codes.dtype, found.scales.shape) == ((3, 32), np.int8, (3,))
-    np.testing.assert_allclose(dequantize(found), exact, atol=1 / 254)
-    np.testing.assert_allclose(model.similarity(exact, found), model.similarity(exact, exact), atol=0.01)
-    one = model.encode_document(texts[0], precision="int8", convert_to_numpy=False)
-    assert (one.codes.shape, one.scales.shape) == ((32,), ())
-    np.testing.assert_allclose(dequantize(one), exact[0], atol=1 / 254)
-
-
-def test_similarity_is_the_cosine_of_every_pair(model):
-    a, b = np.array([[3.0, 4.0], [1.0, 0.0]]), np.array([[3.0, 4.0]])
-    np.testing.assert_allclose(model.similarity(a, b), [[1.0], [0.6]], rtol=1e-6)
 
 
 def test_the_bundled_package_by_name(minilm):

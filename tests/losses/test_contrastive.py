@@ -121,10 +121,6 @@ def test_a_visible_example():
         assert float(found) == pytest.approx(value, rel=1e-5)
 
 
-def test_equal_scores_give_the_logarithm_of_the_batch():
-    assert float(softmax_loss(jnp.zeros((8, 3)), jnp.zeros((8, 3)))) == pytest.approx(math.log(8))
-
-
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_a_single_pair_has_no_negative(direction):
     assert softmax_loss(jnp.ones((1, 3)), jnp.ones((1, 3)), direction=direction) == 0
@@ -238,15 +234,6 @@ def test_an_unknown_id_equals_nothing():
     assert not mask.any()
 
 
-def test_no_ids_give_no_mask():
-    assert false_negative_mask() is None
-
-
-def test_a_table_of_no_positives_is_no_positives():
-    mask = false_negative_mask(answer_id=jnp.array([1, 1, 2]), positive_ids=jnp.zeros((3, 0), jnp.int32))
-    np.testing.assert_array_equal(mask, [[False, True, False], [True, False, False], [False, False, False]])
-
-
 def test_a_masked_duplicate_is_as_if_it_were_not_there():
     """Pairs 0 and 2 share an answer: neither sees the other, and pair 1 sees both."""
     question, answer = (np.array(x[:3]) for x in drawn())
@@ -277,49 +264,6 @@ def test_pairs_left_out_by_where_have_no_gradient():
     for gradient in gradients:
         np.testing.assert_array_equal(gradient[~WHERE], 0)
         assert np.all(np.abs(gradient[WHERE]).max(axis=1) > 0)
-
-
-@pytest.mark.parametrize("direction", DIRECTIONS)
-def test_the_order_of_the_batch_does_not_matter(direction):
-    question, answer = map(jnp.asarray, drawn(np.float32))
-    order = np.random.default_rng(0).permutation(B)
-    known = ids(MASKS["all"])
-    permuted = {name: value[order] for name, value in known.items()}
-    np.testing.assert_allclose(
-        softmax_loss(question[order], answer[order], direction=direction, **permuted),
-        softmax_loss(question, answer, direction=direction, **known),
-        rtol=1e-6,
-    )
-
-
-def test_swapping_the_sides_swaps_the_directions():
-    question, answer = map(jnp.asarray, drawn(np.float32))
-    np.testing.assert_allclose(
-        softmax_loss(question, answer, direction="answer_to_question"),
-        softmax_loss(answer, question, direction="question_to_answer"),
-        rtol=1e-6,
-    )
-
-
-def test_jit_vmap_and_a_temperature_array_change_nothing():
-    draw = np.random.default_rng(1)
-    question, answer = (jnp.asarray(draw.normal(size=(3, B, E)), jnp.float32) for _ in range(2))
-    temperatures = jnp.array([0.05, 0.5, 2.0])
-    known = ids(MASKS["all"])
-
-    def loss(question, answer, temperature):
-        return softmax_loss(question, answer, temperature=temperature, direction="mean", **known)
-
-    one_by_one = [
-        softmax_loss(q, a, temperature=float(t), direction="mean", **known)
-        for q, a, t in zip(question, answer, temperatures, strict=True)
-    ]
-    np.testing.assert_allclose(jax.jit(jax.vmap(loss))(question, answer, temperatures), one_by_one, rtol=1e-6)
-
-
-def test_an_unknown_direction_is_named():
-    with one_line_error("direction is 'both', which is none of question_to_answer, answer_to_question, sum, mean"):
-        in_batch_softmax(jnp.zeros((2, 2)), jnp.zeros((2, 2)), direction="both")
 
 
 @pytest.mark.parametrize("function", [false_negative_mask, functools.partial(in_batch_softmax, *jnp.zeros((2, 2, 2)))])
@@ -478,30 +422,6 @@ def test_a_missing_hard_negative_is_as_if_it_were_not_there():
         found, gradients = compute(question, answer, two, two_ids)
         np.testing.assert_allclose(found, expected, rtol=1e-6)
         chex.assert_trees_all_close(gradients, (to_question, to_answer, to_two), rtol=0, atol=1e-6)
-
-
-def test_no_hard_negatives_are_none():
-    question, answer = map(jnp.asarray, drawn(np.float32))
-    found = softmax_loss(question, answer, hard_negatives=jnp.zeros((B, 0, E)), direction="sum")
-    np.testing.assert_allclose(found, softmax_loss(question, answer, direction="sum"), rtol=1e-6)
-
-
-def test_hard_negatives_never_change_the_way_from_answer_to_question():
-    question, answer = map(jnp.asarray, drawn(np.float32))
-    settings = {"direction": "answer_to_question", "where": WHERE, **ids(MASKS["all"])}
-    for hard in (drawn_hard(3), 1e4 * drawn_hard(1)):
-        found = softmax_loss(question, answer, hard_negatives=jnp.asarray(hard, jnp.float32), **settings)
-        assert found == softmax_loss(question, answer, **settings)
-
-
-def test_the_order_of_the_batch_does_not_matter_to_hard_negatives():
-    question, answer = map(jnp.asarray, drawn(np.float32))
-    order = np.random.default_rng(0).permutation(B)
-    rows = {"hard_negatives": drawn_hard(3, HARD_IDS).astype(np.float32), "hard_negative_ids": HARD_IDS, "where": WHERE}
-    rows |= ids(MASKS["all"])
-    permuted = {name: value[order] for name, value in rows.items()}
-    found = softmax_loss(question[order], answer[order], direction="sum", **permuted)
-    np.testing.assert_allclose(found, softmax_loss(question, answer, direction="sum", **rows), rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -109,14 +109,6 @@ def test_without_the_diagonal_three_points_are_two():
     assert found(["q|q"], **settings, where=alone, reduction="mean") == {"q|q": 0.0}
 
 
-def test_weights_scale_the_sum_and_not_the_terms():
-    total, terms = geometry_alignment(DUAL, CROSS, weights={"q|a": 3.0, "a|q": 0.5})
-    assert set(terms) == {"q|a", "a|q"}
-    values = found()
-    assert float(terms["q|a"]) == pytest.approx(values["q|a"])
-    assert float(total) == pytest.approx(3 * values["q|a"] + values["a|q"] / 2)
-
-
 B = 7
 WHERE = np.array([True, True, False, True, True, False, True])
 
@@ -224,8 +216,3 @@ POINTS = (jnp.zeros((3, 2)), jnp.zeros((3, 2)))
 def test_what_does_not_fit_is_refused(settings, message):
     with one_line_error(message):
         geometry_alignment(**{"dual": POINTS, "cross": POINTS, "weights": ALL} | settings)
-
-
-def test_regression_needs_embeddings_as_wide():
-    with one_line_error(r"cross question has shape \(3, 5\); it must be \[B, E\], with .* E = 2 as in dual question"):
-        embedding_regression(POINTS, (jnp.zeros((3, 5)), jnp.zeros((3, 5))))

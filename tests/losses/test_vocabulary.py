@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error
 from jaxprs import largest_array
 
 from endx_jax.losses import vocabulary_nll
@@ -81,13 +80,6 @@ def test_padding_is_not_computed():
     np.testing.assert_array_equal(counts, [0.5, 0.5, 0.5, 0])
 
 
-def test_nothing_counts():
-    moving, words, weights = drawn(2)
-    value, gradients = value_and_gradient(vocabulary_nll, moving, words, 0 * weights)
-    assert value == 0
-    chex.assert_trees_all_equal(gradients, jax.tree.map(jnp.zeros_like, gradients))
-
-
 def test_no_array_holds_the_scores_of_all_rows():
     rows, vocabulary, width, tile = 512, 1000, 8, 16
     shape = jax.ShapeDtypeStruct
@@ -122,9 +114,3 @@ def test_bfloat16_states_are_summed_in_float32():
     np.testing.assert_allclose(value, exact, rtol=2e-2)
     for found, wanted in zip(gradients, expected, strict=True):
         np.testing.assert_allclose(found.astype(np.float32), wanted, atol=2e-2 * np.abs(wanted).max())
-
-
-def test_a_tile_without_rows_is_refused():
-    moving, words, weights = drawn(1)
-    with one_line_error("tile is 0; a tile of scores must have a row at least"):
-        vocabulary_nll(*moving, words, weights, tile=0)

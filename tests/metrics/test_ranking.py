@@ -124,12 +124,6 @@ def test_a_question_without_right_candidates_has_no_share_to_find():
     }
 
 
-@pytest.mark.parametrize("measure", MEASURES.values(), ids=MEASURES)
-def test_ranks_of_another_shape_are_refused(measure):
-    with one_line_error(r"ranks has shape \(3,\); it must be \[Q, P\]"):
-        measure(np.array([1.0, 2.0, 5.0]))
-
-
 @pytest.mark.parametrize("measure", [metrics.reciprocal_rank, metrics.recall_at, metrics.hit_at, metrics.ndcg_at])
 def test_a_cutoff_that_keeps_nothing_is_refused(measure):
     with one_line_error("cutoff is 0; it must be greater than 0"):

@@ -59,15 +59,6 @@ def test_the_interval_is_that_of_the_normal_distribution_for_many_questions():
     assert [found.low, found.high] == pytest.approx(found.mean + error * np.asarray([-1.96, 1.96]), abs=0.15 * error)
 
 
-def test_more_confidence_is_a_wider_interval_and_a_seed_is_a_result():
-    draw = np.random.default_rng(2)
-    first, second = draw.random((2, 50, 3))
-    usual, wide = (paired_difference(first, second, draws=500, confidence=share) for share in (0.95, 0.99))
-    assert all(b.low < a.low and a.high < b.high for a, b in zip(usual, wide, strict=True))
-    assert usual == paired_difference(first, second, draws=500)
-    assert usual != paired_difference(first, second, draws=500, seed=1)
-
-
 def test_draws_are_made_in_blocks(monkeypatch):
     """Two draws at a time are the same draws as all at once: 80 numbers of them fill whole words of the generator."""
     draw = np.random.default_rng(3)

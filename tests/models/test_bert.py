@@ -130,12 +130,6 @@ def test_a_text_beyond_the_positions_is_refused():
         BertEncoder(TINY).init(jax.random.key(0), jnp.zeros((1, 33, 16)), Padded(jnp.ones((1, 33), bool)))
 
 
-def test_a_config_is_read_with_the_defaults_of_hugging_face():
-    assert BertConfig.from_hugging_face(MINIMAL) == BertConfig(
-        vocab_size=30, width=16, layers=2, heads=4, mlp_width=32, positions=8
-    )
-
-
 def test_every_key_of_a_config_is_read():
     optional = {
         "type_vocab_size": 3,
@@ -163,9 +157,3 @@ def test_every_key_of_a_config_is_read():
 def test_other_kinds_of_bert_are_refused(changes, message):
     with one_line_error(message):
         BertConfig.from_hugging_face(MINIMAL | changes)
-
-
-@pytest.mark.parametrize("missing", MINIMAL)
-def test_a_missing_key_is_named(missing):
-    with one_line_error(f"config.json lacks {missing}"):
-        BertConfig.from_hugging_face({k: v for k, v in MINIMAL.items() if k != missing})

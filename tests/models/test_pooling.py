@@ -21,11 +21,6 @@ def test_mean_is_the_sum_over_real_tokens_by_their_number():
     np.testing.assert_allclose(mean(jnp.asarray(ENCODINGS), MASK)[:3], expected, rtol=1e-6)
 
 
-def test_mean_of_a_visible_example():
-    encodings = jnp.array([[[1.0, 10.0], [3.0, 20.0], [100.0, 100.0]]])
-    np.testing.assert_array_equal(mean(encodings, jnp.array([[True, True, False]])), [[(1 + 3) / 2, (10 + 20) / 2]])
-
-
 def test_first_is_the_first_token():
     np.testing.assert_array_equal(first(jnp.asarray(ENCODINGS), MASK), ENCODINGS[:, 0])
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error, padded, random_params, texts
+from helpers import padded, random_params, texts
 from jax.sharding import NamedSharding, PartitionSpec
 
 from endx_jax.models import DualEncoder, MultiHopAttention, RecurrentConfig, RecurrentEncoder, TokenEmbedder, Tower
@@ -219,13 +219,6 @@ def test_dropout_is_between_layers_and_depends_on_the_example_alone():
     np.testing.assert_allclose(encode(dropping, params, *further, keys[::-1])[::-1, :LENGTH], found, atol=1e-6)
 
 
-def test_one_layer_has_no_dropout():
-    keys, one = example_keys(jax.random.key(0), jnp.asarray(0), 4), encoder("rnn", layers=1, dropout=0.5)
-    params = params_of(one)
-    without, found = (encode(one, params, EMBEDDED, MASK, k) for k in (None, keys))
-    np.testing.assert_array_equal(found, without)
-
-
 def test_the_parameter_tree_of_a_gru_tower():
     tower = Tower(TokenEmbedder(50, WIDTH), encoder(), MultiHopAttention(3, 4))
     drawn = jax.eval_shape(DualEncoder(tower, tower).init, jax.random.key(0))
@@ -254,10 +247,3 @@ def test_what_is_newly_drawn():
     np.testing.assert_array_equal(drawn["recurrent_bias"], 0)
     np.testing.assert_array_equal(drawn["input_bias"][:, 1], 1)  # the forget gate
     np.testing.assert_array_equal(drawn["input_bias"][:, (0, 2, 3)], 0)
-
-
-def test_wrong_shapes_are_refused():
-    with one_line_error("the cell of a recurrent encoder is 'gur', which is none of rnn, gru, lstm"):
-        RecurrentConfig("gur", 1, 8)
-    with one_line_error("an even width, not 7"):
-        RecurrentConfig("gru", 1, 7)

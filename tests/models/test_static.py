@@ -3,9 +3,7 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import pytest
 from helpers import TINY, one_line_error, padded, random_params, texts, tower
 
 from endx_jax.models import T5Config
@@ -28,11 +26,6 @@ def test_without_an_encoder_an_embedding_is_the_weighted_mean_of_token_vectors()
     for row, count, found in zip(TOKENS.ids, (5, 2), model.apply({"params": params}, TOKENS), strict=True):
         total = sum(weights[token] * table[token] for token in row[:count])
         np.testing.assert_allclose(found, total / np.linalg.norm(total), atol=1e-6)
-
-
-def test_new_token_weights_are_one():
-    params = TokenWeights(4).init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]
-    np.testing.assert_array_equal(params["weight"], np.ones(4))
 
 
 def test_a_mixture_of_one_layer_is_that_layer_alone():
@@ -82,9 +75,3 @@ def test_the_config_of_static_vectors():
     assert (found.vocab_size, found.width, found.pad_id, found.positions) == (7, 3, 6, None)
     with one_line_error("config.json lacks hidden_size"):
         StaticConfig.from_hugging_face({"vocab_size": 7})
-
-
-@pytest.mark.parametrize("every", [False, True])
-def test_no_encoder_does_nothing(every):
-    found = NoEncoder().apply({}, TOKENS.ids, None, every=every)
-    assert found == [] if every else found is TOKENS.ids

@@ -58,11 +58,6 @@ def test_a_step_of_slurms(variables):
     assert find_place() == Place("gpu08:5", count=8, index=1)
 
 
-def test_a_batch_script_outside_of_a_step_is_alone(variables):
-    variables(SLURM_JOB="7", SLURM_COUNT="2", SLURM_INDEX="0")
-    assert find_place() is None
-
-
 @pytest.mark.parametrize(
     ("nodes", "expected"),
     [("a", "a"), ("a,b-1", "a"), ("a-1,b", "a-1"), ("a[08-10,12],b", "a08"), ("a[8,12]", "a8"), ("r[1-2]n,c", "r1n")],

@@ -8,7 +8,6 @@ from helpers import TINY, padded, random_params, texts, tower
 from jaxprs import largest_array
 
 from endx_jax.batch import Tokens
-from endx_jax.errors import EndxError
 from endx_jax.models.dropout import dropout, example_keys, position_keys
 from endx_jax.numerics import masked_mean
 from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, state_shardings
@@ -16,7 +15,6 @@ from endx_jax.parallel.execution import Execution
 from endx_jax.parallel.memory import bytes_kept
 from endx_jax.parallel.programs import collectives
 from endx_jax.parallel.sharding import BATCH_AXES
-from endx_jax.training.loop import TrainSettings
 
 # On 1, 4 and 8 shards of the batch no chunk of CHUNK divides what a device has: 40, 10 and 5 rows.
 ROWS, LENGTH, CHUNK = 40, 8, 3
@@ -171,36 +169,6 @@ def test_gradients_are_reduced_once_and_nothing_is_in_a_loop(small, settings, co
     assert others >= {("all-gather", embeddings), ("reduce-scatter", embeddings // 8)}
 
 
-def test_chunks_of_all_devices_rows_reduce_gradients_in_the_loop(small):
-    """What `lax.map` over rematerialised chunks costs when it is left to the compiler."""
-    params, expected = small
-    mesh = make_mesh(MeshSettings())
-
-    def embed_split(params, rows):
-        return embed(params, jax.lax.with_sharding_constraint(rows, batch_sharding(mesh)))
-
-    program, placed, rows = compiled_on(mesh, Execution(tower_chunk=8), params, embed_split)
-    assert_same(program(placed, rows), expected)
-    assert bytes_reduced_in_loops(program) == 5 * bytes_of(params)
-
-
-def test_checking_what_varies_would_reduce_gradients_in_the_loop(small):
-    class Checked(Execution):
-        def _on_each_shard(self, function, in_specs, out_specs):
-            return jax.shard_map(function, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs)
-
-    params, expected = small
-    mesh = make_mesh(MeshSettings())
-    program, placed, rows = compiled_on(mesh, Checked(mesh, tower_chunk=CHUNK), params)
-    assert_same(program(placed, rows), expected)
-    assert bytes_reduced_in_loops(program) == 2 * bytes_of(params)
-
-
-def bytes_reduced_in_loops(program):
-    found = collectives(program.as_text())
-    return sum(c.bytes * c.times for c in found if c.kind == "all-reduce" and c.loops)
-
-
 def shapes_of(rows, length):
     """Tokens and keys to compile for, of which nothing is computed."""
     shape = (rows, length)
@@ -247,15 +215,6 @@ def test_activations_fall_in_proportion_to_the_chunk_and_are_predicted():
         np.testing.assert_allclose(measured, bytes_kept(embed, params, shapes_of(chunk, 64)), rtol=0.25)
 
 
-def scaled(params, rows):
-    return jnp.sin(rows * params)
-
-
-def test_bytes_kept_are_counted_by_hand():
-    """A row leaves itself and the cosine, three floats each."""
-    assert bytes_kept(scaled, jnp.ones((1, 3)), jnp.ones((8, 3))) == 8 * 2 * 3 * 4
-
-
 def test_losses_are_dense_without_a_tile():
     seen = []
 
@@ -267,11 +226,6 @@ def test_losses_are_dense_without_a_tile():
     for execution in (Execution(mesh), Execution(loss_tile=4), Execution(mesh, loss_tile=4)):
         jax.eval_shape(lambda rows, execution=execution: execution.reduce_rows(function, 2.0, rows), rows)
     assert seen == [(8, None), (8, None), (1, BATCH_AXES)]
-
-
-def test_a_chunk_below_what_has_a_meaning_is_refused():
-    with pytest.raises(EndxError, match=r"train.tower_chunk is -2"):
-        TrainSettings(tower_chunk=-2)
 
 
 def summed(execution, cost=None):

@@ -110,12 +110,6 @@ def test_a_tensor_of_another_shape_is_named_with_both_shapes(folder, name, place
         pretrained.load(str(folder)).params(scan_layers=scan_layers)
 
 
-def test_a_config_of_another_model_is_noticed(folder):
-    rewrite_config(folder, hidden_size=2 * WIDTH)
-    with one_line_error(r"has shape .* where config\.json asks for"):
-        pretrained.load(str(folder)).params()
-
-
 def test_a_missing_tensor_is_named(folder):
     rewrite_tensors(folder, lambda tensors: {k: v for k, v in tensors.items() if k != "embeddings.LayerNorm.bias"})
     with one_line_error(rf"{folder}: the weights lack the tensor 'embeddings\.LayerNorm\.bias'"):

@@ -87,20 +87,6 @@ def test_a_router_that_leads_nowhere_is_refused(tmp_path, structure, types, mess
         read_modules(tmp_path, "question")
 
 
-@pytest.mark.parametrize("key", ["query, text", "('query')", "(query, 'text')", "(" * 9999, "__import__('os')", ""])
-def test_mappings_that_are_no_pairs_are_refused(tmp_path, key):
-    write(tmp_path, {"query": ["Q"]}, mappings={key: "query"})
-    with one_line_error(r"router_config\.json has .* among its route_mappings, which is no pair of a task"):
-        read_modules(tmp_path, "question")
-
-
-def test_a_router_without_its_file_is_refused(tmp_path):
-    write(tmp_path, {})
-    (tmp_path / "routes" / "router_config.json").unlink()
-    with one_line_error(r"router_config\.json can't be read: No such file"):
-        read_modules(tmp_path, "question")
-
-
 @pytest.mark.parametrize("name", ["", ".", "loop"])
 def test_a_router_that_names_itself_is_refused(tmp_path, name):
     write(tmp_path, {"query": [name]}, types={name: BASE + "x.Router"})

@@ -285,12 +285,6 @@ def test_another_pooling_is_refused(tmp_path, pooling):
         read_head(tmp_path)
 
 
-def test_pooling_without_the_prompt_is_refused(tmp_path):
-    write_head(tmp_path, types=NEW, pooling={"pooling_mode": "mean", "include_prompt": False})
-    with one_line_error(r"1_Pooling/config\.json asks for include_prompt False; only True is supported"):
-        read_head(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("modules", "message"),
     [
@@ -306,11 +300,4 @@ def test_pooling_without_the_prompt_is_refused(tmp_path):
 def test_a_broken_list_of_modules_is_named(tmp_path, modules, message):
     write_json(tmp_path / "modules.json", modules)
     with one_line_error(message):
-        read_head(tmp_path)
-
-
-def test_a_missing_pooling_file_is_named(tmp_path):
-    write_head(tmp_path, types=NEW, pooling={"pooling_mode": "mean"})
-    (tmp_path / "1_Pooling" / "config.json").unlink()
-    with one_line_error(r"1_Pooling/config\.json can't be read: No such file"):
         read_head(tmp_path)

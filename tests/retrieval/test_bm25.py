@@ -56,11 +56,6 @@ def test_a_question_of_unknown_words_ranks_the_middle_of_the_pool():
     assert found.ranks.tolist() == [[3], [3]]  # (5 + 1) / 2
 
 
-def test_blocks_are_slices_of_all_scores():
-    index = BM25.of_texts(CANDIDATES)
-    np.testing.assert_array_equal(index.score_block(QUESTIONS)(1, 3), index.scores(QUESTIONS)[1:3])
-
-
 def test_nothing_is_printed_or_logged(capfd, caplog):
     with caplog.at_level(logging.DEBUG):
         BM25.of_texts(CANDIDATES).scores(QUESTIONS)

@@ -131,17 +131,6 @@ def test_nan_scores_are_refused_and_the_question_is_named():
         evaluate(from_rows(scores), [[0]] * 5, candidates=3, block=2)
 
 
-@pytest.mark.parametrize("setting", [{"block": 0}, {"depth": 0}])
-def test_an_empty_block_or_depth_is_refused(setting):
-    with pytest.raises(EndxError, match="at least 1"):
-        evaluate(from_rows(np.zeros((1, 3), np.float32)), [[0]], candidates=3, **setting)
-
-
-def test_a_scorer_of_the_wrong_shape_is_a_bug():
-    with pytest.raises(ValueError, match=r"score_block\(0, 2\) gave \(2, 3\), not \(2, 4\)"):
-        evaluate(from_rows(np.zeros((2, 3), np.float32)), [[0], [1]], candidates=4)
-
-
 def draw_pairs(levels):
     rng = np.random.default_rng(0)
     scores = rng.integers(0, levels, (40, 30)).astype(np.float32)

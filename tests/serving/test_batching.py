@@ -180,12 +180,3 @@ def test_to_be_cancelled_from_outside_is_something_else():
             await waiting
 
     asyncio.run(test())
-
-
-def test_an_answer_comes_through():
-    async def test():
-        answer = asyncio.get_running_loop().create_future()
-        asyncio.get_running_loop().call_later(0.01, answer.set_result, 5)
-        assert await while_connected(client(), answer) == 5
-
-    asyncio.run(test())

@@ -227,20 +227,12 @@ def test_the_newest_and_the_best_are_kept(tmp_path):
     assert best_step(tmp_path, "mrr") == 2
 
 
-def test_the_best_is_the_newest_where_none_was_evaluated(three_checkpoints):
-    assert best_step(three_checkpoints, "mrr") == 3
-
-
 def test_of_equally_good_ones_the_earlier_is_best(tmp_path):
     checkpoints = open_checkpoints(tmp_path)
     for step in (1, 2):
         checkpoints.save(step, make_state(step), {"mrr": 0.5})
     checkpoints.close()
     assert best_step(tmp_path, "mrr") == 1
-
-
-def test_there_is_no_best_of_nothing(tmp_path):
-    assert best_step(tmp_path, "mrr") is None
 
 
 def test_a_checkpoint_whose_removal_fails_half_way_no_longer_counts(tmp_path, monkeypatch):

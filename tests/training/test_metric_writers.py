@@ -93,11 +93,6 @@ def test_numbers_go_to_the_project_and_a_resumed_run_to_the_same_run(tmp_path, w
     assert wandb.finished == 2
 
 
-def test_without_a_project_it_is_not_touched(tmp_path, wandb):
-    MetricLog(tmp_path, resume_step=0).close()
-    assert wandb.inits == []
-
-
 def test_a_refusal_is_one_line(tmp_path, wandb):
     def refuse(**arguments):
         raise Refused("no API key\nconfigured")

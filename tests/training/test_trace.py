@@ -42,14 +42,6 @@ def test_training_that_ends_early_leaves_what_there_is(tmp_path, calls):
     assert calls == [0, 1, ("start", str(tmp_path)), 2, "stop"]
 
 
-@pytest.mark.parametrize(("steps", "stop"), [(0, 6), (3, WARM_UP)], ids=["no steps", "ended before"])
-def test_nothing_is_recorded_where_nothing_is_to_be(tmp_path, calls, steps, stop):
-    trace = Trace(tmp_path, start=0, steps=steps)
-    run_steps(trace, 0, stop, calls)
-    trace.close()
-    assert calls == list(range(stop))
-
-
 @pytest.mark.parametrize(("text", "recorded"), [("2", 2), ("", 5), ("soon", 5)])
 def test_a_file_asks_for_a_trace_whenever_it_is_touched(tmp_path, calls, monkeypatch, text, recorded):
     now = [0.0]

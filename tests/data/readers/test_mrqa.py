@@ -139,13 +139,6 @@ def test_a_broken_line_is_named(write, key, value, message):
         list(mrqa.paragraphs(write(broken(key, value))))
 
 
-def test_a_missing_key_is_named(write):
-    row = line("Ann sings.", asked("q1", "who?", "Ann sings."))
-    del row["qas"][0]["detected_answers"]
-    with one_line_error(r"x\.jsonl, line 2: qas\[0\]: no 'detected_answers' among 'qid', 'question'"):
-        list(mrqa.paragraphs(write(row)))
-
-
 HOTPOT = "[PAR] [TLE] Ann Lee [SEP] Ann Lee sings. She wrote Dr. No. [PAR] [TLE] Bob [SEP] Bob reads."
 
 
@@ -199,18 +192,6 @@ def test_no_sentence_runs_over_a_mark():
 @pytest.mark.parametrize("tag", ["<P>", "</P>", '<Td_colspan="2">', '<Td_colspan="2"_rowspan="10">', "<H2>", "[DOC]"])
 def test_tags_that_stand_apart_are_marks(tag):
     assert unmark(f"{tag} Ann {tag} sings . {tag}").text == "Ann sings ."
-
-
-@pytest.mark.parametrize("text", ["a <b> c", "List<P> of", "[par] [TLE]x", "x <P", "", " two  spaces ", "Ä\n[DOCX] 漢"])
-def test_nothing_else_is_touched(text):
-    found = unmark(text)
-    assert found.text == text
-    assert found.place(len(text)) == len(text)
-
-
-def test_marks_alone_leave_nothing():
-    found = unmark("[DOC] [TLE] ")
-    assert (found.text, found.pieces, found.place(5)) == ("", (), 0)
 
 
 def test_long_white_space_takes_linear_time():

@@ -175,11 +175,6 @@ def test_a_file_is_streamed_article_by_article(tmp_path, indent, monkeypatch):
     assert [article for _, article in text_files.items(str(path), "data")] == tree["data"]
 
 
-def test_a_file_without_answerable_questions_is_refused(tmp_path):
-    path = write(tmp_path, {"data": []})
-    assert refusal(path) == f"{path}: no answerable questions in the file"
-
-
 @pytest.mark.skipif(not REAL, reason="ENDX_TEST_DATA is not set: no real SQuAD at hand")
 def test_the_real_development_set_has_its_published_counts():
     path = pathlib.Path(REAL) / "data" / "squad" / "dev-v1.1.json.gz"

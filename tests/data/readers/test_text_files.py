@@ -175,10 +175,6 @@ def test_plain_comes_before_packed_and_parts_in_order(folder):
     assert found(folder, "parts/p-*.jsonl") == [["parts/p-1.jsonl.gz", "parts/p-2.jsonl"]]
 
 
-def test_the_first_alternative_that_is_there_counts(folder):
-    assert found(folder, "x.json|parts/p-*.jsonl|a.json") == [["parts/p-1.jsonl.gz", "parts/p-2.jsonl"]]
-
-
 def test_what_is_missing_is_named(folder, tmp_path):
     with one_line_error("lacks x.json or y.json and z.json, which may also be there as .gz"):
         find(folder, ["a.json", "x.json|y.json", "z.json"])

@@ -26,9 +26,5 @@ def test_the_seconds_first_token_is_left_out_and_its_place_is_known():
     assert tokens.second.tolist() == [4, 3]
 
 
-def test_no_rows_make_an_empty_table():
-    assert len(join(table([101, 102]), table([101, 102]), np.zeros((0, 2), int)).lengths) == 0
-
-
 def test_texts_that_are_not_joined_have_no_second():
     assert table([1, 2]).pad(np.array([0]), 2).second is None

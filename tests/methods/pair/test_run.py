@@ -89,11 +89,6 @@ def test_what_asks_for_embeddings_is_told_in_one_line(pair_workdir, tmp_path, ca
     assert not (tmp_path / "out").exists()
 
 
-def test_only_a_pair_classifier_re_ranks(trained_workdir):
-    with one_line_error("objective.name=dual: --rerank takes one of objective.name=pair"):
-        load_pairs(trained_workdir)
-
-
 def test_pairs_longer_than_the_encoders_positions_are_refused_before_the_first_step(config, tmp_path):
     """Each side has room, both together have not."""
     short = write_tiny_bert(tmp_path / "short", max_position_embeddings=40)

@@ -46,9 +46,3 @@ def test_scores_come_in_the_order_of_the_pairs_whatever_their_lengths(parts, dev
     expected = jax.jit(classifier.score)(params["dual_encoder"], params["pair"], whole)
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert np.ptp(expected) > 1e-2
-
-
-def test_no_pairs_no_scores(parts):
-    classifier, params, processors = parts
-    scorer = PairScorer(classifier, processors, make_mesh(MeshSettings(), jax.devices()[:1]))
-    assert scorer(params, QUESTIONS, ANSWERS)(np.zeros((0, 2), int)).shape == (0,)
