@@ -25,7 +25,7 @@ def test_a_full_disk_is_an_error_of_its_own(tmp_path):
         full.write(b"new")
 
 
-def test_what_libraries_make_of_it_is_understood(tmp_path):
+def test_a_full_disk_is_recognised_in_errors_of_libraries(tmp_path):
     with one_line_error("can't write .*: No space left on device; make"), reporting_full_disk(tmp_path):
         raise ValueError("RESOURCE_EXHAUSTED: Error writing 'd/1': [OS error 28: ENOSPC No space left on device]")
 

@@ -152,5 +152,5 @@ def test_violations_are_found(unit, source, expected):
         ("losses", "import jax\nfrom jax.experimental import multihost_utils"),
     ],
 )
-def test_what_is_allowed_passes(unit, source):
+def test_allowed_imports_pass(unit, source):
     assert violations(unit, source) == []

@@ -83,7 +83,7 @@ def test_no_value_moves_by_more_than_half_a_step():
     assert off.max() > half_steps.min() / 2
 
 
-def test_what_is_no_number_shows():
+def test_nan_is_kept_by_quantization():
     found = dequantize(quantize(np.array([[1, np.nan], [np.inf, 1], [1, 2]], np.float32)))
     np.testing.assert_array_equal(np.isfinite(found).all(axis=1), [False, False, True])
 

@@ -82,7 +82,7 @@ def test_an_integer_passes_for_a_float_and_becomes_one():
     assert (rate, type(rate)) == (1.0, float)
 
 
-def test_none_passes_where_it_may():
+def test_none_is_accepted_for_optional_settings():
     assert from_mapping(Example, {"limit": None}, "example").limit is None
     assert from_mapping(Example, {"limit": 4}, "example").limit == 4
 

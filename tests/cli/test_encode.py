@@ -82,7 +82,7 @@ def test_the_query_side(tiny_bert, corpus, tmp_path):
         (["--pool=answers"], "only reading-comprehension data can be split into answers"),
     ],
 )
-def test_what_is_refused(tiny_bert, corpus, tmp_path, capsys, arguments, reason):
+def test_invalid_arguments_are_refused(tiny_bert, corpus, tmp_path, capsys, arguments, reason):
     common = [f"--model={tiny_bert}", f"--corpus={corpus}", f"--output={tmp_path / 'new'}"]
     assert run_verb(["encode", *common, *arguments]) == 2
     assert re.search(reason, capsys.readouterr().err)

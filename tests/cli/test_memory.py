@@ -25,7 +25,7 @@ def test_a_program_starts_again_in_its_own_process_with_its_arguments():
     assert output.split("\n")[0] == f"{program.pid} {memory.TUNABLES} a b --c"
 
 
-def test_what_the_user_has_set_stays(monkeypatch):
+def test_settings_of_the_user_are_kept(monkeypatch):
     monkeypatch.setenv("GLIBC_TUNABLES", "")
     monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("started again"))
     memory.use_large_pages()

@@ -78,7 +78,9 @@ def test_options_reach_the_miner(tmp_path, pairs_csv, capsys):
         (("--bm25", "--data=missing.csv"), "missing.csv: no such file"),
     ],
 )
-def test_what_cannot_be_is_said_in_one_line_and_writes_nothing(tmp_path, pairs_csv, capsys, arguments, reason):
+def test_contradictory_options_are_refused_in_one_line_and_write_nothing(
+    tmp_path, pairs_csv, capsys, arguments, reason
+):
     assert mine(f"--data={pairs_csv}", f"--output={tmp_path}/out", *arguments) == 2
     said = capsys.readouterr().err
     assert reason in said

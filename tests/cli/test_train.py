@@ -89,7 +89,7 @@ def test_every_config_is_one_that_a_run_accepts(file):
         ),
     ],
 )
-def test_what_is_not_understood_is_refused_in_one_line(arguments, message):
+def test_unknown_arguments_are_refused_in_one_line(arguments, message):
     with pytest.raises(EndxError, match=message) as refused:
         train.parse(arguments)
     assert "\n" not in str(refused.value)

@@ -49,7 +49,7 @@ def read(folder, name, text, **options):
         ("a.txt", "\ufeffone\n \n two\tthree \n", [Document("1", "one"), Document("3", "two\tthree")]),
     ],
 )
-def test_what_each_format_holds(tmp_path, name, text, documents, packed):
+def test_each_format_is_read_as_documents(tmp_path, name, text, documents, packed):
     assert read(tmp_path, name + packed, text) == documents
 
 
@@ -150,7 +150,7 @@ def test_documents_come_one_at_a_time(tmp_path):
         ("a.doc", "a", {}, "unknown ending '.doc'; known are .jsonl"),
     ],
 )
-def test_what_is_refused(tmp_path, name, text, options, reason):
+def test_invalid_corpora_are_refused(tmp_path, name, text, options, reason):
     with pytest.raises(EndxError, match=reason):
         read(tmp_path, name, text, **options)
 
@@ -162,6 +162,6 @@ def test_an_id_that_stands_twice_is_refused_with_both_places(tmp_path):
         read(tmp_path, "b.jsonl", '{"text": "named after the next line", "id": 2}\n{"text": "no id"}\n')
 
 
-def test_nothing_there_is_refused_at_once(tmp_path):
+def test_a_missing_corpus_is_refused_at_once(tmp_path):
     with pytest.raises(EndxError, match="no such file or folder"):
         read_corpus(tmp_path / "none.txt")

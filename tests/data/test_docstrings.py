@@ -125,7 +125,7 @@ def test_every_installation_has_thousands_of_clean_pairs():
 FOUND = [("a.b", "Return the b of a.", "It has no effect on ☃."), ("c", "Do c.", "Nothing else.")]
 
 
-def test_what_was_found_once_is_kept(tmp_path):
+def test_pairs_are_cached(tmp_path):
     folder = CacheFolder(tmp_path)
     assert cached(folder, "key", lambda: iter(FOUND)) == FOUND
     assert cached(folder, "key", lambda: pytest.fail("looked for again")) == FOUND
@@ -199,7 +199,7 @@ def test_a_sentence_does_not_end_in_an_abbreviation_or_a_number():
         ("Return the %(kind)s mean of numbers.", "a template"),
     ],
 )
-def test_what_is_no_good_question_is_refused(summary, why):
+def test_unsuitable_questions_are_dropped(summary, why):
     assert pair(f"{summary}\n\n{REST}") is None, why
 
 

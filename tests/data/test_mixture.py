@@ -40,7 +40,7 @@ def test_ids_are_unique_and_questions_without_a_group_are_by_themselves():
     assert mixed.groups == ("A", "A", "question 1:q0")
 
 
-def test_what_no_set_has_the_mixture_has_not():
+def test_fields_that_no_set_has_stay_empty_in_a_mixture():
     bare = dataclasses.replace(FIRST, groups=None, hard_negatives=None)
     mixed = mix([bare, SECOND])
     assert mixed.groups is None

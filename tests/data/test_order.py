@@ -30,7 +30,7 @@ def test_epochs_and_seeds_have_orders_of_their_own():
     np.testing.assert_array_equal(order(epoch=3), order(epoch=3))
 
 
-def test_who_stands_together_changes_from_epoch_to_epoch():
+def test_batches_are_composed_anew_in_each_epoch():
     groups = np.zeros(64, int)
     together = [{frozenset(run) for run in order(groups, run=4, epoch=epoch).reshape(-1, 4)} for epoch in range(2)]
     assert together[0].isdisjoint(together[1])

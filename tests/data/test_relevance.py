@@ -76,7 +76,7 @@ def test_lists_in_pythons_notation(text, found):
 @pytest.mark.parametrize(
     "text", ["a", "['a'", "['a' 'b']", "[a]", "[__import__('os')]", "['a', 3]", "['a\\']", "{'a'}"]
 )
-def test_what_is_no_list_of_strings_is_refused_and_never_run(text):
+def test_other_python_expressions_are_refused_and_never_run(text):
     assert "file, line 3: the answers " in refusal(lambda: strings(text, "file, line 3"))
 
 
@@ -127,7 +127,7 @@ def test_an_answer_is_there_where_its_tokens_are_in_a_row(passage, answers, foun
     assert contains_answer(searchable(passage), [searchable(answer) for answer in answers]) == found
 
 
-def test_as_many_tokens_as_a_naive_search_finds():
+def test_matches_equal_those_of_a_naive_search():
     passage, answers = "a b a b c , a b - c", ["a b c", "b , a", "b - c", "c a", "b a b c ,", "a b - c d"]
     words = tokens(passage)
     for answer in map(tokens, answers):

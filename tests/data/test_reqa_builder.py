@@ -79,7 +79,7 @@ def test_a_local_copy_of_the_published_files_is_the_same_source(published, tmp_p
     reqa_dataset.prepare(source=packed, data_dir=tmp_path / "data")
 
 
-def test_what_is_fetched_must_have_the_pinned_hash(published, tmp_path):
+def test_fetched_files_must_have_the_pinned_hash(published, tmp_path):
     dev = tmp_path / "published" / FILES[1]
     dev.write_bytes(dev.read_bytes().replace(b"Bees", b"Wasp"))
     with one_line_error(r"does not have the published sha256.*--source=FOLDER"):

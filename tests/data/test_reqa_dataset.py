@@ -40,7 +40,7 @@ def no_conversion(monkeypatch):
     return lambda: monkeypatch.setattr(reqa, "convert_paragraphs", refuse)
 
 
-def test_what_is_read_is_what_was_converted(data, source):
+def test_the_prepared_set_equals_the_conversion(data, source):
     for split, name in zip(SPLITS, FILES, strict=True):
         assert read("reqa/squad", split, data_dir=data) == reqa.read(source / name, "sentences")
 
@@ -144,7 +144,7 @@ def test_an_interrupted_preparation_is_never_taken_for_whole(source, tmp_path, m
     assert len(read("reqa/squad", "train", data_dir=tmp_path / "data").questions) == 4
 
 
-def test_of_two_that_prepare_at_once_both_find_it_whole(source, tmp_path, monkeypatch):
+def test_two_concurrent_preparations_both_find_a_complete_set(source, tmp_path, monkeypatch):
     def overtaken(*arguments):
         monkeypatch.setattr(reqa_dataset, "cut", whole)
         prepare(source=source, data_dir=tmp_path / "data")

@@ -36,7 +36,7 @@ def refuse_to_tokenize(monkeypatch):
 
 
 @pytest.mark.parametrize("texts", [TEXTS, [], [""]])
-def test_what_is_kept_is_what_was_made(prepare, tiny_bert, monkeypatch, texts):
+def test_cached_tokens_equal_computed_ones(prepare, tiny_bert, monkeypatch, texts):
     made = prepare(texts)
     same(made, TextProcessor(Tokenizer(tiny_bert), 8)(texts))
     refuse_to_tokenize(monkeypatch)

@@ -168,7 +168,7 @@ def test_t5_agrees(test_data):
     ],
     ids=str,
 )
-def test_what_is_open_or_contradicted_is_for_transformers(folder, monkeypatch, values):
+def test_incomplete_or_contradictory_tokenizers_are_read_by_transformers(folder, monkeypatch, values):
     change(folder / "tokenizer_config.json", **values)
     assert asked_transformers(folder, monkeypatch)
     agrees_with_transformers(folder)

@@ -46,3 +46,21 @@ def test_only_what_changes_results_counts_as_a_difference():
         "seed: 0 -> 7",
         "optimizer.multipliers: [['.*', 1.0]] -> [['.*', 2.0]]",
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": None}, "data is None; it must be an object with settings"),
+        ({"objective": []}, r"objective is \[\]; it must be an object with settings"),
+        ({"objective": {"name": ["dual"]}}, r"objective.name is \['dual'\]; it must be one of dual"),
+        ({"seed": "0"}, "seed is '0'; it must be a whole number"),
+        ({"train": {"steps": 10**400}}, r"train.steps is 10+\.\.\.0+; it must fit in 64 bits"),
+        ({"data": {"mixture": [["a"]]}}, r"data.mixture\[0\] is \['a'\]; it must have 2 items"),
+        ({"model": {"layer_weights": ["a"]}}, r"model.layer_weights\[0\] is 'a', a str; it must be float"),
+        ({"model": {"dropout": float("nan")}}, "model.dropout is nan; it must be a number"),
+    ],
+)
+def test_values_of_other_types_are_refused(changes, message):
+    with pytest.raises(EndxError, match=message):
+        resolve(changes)

@@ -59,7 +59,7 @@ def test_a_chunk_has_at_least_one_row(run):
     assert rows_of(arranged(run, with_room_for(run, 1))) == 1
 
 
-def test_what_does_not_fit_is_refused_before_it_is_compiled(run, monkeypatch):
+def test_steps_that_do_not_fit_are_refused_before_compilation(run, monkeypatch):
     monkeypatch.setattr(preparing, "compile_ahead", lambda *_: pytest.fail("compiled"))
     run = preparing.dataclasses.replace(run, train_plan=arranged(run, Memory(1000)))
     with one_line_error("a step takes 0.0 GB of memory and 0.0 GB are free: end other programs, or set a smaller"):

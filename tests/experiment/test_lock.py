@@ -84,7 +84,7 @@ def test_a_folder_in_which_nothing_was_written_is_taken_back(tmp_path):
     assert tmp_path.is_dir()  # it was there before
 
 
-def test_where_nothing_can_be_locked_one_line_says_so(tmp_path, monkeypatch, capsys):
+def test_a_file_system_without_locks_is_reported_in_one_line(tmp_path, monkeypatch, capsys):
     def no_locks(*arguments):
         raise OSError(errno.ENOLCK, "No locks available")
 

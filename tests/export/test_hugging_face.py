@@ -93,6 +93,6 @@ def test_a_missing_projection_is_refused(models, tmp_path):
         endx_jax.load(tmp_path)
 
 
-def test_what_it_can_not_hold_is_refused(models, tmp_path):
+def test_models_that_the_format_cannot_hold_are_refused(models, tmp_path):
     with one_line_error("the format hugging-face can't hold a newly drawn encoder .*: use --format=stablehlo"):
         write(tmp_path, Towers.of(models["gru"]))

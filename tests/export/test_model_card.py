@@ -36,7 +36,7 @@ def test_a_run_tells_its_data_recipe_and_results(towers, trained_workdir, tiny_b
     assert not any(line.startswith("base_model") for line in front_matter(card))
 
 
-def test_what_minilm_had_seen_is_told(towers):
+def test_the_card_names_the_training_data_of_minilm(towers):
     card = text("hugging-face", dataclasses.replace(towers, workdir=None, loaded_from="all-MiniLM-L6-v2"))
     assert "base_model:\n- sentence-transformers/all-MiniLM-L6-v2\n" in card
     assert "SQuAD 2.0, Natural Questions" in card

@@ -6,7 +6,7 @@ from helpers import one_line_error
 from endx_jax.export.run import export
 
 
-def test_what_is_not_an_export_is_left_alone(models, tmp_path):
+def test_other_folders_are_not_replaced_by_an_export(models, tmp_path):
     mine = tmp_path / "thesis.txt"
     mine.write_text("mine")
     with one_line_error("holds something else than an export; name a new folder, or empty it"):

@@ -77,7 +77,7 @@ def test_sentence_transformers_makes_the_same_embeddings(written, expected, name
             model.encode(TEXTS)
 
 
-def test_what_it_has_no_module_for_is_refused(models, tmp_path):
+def test_encoders_without_a_module_are_refused(models, tmp_path):
     with one_line_error("sentence-transformers can't hold a newly drawn encoder .*: use --format=stablehlo"):
         write(tmp_path, Towers.of(models["gru"]))
 

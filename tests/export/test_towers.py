@@ -21,7 +21,7 @@ def test_scanned_half_precision_towers_become_plain_ones(models):
     chex.assert_trees_all_equal_shapes_and_dtypes(towers.params, expected)
 
 
-def test_what_is_shared_and_how_wide(models):
+def test_shared_parts_and_widths_of_towers(models):
     towers = {name: Towers.of(models[name]) for name in ("sde", "ade", "ade_ste", "ade_spl", "gru")}
     assert [name for name in towers if towers[name].shared_encoder] == ["sde"]
     assert {name: towers[name].width for name in towers} == {"sde": 8, "ade": 8, "ade_ste": 32, "ade_spl": 8, "gru": 8}

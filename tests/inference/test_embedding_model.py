@@ -36,7 +36,7 @@ def with_prompt(prompt):
     return [prompt + text for text in TEXTS]
 
 
-def test_what_a_model_says_of_itself(prompted, plain):
+def test_a_model_describes_its_width_lengths_and_prompts(prompted, plain):
     assert prompted.prompts == {"question": "who: ", "answer": "what: "}
     assert (prompted.width, plain.width) == (8, 32)
     assert (prompted.asymmetric, plain.asymmetric) == (True, False)
@@ -126,7 +126,7 @@ def test_bare_encode_reads_as_much_of_a_text_as_either_side(tiny_bert, tmp_path)
         (7, "sentences is of type int; give a string"),
     ],
 )
-def test_what_is_no_text_is_refused_by_its_place(plain, sentences, message):
+def test_inputs_that_are_not_texts_are_named_by_their_position(plain, sentences, message):
     for encode in (plain.encode, plain.encode_query, plain.encode_document):
         with one_line_error(message):
             encode(sentences)

@@ -35,7 +35,7 @@ def test_the_same_model_has_the_same_identity(processor, tiny_bert):
     int(identity(processor), 16)
 
 
-def test_what_decides_about_embeddings_decides_about_the_identity(processor):
+def test_changes_that_affect_embeddings_change_the_identity(processor):
     found = {
         "as it is": identity(processor),
         "length": identity(dataclasses.replace(processor, length=15)),
@@ -70,7 +70,7 @@ def test_one_number_decides(processor):
     assert identity(processor, params=params) != before
 
 
-def test_where_parameters_stand_decides(processor):
+def test_the_place_of_parameters_changes_the_identity(processor):
     model = DualEncoder(tower(), tower(), SHARINGS["ade"])
     params = {side: random_params(tower(), *_tokens()) for side in ("question", "answer")}
     swapped = {"question": params["answer"], "answer": jax.tree.map(np.negative, params["question"])}

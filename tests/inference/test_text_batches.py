@@ -100,7 +100,7 @@ def test_items_are_made_in_a_thread_before_they_are_asked_for():
     coming.close()
 
 
-def test_what_fails_is_raised_where_it_was_due():
+def test_errors_of_the_thread_are_raised_at_their_item():
     def items():
         yield 1
         raise KeyError("broken")

@@ -51,7 +51,7 @@ def test_manifests_are_of_the_schemas(name):
 
 
 @pytest.mark.parametrize("name", ["runs.yaml", "look.yaml"])
-def test_what_is_beside_them_is_too(name):
+def test_other_manifests_match_the_schemas(name):
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
     for version in KUBERNETES:
         kubernetes_validate.validate(manifest(name), version, strict=True)
@@ -61,7 +61,7 @@ def test_none_is_left_out():
     assert {path.name for path in GKE.glob("*.yaml")} == {"tpu.yaml", "gpu.yaml", "runs.yaml", "look.yaml"}
 
 
-def test_there_is_a_pod_to_look_at_the_workdirs_with():
+def test_a_pod_mounts_the_workdirs_read_only():
     (volume,) = manifest("look.yaml")["spec"]["volumes"]
     claim = manifest("runs.yaml")["metadata"]["name"]
     assert volume["persistentVolumeClaim"] == {"claimName": claim, "readOnly": True}

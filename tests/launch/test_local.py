@@ -217,7 +217,7 @@ def test_restarts_are_counted(folder):
 
 
 @pytest.mark.parametrize("status", [1, 2])
-def test_what_another_try_does_not_mend_is_not_restarted(folder, status):
+def test_user_errors_are_not_restarted(folder, status):
     program = f"import sys\nprint('x')\nsys.exit({status})"
     assert run(folder, program, "--processes=1", "--restarts=5") == (status, ["[0] x"])
 

@@ -247,7 +247,7 @@ def test_a_masked_duplicate_is_as_if_it_were_not_there():
 
 
 @pytest.mark.parametrize("direction", ["question_to_answer", "sum"])
-def test_where_is_the_smaller_batch(direction):
+def test_where_equals_a_smaller_batch(direction):
     question, answer = map(jnp.asarray, drawn(np.float32))
     known = ids(MASKS["all"])
     flagged = softmax_loss(question, answer, direction=direction, where=jnp.asarray(WHERE), **known)

@@ -213,6 +213,6 @@ POINTS = (jnp.zeros((3, 2)), jnp.zeros((3, 2)))
         ),
     ],
 )
-def test_what_does_not_fit_is_refused(settings, message):
+def test_mismatched_arguments_are_refused(settings, message):
     with one_line_error(message):
         geometry_alignment(**{"dual": POINTS, "cross": POINTS, "weights": ALL} | settings)

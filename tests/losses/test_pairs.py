@@ -40,7 +40,7 @@ def test_binary_takes_every_pair_by_itself():
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_what_does_not_count_may_be_anything(loss):
+def test_masked_scores_may_be_nan(loss):
     found, gradient = jax.value_and_grad(loss)(jnp.where(COUNTS, SCORES, jnp.nan), where=COUNTS)
     np.testing.assert_allclose(found, loss(SCORES, where=COUNTS))
     chex.assert_tree_all_finite(gradient)

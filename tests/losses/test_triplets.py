@@ -142,7 +142,7 @@ def test_a_collapsed_model_has_accuracy_0_and_the_margin_as_its_loss(direction, 
 
 
 @pytest.mark.parametrize("tile", [None, 1, 2, 3])
-def test_of_equally_hard_candidates_the_first_is_taken(tile):
+def test_the_first_of_equally_hard_candidates_is_taken(tile):
     """One anchor at 0 with ids that make candidates 0, 1 and 3 right; squared distances 1 4 1 4 1 9."""
     candidates = jnp.array([[1.0], [2.0], [-1.0], [-2.0], [1.0], [3.0]])
     every, all_count = jnp.arange(6), jnp.ones(6, bool)
@@ -192,6 +192,6 @@ def test_quadratic_regression_conditional_is_the_distance_beyond_the_margin():
         ({"positive_ids": jnp.zeros((2, 1), jnp.int32)}, "positive_ids names answers by their ids"),
     ],
 )
-def test_what_cannot_be_is_refused(wrong, message):
+def test_invalid_arguments_are_refused(wrong, message):
     with one_line_error(message):
         triplet(jnp.zeros((2, 2)), jnp.zeros((2, 2)), **wrong)

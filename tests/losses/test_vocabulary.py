@@ -59,7 +59,7 @@ def test_the_value_alone_is_the_value_beside_a_gradient():
     np.testing.assert_allclose(alone, value_and_gradient(vocabulary_nll, moving, words, weights)[0], rtol=1e-6)
 
 
-def test_what_has_no_weight_does_not_reach_anything():
+def test_rows_without_weight_affect_nothing():
     (hidden, kernel, bias), words, weights = drawn(3)
     garbled = np.where(weights == 0, 2**30, words)
     spoilt = np.where(np.any(weights, axis=1, keepdims=True), hidden, np.nan)

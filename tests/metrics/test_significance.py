@@ -88,7 +88,7 @@ def test_equal_systems_do_not_differ():
 
 
 @pytest.mark.parametrize("options", [{"draws": 0}, {"confidence": 1.0}, {"confidence": 0.0}])
-def test_what_cannot_be_drawn_is_refused(options):
+def test_invalid_numbers_of_draws_are_refused(options):
     with pytest.raises(EndxError, match="a comparison needs questions"):
         paired_difference(np.zeros((3, 1)), np.ones((3, 1)), **options)
     with pytest.raises(EndxError, match="0 questions"):

@@ -131,7 +131,7 @@ def test_one_packing_serves_all_texts_that_fit(lengths):
     np.testing.assert_allclose(embed(packed(tokens, SPARE)), embed(tokens), atol=1e-6)
 
 
-def test_what_stands_in_padding_is_not_read():
+def test_values_in_padding_are_not_read():
     tokens = packed(TOKENS, SPARE)
     rubbish = tokens.replace(ids=jnp.where(tokens.mask, tokens.ids, 49))
     np.testing.assert_array_equal(embed(rubbish), embed(tokens))

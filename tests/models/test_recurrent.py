@@ -239,7 +239,7 @@ def test_the_parameter_tree_of_a_gru_tower():
     }
 
 
-def test_what_is_newly_drawn():
+def test_new_parameters_have_the_documented_distribution():
     model = encoder("lstm", layers=1, width=32)
     drawn = jax.jit(lambda key: model.init(key, EMBEDDED, Padded(MASK))["params"]["layers_0"])(jax.random.key(0))
     for kernel in (drawn["input_kernel"], drawn["recurrent_kernel"]):

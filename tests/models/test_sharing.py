@@ -59,7 +59,7 @@ def by_path(tree) -> dict:
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
-def test_there_are_five():
+def test_there_are_five_sharings():
     assert set(SHARINGS) == set(PLACES)
     assert {name for name, sharing in SHARINGS.items() if sharing.frozen} == {"ade_fte"}
     assert {name for name, sharing in SHARINGS.items() if sharing.drawback} == {"ade", "ade_ste", "ade_fte"}
@@ -126,7 +126,7 @@ def test_towers_that_share_nothing_may_differ_in_everything_but_the_embeddings_w
 
 
 @pytest.mark.parametrize(("sharing", "group"), [("sde", "token_embedder"), ("ade_spl", "projection")])
-def test_what_is_shared_must_be_alike(sharing, group):
+def test_shared_parts_must_be_equal(sharing, group):
     with one_line_error(f"share their {group}, which differs between model.pretrained and model.answer_pretrained"):
         jax.eval_shape(DualEncoder(BERT, T5, SHARINGS[sharing]).init, jax.random.key(0))
 

@@ -43,7 +43,7 @@ def test_a_row_of_another_takes_its_runs():
     assert plan_of(row("endx-table5/ENDX-BERTs"), short) == plan_of(row("endx-table2/ENDX-GRUs"), short)
 
 
-def test_what_is_missing_is_said():
+def test_missing_data_and_forms_are_named():
     with one_line_error("needs --data msmarco=PATH"):
         Options(OUT).place_of("msmarco")
     with one_line_error("needs --data squad=PATH"):

@@ -44,7 +44,7 @@ def test_seeds_have_a_spread_and_whole_rows_a_verdict():
     assert "within 1 of the paper in every column: 1 of 1 rows" in shown
 
 
-def test_what_is_kept_comes_back_and_other_rows_stay(tmp_path, outcomes):
+def test_kept_outcomes_are_read_again_and_other_rows_stay(tmp_path, outcomes):
     options = Options(tmp_path, budget=60)
     report.keep(TABLE, outcomes[:2], options)
     report.keep(TABLE, outcomes[2:], options)

@@ -50,7 +50,7 @@ def test_a_file_of_other_texts_is_refused(tmp_path, lengths, message):
         [*read_token_vectors(file, lengths)]
 
 
-def test_so_is_an_array_of_other_texts(tmp_path):
+def test_an_array_of_other_texts_is_refused(tmp_path):
     np.save(tmp_path / "elmo.npy", np.zeros((8, 3, 5), np.float32))
     with one_line_error(r"has the shape \(8, 3, 5\), where \[9, layers, width\] is expected"):
         [*read_token_vectors(tmp_path / "elmo.npy", (4, 5))]

@@ -34,7 +34,7 @@ def test_on_primary_runs_the_action():
 
 
 @pytest.mark.parametrize("failure", [EndxError("the disk is full: ä"), RunInterrupted("told to stop")])
-def test_what_the_primary_raises_is_raised_by_all(monkeypatch, failure):
+def test_errors_of_the_primary_are_raised_by_all(monkeypatch, failure):
     """The words travel as bytes of an array: here from the primary to itself, then as another process sees them."""
     from jax.experimental import multihost_utils
 

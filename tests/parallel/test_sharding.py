@@ -122,7 +122,7 @@ def test_optimizer_arrays_lie_where_their_parameter_does():
         ("v_row/log_temperature", (1,)),
     ],
 )
-def test_what_an_optimizer_keeps_in_another_shape_stays_whole(path, shape):
+def test_optimizer_arrays_of_other_shapes_are_replicated(path, shape):
     spec = partition_spec(f"opt_state/0/{path}", shape, make_mesh(MeshSettings(fsdp=2, tensor=2)))
     assert not any(spec)
 

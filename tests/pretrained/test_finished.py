@@ -40,7 +40,7 @@ ENCODER = {"token_embedder", "encoder"}
         ),
     ],
 )
-def test_what_both_sides_name_is_shared(tmp_path, query, document, after, expected):
+def test_parts_that_both_sides_name_are_shared(tmp_path, query, document, after, expected):
     sources = pretrained.load_sides(str(write_routes(tmp_path, query, document, after)))
     model, params = finished_towers(sources)
     assert groups(params) == expected

@@ -112,7 +112,7 @@ def test_a_download_that_breaks_off_says_so(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["", "./no such folder", "/no/such/folder", "one/two/three", "not a name!"])
-def test_what_is_neither_a_folder_nor_a_name_is_refused_at_once(name):
+def test_unknown_names_are_refused_at_once(name):
     start = time.perf_counter()
     with one_line_error(rf"is no local folder .*{HFValidationError.__name__}.*give a folder "):
         locate(name)

@@ -243,7 +243,7 @@ def test_prompts_of_the_sides_go_by_the_names_that_sentence_transformers_looks_f
     assert (usage.prompt("question"), usage.prompt("answer"), usage.default_prompt) == (question, answer, "")
 
 
-def test_what_a_folder_says_of_its_use(tmp_path):
+def test_prompts_and_similarity_are_read_from_the_folder(tmp_path):
     contents = {
         "prompts": {"query": "q: "},
         "default_prompt_name": "query",

@@ -76,7 +76,7 @@ def test_capitals_count_where_the_vocabulary_has_any(tmp_path):
     np.testing.assert_allclose(rows(file, "The the"), VECTORS[:2], atol=1e-6)
 
 
-def test_of_equal_words_the_first_counts_and_a_word_may_hold_spaces(tmp_path):
+def test_the_first_of_equal_words_counts_and_a_word_may_contain_spaces(tmp_path):
     file = write_glove(tmp_path / "v.txt", ["the", "the", ". . .", *WORDS[3:]])
     words, vectors = read_word_vectors(file)
     assert words[:3] == ["the", "the", ". . ."]
@@ -131,7 +131,7 @@ def test_token_vectors_of_a_package_are_pooled_without_special_tokens(token_vect
     np.testing.assert_array_equal(rows(folder, "the cat"), table[[names.index("the"), names.index("cat")]])
 
 
-def test_so_are_those_of_sentence_transformers(token_vectors):
+def test_token_vectors_of_sentence_transformers_are_pooled_without_special_tokens(token_vectors):
     folder, table = token_vectors
     (folder / "config.json").unlink()
     save_file({"embedding.weight": table}, folder / "model.safetensors")

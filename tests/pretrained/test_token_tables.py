@@ -22,7 +22,7 @@ def write(folder, tensors, **config):
     return str(folder)
 
 
-def test_of_an_encoder_that_we_have_they_are_its_own(tmp_path):
+def test_token_vectors_of_a_known_encoder_are_its_own(tmp_path):
     folder = str(write_tiny_bert(tmp_path / "bert", hidden_dropout_prob=0.3))
     tokens, encoder = pretrained.load_tokens(folder), pretrained.load(folder)
     assert tokens.config == TokensConfig(len(vocabulary()), WIDTH, POSITIONS, dropout=0.3)
@@ -38,7 +38,7 @@ def test_of_an_encoder_that_we_have_they_are_its_own(tmp_path):
         ("model.embed_tokens.weight", {"hidden_size": 2, "pad_token_id": None}, {}),
     ],
 )
-def test_of_any_other_model(tmp_path, table, config, expected):
+def test_token_vectors_of_other_models_are_found(tmp_path, table, config, expected):
     folder = write(
         tmp_path / "any", {"other.weight": TABLE.T.copy(), table: TABLE}, model_type="x", vocab_size=4, **config
     )
@@ -49,7 +49,7 @@ def test_of_any_other_model(tmp_path, table, config, expected):
         pretrained.load(folder)
 
 
-def test_what_is_missing_is_said(tmp_path):
+def test_a_missing_table_is_named(tmp_path):
     with one_line_error("config.json lacks vocab_size|config.json lacks embedding_size or hidden_size"):
         pretrained.load_tokens(write(tmp_path / "config", {"wte.weight": TABLE}, vocab_size=4))
     with one_line_error("no tensor's name ends like a token table's: word_embeddings.weight"):

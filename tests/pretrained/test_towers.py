@@ -41,13 +41,13 @@ def embed(model, params, keys=None):
     return jax.jit(model.encode, static_argnames="side")(params, side="question", texts=TOKENS, dropout_keys=keys)
 
 
-def test_what_is_left_open_comes_from_the_folder(tmp_path):
+def test_unset_settings_come_from_the_folder(tmp_path):
     folder = write_tiny_bert(tmp_path, hidden_dropout_prob=0.25, attention_probs_dropout_prob=0.0)
     filled = fill_in(ModelSettings(), pretrained.load(str(folder)))
     assert (filled.pooling, filled.dropout, filled.attention_dropout) == ("mean", 0.25, 0.0)
 
 
-def test_what_is_set_stays(source):
+def test_given_settings_are_kept(source):
     filled = fill_in(ModelSettings(pooling="first", dropout=0.0, attention_dropout=0.5), source)
     assert (filled.pooling, filled.dropout, filled.attention_dropout) == ("first", 0.0, 0.5)
 

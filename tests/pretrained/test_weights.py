@@ -111,7 +111,7 @@ def test_a_broken_index_is_named(tmp_path, contents, reason):
         read_tensors(tmp_path)
 
 
-def test_there_and_back_is_the_same_bit_for_bit():
+def test_weights_written_and_read_are_bit_equal():
     chex.assert_trees_all_equal(to_theirs(read_into_ours(tensors()), RULES, 12), tensors())
 
 

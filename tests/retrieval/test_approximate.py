@@ -36,7 +36,7 @@ def recall(engine, index, questions, k=10):
 
 
 @pytest.mark.parametrize(("engine", "least"), [("flat", 1.0), ("ivf", 0.5), ("hnsw", 0.95)])
-def test_what_is_found(index, engine, least):
+def test_an_engine_finds_most_of_the_exact_answers(index, engine, least):
     questions = unit(50, 1)
     searching = Approximate(index.folder, engine)
     assert recall(searching, index, questions) >= least
@@ -110,7 +110,7 @@ def test_clusters_grow_with_the_square_root(count, expected):
     assert clusters(count) == expected
 
 
-def test_nothing_to_find(index):
+def test_a_search_without_documents_or_questions_finds_nothing(index):
     searching = Approximate(index.folder, "hnsw")
     assert searching.search(index.snapshot, np.zeros((0, WIDTH), np.float32), 5).rows.shape == (0, 5)
     index.delete([f"d{n}" for n in range(COUNT)])

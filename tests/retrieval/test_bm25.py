@@ -121,7 +121,7 @@ def test_is_built_once_for_a_state_of_the_index(index, monkeypatch):
     searching.search(index.snapshot, ASKED, 1)
 
 
-def test_of_equal_scores_the_lower_row_comes_first(tmp_path):
+def test_equal_scores_are_ordered_by_row(tmp_path):
     documents = [Document(str(n), "same words" if n % 2 else "others") for n in range(40)]
     write_index(tmp_path, np.ones((40, 2), np.float32), documents, metric="cosine", model={})
     (found,) = Lexical().search(Index(tmp_path).snapshot, ["words"], 5)

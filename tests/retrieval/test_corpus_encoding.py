@@ -37,7 +37,7 @@ def holder(tmp_path):
         process.kill()
 
 
-def test_what_another_process_holds_is_not_mine_until_it_dies(tmp_path, holder):
+def test_a_claim_of_another_process_is_respected_until_it_dies(tmp_path, holder):
     with Claims(tmp_path) as claims:
         for number, free in ((2, True), (3, False), (4, True)):
             with claims.of(number) as mine:
@@ -225,7 +225,7 @@ def test_the_corpus_is_read_a_shard_at_a_time(tmp_path):
     ],
 )
 @pytest.mark.parametrize("finished", [True, False])
-def test_what_belongs_to_another_encoding_is_refused(tmp_path, change, difference, finished):
+def test_files_of_another_encoding_are_refused(tmp_path, change, difference, finished):
     with Claims(tmp_path) as claims:
         begin(tmp_path, claims, encoding_of())
     if finished:

@@ -151,7 +151,7 @@ def test_by_hand():
 
 @pytest.mark.parametrize("levels", [6, 10**6])
 @pytest.mark.parametrize("block", [7, None])
-def test_as_scikit_learn_has_it(levels, block):
+def test_the_curve_equals_scikit_learns(levels, block):
     metrics = pytest.importorskip("sklearn.metrics")
     scores, qrels = draw_pairs(levels)
     truth = np.zeros(scores.shape)

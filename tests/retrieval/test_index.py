@@ -35,7 +35,7 @@ def opened(tmp_path) -> Index:
     return Index(write(tmp_path / "index"))
 
 
-def test_what_is_written_is_read(opened):
+def test_an_index_is_read_as_it_was_written(opened):
     assert len(opened) == 3
     assert opened.manifest.width == 2
     assert (opened.manifest.precision, opened.manifest.metric, opened.manifest.model) == ("float32", COSINE, MODEL)

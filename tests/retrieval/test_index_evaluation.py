@@ -103,7 +103,7 @@ def naive(scores, positives) -> list[list[float]]:
     return found
 
 
-def test_as_a_naive_count_and_as_all_scores_at_once(embeddings):
+def test_ranks_equal_a_naive_count_and_those_of_all_scores_at_once(embeddings):
     questions, candidates, positives = embeddings
     found = streamed_ranks(questions, positives, candidates)
     scores = questions @ candidates.T
@@ -112,7 +112,7 @@ def test_as_a_naive_count_and_as_all_scores_at_once(embeddings):
     assert (found[np.isfinite(found)] % 1 == 0.5).any()  # there are ties
 
 
-def test_what_does_not_count_is_as_if_it_were_not_there(embeddings):
+def test_masked_documents_do_not_affect_ranks(embeddings):
     questions, candidates, positives = embeddings
     where = np.random.default_rng(1).random(CANDIDATES) < 0.7
     where[positives[positives >= 0]] = True

@@ -104,7 +104,7 @@ def test_again_nothing_changes_and_changes_are_followed(to, tmp_path):
     assert publish(index_of(tmp_path / "part", EMBEDDINGS[:50]), *to) == Published(50, 0, 0, others=550)
 
 
-def test_what_milvus_has_no_room_for(to, tmp_path):
+def test_values_beyond_the_limits_of_milvus_are_cut_or_refused(to, tmp_path):
     def publish_all(*documents):
         write_index(tmp_path / "index", EMBEDDINGS[: len(documents)], documents, metric=COSINE, model=MODEL)
         return publish(Index(tmp_path / "index"), *to)

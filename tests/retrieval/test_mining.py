@@ -55,7 +55,7 @@ def by_hand(scores, qrels, texts, settings, teacher=None) -> list[list[int]]:
     return found
 
 
-def test_what_is_right_or_said_twice_is_left_out_and_ranks_count_everything():
+def test_right_and_repeated_candidates_are_left_out_and_ranks_count_all():
     qrels = [(1,)]
     texts = ["first", "right one", "Right  ONE", "second", "SECOND ", "third"]
     mined = mine(ranked([[0.9, 0.8, 0.7, 0.6, 0.5, 0.4]], qrels), qrels, texts, MiningSettings())

@@ -58,7 +58,7 @@ def test_the_best_of_the_first_stage_are_ordered_by_pair_scores_and_the_others_s
 
 
 @pytest.mark.parametrize("top", [0, N, 100])
-def test_of_a_small_pool_all_pairs_are_scored_and_the_first_stage_is_not_asked(top):
+def test_all_pairs_of_a_small_pool_are_scored_without_a_first_stage(top):
     found = evaluate_pairs(score, None, RECORDS, top=top)
     assert found.top_ids.tolist() == np.argsort(-PAIRS, axis=1).tolist()
 

@@ -156,7 +156,7 @@ def test_a_mask_is_as_if_the_others_were_not_there(small_tiles, mesh, share):
         np.testing.assert_array_equal(found.scores, expected.scores)
 
 
-def test_nothing_to_search():
+def test_an_empty_search_returns_empty_arrays():
     for asked, count in ((0, 6), (4, 0), (0, 0)):
         found = top_k(np.zeros((asked, 3)), np.zeros((count, 3)), 5)
         assert found.scores.shape == found.rows.shape == (asked, min(5, count))
@@ -202,7 +202,7 @@ def test_devices_speak_once_at_the_end():
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("mesh", [1, 8])
-def test_what_has_no_rank_is_refused(small_tiles, mesh, value):
+def test_nan_and_infinity_are_refused(small_tiles, mesh, value):
     for row in (0, 129):
         candidates = whole_numbers(130, 3)
         candidates[row, 1] = value

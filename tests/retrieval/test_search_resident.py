@@ -41,7 +41,7 @@ def test_codes_with_scales(small):
     check(Resident(codes, scales, there), codes * scales[:, None], there)
 
 
-def test_what_was_there_before_is_not_sent_again(small, monkeypatch):
+def test_unchanged_blocks_are_not_sent_again(small, monkeypatch):
     sent = []
     send = search.send
     monkeypatch.setattr(search, "send", lambda rows, *rest: sent.append(rows.start) or send(rows, *rest))
@@ -69,7 +69,7 @@ def test_few_programs_are_compiled(small):
     assert merge_block._cache_size() - compiled == 2
 
 
-def test_nothing_to_search(small):
+def test_an_empty_search_returns_empty_arrays(small):
     corpus = Resident(whole_numbers(6, 3), None, np.zeros(6, bool))
     assert corpus.search(whole_numbers(4, 3), 5).rows.shape == (4, 0)
     assert Resident(whole_numbers(6, 3), None, np.ones(6, bool)).search(np.zeros((0, 3)), 5).rows.shape == (0, 5)

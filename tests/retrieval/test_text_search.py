@@ -45,7 +45,7 @@ def test_weighted_scores_are_of_one_scale():
     ]
 
 
-def test_of_equal_ones_the_first_ranking_comes_first():
+def test_ties_keep_the_order_of_the_first_ranking():
     assert [item for item, _ in reciprocal_ranks([[(8, 1)], [(2, 1)]])] == [8, 2]
 
 

@@ -83,7 +83,7 @@ def test_an_entry_of_another_shape_is_made_again(tmp_path, blocks, made):
     assert len(made) == 2
 
 
-def test_where_nothing_can_be_kept_vectors_are_in_memory(tmp_path, blocks):
+def test_vectors_stay_in_memory_without_a_writable_cache(tmp_path, blocks):
     (tmp_path / "file").write_text("")
     with pytest.warns(UserWarning, match="nothing is cached for the next run"):
         found = VectorCache(tmp_path / "file").vectors("k", (6, 2, 2), blocks)

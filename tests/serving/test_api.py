@@ -169,7 +169,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("path", "content", "status", "message"), REFUSED)
-def test_what_is_wrong_is_said_in_one_shape(served, path, content, status, message):
+def test_errors_have_one_format(served, path, content, status, message):
     found, answer = served.post(path, content)
     assert (found, answer["error"]["type"]) == (status, "invalid_request_error")
     assert set(answer["error"]) == {"message", "type", "param", "code"}
@@ -188,6 +188,6 @@ def test_what_is_wrong_is_said_in_one_shape(served, path, content, status, messa
         ("GET", "/static/..%2fapi.py", 404, "not_found_error"),
     ],
 )
-def test_what_is_not_there_is_said_in_the_same_shape(served, method, path, status, kind):
+def test_missing_routes_and_documents_have_the_same_error_format(served, method, path, status, kind):
     found, answer, _ = served.ask(method, path)
     assert (found, answer["error"]["type"]) == (status, kind)

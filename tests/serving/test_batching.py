@@ -73,7 +73,7 @@ def test_a_batch_costs_no_more_than_it_may_unless_it_is_one_job(runs, in_loop):
     in_loop(test)
 
 
-def test_what_is_given_up_before_its_turn_is_not_worked_on(runs, in_loop):
+def test_cancelled_jobs_are_not_computed(runs, in_loop):
     async def test(batcher):
         first, second, third = (batcher.submit(work, 1) for work in (1, 2, 3))
         await begun(runs)

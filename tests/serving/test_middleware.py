@@ -57,7 +57,7 @@ def test_names_of_this_machine_are_known(served, host):
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
-def test_what_a_page_elsewhere_can_send_unasked_is_refused(served, kind):
+def test_requests_that_other_pages_can_send_are_refused(served, kind):
     status, content = served.post("/documents", {"documents": [{"text": "x"}]}, {"Content-Type": kind})
     assert (status, content["error"]["code"]) == (415, "content_type")
 

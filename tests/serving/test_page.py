@@ -221,7 +221,7 @@ def test_a_document_is_added_found_deleted_and_brought_back(open_page, served):
     assert served.ask("DELETE", "/documents/page-1%2Fzebra%3F")[0] == 404
 
 
-def test_what_a_document_says_stays_text(open_page, documents):
+def test_documents_are_shown_as_text_and_never_run(open_page, documents):
     metadata = {"title": HOSTILE, "source": HOSTILE, "url": "javascript:document.title='run'", HOSTILE: HOSTILE}
     documents(id=f"page-{HOSTILE}", text=f"{HOSTILE} giraffe", metadata=metadata)
     documents(id="page-2", text="A giraffe.", metadata={"title": "Tall", "url": "https://example.org/giraffe"})

@@ -47,7 +47,7 @@ def test_a_body_of_ten_megabytes_is_refused_before_it_is_read(served):
     assert_alive(served)
 
 
-def test_who_sends_ten_megabytes_all_the_same_sees_why_they_are_refused(served):
+def test_a_client_that_sends_ten_megabytes_receives_the_refusal(served):
     status, content = served.post("/search", b" " * 10_000_000)
     assert (status, content["error"]["code"]) == (413, "body_too_large")
     assert_alive(served)
@@ -88,14 +88,14 @@ def test_slow_and_endless_headers_are_given_up(serve):
     assert_alive(running)
 
 
-def test_what_is_no_http_at_all_is_refused(served):
+def test_bytes_that_are_not_http_are_refused(served):
     with connect(served) as connection:
         connection.sendall(b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n")
         assert read_all(connection).startswith(b"HTTP/1.1 400 ")
     assert_alive(served)
 
 
-def test_who_hangs_up_is_not_worked_for(serve, gated):
+def test_requests_of_disconnected_clients_are_not_computed(serve, gated):
     running = serve(service=gated)
     with connect(running) as first:
         first.sendall(head(running, len(QUESTION)) + QUESTION)
@@ -111,7 +111,7 @@ def test_who_hangs_up_is_not_worked_for(serve, gated):
     assert_alive(running)
 
 
-def test_who_hangs_up_in_the_middle_of_a_body_does_no_harm(served):
+def test_a_client_that_disconnects_during_its_body_does_no_harm(served):
     with connect(served) as connection:
         connection.sendall(head(served, 100) + b'{"query"')
     assert_alive(served)
@@ -179,7 +179,7 @@ def test_when_it_is_stopped_it_finishes_what_it_has(serve, gated):
         stopping.join(10)
 
 
-def test_what_breaks_is_that_requests_only(serve, gated, monkeypatch, caplog):
+def test_a_failure_affects_its_own_request_only(serve, gated, monkeypatch, caplog):
     gated.gate.set()
     running = serve(service=gated)
     with monkeypatch.context() as broken:

@@ -84,7 +84,7 @@ def test_a_refusal_without_a_body_closes_at_once(serve, monkeypatch):
 
 
 @pytest.mark.parametrize("drip", [b"", b"\r\n"])
-def test_there_is_a_limit_between_requests_that_blank_lines_do_not_extend(serve, drip):
+def test_the_time_limit_between_requests_is_not_extended_by_blank_lines(serve, drip):
     running = serve(ServingSettings(LIMITS))
     with connect(running) as connection:
         connection.sendall(ASK)
@@ -200,7 +200,7 @@ def test_slow_clients_starve_nobody(serve, monkeypatch):
 HEAD = "POST /{} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
 
 
-def test_what_outlasts_the_grace_is_refused_and_not_waited_for(serve, gated, monkeypatch, caplog):
+def test_requests_that_outlast_the_grace_period_are_refused(serve, gated, monkeypatch, caplog):
     monkeypatch.setattr(server, "GRACE", 0.3)
     running = serve(service=gated)
     statuses = []

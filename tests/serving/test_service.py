@@ -27,7 +27,7 @@ def test_works_of_all_kinds_are_done_in_one_batch(service):
     assert results[5] is False
 
 
-def test_what_a_client_is_to_blame_for_is_an_error_in_its_place(service):
+def test_an_error_of_one_client_is_returned_in_its_place(service):
     twice = [Document("a", "x")] * 2
     embeddings = np.zeros((2, service.model.width), np.float32)
     wrong, unknown, right = service.run([Add(twice, embeddings), Ask("x", 1, "sparse"), Ask(TEXTS[0], 1, "dense")])

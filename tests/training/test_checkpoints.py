@@ -143,7 +143,7 @@ def test_a_damaged_best_is_found_when_training_goes_on(tmp_path):
     checkpoints.close()
 
 
-def test_what_was_cut_short_and_does_not_count_is_cleared_up_in_silence(three_checkpoints):
+def test_incomplete_checkpoints_are_removed_silently(three_checkpoints):
     (three_checkpoints / MANIFESTS / "1.json").unlink()
     (three_checkpoints / MANIFESTS / ".4.json.x1y2").touch()  # a manifest in the middle of its writing
     lines = []
@@ -227,7 +227,7 @@ def test_the_newest_and_the_best_are_kept(tmp_path):
     assert best_step(tmp_path, "mrr") == 2
 
 
-def test_of_equally_good_ones_the_earlier_is_best(tmp_path):
+def test_the_earlier_of_equally_good_checkpoints_is_best(tmp_path):
     checkpoints = open_checkpoints(tmp_path)
     for step in (1, 2):
         checkpoints.save(step, make_state(step), {"mrr": 0.5})

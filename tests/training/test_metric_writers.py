@@ -102,7 +102,7 @@ def test_a_refusal_is_one_line(tmp_path, wandb):
         MetricLog(tmp_path, resume_step=0, wandb_project="papers")
 
 
-def test_where_it_is_not_installed_that_is_said_early(monkeypatch):
+def test_a_missing_wandb_is_reported_early(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     check_installed("")
     with pytest.raises(EndxError, match=r"pip install 'endx_jax\[wandb\]'"):

@@ -48,7 +48,7 @@ def test_a_notice_at_any_other_time_ends_the_process(left):
         assert left == ["left"]
 
 
-def test_what_was_acted_on_is_not_acted_on_again(left):
+def test_a_notice_is_acted_on_once(left):
     with Preemption() as told:
         with contextlib.suppress(KeyError), told.put_off():
             tell()

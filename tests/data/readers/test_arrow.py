@@ -66,7 +66,7 @@ def test_folders_of_save_to_disk(tmp_path):
         read(tmp_path / "several", split="dev")
 
 
-def test_what_datasets_writes_is_read(tmp_path):
+def test_folders_written_by_datasets_are_read(tmp_path):
     datasets = pytest.importorskip("datasets")
     datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved", num_shards=3)
     assert read(tmp_path / "saved") == expected(tmp_path)

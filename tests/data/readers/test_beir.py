@@ -52,7 +52,7 @@ def test_equal_texts_are_merged_under_the_first_id_and_their_judgements_united(f
     assert records.qrels == ((0, 2), (1,))
 
 
-def test_of_the_corpus_what_is_named_is_enough_to_train_on(folder):
+def test_training_reads_only_the_documents_that_are_named(folder):
     (folder / "negatives").mkdir()
     (folder / "negatives" / "test.tsv").write_text("query-id\tcorpus-id\tscore\trank\nq2\td1\t0.5\t1\n")
     with open(folder / "corpus.jsonl", "a") as corpus:

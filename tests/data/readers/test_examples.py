@@ -100,7 +100,7 @@ def test_other_tools_names_are_found(tmp_path, names):
     assert read(path).questions == ("a question",)
 
 
-def test_what_could_be_either_has_to_be_named(tmp_path):
+def test_ambiguous_columns_have_to_be_named(tmp_path):
     path = write(tmp_path, "x.csv", "query,anchor,answer\nq,a,b\n")
     name = "name it with data.question_column"
     assert refusal(path) == f"{path}, line 1: the question could be 'query' or 'anchor'; {name}"

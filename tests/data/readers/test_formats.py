@@ -43,7 +43,7 @@ PASSAGES = {"positive_ctxs": [], "hard_negative_ctxs": []}
         (".csv", "question,answer\nq,[a]\n", "columns"),
     ],
 )
-def test_what_is_in_a_file_decides(tmp_path, ending, text, found, packed):
+def test_the_content_of_a_file_decides_its_format(tmp_path, ending, text, found, packed):
     path = tmp_path / f"any{ending}{packed}"
     path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
     assert detect_format(str(path)) == found
@@ -76,7 +76,7 @@ def test_a_large_file_of_one_line_is_not_read_whole(tmp_path, monkeypatch):
         ("x", "beir"),
     ],
 )
-def test_what_is_in_a_folder_decides(tmp_path, name, found):
+def test_the_content_of_a_folder_decides_its_format(tmp_path, name, found):
     (tmp_path / name).touch()
     assert detect_format(str(tmp_path)) == found
 

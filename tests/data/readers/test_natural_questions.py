@@ -55,7 +55,7 @@ def test_in_the_simplified_files_all_tokens_stand_apart(write):
 
 
 @pytest.mark.parametrize("form", [lambda row: row, simplified])
-def test_of_one_annotator_only_one_short_answer_in_a_paragraph_counts(write, form):
+def test_one_short_answer_of_a_single_annotator_counts(write, form):
     kept = form(full(1, "kept", HTML, annotation(FIRST, APIS)))
     dropped = [
         annotation(FIRST),
@@ -69,7 +69,7 @@ def test_of_one_annotator_only_one_short_answer_in_a_paragraph_counts(write, for
     assert found.questions[0].text == "kept"
 
 
-def test_of_several_annotators_every_short_answer_in_a_paragraph_counts(write):
+def test_every_short_answer_of_several_annotators_counts(write):
     """Five of a question, as in the development files: two in the first paragraph, one of them twice, one elsewhere."""
     annotations = [
         annotation(FIRST, APIS, KAESE),

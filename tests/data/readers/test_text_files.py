@@ -103,7 +103,7 @@ def test_text_strips_the_ends_and_nothing_else():
         ("a\ud83d", r"f, line 3: 'q' holds '\ud83d', half a surrogate pair, which is no text"),
     ],
 )
-def test_what_is_no_text_is_refused(value, reason):
+def test_values_that_are_not_texts_are_refused(value, reason):
     assert refusal(lambda: json_files.text(value, "f, line 3: 'q'")) == reason
 
 
@@ -175,7 +175,7 @@ def test_plain_comes_before_packed_and_parts_in_order(folder):
     assert found(folder, "parts/p-*.jsonl") == [["parts/p-1.jsonl.gz", "parts/p-2.jsonl"]]
 
 
-def test_what_is_missing_is_named(folder, tmp_path):
+def test_missing_files_are_named(folder, tmp_path):
     with one_line_error("lacks x.json or y.json and z.json, which may also be there as .gz"):
         find(folder, ["a.json", "x.json|y.json", "z.json"])
     with one_line_error("absent: no such folder; give one that holds a.json and b.json, or the same as .gz"):

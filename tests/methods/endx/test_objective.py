@@ -143,7 +143,7 @@ ALONE = {"dual_weight": 0.0, "cross_weight": 0.0, "alignment_weight": 0.0}
         ({"alignment_weight": 1.0, "stop_gradient": False}, True, True),
     ],
 )
-def test_who_learns_from_which_loss(batch, options, student_learns, teacher_learns):
+def test_parameters_that_learn_from_each_loss(batch, options, student_learns, teacher_learns):
     objective, params = build(dataclasses.replace(SETTINGS, **(ALONE | options)))
     _, gradients = compute(objective, params, batch)
     assert (largest(gradients["dual_encoder"]) > 1e-4) == student_learns

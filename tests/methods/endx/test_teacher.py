@@ -69,7 +69,7 @@ def test_it_is_the_paper_s_equations(encodings, residual):
         np.testing.assert_allclose(answer[row], expected[1], atol=2e-6)
 
 
-def test_what_stands_in_padding_is_not_read(encodings):
+def test_values_in_padding_are_not_read(encodings):
     module, variables, (question, question_mask, answer, answer_mask) = build(encodings)
     expected = module.apply(variables, question, question_mask, answer, answer_mask)
     noise = 1e3

@@ -79,7 +79,7 @@ def test_questions_come_first_and_are_the_batchs_own(pairs):
             assert batch.pairs.ids[row, column, :second].tolist() == pairs.questions.ids[start:stop].tolist()
 
 
-def test_where_the_batch_has_too_few_wrong_answers_some_do_not_count(pairs):
+def test_missing_wrong_answers_are_masked(pairs):
     source = stream(pairs, negatives=B)
     batch = source[0]
     answer_id = pairs.index[source.example_ids(0), 1]

@@ -130,7 +130,7 @@ class Other(nn.Module):
     """An encoder that is no BERT."""
 
 
-def test_what_can_not_be_is_refused():
+def test_invalid_settings_are_refused():
     objective, _ = build()
     with one_line_error("objective.loss is 'sofmax'.*did you mean 'softmax'"):
         PairSettings(loss="sofmax")

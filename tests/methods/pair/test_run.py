@@ -69,7 +69,7 @@ def test_its_scores_are_those_of_the_report(pair_workdir):
     np.testing.assert_allclose(score(np.array([pair])), float(line[4]), rtol=1e-4)
 
 
-def test_what_asks_for_embeddings_is_told_in_one_line(pair_workdir, tmp_path, capsys):
+def test_requests_for_embeddings_are_refused_in_one_line(pair_workdir, tmp_path, capsys):
     with one_line_error("holds a pair classifier, .* give it to --rerank of `endx evaluate` or `endx search`"):
         endx_jax.load(pair_workdir)
     corpus = tmp_path / "corpus.txt"

@@ -59,7 +59,7 @@ def test_chunks_and_tiles_change_nothing():
     assert of_cut.keys() == metrics.keys()
 
 
-def test_what_does_not_fit_is_refused():
+def test_mismatched_arguments_are_refused():
     for settings, message in (
         ({"loss": "quadratic"}, "objective.loss is 'quadratic', which is none of triplet, quadratic_regression"),
         ({"margin": -1.0}, "objective.margin is -1.0; it must not be negative"),

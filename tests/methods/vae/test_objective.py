@@ -119,7 +119,7 @@ def largest(tree):
 
 
 @pytest.mark.parametrize("decodes", ["other", pytest.param("own", marks=pytest.mark.slow)])
-def test_who_learns_from_the_answers_words(batch, decodes):
+def test_parameters_that_learn_from_the_answers_words(batch, decodes):
     """The gradient of the answers' likelihood reaches the tower that their decoder is given, and no other."""
     objective, params = build(dataclasses.replace(SETTINGS, decodes=decodes))
 
@@ -244,7 +244,7 @@ def test_settings_out_of_bounds_are_refused(values, message):
         VaeSettings(**values)
 
 
-def test_what_a_posterior_needs_of_its_tower():
+def test_a_posterior_needs_a_projection_and_mse_a_norm():
     tower = model().question
     with one_line_error("needs model.projection"):
         VaeObjective(DualEncoder(*[dataclasses.replace(tower, projection=None)] * 2), SETTINGS)

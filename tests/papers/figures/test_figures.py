@@ -35,7 +35,7 @@ def test_a_figure_and_its_numbers_are_written_and_can_be_drawn_again(name, tmp_p
         assert (tmp_path / f"again.{ending}").read_bytes() == (tmp_path / f"drawn.{ending}").read_bytes()
 
 
-def test_what_is_no_figure_is_not_redrawn(tmp_path):
+def test_other_files_are_not_redrawn(tmp_path):
     with one_line_error("missing.json can't be read: No such file"):
         redraw(FIGURES, tmp_path / "missing.json", tmp_path / "drawn")
     (tmp_path / "other.json").write_text('{"figure": "pie", "data": {}}')

@@ -33,7 +33,7 @@ def test_a_system_of_layers_is_read(tmp_path):
     ("place", "says"),
     [("layers#token", "has no system 'token'; did you mean 'tokens'"), ("none#tokens", "is no folder")],
 )
-def test_what_is_not_there_is_named(tmp_path, place, says):
+def test_missing_systems_and_folders_are_named(tmp_path, place, says):
     write(tmp_path / "layers")
     with one_line_error(says):
         read_curve(Source("mine", str(tmp_path / place)))

@@ -26,7 +26,7 @@ def test_a_runs_own_results_come_before_later_ones(workdir):
     assert [entry["system"] for entry in found] == ["bm25", "trained", "later"]
 
 
-def test_what_is_not_there_or_damaged_is_named(workdir, tmp_path):
+def test_missing_or_damaged_results_are_named(workdir, tmp_path):
     source = Source("mine", str(workdir))
     with one_line_error(r"mine: .* has no results yet; endx evaluate --workdir="):
         read_evaluations(source)

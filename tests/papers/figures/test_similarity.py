@@ -44,6 +44,6 @@ def test_a_teacher_sees_each_question_beside_its_own_answer(taught, monkeypatch)
     assert np.abs(beside_another - alone).max() > 1e-3
 
 
-def test_what_had_no_teacher_has_none(trained_workdir):
+def test_runs_without_a_teacher_give_no_teacher_embeddings(trained_workdir):
     assert similarity.teacher_embeddings(Source("dual", str(trained_workdir)), QUESTIONS, ANSWERS) is None
     assert similarity.teacher_embeddings(Source("pretrained", "a-name"), QUESTIONS, ANSWERS) is None

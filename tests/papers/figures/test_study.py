@@ -13,7 +13,7 @@ def test_sources_are_named(text, name, place):
     assert Source.parse(text) == Source(name, place)
 
 
-def test_there_must_be_models_and_texts():
+def test_models_and_texts_are_required():
     with one_line_error("at least one --run"):
         Study([])
     with one_line_error("give --data"):
