@@ -61,6 +61,9 @@ setup(
     extras_require={
         "tpu": ["jax[tpu]"],
         "gpu": ["jax[cuda13]"],
+        # Compilers for `endx plan` on machines without such devices; JAX names the version of each.
+        "compile-tpu": ["jax[tpu]"],
+        "compile-gpu": ["jax[cuda13]"],
         "tensorboard": ["tensorboardX>=2.6.2.2"],
         "wandb": ["wandb>=0.20"],
         "search": SEARCH,

@@ -1,13 +1,16 @@
-"""`endx plan`: what a run will need on each device before it begins: memory, work, traffic, and time at the very least.
+"""`endx plan`: what a run will need of each device before it begins: memory, work, collectives and time.
 
-  endx plan --config=CONFIG [--devices=N] [--chip=NAME] [--compile] [--json=FILE] [--config.SECTION.KEY=VALUE ...]
+  endx plan --config=CONFIG [--topology=NAME | --chip=NAME] [--devices=N] [--json=FILE] [--config.SECTION.KEY=VALUE ...]
 
-CONFIG and its settings are those of `endx train`. Neither weights nor data are needed, nor the devices: N of them are
-made up on the CPU. Without --devices the run is planned for this machine too, for which its step is compiled. Where the
-data can be read without a network, the batches are those that training would make.
+CONFIG and its settings are those of `endx train`. Neither weights nor data are needed, nor the devices. For a topology
+such as v5e:4x4, or for N of a chip, the very step of training is compiled by the chip's own compiler, where that is
+installed (extras compile-tpu and compile-gpu). Without a chip, the run is planned for all chips without compiling, and
+without --devices for this machine too, whose compiler is asked. Where the data can be read without a network, the
+batches are those that training would make.
 """
 
 import argparse
+import json
 import pathlib
 
 
@@ -20,40 +23,57 @@ def main(argv: list[str]) -> None:
 
     if options.devices < 0:
         raise EndxError(f"--devices={options.devices}; give how many to plan for")
+    if options.topology and (options.chip or options.devices):
+        raise EndxError("--topology says the chip and the devices; leave --chip and --devices out")
     config, name, _ = train.parse(rest)
-    if options.devices:
-        _make_up(options.devices)
+
+    from endx_jax.planning.topologies import topology_named, topology_of
+
+    topology = topology_named(options.topology) if options.topology else None
+    if options.chip:
+        from endx_jax.planning.chips import chip_named
+
+        topology = topology_of(chip_named(options.chip), options.devices or 1)
+    count = topology.size if topology else options.devices
+    if count:
+        _make_up(count)
 
     from endx_jax.experiment.config import resolve
+    from endx_jax.files import write_text
     from endx_jax.parallel.console import say
-    from endx_jax.planning import report, written
-    from endx_jax.planning.chips import CHIPS, chip_named
-    from endx_jax.planning.plan import plan
+    from endx_jax.planning import report
+    from endx_jax.planning.chips import CHIPS
+    from endx_jax.planning.plan import plan, plan_topology
     from endx_jax.planning.subject import read_texts, stay_offline
 
-    chips = [chip_named(options.chip)] if options.chip else list(CHIPS.values())
     stay_offline()
     settings = resolve(config)
-    found = plan(settings, read_texts(settings), chips, compile_too=options.compile, here=not options.devices)
+    texts = read_texts(settings)
+    if topology:
+        found = plan_topology(settings, texts, topology)
+    else:
+        found = plan(settings, texts, list(CHIPS.values()), here=not count)
     say(report.text(found, name))
     if options.json:
-        written.write(found, name, options.json)
+        write_text(options.json, json.dumps(report.as_dict(found, name), indent=1) + "\n")
 
 
 def _make_up(count: int) -> None:
-    """So many devices on the CPU; before anything touches a device."""
+    """Makes so many devices on the CPU, before anything touches a device."""
     import jax
 
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", count)
+    # Programs for devices that are not here are written to the cache, and can't be read from it.
+    jax.config.update("jax_enable_compilation_cache", False)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="endx plan", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--devices", type=int, default=0, metavar="N", help="to plan for [those that are here]")
-    parser.add_argument("--chip", default="", metavar="NAME", help="v4, v5e, v5p, v6e, A100, H100 or H200 [all]")
-    parser.add_argument("--compile", action="store_true", help="compile the step, and say what its program holds")
+    parser.add_argument("--topology", default="", metavar="NAME", help="such as v5e:4x4, 2xv5p:4x4x4 or h200:8")
+    parser.add_argument("--chip", default="", metavar="NAME", help="v4, v5e, v5p, v6e, A100, H100 or H200")
+    parser.add_argument("--devices", type=int, default=0, metavar="N", help="to plan for [those here; 1 of --chip]")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write everything there")
     return parser

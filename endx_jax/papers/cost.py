@@ -12,7 +12,7 @@ from endx_jax.papers.tables import Row, Table, papers
 from endx_jax.planning.chips import Chip
 from endx_jax.planning.plan import OnChip, on_chips
 from endx_jax.planning.report import columns, seconds, size
-from endx_jax.planning.subject import Texts, outline_run, read_texts
+from endx_jax.planning.subject import Texts, read_texts
 
 HEADING = ("row", "runs", "steps", "pairs", "parameters", "peak", "TFLOP a step", "a step", "all of it, hours")
 
@@ -40,16 +40,16 @@ class Cost:
         """Cells in the order of `HEADING`; times are rooflines."""
         if self.found is None:
             return (self.row.row, *("",) * (len(HEADING) - 2), self.why)
-        memory, once = self.found.estimate.memory, self.found.roofline.seconds
-        pairs = self.found.subject.model.settings.train.global_batch_size
+        work, once = self.found.work, self.found.seconds
+        pairs = work.subject.model.settings.train.global_batch_size
         return (
             self.row.row,
             str(self.runs),
             f"{self.steps:,}" if self.steps else "?",
             f"{pairs:,}",
-            size(memory.parameters),
-            size(memory.peak),
-            f"{self.found.estimate.flops / 1e12:,.3g}",
+            size(work.parameters),
+            size(work.expected),
+            f"{work.flops / 1e12:,.3g}",
             seconds(once),
             f"{self.runs * self.steps * once / 3600:,.2g}" if self.steps else "?",
         )
@@ -82,7 +82,7 @@ class Costs:
             settings = dataclasses.replace(settings, data=data)
         key = repr(settings)
         if key not in self._known:
-            (self._known[key],) = on_chips(outline_run(settings, texts, devices=jax.devices()[:1]), [self._chip])
+            (self._known[key],) = on_chips(settings, texts, [self._chip], jax.devices()[:1])
         return self._known[key]
 
 

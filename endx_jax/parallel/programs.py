@@ -1,4 +1,4 @@
-"""Collectives of a compiled program, with their bytes and the trip counts of their loops."""
+"""Instructions of a compiled program, with the trip counts of the loops they are in, and its collectives."""
 
 import dataclasses
 import math
@@ -18,14 +18,47 @@ KINDS = (
 # A computation begins at the first column: `%name (parameters) -> shape {`, and its instructions are indented:
 # `  ROOT %name = shape opcode(operands), attribute=value, ...`, where the shape may be a tuple of shapes.
 COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
-INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?[\w.\-]+ = (.*?) ([a-z][a-z0-9\-]*)\((.*)$")
+INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*?) ([a-z][a-z0-9\-]*)\((.*)$")
 SHAPE = re.compile(r"\b([a-z]+)(\d*)[a-z0-9]*\[([\d,]*)\]")
 CALLED = re.compile(
     r"\b(?:body|calls|to_apply|branch_computations|true_computation|false_computation|called_computations)="
     r"(\{[^}]*\}|%?[\w.\-]+)"
 )
 TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+CONDITION = re.compile(r"\bcondition=%?([\w.\-]+)")
+OPERAND = re.compile(r"%([\w.\-]+)")
 OP_NAME = re.compile(r'op_name="([^"]*)"')
+# A TPU's fusion that reduces and keeps a part of the result.
+REDUCE_SCATTER = "all-reduce-scatter"
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """Instruction of a program, wherever it is called.
+
+    Attributes:
+      opcode: in XLA's words.
+      shape: of its result, as text.
+      operands: their shapes.
+      rest: operands and attributes, as text.
+      times: how often it runs; None where a loop around it does not say how long it is.
+      loops: how many loops it is in.
+      asynchronous: whether it is started and awaited apart.
+    """
+
+    opcode: str
+    shape: str
+    operands: tuple[str, ...]
+    rest: str
+    times: int | None
+    loops: int
+    asynchronous: bool = False
+
+    @property
+    def source(self) -> str:
+        """Where in the traced function it comes from."""
+        found = OP_NAME.search(self.rest)
+        return found[1] if found else ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +71,7 @@ class Collective:
       times: number of runs; None if the trip count of a loop around it is unknown.
       loops: number of loops around it.
       source: its place in the traced function.
+      asynchronous: whether other work can run between its start and its end.
     """
 
     kind: str
@@ -45,23 +79,42 @@ class Collective:
     times: int | None
     loops: int
     source: str
+    asynchronous: bool = False
 
 
 def collectives(program: str) -> list[Collective]:
     """Returns all collectives of a compiled program, including those in loops and calls.
 
-    An asynchronous collective counts once, and all branches of a conditional count.
+    An asynchronous collective counts once, and all branches of a conditional count. A TPU's compiler may write a
+    gather as an all-reduce of parts that are zero elsewhere; it is listed as an all-reduce.
 
     Args:
       program: `compiled.as_text()`, of `jax.jit(...).lower(...).compile()`.
     """
+    found = []
+    for one in instructions(program):
+        kind = one.opcode.removesuffix("-done")
+        if kind in KINDS:  # Of two halves, only the second has the result alone for its shape.
+            apart = one.asynchronous or kind != one.opcode or "async_collective_name=" in one.rest
+            found.append(Collective(kind, shape_bytes(one.shape), one.times, one.loops, one.source, apart))
+    return found
+
+
+def instructions(program: str) -> Iterator[Instruction]:
+    """Yields all instructions of a compiled program, those of loops, calls, fusions and branches once a call.
+
+    Computations that only say how two numbers are reduced by a collective are left out.
+
+    Args:
+      program: `compiled.as_text()`.
+    """
     computations, entry = _computations(program)
-    return list(_collectives(computations, entry, times=1, loops=0))
+    yield from _instructions(computations, entry, times=1, loops=0, asynchronous=False)
 
 
-def _computations(program: str) -> tuple[dict[str, list[str]], str]:
-    """Returns the lines of each computation, and the name of the entry computation."""
-    computations: dict[str, list[str]] = {}
+def _computations(program: str) -> tuple[dict[str, list[re.Match]], str]:
+    """Returns the instructions of each computation, and the name of the entry computation."""
+    computations: dict[str, list[re.Match]] = {}
     entry = name = ""
     for line in program.splitlines():
         begins = COMPUTATION.match(line)
@@ -69,34 +122,49 @@ def _computations(program: str) -> tuple[dict[str, list[str]], str]:
             name = begins[2]
             computations[name] = []
             entry = name if begins[1] else entry
-        elif name:
-            computations[name].append(line)
+        elif name and (instruction := INSTRUCTION.match(line)):
+            computations[name].append(instruction)
     if not entry:
         raise ValueError("this is not the text of a compiled program: it has no ENTRY computation")
     return computations, entry
 
 
-def _collectives(computations: dict[str, list[str]], name: str, times: int | None, loops: int) -> Iterator[Collective]:
-    for line in computations[name]:
-        instruction = INSTRUCTION.match(line)
-        if not instruction:
+def _instructions(
+    computations: dict[str, list[re.Match]], name: str, times: int | None, loops: int, asynchronous: bool
+) -> Iterator[Instruction]:
+    shapes = {instruction[2]: instruction[3] for instruction in computations[name]}
+    for instruction in computations[name]:
+        _, _, shape, opcode, rest = instruction.groups()
+        operands = tuple(shapes.get(operand, "") for operand in OPERAND.findall(rest.partition(")")[0]))
+        reduces = f"calls=%{REDUCE_SCATTER}" in rest
+        yield Instruction("reduce-scatter" if reduces else opcode, shape, operands, rest, times, loops, asynchronous)
+        if reduces:
             continue
-        shape, opcode, rest = instruction.groups()
-        kind = opcode.removesuffix("-start").removesuffix("-done")
-        if kind in KINDS:  # What it calls is only how two numbers are reduced.
-            if not opcode.endswith("-start"):  # Of two halves, only the second has the result alone for its shape.
-                source = OP_NAME.search(rest)
-                yield Collective(kind, shape_bytes(shape), times, loops, source[1] if source else "")
+        if opcode.removesuffix("-start").removesuffix("-done") in KINDS:
             continue
         if opcode in ("async-update", "async-done"):  # Their start calls the same computation.
             continue
         inside, depth = times, loops
         if opcode == "while":
-            trips = TRIPS.search(rest)
-            inside, depth = (times * int(trips[1]) if trips and times is not None else None), loops + 1
+            trips = _trips(computations, rest)
+            inside, depth = (times * trips if trips is not None and times is not None else None), loops + 1
         for called in CALLED.findall(rest):
             for computation in called.strip("{}").split(","):
-                yield from _collectives(computations, computation.strip(" %"), inside, depth)
+                apart = asynchronous or opcode == "async-start"
+                yield from _instructions(computations, computation.strip(" %"), inside, depth, apart)
+
+
+def _trips(computations: dict[str, list[re.Match]], loop: str) -> int | None:
+    """Returns how often a loop runs: as it says, or where it counts from zero to a constant, as a TPU's do."""
+    said = TRIPS.search(loop)
+    if said:
+        return int(said[1])
+    condition = CONDITION.search(loop)
+    lines = computations.get(condition[1], []) if condition else []
+    roots = [line[5] for line in lines if line[1] and line[4] == "compare" and "direction=LT" in line[5]]
+    constants = {line[2]: line[5].partition(")")[0] for line in lines if line[4] == "constant"}
+    bounds = [constants[name] for name in OPERAND.findall("".join(roots).partition(")")[0]) if name in constants]
+    return int(bounds[0]) if len(bounds) == 1 else None
 
 
 def shape_bytes(shape: str) -> int:

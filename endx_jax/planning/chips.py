@@ -16,6 +16,7 @@ class Chip:
       memory: bytes.
       bandwidth: of that memory, bytes/s.
       link: to other devices of the same slice or node, all links together, one way, bytes/s.
+      platform: `tpu` or `gpu`.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Chip:
     memory: int
     bandwidth: float
     link: float
+    platform: str = "tpu"
 
 
 _GIB = 2**30
@@ -34,24 +36,24 @@ CHIPS = {
         Chip("v5e", ("TPU v5 lite", "TPU v5e"), 197e12, 16 * _GIB, 819e9, 200e9),
         Chip("v5p", ("TPU v5p", "TPU v5"), 459e12, 95 * _GIB, 2765e9, 600e9),
         Chip("v6e", ("TPU v6 lite", "TPU v6e"), 918e12, 32 * _GIB, 1638e9, 400e9),
-        Chip("A100", ("NVIDIA A100",), 312e12, 80 * 10**9, 2039e9, 300e9),
-        Chip("H100", ("NVIDIA H100",), 989e12, 80 * 10**9, 3350e9, 450e9),
-        Chip("H200", ("NVIDIA H200",), 989e12, 141 * 10**9, 4800e9, 450e9),
+        Chip("A100", ("NVIDIA A100",), 312e12, 80 * 10**9, 2039e9, 300e9, "gpu"),
+        Chip("H100", ("NVIDIA H100",), 989e12, 80 * 10**9, 3350e9, 450e9, "gpu"),
+        Chip("H200", ("NVIDIA H200",), 989e12, 141 * 10**9, 4800e9, 450e9, "gpu"),
     )
 }
 # Devices that have their peak here and are not planned for.
 OTHER_PEAKS = {"NVIDIA H100 PCIe": 756e12, "NVIDIA L4": 121e12}
 
 
-def chip_named(name: str) -> Chip:
-    """The chip of that name.
+def chip_named(name: str, flag: str = "--chip") -> Chip:
+    """Returns the chip of that name, which came with a flag of the command line.
 
     Raises:
       EndxError: there is none.
     """
     known = {chip.lower(): chip for chip in CHIPS}
     if name.lower() not in known:
-        raise EndxError(f"--chip={name} is none of {', '.join(CHIPS)}{nearest(name, CHIPS)}")
+        raise EndxError(f"{flag}={name} is none of {', '.join(CHIPS)}{nearest(name, CHIPS)}")
     return CHIPS[known[name.lower()]]
 
 

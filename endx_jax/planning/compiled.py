@@ -1,38 +1,133 @@
-"""What the compiled step says of itself: the very program that training would run."""
+"""The compiled training step: memory, collectives and time, in the words of the compiler of the devices."""
 
 import dataclasses
+import re
+import time
 from collections import defaultdict
 
-from endx_jax.parallel.programs import collectives
+import jax
+
+from endx_jax.errors import EndxError
+from endx_jax.parallel.memory import bytes_held
+from endx_jax.parallel.programs import collectives, instructions
 from endx_jax.planning.subject import Subject
-from endx_jax.training.step import program_bytes
+from endx_jax.training.step import abstract_batch, program_bytes
+
+# How a TPU's compiler refuses a program: "Used 27.36G of 15.75G hbm."
+NO_ROOM = re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm")
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+# Such calls, which take no time, count as minus one second in `optimal_seconds`.
+UNKNOWN_TIME = 'custom_call_target="ConcatBitcast"'
+# GPU kernels are otherwise chosen by running them, for which there is no device. It changes no array.
+GPU_OPTIONS = {"xla_gpu_autotune_level": 0}
+
+
+@dataclasses.dataclass(frozen=True)
+class Collectives:
+    """Collectives of one kind, alike in where they are.
+
+    Attributes:
+      kind: as in `parallel.programs.KINDS`.
+      in_loop: whether a loop is around them.
+      asynchronous: whether other work can run meanwhile.
+      times: a step; of a loop of unknown length one turn counts.
+      bytes: of their results on one device, a step.
+    """
+
+    kind: str
+    in_loop: bool
+    asynchronous: bool
+    times: int
+    bytes: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """Of one device's part of the program, from XLA.
+    """One device's part of the program, in the words of its compiler.
 
     Attributes:
       arguments: bytes of the state and the batch.
       temporaries: bytes of everything else that is held.
-      peak: bytes of both, and of results that have no argument's place.
-      collectives: by kind, how often a step, and the bytes of their results; a loop of unknown length counts once.
+      code: bytes of the program itself, where it is held in the device's memory.
+      peak: bytes of all, and of results that have no argument's place.
+      room: bytes that the compiler refused the program for lack of; 0: it accepted it.
+      donated: bytes of arguments whose place the results take.
+      collectives: by kind.
+      step: seconds of a step in the compiler's estimate, communication apart; None where it gives none.
+      seconds: that compiling took.
+      text: the program; empty where it was refused.
     """
 
     arguments: int
     temporaries: int
+    code: int
     peak: int
-    collectives: dict[str, tuple[int, int]]
+    room: int
+    donated: int
+    collectives: tuple[Collectives, ...]
+    step: float | None
+    seconds: float
+    text: str = dataclasses.field(repr=False)
 
 
 def compile_step(subject: Subject) -> Compiled:
-    """Compiles the step for the devices that are here, virtual ones too."""
-    program = subject.trace().lower().compile()
-    memory = program.memory_analysis()
-    counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for one in collectives(program.as_text()):
-        counts[one.kind][0] += one.times or 1
-        counts[one.kind][1] += (one.times or 1) * one.bytes
-    arguments, temporaries = memory.argument_size_in_bytes, memory.temp_size_in_bytes
-    kinds = {kind: (times, total) for kind, (times, total) in sorted(counts.items())}
-    return Compiled(arguments, temporaries, program_bytes(program), kinds)
+    """Compiles the step for the devices of its mesh: those that are here, virtual ones, or a described topology's.
+
+    Raises:
+      EndxError: the compiler refuses the step for another reason than memory.
+    """
+    device = subject.mesh.devices.flat[0]
+    start = time.perf_counter()
+    try:
+        program = subject.trace().lower().compile(GPU_OPTIONS if device.platform == "gpu" else None)
+    except jax.errors.JaxRuntimeError as refused:
+        used = NO_ROOM.search(str(refused))
+        if not used:
+            raise EndxError(f"the compiler of {device.device_kind} refuses the step: {refused}") from None
+        peak, limit = (int(float(used[n]) * UNITS[used[n + 1]]) for n in (1, 3))
+        arguments = bytes_held((subject.step.state, abstract_batch(subject.batch, subject.mesh)))
+        seconds = time.perf_counter() - start
+        return Compiled(arguments, peak - arguments, 0, peak, peak - limit, 0, (), None, seconds, "")
+    seconds = time.perf_counter() - start
+    memory, text = program.memory_analysis(), program.as_text()
+    code = memory.generated_code_size_in_bytes if device.platform == "tpu" else 0
+    return Compiled(
+        arguments=memory.argument_size_in_bytes,
+        temporaries=memory.temp_size_in_bytes,
+        code=code,
+        peak=program_bytes(program) + code,
+        room=0,
+        donated=memory.alias_size_in_bytes,
+        collectives=summarize(text),
+        step=_step_seconds(program, text),
+        seconds=seconds,
+        text=text,
+    )
+
+
+def summarize(program: str) -> tuple[Collectives, ...]:
+    """Returns the collectives of a compiled program's text by kind, those with the most bytes first."""
+    counts: dict[tuple[str, bool, bool], list[int]] = defaultdict(lambda: [0, 0])
+    for one in collectives(program):
+        entry = counts[one.kind, one.loops > 0, one.asynchronous]
+        entry[0] += one.times or 1
+        entry[1] += (one.times or 1) * one.bytes
+    found = (Collectives(*place, *count) for place, count in counts.items())
+    return tuple(sorted(found, key=lambda one: -one.bytes))
+
+
+def _step_seconds(program, text: str) -> float | None:
+    """Returns the compiler's `optimal_seconds`, corrected for what it counts wrongly.
+
+    It counts a loop once. The turns of loops are counted by the cycles that the compiler estimates for each fusion.
+    """
+    optimal = (program.cost_analysis() or {}).get("optimal_seconds", 0.0)
+    once = turns = 0
+    for one in instructions(text):
+        cycles = CYCLES.search(one.rest)
+        if cycles:
+            once += int(cycles[1])
+            turns += int(cycles[1]) * (one.times or 1)
+    optimal += text.count(UNKNOWN_TIME)
+    return optimal * turns / once if optimal > 0 and once else None

@@ -1,42 +1,49 @@
 """Floating-point operations of a step: of the traced program, and of the model alone."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+
+from jax.extend.core import jaxprs_in_params
 
 from endx_jax.models.bert import BertConfig
 from endx_jax.models.t5 import T5Config
-from endx_jax.planning.operations import Operation, Program, walk
 
 
-def program_flops(program: Program, axes: Mapping[str, int]) -> int:
-    """Of the products that one device computes in a step, what is computed again included: two a multiplication.
+def traced_flops(jaxpr) -> int:
+    """Counts those of the products of a traced function on all devices: two a multiplication.
 
-    Everything else is little beside them. Loops count as often as they run.
+    Everything else is little beside them. What is computed again counts again, a loop as often as it runs (once, where
+    its length depends on data), of a conditional the branch with most.
 
     Args:
-      program: its values are split.
-      axes: sizes of the mesh's axes, of those longer than one.
+      jaxpr: of `jax.make_jaxpr(...)`, or `.jaxpr` of a `jax.stages.Traced`.
     """
-    return sum(times * _flops(operation, axes) for operation, times in walk(program))
+    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+    return sum(_flops(equation) for equation in jaxpr.eqns)
 
 
-def _flops(operation: Operation, axes: Mapping[str, int]) -> int:
-    if operation.name == "conv_general_dilated":
-        kernel, result = operation.inputs[1], operation.outputs[0]
-        out = operation.params["dimension_numbers"].rhs_spec[0]
-        return 2 * math.prod(result.shape) * math.prod(kernel.shape) // kernel.shape[out]
-    if operation.name != "dot_general":
-        return 0
-    left, right = operation.inputs
-    (contracted, other), _ = operation.params["dimension_numbers"]
-    (result,) = operation.outputs
-    products = math.prod(result.shape) * math.prod(left.shape[d] for d in contracted)
-    split = {name for names in result.split for name in names}
-    for a, b in zip(contracted, other, strict=True):
-        # What only a parameter is split by is gathered first.
-        split |= set(left.split[a]) & set(right.split[b])
-        split |= {name for value, d in ((left, a), (right, b)) if not value.is_parameter for name in value.split[d]}
-    return 2 * products // math.prod(axes[name] for name in split)
+def _flops(equation) -> int:
+    name, params = equation.primitive.name, equation.params
+    if name == "dot_general":
+        left = equation.invars[0].aval.shape
+        (contracted, _), _ = params["dimension_numbers"]
+        return 2 * math.prod(equation.outvars[0].aval.shape) * math.prod(left[d] for d in contracted)
+    if name == "conv_general_dilated":
+        kernel = equation.invars[1].aval.shape
+        out = params["dimension_numbers"].rhs_spec[0]
+        return 2 * math.prod(equation.outvars[0].aval.shape) * math.prod(kernel) // kernel[out]
+    inner = [traced_flops(jaxpr) for jaxpr in jaxprs_in_params(params)]
+    if name == "cond":
+        return max(inner)
+    times = 1
+    if name == "scan":
+        times = params["length"]
+    elif name == "shard_map":  # shapes within are one device's
+        axes = params["newly_manual_axes"] if "newly_manual_axes" in params else params["manual_axes"]
+        times = math.prod(params["mesh"].shape[axis] for axis in axes)
+    elif name == "pallas_call":
+        times = math.prod(size for size in params["grid_mapping"].grid if isinstance(size, int))
+    return times * sum(inner)
 
 
 def model_flops(

@@ -56,7 +56,7 @@ def plan_machine(settings: Settings, texts: Texts) -> Machine:
     Raises:
       EndxError: for what training would refuse.
     """
-    subject = outline_run(settings, texts, for_chips=False).on(None)
+    subject = outline_run(settings, texts).on(None)
     train_plan = subject.train_plan
     memory, expected = train_plan.memory, train_plan.expected_peak(subject.model)
     compiled = expected <= memory.total

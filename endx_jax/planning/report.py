@@ -1,34 +1,57 @@
-"""A plan for the screen."""
+"""Plans as text for the terminal, and as JSON."""
 
+import dataclasses
 from collections.abc import Sequence
 
+from endx_jax.planning.compiled import Compiled
 from endx_jax.planning.machine import Machine
-from endx_jax.planning.plan import Alternative, OnChip, Plan
-from endx_jax.planning.roofline import USABLE
+from endx_jax.planning.plan import USABLE, OnChip, Plan
 from endx_jax.retrieval.tables import aligned
-
-# Collectives of which less is sent in a step are left out of the screen's table.
-LITTLE = 0.001
 
 
 def text(plan: Plan, name: str) -> str:
-    """Everything, in a page.
+    """Formats a plan as one page.
 
     Args:
       plan: what to show.
       name: of the run.
     """
-    shown = plan.shown
-    parts = [_heading(plan, name), _memory(plan), _work(shown), _chips(plan.chips)]
+    parts = [_heading(plan, name), _work(plan)]
+    if plan.topology is None:
+        parts.append(_chips(plan.chips))
+    elif plan.compiled:
+        parts.append(_compiled(plan, plan.compiled))
+    else:
+        parts.append(f"{_roofline(plan.chips[0])}\nnot compiled for {plan.topology}: {plan.missing}")
     if plan.machine:
         parts.append(_machine(plan.machine))
-    if not shown.fits:
-        parts.append(_alternatives(plan.alternatives, shown))
+    if not plan.fits:
+        parts.append(_remedies(plan))
     return "\n\n".join(parts)
 
 
+def as_dict(plan: Plan, name: str) -> dict:
+    """Returns a plan as plain nested values: bytes, FLOP and seconds, of one device and one step."""
+    subject = plan.chips[0].work.subject
+    return {
+        "run": name,
+        "devices": subject.mesh.size,
+        "topology": str(plan.topology) if plan.topology else None,
+        "mesh": dict(subject.mesh.shape),
+        "texts": "planned by the data" if plan.texts.pairs is not None else plan.texts.why,
+        "settings": subject.model.settings.as_dict(),
+        "chips": {one.chip.name: _on_chip(one) for one in plan.chips},
+        "compiled": _as_dict(plan.compiled) | {"fits": plan.fits} if plan.compiled else None,
+        "missing": plan.missing,
+        "remedies": [{"change": one.change, "fits": one.fits, **_as_dict(one.compiled)} for one in plan.remedies],
+        "machine": dataclasses.asdict(plan.machine) | {"peak": plan.machine.peak, "fits": plan.machine.fits}
+        if plan.machine
+        else None,
+    }
+
+
 def size(count: float) -> str:
-    """Bytes, in the unit of thousands that suits them."""
+    """Returns bytes in the unit of thousands that suits them."""
     for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if count >= unit:
             return f"{count / unit:,.{0 if count >= 100 * unit else 1 if count >= 10 * unit else 2}f} {name}"
@@ -36,96 +59,114 @@ def size(count: float) -> str:
 
 
 def seconds(duration: float) -> str:
-    """A duration in the unit that suits it."""
+    """Returns a duration in the unit that suits it."""
     return f"{duration:.2f} s" if duration >= 1 else f"{1e3 * duration:.{0 if duration >= 0.1 else 1}f} ms"
 
 
 def columns(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
-    """Rows of cells, the first column to the left and the others to the right."""
+    """Returns rows of cells, the first column to the left and the others to the right."""
     return "\n".join(indent + line for line in aligned(rows))
 
 
+def _on_chip(one: OnChip) -> dict:
+    work = {field.name: getattr(one.work, field.name) for field in dataclasses.fields(one.work)}
+    del work["subject"]
+    times = {name: getattr(one, name) for name in ("compute", "memory", "seconds", "fits")}
+    return work | times | {"tower_chunk": one.work.subject.train_plan.execution.tower_chunk}
+
+
+def _as_dict(compiled: Compiled) -> dict:
+    return {name: value for name, value in dataclasses.asdict(compiled).items() if name != "text"}
+
+
 def _heading(plan: Plan, name: str) -> str:
-    subject = plan.shown.subject
+    subject = plan.chips[0].work.subject
     settings, execution = subject.model.settings, subject.train_plan.execution
     pairs = settings.train.global_batch_size
     mesh = " x ".join(f"{axis} {count}" for axis, count in subject.mesh.shape.items())
     count = f"{subject.mesh.size} devices" if subject.mesh.size > 1 else "1 device"
+    place = f"{plan.topology}, {count}" if plan.topology else count
     chunks = execution.chunks(pairs)
     cut = "encoded at once" if chunks == 1 else f"encoded in {chunks} chunks"
     loss = f"loss in tiles of {execution.loss_tile}" if execution.loss_tile else "dense loss"
-    model = settings.model
-    data = settings.data
+    model, data = settings.model, settings.data
+    layers = "scanned layers" if model.scan_layers else "layers one by one"
     longest = f"every question {data.question_length} tokens, every answer {data.answer_length}: {plan.texts.why}"
     texts = longest if plan.texts.pairs is None else f"the largest batch that is planned of {data.path}"
     lines = [
-        f"{name}: {pairs:,} pairs a step on {count} ({mesh})",
-        f"  towers   {model.pretrained}, {model.sharing}, {model.dtype}, remat {model.remat}, {cut}, {loss}",
+        f"{name}: {pairs:,} pairs a step on {place} ({mesh})",
+        f"  towers   {model.pretrained}, {model.sharing}, {execution.dtype}, {layers}, remat {model.remat}",
+        f"  step     {cut}, {loss}, {settings.optimizer.name}",
         f"  texts    {texts}",
     ]
     return "\n".join(lines)
 
 
-def _memory(plan: Plan) -> str:
-    memory = plan.shown.estimate.memory
-    rows = [("on each device, at the peak", "", "")]
-    for label, value, exact in (
-        ("parameters", memory.parameters, True),
-        ("optimizer state", memory.optimizer, True),
-        ("batch", memory.batch, True),
-        ("embeddings", memory.embeddings, True),
-        ("activations", memory.activations, False),
-        ("gradients", memory.reduced, False),
-        ("losses and update", memory.losses, False),
-        ("together", memory.peak, False),
-    ):
-        if value:  # what is not held at the peak is left out
-            rows.append((f"  {label}", size(value), "exact" if exact else "estimated"))
-    if plan.compiled:
-        rows.append(("  together", size(plan.compiled.peak), "compiled"))
-    widths = [max(len(row[n]) for row in rows) for n in range(3)]
-    return "\n".join(f"{a.ljust(widths[0])}  {b.rjust(widths[1])}  {c}".rstrip() for a, b, c in rows)
-
-
-def _work(shown: OnChip) -> str:
-    work = shown.estimate
-    lines = [
-        "each device, each step",
-        f"  computes   {work.flops / 1e12:,.3g} TFLOP in matrix products, what is computed again included",
-        f"  moves      {size(work.moved)} to and from its memory (estimated)",
-        f"  sends      {size(sum(one.sent for one in work.traffic))} to other devices (by rule)",
+def _work(plan: Plan) -> str:
+    work = plan.chips[0].work
+    rows = [
+        ("parameters", size(work.parameters), "exact"),
+        ("optimizer state", size(work.optimizer), "exact"),
+        ("batch", size(work.batch), "exact"),
     ]
-    whole = sum(one.sent for one in work.traffic)
-    largest = [one for one in work.traffic if one.sent > LITTLE * whole]
-    if largest:
-        rows = [("of", "by", "over", "times", "results", "sent")]
-        rows += [
-            (one.what, one.kind, "+".join(one.axes), f"{one.times:,}", size(one.bytes), size(one.sent))
-            for one in largest
-        ]
-        lines.append(columns(rows, indent="    "))
+    if not plan.compiled:
+        rows.append(("at the peak", size(work.expected), "estimated from shapes"))
+    widths = [max(len(row[n]) for row in rows) for n in range(3)]
+    lines = [f"  {a.ljust(widths[0])}  {b.rjust(widths[1])}  {c}".rstrip() for a, b, c in rows]
+    again = work.flops - work.model_flops
+    computed = f"each device computes {_tera(work.flops)} TFLOP in matrix products a step, "
+    computed += f"{_tera(work.model_flops)} of it the model's" if again > 0 else "all of it the model's"
+    return "\n".join(["each device holds", *lines, computed])
+
+
+def _compiled(plan: Plan, compiled: Compiled) -> str:
+    on_chip = plan.chips[0]
+    chip, work = on_chip.chip, on_chip.work
+    share = f"{compiled.peak / chip.memory:.0%} of {size(chip.memory)}"
+    parts = [("arguments", compiled.arguments), ("temporaries", compiled.temporaries), ("program", compiled.code)]
+    rows = [(label, size(value)) for label, value in [*parts, ("peak", compiled.peak)] if value]
+    verdict = "it fits" if plan.fits else "it does NOT fit"
+    if compiled.room:
+        verdict += f": the compiler lacks {size(compiled.room)}"
+    lines = [f"compiled for {plan.topology} in {compiled.seconds:.0f} s", columns(rows)]
+    lines[-1] += f", {share}: {verdict}"
+    if compiled.collectives:
+        table: list[tuple[str, ...]] = [("collectives", "times", "results", "in a loop", "asynchronous")]
+        for one in compiled.collectives:
+            yes = ["yes" if said else "no" for said in (one.in_loop, one.asynchronous)]
+            table.append((one.kind, f"{one.times:,}", size(one.bytes), *yes))
+        lines.append(columns(table))
+        received = sum(one.bytes for one in compiled.collectives)
+        lines.append(f"  {size(received)} received: at least {seconds(received / chip.link)} over the links")
+    elif not compiled.room:
+        lines.append("  no collectives")
+    lines.append(_roofline(on_chip))
+    if compiled.step:
+        mfu = work.model_flops / compiled.step / chip.flops
+        lines.append(f"step of the compiler's estimate: {seconds(compiled.step)}, predicted MFU {mfu:.0%}")
     return "\n".join(lines)
 
 
+def _roofline(one: OnChip) -> str:
+    bound = "compute" if one.compute >= one.memory else "memory"
+    mfu = one.work.model_flops / one.seconds / one.chip.flops
+    return f"step of at least {seconds(one.seconds)} by the data sheet ({bound}), MFU of at most {mfu:.0%}"
+
+
+def _tera(flops: int) -> str:
+    return f"{flops / 1e12:,.3g}"
+
+
 def _chips(chips: Sequence[OnChip]) -> str:
-    rows = [("chip", "memory", "peak", "fits", "step at least", "bound by", "compute", "memory", "network")]
+    rows: list[tuple[str, ...]] = [("chip", "memory", "peak", "fits", "step at least", "compute", "memory")]
     for one in chips:
-        line = one.roofline
-        rows.append(
-            (
-                one.chip.name,
-                size(one.chip.memory),
-                size(one.estimate.memory.peak),
-                "yes" if one.fits else "NO",
-                seconds(line.seconds),
-                line.bound,
-                seconds(line.compute),
-                seconds(line.memory),
-                seconds(line.network),
-            )
-        )
-    rooflines = "times are rooflines: data sheets at their best, in bfloat16, which no program reaches"
-    return f"{columns(rows, indent='')}\n{rooflines}; it fits up to {USABLE:.0%} of the memory"
+        known = (size(one.chip.memory), size(one.work.expected), "yes" if one.fits else "NO")
+        rows.append((one.chip.name, *known, *(seconds(s) for s in (one.seconds, one.compute, one.memory))))
+    return (
+        f"{columns(rows, indent='')}\n"
+        "peaks are estimated from shapes; times are those of data sheets, in bfloat16, which no program reaches\n"
+        f"it fits up to {USABLE:.0%} of the memory; with --chip=NAME the step is compiled"
+    )
 
 
 def _machine(machine: Machine) -> str:
@@ -138,13 +179,13 @@ def _machine(machine: Machine) -> str:
     )
 
 
-def _alternatives(found: Sequence[Alternative], shown: OnChip) -> str:
-    if not found:
-        return f"it does not fit {shown.chip.name}; more devices, shorter texts or a smaller batch would help"
-    rows = [("change", "peak", "fits", "step at least", "")]
-    for one in found:
+def _remedies(plan: Plan) -> str:
+    if not plan.remedies:
+        return "no remedy is known; more devices, shorter texts or a smaller batch would help"
+    rows = [("change", "peak", "fits", "step", "")]
+    for one in plan.remedies:
         change = " ".join(f"--config.{name}={value}" for name, value in one.change.items())
-        fits = "yes" if one.found.fits else "no"
+        step = seconds(one.compiled.step) if one.compiled.step else ""
         note = "changes what is learned" if one.changes_results else ""
-        rows.append((change, size(one.found.estimate.memory.peak), fits, seconds(one.found.roofline.seconds), note))
-    return f"what to change, on {shown.chip.name}\n{columns(rows)}"
+        rows.append((change, size(one.compiled.peak), "yes" if one.fits else "no", step, note))
+    return f"what to change, compiled\n{columns(rows)}"

@@ -1,4 +1,4 @@
-"""What is planned: a run as training would arrange it, without weights, and without data where there are none."""
+"""A run as training would arrange it, without weights, and without data where there are none."""
 
 import dataclasses
 import os
@@ -18,6 +18,7 @@ from endx_jax.experiment.config import Settings
 from endx_jax.experiment.data import PREPARED, read_splits
 from endx_jax.experiment.model import Model, build_model, checked_length
 from endx_jax.experiment.train_plan import AbstractStep, TrainPlan, abstract_step, plan_training
+from endx_jax.models import sharding_hints
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.memory import Memory, measure
 from endx_jax.parallel.mesh import make_mesh
@@ -61,13 +62,8 @@ class Subject:
     batch: Batch
     step: AbstractStep
 
-    @property
-    def axes(self) -> dict[str, int]:
-        """Sizes of the mesh's axes, of those longer than one."""
-        return {name: size for name, size in self.mesh.shape.items() if size > 1}
-
     def trace(self):
-        """The step, traced for the batch: `jax.stages.Traced`."""
+        """Returns the step, traced for the batch: `jax.stages.Traced`."""
         batch = abstract_batch(self.batch, self.mesh)
         return self.step.train_step.trace(self.step.state, batch)  # type: ignore[attr-defined]  # it is jitted
 
@@ -104,7 +100,7 @@ class Outline:
 
     def on(self, chip: Chip | None) -> Subject:
         """The run on devices that stand for a chip; None: they are what they are."""
-        memory, platform = (Memory(chip.memory), chip.name) if chip else (measure(), "")
+        memory, platform = (Memory(chip.memory), chip.platform) if chip else (measure(), "")
         train_plan = plan_training(self.model, self.mesh, self.pairs, memory, platform)
         planned = train_plan.stream.profiles()
         batch = planned[-1] if planned else train_plan.stream.widest()
@@ -112,7 +108,7 @@ class Outline:
 
 
 def outline_run(
-    settings: Settings, texts: Texts, *, devices: Sequence[jax.Device] | None = None, for_chips: bool = True
+    settings: Settings, texts: Texts, *, devices: Sequence[jax.Device] | None = None, platform: str = ""
 ) -> Outline:
     """Describes a run.
 
@@ -120,14 +116,13 @@ def outline_run(
       settings: of the run.
       texts: what is known of them; without any, every text is as long as `data.*_length` says.
       devices: that it is planned for; None: all.
-      for_chips: whether the devices stand for accelerators: `model.dtype=auto` is bfloat16 then.
+      platform: of the devices that these stand for, for `model.dtype=auto`; empty: their own.
 
     Raises:
       EndxError: for what training would refuse.
     """
-    if for_chips and settings.model.dtype == "auto":
-        settings = dataclasses.replace(settings, model=dataclasses.replace(settings.model, dtype="bfloat16"))
-    mesh, model, pairs = make_mesh(settings.mesh, devices), _outlined(settings), texts.pairs
+    mesh = make_mesh(settings.mesh, devices)
+    model, pairs = _outlined(settings, platform or sharding_hints.platform(mesh)), texts.pairs
     if pairs is None:
         pairs = stand_in(model)
         steps = settings.train.steps or settings.optimizer.warmup_steps + SOME_STEPS
@@ -161,13 +156,14 @@ def stand_in(model: Model) -> Pairs:
     )
 
 
-def _outlined(settings: Settings) -> Model:
+def _outlined(settings: Settings, platform: str) -> Model:
     """As `build_model`, without tokenizers, and from published shapes where no files are needed."""
     load = outline_tokens if settings.model.encoder else outline
     question = load(settings.model.pretrained)
     answer = load(settings.model.answer_pretrained) if settings.model.answer_pretrained else question
     sources = dict(zip(SIDES, (question, answer), strict=True))
-    model = Model(dataclasses.replace(settings, model=fill_in(settings.model, question)), sources, {})
+    filled = dataclasses.replace(settings, model=fill_in(settings.model, question))
+    model = Model(filled, sources, {}, platform=platform)
     if settings.model.token_weights:
         weights = {side: np.zeros(source.config.vocab_size, np.float32) for side, source in sources.items()}
         model = dataclasses.replace(model, token_weights=weights)

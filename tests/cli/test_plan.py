@@ -34,16 +34,16 @@ def test_a_page_and_a_file(arguments, tmp_path, capsys):
     assert all(f"\n{name} " in shown for name in CHIPS)
     written = json.loads((tmp_path / "plan.json").read_text())
     assert written["chips"]["v5e"]["fits"]
+    assert written["compiled"] is None
     assert written["texts"] == "planned by the data"
 
 
-@pytest.mark.slow
-def test_compiled_on_one_chip(arguments, capsys):
-    plan.main([*arguments, "--chip=v5p", "--compile"])
+@pytest.mark.parametrize("topology", [["--chip=v4", "--devices=8"], ["--topology=v4:2x2x2"]])
+def test_a_chip_without_a_compiler(arguments, topology, capsys):
+    plan.main([*arguments, *topology])
     shown = capsys.readouterr().out
-    assert shown.count("together") == 2
-    assert "compiled" in shown
-    assert "v5e " not in shown
+    assert shown.startswith("minilm: 16 pairs a step on v4:2x2x2, 8 devices")
+    assert "not compiled for v4:2x2x2: its compiler does not know a v4 chip as one device" in shown
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,8 @@ def test_compiled_on_one_chip(arguments, capsys):
     [
         (["--chip=v9"], "--chip=v9 is none of v4"),
         (["--devices=-1"], "--devices=-1; give how many"),
+        (["--topology=v5e"], "--topology=v5e is no topology"),
+        (["--topology=v5e:2x4", "--devices=8"], "leave --chip and --devices out"),
         (["--config.mesh.fsdp=3"], "does not fit 8 devices"),
         (["--config.train.global_batch_size=12"], "a batch of 12 does not divide over 8 devices"),
         (["--config.data.answer_length=80"], "data.answer_length is 80, more than the 64 positions"),
@@ -77,5 +79,5 @@ def test_the_verb_is_there(capsys):
 def test_no_weights_are_read(arguments, tmp_path, capsys):
     folder = write_tiny_bert(tmp_path / "bert")
     (folder / "model.safetensors").unlink()
-    plan.main([*arguments, f"--config.model.pretrained={folder}", "--chip=v4"])
+    plan.main([*arguments, f"--config.model.pretrained={folder}", "--devices=8"])
     assert "parameters" in capsys.readouterr().out

@@ -39,10 +39,44 @@ ENTRY %main (p: bf16[16]) -> bf16[2] {
 
 def test_collectives_are_found_wherever_they_are_called():
     assert collectives(PROGRAM) == [
-        Collective("reduce-scatter", bytes=4, times=1, loops=0, source="jit(f)/psum_scatter"),
-        Collective("all-gather", bytes=32, times=None, loops=1, source=""),
+        Collective("reduce-scatter", bytes=4, times=1, loops=0, source="jit(f)/psum_scatter", asynchronous=True),
+        Collective("all-gather", bytes=32, times=None, loops=1, source="", asynchronous=True),
         Collective("all-reduce", bytes=19, times=None, loops=2, source=""),
         Collective("all-reduce", bytes=19, times=7, loops=1, source=""),
+    ]
+
+
+# As a TPU's compiler writes it: a loop that counts to a constant, a fusion that reduces and keeps a part, a collective
+# whose other half is elsewhere in the schedule.
+TPU_PROGRAM = """\
+HloModule jit_f, is_scheduled=true, num_partitions=4
+
+%all-reduce-scatter (input: bf16[8,4]) -> bf16[2,4] {
+  %all-reduce.2 = bf16[8,4]{1,0:T(8,128)(2,1)} all-reduce(%input), channel_id=3, to_apply=%add
+  ROOT %part = bf16[2,4]{1,0} dynamic-slice(%all-reduce.2, %where, %zero), dynamic_slice_sizes={2,4}
+}
+
+%body (arg: (s32[], f32[4])) -> (s32[], f32[4]) {
+  %fusion = bf16[2,4]{1,0:T(8,128)(2,1)S(1)} fusion(%x), kind=kCustom, calls=%all-reduce-scatter
+}
+
+%condition (arg: (s32[], f32[4])) -> pred[] {
+  %constant.9 = s32[]{:T(128)} constant(24)
+  %turn = s32[]{:T(128)} get-tuple-element(%arg), index=0
+  ROOT %lt = pred[]{:T(512)} compare(%turn, %constant.9), direction=LT
+}
+
+ENTRY %main (p: bf16[16]) -> bf16[2] {
+  %gather = bf16[8,4]{1,0:T(8,128)(2,1)} all-gather(%p), frontend_attributes={async_collective_name="all-gather-start"}
+  %w = (s32[]{:T(128)}, f32[4]{0:T(128)}) while(%t), condition=%condition, body=%body
+}
+"""
+
+
+def test_forms_of_a_tpu_are_known():
+    assert collectives(TPU_PROGRAM) == [
+        Collective("all-gather", bytes=64, times=1, loops=0, source="", asynchronous=True),
+        Collective("reduce-scatter", bytes=16, times=24, loops=1, source=""),
     ]
 
 

@@ -1,18 +1,15 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import PartitionSpec
 
 from endx_jax.models.bert import BertConfig
 from endx_jax.models.t5 import T5Config
-from endx_jax.planning.flops import model_flops, program_flops
-from endx_jax.planning.operations import read
+from endx_jax.planning.flops import model_flops, traced_flops
 
 
-def flops_of(function, *shapes, splits=(), axes=None):
-    program = read(jax.make_jaxpr(function)(*shapes))
-    for value, split in zip(program.inputs, splits, strict=False):
-        value.split = split
-    return program_flops(program, axes or {})
+def flops_of(function, *shapes):
+    return traced_flops(jax.make_jaxpr(function)(*shapes))
 
 
 def shape(*dimensions):
@@ -62,15 +59,20 @@ def test_a_convolution():
     assert flops_of(convolve, x, kernel) == 2 * (2 * 5 * 16) * (3 * 4)
 
 
-def test_split_products_are_a_part_on_each_device():
-    # Rows over `data`, the contracted width over `tensor`.
-    split = ((("data",), ("tensor",)), (("tensor",), ()))
-    whole = 2 * 8 * 16 * 32
-    program = read(jax.make_jaxpr(lambda a, b: a @ b)(shape(8, 16), shape(16, 32)))
-    for value, own in zip(program.inputs, split, strict=True):
-        value.split = own
-    program.outputs[0].split = (("data",), ())
-    assert program_flops(program, {"data": 4, "tensor": 2}) == whole // 8
+def test_parts_of_devices_count_together():
+    mesh = jax.make_mesh((4, 2), ("data", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    rows, whole = PartitionSpec("data"), PartitionSpec()
+    product = jax.shard_map(
+        lambda a, b: a @ b, mesh=mesh, in_specs=(rows, whole), out_specs=rows, axis_names={"data"}, check_vma=False
+    )
+    assert flops_of(product, shape(8, 16), shape(16, 32)) == 2 * 8 * 16 * 32
+
+
+def test_of_branches_the_dearest_counts():
+    def function(a, b):
+        return jax.lax.cond(a[0, 0] > 0, lambda: a @ b, lambda: jnp.zeros((3, 7)))
+
+    assert flops_of(function, shape(3, 5), shape(5, 7)) == 2 * 3 * 5 * 7
 
 
 def test_the_formula_by_hand():

@@ -6,13 +6,27 @@ from tiny_bert import tiny_recipe
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import resolve
 from endx_jax.planning import plan as planning
-from endx_jax.planning import report, written
+from endx_jax.planning import report
 from endx_jax.planning.chips import CHIPS, chip_named, chip_of, peak_flops
-from endx_jax.planning.plan import changed, plan
-from endx_jax.planning.roofline import Roofline, fits, roofline
+from endx_jax.planning.compiled import Collectives, Compiled
+from endx_jax.planning.plan import OnChip, changed, plan, plan_topology
 from endx_jax.planning.subject import Texts
+from endx_jax.planning.topologies import topology_named
 
 NO_DATA = Texts(None, "not read")
+SIZE = 16 * 10**9
+COMPILED = Compiled(
+    arguments=10**9,
+    temporaries=2 * 10**9,
+    code=0,
+    peak=3 * 10**9,
+    room=0,
+    donated=10**9,
+    collectives=(Collectives("all-reduce", False, True, 3, 10**8),),
+    step=0.5,
+    seconds=12.0,
+    text="ENTRY",
+)
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +41,23 @@ def planned(settings):
     return plan(settings, NO_DATA, list(CHIPS.values()))
 
 
-def small_chip(memory):
-    return dataclasses.replace(CHIPS["v5e"], name="tiny", memory=memory)
+@pytest.fixture
+def compiler(monkeypatch):
+    """Stands in for a TPU's compiler: refuses all but what is compiled with one of these changes."""
+    import jax
+
+    tried, fitting = [], {}
+
+    def compile_step(subject):
+        settings = subject.model.settings
+        tried.append(settings)
+        fits = any(changed(settings, change) == settings for change in fitting.values())
+        return COMPILED if fits else dataclasses.replace(COMPILED, peak=SIZE + 10**9, room=10**9, step=None)
+
+    monkeypatch.setattr(planning, "missing_compiler", lambda chip: "")
+    monkeypatch.setattr(planning, "devices_of", lambda topology: jax.devices()[: topology.size])
+    monkeypatch.setattr(planning, "compile_step", compile_step)
+    return fitting, tried
 
 
 def test_chips_are_found_by_name_and_by_kind():
@@ -46,75 +75,93 @@ def test_chips_are_found_by_name_and_by_kind():
     )  # fmt: skip
 
 
-def test_a_step_takes_as_long_as_its_slowest_part():
-    line = Roofline(compute=1.0, memory=3.0, network=2.0)
-    assert (line.seconds, line.bound) == (3.0, "memory")
+def test_a_step_takes_as_long_as_its_slowest_part(planned):
+    work = dataclasses.replace(planned.chips[0].work, flops=275 * 10**12, parameters=10**9, optimizer=0, batch=0)
+    one = OnChip(CHIPS["v4"], work)
+    assert (one.compute, one.memory, one.seconds) == (1.0, 2 * 10**9 / 1200e9, 1.0)
 
 
-def test_it_fits_what_the_runtime_leaves():
-    chip = small_chip(1000)
-    assert fits(920, chip)
-    assert not fits(921, chip)
+def test_all_chips_are_planned(planned):
+    assert [one.chip.name for one in planned.chips] == list(CHIPS)
+    assert all(one.fits for one in planned.chips)
+    work = planned.chips[0].work
+    assert work.parameters == 4 * 24128
+    assert work.flops == pytest.approx(work.model_flops, rel=0.01)  # nothing is computed again
+    assert not dataclasses.replace(planned.chips[0], work=dataclasses.replace(work, expected=34 * 10**9)).fits
 
 
-def test_all_chips_are_planned_and_the_first_that_fits_is_shown(planned):
-    found = planned
-    assert [one.chip.name for one in found.chips] == list(CHIPS)
-    assert found.shown.chip.name == "v4"
-    assert not found.alternatives
-    work, chip = found.shown.estimate, CHIPS["v4"]
-    line = roofline(work, chip)
-    assert line.compute == work.flops / 275e12
-    assert line.memory == work.moved / 1200e9
-    assert line.network == sum(one.sent for one in work.traffic) / 300e9
-    # The gradients of all parameters, round a ring of eight: 7 / 8 of them twice.
-    gradients = next(one for one in work.traffic if one.what == "gradients")
-    assert gradients.bytes == pytest.approx(work.memory.parameters, rel=1e-3)
-    assert gradients.sent == pytest.approx(2 * 7 / 8 * gradients.bytes, rel=1e-3)
+def test_what_is_recomputed_is_no_work_of_the_model(settings, planned):
+    again = plan(changed(settings, {"model.remat": "full"}), NO_DATA, [CHIPS["v4"]]).chips[0].work
+    work = planned.chips[0].work
+    assert again.model_flops == work.model_flops
+    assert work.flops < again.flops <= 4 / 3 * work.flops
 
 
-@pytest.mark.slow
-def test_what_does_not_fit_is_changed_and_looked_at_again(settings, monkeypatch):
-    tried = [{"mesh.fsdp": 8}, {"optimizer.name": "adafactor"}, {"mesh.fsdp": 3}]
-    monkeypatch.setattr(planning, "changes", lambda *_: tried)
-    # Its figures are those of a plan with that change.
-    again = plan(changed(settings, {"mesh.fsdp": 8}), NO_DATA, [CHIPS["v4"]]).shown.estimate
-    found = plan(settings, NO_DATA, [small_chip(int(again.memory.peak / 0.92) + 1)])
-    assert not found.shown.fits
-    peaks = [one.found.estimate.memory.peak for one in found.alternatives]
-    assert peaks == sorted(peaks)
-    by_change = {tuple(one.change): one for one in found.alternatives}
-    fsdp = by_change["mesh.fsdp",]
-    assert fsdp.found.fits
-    assert fsdp.found.estimate == again
-    assert not fsdp.changes_results
-    assert by_change["optimizer.name",].changes_results
-    text = report.text(found, "tiny")
-    assert "what to change, on tiny" in text
-    assert "--config.mesh.fsdp=8" in text
-    assert "changes what is learned" in text
+def test_a_compiled_step_is_reported(settings, compiler):
+    fitting, _ = compiler
+    fitting["none"] = {}
+    found = plan_topology(settings, NO_DATA, topology_named("v5e:2x4"))
+    assert found.fits
+    assert not found.remedies
+    shown = report.text(found, "tiny")
+    assert shown.startswith("tiny: 16 pairs a step on v5e:2x4, 8 devices (data 8 x fsdp 1 x tensor 1)")
+    assert "3.00 GB, 17% of 17.2 GB: it fits" in shown
+    assert "all-reduce" in shown
+    assert "step of the compiler's estimate: 500 ms, predicted MFU" in shown
+    assert report.as_dict(found, "tiny")["compiled"]["peak"] == 3 * 10**9
 
 
-def test_what_may_help_is_known_from_the_settings(settings, planned):
-    assert planning.changes(settings, planned.shown) == [
-        {"mesh.fsdp": 8},
-        {"model.remat": "full"},
-        {"mesh.fsdp": 8, "model.remat": "full"},
-        {"train.tower_chunk": 1},
-        {"optimizer.name": "adafactor"},
-        {"mesh.fsdp": 8, "model.remat": "full", "optimizer.name": "adafactor"},
+def test_remedies_are_compiled_where_a_step_does_not_fit(settings, compiler):
+    fitting, tried = compiler
+    fitting["fsdp"] = {"mesh.fsdp": 8}
+    fitting["adafactor"] = {"optimizer.name": "adafactor"}
+    found = plan_topology(settings, NO_DATA, topology_named("v5e:2x4"))
+    assert not found.fits
+    assert [(tuple(one.change), one.fits) for one in found.remedies[:2]] == [
+        (("mesh.data", "mesh.fsdp"), True),
+        (("optimizer.name",), True),
     ]
+    assert [one.changes_results for one in found.remedies[:2]] == [False, True]
+    assert not found.remedies[-1].fits
+    assert len(tried) == 1 + len(found.remedies)
+    shown = report.text(found, "tiny")
+    assert "it does NOT fit: the compiler lacks 1.00 GB" in shown
+    assert "--config.mesh.data=1 --config.mesh.fsdp=8" in shown
+    assert "changes what is learned" in shown
+
+
+def test_what_may_help_is_known_from_the_settings(planned):
+    alone = [
+        {"model.remat": "full"},
+        {"model.scan_layers": True},
+        {"train.tower_chunk": 1},
+        {"mesh.data": 1, "mesh.fsdp": 8},
+        {"optimizer.name": "adafactor"},
+    ]
+    assert planning.changes(planned.chips[0].work.subject) == [
+        *alone,
+        {name: value for change in alone for name, value in change.items()},
+    ]
+
+
+def test_without_the_compiler_exact_figures_and_the_roofline_remain(settings, monkeypatch):
+    monkeypatch.setattr(planning, "missing_compiler", lambda chip: "install the extra compile-tpu")
+    found = plan_topology(settings, NO_DATA, topology_named("v5e:2x4"))
+    assert found.compiled is None
+    lines = report.text(found, "tiny").splitlines()
+    assert lines[-1] == "not compiled for v5e:2x4: install the extra compile-tpu"
+    assert "step of at least" in lines[-2]
 
 
 def test_the_report_says_what_is_exact(planned):
     lines = report.text(planned, "tiny").splitlines()
     assert lines[0] == "tiny: 16 pairs a step on 8 devices (data 8 x fsdp 1 x tensor 1)"
-    assert "every question 24 tokens, every answer 24: not read" in lines[2]
+    assert "every question 24 tokens, every answer 24: not read" in lines[3]
     told = {line.split("  ")[1].strip(): line.split()[-1] for line in lines if line.startswith("  ")}
-    assert told["parameters"] == told["optimizer state"] == told["batch"] == told["embeddings"] == "exact"
-    assert told["activations"] == told["together"] == "estimated"
+    assert told["parameters"] == told["optimizer state"] == told["batch"] == "exact"
+    assert told["at the peak"] == "shapes"
     assert max(map(len, lines)) <= 130
-    assert written.as_dict(planned, "tiny")["chips"]["v4"]["memory"]["parameters"] == 4 * 24128
+    assert report.as_dict(planned, "tiny")["chips"]["v4"]["parameters"] == 4 * 24128
 
 
 def test_sizes_and_times_in_the_unit_that_suits_them():

@@ -1,0 +1,183 @@
+"""Accelerators that are not here, described for their compilers."""
+
+import dataclasses
+import importlib.util
+import math
+import os
+import re
+
+import jax
+from jax.experimental import topologies
+
+from endx_jax.errors import EndxError
+from endx_jax.planning.chips import Chip, chip_named
+
+NAME = re.compile(r"(?:(\d+)x)?(\w+):(\d+(?:x\d+)*)")
+# Dimensions of the torus of a TPU slice, and how Cloud TPU names a slice; v4's compiler knows no pair of cores as one.
+TORUS = {"v5e": 2, "v6e": 2, "v5p": 3}
+ACCELERATORS = {"v5e": "v5litepod-{0}", "v6e": "v6e-{0}", "v5p": "v5p-{1}"}
+GPUS_OF_A_NODE = 8
+# From NVIDIA's data sheets and architecture papers, which NVIDIA calls Ampere and Hopper.
+_HOPPER = {
+    "core_count": 132,
+    "fpus_per_core": 128,
+    "clock_rate_ghz": 1.98,
+    "l2_cache_size": 50 * 2**20,
+    "shared_memory_per_core": 228 * 2**10,
+    "shared_memory_per_block_optin": 227 * 2**10,
+    "cuda_compute_capability": "{ major: 9 minor: 0 }",
+}
+GPUS = {
+    "A100": {
+        "core_count": 108,
+        "fpus_per_core": 64,
+        "clock_rate_ghz": 1.41,
+        "l2_cache_size": 40 * 2**20,
+        "shared_memory_per_core": 164 * 2**10,
+        "shared_memory_per_block_optin": 163 * 2**10,
+        "cuda_compute_capability": "{ major: 8 minor: 0 }",
+    },
+    "H100": _HOPPER,
+    "H200": _HOPPER,
+}
+_OF_ALL_GPUS = {
+    "threads_per_block_limit": 1024,
+    "threads_per_warp": 32,
+    "threads_per_core_limit": 2048,
+    "shared_memory_per_block": 48 * 2**10,
+    "registers_per_core_limit": 2**16,
+    "registers_per_block_limit": 2**16,
+    "block_dim_limit_x": 2**31 - 1,
+    "block_dim_limit_y": 2**16 - 1,
+    "block_dim_limit_z": 2**16 - 1,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """Devices that a run could have.
+
+    Attributes:
+      chip: of each.
+      shape: of a TPU slice's torus; of GPUs, their number.
+      slices: how many such slices; of GPUs one.
+    """
+
+    chip: Chip
+    shape: tuple[int, ...]
+    slices: int = 1
+
+    @property
+    def size(self) -> int:
+        """Number of devices."""
+        return self.slices * math.prod(self.shape)
+
+    def __str__(self):
+        """The name, as `topology_named` takes it."""
+        times = f"{self.slices}x" if self.slices > 1 else ""
+        return f"{times}{self.chip.name.lower()}:{'x'.join(map(str, self.shape))}"
+
+
+def topology_named(name: str) -> Topology:
+    """Returns the topology of a name such as `v5e:4x4`, `2xv5p:4x4x4` (two slices) or `h200:8`.
+
+    Raises:
+      EndxError: it is no such name, or no such chip.
+    """
+    found = NAME.fullmatch(name)
+    if not found:
+        raise EndxError(f"--topology={name} is no topology; give one such as v5e:4x4, v5p:4x4x4, 2xv6e:8x8 or h200:8")
+    slices, chip, shape = int(found[1] or 1), chip_named(found[2], "--topology"), tuple(map(int, found[3].split("x")))
+    dimensions = TORUS.get(chip.name, 1 if chip.platform == "gpu" else len(shape))
+    if len(shape) != dimensions or (chip.platform == "gpu" and slices > 1):
+        example = topology_of(chip, 8)
+        raise EndxError(f"--topology={name} has {len(shape)} dimensions; {chip.name} takes names such as {example}")
+    return Topology(chip, shape, slices)
+
+
+def topology_of(chip: Chip, count: int) -> Topology:
+    """Returns the slice that Cloud TPU rents with so many chips, or so many GPUs.
+
+    Raises:
+      EndxError: there is no such slice.
+    """
+    if chip.platform == "gpu":
+        return Topology(chip, (count,))
+    doublings = count.bit_length() - 1
+    if count != 1 << doublings:
+        raise EndxError(f"there is no slice of {count} {chip.name}; --devices must be a power of two")
+    dimensions = TORUS.get(chip.name, 3)
+    shape = tuple(1 << (doublings + n) // dimensions for n in range(dimensions))
+    if dimensions == 3 and shape[0] == 1:  # a single host's chips are two-dimensional
+        shape = (*shape[1:], 1)
+    return Topology(chip, shape)
+
+
+def missing_compiler(chip: Chip) -> str:
+    """Returns what to do where the compiler for a chip is not installed; empty where it is."""
+    if chip.platform == "gpu":
+        if any(importlib.util.find_spec(f"jax_plugins.xla_cuda{n}") for n in (12, 13) if _has_plugins()):
+            return ""
+        return 'install the extra compile-gpu (pip install "endx_jax[compile-gpu]") to compile for it'
+    if chip.name not in TORUS:
+        return f"its compiler does not know a {chip.name} chip as one device"
+    if importlib.util.find_spec("libtpu"):
+        return ""
+    return 'install the extra compile-tpu (pip install "endx_jax[compile-tpu]") to compile for it'
+
+
+def devices_of(topology: Topology) -> list[jax.Device]:
+    """Returns devices that programs can be lowered and compiled for, and nothing else.
+
+    Raises:
+      EndxError: its compiler is not installed, or refuses the topology.
+    """
+    chip, why = topology.chip, missing_compiler(topology.chip)
+    if why:
+        raise EndxError(f"{chip.name}: {why}")
+    try:
+        if chip.platform == "gpu":
+            hosts, gpus = -(-topology.size // GPUS_OF_A_NODE), min(topology.size, GPUS_OF_A_NODE)
+            return topologies.get_topology_desc(
+                chip.name.lower(), "cuda", topology=f"1x{hosts}x{gpus}", target_config=_target_config(chip)
+            ).devices
+        return _tpu_devices(topology)
+    except (jax.errors.JaxRuntimeError, RuntimeError) as refused:
+        raise EndxError(f"the compiler refuses --topology={topology}: {str(refused).splitlines()[0]}") from None
+
+
+def _tpu_devices(topology: Topology) -> list[jax.Device]:
+    count = math.prod(topology.shape)
+    # libtpu asks the cloud and the network for these where it is not told.
+    accelerator = ACCELERATORS[topology.chip.name].format(count, 2 * count)
+    told = {"TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": accelerator, "TPU_WORKER_HOSTNAMES": "localhost"}
+    for name, value in {**told, "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}.items():
+        os.environ.setdefault(name, value)
+    shape = "x".join(map(str, topology.shape))
+    options: dict = {"num_slices": topology.slices} if topology.slices > 1 else {}
+    if count < 4:  # than a host has
+        options["chips_per_host_bounds"] = (*topology.shape, 1)[:3]
+    return topologies.get_topology_desc(f"{topology.chip.name}:{shape}", "tpu", **options).devices
+
+
+def _has_plugins() -> bool:
+    return importlib.util.find_spec("jax_plugins") is not None
+
+
+def _target_config(chip: Chip) -> str:
+    """What XLA asks a GPU for, as text of its `GpuTargetConfigProto`."""
+    known = {
+        **_OF_ALL_GPUS,
+        **GPUS[chip.name],
+        "memory_bandwidth": int(chip.bandwidth),
+        "device_memory_size": chip.memory,
+    }
+    fields = "\n".join(
+        f"  {name} {value}" if str(value).startswith("{") else f"  {name}: {value}" for name, value in known.items()
+    )
+    return (
+        f"gpu_device_info {{\n{fields}\n}}\n"
+        'platform_name: "CUDA"\n'
+        "dnn_version_info { major: 9 minor: 10 patch: 0 }\n"
+        f'device_description_str: "NVIDIA {chip.name}"\n'
+    )

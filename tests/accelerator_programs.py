@@ -1,0 +1,72 @@
+"""Training steps compiled for accelerators that are not here, and what must not be in them."""
+
+import re
+
+import pytest
+
+from endx_jax.experiment.config import resolve
+from endx_jax.parallel.memory import bytes_held
+from endx_jax.parallel.programs import SHAPE, collectives, instructions
+from endx_jax.planning.compiled import Compiled, compile_step
+from endx_jax.planning.subject import Subject, Texts, outline_run
+from endx_jax.planning.topologies import devices_of, missing_compiler, topology_named
+
+
+def devices_or_skip(name: str) -> list:
+    """Devices of a topology; skips the test where their compiler is not installed."""
+    topology = topology_named(name)
+    missing = missing_compiler(topology.chip)
+    if missing:
+        pytest.skip(f"{topology.chip.name}: {missing}")
+    return devices_of(topology)
+
+
+def subject_on(config, name: str) -> Subject:
+    """The run of a config on a topology, without data."""
+    devices = devices_or_skip(name)
+    return outline_run(resolve(config), Texts(None, "no data"), devices=devices).on(topology_named(name).chip)
+
+
+def faults(subject: Subject, compiled: Compiled) -> list[str]:
+    """Everything that a training step on a data-parallel mesh must not have."""
+    found = [*collectives_in_loops(compiled.text), *float32_products(compiled.text), *batch_squares(subject, compiled)]
+    if compiled.room:
+        found.append(f"it does not fit by {compiled.room} bytes")
+    # What a step does not read, such as Adafactor's stand-ins, is not given to it.
+    held = bytes_held(subject.step.state)
+    if compiled.donated < 0.98 * held:
+        found.append(f"{compiled.donated} of {held} bytes of the state are donated")
+    return found
+
+
+def collectives_in_loops(program: str) -> list[str]:
+    """Collectives that run once a turn."""
+    return [f"{one.kind} in a loop: {one.source}" for one in collectives(program) if one.loops]
+
+
+def float32_products(program: str, within: str = "/encoder/") -> list[str]:
+    """Products of an encoder whose operands are all float32."""
+    found = []
+    for one in instructions(program):
+        wide = all(operand.startswith("f32") for operand in one.operands)
+        if one.opcode in ("dot", "convolution") and wide and within in one.source:
+            found.append(f"float32 product: {one.source}")
+    return found
+
+
+def batch_squares(subject: Subject, compiled: Compiled) -> list[str]:
+    """Arrays with a column for each pair of the batch and a row for each of a device's, or of all."""
+    size = subject.model.settings.train.global_batch_size
+    own = size // subject.train_plan.execution.shards
+    found = set()
+    for _, _, dimensions in SHAPE.findall(re.sub(r'"[^"]*"', "", compiled.text)):
+        sizes = [int(n) for n in dimensions.split(",") if n]
+        if sizes.count(size) > 1 or (size in sizes and own in sizes):
+            found.add(f"an array of [{dimensions}] for a batch of {size}")
+    return sorted(found)
+
+
+def compiled_on(config, name: str) -> tuple[Subject, Compiled]:
+    """The run, and its step compiled for the topology."""
+    subject = subject_on(config, name)
+    return subject, compile_step(subject)

@@ -1,0 +1,26 @@
+"""`endx plan` compiles the very program that training compiles on a topology."""
+
+from accelerator_programs import devices_or_skip
+from tiny_bert import tiny_recipe
+
+from endx_jax.experiment import prepare as preparation
+from endx_jax.experiment.config import resolve
+from endx_jax.parallel.memory import Memory
+from endx_jax.parallel.mesh import make_mesh
+from endx_jax.planning.subject import outline_run, read_texts
+from endx_jax.planning.topologies import topology_named
+from endx_jax.training.step import abstract_batch
+
+
+def test_plan_and_training_lower_the_same_bytes(tiny_bert, pairs_csv, tmp_path, monkeypatch):
+    devices, chip = devices_or_skip("v5e:2x2"), topology_named("v5e:2x2").chip
+    config = tiny_recipe(tiny_bert, pairs_csv)
+    planned = outline_run(resolve(config), read_texts(resolve(config)), devices=devices).on(chip)
+
+    monkeypatch.setattr(preparation, "make_mesh", lambda settings: make_mesh(settings, devices))
+    monkeypatch.setattr(preparation, "measure", lambda: Memory(chip.memory))
+    run = preparation.prepare(config, tmp_path)
+    step = preparation.abstract_step(run.model, run.mesh, run.train_plan)
+    (batch,) = run.stream.profiles()
+    lowered = step.train_step.lower(step.state, abstract_batch(batch, run.mesh))
+    assert lowered.as_text("hlo") == planned.trace().lower().as_text("hlo")

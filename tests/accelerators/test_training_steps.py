@@ -1,0 +1,85 @@
+"""Training steps of the methods at tiny size, compiled for a TPU: what their programs hold and what they must not."""
+
+import dataclasses
+
+import pytest
+from accelerator_programs import compiled_on, faults
+from tiny_bert import tiny_recipe, write_tiny_bert
+from tiny_models import write_tiny_t5
+
+from endx_jax.methods.dual import DualSettings
+from endx_jax.methods.endx import EndxSettings
+from endx_jax.methods.pair import PairSettings
+from endx_jax.methods.residual import ResidualSettings
+from endx_jax.methods.vae.recipes import vae_squad
+from endx_jax.models.sharing import SHARINGS
+
+# No dimension of a model, and divisible by four devices; 37 rows of a device are encoded in two chunks.
+BATCH, CHUNK, TILE = 148, 19, 16
+OBJECTIVES = {
+    "dual": DualSettings(loss_tile=TILE),
+    "endx": EndxSettings(loss_tile=TILE, ramp_epochs=0.0, ramp_steps=2),
+    "pair": PairSettings(top=5, questions=8),
+    "residual": ResidualSettings(),
+    "vae": dataclasses.replace(vae_squad.CROSS, loss_tile=TILE, decoder_width=16),
+}
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return write_tiny_bert(tmp_path_factory.mktemp("accelerators") / "bert", num_hidden_layers=1)
+
+
+@pytest.fixture(scope="module")
+def t5(tmp_path_factory):
+    return write_tiny_t5(tmp_path_factory.mktemp("accelerators") / "t5")
+
+
+def tiny(folder, method="dual", **model):
+    config = tiny_recipe(folder, "none.csv")
+    config.objective = dataclasses.asdict(OBJECTIVES[method])
+    config.model.update(model)
+    config.train.global_batch_size, config.train.tower_chunk = BATCH, CHUNK
+    return config
+
+
+def test_a_dual_encoder(bert):
+    subject, compiled = compiled_on(tiny(bert), "v5e:2x2")
+    assert faults(subject, compiled) == []
+    assert {one.kind for one in compiled.collectives} >= {"all-reduce"}
+    assert compiled.step is not None
+    assert 0 < compiled.step < 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharing", [name for name in SHARINGS if name != "sde"])
+def test_sharings(t5, sharing):
+    assert faults(*compiled_on(tiny(t5, sharing=sharing, projection=16, scan_layers=True), "v5e:2x2")) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "model"),
+    [
+        ("endx", {}),
+        ("vae", {"encoder": "gru", "encoder_layers": 1, "encoder_width": 16, "projection": 16}),
+        ("residual", {"sharing": "residual", "head": "fcrr", "head_width": 16, "encoder": "none"}),
+        ("pair", {"pooling": "first", "dropout": 0.0}),
+    ],
+)
+def test_methods(bert, method, model):
+    assert faults(*compiled_on(tiny(bert, method, **model), "v5e:2x2")) == []
+
+
+@pytest.mark.slow
+def test_split_parameters_are_gathered_in_bfloat16(t5):
+    config = tiny(t5, scan_layers=True)
+    config.mesh.update(data=1, fsdp=4)
+    config.train.tower_chunk = 0
+    _, compiled = compiled_on(config, "v5e:2x2")
+    assert not compiled.room
+    gathers = [one for one in compiled.collectives if one.kind == "all-gather" and one.in_loop]
+    assert gathers
+    # Matrices of a layer in bfloat16: two sides, two layers, forward and backward.
+    width, inner, mlp = 16, 8, 24
+    assert sum(one.bytes for one in gathers) <= 2 * 2 * 2 * 2 * (4 * width * inner + 3 * width * mlp)

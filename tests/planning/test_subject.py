@@ -1,0 +1,90 @@
+"""The planned step against real arrays on a mesh, and against the program that training compiles."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from tiny_bert import tiny_recipe
+
+from endx_jax.experiment.config import resolve
+from endx_jax.experiment.prepare import begin, prepare
+from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, to_global
+from endx_jax.parallel.memory import bytes_held
+from endx_jax.planning.compiled import compile_step
+from endx_jax.planning.plan import work_of
+from endx_jax.planning.subject import outline_run, read_texts
+
+SPLIT = {"mesh": {"fsdp": 2, "tensor": 2}}
+
+
+def on_first_device(tree) -> int:
+    """Bytes that really lie there."""
+    device = jax.devices()[0]
+    shards = [shard for leaf in jax.tree.leaves(tree) for shard in leaf.addressable_shards]
+    return sum(shard.data.nbytes for shard in shards if shard.device == device)
+
+
+@pytest.fixture
+def config(tiny_bert, pairs_csv):
+    return tiny_recipe(tiny_bert, pairs_csv)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "mesh"),
+    [
+        pytest.param("adamw", SPLIT, marks=pytest.mark.slow),
+        pytest.param("adafactor", {}, marks=pytest.mark.slow),
+        pytest.param("sgd", {"mesh": {"fsdp": 8}}, marks=pytest.mark.slow),
+    ],
+)
+def test_state_and_batch_are_those_of_a_real_run(config, tmp_path, optimizer, mesh):
+    config.optimizer.name = optimizer
+    config.model.projection = 16
+    run = prepare(config.to_dict() | mesh, tmp_path)
+    _, state, _ = begin(run)
+    settings = run.model.settings
+    subject = outline_run(settings, read_texts(settings)).on(None)
+    work = work_of(subject)
+    assert work.parameters == on_first_device(state.params)
+    assert work.optimizer == on_first_device((state.step, state.opt_state))
+    batch = to_global(run.stream[0], run.mesh, settings.train.global_batch_size)
+    assert jax.tree.map(lambda x: x.shape, subject.batch) == jax.tree.map(lambda x: x.shape, batch)
+    assert work.batch == on_first_device(batch)
+
+
+@pytest.mark.slow
+def test_the_compiled_step_is_the_one_that_training_runs(config, tmp_path):
+    run = prepare(config, tmp_path)
+    _, _, step = begin(run)
+    (program,) = step.programs.values()
+    settings = run.model.settings
+    compiled = compile_step(outline_run(settings, read_texts(settings)).on(None))
+    assert compiled.text == program.as_text()
+    memory = program.memory_analysis()
+    assert (compiled.arguments, compiled.temporaries) == (memory.argument_size_in_bytes, memory.temp_size_in_bytes)
+    assert not compiled.room
+    assert compiled.donated > 0.9 * compiled.arguments
+    assert [one.kind for one in compiled.collectives].count("all-reduce") == 1
+
+
+def test_without_data_texts_are_as_long_as_they_may_be(config):
+    config.data.path = "nowhere.csv"
+    settings = resolve(config)
+    texts = read_texts(settings)
+    assert texts.pairs is None
+    assert "nowhere.csv" in texts.why
+    batch = outline_run(settings, texts).on(None).batch
+    assert batch.question.ids.shape == (16, 24)
+    assert batch.question.packing.tokens == 2 * 24  # of two rows on each of eight devices
+
+
+def test_with_data_the_batches_are_those_that_training_plans(config, tmp_path):
+    texts = read_texts(resolve(config))
+    assert texts.pairs is not None
+    subject = outline_run(resolve(config), texts, platform="tpu").on(None)
+    assert subject.train_plan.execution.dtype == jnp.bfloat16
+    assert subject.train_plan.stream.profiles() == prepare(config, tmp_path).stream.profiles()
+
+
+def test_bytes_are_those_of_a_device():
+    rows = batch_sharding(make_mesh(MeshSettings()))
+    assert bytes_held(jax.ShapeDtypeStruct((16, 3), jnp.float32, sharding=rows)) == 4 * 2 * 3

@@ -1,0 +1,61 @@
+import pytest
+from helpers import one_line_error
+
+from endx_jax.planning import topologies
+from endx_jax.planning.chips import CHIPS
+from endx_jax.planning.topologies import devices_of, missing_compiler, topology_named, topology_of
+
+
+@pytest.mark.parametrize(
+    ("chip", "count", "name"),
+    [
+        ("v5e", 1, "v5e:1x1"),
+        ("v5e", 4, "v5e:2x2"),
+        ("v5e", 8, "v5e:2x4"),
+        ("v5e", 16, "v5e:4x4"),
+        ("v6e", 64, "v6e:8x8"),
+        ("v5p", 4, "v5p:2x2x1"),
+        ("v5p", 16, "v5p:2x2x4"),
+        ("v5p", 32, "v5p:2x4x4"),
+        ("v5p", 64, "v5p:4x4x4"),
+        ("H200", 8, "h200:8"),
+    ],
+)
+def test_slices_are_those_that_are_rented(chip, count, name):
+    topology = topology_of(CHIPS[chip], count)
+    assert (str(topology), topology.size) == (name, count)
+    assert topology_named(name) == topology
+
+
+def test_several_slices():
+    topology = topology_named("2xv5p:4x4x4")
+    assert (topology.slices, topology.shape, topology.size) == (2, (4, 4, 4), 128)
+    assert str(topology) == "2xv5p:4x4x4"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("v5e", "--topology=v5e is no topology; give one such as v5e:4x4"),
+        ("v5e:16", "--topology=v5e:16 has 1 dimensions; v5e takes names such as v5e:2x4"),
+        ("2xh200:8", "H200 takes names such as h200:8"),
+        ("v9:4x4", "--topology=v9 is none of v4, v5e"),
+    ],
+)
+def test_names_that_are_none(name, message):
+    with one_line_error(message):
+        topology_named(name)
+
+
+def test_other_numbers_of_chips_are_refused():
+    with one_line_error("there is no slice of 12 v5e; --devices must be a power of two"):
+        topology_of(CHIPS["v5e"], 12)
+
+
+def test_without_the_compiler_its_extra_is_named(monkeypatch):
+    monkeypatch.setattr(topologies.importlib.util, "find_spec", lambda name: None)
+    for chip, extra in (("v5e", "compile-tpu"), ("H200", "compile-gpu")):
+        assert f'pip install "endx_jax[{extra}]"' in missing_compiler(CHIPS[chip])
+        with one_line_error(f"install the extra {extra}"):
+            devices_of(topology_of(CHIPS[chip], 8))
+    assert "does not know a v4 chip" in missing_compiler(CHIPS["v4"])
