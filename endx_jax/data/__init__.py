@@ -1,4 +1,4 @@
-"""Data: what is read, how it is split, and how it becomes batches."""
+"""Data: readers, splits, tokenization and batches."""
 
 from typing import TYPE_CHECKING
 

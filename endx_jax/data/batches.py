@@ -103,8 +103,8 @@ class Pairs:
 class BatchStream:
     """Batches of a training run; `stream[step]` is a pure function of the seed and the step.
 
-    Each epoch contains every pair once, in an order of its own. A batch may contain the end of one epoch and the
-    beginning of the next. Mixed sets have separate epochs and a share of the batches proportional to their weights.
+    Each epoch contains every pair once, in a new order. A batch may contain the end of one epoch and the beginning of
+    the next. Mixed sets have separate epochs and a share of the batches proportional to their weights.
     """
 
     def __init__(

@@ -46,7 +46,7 @@ def epoch_order(
 
 
 class Epochs:
-    """Endless sequence of epochs, each in an order of its own."""
+    """Endless sequence of epochs, each in a new order."""
 
     def __init__(self, groups: np.ndarray | None, count: int, *, run: int, seed: int, source: Sequence[int] = ()):
         """Takes the arguments of `epoch_order`."""

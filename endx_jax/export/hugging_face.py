@@ -1,7 +1,7 @@
 """Hugging Face export: one folder per encoder, and a script that computes embeddings.
 
-`endx.json` says what `config.json` has no place for: pooling, prompts, lengths, projection, norm. `encode.py`, which
-needs PyTorch and transformers only, does as it says.
+`endx.json` holds what `config.json` has no keys for: pooling, prompts, lengths, projection, norm. `encode.py`, which
+needs only PyTorch and transformers, uses it.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ def write(folder: pathlib.Path, towers: Towers) -> None:
     """Writes the towers into `folder`.
 
     Raises:
-      EndxError: when they have a part that is no Hugging Face model, nor pooling, projection or norm.
+      EndxError: they have a part other than a Hugging Face model, pooling, projection or norm.
     """
     pooling, sides = towers.pooling(HUGGING_FACE), {}
     for side in SIDES:

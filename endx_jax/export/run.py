@@ -1,4 +1,4 @@
-"""Exports a model: writes it aside, verifies it on request, and moves it into place."""
+"""Export of a model: written to a temporary folder, verified on request, and moved into place."""
 
 import dataclasses
 import pathlib
@@ -28,14 +28,14 @@ def export(model: EmbeddingModel, kind: str, output: pathlib.Path, tolerance: fl
       model: from `endx_jax.load`.
       kind: the format, a name in `FORMATS`.
       output: the folder; one that holds an older export is replaced.
-      tolerance: verifies the export, and how large a difference is let pass; None: does not verify.
+      tolerance: largest difference that verification allows; None: no verification.
 
     Returns:
-      What `export_report.json` says.
+      The contents of `export_report.json`.
 
     Raises:
-      EndxError: when the format can't hold the model; when the folder holds something else; or when the export is not
-        what it came from. Such a one is left beside, as `OUTPUT.failed`, to be looked into.
+      EndxError: the format does not support the model; the folder holds other files; or the verification failed, and
+        the export is left in `OUTPUT.failed`.
     """
     for place in (output, _failed(output)):
         check_output(place)
@@ -53,8 +53,8 @@ def export(model: EmbeddingModel, kind: str, output: pathlib.Path, tolerance: fl
     if report.passed is False:
         largest = max(report.largest_difference.values())
         raise EndxError(
-            f"the export is not the model: embeddings differ by {largest:.3g}, more than --tolerance={tolerance:g}; it "
-            f"is left in {_failed(output)} with its {REPORT}, and {output} is as it was"
+            f"the export failed verification: embeddings differ by {largest:.3g}, more than --tolerance={tolerance:g}; "
+            f"it is left in {_failed(output)} with its {REPORT}, and {output} is unchanged"
         )
     return report
 

@@ -1,7 +1,7 @@
 """sentence-transformers 6 export: Transformer, Pooling, Dense and Normalize, with a Router for two encoders.
 
-Where both sides have one encoder, the modules follow each other. Else a Router comes first, with the modules of each
-side in a route, up to what both sides share: a shared projection stands after it (ADE-SPL), own ones in the routes.
+If both sides share an encoder, the export is a sequence of modules. Otherwise a Router comes first, with the modules of
+each side in a route; a shared projection (ADE-SPL) follows the Router, separate ones are in the routes.
 """
 
 import dataclasses
@@ -30,12 +30,12 @@ OVER_EMBEDDINGS = {"module_input_name": "sentence_embedding", "module_output_nam
 
 @dataclasses.dataclass(frozen=True)
 class Writer:
-    """Writes one export.
+    """Writer of one export.
 
     Attributes:
       folder: to write into.
-      towers: that are exported.
-      pooling: their pooling's name.
+      towers: the exported towers.
+      pooling: the name of their pooling.
     """
 
     folder: pathlib.Path
@@ -131,6 +131,6 @@ def write(folder: pathlib.Path, towers: Towers) -> None:
     """Writes the towers into `folder`.
 
     Raises:
-      EndxError: when they have a part that sentence-transformers has no module for.
+      EndxError: sentence-transformers has no module for one of their parts.
     """
     Writer(folder, towers, towers.pooling(NAME)).write()

@@ -35,7 +35,7 @@ def write(folder: pathlib.Path, towers: Towers) -> None:
     """Writes the towers into `folder`.
 
     Raises:
-      EndxError: when a tokenizer has no `tokenizer.json`, or `jax.export` lacks the package it writes with.
+      EndxError: a tokenizer has no `tokenizer.json`, or `jax.export` lacks a package that it needs for writing.
     """
     weights = {
         f"{owner}/{name}": array
@@ -87,7 +87,7 @@ def serialized(tower: Tower, params: dict) -> bytearray:
       params: its parameters, by group.
 
     Raises:
-      EndxError: when `jax.export` lacks the package it writes with.
+      EndxError: `jax.export` lacks a package that it needs for writing.
     """
     if importlib.util.find_spec("flatbuffers") is None:  # which jax.export leaves to be installed by who needs it
         raise EndxError(f"--format={STABLEHLO} needs another package: pip install flatbuffers")

@@ -1,4 +1,4 @@
-"""Towers to export: float32, layers apart, with their origin."""
+"""Towers to export: float32, with unstacked layers, and their origin."""
 
 import dataclasses
 import functools
@@ -28,15 +28,15 @@ class Towers:
     """Dual encoder to export.
 
     Attributes:
-      name: what they are called elsewhere: the last part of what was loaded.
-      loaded_from: what was loaded.
+      name: public name: the last part of `loaded_from`.
+      loaded_from: path or name that was loaded.
       dual_encoder: both towers, computing in float32, without remat or scan.
-      params: its parameters, float32 NumPy arrays, each layer's by itself.
-      processors: how the texts of each side become tokens.
+      params: its parameters, float32 NumPy arrays, with unstacked layers.
+      processors: text processors of each side.
       encoders: the pretrained encoders' descriptions, by side.
-      cosine: whether embeddings are compared by cosine rather than inner product.
+      cosine: true if embeddings are compared by cosine rather than inner product.
       identity: of the model (see `inference.identity`).
-      workdir: of the run that trained them; None where none did.
+      workdir: of the run that trained them; None for a pretrained model.
     """
 
     name: str
@@ -54,8 +54,7 @@ class Towers:
         """Converts a loaded model.
 
         Raises:
-          EndxError: when that is an exported program, of which the towers are not known; or one that keeps a part of
-            each embedding.
+          EndxError: the model is an exported program, whose towers are not known, or truncates embeddings.
         """
         trained = model.encoder.model
         if not isinstance(trained, DualEncoder):
@@ -113,7 +112,7 @@ class Towers:
         """Returns the name of the pooling.
 
         Raises:
-          EndxError: when the towers have an encoder or a pooling that only a program can hold.
+          EndxError: only StableHLO supports the towers' encoder or pooling.
         """
         for side in SIDES:
             tower = self.dual_encoder.tower(side)
@@ -132,7 +131,7 @@ class Towers:
 
 
 def in_float32(tower: Tower) -> Tower:
-    """Returns the tower in float32, with layers apart and without rematerialisation."""
+    """Returns the tower in float32, with unstacked layers and without rematerialisation."""
     options = {"dtype": jnp.float32, "remat": "none", "scan_layers": False}
     own = {name: value for name, value in options.items() if hasattr(tower.encoder, name)}
     return tower.clone(token_embedder=tower.token_embedder.clone(dtype=jnp.float32), encoder=tower.encoder.clone(**own))

@@ -24,9 +24,9 @@ def write_transformer_folder(folder: pathlib.Path, towers: Towers, side: str, le
 
     Args:
       folder: to write into.
-      towers: that are exported.
-      side: whose encoder it is.
-      length: tokens that a text is cut to.
+      towers: the exported towers.
+      side: of the encoder.
+      length: maximum tokens of a text.
     """
     source, params = towers.encoders[side], towers.tower_params(side)
     kept = {name: value for name, value in source.hugging_face.items() if name not in OF_THE_CHECKPOINT}
@@ -55,7 +55,7 @@ def write_tensors(file: pathlib.Path, tensors: Mapping[str, np.ndarray]) -> str:
 
 
 def _unused(config: Mapping) -> dict[str, np.ndarray]:
-    """Returns tensors that BertModel requires and our towers lack; it would draw missing ones with a warning."""
+    """Returns tensors of BertModel that our towers lack; transformers would initialise missing ones with a warning."""
     if config["model_type"] != "bert":
         return {}
     width = config["hidden_size"]

@@ -57,12 +57,12 @@ class Report:
 
     Attributes:
       format: of the export.
-      model: what was exported.
-      versions: of endx_jax, and of the runtime's libraries where it was verified.
-      texts: how many were encoded, as questions and as answers; 0 where it was not verified.
+      model: name of the exported model.
+      versions: of endx_jax, and of the runtime's libraries if verified.
+      texts: number of texts encoded as questions and as answers; 0 if not verified.
       largest_difference: by side, of any number in any embedding.
-      tolerance: how large that may be.
-      passed: whether it is no larger; None where the export was not verified.
+      tolerance: largest difference allowed.
+      passed: true if it is not exceeded; None if not verified.
     """
 
     format: str
@@ -75,7 +75,7 @@ class Report:
 
 
 def check_runtime(kind: str) -> None:
-    """Raises EndxError when the runtime that a format is verified with is not installed."""
+    """Raises EndxError if the runtime for the verification of a format is not installed."""
     for module, requirement in REQUIREMENTS[kind].items():
         if importlib.util.find_spec(module) is None:
             raise EndxError(f"--verify needs what the export is made for: pip install {requirement}")
@@ -87,11 +87,11 @@ def verify(kind: str, folder: pathlib.Path, towers: Towers, tolerance: float) ->
     Args:
       kind: the format.
       folder: of the export.
-      towers: that it was made from.
-      tolerance: how large the largest difference may be.
+      towers: the exported towers.
+      tolerance: largest difference allowed.
 
     Raises:
-      EndxError: when the runtime fails on the export.
+      EndxError: the runtime fails on the export.
     """
     texts = sample_texts(towers.workdir)
     expected = reference(towers, texts)
@@ -113,7 +113,7 @@ def sample_texts(workdir: pathlib.Path | None) -> list[str]:
     """Returns texts for both sides: edge cases of tokenizers, the run's documents, and docstrings.
 
     Args:
-      workdir: of a run, whose index is read where it left one.
+      workdir: of a run, whose index is read if it has one.
     """
     index = workdir / workdirs.INDEX if workdir else None
     documents: list[str] = []

@@ -23,10 +23,10 @@ class Cost:
 
     Attributes:
       row: of a table.
-      runs: how many, seeds of the row.
-      steps: of each; 0: it depends on data that are not here.
-      found: on one device.
-      why: there is nothing to plan; empty otherwise.
+      runs: number of runs, the seeds of the row.
+      steps: of each run; 0: unknown without the data.
+      found: estimate for one device.
+      why: reason why there is no estimate; empty otherwise.
     """
 
     row: Row

@@ -29,19 +29,19 @@ class Report:
 
     Attributes:
       rows: by set, then by system, its measures; `ap` is the average precision over all pairs.
-      weights: by system, those of the layers.
+      weights: by system, the weights of the layers.
       curves: by set, then by system, recall and precision.
-      sets: by set, how many questions, candidates and right pairs it has.
+      sets: by set, the numbers of questions, candidates and right pairs.
     """
 
     def __init__(self, model: str, names: tuple[str, ...], pooled: Mapping[str, PooledLayers], parts: int):
         """Chooses the mixtures by recall@1 on the held-out set, and evaluates.
 
         Args:
-          model: what it is called.
+          model: its name.
           names: of its K layers.
           pooled: by set, `HELD_OUT` and `TEST`.
-          parts: into how many the sum of the weights is cut: see `mixtures`.
+          parts: number of equal parts of the weights: see `mixtures`.
         """
         self.model, self.names, self.parts = model, names, parts
         self.weights, self._weighting = dict[str, tuple[float, ...]](), dict[str, int]()
@@ -71,7 +71,7 @@ class Report:
 
     @property
     def best(self) -> str:
-        """The system with the highest recall@1 on the held-out set."""
+        """Returns the system with the highest recall@1 on the held-out set."""
         return max(self.weights, key=lambda system: self.rows[HELD_OUT][system]["recall@1"])
 
     def config(self, system: str) -> str:

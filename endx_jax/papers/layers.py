@@ -75,7 +75,7 @@ def layer_names(tower: Tower) -> tuple[str, ...]:
     """Returns the names of a tower's K layers, in the order of `Tower.layers` and `model.layer_weights`.
 
     Raises:
-      EndxError: when its encoder does not give its layers.
+      EndxError: its encoder does not return its layers.
     """
     outputs = getattr(tower.encoder, "outputs", None)
     if outputs is None:
@@ -88,7 +88,7 @@ def pool_layers(model: DualEncoder, params: dict, side: str, tokens: Tokens) -> 
 
     Args:
       model: both towers, with `token_weights`.
-      params: theirs.
+      params: of the towers.
       side: `question` or `answer`.
       tokens: [B, L].
 
@@ -118,9 +118,9 @@ def best_mixture(pooled: PooledLayers, weighting: int, parts: int) -> tuple[tupl
     """Returns the mixture with the highest recall@1, the first of equals, and that recall.
 
     Args:
-      pooled: of questions that are held out for choosing.
+      pooled: of held-out questions.
       weighting: `PLAIN` or `IDF`.
-      parts: into how many the weights' sum of one is cut: see `mixtures`.
+      parts: number of equal parts of the weights: see `mixtures`.
     """
     right = pad_ids(pooled.qrels)
     texts = [jnp.asarray(part[:, weighting]) for part in (pooled.questions, pooled.candidates)]
@@ -161,17 +161,17 @@ def pool_model(
 
     Args:
       dual_encoder: both towers, without scan.
-      params: theirs.
-      processors: how the texts of each side become tokens.
+      params: of the towers.
+      processors: text processors of each side.
       sets: by name.
-      cache: where the vectors are kept for the next time; None to compute them.
-      length: tokens a text is cut to; None: as the processors say.
+      cache: of the vectors; None: no cache.
+      length: maximum tokens of a text; None: that of the processors.
 
     Returns:
       The layers' names, and the pooled layers of each set.
 
     Raises:
-      EndxError: when the model's encoder does not give its layers, or has not so many positions.
+      EndxError: the model's encoder does not return its layers, or has fewer positions.
     """
     names = layer_names(dual_encoder.question)
     if length is not None:
@@ -213,12 +213,12 @@ def _weighted(tower):
 
 
 def write_texts(path: pathlib.Path, sets: Mapping[str, RetrievalSet]) -> int:
-    """Writes the texts to compute token vectors for, one a line: for each set its questions, then its candidates.
+    """Writes texts for the computation of token vectors, one per line: for each set its questions, then its candidates.
 
-    Tokens are words and punctuation marks with spaces between them, which AllenNLP's `elmo` command takes as they are.
+    Tokens are words and punctuation marks separated by spaces, as AllenNLP's `elmo` command expects them.
 
     Returns:
-      How many texts there are.
+      The number of texts.
     """
     lines = [" ".join(words) for words in _words(sets)]
     write_text(path, "".join(f"{line}\n" for line in lines))
@@ -229,14 +229,14 @@ def pool_file(path: pathlib.Path, sets: Mapping[str, RetrievalSet]) -> tuple[tup
     """Pools the token vectors in a file, without and with the IDFs of each set's own words.
 
     Args:
-      path: as `pretrained.token_vectors` reads it, made of what `write_texts` wrote for these sets.
+      path: a file for `pretrained.token_vectors`, made from the output of `write_texts` for these sets.
       sets: by name.
 
     Returns:
       The layers' names, and the pooled layers of each set.
 
     Raises:
-      EndxError: when the file can't be read, or was made of other texts.
+      EndxError: the file can't be read, or was made from other texts.
     """
     texts = _words(sets)
     vectors = zip(texts, read_token_vectors(path, [len(words) for words in texts]), strict=True)
@@ -275,8 +275,8 @@ def pooled_layers(
       model: a pretrained folder or name, a file of word vectors, the workdir of a run, or a file of token vectors.
       sets: by name.
       cache: folder for the pooled vectors; empty: none.
-      length: tokens a text is cut to; None for the model's.
-      token_table: whether to take the token table alone.
+      length: maximum tokens of a text; None for the model's.
+      token_table: uses the token table alone.
     """
     file = pathlib.Path(model).expanduser()
     if is_token_vectors(file):

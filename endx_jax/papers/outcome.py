@@ -9,15 +9,15 @@ from endx_jax.papers.tables import Row, Table
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """A row with its computed values, or the reason why it has none.
+    """Row with its computed values, or the reason why it has none.
 
     Attributes:
       row: of the paper.
-      values: for each seed the measures in the row's order, in the table's unit; empty where nothing was computed.
-      why: there are none, or not all.
-      differs: from the paper's row, in words; empty where it was run as the paper has it.
-      runs: what the values were read from, a folder each, as `endx papers figures` takes them.
-      facts: of those runs, for the page: what they were made with.
+      values: for each seed the measures in the row's order, in the table's unit; empty if nothing was computed.
+      why: reason why values are missing.
+      differs: description of the differences from the paper's row; empty if there are none.
+      runs: folders from which the values were read, for `endx papers figures`.
+      facts: settings, versions and hardware of those runs, for the page.
     """
 
     row: Row
@@ -29,7 +29,7 @@ class Outcome:
 
     @property
     def means(self) -> tuple[float, ...]:
-        """Mean over seeds of each measure."""
+        """Returns the mean over seeds of each measure."""
         return tuple(map(statistics.fmean, zip(*self.values, strict=True)))
 
     @property

@@ -1,4 +1,4 @@
-"""The runs behind a row: their configs, workdirs and measures."""
+"""Runs of a row: their configs, workdirs and measures."""
 
 import dataclasses
 import gc
@@ -30,9 +30,9 @@ class Options:
     Attributes:
       output: the folder of all runs.
       data: places of data, by name.
-      weights: places of pretrained models, by the names that recipes have for them.
-      seeds: runs of each row; 0: as many as the paper has, or one of a shortened row.
-      budget: minutes for a whole table; 0: every row as the paper has it.
+      weights: places of pretrained models, by their names in recipes.
+      seeds: runs of each row; 0: the paper's number, or one for a shortened row.
+      budget: minutes for a whole table; 0: every row as in the paper.
     """
 
     output: pathlib.Path
@@ -50,7 +50,7 @@ class Options:
         """Returns the place of a named data set.
 
         Raises:
-          EndxError: that has to be said, and was not.
+          EndxError: the data set has no default place, and none was given.
         """
         about = papers().data[name]
         given = about.get("given", name)
@@ -69,13 +69,13 @@ class Plan:
     """Recipe, settings and folder of a row's runs.
 
     Attributes:
-      row: whose runs these are: another's, where the row takes them from there.
+      row: the row of these runs, possibly another one whose runs are reused.
       recipe: of the package, with its arguments.
-      data: by its name.
-      set: what is changed in the recipe, by dotted name.
-      differs: from the paper's row, in words; empty where it does not.
+      data: name of the data.
+      set: changed settings of the recipe, by dotted name.
+      differs: description of the differences from the paper's row; may be empty.
       folder: of the row's runs.
-      seeds: how many.
+      seeds: number of runs.
     """
 
     row: Row
@@ -94,7 +94,7 @@ class Plan:
         """Returns the config of one run.
 
         Raises:
-          EndxError: it is not said where the data are.
+          EndxError: the place of the data is not given.
         """
         name, _, arguments = self.recipe.partition(":")
         recipe = load_recipe(name)
@@ -113,7 +113,7 @@ def plan_of(row: Row, options: Options) -> Plan:
     """Returns the plan of a trained row, in full or shortened.
 
     Raises:
-      EndxError: with a budget the row has no shortened form.
+      EndxError: a budget is given and the row has no shortened form.
     """
     if row.of:
         return plan_of(papers().row(row.of), options)
@@ -165,7 +165,7 @@ class Budget:
         self._seconds_left = seconds_left
 
     def check(self) -> None:
-        """Raises EndxError when the time is over."""
+        """Raises EndxError when the time is used up."""
         if self._seconds_left() <= 0:
             raise EndxError("the budget is used up; the same command resumes")
 
@@ -185,15 +185,15 @@ def measures_of_results(workdir: pathlib.Path, row: Row) -> tuple[float, ...]:
 
 
 def trained(row: Row, options: Options, budget: Budget, read: Read = measures_of_results) -> Outcome:
-    """Trains the runs of a row that are missing, in order, and reads the measures of all.
+    """Trains the missing runs of a row, in order, and reads the measures of all.
 
-    What can't be made is the outcome's reason: data or weights that are not at hand, no shortened form, no time left.
+    If a run is not possible, the outcome has the reason: missing data or weights, no shortened form, no time left.
 
     Args:
       row: of a table.
-      options: what is at hand.
-      budget: how much time there is.
-      read: takes a row's measures from a workdir; by default from its results.
+      options: data, weights and lengths.
+      budget: the remaining time.
+      read: reads a row's measures from a workdir; by default from its results.
     """
     values, runs, why, plan = [], [], "", None
     try:
@@ -212,7 +212,7 @@ def make(plan: Plan, seed: int, options: Options, budget: Budget) -> pathlib.Pat
     """Returns the workdir of a finished run, after training it if it is missing.
 
     Raises:
-      EndxError: it can't be made; or the folder holds another run.
+      EndxError: training is not possible, or the folder holds another run.
     """
     workdir = plan.workdir(seed)
     config = plan.config(seed, options)

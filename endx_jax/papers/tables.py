@@ -14,14 +14,14 @@ FILE = "papers.toml"
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """A shortened run.
+    """Shortened run.
 
     Attributes:
       recipe: of the package, with its arguments.
-      data: what it is trained on and judged by, a name of `Papers.data`.
+      data: name of its data in `Papers.data`.
       steps: with a budget of the table's `minutes`.
-      set: what is changed in the recipe, by dotted name.
-      differs: from the rows that it stands in for, in words.
+      set: changed settings of the recipe, by dotted name.
+      differs: description of the differences from the paper's rows.
     """
 
     recipe: str
@@ -36,9 +36,9 @@ class Row:
     """Row of a paper's table; `papers.toml` explains the fields.
 
     Attributes:
-      table: its table's name, such as `endx-table2`.
-      row: its own.
-      expected: what the paper has, in the order of `measures`; empty for rows that are ours.
+      table: name of its table, such as `endx-table2`.
+      row: name of the row.
+      expected: the paper's values in the order of `measures`; empty for rows that are ours.
     """
 
     table: str
@@ -76,14 +76,14 @@ class Table:
 
     Attributes:
       name: such as `endx-table2`.
-      title: what it shows.
-      paper: where it stands.
-      rows: in its order.
-      measures: its columns, as results.json names them.
+      title: description.
+      paper: paper and number of the table.
+      rows: in the paper's order.
+      measures: its columns, by their names in results.json.
       unit: `points`, of a hundred, or `count`.
-      tolerance: how far a number may lie from the paper's, in the unit.
+      tolerance: allowed difference from the paper's value, in the unit.
       minutes: the budget for which the steps of its forms are given.
-      note: what has to be known to read it.
+      note: remark for readers.
     """
 
     name: str
@@ -126,8 +126,8 @@ class Papers:
     """Contents of `papers.toml`.
 
     Attributes:
-      data: by name, the default `path`, and the name by which another is `given`.
-      shorter: what every shortened run sets, by dotted name.
+      data: by name, the default `path`, and the name in `--data NAME=PATH`, `given`.
+      shorter: settings of every shortened run, by dotted name.
       forms: of shortened runs, by name.
       tables: by name.
       figures: by name.

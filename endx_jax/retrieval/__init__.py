@@ -1,1 +1,1 @@
-"""From embeddings or words to rankings: scorers, exact evaluation, and the files that rankings are kept in."""
+"""Rankings from embeddings or words: search, exact evaluation, indexes and result files."""

@@ -161,7 +161,7 @@ class Index:
         Args:
           documents: n documents.
           embeddings: float32 [n, E]; rounded to the precision of the index.
-          replace: whether documents replace those with the same ids.
+          replace: replaces documents with the same ids.
 
         Raises:
           InUse: another process holds the index, or changed, replaced or moved it since it was opened.
@@ -201,7 +201,7 @@ class Index:
         `add` and `delete` do so as well once more than half of the rows are deleted. Memory: the largest shard.
 
         Returns:
-          How many deleted documents the files held.
+          The number of deleted documents that were removed.
 
         Raises:
           InUse: as `add`.

@@ -1,4 +1,4 @@
-"""The model of an index, found, loaded and checked against it."""
+"""Model of an index: found by the manifest, loaded, and checked by its identity."""
 
 import os
 import pathlib
@@ -13,32 +13,32 @@ from endx_jax.retrieval.index import Index
 
 
 class IndexModel:
-    """Encodes questions and documents for one index, as its own were: of its width, and of unit norm if they are.
+    """Encoder for one index, with its width, and with unit norm if the index has it.
 
     Attributes:
-      model: that does it.
+      model: the embedding model.
     """
 
     def __init__(self, index: Index, path_or_name: str | os.PathLike | None = None):
         """Loads the model.
 
         Args:
-          index: that was encoded by it.
-          path_or_name: of the model; None: the run whose workdir the index lies in, or else what its manifest names.
+          index: encoded by the model.
+          path_or_name: of the model; None: the run whose workdir contains the index, else the model in the manifest.
 
         Raises:
-          EndxError: there is no such model, or it is another than the index was encoded by; the message names both.
+          EndxError: there is no such model, or the index was encoded by another one; the message names both.
         """
         self.model: EmbeddingModel = load(path_or_name or _home(index) or _named(index))
         index.check_model(self.model.name, self.model.identity)
         self._width = index.manifest.width
 
     def encode_query(self, texts: list[str]) -> np.ndarray:
-        """Questions to float32 [Q, E]."""
+        """Encodes questions to float32 [Q, E]."""
         return self._encode(self.model.encode_query, texts)
 
     def encode_document(self, texts: list[str]) -> np.ndarray:
-        """Documents to float32 [N, E]."""
+        """Encodes documents to float32 [N, E]."""
         return self._encode(self.model.encode_document, texts)
 
     def _encode(self, encode: Callable, texts: list[str]) -> np.ndarray:
@@ -46,7 +46,7 @@ class IndexModel:
 
 
 def _home(index: Index) -> pathlib.Path | None:
-    """Returns the workdir around the index, wherever it was moved to."""
+    """Returns the workdir that contains the index, even after a move."""
     places = index.folder.absolute().parents
     return next((place for place in places if (place / MODEL / ABOUT).is_file()), None)
 

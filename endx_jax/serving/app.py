@@ -1,4 +1,4 @@
-"""The ASGI application: API, page, probes and metrics behind the middleware."""
+"""ASGI application: API, page, probes and metrics behind the middleware."""
 
 import asyncio
 import contextlib

@@ -84,7 +84,7 @@ class Batcher(Generic[Work, Result]):
             self.requests -= 1
 
     def submit(self, work: Work, cost: int) -> "asyncio.Future[Result]":
-        """Queues a job; one whose future is cancelled before its turn is never worked on."""
+        """Queues a job; it is skipped if its future is cancelled before its turn."""
         job = _Job[Work, Result](work, cost, asyncio.get_running_loop().create_future())
         self._waiting.append(job)
         if not self._batch:
@@ -154,10 +154,10 @@ FEWEST_CHARACTERS = 64
 
 
 async def while_connected(receive: Receive, answer: "asyncio.Future[T]") -> T:
-    """Waits for an answer, and cancels it when the client hangs up; call it after reading the request's body.
+    """Waits for a result, and cancels it when the client disconnects; call it after reading the request's body.
 
     Raises:
-      ClientGone: the client hung up.
+      ClientGone: the client disconnected.
     """
     watch = asyncio.ensure_future(_hang_up(receive))
     watch.add_done_callback(lambda _: answer.cancel())

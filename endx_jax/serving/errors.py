@@ -33,9 +33,9 @@ class Refusal(Exception):
 
     Attributes:
       status: HTTP status.
-      message: the mistake and its remedy.
-      param: name of the field with the mistake.
-      code: identifier of the kind of mistake, for programs.
+      message: the error and its remedy.
+      param: name of the invalid field.
+      code: identifier of the kind of error, for programs.
       headers: further headers of the response.
     """
 
@@ -53,7 +53,7 @@ class Refusal(Exception):
 
 
 class ClientGone(Exception):
-    """The client hung up before its answer was ready."""
+    """Raised when the client disconnects before its response is ready."""
 
 
 def error_response(refusal: Refusal) -> Response:
@@ -66,7 +66,7 @@ def error_response(refusal: Refusal) -> Response:
 def handle_errors(app: FastAPI) -> None:
     """Registers handlers that turn every exception in `app` into such a response.
 
-    Mistakes of clients are `Refusal`s. An `EndxError` is a problem of the server or its index, such as a full disk, and
+    Errors of clients are `Refusal`s. An `EndxError` is a problem of the server or its index, such as a full disk, and
     is logged as one line.
     """
 

@@ -128,8 +128,8 @@ def _too_large(most: int) -> Refusal:
 async def refuse_unread(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
     """Refuses a request whose body was not read, and closes the connection.
 
-    The answer is sent at once. It ends, and with it the connection, when the client has sent its body, or as much of it
-    as `LINGER_BYTES`, or after `LINGER_SECONDS`. A client whose body was too slow gets no more time.
+    The response is sent at once. The connection is closed once the client has sent its body or `LINGER_BYTES` of it, or
+    after `LINGER_SECONDS`; at once if the body was too slow.
     """
 
     async def unended(message: Message) -> None:

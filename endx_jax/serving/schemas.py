@@ -44,7 +44,7 @@ class EmbeddingsRequest(Taken):
 
 
 class Embedding(BaseModel):
-    """The embedding of a text."""
+    """Embedding of a text."""
 
     object: Literal["embedding"]
     index: int
@@ -118,13 +118,13 @@ class DocumentsResponse(BaseModel):
 
 
 class DeletedResponse(BaseModel):
-    """The id of the document that was deleted."""
+    """Id of the deleted document."""
 
     deleted: str
 
 
 class ErrorDetails(BaseModel):
-    """Description of a mistake."""
+    """Description of an error."""
 
     message: str
     type: str

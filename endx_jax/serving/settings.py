@@ -36,8 +36,8 @@ class ServingSettings:
     Attributes:
       limits: bounds on requests.
       token: clients must send it as `Authorization: Bearer TOKEN`; None: no token is needed.
-      loopback_only: whether the Host header must be a name of this machine. This refuses web pages in a local browser
-        whose site's name resolves to this machine ("DNS rebinding").
+      loopback_only: requires a Host header that names this machine. This refuses web pages in a local browser whose
+        site's name resolves to this machine ("DNS rebinding").
     """
 
     limits: Limits = Limits()

@@ -1,8 +1,8 @@
-"""Runs in a process of its own: encodes texts with an export as its users do, in the runtime it was made for.
+"""Encodes texts with an export as its users do, in a separate process with the export's runtime.
 
   python -P encode_elsewhere.py FORMAT FOLDER PLACE
 
-PLACE holds `texts.json`, a list; `question.npy`, `answer.npy` and `versions.json` are left there.
+PLACE holds `texts.json`, a list; `question.npy`, `answer.npy` and `versions.json` are written there.
 """
 
 import importlib.metadata
@@ -21,7 +21,7 @@ RUNTIMES = {
 
 
 def encode(kind: str, folder: str, texts: list[str]) -> dict[str, np.ndarray]:
-    """Embeddings [N, E] of the texts, as either side."""
+    """Returns embeddings [N, E] of the texts by side."""
     if kind != "sentence-transformers":
         run = runpy.run_path(f"{folder}/encode.py")["encode"]
         return {side: np.asarray(run(side, texts)) for side in ("question", "answer")}
@@ -32,7 +32,7 @@ def encode(kind: str, folder: str, texts: list[str]) -> dict[str, np.ndarray]:
 
 
 def main(kind: str, folder: str, place: pathlib.Path) -> None:
-    """Encodes, and leaves embeddings and versions."""
+    """Encodes, and writes embeddings and versions."""
     embeddings = encode(kind, folder, json.loads((place / "texts.json").read_text(encoding="utf-8")))
     if "endx_jax" in sys.modules:
         raise RuntimeError("endx_jax was imported, without which an export has to do")

@@ -1,6 +1,6 @@
-"""Embeddings from this folder, with jax, flatbuffers, numpy, safetensors and tokenizers: `from encode import encode`.
+"""Encodes texts with jax, flatbuffers, numpy, safetensors and tokenizers: `from encode import encode`.
 
-As a program: `python encode.py question "who wrote Faust?"` prints an embedding a line; the other side is `answer`.
+As a program: `python encode.py question "who wrote Faust?"` prints an embedding per line; the other side is `answer`.
 """
 
 import functools
@@ -20,19 +20,19 @@ ABOUT = json.loads((HERE / "endx.json").read_text(encoding="utf-8"))
 
 @functools.cache
 def weights():
-    """All weights, on the device."""
+    """Returns all weights, on the device."""
     return jax.device_put(load_file(HERE / "model.safetensors"))
 
 
 @functools.cache
 def program(name):
-    """A program for any batch and length, on whatever device JAX has; compiled for each shape it is first given."""
+    """Returns the program for any batch and length on any device; it is compiled for each new shape."""
     return jax.jit(export.deserialize(bytearray((HERE / name).read_bytes())).call)
 
 
 @functools.cache
 def tower(side):
-    """The tokenizer of a side, and the arguments of its program: those that both sides share, and its own."""
+    """Returns the tokenizer of a side, and the arguments of its program, shared ones included."""
     about = ABOUT["sides"][side]
     folder = HERE / about["folder"]
     config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))

@@ -1,6 +1,6 @@
-"""Embeddings from this folder, with torch, transformers and safetensors: `from encode import encode`.
+"""Encodes texts with torch, transformers and safetensors: `from encode import encode`.
 
-As a program: `python encode.py question "who wrote Faust?"` prints an embedding a line; the other side is `answer`.
+As a program: `python encode.py question "who wrote Faust?"` prints an embedding per line; the other side is `answer`.
 """
 
 import functools
@@ -18,7 +18,7 @@ ABOUT = json.loads((HERE / "endx.json").read_text(encoding="utf-8"))
 
 @functools.cache
 def encoder(place):
-    """The tokenizer and the encoder in a folder."""
+    """Returns the tokenizer and the encoder in a folder."""
     config = json.loads((HERE / place / "config.json").read_text(encoding="utf-8"))
     model = T5EncoderModel if config["model_type"] == "t5" else AutoModel
     return AutoTokenizer.from_pretrained(HERE / place), model.from_pretrained(HERE / place).eval()
@@ -26,7 +26,7 @@ def encoder(place):
 
 @functools.cache
 def projection(place):
-    """The matrix [E, P] in a folder."""
+    """Returns the projection [E, P] in a folder."""
     return load_file(HERE / place / "model.safetensors")["linear.weight"]
 
 

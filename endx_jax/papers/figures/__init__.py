@@ -1,4 +1,4 @@
-"""Figures of finished runs, drawn by `endx papers figures`: one module a figure."""
+"""Figures of finished runs, drawn by `endx papers figures`: one module per figure."""
 
 from endx_jax.papers.figures import (
     minimum_questions,

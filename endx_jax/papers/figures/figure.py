@@ -1,4 +1,4 @@
-"""A kind of figure: its numbers, its drawing and the files it is kept in."""
+"""Kind of figure: its numbers, its drawing and its files."""
 
 import dataclasses
 import json
@@ -26,10 +26,10 @@ class Figure:
     """One kind of figure.
 
     Attributes:
-      about: what it shows, in a line.
+      about: one-line description.
       options: a dataclass of settings, each declared with `settings.key`; all are numbers or strings.
-      data: (study, options) to plain values, as JSON holds them: all that is drawn.
-      draw: those values to a Matplotlib figure.
+      data: (study, options) to all values that are drawn, as JSON values.
+      draw: from those values to a Matplotlib figure.
     """
 
     about: str
@@ -42,17 +42,17 @@ def make(name: str, figure: Figure, study: Study, options: Any, target: pathlib.
     """Computes a figure's numbers, writes them as JSON, and draws them.
 
     Args:
-      name: of the figure, kept in the file.
-      figure: itself.
-      study: the models and texts that it is made from.
-      options: of the type that the figure has.
+      name: of the figure, stored in the file.
+      figure: the kind of figure.
+      study: its models and texts.
+      options: of type `figure.options`.
       target: `target.json`, `target.png` and `target.svg` are written.
 
     Returns:
       The numbers.
 
     Raises:
-      EndxError: for what the user can mend: a missing package, runs or texts that the figure cannot be made from.
+      EndxError: a package is missing, or the runs or texts do not suit the figure.
     """
     style.require()
     about = {
@@ -72,7 +72,7 @@ def redraw(figures: dict[str, Figure], file: pathlib.Path, target: pathlib.Path)
     """Draws the numbers that `make` wrote, as `target.png` and `target.svg`, and returns the figure's name.
 
     Raises:
-      EndxError: the file is not there, or no figure's.
+      EndxError: the file does not exist, or holds no figure.
     """
     style.require()
     held = json_files.read(file)
@@ -97,12 +97,12 @@ def tsne(rows: np.ndarray, *, perplexity: float, seed: int) -> np.ndarray:
     """Projects rows by t-SNE (Van der Maaten and Hinton 2008), initialised by principal components.
 
     Args:
-      rows: [N, E]; distances are Euclidean, which of unit vectors order as cosines do.
-      perplexity: how many neighbours count, roughly; cut to (N - 1) / 3, more than which leaves nothing apart.
-      seed: of what is still drawn.
+      rows: [N, E]; distances are Euclidean, which order unit vectors as cosines do.
+      perplexity: approximate number of neighbours; at most (N - 1) / 3.
+      seed: of the random draws.
 
     Returns:
-      float64 [N, 2], centred and with the farthest coordinate at 1: neither scale nor direction means anything.
+      float64 [N, 2], centred and with the farthest coordinate at 1; scale and direction have no meaning.
     """
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits

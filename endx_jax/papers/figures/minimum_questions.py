@@ -20,8 +20,8 @@ POOLS = {"whole": "whole pool", "cut": "pool of these answers alone"}
 class Options:
     """Options of the figure."""
 
-    metric: str = key("mrr", f"one of {', '.join(MEASURES)}")
-    most: int = key(12, "the highest minimum; lower where no answer has so many questions")
+    metric: str = key("mrr", f"metric: one of {', '.join(MEASURES)}")
+    most: int = key(12, "largest minimum; lower if no answer has that many questions")
 
 
 def sub_sets(qrels, candidates: int, most: int) -> list[tuple[list[int], list[int]]]:
@@ -30,7 +30,7 @@ def sub_sets(qrels, candidates: int, most: int) -> list[tuple[list[int], list[in
     Args:
       qrels: for each question its right candidates.
       candidates: in the pool.
-      most: the last minimum; the list is shorter where no answer has so many questions.
+      most: the largest minimum; the list is shorter if no answer has that many questions.
     """
     asked = questions_of(qrels, candidates)
     most = min(most, max(map(len, asked)))

@@ -18,18 +18,18 @@ from endx_jax.settings import key
 class Options:
     """Options of the figure."""
 
-    questions: int = key(6, "that the answer has (ENDX: 6)")
-    answer: str = key("", "its id; empty: one is drawn")
-    around: int = key(150, "other pairs that are drawn with them, to compare by")
-    perplexity: float = key(15.0, "of t-SNE, roughly how many neighbours count")
-    seed: int = key(0, "of the draws and of t-SNE")
+    questions: int = key(6, "questions of the answer (ENDX: 6)")
+    answer: str = key("", "id of the answer; empty: one is drawn at random")
+    around: int = key(150, "other pairs that are shown with them")
+    perplexity: float = key(15.0, "perplexity of t-SNE, an approximate number of neighbours")
+    seed: int = key(0, "seed of the draws and of t-SNE")
 
 
 def spread(questions: np.ndarray, groups: np.ndarray) -> float:
     """Returns the mean distance between questions of one answer, relative to that between all questions.
 
-    The mean squared distance of two questions with one answer, over that of any two: 0 where the questions of an answer
-    are one point, 1 where sharing an answer brings them no nearer. The scale of the embeddings does not matter.
+    This is the mean squared distance of two questions with one answer over that of any two: 0 if the questions of an
+    answer are one point, 1 if they are no closer than others. It does not depend on the scale of the embeddings.
 
     Args:
       questions: [n, E].
@@ -45,7 +45,7 @@ def spread(questions: np.ndarray, groups: np.ndarray) -> float:
 
 
 def data(study: Study, options: Options) -> dict:
-    """t-SNE by every model of one answer, its questions and other pairs; and the spread over all such answers."""
+    """Computes t-SNE of an answer, its questions and other pairs by model; and the spread over all such answers."""
     study.distinct()
     records = study.records
     asked = questions_of(records.qrels, len(records.candidates))

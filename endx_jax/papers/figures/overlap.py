@@ -21,10 +21,10 @@ FEWEST = 10
 class Options:
     """Options of the figure."""
 
-    pairs: int = key(400, "questions that are drawn, each with an answer (Dong et al.: 400)")
-    measured: int = key(2000, "pairs that the numbers are of, at most")
-    perplexity: float = key(30.0, "of t-SNE, roughly how many neighbours count")
-    seed: int = key(0, "of the draw and of t-SNE")
+    pairs: int = key(400, "pairs that are shown (Dong et al.: 400)")
+    measured: int = key(2000, "maximum pairs for the measures")
+    perplexity: float = key(30.0, "perplexity of t-SNE, an approximate number of neighbours")
+    seed: int = key(0, "seed of the draw and of t-SNE")
 
 
 def clouds(questions: np.ndarray, answers: np.ndarray, options: Options) -> dict:
@@ -33,7 +33,7 @@ def clouds(questions: np.ndarray, answers: np.ndarray, options: Options) -> dict
     Args:
       questions: [n, E], row i the question of row i of `answers`.
       answers: [n, E], no answer twice.
-      options: the first `pairs` rows are drawn, all are measured.
+      options: the first `pairs` rows are shown, all are measured.
     """
     shown = min(options.pairs, len(questions))
     places = tsne(
@@ -48,7 +48,7 @@ def clouds(questions: np.ndarray, answers: np.ndarray, options: Options) -> dict
 
 
 def data(study: Study, options: Options) -> dict:
-    """t-SNE of the same pairs for every model, and two measures of how far apart the sides lie."""
+    """Computes t-SNE of the same pairs for every model, and two measures of the separation of the sides."""
     study.distinct()
     records = study.records
     found = one_to_one(records.qrels)

@@ -20,7 +20,7 @@ from endx_jax.settings import key
 class Options:
     """Options of the figure."""
 
-    points: int = key(400, "of each curve that are kept, at recalls as even as can be; average precision is of all")
+    points: int = key(400, "points of each curve, at even recalls; average precision uses all points")
 
 
 def thinned(recall: np.ndarray, precision: np.ndarray, points: int) -> tuple[np.ndarray, np.ndarray]:
@@ -104,7 +104,7 @@ def read_curve(source: Source) -> tuple[dict, dict]:
     """Returns the curve of one system, and the counts of questions, candidates and right pairs behind it.
 
     Raises:
-      EndxError: the folder is none of `endx papers layers`, or has no such system.
+      EndxError: the folder was not written by `endx papers layers`, or has no such system.
     """
     folder, _, system = source.place.rpartition(MARK)
     try:

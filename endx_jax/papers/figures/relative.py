@@ -15,9 +15,9 @@ from endx_jax.settings import key
 class Options:
     """Options of the figure."""
 
-    metric: str = key("mrr", "as results.json names it (Dong et al.: MRR)")
-    baseline: str = key("", "the name of the runs that the others are held against; empty: the first")
-    system: str = key("trained", "whose results: trained, untrained")
+    metric: str = key("mrr", "metric by its name in results.json (Dong et al.: MRR)")
+    baseline: str = key("", "name of the baseline's runs; empty: the first")
+    system: str = key("trained", "system whose results are used: trained or untrained")
 
 
 def gains(values: dict[str, list[list[float]]], baseline: str) -> dict[str, list[list[float]]]:

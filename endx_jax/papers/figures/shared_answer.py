@@ -26,17 +26,17 @@ NARROW = 0.72
 class Options:
     """Options of the figure."""
 
-    answer: str = key("", "its id; empty: the answer with most questions")
-    examples: int = key(5, "questions that only one model gets right to list for each, drawn at random")
-    seed: int = key(0, "of that draw")
+    answer: str = key("", "id of the answer; empty: the answer with most questions")
+    examples: int = key(5, "questions, drawn at random, to list for each model that only this one answers")
+    seed: int = key(0, "seed of that draw")
 
 
 def outcomes(first: np.ndarray, second: np.ndarray) -> dict[str, np.ndarray]:
     """Counts questions that both models, only one, or neither rank a right answer first for.
 
     Args:
-      first: the first model's ranks of right candidates [Q, P], ascending; right is rank 1 or better than any wrong.
-      second: likewise.
+      first: the first model's ranks of right candidates [Q, P], ascending.
+      second: those of the second model.
 
     Returns:
       Rows of questions, by `both`, `first`, `second` and `neither`.

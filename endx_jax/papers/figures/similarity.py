@@ -27,9 +27,9 @@ TOGETHER = 64
 class Options:
     """Options of the figure."""
 
-    answers: int = key(5, "answers whose questions are shown, of an article each where articles are known")
-    questions: int = key(6, "questions of each; the numbers are over all answers with at least so many")
-    seed: int = key(0, "of the draw of answers")
+    answers: int = key(5, "answers whose questions are shown, from different articles if known")
+    questions: int = key(6, "questions per answer; the measures are over all answers with at least that many")
+    seed: int = key(0, "seed of the draw of answers")
 
 
 def blocks(cosines: np.ndarray, groups: np.ndarray) -> dict[str, float]:
@@ -40,8 +40,8 @@ def blocks(cosines: np.ndarray, groups: np.ndarray) -> dict[str, float]:
       groups: int [n], the answer of each question; at least one is shared and not all are one.
 
     Returns:
-      `same` and `other`: mean cosine of two questions with one answer and with two; `auc`: how often a pair of one
-      answer is more alike than a pair of two, ties counted half: 0.5 by chance, 1 where every block stands out.
+      `same` and `other`: mean cosine of two questions of one answer and of two answers; `auc`: the probability that the
+      former exceeds the latter, ties counted half.
     """
     upper = np.triu_indices(len(groups), 1)
     same, values = (groups[:, None] == groups)[upper], cosines[upper]

@@ -17,8 +17,8 @@ from endx_jax.settings import key
 class Options:
     """Options of the figure."""
 
-    metrics: str = key("mrr,recall@5", "with commas between; a panel each")
-    system: str = key("trained", "whose results: trained, untrained")
+    metrics: str = key("mrr,recall@5", "metrics, separated by commas; one panel each")
+    system: str = key("trained", "system whose results are used: trained or untrained")
 
 
 def data(study: Study, options: Options) -> dict:

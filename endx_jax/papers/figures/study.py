@@ -46,8 +46,8 @@ class Source:
     """One model in a figure.
 
     Attributes:
-      name: what the figure calls it.
-      place: the workdir of a run, a pretrained folder or name, or `bm25`; some figures know others.
+      name: its label in the figure.
+      place: the workdir of a run, a pretrained folder or name, or `bm25`; some figures accept others.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Source:
         """Workdir of the run.
 
         Raises:
-          EndxError: it is no run, so that nothing is known of its training.
+          EndxError: it is not the workdir of a run.
         """
         folder = pathlib.Path(self.place).expanduser()
         if not (folder / workdirs.CONFIG).is_file() or not (folder / MODEL).is_dir():
@@ -113,7 +113,7 @@ class Study:
         return chosen
 
     def distinct(self) -> None:
-        """Raises EndxError where two sources have one name, in figures that show each by itself."""
+        """Raises EndxError if two sources have the same name, for figures that show each separately."""
         names = [source.name for source in self.sources]
         for name in names:
             if names.count(name) > 1:
