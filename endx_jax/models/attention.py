@@ -1,11 +1,15 @@
-"""Scaled dot-product attention, fused on GPUs where there is no attention dropout."""
+"""Scaled dot-product attention, and the choice of its implementation by platform, layout and dropout."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from endx_jax.models.dropout import attention_dropout
-from endx_jax.models.layout import Layout
-from endx_jax.models.sharding_hints import platform
+from endx_jax.models.layout import Layout, Packed
+from endx_jax.models.packed_attention import attend_packed
+from endx_jax.models.sharding_hints import TENSOR, axes_left, platform
 
 Array = jax.Array
 
@@ -29,13 +33,17 @@ def attend_within(
       value: alike.
       layout: of the tokens.
       scale: multiplies the scores.
-      bias: added to the scaled scores by position, [1, H, L, L] with L the layout's width.
+      bias: added to the scaled scores: by position, [1, H, L, L] with L the layout's width; or where `is_fused_packed`,
+        by the key's position less the query's, float32 [2L - 1, H] from -(L - 1) on.
       dropout_keys: keys [B], or None outside training.
       dropout_rate: of the attention weights.
 
     Returns:
       A token array like `value`.
     """
+    if isinstance(layout, Packed) and is_fused_packed(layout, query.shape[-2], dropout_keys, dropout_rate):
+        kernel = _split_heads(functools.partial(attend_packed, width=layout.width, scale=scale))
+        return kernel(query[0], key[0], value[0], *layout.bounds(), bias)[None]
     attended = []
     for (own_query, own_key, own_value), mask, keys in layout.rows((query, key, value), dropout_keys):
         length = mask.shape[1]
@@ -52,6 +60,33 @@ def attend_within(
             )
         )
     return layout.join(attended)
+
+
+def is_fused_packed(layout: Layout, heads: int, dropout_keys: Array | None, dropout_rate: float) -> bool:
+    """Returns true if attention runs without buckets: on TPUs, of packed texts, without attention dropout.
+
+    The heads must divide by the devices of the `tensor` axis.
+    """
+    dropping = dropout_keys is not None and dropout_rate > 0
+    if dropping or not isinstance(layout, Packed) or platform() != "tpu":
+        return False
+    return heads % axes_left().get(TENSOR, 1) == 0
+
+
+def _split_heads(kernel):
+    """Runs a kernel of (query, key, value, begin, end, bias) on each device with its own heads.
+
+    The compiler splits no kernel by itself, and refuses one wherever any axis of a mesh is left to it.
+    """
+    axes, heads, whole = axes_left(), PartitionSpec(None, TENSOR), PartitionSpec()
+
+    def run(*arrays):
+        return kernel(*arrays[:-1], by_distance=arrays[-1])
+
+    if not axes:
+        return run
+    specs = (heads, heads, heads, whole, whole, heads)
+    return jax.shard_map(run, in_specs=specs, out_specs=heads, axis_names=set(axes), check_vma=False)
 
 
 def attend(
@@ -81,10 +116,10 @@ def attend(
       [B, L, H, Dh] in the dtype of `value`; the softmax is float32.
     """
     dropping = dropout_keys is not None and dropout_rate > 0
-    if not dropping and has_fused_attention(query, key, platform()):
+    if not dropping and bias is None and has_fused_attention(query, key, platform()):
         lengths = jnp.sum(mask, axis=1, dtype=jnp.int32)
         return jax.nn.dot_product_attention(
-            query, key, value, bias=bias, scale=scale, key_value_seq_lengths=lengths, implementation="cudnn"
+            query, key, value, scale=scale, key_value_seq_lengths=lengths, implementation="cudnn"
         )
     # Heads first: CPUs multiply stacks of matrices, and would turn them over inside every product.
     query, key, value = (jnp.moveaxis(x, 2, 1) for x in (query, key, value))

@@ -4,6 +4,7 @@ What treats every token alone (products with weights, norms, activations) does n
 brings the tokens of a text together (attention, recurrences, pooling) asks the layout for padded rows.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,9 @@ import numpy as np
 
 from endx_jax.batch import Packing, Tokens
 from endx_jax.models.dropout import fold, position_keys
+from endx_jax.models.packed_attention import BLOCK
+from endx_jax.models.sharding_hints import platform
+from endx_jax.numerics import round_up
 
 Array = jax.Array
 
@@ -127,6 +131,12 @@ class Packed:
         places = jnp.concatenate([x.reshape(-1, *x.shape[2:]) for x in rows])
         return _move(places, self.to_tokens, self.to_rows)[None]
 
+    def bounds(self) -> tuple[Array, Array]:
+        """Returns the first place of each token's text and the place after its last, int32 [T]; zeros for padding."""
+        ends = jnp.cumsum(self.lengths)
+        real = jnp.arange(self.packing.tokens) < ends[-1]
+        return jnp.where(real, (ends - self.lengths)[self.text], 0), jnp.where(real, ends[self.text], 0)
+
     def pad(self, tokens: Array) -> Array:
         """Returns padded rows as `Padded.pad`, with zeros where there is no token."""
         count, length = self.shape
@@ -151,6 +161,8 @@ def lay_out(tokens: Tokens) -> tuple[Array, Layout]:
     packing = tokens.packing
     if packing is None:
         return tokens.ids, Padded(tokens.mask, tokens.second)
+    if platform() == "tpu":
+        packing = dataclasses.replace(packing, tokens=round_up(packing.tokens, BLOCK))
     lengths = jnp.sum(tokens.mask, axis=1, dtype=jnp.int32)
     order = jnp.argsort(lengths)
     lengths = lengths[order]

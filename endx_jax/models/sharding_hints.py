@@ -8,16 +8,17 @@ import jax
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 BATCH_AXES = ("data", "fsdp")
-FSDP = "fsdp"
+FSDP, TENSOR = "fsdp", "tensor"
 
 
 def platform(mesh: Mesh | None = None) -> str:
-    """Returns the platform of a mesh, or of the mesh that is traced for, or of the default device where there is none.
+    """Returns cpu, gpu or tpu: of a mesh, of the mesh that is traced for, or where there is none of the default device.
 
     The devices of a mesh may be those of a described topology, for which this process compiles and has none.
     """
     device = mesh.devices.flat[0] if mesh else jax.sharding.get_abstract_mesh().abstract_device
-    return jax.default_backend() if device is None else device.platform
+    name = jax.default_backend() if device is None else device.platform
+    return "gpu" if name in ("cuda", "rocm") else name
 
 
 def keep_rows(x: jax.Array) -> jax.Array:
@@ -25,6 +26,12 @@ def keep_rows(x: jax.Array) -> jax.Array:
     if _mesh() is None:
         return x
     return jax.lax.with_sharding_constraint(x, PartitionSpec(BATCH_AXES, *(None,) * (x.ndim - 1)))
+
+
+def axes_left() -> dict[str, int]:
+    """Returns the mesh axes that are left to the compiler, and the devices along each."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return {} if mesh.empty else {name: n for name, n in mesh.shape.items() if name not in mesh.manual_axes}
 
 
 def layers_are_gathered() -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 
 from endx_jax import json_files
 from endx_jax.errors import EndxError
-from endx_jax.models.attention import attend_within
+from endx_jax.models.attention import attend_within, is_fused_packed
 from endx_jax.models.config_keys import MOST_LAYERS, MOST_TOKENS, fraction, read_keys, whole
 from endx_jax.models.dropout import dropout, fold
 from endx_jax.models.layout import Layout
@@ -127,8 +127,14 @@ class T5Encoder(nn.Module):
         """
         config = self.config
         table = self.param("relative_position_bias", nn.initializers.normal(0.02), (config.buckets, config.heads))
-        buckets = relative_position_buckets(layout.width, config.buckets, config.max_distance)
-        bias = jnp.moveaxis(jnp.asarray(table)[buckets], -1, 0)[None]  # [1, H, L, L]
+        if is_fused_packed(layout, config.heads, dropout_keys, config.attention_dropout):
+            distance = jnp.arange(1 - layout.width, layout.width)
+            bias = jnp.asarray(table)[relative_position_buckets(distance, config.buckets, config.max_distance)]
+        else:
+            position = jnp.arange(layout.width)
+            distance = position[None, :] - position[:, None]
+            buckets = relative_position_buckets(distance, config.buckets, config.max_distance)
+            bias = jnp.moveaxis(jnp.asarray(table)[buckets], -1, 0)[None]  # [1, H, L, L]
         outer: list[Array | None] = [None, None]
         if dropout_keys is not None:
             outer = [layout.token_keys(fold(dropout_keys, config.layers + n)) for n in range(2)]
@@ -198,22 +204,20 @@ class T5Attention(nn.Module):
         return _dense(config, self.dtype, config.width, "output")(attended.reshape(*x.shape[:2], inner))
 
 
-def relative_position_buckets(length: int, buckets: int, max_distance: int) -> Array:
-    """Returns the bucket of every (query, key) distance: int [L, L]; `length` may be symbolic, in an export.
+def relative_position_buckets(distance: Array, buckets: int, max_distance: int) -> Array:
+    """Returns the buckets of distances, each a key's position less a query's: int of the same shape.
 
     Half of the buckets are for keys after the query. In each half, the first half are single distances, and the rest
     grow logarithmically up to `max_distance`; all greater distances share the last bucket.
     """
-    distance = np.arange(-max_distance, max_distance + 1)
+    known = np.arange(-max_distance, max_distance + 1)
     half = buckets // 2
     exact = half // 2
-    far = np.maximum(np.abs(distance), 1).astype(np.float32)
+    far = np.maximum(np.abs(known), 1).astype(np.float32)
     growth = np.log(far / exact) / np.float32(np.log(max_distance / exact)) * (half - exact)
     logarithmic = np.minimum(exact + growth.astype(np.int32), half - 1)
-    of_distance = np.where(np.abs(distance) < exact, np.abs(distance), logarithmic) + half * (distance > 0)
-    position = jnp.arange(length)
-    between = jnp.clip(position[None, :] - position[:, None], -max_distance, max_distance)
-    return jnp.asarray(of_distance)[between + max_distance]
+    of_distance = np.where(np.abs(known) < exact, np.abs(known), logarithmic) + half * (known > 0)
+    return jnp.asarray(of_distance)[jnp.clip(distance, -max_distance, max_distance) + max_distance]
 
 
 def _dense(config: T5Config, dtype: jnp.dtype, width: int, name: str) -> nn.Dense:

@@ -59,11 +59,14 @@ def test_a_pretended_mesh_is_believed_and_no_mesh_is_the_default_device():
     assert [compute_dtype("auto", name) for name in (None, "cpu", "tpu")] == [np.float32, np.float32, jnp.bfloat16]
 
 
-@pytest.mark.parametrize(("name", "fused"), [("gpu", True), ("cpu", False)])
-def test_attention_is_the_meshs(name, fused, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "biased", "fused"), [("gpu", False, True), ("gpu", True, False), ("cpu", False, False)]
+)
+def test_attention_is_the_meshs(name, biased, fused, monkeypatch):
     calls = []
     monkeypatch.setattr(jax.nn, "dot_product_attention", lambda query, *_, **options: calls.append(options) or query)
     half = jnp.zeros((1, 2, 1, 8), jnp.bfloat16)
     with jax.sharding.use_abstract_mesh(pretended(name)):
-        jax.eval_shape(lambda x: attend(x, x, x, jnp.ones((1, 2), bool), scale=1.0), half)
+        bias = jnp.zeros((1, 1, 2, 2)) if biased else None
+        jax.eval_shape(lambda x: attend(x, x, x, jnp.ones((1, 2), bool), scale=1.0, bias=bias), half)
     assert [options["implementation"] for options in calls] == ["cudnn"] * fused

@@ -53,9 +53,8 @@ def test_stacked_and_recomputed_layers_are_the_plain_ones(keys):
 
 def test_buckets_by_hand():
     # 8 buckets: 0 and 1 exact, 2 and 3 logarithmic up to distance 16, and the same from 4 on for keys after the query.
-    row = relative_position_buckets(20, buckets=8, max_distance=16)[0]
-    assert list(row[:8]) == [0, 5, 6, 6, 6, 6, 7, 7]
-    assert relative_position_buckets(20, buckets=8, max_distance=16)[19, 0] == 3
+    found = relative_position_buckets(np.array([0, 1, 2, 3, 4, 5, 6, 7, -19]), buckets=8, max_distance=16)
+    assert list(found) == [0, 5, 6, 6, 6, 6, 7, 7, 3]
 
 
 def test_a_config_is_read():

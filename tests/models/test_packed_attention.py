@@ -1,0 +1,243 @@
+"""Flash attention of packed texts, emulated, against attention written out; and where it is taken."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import TINY, padded, random_params, texts, tower
+from jax.experimental import topologies
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
+
+from endx_jax.batch import Packing
+from endx_jax.models import TokenEmbedder, Tower, attention, layout
+from endx_jax.models.attention import is_fused_packed
+from endx_jax.models.dropout import example_keys
+from endx_jax.models.layout import lay_out
+from endx_jax.models.packed_attention import attend_packed
+from endx_jax.models.t5 import T5Config, T5Encoder
+from endx_jax.parallel.execution import Execution
+from endx_jax.parallel.mesh import MeshSettings, make_mesh
+
+WIDTH, BLOCK, SCALE = 20, 8, 0.3
+# Two of one token, an empty one, two of the whole width, and padding, more than a block.
+LENGTHS, PLACES = (1, 1, 0, 3, 4, 7, 15, 20, 20), 96
+
+
+def bounds():
+    ends = np.cumsum(LENGTHS)
+    text = np.repeat(np.arange(len(LENGTHS)), LENGTHS)
+    fill = (0, PLACES - ends[-1])
+    return (jnp.asarray(np.pad(x[text], fill), jnp.int32) for x in (ends - LENGTHS, ends))
+
+
+def naive(query, key, value, begin, end, by_distance):
+    """Attention by whole matrices of scores, [H, T, T]."""
+    place = jnp.arange(len(query))
+    mask = ((begin[:, None] <= place[None]) & (place[None] < end[:, None]))[None]
+    scores = SCALE * jnp.einsum("qhd,khd->hqk", query, key)
+    if by_distance is not None:
+        distance = jnp.clip(place[None] - place[:, None], 1 - WIDTH, WIDTH - 1)
+        scores += jnp.moveaxis(by_distance[distance + WIDTH - 1], -1, 0)
+    weights = jax.nn.softmax(jnp.where(mask, scores, -1e30), axis=-1) * mask
+    return jnp.einsum("hqk,khd->qhd", weights, value)
+
+
+def drawn(heads, head_width, biased):
+    keys = jax.random.split(jax.random.key(0), 5)
+    arrays = [jax.random.normal(key, (PLACES, heads, head_width)) / head_width**0.25 for key in keys[:4]]
+    return (*arrays, jax.random.normal(keys[4], (2 * WIDTH - 1, heads)) if biased else None)
+
+
+def differentiate(attend, query, key, value, gradient, by_distance):
+    """Attended values, and the gradients of all that has one."""
+
+    @jax.jit
+    def compute(*arrays):
+        out, pull = jax.vjp(attend, *arrays)
+        return out, *pull(gradient.astype(out.dtype))
+
+    return [np.asarray(x, np.float64) for x in compute(query, key, value, by_distance) if x is not None]
+
+
+def ours(query, key, value, by_distance, **options):
+    options = {"width": WIDTH, "scale": SCALE, "block": BLOCK, "interpret": True} | options
+    return attend_packed(query, key, value, *bounds(), by_distance=by_distance, **options)
+
+
+def plain(query, key, value, by_distance):
+    return naive(query, key, value, *bounds(), by_distance)
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("heads", "head_width", "biased"),
+    [
+        (2, 32, True),
+        pytest.param(10, 64, True, marks=SLOW),  # five steps of two heads
+        pytest.param(2, 128, False, marks=SLOW),
+        pytest.param(4, 32, False, marks=SLOW),
+        pytest.param(4, 64, True, marks=SLOW),
+        pytest.param(2, 128, True, marks=SLOW),
+        pytest.param(3, 24, True, marks=SLOW),
+    ],
+)
+def test_values_and_all_gradients_are_those_of_attention_written_out(heads, head_width, biased):
+    arrays = drawn(heads, head_width, biased)
+    with jax.default_matmul_precision("highest"):
+        expected = differentiate(plain, *arrays)
+    found = differentiate(ours, *arrays)
+    assert len(found) == 4 + biased
+    for own, exact in zip(found, expected, strict=True):
+        assert np.abs(own - exact).max() < 1e-5 * np.abs(exact).max()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("biased", [True, False])
+def test_in_bfloat16_they_are_as_near_as_its_rounding(biased):
+    arrays = drawn(2, 64, biased)
+    *half, by_distance = (x.astype(jnp.bfloat16) for x in arrays[:4]), arrays[4]
+    half = [*half[0]]
+    expected = differentiate(plain, *(x.astype(jnp.float32) for x in half), by_distance)
+    found = differentiate(ours, *half, by_distance)
+    for own, exact in zip(found, expected, strict=True):
+        assert np.abs(own - exact).max() < 2**-7 * np.abs(exact).max()
+
+
+def test_padding_is_zero_and_a_width_that_is_too_small_would_be_seen():
+    query, key, value, _, _ = drawn(1, 8, False)
+    attend = functools.partial(ours, query, key, value, None)
+    out, lost = (np.asarray(jax.jit(functools.partial(attend, width=width))()) for width in (WIDTH, 1))
+    assert np.all(out[sum(LENGTHS) :] == 0)
+    np.testing.assert_array_equal(lost[:2], out[:2])
+    assert np.abs(lost - out).max() > 0.1
+
+
+BERT = dataclasses.replace(TINY, layers=1, dropout=0.2, attention_dropout=0.0)
+T5 = T5Config(50, 16, layers=1, heads=2, head_width=8, mlp_width=12, buckets=8, max_distance=8, attention_dropout=0.0)
+TOWERS = {"bert": tower(BERT), "t5": Tower(TokenEmbedder(50, T5.width), T5Encoder(T5))}
+TOKENS = padded(texts((7, 1, 12, 4, 4, 1, 9, 4)), 16).replace(packing=Packing(42, ((8, 12),)))
+KEYS = example_keys(jax.random.key(5, impl="threefry2x32"), jnp.int32(0), 8)
+
+
+@pytest.fixture
+def on_tpu(monkeypatch):
+    """Lets packed texts take the path of TPUs, emulated; counts the calls."""
+    calls = []
+
+    def emulated(*arrays, **options):
+        calls.append(options["by_distance"] is not None)
+        return attend_packed(*arrays, **options, block=BLOCK, interpret=True)
+
+    monkeypatch.setattr(attention, "platform", lambda: "tpu")
+    monkeypatch.setattr(attention, "attend_packed", emulated)
+    monkeypatch.setattr(layout, "platform", lambda: "tpu")
+    monkeypatch.setattr(layout, "BLOCK", BLOCK)
+    return calls
+
+
+@pytest.mark.parametrize(("name", "mesh"), [("bert", {"data": 4}), ("t5", {"data": 2, "tensor": 2})])
+def test_towers_give_the_embeddings_and_gradients_of_padded_texts(name, mesh, on_tpu):
+    """On several devices, each with its rows and, under `tensor`, its heads."""
+    model, count = TOWERS[name], 4
+    params = random_params(model, TOKENS.replace(packing=None))
+
+    def compute(execution, params, rows):
+        def embed(params, rows):
+            return model.apply({"params": params}, *rows)
+
+        return jnp.sum(jnp.sin(3 * execution.map_rows(embed, params, rows)))
+
+    def differentiate(execution, tokens):
+        return jax.jit(jax.value_and_grad(functools.partial(compute, execution)))(params, (tokens, KEYS))
+
+    execution = Execution(make_mesh(MeshSettings(**mesh), jax.devices()[:count]), packed=True)
+    # The packing is of a device's rows.
+    tokens = TOKENS.replace(packing=Packing(30, ((8 // execution.shards, 12),)))
+    expected, expected_gradient = differentiate(Execution(), TOKENS.replace(packing=None))
+    assert not on_tpu
+    found, gradient = differentiate(execution, tokens)
+    assert set(on_tpu) == {name == "t5"}
+    assert abs(found - expected) < 1e-5 * abs(expected)
+    largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected_gradient))
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-5 * largest), gradient, expected_gradient
+    )
+
+
+@pytest.mark.parametrize(
+    ("heads", "keys", "rate", "packed", "platform", "expected"),
+    [
+        (4, None, 0.1, True, "tpu", True),
+        (4, KEYS, 0.0, True, "tpu", True),
+        (4, KEYS, 0.1, True, "tpu", False),  # attention dropout
+        (4, None, 0.0, False, "tpu", False),
+        (4, None, 0.0, True, "cpu", False),
+        (4, None, 0.0, True, "gpu", False),
+        (3, None, 0.0, True, "tpu", False),  # heads that two devices cannot share
+    ],
+)
+def test_it_is_taken_for_packed_texts_on_tpus(heads, keys, rate, packed, platform, expected, monkeypatch):
+    monkeypatch.setattr(attention, "platform", lambda: platform)
+    texts = lay_out(TOKENS if packed else TOKENS.replace(packing=None))[1]
+    mesh = make_mesh(MeshSettings(tensor=2), jax.devices()[:2])
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        assert is_fused_packed(texts, heads, keys, rate) is expected
+
+
+@pytest.fixture(scope="module")
+def v5e():
+    """Four described TPU v5e chips, for which programs can be compiled."""
+    pytest.importorskip("libtpu", reason="libtpu, the TPU compiler, is not installed")
+    options = {"TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-4", "TPU_WORKER_HOSTNAMES": "localhost"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**options, "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}.items():
+            patch.setenv(name, value)
+        yield topologies.get_topology_desc("v5e:2x2", "tpu").devices
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("heads", "head_width", "dtype"),
+    [(12, 32, jnp.bfloat16), (12, 64, jnp.bfloat16), (8, 128, jnp.bfloat16), (5, 64, jnp.float32)],
+)
+def test_the_tpu_compiler_takes_it(heads, head_width, dtype, v5e):
+    place = SingleDeviceSharding(v5e[0])
+    matrix, bound, bias = (
+        jax.ShapeDtypeStruct(shape, kind, sharding=place)
+        for shape, kind in (((512, heads, head_width), dtype), ((512,), jnp.int32), ((511, heads), jnp.float32))
+    )
+
+    def loss(query, key, value, by_distance, begin, end):
+        out = attend_packed(query, key, value, begin, end, width=256, scale=0.1, by_distance=by_distance)
+        return jnp.sum(jnp.sin(out.astype(jnp.float32)))
+
+    program = jax.jit(jax.grad(loss, (0, 1, 2, 3))).lower(matrix, matrix, matrix, bias, bound, bound).compile()
+    assert program.as_text().count("tpu_custom_call") >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "mesh"), [("bert", {"data": 4}), ("t5", {"data": 2, "tensor": 2})])
+def test_a_tower_for_tpus_has_no_scores_in_main_memory(name, mesh, v5e):
+    """The path is the mesh's, in a process whose default device is a CPU."""
+    model, rows, length = TOWERS[name], 64, 28
+    execution = Execution(make_mesh(MeshSettings(**mesh), v5e), packed=True)
+    packing = Packing(640, ((rows // execution.shards, length),))
+    tokens = padded(texts((7,) * rows), length).replace(packing=packing)
+    params = jax.eval_shape(lambda: random_params(model, TOKENS.replace(packing=None)))
+
+    def loss(params, tokens):
+        embeddings = execution.map_rows(lambda params, rows: model.apply({"params": params}, rows), params, tokens)
+        return jnp.sum(jnp.sin(embeddings))
+
+    def given(tree, *axes):
+        sharding = NamedSharding(execution.mesh, PartitionSpec(*axes))
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
+
+    program = jax.jit(jax.grad(loss)).lower(given(params), given(tokens, ("data", "fsdp"))).compile()
+    assert program.as_text().count("tpu_custom_call") >= 3
+    assert f"{length},{length}]" not in program.as_text()
