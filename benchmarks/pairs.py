@@ -24,8 +24,8 @@ import endx_jax
 from endx_jax.cli.memory import use_large_pages
 from endx_jax.data import reqa
 from endx_jax.data.readers import squad
-from endx_jax.data.records import RetrievalSet
-from endx_jax.experiment.pair_model import PairModel, load_pairs
+from endx_jax.data.records import Pools, RetrievalSet
+from endx_jax.experiment.model import LoadedPairs, load_pairs
 from endx_jax.inference.encode import Output
 from endx_jax.inference.warm import WarmEncoder
 from endx_jax.papers.rows import small_pool
@@ -73,7 +73,7 @@ def row(system: str, found: Evaluation, **more) -> dict:
     return {"system": system, **{name: 100 * found.metrics[name] for name in MEASURES}, **more}
 
 
-def compare(records: RetrievalSet, pair: PairModel, runs: dict[str, str], top: list[int], timed: int) -> list[dict]:
+def compare(records: RetrievalSet, pair: LoadedPairs, runs: dict[str, str], top: list[int], timed: int) -> list[dict]:
     """All rows."""
     score, timed = pair(records.questions, records.candidates), min(timed, len(records.questions))
     every = np.arange(len(records.candidates))
@@ -82,7 +82,7 @@ def compare(records: RetrievalSet, pair: PairModel, runs: dict[str, str], top: l
         scores = score(np.stack([np.full_like(candidates, question), candidates], axis=1))
         return candidates[np.argsort(-scores, kind="stable")]
 
-    rows = [row("BM25", *evaluate_bm25({"all": records}).values())]
+    rows = [row("BM25", *evaluate_bm25(Pools(all=records)).values())]
     known, seconds = score_all(score, records)
     for name, workdir in runs.items():
         embedded = Embedded(workdir, records)

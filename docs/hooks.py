@@ -1,9 +1,9 @@
 """Builds the site: reference pages of settings and commands from the code, equations as MathML."""
 
 import contextlib
-import dataclasses
 import html as markup
 import io
+import itertools
 import logging
 import re
 
@@ -14,6 +14,7 @@ from endx_jax import losses, methods, metrics
 from endx_jax.cli.entry import VERBS, run_verb
 from endx_jax.experiment.config import resolve
 from endx_jax.methods.config import base_config
+from endx_jax.settings import flattened
 
 SETTINGS = """# Settings
 
@@ -65,34 +66,21 @@ def _mathml(tex: str, display: bool) -> str:
 def settings_page() -> str:
     """Returns the page of all settings: the sections of a config, then the objective of each method."""
     settings = resolve(base_config())
-    parts = [
-        SETTINGS,
-        "## seed\n",
-        _table([("seed", settings.seed, "Seed of data order, dropout and new parameters.", "")]),
-    ]
-    for section in dataclasses.fields(settings):
-        values = getattr(settings, section.name)
-        if dataclasses.is_dataclass(values) and section.name != "objective":
-            parts += [f"## {section.name}\n", _table(_rows(section.name, values))]
+    parts = [SETTINGS]
+    for section, rows in itertools.groupby(flattened(settings), key=lambda row: row[0].partition(".")[0]):
+        parts += [f"## {section}\n", _table(rows)] if section != "objective" else []
     for name in methods.METHODS:
-        parts += [f"## objective, {name}\n", _table(_rows("objective", methods.find_method(name).settings()))]
+        objective = methods.find_method(name).settings()
+        parts += [f"## objective, {name}\n", _table(flattened(objective, "objective."))]
     return "\n".join(parts)
 
 
-def _rows(section: str, values) -> list[tuple]:
-    return [
-        (
-            f"{section}.{field.name}",
-            field.default,
-            field.metadata["doc"],
-            "" if field.metadata["changes_results"] else "cost",
-        )
-        for field in dataclasses.fields(values)
+def _table(settings) -> str:
+    """Returns the table of settings that `flattened` yields."""
+    cells = [
+        " | ".join((f"`{name}`", f"`{value!r}`", _escape(told["doc"]), "" if told["changes_results"] else "cost"))
+        for name, value, told in settings
     ]
-
-
-def _table(rows: list[tuple]) -> str:
-    cells = [" | ".join((f"`{name}`", f"`{default!r}`", _escape(doc), kind)) for name, default, doc, kind in rows]
     return "\n".join(["| setting | default | meaning | |", "|---|---|---|---|", *(f"| {row} |" for row in cells), ""])
 
 

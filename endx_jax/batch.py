@@ -8,8 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from endx_jax.errors import EndxError
-
 Array = jax.Array
 
 
@@ -88,13 +86,6 @@ class Vectors:
 
 # What a tower is given of B texts.
 Texts = Tokens | Vectors
-
-
-def as_tokens(texts: Texts, reader: str) -> Tokens:
-    """Returns the texts as tokens; raises EndxError, naming the `reader`, if they are vectors."""
-    if isinstance(texts, Vectors):
-        raise EndxError(f"{reader} reads tokens, and model.sharing=residual trains on vectors: choose another sharing")
-    return texts
 
 
 @flax.struct.dataclass

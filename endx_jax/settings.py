@@ -7,23 +7,22 @@ the tree back into these dataclasses, so that lower layers never see a config ob
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from endx_jax.errors import EndxError, nearest
 from endx_jax.json_files import shown
 
 
-def key(default, doc: str, *, changes_results: bool = True, older: Mapping | None = None):
+def key(default, doc: str, *, changes_results: bool = True):
     """Declares one setting.
 
     Args:
       default: the default value; a type in its place is not accepted.
       doc: description, with unit and source.
       changes_results: false if it affects only cost, logging or paths. A resumed run may change such settings.
-      older: values in older configs, to the current values of the same meaning.
     """
-    metadata = {"doc": doc, "changes_results": changes_results, "older": older or {}}
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata={"doc": doc, "changes_results": changes_results})
 
 
 def check(condition: bool, message: str) -> None:
@@ -53,7 +52,7 @@ def from_mapping(cls, mapping: Mapping, where: str):
     """Builds the settings dataclass `cls` from a mapping.
 
     Args:
-      cls: a dataclass whose fields were declared with `key`.
+      cls: a dataclass whose fields were declared with `key`, or are such dataclasses themselves.
       mapping: values by name; missing names keep their defaults.
       where: the prefix of the names in messages, such as `objective`.
 
@@ -66,26 +65,26 @@ def from_mapping(cls, mapping: Mapping, where: str):
         if name not in known:
             hint, names = nearest(name, known), ", ".join(known)
             raise EndxError(f"unknown setting {where}.{name:.80}{hint} (the settings of {where}: {names})")
-    older = {field.name: field.metadata.get("older", {}) for field in dataclasses.fields(cls)}
-    values = {name: _as_today(value, older[name]) for name, value in mapping.items()}
-    return cls(**{name: _typed(value, known[name], f"{where}.{name}") for name, value in values.items()})
+    return cls(**{name: _typed(value, known[name], f"{where}.{name}") for name, value in mapping.items()})
 
 
-def results_only(settings, where: str = "") -> dict[str, object]:
-    """Returns all settings that affect results, flattened to dotted names, to compare two runs."""
-    flat: dict[str, object] = {}
+def flattened(settings, where: str = "") -> Iterator[tuple[str, Any, Mapping]]:
+    """Yields the dotted name, value and declaration of every setting, nested ones too; `where` begins the names.
+
+    A declaration has `doc` and `changes_results`: see `key`.
+    """
     for field in dataclasses.fields(settings):
         value, name = getattr(settings, field.name), f"{where}{field.name}"
         if dataclasses.is_dataclass(value):
-            flat |= results_only(value, f"{name}.")
-        elif field.metadata.get("changes_results", True):
-            flat[name] = _listed(value)
-    return flat
+            yield from flattened(value, f"{name}.")
+        else:
+            yield name, value, field.metadata
 
 
-def _as_today(value, older: Mapping):
-    """Returns the current value for an older one; compares by identity, since True is not 1 here."""
-    return next((new for old, new in older.items() if value is old), value)
+def results_only(settings) -> dict[str, object]:
+    """Returns all settings that affect results by dotted name, to compare two runs."""
+    every = flattened(settings)
+    return {name: _listed(value) for name, value, declared in every if declared.get("changes_results", True)}
 
 
 def _listed(value):
@@ -95,6 +94,8 @@ def _listed(value):
 
 def _typed(value, hint, name: str):
     """Returns `value` as the hinted type; only integers are converted to floats, and lists to tuples."""
+    if dataclasses.is_dataclass(hint):
+        return from_mapping(hint, value, name)
     hints = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     accepted = tuple(typing.get_origin(each) or each for each in hints)
     if type(value) is int and not -(2**63) <= value < 2**63:

@@ -11,6 +11,7 @@ import pytest
 from endx_jax.batch import Tokens
 from endx_jax.errors import EndxError
 from endx_jax.models import BertConfig, BertEncoder, Projection, TokenEmbedder, Tower
+from endx_jax.pretrained.towers import stored_params
 
 # The end of the refusal of a row.
 SKIPS = "; data.skip_invalid=True skips such rows"
@@ -52,6 +53,11 @@ def padded(rows, length: int) -> Tokens:
     for i, row in enumerate(rows):
         ids[i, : len(row)], mask[i, : len(row)] = row, True
     return Tokens(ids=jnp.asarray(ids), mask=jnp.asarray(mask))
+
+
+def initial_params(*args):
+    """Reads the parameters of `stored_params` into memory."""
+    return jax.tree.map(np.asarray, stored_params(*args))
 
 
 @contextlib.contextmanager

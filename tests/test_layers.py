@@ -3,6 +3,7 @@
 import ast
 import graphlib
 import pathlib
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -154,3 +155,11 @@ def test_violations_are_found(unit, source, expected):
 )
 def test_allowed_imports_pass(unit, source):
     assert violations(unit, source) == []
+
+
+def test_the_path_of_a_batch_has_as_many_modules_as_the_documentation_says():
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    steps, _, count = page.partition("## From SQuAD JSON")[2].partition("\n\nThese are ")
+    named = set(re.findall(r"`((?:\w+/)*\w+\.py):", steps)) - {"batch.py"}
+    assert [file for file in named if not (PACKAGE / file).is_file()] == []
+    assert len(named) == int(count.split()[0]) <= 35

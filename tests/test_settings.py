@@ -29,7 +29,7 @@ class Example:
     names: tuple[str, ...] = key(("ab",), "several names")
     table: tuple[tuple[str, int], ...] = key((), "rows")
     log_every: int = key(10, "steps between lines", changes_results=False)
-    inner: Inner = key(Inner(), "more")  # noqa: RUF009 (frozen)
+    inner: Inner = dataclasses.field(default_factory=Inner)
 
     def __post_init__(self):
         check(self.count > 0, f"example.count is {self.count}; it must be positive")
@@ -38,6 +38,7 @@ class Example:
 def test_missing_names_keep_their_defaults():
     assert from_mapping(Example, {}, "example") == Example()
     assert from_mapping(Example, {"count": 5}, "example") == Example(count=5)
+    assert from_mapping(Example, {"inner": {"depth": 3}}, "example") == Example(inner=Inner(depth=3))
 
 
 @pytest.mark.parametrize(
@@ -47,6 +48,7 @@ def test_missing_names_keep_their_defaults():
             {"cuont": 1},
             r"^unknown setting example\.cuont; did you mean 'count'\? \(the settings of example: name, count,",
         ),
+        ({"inner": {"dept": 1}}, r"^unknown setting example\.inner\.dept; did you mean 'depth'\? \(the settings of "),
         ({"zzzzzzzz": 1}, r"^unknown setting example\.zzzzzzzz \(the settings of example: name, count, "),
     ],
 )
@@ -69,7 +71,8 @@ def test_an_unknown_name_is_refused_with_the_nearest(mapping, message):
         ({"limit": "many"}, "example.limit is 'many', a str; it must be int or empty"),
         ({"limit": False}, "example.limit is False, a bool; it must be int or empty"),
         ({"names": "ab"}, "example.names is 'ab', a str; it must be tuple"),
-        ({"inner": 1}, "example.inner is 1, a int; it must be Inner"),
+        ({"inner": 1}, "example.inner is 1; it must be an object with settings"),
+        ({"inner": {"depth": "2"}}, "example.inner.depth is '2', a str; it must be int"),
     ],
 )
 def test_a_value_of_another_type_is_refused(mapping, message):

@@ -6,7 +6,7 @@ import pathlib
 
 import jax
 import numpy as np
-from helpers import random_params
+from helpers import initial_params, random_params
 from safetensors.numpy import save_file
 from tiny_bert import vocabulary, write_tokenizer
 
@@ -20,8 +20,9 @@ from endx_jax.models.tower import TokenEmbedder, Tower
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.pretrained.architectures import T5
 from endx_jax.pretrained.settings import ModelSettings
-from endx_jax.pretrained.towers import build_dual_encoder, fill_in, initial_params
+from endx_jax.pretrained.towers import build_dual_encoder, fill_in
 from endx_jax.pretrained.weights import to_theirs
+from endx_jax.settings import from_mapping
 
 TEXTS = ["the cat sat on the mat", "", "a dog 🙂 [SEP] where?", "who is in the mat " * 20, "x"]
 
@@ -55,7 +56,7 @@ def make_model(folder: pathlib.Path, *, question_length=24, answer_length=24, **
 
     What each tower has for itself is moved, so that towers that began alike are not.
     """
-    chosen = ModelSettings(pretrained=str(folder), **settings)
+    chosen = from_mapping(ModelSettings, {"pretrained": str(folder), **settings}, "model")
     load = pretrained.load_tokens if chosen.encoder else pretrained.load
     source = load(str(folder))
     sources = {"question": source, "answer": source}

@@ -36,7 +36,7 @@ def main(argv: list[str]) -> None:
 
     from endx_jax.experiment import workdir as workdirs
     from endx_jax.experiment.index_results import write_pool
-    from endx_jax.experiment.pair_model import load_pairs
+    from endx_jax.experiment.model import load_pairs
     from endx_jax.inference import load
     from endx_jax.parallel.console import say
     from endx_jax.parallel.mesh import MeshSettings, make_mesh
@@ -51,7 +51,7 @@ def main(argv: list[str]) -> None:
     workdirs.check_writable(output / workdirs.INDEX, "--output")
     pair_model = load_pairs(arguments.rerank) if arguments.rerank else None
     model = load(arguments.workdir or arguments.model, mesh=make_mesh(MeshSettings()))
-    records = next(iter(pools.values()))
+    records = pools.primary
     say(f"evaluating {len(records.questions):,} questions against {len(records.candidates):,} candidates of {dataset}")
 
     results = Results(dataset=dataset, split=arguments.split if arguments.data else "test", pools=pools)
@@ -65,7 +65,7 @@ def main(argv: list[str]) -> None:
         first = dense_scores(dense.questions, dense.candidates)
         results.add("reranked", {next(iter(pools)): evaluate_pairs(score, first, records, top=arguments.top)})
         given = f"the best {arguments.top} of the row above" if arguments.top else "all candidates"
-        results.notes.append(f"reranked: {given}, in the order of {pair_model.name}")
+        results.notes.append(f"reranked: {given}, in the order of {arguments.rerank}")
     identity = model.identity
 
     def write() -> None:
@@ -97,7 +97,7 @@ def _evaluate_index(arguments: argparse.Namespace) -> None:
         elif found in JUDGED:
             judged = read_judged(arguments.data, arguments.split)
         else:
-            judged = Judged.from_records(next(iter(_pools(arguments)[1].values())))
+            judged = Judged.from_records(_pools(arguments)[1].primary)
     _rank_index(arguments, judged)
 
 
@@ -139,9 +139,10 @@ def _rank_index(arguments: argparse.Namespace, judged) -> None:
 
 
 def _pools(arguments: argparse.Namespace):
-    """Returns the name and the pools of `--data`, or of the run's test split."""
+    """Returns the name and the `Pools` of `--data`, or of the run's test split."""
     import dataclasses
 
+    from endx_jax.data.records import Pools
     from endx_jax.data.settings import DataSettings
     from endx_jax.data.splits import with_many_questions
     from endx_jax.errors import EndxError
@@ -161,7 +162,7 @@ def _pools(arguments: argparse.Namespace):
     else:
         dataset, records = settings.test_path or settings.path, read_splits(settings).test
     pool, chosen = next(iter(pools(records, settings).items()))
-    return dataset, {pool: chosen} | with_many_questions(chosen, arguments.min_questions)
+    return dataset, Pools({pool: chosen} | with_many_questions(chosen, arguments.min_questions))
 
 
 def _default_output(arguments: argparse.Namespace, dataset: str) -> pathlib.Path:

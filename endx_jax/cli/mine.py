@@ -85,7 +85,7 @@ def _read(arguments: argparse.Namespace) -> "RetrievalSet":
         path, _ = paths_of(settings)
         # Where an index is searched, its documents are the candidates: the data's corpus need not be held.
         records = read_records(path, settings, settings.split, whole=arguments.index is None)
-    return limit_questions(next(iter(pools(records, settings).values())), arguments.questions)
+    return limit_questions(pools(records, settings).primary, arguments.questions)
 
 
 def _rank(
@@ -129,7 +129,7 @@ def _rank_by_index(arguments, records, depth, rank: Callable):
 
 def _load_teacher(name: str) -> Callable[["RetrievalSet"], "ScorePairs"]:
     """Returns a function from a set to the teacher's scores of its pairs."""
-    from endx_jax.experiment.pair_model import load_pairs
+    from endx_jax.experiment.model import load_pairs
     from endx_jax.inference import load
     from endx_jax.inference.saved import embeds
     from endx_jax.retrieval.mining import InnerProducts

@@ -17,7 +17,7 @@ from endx_jax.settings import check
 
 if TYPE_CHECKING:
     from endx_jax.cli.answers import Question
-    from endx_jax.experiment.pair_model import PairModel
+    from endx_jax.experiment.model import LoadedPairs
     from endx_jax.retrieval.text_search import Answer, TextSearch
 
 # Questions that are encoded and looked for together, and documents that are added together.
@@ -142,9 +142,9 @@ def _ask(arguments: argparse.Namespace, search: "TextSearch", texts: list[str]) 
 
 
 @functools.cache
-def _pair_model(workdir: pathlib.Path) -> "PairModel":
+def _pair_model(workdir: pathlib.Path) -> "LoadedPairs":
     from endx_jax.experiment.compilation_cache import keep_programs
-    from endx_jax.experiment.pair_model import load_pairs
+    from endx_jax.experiment.model import load_pairs
 
     keep_programs()
     return load_pairs(workdir)

@@ -7,7 +7,6 @@ define its own method as `METHOD` (docs/adding-a-method.md). The default workdir
 with their values in CONFIG if it is given, else their defaults:
 """
 
-import dataclasses
 import pathlib
 import re
 import runpy
@@ -19,6 +18,7 @@ from ml_collections import ConfigDict, config_flags
 
 import endx_jax
 from endx_jax.errors import EndxError, nearest
+from endx_jax.settings import flattened
 
 
 def main(argv: list[str]) -> None:
@@ -97,13 +97,8 @@ def _help(argv: list[str]) -> str:
     from endx_jax.experiment.config import resolve
     from endx_jax.methods.config import base_config
 
-    settings = resolve(parse(argv)[0] if argv else base_config())
-    lines = [f"  --config.seed={settings.seed}\n      Seed of the data order, of dropout and of new parameters."]
-    for section in dataclasses.fields(settings):
-        values = getattr(settings, section.name)
-        for field in dataclasses.fields(values) if dataclasses.is_dataclass(values) else ():
-            value = getattr(values, field.name)
-            lines.append(f"  --config.{section.name}.{field.name}={value}\n      {field.metadata['doc']}")
+    settings = flattened(resolve(parse(argv)[0] if argv else base_config()))
+    lines = [f"  --config.{name}={value}\n      {declared['doc']}" for name, value, declared in settings]
     return "\n".join([__doc__.strip(), "", *lines])
 
 

@@ -128,6 +128,15 @@ class RetrievalSet:
         )
 
 
+class Pools(dict[str, RetrievalSet]):
+    """The same questions with different pools of candidates, by the pool's name; the primary one comes first."""
+
+    @property
+    def primary(self) -> RetrievalSet:
+        """The set with the primary pool."""
+        return next(iter(self.values()))
+
+
 def questions_by_candidate(qrels: Sequence[Sequence[int]]) -> dict[int, list[int]]:
     """Returns the questions of each candidate that is right for some, in order."""
     found: dict[int, list[int]] = {}

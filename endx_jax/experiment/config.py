@@ -12,7 +12,7 @@ from endx_jax.methods import METHODS, find_method
 from endx_jax.parallel.mesh import MeshSettings
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.retrieval.evaluate import EvaluationSettings
-from endx_jax.settings import check_section, from_mapping, results_only
+from endx_jax.settings import check_section, from_mapping, key, results_only
 from endx_jax.training.loop import TrainSettings
 from endx_jax.training.optimizer import OptimizerSettings
 
@@ -30,11 +30,11 @@ class UnknownSettings:
     values: Mapping[str, Any]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
     """Settings of a run."""
 
-    seed: int
+    seed: int = key(0, "Seed of the data order, of dropout and of new parameters.")
     data: DataSettings
     model: ModelSettings
     objective: Any

@@ -9,7 +9,7 @@ from endx_jax.data import reqa
 from endx_jax.data.docstrings import docstring_pairs
 from endx_jax.data.mixture import mix
 from endx_jax.data.readers import formats, read, squad
-from endx_jax.data.records import RetrievalSet
+from endx_jax.data.records import Pools, RetrievalSet
 from endx_jax.data.settings import PARAGRAPHS, DataSettings
 from endx_jax.data.splits import Splits, split, split_questions, take, without_questions
 from endx_jax.errors import EndxError
@@ -108,19 +108,19 @@ def read_records(path: str, settings: DataSettings, judgements: str, *, whole: b
     )
 
 
-def pools(records: RetrievalSet, settings: DataSettings) -> dict[str, RetrievalSet]:
-    """Returns the retrieval pools of a set by name, the one that `data.pool` names first.
+def pools(records: RetrievalSet, settings: DataSettings) -> Pools:
+    """Returns the retrieval pools of a set; the primary one is that of `data.pool`.
 
     With a ReQA pool these are `answers`, the sentences that are right for some question, and `sentences`, all of them.
     For other data there is one pool of all candidates.
     """
     if settings.pool in ("", PARAGRAPHS):
-        return {settings.pool or "all": records}
+        return Pools({settings.pool or "all": records})
     found = {
         "answers": records.subset(range(len(records.questions)), hard_negatives=False),
         "sentences": records,
     }
-    return {settings.pool: found[settings.pool]} | found
+    return Pools({settings.pool: found[settings.pool]} | found)
 
 
 def has_paragraphs(path: str) -> bool:

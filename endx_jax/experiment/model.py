@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -24,10 +24,15 @@ from endx_jax.inference.folder import text_processors
 from endx_jax.inference.saved import METHOD, MODEL, params_of_run, save_model
 from endx_jax.methods import Method, find_method
 from endx_jax.models.dual_encoder import SIDES
+from endx_jax.parallel.console import showing_progress
+from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import parameter_paths, state_shardings
 from endx_jax.pretrained.stored import Stored
 from endx_jax.pretrained.towers import build_dual_encoder, encoder_config, fill_in, stored_params
+from endx_jax.retrieval.rerank import ScorePairs
 from endx_jax.training.checkpoints import abstract, best_step, restore_params
+
+LoadedPairs = Callable[[Sequence[str], Sequence[str]], ScorePairs]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,20 +56,22 @@ class Model:
     @functools.cached_property
     def dual_encoder(self):
         """Towers of the run."""
-        return build_dual_encoder(self.settings.model, self.sources, self.platform)
+        make_head = functools.partial(self.method.head, self.settings.objective) if self.method.head else None
+        return build_dual_encoder(self.settings.model, self.sources, self.platform, make_head)
 
     @property
     def frozen(self) -> tuple[str, ...]:
         """Patterns of the paths of parameters that are not trained."""
         towers = self.abstract_params()["dual_encoder"].values()
         there = {group for groups in towers for group, params in groups.items() if params}
-        groups = there & (self.dual_encoder.sharing.frozen | {"token_weights"})
+        frozen = there - {"head"} if self.trains_heads_alone else self.dual_encoder.sharing.frozen | {"token_weights"}
+        groups = there & frozen
         return (*self.settings.optimizer.frozen, *(rf"^dual_encoder/\w+/{group}/" for group in sorted(groups)))
 
     @property
     def trains_heads_alone(self) -> bool:
         """True if everything below the heads is frozen, so that it can be computed once."""
-        return self.dual_encoder.sharing.trains_heads_alone
+        return self.method.frozen_towers
 
     @functools.cached_property
     def objective(self):
@@ -142,7 +149,7 @@ def build_model(settings: Settings) -> Model:
     answer = load(settings.model.answer_pretrained) if settings.model.answer_pretrained else question
     sources = {"question": question, "answer": answer}
     settings = dataclasses.replace(settings, model=fill_in(settings.model, question))
-    tokenizers = {side: settings.model.tokenizer or sources[side].folder for side in SIDES}
+    tokenizers = {side: sources[side].folder for side in SIDES}
     cache = TokenCache(settings.data.cache) if settings.data.cache else None
     return _assemble(settings, sources, tokenizers, cache)
 
@@ -180,7 +187,9 @@ def save_towers(workdir: pathlib.Path, model: Model, params: dict, mesh: Mesh) -
       EndxError: the workdir can't be written to.
     """
     places = _description(model.settings)
-    save_model(workdir / MODEL, workdir.name, model.settings.model, model.text_encoder(mesh), params, places)
+    objective = model.settings.objective
+    method = {"name": objective.name, "settings": dataclasses.asdict(objective)} if model.method.head else None
+    save_model(workdir / MODEL, workdir.name, model.settings.model, model.text_encoder(mesh), params, places, method)
 
 
 def save_description(workdir: pathlib.Path, model: Model) -> None:
@@ -215,6 +224,28 @@ def best_params(workdir: pathlib.Path, model: Model, mesh: Mesh) -> tuple[dict, 
         raise EndxError(f"{workdir} holds no checkpoint yet; train it further, or give another workdir")
     shapes = model.abstract_params()
     return restore_params(workdir, step, abstract(shapes, state_shardings(shapes, mesh))), step
+
+
+def load_pairs(workdir: pathlib.Path) -> LoadedPairs:
+    """Loads the best checkpoint of a run whose method scores pairs.
+
+    Returns:
+      A function of Q questions and N answers to the function that scores their pairs, given by rows: see
+      `retrieval.rerank`.
+
+    Raises:
+      EndxError: there is no such run, or its checkpoint is missing or damaged.
+    """
+    model = read_model(workdir)
+    if model.method.pair_scorer is None:
+        raise EndxError(
+            f"{workdir} holds a run of objective.name={model.settings.objective.name}: --rerank takes one of "
+            "objective.name=pair, a pair classifier"
+        )
+    mesh = make_mesh(MeshSettings(), jax.local_devices())
+    params, _ = best_params(workdir, model, mesh)
+    scorer = model.method.pair_scorer(model.objective, model.processors, mesh, model.settings.evaluation.batch_size)
+    return functools.partial(scorer, params, progress=showing_progress())
 
 
 def _assemble(

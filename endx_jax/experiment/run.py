@@ -6,15 +6,16 @@ from collections.abc import Callable, Mapping
 
 from endx_jax import json_files
 from endx_jax.data.batches import Pairs
+from endx_jax.data.records import Pools
 from endx_jax.data.splits import with_many_questions
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.data import pools
 from endx_jax.experiment.index_results import write_pool
-from endx_jax.experiment.lock import RunLock
 from endx_jax.experiment.model import best_params, save_description, save_towers
 from endx_jax.experiment.prepare import Run, begin, prepare
 from endx_jax.experiment.summary import log_summary
+from endx_jax.experiment.workdir import RunLock
 from endx_jax.files import reporting_full_disk
 from endx_jax.inference.saved import ABOUT, MODEL
 from endx_jax.methods.evaluation import Evaluator
@@ -107,6 +108,7 @@ def _train(run: Run, evaluator: Evaluator, preemption: Preemption, began: float)
         log_every=settings.train.log_every,
         example_names=lambda step: _question_ids(run, step),
         began=began,
+        warnings=run.model.method.warnings,
         wandb_project=settings.train.wandb_project,
     )
     try:
@@ -136,8 +138,8 @@ def _train(run: Run, evaluator: Evaluator, preemption: Preemption, began: float)
 
 def _validation(run: Run, evaluator: Evaluator) -> Callable[[dict], dict[str, float]]:
     """Returns a function from parameters to their measures on the validation split."""
-    records = next(iter(pools(run.data.validation, run.model.settings.data).values()))
-    selected = {"validation": evaluator.select(records)}
+    records = pools(run.data.validation, run.model.settings.data).primary
+    selected = Pools(validation=evaluator.select(records))
     return lambda params: evaluator.evaluate(params, selected)["validation"].metrics
 
 
@@ -145,9 +147,9 @@ def _report(run: Run, evaluator: Evaluator, params: dict, step: int) -> Results:
     """Evaluates the parameters of a step on the test split; writes and prints the results."""
     settings, method = run.model.settings, run.model.method
     whole = pools(run.data.test, settings.data)
-    shared = with_many_questions(next(iter(whole.values())), settings.evaluation.min_questions)
-    test = {name: evaluator.select(records) for name, records in (whole | shared).items()}
-    primary = next(iter(test.values()))
+    shared = with_many_questions(whole.primary, settings.evaluation.min_questions)
+    test = Pools({name: evaluator.select(records) for name, records in (whole | shared).items()})
+    primary = test.primary
     say(f"evaluating {len(primary.questions):,} held-out questions against {len(primary.candidates):,} candidates")
     results = Results(dataset=settings.data.test_path or settings.data.path, split="test", pools=test)
     if settings.evaluation.reverse:

@@ -11,7 +11,7 @@ from endx_jax.experiment.model import Model
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.console import say
 from endx_jax.pretrained.settings import NO_ENCODER
-from endx_jax.training.partition import split_frozen
+from endx_jax.training.state import split_frozen
 
 
 def log_summary(model: Model, mesh: Mesh, steps: int, questions: Mapping[str, int], plan: PackingPlan | None) -> None:
@@ -24,8 +24,8 @@ def log_summary(model: Model, mesh: Mesh, steps: int, questions: Mapping[str, in
         settings.model.encoder, f"a new {settings.model.encoder} on "
     )
     towers = f"{encoder}{settings.model.pretrained}{answer_tower}"
-    whose = {"both": "both sides", "question": "questions", "answer": "answers"}[settings.model.head_sides]
-    heads = f", {settings.model.head} on {whose}" if settings.model.head else ""
+    with_heads = " and ".join(f"{side}s" for side in SIDES if model.dual_encoder.tower(side).head is not None)
+    heads = f", heads on {with_heads}" if with_heads else ""
     say(f"model: {towers}, {settings.model.sharing}, {settings.model.pooling} pooling{heads}")
     if settings.model.init_from:
         new = sorted({"/".join(path.split("/")[:3]) for path in model.new_parameters})

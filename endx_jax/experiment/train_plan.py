@@ -17,8 +17,7 @@ from endx_jax.parallel.memory import Memory, bytes_held
 from endx_jax.parallel.sharding import local_rows, state_shardings
 from endx_jax.training.checkpoints import abstract
 from endx_jax.training.optimizer import make_optimizer, make_schedule
-from endx_jax.training.partition import split_frozen
-from endx_jax.training.state import TrainState
+from endx_jax.training.state import TrainState, split_frozen
 from endx_jax.training.step import Objective, Step, make_train_step
 
 

@@ -1,16 +1,20 @@
-"""Workdir of a run: its files, and the check that a run may resume in it."""
+"""Workdir of a run: its files, the check that a run may resume in it, and the lock against a second run."""
 
+import contextlib
 import json
 import os
 import pathlib
+import shutil
 import tempfile
 
 from endx_jax import json_files
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import Settings, differences, resolve
 from endx_jax.experiment.manifest import manifest
-from endx_jax.files import write_text
+from endx_jax.files import locked, write_text
 from endx_jax.inference.saved import check_embeds
+from endx_jax.parallel.console import say
+from endx_jax.parallel.distributed import is_primary, on_primary
 from endx_jax.retrieval.index import Index
 
 CONFIG, DATA, MANIFEST, INDEX, EVALUATION, RESULTS, PROFILE, PROFILE_NOW = (
@@ -90,3 +94,48 @@ def write_config(workdir: pathlib.Path, settings: Settings, data: dict) -> None:
     contents = {CONFIG: settings.as_dict(), DATA: data, MANIFEST: manifest(settings.seed, data)}
     for name, content in contents.items():
         write_text(workdir / name, json.dumps(content, indent=1) + "\n")
+
+
+LOCK = ".lock"
+
+
+class RunLock:
+    """Context that holds the lock file of a workdir (see `files.locked`), in the primary process.
+
+    If the file system has no locks, a line says so and the run continues.
+    """
+
+    def __init__(self, workdir: pathlib.Path):
+        """Takes the workdir, which is created when the lock is taken."""
+        self._workdir = workdir
+        self._held = contextlib.ExitStack()
+
+    def __enter__(self) -> "RunLock":
+        """Takes the lock, without waiting.
+
+        Raises:
+          EndxError: another run holds it (the line names its host, process and start), or the folder can't be written.
+        """
+        on_primary(self._take, "workdir-locked")
+        return self
+
+    def __exit__(self, *failure) -> None:
+        if not is_primary():
+            return
+        # A folder in which nothing else was written, as after a mistake in the settings, is removed again.
+        if self._made and {entry.name for entry in self._workdir.iterdir()} == {LOCK}:
+            shutil.rmtree(self._workdir)
+        self._held.close()
+
+    def _take(self) -> None:
+        self._made = not self._workdir.exists()
+        try:
+            self._workdir.mkdir(parents=True, exist_ok=True)
+        except OSError as failure:
+            raise EndxError(
+                f"{self._workdir} can't be written ({failure.strerror}); choose another with --workdir"
+            ) from None
+        advice = "wait for it, stop it or choose another --workdir"
+        reason = self._held.enter_context(locked(self._workdir / LOCK, advice=advice))
+        if reason:
+            say(f"note: {self._workdir / LOCK} can't be locked ({reason}): nothing keeps a second run out")

@@ -48,6 +48,7 @@ class About:
       pooling: Hugging Face: `mean` or `first`.
       identity: StableHLO: of the model that was exported, so that its indexes serve the export too.
       towers: towers: their settings, by the names of `config.model`.
+      method: towers: `name` and `settings` of a method that added a head to them; None for towers without.
       weights_sha256: StableHLO and towers: of the weights' file.
       version: of these keys.
     """
@@ -62,6 +63,7 @@ class About:
     identity: str = ""
     weights_sha256: str = ""
     towers: Mapping[str, Any] | None = None
+    method: Mapping[str, Any] | None = None
     version: int = VERSION
 
     @property

@@ -15,8 +15,8 @@ from endx_jax.inference.encode import TextEncoder
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.sharding_hints import platform
 from endx_jax.pretrained import PretrainedEncoder
-from endx_jax.pretrained.finished import finished_towers
 from endx_jax.pretrained.sentence_transformers import Dense, Head, Usage, read_usage
+from endx_jax.pretrained.towers import finished_towers
 
 # Tokens of a text that a pretrained encoder without any limit of its own is given at most.
 LONGEST = 512

@@ -3,14 +3,18 @@
 `endx.json` describes the towers by their settings. `config.json` and the tokenizer's files are those of the pretrained
 model (`answer/` has those of the answer tower, if it has another one). `towers.safetensors` holds the parameters,
 float32, under their paths, such as `shared/encoder/layers_0/mlp_up/kernel`. Any tower that `config.model` describes,
-with new encoders and heads too, can be loaded without the method that trained it.
+with new encoders too, can be loaded without the method that trained it. If a method has added heads to the towers, the
+description names the method, whose code is then needed.
 """
 
 import collections
 import dataclasses
+import functools
+import importlib
 import json
 import pathlib
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -28,15 +32,15 @@ from endx_jax.parallel.distributed import is_primary, on_primary
 from endx_jax.parallel.sharding import parameter_paths, place, state_shardings, whole
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.pretrained.stored import Stored, open_file, write_file
-from endx_jax.pretrained.towers import build_dual_encoder, encoder_config
-from endx_jax.settings import from_mapping
+from endx_jax.pretrained.towers import MakeHead, build_dual_encoder, encoder_config
+from endx_jax.settings import check, from_mapping
 
 # The folder of the model in a run's workdir, and the file there that names the method.
 MODEL, METHOD = "model", "method.json"
 WEIGHTS = "towers.safetensors"
 
 # Settings of a run's model that are files in the folder, or fields of `Side`, or have no effect on a trained model.
-ELSEWHERE = ("pretrained", "answer_pretrained", "tokenizer", "init_from", "question_prompt", "answer_prompt")
+ELSEWHERE = ("pretrained", "answer_pretrained", "init_from", "question_prompt", "answer_prompt")
 
 
 def save_model(
@@ -46,6 +50,7 @@ def save_model(
     encoder: TextEncoder,
     params: dict,
     places: Mapping[str, str],
+    method: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes the description and the weights of a trained model, one array at a time.
 
@@ -59,6 +64,7 @@ def save_model(
       encoder: the towers, and the text processors of each side.
       params: the towers' parameters; may be split over processes.
       places: by side, the folder in `folder` of its `config.json` and tokenizer.
+      method: name and settings of a method that added heads to the towers.
 
     Raises:
       EndxError: the folder can't be written to.
@@ -88,6 +94,7 @@ def save_model(
             cosine=settings.normalize,
             sides=sides,
             towers=towers,
+            method=method,
             weights_sha256=sha256,
         )
         write_text(folder / ABOUT, json.dumps(dataclasses.asdict(about), indent=1) + "\n")
@@ -117,7 +124,7 @@ def load_towers(folder: pathlib.Path, about: About, mesh: Mesh, name: str) -> Em
             raise EndxError(
                 f"{folder / ABOUT}: the length of {side} is {length}; its encoder has {positions} positions"
             )
-    dual_encoder = build_dual_encoder(settings, sources, platform(mesh))
+    dual_encoder = build_dual_encoder(settings, sources, platform(mesh), _make_head(about, folder))
     params = _fitting(dual_encoder, read_params(folder, about), folder)
     processors = text_processors(
         sources,
@@ -135,6 +142,23 @@ def load_towers(folder: pathlib.Path, about: About, mesh: Mesh, name: str) -> Em
         # Of both sides, wherever bare `encode` is allowed.
         default_prompt=about.prompts["query"],
     )
+
+
+def _make_head(about: About, folder: pathlib.Path) -> MakeHead | None:
+    """Returns what makes the heads of the towers, by the method that the description names; None if it names none.
+
+    Raises:
+      EndxError: the method is unknown to this process, or adds no heads, or its settings are wrong.
+    """
+    if about.method is None:
+        return None
+    where = f"{folder / ABOUT}: 'method'"
+    name = json_files.text(json_files.value(about.method, "name", where), f"{where}: 'name'")
+    # Methods are above this package, which knows none: a model that needs the code of one says which.
+    method = importlib.import_module("endx_jax.methods").find_method(name)
+    check(method.head is not None, f"{where} is {name}, which adds no heads to towers; copy the model again")
+    settings = json_files.mapped(about.method.get("settings"), f"{where}: 'settings'")
+    return functools.partial(method.head, from_mapping(method.settings, settings, f"{where}: settings"))
 
 
 def described_folder(path: pathlib.Path) -> pathlib.Path | None:

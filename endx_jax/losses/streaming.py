@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
 from endx_jax.errors import EndxError
-from endx_jax.losses.tiles import Tiles, cut, joined, length
+from endx_jax.losses.shard import Tiles, cut, joined, length
 
 Array = jax.Array
 Tree = Any

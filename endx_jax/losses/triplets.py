@@ -21,8 +21,7 @@ import jax.numpy as jnp
 from endx_jax.errors import EndxError
 from endx_jax.losses.contrastive import WEIGHTS
 from endx_jax.losses.false_negatives import Marks, check_batch, negatives, negatives_of_answers
-from endx_jax.losses.shard import AxisName, Shard
-from endx_jax.losses.tiles import cut, joined
+from endx_jax.losses.shard import AxisName, Shard, cut, joined
 from endx_jax.settings import check_choice
 
 Array = jax.Array

@@ -28,7 +28,7 @@ TILE = 256
 
 def vocabulary_nll(
     hidden: Array, kernel: Array, bias: Array, words: Array, weights: Array, *, tile: int = TILE
-) -> Array:
+) -> tuple[Array, dict[str, Array]]:
     """Computes the weighted sum of -log p(word), where p(. | n) = softmax(kernel h_n + bias).
 
     For a sequence, n is a token and K is 1. For a bag of words, n is a text, and all its words share one softmax.
@@ -42,7 +42,8 @@ def vocabulary_nll(
       tile: maximum number of rows whose scores are in memory at a time.
 
     Returns:
-      A scalar, float32 at least.
+      The loss, a scalar, float32 at least: a sum, since chunks of a batch are summed; and metrics: `words`, the sum of
+      the weights.
 
     Raises:
       EndxError: for shapes that do not agree, or a `tile` that is not positive.
@@ -64,7 +65,8 @@ def vocabulary_nll(
     hidden = jnp.where(jnp.any(counts, axis=1, keepdims=True), hidden, 0)
     words = jnp.where(counts, words, 0)
     own = jnp.einsum("nw,nkw->nk", hidden, kernel[words].astype(hidden.dtype), **_exact(hidden)) + bias[words]
-    return _log_partitions(hidden, kernel, bias, jnp.sum(weights, axis=1), tile) - jnp.sum(weights * own)
+    loss = _log_partitions(hidden, kernel, bias, jnp.sum(weights, axis=1), tile) - jnp.sum(weights * own)
+    return loss, {"words": jnp.sum(weights)}
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))

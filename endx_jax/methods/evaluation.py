@@ -7,13 +7,11 @@ from typing import Any, Protocol
 import numpy as np
 from jax.sharding import Mesh
 
-from endx_jax.data.records import RetrievalSet
+from endx_jax.data.records import Pools, RetrievalSet
 from endx_jax.parallel.console import showing_progress
 from endx_jax.retrieval.evaluate import Evaluation, EvaluationSettings
 from endx_jax.retrieval.results import Results
 from endx_jax.retrieval.systems import evaluate_dense
-
-Sets = Mapping[str, RetrievalSet]
 
 
 class Evaluator(Protocol):
@@ -22,7 +20,7 @@ class Evaluator(Protocol):
     def select(self, records: RetrievalSet) -> RetrievalSet:
         """Returns the set with those of its questions that are ranked."""
 
-    def evaluate(self, params: dict, pools: Sets) -> Mapping[str, Evaluation]:
+    def evaluate(self, params: dict, pools: Pools) -> Mapping[str, Evaluation]:
         """Ranks each pool, for validation."""
 
     def report(self, results: Results, trained: dict, untrained: Callable[[], dict] | None) -> np.ndarray | None:
@@ -34,7 +32,7 @@ class Evaluator(Protocol):
           untrained: returns the parameters before training; None if that system is not wanted.
 
         Returns:
-          Embeddings [N, E] of the first pool's candidates for the index; None if the method has no embeddings.
+          Embeddings [N, E] of the primary pool's candidates for the index; None if the method has no embeddings.
         """
 
 
@@ -54,7 +52,7 @@ class EmbeddingEvaluator:
         """Returns the set unchanged."""
         return records
 
-    def evaluate(self, params: dict, pools: Sets) -> Mapping[str, Evaluation]:
+    def evaluate(self, params: dict, pools: Pools) -> Mapping[str, Evaluation]:
         """Ranks each pool, for validation."""
         return evaluate_dense(self._encoder(params, progress=False), pools).evaluations
 

@@ -2,13 +2,16 @@
 
 import dataclasses
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import flax.linen as nn
 
 from endx_jax import json_files
 from endx_jax.data.batches import BatchStream, Pairs
 from endx_jax.errors import EndxError, nearest
 from endx_jax.methods.evaluation import Evaluator, evaluate_embeddings
+from endx_jax.parallel.sharding import Rule, add_rules
 from endx_jax.retrieval.results import Section
 
 
@@ -28,6 +31,12 @@ class Method:
       objective: (dual encoder, settings) to an `Objective`.
       stream: (pairs, settings, **options of `BatchStream`) to the batches of a run.
       evaluator: (objective, text encoder, mesh, evaluation settings) to an `Evaluator`.
+      head: (settings, side, width E) to the Flax module that ends that side's tower, called with ([B, E], dropout keys
+        [B] or None) and returning [B, E], or to None for a side without; the field is None for methods that add
+        nothing to towers. A run's model folder names a method with heads, which loading it imports.
+      frozen_towers: trains heads alone, so that everything below them is computed once.
+      sharding: rules for parameters that `parallel.sharding.RULES` has no rule for.
+      warnings: (the metrics of a logged step) to warnings by name; each is printed once until it is resolved.
       section: (objective, params, held-out pairs, mesh, batch_size=N) to a section of the report, or None if there are
         too few pairs; the field is None for methods without one.
       teacher: (objective, params, batch) to the teacher's embeddings of pairs; None for methods without a teacher.
@@ -40,6 +49,10 @@ class Method:
     objective: Callable[[Any, Any], Any]
     stream: Callable[..., BatchStream] = pair_batches
     evaluator: Callable[..., Evaluator] = evaluate_embeddings
+    head: Callable[[Any, str, int], nn.Module | None] | None = None
+    frozen_towers: bool = False
+    sharding: tuple[Rule, ...] = ()
+    warnings: Callable[[Mapping[str, float]], Mapping[str, str]] = lambda metrics: {}
     section: Callable[..., Section | None] | None = None
     teacher: Callable[..., Any] | None = None
     pair_scorer: Callable[..., Any] | None = None
@@ -75,7 +88,9 @@ def find_method(name: str) -> Method:
             "METHOD of the file that --config names"
         )
     entry = METHODS[name]
-    return importlib.import_module(entry).METHOD if isinstance(entry, str) else entry
+    method = importlib.import_module(entry).METHOD if isinstance(entry, str) else entry
+    add_rules(method.sharding)
+    return method
 
 
 def register(method: Method) -> None:

@@ -4,7 +4,6 @@ from endx_jax.models.bert import BertConfig, BertEncoder
 from endx_jax.models.dual_encoder import SIDES, DualEncoder
 from endx_jax.models.pooling import MultiHopAttention
 from endx_jax.models.recurrent import RecurrentConfig, RecurrentEncoder
-from endx_jax.models.residual import HeadConfig, ResidualHeads
 from endx_jax.models.t5 import T5Config, T5Encoder
 from endx_jax.models.tower import Projection, TokenEmbedder, Tower
 
@@ -13,12 +12,10 @@ __all__ = [
     "BertConfig",
     "BertEncoder",
     "DualEncoder",
-    "HeadConfig",
     "MultiHopAttention",
     "Projection",
     "RecurrentConfig",
     "RecurrentEncoder",
-    "ResidualHeads",
     "T5Config",
     "T5Encoder",
     "TokenEmbedder",

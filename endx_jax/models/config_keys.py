@@ -1,7 +1,8 @@
-"""Numbers in a Hugging Face `config.json`: a table of keys with their bounds for each architecture."""
+"""Numbers in a Hugging Face `config.json`: the fields of a config dataclass declare key, bounds and default."""
 
+import dataclasses
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 from endx_jax import json_files
 from endx_jax.errors import EndxError
@@ -20,46 +21,46 @@ class Key(NamedTuple):
       kind: `int` or `float`; integers are accepted for floats.
       least: smallest value.
       most: greatest value.
-      default: value of a missing key or null; None for a required key.
     """
 
     names: tuple[str, ...]
     kind: type
     least: float
     most: float
-    default: float | None
 
 
-def whole(*names: str, default: int | None = None, least: int = 1, most: int = MOST_SIZE) -> Key:
-    """Returns the key of a whole number."""
-    return Key(names, int, least, most, default)
+def whole(*names: str, default: Any = dataclasses.MISSING, least: int = 1, most: int = MOST_SIZE) -> Any:
+    """Declares a field that is a whole number in `config.json`, where a key without a default has to be."""
+    return dataclasses.field(default=default, metadata={"key": Key(names, int, least, most)})
 
 
-def fraction(*names: str, default: float | None = None, least: float = 0.0, most: float = 1.0) -> Key:
-    """Returns the key of a number that may be fractional."""
-    return Key(names, float, least, most, default)
+def fraction(*names: str, default: Any = dataclasses.MISSING, least: float = 0.0, most: float = 1.0) -> Any:
+    """Declares a field that is a number in `config.json`, perhaps a fractional one."""
+    return dataclasses.field(default=default, metadata={"key": Key(names, float, least, most)})
 
 
-def read_keys(config: Mapping, keys: Mapping[str, Key], where: object) -> dict[str, int | float]:
-    """Returns the values of the fields of a config dataclass.
+@dataclasses.dataclass(frozen=True)
+class HuggingFaceConfig:
+    """Base of configs whose fields are declared by `whole` and `fraction`."""
 
-    Args:
-      config: contents of a `config.json`.
-      keys: by field.
-      where: the file, for messages.
+    @classmethod
+    def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
+        """Reads the contents of a `config.json`; `where` is the file, for messages.
 
-    Raises:
-      EndxError: a key is missing, is not a number, or is out of its bounds.
-    """
-    return {field: value for field, key in keys.items() if (value := _read(config, key, where)) is not None}
+        Raises:
+          EndxError: a key is missing, is not a number, or is out of its bounds.
+        """
+        fields = [field for field in dataclasses.fields(cls) if "key" in field.metadata]
+        return cls(**{field.name: _read(config, field, where) for field in fields})
 
 
-def _read(config: Mapping, key: Key, where: object) -> int | float | None:
+def _read(config: Mapping, field: dataclasses.Field, where: object) -> int | float | None:
+    key = field.metadata["key"]
     name = next((name for name in key.names if config.get(name) is not None), None)
     if name is None:
-        if key.default is None:
+        if field.default is dataclasses.MISSING:
             raise EndxError(f"{where} lacks {' or '.join(key.names)}")
-        return key.default
+        return field.default
     value = config[name]
     fits = type(value) is int if key.kind is int else type(value) in (int, float)
     if not fits or not key.least <= value <= key.most:

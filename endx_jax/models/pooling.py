@@ -1,12 +1,15 @@
 """Pooling of token encodings [B, L, D] to one vector per text [B, D]."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from endx_jax.models.config_keys import MOST_SIZE
 from endx_jax.numerics import at_least_float32
+from endx_jax.settings import check_range, key
 
 Array = jax.Array
 
@@ -32,34 +35,38 @@ def first(encodings: Array, mask: Array) -> Array:
 
 POOLINGS: Mapping[str, Callable[[Array, Array], Array]] = {"mean": mean, "first": first}
 
-# How multi-hop attention makes one vector of its hops: [B, r, D] to [B, E].
-REDUCTIONS: Mapping[str, Callable[[Array], Array]] = {
-    "mean": lambda hops: jnp.mean(hops, axis=1),
-    "sum": lambda hops: jnp.sum(hops, axis=1),
-    "flatten": lambda hops: hops.reshape(hops.shape[0], -1),
-}
 PENALTIES = "penalties"
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiHopSettings:
+    """Settings of multi-hop pooling, `config.model.multi_hop`."""
+
+    hops: int = key(10, "Hops of multi_hop pooling, r (Lin et al. 2017: 30; ENDX: unstated).")
+    width: int = key(256, "Hidden width of multi_hop pooling, d_a (Lin et al. 2017: 350; ENDX: unstated).")
+
+    def __post_init__(self):
+        for name in ("hops", "width"):
+            check_range(f"model.multi_hop.{name}", getattr(self, name), 1, MOST_SIZE)
 
 
 class MultiHopAttention(nn.Module):
     """Self-attention in several hops (Lin et al. 2017), bias-free and float32: A = softmax(W2 tanh(W1 H^T)) by token.
 
     The penalty of its Eq. 8, ||A A^T - I||_F^2 of each text [B], small when the hops look at different tokens, is sown
-    as `orthogonality` into the collection `PENALTIES`.
+    as `orthogonality` into the collection `PENALTIES`. Lin et al. flatten the hops; their mean keeps width and scale.
 
     Attributes:
       hops: r.
       width: of the hidden layer, d_a.
-      reduction: a name in `REDUCTIONS`: Lin et al. flatten the hops; the mean keeps width and scale.
     """
 
     hops: int = 10
     width: int = 256
-    reduction: str = "mean"
 
     @nn.compact
     def __call__(self, encodings: Array, mask: Array) -> Array:
-        """Maps encodings [B, L, D] to [B, D], or [B, r D] when flattened; zero for a text without tokens."""
+        """Maps encodings [B, L, D] to the mean of the hops [B, D]; zero for a text without tokens."""
         encodings = at_least_float32(encodings)
         draw = nn.initializers.glorot_uniform()
         hidden_kernel = self.param("hidden_kernel", draw, (encodings.shape[-1], self.width))
@@ -70,4 +77,4 @@ class MultiHopAttention(nn.Module):
         attention = jnp.where(mask[:, :, None], jax.nn.softmax(scores, axis=1), 0)  # [B, L, r]
         products = jnp.einsum("blr,bls->brs", attention, attention, precision=highest)
         self.sow(PENALTIES, "orthogonality", jnp.sum(jnp.square(products - jnp.eye(self.hops)[None]), axis=(1, 2)))
-        return REDUCTIONS[self.reduction](jnp.einsum("blr,bld->brd", attention, encodings, precision=highest))
+        return jnp.mean(jnp.einsum("blr,bld->brd", attention, encodings, precision=highest), axis=1)

@@ -1,13 +1,12 @@
-"""Parameter sharings: the five of Dong et al. 2022 (section 3), and heads on a frozen tower."""
+"""The five parameter sharings of Dong et al. 2022 (section 3)."""
 
 import dataclasses
 from collections.abc import Mapping
 
 # The groups of a tower's parameters. Tables of positions and types, and the norm on their sum, are the encoder's. Dong
 # et al. pool by the mean and so have no parameters of pooling: sde shares them like all others, and the rest keep them
-# apart, as they do what they do not name.
-GROUPS = ("token_embedder", "token_weights", "encoder", "pooling", "projection", "head")
-_BELOW_HEADS = frozenset(GROUPS) - {"head"}
+# apart, as they do what they do not name. The head that a method adds to a tower is that tower's own.
+GROUPS = ("token_embedder", "token_weights", "encoder", "pooling", "projection")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,11 +23,6 @@ class Sharing:
     frozen: frozenset[str] = frozenset()
     drawback: str = ""
 
-    @property
-    def trains_heads_alone(self) -> bool:
-        """True if everything below the heads is frozen."""
-        return self.frozen >= _BELOW_HEADS
-
 
 _APART = (
     "Dong et al. 2022 found towers without a shared projection to embed questions and answers in two separate clouds, "
@@ -43,9 +37,4 @@ SHARINGS: Mapping[str, Sharing] = {
     # Frozen at the same values in both towers, so one array serves both.
     "ade_fte": Sharing(frozenset({"token_embedder"}), frozenset({"token_embedder"}), drawback=_APART.format(mrr=72.2)),
     "ade_spl": Sharing(frozenset({"projection"})),
-}
-ALL_SHARINGS: Mapping[str, Sharing] = {
-    **SHARINGS,
-    # Heads on one frozen tower, one a side (RR): all that is below them is computed once.
-    "residual": Sharing(_BELOW_HEADS, _BELOW_HEADS),
 }

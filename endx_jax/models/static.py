@@ -5,28 +5,19 @@ vectors from GloVe or a language model, and reports better results with IDF weig
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from endx_jax.models.config_keys import MOST_TOKENS, read_keys, whole
+from endx_jax.models.config_keys import MOST_TOKENS, HuggingFaceConfig, whole
 from endx_jax.models.layout import Layout
 
 Array = jax.Array
 
-# By field of `StaticConfig`.
-KEYS = {
-    "vocab_size": whole("vocab_size", most=MOST_TOKENS),
-    "width": whole("hidden_size"),
-    "pad_id": whole("pad_token_id", default=0, least=0, most=MOST_TOKENS),
-}
-
 
 @dataclasses.dataclass(frozen=True)
-class StaticConfig:
+class StaticConfig(HuggingFaceConfig):
     """Shape of static token vectors, as in the `config.json` that `pretrained.static` writes.
 
     Attributes:
@@ -40,24 +31,14 @@ class StaticConfig:
       initializer_range: standard deviation of newly drawn token vectors.
     """
 
-    vocab_size: int
-    width: int
-    pad_id: int = 0
+    vocab_size: int = whole("vocab_size", most=MOST_TOKENS)
+    width: int = whole("hidden_size")
+    pad_id: int = whole("pad_token_id", default=0, least=0, most=MOST_TOKENS)
     layers: int = 0
     positions: int | None = None
     dropout: float = 0.0
     attention_dropout: float = 0.0
     initializer_range: float = 0.02
-
-    @classmethod
-    def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> "StaticConfig":
-        """Reads the contents of a `config.json` with `"model_type": "static"`; `where` is the file, for messages.
-
-        Raises:
-          EndxError: for a missing key, or a number out of bounds.
-        """
-        numbers: dict[str, Any] = read_keys(config, KEYS, where)
-        return cls(**numbers)
 
 
 class NoEncoder(nn.Module):

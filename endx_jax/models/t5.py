@@ -8,7 +8,7 @@ Activations reach 1e5, which exceeds float16, so computation is in float32 or bf
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Self
 
 import flax.linen as nn
 import jax
@@ -18,7 +18,7 @@ import numpy as np
 from endx_jax import json_files
 from endx_jax.errors import EndxError
 from endx_jax.models.attention import attend_within, is_fused_packed
-from endx_jax.models.config_keys import MOST_LAYERS, MOST_TOKENS, fraction, read_keys, whole
+from endx_jax.models.config_keys import MOST_LAYERS, MOST_TOKENS, HuggingFaceConfig, fraction, whole
 from endx_jax.models.dropout import dropout, fold
 from endx_jax.models.layout import Layout
 from endx_jax.models.sharding_hints import keep_rows
@@ -26,25 +26,9 @@ from endx_jax.models.stack import run_layers
 
 Array = jax.Array
 
-# By field of `T5Config`. Half of the buckets are for each direction, and half of those for distances of their own.
-KEYS = {
-    "vocab_size": whole("vocab_size", most=MOST_TOKENS),
-    "width": whole("d_model"),
-    "layers": whole("num_layers", most=MOST_LAYERS),
-    "heads": whole("num_heads"),
-    "head_width": whole("d_kv"),
-    "mlp_width": whole("d_ff"),
-    "buckets": whole("relative_attention_num_buckets", default=32, least=4),
-    "max_distance": whole("relative_attention_max_distance", default=128, least=2),
-    "norm_epsilon": fraction("layer_norm_epsilon", default=1e-6),
-    "dropout": fraction("dropout_rate", default=0.1),
-    "attention_dropout": fraction("dropout_rate", default=0.1),
-    "pad_id": whole("pad_token_id", default=0, least=0, most=MOST_TOKENS),
-}
-
 
 @dataclasses.dataclass(frozen=True)
-class T5Config:
+class T5Config(HuggingFaceConfig):
     """Shape of a T5 v1.1 encoder, with the keys of its Hugging Face `config.json`.
 
     Attributes:
@@ -54,7 +38,7 @@ class T5Config:
       heads: H, `num_heads`.
       head_width: `d_kv`; need not be D / H.
       mlp_width: `d_ff`.
-      buckets: `relative_attention_num_buckets`.
+      buckets: `relative_attention_num_buckets`, half for each direction, and half of those for distances of their own.
       max_distance: `relative_attention_max_distance`, from which all distances share a bucket.
       norm_epsilon: `layer_norm_epsilon`.
       dropout: `dropout_rate`, of embeddings, sublayers and the MLP's hidden layer, in training.
@@ -64,23 +48,23 @@ class T5Config:
       positions: None, as any length can be encoded.
     """
 
-    vocab_size: int
-    width: int
-    layers: int
-    heads: int
-    head_width: int
-    mlp_width: int
-    buckets: int = 32
-    max_distance: int = 128
-    norm_epsilon: float = 1e-6
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
+    vocab_size: int = whole("vocab_size", most=MOST_TOKENS)
+    width: int = whole("d_model")
+    layers: int = whole("num_layers", most=MOST_LAYERS)
+    heads: int = whole("num_heads")
+    head_width: int = whole("d_kv")
+    mlp_width: int = whole("d_ff")
+    buckets: int = whole("relative_attention_num_buckets", default=32, least=4)
+    max_distance: int = whole("relative_attention_max_distance", default=128, least=2)
+    norm_epsilon: float = fraction("layer_norm_epsilon", default=1e-6)
+    dropout: float = fraction("dropout_rate", default=0.1)
+    attention_dropout: float = fraction("dropout_rate", default=0.1)
     initializer_range: float = 1.0
-    pad_id: int = 0
+    pad_id: int = whole("pad_token_id", default=0, least=0, most=MOST_TOKENS)
     positions: int | None = None
 
     @classmethod
-    def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> "T5Config":
+    def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
         """Reads the contents of a `config.json` with `"model_type": "t5"`; `where` is the file, for messages.
 
         Raises:
@@ -92,8 +76,7 @@ class T5Config:
                 f"{where}: T5 with feed_forward_proj={json_files.shown(projection)} is not supported, only v1.1's "
                 "'gated-gelu'"
             )
-        numbers: dict[str, Any] = read_keys(config, KEYS, where)
-        return cls(**numbers)
+        return super().from_hugging_face(config, where)
 
 
 class T5Encoder(nn.Module):

@@ -1,7 +1,8 @@
 """Tower from tokens to one embedding per text: token table, encoder, pooling, projection, head and norm.
 
-Its parameter groups `token_embedder`, `encoder`, `pooling`, `projection` and `head` are the units that the parameter
-sharings of Dong et al. 2022 (section 3) share or freeze; `token_weights`, if there are any, are not trained.
+Its parameter groups `token_embedder`, `encoder`, `pooling` and `projection` are the units that the parameter sharings
+of Dong et al. 2022 (section 3) share or freeze; `token_weights`, if there are any, are not trained, and a `head` is not
+shared.
 """
 
 import flax.linen as nn
@@ -61,7 +62,7 @@ class Tower(nn.Module):
       encoder: (token array [..., D], its layout, dropout keys [B] or None) to a token array [..., W].
       pooling: ([B, L, W], mask [B, L]) to [B, P]: a module, or a function without parameters.
       projection: [B, P] to [B, E]; None leaves E = P.
-      head: ([B, E], dropout keys [B] or None) to [B, E], a residual head on a frozen tower; None: none.
+      head: ([B, E], dropout keys [B] or None) to [B, E], which a method adds at the end of the tower; None: none.
       normalize: scales embeddings to unit L2 norm, which makes inner products cosines.
       token_weights: ids [...] to [...], factors of the encodings before pooling; None: all are one.
       layer_weights: weights of a mixture of layers that is pooled in place of the last layer (RR, section 3.1): one for

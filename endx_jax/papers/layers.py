@@ -33,8 +33,8 @@ from endx_jax.papers.token_vectors import is_token_vectors, read_token_vectors
 from endx_jax.parallel.console import showing_progress
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.pretrained import load_tokens
-from endx_jax.pretrained.finished import token_table_towers
 from endx_jax.pretrained.static import split_words
+from endx_jax.pretrained.towers import token_table_towers
 from endx_jax.retrieval.evaluate import Evaluation, PrecisionRecall, evaluate, precision_recall
 from endx_jax.retrieval.systems import dense_scores
 from endx_jax.retrieval.vector_cache import VectorCache, encode_once

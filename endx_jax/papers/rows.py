@@ -13,14 +13,14 @@ import numpy as np
 
 from endx_jax import json_files
 from endx_jax.data.corpus import read_corpus
-from endx_jax.data.records import RetrievalSet
+from endx_jax.data.records import Pools, RetrievalSet
 from endx_jax.data.relevance import read_answered
 from endx_jax.data.settings import PARAGRAPHS, DataSettings
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.data import counts_of, paths_of, pools, read_splits
 from endx_jax.experiment.manifest import manifest
-from endx_jax.experiment.pair_model import load_pairs
+from endx_jax.experiment.model import load_pairs
 from endx_jax.files import write_text
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.inference.encode import Output
@@ -52,7 +52,7 @@ CHOSEN_BY, PARTS = 2000, 4
 
 def bm25(row: Row, options: Options, budget: Budget) -> Outcome:
     """Ranks the row's pool by stemmed BM25."""
-    return _ranked(row, options, lambda pool: evaluate_bm25({"all": pool})["all"].metrics)
+    return _ranked(row, options, lambda pool: evaluate_bm25(Pools(all=pool))["all"].metrics)
 
 
 def pretrained(row: Row, options: Options, budget: Budget) -> Outcome:
@@ -60,7 +60,7 @@ def pretrained(row: Row, options: Options, budget: Budget) -> Outcome:
 
     def rank(pool: RetrievalSet) -> Metrics:
         model = load(options.model(row.model))
-        return evaluate_dense(model.comparable, {"all": pool}).evaluations["all"].metrics
+        return evaluate_dense(model.comparable, Pools(all=pool)).evaluations["all"].metrics
 
     return _ranked(row, options, rank)
 
@@ -126,7 +126,7 @@ def few(row: Row, options: Options, budget: Budget) -> Outcome:
         pool = small_pool(read_splits(DataSettings(path=settings.data.path, pool="answers")).test)
         if not embeds(workdir):
             return evaluate_pairs(load_pairs(workdir)(pool.questions, pool.candidates), None, pool, top=0).metrics
-        return evaluate_dense(load(workdir).comparable, {"few": pool}).evaluations["few"].metrics
+        return evaluate_dense(load(workdir).comparable, Pools(few=pool)).evaluations["few"].metrics
 
     return trained(row, options, budget, read=functools.partial(_kept, "few.json", measure))
 

@@ -1,6 +1,6 @@
 """Devices: the mesh, sharding, division of work, and several processes."""
 
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
-from endx_jax.parallel.sharding import batch_sharding, local_rows, place, state_shardings, to_global
+from endx_jax.parallel.sharding import Rule, batch_sharding, local_rows, place, state_shardings, to_global
 
-__all__ = ["MeshSettings", "batch_sharding", "local_rows", "make_mesh", "place", "state_shardings", "to_global"]
+__all__ = ["MeshSettings", "Rule", "batch_sharding", "local_rows", "make_mesh", "place", "state_shardings", "to_global"]

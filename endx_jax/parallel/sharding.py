@@ -1,4 +1,4 @@
-"""Sharding rules: one table with the partition of each parameter over the mesh.
+"""Sharding rules: one table with the partition of each parameter over the mesh, to which methods add rules.
 
 Batches are split over `data` and `fsdp`. Each parameter's path matches exactly one rule; the paths of optimizer arrays
 end with the path of their parameter and match the same rule.
@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import math
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -17,6 +18,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from endx_jax.errors import EndxError
 from endx_jax.models.sharding_hints import BATCH_AXES
 from endx_jax.numerics import round_up
+from endx_jax.parallel.mesh import AXES
+from endx_jax.settings import check_choice
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Rule:
 
     Attributes:
       pattern: regular expression for the last names of their paths.
-      axes: the mesh axis of each dimension; None: not split.
+      axes: the mesh axis of each dimension, `fsdp` or `tensor`; None: not split.
       by_layer: true for parameters of a layer that are used only in `model.dtype`: `parallel.gathering` casts and
         gathers them inside their layer.
     """
@@ -34,10 +37,14 @@ class Rule:
     axes: tuple[str | None, ...]
     by_layer: bool = False
 
+    def __post_init__(self):
+        for axis in filter(None, self.axes):
+            check_choice(f"an axis of the sharding rule {self.pattern}", axis, AXES)
+
 
 # Columns of what widens and rows of what narrows go over `tensor`, so that a layer needs one reduction a sublayer; the
 # other dimension goes over `fsdp`.
-RULES: tuple[Rule, ...] = (
+RULES: list[Rule] = [
     Rule(r"token_embedder/embedding", ("tensor", "fsdp")),
     Rule(r"(position|type)_embedding", (None, "fsdp")),
     Rule(r"relative_position_bias", (None, "tensor")),
@@ -55,24 +62,20 @@ RULES: tuple[Rule, ...] = (
     Rule(r"(input|recurrent)_bias", (None, None, None)),
     Rule(r"pooling/(hidden|hop)_kernel", ("fsdp", None)),
     Rule(r"projection/kernel", ("fsdp", None)),
-    Rule(r"head/\w+/(hidden|output)/kernel", ("fsdp", None)),
-    Rule(r"head/\w+/filters/kernel", (None, None, None)),
-    Rule(r"head/\w+/(hidden|output|filters)/bias", (None,)),
-    Rule(r"pair/pooler/kernel", ("fsdp", None)),
-    Rule(r"pair/classifier/kernel", (None, None)),
-    Rule(r"pair/(pooler|classifier)/bias", (None,)),
     Rule(r"token_weights/weight", (None,)),
-    # A decoder's scores of words are a part of the vocabulary each, as its token table's rows are.
-    Rule(r"vocabulary_kernel", ("tensor", "fsdp")),
-    Rule(r"vocabulary_bias", ("tensor",)),
-    Rule(r"(deviation/\w+|decoder/\w+/(initial|reminder|hidden))/kernel", ("fsdp", None)),
-    Rule(r"(deviation/\w+|decoder/\w+/(initial|reminder|hidden))/bias", (None,)),
     Rule(r"log_temperature", ()),
     Rule(r"(step|count)", ()),
-)
+]
+"""Rules of towers and optimizers, and of the methods that this process has found; see `add_rules`."""
 
 # Adafactor's moments, before their parameter's path.
 FACTORED = re.compile(r"(^|/)(v|v_row|v_col)/")
+
+
+def add_rules(rules: Iterable[Rule]) -> None:
+    """Adds a method's rules to the table; those that are there stay as they are."""
+    RULES.extend(rule for rule in rules if rule not in RULES)
+    rule_of.cache_clear()
 
 
 @functools.cache
@@ -86,9 +89,9 @@ def rule_of(path: str) -> Rule:
     if len(found) == 1:
         return found[0]
     if not found:
-        raise EndxError(f"no sharding rule matches the parameter {path}; add one to parallel/sharding.py")
+        raise EndxError(f"no sharding rule matches the parameter {path}; add one to the METHOD's sharding")
     patterns = " and ".join(rule.pattern for rule in found)
-    raise EndxError(f"the sharding rules {patterns} all match the parameter {path}; leave one in parallel/sharding.py")
+    raise EndxError(f"the sharding rules {patterns} all match the parameter {path}: leave one of them")
 
 
 def partition_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
@@ -110,7 +113,7 @@ def partition_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSp
             return PartitionSpec()
         raise EndxError(
             f"the sharding rule {rule.pattern} is for {len(axes)} dimensions, and the parameter {path} has the shape "
-            f"{shape}; mend parallel/sharding.py"
+            f"{shape}; give it as many axes"
         )
     return PartitionSpec(*(a if a and n % mesh.shape[a] == 0 else None for a, n in zip(axes, shape, strict=True)))
 

@@ -1,25 +1,12 @@
 """Token embeddings of a pretrained model of any architecture, for a new encoder."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 from endx_jax.errors import EndxError
-from endx_jax.models.config_keys import MOST_TOKENS, fraction, read_keys, whole
+from endx_jax.models.config_keys import MOST_TOKENS, HuggingFaceConfig, fraction, whole
 from endx_jax.pretrained.checkpoint import PretrainedEncoder, describe
 from endx_jax.pretrained.weights import open_tensors
 
-# By field of `TokensConfig`, with the names that architectures have for it in their config.json.
-KEYS = {
-    "vocab_size": whole("vocab_size", most=MOST_TOKENS),
-    "width": whole("embedding_size", "hidden_size", "d_model", "n_embd", "dim"),
-    "dropout": fraction("hidden_dropout_prob", "dropout_rate", "resid_pdrop", "dropout", default=0.1),
-    "attention_dropout": fraction(
-        "attention_probs_dropout_prob", "dropout_rate", "attn_pdrop", "attention_dropout", default=0.1
-    ),
-    "pad_id": whole("pad_token_id", default=0, least=0, most=MOST_TOKENS),
-}
-POSITIONS = ("max_position_embeddings", "n_positions")
 # Ends of the token table's name in the weights.
 TABLES = (
     "word_embeddings.weight",
@@ -32,7 +19,7 @@ TABLES = (
 
 
 @dataclasses.dataclass(frozen=True)
-class TokensConfig:
+class TokensConfig(HuggingFaceConfig):
     """Token and dropout settings in a `config.json` of any architecture.
 
     Attributes:
@@ -45,25 +32,15 @@ class TokensConfig:
       pad_id: `pad_token_id`.
     """
 
-    vocab_size: int
-    width: int
-    positions: int | None = None
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
+    vocab_size: int = whole("vocab_size", most=MOST_TOKENS)
+    width: int = whole("embedding_size", "hidden_size", "d_model", "n_embd", "dim")
+    positions: int | None = whole("max_position_embeddings", "n_positions", default=None)
+    dropout: float = fraction("hidden_dropout_prob", "dropout_rate", "resid_pdrop", "dropout", default=0.1)
+    attention_dropout: float = fraction(
+        "attention_probs_dropout_prob", "dropout_rate", "attn_pdrop", "attention_dropout", default=0.1
+    )
     initializer_range: float = 0.02
-    pad_id: int = 0
-
-    @classmethod
-    def from_hugging_face(cls, config: Mapping, where: object) -> "TokensConfig":
-        """Reads the contents of a `config.json`; `where` is the file, for messages.
-
-        Raises:
-          EndxError: for a missing key, or a number out of bounds.
-        """
-        limited = any(config.get(name) is not None for name in POSITIONS)
-        keys = KEYS | ({"positions": whole(*POSITIONS)} if limited else {})
-        numbers: dict[str, Any] = read_keys(config, keys, where)
-        return cls(**numbers)
+    pad_id: int = whole("pad_token_id", default=0, least=0, most=MOST_TOKENS)
 
 
 class PretrainedTokens(PretrainedEncoder):

@@ -8,23 +8,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from endx_jax.errors import EndxError
 from endx_jax.models.bert import BertConfig, BertEncoder
 from endx_jax.models.dual_encoder import SIDES, DualEncoder
 from endx_jax.models.layout import Padded
 from endx_jax.models.pooling import POOLINGS, MultiHopAttention
 from endx_jax.models.recurrent import CELLS, RecurrentConfig, RecurrentEncoder
-from endx_jax.models.residual import HeadConfig, ResidualHeads
-from endx_jax.models.sharing import ALL_SHARINGS
+from endx_jax.models.sharing import SHARINGS, Sharing
 from endx_jax.models.static import NoEncoder, StaticConfig, TokenWeights
 from endx_jax.models.tower import Projection, TokenEmbedder, Tower
 from endx_jax.pretrained.architectures import EncoderConfig
 from endx_jax.pretrained.checkpoint import PretrainedEncoder
-from endx_jax.pretrained.settings import MULTI_HOP, NEW_ENCODERS, NO_ENCODER, ModelSettings
-from endx_jax.pretrained.stored import Stored
+from endx_jax.pretrained.settings import NEW_ENCODERS, NO_ENCODER, ModelSettings
+from endx_jax.pretrained.token_tables import PretrainedTokens
 from endx_jax.settings import check
 
 # Of a new transformer on token embeddings whose own encoder has no limit.
 POSITIONS = 512
+# From a side and the width E of its tower's embeddings to the module that ends the tower; None: the side has none.
+MakeHead = Callable[[str, int], nn.Module | None]
 
 
 def fill_in(settings: ModelSettings, pretrained: PretrainedEncoder) -> ModelSettings:
@@ -49,7 +51,10 @@ def _own_projection(settings: ModelSettings, pretrained: PretrainedEncoder) -> i
 
 
 def build_dual_encoder(
-    settings: ModelSettings, sources: Mapping[str, PretrainedEncoder], platform: str | None = None
+    settings: ModelSettings,
+    sources: Mapping[str, PretrainedEncoder],
+    platform: str | None = None,
+    make_head: MakeHead | None = None,
 ) -> DualEncoder:
     """Builds the dual encoder described by settings around the pretrained encoders of both sides.
 
@@ -57,32 +62,20 @@ def build_dual_encoder(
       settings: after `fill_in`.
       sources: by side.
       platform: of the devices that run it, for `model.dtype=auto`; None: of this process's default device.
+      make_head: makes what a method adds to the towers; None: nothing.
 
     Raises:
       EndxError: the towers' embeddings differ in width, or a new encoder does not fit a token table.
     """
-    widths = {side: settings.projection or _pooled_width(settings, sources[side]) for side in SIDES}
+    widths = {side: _embedding_width(settings, sources[side]) for side in SIDES}
     check(
         len(set(widths.values())) == 1,
         f"the towers' embeddings are {widths['question']} and {widths['answer']} wide; set model.projection",
     )
     towers = {side: build_tower(settings, sources[side], platform) for side in SIDES}
-    if settings.head:
-        towers = {side: _with_heads(tower, settings, side, widths[side]) for side, tower in towers.items()}
-    return DualEncoder(**towers, sharing=ALL_SHARINGS[settings.sharing])
-
-
-def _with_heads(tower: Tower, settings: ModelSettings, side: str, width: int) -> Tower:
-    """Returns the tower with its heads, if its side has any."""
-    if settings.head_sides not in ("both", side):
-        return tower
-    check(
-        "convrr" not in settings.heads or width >= HeadConfig.window,
-        f"model.head={settings.head} looks at {HeadConfig.window} dimensions at a time, and embeddings have {width}",
-    )
-    shape = {"width": settings.head_width, "filters": settings.head_filters}
-    config = HeadConfig(settings.heads, **shape, scale=settings.head_scale, dropout=settings.head_dropout)
-    return tower.clone(head=ResidualHeads(config))
+    if make_head:
+        towers = {side: tower.clone(head=make_head(side, widths[side])) for side, tower in towers.items()}
+    return DualEncoder(**towers, sharing=SHARINGS[settings.sharing])
 
 
 def build_tower(settings: ModelSettings, source: PretrainedEncoder, platform: str | None = None) -> Tower:
@@ -104,7 +97,7 @@ def build_tower(settings: ModelSettings, source: PretrainedEncoder, platform: st
     return Tower(
         token_embedder=TokenEmbedder(tokens.vocab_size, tokens.width, dtype, tokens.initializer_range),
         encoder=encoder,
-        pooling=pooling or MultiHopAttention(settings.hops, settings.attention_width, settings.hop_reduction),
+        pooling=pooling or MultiHopAttention(settings.multi_hop.hops, settings.multi_hop.width),
         projection=Projection(settings.projection) if settings.projection else None,
         normalize=settings.normalize,
         token_weights=TokenWeights(tokens.vocab_size) if settings.token_weights else None,
@@ -123,26 +116,26 @@ def encoder_config(settings: ModelSettings, source: PretrainedEncoder) -> Encode
         return dataclasses.replace(tokens, dropout=settings.dropout, attention_dropout=settings.attention_dropout)
     if settings.encoder == NO_ENCODER:
         return StaticConfig(tokens.vocab_size, tokens.width, tokens.pad_id)
+    new = settings.new_encoder
     if settings.encoder in CELLS:
-        width = settings.encoder_width or tokens.width
         return RecurrentConfig(
-            settings.encoder, settings.encoder_layers, width, settings.bidirectional, settings.dropout
+            settings.encoder, new.layers, new.width or tokens.width, new.bidirectional, settings.dropout
         )
     check(
-        settings.encoder_width in (0, tokens.width),
-        f"model.encoder_width is {settings.encoder_width}; a transformer has the width of the token embeddings of "
+        new.width in (0, tokens.width),
+        f"model.new_encoder.width is {new.width}; a transformer has the width of the token embeddings of "
         f"{source.folder}, {tokens.width}: set it to 0",
     )
     check(
-        tokens.width % settings.encoder_heads == 0,
-        f"model.encoder_heads is {settings.encoder_heads}, which does not divide the width {tokens.width} of the token "
+        tokens.width % new.heads == 0,
+        f"model.new_encoder.heads is {new.heads}, which does not divide the width {tokens.width} of the token "
         f"embeddings of {source.folder}",
     )
     return BertConfig(
         vocab_size=tokens.vocab_size,
         width=tokens.width,
-        layers=settings.encoder_layers,
-        heads=settings.encoder_heads,
+        layers=new.layers,
+        heads=new.heads,
         mlp_width=4 * tokens.width,
         positions=tokens.positions or POSITIONS,
         token_types=1,
@@ -150,18 +143,6 @@ def encoder_config(settings: ModelSettings, source: PretrainedEncoder) -> Encode
         attention_dropout=settings.attention_dropout,
         pad_id=tokens.pad_id,
     )
-
-
-def initial_params(
-    model: DualEncoder,
-    settings: ModelSettings,
-    sources: Mapping[str, PretrainedEncoder],
-    draw_key: jax.Array,
-    token_weights: Mapping[str, np.ndarray] | None = None,
-) -> dict:
-    """Returns the parameters of `stored_params`, read into memory."""
-    stored = stored_params(model, settings, sources, draw_key, token_weights)
-    return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, Stored) else leaf, stored)
 
 
 def stored_params(
@@ -197,18 +178,18 @@ def stored_params(
 
 def _new_params(tower: Tower, settings: ModelSettings, source: PretrainedEncoder, draw_key: jax.Array) -> dict:
     """Draws the groups of one tower's parameters that no checkpoint holds."""
-    mask, encodings = jnp.ones((1, 1), bool), jnp.zeros((1, 1, encoder_config(settings, source).width))
-    drawn = {}
+    width = encoder_config(settings, source).width
+    mask, encodings, drawn = jnp.ones((1, 1), bool), jnp.zeros((1, 1, width)), {}
     if tower.projection is not None and settings.projection != _own_projection(settings, source):
-        drawn["projection"] = _draw(tower.projection, draw_key, jnp.zeros((1, _pooled_width(settings, source))))
+        drawn["projection"] = _draw(tower.projection, draw_key, jnp.zeros((1, width)))
     if isinstance(tower.pooling, nn.Module):
         drawn["pooling"] = _draw(tower.pooling, jax.random.fold_in(draw_key, 1), encodings, mask)
     if settings.encoder in NEW_ENCODERS:
         embedded = jnp.zeros((1, 1, source.config.width))
         drawn["encoder"] = _draw(tower.encoder, jax.random.fold_in(draw_key, 2), embedded, Padded(mask))
     if tower.head is not None:
-        width = settings.projection or _pooled_width(settings, source)
-        drawn["head"] = _draw(tower.head, jax.random.fold_in(draw_key, 3), jnp.zeros((1, width)))
+        embedding = jnp.zeros((1, _embedding_width(settings, source)))
+        drawn["head"] = _draw(tower.head, jax.random.fold_in(draw_key, 3), embedding)
     return drawn
 
 
@@ -226,10 +207,9 @@ def _encoder(settings: ModelSettings, source: PretrainedEncoder, dtype) -> nn.Mo
     return make(config, dtype, remat=settings.remat, scan_layers=settings.scan_layers)
 
 
-def _pooled_width(settings: ModelSettings, source: PretrainedEncoder) -> int:
-    """Returns P, the width of pooled encodings."""
-    flatten = settings.pooling == MULTI_HOP and settings.hop_reduction == "flatten"
-    return encoder_config(settings, source).width * (settings.hops if flatten else 1)
+def _embedding_width(settings: ModelSettings, source: PretrainedEncoder) -> int:
+    """Returns E, the width of a tower's embeddings."""
+    return settings.projection or encoder_config(settings, source).width
 
 
 def compute_dtype(name: str, platform: str | None = None) -> jnp.dtype:
@@ -237,3 +217,38 @@ def compute_dtype(name: str, platform: str | None = None) -> jnp.dtype:
     if name == "auto":
         name = "float32" if (platform or jax.default_backend()) == "cpu" else "bfloat16"
     return jnp.dtype(name)
+
+
+def finished_towers(sources: Mapping[str, PretrainedEncoder], platform: str | None = None) -> tuple[DualEncoder, dict]:
+    """Builds the dual encoder described by both sides; returns it and its parameters as float32 NumPy arrays.
+
+    An encoder with its token table, or a projection, is shared if both sides have the same folder for it. `platform` is
+    as in `build_dual_encoder`.
+
+    Raises:
+      EndxError: weights are missing or do not fit, or the towers' embeddings differ in width.
+    """
+    question, answer = (sources[side] for side in SIDES)
+    shared = set()
+    if question.folder == answer.folder:
+        shared |= {"token_embedder", "encoder"}
+    if question.head.projection is not None and question.head.projection == answer.head.projection:
+        shared.add("projection")
+    settings = {s: fill_in(ModelSettings(normalize=sources[s].head.normalize), sources[s]) for s in SIDES}
+    widths = [settings[s].projection or sources[s].config.width for s in SIDES]
+    if len(set(widths)) > 1:
+        raise EndxError(
+            f"questions by {question.folder} have embeddings of {widths[0]} dimensions and answers by {answer.folder} "
+            f"of {widths[1]}: they can't be compared"
+        )
+    towers = {side: build_tower(settings[side], sources[side], platform) for side in SIDES}
+    dual_encoder = DualEncoder(**towers, sharing=Sharing(frozenset(shared)))
+    params = question.params()
+    same = (question.folder, question.head.projection) == (answer.folder, answer.head.projection)
+    return dual_encoder, dual_encoder.join({"question": params, "answer": params if same else answer.params()})
+
+
+def token_table_towers(tokens: PretrainedTokens) -> tuple[DualEncoder, dict]:
+    """Builds towers of only the token table of a pretrained model; returns them and their parameters."""
+    tower = build_tower(fill_in(ModelSettings(encoder=NO_ENCODER), tokens), tokens)
+    return DualEncoder(tower, tower), {"shared": tokens.params()}

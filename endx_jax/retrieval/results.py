@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from endx_jax import json_files
-from endx_jax.data.records import RetrievalSet, one_to_one
+from endx_jax.data.records import Pools, one_to_one
 from endx_jax.data.settings import PARAGRAPHS
 from endx_jax.files import write_text
 from endx_jax.metrics.ranking import RECALLS
@@ -46,7 +46,7 @@ class Results:
     Attributes:
       dataset: name of the data set.
       split: split of the data set.
-      pools: the set with each pool, by the pool's name; the first is the primary one.
+      pools: the set with each pool, by the pool's name.
       evaluations: by pool, then by system in the order of the tables.
       overlap: by dense system, the overlap of question and answer embeddings: see `retrieval.diagnostics`.
       agreement: by dense system, the distances of questions of one answer: see `retrieval.diagnostics`.
@@ -58,7 +58,7 @@ class Results:
 
     dataset: str
     split: str
-    pools: Mapping[str, RetrievalSet]
+    pools: Pools
     evaluations: dict[str, dict[str, Evaluation]] = dataclasses.field(default_factory=dict)
     overlap: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     agreement: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
@@ -67,14 +67,9 @@ class Results:
     direction: str = "question_to_answer"
     reverse: "Results | None" = None
 
-    @property
-    def primary(self) -> RetrievalSet:
-        """Set with the primary pool."""
-        return next(iter(self.pools.values()))
-
     def rank_both_ways(self) -> None:
         """Adds the reverse direction, which ranks questions for each answer."""
-        pools = {pool: records.reversed() for pool, records in self.pools.items()}
+        pools = Pools({pool: records.reversed() for pool, records in self.pools.items()})
         self.reverse = Results(self.dataset, self.split, pools, direction="answer_to_question")
 
     def add(self, system: str, evaluations: Mapping[str, Evaluation]) -> None:
@@ -93,10 +88,10 @@ class Results:
         self.add(system, result.evaluations)
         if self.reverse:
             self.reverse.add(system, result.reverse)
-        agreement = question_agreement(result.questions, self.primary.qrels)
+        agreement = question_agreement(result.questions, self.pools.primary.qrels)
         if agreement:
             self.agreement[system] = agreement
-        rows = one_to_one(self.primary.qrels)
+        rows = one_to_one(self.pools.primary.qrels)
         if len(rows) >= SMALLEST:
             questions, answers = map(list, zip(*rows, strict=True))
             pairs = result.questions[questions], result.candidates[answers]

@@ -2,13 +2,13 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from endx_jax.data.records import RetrievalSet
+from endx_jax.data.records import Pools, RetrievalSet
 from endx_jax.errors import EndxError
 from endx_jax.retrieval.bm25 import BM25
 from endx_jax.retrieval.evaluate import Evaluation, evaluate
@@ -72,7 +72,6 @@ def _products(questions, candidates, rows, columns):
 
 Encode = Callable[[str, Sequence[str]], np.ndarray]
 # Data sets by pool name; one of them holds the questions and the candidates of all.
-Pools = Mapping[str, RetrievalSet]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -116,7 +115,7 @@ def evaluate_dense(encode: Encode, pools: Pools, *, depth: int = 100, reverse: b
         if reverse:
             back = part.reversed()
             backwards[pool] = rank(of("answer", back.question_ids), of("question", back.candidate_ids), back)
-    first = next(iter(pools.values()))
+    first = pools.primary
     return DenseResult(evaluations, of("question", first.question_ids), of("answer", first.candidate_ids), backwards)
 
 

@@ -1,5 +1,6 @@
-"""Monitor of a run: progress bar, metric log, step times, and the check that every loss is finite."""
+"""Monitor of a run: progress bar, metric log, pace of the steps, and the check that every loss is finite."""
 
+import collections
 import json
 import math
 import pathlib
@@ -9,14 +10,53 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import jax
+import numpy as np
 import tqdm
 
 from endx_jax.errors import EndxError
 from endx_jax.files import write_text
 from endx_jax.parallel.distributed import is_primary
-from endx_jax.training.collapse import CollapseWatch
 from endx_jax.training.metric_log import MetricLog
-from endx_jax.training.pace import Pace
+
+# Steps whose times the percentiles are of: the newest.
+WINDOW = 200
+
+
+class Pace:
+    """Sum of the seconds of one process, which are given by the caller."""
+
+    def __init__(self) -> None:
+        self._steps: collections.deque[float] = collections.deque(maxlen=WINDOW)
+        self._in_steps = self._stalled = 0.0
+
+    def step(self, seconds: float, stalled: float) -> None:
+        """Records a step that ended `seconds` after the previous one, without data for `stalled` of them."""
+        self._steps.append(seconds)
+        self._in_steps += max(0.0, seconds - stalled)
+        self._stalled += stalled
+
+    def measures(self, wall: float) -> dict[str, float]:
+        """Returns the figures to log.
+
+        Args:
+          wall: seconds since this start of the run.
+
+        Returns:
+          `step_seconds_p50`, `_p95` and `_max` of the last `WINDOW` steps; `goodput`, the share of `wall` in steps,
+          without waits for data; `data_stall_seconds`, the waits since the last call. Empty before the second step,
+          since the time of the first is mostly compilation.
+        """
+        if not self._steps:
+            return {}
+        middle, high, most = np.percentile(self._steps, (50, 95, 100))
+        stalled, self._stalled = self._stalled, 0.0
+        return {
+            "step_seconds_p50": round(float(middle), 4),
+            "step_seconds_p95": round(float(high), 4),
+            "step_seconds_max": round(float(most), 4),
+            "goodput": round(self._in_steps / wall, 4),
+            "data_stall_seconds": round(stalled, 3),
+        }
 
 
 class Monitor:
@@ -32,6 +72,7 @@ class Monitor:
         log_every: int,
         example_names: Callable[[int], Sequence[str]],
         began: float,
+        warnings: Callable[[Mapping[str, float]], Mapping[str, str]] = lambda metrics: {},
         wandb_project: str = "",
     ):
         """Opens the log and the bar on the primary process.
@@ -44,10 +85,12 @@ class Monitor:
           log_every: steps between log lines.
           example_names: from a step to the ids of the questions in its batch.
           began: `time.perf_counter()` at the start of the run, for goodput.
+          warnings: from the metrics of a logged step to warnings by name; each is printed once until it is resolved.
           wandb_project: name of the Weights & Biases project; empty: none.
         """
         self._workdir, self._pairs, self._log_every, self._steps = workdir, global_batch_size, log_every, steps
-        self._example_names, self._collapse = example_names, CollapseWatch()
+        self._example_names, self._warnings = example_names, warnings
+        self._warned: set[str] = set()
         self._began, self._pace = began, Pace()
         self._log = MetricLog(workdir, resume_step=start, wandb_project=wandb_project) if is_primary() else None
         self._bar = tqdm.tqdm(
@@ -141,8 +184,11 @@ class Monitor:
             self._log.write(step, values)
             if self._bar.disable:
                 print(f"step {step}/{self._steps}: {numbers}, {(self._steps - step) / speed:.0f} s to go", flush=True)
-            for line in self._collapse.look(step, values):
-                self._bar.write(line)
+            found = self._warnings(values)
+            for name, warning in found.items():
+                if name not in self._warned:
+                    self._bar.write(f"warning: at step {step}, {warning}")
+            self._warned = set(found)
 
     def _stop_on_non_finite(self, step: int, values: dict[str, float]) -> None:
         names = list(self._example_names(step))

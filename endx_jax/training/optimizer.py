@@ -37,8 +37,6 @@ class OptimizerSettings:
     clip_norm: float = key(1.0, "Maximum global norm of the gradient. 0: no clipping.")
     beta1: float = key(0.9, "Decay of AdamW's first moment.")
     beta2: float = key(0.999, "Decay of AdamW's second moment.")
-    epsilon: float = key(1e-8, "Offset of AdamW's denominator.")
-    momentum: float = key(0.0, "Momentum of SGD.")
     multipliers: tuple[tuple[str, float], ...] = key(
         ((".*", 1.0),),
         "Learning-rate factors, as (pattern, factor) pairs; each parameter path must match exactly one pattern.",
@@ -90,11 +88,9 @@ def make_optimizer(settings: OptimizerSettings, steps: int, params) -> optax.Gra
     if settings.clip_norm > 0:
         parts.append(optax.clip_by_global_norm(settings.clip_norm))
     if settings.name == "adamw":
-        parts.append(optax.scale_by_adam(settings.beta1, settings.beta2, settings.epsilon))
+        parts.append(optax.scale_by_adam(settings.beta1, settings.beta2))
     elif settings.name == "adafactor":
         parts.append(scale_by_adafactor())
-    elif settings.momentum:
-        parts.append(optax.trace(settings.momentum))
     if settings.name != "sgd":
         parts.append(optax.add_decayed_weights(settings.weight_decay, mask=_decays))
     parts.append(optax.scale_by_learning_rate(schedule))

@@ -11,8 +11,7 @@ import optax
 
 from endx_jax.batch import Batch
 from endx_jax.parallel.sharding import batch_sharding
-from endx_jax.training.partition import merge, split_frozen
-from endx_jax.training.state import TrainState
+from endx_jax.training.state import TrainState, merge, split_frozen
 
 Objective = Callable[[dict, Batch, jax.Array, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
 Step = Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]

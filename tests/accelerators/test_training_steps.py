@@ -10,7 +10,7 @@ from tiny_models import write_tiny_t5
 from endx_jax.methods.dual import DualSettings
 from endx_jax.methods.endx import EndxSettings
 from endx_jax.methods.pair import PairSettings
-from endx_jax.methods.residual import ResidualSettings
+from endx_jax.methods.residual import HeadSettings, ResidualSettings
 from endx_jax.methods.vae.recipes import vae_squad
 from endx_jax.models.sharing import SHARINGS
 
@@ -20,7 +20,7 @@ OBJECTIVES = {
     "dual": DualSettings(loss_tile=TILE),
     "endx": EndxSettings(loss_tile=TILE, ramp_epochs=0.0, ramp_steps=2),
     "pair": PairSettings(top=5, questions=8),
-    "residual": ResidualSettings(),
+    "residual": ResidualSettings(head=HeadSettings(width=16)),
     "vae": dataclasses.replace(vae_squad.CROSS, loss_tile=TILE, decoder_width=16),
 }
 
@@ -62,8 +62,8 @@ def test_sharings(t5, sharing):
     ("method", "model"),
     [
         ("endx", {}),
-        ("vae", {"encoder": "gru", "encoder_layers": 1, "encoder_width": 16, "projection": 16}),
-        ("residual", {"sharing": "residual", "head": "fcrr", "head_width": 16, "encoder": "none"}),
+        ("vae", {"encoder": "gru", "new_encoder": {"layers": 1, "width": 16}, "projection": 16}),
+        ("residual", {"encoder": "none"}),
         ("pair", {"pooling": "first", "dropout": 0.0}),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 import endx_jax
 from endx_jax.cli.entry import run_verb
 from endx_jax.data.documents import Document
-from endx_jax.experiment.pair_model import load_pairs
+from endx_jax.experiment.model import load_pairs
 from endx_jax.retrieval.index import Index, write_index
 
 

@@ -55,10 +55,10 @@ def test_heads_go_on_from_where_the_ones_below_them_are_left():
     for arguments in ("", ":answer", ":both,sentence"):
         below, _, workdir = train.parse([f"--config=fcrr{arguments}"])
         config, _, _ = train.parse([f"--config=fcrr_convrr{arguments}"])
-        assert (below.model.head, config.model.head) == ("fcrr", "fcrr+convrr")
+        assert (below.objective.head.names, config.objective.head.names) == ("fcrr", "fcrr+convrr")
         assert config.model.init_from == str(workdir)
         assert config.model.encoder == ("" if "sentence" in arguments else "none")
-        assert config.objective.direction == fcrr.SIDES[config.model.head_sides]
+        assert config.objective.direction == fcrr.SIDES[config.objective.head.sides]
 
 
 @pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.py")), ids=lambda file: file.stem)

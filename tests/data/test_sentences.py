@@ -1,8 +1,8 @@
 import pytest
 
-from endx_jax.data import sentences
+from endx_jax.data import paragraphs
+from endx_jax.data.paragraphs import split_sentences
 from endx_jax.data.readers import squad
-from endx_jax.data.sentences import split_sentences
 
 # For each rule a text that it changes; " | " marks the boundaries that are right.
 EXAMPLES = {
@@ -60,12 +60,12 @@ def test_sentences_end_where_they_should(rule, marked):
 
 
 def test_every_rule_has_an_example():
-    assert list(EXAMPLES) == [rule.name for rule in sentences.RULES]
+    assert list(EXAMPLES) == [rule.name for rule in paragraphs.RULES]
 
 
 @pytest.mark.parametrize("rule", EXAMPLES)
 def test_without_a_rule_its_first_example_splits_otherwise(rule, monkeypatch):
-    monkeypatch.setattr(sentences, "RULES", [other for other in sentences.RULES if other.name != rule])
+    monkeypatch.setattr(paragraphs, "RULES", [other for other in paragraphs.RULES if other.name != rule])
     marked = EXAMPLES[rule][0]
     assert split(marked.replace(" | ", " ")) != marked.split(" | ")
 

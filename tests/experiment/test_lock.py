@@ -10,7 +10,7 @@ import sys
 import pytest
 from helpers import one_line_error
 
-from endx_jax.experiment.lock import FILE, RunLock
+from endx_jax.experiment.workdir import LOCK, RunLock
 
 HOLDER = """
 import fcntl, sys
@@ -26,7 +26,7 @@ sys.stdin.read()
 @pytest.fixture
 def holder(tmp_path):
     """A process that holds the workdir."""
-    command = [sys.executable, "-c", HOLDER, str(tmp_path / FILE)]
+    command = [sys.executable, "-c", HOLDER, str(tmp_path / LOCK)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "held\n"
         yield process
@@ -40,7 +40,7 @@ def test_a_second_run_is_refused_until_the_first_one_dies(tmp_path, holder):
     holder.kill()
     holder.wait()
     with RunLock(tmp_path):
-        assert set(json.loads((tmp_path / FILE).read_text())) == {"host", "process", "since"}
+        assert set(json.loads((tmp_path / LOCK).read_text())) == {"host", "process", "since"}
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_second_run_is_refused_until_the_first_one_dies(tmp_path, holder):
     ids=range(7),
 )
 def test_a_holder_that_has_not_signed_is_refused_too(tmp_path, holder, signed):
-    (tmp_path / FILE).write_bytes(signed)
+    (tmp_path / LOCK).write_bytes(signed)
     with one_line_error(f"in use by another process \\(`fuser {tmp_path}/.lock` names it\\): wait"), RunLock(tmp_path):
         pass
 
@@ -58,14 +58,14 @@ def test_a_process_that_has_ended_is_not_named_as_the_holder(tmp_path, holder):
     """A process that only reads can lock the file without signing it, long after the one that signed it has ended."""
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         ended.wait()
-    (tmp_path / FILE).write_text(json.dumps({"host": platform.node(), "process": ended.pid, "since": "then"}))
+    (tmp_path / LOCK).write_text(json.dumps({"host": platform.node(), "process": ended.pid, "since": "then"}))
     with one_line_error("in use by another process"), RunLock(tmp_path):
         pass
 
 
 def test_the_target_of_a_symbolic_link_is_not_overwritten(tmp_path):
     (tmp_path / "precious").write_text("contents")
-    (tmp_path / FILE).symlink_to("precious")
+    (tmp_path / LOCK).symlink_to("precious")
     with one_line_error(f"can't write {tmp_path}/.lock: it is a symbolic link; remove it"), RunLock(tmp_path):
         pass
     assert (tmp_path / "precious").read_text() == "contents"
@@ -78,7 +78,7 @@ def test_a_folder_in_which_nothing_was_written_is_taken_back(tmp_path):
     assert not fresh.exists()
     with RunLock(fresh):
         (fresh / "config.json").touch()
-    assert {file.name for file in fresh.iterdir()} == {FILE, "config.json"}
+    assert {file.name for file in fresh.iterdir()} == {LOCK, "config.json"}
     with RunLock(tmp_path):
         pass
     assert tmp_path.is_dir()  # it was there before

@@ -14,14 +14,14 @@ from endx_jax.inference.encode import TextEncoder
 from endx_jax.parallel import MeshSettings, make_mesh, place, state_shardings
 from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.pretrained.stored import Stored
-from endx_jax.training.partition import split_frozen
+from endx_jax.training.state import split_frozen
 
 
 @pytest.fixture
 def config(tiny_bert, pairs_csv):
     """A recipe with a GRU on the tiny BERT's token table."""
     config = tiny_recipe(tiny_bert, pairs_csv)
-    config.model.encoder, config.model.encoder_width, config.model.pooling = "gru", 8, "multi_hop"
+    config.model.encoder, config.model.new_encoder.width, config.model.pooling = "gru", 8, "multi_hop"
     return config
 
 
@@ -51,13 +51,13 @@ def test_the_token_table_of_a_new_encoder_can_be_frozen(config):
 def test_only_encoders_with_positions_limit_the_length(config):
     config.data.answer_length = 65
     assert build_model(resolve(config)).processors["answer"].length == 65
-    config.model.encoder_width, config.model.encoder_heads = 0, 4
+    config.model.new_encoder.width, config.model.new_encoder.heads = 0, 4
     for encoder in ("transformer", ""):
         config.model.encoder = encoder
         with one_line_error("data.answer_length is 65, more than the 64 positions"):
             build_model(resolve(config))
-    config.model.encoder, config.model.encoder_heads = "transformer", 12
-    with one_line_error(f"model.encoder_heads is 12, which does not divide the width {WIDTH}"):
+    config.model.encoder, config.model.new_encoder.heads = "transformer", 12
+    with one_line_error(f"model.new_encoder.heads is 12, which does not divide the width {WIDTH}"):
         build_model(resolve(config))
 
 

@@ -34,10 +34,9 @@ def models(one_layer_bert, tmp_path_factory) -> dict[str, EmbeddingModel]:
             one_layer_bert,
             sharing="ade",
             encoder="gru",
-            encoder_width=8,
+            new_encoder={"width": 8},
             pooling="multi_hop",
-            hops=2,
-            attention_width=4,
+            multi_hop={"hops": 2, "width": 4},
         ),
     }
 

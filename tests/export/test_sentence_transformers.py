@@ -83,6 +83,6 @@ def test_encoders_without_a_module_are_refused(models, tmp_path):
 
 
 def test_multi_hop_pooling_is_refused(one_layer_bert, tmp_path):
-    model = make_model(one_layer_bert, pooling="multi_hop", hops=2)
+    model = make_model(one_layer_bert, pooling="multi_hop", multi_hop={"hops": 2})
     with one_line_error("sentence-transformers can't hold multi-hop pooling: use --format=stablehlo"):
         write(tmp_path, Towers.of(model))

@@ -1,5 +1,6 @@
 """The model folder of a run: what it holds, that it is enough, and how a damaged one is refused."""
 
+import dataclasses
 import json
 import shutil
 
@@ -15,6 +16,8 @@ import endx_jax
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.model import build_model, save_description, save_towers
 from endx_jax.inference.saved import params_of_run
+from endx_jax.methods.dual import DualSettings
+from endx_jax.methods.residual import HeadSettings, ResidualSettings
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import parameter_paths, place, state_shardings
@@ -58,8 +61,8 @@ def test_the_model_folder_is_enough_and_gives_the_same_bits(model_folder, traine
 @pytest.mark.parametrize(
     "settings",
     [
-        {"encoder": "gru", "encoder_width": 8, "pooling": "multi_hop", "sharing": "ade_spl", "projection": 6},
-        {"head": "fcrr+convrr", "head_sides": "answer", "sharing": "residual"},
+        {"encoder": "gru", "new_encoder": {"width": 8}, "pooling": "multi_hop", "sharing": "ade_spl", "projection": 6},
+        {"normalize": True, "objective": ResidualSettings(head=HeadSettings("fcrr+convrr", "answer"))},
         {"scan_layers": True, "sharing": "ade", "question_prompt": " ask: "},
         {"layer_weights": (0.5, 0.0, 0.25, 0.25), "token_weights": "idf"},
     ],
@@ -67,6 +70,7 @@ def test_the_model_folder_is_enough_and_gives_the_same_bits(model_folder, traine
 )
 def test_every_kind_of_tower_is_written_and_read(tiny_bert, pairs_csv, tmp_path, settings):
     config = tiny_recipe(tiny_bert, pairs_csv)
+    config.objective = dataclasses.asdict(settings.pop("objective", DualSettings()))
     config.model.update(settings)
     model, mesh = build_model(resolve(config)), make_mesh(MeshSettings(fsdp=4, tensor=2))
     if settings.get("token_weights"):
@@ -78,6 +82,7 @@ def test_every_kind_of_tower_is_written_and_read(tiny_bert, pairs_csv, tmp_path,
     save_towers(tmp_path, model, params, mesh)
     loaded = endx_jax.load(tmp_path)
     assert loaded.encoder.model == model.dual_encoder
+    assert (json.loads((tmp_path / "model" / "endx.json").read_text())["method"] is None) == (not model.method.head)
     assert loaded.prompts == {side: processor.prompt for side, processor in model.processors.items()}
     chex.assert_trees_all_equal(jax.device_get(loaded.params), jax.device_get(params))
     assert loaded.identity == model.text_encoder(mesh).identity(params)
@@ -121,6 +126,8 @@ def towers(folder, **values):
         (lambda folder: change(folder, towers=None), "'towers' must be an object"),
         (lambda folder: change(folder, towers=[1]), "'towers' must be an object"),
         (lambda folder: towers(folder, pooling="median"), "model.pooling is 'median'"),
+        (lambda folder: change(folder, method={"name": "own"}), "objective.name is 'own', which is none of dual"),
+        (lambda folder: change(folder, method={"name": "dual", "settings": {}}), "is dual, which adds no heads"),
         (lambda folder: towers(folder, projection=5), "shared/projection/kernel has the shape none instead of"),
         (lambda folder: towers(folder, sharing="ade"), "is of another model than endx.json describes"),
         (
@@ -130,7 +137,7 @@ def towers(folder, **values):
             "the length of question is 9999; its encoder has 64 positions",
         ),
     ],
-    ids=["no weights", "other weights", "no towers", "no object", "pooling", "projection", "sharing", "length"],
+    ids=["gone", "other", "no towers", "no object", "pooling", "method", "no heads", "projection", "sharing", "length"],
 )
 def test_a_damaged_model_folder_is_refused_in_one_line(model_folder, damage, message):
     damage(model_folder)

@@ -10,7 +10,7 @@ import pytest
 from jaxprs import largest_array
 
 from endx_jax.losses import vocabulary_nll
-from endx_jax.losses.vocabulary import _tiles
+from endx_jax.losses.vocabulary import TILE, _tiles
 
 N, W, V = 11, 3, 7
 
@@ -30,6 +30,10 @@ def plain(hidden, kernel, bias, words, weights):
     return -jnp.sum(weights * jnp.take_along_axis(logarithms, words, axis=1))
 
 
+def nll(*arrays, tile=TILE):
+    return vocabulary_nll(*arrays, tile=tile)[0]
+
+
 def value_and_gradient(loss, moving, words, weights):
     return jax.jit(jax.value_and_grad(lambda moving: loss(*moving, words, weights)))(moving)
 
@@ -38,7 +42,7 @@ def value_and_gradient(loss, moving, words, weights):
 def test_value_and_gradient_are_those_of_the_plain_form(words, tile):
     with jax.enable_x64(True):
         moving, *rest = drawn(words, np.float64)
-        found = value_and_gradient(functools.partial(vocabulary_nll, tile=tile), moving, *rest)
+        found = value_and_gradient(functools.partial(nll, tile=tile), moving, *rest)
         expected = value_and_gradient(plain, moving, *rest)
         chex.assert_trees_all_close(found, expected, rtol=1e-12, atol=1e-12)
         assert all(np.abs(gradient).max() > 0.1 for gradient in found[1])
@@ -49,22 +53,23 @@ def test_the_gradient_is_that_of_the_value():
 
     with jax.enable_x64(True):
         moving, words, weights = drawn(2, np.float64)
-        loss = jax.jit(lambda *moving: 3 * vocabulary_nll(*moving, words, weights, tile=4) ** 2)
+        loss = jax.jit(lambda *moving: 3 * nll(*moving, words, weights, tile=4) ** 2)
         check_grads(loss, moving, order=1, modes=["rev"], eps=1e-6, rtol=1e-6)
 
 
 def test_the_value_alone_is_the_value_beside_a_gradient():
     moving, words, weights = drawn(2)
-    alone = jax.jit(vocabulary_nll)(*moving, words, weights)
-    np.testing.assert_allclose(alone, value_and_gradient(vocabulary_nll, moving, words, weights)[0], rtol=1e-6)
+    alone = jax.jit(nll)(*moving, words, weights)
+    assert vocabulary_nll(*moving, words, weights)[1]["words"] == weights.sum()
+    np.testing.assert_allclose(alone, value_and_gradient(nll, moving, words, weights)[0], rtol=1e-6)
 
 
 def test_rows_without_weight_affect_nothing():
     (hidden, kernel, bias), words, weights = drawn(3)
     garbled = np.where(weights == 0, 2**30, words)
     spoilt = np.where(np.any(weights, axis=1, keepdims=True), hidden, np.nan)
-    expected = value_and_gradient(vocabulary_nll, (hidden, kernel, bias), words, weights)
-    found = value_and_gradient(vocabulary_nll, (spoilt, kernel, bias), garbled, weights)
+    expected = value_and_gradient(nll, (hidden, kernel, bias), words, weights)
+    found = value_and_gradient(nll, (spoilt, kernel, bias), garbled, weights)
     chex.assert_trees_all_equal(found, expected)
     np.testing.assert_array_equal(found[1][0][4], 0)
 
@@ -93,14 +98,14 @@ def test_no_array_holds_the_scores_of_all_rows():
     def largest(loss):
         return largest_array(jax.make_jaxpr(jax.value_and_grad(loss, (0, 1, 2)))(*moving, *rest))
 
-    assert largest(functools.partial(vocabulary_nll, tile=tile)) == vocabulary * tile
+    assert largest(functools.partial(nll, tile=tile)) == vocabulary * tile
     assert largest(plain) == vocabulary * rows
 
 
 @pytest.mark.parametrize("scale", [1e2, 1e-30])
 def test_large_and_vanishing_scores_stay_finite(scale):
     (hidden, kernel, bias), words, weights = drawn(2)
-    found = value_and_gradient(vocabulary_nll, (scale * hidden, scale * kernel, bias), words, weights)
+    found = value_and_gradient(nll, (scale * hidden, scale * kernel, bias), words, weights)
     chex.assert_tree_all_finite(found)
     assert found[0] > 0
 
@@ -108,8 +113,8 @@ def test_large_and_vanishing_scores_stay_finite(scale):
 def test_bfloat16_states_are_summed_in_float32():
     (hidden, kernel, bias), words, weights = drawn(2)
     half = hidden.astype(jnp.bfloat16)
-    value, gradients = value_and_gradient(vocabulary_nll, (half, kernel, bias), words, weights)
-    exact, expected = value_and_gradient(vocabulary_nll, (half.astype(np.float32), kernel, bias), words, weights)
+    value, gradients = value_and_gradient(nll, (half, kernel, bias), words, weights)
+    exact, expected = value_and_gradient(nll, (half.astype(np.float32), kernel, bias), words, weights)
     assert [value.dtype, *(x.dtype for x in gradients)] == [jnp.float32, jnp.bfloat16, jnp.float32, jnp.float32]
     np.testing.assert_allclose(value, exact, rtol=2e-2)
     for found, wanted in zip(gradients, expected, strict=True):

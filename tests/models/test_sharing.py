@@ -10,7 +10,7 @@ import pytest
 from helpers import TINY, one_line_error, padded, random_params, texts, tower
 
 from endx_jax.models import SIDES, DualEncoder, MultiHopAttention, Projection, TokenEmbedder, Tower
-from endx_jax.models.sharing import ALL_SHARINGS, GROUPS, SHARINGS
+from endx_jax.models.sharing import SHARINGS
 from endx_jax.models.t5 import T5Config, T5Encoder
 
 BERT = tower(dataclasses.replace(TINY, layers=1), pooling=MultiHopAttention(3, 4), projection=5)
@@ -63,13 +63,6 @@ def test_there_are_five_sharings():
     assert set(SHARINGS) == set(PLACES)
     assert {name for name, sharing in SHARINGS.items() if sharing.frozen} == {"ade_fte"}
     assert {name for name, sharing in SHARINGS.items() if sharing.drawback} == {"ade", "ade_ste", "ade_fte"}
-    assert not any(sharing.trains_heads_alone for sharing in SHARINGS.values())
-
-
-def test_residual_trains_heads_alone():
-    residual = ALL_SHARINGS["residual"]
-    assert residual.shared == residual.frozen == set(GROUPS) - {"head"}
-    assert residual.trains_heads_alone
 
 
 @pytest.mark.parametrize("kind", TOWERS)

@@ -8,12 +8,15 @@ import pytest
 from helpers import one_line_error
 from jax.sharding import PartitionSpec
 
+from endx_jax import methods
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.model import Model
+from endx_jax.methods import METHODS, find_method, register
 from endx_jax.methods.config import load_recipe, recipe_files
 from endx_jax.parallel import (
     MeshSettings,
+    Rule,
     batch_sharding,
     local_rows,
     make_mesh,
@@ -44,6 +47,9 @@ def test_impossible_mesh_settings_are_refused(sizes):
     with pytest.raises(EndxError, match="mesh"):
         MeshSettings(**sizes)
 
+
+for name in METHODS:
+    find_method(name)  # which adds its rules
 
 TOWER, LAYER = "dual_encoder/shared", "dual_encoder/shared/encoder/layers_3"
 # A parameter of each rule: its path, its shape, and the mesh axis that each dimension is split over.
@@ -103,6 +109,42 @@ def test_a_parameter_is_split_over_these_axes(path, shape, axes):
 
 def test_every_rule_has_such_a_parameter():
     assert {rule_of(path) for path, _, _ in SPLITS} == set(RULES)
+
+
+@pytest.fixture
+def table(monkeypatch):
+    """The table of rules, which is as it was afterwards."""
+    monkeypatch.setattr(sharding, "RULES", RULES.copy())
+    yield sharding.RULES
+    rule_of.cache_clear()
+
+
+def test_a_method_brings_rules_of_its_own(table, monkeypatch):
+    """Of parameters that no other method has: each has exactly one rule, here and in its optimizer's state."""
+    mesh, path = make_mesh(MeshSettings(fsdp=2, tensor=2)), "late_interaction/expansion"
+    with pytest.raises(EndxError, match=f"no sharding rule matches the parameter {path}; add one to the METHOD's"):
+        partition_spec(path, (32, 64), mesh)
+    own = Rule(r"late_interaction/\w+", ("fsdp", "tensor"))
+    monkeypatch.setattr(methods.method, "METHODS", METHODS.copy())
+    register(dataclasses.replace(find_method("dual"), name="late", sharding=(own,)))
+    assert find_method("late") is find_method("late")
+    assert table.count(own) == 1
+    for tree in ("", "params/", "opt_state/1/mu/"):
+        assert partition_spec(f"{tree}{path}", (32, 64), mesh) == PartitionSpec("fsdp", "tensor")
+
+
+def test_a_rule_of_a_method_for_a_towers_parameter_is_refused(table):
+    assert rule_of(f"{LAYER}/mlp_up/kernel").axes == ("fsdp", "tensor")
+    sharding.add_rules([Rule(r"mlp_\w+/kernel", (None, None))])
+    with pytest.raises(
+        EndxError, match=r"the sharding rules .* and mlp_\\w\+/kernel all match the parameter .*/mlp_up/"
+    ):
+        rule_of(f"{LAYER}/mlp_up/kernel")
+
+
+def test_a_rule_names_axes_that_there_are():
+    with pytest.raises(EndxError, match="an axis of the sharding rule own/kernel is 'fdsp', .* did you mean 'fsdp'"):
+        Rule("own/kernel", ("fdsp", None))
 
 
 def test_optimizer_arrays_lie_where_their_parameter_does():
@@ -208,18 +250,6 @@ def parameter_shapes(name: str, arguments: tuple = (), **changes) -> dict:
 def test_every_array_of_a_recipes_state_has_one_rule(name, arguments):
     mesh = make_mesh(MeshSettings(fsdp=2, tensor=2))
     state_shardings(parameter_shapes(name, arguments), mesh)  # raises where no rule matches, or two
-
-
-def test_two_rules_for_one_parameter_are_refused(monkeypatch):
-    path = "dual_encoder/shared/encoder/layers_0/mlp_up/kernel"
-    assert rule_of(path).axes == ("fsdp", "tensor")
-    rule_of.cache_clear()
-    monkeypatch.setattr(sharding, "RULES", (*RULES, sharding.Rule(r"mlp_\w+/kernel", (None, None))))
-    with pytest.raises(
-        EndxError, match=r"the sharding rules .* and mlp_\\w\+/kernel all match the parameter .*/mlp_up/"
-    ):
-        rule_of(path)
-    rule_of.cache_clear()
 
 
 def test_a_parameter_of_another_rank_than_its_rule_is_refused():

@@ -4,14 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error, padded, texts
+from helpers import initial_params, one_line_error, padded, texts
 from tiny_bert import WIDTH
 from tiny_modules import write_routes
 
 from endx_jax import pretrained
-from endx_jax.pretrained.finished import finished_towers
 from endx_jax.pretrained.settings import ModelSettings
-from endx_jax.pretrained.towers import build_dual_encoder, fill_in, initial_params
+from endx_jax.pretrained.towers import build_dual_encoder, fill_in, finished_towers
 
 
 def groups(params) -> dict:

@@ -6,12 +6,13 @@ import json
 import jax
 import numpy as np
 import pytest
+from helpers import initial_params
 from tiny_bert import WIDTH
 
 from endx_jax import pretrained
 from endx_jax.data.tokenization import Tokenizer
 from endx_jax.pretrained.settings import ModelSettings
-from endx_jax.pretrained.towers import build_dual_encoder, fill_in, initial_params
+from endx_jax.pretrained.towers import build_dual_encoder, fill_in
 
 pytestmark = pytest.mark.slow
 

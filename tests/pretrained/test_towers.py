@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error, padded, texts
+from helpers import initial_params, one_line_error, padded, texts
 from tiny_bert import WIDTH, write_tiny_bert
 
 from endx_jax import pretrained
@@ -13,8 +13,8 @@ from endx_jax.models import SIDES, BertEncoder, MultiHopAttention, RecurrentConf
 from endx_jax.models.dropout import example_keys
 from endx_jax.models.pooling import mean
 from endx_jax.pretrained.sentence_transformers import Head
-from endx_jax.pretrained.settings import ModelSettings
-from endx_jax.pretrained.towers import build_dual_encoder, encoder_config, fill_in, initial_params
+from endx_jax.pretrained.settings import ModelSettings, NewEncoderSettings
+from endx_jax.pretrained.towers import build_dual_encoder, encoder_config, fill_in
 from endx_jax.settings import from_mapping
 
 TOKENS = padded(texts((5, 3)), 8)
@@ -32,7 +32,7 @@ def both(source):
 
 def build(source, **settings):
     """The dual encoder, its parameters, and the settings they come from."""
-    filled = fill_in(ModelSettings(**settings), source)
+    filled = fill_in(from_mapping(ModelSettings, settings, "model"), source)
     model = build_dual_encoder(filled, both(source))
     return model, initial_params(model, filled, both(source), jax.random.key(0)), filled
 
@@ -102,9 +102,9 @@ def test_dropout_settings_reach_the_tower(source):
 @pytest.mark.parametrize(
     ("settings", "width"),
     [
-        ({"encoder": "gru", "encoder_width": 10, "pooling": "multi_hop", "hops": 3, "hop_reduction": "flatten"}, 30),
-        ({"encoder": "rnn", "encoder_layers": 1, "pooling": "multi_hop", "sharing": "ade"}, WIDTH),
-        ({"encoder": "transformer", "encoder_heads": 4, "scan_layers": True}, WIDTH),
+        ({"encoder": "gru", "new_encoder": {"width": 10}, "pooling": "multi_hop", "multi_hop": {"hops": 3}}, 10),
+        ({"encoder": "rnn", "new_encoder": {"layers": 1}, "pooling": "multi_hop", "sharing": "ade"}, WIDTH),
+        ({"encoder": "transformer", "new_encoder": {"heads": 4}, "scan_layers": True}, WIDTH),
     ],
 )
 def test_a_new_encoder_stands_on_the_pretrained_token_table(source, settings, width):
@@ -122,18 +122,21 @@ def test_a_new_encoder_stands_on_the_pretrained_token_table(source, settings, wi
 
 def test_new_encoders_are_as_the_settings_say(source):
     def built(**settings):
-        return build_dual_encoder(fill_in(ModelSettings(**settings), source), both(source)).question
+        filled = fill_in(from_mapping(ModelSettings, settings, "model"), source)
+        return build_dual_encoder(filled, both(source)).question
 
-    tower = built(encoder="gru", encoder_layers=3, encoder_width=8, bidirectional=False, dropout=0.3, remat="full")
+    of_gru = {"layers": 3, "width": 8, "bidirectional": False}
+    tower = built(encoder="gru", new_encoder=of_gru, dropout=0.3, remat="full")
     assert tower.encoder.config == RecurrentConfig("gru", 3, 8, False, 0.3)
     assert tower.encoder.remat == "full"
     assert tower.pooling is mean
-    tower = built(encoder="transformer", encoder_heads=4, attention_dropout=0.2, pooling="multi_hop", hops=5)
+    hops = {"pooling": "multi_hop", "multi_hop": {"hops": 5}}
+    tower = built(encoder="transformer", new_encoder={"heads": 4}, attention_dropout=0.2, **hops)
     config = tower.encoder.config
     assert isinstance(tower.encoder, BertEncoder)
     assert (config.width, config.layers, config.heads, config.mlp_width) == (WIDTH, 2, 4, 4 * WIDTH)
     assert (config.positions, config.attention_dropout) == (source.config.positions, 0.2)
-    assert tower.pooling == MultiHopAttention(5, 256, "mean")
+    assert tower.pooling == MultiHopAttention(5, 256)
 
 
 def test_positions_of_new_encoders_on_tokens_without_a_limit(tmp_path):
@@ -145,13 +148,13 @@ def test_positions_of_new_encoders_on_tokens_without_a_limit(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"encoder_width": 8}, f"model.encoder_width is 8; a transformer has the width .*, {WIDTH}: set it to 0"),
-        ({"encoder_heads": 12}, f"model.encoder_heads is 12, which does not divide the width {WIDTH}"),
+        ({"width": 8}, f"model.new_encoder.width is 8; a transformer has the width .*, {WIDTH}: set it to 0"),
+        ({"heads": 12}, f"model.new_encoder.heads is 12, which does not divide the width {WIDTH}"),
     ],
 )
 def test_a_transformer_that_does_not_fit_the_token_table_is_refused(source, settings, message):
     with one_line_error(message):
-        encoder_config(ModelSettings(encoder="transformer", **settings), source)
+        encoder_config(ModelSettings(encoder="transformer", new_encoder=NewEncoderSettings(**settings)), source)
 
 
 def test_a_token_table_alone_is_a_tower_of_any_token_weights(source):
@@ -191,10 +194,9 @@ def test_dtypes(source):
             {"encoder": "gur"},
             "model.encoder is 'gur', which is none of , none, rnn, gru, lstm, transformer; did you mean",
         ),
-        ({"hop_reduction": "max"}, "model.hop_reduction is 'max', which is none of mean, sum, flatten"),
-        ({"encoder_width": -1}, "model.encoder_width is -1; it must be from 0 to 16,777,216"),
-        ({"hops": 0}, "model.hops is 0; it must be from 1 to 16,777,216"),
-        ({"encoder_layers": 10**9}, "model.encoder_layers is 1000000000; it must be from 1 to 1,000"),
+        ({"new_encoder": {"width": -1}}, "model.new_encoder.width is -1; it must be from 0 to 16,777,216"),
+        ({"multi_hop": {"hops": 0}}, "model.multi_hop.hops is 0; it must be from 1 to 16,777,216"),
+        ({"new_encoder": {"layers": 10**9}}, "model.new_encoder.layers is 1000000000; it must be from 1 to 1,000"),
         ({"encoder": "gru", "scan_layers": True}, "scan_layers is for transformers; leave it off with .*=gru"),
         ({"token_weights": "tfidf"}, "model.token_weights is 'tfidf', which is none of , idf"),
         ({"layer_weights": (0.5, 0.4, 0.0, 0.0)}, "model.layer_weights sum to 0.9; they must sum to one"),

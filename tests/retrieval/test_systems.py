@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from endx_jax.data.records import RetrievalSet
+from endx_jax.data.records import Pools, RetrievalSet
 from endx_jax.data.splits import with_many_questions
 from endx_jax.errors import EndxError
 from endx_jax.retrieval.evaluate import evaluate
@@ -104,9 +104,9 @@ def test_every_pool_is_ranked_as_if_it_were_alone():
         asked.append((side, len(texts)))
         return encode(side, texts)
 
-    together = evaluate_dense(counted, {name: part, "all": RECORDS}, reverse=True)
+    together = evaluate_dense(counted, Pools({name: part, "all": RECORDS}), reverse=True)
     assert asked == [("question", 6), ("answer", 5)]
-    alone = evaluate_dense(encode, {name: part}, reverse=True)
+    alone = evaluate_dense(encode, Pools({name: part}), reverse=True)
     np.testing.assert_array_equal(together.questions, alone.questions)  # of the first pool
     np.testing.assert_array_equal(together.candidates, alone.candidates)
     for found, expected in ((together.evaluations, alone.evaluations), (together.reverse, alone.reverse)):

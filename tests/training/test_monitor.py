@@ -42,6 +42,20 @@ def test_a_loss_that_is_not_finite_stops_the_run_with_its_examples(tmp_path, los
     assert report["questions"] == [f"q2-{i}" for i in range(8)]
 
 
+def test_a_warning_is_printed_once_and_again_after_it_was_mended(tmp_path, capsys):
+    monitor = make_monitor(
+        tmp_path,
+        log_every=1,
+        warnings=lambda found: {"high": f"high: {found['loss']:.0f}"} if found["loss"] > 5 else {},
+    )
+    for step, loss in enumerate((1.0, 6.0, 7.0, 2.0, 8.0), 1):
+        monitor.push(step, metrics(loss))
+    monitor.flush()
+    monitor.close()
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
+    assert said == ["warning: at step 2, high: 6", "warning: at step 5, high: 8"]
+
+
 def test_pauses_do_not_count_as_training(tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr("time.perf_counter", lambda: now[0])

@@ -101,14 +101,6 @@ def test_first_adafactor_step_is_the_parameters_size_plus_decay_of_matrices_and_
     )
 
 
-def test_momentum_accumulates():
-    optimizer = make_optimizer(dataclasses.replace(PLAIN, momentum=0.5), 10, PARAMS)
-    gradients, state = jax.tree.map(jnp.ones_like, PARAMS), optimizer.init(PARAMS)
-    _, state = optimizer.update(gradients, state, PARAMS)
-    updates, _ = optimizer.update(gradients, state, PARAMS)
-    np.testing.assert_allclose(updates["token_embedder"]["embedding"], -0.5 * (1 + 0.5), rtol=1e-6)
-
-
 def test_multipliers_scale_by_path():
     settings = dataclasses.replace(PLAIN, multipliers=(("^encoder/", 0.1), ("^token_", 10.0), ("^log_", 0.0)))
     updates = update(settings, PARAMS, jax.tree.map(jnp.ones_like, PARAMS))

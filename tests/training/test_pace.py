@@ -1,4 +1,4 @@
-from endx_jax.training.pace import Pace
+from endx_jax.training.monitor import Pace
 
 
 def test_percentiles_goodput_and_stalls():

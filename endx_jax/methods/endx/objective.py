@@ -5,12 +5,13 @@ used in inference.
 """
 
 import dataclasses
+from typing import cast
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 
-from endx_jax.batch import Batch, Tokens, as_tokens
+from endx_jax.batch import Batch, Tokens
 from endx_jax.losses.geometry import KERNELS, REDUCTIONS, TERMS, embedding_regression, geometry_alignment
 from endx_jax.methods.dual import DualObjective, DualSettings
 from endx_jax.methods.endx.teacher import CrossEncoder
@@ -47,9 +48,6 @@ class EndxSettings(DualSettings):
     kernel: str = key(
         "inner", f"Similarity of two embeddings in the alignment: one of {', '.join(KERNELS)} (ENDX: inner)."
     )
-    widths: tuple[tuple[str, float, float], ...] = key(
-        (), "Squared widths of the kernels gaussian and sne, as (term, student's, teacher's); others are estimated."
-    )
     alignment_temperatures: tuple[float, float] = key(
         (1.0, 1.0), "Temperatures of student and teacher, which divide the scores in the alignment."
     )
@@ -57,12 +55,8 @@ class EndxSettings(DualSettings):
     reduction: str = key("batchmean", f"Reduction of the alignment's terms: one of {', '.join(REDUCTIONS)}.")
     stop_gradient: bool = key(True, "Stops the alignment's gradient to the teacher.")
     cross_heads: int = key(12, "Attention heads of the teacher.")
-    cross_mlp_width: int = key(0, "Hidden width of the teacher's feed-forward network. 0: four times its width.")
     cross_residual: bool = key(
         False, "Adds the queries' input to the teacher's attention output (BERT: yes; Eqs. 2 to 4: no)."
-    )
-    cross_dropout: float = key(
-        0.0, "Dropout rate of the teacher's cross-attention and feed-forward network, in [0, 1)."
     )
     teacher_shares: str = key(
         "nothing", f"Parameters that the teacher shares with the student: one of {', '.join(SHARED_WITH_TEACHER)}."
@@ -74,8 +68,10 @@ class EndxSettings(DualSettings):
         check_choice("objective.kernel", self.kernel, KERNELS)
         check_choice("objective.reduction", self.reduction, REDUCTIONS)
         check_choice("objective.teacher_shares", self.teacher_shares, SHARED_WITH_TEACHER)
-        _check_terms("weights", self.weights, values=1)
-        _check_terms("widths", self.widths, values=2)
+        for entry in self.weights:
+            numbers = len(entry) == 2 and isinstance(entry[1], int | float)
+            check(numbers, f"objective.weights holds {entry!r}, which is no (term and number)")
+            check_choice("objective.weights", entry[0], TERMS)
         check(
             not (self.ramp_steps and self.ramp_epochs),
             f"objective.ramp_steps and ramp_epochs are {self.ramp_steps} and {self.ramp_epochs}: set one to 0",
@@ -85,15 +81,6 @@ class EndxSettings(DualSettings):
             len(self.alignment_temperatures) == 2 and min(self.alignment_temperatures) > 0,
             f"objective.alignment_temperatures is {self.alignment_temperatures}; it must be two positive numbers",
         )
-        check(0 <= self.cross_dropout < 1, f"objective.cross_dropout is {self.cross_dropout}; it must be in [0, 1)")
-
-
-def _check_terms(name: str, entries: tuple, values: int) -> None:
-    for entry in entries:
-        shape = " and ".join(["(term", *["number"] * values])
-        numbers = len(entry) == 1 + values and all(isinstance(v, int | float) for v in entry[1:])
-        check(numbers, f"objective.{name} holds {entry!r}, which is no {shape})")
-        check_choice(f"objective.{name}", entry[0], TERMS)
 
 
 @flax.struct.dataclass
@@ -131,9 +118,7 @@ class EndxObjective(Objective):
         return CrossEncoder(
             pooling=tower.pooling,
             heads=settings.cross_heads,
-            mlp_width=settings.cross_mlp_width,
             residual=settings.cross_residual,
-            dropout=settings.cross_dropout,
             normalize=tower.normalize,
             dtype=tower.token_embedder.dtype,
         )
@@ -188,7 +173,7 @@ class EndxObjective(Objective):
     def embed_as_teacher(self, params: dict, batch: Batch, keys: Array | None = None) -> Embeddings:
         """Computes the cross-embeddings of matched pairs; `keys` [B] switches dropout on."""
         encoders = _merge(params["dual_encoder"], params["teacher"]["encoders"])
-        questions, answers = (as_tokens(texts, "the teacher of ENDX") for texts in (batch.question, batch.answer))
+        questions, answers = cast(Tokens, batch.question), cast(Tokens, batch.answer)
 
         def encode(side: str, tokens: Tokens, number: int) -> Array:
             # The student's own keys: where encoders are shared, both have the same masks and so the same encodings.
@@ -196,10 +181,9 @@ class EndxObjective(Objective):
             return self.model.encodings(encoders, side, tokens, own)
 
         question, answer = encode("question", questions, 0), encode("answer", answers, 1)
-        own = None if keys is None else fold(keys, _TEACHER_KEYS)
         variables = {"params": params["teacher"]["cross_encoder"]}
         (of_question, of_answer), sown = self.cross_encoder.apply(
-            variables, question, questions.mask, answer, answers.mask, own, mutable=[PENALTIES]
+            variables, question, questions.mask, answer, answers.mask, mutable=[PENALTIES]
         )
         penalty = sum(jax.tree.leaves(sown), start=jnp.zeros(of_question.shape[0]))
         return Embeddings(of_question, of_answer, penalty)
@@ -225,7 +209,6 @@ class EndxObjective(Objective):
             weights={term: 1.0 for term, weight in settings.weights if weight},
             kernel=settings.kernel,
             temperature=settings.alignment_temperatures,
-            width={term: (of_student, of_teacher) for term, of_student, of_teacher in settings.widths} or None,
             diagonal=settings.diagonal,
             reduction=settings.reduction,
             stop_gradient=settings.stop_gradient,
@@ -244,10 +227,6 @@ class EndxObjective(Objective):
     def _encodings_width(self, dual_encoder: dict) -> int:
         tokens = Tokens(ids=jnp.zeros((1, 2), jnp.int32), mask=jnp.ones((1, 2), bool))
         return jax.eval_shape(lambda p: self.model.encodings(p, "question", tokens), dual_encoder).shape[-1]
-
-
-# Apart from the numbers of the towers' keys: 0 and 1, and one for each hard negative after them.
-_TEACHER_KEYS = 1 << 20
 
 
 def _merge(student: dict, teacher: dict) -> dict:

@@ -18,7 +18,6 @@ import jax.numpy as jnp
 
 from endx_jax.errors import EndxError
 from endx_jax.models.attention import attend
-from endx_jax.models.dropout import dropout, fold, position_keys
 from endx_jax.models.pooling import Pooling
 from endx_jax.numerics import l2_normalize
 
@@ -31,35 +30,24 @@ class CrossEncoder(nn.Module):
     Attributes:
       pooling: encodings [B, L, D] and mask [B, L] to [B, E]: a module, or a function without parameters.
       heads: of the attention (ENDX: 12); D must be a multiple of it.
-      mlp_width: of the feed-forward network's hidden layer; 0: 4 D, as in Vaswani et al. 2017 (unstated in ENDX).
       residual: adds the queries' input to the attention's output, as in a Transformer block. ENDX has no residual;
         with it the answer's content enters the question's embedding.
-      dropout: of attention weights and the feed-forward network's output.
       normalize: scales embeddings to unit L2 norm.
       dtype: of the computation.
     """
 
     pooling: Pooling
     heads: int = 12
-    mlp_width: int = 0
     residual: bool = False
-    dropout: float = 0.0
     normalize: bool = False
     dtype: jnp.dtype = jnp.dtype(jnp.float32)
 
     def setup(self):
         """Creates the submodules, which both directions use."""
-        self.attention = CrossAttention(self.heads, self.dropout, self.dtype)
-        self.refinement = Refinement(self.mlp_width, self.dropout, self.dtype)
+        self.attention = CrossAttention(self.heads, self.dtype)
+        self.refinement = Refinement(self.dtype)
 
-    def __call__(
-        self,
-        question: Array,
-        question_mask: Array,
-        answer: Array,
-        answer_mask: Array,
-        dropout_keys: Array | None = None,
-    ) -> tuple[Array, Array]:
+    def __call__(self, question: Array, question_mask: Array, answer: Array, answer_mask: Array) -> tuple[Array, Array]:
         """Embeds matched pairs; row i of each input belongs to pair i.
 
         Args:
@@ -67,23 +55,21 @@ class CrossEncoder(nn.Module):
           question_mask: bool [B, N].
           answer: encodings [B, M, D].
           answer_mask: bool [B, M].
-          dropout_keys: keys [B]; None switches dropout off.
 
         Returns:
           Cross-embeddings of the questions and of the answers, both float32 [B, E].
         """
-        keys = (None, None) if dropout_keys is None else (fold(dropout_keys, 0), fold(dropout_keys, 1))
         return (
-            self._embed(answer, answer_mask, question, question_mask, keys[0]),
-            self._embed(question, question_mask, answer, answer_mask, keys[1]),
+            self._embed(answer, answer_mask, question, question_mask),
+            self._embed(question, question_mask, answer, answer_mask),
         )
 
-    def _embed(self, asking: Array, asking_mask: Array, source: Array, source_mask: Array, keys: Array | None) -> Array:
+    def _embed(self, asking: Array, asking_mask: Array, source: Array, source_mask: Array) -> Array:
         """Embeds the `source` side, with one position for each position of the querying side."""
-        attended = self.attention(asking, source, source_mask, keys)
+        attended = self.attention(asking, source, source_mask)
         if self.residual:
             attended = attended + asking
-        embedding = self.pooling(self.refinement(attended, keys), asking_mask)
+        embedding = self.pooling(self.refinement(attended), asking_mask)
         return l2_normalize(embedding) if self.normalize else embedding
 
 
@@ -91,11 +77,10 @@ class CrossAttention(nn.Module):
     """Multi-head attention of one text's positions over another's, without biases (Eqs. 2 and 3)."""
 
     heads: int
-    dropout: float
     dtype: jnp.dtype
 
     @nn.compact
-    def __call__(self, asking: Array, source: Array, source_mask: Array, dropout_keys: Array | None) -> Array:
+    def __call__(self, asking: Array, source: Array, source_mask: Array) -> Array:
         """Maps [B, M, D] asking and [B, N, D] source to [B, M, D]."""
         width = source.shape[-1]
         if width % self.heads:
@@ -111,27 +96,21 @@ class CrossAttention(nn.Module):
             project(source, "value"),
             source_mask,
             scale=1 / math.sqrt(head_width),
-            dropout_keys=dropout_keys,
-            dropout_rate=self.dropout,
         )
         return _dense(width, self.dtype, "output", use_bias=False)(attended.reshape(asking.shape))
 
 
 class Refinement(nn.Module):
-    """Feed-forward network with residual and norm (Eq. 4)."""
+    """Feed-forward network of hidden width 4 D (Vaswani et al. 2017) with residual and norm (Eq. 4)."""
 
-    mlp_width: int
-    dropout: float
     dtype: jnp.dtype
 
     @nn.compact
-    def __call__(self, x: Array, dropout_keys: Array | None) -> Array:
+    def __call__(self, x: Array) -> Array:
         """Maps [B, L, D] to [B, L, D]."""
         width = x.shape[-1]
-        hidden = nn.gelu(_dense(self.mlp_width or 4 * width, self.dtype, "mlp_up")(x), approximate=False)
-        hidden = _dense(width, self.dtype, "mlp_down")(hidden)
-        keys = None if dropout_keys is None else position_keys(fold(dropout_keys, 2), x.shape[1])
-        x = x + dropout(hidden, keys, self.dropout)
+        hidden = nn.gelu(_dense(4 * width, self.dtype, "mlp_up")(x), approximate=False)
+        x = x + _dense(width, self.dtype, "mlp_down")(hidden)
         return nn.LayerNorm(epsilon=1e-6, dtype=self.dtype, use_fast_variance=False, name="mlp_norm")(x)
 
 

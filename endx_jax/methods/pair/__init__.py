@@ -5,6 +5,7 @@ from endx_jax.methods.method import Method
 from endx_jax.methods.pair.batches import PairStream
 from endx_jax.methods.pair.evaluator import evaluate_by_pairs, pair_scorer
 from endx_jax.methods.pair.objective import PairObjective, PairSettings
+from endx_jax.parallel.sharding import Rule
 
 
 def joined_batches(pairs: Pairs, settings: PairSettings, **options) -> PairStream:
@@ -19,6 +20,11 @@ METHOD = Method(
     stream=joined_batches,
     evaluator=evaluate_by_pairs,
     pair_scorer=pair_scorer,
+    sharding=(
+        Rule(r"pair/pooler/kernel", ("fsdp", None)),
+        Rule(r"pair/classifier/kernel", (None, None)),
+        Rule(r"pair/(pooler|classifier)/bias", (None,)),
+    ),
 )
 
 __all__ = ["METHOD", "PairObjective", "PairSettings"]

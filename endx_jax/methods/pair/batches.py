@@ -6,7 +6,7 @@ Question and answer are one text of two segments, as BERT reads pairs (Devlin et
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import flax.struct
 import jax
@@ -55,16 +55,14 @@ class PairStream(BatchStream):
         """Initialises the stream as `BatchStream`; `negatives` are the answers of the batch joined with each question.
 
         Raises:
-          EndxError: as in `BatchStream`; there are no wrong answers; or the texts are vectors.
+          EndxError: as in `BatchStream`; or there are no wrong answers.
         """
         super().__init__(pairs, **options)
         if negatives + self._hard_negatives == 0:
             raise EndxError(
                 "a pair classifier learns from wrong answers: set objective.negatives, or data.hard_negatives"
             )
-        if not isinstance(pairs.questions, TokenTable) or not isinstance(pairs.answers, TokenTable):
-            raise EndxError("a pair classifier reads tokens: set model.sharing=sde")
-        self._negatives, self._tables = negatives, (pairs.questions, pairs.answers)
+        self._negatives, self._tables = negatives, (cast(TokenTable, pairs.questions), cast(TokenTable, pairs.answers))
 
     def __getitem__(self, step: int) -> PairBatch:  # type: ignore[override]  # another batch, for another objective
         """Returns this process's rows of the batch of `step`, with NumPy leaves."""

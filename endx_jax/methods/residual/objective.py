@@ -9,6 +9,7 @@ from endx_jax.errors import EndxError
 from endx_jax.losses.contrastive import DIRECTIONS
 from endx_jax.losses.triplets import quadratic_regression_conditional, triplet
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective
+from endx_jax.methods.residual.heads import HeadSettings
 from endx_jax.settings import check, check_choice, key
 
 Array = jax.Array
@@ -21,6 +22,7 @@ class ResidualSettings:
     """Settings of the method, `config.objective`."""
 
     name: str = key("residual", "Name of the method.")
+    head: HeadSettings = dataclasses.field(default_factory=HeadSettings)
     loss: str = key(TRIPLET, f"Loss: one of {', '.join(LOSSES)} (RR found the second no better).")
     margin: float = key(0.2, "Margin m of squared distances (RR: unstated; FaceNet: 0.2).")
     direction: str = key(
@@ -42,9 +44,12 @@ class ResidualSettings:
 
 @dataclasses.dataclass(frozen=True)
 class ResidualObjective(Objective):
-    """Dual encoder, or heads on a frozen one, trained by triplets."""
+    """Heads on a frozen dual encoder, trained by triplets."""
 
     settings: ResidualSettings
+
+    def __post_init__(self):
+        check(self.model.question.normalize, "objective.name=residual makes unit vectors: leave model.normalize on")
 
     def embed(self, params: dict, rows: tuple[Batch, Array]) -> Embeddings:
         """Embeds pairs, given their keys [B], each row independently of the others."""

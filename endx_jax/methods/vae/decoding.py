@@ -7,8 +7,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from endx_jax.batch import Batch, Tokens, as_tokens
+from endx_jax.batch import Batch, Tokens
 from endx_jax.losses.vocabulary import vocabulary_nll
+from endx_jax.methods.objective import LossAndMetrics
 from endx_jax.methods.vae.decoders import DECODERS, words_from_table
 from endx_jax.models.dropout import fold, position_keys
 from endx_jax.models.dual_encoder import SIDES, DualEncoder
@@ -86,7 +87,7 @@ class TextDecoders:
     def nll(self, params: dict, side: str, latents: dict[str, Array], batch: Batch) -> Array:
         """Computes the sum of -log p(text) of one side's texts, in nats, given latent vectors [B, E] by side."""
         tokens = tokens_of(batch)[side]
-        return self._nll(params, side, latents, tokens, foretold(tokens)[1].astype(jnp.float32), None)
+        return self._nll(params, side, latents, tokens, foretold(tokens)[1].astype(jnp.float32), None)[0]
 
     def trained_nll(self, params: dict, rows: tuple, counts: Array) -> tuple[Array, dict[str, tuple[Array, Array]]]:
         """Computes the negative log-likelihood of training, with words hidden and dropped as the settings say.
@@ -106,14 +107,14 @@ class TextDecoders:
             weights = jnp.where(counts[:, None] & foretold(tokens[side])[1], 1.0, 0.0)
             if share < 1:
                 weights = jnp.where(_coins(fold(own, 0), weights.shape[1], share), weights / share, 0)
-            nats = self._nll(params, side, latents, tokens[side], weights, fold(own, 1))
-            found[side] = nats, jnp.sum(weights)
+            nats, metrics = self._nll(params, side, latents, tokens[side], weights, fold(own, 1))
+            found[side] = nats, metrics["words"]
         return found["question"][0] + found["answer"][0], found
 
     def _nll(
         self, params: dict, side: str, latents: dict[str, Array], tokens: Tokens, weights: Array, keys: Array | None
-    ) -> Array:
-        """Computes the weighted sum of -log p(word) of texts of one side.
+    ) -> LossAndMetrics:
+        """Computes the weighted sum of -log p(word) of texts of one side: see `vocabulary_nll`.
 
         Args:
           params: see `parameters`.
@@ -152,7 +153,7 @@ _WORDS = 1 << 23
 
 def tokens_of(batch: Batch) -> dict[str, Tokens]:
     """Returns the tokens of both sides of a batch, padded, as decoders need them."""
-    sides = {side: as_tokens(getattr(batch, side), "objective.name=vae") for side in SIDES}
+    sides = {side: cast(Tokens, getattr(batch, side)) for side in SIDES}
     return {side: dataclasses.replace(tokens, packing=None) for side, tokens in sides.items()}
 
 

@@ -11,7 +11,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from endx_jax.batch import Batch, as_tokens
+from endx_jax.batch import Batch, Tokens
 from endx_jax.losses.variational import free_bits, gaussian_kl, sample
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective
 from endx_jax.methods.vae.decoders import Deviation
@@ -109,7 +109,6 @@ class VaeObjective(Objective):
             self.model.question.projection is not None,
             "objective.name=vae needs model.projection, the width of the latent space (Yu et al.: 512)",
         )
-        check(self.model.question.head is None, "objective.name=vae trains whole towers: choose another model.sharing")
         check_cosines(self.model, self.settings)
 
     @property
@@ -174,7 +173,7 @@ class VaeObjective(Objective):
         """Computes the posteriors of pairs; `keys` [B] draw their samples."""
         found, penalty = {}, jnp.zeros(())
         for number, side in enumerate(SIDES):
-            tokens, own = as_tokens(getattr(batch, side), "objective.name=vae"), fold(keys, number)
+            tokens, own = cast(Tokens, getattr(batch, side)), fold(keys, number)
             towers = params["dual_encoder"]
             pooled, of_side = self.model.pool_with_penalty(towers, side, tokens, own if dropout else None)
             mean = self.settings.mean_scale * self.model.project(towers, side, pooled)

@@ -1,6 +1,7 @@
-"""Check of the decoders: likelihood of held-out texts given their latent vectors, and given those of other texts."""
+"""Checks of the latent vectors: warnings in training, and the decoders' likelihood of held-out texts for the report."""
 
 import dataclasses
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,23 @@ from endx_jax.parallel.sharding import local_rows, rounded_up, to_global
 from endx_jax.retrieval.results import Section
 
 MEASURES = ("nll", "nll_shuffled", "words", "kl")
+# In nats a text: the posterior of a text that carries less tells it from fewer than three others.
+COLLAPSED = 1.0
+
+
+def collapsed(metrics: Mapping[str, float]) -> dict[str, str]:
+    """Returns a warning for each posterior that has collapsed onto the prior.
+
+    Args:
+      metrics: of a step; `kl/SIDE` is the divergence of a side's posteriors from the prior, in nats a text.
+    """
+    return {
+        name: f"the posterior of each {name.removeprefix('kl/')} has collapsed onto the prior: it carries "
+        f"{divergence:.2g} nats; let beta rise more slowly (objective.anneal_steps or anneal_epochs), lower "
+        "objective.kl_weight, or set objective.free_bits"
+        for name, divergence in metrics.items()
+        if name.startswith("kl/") and divergence < COLLAPSED
+    }
 
 
 def check_decoders(

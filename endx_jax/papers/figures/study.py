@@ -108,7 +108,7 @@ class Study:
             records = read_records(path, settings, settings.test_split)
         else:
             records = read_splits(settings).test
-        chosen = next(iter(pools(records, settings).values()))
+        chosen = pools(records, settings).primary
         say(f"{len(chosen.questions):,} questions, {len(chosen.candidates):,} candidates")
         return chosen
 

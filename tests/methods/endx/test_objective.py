@@ -235,7 +235,6 @@ def test_the_teacher_is_split_over_these_axes():
         ({"kernel": "cosine"}, "objective.kernel .* inner, gaussian, sne, pkt"),
         ({"weights": (("q|b", 1.0),)}, "objective.weights .* a|q"),
         ({"weights": ("a|q",)}, "objective.weights holds 'a|q', which is no"),
-        ({"widths": (("a|q", 1.0),)}, "objective.widths holds"),
         ({"ramp_steps": 5, "ramp_epochs": 5.0}, "set one to 0"),
         ({"alignment_temperatures": (1.0, 0.0)}, "two positive numbers"),
         ({"teacher_shares": "everything"}, "nothing, token_embedder, encoder"),

@@ -21,7 +21,7 @@ from endx_jax.parallel import MeshSettings, make_mesh
 def workdir(tmp_path_factory, tiny_bert, pairs_csv):
     """A run of four steps, stopped after two and taken up again, with the work cut up in every way."""
     config = tiny_recipe(tiny_bert, pairs_csv)
-    config.model.encoder, config.model.encoder_width, config.model.pooling = "gru", 8, "multi_hop"
+    config.model.encoder, config.model.new_encoder.width, config.model.pooling = "gru", 8, "multi_hop"
     config.objective = dataclasses.asdict(
         EndxSettings(cross_heads=2, loss_tile=5, ramp_epochs=0.0, ramp_steps=4, weights=(("a|q", 0.5), ("q|q", 2.0)))
     )

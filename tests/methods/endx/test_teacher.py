@@ -95,15 +95,6 @@ def test_the_asking_text_enters_only_through_weights_unless_there_is_a_residual(
     assert not np.allclose(before[several], after[several], atol=1e-3)
 
 
-def test_dropout_depends_on_each_example_s_own_key(encodings):
-    module, variables, inputs = build(encodings, dropout=0.5)
-    keys = jax.random.split(jax.random.key(1, impl="threefry2x32"), B)
-    both = module.apply(variables, *inputs, keys)
-    second = module.apply(variables, *(x[1:] for x in inputs), keys[1:])
-    chex.assert_trees_all_close(jax.tree.map(lambda x: x[1:], both), second, atol=1e-6)
-    assert not np.allclose(both[0], module.apply(variables, *inputs)[0], atol=1e-3)
-
-
 def test_embeddings_can_have_unit_norm(encodings):
     module, variables, inputs = build(encodings, normalize=True)
     for embedding in module.apply(variables, *inputs):

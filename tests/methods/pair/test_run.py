@@ -14,7 +14,7 @@ from endx_jax.cli.entry import run_verb
 from endx_jax.data.splits import limit_questions
 from endx_jax.experiment import prepare
 from endx_jax.experiment.data import read_splits
-from endx_jax.experiment.pair_model import load_pairs
+from endx_jax.experiment.model import load_pairs
 from endx_jax.experiment.run import run
 from endx_jax.experiment.workdir import read_config
 from endx_jax.methods.pair import PairSettings

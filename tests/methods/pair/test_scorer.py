@@ -3,15 +3,16 @@
 import jax
 import numpy as np
 import pytest
+from helpers import initial_params
 
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.methods.pair.batches import join
 from endx_jax.methods.pair.classifier import PairClassifier
-from endx_jax.methods.pair.scorer import PairScorer
+from endx_jax.methods.pair.evaluator import PairScorer
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.pretrained import load
 from endx_jax.pretrained.settings import ModelSettings
-from endx_jax.pretrained.towers import build_dual_encoder, initial_params
+from endx_jax.pretrained.towers import build_dual_encoder
 
 QUESTIONS = ["where is the cat", "who?", "what is on the mat", ""]
 ANSWERS = ["the cat", "the dog sat " * 9, "a mat 🙂", "on", "in a mat on a mat"]

@@ -11,15 +11,12 @@ from helpers import one_line_error, random_params, tower, without_metrics
 from endx_jax import losses
 from endx_jax.batch import Batch, Tokens, Vectors
 from endx_jax.losses import quadratic_regression_conditional
-from endx_jax.methods.endx import EndxObjective, EndxSettings
-from endx_jax.methods.residual import ResidualObjective, ResidualSettings
+from endx_jax.methods.residual import ResidualHeads, ResidualObjective, ResidualSettings
 from endx_jax.models import SIDES, DualEncoder
-from endx_jax.models.residual import HeadConfig, ResidualHeads
-from endx_jax.models.sharing import ALL_SHARINGS
 from endx_jax.parallel.execution import Execution
 
-TOWER = tower(head=ResidualHeads(HeadConfig(("fcrr",), width=8, filters=1, dropout=0.1)))
-MODEL = DualEncoder(TOWER, TOWER, ALL_SHARINGS["residual"])
+TOWER = tower(head=ResidualHeads(("fcrr",), width=8, filters=1, dropout=0.1))
+MODEL = DualEncoder(TOWER, TOWER)
 DRAW = np.random.default_rng(0)
 VECTORS = {side: Vectors(jnp.asarray(DRAW.normal(size=(6, 16)), jnp.float32)) for side in SIDES}
 BATCH = Batch(
@@ -41,7 +38,7 @@ def compute(execution=None, **settings):
 
 
 def test_the_loss_is_that_of_the_embeddings(monkeypatch):
-    monkeypatch.setattr("endx_jax.models.residual.dropout", lambda x, keys, rate: x)
+    monkeypatch.setattr("endx_jax.methods.residual.heads.dropout", lambda x, keys, rate: x)
     pair = [MODEL.encode(PARAMS, side, VECTORS[side]) for side in SIDES]
     ids = {name: getattr(BATCH, name) for name in ("question_id", "answer_id", "positive_ids")}
     loss, metrics = compute(margin=0.3, direction="sum")
@@ -71,7 +68,6 @@ def test_mismatched_arguments_are_refused():
     hard = dataclasses.replace(BATCH, hard_negatives=VECTORS["answer"])
     with one_line_error("set data.hard_negatives to 0"):
         ResidualObjective(MODEL, ResidualSettings()).embed({"dual_encoder": PARAMS}, (hard, None))
-    with one_line_error("the teacher of ENDX reads tokens, and model.sharing=residual trains on vectors"):
-        EndxObjective(MODEL, EndxSettings()).embed_as_teacher(
-            {"dual_encoder": PARAMS, "teacher": {"encoders": {}}}, BATCH
-        )
+    plain = TOWER.clone(normalize=False)
+    with one_line_error("objective.name=residual makes unit vectors: leave model.normalize on"):
+        ResidualObjective(DualEncoder(plain, plain), ResidualSettings())

@@ -37,8 +37,7 @@ def recipe(tiny_bert, pairs_csv, cache, head="fcrr", sides="question"):
     config.objective = dataclasses.asdict(ResidualSettings())
     config.data.cache = str(cache)
     config.model.encoder = "none"
-    config.model.sharing, config.model.head, config.model.head_sides = "residual", head, sides
-    config.model.head_width, config.model.head_filters = 8, 2
+    config.objective.head.update(names=head, sides=sides, width=8, filters=2)
     config.optimizer.learning_rate = 0.02
     config.train.steps = config.train.checkpoint_every = 4
     return config
@@ -89,7 +88,7 @@ def test_below_the_heads_nothing_is_computed_twice(first_stage, config, cache, t
 
     with monkeypatch.context() as patch:
         patch.setattr(TextEncoder, "__call__", no_more)
-        config.model.head, config.model.head_sides = "convrr", "both"
+        config.objective.head.update(names="convrr", sides="both")
         run(config, tmp_path)
         config.data.answer_length = 20
         with pytest.raises(AssertionError, match="encoded again"):
@@ -98,12 +97,13 @@ def test_below_the_heads_nothing_is_computed_twice(first_stage, config, cache, t
 
 @pytest.mark.slow
 def test_the_next_stage_takes_everything_from_the_one_before(first_stage, config, tmp_path, capsys):
-    config.model.init_from, config.model.head, config.model.head_sides = str(first_stage), "fcrr+convrr", "both"
+    config.model.init_from = str(first_stage)
+    config.objective.head.update(names="fcrr+convrr", sides="both")
     config.optimizer.frozen = ("question/head/fcrr/",)
     run(config, tmp_path)
     shown = capsys.readouterr().out
     assert f"begins with: {first_stage}; new: answer/head/convrr, answer/head/fcrr, question/head/convrr\n" in shown
-    assert "fcrr+convrr on both sides" in shown
+    assert "heads on questions and answers" in shown
     assert "of vectors that are computed once" in shown
     before, after = params_of(first_stage), params_of(tmp_path)
     chex.assert_trees_all_equal(after["question"]["head"]["fcrr"], before["question"]["head"]["fcrr"])
@@ -113,23 +113,22 @@ def test_the_next_stage_takes_everything_from_the_one_before(first_stage, config
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"head": ""}, "model.sharing=residual trains heads, and there are none: set model.head"),
-        ({"head": "fcr"}, "model.head is 'fcr', which is none of fcrr, convrr; did you mean 'fcrr'"),
-        ({"head": "fcrr+fcrr"}, "model.head is fcrr.fcrr: a head can be there once"),
-        ({"sharing": "sde"}, "model.head_sides=question is for towers with a head each: set model.sharing"),
-        ({"normalize": False}, "with model.head leave model.normalize on"),
-        ({"head_dropout": 1.0}, "model.head_dropout is 1.0; it must be in"),
-        ({"head_width": 0}, "model.head_width is 0; it must be from 1 to"),
+        ({"names": ""}, "objective.head.names is '', which is none of fcrr, convrr"),
+        ({"names": "fcr"}, "objective.head.names is 'fcr', which is none of fcrr, convrr; did you mean 'fcrr'"),
+        ({"names": "fcrr+fcrr"}, "objective.head.names is fcrr.fcrr: a head can be there once"),
+        ({"sides": "none"}, "objective.head.sides is 'none', which is none of both, question, answer"),
+        ({"dropout": 1.0}, "objective.head.dropout is 1.0; it must be in"),
+        ({"width": 0}, "objective.head.width is 0; it must be from 1 to"),
     ],
 )
 def test_heads_that_cannot_be_are_refused(config, settings, message):
-    config.model.update(settings)
+    config.objective.head.update(settings)
     with one_line_error(message):
         resolve(config)
 
 
 def test_a_stage_with_another_head_below_is_refused(first_stage, config, tmp_path):
-    config.model.init_from, config.model.head = str(first_stage), "convrr"
+    config.model.init_from, config.objective.head.names = str(first_stage), "convrr"
     with one_line_error("holds another architecture than model.* describes: question/head/fcrr/hidden/bias"):
         run(config, tmp_path)
 

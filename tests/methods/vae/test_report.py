@@ -11,7 +11,7 @@ from tiny_vae import SETTINGS, VOCABULARY, build
 
 from endx_jax.data.batches import BatchStream, Pairs
 from endx_jax.data.token_tables import TokenTable
-from endx_jax.methods.vae.report import check_decoders
+from endx_jax.methods.vae.report import COLLAPSED, check_decoders, collapsed
 from endx_jax.models.dropout import example_keys
 from endx_jax.parallel import MeshSettings, make_mesh
 
@@ -34,6 +34,13 @@ def pairs():
 def check(objective, params, pairs):
     section = check_decoders(objective, params, pairs, MESH, batch_size=SIZE)
     return section and section.values
+
+
+def test_each_collapsed_posterior_is_a_warning():
+    assert collapsed({"loss": 0.0, "kl/question": COLLAPSED, "kl/answer": 30.0}) == {}
+    found = collapsed({"loss": 0.0, "kl/question": 0.034, "kl/answer": 30.0})
+    assert list(found) == ["kl/question"]
+    assert "the posterior of each question has collapsed onto the prior: it carries 0.034 nats" in found["kl/question"]
 
 
 def test_the_figures_are_those_of_the_objective(pairs):

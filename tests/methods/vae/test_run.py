@@ -19,7 +19,7 @@ from endx_jax.parallel import MeshSettings, make_mesh
 def test_a_cross_vae_from_its_first_step_to_its_use(tmp_path, tiny_bert, pairs_csv):
     """A run of four steps, stopped after two and taken up again, with the towers in chunks."""
     config = tiny_recipe(tiny_bert, pairs_csv)
-    config.model.encoder, config.model.encoder_width, config.model.projection = "gru", 8, 6
+    config.model.encoder, config.model.new_encoder.width, config.model.projection = "gru", 8, 6
     config.objective = dataclasses.asdict(
         VaeSettings(decoder_width=8, anneal_epochs=0.0, anneal_steps=4, initial_deviation=0.1, word_dropout=0.1)
     )

@@ -21,7 +21,7 @@ ANSWERS = ["the mat", "a dog on the mat sat", "it"]
 def taught(tmp_path_factory, tiny_bert, pairs_csv):
     """The folder of a run of ENDX that was never trained, and parameters."""
     config = tiny_recipe(tiny_bert, pairs_csv)
-    config.model.encoder, config.model.encoder_width, config.model.encoder_layers = "gru", 8, 1
+    config.model.encoder, config.model.new_encoder = "gru", {"width": 8, "layers": 1}
     config.objective = dataclasses.asdict(EndxSettings(cross_heads=2))
     settings, folder = resolve(config), tmp_path_factory.mktemp("taught")
     model = build_model(settings)

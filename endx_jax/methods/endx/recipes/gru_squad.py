@@ -38,7 +38,7 @@ def get_config(method: str = "dual"):
 
     config.model.pretrained = "all-MiniLM-L6-v2"
     config.model.encoder = "gru"
-    config.model.encoder_width = 256
+    config.model.new_encoder.width = 256
     config.model.pooling = "multi_hop"
     config.model.dropout = 0.0
 

@@ -1,7 +1,7 @@
 """ConvRR on the paragraphs of SQuAD: a convolution along frozen text vectors, `convrr:SIDE,BASE`; see recipes/fcrr.py.
 
 RR has 1,024 filters over 5 dimensions with stride 2, and does not state how their outputs are used; here there are 16,
-followed by a linear layer of all outputs (models/residual.py explains why).
+followed by a linear layer of all outputs (methods/residual/heads.py explains why).
 """
 
 from endx_jax.methods.residual.recipes import fcrr

@@ -24,7 +24,7 @@ def with_heads(head: str, arguments: str):
     """Returns the config of heads for `SIDE,BASE`.
 
     Args:
-      head: the value of `model.head`.
+      head: the value of `objective.head.names`.
       arguments: the side with heads, `question`, `answer` (paragraphs) or `both`; and their input: `token_table`, the
         IDF-weighted mean of its vectors, or `sentence`, the model's sentence embeddings.
     """
@@ -47,14 +47,12 @@ def with_heads(head: str, arguments: str):
         config.data.answer_length = 512
         config.model.encoder = "none"
         config.model.token_weights = "idf"
-    config.model.sharing = "residual"
-    config.model.head = head
-    config.model.head_sides = side
-
-    config.model.head_width = 2048
-    config.model.head_dropout = 0.5
 
     config.objective.direction = SIDES[side]
+    config.objective.head.names = head
+    config.objective.head.sides = side
+    config.objective.head.width = 2048
+    config.objective.head.dropout = 0.5
 
     config.optimizer.learning_rate = 1e-3
     config.optimizer.weight_decay = 1e-3

@@ -48,8 +48,8 @@ def get_config(method: str = "cross_vae"):
 
     config.model.pretrained = "all-MiniLM-L6-v2"
     config.model.encoder = "gru"
-    config.model.encoder_layers = 1
-    config.model.encoder_width = 256
+    config.model.new_encoder.layers = 1
+    config.model.new_encoder.width = 256
     config.model.pooling = "multi_hop"
     config.model.projection = 256
     config.model.dropout = 0.0

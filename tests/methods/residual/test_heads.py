@@ -8,14 +8,13 @@ import numpy as np
 from helpers import TINY, padded, random_params, texts, tower
 
 from endx_jax.batch import Vectors
+from endx_jax.methods.residual import ResidualHeads
 from endx_jax.models import SIDES, DualEncoder
-from endx_jax.models.residual import HeadConfig, ResidualHeads
-from endx_jax.models.sharing import ALL_SHARINGS
 
 E = 9
 BASE = 3 * np.random.default_rng(0).normal(size=(4, E)).astype(np.float32)
-FCRR = HeadConfig(("fcrr",), width=6, filters=3, scale=0.5, dropout=0.5)
-BOTH = dataclasses.replace(FCRR, names=("fcrr", "convrr"), scale=1.0)
+FCRR = ResidualHeads(("fcrr",), width=6, filters=3, dropout=0.5)
+BOTH = FCRR.clone(names=("fcrr", "convrr"))
 
 
 def unit(x):
@@ -38,21 +37,20 @@ def convrr(params, x):
     return linear(params["output"], np.concatenate(found, axis=1))
 
 
-def apply(config, params, base=BASE, keys=None):
-    return np.asarray(jax.jit(ResidualHeads(config).apply)({"params": params}, jnp.asarray(base), keys))
+def apply(heads, params, base=BASE, keys=None):
+    return np.asarray(jax.jit(heads.apply)({"params": params}, jnp.asarray(base), keys))
 
 
 def test_a_head_adds_to_the_unit_vector_and_the_next_to_what_it_gives():
-    params = random_params(ResidualHeads(BOTH), jnp.asarray(BASE))
+    params = random_params(BOTH, jnp.asarray(BASE))
     assert set(params) == {"fcrr", "convrr"}
-    once = unit(unit(BASE) + 0.5 * fcrr(params["fcrr"], unit(BASE)))
-    np.testing.assert_allclose(apply(FCRR, {"fcrr": params["fcrr"]}), once, atol=1e-5)
     first = unit(unit(BASE) + fcrr(params["fcrr"], unit(BASE)))
+    np.testing.assert_allclose(apply(FCRR, {"fcrr": params["fcrr"]}), first, atol=1e-5)
     np.testing.assert_allclose(apply(BOTH, params), unit(first + convrr(params["convrr"], first)), atol=1e-5)
 
 
 def test_dropout_is_each_rows_own_and_only_where_there_are_keys():
-    params = random_params(ResidualHeads(BOTH), jnp.asarray(BASE))
+    params = random_params(BOTH, jnp.asarray(BASE))
     keys = jax.random.split(jax.random.key(0, impl="threefry2x32"), 4)
     dropped = apply(BOTH, params, keys=keys)
     assert np.abs(dropped - apply(BOTH, params)).max() > 0.05
@@ -61,7 +59,7 @@ def test_dropout_is_each_rows_own_and_only_where_there_are_keys():
 
 def test_vectors_enter_a_tower_below_its_head_and_a_side_without_one_is_its_base():
     plain = tower(dataclasses.replace(TINY, layers=1), projection=E)
-    model = DualEncoder(plain.clone(head=ResidualHeads(FCRR)), plain, ALL_SHARINGS["residual"])
+    model = DualEncoder(plain.clone(head=FCRR), plain)
     tokens = padded(texts((5, 2, 3)), 6)
     params = model.join({side: random_params(model.tower(side), tokens) for side in SIDES})
     assert {place: set(groups) for place, groups in params.items()} == {

@@ -1,0 +1,151 @@
+r"""Residual heads on frozen text vectors (RR, section 3.2): FCRR and ConvRR.
+
+RR is "Text Embeddings for Retrieval from a Large Knowledge Base". A head maps a unit vector x to
+$(x + f(x)) / \|x + f(x)\|$; heads are applied one after another.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import cast
+
+import flax.linen as nn
+import jax
+
+from endx_jax.models.config_keys import MOST_SIZE
+from endx_jax.models.dropout import dropout, fold
+from endx_jax.models.dual_encoder import SIDES
+from endx_jax.numerics import l2_normalize
+from endx_jax.parallel.sharding import Rule
+from endx_jax.settings import check, check_choice, check_range, key
+
+Array = jax.Array
+
+# Numbers of the heads' own dropout keys, apart from those that towers below them draw from.
+_KEYS = 1 << 21
+
+
+# Dimensions that a filter of ConvRR sees at a time, and from one window to the next.
+WINDOW, STRIDE = 5, 2
+
+SHARDING = (
+    Rule(r"head/\w+/(hidden|output)/kernel", ("fsdp", None)),
+    Rule(r"head/\w+/filters/kernel", (None, None, None)),
+    Rule(r"head/\w+/(hidden|output|filters)/bias", (None,)),
+)
+"""Sharding rules of the heads' parameters."""
+
+
+class ResidualHeads(nn.Module):
+    """Sequence of heads, in float32; the parameters of each are under its name.
+
+    Attributes:
+      names: of the heads in order, in `FUNCTIONS`.
+      width: of FCRR's hidden layer.
+      filters: of ConvRR.
+      dropout: rate of hidden activations in training.
+    """
+
+    names: tuple[str, ...]
+    width: int
+    filters: int
+    dropout: float = 0.0
+
+    @nn.compact
+    def __call__(self, base: Array, dropout_keys: Array | None = None) -> Array:
+        """Maps [B, E], of any norm, to [B, E] of unit norm; `dropout_keys` [B] switches dropout on."""
+        embedding = l2_normalize(base)
+        for number, name in enumerate(self.names):
+            keys = None if dropout_keys is None else fold(dropout_keys, _KEYS + number)
+            function, size = FUNCTIONS[name], self.filters if name == CONVRR else self.width
+            embedding = l2_normalize(embedding + function(size, self.dropout, name=name)(embedding, keys))
+        return embedding
+
+
+class FullyConnected(nn.Module):
+    """Residual of FCRR: two linear layers with a ReLU between them."""
+
+    width: int
+    dropout: float
+
+    @nn.compact
+    def __call__(self, x: Array, keys: Array | None) -> Array:
+        """Maps [B, E] to [B, E]."""
+        hidden = nn.relu(nn.Dense(self.width, precision=jax.lax.Precision.HIGHEST, name="hidden")(x))
+        return cast(Array, _output(x.shape[-1])(dropout(hidden, keys, self.dropout)))
+
+
+class Convolutional(nn.Module):
+    """Residual of ConvRR: filters along the vector's dimensions, a ReLU, and a linear layer.
+
+    There is no pooling over windows: each dimension of an embedding has a meaning of its own, so a head that loses the
+    position of a filter can add little.
+    """
+
+    filters: int
+    dropout: float
+
+    @nn.compact
+    def __call__(self, x: Array, keys: Array | None) -> Array:
+        """Maps [B, E] to [B, E]."""
+        convolution = nn.Conv(
+            self.filters,
+            (WINDOW,),
+            STRIDE,
+            padding="VALID",
+            precision=jax.lax.Precision.HIGHEST,
+            name="filters",
+        )
+        found = nn.relu(convolution(x[:, :, None]))  # [B, windows, filters]
+        found = dropout(found.reshape(len(x), -1), keys, self.dropout)
+        return cast(Array, _output(x.shape[-1])(found))
+
+
+FCRR, CONVRR = "fcrr", "convrr"
+FUNCTIONS: Mapping[str, Callable[..., nn.Module]] = {FCRR: FullyConnected, CONVRR: Convolutional}
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadSettings:
+    """Settings of the heads, `config.objective.head`."""
+
+    names: str = key(FCRR, f"Heads in order, joined by +: {', '.join(FUNCTIONS)}.")
+    sides: str = key("both", f"Towers with heads: both, {' or '.join(SIDES)}. The other tower stays as it is.")
+    width: int = key(1024, "Hidden width of fcrr (RR: unstated).")
+    filters: int = key(16, f"Filters of convrr, of width {WINDOW} and stride {STRIDE} (RR: 1024).")
+    dropout: float = key(0.1, "Dropout rate of a head's hidden activations, in [0, 1) (RR: 0.1).")
+
+    def __post_init__(self):
+        check_choice("objective.head.sides", self.sides, ("both", *SIDES))
+        for name in self.functions:
+            check_choice("objective.head.names", name, FUNCTIONS)
+        check(
+            len(set(self.functions)) == len(self.functions),
+            f"objective.head.names is {self.names}: a head can be there once",
+        )
+        for name in ("width", "filters"):
+            check_range(f"objective.head.{name}", getattr(self, name), 1, MOST_SIZE)
+        check(0 <= self.dropout < 1, f"objective.head.dropout is {self.dropout}; it must be in [0, 1)")
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """Names in `FUNCTIONS`, in order."""
+        return tuple(self.names.split("+"))
+
+    def of_side(self, side: str, width: int) -> ResidualHeads | None:
+        """Returns the heads of a side's tower, whose embeddings are [B, width]; None if the side has none.
+
+        Raises:
+          EndxError: the embeddings have fewer dimensions than a filter sees.
+        """
+        check(
+            CONVRR not in self.functions or width >= WINDOW,
+            f"objective.head.names={self.names} looks at {WINDOW} dimensions at a time, and embeddings have {width}",
+        )
+        if self.sides not in ("both", side):
+            return None
+        return ResidualHeads(self.functions, self.width, self.filters, self.dropout)
+
+
+def _output(width: int) -> nn.Dense:
+    """Linear output layer, initialised to zeros so that a new head does not change vectors."""
+    return nn.Dense(width, precision=jax.lax.Precision.HIGHEST, kernel_init=nn.initializers.zeros, name="output")
