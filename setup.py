@@ -63,7 +63,7 @@ setup(
         "gpu": ["jax[cuda13]"],
         # Compilers for `endx plan` on machines without such devices; JAX names the version of each.
         "compile-tpu": ["jax[tpu]"],
-        "compile-gpu": ["jax[cuda13]"],
+        "compile-gpu": ["jax[cuda12-local]"],  # without the CUDA libraries, which compiling does not need
         "tensorboard": ["tensorboardX>=2.6.2.2"],
         "wandb": ["wandb>=0.20"],
         "search": SEARCH,

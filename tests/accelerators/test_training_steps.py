@@ -18,7 +18,7 @@ from endx_jax.models.sharing import SHARINGS
 BATCH, CHUNK, TILE = 148, 19, 16
 OBJECTIVES = {
     "dual": DualSettings(loss_tile=TILE),
-    "endx": EndxSettings(loss_tile=TILE, ramp_epochs=0.0, ramp_steps=2),
+    "endx": EndxSettings(loss_tile=TILE, cross_heads=2, ramp_epochs=0.0, ramp_steps=2),
     "pair": PairSettings(top=5, questions=8),
     "residual": ResidualSettings(head=HeadSettings(width=16)),
     "vae": dataclasses.replace(vae_squad.CROSS, loss_tile=TILE, decoder_width=16),
@@ -49,6 +49,11 @@ def test_a_dual_encoder(bert):
     assert {one.kind for one in compiled.collectives} >= {"all-reduce"}
     assert compiled.step is not None
     assert 0 < compiled.step < 0.1
+
+
+@pytest.mark.slow
+def test_a_dual_encoder_on_gpus(bert):
+    assert faults(*compiled_on(tiny(bert), "h200:2")) == []
 
 
 @pytest.mark.slow
