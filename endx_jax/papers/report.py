@@ -117,16 +117,20 @@ def keep(table: Table, outcomes: Sequence[Outcome], options: Options) -> None:
 def write_page(page: pathlib.Path, output: pathlib.Path) -> None:
     """Writes a page of all outcomes in a folder."""
     parts = [HEAD.format(page=page.name)]
+    machines: dict[str, None] = {}
     for table in papers().tables.values():
         for file in sorted((output / table.name).glob("*.json")):
             held = json_files.read(file)
             outcomes = [_outcome(row, held["rows"][row.row]) for row in table.rows if row.row in held["rows"]]
             parts.append(section(table, outcomes, held["budget"]))
+            machines |= dict.fromkeys(_machine(run["manifest"]) for outcome in outcomes for run in _runs(outcome))
+    if machines:
+        parts.append("\n".join(["## Versions and hardware", "", *(f"- {machine}" for machine in machines), ""]))
     write_text(page, "\n".join(parts))
 
 
 def section(table: Table, outcomes: Sequence[Outcome], budget: float) -> str:
-    """Formats a table in Markdown, with notes, hardware and versions; skipped rows are in the notes only."""
+    """Formats a table in Markdown, with notes; skipped rows are in the notes only."""
     measures = [f"{measure} {part}" for measure in table.measures for part in ("paper", "got", "diff")]
     lines = [
         f"## {table.name}{f', {budget:g} minutes' if budget else ''}",
@@ -148,8 +152,8 @@ def section(table: Table, outcomes: Sequence[Outcome], budget: float) -> str:
 
 
 def made_with(outcomes: Sequence[Outcome]) -> list[str]:
-    """Returns a line for each number of steps and seeds, and for each machine, set of versions and data hash."""
-    runs = [(outcome.row.row, run) for outcome in outcomes for run in outcome.facts.get("runs", ())]
+    """Returns a line for each number of steps and seeds, and one with the commits and data hashes."""
+    runs = [(outcome.row.row, run) for outcome in outcomes for run in _runs(outcome)]
     if not runs:
         return []
     seeds: dict[tuple[str, str], list[str]] = {}
@@ -159,17 +163,26 @@ def made_with(outcomes: Sequence[Outcome]) -> list[str]:
     for (name, length), found in seeds.items():
         rows.setdefault(f"{length}; seed {', '.join(found)}", []).append(name)
     lines = [f"{', '.join(names)}: {length}" for length, names in rows.items()]
-    machines = dict.fromkeys(_machine(run["manifest"]) for _, run in runs)
+    commits = dict.fromkeys(_commit(run["manifest"]) for _, run in runs)
     hashes = dict.fromkeys(run["manifest"]["data_sha256"][:12] for _, run in runs)
-    return [*lines, *machines, f"sha256 of the training data: {', '.join(f'{h}...' for h in hashes)}"]
+    hashed = ", ".join(f"{h}..." for h in hashes)
+    return [*lines, f"commit {', '.join(commits)}; sha256 of the training data: {hashed}"]
+
+
+def _runs(outcome: Outcome) -> Sequence[Mapping]:
+    return outcome.facts.get("runs", ())
+
+
+def _commit(manifest: Mapping) -> str:
+    commit = manifest["commit"]
+    return commit[:7] + ("+" if commit.endswith("+") else "") if commit else "?"
 
 
 def _machine(manifest: Mapping) -> str:
     devices = manifest["devices"]
     versions = ", ".join(f"{name} {version}" for name, version in manifest["versions"].items())
-    commit = manifest["commit"][:7] + ("+" if manifest["commit"].endswith("+") else "") if manifest["commit"] else "?"
     return (
-        f"commit {commit}, Python {manifest['python']}, {versions}; "
+        f"commit {_commit(manifest)}, Python {manifest['python']}, {versions}; "
         f"{manifest['cores']} cores of {manifest['processor']}, {devices['count']} x {devices['kind']}"
     )
 

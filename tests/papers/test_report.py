@@ -56,7 +56,7 @@ def test_kept_outcomes_are_read_again_and_other_rows_stay(tmp_path, outcomes):
     assert "- Dual-LSTMs: skipped: needs --data squad=PATH" in text
     assert "- Dual-GRUs: 80 steps of 128 pairs; seed 0" in text
     assert "commit 1234567+, Python 3.11.7, endx_jax 0.1.0, jax 0.10.2; 2 cores of a processor, 1 x cpu" in text
-    assert "sha256 of the training data: abababababab..." in text
+    assert "- commit 1234567+; sha256 of the training data: abababababab..." in text
     assert "endx papers reproduce endx-table2 --budget=60" in text
 
 
