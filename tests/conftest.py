@@ -59,6 +59,12 @@ def pairs_csv(tmp_path_factory) -> pathlib.Path:
     return file
 
 
+@pytest.fixture
+def config(tiny_bert, pairs_csv):
+    """A config that trains the tiny tower for six steps: see `tiny_recipe`."""
+    return tiny_recipe(tiny_bert, pairs_csv)
+
+
 @pytest.fixture(scope="session")
 def trained_workdir(tmp_path_factory, tiny_bert, pairs_csv) -> pathlib.Path:
     """The workdir of a finished run of six steps of the tiny tower: see `tiny_recipe`."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import json
 
 import jax
 import jax.numpy as jnp
@@ -78,6 +79,19 @@ class Lazily(dict):
     def __missing__(self, key):
         self[key] = self._make(key)
         return self[key]
+
+
+def refusal(call, *arguments, **options) -> str:
+    """Returns the line of the EndxError that a call raises, without the hint to skip invalid rows."""
+    with one_line_error(".") as caught:
+        call(*arguments, **options)
+    return str(caught.value).removesuffix(SKIPS)
+
+
+def logged_losses(workdir) -> dict[int, float]:
+    """Returns the losses of a run by step."""
+    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+    return {line["step"]: line["loss"] for line in lines if "loss" in line}
 
 
 def without_metrics(loss):

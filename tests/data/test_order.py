@@ -95,11 +95,7 @@ def test_weights_become_whole_runs():
     ("members", "weights", "message"),
     [
         (MEMBERS, (1, 0.0001), "source 1 of data.mixture would never be drawn: its share is below one in 1,000"),
-        (
-            [np.arange(3), np.arange(0)],
-            (1, 1),
-            "source 1 of data.mixture would never be drawn: all its pairs",
-        ),
+        ([np.arange(3), np.arange(0)], (1, 1), "source 1 of data.mixture would never be drawn: all its pairs"),
         (MEMBERS, (0.0001, 1), "data.path would never be drawn"),
     ],
 )

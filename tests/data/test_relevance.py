@@ -3,6 +3,7 @@
 import gzip
 
 import pytest
+from helpers import refusal
 
 from endx_jax.data.relevance import (
     Answered,
@@ -14,14 +15,6 @@ from endx_jax.data.relevance import (
     strings,
     tokens,
 )
-from endx_jax.errors import EndxError
-
-
-def refusal(call) -> str:
-    with pytest.raises(EndxError) as caught:
-        call()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def test_ms_marco_and_beir_are_judged_without_their_corpus(tmp_path):

@@ -237,11 +237,7 @@ def test_halves_of_surrogate_pairs_are_joined_or_unknown(folder):
         ("tokenizer.json", b"[" * 100_000, r"tokenizer\.json: the JSON is nested too deeply"),
         ("tokenizer.json", b"{}", "holds no tokenizer that can be used"),
         ("tokenizer_config.json", b"[]", r"tokenizer_config\.json must be an object, not a list"),
-        (
-            "tokenizer_config.json",
-            b'{"pad_token": [1]}',
-            r"tokenizer_config\.json: a token must be an object",
-        ),
+        ("tokenizer_config.json", b'{"pad_token": [1]}', r"tokenizer_config\.json: a token must be an object"),
     ],
 )
 def test_broken_files_are_refused(folder, name, contents, message):

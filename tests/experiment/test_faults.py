@@ -10,7 +10,6 @@ import sys
 import chex
 import jax
 import pytest
-from tiny_bert import tiny_recipe
 
 from endx_jax.errors import RunInterrupted
 from endx_jax.experiment import lock
@@ -18,11 +17,6 @@ from endx_jax.experiment.model import best_params, read_model
 from endx_jax.experiment.run import run
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.training.checkpoints import Checkpoints
-
-
-@pytest.fixture
-def config(tiny_bert, pairs_csv):
-    return tiny_recipe(tiny_bert, pairs_csv)
 
 
 def log(workdir):

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from helpers import logged_losses
 from tiny_bert import tiny_recipe
 
 from endx_jax.experiment.prepare import prepare
@@ -26,11 +27,6 @@ def test_the_stream_of_a_run_draws_from_both(config, tmp_path):
     np.testing.assert_allclose(shares, [0.25, 0.75], atol=0.01)
 
 
-def losses(workdir):
-    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
-    return {line["step"]: line["loss"] for line in lines if "loss" in line}
-
-
 @pytest.mark.slow
 def test_a_run_on_a_mixture_is_resumed_exactly(config, tmp_path):
     config.evaluation.min_questions = (2, 50)
@@ -39,7 +35,7 @@ def test_a_run_on_a_mixture_is_resumed_exactly(config, tmp_path):
     run(config, tmp_path / "parts")
     config.train.stop_at_step = 0
     run(config, tmp_path / "parts")
-    whole, parts = (losses(tmp_path / name) for name in ("whole", "parts"))
+    whole, parts = (logged_losses(tmp_path / name) for name in ("whole", "parts"))
     assert list(whole) == [1, 2, 3, 4, 5, 6]
     assert whole == parts
     assert json.loads((tmp_path / "whole" / "config.json").read_text())["data"]["mixture"][0][1] == 3.0

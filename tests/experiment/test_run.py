@@ -11,7 +11,7 @@ import chex
 import jax
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import logged_losses, one_line_error
 from small_squad import regular
 from tiny_bert import tiny_recipe, write_tiny_bert
 
@@ -30,16 +30,6 @@ from endx_jax.retrieval.index import Index
 from endx_jax.training.checkpoints import FOLDER
 
 
-@pytest.fixture
-def config(tiny_bert, pairs_csv):
-    return tiny_recipe(tiny_bert, pairs_csv)
-
-
-def losses(workdir):
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    return {line["step"]: line["loss"] for line in lines if "loss" in line}
-
-
 def final_params(workdir):
     params, _ = best_params(workdir, read_model(workdir), make_mesh(MeshSettings()))
     return jax.device_get(params)
@@ -51,7 +41,7 @@ def use_devices(monkeypatch, count):
 
 def test_the_workdir_holds_what_the_readme_promises(trained_workdir):
     workdir = trained_workdir
-    assert list(losses(workdir)) == [1, 2, 3, 4, 5, 6]
+    assert list(logged_losses(workdir)) == [1, 2, 3, 4, 5, 6]
     written = json.loads((workdir / "results.json").read_text())
     assert list(written["systems"]) == ["bm25", "untrained", "trained"]
     assert 0 < written["systems"]["trained"]["mrr"] <= 1
@@ -105,12 +95,12 @@ def stopped(stopped_once, tmp_path):
 
 
 def test_stopped_and_resumed_is_bit_equal_to_one_go(trained_workdir, stopped_once, stopped, config, capsys):
-    assert list(losses(stopped)) == [1, 2, 3]
+    assert list(logged_losses(stopped)) == [1, 2, 3]
     assert "\ncompiling 1 program for the training step\n" in stopped_once[1]  # no cache: it is compiled every time
     assert "stopped at step 3 of 6" in stopped_once[1]
     run(config, stopped)
     assert "resuming from the checkpoint of step 3, of 6" in capsys.readouterr().out
-    assert losses(stopped) == losses(trained_workdir)
+    assert logged_losses(stopped) == logged_losses(trained_workdir)
     chex.assert_trees_all_equal(final_params(stopped), final_params(trained_workdir))
 
 
@@ -178,8 +168,8 @@ def test_resumed_on_other_devices_the_losses_agree(trained_workdir, stopped, con
     config.train.stop_at_step = 5
     use_devices(monkeypatch, devices)
     run(config.to_dict() | {"mesh": mesh}, stopped)
-    expected = [*losses(trained_workdir).values()][:5]
-    np.testing.assert_allclose([*losses(stopped).values()], expected, rtol=1e-5)
+    expected = [*logged_losses(trained_workdir).values()][:5]
+    np.testing.assert_allclose([*logged_losses(stopped).values()], expected, rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -198,7 +188,7 @@ def test_devices_and_mesh_change_cost_and_not_losses(config, tmp_path, monkeypat
     for number, (devices, mesh) in enumerate(meshes):
         use_devices(monkeypatch, devices)
         run(config.to_dict() | {"mesh": mesh}, tmp_path / str(number))
-        found.append([*losses(tmp_path / str(number)).values()])
+        found.append([*logged_losses(tmp_path / str(number)).values()])
     for other in found[1:]:
         np.testing.assert_allclose(other, found[0], rtol=1e-5)
 
@@ -210,8 +200,8 @@ def test_scanned_and_rematerialised_layers_give_the_same_losses(trained_workdir,
     config.train.stop_at_step = 5
     config.train.profile_steps = 2
     run(config, tmp_path)
-    expected = [*losses(trained_workdir).values()][:5]
-    np.testing.assert_allclose([*losses(tmp_path).values()], expected, rtol=1e-5)
+    expected = [*logged_losses(trained_workdir).values()][:5]
+    np.testing.assert_allclose([*logged_losses(tmp_path).values()], expected, rtol=1e-5)
     assert list((tmp_path / PROFILE).rglob("*.xplane.pb"))  # train.profile_steps
     assert not (trained_workdir / PROFILE).exists()
 
@@ -223,7 +213,7 @@ def test_training_lowers_the_loss(config, tmp_path):
     config.train.stop_at_step = 40
     config.train.checkpoint_every = 40
     run(config, tmp_path)
-    found = [*losses(tmp_path).values()]
+    found = [*logged_losses(tmp_path).values()]
     assert np.mean(found[-5:]) < 0.7 * np.mean(found[:5])
 
 
@@ -237,8 +227,8 @@ def test_a_damaged_checkpoint_is_passed_over(trained_workdir, stopped, config, c
     output = capsys.readouterr().out
     assert "checkpoint 3 can't be used" in output
     assert "resuming from the checkpoint of step 2" in output
-    expected = losses(trained_workdir)
-    assert losses(stopped) == {step: expected[step] for step in range(1, 6)}
+    expected = logged_losses(trained_workdir)
+    assert logged_losses(stopped) == {step: expected[step] for step in range(1, 6)}
 
 
 def test_a_config_that_contradicts_the_workdir_is_refused_with_the_keys(config, stopped):

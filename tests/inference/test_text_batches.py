@@ -41,8 +41,7 @@ def test_widths_are_rungs_of_the_ladder_up_to_the_limit(length, width):
 
 
 @pytest.mark.parametrize(
-    ("texts", "rows"),
-    [(500, 100), (100, 100), (26, 100), (25, 25), (8, 25), (7, 7), (3, 7), (2, 2), (1, 1)],
+    ("texts", "rows"), [(500, 100), (100, 100), (26, 100), (25, 25), (8, 25), (7, 7), (3, 7), (2, 2), (1, 1)]
 )
 def test_a_batch_has_the_rows_of_its_budget_or_a_part_of_them(texts, rows):
     assert shapes(64, 800).rows(8, texts) == rows

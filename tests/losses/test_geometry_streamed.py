@@ -26,12 +26,7 @@ WHERE = np.arange(B) % 5 != 3
 # Two settings that between them have every term and both values of every option.
 SETTINGS = {
     "plain": {"weights": {"a|q": 1.0, "a|a": 0.5}},
-    "rich": {
-        "weights": {"q|q": 2.0, "q|a": 1.0},
-        "diagonal": False,
-        "reduction": "mean",
-        "stop_gradient": False,
-    },
+    "rich": {"weights": {"q|q": 2.0, "q|a": 1.0}, "diagonal": False, "reduction": "mean", "stop_gradient": False},
 }
 # Most of the time here is compilation, so little of XLA's is asked for.
 QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}

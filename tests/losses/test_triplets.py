@@ -11,12 +11,7 @@ from helpers import one_line_error
 from jax.sharding import PartitionSpec
 from jaxprs import largest_array
 
-from endx_jax.losses import (
-    false_negatives,
-    quadratic_regression_conditional,
-    triplet,
-    triplets,
-)
+from endx_jax.losses import false_negatives, quadratic_regression_conditional, triplet, triplets
 from endx_jax.losses.contrastive import WEIGHTS
 
 B, E, MARGIN = 24, 5, 0.5

@@ -100,11 +100,7 @@ def test_its_loss_is_siglips(tile):
     """Three pairs, by the formula: -log sigmoid(z logit), z = -1 off the diagonal; equal answers are no wrong pair."""
     draw = np.random.default_rng(0)
     question, answer = draw.normal(size=(2, 3, 4)).astype(np.float32)
-    ids = {
-        "question_id": jnp.arange(3),
-        "answer_id": jnp.array([0, 0, 1]),
-        "positive_ids": jnp.array([[0], [0], [1]]),
-    }
+    ids = {"question_id": jnp.arange(3), "answer_id": jnp.array([0, 0, 1]), "positive_ids": jnp.array([[0], [0], [1]])}
     logits = question @ answer.T / 0.5 - 1.0
     signs = np.array([[1, 0, -1], [0, 1, -1], [-1, -1, 1]])
     expected = np.sum(np.where(signs == 0, 0, np.log1p(np.exp(-signs * logits)))) / 3

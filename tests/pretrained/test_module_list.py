@@ -69,16 +69,8 @@ def test_routes_are_found_in_the_order_of_sentence_transformers(tmp_path, mappin
     [
         ({"text": ["Q"]}, TYPES, r"router_config\.json has no route for the task 'query'; its routes are 'text'"),
         ({"query": ["X"]}, TYPES, r"router_config\.json: 'types': no 'X' among"),
-        (
-            {"query": ["../Q"]},
-            {"../Q": TYPES["Q"]},
-            r"router_config\.json: .* '\.\./Q', which is not in",
-        ),
-        (
-            {"query": ["/Q"]},
-            {"/Q": TYPES["Q"]},
-            r"router_config\.json: .* '/Q', which is not in",
-        ),
+        ({"query": ["../Q"]}, {"../Q": TYPES["Q"]}, r"router_config\.json: .* '\.\./Q', which is not in"),
+        ({"query": ["/Q"]}, {"/Q": TYPES["Q"]}, r"router_config\.json: .* '/Q', which is not in"),
     ],
 )
 def test_a_router_that_leads_nowhere_is_refused(tmp_path, structure, types, message):

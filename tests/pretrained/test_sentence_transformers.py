@@ -291,10 +291,7 @@ def test_another_pooling_is_refused(tmp_path, pooling):
         ({"type": "x"}, r"modules\.json must be a list, not an object"),
         ([{"path": ""}], r"modules\.json, item 0: no 'type' among 'path'"),
         (["Transformer"], r"modules\.json, item 0 must be an object, not a string"),
-        (
-            [{"type": OLD + "Transformer", "path": "../other"}],
-            r"modules\.json, item 0: 'path' is '\.\./other'",
-        ),
+        ([{"type": OLD + "Transformer", "path": "../other"}], r"modules\.json, item 0: 'path' is '\.\./other'"),
     ],
 )
 def test_a_broken_list_of_modules_is_named(tmp_path, modules, message):

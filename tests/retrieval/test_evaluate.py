@@ -87,8 +87,7 @@ def test_no_more_than_a_block_is_asked_for_at_once():
 
 
 @pytest.mark.parametrize(
-    ("candidates", "block"),
-    [(1, 1024), (7_085, 1024), (2**14, 1024), (2**14 + 1, 512), (10**6, 16), (10**9, 16)],
+    ("candidates", "block"), [(1, 1024), (7_085, 1024), (2**14, 1024), (2**14 + 1, 512), (10**6, 16), (10**9, 16)]
 )
 def test_default_block_keeps_scores_within_64_megabytes(candidates, block):
     assert default_block(candidates) == block

@@ -126,11 +126,7 @@ def test_an_index_that_was_changed_is_not_replaced(opened, change):
 
 @pytest.mark.parametrize(
     ("fields", "changed"),
-    [
-        ({}, False),
-        ({"deleted": [1]}, True),
-        ({"shards": [{"name": "00001", "documents": 3}]}, True),
-    ],
+    [({}, False), ({"deleted": [1]}, True), ({"shards": [{"name": "00001", "documents": 3}]}, True)],
 )
 def test_manifests_that_do_not_say_whether_they_were_changed(opened, fields, changed):
     file = opened.folder / "manifest.json"
@@ -202,11 +198,7 @@ for steps in range(60):
         break
     assert status == 7, status
 """
-AFTER = {
-    "write": ["d0", "d1", "d2", "d3", "d4"],
-    "add": ["d0", "d2", "new", "d1"],
-    "delete": ["d2"],
-}
+AFTER = {"write": ["d0", "d1", "d2", "d3", "d4"], "add": ["d0", "d2", "new", "d1"], "delete": ["d2"]}
 
 
 @pytest.mark.slow

@@ -1,10 +1,12 @@
 """Tests of reading and writing BEIR folders."""
 
+import functools
 import gzip
 import json
 
+import helpers
 import pytest
-from helpers import SKIPS, one_line_error
+from helpers import one_line_error
 
 from endx_jax.data import read
 from endx_jax.data.readers.beir import Negative, check_replaceable, write_mined
@@ -36,11 +38,7 @@ def write_lines(path, rows):
     path.write_text("\n".join(json.dumps(row) for row in rows))
 
 
-def refusal(path, **options) -> str:
-    with pytest.raises(EndxError) as caught:
-        read(path, **options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value).removesuffix(SKIPS)
+refusal = functools.partial(helpers.refusal, read)
 
 
 def test_equal_texts_are_merged_under_the_first_id_and_their_judgements_united(folder):
@@ -123,11 +121,7 @@ def test_broken_judgements_are_refused_with_their_line(folder, qrels, reason):
 @pytest.mark.parametrize(
     ("name", "rows", "reason"),
     [
-        (
-            "corpus.jsonl",
-            [{"_id": "d1", "text": "a"}, {"_id": "d1", "text": "b"}],
-            "line 2: _id 'd1' stands for two",
-        ),
+        ("corpus.jsonl", [{"_id": "d1", "text": "a"}, {"_id": "d1", "text": "b"}], "line 2: _id 'd1' stands for two"),
         (
             "queries.jsonl",
             [{"_id": "q1", "text": "a"}, {"_id": "q1", "text": "b"}],

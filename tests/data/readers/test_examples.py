@@ -1,20 +1,16 @@
 """Tests of rows of named columns and of other tools."""
 
+import functools
 import gzip
 import json
 
+import helpers
 import pytest
-from helpers import SKIPS
 
 from endx_jax.data import RetrievalSet, read
 from endx_jax.errors import EndxError
 
-
-def refusal(path, **options) -> str:
-    with pytest.raises(EndxError) as caught:
-        read(path, **options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value).removesuffix(SKIPS)
+refusal = functools.partial(helpers.refusal, read)
 
 
 def write(folder, name, text, encoding="utf-8"):

@@ -77,11 +77,7 @@ FORMATS: dict[str, dict[str, bytes]] = {
         "qrels/test.tsv": f"{HEADER}\nq1\td1\t1\n".encode(),
         "negatives/test.tsv": f"{HEADER}\trank\nq1\td2\t0.5\t1\n".encode(),
     },
-    "msmarco": {
-        "collection.tsv": b"7\tone\n8\ttwo\n",
-        "queries.dev.tsv": b"1\tq\n",
-        "qrels.dev.tsv": b"1\t0\t7\t1\n",
-    },
+    "msmarco": {"collection.tsv": b"7\tone\n8\ttwo\n", "queries.dev.tsv": b"1\tq\n", "qrels.dev.tsv": b"1\t0\t7\t1\n"},
     "multireqa": {
         "candidates.jsonl": lines({"candidate_id": "SQuAD_b1/_0", "response_start": 0, "response_end": 9}),
         "mrqa.jsonl": lines(MRQA),

@@ -1,10 +1,11 @@
+import functools
 import gzip
 
+import helpers
 import pytest
 
 from endx_jax.data import RetrievalSet, read
 from endx_jax.data.readers import msmarco
-from endx_jax.errors import EndxError
 
 COLLECTION = '0\tzero\n1\tsays "one\n2\ttwo\n3\tzero\n4\t\n'
 QUERIES = "10\twhat is it\n11\twho is it\n12\tnobody judged this\n"
@@ -20,11 +21,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def refusal(folder, **options) -> str:
-    with pytest.raises(EndxError) as caught:
-        read(folder, **options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+refusal = functools.partial(helpers.refusal, read)
 
 
 def test_the_pool_is_the_passages_that_are_right_for_something(folder):

@@ -18,10 +18,7 @@ HTML = (
 TOKENS = page(HTML)
 FIRST = span(TOKENS, "<P> The bee ( Apis ) is small 2 . It flies – to Käse . </P>")
 SECOND = span(TOKENS, "<P> It stings . </P>")
-TABLE = {
-    "start_token": span(TOKENS, "<Table>")["start_token"],
-    "end_token": span(TOKENS, "</Table>")["end_token"],
-}
+TABLE = {"start_token": span(TOKENS, "<Table>")["start_token"], "end_token": span(TOKENS, "</Table>")["end_token"]}
 APIS, KAESE, STINGS = span(TOKENS, "Apis"), span(TOKENS, "Käse"), span(TOKENS, "stings")
 FOUR = span(TOKENS, "four")
 

@@ -1,15 +1,15 @@
 import copy
+import functools
 import json
 import os
 import pathlib
 
+import helpers
 import pytest
-from helpers import SKIPS
 
 from endx_jax.data import read
 from endx_jax.data.paragraphs import Answer, Question
 from endx_jax.data.readers import squad, text_files
-from endx_jax.errors import EndxError
 
 REAL = os.environ.get("ENDX_TEST_DATA")
 
@@ -40,11 +40,7 @@ def write(folder, tree, name="x.json"):
     return path
 
 
-def refusal(path) -> str:
-    with pytest.raises(EndxError) as caught:
-        read(path)
-    assert "\n" not in str(caught.value)
-    return str(caught.value).removesuffix(SKIPS)
+refusal = functools.partial(helpers.refusal, read)
 
 
 def test_equal_questions_and_equal_paragraphs_are_merged(tmp_path):

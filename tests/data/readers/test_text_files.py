@@ -4,20 +4,13 @@ import gzip
 
 import pytest
 from fuzzing import only_user_errors
-from helpers import one_line_error
+from helpers import one_line_error, refusal
 
 from endx_jax import json_files
 from endx_jax.data.corpus import read_corpus
 from endx_jax.data.readers import read, row_files, text_files
 from endx_jax.data.readers.text_files import find
 from endx_jax.errors import EndxError
-
-
-def refusal(call) -> str:
-    with pytest.raises(EndxError) as caught:
-        call()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def read_lines(path) -> list[tuple[int, str]]:
@@ -68,10 +61,7 @@ def test_broken_gzip_is_refused_whatever_is_broken(tmp_path):
 def test_objects_skip_blank_lines_and_count_them(tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_text('{"a": 1}\n\n {"a": 2}')
-    assert list(row_files.objects(str(path))) == [
-        (1, f"{path}, line 1", {"a": 1}),
-        (3, f"{path}, line 3", {"a": 2}),
-    ]
+    assert list(row_files.objects(str(path))) == [(1, f"{path}, line 1", {"a": 1}), (3, f"{path}, line 3", {"a": 2})]
 
 
 @pytest.mark.parametrize(

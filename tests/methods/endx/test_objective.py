@@ -153,8 +153,7 @@ def test_parameters_that_learn_from_each_loss(batch, options, student_learns, te
 
 @pytest.mark.parametrize("sharing", ["sde", "ade_spl"])
 @pytest.mark.parametrize(
-    ("shares", "own"),
-    [("nothing", {"token_embedder", "encoder"}), ("token_embedder", {"encoder"}), ("encoder", set())],
+    ("shares", "own"), [("nothing", {"token_embedder", "encoder"}), ("token_embedder", {"encoder"}), ("encoder", set())]
 )
 def test_the_teacher_has_for_itself_what_it_does_not_share(sharing, shares, own):
     objective = EndxObjective(model(sharing), dataclasses.replace(SETTINGS, teacher_shares=shares))
