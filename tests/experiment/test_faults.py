@@ -12,9 +12,9 @@ import jax
 import pytest
 
 from endx_jax.errors import RunInterrupted
-from endx_jax.experiment import lock
 from endx_jax.experiment.model import best_params, read_model
 from endx_jax.experiment.run import run
+from endx_jax.experiment.workdir import LOCK
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.training.checkpoints import Checkpoints
 
@@ -55,7 +55,7 @@ def test_the_workdir_of_a_run_that_is_refused_is_taken_back(config, tmp_path):
 
 
 def test_a_run_holds_its_workdir(trained_workdir):
-    assert set(json.loads((trained_workdir / lock.FILE).read_text())) == {"host", "process", "since"}
+    assert set(json.loads((trained_workdir / LOCK).read_text())) == {"host", "process", "since"}
 
 
 # Mounts a small file system, trains into it until it is full, makes room, and trains on.
