@@ -1,4 +1,4 @@
-"""SigLIP's sigmoid loss (Zhai et al. 2023) as a method of one's own.
+"""A custom method with SigLIP's sigmoid loss (Zhai et al. 2023).
 
 endx train --config=examples/sigmoid.py --workdir=runs/sigmoid --config.data.path=FILE
 """
@@ -19,19 +19,19 @@ from endx_jax.settings import check, key
 
 @dataclasses.dataclass(frozen=True)
 class SigmoidSettings:
-    """Held in `config.objective`."""
+    """`config.objective` of the method `sigmoid`."""
 
     name: str = key("sigmoid", "Name of the method.")
-    temperature: float = key(0.1, "divides the similarities, before it is learned (SigLIP: 0.1)")
-    bias: float = key(-10.0, "added to the logits, before it is learned (SigLIP: -10)")
-    loss_tile: int = key(-1, "side of the score tiles; 0: dense; -1: dense for small batches", changes_results=False)
+    temperature: float = key(0.1, "Initial value of the learned temperature (SigLIP: 0.1).")
+    bias: float = key(-10.0, "Initial value of the learned bias of the logits (SigLIP: -10).")
+    loss_tile: int = key(-1, "Rows and columns of score tiles; 0: dense; -1: automatic.", changes_results=False)
 
     def __post_init__(self):
         check(self.temperature > 0, f"objective.temperature is {self.temperature}; it must be positive")
 
 
 def sigmoid_loss(question, answer, *, temperature, bias, ids, tile=None, axis_name=None):
-    """Binary cross-entropy over all pairs of the batch: (loss, metrics); arguments as of `in_batch_softmax`."""
+    """Computes binary cross-entropy over all pairs of the batch; arguments and result as in `in_batch_softmax`."""
     shard = Shard.of(len(question), None, axis_name)
     own = jnp.sum(question * answer, axis=1) / temperature + bias
     marks = Marks(shard.index(), shard.where, ids["question_id"], ids["answer_id"], ids["positive_ids"])
@@ -45,14 +45,14 @@ def sigmoid_loss(question, answer, *, temperature, bias, ids, tile=None, axis_na
 
 
 def wrong_pairs(rows, columns):
-    """-log(1 - sigmoid(logit)) of every row with every column."""
+    """Computes -log(1 - sigmoid(logit)) for all rows and columns."""
     question, scale, bias = rows
     products = jnp.matmul(question, columns.T, precision=jax.lax.Precision.HIGHEST)
     return (jax.nn.softplus(products * scale[:, None] + bias[:, None]),)
 
 
 class SigmoidObjective(Objective):
-    """Towers, with a learned temperature and bias."""
+    """Objective of two towers with a learned temperature and bias."""
 
     def init(self, key, dual_encoder):
         """Returns the initial parameters."""
@@ -75,5 +75,5 @@ METHOD = Method("sigmoid", SigmoidSettings, SigmoidObjective)
 
 
 def get_config():
-    """Returns the default config with this method: give `data.path`."""
+    """Returns the default config with this method; `data.path` has to be set."""
     return base_config(SigmoidSettings())

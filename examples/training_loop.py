@@ -1,4 +1,4 @@
-"""Trains linear towers on features of your own with optax; the losses need nothing else of the library.
+"""Trains linear towers with optax in a custom training loop, with only the losses of this library.
 
 python examples/training_loop.py
 """
@@ -14,7 +14,7 @@ PAIRS, FEATURES, WIDTH, BATCH, STEPS = 4096, 64, 32, 128, 100
 
 
 def make_pairs(key):
-    """Returns question and answer features [PAIRS, FEATURES] that see the same latent vectors in different ways."""
+    """Returns question and answer features [PAIRS, FEATURES] that are projections of the same latent vectors."""
     latent_key, question_key, answer_key = jax.random.split(key, 3)
     latent = jax.random.normal(latent_key, (PAIRS, WIDTH))
     views = [jax.random.normal(view, (WIDTH, FEATURES)) for view in (question_key, answer_key)]

@@ -1,13 +1,13 @@
-"""Starts a verb of endx as several processes of this machine, each with virtual CPU devices.
+"""Runs a verb of endx in several processes on this machine, each with virtual CPU devices.
 
   python launch/local.py [--processes=N] [--devices=M] [--restarts=R] -- [VERB] ARGUMENT...
 
-What follows `--` goes to `endx` in every process; without a verb, to `endx train`:
+Arguments after `--` are passed to `endx` in every process; the default verb is `train`:
 
   python launch/local.py --processes=2 -- --config=quickstart --workdir=runs/two
   python launch/local.py --processes=2 -- evaluate --workdir=runs/two
 
-Lines of process k begin with `[k]`. When one process fails the others are stopped, and its exit status is returned.
+Output lines of process k begin with `[k]`. If a process fails, the others are stopped and its exit status is returned.
 """
 
 import argparse
@@ -20,26 +20,28 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-PATIENCE = 10.0  # seconds that a process has to leave by itself, once interrupted
-GRACE = 120.0  # seconds that the processes have to save, once they were told to stop or one of them was
+PATIENCE = 10.0  # seconds for a process to exit after an interrupt
+GRACE = 120.0  # seconds for the processes to save after SIGTERM
 
-TRY_AGAIN = 75  # by which endx says that the same command resumes
-# Restarted: that, and processes ended by a signal (aborted, bus error, killed, segmentation fault, terminated); JAX
-# aborts a process that has lost another one. A user error is 2 and a bug 1: not restarted.
+TRY_AGAIN = 75  # exit status of endx if the same command resumes
+# Statuses after which the run is restarted: 75, and signals (aborted, bus error, killed, segmentation fault,
+# terminated), as JAX aborts a process whose peer died. User errors (2) and bugs (1) are not retried.
 AGAIN = (TRY_AGAIN, 134, 135, 137, 139, 143)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Reads the command line and runs; returns the exit status."""
+    """Runs the command line and returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=_whole(1), default=2, metavar="N", help="default: 2")
-    parser.add_argument("--devices", type=_whole(1), default=1, metavar="M", help="of each process; default: 1")
-    parser.add_argument("--restarts", type=_whole(0), default=0, metavar="R", help="after 75 or a kill; default: 0")
-    parser.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="for endx, after --")
+    parser.add_argument("--devices", type=_whole(1), default=1, metavar="M", help="devices per process; default: 1")
+    parser.add_argument(
+        "--restarts", type=_whole(0), default=0, metavar="R", help="restarts after status 75 or a kill; default: 0"
+    )
+    parser.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="arguments of endx, after --")
     options = parser.parse_args(argv)
     told = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: told.set())
-    # Setting this also undoes that a shell has background jobs ignore interrupts, which the processes would inherit.
+    # A shell makes background jobs ignore interrupts, and the processes would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     verb = [] if options.arguments and not options.arguments[0].startswith("-") else ["train"]
     command = [sys.executable, "-m", "endx_jax", *verb, *options.arguments]
@@ -53,17 +55,16 @@ def main(argv: Sequence[str]) -> int:
 
 
 def launch(command: Sequence[str], *, processes: int, devices: int, told: threading.Event) -> int:
-    """Runs `command` in every process until all have ended well, one has failed, or the user interrupts.
+    """Runs `command` in every process until all succeed, one fails, or the user interrupts.
 
     Args:
       command: the program and its arguments.
-      processes: how many.
-      devices: virtual ones, of each process.
-      told: is set when the processes are to be told to stop (SIGTERM), upon which they save.
+      processes: number of processes.
+      devices: number of virtual devices in each process.
+      told: event that is set when the processes should save and stop (SIGTERM).
 
     Returns:
-      0; the status of the process that failed, 128 + n if signal n ended it; 75 when they were told to stop; 130 when
-      interrupted.
+      0; the status of the process that failed, 128 + n if signal n killed it; 75 after SIGTERM; 130 after an interrupt.
     """
     address = f"localhost:{_free_port()}"
     children: list[subprocess.Popen] = []
@@ -78,7 +79,7 @@ def launch(command: Sequence[str], *, processes: int, devices: int, told: thread
                 "JAX_PROCESS_ID": str(index),
                 "PYTHONUNBUFFERED": "1",
             }
-            # A session of its own: Ctrl-C reaches this process alone, which tells the others once.
+            # A new session, so that Ctrl-C reaches this process only, which then interrupts the others once.
             child = subprocess.Popen(
                 command,
                 env=environment,
@@ -102,18 +103,18 @@ def launch(command: Sequence[str], *, processes: int, devices: int, told: thread
 
 
 def _outcome(children: Sequence[subprocess.Popen], told: threading.Event) -> int:
-    """Waits until every process has ended, or one has in a way that the others need not be waited for."""
+    """Waits until every process has ended or one has failed; returns the exit status of the run."""
     deadline, passed_on = float("inf"), False
     reported: set[int] = set()
     while True:
         if told.is_set() and not passed_on:
             for child in children:
-                child.send_signal(signal.SIGTERM)  # does nothing to one that has ended
+                child.send_signal(signal.SIGTERM)  # no effect on processes that have ended
             deadline, passed_on = time.monotonic() + GRACE, True
         statuses = [child.poll() for child in children]
         _report_kills(statuses, reported)
         failures = [status if status > 0 else 128 - status for status in statuses if status]
-        # A user error in one process goes before the 134 of the others, which JAX aborts when that one is gone.
+        # A user error in one process takes precedence over 134: JAX aborts the other processes after it.
         failure = min(failures, key=lambda status: (status in AGAIN, status == TRY_AGAIN), default=0)
         late = time.monotonic() > deadline
         if None not in statuses or late:
@@ -122,13 +123,13 @@ def _outcome(children: Sequence[subprocess.Popen], told: threading.Event) -> int
         if failure and not passed_on:
             if failure != TRY_AGAIN:
                 return failure
-            # One was told to stop and has saved its part; another may still write.
+            # This process got SIGTERM and has saved its part; others may still be writing.
             deadline = min(deadline, time.monotonic() + GRACE)
         time.sleep(0.05)
 
 
 def _report_kills(statuses: Sequence[int | None], reported: set[int]) -> None:
-    """Says which processes a signal has ended: they can't."""
+    """Prints which processes were killed by a signal, as they cannot do so."""
     for index, status in enumerate(statuses):
         if status is not None and status < 0 and index not in reported:
             print(f"launch/local.py: process {index} was killed ({signal.Signals(-status).name})", flush=True)
@@ -136,7 +137,7 @@ def _report_kills(statuses: Sequence[int | None], reported: set[int]) -> None:
 
 
 def _stop(children: Sequence[subprocess.Popen]) -> None:
-    """Interrupts the processes that still run, and kills those that do not leave in time."""
+    """Interrupts the processes that still run, and kills those that do not exit in time."""
     running = [child for child in children if child.poll() is None]
     for child in running:
         child.send_signal(signal.SIGINT)
@@ -150,7 +151,7 @@ def _stop(children: Sequence[subprocess.Popen]) -> None:
 
 
 def _relay(child: subprocess.Popen, index: int) -> None:
-    """Copies what a process prints, each line in one piece."""
+    """Copies a process's output line by line."""
     with child.stdout as lines:
         for line in lines:
             sys.stdout.write(f"[{index}] {line.rstrip()}\n")

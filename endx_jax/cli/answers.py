@@ -1,4 +1,4 @@
-"""Input questions of `endx search`, and its output formats: text, JSON lines and TREC runs."""
+"""Reader of the questions of `endx search`, and formats of its answers: text, JSON lines and TREC runs."""
 
 import json
 import shutil
@@ -24,20 +24,20 @@ class Question(NamedTuple):
 def read_questions(path: str) -> list[Question]:
     """Returns all questions of a file.
 
-    Lines are questions, with line numbers as ids; or, if the first non-empty line begins with `{`, JSON objects with
-    `text` or `question`, and optionally `_id` or `id`. Empty lines are ignored.
+    Each line is a question, with its line number as id. If the first line that is not empty begins with `{`, each line
+    is a JSON object with `text` or `question`, and optionally `_id` or `id`. Empty lines are ignored.
 
     Args:
-      path: a file, possibly gzipped (`.gz`), or `-` for standard input.
+      path: a file, which may end in `.gz`, or `-` for standard input.
 
     Raises:
-      EndxError: the file can't be read, holds no question or an invalid one, or two questions have the same id.
+      EndxError: the file can't be read or has no questions, a question is not valid, or two have the same id.
     """
     lines = text_files.stream_lines(sys.stdin.buffer, "standard input") if path == "-" else text_files.lines(path)
     name = "standard input" if path == "-" else path
     found = [*_questions(lines, name)]
     if not found:
-        raise EndxError(f"{name} holds no question: it needs one a line")
+        raise EndxError(f"{name} contains no questions: give one per line")
     return found
 
 
@@ -53,7 +53,7 @@ def _questions(lines: Iterable[tuple[int, str]], name: str) -> Iterator[Question
         where = f"{name}, line {number}"
         question = _of_object(line, number, where) if objects else Question(str(number), json_files.text(line, where))
         if question.id in seen:
-            raise EndxError(f"{where}: the id {question.id[:100]!r} is that of line {seen[question.id]} already")
+            raise EndxError(f"{where}: line {seen[question.id]} has the same id {question.id[:100]!r}")
         seen[question.id] = number
         yield question
 
@@ -69,9 +69,9 @@ def _of_object(line: str, number: int, where: str) -> Question:
 
 
 WIDEST = 100
-# Lines of a text that are shown; JSONL has all of it.
+# Lines of a text that are shown; JSONL has the whole text.
 LINES = 3
-# Metadata shown beside the id, in this order.
+# Metadata shown after the id, in this order.
 SHOWN = ("title", "source", "url")
 
 
@@ -88,7 +88,7 @@ def _entry(answer: Answer, ranks: int, width: int) -> str:
     document = answer.document
     about = [document.id, *(str(document.metadata[key]) for key in SHOWN if key in document.metadata)]
     indent = " " * (ranks + 3)
-    # Docstrings begin with the name of what they document, which is their id.
+    # The texts of docstrings begin with the documented name, which is their id.
     text = " ".join(document.text.removeprefix(f"{document.id}: ").split()) or "(empty)"
     body = textwrap.fill(
         text, width, initial_indent=indent, subsequent_indent=indent, max_lines=LINES, placeholder=" ..."
@@ -124,10 +124,10 @@ def formatted(
     """Formats questions and their answers as `text`, `jsonl` or `trec`.
 
     Args:
-      form: the format.
+      form: `text`, `jsonl` or `trec`.
       asked: questions and answers.
-      tag: of the TREC run.
-      naming: shows the questions in text.
+      tag: tag of the TREC run.
+      naming: prints each question before its answers in `text`.
     """
     for question, answers in asked:
         if form == "trec":

@@ -15,7 +15,7 @@ def main(argv: list[str]) -> None:
 
     systems = arguments.systems.split(",")
     if len(systems) > 2 or not all(systems):
-        raise EndxError(f"--systems={arguments.systems}: give one name, or the first's and the second's with a comma")
+        raise EndxError(f"--systems={arguments.systems}: give one name, or two names separated by a comma")
     runs = (arguments.first, arguments.second)
     first, second = (
         read_judged(run, system, arguments.pool) for run, system in zip(runs, (systems[0], systems[-1]), strict=True)

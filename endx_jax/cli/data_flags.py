@@ -1,4 +1,4 @@
-"""Command-line flags for reading a data set, which error messages name instead of settings."""
+"""Command-line flags for reading a data set, and error messages that name these flags instead of settings."""
 
 import argparse
 import contextlib
@@ -29,8 +29,8 @@ def add_data_flags(parser: argparse.ArgumentParser, *, split: str) -> None:
         default=split,
         help=f"split of a BEIR, MS MARCO or save_to_disk folder [{split}]",
     )
-    parser.add_argument("--question-column", default="question", help="in CSV, TSV, JSON and Arrow [question]")
-    parser.add_argument("--answer-column", default="answer", help="in CSV, TSV, JSON and Arrow [answer]")
+    parser.add_argument("--question-column", default="question", help="column of questions [question]")
+    parser.add_argument("--answer-column", default="answer", help="column of answers [answer]")
     parser.add_argument("--skip-invalid", action="store_true", help="skip invalid rows and log their number")
 
 

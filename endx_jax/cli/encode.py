@@ -1,6 +1,6 @@
-"""`endx encode`: encodes a corpus of any size into an index; if interrupted, the same command resumes.
+"""`endx encode`: encodes a corpus of any size into an index; run the same command to resume.
 
-Start the same command several times, on one machine or on several that share the folder, to divide the work.
+Several processes that run the same command, on one machine or on several with a shared folder, divide the work.
 """
 
 import argparse
@@ -39,11 +39,11 @@ def main(argv: list[str]) -> None:
         else:
             say(f"{folder} is finished; nothing to do")
     if model.encoder.cut:
-        say(f"{model.encoder.cut:,} texts were cut to the longest that the model takes")
+        say(f"{model.encoder.cut:,} texts were cut to the model's maximum length")
 
 
 def _run(folder: pathlib.Path, claims, encoding, read, encode) -> None:
-    """Encodes the remaining documents and prints the progress."""
+    """Encodes the missing shards and reports progress."""
     from endx_jax.parallel.console import say
     from endx_jax.retrieval.corpus_encoding import documents_left, encode_shards
 
@@ -55,13 +55,13 @@ def _run(folder: pathlib.Path, claims, encoding, read, encode) -> None:
     with _bar(None, desc="encoding", total=total, initial=total - left) as progress:
         for shard in encode_shards(folder, claims, encoding, read, encode):
             count += shard.documents
-            # What other processes have done meanwhile counts too.
+            # Count the documents of other processes too.
             progress.update(total - documents_left(folder, encoding) - progress.n)
     seconds = time.monotonic() - started
     say(f"encoded {count:,} documents in {seconds:,.0f} s, {count / seconds:,.0f} a second")
     left = documents_left(folder, encoding)
     if left:
-        say(f"other processes encode the last {left:,} documents; the last of them completes the index in {folder}")
+        say(f"other processes are encoding the last {left:,} documents; then the index in {folder} is complete")
     else:
         say(f"the index is in {folder}")
 
@@ -75,7 +75,7 @@ def _bar(items, **options):
 
 
 def _encoding(arguments: argparse.Namespace, model, found):
-    """Returns the description of the encoding that the command line asks for, and its function of texts."""
+    """Returns the specification of the encoding, and the function that encodes texts."""
     from endx_jax.errors import EndxError
     from endx_jax.inference.encode import Output
     from endx_jax.parallel.console import showing_progress
@@ -133,7 +133,11 @@ def _parser() -> argparse.ArgumentParser:
         help="documents per shard; an interrupt loses at most one shard [32768]",
     )
     parser.add_argument(
-        "--batch-size", type=int, default=64, metavar="N", help="texts of the greatest length encoded together [64]"
+        "--batch-size",
+        type=int,
+        default=64,
+        metavar="N",
+        help="texts of maximum length encoded together [64]",
     )
     parser.add_argument("--pool", choices=POOLS, default="", help="sentences of SQuAD-format data [paragraphs]")
     parser.add_argument("--split", help="split of a save_to_disk folder [its only one]")

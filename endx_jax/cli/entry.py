@@ -1,4 +1,4 @@
-"""Runs a verb, and converts user errors to one line and exit status 2."""
+"""Entry point: runs a verb and converts user errors to one line and exit status 2."""
 
 import importlib
 import os
@@ -33,7 +33,7 @@ def run_verb(argv: list[str]) -> int:
 
     Returns:
       The exit status: 0; 2 after a user error (one line on standard error); 75 if the same command resumes the
-      work (also one line); 130 after an interrupt; 141 if the reader of the output has closed it.
+      work (also one line); 130 after an interrupt; 141 if the output pipe was closed.
     """
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(USAGE.format(version=endx_jax.__version__))
@@ -47,7 +47,7 @@ def run_verb(argv: list[str]) -> int:
         print(f"endx {argv[0]}: {end}", file=sys.stderr, flush=True)
         return _leave(TRY_AGAIN if isinstance(end, RunInterrupted) else 2)
     except BrokenPipeError:
-        # The reader of the output, such as `head`, has closed it. Without this Python would print an error at exit.
+        # The reader of the output, such as `head`, closed it. Without this, Python prints an error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (MemoryError, RuntimeError) as failure:
@@ -64,7 +64,7 @@ def run_verb(argv: list[str]) -> int:
 
 
 def _out_of_memory(failure: Exception) -> bool:
-    """Returns true if Python or XLA ran out of memory; XLA's exceptions differ by their text alone."""
+    """Returns true if Python or XLA ran out of memory; XLA's exceptions differ in their text only."""
     return isinstance(failure, MemoryError) or str(failure).startswith("RESOURCE_EXHAUSTED")
 
 
@@ -100,7 +100,7 @@ VERBS = (
 def _verb(name: str) -> Callable[[list[str]], None]:
     if name not in VERBS:
         raise EndxError(f"unknown verb {name!r}{nearest(name, VERBS)}; the verbs are {', '.join(VERBS)}")
-    # Before anything loads XLA: its notes on the machine are not for the reader of a training run.
+    # Silence XLA's messages about the machine. This has to precede the import of JAX.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    # A verb is imported when it is run: each needs other libraries, some of them extras.
+    # Import only the module of this verb, as verbs need different libraries, some of them optional.
     return importlib.import_module(f"endx_jax.cli.{name}").main

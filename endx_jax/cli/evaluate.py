@@ -1,9 +1,8 @@
-"""`endx evaluate`: ranks a data set with a trained model, beside BM25, and writes table, runs and encoded pool.
+"""`endx evaluate`: ranks a data set with a model and with BM25, and writes metrics, TREC runs and an index of the pool.
 
-If started as several processes, as by `launch/local.py`, these divide the encoding, and the first one writes.
+Several processes, as started by `launch/local.py`, divide the encoding; the first one writes the results.
 
-With `--index` all documents of an index are ranked instead, for data with the ids of right documents or with answer
-strings.
+`--index` ranks all documents of an index instead, for data that name right documents by id or contain answer strings.
 """
 
 import argparse
@@ -31,7 +30,8 @@ def main(argv: list[str]) -> None:
         distributed.on_primary(lambda: _evaluate_index(arguments), "index-evaluated")
         return
     check(
-        bool(arguments.workdir or arguments.model), "name what to evaluate: --workdir=RUN, --model=NAME or --index=DIR"
+        bool(arguments.workdir or arguments.model),
+        "nothing to evaluate: set --workdir, --model or --index",
     )
 
     from endx_jax.experiment import workdir as workdirs
@@ -64,8 +64,8 @@ def main(argv: list[str]) -> None:
         score = pair_model(records.questions, records.candidates)
         first = dense_scores(dense.questions, dense.candidates)
         results.add("reranked", {next(iter(pools)): evaluate_pairs(score, first, records, top=arguments.top)})
-        given = f"the best {arguments.top} of the row above" if arguments.top else "all candidates"
-        results.notes.append(f"reranked: {given}, in the order of {arguments.rerank}")
+        given = f"the top {arguments.top} of the previous row" if arguments.top else "all candidates"
+        results.notes.append(f"reranked: {given}, re-ranked by {arguments.rerank}")
     identity = model.identity
 
     def write() -> None:
@@ -79,17 +79,17 @@ def main(argv: list[str]) -> None:
         results.write(output / workdirs.RESULTS, output)
 
     distributed.on_primary(write, "results-written")
-    say(f"\n{results.tables()}\neverything is in {output}")
+    say(f"\n{results.tables()}\nresults are in {output}")
 
 
 def _evaluate_index(arguments: argparse.Namespace) -> None:
-    """Reads the questions for `--index` and evaluates them."""
+    """Evaluates the questions of `--data` on an index."""
     from endx_jax.data.readers.formats import ANSWERS, detect_format
     from endx_jax.data.relevance import JUDGED, Answered, Judged, read_answered, read_judged
 
-    check(bool(arguments.data), "--index needs --data: the questions, and what is right for them")
-    check(not (arguments.rerank or arguments.reverse), "--rerank and --reverse are for pools, not for --index")
-    found = detect_format(arguments.data) if os.path.exists(arguments.data) else ""  # a prepared set is no path
+    check(bool(arguments.data), "--index needs --data with questions and their right documents or answers")
+    check(not (arguments.rerank or arguments.reverse), "--rerank and --reverse can't be used with --index")
+    found = detect_format(arguments.data) if os.path.exists(arguments.data) else ""  # else a prepared set
     judged: Judged | list[Answered]
     with naming_flags():
         if found == ANSWERS:
@@ -105,7 +105,7 @@ def _rank_index(arguments: argparse.Namespace, judged) -> None:
     """Ranks the documents of an index for judged questions, writes the results and prints the table.
 
     Args:
-      arguments: of the command line.
+      arguments: arguments of the command line.
       judged: `Judged`, or a list of `Answered`.
     """
     from endx_jax.data.relevance import Judged
@@ -122,7 +122,7 @@ def _rank_index(arguments: argparse.Namespace, judged) -> None:
     output = arguments.output or arguments.index / "evaluation" / pathlib.Path(dataset).name.partition(".")[0]
     workdirs.check_writable(output, "--output")
     snapshot = index.snapshot
-    check(len(snapshot) > 0, f"{index.folder} holds no document")
+    check(len(snapshot) > 0, f"{index.folder} has no documents")
     about = {"dataset": dataset, "split": arguments.split, "index": str(index.folder), "model": index.manifest.model}
     if isinstance(judged, Judged):
         rows = rows_of(snapshot, (name for names in judged.right for name in names))
@@ -135,11 +135,11 @@ def _rank_index(arguments: argparse.Namespace, judged) -> None:
         table = write_judged(output, about, snapshot, judged, right, evaluate_judged(snapshot, questions, right, DEPTH))
     else:
         table = write_answered(output, about, snapshot, judged, evaluate_answered(snapshot, questions, judged))
-    say(f"\n{table}\n\neverything is in {output}")
+    say(f"\n{table}\n\nresults are in {output}")
 
 
 def _pools(arguments: argparse.Namespace):
-    """Returns the name and the `Pools` of `--data`, or of the run's test split."""
+    """Returns the name of the data set (`--data`, or the run's test split), and its pool and subsets by name."""
     import dataclasses
 
     from endx_jax.data.records import Pools
@@ -150,7 +150,7 @@ def _pools(arguments: argparse.Namespace):
     from endx_jax.experiment.workdir import read_config
 
     if not (arguments.data or arguments.workdir):
-        raise EndxError("--model needs --data: a pretrained model has no test split of its own")
+        raise EndxError("--model needs --data, as a pretrained model has no test split")
     settings = read_config(arguments.workdir).data if arguments.workdir else DataSettings()
     if arguments.pool:
         settings = dataclasses.replace(settings, pool=arguments.pool)
@@ -186,7 +186,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--pool",
         choices=POOLS,
-        help="of SQuAD-format data: the sentences that answer a question, all of them, or whole paragraphs, after RR "
+        help="pool of SQuAD-format data: answer sentences, all sentences, or whole paragraphs as in RR "
         "[the run's; whole paragraphs, equal questions merged]",
     )
     parser.add_argument(

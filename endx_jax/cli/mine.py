@@ -52,7 +52,7 @@ def _check(arguments: argparse.Namespace) -> None:
     given = [name for name, value in ways.items() if value]
     if arguments.model and not arguments.index:
         given.append("--model")
-    check(len(given) == 1, "name one thing to mine with: --bm25, --workdir=RUN, --model=NAME or --index=DIR")
+    check(len(given) == 1, "set exactly one of --bm25, --workdir=RUN, --model=NAME and --index=DIR")
     check(arguments.engine == "exact" or arguments.index is not None, "--engine is for --index")
     by_teacher = arguments.teacher_margin is not None or arguments.teacher_relative_margin is not None
     check(arguments.teacher is not None or not by_teacher, "--teacher-margin needs --teacher")
@@ -83,7 +83,7 @@ def _read(arguments: argparse.Namespace) -> "RetrievalSet":
         settings = DataSettings(path=arguments.data, pool=arguments.pool, split=arguments.split)
         settings = with_data_flags(settings, arguments)
         path, _ = paths_of(settings)
-        # Where an index is searched, its documents are the candidates: the data's corpus need not be held.
+        # With an index, its documents are the candidates, so the data's corpus is not needed.
         records = read_records(path, settings, settings.split, whole=arguments.index is None)
     return limit_questions(pools(records, settings).primary, arguments.questions)
 
@@ -169,8 +169,8 @@ def _summary(arguments: argparse.Namespace, settings: "MiningSettings", source: 
     without = sum(not own for own in mined.negatives)
     dropped = ", ".join(f"{number:,} {reason}" for reason, number in mined.dropped.items() if number) or "nothing"
     return (
-        f"{count:,} hard negatives for {asked:,} questions ({without:,} have none), from ranks {settings.first_rank} "
-        f"to {settings.last_rank} of {source['name']}; left out: {dropped}\n"
+        f"{count:,} hard negatives for {asked:,} questions ({without:,} without any), from ranks {settings.first_rank} "
+        f"to {settings.last_rank} of {source['name']}; excluded: {dropped}\n"
         f"Train on them with --config.data.path={arguments.output} --config.data.hard_negatives=1"
     )
 
@@ -179,7 +179,7 @@ def _ranks(text: str) -> tuple[int, int]:
     """Parses a window of ranks such as `1-100`."""
     first, _, last = text.partition("-")
     if not (first.isdecimal() and last.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no window of ranks such as 1-100")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range of ranks such as 1-100")
     return int(first), int(last)
 
 
@@ -194,7 +194,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--output", type=pathlib.Path, required=True, help="output folder, to train on with `data.path`"
     )
-    source = parser.add_argument_group("what ranks the candidates: one of")
+    source = parser.add_argument_group("ranking of the candidates (exactly one)")
     source.add_argument("--bm25", action="store_true", help="rank the data's candidates by stemmed BM25")
     source.add_argument("--workdir", type=pathlib.Path, help="workdir of a run, whose best checkpoint ranks")
     source.add_argument("--model", help="pretrained folder or name that ranks; with --index, the model that encoded it")
@@ -202,7 +202,7 @@ def _parser() -> argparse.ArgumentParser:
     source.add_argument(
         "--engine", choices=("exact", "flat", "ivf", "hnsw"), default="exact", help="search engine of the index [exact]"
     )
-    which = parser.add_argument_group("which of them become negatives")
+    which = parser.add_argument_group("selection of negatives")
     which.add_argument("--negatives", type=int, default=10, metavar="K", help="maximum negatives per question [10]")
     which.add_argument(
         "--ranks",

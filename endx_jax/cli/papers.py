@@ -49,15 +49,21 @@ def _add_cost(tasks) -> None:
 
 
 def _add_rows(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments for rows, data and runs."""
-    parser.add_argument("table", nargs="?", default="", help="such as endx-table2 or dong-figure2; none: list all")
+    """Adds the arguments that select rows, data and budget."""
+    parser.add_argument(
+        "table", nargs="?", default="", help="table or figure, such as endx-table2 or dong-figure2 [list all]"
+    )
     parser.add_argument("rows", nargs="*", metavar="ROW", help="rows of the table [all]")
     parser.add_argument(
         "--data", action="append", default=[], metavar="NAME=PATH", help="place of a data set, such as squad=path"
     )
-    parser.add_argument("--seeds", type=int, default=0, help="runs a row [the paper's number; 1 for shortened rows]")
+    parser.add_argument("--seeds", type=int, default=0, help="runs per row [the paper's number; 1 for shortened rows]")
     parser.add_argument(
-        "--budget", type=float, default=0.0, metavar="MINUTES", help="shorten runs to fit a table, on two CPU cores"
+        "--budget",
+        type=float,
+        default=0.0,
+        metavar="MINUTES",
+        help="shorten runs so that a table takes this long on two CPU cores",
     )
     parser.add_argument(
         "--output", type=pathlib.Path, default=pathlib.Path("runs/reproduce"), help="folder of runs [runs/reproduce]"
@@ -130,7 +136,7 @@ def _options(arguments: argparse.Namespace):
 
 
 def _named(given: list[str], flag: str, known: Collection[str] | None = None) -> dict[str, str]:
-    """Parses NAME=PLACE arguments; refuses names that are not `known`."""
+    """Parses NAME=PLACE arguments; raises EndxError for names that are not `known`."""
     from endx_jax.errors import EndxError, nearest
 
     found = dict(one.partition("=")[::2] for one in given)
@@ -216,7 +222,10 @@ def _add_layers(tasks) -> None:
     parser.add_argument("--token-table", action="store_true", help="measure the token table only, in seconds")
     parser.add_argument("--length", type=int, help="tokens a text is cut to [the model's; 512 for a token table]")
     parser.add_argument(
-        "--write-texts", type=pathlib.Path, metavar="FILE", help="write the texts such a file is made from, and stop"
+        "--write-texts",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="write the texts to compute token vectors for, and stop",
     )
 
 
@@ -235,7 +244,7 @@ def _layers(arguments: argparse.Namespace) -> None:
     settings = DataSettings(path=arguments.data, pool=pool, validation_fraction=0.1, cache=arguments.cache)
     sets = read_sets(settings, most=arguments.chosen_by)
     if arguments.write_texts:
-        say(f"wrote {write_texts(arguments.write_texts, sets):,} texts, tokens between spaces: {arguments.write_texts}")
+        say(f"wrote {write_texts(arguments.write_texts, sets):,} texts, one per line: {arguments.write_texts}")
         return
     output = arguments.output or pathlib.Path("runs") / pathlib.Path(arguments.model).name / "layers"
     check_writable(output, "--output")

@@ -1,12 +1,11 @@
-"""`endx plan`: what a run will need of each device before it begins: memory, work, collectives and time.
+"""`endx plan`: estimates the memory, FLOPs, collectives and time of a run on each device before it starts.
 
   endx plan --config=CONFIG [--topology=NAME | --chip=NAME] [--devices=N] [--json=FILE] [--config.SECTION.KEY=VALUE ...]
 
-CONFIG and its settings are those of `endx train`. Neither weights nor data are needed, nor the devices. For a topology
-such as v5e:4x4, or for N of a chip, the very step of training is compiled by the chip's own compiler, where that is
-installed (extras compile-tpu and compile-gpu). Without a chip, the run is planned for all chips without compiling, and
-without --devices for this machine too, whose compiler is asked. Where the data can be read without a network, the
-batches are those that training would make.
+CONFIG and its settings are those of `endx train`. Weights, data and devices are not needed. For a topology such as
+v5e:4x4, or for N devices of a chip, the training step is compiled by the chip's own compiler, if it is installed
+(extras compile-tpu and compile-gpu). Without a chip, the run is planned for all chips without compiling and, without
+--devices, compiled for this machine too. If the data can be read without a network, the batches are those of training.
 """
 
 import argparse
@@ -22,9 +21,9 @@ def main(argv: list[str]) -> None:
     from endx_jax.errors import EndxError
 
     if options.devices < 0:
-        raise EndxError(f"--devices={options.devices}; give how many to plan for")
+        raise EndxError(f"--devices={options.devices}: give a positive number of devices")
     if options.topology and (options.chip or options.devices):
-        raise EndxError("--topology says the chip and the devices; leave --chip and --devices out")
+        raise EndxError("--topology determines chip and devices: remove --chip and --devices")
     config, name, _ = train.parse(rest)
 
     from endx_jax.planning.topologies import topology_named, topology_of
@@ -59,12 +58,12 @@ def main(argv: list[str]) -> None:
 
 
 def _make_up(count: int) -> None:
-    """Makes so many devices on the CPU, before anything touches a device."""
+    """Configures `count` CPU devices; must be called before JAX initializes its backends."""
     import jax
 
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", count)
-    # Programs for devices that are not here are written to the cache, and can't be read from it.
+    # Programs for other devices would be written to the cache, but cannot be read from it.
     jax.config.update("jax_enable_compilation_cache", False)
 
 
@@ -72,8 +71,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="endx plan", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--topology", default="", metavar="NAME", help="such as v5e:4x4, 2xv5p:4x4x4 or h200:8")
-    parser.add_argument("--chip", default="", metavar="NAME", help="v4, v5e, v5p, v6e, A100, H100 or H200")
-    parser.add_argument("--devices", type=int, default=0, metavar="N", help="to plan for [those here; 1 of --chip]")
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write everything there")
+    parser.add_argument(
+        "--topology", default="", metavar="NAME", help="topology, such as v5e:4x4, 2xv5p:4x4x4 or h200:8"
+    )
+    parser.add_argument("--chip", default="", metavar="NAME", help="chip: v4, v5e, v5p, v6e, A100, H100 or H200")
+    parser.add_argument(
+        "--devices", type=int, default=0, metavar="N", help="number of devices [this machine's; 1 with --chip]"
+    )
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="JSON file for all results")
     return parser

@@ -1,4 +1,4 @@
-"""`endx prepare`: downloads and converts a data set once, and prints its counts and folder."""
+"""`endx prepare`: downloads and converts a data set, and prints its counts and folder."""
 
 import argparse
 import pathlib
@@ -24,10 +24,10 @@ def main(argv: list[str]) -> None:
 
 
 def _table(summary: dict[str, dict]) -> str:
-    """Formats counts by split, with notes about answers left out and splits not made from the published files.
+    """Formats counts by split, and notes about excluded answers and splits that are not from the published files.
 
-    The counts are those of papers: unique questions, unique sentences that answer one, all unique sentences, pairs of a
-    question and a right sentence, and the same after equal questions are merged.
+    The counts are those of papers: unique questions, unique answer sentences, all unique sentences, pairs of a question
+    and an answer sentence, and these pairs after equal questions are merged.
     """
     columns = ("questions", "answers", "candidates", "rows", "pairs")
     lines = [f"{'split':<12}" + "".join(f"{column:>12}" for column in columns)]
@@ -36,11 +36,11 @@ def _table(summary: dict[str, dict]) -> str:
         lines.append(f"{split:<12}" + "".join(f"{counts[column]:>12,}" for column in columns))
         if counts["unplaced_answers"]:
             notes.append(
-                f"{split}: left out {counts['unplaced_answers']:,} answers that start between sentences, and "
-                f"{counts['unplaced_questions']:,} questions without any other"
+                f"{split}: excluded {counts['unplaced_answers']:,} answers that start between sentences, and "
+                f"{counts['unplaced_questions']:,} questions without other answers"
             )
         if not counts["published"]:
-            notes.append(f"{split}: not from the published files, but from text with sha256 {counts['sha256'][:12]}...")
+            notes.append(f"{split}: not from the published files; sha256 of the text {counts['sha256'][:12]}...")
     return "\n".join(lines + notes)
 
 
@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "name",
         help="reqa/squad, nq, hotpotqa, newsqa, triviaqa or searchqa, or multireqa/squad, nq, hotpotqa, triviaqa or "
-        "searchqa: questions, and all sentences of the articles to search",
+        "searchqa (questions and all sentences of their contexts)",
     )
     parser.add_argument(
         "--source", type=pathlib.Path, help="folder with the published files, plain or .gz [download them]"

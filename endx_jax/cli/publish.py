@@ -19,7 +19,7 @@ def main(argv: list[str]) -> None:
     from endx_jax.retrieval.index import Index
     from endx_jax.retrieval.milvus import LARGEST, publish
 
-    # They log tracebacks of errors that are reported here as one line.
+    # These libraries log tracebacks of errors that are reported here as one line.
     for library in ("pymilvus", "milvus_lite", "grpc"):
         logging.getLogger(library).setLevel(logging.CRITICAL)
     index = Index(arguments.index)
@@ -33,11 +33,11 @@ def main(argv: list[str]) -> None:
     )
     say(f"{done.documents:,} documents of {arguments.index} are in collection {arguments.collection} at {arguments.to}")
     if done.removed:
-        say(f"deleted {done.removed:,} documents there that were deleted from the index")
+        say(f"deleted {done.removed:,} documents from the collection that were deleted from the index")
     if done.cut:
         say(f"cut {done.cut:,} texts to {LARGEST:,} bytes, the limit of Milvus")
     if done.others:
-        say(f"the collection holds {done.others:,} other documents")
+        say(f"the collection contains {done.others:,} other documents")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,4 +1,4 @@
-"""`endx search`: searches an index, at a prompt, from the command line or in bulk, and changes its documents."""
+"""`endx search`: searches an index interactively, from the command line or in bulk, and changes its documents."""
 
 import argparse
 import contextlib
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from endx_jax.experiment.model import LoadedPairs
     from endx_jax.retrieval.text_search import Answer, TextSearch
 
-# Questions that are encoded and looked for together, and documents that are added together.
+# Number of questions that are searched together, and of documents that are added together.
 TOGETHER = 1024
 
 
@@ -37,7 +37,7 @@ def main(argv: list[str]) -> None:
         asked = enumerate(arguments.question, start=1)
         questions = [Question(str(n), json_files.text(text, f"question {n}")) for n, text in asked]
     if arguments.rerank:
-        _pair_model(arguments.rerank)  # what is no pair classifier is refused before anything is searched
+        _pair_model(arguments.rerank)  # raises early if it is not a pair classifier
     search = _open(arguments)
     changed = _change(arguments, search)
     if questions:
@@ -48,24 +48,26 @@ def main(argv: list[str]) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Refuses contradicting arguments before anything is loaded."""
+    """Raises EndxError for contradicting arguments before anything is loaded."""
     source = arguments.workdir or arguments.index
-    check(source is not None, "name what to search: --workdir=RUN, or --index=DIR")
-    check(not (arguments.question and arguments.questions), "ask on the command line or by --questions, not by both")
-    check(arguments.top >= 1, f"--top={arguments.top}: at least 1 answer is to be found")
-    check(arguments.rerank_top >= 1, f"--rerank-top={arguments.rerank_top}: at least 1 answer is to be scored")
+    check(source is not None, "nothing to search: set --workdir=RUN or --index=DIR")
+    check(not (arguments.question and arguments.questions), "give questions as arguments or by --questions, not both")
+    check(arguments.top >= 1, f"--top={arguments.top}: it must be at least 1")
+    check(arguments.rerank_top >= 1, f"--rerank-top={arguments.rerank_top}: it must be at least 1")
     check(arguments.mode == "hybrid" or not arguments.fusion, "--fusion is for --mode=hybrid")
     weighted = arguments.fusion == "weighted"
     check(weighted or arguments.weight is None, "--weight is for --mode=hybrid --fusion=weighted")
     check(arguments.weight is None or 0 <= arguments.weight <= 1, f"--weight={arguments.weight} is not from 0 to 1")
     asked = arguments.question or arguments.questions
-    check(bool(asked) or not arguments.output, "--output needs questions: name them, or give --questions=FILE")
+    check(
+        bool(asked) or not arguments.output, "--output needs questions: give them as arguments or by --questions=FILE"
+    )
     if not (asked or arguments.add or arguments.delete or arguments.compact or sys.stdin.isatty()):
-        raise EndxError("there is no terminal to ask at: give questions, or --questions=- to read them from here")
+        raise EndxError("standard input is not a terminal: give questions, or --questions=- to read them from it")
 
 
 def _open(arguments: argparse.Namespace) -> "TextSearch":
-    """Opens the search; its model is loaded on first use, and not for BM25."""
+    """Opens the search; the model is loaded on first use, as BM25 does not need it."""
     from endx_jax.experiment.workdir import run_index
     from endx_jax.retrieval.index import Index
     from endx_jax.retrieval.text_search import TextSearch
@@ -89,7 +91,7 @@ def _open(arguments: argparse.Namespace) -> "TextSearch":
 
 
 def _change(arguments: argparse.Namespace, search: "TextSearch") -> bool:
-    """Applies the changes that the command line asks for, and returns true if there are any."""
+    """Applies the requested changes to the index; returns true if there are any."""
     if arguments.delete:
         search.delete(arguments.delete)
         _note(f"deleted {len(set(arguments.delete)):,}; {len(search):,} documents in {search.index.folder}")
@@ -101,9 +103,7 @@ def _change(arguments: argparse.Namespace, search: "TextSearch") -> bool:
             search.add(some)
             added += len(some)
         replaced = before + added - len(search)
-        _note(
-            f"added {added:,}, {replaced:,} in the place of others; {len(search):,} documents in {search.index.folder}"
-        )
+        _note(f"added {added:,} documents, replacing {replaced:,}; {len(search):,} documents in {search.index.folder}")
     if arguments.compact:
         _note(f"removed {search.compact():,} deleted documents from the files of {search.index.folder}")
     return bool(arguments.delete or arguments.add or arguments.compact)
@@ -158,8 +158,8 @@ def _converse(arguments: argparse.Namespace, search: "TextSearch") -> None:
         (answers,) = _ask(arguments, search, [question])
         return f"{to_text(answers)}  {1000 * (time.monotonic() - started):.0f} ms\n"
 
-    _ask(arguments, search, ["ready"])  # the first question compiles and loads: better now than when someone waits
-    _note(f"{len(search):,} documents, {arguments.mode}. Ask; Ctrl-D leaves.")
+    _ask(arguments, search, ["ready"])  # loads and compiles before the first question
+    _note(f"{len(search):,} documents, mode {arguments.mode}. Type a question; Ctrl-D exits.")
     _prompt(answer)
 
 
@@ -181,7 +181,7 @@ def _prompt(answer: Callable[[str], str]) -> None:
 
 
 def _form(arguments: argparse.Namespace) -> str:
-    """Returns the requested format, or the default for the output's name or the kind of input."""
+    """Returns the requested format, by default depending on the output's name and the source of the questions."""
     if arguments.format:
         return arguments.format
     if not arguments.questions:
@@ -213,14 +213,14 @@ def _note(line: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="endx search",
-        description="Asks an index: at a prompt, or the questions given. --add, --delete and --compact change it.",
+        description="Searches an index, interactively or for given questions. --add, --delete and --compact change it.",
     )
-    parser.add_argument("question", nargs="*", help="questions, each in quotes; none: a prompt, which Ctrl-D ends")
-    parser.add_argument("--workdir", type=pathlib.Path, help="workdir of a run: its model and its index")
+    parser.add_argument("question", nargs="*", help="questions, each in quotes [interactive prompt; Ctrl-D exits]")
+    parser.add_argument("--workdir", type=pathlib.Path, help="workdir of a run with a model and an index")
     parser.add_argument(
         "--index", type=pathlib.Path, help="folder of an index that train, evaluate or encode wrote [index in WORKDIR]"
     )
-    parser.add_argument("--model", help="model that encoded the index [the one it names]")
+    parser.add_argument("--model", help="model that encoded the index [the one that the index names]")
     asking = parser.add_argument_group("questions in bulk")
     asking.add_argument(
         "--questions",
@@ -262,7 +262,7 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument(
         "--rerank-top", type=int, default=50, metavar="N", help="number of answers that --rerank re-ranks [50]"
     )
-    change = parser.add_argument_group("what is in the index")
+    change = parser.add_argument_group("changes of the index")
     change.add_argument(
         "--add", metavar="FILE", help="corpus to add, as for encode; documents with a known id are replaced"
     )
@@ -270,6 +270,6 @@ def _parser() -> argparse.ArgumentParser:
     change.add_argument(
         "--compact",
         action="store_true",
-        help="remove deleted documents from the files now rather than once they are half of all",
+        help="remove deleted documents from the files now rather than when they are half of all rows",
     )
     return parser

@@ -1,4 +1,4 @@
-"""`endx serve`: serves a model and its index on a web page and over HTTP."""
+"""`endx serve`: serves a model and its index over HTTP, with a web page for search."""
 
 import argparse
 import contextlib
@@ -25,8 +25,8 @@ TOKEN = "ENDX_TOKEN"
 def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
     arguments = _parser().parse_args(argv)
-    check(bool(arguments.workdir or arguments.index), "name what to serve: --workdir=RUN, or --index=DIR")
-    check(0 <= arguments.port < 1 << 16, f"--port={arguments.port} is none: they go from 1 to 65535, and 0 chooses one")
+    check(bool(arguments.workdir or arguments.index), "nothing to serve: set --workdir=RUN or --index=DIR")
+    check(0 <= arguments.port < 1 << 16, f"--port={arguments.port}: it must be from 1 to 65535, or 0 for a free port")
     try:
         from endx_jax.serving.app import make_app
         from endx_jax.serving.server import bind, serve
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> None:
     loopback = _is_loopback(arguments.host)
     if not (loopback or token or arguments.allow_anonymous):
         raise EndxError(
-            f"--host={arguments.host} lets everyone who reaches it read and change the index: give --token-file=FILE, "
+            f"--host={arguments.host} lets everyone who can connect read and change the index: set --token-file=FILE "
             "or --allow-anonymous"
         )
     anyone = token is not None or arguments.allow_anonymous
@@ -52,11 +52,11 @@ def main(argv: list[str]) -> None:
             serve(make_app(service, settings, when_ready=lambda: _settle_and_say(address)), bound, limits)
     say("stopped")
     sys.stderr.flush()
-    os._exit(0)  # a return would wait for the compute thread, which may be compiling, or reading from a lost disk
+    os._exit(0)  # do not wait for the compute thread, which may be compiling, or reading from a disconnected disk
 
 
 def _service(arguments: argparse.Namespace) -> "Service":
-    """Loads the model and the index, and prints a line about them."""
+    """Loads the model and the index, and logs them."""
     from endx_jax.experiment.compilation_cache import keep_programs
     from endx_jax.experiment.workdir import run_index
     from endx_jax.parallel.console import say
@@ -68,31 +68,31 @@ def _service(arguments: argparse.Namespace) -> "Service":
     keep_programs()
     index = Index(arguments.index) if arguments.index else run_index(arguments.workdir)
     source = IndexModel(index, arguments.model or arguments.workdir)
-    say(f"{len(index):,} documents of {index.folder}, encoded by {source.model.name}; getting ready")
+    say(f"{len(index):,} documents of {index.folder}, encoded by {source.model.name}; warming up")
     search = TextSearch(index, source.encode_query, source.encode_document)
     return Service(source.model, search, arguments.max_text)
 
 
 @contextlib.contextmanager
 def _holding(index: "Index") -> Iterator[None]:
-    """Locks the index against changes by other processes; if that is impossible, prints the reason."""
+    """Prevents other processes from changing the index; logs the reason if that is impossible."""
     from endx_jax.parallel.console import say
 
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(index.held())
         except EndxError as reason:
-            say(f"note: documents can be searched, but not added or deleted now: {reason}")
+            say(f"note: documents can be searched, but not added or deleted: {reason}")
         yield
 
 
 def _settle_and_say(address: str) -> None:
     from endx_jax.parallel.console import say
 
-    # The objects that exist now stay. A collection that visits them takes 0.3 s, in which no request is served.
+    # Exclude the existing objects from garbage collection, which takes 0.3 s for them and blocks all requests.
     gc.collect()
     gc.freeze()
-    say(f"ready: open {address} (Ctrl-C ends it)")
+    say(f"ready: open {address} (Ctrl-C stops the server)")
 
 
 def _token(file: pathlib.Path | None) -> str | None:
@@ -104,7 +104,7 @@ def _token(file: pathlib.Path | None) -> str | None:
     except (OSError, UnicodeDecodeError) as failure:
         raise EndxError(f"--token-file={file} can't be read: {failure}") from None
     if not token.isascii() or not token or any(character.isspace() for character in token):
-        raise EndxError(f"--token-file={file} must hold one line of ASCII without spaces: the token")
+        raise EndxError(f"--token-file={file} must contain the token: one line of ASCII without spaces")
     return token
 
 
@@ -117,19 +117,22 @@ def _is_loopback(host: str) -> bool:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="endx serve", description=__doc__.partition(": ")[2])
-    parser.add_argument("--workdir", type=pathlib.Path, help="workdir of a run: its best model and its index")
-    parser.add_argument("--index", type=pathlib.Path, help="folder of an index, such as one of `endx encode`")
+    parser.add_argument("--workdir", type=pathlib.Path, help="workdir of a run with a model and an index")
     parser.add_argument(
-        "--model", help="model that encoded the index: a folder or name [the run's, or the one the index names]"
+        "--index", type=pathlib.Path, help="folder of an index, as written by endx encode [index in WORKDIR]"
     )
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen at [127.0.0.1: this machine only]")
-    parser.add_argument("--port", type=int, default=8000, help="port to listen at; 0 chooses a free one [8000]")
+    parser.add_argument(
+        "--model",
+        help="folder or name of the model that encoded the index [the run's, or the one that the index names]",
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on [127.0.0.1: this machine only]")
+    parser.add_argument("--port", type=int, default=8000, help="port; 0 chooses a free one [8000]")
     parser.add_argument(
         "--token-file",
         type=pathlib.Path,
-        help=f"file of the token that clients must send [{TOKEN} in the environment, else none]",
+        help=f"file with the token that clients must send [{TOKEN} in the environment; none]",
     )
-    parser.add_argument("--allow-anonymous", action="store_true", help="allow another --host without a token")
+    parser.add_argument("--allow-anonymous", action="store_true", help="serve on another host without a token")
     for field in dataclasses.fields(Limits):
         option = f"--{field.name.replace('_', '-')}"
         kind = type(field.default)

@@ -1,10 +1,10 @@
-"""`endx train`: trains, evaluates, and prints a results table; the same command resumes an interrupted run.
+"""`endx train`: trains and evaluates a model and prints a table of results; run the same command to resume.
 
   endx train --config=CONFIG [--workdir=DIR] [--config.SECTION.KEY=VALUE ...]
 
 CONFIG is a file with a `get_config` function, or the name of a recipe in the package, such as `quickstart`. A file may
-define its own method as `METHOD` (docs/adding-a-method.md). The default workdir is runs/NAME. These are the settings,
-with their values in CONFIG if it is given, else their defaults:
+also define a method as `METHOD` (docs/adding-a-method.md). The workdir is runs/NAME by default. These are the
+settings, with their values in CONFIG if it is given, else their defaults:
 """
 
 import pathlib
@@ -22,7 +22,7 @@ from endx_jax.settings import flattened
 
 
 def main(argv: list[str]) -> None:
-    """Trains and evaluates with the arguments of the command line."""
+    """Runs the verb with the arguments of the command line."""
     wanted = [argument for argument in argv if argument not in ("-h", "--help")]
     if wanted != argv:
         print(_help(wanted))
@@ -39,13 +39,13 @@ def main(argv: list[str]) -> None:
     from endx_jax.experiment.run import run
 
     results = run(config, workdir)
-    say(f"{(time.monotonic() - started) / 60:.1f} minutes in all; everything is in {workdir}")
+    say(f"{(time.monotonic() - started) / 60:.1f} minutes in total; results are in {workdir}")
     if results is not None:
         say(_next_steps(workdir) if find_method(config.objective.name).embeds else _next_steps_with_pairs(workdir))
 
 
 def parse(argv: list[str]) -> tuple[ConfigDict, str, pathlib.Path]:
-    """Reads the command line: the config with its overrides, its name, and the workdir.
+    """Parses the command line; returns the config with its overrides, its name, and the workdir.
 
     Raises:
       EndxError: an argument is invalid.
@@ -53,7 +53,7 @@ def parse(argv: list[str]) -> tuple[ConfigDict, str, pathlib.Path]:
     argv = ["endx train", *(_with_recipe_path(argument) for argument in argv)]
     values = flags.FlagValues()
     config_flags.DEFINE_config_file("config", None, "the recipe", flag_values=values, sys_argv=argv)
-    flags.DEFINE_string("workdir", None, "where to leave everything", flag_values=values)
+    flags.DEFINE_string("workdir", None, "folder of the run", flag_values=values)
     try:
         rest = values(argv)[1:]
         config = values.config
@@ -73,7 +73,7 @@ def parse(argv: list[str]) -> tuple[ConfigDict, str, pathlib.Path]:
 
 
 def _agree_on_length(config: ConfigDict, given: Mapping[str, object]) -> None:
-    """Sets `train.steps` or `train.epochs` to 0 if the other one is given on the command line."""
+    """Sets `train.steps` to 0 if `train.epochs` is given on the command line, and conversely."""
     steps, epochs = (f"train.{name}" for name in ("steps", "epochs"))
     if given.get(steps) and given.get(epochs):
         raise EndxError(f"--config.{steps}={given[steps]} and --config.{epochs}={given[epochs]}: give one of the two")
@@ -93,7 +93,7 @@ def _register_method(file: str) -> None:
 
 
 def _help(argv: list[str]) -> str:
-    """Returns the usage, and every setting with its value and description."""
+    """Returns the usage and all settings with their values and descriptions."""
     from endx_jax.experiment.config import resolve
     from endx_jax.methods.config import base_config
 
@@ -103,7 +103,7 @@ def _help(argv: list[str]) -> str:
 
 
 def _with_recipe_path(argument: str) -> str:
-    """Replaces `--config=NAME` by the file of the recipe of that name, if there is no such file."""
+    """Replaces `--config=NAME` by the file of the recipe NAME, unless NAME is a file."""
     flag, _, value = argument.partition("=")
     if flag.lstrip("-") != "config" or not value:
         return argument
@@ -121,14 +121,14 @@ def _with_recipe_path(argument: str) -> str:
 
 
 def _explain(failure: Exception) -> str:
-    """Returns one line of the flag parser's message of several lines."""
+    """Converts an exception of the flag parser, whose messages have several lines, to one line."""
     lines = [line.strip().strip("'\"") for line in str(failure).replace("\\n", "\n").splitlines() if line.strip()]
     if isinstance(failure, AttributeError) and "get_config" in lines[0]:
-        return "the file of --config has no function get_config, which has to return the settings"
+        return "the file of --config has no function get_config that returns the settings"
     if isinstance(failure, AttributeError | KeyError):
         unknown = lines[0].strip("'\"\\")
         return f"unknown setting {unknown!r}; " + (lines[1] if len(lines) > 1 else "endx train --help lists them all")
-    for line in lines:  # a recipe's own refusal, which the flag parser has wrapped
+    for line in lines:  # an EndxError of a recipe, wrapped by the flag parser
         if f"{EndxError.__name__}: " in line:
             return line.partition(f"{EndxError.__name__}: ")[2]
     return lines[0] if len(lines) < 3 else f"{lines[0]} {lines[-1]}"

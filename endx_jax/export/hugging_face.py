@@ -1,7 +1,7 @@
 """Hugging Face export: one folder per encoder, and a script that computes embeddings.
 
-`endx.json` holds what `config.json` has no keys for: pooling, prompts, lengths, projection, norm. `encode.py`, which
-needs only PyTorch and transformers, uses it.
+`endx.json` describes what `config.json` cannot: pooling, prompts, lengths, projection and norm. `encode.py` reads it
+and needs PyTorch, transformers and safetensors only.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ def write(folder: pathlib.Path, towers: Towers) -> None:
     """Writes the towers into `folder`.
 
     Raises:
-      EndxError: they have a part other than a Hugging Face model, pooling, projection or norm.
+      EndxError: the towers have a part that this format does not support.
     """
     pooling, sides = towers.pooling(HUGGING_FACE), {}
     for side in SIDES:
@@ -31,7 +31,7 @@ def write(folder: pathlib.Path, towers: Towers) -> None:
             write_tensors(folder / place / SINGLE_FILE, {"linear.weight": kernel.T})
         encoder = "." if towers.shared_encoder else side
         sides[side] = Side(encoder, processor.prompt, processor.length, place)
-    # With one encoder for both sides, the second writes what the first did, and the longer of their lengths.
+    # A shared encoder is written twice; the side with the greater length is last, so that this length is kept.
     for side in sorted(SIDES, key=lambda side: sides[side].length):
         write_transformer_folder(folder / sides[side].folder, towers, side, sides[side].length)
     about = About(HUGGING_FACE, towers.name, towers.width, towers.normalize, towers.cosine, sides, pooling)

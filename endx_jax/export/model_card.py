@@ -15,15 +15,15 @@ from endx_jax.settings import results_only
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
-# What a starting checkpoint had seen before.
+# Training data of initial checkpoints.
 SEEN = {
     MINILM.hub_id: (
-        f"It started from [{MINILM.hub_id}](https://huggingface.co/{MINILM.hub_id}), which had been tuned on a billion "
-        "pairs of sentences, among them SQuAD 2.0, Natural Questions, TriviaQA, MS MARCO, Quora and WikiAnswers: "
-        "results on such sets are not zero-shot, and gains over that checkpoint are what training added."
+        f"The initial checkpoint is [{MINILM.hub_id}](https://huggingface.co/{MINILM.hub_id}), which was fine-tuned on "
+        "a billion sentence pairs, including SQuAD 2.0, Natural Questions, TriviaQA, MS MARCO, Quora and WikiAnswers. "
+        "Results on these data sets are not zero-shot; compare with that checkpoint to see the effect of this training."
     )
 }
-UNKNOWN = "What {checkpoint} had been trained on is not known here: look it up before you compare results."
+UNKNOWN = "endx_jax has no record of the training data of {checkpoint}. Check it before you compare results."
 
 USAGE = {
     sentence_transformers.NAME: """In this folder, with `pip install -U "sentence-transformers>=6.2"`:
@@ -47,7 +47,7 @@ documents = encode("answer", ["Around 3.5 million people live in Berlin.", "Cats
 print(queries @ documents.T)
 ```
 
-`encode.py` is all there is to it; what differs from model to model it reads from `endx.json`:
+`encode.py` is the complete code; it reads the model's settings from `endx.json`:
 
 ```python
 {code}
@@ -63,16 +63,16 @@ documents = encode("answer", ["Around 3.5 million people live in Berlin.", "Cats
 print(queries @ documents.T)
 ```
 
-`encode.py` is an example to read and change. A `.stablehlo` file is what `jax.export` serialises: one program for CPU,
-CUDA and TPU, for any number of texts and any length. Its arguments are the weights by name, token ids int32 [b, l] and
-their mask bool [b, l], true at real tokens, which come first; its result is float32 [b, E]. The weights are in
-`model.safetensors`: those named `shared/...` go to both sides, those of a side to its own.
+`encode.py` is an example to read and change. A `.stablehlo` file is a program serialised by `jax.export` for CPU, CUDA
+and TPU, for any number of texts of any length. Its arguments are the weights by name, token ids int32 [b, l] and their
+mask bool [b, l], true for tokens and false for the padding after them; its result is float32 [b, E]. The weights are in
+`model.safetensors`: both sides use those named `shared/...`, and each side those with its own name.
 """,
 }
 
 
 def text(kind: str, towers: Towers) -> str:
-    """Writes the README of an export in the format `kind`."""
+    """Returns the README of an export in the format `kind`."""
     usage = USAGE[kind]
     if kind == hugging_face.HUGGING_FACE:
         usage = usage.format(code=hugging_face.EXAMPLE.read_text().rstrip())
@@ -82,8 +82,8 @@ def text(kind: str, towers: Towers) -> str:
         parts += [_training(towers.workdir, settings), _results(towers.workdir)]
     seen = [SEEN.get(name, UNKNOWN.format(checkpoint=f"`{name}`")) for name in _checkpoints(towers, settings)]
     if settings and settings.model.init_from:
-        seen.append(f"The run went on from the best parameters of another, `{_public(settings.model.init_from)}`.")
-    parts.append("## What the starting checkpoint had seen\n\n" + "\n\n".join(seen) + "\n")
+        seen.append(f"Training started from the best parameters of the run `{_public(settings.model.init_from)}`.")
+    parts.append("## Data of the initial checkpoint\n\n" + "\n\n".join(seen) + "\n")
     return "\n".join(part for part in parts if part)
 
 
@@ -99,15 +99,15 @@ def _front_matter(kind: str, towers: Towers, settings: Settings | None) -> str:
 
 
 def _about(towers: Towers) -> str:
-    """Describes towers, width, similarity, lengths and prompts in a paragraph."""
+    """Describes towers, width, similarity, lengths and prompts."""
     one = towers.shared_encoder and towers.projection("question") is towers.projection("answer")
     what = "One tower encodes questions and answers" if one else "A question tower and an answer tower encode texts"
     if towers.normalize:
-        compared = "unit norm, so that inner products are cosines"
+        compared = "of unit norm, so that inner products are cosines"
     else:
-        compared = f"any norm, to be compared by {'cosine' if towers.cosine else 'inner product'}"
-    made = "Trained with endx_jax" if towers.workdir else "As it was loaded, and exported by endx_jax"
-    lines = [f"{what} as vectors of {towers.width} numbers of {compared}. {made}.", ""]
+        compared = f"without normalization, compared by {'cosine' if towers.cosine else 'inner product'}"
+    made = "Trained with endx_jax" if towers.workdir else "Exported by endx_jax without further training"
+    lines = [f"{what} as {towers.width}-dimensional vectors {compared}. {made}.", ""]
     for side, processor in towers.processors.items():
         shown = json.dumps(processor.prompt, ensure_ascii=False)
         prompt = f", after the prompt {shown}" if processor.prompt else ""
@@ -124,7 +124,7 @@ def _training(workdir: pathlib.Path, settings: Settings) -> str:
     recipe = "\n".join(f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in rows.items())
     return (
         f"## Training\n\nData: `{_public(settings.data.path)}` (questions: {counts}; sha256 of the training set "
-        f"`{data['sha256'][:16]}`).\n\nEvery setting that decides about results:\n\n```yaml\n{recipe}\n```\n"
+        f"`{data['sha256'][:16]}`).\n\nAll settings that affect results:\n\n```yaml\n{recipe}\n```\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""Export of a model: written to a temporary folder, verified on request, and moved into place."""
+"""Export of a model: writes it to a temporary folder, optionally verifies it, and moves it into place."""
 
 import dataclasses
 import pathlib
@@ -25,17 +25,17 @@ def export(model: EmbeddingModel, kind: str, output: pathlib.Path, tolerance: fl
     """Exports a model.
 
     Args:
-      model: from `endx_jax.load`.
-      kind: the format, a name in `FORMATS`.
-      output: the folder; one that holds an older export is replaced.
-      tolerance: largest difference that verification allows; None: no verification.
+      model: model returned by `endx_jax.load`.
+      kind: export format, a name in `FORMATS`.
+      output: output folder; an older export in it is replaced.
+      tolerance: maximum absolute difference of any number in an embedding of the export; None skips verification.
 
     Returns:
       The contents of `export_report.json`.
 
     Raises:
-      EndxError: the format does not support the model; the folder holds other files; or the verification failed, and
-        the export is left in `OUTPUT.failed`.
+      EndxError: the format does not support the model, the folder contains other files, or verification fails. An
+        export that fails is kept in `OUTPUT.failed`.
     """
     for place in (output, _failed(output)):
         check_output(place)
@@ -53,8 +53,8 @@ def export(model: EmbeddingModel, kind: str, output: pathlib.Path, tolerance: fl
     if report.passed is False:
         largest = max(report.largest_difference.values())
         raise EndxError(
-            f"the export failed verification: embeddings differ by {largest:.3g}, more than --tolerance={tolerance:g}; "
-            f"it is left in {_failed(output)} with its {REPORT}, and {output} is unchanged"
+            f"the export's embeddings differ from the model's by {largest:.3g}, more than --tolerance={tolerance:g}; "
+            f"see {_failed(output)} and its {REPORT}; {output} is unchanged"
         )
     return report
 

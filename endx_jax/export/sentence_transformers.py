@@ -1,7 +1,7 @@
 """sentence-transformers 6 export: Transformer, Pooling, Dense and Normalize, with a Router for two encoders.
 
-If both sides share an encoder, the export is a sequence of modules. Otherwise a Router comes first, with the modules of
-each side in a route; a shared projection (ADE-SPL) follows the Router, separate ones are in the routes.
+With one encoder for both sides, the modules form a sequence. Otherwise a Router comes first, with a route for each
+side. A shared projection follows the Router (ADE-SPL); separate projections are part of the routes.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from endx_jax.export.transformer_folder import write_json, write_tensors, write_
 from endx_jax.models.dual_encoder import SIDES, TASKS
 
 NAME = "sentence-transformers"
-VERSION = "6.2.0"  # of sentence-transformers, whose format this is
+VERSION = "6.2.0"  # version of sentence-transformers that defines the format
 
 TYPES = {
     "Transformer": "sentence_transformers.base.modules.transformer.Transformer",
@@ -30,12 +30,12 @@ OVER_EMBEDDINGS = {"module_input_name": "sentence_embedding", "module_output_nam
 
 @dataclasses.dataclass(frozen=True)
 class Writer:
-    """Writer of one export.
+    """Writer of an export.
 
     Attributes:
-      folder: to write into.
-      towers: the exported towers.
-      pooling: the name of their pooling.
+      folder: output folder.
+      towers: towers to export.
+      pooling: name of their pooling.
     """
 
     folder: pathlib.Path
@@ -43,7 +43,7 @@ class Writer:
     pooling: str
 
     def write(self) -> None:
-        """Writes all modules and their order."""
+        """Writes all modules and the module list."""
         projections = {side: self.towers.projection(side) for side in SIDES}
         common = projections["question"]
         shared = common is projections["answer"]
@@ -120,7 +120,7 @@ class Writer:
                 self._dense(self.folder / names[2], own)
             types |= {name: TYPES[kind] for name, kind in zip(names, kinds, strict=True)}
             structure[task] = names
-        # No default: a text that is neither called a query nor a document is refused rather than guessed at.
+        # No default route: sentence-transformers then refuses texts that are neither queries nor documents.
         parameters: dict[str, Any] = {"default_route": None, "allow_empty_key": False, "route_mappings": {}}
         write_json(
             self.folder / "router_config.json", {"types": types, "structure": structure, "parameters": parameters}
@@ -131,6 +131,6 @@ def write(folder: pathlib.Path, towers: Towers) -> None:
     """Writes the towers into `folder`.
 
     Raises:
-      EndxError: sentence-transformers has no module for one of their parts.
+      EndxError: the towers have a part without a sentence-transformers module.
     """
     Writer(folder, towers, towers.pooling(NAME)).write()

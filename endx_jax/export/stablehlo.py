@@ -1,8 +1,8 @@
-"""StableHLO export through `jax.export`: any batch and length, for CPU, CUDA and TPU in one file.
+"""StableHLO export with `jax.export`: one program for CPU, CUDA and TPU, any batch size and any length.
 
-Weights are arguments, in a safetensors file beside the program, so towers of one architecture have one program; their
-names are those of our parameters, `shared/...`, `question/...` and `answer/...`. Products are in full float32 on every
-device. `encode.py` needs nothing of ours.
+Weights are arguments, stored in a safetensors file, so towers of one architecture share a program. Their names are the
+parameters' paths, `shared/...`, `question/...` and `answer/...`. Matrix products are in full float32 on every device.
+`encode.py` does not need endx_jax.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ def write(folder: pathlib.Path, towers: Towers) -> None:
     """Writes the towers into `folder`.
 
     Raises:
-      EndxError: a tokenizer has no `tokenizer.json`, or `jax.export` lacks a package that it needs for writing.
+      EndxError: a tokenizer has no `tokenizer.json`, or the package flatbuffers is not installed.
     """
     weights = {
         f"{owner}/{name}": array
@@ -62,8 +62,8 @@ def write(folder: pathlib.Path, towers: Towers) -> None:
         write_tokenizer(tokenizer, towers, side, processor.length)
         if not (tokenizer / "tokenizer.json").is_file():
             raise EndxError(
-                f"the {side}s' tokenizer is written in Python and has no tokenizer.json, without which "
-                f"--format={STABLEHLO} can't take it: use --format=sentence-transformers"
+                f"the {side}s' tokenizer is written in Python and has no tokenizer.json, which "
+                f"--format={STABLEHLO} needs: use --format=sentence-transformers"
             )
     about = About(
         STABLEHLO,
@@ -83,13 +83,13 @@ def serialized(tower: Tower, params: dict) -> bytearray:
     """Exports a tower as `(params by name, ids int32 [b, l], mask bool [b, l]) -> float32 [b, E]`.
 
     Args:
-      tower: computing in float32.
+      tower: a tower in float32.
       params: its parameters, by group.
 
     Raises:
-      EndxError: `jax.export` lacks a package that it needs for writing.
+      EndxError: the package flatbuffers is not installed.
     """
-    if importlib.util.find_spec("flatbuffers") is None:  # which jax.export leaves to be installed by who needs it
+    if importlib.util.find_spec("flatbuffers") is None:  # an optional dependency of jax.export
         raise EndxError(f"--format={STABLEHLO} needs another package: pip install flatbuffers")
     from jax import export
 
@@ -101,7 +101,7 @@ def serialized(tower: Tower, params: dict) -> bytearray:
         for name, array in flax.traverse_util.flatten_dict(params, sep="/").items()
     }
     ids, mask = (jax.ShapeDtypeStruct(shape, dtype) for dtype in (jnp.int32, jnp.bool_))
-    # Devices round float32 factors where they are let, each in its own way.
+    # By default, accelerators round the float32 factors of matrix products.
     with jax.default_matmul_precision("highest"), _without_source_locations():
         return export.export(jax.jit(_program(tower)), platforms=PLATFORMS)(like, ids, mask).serialize()
 

@@ -1,4 +1,4 @@
-"""Towers to export: float32, with unstacked layers, and their origin."""
+"""Towers to export: in float32, with unstacked layers, and their origin."""
 
 import dataclasses
 import functools
@@ -28,15 +28,15 @@ class Towers:
     """Dual encoder to export.
 
     Attributes:
-      name: public name: the last part of `loaded_from`.
-      loaded_from: path or name that was loaded.
-      dual_encoder: both towers, computing in float32, without remat or scan.
-      params: its parameters, float32 NumPy arrays, with unstacked layers.
-      processors: text processors of each side.
-      encoders: the pretrained encoders' descriptions, by side.
-      cosine: true if embeddings are compared by cosine rather than inner product.
-      identity: of the model (see `inference.identity`).
-      workdir: of the run that trained them; None for a pretrained model.
+      name: name of the model in exports: the last part of the path or name it was loaded from.
+      loaded_from: path or name that the model was loaded from.
+      dual_encoder: both towers in float32, without rematerialisation or scanned layers.
+      params: parameters as float32 NumPy arrays, with unstacked layers.
+      processors: tokenization of each side.
+      encoders: descriptions of the pretrained encoders, by side.
+      cosine: compares embeddings by cosine rather than inner product.
+      identity: hash of the model (see `inference.identity`).
+      workdir: workdir of the run that trained the model; None for other models.
     """
 
     name: str
@@ -54,18 +54,17 @@ class Towers:
         """Converts a loaded model.
 
         Raises:
-          EndxError: the model is an exported program, whose towers are not known, or truncates embeddings.
+          EndxError: the model is an exported program, which cannot be converted, or truncates its embeddings.
         """
         trained = model.encoder.model
         if not isinstance(trained, DualEncoder):
             raise EndxError(
-                f"{model.name} is an exported program, from which nothing else can be made: export the workdir that it "
-                "came from"
+                f"{model.name} is an exported program, which has no other formats: export the workdir that it came from"
             )
         if model.truncate_dim is not None:
             raise EndxError(
-                f"{model.name} keeps {model.truncate_dim} dimensions of what its towers give (truncate_dim), which an "
-                "export can't say: take truncate_dim out of its configuration, and cut embeddings where they are used"
+                f"{model.name} truncates embeddings to {model.truncate_dim} dimensions (truncate_dim), which exports "
+                "don't support: remove truncate_dim from its configuration, and truncate embeddings where you use them"
             )
         question = in_float32(trained.question)
         answer = question if trained.answer == trained.question else in_float32(trained.answer)
@@ -83,7 +82,7 @@ class Towers:
 
     @property
     def normalize(self) -> bool:
-        """True if embeddings have unit norm, so that inner products are cosines."""
+        """True if embeddings have unit norm."""
         return self.dual_encoder.question.normalize
 
     @functools.cached_property
@@ -109,10 +108,10 @@ class Towers:
         return groups["projection"]["kernel"] if "projection" in groups else None
 
     def pooling(self, format_name: str) -> str:
-        """Returns the name of the pooling.
+        """Returns the name of the pooling, for a format of separate modules.
 
         Raises:
-          EndxError: only StableHLO supports the towers' encoder or pooling.
+          EndxError: the towers have a part that only a StableHLO program supports.
         """
         for side in SIDES:
             tower = self.dual_encoder.tower(side)
@@ -122,7 +121,7 @@ class Towers:
             if isinstance(tower.encoder, NoEncoder):
                 raise EndxError(_cannot_hold(format_name, "token vectors without an encoder"))
             if isinstance(self.encoders[side], PretrainedTokens):
-                raise EndxError(_cannot_hold(format_name, f"a newly drawn encoder ({type(tower.encoder).__name__})"))
+                raise EndxError(_cannot_hold(format_name, f"a new encoder ({type(tower.encoder).__name__})"))
         known = {function: name for name, function in POOLINGS.items()}
         pooling = self.dual_encoder.question.pooling
         if pooling not in known:
@@ -145,4 +144,4 @@ def _plain(groups: Mapping) -> dict:
 
 
 def _cannot_hold(format_name: str, part: str) -> str:
-    return f"the format {format_name} can't hold {part}: use --format=stablehlo"
+    return f"the format {format_name} does not support {part}: use --format=stablehlo"

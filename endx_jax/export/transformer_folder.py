@@ -1,4 +1,4 @@
-"""Encoder and tokenizer of a tower as a transformers folder."""
+"""Writer of a tower's encoder and tokenizer as a transformers folder."""
 
 import json
 import pathlib
@@ -12,10 +12,10 @@ from endx_jax.files import write_text
 from endx_jax.pretrained.stored import write_file
 from endx_jax.pretrained.weights import SINGLE_FILE, to_theirs
 
-# Of each model_type, the class that the weights are named for.
+# Class in transformers by model_type.
 CLASSES = {"bert": "BertModel", "t5": "T5EncoderModel"}
 
-# Of config.json, what was true of the checkpoint that training began with.
+# Keys of config.json that describe the initial checkpoint only.
 OF_THE_CHECKPOINT = ("_name_or_path", "torch_dtype", "transformers_version")
 
 
@@ -23,10 +23,10 @@ def write_transformer_folder(folder: pathlib.Path, towers: Towers, side: str, le
     """Writes `config.json`, `model.safetensors` (float32) and the tokenizer's files.
 
     Args:
-      folder: to write into.
-      towers: the exported towers.
-      side: of the encoder.
-      length: maximum tokens of a text.
+      folder: output folder.
+      towers: towers to export.
+      side: side of the encoder.
+      length: maximum length in tokens.
     """
     source, params = towers.encoders[side], towers.tower_params(side)
     kept = {name: value for name, value in source.hugging_face.items() if name not in OF_THE_CHECKPOINT}
@@ -55,7 +55,7 @@ def write_tensors(file: pathlib.Path, tensors: Mapping[str, np.ndarray]) -> str:
 
 
 def _unused(config: Mapping) -> dict[str, np.ndarray]:
-    """Returns tensors of BertModel that our towers lack; transformers would initialise missing ones with a warning."""
+    """Returns zeros for tensors that BertModel has and our towers lack, as it warns about missing ones."""
     if config["model_type"] != "bert":
         return {}
     width = config["hidden_size"]

@@ -1,4 +1,4 @@
-"""Verification of an export: compares its embeddings, computed by its own runtime in another process, with ours."""
+"""Verification of an export: compares embeddings computed by its own runtime in another process with ours."""
 
 import dataclasses
 import importlib.util
@@ -26,11 +26,11 @@ from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.retrieval.index import Index
 
-TEXTS = 200  # beside the hard ones
+TEXTS = 200  # in addition to HARD_TEXTS
 
 ENCODE = pathlib.Path(__file__).parent / "scripts" / "encode_elsewhere.py"
 
-# What to give pip for the runtime of a format, by what is imported.
+# pip requirements of each format's runtime, by imported module.
 REQUIREMENTS = {
     "sentence-transformers": {"sentence_transformers": "'sentence-transformers>=6.2'"},
     "hugging-face": {"torch": "torch"},
@@ -56,13 +56,13 @@ class Report:
     """Contents of `export_report.json`.
 
     Attributes:
-      format: of the export.
+      format: format of the export.
       model: name of the exported model.
-      versions: of endx_jax, and of the runtime's libraries if verified.
+      versions: version of endx_jax and, if verified, of the runtime's libraries.
       texts: number of texts encoded as questions and as answers; 0 if not verified.
-      largest_difference: by side, of any number in any embedding.
-      tolerance: largest difference allowed.
-      passed: true if it is not exceeded; None if not verified.
+      largest_difference: largest absolute difference of any number in any embedding, by side.
+      tolerance: maximum allowed difference; None if not verified.
+      passed: true if no difference exceeds the tolerance; None if not verified.
     """
 
     format: str
@@ -75,23 +75,23 @@ class Report:
 
 
 def check_runtime(kind: str) -> None:
-    """Raises EndxError if the runtime for the verification of a format is not installed."""
+    """Raises EndxError if the runtime of a format is not installed."""
     for module, requirement in REQUIREMENTS[kind].items():
         if importlib.util.find_spec(module) is None:
-            raise EndxError(f"--verify needs what the export is made for: pip install {requirement}")
+            raise EndxError(f"--verify needs the runtime of --format={kind}: pip install {requirement}")
 
 
 def verify(kind: str, folder: pathlib.Path, towers: Towers, tolerance: float) -> Report:
-    """Encodes a few hundred texts as either side with the export and with our towers in float32, and compares.
+    """Compares embeddings of a few hundred texts by the export with those by our towers in float32, for both sides.
 
     Args:
-      kind: the format.
-      folder: of the export.
-      towers: the exported towers.
-      tolerance: largest difference allowed.
+      kind: format of the export.
+      folder: folder of the export.
+      towers: towers that were exported.
+      tolerance: maximum allowed absolute difference.
 
     Raises:
-      EndxError: the runtime fails on the export.
+      EndxError: the runtime fails to load or run the export.
     """
     texts = sample_texts(towers.workdir)
     expected = reference(towers, texts)
@@ -104,7 +104,7 @@ def verify(kind: str, folder: pathlib.Path, towers: Towers, tolerance: float) ->
         texts=len(texts),
         largest_difference=differences,
         tolerance=tolerance,
-        # So that a NaN, which is neither above nor below, does not pass.
+        # Written so that NaN does not pass.
         passed=all(difference <= tolerance for difference in differences.values()),
     )
 
@@ -113,7 +113,7 @@ def sample_texts(workdir: pathlib.Path | None) -> list[str]:
     """Returns texts for both sides: edge cases of tokenizers, the run's documents, and docstrings.
 
     Args:
-      workdir: of a run, whose index is read if it has one.
+      workdir: workdir of a run, for the documents of its index; None for other models.
     """
     index = workdir / workdirs.INDEX if workdir else None
     documents: list[str] = []
@@ -141,11 +141,11 @@ def encoded_elsewhere(
     with tempfile.TemporaryDirectory() as name:
         place = pathlib.Path(name)
         (place / "texts.json").write_text(json.dumps(texts))
-        # -P: the folder of the script is nothing to import from.
+        # -P: do not import from the script's folder.
         command = [sys.executable, "-P", str(ENCODE), kind, str(folder), str(place)]
         done = subprocess.run(command, env=os.environ | here, capture_output=True, text=True, check=False)
         if done.returncode:
             last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-            raise EndxError(f"the export can't be used by the runtime it was made for: {last}")
+            raise EndxError(f"the export failed in its runtime: {last}")
         embeddings = {side: np.load(place / f"{side}.npy") for side in SIDES}
         return embeddings, json_files.read(place / "versions.json")

@@ -26,5 +26,5 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """Returns the public names, for completion at a prompt."""
+    """Returns the public names, for tab completion."""
     return list(__all__)

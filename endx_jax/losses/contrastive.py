@@ -1,14 +1,14 @@
-r"""In-batch sampled softmax (Dong et al. 2022, Eq. 1; ENDX's L_dual).
+r"""In-batch sampled softmax loss (Dong et al. 2022, Eq. 1; L_dual in Wang et al. 2021, Eq. 1).
 
 Every other answer of the global batch is a negative for a question:
 
 $$ L = -\frac{1}{B} \sum_i \log \frac{\exp(s_{ii} / \tau)}{\sum_j \exp(s_{ij} / \tau)}, \quad s_{ij} = q_i \cdot a_j $$
 
-With K hard negatives per question, as in t5x_retrieval, each question's sum runs over B + B K columns: the B answers,
-then the hard negatives of the whole batch, row by row. Each answer's sum still runs over the B questions.
+With K hard negatives per question, as in t5x_retrieval, each question's sum has B + B K columns: the B answers and the
+hard negatives of the whole batch. Each answer's sum still has the B questions.
 
-A question's own term is taken out of the sum, where it would be exp(0): with margins m_ij = (s_ij - s_ii) / tau, its
-loss is log(1 + sum_{j != i} exp(m_ij)). So large scores do not cancel, and losses near 0 keep their digits.
+With margins m_ij = (s_ij - s_ii) / tau, the loss of a question is computed as log(1 + sum_{j != i} exp(m_ij)). So large
+scores do not cancel, and losses near 0 remain precise.
 """
 
 import jax
@@ -24,7 +24,7 @@ from endx_jax.settings import check_choice
 
 Array = jax.Array
 
-# What the losses from question to answer and from answer to question weigh.
+# Weights of the losses from question to answer and from answer to question.
 WEIGHTS = {
     "question_to_answer": (1, 0),
     "answer_to_question": (0, 1),
@@ -49,48 +49,47 @@ def in_batch_softmax(
     tile: int | None = None,
     axis_name: AxisName = None,
 ) -> tuple[Array, dict[str, Array]]:
-    """Computes the cross-entropy of selecting each question's answer among all of the batch (Dong et al. 2022, Eq. 1).
+    """Computes the cross-entropy of each question's own answer among all answers of the batch.
 
-    The scores are inner products: give unit-norm embeddings for cosine similarity. With any of the ids, pairs that
-    `false_negative_mask` marks are left out of the sums.
+    Scores are inner products; pass unit-norm embeddings for cosine similarity. If ids are given, the pairs of
+    `false_negative_mask` are excluded from the sums.
 
-    Every hard negative of the batch is a negative for every question, except those for which it is known to be right,
-    by their `answer_id` or `positive_ids`. A text that is in the batch several times, as answers or as hard negatives,
-    counts several times (as in t5x_retrieval).
+    Every hard negative of the batch is a negative for all questions for which it is not known to be right, by
+    `answer_id` or `positive_ids`. Repeated texts, as answers or hard negatives, are counted repeatedly, as in
+    t5x_retrieval.
 
     Args:
-      question: [B, E] embeddings. Products and sums are float32 at least, at the highest matmul precision.
-      answer: [B, E] embeddings; row i is the right answer of question i.
-      temperature: divides the scores; a number or scalar array greater than 0.
-      hard_negatives: [B, K, E] embeddings of wrong answers, candidates from question to answer and not the other way.
-      question_id: int32 [B], -1 where unknown.
-      answer_id: int32 [B], -1 where unknown.
-      positive_ids: int32 [B, P], padded with -1.
-      hard_negative_ids: int32 [B, K], from the same table as `answer_id`; -1 where a question has fewer than K, whose
-        embeddings are then ignored, NaN included. Without it all count.
+      question: question embeddings [B, E]. Products are at least float32, with the highest matmul precision.
+      answer: answer embeddings [B, E]; row i is the right answer of question i.
+      temperature: divisor of the scores, a positive number or scalar array.
+      hard_negatives: embeddings [B, K, E] of wrong answers; they are candidates for questions only.
+      question_id: int32 [B], equal for equal questions; -1 if unknown.
+      answer_id: int32 [B], equal for equal answers; -1 if unknown.
+      positive_ids: int32 [B, P], ids of all right answers of each question, padded with -1.
+      hard_negative_ids: int32 [B, K], ids of the hard negatives in the numbering of `answer_id`. -1 marks padding,
+        whose embeddings are ignored even if NaN. None means that all hard negatives are valid.
       direction: `question_to_answer` (each question against all answers, as both papers print it),
-        `answer_to_question`, or both directions as their `sum` (what t5x_retrieval trains with) or `mean`.
-      where: bool [B], the pairs that count; the others, and their hard negatives, are neither averaged nor used as
-        negatives. NaN there is ignored.
-      tile: None computes with whole arrays of scores, [B, B] and [B, B K]. A number streams them in tiles of that many
-        rows and columns at most, made once more for the gradient: the same values in memory O(B E + tile^2).
-      axis_name: inside `jax.shard_map`, the mesh axis or axes that the batch is split over. All arrays are then the
-        rows of this device, columns are gathered from the others, and all devices return the result of the whole
-        batch. Needs `tile`.
+        `answer_to_question`, or the `sum` (as in t5x_retrieval) or `mean` of both.
+      where: bool [B], pairs to include. Other pairs, with their hard negatives, are neither averaged nor negatives,
+        even if NaN.
+      tile: maximum rows and columns of a tile of scores, for memory O(B E + tile^2). Tiles are recomputed for the
+        gradient. None computes whole arrays of scores, [B, B] and [B, B K]. Both give the same values.
+      axis_name: inside `jax.shard_map`, the mesh axis or axes over which the batch is split. Arrays are then this
+        device's rows, and all devices return the loss of the whole batch. Requires `tile`.
 
     Returns:
-      The loss, a scalar, the mean over the pairs that count, zero when none does; and metrics without a gradient:
-      `in_batch_accuracy`, the share of the questions that count whose own answer scores higher than every other answer
-      of the batch, false negatives and hard negatives left aside; and `masked_fraction`, the share of the pairs off the
-      diagonal, among those that count, that are false negatives.
+      A tuple (loss, metrics). The loss is the mean over the included pairs, zero if there are none. The metrics have no
+      gradient: `in_batch_accuracy`, the fraction of questions whose own answer scores higher than all other answers of
+      the batch except false negatives; and `masked_fraction`, the fraction of off-diagonal pairs that are false
+      negatives.
 
     Raises:
-      EndxError: shapes do not agree, the temperature is not positive (checked outside of `jax.jit` only), the direction
-        is unknown, or ids are given without the arrays that they refer to.
+      EndxError: shapes do not agree, the temperature is not positive (checked outside `jax.jit` only), the direction is
+        unknown, or ids are given without the arrays that they refer to.
     """
     check_choice("direction", direction, DIRECTIONS)
     if axis_name is not None and tile is None:
-        raise EndxError("axis_name is given, and scores split over devices are streamed: it needs tile as well")
+        raise EndxError("axis_name is given without tile: a loss over several devices is streamed, so set tile too")
     check_positive("temperature", temperature)
     check_batch(
         question=question,
@@ -139,11 +138,11 @@ def _metrics(other_answers: RowStatistics, shard: Shard, count: Array) -> dict[s
 
 
 def _hard_candidates(hard_negatives: Array, hard_negative_ids: Array | None, where: Array) -> tuple[Array, Marks]:
-    """Returns the hard negatives [B K, E], row by row."""
+    """Returns the hard negatives of all questions, [B K, E], and their marks."""
     present, ids = jnp.broadcast_to(where[:, None], hard_negatives.shape[:2]), None
     if hard_negative_ids is not None:
         present, ids = present & (hard_negative_ids >= 0), hard_negative_ids.reshape(-1)
-    # Zeros stand in for the missing before the product: left out of the sum alone, a NaN would reach the gradients.
+    # Replace padding by zeros before the product: a NaN would reach the gradients even if the sum excludes it.
     vectors = jnp.where(present[:, :, None], at_least_float32(hard_negatives), 0)
     present = present.reshape(-1)
     no_pair = jnp.full_like(present, -1, dtype=jnp.int32)
@@ -151,9 +150,9 @@ def _hard_candidates(hard_negatives: Array, hard_negative_ids: Array | None, whe
 
 
 def _margins(rows: tuple[Array, Array, Array], columns: Array) -> tuple[Array]:
-    """Computes the margin of each column's score over the score of the row's pair."""
+    """Computes the margins of the columns' scores over the row's own score, divided by the temperature."""
     embeddings, own, scale = rows
-    # Taken off before the division by the temperature, so that large scores do not cancel.
+    # Subtract before the division by the temperature, so that large scores do not cancel.
     return ((jnp.matmul(embeddings, columns.T, precision=jax.lax.Precision.HIGHEST) - own[:, None]) * scale[:, None],)
 
 
@@ -162,7 +161,7 @@ def _statistics(keep, rows, columns, row_marks, column_marks, tile: int | None) 
         return row_statistics(_margins, keep, rows, columns, row_marks, column_marks, tile=tile)
     (margins,), kept = _margins(rows, columns), keep(row_marks, column_marks)
     some = jnp.any(kept, axis=1)
-    # A row that keeps nothing sums over everything before its result is replaced: empty sums have no finite gradient.
+    # The logsumexp of an empty row has no finite gradient, so such rows sum over all columns and are replaced below.
     log_sum_exp = jax.nn.logsumexp(margins, axis=1, where=kept | ~some[:, None])
     return RowStatistics(
         log_sum_exp=jnp.where(some, log_sum_exp, -jnp.inf),
@@ -174,7 +173,7 @@ def _statistics(keep, rows, columns, row_marks, column_marks, tile: int | None) 
 
 
 def _row_losses(others: list[RowStatistics]) -> Array:
-    """Computes log(1 + sum of exp(margin)) of each row, over one set of columns after the other."""
+    """Returns log(1 + sum of the exponentials of all margins) [R], given statistics of several sets of columns."""
     losses = jnp.zeros_like(others[0].log_sum_exp)
     for statistics in others:
         losses += jax.nn.softplus(statistics.log_sum_exp - losses)

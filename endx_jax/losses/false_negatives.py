@@ -1,4 +1,4 @@
-"""False negatives: right pairs off the diagonal of a batch."""
+"""False negatives: off-diagonal pairs of a batch that are right."""
 
 from typing import NamedTuple
 
@@ -17,18 +17,18 @@ def false_negative_mask(
     answer_id: Array | None = None,
     positive_ids: Array | None = None,
 ) -> Array | None:
-    """Marks the pairs off the diagonal of a batch that are not negatives.
+    """Returns a mask of the off-diagonal pairs of a batch that are not negatives.
 
-    Answer j is no negative for question i when it is the same answer as i's own, when the two questions are the same,
-    or when j is among the positives known for i.
+    Answer j is not a negative for question i if it equals i's own answer, if questions i and j are equal, or if it is
+    among the known positives of i.
 
     Args:
-      question_id: int32 [B], equal where questions are equal; -1, which equals nothing, where unknown.
-      answer_id: int32 [B], equal where answers are equal; -1 likewise.
-      positive_ids: int32 [B, P], answer ids that are right for each question, padded with -1; needs `answer_id`.
+      question_id: int32 [B], equal for equal questions; -1 if unknown, which equals nothing.
+      answer_id: int32 [B], equal for equal answers; -1 if unknown, which equals nothing.
+      positive_ids: int32 [B, P], ids of all right answers of each question, padded with -1; requires `answer_id`.
 
     Returns:
-      bool [B, B], never true on the diagonal; None when no id is given.
+      bool [B, B], false on the diagonal; None if no ids are given.
     """
     check_batch(question_id=question_id, answer_id=answer_id, positive_ids=positive_ids)
     some = question_id if question_id is not None else answer_id
@@ -39,7 +39,7 @@ def false_negative_mask(
     return ~negatives(marks, marks) & (pair[:, None] != pair[None, :])
 
 
-# Documented shapes of the arguments that losses of a batch share.
+# Shapes of the arguments that several losses share, for error messages.
 SHAPES = {
     "question": "[B, E]",
     "answer": "[B, E]",
@@ -54,27 +54,27 @@ SHAPES = {
 
 
 def check_batch(**arrays: Array | None) -> None:
-    """Checks arguments of a loss by their names in `SHAPES`.
+    """Checks the arguments of a loss against `SHAPES`.
 
     Raises:
-      EndxError: for shapes that do not agree, or ids without the arrays that they refer to.
+      EndxError: shapes do not agree, or ids are given without the arrays that they refer to.
     """
     check_arrays({name: (array, SHAPES[name]) for name, array in arrays.items()})
     if arrays.get("positive_ids") is not None and arrays["answer_id"] is None:
-        raise EndxError("positive_ids names answers by their ids, so it needs answer_id as well")
+        raise EndxError("positive_ids is given without answer_id, whose ids it refers to: set answer_id too")
     if arrays.get("hard_negative_ids") is not None and arrays["hard_negatives"] is None:
-        raise EndxError("hard_negative_ids names hard negatives, so it needs hard_negatives as well")
+        raise EndxError("hard_negative_ids is given without hard_negatives: set hard_negatives too")
 
 
 class Marks(NamedTuple):
-    """Ids that separate negatives from other candidates, for N questions or N candidates.
+    """Ids of N questions or N candidates that determine which candidates are negatives.
 
     Attributes:
-      pair: int32 [N], index of its pair in the batch; -1 for a hard negative.
+      pair: int32 [N], index of the pair in the batch; -1 for hard negatives.
       counts: bool [N], false for rows to ignore.
-      question_id: int32 [N], of its pair, -1 where unknown; None, here and below, if ids are not given.
-      answer_id: int32 [N], of the candidate, or of the question's pair; -1 where unknown.
-      positive_ids: int32 [N, P], of a question, padded with -1.
+      question_id: int32 [N], id of the pair's question; -1 if unknown; None if not compared.
+      answer_id: int32 [N], id of the candidate, or of the question's own answer; -1 if unknown; None if not compared.
+      positive_ids: int32 [N, P], ids of a question's right answers, padded with -1; None if not compared.
     """
 
     pair: Array
@@ -85,7 +85,7 @@ class Marks(NamedTuple):
 
 
 def negatives(questions: Marks, candidates: Marks) -> Array:
-    """Marks the negatives, bool [Q, C]: both count, and the candidate is not known to be right for the question."""
+    """Returns bool [Q, C], true if both rows count and the candidate is not known to be right for the question."""
     found = questions.counts[:, None] & candidates.counts[None, :]
     found &= questions.pair[:, None] != candidates.pair[None, :]
     if questions.question_id is not None and candidates.question_id is not None:
@@ -98,17 +98,17 @@ def negatives(questions: Marks, candidates: Marks) -> Array:
 
 
 def negatives_of_answers(answers: Marks, questions: Marks) -> Array:
-    """Marks the negatives, bool [A, Q], with answers as rows and questions as their candidates."""
+    """Returns the transpose of `negatives`, bool [A, Q], for answers as rows and questions as candidates."""
     return negatives(questions, answers).T
 
 
 def _same(ids: Array, others: Array) -> Array:
-    """Marks pairs of ids [Q] and others [C] that are equal and known, bool [Q, C]."""
+    """Returns bool [Q, C], true where ids [Q] and others [C] are equal and known."""
     return (ids[:, None] == others[None, :]) & (ids[:, None] >= 0)
 
 
 def _contains(positive_ids: Array, candidate_id: Array) -> Array:
-    """Marks candidates whose id is among the row's positives, bool [Q, C]; loops over P to keep memory at Q x C."""
+    """Returns bool [Q, C], true if candidate c is among row q's positives; loops over P for memory O(Q C)."""
 
     def add(found, ids):
         return found | _same(ids, candidate_id), None

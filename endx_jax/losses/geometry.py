@@ -1,7 +1,7 @@
-r"""ENDX's geometry alignment (Wang et al. 2021, section 3.4), and its baseline, the element-wise regression.
+r"""Geometry alignment of ENDX (Wang et al. 2021, section 3.4), and its baseline, element-wise regression.
 
-Each of four terms u|v compares the neighbours of an embedding v_i among the embeddings u_j of the batch in the space of
-the dual encoder with those in the space of its teacher, the cross encoder (Eq. 11):
+Each of four terms u|v compares the distributions over the batch's embeddings u_j given an embedding v_i, in the space
+of the cross encoder (teacher) and of the dual encoder (student), by the Kullback-Leibler divergence (Eq. 11):
 
 $$ L_{u|v} = \frac{1}{B} \sum_i \sum_j p_{cross}(u_j|v_i) \log \frac{p_{cross}(u_j|v_i)}{p_{dual}(u_j|v_i)} $$
 """
@@ -47,33 +47,33 @@ def geometry_alignment(
     tile: int | None = None,
     axis_name: AxisName = None,
 ) -> tuple[Array, dict[str, Array]]:
-    r"""Computes the weighted sum of Kullback-Leibler terms between the geometries of two spaces (ENDX Eqs. 6 to 12).
+    r"""Computes the weighted sum of Kullback-Leibler terms between two spaces (Wang et al. 2021, Eqs. 6 to 12).
 
     Args:
-      dual: question and answer embeddings [B, E] of the student. Products and sums are float32 at least, at the highest
-        matmul precision.
+      dual: question and answer embeddings [B, E] of the student. Products are at least float32, with the highest matmul
+        precision.
       cross: question and answer embeddings [B, F] of the teacher.
-      weights: by term, among `a|q`, `q|q`, `q|a`, `a|a`; other terms are not computed.
-      kernel: `inner`, `gaussian`, `sne` or `pkt`; `endx_jax.losses.kernels` has their formulas.
-      temperature: of the dual and of the cross space; divides the scores inside the softmax, whatever the kernel. (For
-        `sne` that is a wider width; for `pkt`, K is raised to the power 1 / temperature.)
-      width: the sigma^2 of `gaussian` and `sne`, in squared distance: a number, a (dual, cross) pair, or a mapping from
-        terms to either. Where it is None or a term is not in the mapping, it is estimated for each space and term as
-        the mean squared distance of the pairs compared, through which no gradient flows.
-      diagonal: includes j = i among the j of `q|q` and `a|a`. SNE has p(i|i) = 0; ENDX's Eqs. 7-8 and PKT's code
-        include it. In `a|q` and `q|a` it is always included, since it is the right pair.
-      reduction: `batchmean`, the sum over j averaged over i (Eq. 11), or `mean`, the mean over all the (i, j) compared,
-        as in PKT's code: smaller by the number of j that a row is compared with.
-      stop_gradient: treats p_cross as a constant: no gradient flows to `cross`, its temperature or its width.
-      where: bool [B], the pairs that count; the others are neither rows nor columns, NaN included.
-      tile: computes the scores in tiles of at most `tile` rows and columns, forward and again backward: the same
-        values and gradients in memory O(B E + tile^2). None computes arrays [B, B].
-      axis_name: inside `jax.shard_map`, the mesh axis or axes that the batch is split over. All arrays are then the
-        rows of this device, columns are gathered from the others, and all devices return the result of the whole
-        batch. Needs `tile`.
+      weights: weights by term, `a|q`, `q|q`, `q|a` or `a|a`; omitted terms are not computed.
+      kernel: `inner`, `gaussian`, `sne` or `pkt`; see `endx_jax.losses.kernels` for their formulas.
+      temperature: (dual, cross) divisors of the scores in the softmax. They scale the width of `sne` and raise K of
+        `pkt` to the power 1 / temperature.
+      width: sigma^2 of `gaussian` and `sne`, in squared distance: a number, a (dual, cross) pair, or a mapping from
+        terms to either. None, or a term that is not in the mapping, means an estimate for each space and term: the mean
+        squared distance of the compared pairs, without a gradient.
+      diagonal: includes j = i in `q|q` and `a|a`. SNE sets p(i|i) = 0; ENDX's Eqs. 7-8 and PKT's code include it. The
+        matched pair is always included in `a|q` and `q|a`.
+      reduction: `batchmean`, the mean over i of the sum over j (Eq. 11), or `mean`, the mean over all compared (i, j),
+        as in PKT's code.
+      stop_gradient: treats p_cross as constant: no gradient flows to `cross`, its temperature or its width.
+      where: bool [B], pairs to include; other pairs are neither rows nor columns, even if NaN.
+      tile: maximum rows and columns of a tile of scores, for memory O(B E + tile^2). Tiles are recomputed for the
+        gradient. None computes whole arrays of scores [B, B]. Both give the same values and gradients.
+      axis_name: inside `jax.shard_map`, the mesh axis or axes over which the batch is split. Arrays are then this
+        device's rows, and all devices return the results of the whole batch. Requires `tile`.
 
     Returns:
-      The scalar sum of weight times term, and the terms by name, unweighted. Terms are zero where nothing is compared.
+      A tuple (loss, terms): the weighted sum of the terms, and the unweighted terms by name. Terms without any compared
+      pairs are zero.
     """
     _check(dual, cross, weights, kernel, temperature, width, reduction, where, tile, axis_name)
     shard = Shard.of(dual[0].shape[0], where, axis_name)
@@ -97,20 +97,20 @@ def geometry_alignment(
 def embedding_regression(
     dual: Pair, cross: Pair, *, stop_gradient: bool = True, where: Array | None = None, axis_name: AxisName = None
 ) -> tuple[Array, dict[str, Array]]:
-    """Computes the mean squared difference between the coordinates of dual and cross embeddings.
+    """Computes the mean squared difference between dual and cross embeddings.
 
-    The alignment that ENDX's section 3.4 calls too rigid: a baseline of `geometry_alignment`.
+    A baseline of `geometry_alignment`, which Wang et al. 2021 (section 3.4) consider too rigid.
 
     Args:
       dual: question and answer embeddings [B, E] of the student.
-      cross: those of the teacher, of the same width.
-      stop_gradient: treats `cross` as constants.
-      where: bool [B], the pairs that count.
-      axis_name: as for `geometry_alignment`.
+      cross: question and answer embeddings [B, E] of the teacher.
+      stop_gradient: treats `cross` as constant.
+      where: bool [B], pairs to include.
+      axis_name: as in `geometry_alignment`.
 
     Returns:
-      The loss, a scalar, the mean over the pairs that count, both their embeddings and all coordinates, zero when none
-      counts; no metrics.
+      A tuple (loss, {}). The loss is the mean over included pairs, both embeddings and all coordinates, zero if there
+      are no pairs.
     """
     # Embeddings of another width can be aligned by `geometry_alignment`, or projected.
     _check_pairs(dual, cross, where, "E")
@@ -130,15 +130,15 @@ def _check(dual, cross, weights, kernel, temperature, width, reduction, where, t
         for term, own_width in widths.items():
             check_positive(f"width of {term} in the {space} space", own_width)
     if axis_name is not None and tile is None:
-        raise EndxError("axis_name is given without tile: a batch split over devices is streamed, so give tile as well")
+        raise EndxError("axis_name is given without tile: a loss over several devices is streamed, so set tile too")
     if tile is not None and tile < 1:
-        raise EndxError(f"tile is {tile}; it must be at least 1, or None for scores that are made whole")
+        raise EndxError(f"tile is {tile}; it must be at least 1, or None for the dense form")
     check_choice("kernel", kernel, KERNELS)
     check_choice("reduction", reduction, REDUCTIONS)
     if not weights:
-        raise EndxError(f"weights names no term; give one or more of {', '.join(TERMS)}")
+        raise EndxError(f"weights is empty; give one or more of the terms {', '.join(TERMS)}")
     if width is not None and kernel not in WITH_WIDTH:
-        raise EndxError(f"width is given, and the kernel {kernel!r} has none; {' and '.join(WITH_WIDTH)} do")
+        raise EndxError(f"width is given, but the kernel {kernel!r} has no width; only {' and '.join(WITH_WIDTH)} do")
     for name, mapping in (("weights", weights), ("width", width if isinstance(width, Mapping) else {})):
         for term in mapping:
             if term not in TERMS:
@@ -146,7 +146,7 @@ def _check(dual, cross, weights, kernel, temperature, width, reduction, where, t
 
 
 def _check_pairs(dual: Pair, cross: Pair, where: Array | None, cross_width: str) -> None:
-    """Checks both spaces' embeddings; `cross_width` is the letter of the width of the cross embeddings."""
+    """Checks the embeddings of both spaces; `cross_width` is the letter of the cross embeddings' width."""
     for space, pair in zip(SPACES, (dual, cross), strict=True):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise EndxError(
@@ -164,14 +164,14 @@ def _check_pairs(dual: Pair, cross: Pair, where: Array | None, cross_width: str)
 
 
 class _Space(NamedTuple):
-    """Operands of the scores in one space: rows of this device by term, columns of all devices by side."""
+    """Operands of one space's scores: of this device's rows by term, and of all devices' columns by side."""
 
     rows: dict[str, Operands]
     columns: dict[str, Operands]
 
 
 def _widths(width: Width | Mapping[str, Width]) -> tuple[dict, dict]:
-    """Returns the widths of the dual and the cross space by term, None where they are to be estimated."""
+    """Returns the widths of the dual and of the cross space by term; None for widths to estimate."""
     by_term = {term: width.get(term) if isinstance(width, Mapping) else width for term in TERMS}
     pairs = {term: x if isinstance(x, tuple | list) else (x, x) for term, x in by_term.items()}
     return {term: dual for term, (dual, _) in pairs.items()}, {term: cross for term, (_, cross) in pairs.items()}
@@ -184,8 +184,7 @@ def _space(
     moments = {}
     if kernel in WITH_WIDTH:
         moments = {side: kernels.moments(x, shard.where, shard.psum) for side, x in sides.items()}
-        # Distances are the same from any origin. From the middle, squared norms are no larger than they need be, and
-        # lose the least when products are taken off.
+        # Distances do not depend on the origin. A central one keeps squared norms small, which reduces cancellation.
         centre = (moments["q"].mean + moments["a"].mean) / 2
         sides = {side: x - centre for side, x in sides.items()}
     rows = {}
@@ -193,7 +192,7 @@ def _space(
         facing, given = term.split("|")
         width = widths[term]
         if width is None and moments:
-            # Over all pairs; without the diagonal, whose distances are 0, the same sum is over fewer.
+            # The mean is over all pairs; without the diagonal, whose distances are 0, the sum is over fewer pairs.
             fewer = jnp.maximum(_count(shard), 1) / _columns(term, shard, diagonal)
             width = kernels.mean_squared_distance(moments[given], moments[facing]) * fewer
         rows[term] = kernels.row_operands(kernel, sides[given], sides[facing], temperature, width)
@@ -207,7 +206,7 @@ def _count(shard: Shard) -> Array:
 
 
 def _columns(term: str, shard: Shard, diagonal: bool) -> Array:
-    """Returns the number of columns that each row that counts is compared with, at least 1."""
+    """Returns the number of columns that each counted row is compared with, at least 1."""
     return jnp.maximum(_count(shard) - _skips_itself(term, diagonal), 1)
 
 
@@ -216,12 +215,12 @@ def _skips_itself(term: str, diagonal: bool) -> bool:
 
 
 def _divergences(kernel: str, student: _Space, teacher: _Space, where: Array, diagonal: bool) -> dict[str, Array]:
-    """Computes KL(softmax(teacher) || softmax(student)) of each row [B] over columns kept, by term; 0 if none is."""
+    """Returns KL(softmax(teacher) || softmax(student)) of each row [B] by term; zero for rows without columns."""
     divergences: dict[str, Array] = {}
     for term in student.rows:
         keep = where[None, :] & ~(_skips_itself(term, diagonal) & jnp.eye(len(where), dtype=bool))
         counts = where & jnp.any(keep, axis=1)
-        # Where nothing is kept, everything is, and the row then weighs nothing: no softmax is over an empty set.
+        # Rows without columns keep all of them and are set to zero below, as the softmax of an empty set is undefined.
         keep = keep | ~counts[:, None]
         log_student, log_teacher = (
             jax.nn.log_softmax(jnp.where(keep, scores, -jnp.inf), axis=1)
@@ -235,7 +234,7 @@ def _divergences(kernel: str, student: _Space, teacher: _Space, where: Array, di
 def _streamed_divergences(
     kernel: str, student: _Space, teacher: _Space, shard: Shard, diagonal: bool, tile: int
 ) -> dict[str, Array]:
-    """Computes the divergences [R] by term in tiles; terms with the same columns share a pass."""
+    """Returns `_divergences` [R] by tiles of scores, with one pass for the terms that share columns."""
     divergences: dict[str, Array] = {}
     index = shard.index()
     columns_where = shard.all_gather(shard.where)
@@ -259,7 +258,7 @@ def _streamed_divergences(
 
 
 def _facing(student: _Space, teacher: _Space, terms: list[str]) -> tuple[tuple, tuple]:
-    """Returns the concatenated rows of some terms, of student and teacher, and the columns that they share."""
+    """Returns the student's and the teacher's rows of some terms, concatenated, and the columns that they share."""
     rows = (
         jax.tree.map(lambda *x: jnp.concatenate(x), *(space.rows[term] for term in terms))
         for space in (student, teacher)

@@ -1,19 +1,19 @@
-r"""Kernels of the geometry alignment (ENDX, section 3.4): what makes a score s(u, v) of two embeddings.
+r"""Kernels of the geometry alignment (Wang et al. 2021, section 3.4): scores s(u, v) of two embeddings.
 
-The probability of u_j given v_i is softmax over j of s(u_j, v_i) / temperature, with s:
+The probability of u_j given v_i is the softmax over j of s(u_j, v_i) / temperature, with s:
 
 | kernel | s(u, v) | source |
 |---|---|---|
 | `inner` | u . v | ENDX Eq. 10 |
-| `gaussian` | exp(-\|u - v\|^2 / (2 width)) | ENDX Eq. 9 inside Eqs. 7-8, to the letter: s lies in (0, 1] |
+| `gaussian` | exp(-\|u - v\|^2 / (2 width)) | ENDX Eq. 9 inside Eqs. 7-8, literally: s lies in (0, 1] |
 | `sne` | -\|u - v\|^2 / (2 width) | ENDX Eq. 6 (Hinton and Roweis 2002) |
-| `pkt` | log((cos(u, v) + 1) / 2) | Passalis and Tefas 2018: the softmax of a logarithm divides K by its sum |
+| `pkt` | log((cos(u, v) + 1) / 2) | Passalis and Tefas 2018: the softmax of log K is K divided by its sum |
 
-`width` is the sigma^2 of ENDX Eqs. 7-8, which pass 2 sigma^2 on to Eq. 9.
+`width` is the sigma^2 of ENDX Eqs. 7-8, which use Eq. 9 with 2 sigma^2.
 
-A kernel comes in two parts, so that the same arithmetic serves a whole matrix and its tiles: operands of rows and of
-columns, made once from the embeddings, with width and temperature multiplied into those of the rows; and the scores of
-any rows' operands with any columns'.
+A kernel has two parts, so that whole matrices and tiles use the same arithmetic: operands of rows and of columns,
+computed once from the embeddings, with width and temperature included in those of the rows; and the scores of the
+operands of some rows and some columns.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ Operands = tuple[Array, ...]
 KERNELS = ("inner", "gaussian", "sne", "pkt")
 WITH_WIDTH = ("gaussian", "sne")
 
-# The least (cos + 1) / 2 of `pkt`: opposite embeddings keep a finite logarithm, as with the epsilon of PKT's code.
+# Minimum of (cos + 1) / 2 in `pkt`, for a finite logarithm of opposite embeddings, like the epsilon in PKT's code.
 PKT_FLOOR = 1e-7
 
 
@@ -42,7 +42,7 @@ class Moments(NamedTuple):
 
 
 def moments(x: Array, where: Array, total: Callable[[Array], Array]) -> Moments:
-    """Mean and variance of embeddings [B, E], zero where `where` [B] is false; `total` adds up over devices."""
+    """Computes moments of embeddings [B, E], zero where `where` [B] is false; `total` sums over devices."""
     x = jax.lax.stop_gradient(x)
     count = jnp.maximum(total(jnp.sum(where, dtype=x.dtype)), 1)
     mean = total(jnp.sum(x, axis=0, keepdims=True)) / count
@@ -51,29 +51,29 @@ def moments(x: Array, where: Array, total: Callable[[Array], Array]) -> Moments:
 
 
 def mean_squared_distance(given: Moments, columns: Moments) -> Array:
-    """Mean of |u - v|^2 over all pairs: both variances and the squared distance of the means; 1 if points coincide."""
+    """Returns the mean of |u - v|^2 over all pairs, from the moments of u and v; 1 if all points coincide."""
     distance = given.variance + columns.variance + jnp.sum(jnp.square(given.mean - columns.mean))
-    # Points that coincide but for rounding have no width of their own, and any gives them equal scores.
+    # Points that coincide up to rounding have equal scores for any width.
     rounding = (8 * jnp.finfo(distance.dtype).eps) ** 2 * jnp.sum(jnp.square(given.mean))
     return jnp.where(distance > rounding, distance, 1)
 
 
 def row_operands(kernel: str, given: Array, own: Array, temperature: float | Array, width: float | Array) -> Operands:
-    """Operands of rows.
+    """Returns the operands of rows.
 
     Args:
       kernel: one of KERNELS.
       given: [R, E], the v of each row.
-      own: [R, E], the u matched with each v: v itself where both are of one side.
-      temperature: divides the scores.
-      width: for the kernels WITH_WIDTH.
+      own: [R, E], the u of the same pair as each v; v itself if both are of one side.
+      temperature: divisor of the scores.
+      width: sigma^2 of the kernels in WITH_WIDTH.
 
     Returns:
       Arrays with leading axis R.
     """
     if kernel == "inner":
         given = given / temperature
-        # No softmax knows of a constant added to a row. With its own score taken off, large scores do not cancel.
+        # Subtracting a row's own score does not change its softmax, and avoids cancellation of large scores.
         return given, jax.lax.stop_gradient(jnp.sum(given * own, axis=1))
     if kernel == "pkt":
         return l2_normalize(given), _each_row(1 / temperature, given)
@@ -83,7 +83,7 @@ def row_operands(kernel: str, given: Array, own: Array, temperature: float | Arr
 
 
 def column_operands(kernel: str, columns: Array) -> Operands:
-    """Operands of columns, with leading axis C, from their u [C, E]."""
+    """Returns the operands, with leading axis C, of columns u [C, E]."""
     if kernel == "inner":
         return (columns,)
     if kernel == "pkt":
@@ -92,7 +92,7 @@ def column_operands(kernel: str, columns: Array) -> Operands:
 
 
 def scores(kernel: str, rows: Operands, columns: Operands) -> Array:
-    """Scores [R, C], divided by the temperature, from the operands of rows and of columns."""
+    """Returns the scores [R, C], divided by the temperature, for the operands of rows and of columns."""
     products = jnp.matmul(rows[0], columns[0].T, precision=jax.lax.Precision.HIGHEST)
     if kernel == "inner":
         return products - rows[1][:, None]

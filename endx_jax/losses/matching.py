@@ -1,7 +1,7 @@
-"""Matching questions and answers pair by pair, right ones against sampled wrong ones (Yu et al. 2020, Eq. 6).
+"""Matching loss of right pairs and sampled wrong pairs (Yu et al. 2020, Eq. 6).
 
-The scores are cosines. A right pair is to have 1 and a wrong one 0: as a regression, which the authors are said to have
-trained with, or as the probability that the paper prints.
+The scores are cosines, with target 1 for right pairs and 0 for wrong pairs: as a regression, which an unofficial port
+attributes to the authors, or as a probability, as printed in the paper.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,22 +16,22 @@ from endx_jax.settings import check_choice
 
 Array = jax.Array
 
-# How near to 0 the probability of what happened may come.
+# Minimum probability of the observed class.
 EDGE = 1e-6
 
 
 def squared_error(cosines: Array, right: Array) -> Array:
-    """(cosine - y)^2, elementwise, with y = 1 for right pairs and 0 for wrong ones."""
+    """Computes (cosine - y)^2 elementwise, with y = 1 for right pairs and 0 for wrong pairs."""
     return jnp.square(cosines - right)
 
 
 def binary_cross_entropy(cosines: Array, right: Array) -> Array:
-    """-y log p - (1 - y) log(1 - p), elementwise, with p = (1 + cosine) / 2, which is kept `EDGE` away from wrong."""
+    """Computes -y log p - (1 - y) log(1 - p) elementwise, with p = (1 + cosine) / 2; clips logarithms at log `EDGE`."""
     of_what_is = jnp.where(right, 1 + cosines, 1 - cosines) / 2
     return -jnp.log(jnp.maximum(of_what_is, EDGE))
 
 
-# Of cosines and of whether their pairs are right, elementwise.
+# Elementwise functions (cosines, bool: pair is right) -> losses.
 MATCHINGS: Mapping[str, Callable[[Array, Array], Array]] = {"mse": squared_error, "bce": binary_cross_entropy}
 
 
@@ -47,23 +47,23 @@ def sampled_matching(
     where: Array | None = None,
     axis_name: AxisName = None,
 ) -> tuple[Array, dict[str, Array]]:
-    """The mean loss of each question with its own answer and with the answers of pairs drawn from the batch.
+    """Computes the mean loss of each question with its own answer and with answers drawn from the batch.
 
-    A pair that is drawn and known to be right, by any of the ids, is left out; so is a question drawn against itself.
+    Drawn pairs that are known to be right, by any of the ids, are excluded.
 
     Args:
-      question: [B, E]; cosines are made here, float32 at least.
-      answer: [B, E]; row i is the right answer of question i.
-      drawn: int32 [B, K], rows of the whole batch: see `draw_others`.
+      question: question embeddings [B, E]; this function computes the cosines, at least in float32.
+      answer: answer embeddings [B, E]; row i is the right answer of question i.
+      drawn: int32 [B, K], rows of the whole batch with the wrong answers: see `draw_others`.
       kind: a name in `MATCHINGS`.
-      question_id: int32 [B], -1 where unknown.
-      answer_id: int32 [B], -1 where unknown.
-      positive_ids: int32 [B, P], padded with -1.
-      where: bool [B], the pairs that count. NaN in others is ignored.
-      axis_name: inside `jax.shard_map`, the mesh axes that the batch is split over: see `in_batch_softmax`.
+      question_id: int32 [B], equal for equal questions; -1 if unknown.
+      answer_id: int32 [B], equal for equal answers; -1 if unknown.
+      positive_ids: int32 [B, P], ids of all right answers of each question, padded with -1.
+      where: bool [B], pairs to include. Other pairs may be NaN.
+      axis_name: inside `jax.shard_map`, the mesh axes over which the batch is split: see `in_batch_softmax`.
 
     Returns:
-      The loss, a scalar, the mean over all pairs that count, right and wrong alike, zero when none does; no metrics.
+      A tuple (loss, {}). The loss is the mean over all included right and wrong pairs, zero if there are none.
     """
     check_choice("kind", kind, MATCHINGS)
     check_batch(
@@ -90,7 +90,7 @@ def sampled_matching(
 
 
 def draw_others(keys: Array, count: int) -> Array:
-    """For each row of a batch, other rows of it, with repetition: int32 [B, count] from keys [B] of the whole batch."""
+    """Draws other rows of the batch for each row, with repetition: int32 [B, count], given keys [B] of all rows."""
     size = keys.shape[0]
     steps = jax.vmap(lambda key: jax.random.randint(key, (count,), 1, max(size, 2)))(keys)
     return (jnp.arange(size)[:, None] + steps) % size

@@ -1,4 +1,4 @@
-"""Losses of scored pairs: each question has one right and several wrong answers."""
+"""Losses of scored pairs: each question's right answer against its own wrong answers."""
 
 import jax
 import jax.numpy as jnp
@@ -11,19 +11,19 @@ Array = jax.Array
 
 
 def pair_softmax(scores: Array, *, where: Array | None = None) -> tuple[Array, dict[str, Array]]:
-    """Computes the cross-entropy of selecting each question's right answer among its candidates.
+    """Computes the cross-entropy of each question's right answer among its candidates.
 
     Args:
-      scores: [B, 1 + K], the right answer's first; K at least 1.
-      where: bool [B, 1 + K], the candidates that count; the right ones do. Others may be NaN. None: all.
+      scores: [B, 1 + K], with the right answer in column 0 and K >= 1.
+      where: bool [B, 1 + K], candidates to include, always true in column 0. Other scores may be NaN. None means all.
 
     Returns:
-      The loss, a scalar, the mean over the questions; and metrics: `pair_accuracy`, the share of the
-      questions whose right answer scores higher than all its wrong ones, and `negatives`, the mean number of those.
+      A tuple (loss, metrics). The loss is the mean over the questions. The metrics are `pair_accuracy`, the fraction of
+      questions whose right answer scores higher than all wrong ones, and `negatives`, the mean number of wrong ones.
     """
     _check(scores, where)
     scores = at_least_float32(scores)
-    # The right answer's own term would be exp(0): it is taken out, so that losses near 0 keep their digits.
+    # log(1 + sum of exp(margins)), without the right answer's exp(0), keeps losses near 0 precise.
     margins = scores[:, 1:] - scores[:, :1]
     if where is not None:
         margins = jnp.where(where[:, 1:], margins, jnp.finfo(margins.dtype).min / 2)
@@ -31,13 +31,9 @@ def pair_softmax(scores: Array, *, where: Array | None = None) -> tuple[Array, d
 
 
 def pair_binary(scores: Array, *, where: Array | None = None) -> tuple[Array, dict[str, Array]]:
-    """Computes the binary cross-entropy of each pair; a score is the logit that the pair is right.
+    """Computes the binary cross-entropy of each pair, whose score is the logit of being right.
 
-    The arguments are those of `pair_softmax`.
-
-    Returns:
-      The loss, a scalar, the mean over the pairs that count; and metrics: `pair_accuracy`, the share of the
-      questions whose right answer scores higher than all its wrong ones, and `negatives`, the mean number of those.
+    Arguments and metrics are those of `pair_softmax`; the loss is the mean over the included pairs.
     """
     _check(scores, where)
     counts = jnp.ones(scores.shape, bool) if where is None else where
@@ -58,4 +54,4 @@ def _metrics(scores: Array, where: Array | None) -> dict[str, Array]:
 def _check(scores: Array, where: Array | None) -> None:
     check_arrays({"scores": (scores, "[B, N]"), "where": (where, "bool [B, N]")})
     if scores.shape[1] < 2:
-        raise EndxError(f"scores has shape {scores.shape}; every question needs its right answer and a wrong one")
+        raise EndxError(f"scores has shape {scores.shape}; each row needs a right and at least one wrong answer")

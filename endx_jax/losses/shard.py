@@ -1,4 +1,4 @@
-"""Rows of a batch: those of one device, if `jax.shard_map` splits it, and rows cut into tiles."""
+"""One device's rows of a batch that `jax.shard_map` splits, and division of rows into tiles."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -15,11 +15,11 @@ AxisName = str | tuple[str, ...] | None
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """Pairs of this device, with collectives over the whole batch.
+    """One device's pairs, and collectives over the whole batch.
 
     Attributes:
-      where: bool [R], the pairs that count.
-      axis_name: the mesh axes over which the batch is split; None when this is all of it.
+      where: bool [R], pairs to include.
+      axis_name: mesh axes over which the batch is split; None if it is not split.
     """
 
     where: Array
@@ -27,11 +27,11 @@ class Shard:
 
     @classmethod
     def of(cls, size: int, where: Array | None, axis_name: AxisName) -> "Shard":
-        """Returns the shard of `size` pairs; all of them count if `where` is None."""
+        """Returns the shard of `size` pairs; `where=None` includes all of them."""
         return cls(jnp.ones(size, dtype=bool) if where is None else where, axis_name)
 
     def counting(self, x: Array) -> Array:
-        """Returns embeddings [R, E] in float32 at least, with zeros for pairs that do not count."""
+        """Returns embeddings [R, E] at least in float32, with zeros for excluded pairs, even if NaN."""
         return jnp.where(self.where[:, None], at_least_float32(x), 0)
 
     def psum(self, x: Array) -> Array:
@@ -44,7 +44,7 @@ class Shard:
         return first + jnp.arange(len(self.where))
 
     def all_gather(self, tree: Any) -> Any:
-        """Gathers this device's rows [R, ...] with those of all devices: [B, ...]."""
+        """Gathers the rows [R, ...] of all devices as [B, ...]."""
         if self.axis_name is None:
             return tree
         return jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis_name, tiled=True), tree)

@@ -1,9 +1,9 @@
-"""Row reductions of scores computed in tiles: the primitive of the streamed losses.
+"""Streamed reductions of rows of scores, the primitive of the streamed losses.
 
 A loss over all pairs of R rows and C columns needs a reduction of each row's scores: log sum_j exp(s_ij) for a softmax,
-sum_j s_ij for a loss that is a sum over pairs. The scores are computed tile by tile, once for the value and once more
-for the gradient, and only arrays of length R or C are kept. The softmax keeps running maxima and rescaled sums
-(Milakov and Gimelshein 2018, arXiv 1805.02867).
+sum_j s_ij for a sum over pairs. The scores are computed tile by tile, once for the value and once more for the
+gradient, and only arrays of length R or C are stored. The softmax uses running maxima and rescaled sums (Milakov and
+Gimelshein 2018, arXiv 1805.02867).
 """
 
 import functools
@@ -25,16 +25,16 @@ Keep = Callable[[Tree, Tree], Array | None]
 
 
 class RowStatistics(NamedTuple):
-    """Statistics of each row's scores over the columns kept; s are the student's scores, t the teacher's.
+    """Statistics of each row's scores s (student) and t (teacher) over the kept columns.
 
-    The Kullback-Leibler divergence from teacher to student is `difference - teacher_log_sum_exp + log_sum_exp`.
+    KL(softmax(t) || softmax(s)) is `difference - teacher_log_sum_exp + log_sum_exp`.
 
     Attributes:
-      log_sum_exp: [R], of s; -inf where nothing is kept.
-      teacher_log_sum_exp: [R], of t likewise; None without a teacher.
-      difference: [R], sum_j softmax(t)_j (t_j - s_j); 0 where nothing is kept, None without a teacher.
-      highest: [R], the greatest s; -inf where nothing is kept. It has no gradient.
-      kept: int32 [R], the number of columns kept.
+      log_sum_exp: [R], log-sum-exp of s; -inf for rows without kept columns.
+      teacher_log_sum_exp: [R], log-sum-exp of t; None without a teacher.
+      difference: [R], sum_j softmax(t)_j (t_j - s_j); 0 for rows without kept columns, None without a teacher.
+      highest: [R], maximum of s, without a gradient; -inf for rows without kept columns.
+      kept: int32 [R], number of kept columns.
     """
 
     log_sum_exp: Array
@@ -47,22 +47,22 @@ class RowStatistics(NamedTuple):
 def row_statistics(
     scores: Scores, keep: Keep, rows: Tree, columns: Tree, row_marks: Tree, column_marks: Tree, *, tile: int
 ) -> RowStatistics:
-    """Computes statistics of R x C scores without an array of R x C, in the value and in the gradient.
+    """Computes statistics of R x C scores without an array of R x C in the value or the gradient.
 
-    Differentiable with respect to `rows` and `columns`. Operands that need no gradient, as under
-    `jax.lax.stop_gradient`, have no backward pass: a constant teacher costs only its scores.
+    Differentiable with respect to `rows` and `columns`. Operands without a gradient, such as those under
+    `jax.lax.stop_gradient`, cost no backward pass.
 
     Args:
-      scores: a function of a module, or a `functools.partial` of one, from the operands of some rows and some columns
-        to the student's scores [rows, columns], or to a tuple of the student's and the teacher's. It is differentiated
-        tile by tile, so whatever has a gradient must be an operand.
-      keep: a function of the same kind, from the marks of some rows and some columns to a bool [rows, columns], true
-        for the scores that count, or to None if all do.
-      rows: pytree of float arrays with leading axis R. Operands must be finite even where nothing of them is kept.
-      columns: pytree of float arrays with leading axis C.
+      scores: function (row operands, column operands) -> a tuple of the student's scores [rows, columns] and, with a
+        teacher, the teacher's. It must be a module-level function, or a `functools.partial` of one. It is
+        differentiated tile by tile, so all arrays with a gradient must be operands.
+      keep: function (row marks, column marks) -> bool [rows, columns], true for the scores to include, or None to
+        include all. It must be a module-level function too.
+      rows: pytree of float arrays with leading axis R. Operands must be finite, even in excluded rows.
+      columns: pytree of float arrays with leading axis C, likewise finite.
       row_marks: pytree of integer or bool arrays with leading axis R.
       column_marks: pytree of integer or bool arrays with leading axis C.
-      tile: maximum number of rows, and of columns, of a tile of scores.
+      tile: maximum number of rows and of columns in a tile.
 
     Returns:
       The statistics, in the dtype of the scores.
@@ -76,24 +76,24 @@ def row_statistics(
 def row_sums(
     scores: Scores, keep: Keep, rows: Tree, columns: Tree, row_marks: Tree, column_marks: Tree, *, tile: int
 ) -> Array:
-    """Sums each row's scores over the columns that are kept: [R], for losses that are sums over pairs.
+    """Sums each row's scores over the kept columns, [R], for losses that are sums over pairs.
 
-    The scores may be any function of a row and a column, such as softplus of an inner product. Arguments and errors are
-    those of `row_statistics`, with one array of scores.
+    The scores may be any function of a row and a column, such as the softplus of an inner product. Arguments and errors
+    are those of `row_statistics`, with one array of scores.
     """
     return _streamed(SUM, scores, keep, rows, columns, row_marks, column_marks, tile)
 
 
 class Reduction(NamedTuple):
-    """A reduction of each row's scores, computed tile by tile.
+    """A reduction of each row's scores that is computed tile by tile.
 
     Attributes:
-      of_tile: from (tiles of scores, kept) to the sums of each row, a tuple with `kept`, int32 [R], the number of
-        columns kept.
-      merge: from (sums, sums) of two sets of columns to the sums of both.
-      finish: from sums to the result.
-      pull_back: from (tiles of scores, kept, sums, cotangents of the result) to the cotangents of the tiles; None for
-        outputs without a gradient.
+      of_tile: function (tiles of scores, kept) -> sums of each row, a named tuple with the number of kept columns as
+        `kept`, int32 [R].
+      merge: function (sums, sums) of two sets of columns -> sums of their union.
+      finish: function sums -> result.
+      pull_back: function (tiles of scores, kept, sums, cotangents of the result) -> cotangents of the tiles. Cotangents
+        are None for results without a gradient.
     """
 
     of_tile: Callable[[tuple[Array, ...], Array], Any]
@@ -113,7 +113,7 @@ def _streamed(
     tile: int,
 ) -> Any:
     if tile < 1:
-        raise EndxError(f"tile is {tile}; a tile of scores must have a row and a column at least")
+        raise EndxError(f"tile is {tile}; it must be at least 1")
     operands, marks = _varying_alike(((rows, columns), (row_marks, column_marks)))
     return _reduced(reduction, scores, keep, tile, operands, marks)
 
@@ -126,7 +126,7 @@ def _reduced(reduction: Reduction, scores: Scores, keep: Keep, tile: int, operan
 def _forward(
     reduction: Reduction, scores: Scores, keep: Keep, tile: int, operands: Tree, marks: Tree
 ) -> tuple[Any, Tree]:
-    """Saves the operands as two trees: those that need a gradient, and the others, with None in the other's places."""
+    """Saves the operands with a gradient and those without as two trees, with None for the leaves of the other."""
     moving = jax.tree.map(lambda x: x.value if x.perturbed else None, operands)
     constant = jax.tree.map(lambda x: None if x.perturbed else x.value, operands)
     operands, marks = jax.tree.map(lambda x: x.value, (operands, marks))
@@ -152,7 +152,7 @@ def _backward(reduction: Reduction, scores: Scores, keep: Keep, tile: int, remem
                 return scores(_filled(row, constant_row), _filled(column, constant_column))
 
             def add(to_all, to_this):
-                # In place, so that there is one array of gradients of all columns, and no copy of it.
+                # Update in place, so that there is only one array of gradients of all columns.
                 return jax.lax.dynamic_update_index_in_dim(to_all, to_all[number] + to_this, number, axis=0)
 
             tiles, pull_back = jax.vjp(of_moving, moving_row, moving_column)
@@ -163,7 +163,7 @@ def _backward(reduction: Reduction, scores: Scores, keep: Keep, tile: int, remem
         (to_row, to_columns), _ = jax.lax.scan(of_tile, (_zeros(moving_row), to_columns), numbered_columns)
         return to_columns, to_row
 
-    # Always 0, which XLA does not know: constant zeros it would hold beside all loops, and copy into each.
+    # A zero that XLA cannot see as a constant: it would keep an array of constant zeros in memory and copy it.
     zero = jnp.min(sums.kept, initial=0)
     none = jax.tree.map(lambda x: jnp.broadcast_to(zero.astype(x.dtype), x.shape), columns.operands[0])
     to_columns, to_rows = jax.lax.scan(of_rows, none, rows)
@@ -198,7 +198,7 @@ def _kept(keep: Keep, row: Tiles, column: Tiles) -> Array:
 
 
 def _finite(highest: Array) -> Array:
-    """Returns the maximum to subtract before exponentials: 0 for the maximum of an empty set."""
+    """Returns the maximum to subtract before exponentials: 0 for -inf, the maximum of no columns."""
     return jnp.where(highest == -jnp.inf, 0, highest)
 
 
@@ -217,13 +217,13 @@ def _materialized(x: Array | SymbolicZero) -> Array | None:
 
 
 def _varying_alike(tree: Tree) -> Tree:
-    """Makes all arrays vary over the mesh axes that any of them varies over, as loops in `jax.shard_map` require."""
+    """Inside `jax.shard_map`, makes all arrays vary over the same mesh axes, which loops require."""
     true = functools.reduce(operator.and_, [jnp.all(x[:0] == 0) for x in jax.tree.leaves(tree)])
     return jax.tree.map(lambda x: jnp.where(true, x, x), tree)
 
 
 class _Sums(NamedTuple):
-    """Sums of each row for the softmax; the tuples hold the student's and, where there is a teacher, the teacher's."""
+    """Sums of each row for the softmax; the tuples hold the student's and, with a teacher, the teacher's."""
 
     highest: tuple[Array, ...]
     total: tuple[Array, ...]  # sum exp(score - highest)
@@ -241,7 +241,7 @@ def _tile_sums(tiles: tuple[Array, ...], kept: Array) -> _Sums:
 
 
 def _merged(a: _Sums, b: _Sums) -> _Sums:
-    """Merges two sums, rescaled to the higher maximum."""
+    """Merges two sums after rescaling both to the greater maximum."""
     highest = tuple(map(jnp.maximum, a.highest, b.highest))
     of_a, of_b = (tuple(jnp.exp(x - _finite(h)) for x, h in zip(sums.highest, highest, strict=True)) for sums in (a, b))
     total = tuple(x * p + y * q for x, p, y, q in zip(a.total, of_a, b.total, of_b, strict=True))
@@ -264,7 +264,7 @@ def _pull_back(tiles: tuple[Array, ...], kept: Array, sums: _Sums, cotangents: R
     to_sum, to_teacher_sum, to_difference = jax.tree.map(lambda x: x[:, None], tuple(cotangents[:3]))
 
     def softmax(scores, high, total):
-        # By the maximum and the sum, not the logarithm of both, in which rounding is by the size of the maximum.
+        # Use the maximum and the sum: the rounding error of their log-sum-exp grows with the maximum.
         weights = jnp.exp(jnp.where(kept, scores - _finite(high)[:, None], -jnp.inf))
         return weights / jnp.where(sums.kept > 0, total, 1)[:, None]
 

@@ -1,15 +1,14 @@
-r"""Losses of squared distances (RR, section 3.2): triplet loss with batch-hard mining, and a regression of right pairs.
+r"""Losses of squared distances (RR, section 3.2): batch-hard triplets, and quadratic regression of right pairs.
 
-RR is "Text Embeddings for Retrieval from a Large Knowledge Base". For an anchor q, the farthest right candidate p+ and
-the nearest negative p- of the whole batch (batch-hard mining, Hermans et al. 2017):
+RR is "Text Embeddings for Retrieval from a Large Knowledge Base". For an anchor q, its farthest right candidate p+ and
+its nearest negative p- in the batch (batch-hard mining, Hermans et al. 2017), the triplet loss is:
 
 $$ L = [\|q - p^+\|^2 - \|q - p^-\|^2 + m]^+ $$
 
-Negatives are defined as for the in-batch softmax: not the anchor's answer, nor an equal one (such as a paragraph with
-two questions), nor one that is known to be right. All of those are right candidates.
+Negatives are those of the in-batch softmax. The anchor's own answer, answers equal to it, and known positives are right
+candidates.
 
-The search for the hardest candidates has no gradient, so it is done in tiles; the loss is then a function of three rows
-per anchor.
+The hardest candidates are found without a gradient, tile by tile; the loss is then a function of three rows per anchor.
 """
 
 from collections.abc import Callable
@@ -26,7 +25,7 @@ from endx_jax.settings import check_choice
 
 Array = jax.Array
 Metrics = dict[str, Array]
-# Of the marks of anchors and of candidates, bool [R, C]: which candidates are negatives.
+# Function (marks of anchors, marks of candidates) -> bool [R, C], true for negatives.
 Keep = Callable[[Marks, Marks], Array]
 
 
@@ -43,28 +42,28 @@ def triplet(
     tile: int | None = None,
     axis_name: AxisName = None,
 ) -> tuple[Array, Metrics]:
-    """Computes the triplet loss with each anchor's hardest right candidate and hardest negative in the batch.
+    """Computes the triplet loss with the hardest right candidate and the hardest negative of each anchor.
 
     Args:
-      question: [B, E] embeddings. Distances are float32 at least.
-      answer: [B, E] embeddings; row i is a right answer of question i.
-      margin: m, the wanted difference of squared distances.
-      question_id: int32 [B], equal where questions are equal; -1 where unknown.
-      answer_id: int32 [B], equal where answers are equal; -1 where unknown.
-      positive_ids: int32 [B, P], answer ids that are right for each question, padded with -1.
-      direction: `question_to_answer` (questions are anchors, answers candidates), `answer_to_question`, or the `sum` or
-        `mean` of both.
-      where: bool [B], the pairs that count; the others are neither anchors nor candidates. NaN there is ignored.
-      tile: None compares all pairs at once, in an array [B, B]. A number compares tiles of at most that many rows and
-        columns: the same values in memory O(B E + tile^2).
-      axis_name: inside `jax.shard_map`, the mesh axis or axes that the batch is split over, as in `in_batch_softmax`.
+      question: question embeddings [B, E]. Distances are at least float32.
+      answer: answer embeddings [B, E]; row i is a right answer of question i.
+      margin: margin m between squared distances.
+      question_id: int32 [B], equal for equal questions; -1 if unknown.
+      answer_id: int32 [B], equal for equal answers; -1 if unknown.
+      positive_ids: int32 [B, P], ids of all right answers of each question, padded with -1.
+      direction: `question_to_answer` (questions are anchors, answers are candidates), `answer_to_question`, or the
+        `sum` or `mean` of both.
+      where: bool [B], pairs to include; other pairs are neither anchors nor candidates, even if NaN.
+      tile: maximum rows and columns of a tile of distances, for memory O(B E + tile^2). None computes an array [B, B].
+        Both give the same values.
+      axis_name: inside `jax.shard_map`, the mesh axis or axes over which the batch is split: see `in_batch_softmax`.
 
     Returns:
-      The loss, a scalar, the mean over the pairs that count, zero when none does; an anchor without a negative has loss
-      zero. And metrics without a gradient, over the anchors that count (questions, unless only answers are anchors):
-      `in_batch_accuracy`, the share whose hardest negative is farther than their hardest right candidate;
-      `active_fraction`, the share with a loss; `masked_fraction`, the share of the pairs off the diagonal that are not
-      negatives.
+      A tuple (loss, metrics). The loss is the mean over the included pairs, zero if there are none; anchors without a
+      negative have loss zero. The metrics have no gradient and describe the anchors of the first direction:
+      `in_batch_accuracy`, the fraction whose nearest negative is farther than their farthest right candidate;
+      `active_fraction`, the fraction with a positive loss; and `masked_fraction`, the fraction of off-diagonal pairs
+      that are not negatives.
     """
     check_choice("direction", direction, WEIGHTS)
     check_batch(
@@ -101,20 +100,21 @@ def quadratic_regression_conditional(
     where: Array | None = None,
     axis_name: AxisName = None,
 ) -> tuple[Array, Metrics]:
-    """Computes the quadratic regression conditional loss: d where d > m, else 0, with d = |q - p|^2 of right pairs.
+    """Computes the quadratic regression conditional loss of right pairs, [d - m]^+ + m [d > m] with d = |q - p|^2.
 
-    It has no negatives: if both sides are trained, all embeddings in one point minimise it.
+    This equals d if d exceeds the margin m, else 0. The loss has no negatives: if both sides are trained, equal
+    embeddings for all texts minimise it.
 
     Args:
-      question: [B, E] embeddings. Distances are float32 at least.
-      answer: [B, E] embeddings; row i is a right answer of question i.
-      margin: m, of squared distances.
-      where: bool [B], the pairs that count. NaN elsewhere is ignored.
+      question: question embeddings [B, E]. Distances are at least float32.
+      answer: answer embeddings [B, E]; row i is a right answer of question i.
+      margin: margin m of squared distances.
+      where: bool [B], pairs to include. Other pairs may be NaN.
       axis_name: as in `triplet`.
 
     Returns:
-      A scalar, the mean over the pairs that count, zero when none does; and the metric `active_fraction`, the share of
-      these with a loss.
+      A tuple (loss, metrics). The loss is the mean over the included pairs, zero if there are none. The metric
+      `active_fraction` is the fraction of pairs with a positive loss.
     """
     check_batch(question=question, answer=answer, where=where)
     shard = Shard.of(question.shape[0], where, axis_name)
@@ -126,12 +126,12 @@ def quadratic_regression_conditional(
 
 
 class Hardest(NamedTuple):
-    """Hardest candidates of each anchor as indices of candidates, int32 [R]; 0 where there is none.
+    """Hardest candidates of each anchor, as rows of all candidates.
 
     Attributes:
-      positive: the farthest right candidate.
-      negative: the nearest negative.
-      negatives: the number of negatives.
+      positive: int32 [R], farthest right candidate; 0 if there is none.
+      negative: int32 [R], nearest negative; 0 if there is none.
+      negatives: int32 [R], number of negatives.
     """
 
     positive: Array
@@ -142,21 +142,21 @@ class Hardest(NamedTuple):
 def mine(
     keep: Keep, anchors: Array, candidates: Array, anchor_marks: Marks, candidate_marks: Marks, *, tile: int | None
 ) -> Hardest:
-    """Finds each anchor's hardest candidates, the first of equally hard ones, without a gradient.
+    """Finds each anchor's hardest candidates, the first one of equally hard ones, without a gradient.
 
     Args:
-      keep: marks candidates that are negatives; all others that count are right.
+      keep: function that marks the negatives among the candidates; all other included candidates are right.
       anchors: float [R, E].
       candidates: float [C, E].
-      anchor_marks: of R anchors.
-      candidate_marks: of C candidates.
-      tile: maximum number of rows and columns compared at a time; None: all.
+      anchor_marks: marks of the R anchors.
+      candidate_marks: marks of the C candidates.
+      tile: maximum rows and columns of a tile of distances; None means all at once.
     """
     tile = max(len(anchors), len(candidates)) if tile is None else tile
     if tile < 1:
-        raise EndxError(f"tile is {tile}; a tile must have a row and a column at least")
+        raise EndxError(f"tile is {tile}; it must be at least 1")
     anchors, candidates = jax.lax.stop_gradient((anchors, candidates))
-    # |a - c|^2 / 2 without what an anchor's candidates have in common.
+    # Distances are |a - c|^2 / 2 without |a|^2 / 2, which all candidates of an anchor share.
     rows = cut(anchors, anchor_marks, tile)
     columns = cut((candidates, jnp.sum(jnp.square(candidates), axis=1) / 2), candidate_marks, tile)
     starts = jnp.arange(len(columns.real)) * columns.real.shape[1]
@@ -174,7 +174,7 @@ def mine(
                 negatives=best.negatives + jnp.sum(negative, axis=1, dtype=jnp.int32),
             ), None
 
-        # Made from the rows: inside `jax.shard_map` a loop's carry has to vary over the devices from the start.
+        # Computed from the rows, as a loop's carry inside `jax.shard_map` must vary over the devices from the start.
         zero = 0 * row.operands[:, 0]
         nothing = (zero - jnp.inf, zero.astype(jnp.int32))
         best, _ = jax.lax.scan(add, _Best(nothing, nothing, nothing[1]), (starts, columns))
@@ -184,7 +184,7 @@ def mine(
 
 
 class _Best(NamedTuple):
-    """Best candidates so far: (value, index of the candidate) of each anchor, and a count."""
+    """Best candidates found so far, as (value, row) of each anchor, and the number of negatives."""
 
     positive: tuple[Array, Array]
     negative: tuple[Array, Array]
@@ -200,13 +200,18 @@ def _better(best: tuple[Array, Array], allowed: Array, values: Array, start: Arr
 
 
 class _Triplets(NamedTuple):
-    """Returns, for this device's anchors [R], the margin of the hardest negative and the number of negatives."""
+    """Hardest triplets of this device's anchors.
+
+    Attributes:
+      differences: [R], squared distance to the nearest negative minus that to the farthest right candidate.
+      negatives: int32 [R], number of negatives.
+    """
 
     differences: Array
     negatives: Array
 
     def losses(self, margin: float) -> Array:
-        """[R]; zero without a negative."""
+        """Returns the losses [R], zero for anchors without a negative."""
         return jnp.where(self.negatives > 0, jnp.maximum(margin - self.differences, 0), 0)
 
     def metrics(self, shard: Shard, margin: float, count: Array) -> Metrics:

@@ -1,7 +1,7 @@
-r"""Divergence and samples of a variational auto-encoder's posterior (Kingma and Welling 2014).
+r"""KL divergence and sampling of Gaussian posteriors in variational auto-encoders (Kingma and Welling 2014).
 
-The posterior of a text is a Gaussian $N(\mu, diag(\sigma^2))$ in E dimensions, given as mean and logarithm of the
-deviation; the prior is $N(0, I)$.
+The posterior of a text is $N(\mu, diag(\sigma^2))$ in E dimensions, given as $\mu$ and $\log \sigma$. The prior is
+$N(0, I)$.
 """
 
 import jax
@@ -15,16 +15,16 @@ Array = jax.Array
 
 
 def gaussian_kl(mean: Array, log_deviation: Array) -> Array:
-    r"""Computes the divergence of a posterior from the prior, for each dimension, in nats.
+    r"""Computes the KL divergence of a posterior from the prior in each dimension, in nats.
 
     $KL(N(\mu, \sigma^2) \| N(0, 1)) = (\mu^2 + \sigma^2 - 1) / 2 - \log \sigma$ (Kingma and Welling 2014, appendix B).
 
     Args:
-      mean: [...].
-      log_deviation: [...], log sigma.
+      mean: mu [...].
+      log_deviation: log sigma [...].
 
     Returns:
-      [...], float32 at least, not negative: sigma^2 - 1 - 2 log sigma keeps its digits where sigma is nearly 1.
+      Divergences [...], at least float32 and not negative; precise for sigma near 1.
     """
     if mean.shape != log_deviation.shape:
         raise EndxError(f"mean has shape {mean.shape} and log_deviation {log_deviation.shape}; both must be the same")
@@ -33,13 +33,14 @@ def gaussian_kl(mean: Array, log_deviation: Array) -> Array:
 
 
 def free_bits(kl: Array, least: float) -> Array:
-    """Computes the divergence with `least` free nats per text (Kingma et al. 2016, arXiv 1606.04934, Eq. 15).
+    """Computes the KL divergence with free bits, sum_e max(mean_b KL_be, least / E) (Kingma et al. 2016, Eq. 15).
 
-    Each dimension has least / E of them: a dimension whose mean over the batch is below that has no gradient.
+    Dimensions whose mean divergence over the batch is below least / E have no gradient, so they are not compressed
+    further. The paper is arXiv 1606.04934.
 
     Args:
-      kl: [B, E], of each text and dimension.
-      least: nats per text; 0 gives the mean divergence over texts.
+      kl: divergences [B, E] of each text and dimension, in nats.
+      least: free nats per text; with 0, the result is the mean divergence of the texts.
 
     Returns:
       A scalar in nats per text, at least `least`.
@@ -50,12 +51,15 @@ def free_bits(kl: Array, least: float) -> Array:
 
 
 def sample(mean: Array, log_deviation: Array, keys: Array) -> Array:
-    """Draws a reparameterised sample of each text's posterior: mean + deviation * noise.
+    """Draws a reparameterised sample of each text's posterior, mu + sigma * noise.
 
     Args:
-      mean: [B, E].
-      log_deviation: [B, E].
-      keys: [B], one per text, so that its noise does not depend on how a batch is chunked.
+      mean: mu [B, E].
+      log_deviation: log sigma [B, E].
+      keys: PRNG keys [B], one for each text, so that samples do not depend on the division of a batch.
+
+    Returns:
+      Samples [B, E].
     """
     noise = jax.vmap(lambda key: jax.random.normal(key, mean.shape[1:], mean.dtype))(keys)
     return mean + jnp.exp(log_deviation) * noise

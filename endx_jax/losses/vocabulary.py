@@ -1,14 +1,14 @@
 r"""Negative log-likelihood of words over a large vocabulary, without an array of all scores.
 
-With 30,522 words the scores of one token take 122 kB, and a decoder's softmax costs more than the rest of it. So
+With 30,522 words, the scores of one token take 122 kB, and a decoder's softmax costs more than the rest of it. The loss
 
 $$ -\sum_{n,k} c_{nk} \log softmax(s_n)_{w_{nk}} = \sum_n c_n \log \sum_v e^{s_{nv}} - \sum_{n,k} c_{nk} s_{n w_{nk}},
 \quad s_n = K h_n + b, \quad c_n = \sum_k c_{nk} $$
 
-is computed in two parts. The second needs only the rows of K of the given words. The first is computed in tiles of n:
-since it is a sum, each tile's gradient is computed beside its value, from the same scores, and only gradients of h, K
-and b are kept (as in Hsu et al. 2024, arXiv 2410.10989). Scores are computed once: three products per tile, and none in
-the backward pass. The n with c_n = 0 are sorted to the end and skipped.
+is computed in two parts. The second part needs only the rows of K that belong to the words. The first part is a loop
+over tiles of n. As it is a sum, the gradient of each tile is computed with its value from the same scores, and only the
+gradients of h, K and b are stored (as in Hsu et al. 2024, arXiv 2410.10989). So there are three products per tile and
+none in the backward pass. Rows with c_n = 0 are sorted last and not computed.
 """
 
 import functools
@@ -22,7 +22,7 @@ from endx_jax.numerics import at_least_float32
 
 Array = jax.Array
 
-# Rows of a tile: its scores take 31 MB at 30,522 words, and on two CPU cores products are as fast as with more.
+# Rows of a tile. With 30,522 words, its scores take 31 MB; larger tiles are not faster on two CPU cores.
 TILE = 256
 
 
@@ -31,22 +31,22 @@ def vocabulary_nll(
 ) -> tuple[Array, dict[str, Array]]:
     """Computes the weighted sum of -log p(word), where p(. | n) = softmax(kernel h_n + bias).
 
-    For a sequence, n is a token and K is 1. For a bag of words, n is a text, and all its words share one softmax.
+    For sequences, n is a token and K is 1. For bags of words, n is a text, and all its words share one softmax.
 
     Args:
-      hidden: [N, W]. Products are in its dtype, sums in float32 at least.
-      kernel: [V, W].
+      hidden: states h [N, W]. Products are in this dtype, sums at least in float32.
+      kernel: output embeddings [V, W].
       bias: [V].
-      words: int32 [N, K], in [0, V) where the weight is not zero.
-      weights: float [N, K], the weight of each word; 0 for padding, whose words are ignored. Not differentiated.
+      words: int32 [N, K], in [0, V) if the weight is not zero.
+      weights: weights [N, K] of the words, without a gradient; 0 for padding, whose values are ignored.
       tile: maximum number of rows whose scores are in memory at a time.
 
     Returns:
-      The loss, a scalar, float32 at least: a sum, since chunks of a batch are summed; and metrics: `words`, the sum of
-      the weights.
+      A tuple (loss, metrics). The loss is a sum in nats, at least float32, so that chunks of a batch can be added. The
+      metric `words` is the sum of the weights.
 
     Raises:
-      EndxError: for shapes that do not agree, or a `tile` that is not positive.
+      EndxError: shapes do not agree, or `tile` is not positive.
     """
     check_arrays(
         {
@@ -58,10 +58,10 @@ def vocabulary_nll(
         }
     )
     if tile < 1:
-        raise EndxError(f"tile is {tile}; a tile of scores must have a row at least")
+        raise EndxError(f"tile is {tile}; it must be at least 1")
     weights = jax.lax.stop_gradient(at_least_float32(weights))
     counts = weights != 0
-    # Zeros stand in for what does not count before any product: left out of sums alone, NaN would reach the gradients.
+    # Replace padding by zeros before the products: a NaN would reach the gradients even if the sums exclude it.
     hidden = jnp.where(jnp.any(counts, axis=1, keepdims=True), hidden, 0)
     words = jnp.where(counts, words, 0)
     own = jnp.einsum("nw,nkw->nk", hidden, kernel[words].astype(hidden.dtype), **_exact(hidden)) + bias[words]
@@ -71,7 +71,7 @@ def vocabulary_nll(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def _log_partitions(hidden: Array, kernel: Array, bias: Array, weights: Array, tile: int) -> Array:
-    """Computes sum_n weights_n log sum_v exp(kernel h_n + bias)_v, with constant weights [N]."""
+    """Computes sum_n weights_n log sum_v exp(kernel h_n + bias)_v for constant weights [N]."""
     tiles, gather = _tiles(hidden, weights, tile)
 
     def add(number, total):
@@ -115,7 +115,7 @@ _log_partitions.defvjp(_forward, _backward)
 
 
 def _tiles(hidden: Array, weights: Array, tile: int):
-    """Returns the number of tiles that count, and a function from a tile's number to its rows, weights and indices."""
+    """Returns the number of tiles to compute, and a function from a tile's number to its rows, weights and indices."""
     size = min(tile, len(hidden))
     order = jnp.argsort(weights == 0, stable=True)
     order = jnp.pad(order, (0, -len(hidden) % size), constant_values=len(hidden))
@@ -137,5 +137,5 @@ def _scores(rows: Array, kernel: Array, bias: Array) -> Array:
 
 
 def _exact(x: Array) -> dict:
-    """Returns the precision of products of x: at least that of x, accumulated in float32 or more."""
+    """Returns matmul arguments for products of x: the highest precision, accumulated at least in float32."""
     return {"precision": jax.lax.Precision.HIGHEST, "preferred_element_type": at_least_float32(x).dtype}

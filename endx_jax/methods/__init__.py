@@ -1,4 +1,4 @@
-"""Training methods, one folder each: settings, objective, modules, batches, evaluator, report and recipes."""
+"""Training methods: one folder per method with its settings, objective, modules, batches, evaluator and recipes."""
 
 from endx_jax.methods.method import METHODS, Method, find_method, register
 

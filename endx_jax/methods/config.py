@@ -1,7 +1,7 @@
-"""Base config of all recipes, and the recipes in the package.
+"""The default config and the recipes of the package.
 
 A key is declared, with its unit and source, in the settings dataclass of the component that reads it; a config is the
-union of these for one method. Recipes and command lines (`--config.train.steps=100`) change values.
+union of these for one method. Recipes and the command line (`--config.train.steps=100`) change the values.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from endx_jax.training.optimizer import OptimizerSettings
 
 
 def base_config(objective: Any = None) -> ml_collections.ConfigDict:
-    """Returns the default config for a method, given as its settings; by default the dual encoder's."""
+    """Returns the default config for a method's settings; by default those of the dual encoder."""
     sections = {
         "data": DataSettings(),
         "model": ModelSettings(),
@@ -47,7 +47,7 @@ def load_recipe(name: str) -> types.ModuleType:
     """Imports a recipe of the package.
 
     Raises:
-      EndxError: the name is unknown; the message names the nearest known one.
+      EndxError: for an unknown name, naming the nearest known one.
     """
     files = recipe_files()
     if name not in files:

@@ -1,4 +1,4 @@
-"""Evaluators: rankings by a method's parameters, for validation and for the report of a run."""
+"""Evaluators: rank candidates with a method's parameters, for validation and for a run's report."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -15,10 +15,10 @@ from endx_jax.retrieval.systems import evaluate_dense
 
 
 class Evaluator(Protocol):
-    """Evaluator that ranks candidates with a method's parameters."""
+    """Ranks candidates with a method's parameters."""
 
     def select(self, records: RetrievalSet) -> RetrievalSet:
-        """Returns the set with those of its questions that are ranked."""
+        """Returns the set with the questions that are ranked."""
 
     def evaluate(self, params: dict, pools: Pools) -> Mapping[str, Evaluation]:
         """Ranks each pool, for validation."""
@@ -27,22 +27,22 @@ class Evaluator(Protocol):
         """Adds the method's systems to the results of a run.
 
         Args:
-          results: with the pools to rank.
+          results: the results of the run, which hold the pools to rank.
           trained: the parameters after training.
-          untrained: returns the parameters before training; None if that system is not wanted.
+          untrained: returns the parameters before training; None if the untrained system is not requested.
 
         Returns:
-          Embeddings [N, E] of the primary pool's candidates for the index; None if the method has no embeddings.
+          Embeddings [N, E] of the first pool's candidates for the index; None if the method has no embeddings.
         """
 
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingEvaluator:
-    """Evaluator that ranks by inner products of embeddings.
+    """Ranks by inner products of embeddings.
 
     Attributes:
-      encode: (params of the towers, side, texts, progress=...) to embeddings [N, E].
-      settings: of the evaluation.
+      encode: function (tower parameters, side, texts, progress=...) -> embeddings [N, E].
+      settings: evaluation settings.
     """
 
     encode: Callable[..., np.ndarray]
@@ -57,7 +57,7 @@ class EmbeddingEvaluator:
         return evaluate_dense(self._encoder(params, progress=False), pools).evaluations
 
     def report(self, results: Results, trained: dict, untrained: Callable[[], dict] | None) -> np.ndarray | None:
-        """Adds the towers before and after training to the results; returns the candidates' embeddings."""
+        """Adds the systems `untrained` and `trained` to the results; returns the candidates' embeddings [N, E]."""
         if untrained:
             self._add("untrained", untrained(), results)
         return self._add("trained", trained, results)
@@ -75,6 +75,6 @@ class EmbeddingEvaluator:
 def evaluate_embeddings(
     objective: Any, encode: Callable[..., np.ndarray], mesh: Mesh, settings: EvaluationSettings
 ) -> EmbeddingEvaluator:
-    """Returns the evaluator of methods that embed texts."""
+    """Returns the evaluator of methods that embed each text independently."""
     del objective, mesh
     return EmbeddingEvaluator(encode, settings)

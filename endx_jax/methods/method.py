@@ -1,4 +1,4 @@
-"""Description of a training method, which the rest of the library uses."""
+"""The `Method` description: everything that the rest of the library needs to know about a training method."""
 
 import dataclasses
 import importlib
@@ -16,14 +16,14 @@ from endx_jax.retrieval.results import Section
 
 
 def pair_batches(pairs: Pairs, settings: Any, **options) -> BatchStream:
-    """Returns the batches of most methods: question-answer pairs of a `BatchStream`."""
+    """Returns a `BatchStream` of question-answer pairs, the batches of most methods."""
     del settings
     return BatchStream(pairs, **options)
 
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """Training method: its settings, objective, batches, evaluator and report.
+    """Description of a training method.
 
     Attributes:
       name: `objective.name` in configs.
@@ -59,11 +59,11 @@ class Method:
 
     @property
     def embeds(self) -> bool:
-        """True if questions and answers are embedded separately."""
+        """True if the method embeds questions and answers independently."""
         return self.pair_scorer is None
 
 
-# A method is added here: by its name, the module that holds it as `METHOD`, or the method itself.
+# To add a method, map its name to the module that defines `METHOD`, or to the `Method` itself.
 METHODS: dict[str, str | Method] = {
     "dual": "endx_jax.methods.dual",
     "endx": "endx_jax.methods.endx",
@@ -76,7 +76,7 @@ METHODS: dict[str, str | Method] = {
 
 
 def find_method(name: str) -> Method:
-    """Returns a method by its name.
+    """Returns the method with a given name.
 
     Raises:
       EndxError: the name is unknown; the message names the nearest known one.
@@ -84,8 +84,8 @@ def find_method(name: str) -> Method:
     if name not in METHODS:
         known = f"{', '.join(METHODS)}{nearest(name, METHODS)}"
         raise EndxError(
-            f"objective.name is {json_files.shown(name)}, which is none of {known}; a method of your own is the "
-            "METHOD of the file that --config names"
+            f"objective.name is {json_files.shown(name)}, which is none of {known}; to use your own method, define "
+            "it as METHOD in the file that --config names"
         )
     entry = METHODS[name]
     method = importlib.import_module(entry).METHOD if isinstance(entry, str) else entry
@@ -94,11 +94,11 @@ def find_method(name: str) -> Method:
 
 
 def register(method: Method) -> None:
-    """Registers a user's method in this process.
+    """Adds a user's method to `METHODS` in this process.
 
     Raises:
-      EndxError: the name is that of a method in the package.
+      EndxError: a method of the package has this name.
     """
     if isinstance(METHODS.get(method.name), str):
-        raise EndxError(f"the METHOD {method.name!r} has the name of one in endx_jax: give it another")
+        raise EndxError(f"the name of METHOD, {method.name!r}, is taken by a method of endx_jax: choose another name")
     METHODS[method.name] = method

@@ -1,4 +1,4 @@
-"""Base class of objectives: (params, batch, rng, step) -> (loss, metrics)."""
+"""Base class of the objectives: functions (params, batch, rng, step) -> (loss, metrics)."""
 
 import abc
 import dataclasses
@@ -16,7 +16,7 @@ from endx_jax.parallel.execution import Execution
 Array = jax.Array
 LossAndMetrics = tuple[Array, dict[str, Array]]
 
-# One device, nothing in chunks: a pure function of whole arrays.
+# The default: one device and no chunks, so the objective is a pure function of whole arrays.
 UNCUT = Execution()
 
 
@@ -25,10 +25,10 @@ class Embeddings:
     """Embeddings of B pairs.
 
     Attributes:
-      question: [B, E].
-      answer: [B, E].
-      penalty: [B], of the poolings of both towers.
-      hard_negatives: [B, K, E]; None if the batch has none.
+      question: embeddings [B, E] of the questions.
+      answer: embeddings [B, E] of the answers.
+      penalty: [B], sum of the pooling penalties of both towers.
+      hard_negatives: embeddings [B, K, E] of the hard negatives; None if the batch has none.
     """
 
     question: Array
@@ -39,15 +39,15 @@ class Embeddings:
 
 @dataclasses.dataclass(frozen=True)
 class Objective(abc.ABC):
-    """Loss of a method as a function of parameters and a global batch.
+    """A method's loss as a function of parameters and a global batch.
 
-    The parameters are a tree with the towers' under `dual_encoder`; a method adds others in `init`. A step calls
-    `embed` on chunks of rows, in parallel, and then `loss` on the embeddings of the whole batch.
+    The parameter tree holds the towers under `dual_encoder`; `init` of a method adds its own entries. A step calls
+    `embed` on chunks of rows in parallel, and then `loss` on the embeddings of the whole batch.
 
     Attributes:
       model: the towers.
       settings: the method's section of the config.
-      execution: division of a step over devices and chunks.
+      execution: division of a step into devices and chunks.
       steps_per_epoch: optimizer steps in one pass over the training pairs.
     """
 
@@ -57,21 +57,21 @@ class Objective(abc.ABC):
     steps_per_epoch: float = 0.0
 
     def init(self, key: Array, dual_encoder: dict) -> dict:
-        """Returns the initial parameters: those of the given towers, and new ones of the method."""
+        """Returns the initial parameters: the given towers and newly drawn parameters of the method."""
         del key
         return {"dual_encoder": dual_encoder}
 
     def prepare(self, execution: Execution, steps_per_epoch: float):
-        """Returns the objective with the execution of a run."""
+        """Returns the objective with the execution and the epoch length of a run."""
         return dataclasses.replace(self, execution=execution, steps_per_epoch=steps_per_epoch)
 
     def __call__(self, params: dict, batch: Any, rng: Array, step: Array) -> LossAndMetrics:
-        """Computes the loss of one global batch, and the metrics to log.
+        """Computes the loss of one global batch and the metrics to log.
 
         Args:
-          params: of this objective.
+          params: parameters of this objective.
           batch: B pairs.
-          rng: the run's key; with the step and the row it gives each example's key.
+          rng: the run's PRNG key; each example's key is folded from it, the step and the row.
           step: int32 scalar.
         """
         keys = example_keys(rng, step, batch.question_id.shape[0])
@@ -83,7 +83,7 @@ class Objective(abc.ABC):
         return params
 
     def embed(self, params: dict, rows: tuple[Any, Array]) -> Any:
-        """Embeds pairs, given their keys [B], each row independently of the others."""
+        """Embeds pairs, given as (batch, dropout keys [B]); each row is independent of the others."""
         batch, keys = rows
         towers = params["dual_encoder"]
         question, of_question = self.model.encode_with_penalty(towers, "question", batch.question, fold(keys, 0))
@@ -95,18 +95,18 @@ class Objective(abc.ABC):
 
     @abc.abstractmethod
     def loss(self, params: dict, embedded: Any, batch: Any, keys: Array, step: Array) -> LossAndMetrics:
-        """Computes loss and metrics from the embeddings of a global batch.
+        """Computes the loss and metrics from the embeddings of a global batch.
 
         Args:
-          params: of this objective.
-          embedded: the result of `embed` for all B rows.
+          params: parameters of this objective.
+          embedded: results of `embed` for all B rows.
           batch: B pairs; the loss reads their ids.
-          keys: [B], one per example.
+          keys: PRNG keys [B], one for each example.
           step: int32 scalar.
         """
 
     def _embed_hard_negatives(self, towers: dict, texts: Texts, keys: Array) -> Array:
-        """Embeds texts [B, K] of answers: [B, K, E]."""
+        """Embeds answer texts [B, K] as [B, K, E]."""
         size, count = texts.lengths.shape
         flat = jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), texts)
         own = jax.vmap(lambda n: fold(keys, n), out_axes=1)(jnp.arange(2, 2 + count)).reshape(-1)
@@ -122,7 +122,7 @@ def known_ids(batch: Batch) -> dict[str, Array]:
 
 
 def tokens_of_rows(rows: tuple[Any, Array]) -> Array:
-    """Counts the real tokens of each row of a batch, int32 [B], hard negatives included."""
+    """Counts the tokens of each row of a batch without padding, int32 [B]; includes hard negatives."""
     batch, _ = rows
     counts = [side.lengths.reshape(len(batch.question_id), -1).sum(axis=1) for side in batch.sides]
     return sum(counts[1:], start=counts[0])

@@ -1,7 +1,7 @@
 """BERT encoders (Devlin et al. 2019) without the token table, which belongs to the tower.
 
-The tower looks tokens up; the encoder adds positions, token types and their norm, and runs the layers. Parameters are
-float32 and computation is in `dtype`; norms and softmaxes are float32 inside.
+The encoder adds positions, token types and their norm to token embeddings, and runs the layers. Parameters are float32
+and computation is in `dtype`; norms and softmaxes are computed in float32.
 """
 
 import dataclasses
@@ -45,22 +45,22 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
 
 @dataclasses.dataclass(frozen=True)
 class BertConfig(HuggingFaceConfig):
-    """Shape of a BERT encoder, with the keys of its Hugging Face `config.json`.
+    """Config of a BERT encoder; each attribute names its key in Hugging Face's `config.json`.
 
     Attributes:
-      vocab_size: V, rows of the token table.
-      width: D, `hidden_size`.
-      layers: `num_hidden_layers`.
-      heads: H, `num_attention_heads`; D / H is the width of a head.
-      mlp_width: `intermediate_size`.
-      positions: `max_position_embeddings`, the longest input in tokens.
-      token_types: `type_vocab_size`.
-      activation: `hidden_act`.
-      norm_epsilon: `layer_norm_eps`.
-      dropout: `hidden_dropout_prob`, of embeddings and of each sublayer's output, in training.
-      attention_dropout: `attention_probs_dropout_prob`, in training.
-      initializer_range: standard deviation of newly drawn weights.
-      pad_id: `pad_token_id`.
+      vocab_size: rows V of the token table (`vocab_size`).
+      width: model width D (`hidden_size`).
+      layers: number of layers (`num_hidden_layers`).
+      heads: number of attention heads H, of width D / H (`num_attention_heads`).
+      mlp_width: hidden width of the MLP (`intermediate_size`).
+      positions: maximum input length in tokens (`max_position_embeddings`).
+      token_types: number of segment embeddings (`type_vocab_size`).
+      activation: activation function of the MLP (`hidden_act`).
+      norm_epsilon: epsilon of the LayerNorms (`layer_norm_eps`).
+      dropout: dropout rate of embeddings and of each sublayer's output (`hidden_dropout_prob`).
+      attention_dropout: dropout rate of attention weights (`attention_probs_dropout_prob`).
+      initializer_range: standard deviation of new weights (`initializer_range`).
+      pad_id: id of the padding token (`pad_token_id`).
     """
 
     vocab_size: int = whole("vocab_size", most=MOST_TOKENS)
@@ -79,10 +79,10 @@ class BertConfig(HuggingFaceConfig):
 
     @classmethod
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
-        """Reads the contents of a `config.json` with `"model_type": "bert"`; `where` is the file, for messages.
+        """Converts the contents of a `config.json` with `"model_type": "bert"`; `where` is the file, for messages.
 
         Raises:
-          EndxError: for a missing key, a number out of bounds, or a variant of BERT that computes something else.
+          EndxError: a key is missing, a number is out of range, or the variant of BERT is not supported.
         """
         position_type = config.get("position_embedding_type", "absolute")
         if position_type != "absolute":
@@ -106,10 +106,10 @@ class BertEncoder(nn.Module):
     """BERT encoder: positions, token types, norm and layers.
 
     Attributes:
-      config: the shape.
-      dtype: of the computation.
-      remat: see `rematerialised` in models/stack.py.
-      scan_layers: see `run_layers`.
+      config: config of the encoder.
+      dtype: dtype of the computation.
+      remat: rematerialisation policy, see `stack.rematerialised`.
+      scan_layers: stacks the layers' parameters and scans over them, see `run_layers`.
     """
 
     config: BertConfig
@@ -119,21 +119,30 @@ class BertEncoder(nn.Module):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Names of the outputs that `every` returns, in order."""
+        """Names of the arrays returned with `every=True`, in order."""
         return ("encoder input", *(f"layer {n}" for n in range(1, self.config.layers + 1)))
 
     @nn.compact
     def __call__(
         self, embedded: Array, layout: Layout, dropout_keys: Array | None = None, *, every: bool = False
     ) -> Array | list[Array]:
-        """Encodes token embeddings, laid out as `layout` says, to encodings of the same shape.
+        """Encodes token embeddings.
 
-        `dropout_keys` [B] switches dropout on. No text may be longer than the config's positions. `every` returns a
-        list of the input of the first layer and the output of each layer; not with `scan_layers`.
+        Args:
+          embedded: token array [..., D] in the form of `layout`.
+          layout: arrangement of the tokens.
+          dropout_keys: PRNG keys [B]; None disables dropout.
+          every: returns the input of the first layer and the output of each layer; not supported with `scan_layers`.
+
+        Returns:
+          Encodings with the shape of `embedded`, or a list of them if `every` is set.
+
+        Raises:
+          EndxError: a text is longer than the config's positions.
         """
         config, length = self.config, layout.width
         if length > config.positions:
-            raise EndxError(f"a text of {length} tokens is longer than the {config.positions} positions of the encoder")
+            raise EndxError(f"a text of {length} tokens exceeds the encoder's {config.positions} positions")
         draw = nn.initializers.normal(config.initializer_range)
         positions = self.param("position_embedding", draw, (config.positions, config.width))
         types = self.param("type_embedding", draw, (config.token_types, config.width))
@@ -162,7 +171,7 @@ class BertLayer(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, dropout_keys: Array | None, layout: Layout) -> tuple[Array, None]:
-        """Maps a token array [..., D] to another; the second result is required by `nn.scan`."""
+        """Maps a token array [..., D] to one of the same shape; `nn.scan` needs the second result."""
         config = self.config
         keys = (None,) * 3 if dropout_keys is None else tuple(fold(dropout_keys, site) for site in range(3))
         after = [layout.token_keys(key) for key in keys[1:]]
@@ -181,7 +190,7 @@ class SelfAttention(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, layout: Layout, dropout_keys: Array | None) -> Array:
-        """Maps a token array [..., D] to another; every token attends to the real tokens of its text."""
+        """Maps a token array [..., D] to one of the same shape; tokens attend to the tokens of their own text."""
         config = self.config
         head_width = config.width // config.heads
         query, key, value = (

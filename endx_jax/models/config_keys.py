@@ -1,4 +1,4 @@
-"""Numbers in a Hugging Face `config.json`: the fields of a config dataclass declare key, bounds and default."""
+"""Reader of the numbers in a Hugging Face `config.json`; config dataclasses declare keys, bounds and defaults."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 from endx_jax import json_files
 from endx_jax.errors import EndxError
 
-# The deepest published encoders have fewer than 100; shapes are made for each layer before weights are read.
+# The deepest published encoders have fewer than 100 layers. Shapes of all layers are computed before reading weights.
 MOST_LAYERS = 1_000
 MOST_SIZE = 2**24
 MOST_TOKENS = 2**31 - 1  # ids are int32
@@ -17,10 +17,10 @@ class Key(NamedTuple):
     """A number in `config.json`.
 
     Attributes:
-      names: of the key; the first one with a value is used.
+      names: possible names of the key; the first one with a value is used.
       kind: `int` or `float`; integers are accepted for floats.
-      least: smallest value.
-      most: greatest value.
+      least: minimum value.
+      most: maximum value.
     """
 
     names: tuple[str, ...]
@@ -48,7 +48,7 @@ class HuggingFaceConfig:
         """Reads the contents of a `config.json`; `where` is the file, for messages.
 
         Raises:
-          EndxError: a key is missing, is not a number, or is out of its bounds.
+          EndxError: a key is missing, is not a number, or is out of range.
         """
         fields = [field for field in dataclasses.fields(cls) if "key" in field.metadata]
         return cls(**{field.name: _read(config, field, where) for field in fields})
@@ -59,7 +59,7 @@ def _read(config: Mapping, field: dataclasses.Field, where: object) -> int | flo
     name = next((name for name in key.names if config.get(name) is not None), None)
     if name is None:
         if field.default is dataclasses.MISSING:
-            raise EndxError(f"{where} lacks {' or '.join(key.names)}")
+            raise EndxError(f"{where} has no {' or '.join(key.names)}")
         return field.default
     value = config[name]
     fits = type(value) is int if key.kind is int else type(value) in (int, float)

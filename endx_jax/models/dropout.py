@@ -1,8 +1,8 @@
-"""Dropout with one random key per example, and from it one per token.
+"""Dropout with one PRNG key for each example and for each token.
 
-A token's mask depends only on its example's key and its position, so splitting a batch over devices or chunks, padding
-it further, or packing its texts does not change a mask. Random bits are numbered in row-major order; an array whose
-*first* axis is the padded one therefore draws the same bits for the same position at any padded length.
+A token's mask depends on its example's key and its position only. So splitting a batch over devices or chunks, padding
+it further, or concatenating its texts never changes a mask. Random bits are numbered in row-major order, so an array
+whose *first* axis is padded gets the same bits at the same position for any padded length.
 """
 
 import jax
@@ -12,17 +12,17 @@ Array = jax.Array
 
 
 def example_keys(key: Array, step: Array, count: int) -> Array:
-    """Returns keys [count] of the global batch's rows at `step`, as a function of (key, step, row)."""
+    """Returns keys [count] of the global batch's rows as a function of (key, step, row)."""
     return fold(jnp.broadcast_to(jax.random.fold_in(key, step), (count,)), jnp.arange(count))
 
 
 def fold(keys: Array, data: int | Array) -> Array:
-    """Folds one number, or one number per key, into keys [B]."""
+    """Folds a number, or numbers [B], into keys [B]."""
     return jax.vmap(jax.random.fold_in)(keys, jnp.broadcast_to(jnp.asarray(data, jnp.uint32), keys.shape))
 
 
 def position_keys(keys: Array, length: int) -> Array:
-    """Returns keys [B, L] of the positions of B texts, from the texts' keys [B]."""
+    """Returns keys [B, L] of the positions of B texts, given the texts' keys [B]."""
     return jax.vmap(fold, (None, 0), 1)(keys, jnp.arange(length))
 
 
@@ -30,9 +30,9 @@ def dropout(x: Array, keys: Array | None, rate: float) -> Array:
     """Zeroes entries of x [..., D] with probability `rate` and scales the others by 1 / (1 - rate).
 
     Args:
-      x: [..., D], a vector per token.
-      keys: keys [...], one per token: see `Layout.token_keys`; None switches dropout off.
-      rate: probability in [0, 1).
+      x: token vectors [..., D].
+      keys: PRNG keys [...], one for each token (see `Layout.token_keys`); None disables dropout.
+      rate: dropout probability in [0, 1).
     """
     if keys is None or rate == 0.0:
         return x
@@ -43,7 +43,7 @@ def dropout(x: Array, keys: Array | None, rate: float) -> Array:
 def attention_dropout(weights: Array, keys: Array | None, rate: float) -> Array:
     """Applies dropout to attention weights [B, H, L, M], where both L and M may be padded.
 
-    Two padded axes cannot both come first, so each query row has its own key.
+    Only one padded axis can come first, so each query position has its own key.
     """
     if keys is None or rate == 0.0:
         return weights

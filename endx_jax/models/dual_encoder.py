@@ -1,4 +1,4 @@
-"""Dual encoder: two towers over one parameter tree."""
+"""Dual encoder: two towers with one parameter tree."""
 
 import dataclasses
 from typing import cast
@@ -15,22 +15,22 @@ from endx_jax.models.tower import Tower
 Array = jax.Array
 
 SIDES = ("question", "answer")
-# What is encoded on each side, as it is called around models: by prompts, in requests, by other libraries.
+# Names of the sides in prompts, in requests and in other libraries.
 TASKS = {"question": "query", "answer": "document"}
 SIDE_OF_TASK = {task: side for side, task in TASKS.items()}
 
 
 @dataclasses.dataclass(frozen=True)
 class DualEncoder:
-    """Question tower and answer tower, as pure functions of their parameters (Dong et al. 2022, section 3).
+    """Question tower and answer tower as pure functions of their parameters (Dong et al. 2022, section 3).
 
-    Parameters are a tree of groups: `shared` for both towers, `question` and `answer` for one of them. A shared
-    parameter is one array, and its gradient is the sum over both towers.
+    Parameters are a tree of groups: `shared` holds the groups that both towers use, `question` and `answer` those of
+    one tower. A shared array is stored once, so its gradient is the sum over both towers.
 
     Attributes:
-      question: the question tower's architecture.
-      answer: the answer tower's; groups that are shared must have the same parameters in both.
-      sharing: the shared groups; by default all (Siamese dual encoder).
+      question: question tower.
+      answer: answer tower; shared groups must have the same shapes in both towers.
+      sharing: the shared groups; by default all of them (Siamese dual encoder).
     """
 
     question: Tower
@@ -38,7 +38,7 @@ class DualEncoder:
     sharing: Sharing = SHARINGS["sde"]
 
     def init(self, key: Array) -> dict:
-        """Draws new parameters; may be called under `jax.eval_shape`."""
+        """Draws new parameters; can be used under `jax.eval_shape`."""
         tokens = Tokens(ids=jnp.zeros((1, 2), jnp.int32), mask=jnp.ones((1, 2), bool))
         keys = dict(zip(SIDES, jax.random.split(key), strict=True))
         return self.join({side: self.tower(side).init(keys[side], tokens)["params"] for side in SIDES})
@@ -47,19 +47,19 @@ class DualEncoder:
         """Joins the parameters of both towers, given by side, into one tree; shared groups are the question tower's.
 
         Raises:
-          EndxError: a shared group differs in shape between the towers, or no tower has any shared group.
+          EndxError: a shared group differs in shape between the towers, or the towers have none of the shared groups.
         """
         shared = {group: params for group, params in towers["question"].items() if group in self.sharing.shared}
         if self.sharing.shared and not shared:
             raise EndxError(
-                f"the towers are to share their {' and '.join(sorted(self.sharing.shared))} and have none; "
+                f"model.sharing shares {' and '.join(sorted(self.sharing.shared))}, which the towers do not have: "
                 "set model.projection to a width, or choose another model.sharing"
             )
         for group, params in shared.items():
             if _shapes(params) != _shapes(towers["answer"].get(group, {})):
                 raise EndxError(
-                    f"the towers are to share their {group}, which differs between model.pretrained and "
-                    "model.answer_pretrained; choose a model.sharing that keeps it apart"
+                    f"model.sharing shares {group}, which differs between model.pretrained and "
+                    "model.answer_pretrained: choose a model.sharing that does not share it"
                 )
         own = {side: {g: p for g, p in towers[side].items() if g not in shared} for side in SIDES}
         return {name: groups for name, groups in {"shared": shared, **own}.items() if groups}
@@ -73,19 +73,19 @@ class DualEncoder:
         return params.get("shared", {}) | params.get(side, {})
 
     def encode(self, params: dict, side: str, texts: Texts, dropout_keys: Array | None = None) -> Array:
-        """Embeds texts of one side, `question` or `answer`: float32 [B, E]."""
+        """Embeds texts of one side, `question` or `answer`; returns float32 [B, E]."""
         variables = {"params": self.tower_params(params, side)}
         return cast(Array, self.tower(side).apply(variables, texts, dropout_keys))
 
     def base(self, params: dict, side: str, tokens: Tokens) -> Array:
-        """Computes the input of one side's head for tokens [B, L], without dropout: [B, E]; see `Tower.base`."""
+        """Computes the input [B, E] of one side's head for tokens [B, L], without dropout; see `Tower.base`."""
         tower, variables = self.tower(side), {"params": self.tower_params(params, side)}
         return cast(Array, tower.apply(variables, tokens, method=tower.base))
 
     def encode_with_penalty(
         self, params: dict, side: str, texts: Texts, dropout_keys: Array | None = None
     ) -> tuple[Array, Array]:
-        """Embeds texts as `encode` does, and returns the pooling's penalty [B] (see `MultiHopAttention`), or zeros."""
+        """Returns the embeddings of `encode` and the pooling's penalty [B] (see `MultiHopAttention`) or zeros."""
         variables = {"params": self.tower_params(params, side)}
         embeddings, sown = self.tower(side).apply(variables, texts, dropout_keys, mutable=[PENALTIES])
         zeros = jnp.zeros(embeddings.shape[:1], embeddings.dtype)
@@ -94,18 +94,18 @@ class DualEncoder:
     def pool_with_penalty(
         self, params: dict, side: str, tokens: Tokens, dropout_keys: Array | None = None
     ) -> tuple[Array, Array]:
-        """Computes the input [B, P] of one side's projection for tokens [B, L], and the pooling's penalty."""
+        """Returns the input [B, P] of one side's projection for tokens [B, L], and the pooling's penalty [B]."""
         tower, variables = self.tower(side), {"params": self.tower_params(params, side)}
         pooled, sown = tower.apply(variables, tokens, dropout_keys, mutable=[PENALTIES], method=tower.pool)
         return pooled, sum(jax.tree.leaves(sown), start=jnp.zeros(pooled.shape[:1], pooled.dtype))
 
     def project(self, params: dict, side: str, pooled: Array) -> Array:
-        """Projects pooled texts [B, P] of one side to the input of its tower's head, [B, E]; see `Tower.project`."""
+        """Maps pooled texts [B, P] of one side to the input [B, E] of its tower's head; see `Tower.project`."""
         tower, variables = self.tower(side), {"params": self.tower_params(params, side)}
         return cast(Array, tower.apply(variables, pooled, method=tower.project))
 
     def encodings(self, params: dict, side: str, tokens: Tokens, dropout_keys: Array | None = None) -> Array:
-        """Encodes each token of one side's texts: [B, L, W], before pooling."""
+        """Returns the encodings [B, L, W] of one side's tokens before pooling."""
         tower, variables = self.tower(side), {"params": self.tower_params(params, side)}
         return cast(Array, tower.apply(variables, tokens, dropout_keys, method=tower.encodings))
 

@@ -1,4 +1,4 @@
-"""Pooling of token encodings [B, L, D] to one vector per text [B, D]."""
+"""Pooling of token encodings [B, L, D] to one vector [B, D] for each text."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -13,14 +13,14 @@ from endx_jax.settings import check_range, key
 
 Array = jax.Array
 
-# Encodings [B, L, D] and mask [B, L] to one vector a text: a module, or a function without parameters.
+# Maps encodings [B, L, D] and a mask [B, L] to [B, P]: a module, or a function without parameters.
 Pooling = nn.Module | Callable[[Array, Array], Array]
 
-_LOWEST = jnp.finfo(jnp.float32).min  # exp of it, after the largest score is taken off, is zero
+_LOWEST = jnp.finfo(jnp.float32).min  # score of masked tokens; their softmax weight is zero
 
 
 def mean(encodings: Array, mask: Array) -> Array:
-    """Computes the mean over the real tokens, special tokens included, in float32; zero for a text without any."""
+    """Returns the mean over the tokens, special tokens included, in float32; zero for a text without tokens."""
     encodings = at_least_float32(encodings)
     weights = mask.astype(encodings.dtype)
     count = jnp.maximum(jnp.sum(weights, axis=1, keepdims=True), 1)
@@ -29,7 +29,7 @@ def mean(encodings: Array, mask: Array) -> Array:
 
 def first(encodings: Array, mask: Array) -> Array:
     """Returns the encoding of the first token, BERT's [CLS], in float32."""
-    del mask  # the first token is always real
+    del mask  # the first token is never padding
     return at_least_float32(encodings[:, 0])
 
 
@@ -51,14 +51,14 @@ class MultiHopSettings:
 
 
 class MultiHopAttention(nn.Module):
-    """Self-attention in several hops (Lin et al. 2017), bias-free and float32: A = softmax(W2 tanh(W1 H^T)) by token.
+    """Structured self-attention with several hops, A = softmax(W2 tanh(W1 H^T)) (Lin et al. 2017), in float32.
 
-    The penalty of its Eq. 8, ||A A^T - I||_F^2 of each text [B], small when the hops look at different tokens, is sown
-    as `orthogonality` into the collection `PENALTIES`. Lin et al. flatten the hops; their mean keeps width and scale.
+    Sows the penalty ||A A^T - I||_F^2 of each text (Eq. 8), [B], as `orthogonality` into the collection `PENALTIES`. It
+    is small if the hops attend to different tokens. Lin et al. flatten the hops; their mean keeps width and scale.
 
     Attributes:
-      hops: r.
-      width: of the hidden layer, d_a.
+      hops: number of hops r.
+      width: hidden width d_a.
     """
 
     hops: int = 10

@@ -1,7 +1,7 @@
 """Recurrent encoders: tanh RNN, GRU (Cho et al. 2014) and LSTM (Hochreiter and Schmidhuber 1997).
 
-Gates, their order and both biases are those of torch.nn.RNN, GRU and LSTM. Parameters are float32; products are in
-`dtype`, states and gates at least in float32. A padded position passes the state on, and its encoding is zero.
+Gates, their order and both biases are those of torch.nn.RNN, GRU and LSTM. Parameters are float32, matrix products are
+in `dtype`, gates and state at least in float32. Padding passes the state on unchanged, and its encoding is zero.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from endx_jax.numerics import at_least_float32
 from endx_jax.settings import check, check_choice
 
 Array = jax.Array
-State = tuple[Array, ...]  # what is carried, each [R, B, W]; the first is the encoding
+State = tuple[Array, ...]  # arrays [R, B, W]; the first one is the encoding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Cell:
     """Elementwise part of a recurrence.
 
     Attributes:
-      gates: G, the number of linear maps of the input and of the last encoding.
-      states: the number of arrays in its state.
-      step: from (input's part [..., G W], recurrent part [..., G W], state) to the next state.
+      gates: number of gates G, each with a linear map of the input and of the last encoding.
+      states: number of arrays in the state.
+      step: function (input part [..., G W], recurrent part [..., G W], state) -> next state.
     """
 
     gates: int
@@ -61,15 +61,15 @@ CELLS: Mapping[str, Cell] = {"rnn": Cell(1, 1, _rnn), "gru": Cell(3, 1, _gru), "
 
 @dataclasses.dataclass(frozen=True)
 class RecurrentConfig:
-    """Shape of a recurrent encoder.
+    """Config of a recurrent encoder.
 
     Attributes:
       cell: a name in `CELLS`.
       layers: number of layers.
-      width: W of the encodings.
-      bidirectional: reads in both directions, each W / 2 wide, forward first; else forward only.
-      dropout: of each layer's output except the last's, in training.
-      positions: None, as any length can be encoded.
+      width: width W of the encodings.
+      bidirectional: runs each layer in both directions, each of width W / 2, and concatenates forward and backward.
+      dropout: dropout rate of the outputs of all layers except the last.
+      positions: None, as there is no length limit.
     """
 
     cell: str
@@ -82,16 +82,16 @@ class RecurrentConfig:
     def __post_init__(self):
         check_choice("the cell of a recurrent encoder", self.cell, CELLS)
         odd = self.bidirectional and self.width % 2
-        check(not odd, f"a bidirectional encoder has two halves and so an even width, not {self.width}")
+        check(not odd, f"a bidirectional encoder needs an even width, not {self.width}: set model.encoder_width")
 
 
 class RecurrentEncoder(nn.Module):
-    """Layers of one recurrence.
+    """Stack of recurrent layers.
 
     Attributes:
-      config: the shape.
-      dtype: of the products.
-      remat: see `rematerialised` in models/stack.py.
+      config: config of the encoder.
+      dtype: dtype of the matrix products.
+      remat: rematerialisation policy, see `stack.rematerialised`.
     """
 
     config: RecurrentConfig
@@ -100,27 +100,24 @@ class RecurrentEncoder(nn.Module):
 
     @nn.compact
     def __call__(self, embedded: Array, layout: Layout, dropout_keys: Array | None = None) -> Array:
-        """Encodes token embeddings [..., D], laid out as `layout` says, to encodings [..., W].
-
-        `dropout_keys` [B] switches dropout on.
-        """
+        """Encodes token embeddings [..., D] in the form of `layout` as [..., W]; `dropout_keys` [B] enable dropout."""
         layer = rematerialised(RecurrentLayer, self.remat)
         x = embedded.astype(self.dtype)
         for index in range(self.config.layers):
             if index:
                 keys = None if dropout_keys is None else fold(dropout_keys, index)
                 x = dropout(x, layout.token_keys(keys), self.config.dropout)
-            # One module, called for each bucket of rows: it has one set of parameters.
+            # Create one module, so that all buckets of rows share its parameters.
             run = layer(self.config, self.dtype, name=f"layers_{index}")
             x = layout.join([run(rows, mask) for rows, mask, _ in layout.rows(x)])
         return x
 
 
 class RecurrentLayer(nn.Module):
-    """Recurrence over the positions, in one direction or in both.
+    """Recurrence over the positions, in one direction or both.
 
-    New matrices are uniform within 1 / sqrt(width of a direction), as in PyTorch. New biases are 0, except that of
-    the LSTM's forget gate, which is 1 (Jozefowicz et al. 2015).
+    Matrices are initialised uniformly within 1 / sqrt(width of a direction), as in PyTorch. Biases are 0, so that an
+    encoding depends on its text only, except the LSTM's forget gate, which is 1 (Jozefowicz et al. 2015).
     """
 
     config: RecurrentConfig
@@ -128,7 +125,7 @@ class RecurrentLayer(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, mask: Array, initial: Array | None = None) -> Array:
-        """Maps [B, L, D] to [B, L, W]; `initial` [B, W] is the encoding before the first position, zero if None."""
+        """Maps [B, L, D] to [B, L, W]; `initial` [B, W] is the initial state, zero if None."""
         cell, directions = CELLS[self.config.cell], 1 + self.config.bidirectional
         width = self.config.width // directions
         shape = (directions, cell.gates, width)
@@ -159,21 +156,21 @@ class RecurrentLayer(nn.Module):
 def recurrence(
     cell: Cell, inputs: Array, real: Array, kernel: Array, bias: Array, initial: Array | None = None
 ) -> Array:
-    """Runs a cell over positions, R recurrences side by side.
+    """Runs a cell over positions, for R recurrences in parallel.
 
-    The gradient is written out so that the kernel's gradient is one product over all positions, after the backward
-    loop; autodiff would add a product per position, and reduce each over devices.
+    The custom gradient computes the kernel's gradient as one product over all positions after the backward loop.
+    Autodiff would add, and reduce over devices, one product for each position.
 
     Args:
-      cell: the recurrence.
-      inputs: the inputs' part of the gates, [L, R, B, G W].
-      real: bool [L, R, B, 1]; where it is false the state does not change, and the output is zero.
-      kernel: [R, W, G W].
-      bias: [R, 1, G W].
-      initial: [R, B, W], the encoding before the first position; None: zero, like the rest of the state.
+      cell: recurrent cell.
+      inputs: input part of the gates, [L, R, B, G W].
+      real: bool [L, R, B, 1], true for tokens; padding keeps the state, and its output is zero.
+      kernel: recurrent kernels [R, W, G W].
+      bias: recurrent biases [R, 1, G W].
+      initial: initial encoding [R, B, W]; None means zero. Other arrays of the state start at zero.
 
     Returns:
-      [L, R, B, W], at least float32.
+      Encodings [L, R, B, W], at least float32.
     """
     return _forward(cell, inputs, real, kernel, bias, initial)[0]
 
@@ -213,14 +210,14 @@ recurrence.defvjp(_forward, _backward)
 
 
 def _masked(cell: Cell, inputs: Array, real: Array, recurrent: Array, state: State) -> tuple[State, Array]:
-    """Returns the state after a position, and its output."""
+    """Returns the state after a position and the position's output."""
     after = cell.step(at_least_float32(inputs), recurrent, state)
     kept = tuple(jnp.where(real, new, old) for new, old in zip(after, state, strict=True))
     return kept, jnp.where(real, after[0], 0)
 
 
 def _product(subscripts: str, x: Array, kernel: Array) -> Array:
-    """Computes a product in the kernel's dtype, accumulated at least in float32."""
+    """Computes a product in the kernel's dtype with accumulation at least in float32."""
     wide = jnp.promote_types(kernel.dtype, jnp.float32)
     return jnp.einsum(subscripts, x.astype(kernel.dtype), kernel, preferred_element_type=wide)
 
@@ -231,12 +228,12 @@ def _turn(x: Array) -> Array:
 
 
 def _uniform(key: Array, shape: tuple[int, ...]) -> Array:
-    """Draws [..., W] uniformly within 1 / sqrt(W)."""
+    """Initialises [..., W] uniformly within 1 / sqrt(W)."""
     bound = 1 / math.sqrt(shape[-1])
     return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
 
 
 def _forgetting(key: Array, shape: tuple[int, ...]) -> Array:
-    """Returns biases [R, 4, W]: zeros, and ones at the forget gate."""
+    """Initialises the LSTM's biases [R, 4, W]: ones for the forget gate, else zeros."""
     del key
     return jnp.zeros(shape).at[:, 1].set(1)

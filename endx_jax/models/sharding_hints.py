@@ -1,7 +1,7 @@
-"""The mesh that a module is traced for: its platform, and sharding constraints where it splits parameters.
+"""Platform of the mesh that a module is traced for, and sharding constraints that have an effect under such a mesh.
 
-`parallel.execution` sets the mesh. Where `fsdp` or `tensor` split parameters, the compiler splits the work, and where a
-batch's and a matrix's rows are split over the same devices, it might move the batch's without these hints.
+`parallel.execution` sets the mesh. If `fsdp` or `tensor` split parameters, the compiler partitions the step. If the
+rows of the batch and of a matrix are split over the same devices, it might move the batch without these hints.
 """
 
 import jax
@@ -12,9 +12,9 @@ FSDP, TENSOR = "fsdp", "tensor"
 
 
 def platform(mesh: Mesh | None = None) -> str:
-    """Returns cpu, gpu or tpu: of a mesh, of the mesh that is traced for, or where there is none of the default device.
+    """Returns the platform (cpu, gpu, tpu) of a mesh; by default of the mesh in use, else of the default device.
 
-    The devices of a mesh may be those of a described topology, for which this process compiles and has none.
+    The mesh may be of a topology description, whose devices this process does not have.
     """
     device = mesh.devices.flat[0] if mesh else jax.sharding.get_abstract_mesh().abstract_device
     name = jax.default_backend() if device is None else device.platform
@@ -22,7 +22,7 @@ def platform(mesh: Mesh | None = None) -> str:
 
 
 def keep_rows(x: jax.Array) -> jax.Array:
-    """The same array [B, ...], each row on the devices that have this part of the batch; and so its gradient."""
+    """Constrains the rows of an array [B, ...], and of its gradient, to the devices of their part of the batch."""
     if _mesh() is None:
         return x
     return jax.lax.with_sharding_constraint(x, PartitionSpec(BATCH_AXES, *(None,) * (x.ndim - 1)))
@@ -41,6 +41,6 @@ def layers_are_gathered() -> bool:
 
 
 def _mesh() -> AbstractMesh | None:
-    """The mesh whose parameters the compiler splits; None inside of `jax.shard_map`, where rows are split."""
+    """Returns the mesh over which the compiler splits parameters; None if there is none, or inside `jax.shard_map`."""
     mesh = jax.sharding.get_abstract_mesh()
     return None if mesh.empty or mesh.manual_axes or mesh.size == mesh.shape["data"] else mesh

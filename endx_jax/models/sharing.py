@@ -3,9 +3,9 @@
 import dataclasses
 from collections.abc import Mapping
 
-# The groups of a tower's parameters. Tables of positions and types, and the norm on their sum, are the encoder's. Dong
-# et al. pool by the mean and so have no parameters of pooling: sde shares them like all others, and the rest keep them
-# apart, as they do what they do not name. The head that a method adds to a tower is that tower's own.
+# Parameter groups of a tower. Position and type embeddings and their norm belong to the encoder. Dong et al. use mean
+# pooling and do not mention parameters of pooling: sde shares them, and the other sharings do not. Each tower has its
+# own copy of a head that a method adds.
 GROUPS = ("token_embedder", "token_weights", "encoder", "pooling", "projection")
 
 
@@ -14,9 +14,9 @@ class Sharing:
     """Groups of parameters that the two towers share, and groups that are not trained.
 
     Attributes:
-      shared: groups that both towers use; each tower has separate parameters for the others.
+      shared: groups that both towers use; each tower has its own copy of the other groups.
       frozen: groups that are not trained.
-      drawback: drawback found by Dong et al. 2022; empty if none.
+      drawback: disadvantage reported by Dong et al. 2022; empty if none.
     """
 
     shared: frozenset[str]
@@ -25,16 +25,16 @@ class Sharing:
 
 
 _APART = (
-    "Dong et al. 2022 found towers without a shared projection to embed questions and answers in two separate clouds, "
-    "and to retrieve worse for it (SQuAD MRR {mrr} against 78.4 of sde and 77.7 of ade_spl); ade_spl keeps the towers "
-    "apart and the clouds together"
+    "in Dong et al. 2022, towers without a shared projection embed questions and answers in separate regions and "
+    "retrieve worse (SQuAD MRR {mrr}, against 78.4 for sde and 77.7 for ade_spl); ade_spl has separate towers and a "
+    "shared projection"
 )
 
 SHARINGS: Mapping[str, Sharing] = {
     "sde": Sharing(frozenset(GROUPS)),
     "ade": Sharing(frozenset(), drawback=_APART.format(mrr=70.3)),
     "ade_ste": Sharing(frozenset({"token_embedder"}), drawback=_APART.format(mrr=70.9)),
-    # Frozen at the same values in both towers, so one array serves both.
+    # Both towers freeze the same values, so they share one array.
     "ade_fte": Sharing(frozenset({"token_embedder"}), frozenset({"token_embedder"}), drawback=_APART.format(mrr=72.2)),
     "ade_spl": Sharing(frozenset({"projection"})),
 }

@@ -1,4 +1,4 @@
-"""Stack of equal layers, with separate parameters or with stacked parameters and a scan."""
+"""Stack of equal layers with separate parameters, or with stacked parameters and a scan."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,11 +14,11 @@ Array = jax.Array
 
 
 def _all_but_what_moves(primitive, *_, **__) -> bool:
-    """Rematerialisation policy that saves computed values, but not moved ones such as gathered matrices."""
+    """Saves computed values, but not values that were only moved, such as gathered matrices."""
     return primitive.name != "sharding_constraint"
 
 
-# By name, what a layer keeps for the backward pass beside its input; all else is computed there again.
+# Rematerialisation policies by name: values of a layer, besides its input, that are saved for the backward pass.
 REMATS: Mapping[str, Callable[..., Any]] = {
     "none": _all_but_what_moves,
     "all_dots": jax.checkpoint_policies.dots_saveable,
@@ -37,21 +37,21 @@ def run_layers(
     remat: str,
     scan_layers: bool,
 ) -> list[Array]:
-    """Runs `config.layers` layers on x; called inside the `nn.compact` method of the module that owns them.
+    """Runs `config.layers` layers on x; must be called in an `nn.compact` method, whose module owns the layers.
 
     Args:
-      layer: `layer(config, dtype)` is a module `(x, dropout keys [B] or None, *everywhere) -> (x, None)`.
-      config: given to each layer.
-      dtype: given to each layer.
-      x: [B, L, D].
-      dropout_keys: keys [B], into which the layer's number is folded; None switches dropout off.
-      *everywhere: further inputs of every layer.
-      remat: see `rematerialised`.
-      scan_layers: whether the parameters are `layers`, stacked on a leading axis, which compiles in the time of one
-        layer, or `layers_0`, `layers_1`, ...
+      layer: module class; `layer(config, dtype)` maps (x, dropout keys [B] or None, *everywhere) to (x, None).
+      config: config of each layer.
+      dtype: dtype of each layer.
+      x: input [B, L, D].
+      dropout_keys: PRNG keys [B], into which the layer's number is folded; None disables dropout.
+      *everywhere: further inputs, the same for all layers.
+      remat: rematerialisation policy, see `rematerialised`.
+      scan_layers: stacks the parameters as `layers` with a leading layer axis, which compiles in the time of one layer;
+        otherwise they are `layers_0`, `layers_1`, ...
 
     Returns:
-      x and the output of each layer in order, each [B, L, D]; for a scan the output of the last layer only.
+      The input and the output of each layer, each [B, L, D]; with `scan_layers`, the last output only.
     """
     layer = rematerialised(layer, remat, prevent_cse=not scan_layers)
     x = keep_rows(x)
@@ -76,9 +76,9 @@ def rematerialised(layer: type[nn.Module], remat: str, *, prevent_cse: bool = Tr
     """Returns the layer with the rematerialisation policy `remat`.
 
     Args:
-      layer: a module.
-      remat: `none` keeps all; `all_dots` the results of matrix products; `dots` those of products with weights, so that
-        attention is recomputed; `full` only the layer's input.
+      layer: module class of the layer.
+      remat: saved values: `none` saves all; `all_dots` the results of matrix products; `dots` those of products with
+        weights, so that attention is recomputed; `full` only the layer's input.
       prevent_cse: as in `jax.checkpoint`; not needed in a scan.
     """
     if remat == "none" and not layers_are_gathered():

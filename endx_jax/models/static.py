@@ -1,7 +1,7 @@
-"""Towers without an encoder: pooled token vectors, optionally weighted (RR, section 3.1).
+"""Towers without an encoder, which pool token vectors with or without weights (RR, section 3.1).
 
-RR is "Text Embeddings for Retrieval from a Large Knowledge Base". It retrieves SQuAD's paragraphs by the mean of token
-vectors from GloVe or a language model, and reports better results with IDF weights.
+RR is "Text Embeddings for Retrieval from a Large Knowledge Base". It retrieves SQuAD's paragraphs by the mean of
+GloVe's or a language model's token vectors, and finds IDF-weighted means better.
 """
 
 import dataclasses
@@ -18,17 +18,17 @@ Array = jax.Array
 
 @dataclasses.dataclass(frozen=True)
 class StaticConfig(HuggingFaceConfig):
-    """Shape of static token vectors, as in the `config.json` that `pretrained.static` writes.
+    """Config of static token vectors, the format that `pretrained.static` writes.
 
     Attributes:
-      vocab_size: V.
-      width: D, `hidden_size`.
-      pad_id: `pad_token_id`.
-      layers: none.
-      positions: None, as any length can be encoded.
-      dropout: none.
-      attention_dropout: none.
-      initializer_range: standard deviation of newly drawn token vectors.
+      vocab_size: vocabulary size V.
+      width: width D of the vectors (`hidden_size`).
+      pad_id: id of the padding token (`pad_token_id`).
+      layers: 0, as there is no encoder.
+      positions: None, as there is no length limit.
+      dropout: 0, as there is no encoder.
+      attention_dropout: 0, as there is no encoder.
+      initializer_range: standard deviation of new token vectors.
     """
 
     vocab_size: int = whole("vocab_size", most=MOST_TOKENS)
@@ -42,17 +42,17 @@ class StaticConfig(HuggingFaceConfig):
 
 
 class NoEncoder(nn.Module):
-    """Encoder that returns token embeddings unchanged."""
+    """Encoder that returns the token embeddings unchanged."""
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Empty, since there are no layers."""
+        """Names of the layers; empty."""
         return ()
 
     def __call__(
         self, embedded: Array, layout: Layout, dropout_keys: Array | None = None, *, every: bool = False
     ) -> Array | list[Array]:
-        """Returns the token array; with `every`, an empty list."""
+        """Returns the token array, or an empty list of layers if `every` is set."""
         del layout, dropout_keys
         return [] if every else embedded
 
@@ -61,12 +61,12 @@ class TokenWeights(nn.Module):
     """Weight of each token of the vocabulary, `weight` float32 [V], initialised to ones.
 
     Attributes:
-      vocab_size: V.
+      vocab_size: vocabulary size V.
     """
 
     vocab_size: int
 
     @nn.compact
     def __call__(self, ids: Array) -> Array:
-        """Looks up ids int32 [...]: float32 [...]."""
+        """Looks up the weights, float32 [...], of ids, int32 [...]."""
         return jnp.asarray(self.param("weight", nn.initializers.ones, (self.vocab_size,)))[ids]

@@ -1,8 +1,8 @@
 """T5 v1.1 encoders (Raffel et al. 2020; v1.1 as in Shazeer 2020) without the token table, which belongs to the tower.
 
-Differences from BERT: no absolute positions but a bias on attention scores by relative position, shared by all layers;
-norms before the sublayers, without centring or bias; a gated MLP; no biases; and no 1/sqrt(Dh) on attention scores.
-Activations reach 1e5, which exceeds float16, so computation is in float32 or bfloat16.
+Differences from BERT: a relative-position bias on attention scores, shared by all layers, instead of absolute
+positions; RMSNorm before the sublayers; a gated MLP; no biases; no 1/sqrt(Dh) on attention scores. Activations reach
+1e5, which overflows float16, so computation is in float32 or bfloat16.
 """
 
 import dataclasses
@@ -29,23 +29,23 @@ Array = jax.Array
 
 @dataclasses.dataclass(frozen=True)
 class T5Config(HuggingFaceConfig):
-    """Shape of a T5 v1.1 encoder, with the keys of its Hugging Face `config.json`.
+    """Config of a T5 v1.1 encoder; each attribute names its key in Hugging Face's `config.json`.
 
     Attributes:
-      vocab_size: V, rows of the token table.
-      width: D, `d_model`.
-      layers: `num_layers`.
-      heads: H, `num_heads`.
-      head_width: `d_kv`; need not be D / H.
-      mlp_width: `d_ff`.
-      buckets: `relative_attention_num_buckets`, half for each direction, and half of those for distances of their own.
-      max_distance: `relative_attention_max_distance`, from which all distances share a bucket.
-      norm_epsilon: `layer_norm_epsilon`.
-      dropout: `dropout_rate`, of embeddings, sublayers and the MLP's hidden layer, in training.
-      attention_dropout: of attention weights, in training; T5 has one rate for all.
-      initializer_range: standard deviation of newly drawn token vectors.
-      pad_id: `pad_token_id`.
-      positions: None, as any length can be encoded.
+      vocab_size: rows V of the token table (`vocab_size`).
+      width: model width D (`d_model`).
+      layers: number of layers (`num_layers`).
+      heads: number of attention heads H (`num_heads`).
+      head_width: width of a head (`d_kv`); H times it may differ from D.
+      mlp_width: hidden width of the MLP (`d_ff`).
+      buckets: number of relative-position buckets (`relative_attention_num_buckets`).
+      max_distance: distance from which all positions share a bucket (`relative_attention_max_distance`).
+      norm_epsilon: epsilon of the norms (`layer_norm_epsilon`).
+      dropout: dropout rate of embeddings, sublayers and the MLP's hidden layer (`dropout_rate`).
+      attention_dropout: dropout rate of attention weights (`dropout_rate`).
+      initializer_range: standard deviation of new token vectors.
+      pad_id: id of the padding token (`pad_token_id`).
+      positions: None, as there is no length limit.
     """
 
     vocab_size: int = whole("vocab_size", most=MOST_TOKENS)
@@ -65,10 +65,10 @@ class T5Config(HuggingFaceConfig):
 
     @classmethod
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
-        """Reads the contents of a `config.json` with `"model_type": "t5"`; `where` is the file, for messages.
+        """Converts the contents of a `config.json` with `"model_type": "t5"`; `where` is the file, for messages.
 
         Raises:
-          EndxError: for a missing key, a number out of bounds, or a T5 that is not v1.1.
+          EndxError: a key is missing, a number is out of range, or the model is not T5 v1.1.
         """
         projection = config.get("feed_forward_proj", "relu")
         if projection != "gated-gelu":
@@ -80,13 +80,13 @@ class T5Config(HuggingFaceConfig):
 
 
 class T5Encoder(nn.Module):
-    """T5 encoder: dropout, layers and a final norm.
+    """T5 encoder: dropout, layers, norm and dropout.
 
     Attributes:
-      config: the shape.
-      dtype: of the computation.
-      remat: see `rematerialised` in models/stack.py.
-      scan_layers: see `run_layers`.
+      config: config of the encoder.
+      dtype: dtype of the computation.
+      remat: rematerialisation policy, see `stack.rematerialised`.
+      scan_layers: stacks the layers' parameters and scans over them, see `run_layers`.
     """
 
     config: T5Config
@@ -96,17 +96,24 @@ class T5Encoder(nn.Module):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Names of the outputs that `every` returns, in order."""
+        """Names of the arrays returned with `every=True`, in order."""
         return tuple(f"layer {n}" for n in range(1, self.config.layers + 1))
 
     @nn.compact
     def __call__(
         self, embedded: Array, layout: Layout, dropout_keys: Array | None = None, *, every: bool = False
     ) -> Array | list[Array]:
-        """Encodes token embeddings, laid out as `layout` says, to encodings of the same shape.
+        """Encodes token embeddings.
 
-        `dropout_keys` [B] switches dropout on. `every` returns a list of the output of each layer, the last one after
-        the final norm; not with `scan_layers`. The input of the first layer is that of the token table.
+        Args:
+          embedded: token array [..., D] in the form of `layout`.
+          layout: arrangement of the tokens.
+          dropout_keys: PRNG keys [B]; None disables dropout.
+          every: returns the output of each layer, the last one with the encoder's norm; not supported with
+            `scan_layers`.
+
+        Returns:
+          Encodings with the shape of `embedded`, or a list of them if `every` is set.
         """
         config = self.config
         table = self.param("relative_position_bias", nn.initializers.normal(0.02), (config.buckets, config.heads))
@@ -138,14 +145,14 @@ class T5Encoder(nn.Module):
 
 
 class T5Layer(nn.Module):
-    """Self-attention and gated MLP, each after a norm and beside a residual (pre-norm)."""
+    """Self-attention and gated MLP with norms before them and residuals around them (pre-norm)."""
 
     config: T5Config
     dtype: jnp.dtype
 
     @nn.compact
     def __call__(self, x: Array, dropout_keys: Array | None, layout: Layout, bias: Array) -> tuple[Array, None]:
-        """Maps a token array [..., D] to another; the second result is required by `nn.scan`."""
+        """Maps a token array [..., D] to one of the same shape; `nn.scan` needs the second result."""
         config = self.config
         keys = (None,) * 4 if dropout_keys is None else tuple(fold(dropout_keys, site) for site in range(4))
         after = [layout.token_keys(key) for key in keys[1:]]
@@ -160,14 +167,14 @@ class T5Layer(nn.Module):
 
 
 class T5Attention(nn.Module):
-    """Multi-head self-attention with a bias on its scores and none in its projections."""
+    """Multi-head self-attention with a relative-position bias on its scores and bias-free projections."""
 
     config: T5Config
     dtype: jnp.dtype
 
     @nn.compact
     def __call__(self, x: Array, layout: Layout, bias: Array, dropout_keys: Array | None) -> Array:
-        """Maps a token array [..., D] to another; a token attends to the real tokens of its text, bias [1, H, L, L]."""
+        """Maps a token array [..., D] to one of the same shape, with the bias [1, H, L, L] on attention scores."""
         config = self.config
         inner = config.heads * config.head_width
         query, key, value = (
@@ -188,10 +195,10 @@ class T5Attention(nn.Module):
 
 
 def relative_position_buckets(distance: Array, buckets: int, max_distance: int) -> Array:
-    """Returns the buckets of distances, each a key's position less a query's: int of the same shape.
+    """Returns the buckets, int [...], of distances [...], each a key's position minus a query's.
 
-    Half of the buckets are for keys after the query. In each half, the first half are single distances, and the rest
-    grow logarithmically up to `max_distance`; all greater distances share the last bucket.
+    Half of the buckets are for keys after the query. In each half, the first half are single distances, the others grow
+    logarithmically up to `max_distance`, and all greater distances share the last one.
     """
     known = np.arange(-max_distance, max_distance + 1)
     half = buckets // 2

@@ -1,8 +1,7 @@
 """Tower from tokens to one embedding per text: token table, encoder, pooling, projection, head and norm.
 
-Its parameter groups `token_embedder`, `encoder`, `pooling` and `projection` are the units that the parameter sharings
-of Dong et al. 2022 (section 3) share or freeze; `token_weights`, if there are any, are not trained, and a `head` is not
-shared.
+Its parameter groups `token_embedder`, `encoder`, `pooling`, `projection` and `head` are the units that parameter
+sharings (Dong et al. 2022, section 3) share between the towers or freeze. The group `token_weights` is never trained.
 """
 
 import flax.linen as nn
@@ -21,10 +20,10 @@ class TokenEmbedder(nn.Module):
     """Token table, `embedding` float32 [V, D].
 
     Attributes:
-      vocab_size: V.
-      width: D.
-      dtype: of the vectors returned.
-      initializer_range: standard deviation of newly drawn rows.
+      vocab_size: number of rows V.
+      width: number of columns D.
+      dtype: dtype of the returned vectors.
+      initializer_range: standard deviation of new rows.
     """
 
     vocab_size: int
@@ -34,7 +33,7 @@ class TokenEmbedder(nn.Module):
 
     @nn.compact
     def __call__(self, ids: Array) -> Array:
-        """Looks up ids int32 [...]; returns [..., D], NaN for an id outside of the table."""
+        """Looks up the vectors [..., D] of ids, int32 [...]; NaN for ids outside the table."""
         draw = nn.initializers.normal(self.initializer_range)
         table = self.param("embedding", draw, (self.vocab_size, self.width))
         rows = jnp.asarray(table).at[ids].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
@@ -42,7 +41,7 @@ class TokenEmbedder(nn.Module):
 
 
 class Projection(nn.Module):
-    """Linear projection after pooling, bias-free and float32, as in t5x_retrieval (Dong et al. 2022, section 4.1)."""
+    """Bias-free float32 projection after pooling, as in t5x_retrieval (Dong et al. 2022, section 4.1)."""
 
     width: int
 
@@ -55,18 +54,18 @@ class Projection(nn.Module):
 
 
 class Tower(nn.Module):
-    """Encodes texts: look-up, encoder, pooling, projection, head, L2 norm, in this order.
+    """Embeds texts by token look-up, encoder, pooling, projection, head and L2 norm, in this order.
 
     Attributes:
-      token_embedder: ids [B, L] to [B, L, D].
-      encoder: (token array [..., D], its layout, dropout keys [B] or None) to a token array [..., W].
-      pooling: ([B, L, W], mask [B, L]) to [B, P]: a module, or a function without parameters.
-      projection: [B, P] to [B, E]; None leaves E = P.
-      head: ([B, E], dropout keys [B] or None) to [B, E], which a method adds at the end of the tower; None: none.
-      normalize: scales embeddings to unit L2 norm, which makes inner products cosines.
-      token_weights: ids [...] to [...], factors of the encodings before pooling; None: all are one.
-      layer_weights: weights of a mixture of layers that is pooled in place of the last layer (RR, section 3.1): one for
-        the token table's vectors and one for each of the encoder's `outputs`; None: the last layer.
+      token_embedder: maps ids [B, L] to [B, L, D].
+      encoder: maps (token array [..., D], its layout, dropout keys [B] or None) to a token array [..., W].
+      pooling: maps (encodings [B, L, W], mask [B, L]) to [B, P]; a module, or a function without parameters.
+      projection: maps [B, P] to [B, E]; None means E = P.
+      head: maps ([B, E], dropout keys [B] or None) to [B, E]; None for towers without residual heads.
+      normalize: scales embeddings to unit L2 norm, so that inner products are cosines.
+      token_weights: maps ids [...] to factors [...] of the tokens' encodings; None means 1.
+      layer_weights: weights of a mixture of layers that replaces the last layer (RR, section 3.1): of the token table's
+        vectors and of each of the encoder's `outputs`; None means the last layer.
     """
 
     token_embedder: nn.Module
@@ -79,13 +78,13 @@ class Tower(nn.Module):
     layer_weights: tuple[float, ...] | None = None
 
     def __call__(self, texts: Texts, dropout_keys: Array | None = None) -> Array:
-        """Returns float32 embeddings [B, E]; `dropout_keys` [B] switches dropout on."""
+        """Returns float32 embeddings [B, E]; dropout is on if `dropout_keys` [B] are given."""
         if isinstance(texts, Vectors):
             return self.finish(texts.values, dropout_keys)
         return self.finish(self.base(texts, dropout_keys), dropout_keys)
 
     def encodings(self, tokens: Tokens, dropout_keys: Array | None = None) -> Array:
-        """Returns the input of pooling: an encoding of each token, [B, L, W]."""
+        """Returns the encodings [B, L, W], the input of pooling."""
         ids, layout = lay_out(tokens)
         embedded = self.token_embedder(ids)
         if self.layer_weights is None:
@@ -98,24 +97,24 @@ class Tower(nn.Module):
         return layout.pad(encodings)
 
     def layers(self, tokens: Tokens) -> list[Array]:
-        """Returns the token table's vectors and each of the encoder's `outputs`, [B, L, D] each."""
+        """Returns the token vectors and each of the encoder's `outputs`, each [B, L, D]."""
         ids, layout = lay_out(tokens)
         embedded = self.token_embedder(ids)
         return [layout.pad(layer) for layer in (embedded, *self.encoder(embedded, layout, every=True))]
 
     def pool(self, tokens: Tokens, dropout_keys: Array | None = None) -> Array:
-        """Returns the input of the projection, [B, P]."""
+        """Returns the pooled texts [B, P], the input of the projection."""
         return self.pooling(self.encodings(tokens, dropout_keys), tokens.mask)
 
     def base(self, tokens: Tokens, dropout_keys: Array | None = None) -> Array:
-        """Returns the input of the head, [B, E]."""
+        """Returns the projected texts [B, E], the input of the head."""
         return self.project(self.pool(tokens, dropout_keys))
 
     def project(self, pooled: Array) -> Array:
-        """Maps the input of the projection [B, P] to the input of the head [B, E]."""
+        """Maps pooled texts [B, P] to [B, E] by the projection."""
         return pooled if self.projection is None else self.projection(pooled)
 
     def finish(self, base: Array, dropout_keys: Array | None = None) -> Array:
-        """Maps the input of the head [B, E] to embeddings."""
+        """Maps projected texts [B, E] to embeddings [B, E] by the head and the norm."""
         embedding = base if self.head is None else self.head(base, dropout_keys)
         return l2_normalize(embedding) if self.normalize else embedding

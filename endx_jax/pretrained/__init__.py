@@ -1,4 +1,4 @@
-"""Pretrained encoders: finding, reading and converting them to our parameter trees."""
+"""Pretrained encoders: lookup of their folders and conversion into our parameter trees."""
 
 from endx_jax.pretrained.checkpoint import PretrainedEncoder, load, load_sides
 from endx_jax.pretrained.locate import locate

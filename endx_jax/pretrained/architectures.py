@@ -17,15 +17,15 @@ EncoderConfig = BertConfig | T5Config | StaticConfig
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """Description of one kind of encoder.
+    """Description of an encoder architecture.
 
     Attributes:
-      read_config: (contents of `config.json`, the file for messages) to the config dataclass.
-      embedder: (config, dtype) to the token table.
-      encoder: (config, dtype, remat, scan_layers) to the encoder.
-      rules: names of parameters in a checkpoint.
-      prefixes: prefixes of these names in models with task heads.
-      older_spellings: older endings of tensor names, to the endings in the rules.
+      read_config: function (contents of `config.json`, file for messages) -> config dataclass.
+      embedder: function (config, dtype) -> token embedder module.
+      encoder: function (config, dtype, remat, scan_layers) -> encoder module.
+      rules: mapping between our parameters and a checkpoint's tensors.
+      prefixes: prefixes of tensor names in checkpoints with task heads.
+      older_spellings: old suffixes of tensor names, mapped to the suffixes in `rules`.
     """
 
     read_config: Callable[[Mapping, object], EncoderConfig]
@@ -70,7 +70,7 @@ BERT = Architecture(
         *_norm(f"{_LAYER}/mlp_norm", f"{_THEIR_LAYER}.output.LayerNorm"),
     ),
     prefixes=("bert.",),
-    # Of the first BERTs, whose files on the hub still have them.
+    # The first BERT checkpoints on the hub have these names.
     older_spellings={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
 )
 

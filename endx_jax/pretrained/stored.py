@@ -1,4 +1,4 @@
-"""Tensors that stay in their files until a part of them is read, so that no host holds a whole model."""
+"""Arrays in safetensors files whose parts are read on demand, so that no host has to hold a whole model."""
 
 import abc
 import dataclasses
@@ -18,7 +18,7 @@ from endx_jax import json_files
 from endx_jax.errors import EndxError
 from endx_jax.files import replacing
 
-# The names of number types in safetensors.
+# NumPy dtypes by their names in safetensors.
 DTYPES = {
     "F64": np.float64,
     "F32": np.float32,
@@ -38,10 +38,10 @@ Index = tuple[slice, ...]
 
 
 class Stored(abc.ABC):
-    """Float32 array in a file, which is read when it is indexed by slices or converted to a NumPy array.
+    """A float32 array that is read when it is indexed by slices or converted to a NumPy array.
 
     Attributes:
-      shape: of the array.
+      shape: shape of the array.
     """
 
     shape: tuple[int, ...]
@@ -59,8 +59,8 @@ class Stored(abc.ABC):
         return self._read((*slices, *(slice(None),) * (len(self.shape) - len(slices))))
 
     def __array__(self, dtype=None, copy=None) -> np.ndarray:
-        """Reads all of it."""
-        del copy  # it is always new
+        """Reads the whole array."""
+        del copy  # the result is always a copy
         return self[...].astype(dtype or self.dtype, copy=False)
 
     @abc.abstractmethod
@@ -70,7 +70,7 @@ class Stored(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class _InFile(Stored):
-    """Tensor in a safetensors file: its bytes from `offset` on."""
+    """A tensor in a safetensors file, at the byte `offset`."""
 
     file: pathlib.Path
     stored_dtype: np.dtype
@@ -80,7 +80,7 @@ class _InFile(Stored):
     def _read(self, index: Index) -> np.ndarray:
         if 0 in self.shape:  # nothing to map
             return np.zeros(self.shape, self.dtype)[index]
-        # Mapped for this part alone: only its pages are read, and none of them counts as memory afterwards.
+        # Map the file for each read: only the pages of this part are read, and they are released afterwards.
         mapped = np.memmap(self.file, self.stored_dtype, "r", self.offset, self.shape)
         return np.array(mapped[index], self.dtype, order="C")
 
@@ -119,14 +119,14 @@ class _Stacked(Stored):
 
 
 def stack(arrays: Sequence) -> np.ndarray | Stored:
-    """Stacks arrays of one shape on a new first axis, without reading those in files."""
+    """Stacks arrays of one shape on a new first axis; does not read `Stored` arrays."""
     if all(isinstance(array, Stored) for array in arrays):
         return _Stacked(tuple(arrays))
     return np.stack(arrays)
 
 
 def open_file(file: pathlib.Path) -> dict[str, Stored]:
-    """Returns every tensor of a safetensors file, by name.
+    """Returns the tensors of a safetensors file by name, without reading them.
 
     Raises:
       EndxError: the file is damaged.
@@ -146,15 +146,15 @@ def open_file(file: pathlib.Path) -> dict[str, Stored]:
 
 
 def write_file(file: pathlib.Path, shapes: Mapping[str, tuple[int, ...]], arrays: Iterable[np.ndarray]) -> str:
-    """Writes float32 arrays as a safetensors file, with one of them in memory at a time.
+    """Writes float32 arrays to a safetensors file, with one array in memory at a time.
 
     Args:
-      file: to write; missing folders are made.
-      shapes: of the arrays, by name.
-      arrays: in the same order.
+      file: file to write; missing parent folders are created.
+      shapes: shapes of the arrays by name.
+      arrays: the arrays, in the order of `shapes`.
 
     Returns:
-      The sha256 of the file, in hexadecimal.
+      The file's SHA-256 in hexadecimal.
 
     Raises:
       EndxError: the file can't be written.
@@ -165,7 +165,7 @@ def write_file(file: pathlib.Path, shapes: Mapping[str, tuple[int, ...]], arrays
         start, end = end, end + math.prod(shape) * np.dtype(np.float32).itemsize
         header[name] = {"dtype": "F32", "shape": shape, "data_offsets": (start, end)}
     text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8 bytes
+    text += b" " * (-len(text) % 8)  # aligns tensors to 8 bytes
     digest = hashlib.sha256()
     with replacing(file, "wb") as stream:
         parts = (np.ascontiguousarray(array, "<f4").tobytes() for array in arrays)
@@ -178,5 +178,5 @@ def write_file(file: pathlib.Path, shapes: Mapping[str, tuple[int, ...]], arrays
 def _described(file: pathlib.Path, name: str, about: dict, data: int) -> _InFile:
     kind = about["dtype"]
     if kind not in DTYPES:
-        raise EndxError(f"{file}: the tensor {name!r} has the type {kind}, which is none of {', '.join(DTYPES)}")
+        raise EndxError(f"{file}: tensor {name!r} has dtype {kind}, which is none of {', '.join(DTYPES)}")
     return _InFile(file, np.dtype(DTYPES[kind]), data + about["data_offsets"][0], tuple(about["shape"]))

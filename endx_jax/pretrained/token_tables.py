@@ -1,4 +1,4 @@
-"""Token embeddings of a pretrained model of any architecture, for a new encoder."""
+"""Reader of the token embeddings of pretrained models of any architecture, as input of a new encoder."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ from endx_jax.models.config_keys import MOST_TOKENS, HuggingFaceConfig, fraction
 from endx_jax.pretrained.checkpoint import PretrainedEncoder, describe
 from endx_jax.pretrained.weights import open_tensors
 
-# Ends of the token table's name in the weights.
+# Suffixes of the token table's tensor name.
 TABLES = (
     "word_embeddings.weight",
     "shared.weight",
@@ -23,13 +23,13 @@ class TokensConfig(HuggingFaceConfig):
     """Token and dropout settings in a `config.json` of any architecture.
 
     Attributes:
-      vocab_size: V, rows of the token table.
-      width: D, its columns.
-      positions: the longest input in tokens; None if not stated.
-      dropout: of hidden layers, 0.1 if not stated.
-      attention_dropout: of attention weights, 0.1 if not stated.
-      initializer_range: standard deviation of newly drawn token vectors.
-      pad_id: `pad_token_id`.
+      vocab_size: number of rows V of the token table.
+      width: number of columns D of the token table.
+      positions: maximum input length in tokens; None if not stated.
+      dropout: dropout rate of hidden layers; 0.1 if not stated.
+      attention_dropout: dropout rate of attention weights; 0.1 if not stated.
+      initializer_range: standard deviation of new token vectors.
+      pad_id: id of the padding token.
     """
 
     vocab_size: int = whole("vocab_size", most=MOST_TOKENS)
@@ -44,26 +44,26 @@ class TokensConfig(HuggingFaceConfig):
 
 
 class PretrainedTokens(PretrainedEncoder):
-    """Pretrained model of which only the tokenizer and the token table are used."""
+    """A pretrained model of which only the tokenizer and the token table are used."""
 
     @property
     def config(self) -> TokensConfig:  # type: ignore[override]  # there is no encoder
-        """Description of the tokens."""
+        """Config of the tokens."""
         return TokensConfig.from_hugging_face(self.hugging_face, self.folder / "config.json")
 
     def stored_params(self, *, scan_layers: bool = False) -> dict:
-        """Returns the token table as a `Stored` array: `{"token_embedder": {"embedding": float32 [V, D]}}`.
+        """Returns the token table, read on demand: `{"token_embedder": {"embedding": float32 [V, D]}}`.
 
         Raises:
-          EndxError: the weights hold none, or its shape does not match `config.json`.
+          EndxError: the table is missing or does not have the shape given by `config.json`.
         """
         del scan_layers
         tensors, shape = open_tensors(self.folder), (self.config.vocab_size, self.config.width)
         name = next((name for end in TABLES for name in sorted(tensors) if name.endswith(end)), None)
         if name is None:
-            raise EndxError(f"{self.folder}: no tensor's name ends like a token table's: {', '.join(TABLES)}")
+            raise EndxError(f"{self.folder} has no token table: no tensor's name ends with {' or '.join(TABLES)}")
         if tensors[name].shape != shape:
-            raise EndxError(f"{self.folder}: {name} has shape {tensors[name].shape} where config.json asks for {shape}")
+            raise EndxError(f"{self.folder}: {name} has shape {tensors[name].shape}; config.json requires {shape}")
         return {"token_embedder": {"embedding": tensors[name]}}
 
 
@@ -71,8 +71,8 @@ def load_tokens(name: str) -> PretrainedTokens:
     """Finds the pretrained model `name` (see `locate`) and reads the description of its tokens.
 
     Raises:
-      EndxError: it can't be found, or its `config.json` lacks the number or the width of its tokens.
+      EndxError: it cannot be found, or its `config.json` lacks the vocabulary size or width.
     """
     tokens = PretrainedTokens(**describe(name))
-    _ = tokens.config  # raises here, not later
+    _ = tokens.config  # raises early
     return tokens

@@ -1,4 +1,4 @@
-"""Dual encoder described by settings, around pretrained encoders, and its parameters before training."""
+"""Construction of a dual encoder from settings and pretrained encoders, and of its initial parameters."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -23,14 +23,14 @@ from endx_jax.pretrained.settings import NEW_ENCODERS, NO_ENCODER, ModelSettings
 from endx_jax.pretrained.token_tables import PretrainedTokens
 from endx_jax.settings import check
 
-# Of a new transformer on token embeddings whose own encoder has no limit.
+# Positions of a new transformer if the pretrained config has no limit.
 POSITIONS = 512
 # From a side and the width E of its tower's embeddings to the module that ends the tower; None: the side has none.
 MakeHead = Callable[[str, int], nn.Module | None]
 
 
 def fill_in(settings: ModelSettings, pretrained: PretrainedEncoder) -> ModelSettings:
-    """Replaces settings that are left to the pretrained folder by their values there."""
+    """Returns the settings with those left to the pretrained folder replaced by its values."""
     config = pretrained.config
     return dataclasses.replace(
         settings,
@@ -42,7 +42,7 @@ def fill_in(settings: ModelSettings, pretrained: PretrainedEncoder) -> ModelSett
 
 
 def _own_projection(settings: ModelSettings, pretrained: PretrainedEncoder) -> int:
-    """Returns the width of a pretrained folder's projection, if encoder and pooling are the folder's; 0: none."""
+    """Returns the width of the pretrained projection; 0 if there is none or encodings or pooling differ."""
     head = pretrained.head
     other = settings.encoder or settings.layer_weights or settings.pooling not in ("", head.pooling)
     if head.projection is None or other:
@@ -56,21 +56,21 @@ def build_dual_encoder(
     platform: str | None = None,
     make_head: MakeHead | None = None,
 ) -> DualEncoder:
-    """Builds the dual encoder described by settings around the pretrained encoders of both sides.
+    """Returns the dual encoder for settings and pretrained encoders.
 
     Args:
-      settings: after `fill_in`.
-      sources: by side.
-      platform: of the devices that run it, for `model.dtype=auto`; None: of this process's default device.
+      settings: result of `fill_in`.
+      sources: pretrained encoders by side.
+      platform: platform of the devices that run it, for `model.dtype=auto`; None means the process's default backend.
       make_head: makes what a method adds to the towers; None: nothing.
 
     Raises:
-      EndxError: the towers' embeddings differ in width, or a new encoder does not fit a token table.
+      EndxError: the towers' embeddings would differ in width, or a new encoder does not fit a token table.
     """
     widths = {side: _embedding_width(settings, sources[side]) for side in SIDES}
     check(
         len(set(widths.values())) == 1,
-        f"the towers' embeddings are {widths['question']} and {widths['answer']} wide; set model.projection",
+        f"the towers' embedding widths {widths['question']} and {widths['answer']} differ; set model.projection",
     )
     towers = {side: build_tower(settings, sources[side], platform) for side in SIDES}
     if make_head:
@@ -79,10 +79,15 @@ def build_dual_encoder(
 
 
 def build_tower(settings: ModelSettings, source: PretrainedEncoder, platform: str | None = None) -> Tower:
-    """Builds a tower around a pretrained encoder, or around its token table alone; see `build_dual_encoder`.
+    """Returns a tower with a pretrained encoder's architecture, or with a new encoder on its token table.
+
+    Args:
+      settings: result of `fill_in`.
+      source: pretrained encoder.
+      platform: as in `build_dual_encoder`.
 
     Raises:
-      EndxError: the number of layer weights is not that of the layers.
+      EndxError: the number of layer weights differs from the number of layers.
     """
     dtype, tokens = compute_dtype(settings.dtype, platform), source.config
     pooling = POOLINGS.get(settings.pooling)
@@ -109,7 +114,7 @@ def encoder_config(settings: ModelSettings, source: PretrainedEncoder) -> Encode
     """Returns the config of a tower's encoder: the pretrained one, or a new one on its token embeddings.
 
     Raises:
-      EndxError: the width of a new transformer is not that of the token embeddings, or not a multiple of its heads.
+      EndxError: a new transformer's width differs from the token embeddings', or is not divisible by the heads.
     """
     tokens = source.config
     if not settings.encoder:
@@ -124,7 +129,7 @@ def encoder_config(settings: ModelSettings, source: PretrainedEncoder) -> Encode
     check(
         new.width in (0, tokens.width),
         f"model.new_encoder.width is {new.width}; a transformer has the width of the token embeddings of "
-        f"{source.folder}, {tokens.width}: set it to 0",
+        f"{tokens.width} in {source.folder}: set it to 0",
     )
     check(
         tokens.width % new.heads == 0,
@@ -152,16 +157,16 @@ def stored_params(
     draw_key: jax.Array,
     token_weights: Mapping[str, np.ndarray] | None = None,
 ) -> dict:
-    """Returns the dual encoder's parameters before training: pretrained weights, and new ones drawn for each side.
+    """Returns the dual encoder's initial parameters: pretrained weights, and new ones drawn for each side.
 
-    Pretrained weights are `Stored` arrays, which are read when used.
+    Pretrained weights are `Stored` arrays, which are read on demand.
 
     Args:
-      model: both towers.
-      settings: from which they were built.
-      sources: the pretrained encoders of both sides.
-      draw_key: random key of new parameters.
-      token_weights: by side, float32 [V], if the settings ask for them.
+      model: the dual encoder.
+      settings: settings that it was built from.
+      sources: pretrained encoders by side.
+      draw_key: PRNG key of the new parameters.
+      token_weights: weights of tokens by side, float32 [V]; None if the settings have none.
     """
     question = sources["question"].stored_params(scan_layers=settings.scan_layers)
     same = sources["answer"].folder == sources["question"].folder
@@ -177,7 +182,7 @@ def stored_params(
 
 
 def _new_params(tower: Tower, settings: ModelSettings, source: PretrainedEncoder, draw_key: jax.Array) -> dict:
-    """Draws the groups of one tower's parameters that no checkpoint holds."""
+    """Returns the groups of a tower's parameters that are not pretrained."""
     width = encoder_config(settings, source).width
     mask, encodings, drawn = jnp.ones((1, 1), bool), jnp.zeros((1, 1, width)), {}
     if tower.projection is not None and settings.projection != _own_projection(settings, source):
@@ -213,7 +218,7 @@ def _embedding_width(settings: ModelSettings, source: PretrainedEncoder) -> int:
 
 
 def compute_dtype(name: str, platform: str | None = None) -> jnp.dtype:
-    """Returns the data type for `model.dtype` on a platform; None: of the default device."""
+    """Returns the dtype of `model.dtype` on a platform; None means the process's default backend."""
     if name == "auto":
         name = "float32" if (platform or jax.default_backend()) == "cpu" else "bfloat16"
     return jnp.dtype(name)
@@ -238,8 +243,8 @@ def finished_towers(sources: Mapping[str, PretrainedEncoder], platform: str | No
     widths = [settings[s].projection or sources[s].config.width for s in SIDES]
     if len(set(widths)) > 1:
         raise EndxError(
-            f"questions by {question.folder} have embeddings of {widths[0]} dimensions and answers by {answer.folder} "
-            f"of {widths[1]}: they can't be compared"
+            f"question embeddings by {question.folder} have {widths[0]} dimensions and answer embeddings by "
+            f"{answer.folder} have {widths[1]}; use encoders of equal width"
         )
     towers = {side: build_tower(settings[side], sources[side], platform) for side in SIDES}
     dual_encoder = DualEncoder(**towers, sharing=Sharing(frozenset(shared)))

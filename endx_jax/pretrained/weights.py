@@ -1,4 +1,4 @@
-"""Conversion of Hugging Face tensors to our parameter trees and back, by one table of rules per architecture."""
+"""Conversion between Hugging Face tensors and our parameter trees by a table of rules for each architecture."""
 
 import dataclasses
 import pathlib
@@ -18,12 +18,12 @@ SHARD_INDEX = "model.safetensors.index.json"
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """Names of one tensor; `{layer}` stands for the layer's number.
+    """Mapping between a parameter of ours and a checkpoint's tensor; `{layer}` is replaced by the layer's number.
 
     Attributes:
       ours: path in the tower's parameters, joined by `/`.
       theirs: name in the checkpoint.
-      transpose: true if their matrix is [out, in], as in PyTorch's linear layers; ours is [in, out].
+      transpose: transposes the matrix: [out, in] in PyTorch's linear layers, [in, out] in ours.
     """
 
     ours: str
@@ -32,7 +32,7 @@ class Rule:
 
 
 def open_tensors(folder: pathlib.Path) -> dict[str, Stored]:
-    """Returns every tensor of a folder's safetensors, one file or sharded, as float32 `Stored` arrays.
+    """Returns the tensors in a folder's safetensors files by name; they are read as float32 on demand.
 
     Raises:
       EndxError: there are none, or a file is damaged.
@@ -46,7 +46,7 @@ def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def modernise(tensors: Mapping[str, Any], spellings: Mapping[str, str]) -> dict[str, Any]:
-    """Renames tensors with an older ending, such as `LayerNorm.gamma`, to the newer name."""
+    """Renames tensors whose names end in an older spelling, such as `LayerNorm.gamma`, to the newer one."""
     renamed = {}
     for name, tensor in tensors.items():
         old = next((spelling for spelling in spellings if name.endswith(spelling)), "")
@@ -57,14 +57,14 @@ def modernise(tensors: Mapping[str, Any], spellings: Mapping[str, str]) -> dict[
 def to_ours(
     tensors: Mapping[str, Any], rules: Sequence[Rule], layers: int, *, prefixes: Iterable[str], where: object
 ) -> dict:
-    """Builds a parameter tree from a checkpoint's tensors; tensors that no rule names (poolers, heads) are left out.
+    """Builds a parameter tree from a checkpoint's tensors; omits tensors without a rule (poolers, heads).
 
-    `Stored` arrays are not read.
+    Does not read `Stored` tensors.
 
     Args:
-      tensors: by their name.
-      rules: of the architecture.
-      layers: number of layers of the rules with `{layer}`.
+      tensors: tensors by name.
+      rules: rules of the architecture.
+      layers: number of layers, for rules with `{layer}`.
       prefixes: possible prefixes of all names, such as `bert.`.
       where: the folder, for messages.
 
@@ -76,7 +76,7 @@ def to_ours(
     for rule in expand(rules, layers):
         if prefix + rule.theirs not in tensors:
             raise EndxError(
-                f"{where}: the weights lack the tensor {rule.theirs!r}; is config.json that of another model?"
+                f"{where}: the weights have no tensor {rule.theirs!r}; check that config.json belongs to this model"
             )
         tensor = tensors[prefix + rule.theirs]
         *path, leaf = rule.ours.split("/")
@@ -92,7 +92,7 @@ def _transposed(tensor: Any) -> Any:
 
 
 def to_theirs(params: Mapping, rules: Sequence[Rule], layers: int) -> dict[str, np.ndarray]:
-    """Builds a checkpoint's tensors from a parameter tree: the inverse of `to_ours`, without a prefix."""
+    """Converts a parameter tree to a checkpoint's tensors; the inverse of `to_ours`, without a prefix."""
     tensors = {}
     for rule in expand(rules, layers):
         leaf = params
@@ -103,14 +103,14 @@ def to_theirs(params: Mapping, rules: Sequence[Rule], layers: int) -> dict[str, 
 
 
 def expand(rules: Sequence[Rule], layers: int) -> Iterator[Rule]:
-    """Yields the rules, those with `{layer}` once for each layer."""
+    """Yields the rules; rules with `{layer}` once for each layer."""
     for rule in rules:
         for n in range(layers) if "{layer}" in rule.ours else (None,):
             yield dataclasses.replace(rule, ours=rule.ours.format(layer=n), theirs=rule.theirs.format(layer=n))
 
 
 def stack_layers(encoder: Mapping) -> dict:
-    """Stacks `layers_0`, `layers_1`, ... to one `layers` with a leading layer axis, as in scanned encoders."""
+    """Stacks `layers_0`, `layers_1`, ... as `layers` with a leading layer axis, the form of scanned encoders."""
     import jax
 
     numbered = sorted((k for k in encoder if re.fullmatch(r"layers_\d+", k)), key=lambda k: int(k.split("_")[1]))
@@ -119,7 +119,7 @@ def stack_layers(encoder: Mapping) -> dict:
 
 
 def unstack_layers(encoder: Mapping) -> dict:
-    """Inverse of `stack_layers`; returns a tree without stacked layers unchanged."""
+    """Inverts `stack_layers`; returns parameters without stacked layers unchanged."""
     import jax
 
     if "layers" not in encoder:
@@ -145,5 +145,5 @@ def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
         files = [folder / SINGLE_FILE]
     for file in files:
         if not file.is_file():
-            raise EndxError(f"{folder} lacks {file.name}: weights are read from safetensors only")
+            raise EndxError(f"{folder} has no {file.name}; only safetensors weights are supported: convert the model")
     return files

@@ -1,4 +1,4 @@
-"""Readers of word vectors: GloVe's and fastText's text files, or a NumPy array with a list of words."""
+"""Reader of word vectors: GloVe's and fastText's text formats, and NumPy arrays with a list of words."""
 
 import gzip
 import pathlib
@@ -13,31 +13,31 @@ from endx_jax.errors import EndxError
 
 TEXT = (".txt", ".vec", ".txt.gz", ".vec.gz")
 ARRAY = ".npy"
-# Bytes of a line: a word and its numbers.
+# Maximum length in bytes of a line, which holds a word and its numbers.
 LONGEST_LINE = 1_000_000
-# Exceptions of NumPy for a damaged header, which is a Python literal.
+# Exceptions raised by NumPy for a damaged header, which is a Python literal.
 DAMAGED = (OSError, ValueError, EOFError, SyntaxError, TypeError, LookupError, OverflowError, MemoryError)
 
 
 def read_word_vectors(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
-    """Reads words and their vectors, float32 [V, D].
+    """Reads V words and their vectors, float32 [V, D], from a text file or a NumPy array.
 
     Raises:
-      EndxError: the file can't be read, or holds something else; the message names the line.
+      EndxError: the file can't be read or has another format; the message names the line.
     """
     return _read_array(path) if path.name.endswith(ARRAY) else _read_text(path)
 
 
 def is_word_vectors(path: pathlib.Path) -> bool:
-    """Returns true if a file's name is that of word vectors."""
+    """Returns true if a file exists and is named like word vectors."""
     array = path.name.endswith(ARRAY) and _words_beside(path).is_file()
     return (path.name.endswith(TEXT) or array) and path.is_file()
 
 
 def _read_text(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
-    """Reads lines of a word and D numbers, as in GloVe; skips a first line of two numbers, as in fastText.
+    """Reads lines of a word and its D numbers (GloVe); skips a first line of two numbers (fastText).
 
-    A word may contain spaces, as in GloVe 840B: the numbers are the last D fields.
+    The numbers are the last D fields of a line, as a few words of GloVe 840B contain spaces.
     """
     words, rows, width = [], [], 0
     for number, line in _lines(path):
@@ -52,11 +52,11 @@ def _read_text(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
         except ValueError:
             row = np.zeros(0, np.float32)
         if len(row) != width or not width or not word:
-            raise EndxError(f"{path}, line {number}: a word and {width} numbers are expected, one space between them")
+            raise EndxError(f"{path}, line {number}: expected a word and {width} numbers, separated by single spaces")
         words.append(word)
         rows.append(row)
     if not words:
-        raise EndxError(f"{path} holds no word vectors: it needs a word and its numbers in each line")
+        raise EndxError(f"{path} has no word vectors: each line must have a word and its numbers")
     return words, np.stack(rows)
 
 
@@ -74,15 +74,17 @@ def _lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
 
 
 def _read_array(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
-    """Reads an array [V, D] and the V words in `NAME.words.txt` beside it, one per line."""
+    """Reads an array [V, D] and the V words in the lines of `NAME.words.txt` in the same folder."""
     beside = _words_beside(path)
     vectors = map_array(path)
     try:
         words = beside.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as failure:
-        raise EndxError(f"{path} needs {beside.name} beside it: {failure}") from None
+        raise EndxError(f"{path} needs {beside.name} in the same folder: {failure}") from None
     if vectors.ndim != 2 or len(vectors) != len(words):
-        raise EndxError(f"{path} has the shape {vectors.shape}, and {beside.name} has {len(words)} words: one row each")
+        raise EndxError(
+            f"{path} has shape {vectors.shape} and {beside.name} {len(words)} words; expected a row per word"
+        )
     return words, vectors.astype(np.float32)
 
 
@@ -90,7 +92,7 @@ def map_array(path: pathlib.Path) -> np.ndarray:
     """Memory-maps an array of numbers in an `.npy` file.
 
     Raises:
-      EndxError: the file can't be read, is shorter than its header says, or holds something else.
+      EndxError: the file can't be read, is truncated, or does not contain an array of numbers.
     """
     try:
         with warnings.catch_warnings():
@@ -102,7 +104,7 @@ def map_array(path: pathlib.Path) -> np.ndarray:
         reason = next(iter(str(failure).splitlines()), type(failure).__name__)[:300]
         raise EndxError(f"{path} can't be read as an array: {reason}") from None
     if array.dtype.kind not in "fiu":
-        raise EndxError(f"{path} holds an array of {array.dtype.name[:80]}, not of numbers")
+        raise EndxError(f"{path} has dtype {array.dtype.name[:80]}; expected numbers")
     return array
 
 

@@ -1,4 +1,4 @@
-"""Approximate search by faiss, whose engines are built from an index on first use and kept in its folder."""
+"""Approximate search by faiss, with engines that are built from an index on first use and saved in its folder."""
 
 import hashlib
 import math
@@ -41,7 +41,7 @@ class Approximate:
     """
 
     def __init__(self, folder: pathlib.Path, engine: str):
-        """Takes the folder of the index and one of `ENGINES`; nothing is loaded yet."""
+        """Stores the index's folder and the engine, a name in `ENGINES`; loads nothing yet."""
         self._folder, self._engine = folder, engine
         self._lock = threading.Lock()
         self._index: Any = None
@@ -93,7 +93,7 @@ class Approximate:
             _library(self._engine).write_index(self._index, str(aside))
             aside.replace(path)
         except (OSError, RuntimeError):  # faiss raises the latter
-            raise EndxError(f"can't write {path}: is the index's folder writable, and the disk not full?") from None
+            raise EndxError(f"can't write {path}: check that the folder is writable and the disk not full") from None
         finally:
             aside.unlink(missing_ok=True)
         for file in older:
@@ -122,7 +122,7 @@ def clusters(count: int) -> int:
 
 
 def _empty(engine: str, snapshot: Snapshot):
-    """Returns an engine without rows, its clusters trained."""
+    """Returns an engine without rows; clusters of `ivf` are trained."""
     faiss, count = _library(engine), len(snapshot.living)
     kind = {FLAT: "Flat", IVF: f"IVF{clusters(count)},Flat", HNSW: "HNSW32,Flat"}[engine]
     index = faiss.index_factory(snapshot.manifest.width, kind, faiss.METRIC_INNER_PRODUCT)
@@ -136,7 +136,7 @@ def _empty(engine: str, snapshot: Snapshot):
 
 
 def _fingerprint(snapshot: Snapshot, rows: int) -> str:
-    """Returns a hash of the first `rows` embeddings of an index: of its model, its shape, and a sample of rows."""
+    """Returns a hash that identifies the first `rows` embeddings of an index: of model, shape and a sample of rows."""
     manifest = snapshot.manifest
     digest = hashlib.sha256(
         repr((rows, manifest.generation, manifest.width, manifest.precision, manifest.model.get("identity"))).encode()

@@ -68,7 +68,7 @@ class BM25:
         tokenizer = Tokenizer()
         words = tokenizer(candidates)
         if not any(words):
-            raise EndxError(f"BM25 finds no word in any of the {len(words)} candidates: check what was read as text")
+            raise EndxError(f"BM25 finds no word in the {len(words)} candidates: check that data.path contains texts")
         return cls(words, tokenizer)
 
     def scores(self, questions) -> np.ndarray:

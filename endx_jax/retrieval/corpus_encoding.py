@@ -58,7 +58,7 @@ class Claims:
 
     @contextmanager
     def of(self, number: int) -> Iterator[bool]:
-        """Claims part `number`, from 0, without waiting; yields true if this process holds it until the block ends."""
+        """Claims part `number`, from 0, without waiting; yields true if this process has it until the block ends."""
         mine = self._lock(1 + number, 0.0)
         try:
             yield mine
@@ -105,7 +105,7 @@ class Encoding:
       side: tower that encodes, `document` or `query`.
       width: E of the embeddings.
       precision: float32, float16 or int8.
-      metric: of the index.
+      metric: metric of the index.
       shard_size: documents of each shard but the last.
     """
 
@@ -134,7 +134,7 @@ class Encoding:
         )
 
     def differences(self, other: "Encoding") -> list[str]:
-        """Describes each difference from `other` that changes the index; names and paths do not count."""
+        """Describes each difference from `other` that changes the index; ignores names and paths."""
         found = []
         for what, key in (("model", "identity"), ("corpus", "sha256")):
             mine, its = getattr(self, what), getattr(other, what)
@@ -192,7 +192,7 @@ def begin(folder: pathlib.Path, claims: Claims, encoding: Encoding) -> bool:
         _clear(folder, [ENCODING])
         if not path.exists():
             if (folder / MANIFEST).exists():
-                raise EndxError(f"{folder} holds an index that `endx encode` did not make; choose another --output")
+                raise EndxError(f"{folder} contains an index that `endx encode` did not make; choose another --output")
             write_text(path, json.dumps(dataclasses.asdict(encoding), indent=1, ensure_ascii=False) + "\n")
     differences = _read(path).differences(encoding)
     if differences:
@@ -288,7 +288,7 @@ def _is_whole(folder: pathlib.Path, shard: Shard, precision: str) -> bool:
 
 
 def _clear(folder: pathlib.Path, names: Iterable[str]) -> None:
-    """Removes what a process left that was killed as it wrote these files."""
+    """Removes temporary files left by killed processes that were writing these files."""
     for name in names:
         for left in folder.glob(f".{name}.*"):
             left.unlink()
@@ -308,6 +308,6 @@ class _Documents:
         skipped = (number - self._next) * self._size
         found = list(itertools.islice(self._stream, skipped, skipped + shard.documents))
         if len(found) < shard.documents:
-            raise EndxError("the corpus has become shorter since it was first read; restore it, or encode it anew")
+            raise EndxError("the corpus is shorter than when it was first read; restore it, or encode it again")
         self._next = number + 1
         return found

@@ -150,7 +150,7 @@ def _rank_block(scores, positives, start, block, candidates, depth):
     *found, unordered = (np.asarray(part)[:rows] for part in _rank(scores, positives, min(depth, candidates)))
     if unordered.any():
         raise EndxError(
-            f"the scores of question {start + int(unordered.argmax())} hold nan, which has no rank: check the "
+            f"the scores of question {start + int(unordered.argmax())} contain nan, which has no rank: check the "
             "embeddings of that question and of the candidates for nan and inf"
         )
     return found

@@ -55,16 +55,16 @@ def write_index(
     """Writes an index of one shard, which atomically replaces an older index in the folder.
 
     Args:
-      folder: to write.
+      folder: folder of the index.
       embeddings: float32 or float16 [N, E], or int8 with its scales.
-      documents: N documents, each with an id of its own.
+      documents: N documents with unique ids.
       metric: `cosine` or `inner product`.
       model: identifies the model that encoded them: see `shards.Manifest`.
 
     Raises:
       InUse: the folder holds an index that was changed since it was written, is locked by another process, or can't be
         read: it may hold documents that exist nowhere else.
-      EndxError: the folder can't be written, an embedding is not finite, or two documents have one id.
+      EndxError: the folder can't be written, an embedding is not finite, or two documents have the same id.
     """
     _check_distinct(documents)
     width = (embeddings.codes if isinstance(embeddings, Quantized) else embeddings).shape[1]
@@ -94,10 +94,10 @@ def _replaceable(folder: pathlib.Path) -> Manifest | None:
     try:
         found = read_manifest(folder)
     except EndxError as unreadable:
-        raise InUse(f"{folder} is kept: {unreadable}") from None
+        raise InUse(f"{folder} was not replaced: {unreadable}") from None
     if found.changed:
         raise InUse(
-            f"{folder} is kept, as documents were added or deleted since it was written; rename it, then repeat"
+            f"{folder} was not replaced, as documents were added or deleted since it was written; rename it and repeat"
         )
     return found
 
@@ -112,7 +112,7 @@ class Index:
     """
 
     def __init__(self, folder: str | os.PathLike):
-        """Opens the index in `folder`; of its files only the manifest is read. Other processes may change it meanwhile.
+        """Opens the index in `folder` and reads its manifest. Other processes may change the index meanwhile.
 
         Raises:
           EndxError: there is no index, or a file is missing or does not match the manifest.
@@ -135,7 +135,7 @@ class Index:
         return f"Index({str(self.folder)!r}, {self.snapshot})"
 
     def __contains__(self, identifier: str) -> bool:
-        """Returns whether there is a document with this id. The first call reads all ids."""
+        """Returns true if the index has a document with this id. The first call reads all ids."""
         return identifier in self._rows()
 
     def check_model(self, name: str, identity: str) -> None:
@@ -143,8 +143,8 @@ class Index:
         model = self.manifest.model
         if model.get("identity") != identity:
             raise EndxError(
-                f"{self.folder} was encoded by {model.get('name')} (identity {str(model.get('identity'))[:12]}), which "
-                f"is another model than {name} ({identity[:12]}): search it with that one, or encode the documents anew"
+                f"{self.folder} was encoded by {model.get('name')} (identity {str(model.get('identity'))[:12]}), not "
+                f"by {name} ({identity[:12]}): use the former, or encode the documents again"
             )
 
     def search(self, questions: np.ndarray, k: int) -> Neighbours:
@@ -161,7 +161,7 @@ class Index:
         Args:
           documents: n documents.
           embeddings: float32 [n, E]; rounded to the precision of the index.
-          replace: replaces documents with the same ids.
+          replace: whether documents replace those with the same ids.
 
         Raises:
           InUse: another process holds the index, or changed, replaced or moved it since it was opened.
@@ -172,10 +172,10 @@ class Index:
         rows = self._rows()
         known = [document.id for document in documents if document.id in rows]
         if known and not replace:
-            raise EndxError(f"{self.folder} holds document {_some(known)} already: delete it first, or give another id")
+            raise EndxError(f"{self.folder} already contains document {_some(known)}: delete it, or choose another id")
         if np.shape(embeddings) != (len(documents), self.manifest.width):
             raise EndxError(
-                f"embeddings are {np.shape(embeddings)} for {len(documents)} documents and an index of width "
+                f"embeddings have shape {np.shape(embeddings)} for {len(documents)} documents and an index of width "
                 f"{self.manifest.width}: encode them with the index's model, {self.manifest.model.get('name')}"
             )
         if documents:
@@ -191,14 +191,14 @@ class Index:
         rows, ids = self._rows(), list(dict.fromkeys(ids))
         unknown = [name for name in ids if name not in rows]
         if unknown:
-            raise EndxError(f"{self.folder} holds no document {_some(unknown)}")
+            raise EndxError(f"{self.folder} has no document {_some(unknown)}: check the ids")
         if ids:
             self._change([], None, ids)
 
     def compact(self) -> int:
-        """Removes deleted documents from the files, and the files of faiss; rows get new numbers.
+        """Removes deleted documents from the files, and the files of faiss; renumbers rows.
 
-        `add` and `delete` do so as well once more than half of the rows are deleted. Memory: the largest shard.
+        `add` and `delete` do this too when more than half of the rows are deleted. Needs memory for the largest shard.
 
         Returns:
           The number of deleted documents that were removed.
@@ -234,8 +234,8 @@ class Index:
     def _locked(self) -> Iterator[None]:
         """Holds the lock while the block changes the index, which must be as it was when it was opened."""
         outdated = InUse(
-            f"{self.folder} was changed, replaced or moved by another process since it was opened: open it again (a "
-            "server by starting it again), then repeat the change"
+            f"{self.folder} was changed, replaced or moved by another process since it was opened: open it again "
+            "(restart a server), then repeat the change"
         )
         if not self.folder.is_dir():
             raise outdated
@@ -310,7 +310,7 @@ class Index:
 
 
 def _open(folder: pathlib.Path) -> tuple[Snapshot, tuple[int, int]]:
-    """Returns the state of an index, and the file of its manifest; if it changes while it is opened, opens it again."""
+    """Opens an index, again if it changes meanwhile; returns its state and the file of its manifest."""
     for _ in range(ATTEMPTS):
         manifest, file = _current(folder)
         try:
@@ -325,7 +325,7 @@ def _open(folder: pathlib.Path) -> tuple[Snapshot, tuple[int, int]]:
 
 
 def _current(folder: pathlib.Path) -> tuple[Manifest, tuple[int, int]]:
-    """Returns the manifest, and its file, which tells an index from another one that was renamed to its folder."""
+    """Returns the manifest and its file, which identifies the index even if another is renamed to its folder."""
     return read_manifest(folder), _file_of_manifest(folder)
 
 
@@ -359,7 +359,7 @@ def _rounded(embeddings: np.ndarray, precision: str) -> np.ndarray | Quantized:
 def _check_distinct(documents: Sequence[Document]) -> None:
     twice = [name for name, count in collections.Counter(document.id for document in documents).items() if count > 1]
     if twice:
-        raise EndxError(f"document {_some(twice)} is there twice: every document needs an id of its own")
+        raise EndxError(f"document {_some(twice)} occurs twice: ids must be unique")
 
 
 def _some(ids: Sequence[str]) -> str:

@@ -47,7 +47,7 @@ def evaluate_judged(
     """Ranks the right documents among all of the index, exactly as `evaluate` does, a block at a time.
 
     Args:
-      snapshot: of the index; deleted documents do not count.
+      snapshot: state of the index; deleted documents are ignored.
       questions: float32 [Q, E], as the index's model encodes them.
       right: for each question the rows of its right documents.
       depth: number of best documents kept per question.
@@ -65,7 +65,7 @@ class AnswerEvaluation:
 
     Attributes:
       metrics: `accuracy@k`, the share of questions with an answer in one of the best k documents, in [0, 1].
-      first: float32 [Q], rank of the best document that holds an answer; inf if none of the best documents does.
+      first: float32 [Q], rank of the first document that contains an answer; inf if none of the best documents does.
       top_ids: int32 [Q, depth], rows of the best documents.
       top_scores: float32 [Q, depth].
       candidates: number of documents in the index.
@@ -84,7 +84,7 @@ def evaluate_answered(
     """Computes top-k accuracy as in DPR (Karpukhin et al. 2020) and Dong et al. (2022): see `data.relevance`.
 
     Args:
-      snapshot: of the index.
+      snapshot: state of the index.
       questions: float32 [Q, E], as the index's model encodes them.
       asked: Q questions with their answers.
       cutoffs: the values of k.
@@ -104,7 +104,7 @@ def evaluate_answered(
 
 
 def passage(document: Document) -> str:
-    """Returns a document's text without its title, in which answers do not count."""
+    """Returns a document's text without its title, as answers in titles are ignored."""
     title = document.metadata.get("title")
     return document.text.removeprefix(f"{title} ") if isinstance(title, str) else document.text
 
@@ -195,7 +195,7 @@ def _count(beaten: Array, questions: Array, own: Array, positives: Array, block:
       questions: float32 [rows, E].
       own: float32 [rows, P].
       positives: int32 [rows, P], counted from the block's first row.
-      block: of candidates.
+      block: block of candidates.
       size: candidates per tile.
     """
     rows = jnp.arange(len(questions))[:, None]

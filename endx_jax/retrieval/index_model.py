@@ -1,4 +1,4 @@
-"""Model of an index: found by the manifest, loaded, and checked by its identity."""
+"""Lookup, loading and check of the model that encoded an index."""
 
 import os
 import pathlib
@@ -13,32 +13,33 @@ from endx_jax.retrieval.index import Index
 
 
 class IndexModel:
-    """Encoder for one index, with its width, and with unit norm if the index has it.
+    """Encoder of questions and documents for an index, with its embedding width and normalization.
 
     Attributes:
-      model: the embedding model.
+      model: the loaded model.
     """
 
     def __init__(self, index: Index, path_or_name: str | os.PathLike | None = None):
         """Loads the model.
 
         Args:
-          index: encoded by the model.
-          path_or_name: of the model; None: the run whose workdir contains the index, else the model in the manifest.
+          index: index that was encoded by the model.
+          path_or_name: path or name of the model. None means the run whose workdir contains the index, else the model
+            named in its manifest.
 
         Raises:
-          EndxError: there is no such model, or the index was encoded by another one; the message names both.
+          EndxError: the model does not exist, or is not the one that encoded the index; the message names both.
         """
         self.model: EmbeddingModel = load(path_or_name or _home(index) or _named(index))
         index.check_model(self.model.name, self.model.identity)
         self._width = index.manifest.width
 
     def encode_query(self, texts: list[str]) -> np.ndarray:
-        """Encodes questions to float32 [Q, E]."""
+        """Encodes Q questions; returns float32 [Q, E]."""
         return self._encode(self.model.encode_query, texts)
 
     def encode_document(self, texts: list[str]) -> np.ndarray:
-        """Encodes documents to float32 [N, E]."""
+        """Encodes N documents; returns float32 [N, E]."""
         return self._encode(self.model.encode_document, texts)
 
     def _encode(self, encode: Callable, texts: list[str]) -> np.ndarray:
@@ -46,7 +47,7 @@ class IndexModel:
 
 
 def _home(index: Index) -> pathlib.Path | None:
-    """Returns the workdir that contains the index, even after a move."""
+    """Returns the workdir that contains the index, or None."""
     places = index.folder.absolute().parents
     return next((place for place in places if (place / MODEL / ABOUT).is_file()), None)
 
@@ -54,5 +55,5 @@ def _home(index: Index) -> pathlib.Path | None:
 def _named(index: Index) -> str:
     name = index.manifest.model.get("name")
     if not name:
-        raise EndxError(f"{index.folder} does not say which model encoded it: name it with --model or --workdir")
+        raise EndxError(f"{index.folder} does not name its model: set --model or --workdir")
     return name

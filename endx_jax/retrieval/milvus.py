@@ -62,7 +62,7 @@ def publish(
       name: name of the collection, created if missing.
       token: credentials of the server, such as `user:password`.
       index_type: index of the embeddings, `AUTOINDEX` or `FLAT`; for a new collection.
-      progress: whether to show a progress bar.
+      progress: shows a progress bar.
 
     Raises:
       EndxError: pymilvus is not installed; the address or name is invalid; the collection has another model, width,
@@ -162,9 +162,9 @@ def _check(address: str, name: str) -> None:
             raise EndxError(f"--to={address} is a file, but Milvus Lite needs a folder: choose another name")
         os.makedirs(os.path.dirname(address) or ".", exist_ok=True)
     elif not re.match("https?://", address):
-        raise EndxError(f"--to={address} is no address: give http://HOST:PORT, or a path that ends in .db")
+        raise EndxError(f"--to={address} is not an address: give http://HOST:PORT, or a path that ends in .db")
     elif "@" in address:
-        raise EndxError("--to holds a password, which others could read: give it in MILVUS_TOKEN")
+        raise EndxError("--to contains a password, which other users could read: set MILVUS_TOKEN instead")
 
 
 def _row(document: Document, embedding: np.ndarray) -> dict[str, Any]:

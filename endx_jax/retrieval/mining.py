@@ -24,7 +24,7 @@ RIGHT, DUPLICATE, NEAR, DOUBTED = REASONS = ("right", "equal text", "margin", "t
 
 @dataclasses.dataclass(frozen=True)
 class Margin:
-    """Distance that a negative must keep below the lowest score of a question's right candidates; None: none.
+    """Minimum distance of negatives below the lowest score of a question's right candidates; None for none.
 
     Attributes:
       absolute: distance in the units of the score.
@@ -68,9 +68,9 @@ class MiningSettings:
     teacher_margin: Margin = Margin(absolute=0.0)
 
     def __post_init__(self):
-        check(self.negatives >= 1, f"{self.negatives} negatives a question: keep at least 1")
+        check(self.negatives >= 1, f"{self.negatives} negatives per question are too few: keep at least 1")
         window = f"ranks {self.first_rank} to {self.last_rank}"
-        check(1 <= self.first_rank <= self.last_rank, f"{window} are no window: give the first, from 1, and the last")
+        check(1 <= self.first_rank <= self.last_rank, f"{window} are empty: the first must be from 1 to the last")
         for margin in (self.margin, self.teacher_margin):
             for value in filter(None, (margin.absolute, margin.relative)):
                 check(

@@ -46,10 +46,10 @@ class Results:
     Attributes:
       dataset: name of the data set.
       split: split of the data set.
-      pools: the set with each pool, by the pool's name.
-      evaluations: by pool, then by system in the order of the tables.
-      overlap: by dense system, the overlap of question and answer embeddings: see `retrieval.diagnostics`.
-      agreement: by dense system, the distances of questions of one answer: see `retrieval.diagnostics`.
+      pools: the set with each pool, by the pool's name; the first is the primary one.
+      evaluations: evaluations by pool and system, in the order of the tables.
+      overlap: overlap of question and answer embeddings by dense system: see `retrieval.diagnostics`.
+      agreement: distances between questions of the same answer by dense system: see `retrieval.diagnostics`.
       sections: sections specific to the method.
       notes: lines below the tables that explain them.
       direction: `question_to_answer` or `answer_to_question`.
@@ -107,7 +107,7 @@ class Results:
             lines += ["questions ranked for each answer:", *self.reverse._rankings()]
         lines.append(f"bm25: {BM25.DESCRIPTION}")
         lines += [
-            f"{system}: a linear probe tells questions from answers with accuracy {found['probe_accuracy']:.3f}, and "
+            f"{system}: a linear probe separates questions from answers with accuracy {found['probe_accuracy']:.3f}; "
             f"{found['same_side_neighbours']:.3f} of nearest neighbours are on the same side (0.5: mixed, 1: apart)"
             for system, found in self.overlap.items()
         ]
@@ -154,7 +154,7 @@ class Results:
         """Writes the JSON, and TREC files: the judgements, and each system's run and per-question metrics.
 
         Args:
-          json_path: such as `results.json`.
+          json_path: path of `results.json`.
           rankings: the folder for `qrels.trec`, `SYSTEM.run.trec` and `SYSTEM.per_question.jsonl` of the first pool;
             other pools (`answers-at-least-8`) and the reverse direction have folders of their own.
         """

@@ -205,8 +205,8 @@ def top_k(
       questions: [Q, E].
       candidates: [N, E], a NumPy array or memory map. float16, bfloat16 and int8 are sent as they are and widened on
         the device, a tile at a time.
-      k: number of candidates to find; all that count if there are fewer.
-      where: bool [N], true for candidates that count, as if the others did not exist; None: all.
+      k: number of candidates to find; all of them if there are fewer.
+      where: bool [N], true for candidates to search; None: all.
       scales: float32 [N], factor of each candidate, such as the scales of int8 codes; None: 1.
       mesh: devices to search on; None: all of this process. Each process of the mesh has to make the same call, and
         gets the whole result.
@@ -243,8 +243,8 @@ def to_neighbours(best: Best, asked: int, k: int) -> Neighbours:
     broken = unordered.any(axis=1) | ~np.isfinite(found).all(axis=1)
     if broken.any():
         raise EndxError(
-            f"the scores of question {broken.argmax()} hold nan or infinity: check the embeddings of that question and "
-            "of the candidates for nan, inf and values too large to multiply"
+            f"the scores of question {broken.argmax()} contain nan or infinity: check its embedding and those "
+            "of the candidates for nan, inf and very large values"
         )
     return Neighbours(found, rows)
 
@@ -380,7 +380,7 @@ class Resident:
 
 
 def fits(size: int) -> bool:
-    """Returns whether the devices of this process have free memory for a corpus of `size` bytes.
+    """Returns true if the devices of this process have free memory for a corpus of `size` bytes.
 
     For a CPU the total memory of the machine counts: pages of a memory map can be reclaimed.
     """

@@ -2,8 +2,8 @@
 
     manifest.json             the fields of `Manifest`; written last, so an index with a manifest is complete
     embeddings-00000.npy      [n, E], float32, float16 or int8
-    scales-00000.npy          float32 [n], beside int8 only: row i stands for embeddings[i] * scales[i]
-    documents-00000.jsonl     a line {"id", "text", "metadata"} for each row in the same order; metadata if any
+    scales-00000.npy          float32 [n], with int8 only: row i has the embedding embeddings[i] * scales[i]
+    documents-00000.jsonl     a line {"id", "text", "metadata"} for each row in the same order; metadata is optional
     .lock                     held by the process that changes the index
 
 Rows are numbered over all shards in the manifest's order. A row keeps its number within one generation of the index.
@@ -45,7 +45,7 @@ def metric_of(*, cosine: bool) -> str:
 
 
 class Shard(NamedTuple):
-    """An entry of the manifest: a shard's number, five digits or more, and how many documents it holds."""
+    """An entry of the manifest: a shard's number, with five or more digits, and its number of documents."""
 
     name: str
     documents: int
@@ -57,7 +57,7 @@ class Manifest:
 
     Attributes:
       width: E of its embeddings.
-      precision: of its embeddings: float32, float16 or int8.
+      precision: precision of its embeddings: float32, float16 or int8.
       metric: `cosine` (embeddings have unit norm) or `inner product`. Both are computed as inner products.
       model: model that encoded the documents: at least `name` and `identity` (see `inference.identity`), and `step` of
         a run.
@@ -80,7 +80,7 @@ class Manifest:
 
 
 def write_manifest(folder: pathlib.Path, manifest: Manifest) -> None:
-    """Writes `manifest.json`, whole or not at all."""
+    """Writes `manifest.json` atomically."""
     fields = dataclasses.asdict(manifest)
     fields["shards"] = [shard._asdict() for shard in manifest.shards]
     write_text(folder / MANIFEST, json.dumps({"version": VERSION, **fields}, ensure_ascii=False) + "\n")
@@ -90,26 +90,26 @@ def read_manifest(folder: pathlib.Path) -> Manifest:
     """Reads `manifest.json`.
 
     Raises:
-      EndxError: there is none, it is of another version, or a field of it is missing or wrong.
+      EndxError: the manifest is missing or of another version, or a field is missing or wrong.
     """
     path = folder / MANIFEST
     if not os.path.lexists(path):
         raise EndxError(
-            f"{folder} holds no index (it has no {MANIFEST}): `endx train`, `endx evaluate` and `endx encode` make one"
+            f"{folder} contains no index (no {MANIFEST}): make one with `endx train`, `endx evaluate` or `endx encode`"
         )
     fields, where = json_files.read(path), str(path)
     version = json_files.value(fields, "version", where)
     if version != VERSION:
         raise EndxError(
-            f"{folder} holds an index of version {json_files.shown(version)}, and this endx_jax reads version "
-            f"{VERSION}: remove it, and make it again with `endx evaluate` or `endx encode`"
+            f"{folder} has an index of version {json_files.shown(version)}, but this endx_jax reads version {VERSION}: "
+            "remove it and make it again with `endx evaluate` or `endx encode`"
         )
     shards = tuple(
         _shard(entry, f"{where}: shards[{n}]")
         for n, entry in enumerate(json_files.listed(json_files.value(fields, "shards", where), f"{where}: 'shards'"))
     )
     if len({shard.name for shard in shards}) < len(shards):
-        raise EndxError(f"{where}: 'shards' names one of them twice")
+        raise EndxError(f"{where}: 'shards' contains a name twice")
     deleted = json_files.listed(json_files.value(fields, "deleted", where, []), f"{where}: 'deleted'")
     _check_deleted(deleted, sum(shard.documents for shard in shards), f"{where}: 'deleted'")
     # Manifests of version 0.1.0 lack the field. An unchanged index has at most one shard there.
@@ -141,7 +141,7 @@ def _check_deleted(deleted: Sequence[object], rows: int, where: str) -> None:
     before = -1
     for row in deleted:
         if type(row) is not int or not before < row < rows:
-            raise EndxError(f"{where} must list rows below {rows}, ascending, and holds {json_files.shown(row)}")
+            raise EndxError(f"{where} must list rows below {rows} in ascending order, not {json_files.shown(row)}")
         before = row
 
 
@@ -193,14 +193,14 @@ def precision_of(embeddings: np.ndarray | Quantized) -> str:
     """
     found = str((embeddings.codes if isinstance(embeddings, Quantized) else embeddings).dtype)
     if found not in PRECISIONS or (found == "int8") != isinstance(embeddings, Quantized):
-        raise EndxError(f"an index can't hold embeddings in {found}: it takes float32, float16, or int8 with scales")
+        raise EndxError(f"an index does not support embeddings in {found}: use float32, float16, or int8 with scales")
     return found
 
 
 def write_shard(
     folder: pathlib.Path, number: int, embeddings: np.ndarray | Quantized, documents: Sequence[Document]
 ) -> Shard:
-    """Writes a shard's files, each whole or not at all, the documents last.
+    """Writes a shard's files, each atomically, the documents last.
 
     Args:
       folder: folder of the index; created if missing.
@@ -220,7 +220,7 @@ def write_shard(
         raise ValueError(f"{len(rows)} embeddings for {len(documents)} documents")
     finite = np.isfinite(scales[0] if scales else rows.sum(axis=1, dtype=np.float32))
     if not finite.all():
-        raise EndxError(f"the embedding of document {documents[int(finite.argmin())].id!r} holds nan or infinity")
+        raise EndxError(f"the embedding of document {documents[int(finite.argmin())].id!r} contains nan or infinity")
     shard = Shard(f"{number:05d}", len(documents))
     *arrays, lines = shard_files(shard.name, precision_of(embeddings))
     for name, array in zip(arrays, (rows, *scales), strict=True):

@@ -87,7 +87,7 @@ class StoredDocuments:
         contents = self._file.contents
         ends = np.fromiter((found.end() for found in re.finditer(b"\n", contents)), np.int64)
         if len(ends) != self._count or ends[-1] != len(contents):
-            raise EndxError(f"{self._file.path} is not whole: {len(ends)} documents of {self._count}; {REMEDY}")
+            raise EndxError(f"{self._file.path} is incomplete: {len(ends)} of {self._count} documents; {REMEDY}")
         return np.concatenate([[0], ends])
 
 
@@ -143,7 +143,7 @@ def _array(file: MappedFile, shape: tuple[int, ...], dtype: str) -> np.ndarray:
         )
     size = math.prod(shape)
     if len(file.contents) != start + size * np.dtype(dtype).itemsize:
-        raise EndxError(f"{file.path} is not whole: {len(file.contents)} bytes; {REMEDY}")
+        raise EndxError(f"{file.path} is incomplete: {len(file.contents)} bytes; {REMEDY}")
     return np.frombuffer(file.contents, dtype, size, start).reshape(shape)
 
 

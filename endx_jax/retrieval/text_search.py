@@ -167,7 +167,7 @@ class TextSearch:
         embeddings = None
         if mode != BM25 and questions:
             if self._encode_query is None:
-                raise EndxError(f"there is no model to encode questions with: mode {BM25!r} needs none")
+                raise EndxError(f"there is no model to encode questions: load one, or search with mode {BM25!r}")
             embeddings = self._encode_query(list(questions))
         return self.search_embeddings(embeddings, questions, k, mode=mode, fusion=fusion, weight=weight)
 
@@ -241,7 +241,7 @@ class TextSearch:
         """
         if embeddings is None:
             if self._encode_document is None:
-                raise EndxError("there is no model to encode documents with")
+                raise EndxError("there is no model to encode documents: load one, or give their embeddings")
             embeddings = self._encode_document([document.text for document in documents])
         self.index.add(documents, embeddings, replace=True)
 

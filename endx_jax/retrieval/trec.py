@@ -75,7 +75,7 @@ def check_ids(path, kind, ids) -> None:
     seen = set()
     for identity in ids:
         if identity.split() != [identity]:
-            raise EndxError(f"{path}: {kind} {identity!r} is empty or holds white space, which TREC files cannot hold")
+            raise EndxError(f"{path}: {kind} {identity!r} is empty or contains white space, which TREC does not allow")
         if identity in seen:
-            raise EndxError(f"{path}: {kind} {identity!r} stands for two different ones; ids must be unique")
+            raise EndxError(f"{path}: {kind} {identity!r} occurs twice; ids must be unique")
         seen.add(identity)

@@ -1,1 +1,1 @@
-"""HTTP server for a trained model and its index; all modules but `settings` need the extra `[serve]`."""
+"""HTTP server for a model and its index. All modules except `settings` need the extra `[serve]`."""

@@ -59,8 +59,8 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
     """Returns the routes.
 
     Args:
-      service: the model and the index.
-      batcher: runs the service's jobs.
+      service: service with the model and the index.
+      batcher: batcher that runs the service's jobs.
       limits: bounds of requests.
     """
     api = APIRouter(responses=REFUSED, route_class=JSONRoute)
@@ -125,7 +125,7 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
         documents = [Document(new.id or uuid.uuid4().hex, new.text, new.metadata) for new in asked.documents]
         with batcher.request():
             found, _ = await encode(batcher, request.receive, "answer", texts)
-            # From here on the change is made even if the client hangs up.
+            # The change is made even if the client disconnects from here on.
             await batcher.submit(Add(documents, found), 0)
         return _json({"ids": [document.id for document in documents]}, status=201)
 
@@ -159,20 +159,20 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
 def check_texts(param: str, texts: Sequence[str], limits: Limits) -> None:
     """Raises Refusal if there are no texts, too many, or one that is too long."""
     if not texts:
-        raise Refusal(422, f"{param}: give one text at least", param=param)
+        raise Refusal(422, f"{param}: give at least one text", param=param)
     if len(texts) > limits.max_texts:
-        message = f"{param}: {len(texts)} texts are more than {limits.max_texts}: send them in parts"
+        message = f"{param}: {len(texts)} texts exceed the limit of {limits.max_texts}: send them in several requests"
         raise Refusal(422, message, param=param, code="too_many_texts")
     for n, text in enumerate(texts):
         if len(text) > limits.max_text:
             where = f"{param}[{n}]" if len(texts) > 1 else param
-            message = f"{where}: {len(text)} characters are more than {limits.max_text}: cut it into passages"
+            message = f"{where}: {len(text)} characters exceed the limit of {limits.max_text}: split the text"
             raise Refusal(422, message, param=where, code="text_too_long")
 
 
 def _input_type(asked: EmbeddingsRequest, asymmetric: bool) -> str:
     if asymmetric and asked.input_type is None:
-        message = 'input_type: this model embeds questions and documents differently: say "query" or "document"'
+        message = 'input_type: this model embeds questions and documents differently: set it to "query" or "document"'
         raise Refusal(422, message, param="input_type", code="missing")
     return asked.input_type or "document"
 

@@ -1,4 +1,4 @@
-"""ASGI application: API, page, probes and metrics behind the middleware."""
+"""The ASGI application: API, page, probes and metrics behind the middleware."""
 
 import asyncio
 import contextlib
@@ -32,9 +32,9 @@ def make_app(
     """Makes the application.
 
     Args:
-      service: a model and an index, which nothing else may use from now on.
+      service: service with a model and an index, used by this application only.
       settings: limits and access.
-      when_ready: called when all programs are compiled and questions are answered.
+      when_ready: called once all programs are compiled and the server accepts requests.
     """
     telemetry = Telemetry(waiting=lambda: batcher.requests, documents=lambda: len(service.search))
     limits = settings.limits
@@ -70,7 +70,7 @@ def make_app(
     async def ready() -> Response:
         if batcher.ready:
             return JSONResponse({"status": "ready"})
-        if app.state.preparing.done():  # it failed: its error is raised here, and logged
+        if app.state.preparing.done():  # it failed: raise its error, so that it is logged
             app.state.preparing.result()
         return JSONResponse({"status": "warming up", **warm_up.progress()}, 503, {"Retry-After": "1"})
 
@@ -94,7 +94,7 @@ class WarmUp:
         self._step, self._doing, self._start = 0, "", time.monotonic()
 
     def steps(self) -> Iterator[Callable[[], object]]:
-        """Yields what to run; a step is done when the next one is asked for."""
+        """Yields the functions to run, and updates the progress when the next one is requested."""
         total = len(self._preparations)
         with tqdm.tqdm(total=total, desc="getting ready", disable=not showing_progress(), leave=False) as bar:
             for step, (doing, run) in enumerate(self._preparations, start=1):
@@ -104,6 +104,6 @@ class WarmUp:
                 bar.update()
 
     def progress(self) -> dict[str, str | int | float]:
-        """Returns the number of the current step, how many there are, its description, and seconds since the start."""
+        """Returns the number of the current step, the number of steps, its description, and seconds since the start."""
         seconds = round(time.monotonic() - self._start, 1)
         return {"step": self._step, "steps": len(self._preparations), "doing": self._doing, "seconds": seconds}

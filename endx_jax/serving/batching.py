@@ -73,7 +73,7 @@ class Batcher(Generic[Work, Result]):
           Refusal: with 429 if there are too many requests; with 503 before all preparations are done.
         """
         if not self.ready:
-            raise Refusal(503, "the server is getting ready: try again in a second", code="not_ready", headers=LATER)
+            raise Refusal(503, "the server is warming up: try again in a second", code="not_ready", headers=LATER)
         if self.requests >= self._most_requests:
             message = f"{self.requests} requests are waiting already: try again in a second"
             raise Refusal(429, message, code="queue_full", headers=LATER)
@@ -84,7 +84,7 @@ class Batcher(Generic[Work, Result]):
             self.requests -= 1
 
     def submit(self, work: Work, cost: int) -> "asyncio.Future[Result]":
-        """Queues a job; it is skipped if its future is cancelled before its turn."""
+        """Queues a job. A job whose future is cancelled before its turn is skipped."""
         job = _Job[Work, Result](work, cost, asyncio.get_running_loop().create_future())
         self._waiting.append(job)
         if not self._batch:
@@ -105,7 +105,7 @@ class Batcher(Generic[Work, Result]):
         self._waiting.clear()
 
     def close(self) -> None:
-        """Ends the thread after the batch or the step that it works on, without waiting for it."""
+        """Stops the thread after the current batch or step, without waiting for it."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _start(self) -> None:
@@ -122,7 +122,7 @@ class Batcher(Generic[Work, Result]):
         cost = 0
         while self._waiting and (not batch or cost + self._waiting[0].cost <= self._most_cost):
             job = self._waiting.popleft()
-            if not job.answer.done():  # else its client hung up
+            if not job.answer.done():  # otherwise its client has disconnected
                 batch.append(job)
                 cost += job.cost
         return batch
@@ -130,7 +130,7 @@ class Batcher(Generic[Work, Result]):
     def _finish(
         self, batch: Sequence[_Job[Work, Result]], done: "asyncio.Future[Sequence[Result | Exception]]"
     ) -> None:
-        """Starts the next batch, so that the thread is not left idle, and then delivers the results of this one."""
+        """Starts the next batch, so that the thread is not idle, and then delivers the results of this one."""
         if done.cancelled():  # the server was stopped
             return
         self._start()
@@ -154,7 +154,7 @@ FEWEST_CHARACTERS = 64
 
 
 async def while_connected(receive: Receive, answer: "asyncio.Future[T]") -> T:
-    """Waits for a result, and cancels it when the client disconnects; call it after reading the request's body.
+    """Waits for an answer and cancels it if the client disconnects; must be called after reading the request's body.
 
     Raises:
       ClientGone: the client disconnected.
@@ -177,7 +177,7 @@ async def _hang_up(receive: Receive) -> None:
 
 
 async def encode(batcher: Batcher, receive: Receive, side: str, texts: Sequence[str]) -> Encoded:
-    """Encodes any number of texts, a piece at a time, so that other clients' questions are computed in between."""
+    """Encodes any number of texts in pieces, so that other clients' questions are computed in between."""
     found = []
     for piece in pieces(texts):
         found.append(await while_connected(receive, batcher.submit(Encode(side, piece), cost(piece))))
@@ -185,7 +185,7 @@ async def encode(batcher: Batcher, receive: Receive, side: str, texts: Sequence[
 
 
 def pieces(texts: Sequence[str]) -> list[Sequence[str]]:
-    """Cuts texts into runs that cost no more than a batch should."""
+    """Splits texts into runs that cost at most `MOST_CHARACTERS` each, or consist of one text."""
     found, start, spent = [], 0, 0
     for stop, text in enumerate(texts):
         own = cost([text])

@@ -1,4 +1,4 @@
-"""Error responses, all in the shape of OpenAI's API."""
+"""Error responses in the format of OpenAI's API."""
 
 import json
 import logging
@@ -15,21 +15,21 @@ from endx_jax.errors import DiskFull, EndxError, InUse
 log = logging.getLogger(__name__)
 
 TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 503: "unavailable_error"}
-# Messages for the types of pydantic's errors that it describes in terms of Python.
+# Messages for pydantic's error types whose own messages use Python terms.
 WORDS = {
     "model_attributes_type": "should be an object",
     "dict_type": "should be an object",
     "extra_forbidden": "there is no such field",
     "missing": "is missing",
-    "too_short": "give one at least",
+    "too_short": "give at least one",
     "string_too_short": "is empty",
 }
-# nginx's status for a client that hung up; it appears in metrics only.
+# nginx's status for a client that disconnected; it appears in metrics only.
 CLIENT_GONE = 499
 
 
 class Refusal(Exception):
-    """A request that is refused.
+    """Exception for a request that is refused.
 
     Attributes:
       status: HTTP status.
@@ -53,7 +53,7 @@ class Refusal(Exception):
 
 
 class ClientGone(Exception):
-    """Raised when the client disconnects before its response is ready."""
+    """Exception for a client that disconnected before its answer was ready."""
 
 
 def error_response(refusal: Refusal) -> Response:
@@ -64,7 +64,7 @@ def error_response(refusal: Refusal) -> Response:
 
 
 def handle_errors(app: FastAPI) -> None:
-    """Registers handlers that turn every exception in `app` into such a response.
+    """Registers handlers that convert every exception in `app` to an error response.
 
     Errors of clients are `Refusal`s. An `EndxError` is a problem of the server or its index, such as a full disk, and
     is logged as one line.
@@ -98,7 +98,7 @@ def handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def broken(request: Request, failure: Exception) -> Response:
-        # It is logged with its traceback too: starlette raises it again after this is sent.
+        # starlette raises the exception again after this response, and it is logged with its traceback.
         return error_response(Refusal(500, "internal error; the server's log has the details"))
 
 

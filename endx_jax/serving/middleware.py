@@ -10,12 +10,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from endx_jax.serving.errors import Refusal, error_response
 from endx_jax.serving.settings import Limits, ServingSettings
 
-# Paths that need no token; they tell nothing about the index.
+# Paths that need no token, as they do not disclose anything about the index.
 PUBLIC = ("/", "/healthz", "/readyz")
 PUBLIC_FOLDER = "/static/"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
-# The page loads everything from this server, and may not be framed.
+# The page loads everything from this server and must not be framed.
 SECURITY = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
     "X-Content-Type-Options": "nosniff",
@@ -24,7 +24,7 @@ SECURITY = {
 
 
 class Guard:
-    """Checks the token, refuses what pages of other sites can make a browser send, and adds security headers."""
+    """Middleware that checks the token, refuses cross-site requests of browsers, and adds security headers."""
 
     def __init__(self, app: ASGIApp, settings: ServingSettings):
         self._app, self._settings = app, settings
@@ -54,12 +54,12 @@ class Guard:
         if self._token is not None and path not in PUBLIC and not path.startswith(PUBLIC_FOLDER):
             shown = headers.get("authorization", "").encode()
             if not hmac.compare_digest(shown, self._token):
-                message = "a token is needed: Authorization: Bearer TOKEN" if not shown else "this is not the token"
+                message = "a token is needed: Authorization: Bearer TOKEN" if not shown else "the token is wrong"
                 raise Refusal(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
         # A browser lets pages of other sites send forms and plain text without asking; JSON needs a preflight request,
         # which fails here.
         if method == "POST" and headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise Refusal(415, "a body must be JSON, and say so: Content-Type: application/json", code="content_type")
+            raise Refusal(415, "send JSON with the header Content-Type: application/json", code="content_type")
 
 
 def _host(header: str) -> str:
@@ -67,8 +67,8 @@ def _host(header: str) -> str:
     return header[1:].partition("]")[0] if header.startswith("[") else header.partition(":")[0].lower()
 
 
-# After a refusal, this much more of the body is read and dropped, for at most this long: a connection that is closed on
-# unread data is reset, and many clients would never see the reason.
+# Limits on the rest of the body that is read and discarded after a refusal. A connection that is closed with unread
+# data is reset, and many clients would not get the response.
 LINGER_BYTES, LINGER_SECONDS = 64_000_000, 5.0
 
 
@@ -86,7 +86,7 @@ class WholeBody:
             body = await self._read(Headers(scope=scope), receive)
         except Refusal as refusal:
             return await refuse_unread(refusal, scope, receive, send)
-        if body is None:  # the client hung up
+        if body is None:  # the client disconnected
             return None
         coming: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -96,7 +96,7 @@ class WholeBody:
         await self._app(scope, next_message, send)
 
     async def _read(self, headers: Headers, receive: Receive) -> bytes | None:
-        """Returns the body; None if the client hung up."""
+        """Returns the body; None if the client disconnected."""
         most = self._limits.max_body
         length = headers.get("content-length", "")
         if "transfer-encoding" not in headers and length in ("", "0"):
@@ -117,7 +117,7 @@ class WholeBody:
                     if not message.get("more_body"):
                         return b"".join(parts)
         except TimeoutError:
-            reason = f"the body did not come within {self._limits.max_seconds:g} seconds"
+            reason = f"the body did not arrive within {self._limits.max_seconds:g} seconds"
             raise Refusal(408, reason, code="timeout") from None
 
 
@@ -128,8 +128,8 @@ def _too_large(most: int) -> Refusal:
 async def refuse_unread(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
     """Refuses a request whose body was not read, and closes the connection.
 
-    The response is sent at once. The connection is closed once the client has sent its body or `LINGER_BYTES` of it, or
-    after `LINGER_SECONDS`; at once if the body was too slow.
+    The response is sent at once. It ends, and the connection is closed, once the client has sent its body or
+    `LINGER_BYTES` of it, or after `LINGER_SECONDS`. A client whose body was too slow gets no more time.
     """
 
     async def unended(message: Message) -> None:

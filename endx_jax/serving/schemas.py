@@ -33,18 +33,18 @@ class EmbeddingsRequest(Taken):
     model_config = ConfigDict(strict=True, extra="ignore")
 
     input: Annotated[list[str], BeforeValidator(_listed, json_schema_input_type=str | list[str])] = Field(
-        description="a text, or several; never token ids"
+        description="one text or several; token ids are not supported"
     )
-    model: str | None = Field(None, description="is sent back; there is one model")
+    model: str | None = Field(None, description="returned unchanged; the server has one model")
     encoding_format: Literal["float", "base64"] = Field("float", description="base64: of little-endian float32")
     dimensions: int | None = Field(None, ge=1, description="leading dimensions to keep [all]")
     input_type: Literal["query", "document"] | None = Field(
-        None, description="needed where the model embeds questions and documents differently"
+        None, description="required if the model embeds questions and documents differently"
     )
 
 
 class Embedding(BaseModel):
-    """Embedding of a text."""
+    """The embedding of a text."""
 
     object: Literal["embedding"]
     index: int
@@ -83,7 +83,7 @@ class SearchResult(BaseModel):
     score: float
     text: str
     metadata: dict[str, Scalar]
-    truncated: bool = Field(description="whether text or metadata are longer, and were cut to the limit max_text")
+    truncated: bool = Field(description="true if text or metadata were cut to the limit max_text")
 
 
 class SearchResponse(BaseModel):
@@ -91,8 +91,8 @@ class SearchResponse(BaseModel):
 
     results: list[SearchResult]
     mode: Mode
-    took_ms: float = Field(description="from the complete request to the answer, waiting included")
-    documents: int = Field(description="in the index")
+    took_ms: float = Field(description="milliseconds from the complete request to the answer, including waiting")
+    documents: int = Field(description="number of documents in the index")
 
 
 class NewDocument(Taken):
@@ -100,7 +100,7 @@ class NewDocument(Taken):
 
     text: str = Field(min_length=1)
     id: Annotated[str, AfterValidator(functools.partial(check_id, where="the id"))] | None = Field(
-        None, description="1 to 512 bytes without control characters, not . or ..; made up if there is none"
+        None, description="1 to 512 bytes without control characters, not . or ..; generated if omitted"
     )
     metadata: dict[str, Annotated[Scalar, PlainValidator(_scalar, json_schema_input_type=Scalar)]] = {}
 
@@ -118,7 +118,7 @@ class DocumentsResponse(BaseModel):
 
 
 class DeletedResponse(BaseModel):
-    """Id of the deleted document."""
+    """The id of the document that was deleted."""
 
     deleted: str
 

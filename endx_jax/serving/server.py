@@ -15,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from endx_jax.errors import EndxError
 from endx_jax.serving.settings import Limits
 
-# Bytes that a client may send without completing the headers of a request or adding to its body; a browser's headers
+# Bytes that a client may send without completing the headers of a request or extending its body; a browser's headers
 # take a few hundred. The limit also covers trailers, chunk extensions and blank lines.
 MOST_HEADERS = 64_000
 # Requests that a client may send before the answer to the first one.
@@ -46,7 +46,7 @@ def bounded_protocol(seconds: float) -> type[HttpToolsProtocol]:
     `middleware.WholeBody`.
 
     Args:
-      seconds: time limit for headers, and for taking an answer.
+      seconds: time limit for sending headers, and for receiving a response.
     """
 
     class BoundedProtocol(HttpToolsProtocol):
@@ -115,7 +115,7 @@ def bounded_protocol(seconds: float) -> type[HttpToolsProtocol]:
             self._stop(self._answer_timer)
 
         def _expect_request(self, within: float) -> None:
-            """Closes the connection unless the headers of a request are complete within so many seconds."""
+            """Closes the connection unless the headers of a request are complete within `within` seconds."""
             self._stop(self._request_timer)
             self._request_timer = self.loop.call_later(within, self.transport.abort)
 
@@ -127,13 +127,13 @@ def bounded_protocol(seconds: float) -> type[HttpToolsProtocol]:
     return BoundedProtocol
 
 
-# Seconds that requests have to end when the server is stopped, and then those that refusals have to reach the clients.
-# The process should end within ten seconds.
+# When the server stops: seconds for requests to end, and then for refusals to reach the clients. The process should end
+# within ten seconds.
 GRACE, FAREWELL = 8, 0.5
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Returns a socket that is bound to the address, and does not listen yet.
+    """Returns a socket that is bound to the address and does not listen yet.
 
     Raises:
       EndxError: the address is in use or does not exist.
@@ -153,10 +153,10 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which refuses the requests that outlast `GRACE`: uvicorn would cancel their tasks."""
+    """uvicorn's server; refuses requests that outlast `GRACE` at shutdown, whose tasks uvicorn would cancel."""
 
     def __init__(self, config: uvicorn.Config, give_up: Callable[[], None]):
-        """Takes uvicorn's settings, and a function that refuses all requests."""
+        """Stores uvicorn's settings and a function that refuses all requests."""
         super().__init__(config)
         self._give_up = give_up
 
@@ -197,7 +197,7 @@ def serve(app: FastAPI, bound: socket.socket, limits: Limits) -> None:
 
     It does not wait for the running batch, whose thread may still run.
     """
-    # After shutdown uvicorn raises the signal that stopped it again; being stopped is not a failure.
+    # After shutdown, uvicorn raises the signal that stopped it again. Ignore it, so that the exit status is 0.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     make_server(app, limits).run(sockets=[bound])

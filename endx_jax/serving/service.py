@@ -74,10 +74,10 @@ class Hit:
     """A document that was found.
 
     Attributes:
-      rank: from 1.
-      score: higher is better.
+      rank: rank, from 1.
+      score: score; higher is better.
       document: beginning of the document, see `shortened`.
-      truncated: whether the document was shortened.
+      truncated: true if the document was shortened.
     """
 
     rank: int
@@ -87,9 +87,10 @@ class Hit:
 
 
 def shortened(document: Document, longest: int) -> tuple[Document, bool]:
-    """Shortens text and metadata of a document to `longest` characters each; returns it and whether it was shortened.
+    """Shortens text and metadata of a document to `longest` characters each; keeps or drops whole metadata entries.
 
-    Metadata entries are kept whole or not at all, in their order.
+    Returns:
+      The document, and true if it was shortened.
     """
     kept, room = {}, longest
     for name, value in document.metadata.items():
@@ -102,7 +103,7 @@ def shortened(document: Document, longest: int) -> tuple[Document, bool]:
 
 
 def to_encode(work: Work) -> tuple[str, Sequence[str]]:
-    """Returns the side and the texts that a job needs encoded; there may be none."""
+    """Returns the side and the texts that have to be encoded for a job; there may be no texts."""
     match work:
         case Encode():
             return work.side, work.texts
@@ -155,7 +156,7 @@ class Service:
         return {"dense": dense, "bm25": "BM25", "hybrid": "sum of reciprocal ranks in dense and BM25"}
 
     def preparations(self) -> list[Preparation]:
-        """Returns what to run before the first request: it compiles everything that encodes or searches."""
+        """Returns the steps of the warm-up, which compile all programs of encoding and search."""
         found = [
             Preparation(f"{rows} {tower} texts of {width} tokens", functools.partial(self._encode.warm_up, shape))
             for shape in self._encode.shapes
@@ -189,7 +190,7 @@ class Service:
         return results
 
     def _encodings(self, works: Sequence[Work]) -> dict[int, Encoded]:
-        """Encodes what the jobs need, all texts of a side at once; returns it by the jobs' positions."""
+        """Encodes the texts of all jobs, those of a side together; returns the results by position of the job."""
         found = {}
         for side in ("question", "answer"):
             needed = {n: to_encode(work) for n, work in enumerate(works)}
@@ -204,18 +205,18 @@ class Service:
         return found
 
     def _of_index(self, embeddings: Sequence[np.ndarray]) -> np.ndarray:
-        """Joins embeddings [..., E], and cuts them to the width of the index, which may be smaller."""
+        """Concatenates embeddings and truncates them to the width of the index."""
         return cut(np.concatenate(embeddings), self.search.width, self.model.cosine)
 
     def _answers(
         self, mode: str, asked: Sequence[Ask], embeddings: np.ndarray | None
     ) -> Sequence[list[Hit] | EndxError]:
-        """Returns the hits of questions of one mode, whose embeddings are [Q, E] if it needs any."""
+        """Returns the hits of questions of one mode; `embeddings` [Q, E] are None in mode bm25."""
         most = max(ask.k for ask in asked)
         try:
             snapshot, rankings = self.search.rank(embeddings, [ask.question for ask in asked], most, mode=mode)
 
-            # Long documents are read once a batch, one at a time, and only their beginnings are kept.
+            # Read each document once per batch, and keep the beginning of long ones only.
             @functools.cache
             def read(row: int) -> tuple[Document, bool]:
                 return shortened(snapshot.document(row), self._max_text)
@@ -242,7 +243,7 @@ class Service:
 
 
 def cut(embeddings: np.ndarray, width: int, cosine: bool) -> np.ndarray:
-    """Returns the leading dimensions of float32 [N, E], of unit norm again if they are compared by cosine."""
+    """Truncates embeddings, float32 [N, E], to `width` dimensions, and normalizes them again if `cosine` is true."""
     if width == embeddings.shape[1]:
         return embeddings
     part = np.ascontiguousarray(embeddings[:, :width])

@@ -11,9 +11,9 @@ def _limit(default: float, doc: str):
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Bounds on the requests of one client, so that all are served; requests beyond them are refused with a 4xx status.
+    """Limits on requests; requests beyond them are refused with a 4xx status.
 
-    Every field is an option of `endx serve`: `--max-body` and so on.
+    Every field is an option of `endx serve`, such as `--max-body`.
     """
 
     max_body: int = _limit(4_000_000, "bytes of a request's body")
@@ -35,9 +35,9 @@ class ServingSettings:
 
     Attributes:
       limits: bounds on requests.
-      token: clients must send it as `Authorization: Bearer TOKEN`; None: no token is needed.
-      loopback_only: requires a Host header that names this machine. This refuses web pages in a local browser whose
-        site's name resolves to this machine ("DNS rebinding").
+      token: token that clients must send as `Authorization: Bearer TOKEN`; None for no token.
+      loopback_only: requires a Host header that names this machine, against DNS rebinding: requests of web pages whose
+        host name resolves to this machine.
     """
 
     limits: Limits = Limits()

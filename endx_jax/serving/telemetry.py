@@ -13,7 +13,7 @@ SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Telemetry:
-    """Metrics of one server, in a registry of their own."""
+    """Metrics of one server, in a separate registry."""
 
     def __init__(self, waiting: Callable[[], int], documents: Callable[[], int]):
         """Registers the metrics.

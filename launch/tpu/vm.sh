@@ -1,36 +1,37 @@
 #!/usr/bin/env bash
-# One run on a slice of Cloud TPU VMs. What to do is the first argument:
+# Runs endx on a slice of Cloud TPU VMs. The first argument is the action:
 #
-#   create           ask for the slice as a queued resource, and wait until it is there
+#   create           request the slice as a queued resource, and wait until it is active
 #   setup            mount the shared folder as /runs and install this checkout, on all workers
-#   run VERB ...     start `endx VERB ...` on all workers, and come back
-#   logs [WORKER]    follow what a worker prints (worker 0, which reports)
-#   status           what each worker does
-#   stop             tell all to save and end; `run` goes on
-#   delete           give the slice back; until then it costs money
-#   keep VERB ...    all of that: a slice taken away is asked for again, and given back when the run has ended
+#   run VERB ...     start `endx VERB ...` on all workers, and return
+#   logs [WORKER]    follow the log of a worker (default: worker 0, which reports results)
+#   status           print the state of each worker
+#   stop             make all workers save and stop; `run` resumes
+#   delete           delete the slice; until then it is billed
+#   keep VERB ...    all of the above: request a preempted slice again, and delete it when the run has ended
 #
-# The environment says which slice:
+# Environment variables describe the slice:
 #
 #   export ZONE=us-east5-b ACCELERATOR_TYPE=v6e-16 SPOT=1 NFS=10.0.0.2:/runs
 #   launch/tpu/vm.sh keep train --config=t5:xl,sde --workdir=/runs/t5-xl
 #
-# TPU_NAME (endx) names it, RUNTIME_VERSION is found by the type, PROJECT is gcloud's, SPOT is empty for machines that are
-# not taken away, and ENDX_RESTARTS (100) says how often `keep` asks again. docs/pods.md has the rest.
+# Optional: TPU_NAME (default: endx), RUNTIME_VERSION (default: by type), PROJECT (default: gcloud's), SPOT (empty: not
+# preemptible), and ENDX_RESTARTS, the number of times that `keep` requests the slice again (default: 100). See
+# docs/pods.md.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 name=${TPU_NAME:-endx}
-pause=${ENDX_PAUSE:-60} # seconds between two looks
+pause=${ENDX_PAUSE:-60} # seconds between checks
 
 say() { echo "launch/tpu/vm.sh: $*" >&2; }
 
-# gcloud compute tpus SERVICE VERB ARGUMENT..., in our zone and project.
+# Runs gcloud compute tpus SERVICE VERB ARGUMENT... in the zone and project.
 tpus() { gcloud compute tpus "$@" --zone="$ZONE" ${PROJECT:+--project="$PROJECT"}; }
 
 on() { tpus tpu-vm ssh "$name" --quiet --worker="$1" --command="$2"; }
 
-# The software of the machines, by their chip: https://cloud.google.com/tpu/docs/runtimes
+# Prints the runtime version for the chip: https://cloud.google.com/tpu/docs/runtimes
 runtime_version() {
   case $ACCELERATOR_TYPE in
     v6e-*) echo v2-alpha-tpuv6e ;;
@@ -40,7 +41,7 @@ runtime_version() {
   esac
 }
 
-# ACTIVE, WAITING_FOR_RESOURCES, ..., or nothing where there is no such request.
+# Prints ACTIVE, WAITING_FOR_RESOURCES, ..., or nothing if there is no such request.
 state() { tpus queued-resources describe "$name" --format='value(state.state)' 2>/dev/null || true; }
 
 create() {
@@ -67,7 +68,7 @@ setup() {
   on all 'rm -rf /tmp/endx && mkdir /tmp/endx'
   tpus tpu-vm scp "$folder"/* "$name:/tmp/endx/" --quiet --worker=all
   rm -r "$folder"
-  # The machines have Python 3.10, so uv brings one.
+  # The machines have Python 3.10, so uv installs another version.
   on all "set -e
     sudo apt-get -qq update && sudo apt-get -qq install --yes nfs-common >/dev/null
     grep -qs ' /runs ' /etc/fstab || echo '$NFS /runs nfs defaults,_netdev 0 0' | sudo tee -a /etc/fstab >/dev/null
@@ -89,16 +90,16 @@ run() {
     { sudo systemctl reset-failed endx 2>/dev/null || true; } && sudo systemctl restart endx'
 }
 
-# A line a worker: "endx-w-0 ActiveState=active ExecMainCode=1 ExecMainStatus=0 Result=success SubState=exited".
+# Prints a line per worker: "endx-w-0 ActiveState=active ExecMainCode=1 ExecMainStatus=0 Result=success SubState=exited".
 status() {
   # shellcheck disable=SC2016  # for the workers to expand
   on all 'echo "$(hostname)" $(systemctl show endx \
     --property=ActiveState,SubState,Result,ExecMainCode,ExecMainStatus | sort)'
 }
 
-# Looks after a run until it has ended on all workers (returns 0), failed on one or been stopped (1), or lost the slice
-# (75). A state that cannot be learned is no lost slice, unless that goes on; and 75 of a service that systemd has stopped
-# is no failure: the machine may be about to go.
+# Waits until the run has ended on all workers (returns 0), has failed on one or was stopped (1), or has lost the slice
+# (75). An unknown state is a lost slice only after ten checks. Status 75 of a service that systemd stopped is not a
+# failure, as the machine may be about to be preempted.
 watch_over() {
   local lines failed now unknown=0 idle=0
   while ((unknown < 10 && idle < 10)); do
@@ -112,7 +113,7 @@ watch_over() {
     [[ $now == ACTIVE ]] || return 75
     lines=$(status) || continue
     if failed=$(grep ' ActiveState=failed ' <<<"$lines" | grep --invert-match ' ExecMainStatus=75 Result=exit-code '); then
-      say "another try won't mend this, or there were too many: ${failed%%$'\n'*}"
+      say "not retried, or retried too often: ${failed%%$'\n'*}"
       on all 'sudo systemctl stop endx; sudo journalctl --unit=endx --lines=20 --output=cat' >&2 || true
       return 1
     fi
@@ -131,16 +132,16 @@ watch_over() {
 
 keep() {
   local status tried step restarts=${ENDX_RESTARTS:-100} self=${BASH_SOURCE[0]}
-  trap 'say "no longer looked after; $name goes on, and costs money until it is deleted"; exit 130' INT
+  trap 'say "interrupted; $name continues and is billed until it is deleted"; exit 130' INT
   for ((tried = 1; ; tried++)); do
     status=0
     "$self" create || status=75
     for step in setup run; do
-      # Where a step fails though the slice is there, it would fail on the next one too.
+      # A step that fails on an active slice would fail on the next slice too.
       ((status)) || "$self" "$step" "$@" || { [[ $(state) == ACTIVE ]] && status=1 || status=75; }
     done
     ((status)) || watch_over || status=$?
-    say "start $tried ended with status $status; $name is given back"
+    say "start $tried ended with status $status; deleting $name"
     tpus queued-resources delete "$name" --quiet --force
     if ((status != 75 || tried > restarts)); then
       return "$status"
@@ -148,25 +149,25 @@ keep() {
   done
 }
 
-: "${ZONE:?is not set; say where, such as ZONE=us-east5-b}"
+: "${ZONE:?is not set; set the zone, such as ZONE=us-east5-b}"
 action=${1:-}
 shift || true
 case $action in
   create | keep)
-    : "${ACCELERATOR_TYPE:?is not set; say what to ask for, such as ACCELERATOR_TYPE=v6e-16}"
+    : "${ACCELERATOR_TYPE:?is not set; set the type, such as ACCELERATOR_TYPE=v6e-16}"
     ;;&
   setup | keep)
-    : "${NFS:?is not set; say what /runs is, such as NFS=10.0.0.2:/runs}"
+    : "${NFS:?is not set; set the file system for /runs, such as NFS=10.0.0.2:/runs}"
     ;;&
   run | keep)
-    (($#)) || { say "$action: no verb; give what endx takes, such as: $action train --config=t5:xl,sde"; exit 2; }
+    (($#)) || { say "$action: no verb; give the arguments of endx, such as: $action train --config=t5:xl,sde"; exit 2; }
     ;;&
   create | setup | run | status | keep) "$action" "$@" ;;
   logs) on "${1:-0}" 'sudo journalctl --unit=endx --follow --lines=200 --output=cat' ;;
   stop) on all 'sudo systemctl stop endx' ;;
   delete) tpus queued-resources delete "$name" --quiet --force ;;
   *)
-    say "${action:-nothing} to do? create, setup, run, logs, status, stop, delete or keep; see the top of the file"
+    say "unknown action ${action:-(none)}; use create, setup, run, logs, status, stop, delete or keep"
     exit 2
     ;;
 esac

@@ -46,7 +46,7 @@ def test_squad_is_ranked_by_paragraphs_or_after_reqa(tiny_bert, tmp_path, pool, 
 
 def test_it_needs_something_to_evaluate_and_something_to_evaluate_on(tiny_bert, capsys):
     assert run_verb(["evaluate"]) == 2
-    assert "--workdir=RUN, --model=NAME or --index=DIR" in capsys.readouterr().err
+    assert "nothing to evaluate: set --workdir, --model or --index" in capsys.readouterr().err
     assert run_verb(["evaluate", f"--model={tiny_bert}"]) == 2
     assert "--model needs --data" in capsys.readouterr().err
 
@@ -56,7 +56,7 @@ def test_the_best_of_a_dual_encoder_are_put_in_the_order_of_a_pair_classifier(
 ):
     arguments = [f"--workdir={trained_workdir}", f"--rerank={pair_workdir}", "--top=3", f"--output={tmp_path}"]
     assert run_verb(["evaluate", *arguments]) == 0
-    assert f"reranked: the best 3 of the row above, in the order of {pair_workdir}" in capsys.readouterr().out
+    assert f"reranked: the top 3 of the previous row, re-ranked by {pair_workdir}" in capsys.readouterr().out
 
     def best(system):
         lines = [line.split() for line in (tmp_path / f"{system}.run.trec").read_text().splitlines()]

@@ -28,7 +28,7 @@ def test_bm25_negatives_of_squad_keep_its_articles(tmp_path, capsys):
     squad.write_text(regular(3))  # "Cats number 0. Dogs number 0. Nothing of 0.", asked "Cats 0?" and "Dogs 0?"
     assert mine(f"--data={squad}", "--pool=sentences", "--bm25", f"--output={tmp_path / 'out'}") == 0
     said = capsys.readouterr().out
-    assert "12 hard negatives for 6 questions (0 have none), from ranks 1 to 100 of bm25; left out: 6 right\n" in said
+    assert "12 hard negatives for 6 questions (0 without any), from ranks 1 to 100 of bm25; excluded: 6 right\n" in said
     assert f"--config.data.path={tmp_path / 'out'} --config.data.hard_negatives=1" in said
     records = read(tmp_path / "out", split="train")
     wrong = [records.candidates[row] for row in records.hard_negatives[records.questions.index("Cats 1?")]]
@@ -69,12 +69,12 @@ def test_options_reach_the_miner(tmp_path, pairs_csv, capsys):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ((), "name one thing to mine with"),
-        (("--bm25", "--model=x"), "name one thing to mine with"),
+        ((), "set exactly one of --bm25"),
+        (("--bm25", "--model=x"), "set exactly one of --bm25"),
         (("--bm25", "--engine=hnsw"), "--engine is for --index"),
         (("--bm25", "--teacher-margin=1"), "--teacher-margin needs --teacher"),
         (("--bm25", "--questions=-1"), "give a number of questions"),
-        (("--bm25", "--ranks=5-2"), "ranks 5 to 2 are no window"),
+        (("--bm25", "--ranks=5-2"), "ranks 5 to 2 are empty"),
         (("--bm25", "--data=missing.csv"), "missing.csv: no such file"),
     ],
 )

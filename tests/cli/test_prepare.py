@@ -19,9 +19,9 @@ def test_a_stranger_sees_counts_and_places_and_nothing_else(tmp_path):
         assert head.split() == ["split", "questions", "answers", "candidates", "rows", "pairs"]
         assert train.split() == ["train", "4", "3", "6", "6", "5"]
         assert validation.split() == ["validation", "2", "2", "3", "2", "2"]
-        assert notes[0].startswith("train: not from the published files, but from text with sha256 ")
+        assert notes[0].startswith("train: not from the published files; sha256 of the text ")
         assert notes[1] == (
-            "validation: left out 1 answers that start between sentences, and 1 questions without any other"
+            "validation: excluded 1 answers that start between sentences, and 1 questions without other answers"
         )
         assert f"TFDS_DATA_DIR={data}" in advice
         assert "--config.data.path=reqa/squad" in advice

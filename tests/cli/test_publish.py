@@ -32,7 +32,7 @@ def test_an_index_is_published_and_says_so(index, tmp_path, capsys):
     assert run_verb(["publish", *arguments]) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"2 documents of {index.folder} are in collection animals at {to}",
-        "deleted 1 documents there that were deleted from the index",
+        "deleted 1 documents from the collection that were deleted from the index",
     ]
     with milvus._client(to, "") as client:
         client.load_collection("animals")

@@ -143,7 +143,7 @@ def test_documents_are_added_replaced_and_deleted(workdir, texts, tmp_path, caps
         + json.dumps({"_id": replaced, "text": "the giraffe"})
     )
     search(f"--workdir={workdir}", f"--add={corpus}")
-    assert f"added 2, 1 in the place of others; {len(texts) + 1} documents" in capsys.readouterr().err
+    assert f"added 2 documents, replacing 1; {len(texts) + 1} documents" in capsys.readouterr().err
     search(f"--workdir={workdir}", "--top=1", "the elephant")
     assert "new · example.org\n    the elephant\n" in capsys.readouterr().out
     search(f"--workdir={workdir}", "--delete=new", f"--delete={replaced}", "the elephant", "--format=trec")
@@ -167,7 +167,7 @@ def test_the_prompt_answers_until_the_input_ends(workdir, texts, monkeypatch, ca
     search(f"--workdir={workdir}", "--top=1")
     captured = capsys.readouterr()
     assert captured.out.count(" ms\n") == 2
-    assert "documents, dense. Ask; Ctrl-D leaves.\n" in captured.err
+    assert "documents, mode dense. Type a question; Ctrl-D exits.\n" in captured.err
 
 
 def test_the_index_leads_to_its_model(tiny_bert, tmp_path, workdir, capsys):
@@ -180,22 +180,22 @@ def test_the_index_leads_to_its_model(tiny_bert, tmp_path, workdir, capsys):
     assert capsys.readouterr().out.startswith(" 1  ")
     message = error(capsys, f"--index={tmp_path / 'i'}", f"--workdir={workdir}", "the cat")
     assert f"was encoded by {tiny_bert}" in message
-    assert f"another model than {workdir}" in message
+    assert f"not by {workdir}" in message
     write_index(tmp_path / "i", embeddings, documents, metric="inner product", model={})
-    assert "does not say which model encoded it" in error(capsys, f"--index={tmp_path / 'i'}", "the cat")
+    assert "does not name its model" in error(capsys, f"--index={tmp_path / 'i'}", "the cat")
 
 
 def test_mistakes_are_found_before_anything_is_loaded(workdir, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("endx_jax.retrieval.index.Index.__init__", lambda *_: pytest.fail("opened"))
     here = f"--workdir={workdir}"
-    assert "name what to search" in error(capsys, "the cat")
-    assert "not by both" in error(capsys, here, "the cat", "--questions=x")
-    assert "at least 1 answer" in error(capsys, here, "the cat", "--top=0")
+    assert "nothing to search" in error(capsys, "the cat")
+    assert "not both" in error(capsys, here, "the cat", "--questions=x")
+    assert "it must be at least 1" in error(capsys, here, "the cat", "--top=0")
     assert "--fusion is for --mode=hybrid" in error(capsys, here, "the cat", "--fusion=rrf")
     assert "--weight is for" in error(capsys, here, "the cat", "--mode=hybrid", "--weight=0.5")
     assert "not from 0 to 1" in error(capsys, here, "a", "--mode=hybrid", "--fusion=weighted", "--weight=2")
     assert "--output needs questions" in error(capsys, here, "--output=x")
-    assert "no terminal to ask at" in error(capsys, here)
+    assert "standard input is not a terminal" in error(capsys, here)
     assert "question 2 is empty" in error(capsys, here, "the cat", " ")
     assert "x.txt: no such file" in error(capsys, here, f"--questions={tmp_path / 'x.txt'}")
 
@@ -203,11 +203,11 @@ def test_mistakes_are_found_before_anything_is_loaded(workdir, tmp_path, capsys,
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("\n \n", "holds no question"),
+        ("\n \n", "contains no questions"),
         ('{"text": "a"}\nb', "line 2, column 1: broken JSON"),
         ('{"text": "a"}\n[1]', "line 2 must be an object, not a list"),
         ('{"text": " "}', "line 1: 'text' is empty"),
-        ('{"text": "a", "id": 1}\n{"text": "b", "id": "1"}', "line 2: the id '1' is that of line 1 already"),
+        ('{"text": "a", "id": 1}\n{"text": "b", "id": "1"}', "line 2: line 1 has the same id '1'"),
         ('{"text": "a", "id": [1]}', "line 1: the id must be a string, not a list"),
     ],
 )

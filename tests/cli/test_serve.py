@@ -27,7 +27,7 @@ def test_serves_until_it_is_told_to_stop(trained_workdir):
     command = [sys.executable, "-m", "endx_jax", "serve", f"--workdir={trained_workdir}", "--port=0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
         try:
-            assert re.fullmatch(r"\d+ documents of .*, encoded by .*; getting ready\n", program.stdout.readline())
+            assert re.fullmatch(r"\d+ documents of .*, encoded by .*; warming up\n", program.stdout.readline())
             url = re.fullmatch(r"ready: open (http://127\.0\.0\.1:\d+) .*\n", program.stdout.readline())[1]
             assert urllib.request.urlopen(f"{url}/readyz").status == 200
             program.send_signal(signal.SIGTERM)
@@ -47,7 +47,7 @@ def test_a_server_holds_its_index_or_says_why_it_cannot(tmp_path, capsys, monkey
         with pytest.raises(InUse, match="in use by process"):
             other.delete(["d"])
         with serve._holding(other):  # a second server: it searches
-            line = f"note: documents can be searched, but not added or deleted now: {tmp_path}/i is in use by process"
+            line = f"note: documents can be searched, but not added or deleted: {tmp_path}/i is in use by process"
             assert capsys.readouterr().out.startswith(line)
         index.delete(["d"])
     assert [document.id for _, document in Index(tmp_path / "i").snapshot.documents()] == ["e"]
@@ -69,10 +69,10 @@ def test_a_port_that_is_in_use_is_one_line(capsys, trained_workdir):
         (["--index=nowhere", "--host=no.such.host.invalid"], "--host=no.such.host.invalid lets everyone"),
         (
             ["--index=nowhere", "--host=0.0.0.0"],
-            "--host=0.0.0.0 lets everyone who reaches it read and change the index",
+            "--host=0.0.0.0 lets everyone who can connect read and change the index",
         ),
         (["--index=nowhere", "--port=0"], "nowhere"),
-        ([], "name what to serve: --workdir=RUN, or --index=DIR"),
+        ([], "nothing to serve: set --workdir=RUN or --index=DIR"),
         (["--index=nowhere", "--max-k=0"], "--max-k must be positive"),
         (["--index=nowhere", "--token-file=missing"], "--token-file=missing can't be read"),
     ],

@@ -72,10 +72,10 @@ def test_every_config_is_one_that_a_run_accepts(file):
     [
         (
             ["--config=t5:base,adespl"],
-            "sharing 'adespl', .* sde, ade, ade_ste, ade_fte, ade_spl; did you mean 'ade_spl'",
+            "sharing 'adespl'; .* sde, ade, ade_ste, ade_fte, ade_spl; did you mean 'ade_spl'",
         ),
-        (["--config=fcrr:questions"], "^fcrr:questions asks for the side 'questions', .*; did you mean 'question'"),
-        (["--config=t5:bass,sde"], "^t5:bass,sde asks for the size 'bass', .*; did you mean 'base'"),
+        (["--config=fcrr:questions"], "^fcrr:questions: unknown side 'questions'; .*; did you mean 'question'"),
+        (["--config=t5:bass,sde"], "^t5:bass,sde: unknown size 'bass'; .*; did you mean 'base'"),
         ([], "--config is missing; give a file, or one of the recipes .*quickstart"),
         (["--config=quickstat"], "neither a file nor a recipe; did you mean 'quickstart'"),
         (["--config=quickstart", "--config.train.stps=3"], r"unknown setting 'stps'; Did you mean \"steps\""),
@@ -148,5 +148,5 @@ def test_an_interrupt_is_no_traceback(monkeypatch, capsys):
 def test_a_recipe_without_get_config_is_refused(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "config_config", raising=False)  # it would keep the last recipe's functions
     (tmp_path / "recipe.py").write_text("config = 1")
-    with one_line_error("the file of --config has no function get_config, which has to return the settings"):
+    with one_line_error("the file of --config has no function get_config that returns the settings"):
         train.parse([f"--config={tmp_path / 'recipe.py'}"])

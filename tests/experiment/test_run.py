@@ -138,7 +138,7 @@ def test_an_evaluation_replaces_no_index_that_was_changed_or_is_held(finished, c
         documents = len(Index(finished / "index"))
         results = run(config, finished)
     shown = capsys.readouterr().out
-    reason = {"changed": "is kept, as documents were added or deleted", "held": "is in use by process"}[how]
+    reason = {"changed": "was not replaced, as documents were added or deleted", "held": "is in use by process"}[how]
     assert f"note: the evaluated pool was not written as an index: {finished}/index {reason}" in shown
     assert len(Index(finished / "index")) == documents
     written = json.loads((finished / "results.json").read_text())
@@ -310,7 +310,7 @@ def test_towers_of_different_encoders_are_described_and_found_again(config, tmp_
     config.model.sharing = "ade_spl"
     config.model.answer_pretrained = str(other)
     config.model.projection = 8
-    with pytest.raises(EndxError, match="share their projection, which differs between"):
+    with pytest.raises(EndxError, match="shares projection, which differs between"):
         run(config, tmp_path)
     config.model.sharing = "ade"
     config.train.stop_at_step = 2

@@ -89,10 +89,10 @@ def test_damaged_sides_are_refused(written, tmp_path, key, value, reason):
 def test_a_missing_projection_is_refused(models, tmp_path):
     write(tmp_path, Towers.of(models["sde"]))
     (tmp_path / "projection" / "model.safetensors").unlink()
-    with one_line_error("projection lacks model.safetensors"):
+    with one_line_error("projection has no model.safetensors"):
         endx_jax.load(tmp_path)
 
 
 def test_models_that_the_format_cannot_hold_are_refused(models, tmp_path):
-    with one_line_error("the format hugging-face can't hold a newly drawn encoder .*: use --format=stablehlo"):
+    with one_line_error("the format hugging-face does not support a new encoder .*: use --format=stablehlo"):
         write(tmp_path, Towers.of(models["gru"]))

@@ -32,7 +32,7 @@ def test_a_run_tells_its_data_recipe_and_results(towers, trained_workdir, tiny_b
     assert f"| {measures['trained']['mrr']:.3f} | {measures['trained']['mrr@10']:.3f} |" in row
     for path in (trained_workdir, tiny_bert.parent, pairs_csv.parent):
         assert str(path) not in card
-    assert "What `bert` had been trained on is not known here" in card
+    assert "no record of the training data of `bert`" in card
     assert not any(line.startswith("base_model") for line in front_matter(card))
 
 
@@ -42,7 +42,7 @@ def test_the_card_names_the_training_data_of_minilm(towers):
     assert "SQuAD 2.0, Natural Questions" in card
     assert "not zero-shot" in card
     assert "## Training" not in card
-    assert "As it was loaded" in card
+    assert "Exported by endx_jax without further training" in card
 
 
 def test_both_checkpoints_and_an_earlier_run_are_told(towers, trained_workdir, tmp_path):
@@ -51,10 +51,10 @@ def test_both_checkpoints_and_an_earlier_run_are_told(towers, trained_workdir, t
     (tmp_path / "config.json").write_text(json.dumps(config))
     shutil.copy(trained_workdir / "data.json", tmp_path / "data.json")
     card = text("sentence-transformers", dataclasses.replace(towers, workdir=tmp_path))
-    assert "What `bert` had been" in card
-    assert "What `org/other-bert` had been" in card
+    assert "no record of the training data of `bert`" in card
+    assert "no record of the training data of `org/other-bert`" in card
     assert "base_model:\n- org/other-bert\n" in card
-    assert "from the best parameters of another, `before`" in card
+    assert "from the best parameters of the run `before`" in card
     assert "/home/me" not in card
 
 

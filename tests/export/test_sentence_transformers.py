@@ -78,11 +78,11 @@ def test_sentence_transformers_makes_the_same_embeddings(written, expected, name
 
 
 def test_encoders_without_a_module_are_refused(models, tmp_path):
-    with one_line_error("sentence-transformers can't hold a newly drawn encoder .*: use --format=stablehlo"):
+    with one_line_error("sentence-transformers does not support a new encoder .*: use --format=stablehlo"):
         write(tmp_path, Towers.of(models["gru"]))
 
 
 def test_multi_hop_pooling_is_refused(one_layer_bert, tmp_path):
     model = make_model(one_layer_bert, pooling="multi_hop", multi_hop={"hops": 2})
-    with one_line_error("sentence-transformers can't hold multi-hop pooling: use --format=stablehlo"):
+    with one_line_error("sentence-transformers does not support multi-hop pooling: use --format=stablehlo"):
         write(tmp_path, Towers.of(model))

@@ -88,7 +88,7 @@ def test_endx_jax_reads_it_back(written, models, expected, name):
 
 
 def test_an_exported_program_can_not_be_exported_again(written):
-    with one_line_error("is an exported program, from which nothing else can be made: export the workdir"):
+    with one_line_error("is an exported program, which has no other formats: export the workdir"):
         Towers.of(endx_jax.load(written["gru"]))
 
 

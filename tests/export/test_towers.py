@@ -32,7 +32,7 @@ def test_shared_parts_and_widths_of_towers(models):
 
 
 def test_a_model_that_is_cut_is_refused(models):
-    with one_line_error(r"tiny keeps 4 dimensions of what its towers give \(truncate_dim\), which an export can't say"):
+    with one_line_error(r"tiny truncates embeddings to 4 dimensions \(truncate_dim\), which exports don't support"):
         Towers.of(dataclasses.replace(models["sde"], truncate_dim=4))
 
 
@@ -43,7 +43,7 @@ def test_cosine_and_norm_are_two_things(models, tmp_path):
         loaded = endx_jax.load(tmp_path / kind)
         assert loaded.cosine
         assert not loaded.encoder.model.question.normalize
-        assert "of any norm, to be compared by cosine" in (tmp_path / kind / "README.md").read_text()
+        assert "without normalization, compared by cosine" in (tmp_path / kind / "README.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -55,5 +55,5 @@ def test_cosine_and_norm_are_two_things(models, tmp_path):
 )
 def test_a_tower_that_only_a_program_can_hold_is_refused(tiny_bert, tmp_path, settings, part):
     model = make_model(tiny_bert, **settings)
-    with one_line_error(f"the format hugging-face can't hold {part}: use --format=stablehlo"):
+    with one_line_error(f"the format hugging-face does not support {part}: use --format=stablehlo"):
         export(model, "hugging-face", tmp_path)

@@ -62,7 +62,9 @@ def test_an_export_that_differs_is_put_aside_and_named(models, tmp_path, few_tex
 
     monkeypatch.setattr(verify, "encoded_elsewhere", elsewhere)
     monkeypatch.setattr("endx_jax.export.run.check_runtime", lambda kind: None)
-    with one_line_error(r"embeddings differ by (0.001|nan), more than --tolerance=1e-05; it is left in .*out.failed"):
+    with one_line_error(
+        r"embeddings differ from the model's by (0.001|nan), more than --tolerance=1e-05; see .*out.failed"
+    ):
         export(model, "hugging-face", output, tolerance=1e-5)
     assert (output / "export_report.json").read_bytes() == before
     report = read_report(tmp_path / "out.failed")
@@ -72,7 +74,9 @@ def test_an_export_that_differs_is_put_aside_and_named(models, tmp_path, few_tex
 
 def test_a_runtime_that_is_not_installed_is_named_before_anything_is_written(models, tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with one_line_error("--verify needs what the export is made for: pip install 'sentence-transformers>=6.2'"):
+    with one_line_error(
+        "--verify needs the runtime of --format=sentence-transformers: pip install 'sentence-transformers>=6.2'"
+    ):
         export(models["sde"], "sentence-transformers", tmp_path / "out", tolerance=1e-5)
     assert list(tmp_path.iterdir()) == []
 
@@ -80,7 +84,7 @@ def test_a_runtime_that_is_not_installed_is_named_before_anything_is_written(mod
 def test_a_runtime_that_fails_is_one_line(tmp_path, monkeypatch):
     failed = subprocess.CompletedProcess([], 1, "", "Traceback ...\nKeyError: 'encoder.weight'\n")
     monkeypatch.setattr(subprocess, "run", lambda *args, **kwargs: failed)
-    with one_line_error("can't be used by the runtime it was made for: KeyError: 'encoder.weight'"):
+    with one_line_error("the export failed in its runtime: KeyError: 'encoder.weight'"):
         verify.encoded_elsewhere("hugging-face", tmp_path, ["a"])
 
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 SCRIPT = pathlib.Path(__file__).parents[2] / "launch" / "slurm.sh"
 DAEMONS = ("munged", "slurmctld", "slurmd")
 GPUS = 8
-REQUEUED = "launch/slurm.sh: status {}; the job is queued again (restart {} of {})"
+REQUEUED = "launch/slurm.sh: status {}; the job is requeued (restart {} of {})"
 
 # Two partitions, one of which takes nodes from the other. What is queued again waits for the old credentials to expire.
 CONFIGURATION = """
@@ -198,7 +198,7 @@ def test_cancelled_it_saves_and_stays_away(cluster, tmp_path):
     job = Job(cluster, tmp_path, "train").running()
     cluster.ask("scancel", job.number)
     assert job.ended().startswith("CANCELLED")
-    assert not [line for line in job.log() if "queued again" in line]
+    assert not [line for line in job.log() if "requeued" in line]
     assert {path.name for path in tmp_path.glob("saved-*")} == {"saved-0", "saved-1"}
 
 
@@ -207,7 +207,7 @@ def test_a_mistake_of_one_process_is_not_another_try(cluster, tmp_path, ends):
     job = Job(cluster, tmp_path, f"--end={ends}")
     assert job.ended() == "FAILED 255:0 restarts=0"
     status = min(ends.split(","), key=int)
-    assert [line for line in job.log() if f"ended with status {status}, which another try won't mend" in line]
+    assert [line for line in job.log() if f"ended with status {status} and is not retried" in line]
 
 
 def test_tries_are_counted(cluster, tmp_path):
@@ -220,5 +220,5 @@ def test_tries_are_counted(cluster, tmp_path):
 
 def test_without_a_verb_nothing_is_started():
     done = subprocess.run(["bash", SCRIPT], capture_output=True, text=True)
-    assert done.stderr.startswith("launch/slurm.sh: no verb; give what endx takes")
+    assert done.stderr.startswith("launch/slurm.sh: no verb; give the arguments of endx")
     assert done.returncode == 2

@@ -173,7 +173,7 @@ def workers(*lines: str) -> list[str]:
 def test_keep_looks_after_a_run_until_all_workers_are_done(slice_):
     looks = [workers(RUNNING, RUNNING), workers(AGAIN, RUNNING), workers(DONE, RUNNING), workers(DONE, DONE)]
     status, said = slice_.do("keep", "train", "--config=a", states=["", "ACTIVE"], looks=looks)
-    assert said == "launch/tpu/vm.sh: start 1 ended with status 0; endx is given back\n"
+    assert said == "launch/tpu/vm.sh: start 1 ended with status 0; deleting endx\n"
     assert slice_.order() == ["queued-resources create", "queued-resources delete"]
     assert "--force" in slice_.calls("queued-resources", "delete")[0]
     assert status == 0
@@ -184,8 +184,8 @@ def test_keep_asks_again_for_a_slice_that_was_taken_away(slice_):
     looks = [workers(RUNNING), workers(DONE)]
     status, said = slice_.do("keep", "train", states=states, looks=looks, SPOT="1")
     assert said.splitlines() == [
-        "launch/tpu/vm.sh: start 1 ended with status 75; endx is given back",
-        "launch/tpu/vm.sh: start 2 ended with status 0; endx is given back",
+        "launch/tpu/vm.sh: start 1 ended with status 75; deleting endx",
+        "launch/tpu/vm.sh: start 2 ended with status 0; deleting endx",
     ]
     assert slice_.order() == ["queued-resources create", "queued-resources delete"] * 2
     assert status == 0
@@ -211,7 +211,7 @@ def test_keep_gives_back_what_was_stopped(slice_):
     status, said = slice_.do("keep", "train", looks=[workers(STOPPED, STOPPED)])
     assert said.splitlines() == [
         "launch/tpu/vm.sh: endx was stopped",
-        "launch/tpu/vm.sh: start 1 ended with status 1; endx is given back",
+        "launch/tpu/vm.sh: start 1 ended with status 1; deleting endx",
     ]
     assert status == 1
 
@@ -221,8 +221,8 @@ def test_keep_gives_back_at_once_after_a_mistake(slice_, end):
     """One worker's, while the other waits for it."""
     status, said = slice_.do("keep", "train", looks=[workers(AGAIN, end)])
     assert said.splitlines() == [
-        f"launch/tpu/vm.sh: another try won't mend this, or there were too many: {end.format(1)}",
-        "launch/tpu/vm.sh: start 1 ended with status 1; endx is given back",
+        f"launch/tpu/vm.sh: not retried, or retried too often: {end.format(1)}",
+        "launch/tpu/vm.sh: start 1 ended with status 1; deleting endx",
     ]
     assert slice_.order() == ["queued-resources delete"]
     assert status == 1
@@ -238,13 +238,13 @@ def test_keep_does_not_take_a_bad_line_for_a_lost_slice(slice_):
 @pytest.mark.parametrize(
     ("arguments", "missing", "said"),
     [
-        ([], "", "nothing to do? create, setup, run, logs, status, stop, delete or keep; see the top of the file"),
-        (["strat"], "", "strat to do? create, setup, run, logs, status, stop, delete or keep; see the top of the file"),
-        (["run"], "", "run: no verb; give what endx takes, such as: run train --config=t5:xl,sde"),
-        (["keep"], "", "keep: no verb; give what endx takes, such as: keep train --config=t5:xl,sde"),
-        (["status"], "ZONE", "ZONE: is not set; say where, such as ZONE=us-east5-b"),
-        (["create"], "ACCELERATOR_TYPE", "is not set; say what to ask for, such as ACCELERATOR_TYPE=v6e-16"),
-        (["keep", "train"], "NFS", "NFS: is not set; say what /runs is, such as NFS=10.0.0.2:/runs"),
+        ([], "", "unknown action (none); use create, setup, run, logs, status, stop, delete or keep"),
+        (["strat"], "", "unknown action strat; use create, setup, run, logs, status, stop, delete or keep"),
+        (["run"], "", "run: no verb; give the arguments of endx, such as: run train --config=t5:xl,sde"),
+        (["keep"], "", "keep: no verb; give the arguments of endx, such as: keep train --config=t5:xl,sde"),
+        (["status"], "ZONE", "ZONE: is not set; set the zone, such as ZONE=us-east5-b"),
+        (["create"], "ACCELERATOR_TYPE", "is not set; set the type, such as ACCELERATOR_TYPE=v6e-16"),
+        (["keep", "train"], "NFS", "NFS: is not set; set the file system for /runs, such as NFS=10.0.0.2:/runs"),
     ],
 )
 def test_mistakes_cost_nothing(slice_, arguments, missing, said):

@@ -97,7 +97,7 @@ def test_an_unknown_matching_is_named():
 
 @pytest.mark.parametrize("loss", [losses.pair_softmax, losses.pair_binary])
 def test_scored_pairs_need_a_wrong_answer(loss):
-    with one_line_error(r"scores has shape \(8, 1\); every question needs its right answer and a wrong one"):
+    with one_line_error(r"scores has shape \(8, 1\); each row needs a right and at least one wrong answer"):
         loss(jnp.zeros((8, 1)))
     with one_line_error(r"where has shape \(8, 2\); it must be bool \[B, N\], with .* N = 3 as in scores"):
         loss(jnp.zeros((8, 3)), where=jnp.ones((8, 2), bool))

@@ -268,7 +268,7 @@ def test_pairs_left_out_by_where_have_no_gradient():
 
 @pytest.mark.parametrize("function", [false_negative_mask, functools.partial(in_batch_softmax, *jnp.zeros((2, 2, 2)))])
 def test_positives_without_answer_ids_are_refused(function):
-    with one_line_error("positive_ids names answers by their ids, so it needs answer_id"):
+    with one_line_error("positive_ids is given without answer_id"):
         function(positive_ids=jnp.zeros((2, 1), jnp.int32))
 
 
@@ -427,7 +427,7 @@ def test_a_missing_hard_negative_is_as_if_it_were_not_there():
 @pytest.mark.parametrize(
     ("hard", "hard_ids", "message"),
     [
-        (None, (3, 2), "hard_negative_ids names hard negatives, so it needs hard_negatives as well"),
+        (None, (3, 2), "hard_negative_ids is given without hard_negatives"),
         (
             (4, 2, 5),
             None,

@@ -152,5 +152,5 @@ def test_no_array_is_as_large_as_all_scores():
 
 
 def test_split_scores_need_tiles():
-    with one_line_error("axis_name is given, and scores split over devices are streamed: it needs tile as well"):
+    with one_line_error("axis_name is given without tile"):
         in_batch_softmax(jnp.zeros((2, 2)), jnp.zeros((2, 2)), axis_name="data")

@@ -198,9 +198,9 @@ POINTS = (jnp.zeros((3, 2)), jnp.zeros((3, 2)))
         ({"kernel": "laplace"}, "kernel is 'laplace', which is none of inner, gaussian, sne, pkt"),
         ({"reduction": "sum"}, "reduction is 'sum', which is none of batchmean, mean"),
         ({"weights": {"q|d": 1.0}}, "weights names the term 'q|d', which is none of a|q, q|q, q|a, a|a"),
-        ({"weights": {}}, "weights names no term; give one or more of a|q, q|q, q|a, a|a"),
+        ({"weights": {}}, "weights is empty; give one or more of the terms a|q, q|q, q|a, a|a"),
         ({"kernel": "sne", "width": {"qa": 1.0}}, "width names the term 'qa', which is none of"),
-        ({"width": 1.0}, "width is given, and the kernel 'inner' has none; gaussian and sne do"),
+        ({"width": 1.0}, "width is given, but the kernel 'inner' has no width; only gaussian and sne do"),
         ({"axis_name": "data"}, "axis_name is given without tile"),
         ({"tile": 0}, "tile is 0; it must be at least 1"),
         (

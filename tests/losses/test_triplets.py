@@ -182,9 +182,9 @@ def test_quadratic_regression_conditional_is_the_distance_beyond_the_margin():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"tile": 0}, "tile is 0; a tile must have a row and a column at least"),
+        ({"tile": 0}, "tile is 0; it must be at least 1"),
         ({"direction": "both"}, "direction is 'both', which is none of"),
-        ({"positive_ids": jnp.zeros((2, 1), jnp.int32)}, "positive_ids names answers by their ids"),
+        ({"positive_ids": jnp.zeros((2, 1), jnp.int32)}, "positive_ids is given without answer_id"),
     ],
 )
 def test_invalid_arguments_are_refused(wrong, message):

@@ -86,12 +86,14 @@ def test_its_model_evaluates_and_searches_without_its_code(workdir, pairs_csv, t
 
 
 def test_resuming_needs_its_code(workdir):
-    with one_line_error("objective.name is 'sigmoid', which is none of dual, .*; a method of your own is the METHOD"):
+    with one_line_error(
+        "objective.name is 'sigmoid', which is none of dual, .*; to use your own method, define it as METHOD"
+    ):
         find_method("sigmoid")
 
 
 def test_a_name_of_the_package_is_refused():
-    with one_line_error("the METHOD 'endx' has the name of one in endx_jax"):
+    with one_line_error("the name of METHOD, 'endx', is taken by a method of endx_jax"):
         register(dataclasses.replace(find_method("dual"), name="endx"))
 
 

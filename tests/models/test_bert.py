@@ -126,7 +126,7 @@ def test_bfloat16_computes_near_float32_and_keeps_float32_parameters():
 
 
 def test_a_text_beyond_the_positions_is_refused():
-    with one_line_error("a text of 33 tokens is longer than the 32 positions"):
+    with one_line_error("a text of 33 tokens exceeds the encoder's 32 positions"):
         BertEncoder(TINY).init(jax.random.key(0), jnp.zeros((1, 33, 16)), Padded(jnp.ones((1, 33), bool)))
 
 

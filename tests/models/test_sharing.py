@@ -120,13 +120,13 @@ def test_towers_that_share_nothing_may_differ_in_everything_but_the_embeddings_w
 
 @pytest.mark.parametrize(("sharing", "group"), [("sde", "token_embedder"), ("ade_spl", "projection")])
 def test_shared_parts_must_be_equal(sharing, group):
-    with one_line_error(f"share their {group}, which differs between model.pretrained and model.answer_pretrained"):
+    with one_line_error(f"shares {group}, which differs between model.pretrained and model.answer_pretrained"):
         jax.eval_shape(DualEncoder(BERT, T5, SHARINGS[sharing]).init, jax.random.key(0))
 
 
 def test_a_shared_projection_must_be_there():
     plain = dataclasses.replace(BERT, projection=None)
-    with one_line_error("share their projection and have none; set model.projection"):
+    with one_line_error("shares projection, which the towers do not have: set model.projection"):
         jax.eval_shape(DualEncoder(plain, plain, SHARINGS["ade_spl"]).init, jax.random.key(0))
 
 

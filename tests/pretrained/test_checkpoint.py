@@ -106,25 +106,25 @@ def test_a_tensor_of_another_shape_is_named_with_both_shapes(folder, name, place
     rewrite_tensors(folder, lambda tensors: tensors | {name: np.concatenate([tensors[name]] * 2)})
     doubled = (found[0] * 2, *found[1:])
     wrong, right = (str(shape).replace("(", r"\(").replace(")", r"\)") for shape in (doubled, found))
-    with one_line_error(rf"{folder}: {place} has shape {wrong} where config\.json asks for {right}"):
+    with one_line_error(rf"{folder}: {place} has shape {wrong}; config\.json requires {right}"):
         pretrained.load(str(folder)).params(scan_layers=scan_layers)
 
 
 def test_a_missing_tensor_is_named(folder):
     rewrite_tensors(folder, lambda tensors: {k: v for k, v in tensors.items() if k != "embeddings.LayerNorm.bias"})
-    with one_line_error(rf"{folder}: the weights lack the tensor 'embeddings\.LayerNorm\.bias'"):
+    with one_line_error(rf"{folder}: the weights have no tensor 'embeddings\.LayerNorm\.bias'"):
         pretrained.load(str(folder)).params()
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "roberta"}, "model_type 'roberta' is none of the encoders we have: bert"),
-        ({"model_type": None}, "model_type '' is none of the encoders we have"),
+        ({"model_type": "roberta"}, "model_type 'roberta' is not supported; supported: bert"),
+        ({"model_type": None}, "model_type '' is not supported"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key' is not supported"),
         ({"is_decoder": True}, "is_decoder=true"),
-        ({"hidden_size": None}, "config.json lacks hidden_size"),
-        ({"vocab_size": None}, "config.json lacks vocab_size"),
+        ({"hidden_size": None}, "config.json has no hidden_size"),
+        ({"vocab_size": None}, "config.json has no vocab_size"),
         ({"vocab_size": -5}, "config.json: vocab_size is -5; it must be a whole number from 1 to 2,147,483,647"),
         ({"vocab_size": True}, "config.json: vocab_size is True; it must be a whole number"),
         ({"num_attention_heads": 0}, "config.json: num_attention_heads is 0; it must be a whole number from 1"),
@@ -134,7 +134,7 @@ def test_a_missing_tensor_is_named(folder):
         ({"max_position_embeddings": math.inf}, "config.json: max_position_embeddings is inf; it must be a whole"),
         ({"layer_norm_eps": math.nan}, "config.json: layer_norm_eps is nan; it must be a number from 0.0 to 1.0"),
         ({"hidden_act": ["gelu"]}, r"activation \['gelu'\] is none of gelu"),
-        ({"model_type": ["bert"]}, r"model_type \['bert'\] is none of"),
+        ({"model_type": ["bert"]}, r"model_type \['bert'\] is not supported"),
     ],
 )
 def test_a_config_we_cannot_build_is_refused_at_once(folder, changes, message):
@@ -150,7 +150,7 @@ def test_a_config_we_cannot_build_is_refused_at_once(folder, changes, message):
         (b"", r"config\.json, column 1: broken JSON"),
         (b'"\xff"', r"config\.json, byte 2: 0xff is not UTF-8"),
         (b"[]", r"config\.json must be an object, not a list"),
-        (None, "holds no model: it has neither modules.json nor config.json"),
+        (None, "contains no model: it has neither modules.json nor config.json"),
     ],
 )
 def test_a_broken_config_is_named(folder, contents, message):
@@ -164,5 +164,5 @@ def test_a_broken_config_is_named(folder, contents, message):
 
 def test_more_layers_than_the_weights_hold_are_refused_before_memory_is_taken(folder):
     rewrite_config(folder, num_hidden_layers=1_000)
-    with one_line_error(f"the weights lack the tensor 'encoder.layer.{LAYERS}.attention"):
+    with one_line_error(f"the weights have no tensor 'encoder.layer.{LAYERS}.attention"):
         pretrained.load(str(folder)).stored_params()

@@ -54,13 +54,13 @@ def test_parts_that_both_sides_name_are_shared(tmp_path, query, document, after,
 
 def test_embeddings_of_two_widths_are_refused(tmp_path):
     folder = write_routes(tmp_path, ["Transformer", "Pooling", "Dense-6"], ["Transformer", "Pooling"])
-    with one_line_error("have embeddings of 6 dimensions and answers by .* of 32: they can't be compared"):
+    with one_line_error("have 6 dimensions and answer embeddings by .* have 32; use encoders of equal width"):
         finished_towers(pretrained.load_sides(str(folder)))
 
 
 def test_two_towers_can_t_be_trained_as_one(tmp_path):
     folder = write_routes(tmp_path, ["Transformer", "Pooling"], ["Transformer-b", "Pooling"])
-    with one_line_error(r"one tower for questions and another for answers, .*: \S+/Transformer or \S+/Transformer-b$"):
+    with one_line_error(r"different towers for questions and answers; .*: \S+/Transformer or \S+/Transformer-b$"):
         pretrained.load(str(folder))
 
 

@@ -83,5 +83,5 @@ def test_a_router_that_leads_nowhere_is_refused(tmp_path, structure, types, mess
 def test_a_router_that_names_itself_is_refused(tmp_path, name):
     write(tmp_path, {"query": [name]}, types={name: BASE + "x.Router"})
     (tmp_path / "routes" / "loop").symlink_to(".", target_is_directory=True)
-    with one_line_error(r"router_config\.json names its own folder as a module"):
+    with one_line_error(r"router_config\.json names its own folder as one of its modules"):
         read_modules(tmp_path, "question")

@@ -101,14 +101,14 @@ def test_a_folder_is_made_once_for_each_state_of_the_file(tmp_path, monkeypatch)
 )
 def test_a_broken_line_is_named(tmp_path, line, what):
     (tmp_path / "v.txt").write_text(f"the 1 2 3\n{line}\nmat 1 2 3\n")
-    with one_line_error(f"v.txt, {what}: a word and 3 numbers are expected"):
+    with one_line_error(f"v.txt, {what}: expected a word and 3 numbers"):
         static_folder(str(tmp_path / "v.txt"))
 
 
 def test_an_array_needs_as_many_words(tmp_path):
     np.save(tmp_path / "v.npy", VECTORS)
     (tmp_path / "v.words.txt").write_text("the\n")
-    with one_line_error("v.npy has the shape .10, 3., and v.words.txt has 1 words"):
+    with one_line_error("v.npy has shape .10, 3. and v.words.txt 1 words"):
         static_folder(str(tmp_path / "v.npy"))
 
 
@@ -143,11 +143,11 @@ def test_token_vectors_of_sentence_transformers_are_pooled_without_special_token
 def test_a_table_by_another_name_is_refused(token_vectors):
     folder, table = token_vectors
     save_file({"vectors": table}, folder / "model.safetensors")
-    with one_line_error("holds no token table: none of its tensors is called embedding.weight or embeddings"):
+    with one_line_error("has no token table: it has no tensor embedding.weight or embeddings"):
         static_folder(str(folder))
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     (tmp_path / "cache").write_text("")
-    with one_line_error("set XDG_CACHE_HOME to another place"):
+    with one_line_error("set XDG_CACHE_HOME to a writable folder"):
         static_folder(str(write_glove(tmp_path / "v.txt")))

@@ -88,7 +88,7 @@ def test_a_type_of_number_that_we_cannot_read_is_named(tmp_path):
     header = json.dumps({"x": {"dtype": "F8_E5M2", "shape": [2], "data_offsets": [0, 2]}}).encode()
     file = tmp_path / "odd.safetensors"
     file.write_bytes(len(header).to_bytes(8, "little") + header + b"\0\0")
-    with one_line_error("the tensor 'x' has the type F8_E5M2, which is none of"):
+    with one_line_error("tensor 'x' has dtype F8_E5M2, which is none of"):
         open_file(file)
 
 

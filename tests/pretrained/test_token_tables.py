@@ -45,14 +45,14 @@ def test_token_vectors_of_other_models_are_found(tmp_path, table, config, expect
     tokens = pretrained.load_tokens(folder)
     assert tokens.config == TokensConfig(4, 2, **expected)
     chex.assert_trees_all_equal(tokens.params(), {"token_embedder": {"embedding": TABLE}})
-    with one_line_error("model_type 'x' is none of the encoders we have"):
+    with one_line_error("model_type 'x' is not supported"):
         pretrained.load(folder)
 
 
 def test_a_missing_table_is_named(tmp_path):
-    with one_line_error("config.json lacks vocab_size|config.json lacks embedding_size or hidden_size"):
+    with one_line_error("config.json has no vocab_size|config.json has no embedding_size or hidden_size"):
         pretrained.load_tokens(write(tmp_path / "config", {"wte.weight": TABLE}, vocab_size=4))
-    with one_line_error("no tensor's name ends like a token table's: word_embeddings.weight"):
+    with one_line_error("has no token table: no tensor's name ends with word_embeddings.weight"):
         pretrained.load_tokens(write(tmp_path / "table", {"w": TABLE}, vocab_size=4, dim=2)).params()
-    with one_line_error(r"wte.weight has shape \(4, 2\) where config.json asks for \(5, 2\)"):
+    with one_line_error(r"wte.weight has shape \(4, 2\); config.json requires \(5, 2\)"):
         pretrained.load_tokens(write(tmp_path / "shape", {"wte.weight": TABLE}, vocab_size=5, dim=2)).params()

@@ -73,7 +73,7 @@ def test_other_types_become_float32(tmp_path, dtype):
 
 def test_a_folder_without_weights_says_what_it_lacks(tmp_path):
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    with one_line_error(r"lacks model\.safetensors: weights are read from safetensors only"):
+    with one_line_error(r"has no model\.safetensors; only safetensors weights are supported"):
         read_tensors(tmp_path)
 
 
@@ -89,7 +89,7 @@ def test_a_truncated_file_is_named(tmp_path, length):
 def test_a_missing_shard_is_named(tmp_path):
     write_shards(tmp_path, [tensors(), {"more": np.zeros(2, np.float32)}])
     (tmp_path / "model-00002-of-00002.safetensors").unlink()
-    with one_line_error("lacks model-00002-of-00002.safetensors"):
+    with one_line_error("has no model-00002-of-00002.safetensors"):
         read_tensors(tmp_path)
 
 
@@ -132,12 +132,12 @@ def test_a_prefix_and_the_tensors_of_heads_are_left_out():
 def test_a_missing_tensor_is_named():
     found = tensors()
     del found["layer.3.dense.bias"]
-    with one_line_error(r"the folder: the weights lack the tensor 'layer\.3\.dense\.bias'; is config\.json that of"):
+    with one_line_error(r"the folder: the weights have no tensor 'layer\.3\.dense\.bias'; check that config\.json"):
         read_into_ours(found)
 
 
 def test_more_layers_than_there_are_is_a_missing_tensor():
-    with one_line_error(r"lack the tensor 'layer\.12\.dense\.weight'"):
+    with one_line_error(r"have no tensor 'layer\.12\.dense\.weight'"):
         read_into_ours(tensors(), layers=13)
 
 

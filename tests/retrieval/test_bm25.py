@@ -65,7 +65,7 @@ def test_nothing_is_printed_or_logged(capfd, caplog):
 
 @pytest.mark.parametrize("candidates", [[], ["", "? !"]])
 def test_a_pool_without_words_is_refused(candidates):
-    with pytest.raises(EndxError, match=f"no word in any of the {len(candidates)} candidates"):
+    with pytest.raises(EndxError, match=f"no word in the {len(candidates)} candidates"):
         BM25.of_texts(candidates)
 
 

@@ -262,7 +262,7 @@ def test_another_name_for_the_same_is_no_difference(tmp_path):
 
 def test_an_index_from_elsewhere_is_left_alone(tmp_path):
     (tmp_path / MANIFEST).write_text("{}")
-    with pytest.raises(EndxError, match="holds an index that `endx encode` did not make"):
+    with pytest.raises(EndxError, match="contains an index that `endx encode` did not make"):
         run(tmp_path, encoding_of())
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "encoding.json").write_text('{"model": ')
@@ -271,6 +271,6 @@ def test_an_index_from_elsewhere_is_left_alone(tmp_path):
 
 
 def test_a_corpus_that_shrinks_meanwhile_is_refused(tmp_path):
-    with pytest.raises(EndxError, match="has become shorter"):
+    with pytest.raises(EndxError, match="is shorter than when it was first read"):
         run(tmp_path, encoding_of(), read=lambda: iter(DOCUMENTS[:12]))
     assert run(tmp_path, encoding_of()) == ["00002", "00003", "00004"]

@@ -126,7 +126,7 @@ def test_bad_judgements_are_refused(qrels, message):
 def test_nan_scores_are_refused_and_the_question_is_named():
     scores = np.zeros((5, 3), np.float32)
     scores[3, 1] = np.nan
-    with pytest.raises(EndxError, match="question 3 hold nan"):
+    with pytest.raises(EndxError, match="question 3 contain nan"):
         evaluate(from_rows(scores), [[0]] * 5, candidates=3, block=2)
 
 

@@ -118,7 +118,7 @@ def test_an_index_that_was_changed_is_not_replaced(opened, change):
     if change == "compact":
         assert opened.compact() == 1
     before = names(opened.folder)
-    with one_line_error("index is kept, as documents were added or deleted since it was written; rename it") as kept:
+    with one_line_error("index was not replaced, as documents were added or deleted since it was written") as kept:
         write(opened.folder)
     assert isinstance(kept.value, InUse)
     assert names(opened.folder) == before
@@ -137,7 +137,7 @@ def test_manifests_that_do_not_say_whether_they_were_changed(opened, fields, cha
 
 def test_an_index_that_cannot_be_read_is_not_replaced(opened):
     (opened.folder / "manifest.json").write_text("{")
-    with one_line_error("index is kept: .*manifest.json.*: broken JSON"):
+    with one_line_error("index was not replaced: .*manifest.json.*: broken JSON"):
         write(opened.folder)
 
 
@@ -289,7 +289,7 @@ def test_files_that_are_cut_short_while_they_are_open_do_not_kill_the_process(op
             opened.document(2)
         else:
             opened.search(ASKED, 1)
-    with one_line_error("was overwritten|can't be read|not whole|does not match"):
+    with one_line_error("was overwritten|can't be read|is incomplete|does not match"):
         opened.add(documents("new"), rows(1))
         Index(opened.folder).document(2)
 

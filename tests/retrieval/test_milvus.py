@@ -154,8 +154,8 @@ def test_the_servers_own_refusals_are_one_line(to):
         ("there.db", "a-b", "collection='a-b': use letters"),
         ("there.db", "0", "no digit at the start"),
         ("file.db", "a", "file.db is a file, but Milvus Lite needs a folder"),
-        ("somewhere", "a", "somewhere is no address: give http://HOST:PORT"),
-        ("http://root:secret@host", "a", "holds a password"),
+        ("somewhere", "a", "somewhere is not an address: give http://HOST:PORT"),
+        ("http://root:secret@host", "a", "contains a password"),
     ],
 )
 def test_addresses_that_can_be_none(tmp_path, to, name, reason):

@@ -143,8 +143,8 @@ def test_the_lowest_score_of_right_candidates():
     ("settings", "reason"),
     [
         ({"negatives": 0}, "keep at least 1"),
-        ({"first_rank": 0}, "ranks 0 to 100 are no window"),
-        ({"first_rank": 11, "last_rank": 10}, "ranks 11 to 10 are no window"),
+        ({"first_rank": 0}, "ranks 0 to 100 are empty"),
+        ({"first_rank": 11, "last_rank": 10}, "ranks 11 to 10 are empty"),
         ({"margin": Margin(absolute=-0.1)}, "a margin of -0.1 admits"),
         ({"teacher_margin": Margin(relative=-1.0)}, "a margin of -1.0 admits"),
     ],

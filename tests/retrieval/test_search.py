@@ -206,11 +206,11 @@ def test_nan_and_infinity_are_refused(small_tiles, mesh, value):
     for row in (0, 129):
         candidates = whole_numbers(130, 3)
         candidates[row, 1] = value
-        with one_line_error("scores of question 0 hold nan or infinity"):
+        with one_line_error("scores of question 0 contain nan or infinity"):
             top_k(np.ones((9, 3)), candidates, 5, mesh=devices(mesh), block=16)
     questions = np.ones((19, 3))
     questions[17, 2] = value
-    with one_line_error("scores of question 17 hold nan or infinity"):
+    with one_line_error("scores of question 17 contain nan or infinity"):
         top_k(questions, whole_numbers(130, 3), 5, mesh=devices(mesh), block=16)
 
 

@@ -81,7 +81,7 @@ def test_mistakes(small):
         corpus.search(np.ones((4, 2)), 5)
     with one_line_error("k 0"):
         corpus.search(np.ones((4, 3)), 0)
-    with one_line_error("scores of question 1 hold nan"):
+    with one_line_error("scores of question 1 contain nan"):
         corpus.search(np.float32([[1, 1, 1], [np.nan, 1, 1]]), 5)
 
 

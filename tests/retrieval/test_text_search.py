@@ -129,9 +129,9 @@ def test_mistakes(index):
     search = TextSearch(index)
     with one_line_error("engine is 'fast', which is none of exact, flat, ivf, hnsw"):
         TextSearch(index, engine="fast")
-    with one_line_error("no model to encode questions with"):
+    with one_line_error("no model to encode questions: load one"):
         search.search(["a"], 3)
-    with one_line_error("no model to encode documents with"):
+    with one_line_error("no model to encode documents: load one"):
         search.add([Document("a", "")])
     with one_line_error("mode is 'sparse'"):
         search.search_embeddings(None, ["a"], 3, mode="sparse")

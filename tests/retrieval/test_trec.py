@@ -58,7 +58,7 @@ def test_ids_that_would_break_a_column_are_refused(tmp_path, bad):
 
 
 def test_repeated_ids_are_refused(tmp_path):
-    with pytest.raises(EndxError, match="candidate 'a' stands for two"):
+    with pytest.raises(EndxError, match="candidate 'a' occurs twice"):
         write_qrels(tmp_path / "f", ["q"], ["a", "a"], [[0]])
 
 

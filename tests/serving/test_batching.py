@@ -126,7 +126,7 @@ def test_requests_beyond_the_most_are_told_to_come_again(in_loop):
 def test_nothing_is_taken_before_all_is_prepared():
     async def test():
         batcher, done = Batcher(list, most_cost=1, most_requests=1), []
-        with pytest.raises(Refusal, match="getting ready") as refused, batcher.request():
+        with pytest.raises(Refusal, match="warming up") as refused, batcher.request():
             pass
         assert refused.value.status == 503
         await batcher.prepare([lambda: done.append(1), lambda: done.append(2)])

@@ -71,7 +71,7 @@ def test_a_slow_body_is_given_up(serve):
         connection.sendall(head(running, 100) + b'{"query"')
         answer = read_all(connection)
     assert answer.startswith(b"HTTP/1.1 408 ")
-    assert b"did not come within 0.2 seconds" in answer
+    assert b"did not arrive within 0.2 seconds" in answer
     assert_alive(running)
 
 

@@ -1,8 +1,8 @@
-"""Encodes texts with an export as its users do, in a separate process with the export's runtime.
+"""Script that encodes texts with an export and its own runtime, in a separate process.
 
   python -P encode_elsewhere.py FORMAT FOLDER PLACE
 
-PLACE holds `texts.json`, a list; `question.npy`, `answer.npy` and `versions.json` are written there.
+Reads a list from `texts.json` in PLACE and writes `question.npy`, `answer.npy` and `versions.json` there.
 """
 
 import importlib.metadata
@@ -21,7 +21,7 @@ RUNTIMES = {
 
 
 def encode(kind: str, folder: str, texts: list[str]) -> dict[str, np.ndarray]:
-    """Returns embeddings [N, E] of the texts by side."""
+    """Returns embeddings [N, E] of the texts, by side."""
     if kind != "sentence-transformers":
         run = runpy.run_path(f"{folder}/encode.py")["encode"]
         return {side: np.asarray(run(side, texts)) for side in ("question", "answer")}
@@ -32,10 +32,10 @@ def encode(kind: str, folder: str, texts: list[str]) -> dict[str, np.ndarray]:
 
 
 def main(kind: str, folder: str, place: pathlib.Path) -> None:
-    """Encodes, and writes embeddings and versions."""
+    """Writes embeddings and versions to `place`."""
     embeddings = encode(kind, folder, json.loads((place / "texts.json").read_text(encoding="utf-8")))
     if "endx_jax" in sys.modules:
-        raise RuntimeError("endx_jax was imported, without which an export has to do")
+        raise RuntimeError("the export imported endx_jax, which it must not need")
     for side, found in embeddings.items():
         np.save(place / f"{side}.npy", found)
     versions = {name: importlib.metadata.version(name) for name in RUNTIMES[kind]}

@@ -1,6 +1,7 @@
-"""Encodes texts with jax, flatbuffers, numpy, safetensors and tokenizers: `from encode import encode`.
+"""Embeddings with the model in this folder: `from encode import encode`.
 
-As a program: `python encode.py question "who wrote Faust?"` prints an embedding per line; the other side is `answer`.
+Needs jax, flatbuffers, numpy, safetensors and tokenizers. As a program, `python encode.py question "who wrote Faust?"`
+prints one embedding per line; the other side is `answer`.
 """
 
 import functools
@@ -20,19 +21,19 @@ ABOUT = json.loads((HERE / "endx.json").read_text(encoding="utf-8"))
 
 @functools.cache
 def weights():
-    """Returns all weights, on the device."""
+    """Returns all weights on the device."""
     return jax.device_put(load_file(HERE / "model.safetensors"))
 
 
 @functools.cache
 def program(name):
-    """Returns the program for any batch and length on any device; it is compiled for each new shape."""
+    """Returns a program for any batch size and length, which is compiled for each new shape."""
     return jax.jit(export.deserialize(bytearray((HERE / name).read_bytes())).call)
 
 
 @functools.cache
 def tower(side):
-    """Returns the tokenizer of a side, and the arguments of its program, shared ones included."""
+    """Returns the tokenizer of a side and the weights of its program, shared ones included."""
     about = ABOUT["sides"][side]
     folder = HERE / about["folder"]
     config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
@@ -51,7 +52,7 @@ def encode(side, texts, batch_size=32):
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
     for start in range(0, len(order), batch_size):
         places = order[start : start + batch_size]
-        # Few shapes, so that few are compiled: rows of 32, and lengths in steps of 16.
+        # Pad batches to 32 rows and lengths to multiples of 16, so that few shapes are compiled.
         length = min(max(1, -(-len(rows[places[-1]]) // 16)) * 16, about["length"])
         ids, mask = np.zeros((batch_size, length), np.int32), np.zeros((batch_size, length), bool)
         for row, place in enumerate(places):

@@ -1,6 +1,7 @@
-"""Encodes texts with torch, transformers and safetensors: `from encode import encode`.
+"""Embeddings with the model in this folder: `from encode import encode`.
 
-As a program: `python encode.py question "who wrote Faust?"` prints an embedding per line; the other side is `answer`.
+Needs torch, transformers and safetensors. As a program, `python encode.py question "who wrote Faust?"` prints one
+embedding per line; the other side is `answer`.
 """
 
 import functools
@@ -26,7 +27,7 @@ def encoder(place):
 
 @functools.cache
 def projection(place):
-    """Returns the projection [E, P] in a folder."""
+    """Returns the projection matrix [E, P] in a folder."""
     return load_file(HERE / place / "model.safetensors")["linear.weight"]
 
 

@@ -1,4 +1,4 @@
-"""Objective of the dual encoder: in-batch sampled softmax over the global batch (Dong et al. 2022, section 3)."""
+"""Dual-encoder objective: in-batch sampled softmax over the global batch (Dong et al. 2022, section 3)."""
 
 import dataclasses
 import math
@@ -16,22 +16,26 @@ Array = jax.Array
 
 @dataclasses.dataclass(frozen=True)
 class DualSettings:
-    """Settings of the method, `config.objective`. `model.normalize` chooses between inner product and cosine."""
+    """`config.objective` of the method `dual`. `model.normalize` selects between inner product and cosine."""
 
     name: str = key("dual", "Name of the method.")
     temperature: float = key(
-        0.05, "Temperature, which divides the similarities; the initial value of a learned one (t5x_retrieval: 0.01)."
+        0.05, "Divisor of the similarities; initial value if learn_temperature is set (t5x_retrieval: 0.01)."
     )
-    learn_temperature: bool = key(False, "Trains the logarithm of the temperature.")
+    learn_temperature: bool = key(False, "Train the logarithm of the temperature.")
     direction: str = key(
         "question_to_answer",
-        f"Direction of the loss: one of {', '.join(DIRECTIONS)} (Dong Eq. 1: one; t5x_retrieval: sum).",
+        f"Direction of the softmax: one of {', '.join(DIRECTIONS)} (Dong: the first; t5x_retrieval: sum).",
     )
-    mask_false_negatives: bool = key(True, "Excludes equal texts and known positives from the negatives (papers: no).")
-    orthogonality: float = key(0.0, "Weight of multi-hop pooling's penalty on similar hops (Lin et al.: 1).")
+    mask_false_negatives: bool = key(
+        True, "Exclude equal texts and known positives from the negatives (papers: False)."
+    )
+    orthogonality: float = key(
+        0.0, "Weight of multi-hop pooling's penalty on hops with similar attention (Lin et al.: 1)."
+    )
     loss_tile: int = key(
         -1,
-        "Side of the score tiles in which losses are computed. 0: dense; -1: dense up to a batch of 2,048.",
+        "Rows and columns of the score tiles of streamed losses; 0: dense; -1: automatic, dense for small batches.",
         changes_results=False,
     )
 
@@ -44,9 +48,9 @@ class DualSettings:
 
 @dataclasses.dataclass(frozen=True)
 class DualObjective(Objective):
-    """Dual encoder trained by in-batch softmax.
+    """Objective of a dual encoder trained by in-batch softmax.
 
-    Parameters are `{"dual_encoder": ...}`, and `log_temperature` if it is learned.
+    Parameters are `{"dual_encoder": ...}`, and `log_temperature` if the temperature is learned.
     """
 
     settings: DualSettings
@@ -61,8 +65,8 @@ class DualObjective(Objective):
     def loss(self, params: dict, embedded: Embeddings, batch: Batch, keys: Array, step: Array) -> LossAndMetrics:
         """Computes the in-batch softmax of a global batch.
 
-        The metrics are `in_batch_accuracy`, `masked_fraction` (see `in_batch_softmax`), `temperature`, and
-        `orthogonality_penalty` if it has a weight.
+        The metrics are `in_batch_accuracy`, `masked_fraction` (see `in_batch_softmax`), `temperature` and, if its
+        weight is not 0, `orthogonality_penalty`.
         """
         del keys, step
         temperature = self.temperature(params)
@@ -73,7 +77,7 @@ class DualObjective(Objective):
     def retrieval_loss(
         self, temperature: Array, rows: tuple[Embeddings, dict[str, Array]], axis_name=None
     ) -> LossAndMetrics:
-        """Computes the in-batch softmax and its metrics from embeddings and the ids of their pairs."""
+        """Computes the in-batch softmax loss and its metrics from embeddings and the ids of their pairs."""
         settings, (embeddings, ids) = self.settings, rows
         masks = {name: ids[name] for name in ids if settings.mask_false_negatives or name == "hard_negative_ids"}
         return in_batch_softmax(
@@ -88,14 +92,14 @@ class DualObjective(Objective):
         )
 
     def with_penalty(self, loss: Array, metrics: dict[str, Array], penalty: Array) -> LossAndMetrics:
-        """Adds the poolings' penalty [B] to loss and metrics, if it has a weight."""
+        """Adds the mean pooling penalty, given as [B], to loss and metrics if its weight is not 0."""
         if not self.settings.orthogonality:
             return loss, metrics
         mean = jnp.mean(penalty)
         return loss + self.settings.orthogonality * mean, metrics | {"orthogonality_penalty": mean}
 
     def temperature(self, params: dict) -> Array:
-        """Returns the learned temperature, or that of the settings."""
+        """Returns the learned temperature, or the one of the settings if it is not learned."""
         if self.settings.learn_temperature:
             return jnp.exp(params["log_temperature"])
         return jnp.asarray(self.settings.temperature)

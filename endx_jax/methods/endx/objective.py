@@ -1,7 +1,7 @@
-"""ENDX: a dual encoder taught by a cross-encoder through the geometry of its embeddings (Wang et al. 2021).
+"""ENDX objective: a dual encoder distilled from a cross-encoder by geometry alignment (Wang et al. 2021).
 
-Both are trained together. The cross-encoder reads only matched pairs, so it costs no more than another tower; it is not
-used in inference.
+Both are trained together. The cross-encoder reads matched pairs only, so it costs no more than another tower. It is not
+used at inference.
 """
 
 import dataclasses
@@ -24,39 +24,38 @@ Array = jax.Array
 
 ALIGNMENTS = ("geometry", "regression")
 
-# What the teacher may take from the student: the groups that both then train.
+# Values of `teacher_shares`: the parameter groups that teacher and student share and train together.
 SHARED_WITH_TEACHER = {"nothing": (), "token_embedder": ("token_embedder",), "encoder": ("token_embedder", "encoder")}
 
 
 @dataclasses.dataclass(frozen=True)
 class EndxSettings(DualSettings):
-    """Settings of the method, `config.objective`; docs/endx.md has the choices that the paper leaves open."""
+    """`config.objective` of the method `endx`. docs/endx.md lists what the paper leaves open, and our findings."""
 
     name: str = key("endx", "Name of the method.")
-    dual_weight: float = key(0.25, "Weight of the student's loss in Eq. 13.")
-    cross_weight: float = key(0.25, "Weight of the teacher's loss in Eq. 13.")
-    alignment_weight: float = key(0.5, "Weight of the alignment in Eq. 13.")
-    alignment: str = key("geometry", f"Alignment with the teacher: one of {', '.join(ALIGNMENTS)} (of each embedding).")
+    dual_weight: float = key(0.25, "Weight of the student's retrieval loss in Eq. 13.")
+    cross_weight: float = key(0.25, "Weight of the teacher's retrieval loss in Eq. 13.")
+    alignment_weight: float = key(0.5, "Weight of the alignment loss in Eq. 13.")
+    alignment: str = key(
+        "geometry",
+        f"Alignment loss: one of {', '.join(ALIGNMENTS)} (squared distance of each embedding to the teacher's).",
+    )
     weights: tuple[tuple[str, float], ...] = key(
         (("a|q", 0.5), ("q|q", 0.5), ("q|a", 0.5), ("a|a", 0.5)),
-        "(term, weight) pairs of Eq. 12; other terms are not computed (ENDX: 0.5 across, 1e4 within).",
+        "(term, weight) pairs of Eq. 12; omitted terms are not computed (ENDX: a|q, q|a: 0.5; q|q, a|a: 1e4).",
     )
-    ramp_epochs: float = key(
-        5.0, "Passes over the training pairs in which the terms' weights rise from 0. 0: given by `ramp_steps`."
-    )
-    ramp_steps: int = key(0, "Steps in which the terms' weights rise from 0, if `ramp_epochs` is 0.")
-    kernel: str = key(
-        "inner", f"Similarity of two embeddings in the alignment: one of {', '.join(KERNELS)} (ENDX: inner)."
-    )
+    ramp_epochs: float = key(5.0, "Epochs over which the terms' weights rise linearly from 0; 0: use `ramp_steps`.")
+    ramp_steps: int = key(0, "Optimizer steps over which the terms' weights rise; an alternative to `ramp_epochs`.")
+    kernel: str = key("inner", f"Similarity of two embeddings: one of {', '.join(KERNELS)} (ENDX: inner).")
     alignment_temperatures: tuple[float, float] = key(
-        (1.0, 1.0), "Temperatures of student and teacher, which divide the scores in the alignment."
+        (1.0, 1.0), "Divisors (student's, teacher's) of the scores in the alignment loss."
     )
-    diagonal: bool = key(True, "Includes a text among its neighbours in q|q and a|a (t-SNE: no).")
-    reduction: str = key("batchmean", f"Reduction of the alignment's terms: one of {', '.join(REDUCTIONS)}.")
-    stop_gradient: bool = key(True, "Stops the alignment's gradient to the teacher.")
+    diagonal: bool = key(True, "Include each text among its own neighbours in q|q and a|a (t-SNE: False).")
+    reduction: str = key("batchmean", f"Reduction of the alignment terms: one of {', '.join(REDUCTIONS)}.")
+    stop_gradient: bool = key(True, "Stop the alignment's gradient at the teacher's embeddings.")
     cross_heads: int = key(12, "Attention heads of the teacher.")
     cross_residual: bool = key(
-        False, "Adds the queries' input to the teacher's attention output (BERT: yes; Eqs. 2 to 4: no)."
+        False, "Add the query text's encodings to the teacher's attention output (BERT: True; Eqs. 2 to 4: False)."
     )
     teacher_shares: str = key(
         "nothing", f"Parameters that the teacher shares with the student: one of {', '.join(SHARED_WITH_TEACHER)}."
@@ -70,7 +69,7 @@ class EndxSettings(DualSettings):
         check_choice("objective.teacher_shares", self.teacher_shares, SHARED_WITH_TEACHER)
         for entry in self.weights:
             numbers = len(entry) == 2 and isinstance(entry[1], int | float)
-            check(numbers, f"objective.weights holds {entry!r}, which is no (term and number)")
+            check(numbers, f"objective.weights contains {entry!r}; each entry must be (term, number)")
             check_choice("objective.weights", entry[0], TERMS)
         check(
             not (self.ramp_steps and self.ramp_epochs),
@@ -88,8 +87,8 @@ class TaughtEmbeddings:
     """Embeddings of B pairs by student and teacher.
 
     Attributes:
-      student: the dual encoder's embeddings.
-      teacher: the cross-encoder's.
+      student: embeddings by the dual encoder.
+      teacher: embeddings by the cross-encoder.
     """
 
     student: Embeddings
@@ -98,10 +97,10 @@ class TaughtEmbeddings:
 
 @dataclasses.dataclass(frozen=True)
 class EndxObjective(Objective):
-    """Dual encoder (the student), cross-encoder (the teacher), and their alignment.
+    """Objective of a dual encoder (student), a cross-encoder (teacher) and their alignment.
 
-    Parameters are those of the dual objective and `teacher`: `cross_encoder`, and `encoders`, initialised as a copy of
-    the student's encoders in its sharing, without the parameters named by `settings.teacher_shares`.
+    Parameters are those of the dual objective and `teacher`, with `cross_encoder` and `encoders`. The latter start as a
+    copy of the student's encoders, with the same sharing, without the groups that `settings.teacher_shares` names.
     """
 
     settings: EndxSettings
@@ -113,7 +112,7 @@ class EndxObjective(Objective):
 
     @property
     def cross_encoder(self) -> CrossEncoder:
-        """Part of the teacher above its encoders, pooled and normalised as the student's question tower."""
+        """Cross-attention on top of the teacher's encoders, with pooling and norm of the student's question tower."""
         settings, tower = self.settings, self.model.question
         return CrossEncoder(
             pooling=tower.pooling,
@@ -124,13 +123,13 @@ class EndxObjective(Objective):
         )
 
     def init(self, key: Array, dual_encoder: dict) -> dict:
-        """Adds the teacher's parameters to those of the dual encoder; `key` draws the cross-encoder's."""
+        """Returns the initial parameters for a given dual encoder's; `key` draws the cross-encoder's."""
         width = self._encodings_width(dual_encoder)
         encodings, mask = jnp.zeros((1, 2, width)), jnp.ones((1, 2), bool)
         drawn = self.cross_encoder.init(key, encodings, mask, encodings, mask)["params"]
         own = {"token_embedder", "encoder"} - set(SHARED_WITH_TEACHER[self.settings.teacher_shares])
         encoders = {
-            place: {group: jax.tree.map(_of_its_own, params) for group, params in groups.items() if group in own}
+            place: {group: jax.tree.map(_copy, params) for group, params in groups.items() if group in own}
             for place, groups in dual_encoder.items()
         }
         encoders = {place: groups for place, groups in encoders.items() if groups}
@@ -139,8 +138,8 @@ class EndxObjective(Objective):
     def loss(self, params: dict, embedded: TaughtEmbeddings, batch: Batch, keys: Array, step: Array) -> LossAndMetrics:
         """Computes the loss of one global batch (Eq. 13).
 
-        The metrics are those of the dual objective; `dual_loss`; `cross_loss` and `cross_in_batch_accuracy`, the
-        teacher's; `alignment_weight/TERM`, `alignment/TERM` and `weighted_alignment/TERM` of each term.
+        The metrics are those of the dual objective, the student's `dual_loss`, the teacher's `cross_loss` and
+        `cross_in_batch_accuracy`, and for each term `alignment/TERM` and `weighted_alignment/TERM`.
         """
         del keys
         settings, dual = self.settings, self.dual
@@ -167,16 +166,16 @@ class EndxObjective(Objective):
         return dual.with_penalty(loss, metrics, embedded.student.penalty + embedded.teacher.penalty)
 
     def embed(self, params: dict, rows: tuple[Batch, Array]) -> TaughtEmbeddings:
-        """Embeds pairs with student and teacher, given their dropout keys [B]."""
+        """Embeds pairs, given as (batch, dropout keys [B]), with student and teacher."""
         return TaughtEmbeddings(student=self.dual.embed(params, rows), teacher=self.embed_as_teacher(params, *rows))
 
     def embed_as_teacher(self, params: dict, batch: Batch, keys: Array | None = None) -> Embeddings:
-        """Computes the cross-embeddings of matched pairs; `keys` [B] switches dropout on."""
+        """Returns the cross-embeddings of matched pairs; dropout is on if `keys` [B] are given."""
         encoders = _merge(params["dual_encoder"], params["teacher"]["encoders"])
         questions, answers = cast(Tokens, batch.question), cast(Tokens, batch.answer)
 
         def encode(side: str, tokens: Tokens, number: int) -> Array:
-            # The student's own keys: where encoders are shared, both have the same masks and so the same encodings.
+            # These are the student's keys: with shared encoders, both have the same dropout and the same encodings.
             own = None if keys is None else fold(keys, number)
             return self.model.encodings(encoders, side, tokens, own)
 
@@ -189,7 +188,7 @@ class EndxObjective(Objective):
         return Embeddings(of_question, of_answer, penalty)
 
     def _losses(self, temperature: Array, rows: tuple[TaughtEmbeddings, dict], axis_name) -> tuple:
-        """Computes the student's loss and metrics, the teacher's loss and metrics, and the alignment's raw terms."""
+        """Returns the student's (loss, metrics), the teacher's (loss, metrics) and the unweighted alignment terms."""
         student, teacher, ids = rows[0].student, rows[0].teacher, rows[1]
         of_student = self.dual.retrieval_loss(temperature, (student, ids), axis_name)
         ids = {name: value for name, value in ids.items() if name != "hard_negative_ids"}
@@ -218,7 +217,7 @@ class EndxObjective(Objective):
         return terms
 
     def _weights(self, step: Array) -> dict[str, Array]:
-        """Returns each term's weight at a step, which rises linearly and is above zero at the first step."""
+        """Returns each term's weight at a step: it rises linearly to its final value and is above 0 at step 0."""
         ramp_steps = self.settings.ramp_steps or self.settings.ramp_epochs * self.steps_per_epoch
         risen = jnp.minimum(1.0, (step + 1) / max(ramp_steps, 1.0))
         weights = dict(self.settings.weights) if self.settings.alignment == "geometry" else {"regression": 1.0}
@@ -230,10 +229,10 @@ class EndxObjective(Objective):
 
 
 def _merge(student: dict, teacher: dict) -> dict:
-    """Merges the student's groups of parameters with those that only the teacher has."""
+    """Returns the student's parameter groups with the teacher's own groups in place of the student's."""
     return {place: groups | teacher.get(place, {}) for place, groups in student.items()}
 
 
-def _of_its_own(leaf):
-    """Copies an array on a device, so that no two parameters share a buffer."""
+def _copy(leaf):
+    """Copies a device array, so that student and teacher share no buffer; host arrays are copied when placed."""
     return jnp.copy(leaf) if isinstance(leaf, jax.Array) else leaf

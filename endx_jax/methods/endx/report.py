@@ -20,23 +20,23 @@ MEASURES = ("mrr", "hit@1", "hit@5")
 def compare_teacher(
     objective: EndxObjective, params: dict, pairs: Pairs, mesh: Mesh, *, batch_size: int, most: int = 2000
 ) -> Section | None:
-    """Ranks each pair's answer among those of all pairs, by the teacher's embeddings and by the student's.
+    """Ranks the answers of held-out pairs by the teacher's embeddings and by the student's.
 
-    The teacher embeds each answer beside its question, as in training, so it cannot be used for retrieval. But a
-    teacher that matches held-out pairs no better than its student cannot improve it.
+    The teacher embeds each answer together with its own question, as in training, so it has information that a
+    retrieval system does not have. A teacher that ranks held-out pairs no better than the student cannot improve it.
 
     Args:
-      objective: with its teacher.
-      params: of the objective.
-      pairs: held out from training.
-      mesh: over which each batch is split.
+      objective: the ENDX objective.
+      params: parameters of the objective.
+      pairs: pairs held out from training.
+      mesh: mesh over which each batch is split.
       batch_size: pairs embedded together, rounded up to a multiple of the devices that share them.
-      most: number of pairs that are used, the first ones.
+      most: maximum number of pairs; the first ones are used.
 
     Returns:
-      The section `held_out_pairs`, for `teacher` and `student`: `pairs`, `loss` (the in-batch softmax over all those
-      pairs, at the objective's temperature), and `mrr`, `hit@1`, `hit@5` of finding a right answer. None where there
-      are fewer pairs than `batch_size`.
+      The section `held_out_pairs` with entries `teacher` and `student`: `pairs`, the number of pairs; `loss`, the
+      in-batch softmax over all pairs at the objective's temperature; and `mrr`, `hit@1` and `hit@5` of the first right
+      answer. None if there are fewer pairs than `batch_size`.
     """
     pairs, batch_size = pairs.first(most), rounded_up(batch_size, mesh)
     if len(pairs) < batch_size:
@@ -53,7 +53,7 @@ def compare_teacher(
     embed = jax.jit(embed, out_shardings=NamedSharding(mesh, PartitionSpec()))
     steps = range(-(-len(pairs) // batch_size))
     parts = jax.device_get([embed(params, to_global(stream[step], mesh, batch_size)) for step in steps])
-    # The last batch reaches into the next epoch, where pairs come a second time.
+    # The last batch extends into the next epoch, whose pairs are repetitions.
     embeddings = jax.tree.map(lambda *x: np.concatenate(x)[: len(pairs)], *parts)
     rows = np.concatenate([stream.example_ids(step) for step in steps])[: len(pairs)]
     question_id, answer_id = pairs.index[rows].T
@@ -68,7 +68,7 @@ def compare_teacher(
 
     measured = {name: measure(*(of[side] for side in SIDES)) for name, of in embeddings.items()}
     lines = [
-        f"{name}: finds {found['pairs']:,} held-out pairs with MRR {found['mrr']:.3f}, hit@1 {found['hit@1']:.3f} "
+        f"{name}: {found['pairs']:,} held-out pairs ranked with MRR {found['mrr']:.3f}, hit@1 {found['hit@1']:.3f} "
         f"and loss {found['loss']:.3f}"
         for name, found in measured.items()
     ]

@@ -1,13 +1,13 @@
-r"""Teacher of ENDX, a cross-encoder with an embedding for question and answer (Wang et al. 2021, section 3.3).
+r"""Cross-encoder of ENDX (Wang et al. 2021, section 3.3): embeds each text of a pair conditioned on the other.
 
-It reads the encodings of a matched question (N tokens) and answer (M tokens) and computes an embedding of each. For the
-question, literally by Eqs. 2 to 4, the answer's tokens are queries and the question's tokens are keys and values:
+It maps the encodings of a matched question (N tokens) and answer (M tokens) to an embedding of each. For the question,
+the answer's tokens are the attention queries, and the question's tokens the keys and values (Eqs. 2 to 4, literally):
 
 $$ head_q^i = softmax(H_a W_q^i (H_q W_k^i)^T / \sqrt{d_h}) H_q W_v^i, \quad
    H'_q = [head_q^1; ...] W_o, \quad H_q^{cross} = LayerNorm(H'_q + FFN(H'_q)) $$
 
-So the "question" has the answer's length M, its content comes from the question only, and the answer sets the attention
-weights. The answer's embedding is computed with the roles exchanged and the same weights.
+So the "question" output has the answer's length M. Its values come from the question only; the answer determines the
+attention weights. The answer's embedding uses the same weights with the roles exchanged.
 """
 
 import math
@@ -28,12 +28,12 @@ class CrossEncoder(nn.Module):
     """Cross-attention, feed-forward network, norm and pooling over the encodings of matched pairs.
 
     Attributes:
-      pooling: encodings [B, L, D] and mask [B, L] to [B, E]: a module, or a function without parameters.
-      heads: of the attention (ENDX: 12); D must be a multiple of it.
-      residual: adds the queries' input to the attention's output, as in a Transformer block. ENDX has no residual;
-        with it the answer's content enters the question's embedding.
+      pooling: maps encodings [B, L, D] and a mask [B, L] to [B, E]; a module, or a function without parameters.
+      heads: number of attention heads (ENDX: 12); D must be a multiple of it.
+      residual: adds the query text's encodings to the attention output, as a Transformer block does. ENDX has no such
+        residual: it would put the answer's content into the question's embedding.
       normalize: scales embeddings to unit L2 norm.
-      dtype: of the computation.
+      dtype: dtype of the computation.
     """
 
     pooling: Pooling
@@ -43,7 +43,7 @@ class CrossEncoder(nn.Module):
     dtype: jnp.dtype = jnp.dtype(jnp.float32)
 
     def setup(self):
-        """Creates the submodules, which both directions use."""
+        """Creates the modules, which both directions share."""
         self.attention = CrossAttention(self.heads, self.dtype)
         self.refinement = Refinement(self.dtype)
 
@@ -51,53 +51,53 @@ class CrossEncoder(nn.Module):
         """Embeds matched pairs; row i of each input belongs to pair i.
 
         Args:
-          question: encodings [B, N, D].
-          question_mask: bool [B, N].
-          answer: encodings [B, M, D].
-          answer_mask: bool [B, M].
+          question: encodings [B, N, D] of the questions.
+          question_mask: bool [B, N], true for tokens.
+          answer: encodings [B, M, D] of the answers.
+          answer_mask: bool [B, M], true for tokens.
 
         Returns:
-          Cross-embeddings of the questions and of the answers, both float32 [B, E].
+          The cross-embeddings of the questions and of the answers, both float32 [B, E].
         """
         return (
             self._embed(answer, answer_mask, question, question_mask),
             self._embed(question, question_mask, answer, answer_mask),
         )
 
-    def _embed(self, asking: Array, asking_mask: Array, source: Array, source_mask: Array) -> Array:
-        """Embeds the `source` side, with one position for each position of the querying side."""
-        attended = self.attention(asking, source, source_mask)
+    def _embed(self, query: Array, query_mask: Array, source: Array, source_mask: Array) -> Array:
+        """Embeds the texts `source` [B, N, D], attended to by `query` [B, M, D], as [B, E]."""
+        attended = self.attention(query, source, source_mask)
         if self.residual:
-            attended = attended + asking
-        embedding = self.pooling(self.refinement(attended), asking_mask)
+            attended = attended + query
+        embedding = self.pooling(self.refinement(attended), query_mask)
         return l2_normalize(embedding) if self.normalize else embedding
 
 
 class CrossAttention(nn.Module):
-    """Multi-head attention of one text's positions over another's, without biases (Eqs. 2 and 3)."""
+    """Multi-head cross-attention without biases (Eqs. 2 and 3)."""
 
     heads: int
     dtype: jnp.dtype
 
     @nn.compact
-    def __call__(self, asking: Array, source: Array, source_mask: Array) -> Array:
-        """Maps [B, M, D] asking and [B, N, D] source to [B, M, D]."""
+    def __call__(self, query: Array, source: Array, source_mask: Array) -> Array:
+        """Maps `query` [B, M, D] and `source` [B, N, D] to [B, M, D]."""
         width = source.shape[-1]
         if width % self.heads:
-            raise EndxError(f"encodings {width} wide do not divide into objective.cross_heads={self.heads} heads")
+            raise EndxError(f"encoding width {width} is not divisible by objective.cross_heads={self.heads}")
         head_width = width // self.heads
 
         def project(x, name):
             return _dense(width, self.dtype, name, use_bias=False)(x).reshape(*x.shape[:2], self.heads, head_width)
 
         attended = attend(
-            project(asking, "query"),
+            project(query, "query"),
             project(source, "key"),
             project(source, "value"),
             source_mask,
             scale=1 / math.sqrt(head_width),
         )
-        return _dense(width, self.dtype, "output", use_bias=False)(attended.reshape(asking.shape))
+        return _dense(width, self.dtype, "output", use_bias=False)(attended.reshape(query.shape))
 
 
 class Refinement(nn.Module):
@@ -115,5 +115,5 @@ class Refinement(nn.Module):
 
 
 def _dense(width: int, dtype: jnp.dtype, name: str, use_bias: bool = True) -> nn.Dense:
-    # Xavier, as Vaswani et al. 2017: without a residual around the attention, its result must not start out tiny.
+    # Xavier initialisation: attention without a residual needs an output of the input's scale from the start.
     return nn.Dense(width, use_bias=use_bias, dtype=dtype, kernel_init=nn.initializers.xavier_uniform(), name=name)

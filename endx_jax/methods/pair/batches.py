@@ -1,6 +1,6 @@
-"""Batches of joined pairs: each question with its answer and with other answers of the batch.
+"""Batches of joined pairs: each question with its own answer and with wrong answers.
 
-Question and answer are one text of two segments, as BERT reads pairs (Devlin et al. 2019, section 3).
+Question and answer form one text of two segments, BERT's format for pairs (Devlin et al. 2019, section 3).
 """
 
 import dataclasses
@@ -25,16 +25,16 @@ SIDE = "pairs"
 
 @flax.struct.dataclass
 class PairBatch:
-    """Global batch of B questions, each joined with 1 + K answers.
+    """A global batch of B questions, each joined with 1 + K answers.
 
     Attributes:
-      pairs: [B, 1 + K] texts: the question with its answer, then with K wrong ones.
-      counts: bool [B, 1 + K], false where a question has fewer than K wrong answers; the tokens there are ignored.
-      question_id: int32 [B], row in the question table.
+      pairs: [B, 1 + K] texts: the question joined with its own answer, then with K wrong ones.
+      where: bool [B, 1 + K], false for padding, which fills up questions with fewer than K wrong answers.
+      question_id: int32 [B], rows of the question table.
     """
 
     pairs: Tokens
-    counts: Array
+    where: Array
     question_id: Array
 
     @property
@@ -44,42 +44,47 @@ class PairBatch:
 
 
 class PairStream(BatchStream):
-    """Batches of joined pairs, as a pure function of seed and step.
+    """Batches of joined pairs as a pure function of (seed, step).
 
-    The order of the pairs is that of `BatchStream`. A question's wrong answers are its hard negatives, if the data have
-    any and the run asks for them, and then answers of the same global batch, drawn without repetition by (seed, step,
-    row). None of them is known to be right for it.
+    The order of the pairs is that of `BatchStream`. The wrong answers of a question are its hard negatives, if the run
+    uses them, and then answers of the same global batch, drawn without repetition by (seed, step, row). Known right
+    answers are never drawn.
     """
 
     def __init__(self, pairs: Pairs, *, negatives: int, **options):
-        """Initialises the stream as `BatchStream`; `negatives` are the answers of the batch joined with each question.
+        """Initialises the stream.
+
+        Args:
+          pairs: question-answer pairs.
+          negatives: number of wrong answers of the same batch that each question is joined with.
+          **options: arguments of `BatchStream`.
 
         Raises:
-          EndxError: as in `BatchStream`; or there are no wrong answers.
+          EndxError: as `BatchStream`, or there are no wrong answers at all.
         """
         super().__init__(pairs, **options)
         if negatives + self._hard_negatives == 0:
             raise EndxError(
-                "a pair classifier learns from wrong answers: set objective.negatives, or data.hard_negatives"
+                "a pair classifier needs wrong answers to train: set objective.negatives or data.hard_negatives"
             )
         self._negatives, self._tables = negatives, (cast(TokenTable, pairs.questions), cast(TokenTable, pairs.answers))
 
     def __getitem__(self, step: int) -> PairBatch:  # type: ignore[override]  # another batch, for another objective
         """Returns this process's rows of the batch of `step`, with NumPy leaves."""
-        joined, counts = self._joined(step)
-        lengths = {SIDE: joined.lengths.reshape(counts.shape)}
+        joined, where = self._joined(step)
+        lengths = {SIDE: joined.lengths.reshape(where.shape)}
         packing = self.plan.choose(lengths)[SIDE] if self.plan else None
         width = packing.width if packing else padded_length(joined.lengths.max(), self._limit(SIDE), LENGTH_STEP)
-        rows = np.arange(counts.size).reshape(counts.shape)[self.rows]
+        rows = np.arange(where.size).reshape(where.shape)[self.rows]
         own = self.pairs.index[self.example_ids(step)[self.rows], 0]
         return PairBatch(
             pairs=dataclasses.replace(joined.pad(rows, width), packing=packing),
-            counts=counts[self.rows],  # type: ignore[arg-type]  # put on devices as a whole batch, later
+            where=where[self.rows],  # type: ignore[arg-type]  # NumPy until the whole batch is placed on devices
             question_id=own,
         )
 
     def shapes(self, widths: Mapping[str, int], packings: Profile | None = None) -> PairBatch:  # type: ignore[override]
-        """Returns the shapes of a global batch with pairs of that width and packing."""
+        """Returns the shapes of a global batch with given padded widths and packings, by side."""
         batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((self._size, *x.shape[1:]), x.dtype), self[0])
         wide: dict[str, Any] = {
             name: jax.ShapeDtypeStruct((*array.shape[:-1], widths[SIDE]), array.dtype)
@@ -89,7 +94,7 @@ class PairStream(BatchStream):
         return dataclasses.replace(batch, pairs=pairs)
 
     def typical(self) -> PairBatch:  # type: ignore[override]
-        """Returns the shapes of a global batch whose pairs have the average length of right pairs."""
+        """Returns the shapes of a global batch whose pairs have the mean length of the right pairs."""
         question_id, answer_id = self.pairs.index.T
         mean = float(self.pairs.questions.lengths[question_id].mean() + self.pairs.answers.lengths[answer_id].mean())
         return self.shapes({SIDE: min(math.ceil(mean), self._limit(SIDE))})
@@ -102,24 +107,24 @@ class PairStream(BatchStream):
         return self.pairs.question_length + self.pairs.answer_length - 1
 
     def _lengths(self, step: int) -> dict[str, np.ndarray]:
-        joined, counts = self._joined(step)
-        return {SIDE: joined.lengths.reshape(counts.shape)}
+        joined, where = self._joined(step)
+        return {SIDE: joined.lengths.reshape(where.shape)}
 
     def _joined(self, step: int) -> tuple[TokenTable, np.ndarray]:
-        """Returns the B (1 + K) joined texts of a global batch, and bool [B, 1 + K], true where they count."""
+        """Returns the B (1 + K) joined texts of a global batch and the mask `PairBatch.where` [B, 1 + K]."""
         question_id, answer_id = self.pairs.index[self.example_ids(step)].T
         hard = self._draw_hard_negatives(question_id, step)
         taken = np.concatenate([self.pairs.positives[question_id], hard], axis=1)
         answers = np.concatenate([answer_id[:, None], hard, self._draw_in_batch(answer_id, taken, step)], axis=1)
-        counts = answers >= 0
-        # Those that are missing are filled with the own answer, which costs no width.
-        answers = np.where(counts, answers, answer_id[:, None])
+        where = answers >= 0
+        # The question's own answer fills missing places, so they do not increase the padded width.
+        answers = np.where(where, answers, answer_id[:, None])
         questions = np.broadcast_to(question_id[:, None], answers.shape)
         rows = np.stack([questions.ravel(), answers.ravel()], axis=1)
-        return join(*self._tables, rows), counts
+        return join(*self._tables, rows), where
 
     def _draw_in_batch(self, answer_id: np.ndarray, taken: np.ndarray, step: int) -> np.ndarray:
-        """Draws N answers of the batch per question that are not `taken` [B, P]: int [B, N], -1 where none is left."""
+        """Draws N answers of the batch for each question, int [B, N], none of them in `taken` [B, P]; pads with -1."""
         candidates = np.unique(answer_id)
         allowed = np.ones((len(taken), len(candidates)), bool)
         for known in taken.T:
@@ -132,17 +137,17 @@ class PairStream(BatchStream):
 
 
 def join(first: TokenTable, second: TokenTable, rows: np.ndarray) -> TokenTable:
-    """Joins texts of two tables: `[CLS] first [SEP] second [SEP]`.
+    """Joins texts of two tables as `[CLS] first [SEP] second [SEP]`.
 
-    In the tables each text is `[CLS] text [SEP]`; the second one's `[CLS]` is left out.
+    Both tables hold texts as `[CLS] text [SEP]`; the `[CLS]` of the second text is dropped.
 
     Args:
-      first: the texts that come first.
-      second: the texts that come second.
-      rows: int [N, 2], of both tables.
+      first: table of first texts.
+      second: table of second texts.
+      rows: int [N, 2], the rows of both tables to join.
 
     Returns:
-      The table of N joined texts, with their `second`.
+      The table of N joined texts; its `second` holds the positions where the second texts start.
     """
     begins = first.offsets[rows[:, 0]], second.offsets[rows[:, 1]] + 1
     lengths = first.lengths[rows[:, 0]], second.lengths[rows[:, 1]] - 1
@@ -155,6 +160,6 @@ def join(first: TokenTable, second: TokenTable, rows: np.ndarray) -> TokenTable:
 
 
 def _places(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Concatenates the ranges start, start + 1, ... of the given lengths."""
+    """Concatenates the ranges [start, start + length)."""
     before = np.cumsum(lengths) - lengths
     return np.repeat(starts - before, lengths) + np.arange(lengths.sum())

@@ -1,7 +1,8 @@
-"""Pair classifier (cross-encoder): reads question and answer as one text, and computes a score.
+"""Pair classifier (cross-encoder): scores question and answer jointly as one text.
 
-BERT_QA in Yu et al. 2020 (section 4.2) and Wang et al. 2021 (Table 6): `[CLS] question [SEP] answer [SEP]` through one
-BERT, with a binary classifier on the vector of `[CLS]`. n questions and m answers need n m passes.
+BERT_QA in Yu et al. 2020 (section 4.2) and Wang et al. 2021 (Table 6): one BERT encodes
+`[CLS] question [SEP] answer [SEP]`, and a binary classifier scores the vector of `[CLS]`. Scoring n questions against m
+answers costs n m passes.
 """
 
 import dataclasses
@@ -20,17 +21,17 @@ from endx_jax.models.sharing import SHARINGS
 
 Array = jax.Array
 
-# Apart from the numbers of the encoder's keys, which are those of its layers.
+# Key number of the head's dropout; the encoder uses the numbers of its layers.
 _HEAD_KEYS = 1 << 20
 
 
 class PairHead(nn.Module):
-    """Classifier from the vector of a joined text to its score, in float32.
+    """Maps the vector of a joined text to its score, in float32.
 
     Attributes:
-      pooler: applies a linear map and tanh first, as in BERT's classifiers.
-      dropout: of the classifier's input, in training.
-      initializer_range: standard deviation of newly drawn weights.
+      pooler: applies a linear map and tanh first, as BERT's own classifiers do.
+      dropout: dropout rate of the classifier's input.
+      initializer_range: standard deviation of the initial weights.
     """
 
     pooler: bool = True
@@ -39,7 +40,7 @@ class PairHead(nn.Module):
 
     @nn.compact
     def __call__(self, pooled: Array, dropout_keys: Array | None = None) -> Array:
-        """Maps [B, W] to scores [B]; `dropout_keys` [B] switches dropout on."""
+        """Maps vectors [B, W] to scores [B]; dropout is on if `dropout_keys` [B] are given."""
         draw = nn.initializers.normal(self.initializer_range)
         pooled = pooled.astype(jnp.float32)
         if self.pooler:
@@ -50,16 +51,15 @@ class PairHead(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class PairClassifier:
-    """Tower up to its pooling, and a classifier, as pure functions of their parameters.
-
-    The parameters are those of the tower, as in `DualEncoder`, and of the classifier.
+    """A tower up to its pooling and a scoring head, as a pure function of their parameters.
 
     Attributes:
-      model: its question tower reads the pairs; the classifier scores the pooled vector (of `[CLS]`, or the mean).
+      model: dual encoder whose question tower encodes and pools the pairs; `model.pooling` selects the vector that is
+        scored: of `[CLS]`, or the mean of all tokens.
       pooler: applies BERT's linear map and tanh before the classifier.
 
     Raises:
-      EndxError: the model is not one BERT with two segments.
+      EndxError: the model is not a single BERT with segment embeddings.
     """
 
     model: DualEncoder
@@ -69,35 +69,38 @@ class PairClassifier:
         encoder = self.model.question.encoder
         if not isinstance(encoder, BertEncoder) or encoder.config.token_types < 2:
             raise EndxError(
-                "objective.name=pair reads question and answer as two segments of one text, which only a pretrained "
-                "BERT tells apart: choose another model.pretrained, and leave model.encoder empty"
+                "objective.name=pair reads question and answer as two segments of one text; only a pretrained BERT has "
+                "segment embeddings: choose another model.pretrained, and leave model.encoder empty"
             )
         if self.model.sharing != SHARINGS["sde"]:
-            raise EndxError("objective.name=pair reads both texts with one encoder: set model.sharing=sde")
+            raise EndxError("objective.name=pair has one encoder for both texts: set model.sharing=sde")
 
     @property
     def head(self) -> PairHead:
-        """Returns the head that scores a vector, with the encoder's dropout."""
+        """Scoring head with the encoder's dropout rate."""
         config = self.model.question.encoder.config
         return PairHead(self.pooler, config.dropout, config.initializer_range)
 
     def init(self, key: Array, tower: dict) -> dict:
-        """Draws the head's parameters, for the tower's."""
+        """Returns the head's initial parameters for a given tower's."""
         tokens = Tokens(ids=jnp.zeros((1, 2), jnp.int32), mask=jnp.ones((1, 2), bool))
         vector = jax.eval_shape(lambda params: self.model.base(params, "question", tokens), tower)
         return self.head.init(key, jnp.zeros(vector.shape))["params"]
 
     def score(self, tower: dict, head: dict, pairs: Tokens, dropout_keys: Array | None = None) -> Array:
-        """Scores joined texts: logits, float32 [B].
+        """Scores joined texts.
 
         Args:
-          tower: the dual encoder's parameters.
-          head: the head's.
-          pairs: B texts, with their `second`.
-          dropout_keys: keys [B]; None switches dropout off.
+          tower: parameters of the dual encoder.
+          head: parameters of the head.
+          pairs: B joined texts, with their `second`.
+          dropout_keys: PRNG keys [B]; None disables dropout.
+
+        Returns:
+          Logits, float32 [B].
         """
-        one = self.model.question
+        reader = self.model.question
         variables = {"params": self.model.tower_params(tower, "question")}
-        vectors = one.apply(variables, pairs, dropout_keys, method=one.base)
+        vectors = reader.apply(variables, pairs, dropout_keys, method=reader.base)
         keys = None if dropout_keys is None else fold(dropout_keys, _HEAD_KEYS)
         return cast(Array, self.head.apply({"params": head}, vectors, keys))

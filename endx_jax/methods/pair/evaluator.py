@@ -1,4 +1,4 @@
-"""Scores of pairs by the pair classifier, and its evaluator, which re-ranks the best answers of BM25."""
+"""Evaluator of the pair classifier: re-ranks the top answers of BM25."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -100,12 +100,12 @@ class PairScorer:
 
 @dataclasses.dataclass(frozen=True)
 class PairEvaluator:
-    """Evaluator that re-ranks the best answers of BM25 for some questions, since scoring all pairs takes too long.
+    """Re-ranks the top answers of BM25 for a sample of questions, as scoring all pairs of a pool takes too long.
 
     Attributes:
-      scorer: of pairs.
-      settings: of the method, with the numbers of questions and of answers per question.
-      depth: answers kept per question.
+      scorer: scorer of question-answer pairs.
+      settings: settings of the method, with the number of questions and of answers per question.
+      depth: number of ranked answers kept per question.
     """
 
     scorer: PairScorer
@@ -113,20 +113,20 @@ class PairEvaluator:
     depth: int
 
     def select(self, records: RetrievalSet) -> RetrievalSet:
-        """Returns the set with `objective.questions` of its questions and the whole pool."""
+        """Returns the set with `objective.questions` questions and the whole pool."""
         return limit_questions(records, self.settings.questions)
 
     def evaluate(self, params: dict, pools: Pools) -> Mapping[str, Evaluation]:
-        """Re-ranks BM25's best answers of each pool."""
+        """Re-ranks BM25's top answers in each pool."""
         return {name: self._rank(params, records) for name, records in pools.items()}
 
     def report(self, results: Results, trained: dict, untrained: Callable[[], dict] | None) -> None:
-        """Adds BM25's best answers in the classifier's order to the results."""
-        del untrained  # a new head scores at random
+        """Adds the re-ranked answers to the results as the system `trained`."""
+        del untrained  # the scores of a new head are random
         results.add("trained", self.evaluate(trained, results.pools))
         top = self.settings.top
         results.notes.append(
-            f"trained: the pair classifier's order of {f'the best {top} of bm25' if top else 'all candidates'}, of "
+            f"trained: the pair classifier ranks {f'the top {top} of bm25' if top else 'all candidates'} for "
             f"{len(results.pools.primary.questions):,} questions (objective.top, objective.questions)"
         )
 
@@ -142,10 +142,10 @@ def evaluate_by_pairs(
     """Returns the evaluator of a run.
 
     Raises:
-      EndxError: pairs could be too long for the encoder, or `evaluation.reverse` is set.
+      EndxError: pairs may exceed the encoder's positions, or `evaluation.reverse` is set.
     """
     if settings.reverse:
-        raise EndxError("evaluation.reverse is for methods that rank by embeddings; objective.name=pair has none")
+        raise EndxError("evaluation.reverse needs a method with embeddings; objective.name=pair has none: unset it")
     scorer = pair_scorer(objective, encoder.processors, mesh, settings.batch_size)
     return PairEvaluator(scorer, objective.settings, settings.depth)
 
@@ -153,5 +153,5 @@ def evaluate_by_pairs(
 def pair_scorer(
     objective: PairObjective, processors: Mapping[str, TextProcessor], mesh: Mesh, batch_size: int
 ) -> PairScorer:
-    """Returns the scorer of question-answer pairs: see `PairScorer`."""
+    """Returns the `PairScorer` of an objective."""
     return PairScorer(objective.classifier, processors, mesh, batch_size)

@@ -1,4 +1,4 @@
-"""Objective of the pair classifier: a question with its answer against the same question with wrong ones."""
+"""Pair-classifier objective: each question with its right answer against the same question with wrong answers."""
 
 import dataclasses
 
@@ -19,16 +19,14 @@ LOSSES = {"softmax": pair_softmax, "binary": pair_binary}
 
 @dataclasses.dataclass(frozen=True)
 class PairSettings:
-    """Settings of the method, `config.objective`; docs/pair-classifier.md has choices that the papers leave open."""
+    """`config.objective` of the method `pair`. docs/pair-classifier.md lists what the papers leave open."""
 
     name: str = key("pair", "Name of the method.")
-    loss: str = key("softmax", f"Loss: one of {', '.join(LOSSES)} (Yu et al.: a binary classifier).")
-    negatives: int = key(
-        3, "Other answers of the batch that each question is joined with, besides `data.hard_negatives`."
-    )
-    pooler: bool = key(True, "Adds BERT's pooler (a new linear map and tanh) before the classifier.")
-    top: int = key(20, "Best answers of BM25 per question that are re-ranked in validation and report. 0: all.")
-    questions: int = key(200, "Questions that are ranked in validation, and in the report. 0: all.")
+    loss: str = key("softmax", f"Loss: one of {', '.join(LOSSES)} (Yu et al.: binary).")
+    negatives: int = key(3, "Wrong answers per question drawn from the batch, in addition to data.hard_negatives.")
+    pooler: bool = key(True, "Apply a new linear map and tanh (BERT's pooler) before the classifier.")
+    top: int = key(20, "Top answers of BM25 that are re-ranked per question in validation and report; 0: all answers.")
+    questions: int = key(200, "Number of questions ranked in validation, and in the report; 0: all.")
 
     def __post_init__(self):
         check_choice("objective.loss", self.loss, LOSSES)
@@ -38,13 +36,12 @@ class PairSettings:
 
 @dataclasses.dataclass(frozen=True)
 class PairObjective(Objective):
-    """Pair classifier trained on right and wrong pairs.
+    """Objective of a pair classifier trained on right and wrong pairs.
 
-    Parameters are `{"dual_encoder": ..., "pair": ...}`: those of a Siamese tower, which reads the pairs, and of the
-    classifier.
+    Parameters are `{"dual_encoder": ..., "pair": ...}`: those of a shared tower and of the scoring head.
 
     Raises:
-      EndxError: the towers can't read pairs: see `PairClassifier`.
+      EndxError: the towers cannot read pairs; see `PairClassifier`.
     """
 
     settings: PairSettings
@@ -58,18 +55,18 @@ class PairObjective(Objective):
         return PairClassifier(self.model, self.settings.pooler)
 
     def init(self, key: Array, dual_encoder: dict) -> dict:
-        """Adds the classifier's parameters, drawn from `key`, to those of the tower."""
+        """Returns the initial parameters for a given tower's; `key` draws the head's."""
         return {"dual_encoder": dual_encoder, "pair": self.classifier.init(key, dual_encoder)}
 
     def loss(self, params: dict, embedded: Array, batch: PairBatch, keys: Array, step: Array) -> LossAndMetrics:
-        """Computes the loss of one global batch: B questions, each with 1 + K scores [B, 1 + K] of its candidates."""
+        """Computes the loss of one global batch from the scores [B, 1 + K] of each question's candidates."""
         del params, keys, step
-        return LOSSES[self.settings.loss](embedded, where=batch.counts)
+        return LOSSES[self.settings.loss](embedded, where=batch.where)
 
     def embed(self, params: dict, rows: tuple[PairBatch, Array]) -> Array:
-        """Computes the scores [B, 1 + K] of joined pairs, given their dropout keys [B]."""
+        """Scores joined pairs, given as (batch, dropout keys [B]); returns [B, 1 + K]."""
         batch, keys = rows
-        count = batch.counts.shape[1]
+        count = batch.where.shape[1]
         pairs = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch.pairs)
         own = jax.vmap(lambda n: fold(keys, n), out_axes=1)(jnp.arange(count)).reshape(-1)
         return self.classifier.score(params["dual_encoder"], params["pair"], pairs, own).reshape(-1, count)

@@ -1,4 +1,4 @@
-"""Residual heads on frozen text vectors, trained by triplets ("Text Embeddings for Retrieval", RR)."""
+"""Residual heads on frozen text vectors, trained by triplets (RR, "Text Embeddings for Retrieval")."""
 
 from endx_jax.methods.method import Method
 from endx_jax.methods.residual.heads import SHARDING, HeadSettings, ResidualHeads

@@ -1,4 +1,4 @@
-"""Losses of squared distances, mined for hard pairs in the batch (RR, section 3.2)."""
+"""Objective with losses of squared distances and in-batch mining of hard pairs (RR, section 3.2)."""
 
 import dataclasses
 
@@ -19,19 +19,19 @@ TRIPLET, QUADRATIC = LOSSES = ("triplet", "quadratic_regression_conditional")
 
 @dataclasses.dataclass(frozen=True)
 class ResidualSettings:
-    """Settings of the method, `config.objective`."""
+    """`config.objective` of the method `residual`."""
 
     name: str = key("residual", "Name of the method.")
     head: HeadSettings = dataclasses.field(default_factory=HeadSettings)
     loss: str = key(TRIPLET, f"Loss: one of {', '.join(LOSSES)} (RR found the second no better).")
-    margin: float = key(0.2, "Margin m of squared distances (RR: unstated; FaceNet: 0.2).")
+    margin: float = key(0.2, "Margin between squared distances (RR: unstated; FaceNet: 0.2).")
     direction: str = key(
         "question_to_answer",
-        f"Direction of the triplets: one of {', '.join(DIRECTIONS)}; the first side are the anchors.",
+        f"Direction of the triplets: one of {', '.join(DIRECTIONS)}; the first side is the anchor.",
     )
     loss_tile: int = key(
         -1,
-        "Side of the tiles in which hard pairs are mined. 0: all pairs at once; -1: the same up to a batch of 2,048.",
+        "Rows and columns of the tiles in which hard pairs are mined; 0: dense; -1: automatic, dense if small.",
         changes_results=False,
     )
 
@@ -44,7 +44,7 @@ class ResidualSettings:
 
 @dataclasses.dataclass(frozen=True)
 class ResidualObjective(Objective):
-    """Heads on a frozen dual encoder, trained by triplets."""
+    """Objective of a dual encoder, or of heads on a frozen one, trained by triplets."""
 
     settings: ResidualSettings
 
@@ -52,7 +52,7 @@ class ResidualObjective(Objective):
         check(self.model.question.normalize, "objective.name=residual makes unit vectors: leave model.normalize on")
 
     def embed(self, params: dict, rows: tuple[Batch, Array]) -> Embeddings:
-        """Embeds pairs, given their keys [B], each row independently of the others."""
+        """Embeds pairs, given as (batch, dropout keys [B]); each row is independent of the others."""
         if rows[0].hard_negatives is not None:
             raise EndxError("objective.name=residual mines its negatives in the batch: set data.hard_negatives to 0")
         return super().embed(params, rows)

@@ -1,4 +1,4 @@
-"""Dual-VAEs and Cross-VAEs, and the Dual-GRUs that they are compared with (Yu et al. 2020)."""
+"""Dual-VAEs and Cross-VAEs, and their baseline Dual-GRUs (Yu et al. 2020)."""
 
 from endx_jax.methods.method import Method
 from endx_jax.methods.vae.matching import MatchingObjective, MatchingSettings

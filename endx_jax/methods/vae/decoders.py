@@ -1,6 +1,6 @@
-"""Parts of a variational auto-encoder beside the towers: deviations of embeddings, and decoders to words.
+"""Modules that a variational auto-encoder adds to a tower: standard deviations of its embeddings, and text decoders.
 
-They are not used in inference: the mean of a posterior is the tower's projection of the pooled text.
+They are not used at inference, where the posterior's mean, the projection of the tower, is the embedding.
 """
 
 import functools
@@ -17,11 +17,11 @@ Array = jax.Array
 
 
 class Deviation(nn.Module):
-    """Linear map from a pooled text to the logarithm of its posterior's deviation.
+    """Linear map from a pooled text to the logarithm of its posterior's standard deviation.
 
     Attributes:
-      width: E, of the latent space.
-      initial: the deviation of every text and dimension before training.
+      width: width E of the latent space.
+      initial: initial standard deviation of every text and dimension.
     """
 
     width: int
@@ -36,13 +36,13 @@ class Deviation(nn.Module):
 
 
 class GruDecoder(nn.Module):
-    """GRU over a text whose first state is a linear map of the latent vector (Yu et al. 2020, section 3.2).
+    """GRU decoder whose initial state is a linear map of the latent vector (Yu et al. 2020, section 3.2).
 
     Attributes:
-      vocab_size: V.
-      width: W of its state.
-      dtype: of the products.
-      reminded: also adds the latent vector to every input word.
+      vocab_size: vocabulary size V.
+      width: width W of the state.
+      dtype: dtype of the matrix products.
+      reminded: also adds a linear map of the latent vector to every input word.
     """
 
     vocab_size: int
@@ -52,15 +52,15 @@ class GruDecoder(nn.Module):
 
     @nn.compact
     def __call__(self, latent: Array, embedded: Array, mask: Array) -> Array:
-        """Computes states that each predict the next word.
+        """Computes the states that predict the next words.
 
         Args:
-          latent: [B, E].
-          embedded: [B, L, D], the input words (teacher forcing).
-          mask: bool [B, L], false where there is no next word.
+          latent: latent vectors [B, E].
+          embedded: embeddings [B, L, D] of the input words (teacher forcing).
+          mask: bool [B, L], true for positions with a next word.
 
         Returns:
-          [B, L, W].
+          States [B, L, W].
         """
         initial = nn.Dense(self.width, name="initial")(latent)
         if self.reminded:
@@ -72,12 +72,12 @@ class GruDecoder(nn.Module):
 
 
 class BagOfWordsDecoder(nn.Module):
-    """Network with one hidden layer and one distribution for all words of a text (Yu et al. 2020, section 4.3).
+    """Network with one hidden layer that predicts one distribution for all words (Yu et al. 2020, section 4.3).
 
     Attributes:
-      vocab_size: V.
-      width: W of the hidden layer.
-      dtype: of the products with the vocabulary.
+      vocab_size: vocabulary size V.
+      width: width W of the hidden layer.
+      dtype: dtype of the products with the vocabulary.
     """
 
     vocab_size: int
@@ -86,14 +86,14 @@ class BagOfWordsDecoder(nn.Module):
 
     @nn.compact
     def __call__(self, latent: Array, embedded: Array, mask: Array) -> Array:
-        """Returns states [B, 1, W]; unlike `GruDecoder` it reads no words."""
+        """Returns states [B, 1, W]; ignores the input words."""
         del embedded, mask
         hidden = nn.relu(nn.Dense(self.width, name="hidden")(latent))
         _output_words(self, self.width)
         return hidden[:, None].astype(self.dtype)
 
 
-# From V, W and dtype to a module.
+# Constructors of decoders: (vocab_size, width, dtype) -> module.
 DECODERS: Mapping[str, Callable[..., nn.Module]] = {
     "gru": GruDecoder,
     "reminded_gru": functools.partial(GruDecoder, reminded=True),
@@ -102,11 +102,11 @@ DECODERS: Mapping[str, Callable[..., nn.Module]] = {
 
 
 def words_from_table(key: Array, table: Array, width: int) -> Array:
-    """Initialises a decoder's vocabulary [V, width] so that words similar in a token table [V, D] are similar in it.
+    """Initialises a decoder's output vocabulary [V, width] from a token table [V, D].
 
-    It is a random projection of the table, which keeps inner products up to noise of 1 / sqrt(width); with the same
-    width it is the table itself. (Yu et al. initialise input words from BERT's table, and do not state the
-    initialisation of output words.)
+    Returns a random projection of the table, which keeps inner products up to noise of 1 / sqrt(width), or the table
+    itself if D equals `width`. So similar words have similar scores from the start, and training needs fewer steps.
+    Yu et al. initialise the input words from BERT's table and do not state the initialisation of the output words.
     """
     if width == table.shape[1]:
         return jnp.copy(table)
@@ -115,7 +115,7 @@ def words_from_table(key: Array, table: Array, width: int) -> Array:
 
 
 def _output_words(module: nn.Module, width: int) -> None:
-    """Draws the output layer, which losses read: `vocabulary_kernel` [V, W] and `vocabulary_bias` [V]."""
+    """Creates the output layer's parameters `vocabulary_kernel` [V, W] and `vocabulary_bias` [V] for the loss."""
     draw = nn.initializers.variance_scaling(1.0, "fan_out", "uniform")
     module.param("vocabulary_kernel", draw, (module.vocab_size, width))
     module.param("vocabulary_bias", nn.initializers.zeros, (module.vocab_size,))

@@ -1,4 +1,4 @@
-"""Decoders of both sides: likelihood of texts given latent vectors (Yu et al. 2020)."""
+"""Likelihood of questions and answers given latent vectors, by a decoder for each side (Yu et al. 2020)."""
 
 import dataclasses
 from typing import cast
@@ -18,7 +18,7 @@ from endx_jax.settings import check, check_choice, key
 
 Array = jax.Array
 
-# Whose latent vectors a side's decoder is given.
+# The side whose latent vectors each side's decoder reads.
 SOURCES = {
     "own": {"question": "question", "answer": "answer"},
     "other": {"question": "answer", "answer": "question"},
@@ -27,19 +27,15 @@ SOURCES = {
 
 @dataclasses.dataclass(frozen=True)
 class DecodingSettings:
-    """Settings of a method that decodes."""
+    """Settings of text decoders."""
 
-    decodes: str = key("other", "the side that latent vectors are decoded to: own (Dual-VAEs) or other (Cross-VAEs)")
+    decodes: str = key("other", "Side whose texts a latent vector decodes to: own (Dual-VAEs) or other (Cross-VAEs).")
     decoder: str = key(
-        "gru", f"Decoder: one of {', '.join(DECODERS)}; a reminded one gets the latent vector with each word."
+        "gru", f"Decoder: one of {', '.join(DECODERS)}; reminded_gru adds the latent vector to each input word."
     )
-    decoder_width: int = key(
-        768, "Width of the GRU's state, or of the hidden layer of `bag_of_words` (Yu et al.: 768)."
-    )
-    word_dropout: float = key(
-        0.0, "Share of the input words that are hidden from the GRU (Bowman et al. 2016), in [0, 1)."
-    )
-    word_share: float = key(1.0, "Share of the words whose likelihood is computed, drawn in each step, in (0, 1].")
+    decoder_width: int = key(768, "Width of the GRU's state or of the bag of words' hidden layer (Yu et al.: 768).")
+    word_dropout: float = key(0.0, "Fraction of the GRU's input words set to zero (Bowman et al. 2016), in [0, 1).")
+    word_share: float = key(1.0, "Fraction of the words in the likelihood, sampled in each step, in (0, 1].")
 
     def __post_init__(self):
         check_choice("objective.decodes", self.decodes, SOURCES)
@@ -51,20 +47,21 @@ class DecodingSettings:
 
 @dataclasses.dataclass(frozen=True)
 class TextDecoders:
-    """Decoders to questions and to answers; a text's first token, BERT's [CLS], is given.
+    """A decoder of the questions and a decoder of the answers.
 
-    Input words are embedded by the token table of the tower of their side.
+    A text's first token, BERT's [CLS], is given; the others are predicted. The token table of a side's tower embeds its
+    input words.
 
     Attributes:
       model: the towers.
-      settings: of the decoders.
+      settings: settings of the decoders.
     """
 
     model: DualEncoder
     settings: DecodingSettings
 
     def init(self, key: Array, dual_encoder: dict) -> dict:
-        """Draws parameters, by side; output words are initialised by `words_from_table`."""
+        """Returns initial parameters by side; `words_from_table` initialises the output vocabulary."""
         params = {}
         for side, draw in zip(SIDES, jax.random.split(key), strict=True):
             tower = self.model.tower_params(dual_encoder, side)
@@ -77,7 +74,7 @@ class TextDecoders:
         return params
 
     def parameters(self, params: dict) -> dict:
-        """Returns the parameters that decoding reads, by side."""
+        """Returns the parameters used for decoding, by side."""
         towers = {side: self.model.tower_params(params["dual_encoder"], side) for side in SIDES}
         return {
             side: {"decoder": params["decoder"][side], "token_embedder": towers[side]["token_embedder"]}
@@ -85,28 +82,28 @@ class TextDecoders:
         }
 
     def nll(self, params: dict, side: str, latents: dict[str, Array], batch: Batch) -> Array:
-        """Computes the sum of -log p(text) of one side's texts, in nats, given latent vectors [B, E] by side."""
+        """Returns the sum over one side's texts of -log p(text), in nats, given latent vectors [B, E] by side."""
         tokens = tokens_of(batch)[side]
-        return self._nll(params, side, latents, tokens, foretold(tokens)[1].astype(jnp.float32), None)[0]
+        return self._nll(params, side, latents, tokens, target_words(tokens)[1].astype(jnp.float32), None)[0]
 
-    def trained_nll(self, params: dict, rows: tuple, counts: Array) -> tuple[Array, dict[str, tuple[Array, Array]]]:
-        """Computes the negative log-likelihood of training, with words hidden and dropped as the settings say.
+    def trained_nll(self, params: dict, rows: tuple, where: Array) -> tuple[Array, dict[str, tuple[Array, Array]]]:
+        """Computes the negative log-likelihood for training, with `word_dropout` and `word_share`.
 
         Args:
-          params: see `parameters`.
-          rows: latent vectors [B, E] by side, tokens by side, and keys [B].
-          counts: bool [B], the pairs that count.
+          params: result of `parameters`.
+          rows: (latent vectors [B, E] by side, tokens by side, PRNG keys [B]).
+          where: bool [B], pairs to include.
 
         Returns:
-          The sum of -log p(text) over both sides; and by side, this sum and the number of words.
+          The sum of -log p(text) over both sides in nats, and a dict by side of (this sum, number of words in it).
         """
         latents, tokens, keys = rows
         share, found = self.settings.word_share, {}
         for number, side in enumerate(SIDES):
             own = fold(keys, _WORDS + number)
-            weights = jnp.where(counts[:, None] & foretold(tokens[side])[1], 1.0, 0.0)
+            weights = jnp.where(where[:, None] & target_words(tokens[side])[1], 1.0, 0.0)
             if share < 1:
-                weights = jnp.where(_coins(fold(own, 0), weights.shape[1], share), weights / share, 0)
+                weights = jnp.where(_bernoulli(fold(own, 0), weights.shape[1], share), weights / share, 0)
             nats, metrics = self._nll(params, side, latents, tokens[side], weights, fold(own, 1))
             found[side] = nats, metrics["words"]
         return found["question"][0] + found["answer"][0], found
@@ -114,25 +111,25 @@ class TextDecoders:
     def _nll(
         self, params: dict, side: str, latents: dict[str, Array], tokens: Tokens, weights: Array, keys: Array | None
     ) -> LossAndMetrics:
-        """Computes the weighted sum of -log p(word) of texts of one side: see `vocabulary_nll`.
+        """Computes the weighted sum of -log p(word) over the texts of one side: see `vocabulary_nll`.
 
         Args:
-          params: see `parameters`.
-          side: of the texts.
-          latents: [B, E] by side; `settings.decodes` selects one.
-          tokens: [B, L].
-          weights: [B, L - 1], of the words after the first; 0 where there are none.
-          keys: [B], of word dropout; None: without.
+          params: result of `parameters`.
+          side: side of the texts.
+          latents: latent vectors [B, E] by side; `settings.decodes` selects the decoder's input.
+          tokens: texts [B, L].
+          weights: [B, L - 1], weights of the words after the first; 0 for padding.
+          keys: PRNG keys [B] of word dropout; None disables it.
         """
         own, latent = params[side], latents[SOURCES[self.settings.decodes][side]]
         look_up = self.model.tower(side).token_embedder.apply
         embedded = cast(Array, look_up({"params": own["token_embedder"]}, tokens.ids[:, :-1]))
-        words, mask = foretold(tokens)
+        words, mask = target_words(tokens)
         if keys is not None and self.settings.word_dropout:
-            seen = _coins(keys, words.shape[1], 1 - self.settings.word_dropout)
+            seen = _bernoulli(keys, words.shape[1], 1 - self.settings.word_dropout)
             embedded = jnp.where(seen[:, :, None], embedded, 0)
         hidden = cast(Array, self._decoder(side).apply({"params": own["decoder"]}, latent, embedded, mask))
-        # Of a sequence every word has a softmax of its own, of a bag a text has one for all its words.
+        # A sequence decoder has one softmax for each word; a bag of words has one for all words of a text.
         shape = (-1, words.shape[1]) if hidden.shape[1] == 1 else (-1, 1)
         return vocabulary_nll(
             hidden.reshape(-1, hidden.shape[-1]),
@@ -147,26 +144,26 @@ class TextDecoders:
         return DECODERS[settings.decoder](words.vocab_size, settings.decoder_width, words.dtype)
 
 
-# Apart from the numbers of the towers' keys and of what else an objective draws.
+# Key number of the decoders, distinct from those of the towers and of other draws of the objective.
 _WORDS = 1 << 23
 
 
 def tokens_of(batch: Batch) -> dict[str, Tokens]:
-    """Returns the tokens of both sides of a batch, padded, as decoders need them."""
+    """Returns the tokens of a batch by side, padded rather than packed, as the decoders need them."""
     sides = {side: cast(Tokens, getattr(batch, side)) for side in SIDES}
     return {side: dataclasses.replace(tokens, packing=None) for side, tokens in sides.items()}
 
 
-def tokens_of_decoded(rows: tuple) -> Array:
-    """Counts the real tokens of each pair, int32 [B], of the rows of `TextDecoders.trained_nll`."""
+def decoding_cost(rows: tuple) -> Array:
+    """Counts the tokens of each pair without padding, int32 [B], in the rows of `TextDecoders.trained_nll`."""
     return rows[1]["question"].lengths + rows[1]["answer"].lengths
 
 
-def foretold(tokens: Tokens) -> tuple[Array, Array]:
-    """Returns the words to predict, all but the first, and where they exist: [B, L - 1]."""
+def target_words(tokens: Tokens) -> tuple[Array, Array]:
+    """Returns the words to predict, all but the first, and their mask; both [B, L - 1]."""
     return tokens.ids[:, 1:], tokens.mask[:, 1:]
 
 
-def _coins(keys: Array, length: int, probability: float) -> Array:
-    """Draws bool [B, length], true with that probability; a position's value does not depend on the length."""
+def _bernoulli(keys: Array, length: int, probability: float) -> Array:
+    """Draws bool [B, length], true with `probability`; the draw at a position does not depend on `length`."""
     return jax.vmap(jax.vmap(lambda key: jax.random.bernoulli(key, probability)))(position_keys(keys, length))

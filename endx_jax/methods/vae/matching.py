@@ -1,4 +1,4 @@
-"""Matching of pairs by cosine, as in the Dual-GRUs of Yu et al. 2020 (section 3.1, Eq. 6)."""
+"""Dual encoder trained by matching pairs one by one: the Dual-GRUs of Yu et al. 2020 (section 3.1, Eq. 6)."""
 
 import dataclasses
 
@@ -22,13 +22,14 @@ MATCHES = (*MATCHINGS, IN_BATCH)
 
 @dataclasses.dataclass(frozen=True)
 class MatchingSettings(DualSettings):
-    """Settings of the method, `config.objective`. Temperature and direction are those of `inbatch`; see docs/vae.md."""
+    """`config.objective` of the method `matching`. Only `inbatch` uses temperature and direction. See docs/vae.md."""
 
     name: str = key("matching", "Name of the method.")
-    match: str = key(
-        "mse", "Matching loss of cosines: mse, bce (Yu et al. Eq. 6), or inbatch, the softmax over the batch."
+    match: str = key("mse", "Loss of cosines: mse, bce (Yu et al. Eq. 6), or inbatch, the in-batch softmax.")
+    negatives: int = key(
+        2,
+        "Wrong answers per question that mse and bce draw from the batch (unstated; an unofficial port: 2).",
     )
-    negatives: int = key(2, "Wrong answers per question that mse and bce draw from the batch (unstated; a port: 2).")
 
     def __post_init__(self):
         super().__post_init__()
@@ -38,7 +39,7 @@ class MatchingSettings(DualSettings):
 
 @dataclasses.dataclass(frozen=True)
 class MatchingObjective(DualObjective):
-    """Dual encoder trained by matching pairs. Parameters are those of the dual objective."""
+    """Objective of a dual encoder trained by matching pairs. Parameters are those of the dual objective."""
 
     settings: MatchingSettings
 
@@ -48,17 +49,17 @@ class MatchingObjective(DualObjective):
     def loss(self, params: dict, embedded: Embeddings, batch: Batch, keys: Array, step: Array) -> LossAndMetrics:
         """Computes the loss of one global batch.
 
-        The metrics are those of `match`, and `orthogonality_penalty` if it has a weight.
+        The metrics are those of `match` and, if its weight is not 0, `orthogonality_penalty`.
         """
         del step
         loss, metrics = self.match(params, embedded, batch, keys)
         return self.with_penalty(loss, metrics, embedded.penalty)
 
     def match(self, params: dict, embeddings: Embeddings, batch: Batch, keys: Array) -> LossAndMetrics:
-        """Computes the matching loss of a batch's embeddings, and its metrics; `keys` [B] draw the wrong pairs.
+        """Computes the matching loss of a batch's embeddings and its metrics; `keys` [B] draw the wrong pairs.
 
         Raises:
-          EndxError: when the batch has hard negatives and the loss draws its own.
+          EndxError: the batch has hard negatives, and the loss draws its own.
         """
         settings, ids = self.settings, known_ids(batch)
         if settings.match == IN_BATCH:
@@ -81,14 +82,14 @@ class MatchingObjective(DualObjective):
 
 
 def check_cosines(model: DualEncoder, settings: MatchingSettings) -> None:
-    """Raises EndxError if cosines are matched and the towers do not rank by them."""
+    """Raises EndxError if the loss needs cosines and the towers do not normalize embeddings."""
     check(
         settings.match == IN_BATCH or model.question.normalize,
-        f"objective.match={settings.match} is of cosines; set model.normalize, or objective.match={IN_BATCH}",
+        f"objective.match={settings.match} needs cosines: set model.normalize=True or objective.match={IN_BATCH}",
     )
 
 
-# Apart from the numbers of the towers' keys.
+# Key number of the draws, distinct from the towers'.
 _DRAW = 1 << 21
 
 

@@ -1,7 +1,8 @@
-"""Dual-VAEs and Cross-VAEs: towers whose embeddings must also reconstruct texts (Yu et al. 2020).
+"""Objective of Dual-VAEs and Cross-VAEs: dual encoders whose latent vectors also reconstruct texts (Yu et al. 2020).
 
-A posterior takes the place of an embedding; ranking uses its mean. Besides the matching of pairs, each side has a
-decoder that reconstructs its texts from their latent vectors (Dual-VAEs) or from those of the other side (Cross-VAEs).
+Each text has a Gaussian posterior instead of an embedding; retrieval uses its mean. In addition to the matching loss,
+each side has a decoder that reconstructs its texts from their own latent vectors (Dual-VAEs) or from those of the other
+side (Cross-VAEs).
 """
 
 import dataclasses
@@ -15,7 +16,7 @@ from endx_jax.batch import Batch, Tokens
 from endx_jax.losses.variational import free_bits, gaussian_kl, sample
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective
 from endx_jax.methods.vae.decoders import Deviation
-from endx_jax.methods.vae.decoding import DecodingSettings, TextDecoders, tokens_of, tokens_of_decoded
+from endx_jax.methods.vae.decoding import DecodingSettings, TextDecoders, decoding_cost, tokens_of
 from endx_jax.methods.vae.matching import MatchingObjective, MatchingSettings, check_cosines
 from endx_jax.models.dropout import fold
 from endx_jax.models.dual_encoder import SIDES
@@ -28,23 +29,26 @@ Array = jax.Array
 
 @dataclasses.dataclass(frozen=True)
 class VaeSettings(MatchingSettings, DecodingSettings):
-    """Settings of the method, `config.objective`; docs/vae.md has the choices that the paper leaves open."""
+    """`config.objective` of the method `vae`. docs/vae.md lists what the paper leaves open, and our findings."""
 
     name: str = key("vae", "Name of the method.")
-    matching_weight: float = key(1.0, "Weight of the matching loss, gamma of Eq. 7.")
+    matching_weight: float = key(1.0, "Gamma of Eq. 7, weight of the matching loss.")
     reconstruction_weight: float = key(
-        1.0, "Weight of the reconstruction loss in nats per text, alpha of Eq. 7 (unstated)."
+        1.0, "Alpha of Eq. 7, weight of the negative log-likelihood in nats per text (Yu et al.: unstated)."
     )
-    kl_weight: float = key(1.0, "Final weight of the divergence in nats per text, beta of Eq. 7 (Yu et al.: 1).")
+    kl_weight: float = key(1.0, "Final beta of Eq. 7, weight of the KL divergence in nats per text (Yu et al.: 1).")
     anneal_epochs: float = key(
-        50.0,
-        "Passes over the training pairs in which beta rises from 0 (Yu et al.: half of 100). 0: see `anneal_steps`.",
+        50.0, "Epochs over which beta rises linearly from 0 (Yu et al.: half of 100); 0: use `anneal_steps`."
     )
-    anneal_steps: int = key(0, "Steps in which beta rises from 0, if `anneal_epochs` is 0.")
-    free_bits: float = key(0.0, "Nats of divergence per text without cost (Kingma et al. 2016), spread over E.")
-    match_on: str = key("sample", "Matched vectors: sample (Yu et al. Eq. 3) or mean, which is used for ranking.")
-    mean_scale: float = key(1.0, "Factor from the projection to the means; affects decoders but not ranks.")
-    initial_deviation: float = key(1.0, "Deviation of every posterior before training.")
+    anneal_steps: int = key(0, "Optimizer steps over which beta rises; an alternative to `anneal_epochs`.")
+    free_bits: float = key(
+        0.0, "KL divergence in nats per text without a penalty (Kingma et al. 2016), divided evenly over E dimensions."
+    )
+    match_on: str = key("sample", "Input of the matching loss: sample (Yu et al. Eq. 3) or mean, which retrieval uses.")
+    mean_scale: float = key(
+        1.0, "Factor from the tower's projection to the posterior's mean; it affects the decoders and not the ranks."
+    )
+    initial_deviation: float = key(1.0, "Initial standard deviation of every posterior.")
 
     def __post_init__(self):
         MatchingSettings.__post_init__(self)
@@ -66,12 +70,12 @@ class VaeSettings(MatchingSettings, DecodingSettings):
 
 @flax.struct.dataclass
 class Posterior:
-    """Gaussian posteriors of B texts of one side, and a sample of each; all [B, E].
+    """Gaussian posteriors of B texts of one side, and a sample of each.
 
     Attributes:
-      mean: mu.
-      log_deviation: log sigma.
-      latent: z.
+      mean: mu [B, E].
+      log_deviation: log sigma [B, E].
+      latent: z [B, E], a sample.
     """
 
     mean: Array
@@ -84,9 +88,9 @@ class Posteriors:
     """Posteriors of B pairs.
 
     Attributes:
-      question: of the questions.
-      answer: of the answers.
-      penalty: [B], of the poolings of both towers.
+      question: posteriors of the questions.
+      answer: posteriors of the answers.
+      penalty: [B], sum of the pooling penalties of both towers.
     """
 
     question: Posterior
@@ -96,10 +100,10 @@ class Posteriors:
 
 @dataclasses.dataclass(frozen=True)
 class VaeObjective(Objective):
-    """Two towers, deviations of their embeddings, and a decoder to the texts of each side.
+    """Objective of two towers with Gaussian posteriors and a text decoder for each side.
 
-    The outputs of the towers' projections, times `settings.mean_scale`, are the means. Parameters are those of the dual
-    objective, and `deviation` and `decoder`, by side.
+    The posteriors' means are the outputs of the towers' projections times `settings.mean_scale`. Parameters are those
+    of the dual objective, and `deviation` and `decoder` by side.
     """
 
     settings: VaeSettings
@@ -107,22 +111,22 @@ class VaeObjective(Objective):
     def __post_init__(self):
         check(
             self.model.question.projection is not None,
-            "objective.name=vae needs model.projection, the width of the latent space (Yu et al.: 512)",
+            "objective.name=vae needs a latent space: set model.projection to its width (Yu et al.: 512)",
         )
         check_cosines(self.model, self.settings)
 
     @property
     def matching(self) -> MatchingObjective:
-        """Objective of the towers alone."""
+        """Objective of the matching loss alone."""
         return MatchingObjective(self.model, self.settings, self.execution)
 
     @property
     def decoders(self) -> TextDecoders:
-        """Decoders of the texts."""
+        """Decoders of both sides' texts."""
         return TextDecoders(self.model, self.settings)
 
     def init(self, key: Array, dual_encoder: dict) -> dict:
-        """Adds parameters of deviations and decoders, drawn from `key`, to those of the dual encoder."""
+        """Returns the initial parameters for a given dual encoder's; `key` draws the decoders'."""
         deviation = {}
         for side in SIDES:
             pooled_width = self.model.tower_params(dual_encoder, side)["projection"]["kernel"].shape[0]
@@ -131,14 +135,14 @@ class VaeObjective(Objective):
         return params | {"deviation": deviation, "decoder": self.decoders.init(key, dual_encoder)}
 
     def embed_params(self, params: dict) -> dict:
-        """Returns the parameters that `embed` reads: all but the decoders'."""
+        """Returns the parameters that `embed` reads: all except the decoders'."""
         return {name: params[name] for name in ("dual_encoder", "deviation")}
 
     def loss(self, params: dict, embedded: Posteriors, batch: Batch, keys: Array, step: Array) -> LossAndMetrics:
-        """Computes the loss of one global batch (Eq. 7), which has no hard negatives.
+        """Computes the loss of one global batch without hard negatives (Eq. 7).
 
-        The metrics are the matching's and `matching_loss`; `nll/SIDE` and `kl/SIDE`, in nats a text, and
-        `word_nll/SIDE`, in nats a word, of the texts of a side and of its posteriors; `kl_weight`.
+        The metrics are those of the matching loss, `matching_loss`, `kl_weight`, and for each side `nll/SIDE` and
+        `kl/SIDE` in nats per text and `word_nll/SIDE` in nats per word.
         """
         check(batch.hard_negatives is None, "objective.name=vae takes no hard negatives: set data.hard_negatives=0")
         settings, size, posteriors = self.settings, batch.question_id.shape[0], embedded
@@ -150,7 +154,7 @@ class VaeObjective(Objective):
             decoders.trained_nll,
             decoders.parameters(params),
             (latents, tokens_of(batch), keys),
-            cost=tokens_of_decoded,
+            cost=decoding_cost,
         )
         weight = self._kl_weight(step)
         divergences = jnp.zeros(())
@@ -165,12 +169,12 @@ class VaeObjective(Objective):
         return self.matching.with_penalty(loss + weight * divergences, metrics, posteriors.penalty)
 
     def embed(self, params: dict, rows: tuple[Batch, Array]) -> Posteriors:
-        """Computes the posteriors of pairs, given their keys [B], with dropout."""
+        """Computes the posteriors of pairs, given as (batch, PRNG keys [B]), with dropout."""
         batch, keys = rows
         return self.posteriors(params, batch, keys, dropout=True)
 
     def posteriors(self, params: dict, batch: Batch, keys: Array, dropout: bool = False) -> Posteriors:
-        """Computes the posteriors of pairs; `keys` [B] draw their samples."""
+        """Computes the posteriors of pairs; `keys` [B] draw the samples and the dropout."""
         found, penalty = {}, jnp.zeros(())
         for number, side in enumerate(SIDES):
             tokens, own = cast(Tokens, getattr(batch, side)), fold(keys, number)
@@ -183,7 +187,7 @@ class VaeObjective(Objective):
         return Posteriors(**found, penalty=penalty)
 
     def _embeddings(self, posteriors: Posteriors, sampled: bool) -> Embeddings:
-        """Returns the embeddings to match, finished by the towers."""
+        """Returns the embeddings to match, with the towers' norm."""
         found = {}
         for side in SIDES:
             posterior = getattr(posteriors, side)
@@ -192,7 +196,7 @@ class VaeObjective(Objective):
         return Embeddings(**found, penalty=posteriors.penalty)
 
     def _kl_weight(self, step: Array) -> Array:
-        """Returns beta at a step, which rises linearly from 0 at the first."""
+        """Returns beta at a step: it rises linearly from 0 at step 0 to `kl_weight`."""
         anneal_steps = self.settings.anneal_steps or self.settings.anneal_epochs * self.steps_per_epoch
         risen = jnp.minimum(1.0, step / anneal_steps) if anneal_steps else jnp.ones(())
         return self.settings.kl_weight * risen
@@ -202,5 +206,5 @@ class VaeObjective(Objective):
         return Deviation(cast(Projection, self.model.question.projection).width, self.settings.initial_deviation)
 
 
-# Apart from the numbers of the towers' keys and the matching's.
+# Key number of the samples, distinct from those of the towers and of the matching loss.
 _NOISE = 1 << 22

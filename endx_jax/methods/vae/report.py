@@ -1,4 +1,4 @@
-"""Checks of the latent vectors: warnings in training, and the decoders' likelihood of held-out texts for the report."""
+"""Check of the decoders on held-out texts: likelihood with matching and with shuffled latent vectors."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -41,29 +41,29 @@ def collapsed(metrics: Mapping[str, float]) -> dict[str, str]:
 def check_decoders(
     objective: VaeObjective, params: dict, pairs: Pairs, mesh: Mesh, *, batch_size: int, most: int = 2000
 ) -> Section | None:
-    """Compares the likelihood of held-out texts with their latent vectors and with others of the batch.
+    """Compares the likelihood of held-out texts with their own and with other pairs' latent vectors.
 
-    A decoder that ignores the latent vector has the same likelihood with another one, as after a collapse.
+    Equal likelihoods mean that the decoder ignores its latent vector, as with a collapsed posterior.
 
     Args:
-      objective: with its decoders.
-      params: of the objective.
-      pairs: held out from training.
-      mesh: over which each batch is split.
+      objective: the VAE objective.
+      params: parameters of the objective.
+      pairs: pairs held out from training.
+      mesh: mesh over which each batch is split.
       batch_size: pairs decoded together, rounded up to a multiple of the devices that share them.
-      most: number of pairs that are used, the first ones in whole batches.
+      most: maximum number of pairs; the first whole batches are used.
 
     Returns:
-      The section `decoders`, by the side whose texts are decoded: `pairs`; `nll`, in nats a text, given a sample of the
-      posterior that `objective.decodes` names; `nll_shuffled`, given that of the next pair of the batch; `words` a
-      text; and `kl`, of those posteriors, in nats a text. The samples are the same in each call. None where there are
-      fewer pairs than `batch_size`.
+      The section `decoders`, with an entry for each side whose texts are decoded: `pairs`, the number of pairs; `nll`
+      in nats per text, given a sample of the posterior selected by `objective.decodes`; `nll_shuffled`, given the
+      sample of the previous pair in the batch; `words` per text; and `kl` of the posteriors in nats per text. Samples
+      are the same in each call. None if there are fewer pairs than `batch_size`.
     """
     pairs, batch_size = pairs.first(most), rounded_up(batch_size, mesh)
     batches = len(pairs) // batch_size
     if not batches:
         return None
-    # As it decodes without chance: all words are seen, and all are counted.
+    # Disable word dropout and word sampling.
     objective = dataclasses.replace(
         objective, settings=dataclasses.replace(objective.settings, word_dropout=0.0, word_share=1.0)
     )
@@ -97,8 +97,8 @@ def check_decoders(
         for side in SIDES
     }
     lines = [
-        f"{side} decoder: {found['nll']:.2f} nats a held-out text of {found['words']:.1f} words, and with another's "
-        f"latent vector {found['nll_shuffled']:.2f}; its posteriors carry {found['kl']:.2f} nats"
+        f"{side} decoder: {found['nll']:.2f} nats per held-out text of {found['words']:.1f} words, "
+        f"{found['nll_shuffled']:.2f} with another pair's latent vector; KL divergence {found['kl']:.2f} nats"
         for side, found in measured.items()
     ]
     return Section("decoders", measured, lines)

@@ -233,7 +233,7 @@ def test_the_teacher_is_split_over_these_axes():
         ({"alignment": "geometri"}, "objective.alignment .* did you mean 'geometry'"),
         ({"kernel": "cosine"}, "objective.kernel .* inner, gaussian, sne, pkt"),
         ({"weights": (("q|b", 1.0),)}, "objective.weights .* a|q"),
-        ({"weights": ("a|q",)}, "objective.weights holds 'a|q', which is no"),
+        ({"weights": ("a|q",)}, "objective.weights contains 'a|q'; each entry must be"),
         ({"ramp_steps": 5, "ramp_epochs": 5.0}, "set one to 0"),
         ({"alignment_temperatures": (1.0, 0.0)}, "two positive numbers"),
         ({"teacher_shares": "everything"}, "nothing, token_embedder, encoder"),

@@ -40,7 +40,7 @@ def answers_of(pairs, batch):
 
     tokens = batch.pairs
     flat = zip(*(x.reshape(-1, *x.shape[2:]) for x in (tokens.ids, tokens.mask, tokens.second)), strict=True)
-    return np.array([row(*parts) for parts in flat]).reshape(batch.counts.shape)
+    return np.array([row(*parts) for parts in flat]).reshape(batch.where.shape)
 
 
 def _bounds(table):
@@ -58,13 +58,13 @@ def test_every_question_has_its_answer_first_and_then_wrong_ones_of_the_batch(pa
         found = answers_of(pairs, batch)
         assert (found[:, 0] == answer_id).all()
         for row, question in enumerate(question_id):
-            wrong = found[row, 1:][batch.counts[row, 1:]]
+            wrong = found[row, 1:][batch.where[row, 1:]]
             assert len(set(wrong)) == len(wrong)
             assert not set(wrong) & set(RECORDS.qrels[question])
-            in_batch = found[row, 1 + hard :][batch.counts[row, 1 + hard :]]
+            in_batch = found[row, 1 + hard :][batch.where[row, 1 + hard :]]
             assert set(in_batch) <= set(answer_id)
             if hard:
-                assert batch.counts[row, 1] == bool(HARD[question])
+                assert batch.where[row, 1] == bool(HARD[question])
                 assert not HARD[question] or found[row, 1] in HARD[question]
             drawn += len(wrong)
     assert drawn > 6 * B * 2.9
@@ -85,10 +85,9 @@ def test_missing_wrong_answers_are_masked(pairs):
     answer_id = pairs.index[source.example_ids(0), 1]
     for row, question in enumerate(batch.question_id):
         expected = len(set(answer_id) - set(RECORDS.qrels[question]))
-        assert batch.counts[row].sum() == 1 + expected < 1 + B
+        assert batch.where[row].sum() == 1 + expected < 1 + B
     assert (
-        answers_of(pairs, batch)[~batch.counts]
-        == np.broadcast_to(answer_id[:, None], batch.counts.shape)[~batch.counts]
+        answers_of(pairs, batch)[~batch.where] == np.broadcast_to(answer_id[:, None], batch.where.shape)[~batch.where]
     ).all()
 
 
@@ -119,6 +118,6 @@ def test_packings_have_room_and_shapes_are_those_of_the_batches(pairs):
 
 
 def test_no_wrong_answers_at_all_are_refused(pairs):
-    with one_line_error("set objective.negatives, or data.hard_negatives"):
+    with one_line_error("set objective.negatives or data.hard_negatives"):
         stream(pairs, negatives=0)
-    assert stream(pairs, negatives=0, hard_negatives=1)[0].counts.shape == (B, 2)
+    assert stream(pairs, negatives=0, hard_negatives=1)[0].where.shape == (B, 2)

@@ -120,7 +120,10 @@ def test_dropout_is_of_the_key_of_each_pair():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"question": tower(dataclasses.replace(TINY, token_types=1))}, "which only a pretrained BERT tells apart"),
+        (
+            {"question": tower(dataclasses.replace(TINY, token_types=1))},
+            "only a pretrained BERT has segment embeddings",
+        ),
         ({"sharing": SHARINGS["ade"]}, "set model.sharing=sde"),
     ],
 )

@@ -47,15 +47,15 @@ def batch():
     for row, own in enumerate(texts(lengths)):
         ids[row, : len(own)] = own
     shape = (B, 1 + K)
-    counts = draw.random(shape) < 0.8
-    counts[:, 0] = True
+    where = draw.random(shape) < 0.8
+    where[:, 0] = True
     return PairBatch(
         pairs=Tokens(
             ids=ids.reshape(*shape, LENGTH),
             mask=(np.arange(LENGTH) < lengths[:, None]).reshape(*shape, LENGTH),
             second=draw.integers(1, 4, shape).astype(np.int32),
         ),
-        counts=counts,
+        where=where,
         question_id=np.arange(B, dtype=np.int32),
     )
 
@@ -75,10 +75,10 @@ def test_the_loss_is_of_the_scores_of_all_pairs(batch, loss, function):
     objective, params = build(loss=loss)
     found, metrics = jax.jit(objective)(params, batch, RNG, STEP)
     scores = np.asarray(jax.jit(lambda p: scores_of(objective, p, batch))(params))
-    np.testing.assert_allclose(found, function(scores, where=batch.counts), rtol=1e-5)
-    counted = np.where(batch.counts, scores, -np.inf)
+    np.testing.assert_allclose(found, function(scores, where=batch.where), rtol=1e-5)
+    counted = np.where(batch.where, scores, -np.inf)
     np.testing.assert_allclose(metrics["pair_accuracy"], (scores[:, 0] > counted[:, 1:].max(1)).mean(), rtol=1e-6)
-    np.testing.assert_allclose(metrics["negatives"], batch.counts[:, 1:].sum(1).mean(), rtol=1e-6)
+    np.testing.assert_allclose(metrics["negatives"], batch.where[:, 1:].sum(1).mean(), rtol=1e-6)
 
 
 def differentiate(objective, params, batch):
@@ -137,5 +137,5 @@ def test_invalid_settings_are_refused():
     with one_line_error("objective.top is -1"):
         PairSettings(top=-1)
     tower = dataclasses.replace(objective.model.question, encoder=Other())
-    with one_line_error("which only a pretrained BERT tells apart"):
+    with one_line_error("only a pretrained BERT has segment embeddings"):
         PairObjective(DualEncoder(tower, tower), PairSettings())

@@ -92,6 +92,6 @@ def test_hard_negatives_are_for_the_softmax():
 
 
 def test_cosines_must_rank():
-    with one_line_error("objective.match=mse is of cosines; set model.normalize"):
+    with one_line_error("objective.match=mse needs cosines: set model.normalize"):
         MatchingObjective(model(normalize=False), MatchingSettings())
     MatchingObjective(model(normalize=False), MatchingSettings(match="inbatch"))

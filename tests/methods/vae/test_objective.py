@@ -246,7 +246,7 @@ def test_settings_out_of_bounds_are_refused(values, message):
 
 def test_a_posterior_needs_a_projection_and_mse_a_norm():
     tower = model().question
-    with one_line_error("needs model.projection"):
+    with one_line_error("set model.projection to its width"):
         VaeObjective(DualEncoder(*[dataclasses.replace(tower, projection=None)] * 2), SETTINGS)
-    with one_line_error("objective.match=mse is of cosines; set model.normalize"):
+    with one_line_error("objective.match=mse needs cosines: set model.normalize"):
         VaeObjective(model(normalize=False), dataclasses.replace(SETTINGS, match="mse"))

@@ -1,4 +1,4 @@
-"""BERT-base as a Siamese dual encoder on ReQA SQuAD: an untuned baseline that no paper reports.
+"""BERT-base as a Siamese dual encoder on ReQA SQuAD: an untuned baseline that is not from a paper.
 
 The learning rate and its linear decay are those of ENDX's Dual-BERTs (Wang et al. 2021, section 4.2); cosine similarity
 with a temperature, batches of articles and masked false negatives are ours.
@@ -8,7 +8,7 @@ from endx_jax.methods.config import base_config
 
 
 def get_config():
-    """Three passes over SQuAD's train pairs at a global batch of 128."""
+    """Returns the config: three epochs of SQuAD's train pairs at a global batch size of 128."""
     config = base_config()
 
     config.data.path = "reqa/squad"

@@ -1,14 +1,14 @@
 """BERT-large as a Siamese dual encoder on ReQA SQuAD: `bert_base_sde` with the larger encoder, untuned.
 
-The 334 million float32 parameters and Adam's two moments take 4 GB, which are split over devices (`mesh.fsdp`). The 24
-layers are stacked, so that they compile in the time of one. See docs/large-models.md.
+334 million float32 parameters and Adam's two moments take 4 GB, so they are sharded over the devices (`mesh.fsdp`). The
+24 layers are stacked, so that they compile in the time of one. See docs/large-models.md.
 """
 
 from endx_jax.methods.dual.recipes import bert_base_sde
 
 
 def get_config():
-    """Returns the config of `bert_base_sde` with the larger encoder and its settings of cost."""
+    """Returns the config of `bert_base_sde` with a larger encoder and sharded parameters."""
     config = bert_base_sde.get_config()
 
     config.model.pretrained = "google-bert/bert-large-uncased"
@@ -17,6 +17,6 @@ def get_config():
 
     config.mesh.data = 1
     config.mesh.fsdp = -1
-    # Chunks of rows would have all parameters whole on each device at once.
+    # Chunked towers would gather all parameters on each device at once.
     config.train.tower_chunk = 0
     return config

@@ -1,12 +1,12 @@
-"""Retrieval of SQuAD's paragraphs by IDF-weighted word vectors (RR, section 3.1): `glove.py`, or `glove.py:plain`.
+"""IDF-weighted word vectors for retrieving SQuAD's paragraphs (RR, section 3.1): `glove.py`, or `glove.py:plain`.
 
-The row `untrained` of the results is the paper's system: the mean of GloVe vectors, each multiplied by its word's IDF
-(`plain`: without), scaled to unit norm. The paper uses 300 dimensions (840B tokens), which
-`--config.model.pretrained=glove.840B.300d.txt` reads from Stanford's file; the default is the 50 dimensions (6B) of a
-PyPI package. The paper counts document frequencies in the texts that are searched, as `endx papers layers` does; this
-recipe counts them in the training file (docs/frozen-embeddings.md).
+The row `untrained` of the results is the paper's system: the mean of GloVe vectors, each multiplied by the IDF of its
+word (`plain`: unweighted), scaled to unit norm. The paper uses 300 dimensions (840B tokens):
+`--config.model.pretrained=glove.840B.300d.txt` reads them from Stanford's file. The default is 50 dimensions (6B) from
+a PyPI package. The paper counts document frequencies in the texts that are searched, and so does `endx papers layers`;
+this recipe counts them in the training file (docs/frozen-embeddings.md).
 
-The row `trained` is not in the paper: it trains the vectors with the in-batch softmax, in a minute on two CPU cores.
+The row `trained` is not in the paper: it trains the vectors by the in-batch softmax, in a minute on two CPU cores.
 """
 
 from endx_jax.errors import EndxError, nearest
@@ -16,9 +16,11 @@ WEIGHTINGS = {"idf": "idf", "plain": ""}
 
 
 def get_config(weighting: str = "idf"):
-    """The config for a weighting: some 25,600 pairs at a global batch of 128 from four articles."""
+    """Returns the config for a weighting: 25,600 pairs in global batches of 128 from four articles each."""
     if weighting not in WEIGHTINGS:
-        raise EndxError(f"glove:{weighting} is none of {', '.join(WEIGHTINGS)}{nearest(weighting, WEIGHTINGS)}")
+        raise EndxError(
+            f"glove:{weighting} is unknown; choose one of {', '.join(WEIGHTINGS)}{nearest(weighting, WEIGHTINGS)}"
+        )
     config = base_config()
 
     config.data.path = "squad"

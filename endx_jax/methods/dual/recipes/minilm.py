@@ -1,10 +1,10 @@
-"""MiniLM fine-tuned on your own pairs (set `data.path`); a starting point for recipes of your own."""
+"""MiniLM fine-tuned on the pairs in `data.path`, which has to be set; a template for other recipes."""
 
 from endx_jax.methods.config import base_config
 
 
 def get_config():
-    """Three passes over the training pairs; a tenth of the questions is held out for the final table."""
+    """Returns the config: three epochs of the training pairs; a tenth of the questions is the test set."""
     config = base_config()
     config.model.pretrained = "all-MiniLM-L6-v2"
     config.optimizer.learning_rate = 5e-5

@@ -4,7 +4,7 @@ from endx_jax.methods.config import base_config
 
 
 def get_config():
-    """Returns the config: about 8,000 docstring pairs, 3,000 held-out questions, and 36 steps of 64 pairs."""
+    """Returns the config: 36 steps with global batches of 64 docstring pairs; up to 3,000 test questions."""
     config = base_config()
 
     config.data.path = "docstrings"

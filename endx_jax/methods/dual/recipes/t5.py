@@ -1,10 +1,10 @@
 """T5 v1.1 towers on ReQA SQuAD, after Dong et al. 2022: `t5.py:SIZE,SHARING`, such as `t5.py:base,ade_spl`.
 
 Stated in the paper (section 4.1): T5 v1.1 encoders, Adafactor at 1e-3 with linear decay to 0, batch 512, 20,000 steps,
-mean pooling, a projection drawn with variance scaling 1.0, cosine similarity. From the authors' public code
-(t5x_retrieval): temperature 0.01, both directions summed, a projection 768 wide, lengths 64 and 256, 1,000 steps of
-warm-up, dropout 0.1, and no masking of false negatives. Selecting a checkpoint by held-out articles of the train file
-is ours, as are the settings of cost for large encoders, which do not affect results: see docs/large-models.md.
+mean pooling, a projection initialised by variance scaling 1.0, cosine similarity. From the authors' public code
+(t5x_retrieval): temperature 0.01, the sum of both directions, projection width 768, lengths 64 and 256, 1,000 warm-up
+steps, dropout 0.1, no masking of false negatives. Our own choices: the checkpoint is selected on held-out articles of
+the train file; large encoders are sharded and rematerialised, which does not affect results (docs/large-models.md).
 """
 
 from endx_jax.errors import EndxError, nearest
@@ -12,18 +12,18 @@ from endx_jax.methods.config import base_config
 from endx_jax.models.sharing import SHARINGS
 
 SIZES = ("small", "base", "large", "xl", "xxl")
-# What each layer keeps for the backward pass, by the size of what it is one of 24 of.
+# `model.remat` of the sizes with 24 layers.
 REMATS = {"large": "dots", "xl": "full", "xxl": "full"}
 
 
 def get_config(arguments: str = "base,ade_spl"):
-    """The config for `SIZE,SHARING`."""
+    """Returns the config for `SIZE,SHARING`."""
     size, _, sharing = arguments.partition(",")
     for value, known, what in ((size, SIZES, "size"), (sharing, tuple(SHARINGS), "sharing")):
         if value not in known:
             raise EndxError(
-                f"t5:{arguments} asks for the {what} {value!r}, which is none of {', '.join(known)}"
-                f"{nearest(value, known)}; write it as t5:base,ade_spl"
+                f"t5:{arguments}: unknown {what} {value!r}; choose one of {', '.join(known)}"
+                f"{nearest(value, known)}; for example t5:base,ade_spl"
             )
     config = base_config()
 
@@ -61,10 +61,10 @@ def get_config(arguments: str = "base,ade_spl"):
 
 
 def _spread(config, remat: str) -> None:
-    """Splits parameters over all devices, and stacks layers, which then compile in the time of one."""
+    """Shards the parameters over all devices and stacks the layers, which then compile in the time of one."""
     config.model.scan_layers = True
     config.model.remat = remat
     config.mesh.data = 1
     config.mesh.fsdp = -1
-    # Chunks of rows would have all parameters whole on each device at once.
+    # Chunked towers would gather all parameters on each device at once.
     config.train.tower_chunk = 0

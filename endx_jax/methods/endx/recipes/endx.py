@@ -1,12 +1,12 @@
 """ENDX and its dual baselines on ReQA SQuAD (Wang et al. 2021): `endx.py:METHOD,ENCODER`, such as `endx.py:endx,gru`.
 
-Stated in the paper (section 4.4): encoders from BERT base, AdamW, batch 12, 30 epochs, 2e-5 with linear decay; the
-other encoders have 2 layers on BERT's 768-wide token embeddings, batch 100, 100 epochs, a constant 1e-5; inner products
-without temperature; 12 heads; weights of the losses .25, .25 and .5; of the alignment's terms 0.5 across and 1e4
-within, rising over 5 epochs; the best of a tenth of the train data by R@1. Unstated, and so chosen here, after public
-code of the same authors where there is some: lengths 35 and 65, one encoder for both sides, 10 hops averaged, weight
-decay 0.01, gradients clipped at 1, no warm-up, dropout 0.1, a trained token table, width 768 and both directions for
-recurrences.
+Stated in the paper (section 4.4): BERT-base encoders with AdamW, batch 12, 30 epochs, 2e-5 with linear decay; other
+encoders with 2 layers on BERT's 768-wide token embeddings, batch 100, 100 epochs, a constant 1e-5; inner products
+without temperature; 12 heads; loss weights .25, .25 and .5; alignment weights 0.5 for a|q and q|a and 1e4 for q|q and
+a|a, rising over 5 epochs; the checkpoint selected by R@1 on a tenth of the train data. Not stated, and chosen here
+(after public code of the same authors if possible): lengths 35 and 65, one encoder for both sides, the mean of 10 hops,
+weight decay 0.01, gradients clipped to norm 1, no warm-up, dropout 0.1, a trained token table, and bidirectional
+recurrences of width 768.
 """
 
 from endx_jax.errors import EndxError, nearest
@@ -19,13 +19,13 @@ ENCODERS = ("rnn", "gru", "lstm", "transformer", "bert")
 
 
 def get_config(arguments: str = "endx,bert"):
-    """The config for `METHOD,ENCODER`."""
+    """Returns the config for `METHOD,ENCODER`."""
     method, _, encoder = arguments.partition(",")
     for value, known, what in ((method, METHODS, "method"), (encoder, ENCODERS, "encoder")):
         if value not in known:
             raise EndxError(
-                f"endx:{arguments} asks for the {what} {value!r}, which is none of {', '.join(known)}"
-                f"{nearest(value, known)}; write it as endx:endx,bert"
+                f"endx:{arguments}: unknown {what} {value!r}; choose one of {', '.join(known)}"
+                f"{nearest(value, known)}; for example endx:endx,bert"
             )
     config = base_config(EndxSettings() if method == "endx" else DualSettings())
 

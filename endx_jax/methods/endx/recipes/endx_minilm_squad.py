@@ -1,7 +1,7 @@
-"""MiniLM taught by a cross-encoder on ReQA SQuAD: `minilm_squad` with the objective of Wang et al. 2021.
+"""MiniLM distilled from a cross-encoder on ReQA SQuAD: `minilm_squad` with the objective of Wang et al. 2021.
 
 Data, lengths, batches, steps and learning rate are those of `minilm_squad`, for comparison; a step costs more than
-twice as much. Unit vectors need a temperature, also in the alignment; docs/endx.md explains why the weights differ from
+twice as much. Unit vectors need a temperature in the alignment too. docs/endx.md explains why the weights differ from
 the paper's.
 """
 
@@ -12,7 +12,7 @@ from endx_jax.methods.endx import EndxSettings
 
 
 def get_config():
-    """Some 23,000 of SQuAD's train pairs, at a global batch of 64 from one article."""
+    """Returns the config: 23,040 of SQuAD's train pairs in global batches of 64 from one article each."""
     config = minilm_squad.get_config()
     temperature = config.objective.temperature
     config.objective = dataclasses.asdict(

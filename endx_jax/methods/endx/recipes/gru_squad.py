@@ -1,7 +1,7 @@
-"""New GRU trained on ReQA SQuAD in minutes on two CPU cores: `gru_squad.py:METHOD`, `dual` or `endx`.
+"""GRU trained from scratch on ReQA SQuAD in minutes on two CPU cores: `gru_squad.py:METHOD`, `dual` or `endx`.
 
-For trying methods; no paper reports it: 256 wide on MiniLM's frozen token embeddings, unit vectors with a temperature,
-batches of articles. The learning rate was chosen on held-out articles (docs/results.md).
+For experiments with methods, not from a paper: width 256 on MiniLM's frozen token embeddings, unit vectors with a
+temperature, batches of articles. The learning rate was selected on held-out articles (docs/results.md).
 """
 
 from endx_jax.errors import EndxError, nearest
@@ -24,7 +24,7 @@ METHODS = {
 
 
 def get_config(method: str = "dual"):
-    """The config for a method: 25,600 pairs at a global batch of 128."""
+    """Returns the config for a method: 25,600 pairs in global batches of 128."""
     if method not in METHODS:
         raise EndxError(f"gru_squad:{method} is none of {', '.join(METHODS)}{nearest(method, METHODS)}")
     config = base_config(METHODS[method])

@@ -1,7 +1,7 @@
-"""BERT_QA on ReQA SQuAD: one BERT that reads question and answer together, a row of Wang et al. 2021 (Table 6).
+"""BERT_QA on ReQA SQuAD: a BERT that reads question and answer jointly (Wang et al. 2021, Table 6).
 
-No paper gives its settings: learning rate, linear decay and 10 per cent of train for validation are those of ENDX's
-BERTs (section 4.2); loss, number of negatives and passes are ours (docs/pair-classifier.md).
+No paper states its settings. Learning rate, linear decay and a validation set of 10 % of train are those of ENDX's
+BERTs (section 4.2); loss, number of negatives and epochs are our choices (docs/pair-classifier.md).
 """
 
 from endx_jax.methods.config import base_config
@@ -9,7 +9,7 @@ from endx_jax.methods.pair import PairSettings
 
 
 def get_config():
-    """Two passes over SQuAD's train pairs, 16 questions a batch, each with four answers."""
+    """Returns the config: two epochs of SQuAD's train pairs, 16 questions in a batch, each with four answers."""
     config = base_config(PairSettings())
 
     config.data.path = "reqa/squad"
@@ -30,6 +30,6 @@ def get_config():
     config.train.evaluate_every = 1000
     config.train.checkpoint_every = 500
 
-    # Each pool is scored pair by pair.
+    # Scoring the pools of these views pair by pair takes too long.
     config.evaluation.min_questions = ()
     return config

@@ -1,7 +1,7 @@
-"""MiniLM as a pair classifier on ReQA SQuAD, in minutes on two CPU cores: a small form of `bert_qa`.
+"""MiniLM as a pair classifier on ReQA SQuAD, in minutes on two CPU cores: a small `bert_qa` that is not from a paper.
 
-The classifier is new and the steps are few, so its learning rate is ten times that of the encoder, and BERT's pooler is
-left out. A question's wrong answers come from its paragraph and its article.
+The head is new and the run is short, so the head's learning rate is ten times the encoder's, and there is no pooler.
+The wrong answers of a question come from its own paragraph and its own article.
 """
 
 from endx_jax.methods.config import base_config
@@ -9,7 +9,7 @@ from endx_jax.methods.pair import PairSettings
 
 
 def get_config():
-    """2,240 of SQuAD's train questions, 16 a batch, each with four answers."""
+    """Returns the config: 2,240 of SQuAD's train questions, 16 in a batch, each with four answers."""
     config = base_config(PairSettings(negatives=2, pooler=False, top=10, questions=100))
 
     config.data.path = "reqa/squad"
@@ -34,6 +34,6 @@ def get_config():
     config.train.steps = 140
     config.train.checkpoint_every = 70
 
-    # Each pool is scored pair by pair.
+    # Scoring the pools of these views pair by pair takes too long.
     config.evaluation.min_questions = ()
     return config

@@ -1,39 +1,40 @@
-"""FCRR on the paragraphs of SQuAD: two layers added to frozen text vectors, `fcrr:SIDE,BASE` (RR, 3.2 and 4.3).
+"""FCRR on the paragraphs of SQuAD: two dense layers on frozen text vectors, `fcrr:SIDE,BASE` (RR, 3.2 and 4.3).
 
-RR is "Text Embeddings for Retrieval from a Large Knowledge Base". Stated there: heads on the token layer's vectors with
-IDF weights, their mean of unit norm; one side trained at a time; Adam at 1e-3, weight decay 1e-3, dropout 0.1, batch
-512, 50 to 200 "iterations". MiniLM's token table stands in for ELMo's token layer. Ours, chosen on held-out articles of
-the train file (docs/frozen-embeddings.md): margin 0.2, a hidden layer of 2,048, dropout 0.5, 400 steps, linear decay.
+RR is "Text Embeddings for Retrieval from a Large Knowledge Base". It states: heads on the IDF-weighted mean of the
+token layer's vectors, scaled to unit norm; one side trained at a time; Adam at 1e-3, weight decay 1e-3, dropout 0.1,
+batch 512, 50 to 200 "iterations". MiniLM's token table replaces ELMo's token layer. We selected on held-out articles of
+the train file (docs/frozen-embeddings.md): margin 0.2, hidden width 2,048, dropout 0.5, 400 steps, linear decay.
 """
 
 from endx_jax.errors import EndxError, nearest
 from endx_jax.methods.config import base_config
 from endx_jax.methods.residual import ResidualSettings
 
-# Whose heads are trained, and what then looks for its hardest pairs.
+# `objective.direction` by the side whose head is trained: that side is the anchor of the triplets.
 SIDES = {"question": "question_to_answer", "answer": "answer_to_question", "both": "question_to_answer"}
 BASES = ("token_table", "sentence")
 
 
 def get_config(arguments: str = ""):
-    """Returns the config for `SIDE,BASE`; by default `question,token_table`."""
+    """Returns the config for `SIDE,BASE`, by default `question,token_table`."""
     return with_heads("fcrr", arguments)
 
 
 def with_heads(head: str, arguments: str):
-    """Returns the config of heads for `SIDE,BASE`.
+    """Returns the config of a head for `SIDE,BASE`.
 
     Args:
-      head: the value of `objective.head.names`.
-      arguments: the side with heads, `question`, `answer` (paragraphs) or `both`; and their input: `token_table`, the
-        IDF-weighted mean of its vectors, or `sentence`, the model's sentence embeddings.
+      head: value of `objective.head.names`.
+      arguments: `SIDE,BASE`. SIDE is the trained side: `question` or `answer` (paragraphs), with the other side frozen,
+        or `both`. BASE is the head's input: `token_table`, the IDF-weighted mean of token vectors, or `sentence`, the
+        model's sentence embeddings.
     """
     side, _, on = arguments.partition(",")
     side, on = side or "question", on or BASES[0]
     for value, known, what in ((side, tuple(SIDES), "side"), (on, BASES, "base")):
         if value not in known:
             raise EndxError(
-                f"{head.replace('+', '_')}:{arguments} asks for the {what} {value!r}, which is none of "
+                f"{head.replace('+', '_')}:{arguments}: unknown {what} {value!r}; choose one of "
                 f"{', '.join(known)}{nearest(value, known)}"
             )
     config = base_config(ResidualSettings())

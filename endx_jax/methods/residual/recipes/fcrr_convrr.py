@@ -1,7 +1,7 @@
-"""ConvRR on the output of a finished, frozen FCRR: `fcrr_convrr:SIDE,BASE`; see recipes/fcrr.py.
+"""ConvRR on the output of a trained and frozen FCRR: `fcrr_convrr:SIDE,BASE`; see recipes/fcrr.py.
 
-RR does not describe its "FCRR + ConvRR"; this is our reading. It starts from the default workdir of the recipe `fcrr`
-with the same arguments; `--config.model.init_from=WORKDIR` names another.
+RR does not state how "FCRR + ConvRR" are combined; this is our interpretation. The FCRR is read from the workdir
+that the recipe `fcrr` has by default with the same arguments; `--config.model.init_from=WORKDIR` names another.
 """
 
 import re
@@ -10,7 +10,7 @@ from endx_jax.methods.residual.recipes import fcrr
 
 
 def get_config(arguments: str = ""):
-    """Returns the config for `SIDE,BASE`; by default `question,token_table`."""
+    """Returns the config for `SIDE,BASE`, by default `question,token_table`."""
     config = fcrr.with_heads("fcrr+convrr", arguments)
     config.optimizer.frozen = ("head/fcrr/",)
     config.model.init_from = f"runs/{re.sub(r'[^a-z_]+', '_', f'fcrr {arguments}'.strip())}"

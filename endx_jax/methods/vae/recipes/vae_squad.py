@@ -1,8 +1,8 @@
-"""Small forms of Yu et al.'s three systems on ReQA SQuAD, in minutes on two CPU cores: `vae_squad.py:METHOD`.
+"""Three systems of Yu et al. from scratch on ReQA SQuAD in minutes on two CPU cores: `vae_squad.py:METHOD`.
 
-METHOD is `dual`, `dual_vae` or `cross_vae`. For trying methods, not rows of the paper: one bidirectional GRU layer, 256
-wide, on MiniLM's frozen token embeddings, one tower for both sides, batches of articles, and the softmax over the batch
-for matching, which learns most from few pairs. docs/vae.md explains the choices.
+METHOD is `dual`, `dual_vae` or `cross_vae`. For experiments with methods, not from the paper: one bidirectional GRU
+layer of width 256 on MiniLM's frozen token embeddings, one tower for both sides, batches of articles, and the in-batch
+softmax as matching loss, which learns most from few pairs. docs/vae.md gives the reasons.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ METHODS = {
 
 
 def get_config(method: str = "cross_vae"):
-    """The config for a method: 15,360 pairs at a global batch of 128."""
+    """Returns the config for a method: 15,360 pairs in global batches of 128."""
     if method not in METHODS:
         raise EndxError(f"vae_squad:{method} is none of {', '.join(METHODS)}{nearest(method, METHODS)}")
     config = base_config(METHODS[method])
@@ -57,7 +57,7 @@ def get_config(method: str = "cross_vae"):
     config.optimizer.learning_rate = 1e-3
     config.optimizer.warmup_steps = 10
     config.optimizer.frozen = ("token_embedder/",)
-    # Decoders start from nothing and have the same few steps; so have deviations, which a bias can change at once.
+    # The new decoders and deviations need higher learning rates, as the run is short; a bias changes all deviations.
     config.optimizer.multipliers = (
         (r"^decoder/", 5.0),
         (r"^deviation/.*bias$", 20.0),

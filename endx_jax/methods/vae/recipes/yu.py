@@ -1,11 +1,11 @@
 """The three systems of Yu et al. 2020 on ReQA SQuAD: `yu.py:METHOD`, `dual`, `dual_vae` or `cross_vae`.
 
 Stated in the paper (sections 3.2 and 4.3): GRUs of 768 units over 768-wide BERT token embeddings, multi-hop pooling, a
-latent space of 512, cosines; Adam at 1e-5, 100 epochs. Unstated, and so chosen here: batches of 100, lengths 35 and 65,
-10 hops averaged, one layer that reads forward and two towers apart with token tables of their own (as in a port, but
-for the hops), matching by squared error with 2 sampled wrong answers (the same port, on the authors' word), a tenth of
-the train data to choose by, no weight decay, gradients clipped at 1. The paper starts whole words from the mean of
-their pieces; here the pieces themselves are the tokens.
+latent space of 512, cosines; Adam at 1e-5, 100 epochs. Not stated, and chosen here: batches of 100, lengths 35 and 65,
+the mean of 10 hops; one forward layer and two separate towers and token tables (as in an unofficial port); matching by
+squared error with 2 sampled wrong answers (as in that port, which cites the authors); a tenth of the train data for
+validation, no weight decay, gradients clipped to norm 1. The paper initialises whole words by the mean of their word
+pieces; here the word pieces are the tokens.
 """
 
 from endx_jax.errors import EndxError, nearest
@@ -20,7 +20,7 @@ METHODS = {
 
 
 def get_config(method: str = "cross_vae"):
-    """The config for a method."""
+    """Returns the config for a method."""
     if method not in METHODS:
         raise EndxError(f"yu:{method} is none of {', '.join(METHODS)}{nearest(method, METHODS)}")
     config = base_config(METHODS[method])
