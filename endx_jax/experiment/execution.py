@@ -11,8 +11,10 @@ from endx_jax.data.batches import BatchStream
 from endx_jax.experiment.model import Model
 from endx_jax.models.dropout import example_keys
 from endx_jax.parallel.execution import Execution
-from endx_jax.parallel.memory import bytes_kept
+from endx_jax.parallel.memory import bytes_held, bytes_kept
+from endx_jax.parallel.sharding import parameter_paths, rule_of, state_shardings
 from endx_jax.pretrained.towers import compute_dtype
+from endx_jax.training.checkpoints import abstract
 
 # Up to here a matrix of scores is small beside the towers, and the dense loss compiles and runs faster.
 DENSE_UP_TO, TILE = 2048, 1024
@@ -76,8 +78,20 @@ def activation_bytes(model: Model, execution: Execution, stream: BatchStream) ->
     batch = (stream.profiles() or [stream.typical()])[-1]
     keys = jax.eval_shape(lambda: example_keys(jax.random.key(0, impl="threefry2x32"), jnp.int32(0), rows))
     chunk = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), batch)
+    params = model.abstract_params()
     with execution.on_mesh():
-        return bytes_kept(model.objective.embed, model.abstract_params(), (chunk, keys))
+        kept = bytes_kept(model.objective.embed, params, (chunk, keys))
+    if execution.packed or execution.mesh is None:
+        return kept
+    return kept - _bytes_elsewhere(params, execution.mesh)
+
+
+def _bytes_elsewhere(params, mesh: Mesh) -> int:
+    """Returns the bytes of the layers' matrices that other devices hold, and that are gathered a layer at a time."""
+    matrices = {path: leaf for path, leaf in parameter_paths(params).items() if rule_of(path).by_layer}
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in matrices.values()) - bytes_held(
+        abstract(matrices, state_shardings(matrices, mesh))
+    )
 
 
 def rows_at_once(execution: Execution, global_batch_size: int) -> int:

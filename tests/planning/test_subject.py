@@ -7,11 +7,13 @@ from tiny_bert import tiny_recipe
 
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.prepare import begin, prepare
+from endx_jax.methods.dual.recipes import t5
 from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, to_global
 from endx_jax.parallel.memory import bytes_held
+from endx_jax.planning.chips import CHIPS
 from endx_jax.planning.compiled import compile_step
 from endx_jax.planning.plan import work_of
-from endx_jax.planning.subject import outline_run, read_texts
+from endx_jax.planning.subject import Texts, outline_run, read_texts
 
 SPLIT = {"mesh": {"fsdp": 2, "tensor": 2}}
 
@@ -88,3 +90,10 @@ def test_with_data_the_batches_are_those_that_training_plans(config, tmp_path):
 def test_bytes_are_those_of_a_device():
     rows = batch_sharding(make_mesh(MeshSettings()))
     assert bytes_held(jax.ShapeDtypeStruct((16, 3), jnp.float32, sharding=rows)) == 4 * 2 * 3
+
+
+def test_split_matrices_are_not_expected_whole():
+    config = t5.get_config("xxl,sde")  # 19 GB of parameters, split over eight devices
+    work = work_of(outline_run(resolve(config), Texts(None, "no data"), platform="tpu").on(CHIPS["v5p"]))
+    assert work.parameters == pytest.approx(2.39e9, rel=0.01)
+    assert 2 * work.parameters < work.expected < 12e9
