@@ -128,7 +128,7 @@ def encoder_config(settings: ModelSettings, source: PretrainedEncoder) -> Encode
         )
     check(
         new.width in (0, tokens.width),
-        f"model.new_encoder.width is {new.width}; a transformer has the width of the token embeddings of "
+        f"model.new_encoder.width is {new.width}; a transformer has the width of its token embeddings, "
         f"{tokens.width} in {source.folder}: set it to 0",
     )
     check(

@@ -148,7 +148,7 @@ def test_positions_of_new_encoders_on_tokens_without_a_limit(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"width": 8}, f"model.new_encoder.width is 8; a transformer has the width .*, {WIDTH}: set it to 0"),
+        ({"width": 8}, f"model.new_encoder.width is 8; a transformer has the width .*, {WIDTH} in .*: set it to 0"),
         ({"heads": 12}, f"model.new_encoder.heads is 12, which does not divide the width {WIDTH}"),
     ],
 )
