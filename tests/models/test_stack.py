@@ -25,12 +25,6 @@ def test_each_policy_keeps_less_than_the_one_before(scan_layers):
     assert most_to_least == sorted(set(most_to_least), reverse=True)
 
 
-def test_configs_of_before_there_were_policies_are_read():
-    for old, new in ((True, "full"), (False, "none")):
-        assert from_mapping(ModelSettings, {"remat": old}, "model").remat == new
-    assert from_mapping(ModelSettings, {"remat": "dots"}, "model").remat == "dots"
-
-
 def test_an_unknown_policy_is_refused_with_the_nearest():
     with one_line_error(r"model\.remat is 'dot', which is none of none, all_dots, dots, full.*dots"):
         from_mapping(ModelSettings, {"remat": "dot"}, "model")
