@@ -48,8 +48,9 @@ def _read_text(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
                 continue
         word, *fields = line.rsplit(" ", width)
         try:
-            row = np.array(fields, np.float32)
-        except ValueError:
+            with np.errstate(over="raise"):
+                row = np.array(fields, np.float32)
+        except (ValueError, FloatingPointError):
             row = np.zeros(0, np.float32)
         if len(row) != width or not width or not word:
             raise EndxError(f"{path}, line {number}: expected a word and {width} numbers, separated by single spaces")

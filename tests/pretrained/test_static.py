@@ -96,8 +96,8 @@ def test_a_folder_is_made_once_for_each_state_of_the_file(tmp_path, monkeypatch)
 
 @pytest.mark.parametrize(
     ("line", "what"),
-    [("cat 1 2", "line 2"), ("cat 1 2 x", "line 2"), ("", "line 2")],
-    ids=["short", "no number", "empty"],
+    [("cat 1 2", "line 2"), ("cat 1 2 x", "line 2"), ("cat 1 2 1e99", "line 2"), ("", "line 2")],
+    ids=["short", "no number", "too large", "empty"],
 )
 def test_a_broken_line_is_named(tmp_path, line, what):
     (tmp_path / "v.txt").write_text(f"the 1 2 3\n{line}\nmat 1 2 3\n")
