@@ -79,7 +79,7 @@ def embeddings(model: EmbeddingModel) -> dict[str, np.ndarray]:
 
 
 def in_float32(model: EmbeddingModel) -> EmbeddingModel:
-    settings = ModelSettings(scan_layers=True, projection=model.width)
+    settings = ModelSettings(projection=model.width)
     source = model.source.encoders["question"]
     dual_encoder = build_dual_encoder(fill_in(settings, source), model.source.encoders)
     encoder = TextEncoder(dual_encoder, model.encoder.processors, model.encoder.mesh)

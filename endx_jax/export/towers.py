@@ -18,7 +18,6 @@ from endx_jax.models.pooling import POOLINGS
 from endx_jax.models.static import NoEncoder
 from endx_jax.models.tower import Tower
 from endx_jax.pretrained import PretrainedEncoder, PretrainedTokens
-from endx_jax.pretrained.weights import unstack_layers
 
 GROUPS_OF_ENCODER = ("token_embedder", "encoder")
 
@@ -72,7 +71,7 @@ class Towers:
             name=pathlib.Path(model.name).resolve().name,
             loaded_from=model.name,
             dual_encoder=dataclasses.replace(trained, question=question, answer=answer),
-            params={side: _plain(groups) for side, groups in jax.device_get(model.params).items()},
+            params=jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), jax.device_get(model.params)),
             processors=model.encoder.processors,
             encoders=model.source.encoders,
             cosine=model.cosine,
@@ -130,17 +129,10 @@ class Towers:
 
 
 def in_float32(tower: Tower) -> Tower:
-    """Returns the tower in float32, with unstacked layers and without rematerialisation."""
+    """Returns the tower in float32, without a scan and without rematerialisation."""
     options = {"dtype": jnp.float32, "remat": "none", "scan_layers": False}
     own = {name: value for name, value in options.items() if hasattr(tower.encoder, name)}
     return tower.clone(token_embedder=tower.token_embedder.clone(dtype=jnp.float32), encoder=tower.encoder.clone(**own))
-
-
-def _plain(groups: Mapping) -> dict:
-    groups = dict(groups)
-    if "encoder" in groups:
-        groups["encoder"] = unstack_layers(groups["encoder"])
-    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), groups)
 
 
 def _cannot_hold(format_name: str, part: str) -> str:

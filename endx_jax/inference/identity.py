@@ -10,7 +10,6 @@ import numpy as np
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.models.dual_encoder import SIDES, DualEncoder
 from endx_jax.parallel.sharding import whole
-from endx_jax.pretrained.weights import unstack_layers
 
 # Fields of modules and of their configs that decide about training or cost, and about no embedding.
 WITHOUT_EFFECT = frozenset(
@@ -44,10 +43,9 @@ def model_identity(model: DualEncoder, params: dict, processors: Mapping[str, Te
 
 
 def _hash(groups: Mapping) -> str:
-    """Returns the sha256 of a tower's parameters, layer by layer, so that stacking for a scan makes no difference."""
-    encoder = {"encoder": unstack_layers(groups["encoder"])} if "encoder" in groups else {}
+    """Returns the sha256 of a tower's parameters."""
     digest = hashlib.sha256()
-    for path, leaf in jax.tree_util.tree_leaves_with_path({**groups, **encoder}):
+    for path, leaf in jax.tree_util.tree_leaves_with_path(groups):
         values = whole(leaf)
         digest.update(repr((jax.tree_util.keystr(path), values.shape, values.dtype.name)).encode())
         digest.update(np.ascontiguousarray(values).data)

@@ -115,7 +115,7 @@ class BertEncoder(nn.Module):
     config: BertConfig
     dtype: jnp.dtype = jnp.dtype(jnp.float32)
     remat: str = "none"
-    scan_layers: bool = False
+    scan_layers: bool | None = None
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -132,7 +132,7 @@ class BertEncoder(nn.Module):
           embedded: token array [..., D] in the form of `layout`.
           layout: arrangement of the tokens.
           dropout_keys: PRNG keys [B]; None disables dropout.
-          every: returns the input of the first layer and the output of each layer; not supported with `scan_layers`.
+          every: returns the input of the first layer and the output of each layer.
 
         Returns:
           Encodings with the shape of `embedded`, or a list of them if `every` is set.
@@ -150,16 +150,7 @@ class BertEncoder(nn.Module):
         x = _norm(config, self.dtype, "norm")(x.astype(self.dtype))
         keys = None if dropout_keys is None else fold(dropout_keys, config.layers)
         x = dropout(x, layout.token_keys(keys), config.dropout)
-        outputs = run_layers(
-            BertLayer,
-            config,
-            self.dtype,
-            x,
-            dropout_keys,
-            layout,
-            remat=self.remat,
-            scan_layers=self.scan_layers,
-        )
+        outputs = run_layers(self, BertLayer, x, dropout_keys, layout, every=every)
         return outputs if every else outputs[-1]
 
 
@@ -170,8 +161,8 @@ class BertLayer(nn.Module):
     dtype: jnp.dtype
 
     @nn.compact
-    def __call__(self, x: Array, dropout_keys: Array | None, layout: Layout) -> tuple[Array, None]:
-        """Maps a token array [..., D] to one of the same shape; `nn.scan` needs the second result."""
+    def __call__(self, x: Array, dropout_keys: Array | None, layout: Layout) -> Array:
+        """Maps a token array [..., D] to one of the same shape."""
         config = self.config
         keys = (None,) * 3 if dropout_keys is None else tuple(fold(dropout_keys, site) for site in range(3))
         after = [layout.token_keys(key) for key in keys[1:]]
@@ -179,7 +170,7 @@ class BertLayer(nn.Module):
         x = _norm(config, self.dtype, "attention_norm")(x + dropout(attended, after[0], config.dropout))
         hidden = ACTIVATIONS[config.activation](_dense(config, self.dtype, config.mlp_width, "mlp_up")(x))
         hidden = _dense(config, self.dtype, config.width, "mlp_down")(hidden)
-        return keep_rows(_norm(config, self.dtype, "mlp_norm")(x + dropout(hidden, after[1], config.dropout))), None
+        return keep_rows(_norm(config, self.dtype, "mlp_norm")(x + dropout(hidden, after[1], config.dropout)))
 
 
 class SelfAttention(nn.Module):

@@ -1,16 +1,20 @@
-"""Stack of equal layers with separate parameters, or with stacked parameters and a scan."""
+"""Stack of equal layers, unrolled or as a scan; their parameters are `layers_0`, `layers_1`, ... either way."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from endx_jax.models.dropout import fold
-from endx_jax.models.sharding_hints import keep_rows, layers_are_gathered
+from endx_jax.models.sharding_hints import keep_rows, layers_are_gathered, platform
 
 Array = jax.Array
+
+# The depth from which on layers are scanned: a scan compiles in the time of one layer, and unrolled layers compile for
+# minutes on accelerators. CPUs compile faster, and copying the parameters costs more there.
+SCANNED_FROM, CPU_SCANNED_FROM = 6, 13
 
 
 def _all_but_what_moves(primitive, *_, **__) -> bool:
@@ -28,48 +32,57 @@ REMATS: Mapping[str, Callable[..., Any]] = {
 
 
 def run_layers(
+    owner: nn.Module,
     layer: type[nn.Module],
-    config,
-    dtype: jnp.dtype,
     x: Array,
     dropout_keys: Array | None,
     *everywhere: Any,
-    remat: str,
-    scan_layers: bool,
+    every: bool = False,
 ) -> list[Array]:
-    """Runs `config.layers` layers on x; must be called in an `nn.compact` method, whose module owns the layers.
+    """Runs the layers of an encoder on x; called inside its `nn.compact` method.
 
     Args:
-      layer: module class; `layer(config, dtype)` maps (x, dropout keys [B] or None, *everywhere) to (x, None).
-      config: config of each layer.
-      dtype: dtype of each layer.
-      x: input [B, L, D].
-      dropout_keys: PRNG keys [B], into which the layer's number is folded; None disables dropout.
-      *everywhere: further inputs, the same for all layers.
-      remat: rematerialisation policy, see `rematerialised`.
-      scan_layers: stacks the parameters as `layers` with a leading layer axis, which compiles in the time of one layer;
-        otherwise they are `layers_0`, `layers_1`, ...
+      owner: the encoder; its `config` and `dtype` are given to each layer, its `remat` to `rematerialised`. With its
+        `scan_layers` the layers are one scan over their parameters, which are stacked for it; None chooses by depth
+        and platform.
+      layer: `layer(config, dtype)` is a module `(x, dropout keys [B] or None, *everywhere) -> x`.
+      x: [B, L, D].
+      dropout_keys: keys [B], into which the layer's number is folded; None switches dropout off.
+      *everywhere: further inputs of every layer.
+      every: returns all outputs.
 
     Returns:
-      The input and the output of each layer, each [B, L, D]; with `scan_layers`, the last output only.
+      x and the output of each layer in order, each [B, L, D]; without `every` the output of the last layer only.
     """
-    layer = rematerialised(layer, remat, prevent_cse=not scan_layers)
+    config, dtype, scan = owner.config, owner.dtype, owner.scan_layers
+    if scan is None:
+        scan = config.layers >= (CPU_SCANNED_FROM if platform() == "cpu" else SCANNED_FROM)
+    scan = scan and not owner.is_initializing()
+    layer = rematerialised(layer, owner.remat, prevent_cse=not scan)
+    names = [f"layers_{n}" for n in range(config.layers)]
     x = keep_rows(x)
-    if not scan_layers:
+    if not scan:
         outputs = [x]
-        for index in range(config.layers):
-            keys = None if dropout_keys is None else fold(dropout_keys, index)
-            outputs.append(layer(config, dtype, name=f"layers_{index}")(outputs[-1], keys, *everywhere)[0])
-        return outputs
+        for n, name in enumerate(names):
+            keys = None if dropout_keys is None else fold(dropout_keys, n)
+            outputs.append(layer(config, dtype, name=name)(outputs[-1], keys, *everywhere))
+        return outputs if every else outputs[-1:]
+
+    def run(x: Array, inputs: tuple) -> tuple[Array, Array | None]:
+        params, keys = inputs
+        module = layer(config, dtype, parent=None, name="layers")
+        x = cast(Array, module.apply({"params": params}, x, keys, *everywhere))
+        return x, x if every else None
+
+    def stack(*leaves: Array) -> Array:
+        # Matrices are cast before, as the layer would cast them, so that the stack of them is smaller.
+        return jnp.stack([leaf.astype(dtype) if leaf.ndim > 1 else leaf for leaf in leaves])
+
+    params = owner.variables["params"]
+    stacked = jax.tree.map(stack, *(params[name] for name in names))
     keys = None if dropout_keys is None else jax.vmap(fold, (None, 0))(dropout_keys, jnp.arange(config.layers))
-    stack = nn.scan(
-        layer,
-        variable_axes={"params": 0},
-        split_rngs={"params": True},
-        in_axes=(0, *(nn.broadcast for _ in everywhere)),
-        length=config.layers,
-    )
-    return [stack(config, dtype, name="layers")(x, keys, *everywhere)[0]]
+    last, results = jax.lax.scan(run, x, (stacked, keys))
+    return [last] if results is None else [x, *results]
 
 
 def rematerialised(layer: type[nn.Module], remat: str, *, prevent_cse: bool = True) -> type[nn.Module]:

@@ -92,7 +92,7 @@ class T5Encoder(nn.Module):
     config: T5Config
     dtype: jnp.dtype = jnp.dtype(jnp.float32)
     remat: str = "none"
-    scan_layers: bool = False
+    scan_layers: bool | None = None
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -109,8 +109,7 @@ class T5Encoder(nn.Module):
           embedded: token array [..., D] in the form of `layout`.
           layout: arrangement of the tokens.
           dropout_keys: PRNG keys [B]; None disables dropout.
-          every: returns the output of each layer, the last one with the encoder's norm; not supported with
-            `scan_layers`.
+          every: returns the output of each layer, the last one with the encoder's norm.
 
         Returns:
           Encodings with the shape of `embedded`, or a list of them if `every` is set.
@@ -129,17 +128,7 @@ class T5Encoder(nn.Module):
         if dropout_keys is not None:
             outer = [layout.token_keys(fold(dropout_keys, config.layers + n)) for n in range(2)]
         x = dropout(embedded.astype(self.dtype), outer[0], config.dropout)
-        *inner, last = run_layers(
-            T5Layer,
-            config,
-            self.dtype,
-            x,
-            dropout_keys,
-            layout,
-            bias,
-            remat=self.remat,
-            scan_layers=self.scan_layers,
-        )
+        *inner, last = run_layers(self, T5Layer, x, dropout_keys, layout, bias, every=every)
         last = dropout(_norm(config, self.dtype, "norm")(last), outer[1], config.dropout)
         return [*inner[1:], last] if every else last
 
@@ -151,8 +140,8 @@ class T5Layer(nn.Module):
     dtype: jnp.dtype
 
     @nn.compact
-    def __call__(self, x: Array, dropout_keys: Array | None, layout: Layout, bias: Array) -> tuple[Array, None]:
-        """Maps a token array [..., D] to one of the same shape; `nn.scan` needs the second result."""
+    def __call__(self, x: Array, dropout_keys: Array | None, layout: Layout, bias: Array) -> Array:
+        """Maps a token array [..., D] to one of the same shape."""
         config = self.config
         keys = (None,) * 4 if dropout_keys is None else tuple(fold(dropout_keys, site) for site in range(4))
         after = [layout.token_keys(key) for key in keys[1:]]
@@ -163,7 +152,7 @@ class T5Layer(nn.Module):
         dense = functools.partial(_dense, config, self.dtype)
         hidden = nn.gelu(dense(config.mlp_width, "mlp_gate")(normed)) * dense(config.mlp_width, "mlp_up")(normed)
         hidden = dense(config.width, "mlp_down")(dropout(hidden, after[1], config.dropout))
-        return keep_rows(x + dropout(hidden, after[2], config.dropout)), None
+        return keep_rows(x + dropout(hidden, after[2], config.dropout))
 
 
 class T5Attention(nn.Module):

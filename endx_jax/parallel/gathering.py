@@ -42,7 +42,7 @@ class Gathered(flax.struct.PyTreeNode, nn.meta.AxisMetadata):
     """Box around a matrix that is gathered when `nn.Module.param` unboxes it.
 
     Attributes:
-      value: the matrix, or the stacked matrices of all layers.
+      value: the matrix.
       spec: its partition.
       mesh: the devices.
       dtype: to which it is cast.
@@ -64,16 +64,10 @@ class Gathered(flax.struct.PyTreeNode, nn.meta.AxisMetadata):
         return self.replace(value=val)
 
     def add_axis(self, index, params):
-        """Returns the box with a layer axis, for a scan that stacks layers."""
-        del params
-        axes = list(self.spec)
-        return self.replace(spec=PartitionSpec(*axes[:index], None, *axes[index:]))
+        """Not used: layers are stacked in `models/stack.py`, which leaves boxes as they are."""
+        raise NotImplementedError
 
-    def remove_axis(self, index, params):
-        """Returns the box without its layer axis, for a scan that takes one layer at a time."""
-        del params
-        axes = list(self.spec)
-        return self.replace(spec=PartitionSpec(*axes[:index], *axes[index + 1 :]))
+    remove_axis = add_axis
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))

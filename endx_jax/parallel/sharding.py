@@ -97,9 +97,8 @@ def rule_of(path: str) -> Rule:
 def partition_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
     """Returns the partition of one array. A scalar needs no rule.
 
-    A dimension that is not divisible by its axis is not split. Layers stacked for a scan have one more leading
-    dimension than the rule, which is not split. Adafactor's arrays of another rank than their parameter (row and column
-    moments, and placeholders) are not split.
+    A dimension that is not divisible by its axis is not split. Adafactor's arrays of another rank than their parameter
+    (row and column moments, and placeholders) are not split.
 
     Raises:
       EndxError: as in `rule_of`, or the rank of a parameter is not that of its rule.
@@ -107,20 +106,14 @@ def partition_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSp
     if not shape:
         return PartitionSpec()
     rule = rule_of(path)
-    axes = (None, *rule.axes) if is_stacked(path) else rule.axes
-    if len(axes) != len(shape):
+    if len(rule.axes) != len(shape):
         if FACTORED.search(path):
             return PartitionSpec()
         raise EndxError(
-            f"the sharding rule {rule.pattern} is for {len(axes)} dimensions, and the parameter {path} has the shape "
-            f"{shape}; give it as many axes"
+            f"the sharding rule {rule.pattern} is for {len(rule.axes)} dimensions, and the parameter {path} has the "
+            f"shape {shape}; give it as many axes"
         )
-    return PartitionSpec(*(a if a and n % mesh.shape[a] == 0 else None for a, n in zip(axes, shape, strict=True)))
-
-
-def is_stacked(path: str) -> bool:
-    """Returns true if an array stacks an encoder's layers on its leading axis, as `models/stack.py` does for a scan."""
-    return "layers" in path.split("/")
+    return PartitionSpec(*(a if a and n % mesh.shape[a] == 0 else None for a, n in zip(rule.axes, shape, strict=True)))
 
 
 def state_shardings(state, mesh: Mesh):

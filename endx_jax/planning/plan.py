@@ -224,8 +224,6 @@ def changes(subject: Subject) -> list[Change]:
     found: list[Change] = []
     if settings.model.remat != "full" and settings.model.encoder != "none":
         found.append({"model.remat": "full"})
-    if not settings.model.scan_layers and settings.model.encoder != "none":
-        found.append({"model.scan_layers": True})
     if rows > 1:
         found.append({"train.tower_chunk": max(1, (execution.tower_chunk or rows) // 4)})
     if getattr(settings.objective, "loss_tile", None) is not None and execution.loss_tile is None and size > 512:

@@ -90,12 +90,11 @@ def _heading(plan: Plan, name: str) -> str:
     cut = "encoded at once" if chunks == 1 else f"encoded in {chunks} chunks"
     loss = f"loss in tiles of {execution.loss_tile}" if execution.loss_tile else "dense loss"
     model, data = settings.model, settings.data
-    layers = "scanned layers" if model.scan_layers else "layers one by one"
     longest = f"every question {data.question_length} tokens, every answer {data.answer_length}: {plan.texts.why}"
     texts = longest if plan.texts.pairs is None else f"the largest batch that is planned of {data.path}"
     lines = [
         f"{name}: {pairs:,} pairs a step on {place} ({mesh})",
-        f"  towers   {model.pretrained}, {model.sharing}, {execution.dtype}, {layers}, remat {model.remat}",
+        f"  towers   {model.pretrained}, {model.sharing}, {execution.dtype}, remat {model.remat}",
         f"  step     {cut}, {loss}, {settings.optimizer.name}",
         f"  texts    {texts}",
     ]

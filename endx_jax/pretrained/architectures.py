@@ -22,7 +22,7 @@ class Architecture:
     Attributes:
       read_config: function (contents of `config.json`, file for messages) -> config dataclass.
       embedder: function (config, dtype) -> token embedder module.
-      encoder: function (config, dtype, remat, scan_layers) -> encoder module.
+      encoder: function (config, dtype, remat) -> encoder module.
       rules: mapping between our parameters and a checkpoint's tensors.
       prefixes: prefixes of tensor names in checkpoints with task heads.
       older_spellings: old suffixes of tensor names, mapped to the suffixes in `rules`.

@@ -12,7 +12,7 @@ from endx_jax.models.layout import Padded
 from endx_jax.pretrained.architectures import ARCHITECTURES, Architecture, EncoderConfig
 from endx_jax.pretrained.locate import locate
 from endx_jax.pretrained.sentence_transformers import Head, read_heads
-from endx_jax.pretrained.weights import modernise, open_tensors, stack_layers, to_ours
+from endx_jax.pretrained.weights import modernise, open_tensors, to_ours
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,15 +39,12 @@ class PretrainedEncoder:
         """Config of the encoder."""
         return self.architecture.read_config(self.hugging_face, self.folder / "config.json")
 
-    def params(self, *, scan_layers: bool = False) -> dict:
+    def params(self) -> dict:
         """Reads the weights of `stored_params` as NumPy arrays."""
-        return jax.tree.map(np.asarray, self.stored_params(scan_layers=scan_layers))
+        return jax.tree.map(np.asarray, self.stored_params())
 
-    def stored_params(self, *, scan_layers: bool = False) -> dict:
+    def stored_params(self) -> dict:
         """Returns the weights as `Stored` float32 arrays, which are read from their files on demand.
-
-        Args:
-          scan_layers: stacks the layers, as encoders with `scan_layers` need them.
 
         Returns:
           A tree with `token_embedder`, `encoder` and, if the head has one, `projection`.
@@ -59,8 +56,6 @@ class PretrainedEncoder:
         tensors = modernise(open_tensors(self.folder), architecture.older_spellings)
         params = to_ours(tensors, architecture.rules, config.layers, prefixes=architecture.prefixes, where=self.folder)
         _check_shapes(params, config, architecture, self.folder)
-        if scan_layers and "encoder" in params:
-            params["encoder"] = stack_layers(params["encoder"])
         if self.head.projection is not None:
             params["projection"] = {"kernel": self.head.projection.kernel(config.width)}
         return params

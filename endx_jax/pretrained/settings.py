@@ -92,9 +92,6 @@ class ModelSettings:
         "all_dots: results of matrix products; dots: results of products with weights; full: the layer's input.",
         changes_results=False,
     )
-    scan_layers: bool = key(
-        False, "Stacks the layers and runs them as one scan, which compiles faster for deep encoders."
-    )
 
     def __post_init__(self):
         check_choice("model.sharing", self.sharing, SHARINGS)
@@ -107,13 +104,8 @@ class ModelSettings:
         for name in ("dropout", "attention_dropout"):
             rate = getattr(self, name)
             check(rate == -1 or 0 <= rate < 1, f"model.{name} is {rate}; it must be in [0, 1), or -1")
-        check(
-            not (self.scan_layers and self.encoder in CELLS),
-            f"model.scan_layers is for transformers; leave it off with model.encoder={self.encoder}",
-        )
         if self.layer_weights:
             total = sum(self.layer_weights)
             # RR's own mixture of three layers, 0.33 each, sums to 0.99.
             check(abs(total - 1) < 0.011, f"model.layer_weights sum to {total:g}; they must sum to one")
             check(not self.encoder, f"model.layer_weights mix pretrained layers, which encoder={self.encoder} has not")
-            check(not self.scan_layers, "model.layer_weights need each layer by itself; leave model.scan_layers off")

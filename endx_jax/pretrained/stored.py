@@ -8,7 +8,7 @@ import json
 import math
 import pathlib
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import EllipsisType
 
 import ml_dtypes
@@ -99,30 +99,6 @@ class _Transposed(Stored):
 
     def _read(self, index: Index) -> np.ndarray:
         return np.ascontiguousarray(self.of[index[::-1]].T)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Stacked(Stored):
-    layers: tuple[Stored, ...]
-
-    @property
-    def shape(self) -> tuple[int, ...]:  # type: ignore[override]  # read only
-        return (len(self.layers), *self.layers[0].shape)
-
-    def _read(self, index: Index) -> np.ndarray:
-        layers = self.layers[index[0]]
-        sizes = [len(range(*part.indices(n))) for part, n in zip(index[1:], self.shape[1:], strict=True)]
-        stack = np.empty((len(layers), *sizes), self.dtype)
-        for row, layer in zip(stack, layers, strict=True):
-            row[...] = layer[index[1:]]
-        return stack
-
-
-def stack(arrays: Sequence) -> np.ndarray | Stored:
-    """Stacks arrays of one shape on a new first axis; does not read `Stored` arrays."""
-    if all(isinstance(array, Stored) for array in arrays):
-        return _Stacked(tuple(arrays))
-    return np.stack(arrays)
 
 
 def open_file(file: pathlib.Path) -> dict[str, Stored]:

@@ -168,9 +168,9 @@ def stored_params(
       draw_key: PRNG key of the new parameters.
       token_weights: weights of tokens by side, float32 [V]; None if the settings have none.
     """
-    question = sources["question"].stored_params(scan_layers=settings.scan_layers)
+    question = sources["question"].stored_params()
     same = sources["answer"].folder == sources["question"].folder
-    answer = question if same else sources["answer"].stored_params(scan_layers=settings.scan_layers)
+    answer = question if same else sources["answer"].stored_params()
     towers = {}
     for side, read, draw in zip(SIDES, (question, answer), jax.random.split(draw_key), strict=True):
         tower = model.tower(side)
@@ -209,7 +209,7 @@ def _encoder(settings: ModelSettings, source: PretrainedEncoder, dtype) -> nn.Mo
     if isinstance(config, RecurrentConfig):
         return RecurrentEncoder(config, dtype, remat=settings.remat)
     make: Callable[..., nn.Module] = BertEncoder if settings.encoder else source.architecture.encoder
-    return make(config, dtype, remat=settings.remat, scan_layers=settings.scan_layers)
+    return make(config, dtype, remat=settings.remat)
 
 
 def _embedding_width(settings: ModelSettings, source: PretrainedEncoder) -> int:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import pathlib
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from endx_jax import json_files
 from endx_jax.errors import EndxError
-from endx_jax.pretrained.stored import Stored, open_file, stack
+from endx_jax.pretrained.stored import Stored, open_file
 
 SINGLE_FILE = "model.safetensors"
 SHARD_INDEX = "model.safetensors.index.json"
@@ -107,27 +106,6 @@ def expand(rules: Sequence[Rule], layers: int) -> Iterator[Rule]:
     for rule in rules:
         for n in range(layers) if "{layer}" in rule.ours else (None,):
             yield dataclasses.replace(rule, ours=rule.ours.format(layer=n), theirs=rule.theirs.format(layer=n))
-
-
-def stack_layers(encoder: Mapping) -> dict:
-    """Stacks `layers_0`, `layers_1`, ... as `layers` with a leading layer axis, the form of scanned encoders."""
-    import jax
-
-    numbered = sorted((k for k in encoder if re.fullmatch(r"layers_\d+", k)), key=lambda k: int(k.split("_")[1]))
-    rest = {k: v for k, v in encoder.items() if k not in numbered}
-    return rest | {"layers": jax.tree.map(lambda *leaves: stack(leaves), *(encoder[k] for k in numbered))}
-
-
-def unstack_layers(encoder: Mapping) -> dict:
-    """Inverts `stack_layers`; returns parameters without stacked layers unchanged."""
-    import jax
-
-    if "layers" not in encoder:
-        return dict(encoder)
-    stacked = encoder["layers"]
-    count = len(jax.tree.leaves(stacked)[0])
-    apart = {f"layers_{n}": jax.tree.map(lambda leaf: leaf[n], stacked) for n in range(count)}  # noqa: B023
-    return {k: v for k, v in encoder.items() if k != "layers"} | apart
 
 
 def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:

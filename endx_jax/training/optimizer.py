@@ -10,10 +10,16 @@ import optax
 from endx_jax.errors import EndxError
 from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.settings import check, check_choice, key
-from endx_jax.training.adafactor import scale_by_adafactor
 
 SCHEDULES = ("linear", "constant")
 OPTIMIZERS = ("adamw", "sgd", "adafactor")
+
+# Adafactor's, of T5X's retrieval runs (google-research/t5x_retrieval), and so of Dong et al. 2022.
+DECAY_RATE = 0.8  # second moments decay by 1 - t^-0.8 at step t = 1, 2, ...
+SQUARED_GRADIENT_EPSILON = 1e-30
+MIN_FACTORED_WIDTH = 128  # matrices with a narrower side keep the second moment of each entry
+CLIPPING_THRESHOLD = 1.0  # largest root mean square of an update, before it is scaled
+MIN_PARAMETER_SCALE = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +96,7 @@ def make_optimizer(settings: OptimizerSettings, steps: int, params) -> optax.Gra
     if settings.name == "adamw":
         parts.append(optax.scale_by_adam(settings.beta1, settings.beta2))
     elif settings.name == "adafactor":
-        parts.append(scale_by_adafactor())
+        parts += _adafactor()
     if settings.name != "sgd":
         parts.append(optax.add_decayed_weights(settings.weight_decay, mask=_decays))
     parts.append(optax.scale_by_learning_rate(schedule))
@@ -98,8 +104,19 @@ def make_optimizer(settings: OptimizerSettings, steps: int, params) -> optax.Gra
     return optax.chain(*parts)
 
 
+def _adafactor() -> list[optax.GradientTransformation]:
+    """Returns Adafactor (Shazeer & Stern 2018) without learning rate, sign, momentum and weight decay."""
+    return [
+        optax.scale_by_factored_rms(
+            decay_rate=DECAY_RATE, min_dim_size_to_factor=MIN_FACTORED_WIDTH, epsilon=SQUARED_GRADIENT_EPSILON
+        ),
+        optax.clip_by_block_rms(CLIPPING_THRESHOLD),
+        optax.scale_by_param_block_rms(MIN_PARAMETER_SCALE),
+    ]
+
+
 def _decays(params):
-    """Marks matrices and tables, which have weight decay, by name, since stacked biases are two-dimensional too."""
+    """Marks matrices and tables, which have weight decay, by name, since some biases are two-dimensional too."""
     return jax.tree_util.tree_map_with_path(
         lambda path, _: bool(re.search(r"(kernel|embedding)$", jax.tree_util.keystr(path, simple=True))), params
     )

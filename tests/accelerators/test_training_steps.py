@@ -12,6 +12,7 @@ from endx_jax.methods.endx import EndxSettings
 from endx_jax.methods.pair import PairSettings
 from endx_jax.methods.residual import HeadSettings, ResidualSettings
 from endx_jax.methods.vae.recipes import vae_squad
+from endx_jax.models import stack
 from endx_jax.models.sharing import SHARINGS
 
 # No dimension of a model, and divisible by four devices; 37 rows of a device are encoded in two chunks.
@@ -33,6 +34,12 @@ def bert(tmp_path_factory):
 @pytest.fixture(scope="module")
 def t5(tmp_path_factory):
     return write_tiny_t5(tmp_path_factory.mktemp("accelerators") / "t5")
+
+
+@pytest.fixture
+def scanned(monkeypatch):
+    """Scans layers at any depth."""
+    monkeypatch.setattr(stack, "SCANNED_FROM", 1)
 
 
 def tiny(folder, method="dual", **model):
@@ -58,8 +65,8 @@ def test_a_dual_encoder_on_gpus(bert):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sharing", [name for name in SHARINGS if name != "sde"])
-def test_sharings(t5, sharing):
-    assert faults(*compiled_on(tiny(t5, sharing=sharing, projection=16, scan_layers=True), "v5e:2x2")) == []
+def test_sharings(t5, sharing, scanned):
+    assert faults(*compiled_on(tiny(t5, sharing=sharing, projection=16), "v5e:2x2")) == []
 
 
 @pytest.mark.slow
@@ -77,8 +84,8 @@ def test_methods(bert, method, model):
 
 
 @pytest.mark.slow
-def test_split_parameters_are_gathered_in_bfloat16(t5):
-    config = tiny(t5, scan_layers=True)
+def test_split_parameters_are_gathered_in_bfloat16(t5, scanned):
+    config = tiny(t5)
     config.mesh.update(data=1, fsdp=4)
     config.train.tower_chunk = 0
     _, compiled = compiled_on(config, "v5e:2x2")

@@ -24,6 +24,7 @@ from endx_jax.experiment.data import read_splits
 from endx_jax.experiment.model import best_params, build_model, read_model
 from endx_jax.experiment.run import run
 from endx_jax.experiment.workdir import PROFILE, read_config
+from endx_jax.models import stack
 from endx_jax.models.sharing import SHARINGS
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.retrieval.index import Index
@@ -194,8 +195,8 @@ def test_devices_and_mesh_change_cost_and_not_losses(config, tmp_path, monkeypat
 
 
 @pytest.mark.slow
-def test_scanned_and_rematerialised_layers_give_the_same_losses(trained_workdir, config, tmp_path):
-    config.model.scan_layers = True
+def test_scanned_and_rematerialised_layers_give_the_same_losses(trained_workdir, config, tmp_path, monkeypatch):
+    monkeypatch.setattr(stack, "CPU_SCANNED_FROM", 1)
     config.model.remat = "full"
     config.train.stop_at_step = 5
     config.train.profile_steps = 2

@@ -11,7 +11,7 @@ from tiny_models import embeddings, in_float32, make_model, write_tiny_t5
 from endx_jax.export.towers import Towers
 from endx_jax.inference import EmbeddingModel
 
-SCANNED = {"scan_layers": True, "remat": "full", "dtype": "bfloat16"}
+HALF = {"remat": "full", "dtype": "bfloat16"}
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +25,7 @@ def models(one_layer_bert, tmp_path_factory) -> dict[str, EmbeddingModel]:
     """A model of each kind, by name."""
     prompts = {"question_prompt": "what is ", "answer_prompt": "a mat: "}
     return {
-        "sde": make_model(one_layer_bert, answer_length=32, projection=8, **SCANNED, **prompts),
+        "sde": make_model(one_layer_bert, answer_length=32, projection=8, **HALF, **prompts),
         "ade": make_model(one_layer_bert, sharing="ade", projection=8, pooling="first"),
         "ade_ste": make_model(one_layer_bert, sharing="ade_ste", normalize=False),
         "ade_spl": make_model(one_layer_bert, sharing="ade_spl", projection=8, answer_length=40, **prompts),

@@ -63,10 +63,10 @@ def test_the_model_folder_is_enough_and_gives_the_same_bits(model_folder, traine
     [
         {"encoder": "gru", "new_encoder": {"width": 8}, "pooling": "multi_hop", "sharing": "ade_spl", "projection": 6},
         {"normalize": True, "objective": ResidualSettings(head=HeadSettings("fcrr+convrr", "answer"))},
-        {"scan_layers": True, "sharing": "ade", "question_prompt": " ask: "},
+        {"remat": "full", "sharing": "ade", "question_prompt": " ask: "},
         {"layer_weights": (0.5, 0.0, 0.25, 0.25), "token_weights": "idf"},
     ],
-    ids=["gru", "heads", "scan", "layers"],
+    ids=["gru", "heads", "remat", "layers"],
 )
 def test_every_kind_of_tower_is_written_and_read(tiny_bert, pairs_csv, tmp_path, settings):
     config = tiny_recipe(tiny_bert, pairs_csv)

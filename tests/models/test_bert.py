@@ -13,7 +13,6 @@ from helpers import TINY, one_line_error, padded, random_params, texts
 from endx_jax.models import BertConfig, BertEncoder
 from endx_jax.models.dropout import example_keys
 from endx_jax.models.layout import Padded
-from endx_jax.pretrained.weights import stack_layers
 
 MINIMAL = {
     "vocab_size": 30,
@@ -41,7 +40,7 @@ def encode(embedded, layout):
 
 @functools.cache
 def loss_and_gradient(scan_layers: bool, remat: str, dropping: bool):
-    """Of a scalar of the encodings, in the layout of parameters that the encoder has."""
+    """Of a scalar of the encodings."""
     embedded, layout = inputs()
     keys = example_keys(jax.random.key(7), 0, 3) if dropping else None
     encoder = BertEncoder(TINY, scan_layers=scan_layers, remat=remat)
@@ -49,7 +48,7 @@ def loss_and_gradient(scan_layers: bool, remat: str, dropping: bool):
     def loss(params):
         return jnp.mean(jnp.sin(encoder.apply({"params": params}, embedded, layout, keys)))
 
-    return jax.jit(jax.value_and_grad(loss))(stack_layers(PARAMS) if scan_layers else PARAMS)
+    return jax.jit(jax.value_and_grad(loss))(PARAMS)
 
 
 @pytest.mark.parametrize(
@@ -63,22 +62,36 @@ def loss_and_gradient(scan_layers: bool, remat: str, dropping: bool):
         pytest.param(True, "full", True, marks=pytest.mark.slow),
     ],
 )
-def test_stacked_and_recomputed_layers_are_the_plain_ones(scan_layers, remat, dropping):
+def test_scanned_and_recomputed_layers_are_the_plain_ones(scan_layers, remat, dropping):
     value, gradient = loss_and_gradient(False, "none", dropping)
     other, other_gradient = loss_and_gradient(scan_layers, remat, dropping)
     np.testing.assert_allclose(other, value, atol=1e-6)
-    expected = stack_layers(gradient) if scan_layers else gradient
     scale = max(jnp.abs(leaf).max() for leaf in jax.tree.leaves(gradient))
-    chex.assert_trees_all_close(other_gradient, expected, rtol=0, atol=1e-6 * scale)
+    chex.assert_trees_all_close(other_gradient, gradient, rtol=0, atol=1e-6 * scale)
 
 
-def test_newly_drawn_layers_differ_from_each_other_when_scanned():
+def test_newly_drawn_layers_differ_from_each_other_and_not_by_how_they_run():
     embedded, layout = inputs()
-    draw = BertEncoder(TINY, scan_layers=True).init
-    # Compiled for the one kernel that is looked at.
-    kernel = jax.jit(lambda key: draw(key, embedded, layout)["params"]["layers"]["mlp_up"]["kernel"])(jax.random.key(0))
-    assert not np.allclose(kernel[0], kernel[1])
-    assert np.std(kernel) == pytest.approx(TINY.initializer_range, rel=0.1)
+
+    def draw(scan_layers):
+        drawn = BertEncoder(TINY, scan_layers=scan_layers).init(jax.random.key(0), embedded, layout)["params"]
+        return [drawn[f"layers_{n}"]["mlp_up"]["kernel"] for n in range(2)]
+
+    kernels, scanned = jax.jit(draw, static_argnums=0)(False), jax.jit(draw, static_argnums=0)(True)
+    assert not np.allclose(*kernels)
+    np.testing.assert_array_equal(kernels, scanned)
+    assert np.std(kernels) == pytest.approx(TINY.initializer_range, rel=0.1)
+
+
+def test_a_scan_has_every_output_too():
+    embedded, layout = inputs()
+
+    def outputs(scan_layers):
+        return BertEncoder(TINY, scan_layers=scan_layers).apply({"params": PARAMS}, embedded, layout, every=True)
+
+    plain, scanned = (jax.jit(outputs, static_argnums=0)(scan) for scan in (False, True))
+    assert len(scanned) == len(plain) == 1 + TINY.layers
+    chex.assert_trees_all_close(scanned, plain, atol=1e-6)
 
 
 def test_padding_changes_no_real_encoding():

@@ -1,8 +1,13 @@
 """What layers keep for the backward pass, by the name of the policy."""
 
-import pytest
-from helpers import one_line_error, padded, random_params, texts, tower
+import dataclasses
 
+import jax
+import pytest
+from helpers import TINY, one_line_error, padded, random_params, texts, tower
+from jaxprs import equations
+
+from endx_jax.models import stack
 from endx_jax.models.stack import REMATS
 from endx_jax.parallel.memory import bytes_kept
 from endx_jax.pretrained.settings import ModelSettings
@@ -23,6 +28,19 @@ def test_each_policy_keeps_less_than_the_one_before(scan_layers):
     most_to_least = [kept(remat, scan_layers) for remat in ("none", "all_dots", "dots", "full")]
     assert list(REMATS) == ["none", "all_dots", "dots", "full"]
     assert most_to_least == sorted(set(most_to_least), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("platform", "layers", "scanned"), [("tpu", 5, False), ("tpu", 6, True), ("cpu", 12, False), ("cpu", 24, True)]
+)
+def test_deep_towers_are_scanned_by_platform(platform, layers, scanned, monkeypatch):
+    monkeypatch.setattr(stack, "platform", lambda: platform)
+    model = tower(dataclasses.replace(TINY, layers=layers), scan_layers=None)
+    params = jax.eval_shape(lambda: random_params(model, TOKENS))
+    traced = jax.make_jaxpr(lambda params: model.apply({"params": params}, TOKENS))(params)
+    loops = [equation for equation in equations(traced) if equation.primitive.name == "scan"]
+    assert bool(loops) is scanned
+    assert f"layers_{layers - 1}" in params["encoder"]
 
 
 def test_an_unknown_policy_is_refused_with_the_nearest():

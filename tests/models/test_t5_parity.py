@@ -8,7 +8,7 @@ import pytest
 from endx_jax.models.layout import Padded
 from endx_jax.models.t5 import T5Config, relative_position_buckets
 from endx_jax.pretrained.architectures import T5
-from endx_jax.pretrained.weights import stack_layers, to_ours
+from endx_jax.pretrained.weights import to_ours
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 from transformers import T5Config as TheirConfig  # noqa: E402 (only where PyTorch is)
@@ -37,8 +37,6 @@ def ours(reference, scan_layers=False, dtype=jnp.float32):
     config = T5Config.from_hugging_face(reference.config.to_dict())
     tensors = {name: tensor.detach().numpy() for name, tensor in reference.state_dict().items()}
     params = to_ours(tensors, T5.rules, config.layers, prefixes=(), where="test")
-    if scan_layers:
-        params["encoder"] = stack_layers(params["encoder"])
     embedder = T5.embedder(config, dtype)
     encoder = T5.encoder(config, dtype, scan_layers=scan_layers, remat="full" if scan_layers else "none")
 

@@ -1,6 +1,5 @@
 """Layers that gather their matrices: what travels, what is kept, and that no loss changes."""
 
-import dataclasses
 import functools
 import os
 import pathlib
@@ -33,8 +32,8 @@ def tower(scan_layers: bool, remat: str = "none", dtype=jnp.float32) -> Tower:
 
 
 @functools.cache
-def params(scan_layers: bool) -> dict:
-    return random_params(tower(scan_layers), tokens())
+def params() -> dict:
+    return random_params(tower(False), tokens())
 
 
 def tokens():
@@ -56,7 +55,7 @@ def loss_of(model: Tower, execution: Execution):
 def compiled(scan_layers: bool, remat: str, dropping: bool, dtype=jnp.float32):
     """The program on the mesh, and what it is given."""
     mesh = make_mesh(MeshSettings(**MESH))
-    given = jax.device_put(params(scan_layers), state_shardings(params(scan_layers), mesh))
+    given = jax.device_put(params(), state_shardings(params(), mesh))
     rows = jax.device_put((tokens(), keys() if dropping else None), batch_sharding(mesh))
     step = loss_of(tower(scan_layers, remat, dtype), Execution(mesh, dtype=dtype))
     return step.lower(given, rows).compile(), given, rows
@@ -73,7 +72,7 @@ def compiled(scan_layers: bool, remat: str, dropping: bool, dtype=jnp.float32):
 )
 def test_gathered_layers_give_the_loss_and_the_gradient_of_one_device(scan_layers, remat, dropping):
     one_device = loss_of(tower(scan_layers), Execution())
-    expected, expected_gradient = one_device(params(scan_layers), (tokens(), keys() if dropping else None))
+    expected, expected_gradient = one_device(params(), (tokens(), keys() if dropping else None))
     program, given, rows = compiled(scan_layers, remat, dropping)
     loss, gradient = program(given, rows)
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
@@ -95,9 +94,8 @@ def check_what_travels(program) -> None:
 
 
 def test_matrices_are_cast_before_they_are_gathered():
-    boxed = gathered_by_layer(params(True), make_mesh(MeshSettings(**MESH)), jnp.bfloat16)
-    box = boxed["encoder"]["layers"]["mlp_up"]["kernel"].remove_axis(0, {})
-    one = dataclasses.replace(box, value=box.value[0])
+    boxed = gathered_by_layer(params(), make_mesh(MeshSettings(**MESH)), jnp.bfloat16)
+    one = boxed["encoder"]["layers_0"]["mlp_up"]["kernel"]
     program = str(jax.make_jaxpr(lambda value: one.replace_boxed(value).unbox())(one.value))
     cast, *gather = (program.index(word) for word in ("convert_element_type", "sharding=NamedSharding"))
     assert cast < gather[0]
@@ -105,7 +103,7 @@ def test_matrices_are_cast_before_they_are_gathered():
 
 
 def test_only_matrices_that_fsdp_splits_are_boxed():
-    boxed = gathered_by_layer(params(True), make_mesh(MeshSettings(**MESH)), jnp.float32)
+    boxed = gathered_by_layer(params(), make_mesh(MeshSettings(**MESH)), jnp.float32)
     is_box = lambda leaf: isinstance(leaf, Gathered)  # noqa: E731
     paths = [
         jax.tree_util.keystr(path, simple=True, separator="/")
@@ -113,16 +111,8 @@ def test_only_matrices_that_fsdp_splits_are_boxed():
         if is_box(leaf)
     ]
     names = [f"attention/{part}" for part in ("key", "output", "query", "value")] + ["mlp_down", "mlp_gate", "mlp_up"]
-    assert sorted(paths) == [f"encoder/layers/{name}/kernel" for name in names]
-    assert gathered_by_layer(params(True), make_mesh(MeshSettings(tensor=2)), jnp.float32) is params(True)
-
-
-def test_a_box_follows_its_array_through_a_scan():
-    box = gathered_by_layer(params(True), make_mesh(MeshSettings(**MESH)), jnp.float32)["encoder"]["layers"]
-    box = box["mlp_down"]["kernel"]
-    assert tuple(box.spec) == (None, "tensor", "fsdp")
-    assert tuple(box.remove_axis(0, {}).spec) == ("tensor", "fsdp")
-    assert box.remove_axis(0, {}).add_axis(0, {}).spec == box.spec
+    assert sorted(paths) == [f"encoder/layers_{n}/{name}/kernel" for n in range(2) for name in names]
+    assert gathered_by_layer(params(), make_mesh(MeshSettings(tensor=2)), jnp.float32) is params()
 
 
 TRAVELS = """

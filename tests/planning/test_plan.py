@@ -133,7 +133,6 @@ def test_remedies_are_compiled_where_a_step_does_not_fit(settings, compiler):
 def test_what_may_help_is_known_from_the_settings(planned):
     alone = [
         {"model.remat": "full"},
-        {"model.scan_layers": True},
         {"train.tower_chunk": 1},
         {"mesh.data": 1, "mesh.fsdp": 8},
         {"optimizer.name": "adafactor"},

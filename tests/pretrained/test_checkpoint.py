@@ -14,7 +14,7 @@ from tiny_bert import LAYERS, WIDTH, write_tiny_bert
 from endx_jax import pretrained
 from endx_jax.models.layout import Padded
 from endx_jax.pretrained.architectures import BERT
-from endx_jax.pretrained.weights import expand, stack_layers, to_theirs
+from endx_jax.pretrained.weights import expand, to_theirs
 
 
 @pytest.fixture
@@ -73,13 +73,6 @@ def test_the_rules_name_every_parameter_once(folder):
     assert sorted(rule.ours for rule in expand(BERT.rules, LAYERS)) == sorted(paths)
 
 
-def test_stacked_weights_are_the_plain_ones_stacked(folder):
-    source = pretrained.load(str(folder))
-    plain = source.params()
-    plain["encoder"] = stack_layers(plain["encoder"])
-    chex.assert_trees_all_equal(source.params(scan_layers=True), plain)
-
-
 def test_the_names_of_the_first_berts_are_read(folder):
     expected = pretrained.load(str(folder)).params()
     rewrite_tensors(folder, spelt_as_of_old)
@@ -93,7 +86,6 @@ def test_tensors_of_no_use_are_ignored(folder):
     chex.assert_trees_all_equal(pretrained.load(str(folder)).params(), expected)
 
 
-@pytest.mark.parametrize("scan_layers", [False, True])
 @pytest.mark.parametrize(
     ("name", "place"),
     [
@@ -101,13 +93,13 @@ def test_tensors_of_no_use_are_ignored(folder):
         ("encoder.layer.1.output.dense.bias", "encoder/layers_1/mlp_down/bias"),
     ],
 )
-def test_a_tensor_of_another_shape_is_named_with_both_shapes(folder, name, place, scan_layers):
+def test_a_tensor_of_another_shape_is_named_with_both_shapes(folder, name, place):
     found = load_file(folder / "model.safetensors")[name].shape
     rewrite_tensors(folder, lambda tensors: tensors | {name: np.concatenate([tensors[name]] * 2)})
     doubled = (found[0] * 2, *found[1:])
     wrong, right = (str(shape).replace("(", r"\(").replace(")", r"\)") for shape in (doubled, found))
     with one_line_error(rf"{folder}: {place} has shape {wrong}; config\.json requires {right}"):
-        pretrained.load(str(folder)).params(scan_layers=scan_layers)
+        pretrained.load(str(folder)).params()
 
 
 def test_a_missing_tensor_is_named(folder):

@@ -20,9 +20,7 @@ def parameters(name: str) -> int:
     table = jax.eval_shape(source.architecture.embedder(config, jnp.dtype("float32")).init, jax.random.key(0), tokens)
     embedded = jax.ShapeDtypeStruct((1, 2, config.width), jnp.float32)
     layout = Padded(jax.ShapeDtypeStruct((1, 2), bool))
-    encoder = jax.eval_shape(
-        source.architecture.encoder(config, scan_layers=True).init, jax.random.key(0), embedded, layout
-    )
+    encoder = jax.eval_shape(source.architecture.encoder(config).init, jax.random.key(0), embedded, layout)
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves((table, encoder)))
 
 

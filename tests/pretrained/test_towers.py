@@ -58,9 +58,8 @@ def test_the_pretrained_weights_are_used_as_they_are(source):
     chex.assert_trees_all_equal(params["shared"], source.params())
 
 
-@pytest.mark.parametrize("scan_layers", [False, True])
-def test_parameters_have_the_shapes_that_the_model_draws(source, scan_layers):
-    model, params, _ = build(source, projection=6, scan_layers=scan_layers)
+def test_parameters_have_the_shapes_that_the_model_draws(source):
+    model, params, _ = build(source, projection=6)
     drawn = jax.eval_shape(model.init, jax.random.key(0))
     chex.assert_trees_all_equal_shapes_and_dtypes(params, drawn)
 
@@ -68,10 +67,9 @@ def test_parameters_have_the_shapes_that_the_model_draws(source, scan_layers):
 def test_layouts_that_change_cost_only_change_no_embedding(source):
     model, params, _ = build(source)
     expected = embed(model, params)
-    for layout in ({"scan_layers": True}, {"remat": "full"}):
-        model, params, _ = build(source, **layout)
-        assert all(getattr(model.question.encoder, name) for name in layout)
-        np.testing.assert_allclose(embed(model, params), expected, atol=1e-6)
+    model, params, _ = build(source, remat="full")
+    assert model.question.encoder.remat == "full"
+    np.testing.assert_allclose(embed(model, params), expected, atol=1e-6)
 
 
 def test_a_projection_has_the_width_asked_for_and_depends_on_the_key(source):
@@ -104,7 +102,7 @@ def test_dropout_settings_reach_the_tower(source):
     [
         ({"encoder": "gru", "new_encoder": {"width": 10}, "pooling": "multi_hop", "multi_hop": {"hops": 3}}, 10),
         ({"encoder": "rnn", "new_encoder": {"layers": 1}, "pooling": "multi_hop", "sharing": "ade"}, WIDTH),
-        ({"encoder": "transformer", "new_encoder": {"heads": 4}, "scan_layers": True}, WIDTH),
+        ({"encoder": "transformer", "new_encoder": {"heads": 4}}, WIDTH),
     ],
 )
 def test_a_new_encoder_stands_on_the_pretrained_token_table(source, settings, width):
@@ -197,11 +195,9 @@ def test_dtypes(source):
         ({"new_encoder": {"width": -1}}, "model.new_encoder.width is -1; it must be from 0 to 16,777,216"),
         ({"multi_hop": {"hops": 0}}, "model.multi_hop.hops is 0; it must be from 1 to 16,777,216"),
         ({"new_encoder": {"layers": 10**9}}, "model.new_encoder.layers is 1000000000; it must be from 1 to 1,000"),
-        ({"encoder": "gru", "scan_layers": True}, "scan_layers is for transformers; leave it off with .*=gru"),
         ({"token_weights": "tfidf"}, "model.token_weights is 'tfidf', which is none of , idf"),
         ({"layer_weights": (0.5, 0.4, 0.0, 0.0)}, "model.layer_weights sum to 0.9; they must sum to one"),
         ({"layer_weights": (1.0,), "encoder": "none"}, "mix pretrained layers, which encoder=none has not"),
-        ({"layer_weights": (1.0,), "scan_layers": True}, "need each layer by itself; leave model.scan_layers off"),
         ({"projection": -1}, "model.projection is -1; it must be from 0 to 16,777,216"),
         ({"dropout": 1.0}, r"model.dropout is 1.0; it must be in \[0, 1\), or -1"),
         ({"attention_dropout": -0.5}, r"model.attention_dropout is -0.5; it must be in \[0, 1\), or -1"),

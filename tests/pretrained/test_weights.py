@@ -16,10 +16,8 @@ from endx_jax.pretrained.weights import (
     expand,
     modernise,
     read_tensors,
-    stack_layers,
     to_ours,
     to_theirs,
-    unstack_layers,
 )
 
 RULES = (
@@ -155,19 +153,6 @@ def test_rules_are_written_out_for_every_layer():
         "layer.0.dense.bias",
         "layer.1.dense.bias",
     ]
-
-
-def test_layers_are_stacked_in_the_order_of_their_numbers():
-    encoder = {f"layers_{i}": {"bias": np.array([i])} for i in (10, 2, 0, 1, 3, 4, 5, 6, 7, 8, 9, 11)}
-    stacked = stack_layers(encoder | {"norm": {"scale": np.ones(2)}})
-    np.testing.assert_array_equal(stacked["layers"]["bias"], np.arange(12)[:, None])
-    assert set(stacked) == {"layers", "norm"}
-
-
-def test_unstacked_layers_are_those_that_were_stacked():
-    encoder = {f"layers_{i}": {"bias": np.array([i, i])} for i in range(11)} | {"norm": {"scale": np.ones(2)}}
-    chex.assert_trees_all_equal(unstack_layers(stack_layers(encoder)), encoder)
-    chex.assert_trees_all_equal(unstack_layers(encoder), encoder)
 
 
 def test_reading_does_not_touch_the_file(tmp_path):

@@ -3,14 +3,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pytest
 from helpers import padded, random_params, texts, tower
 
 from endx_jax.models import BertConfig
 from endx_jax.parallel import MeshSettings, make_mesh, place, state_shardings
 from endx_jax.parallel.sharding import parameter_paths
-from endx_jax.pretrained.weights import stack_layers
-from endx_jax.training.adafactor import scale_by_adafactor
 from endx_jax.training.checkpoints import Checkpoints, abstract
 from endx_jax.training.optimizer import OptimizerSettings, make_optimizer, make_schedule
 from endx_jax.training.state import TrainState
@@ -62,42 +59,26 @@ def two_towers():
     return {"dual_encoder": sides, "log_temperature": np.float32(0.5)}
 
 
-def stacked(params):
-    sides = {side: {"encoder": stack_layers(parts["encoder"])} for side, parts in params["dual_encoder"].items()}
-    return params | {"dual_encoder": sides}
-
-
-def test_it_is_optax_adafactor_where_nothing_is_stacked():
+def test_it_is_optax_adafactor():
     params = drawn(SHAPES, seed=0) | {"zero": np.zeros(7, np.float32)}  # a size below the smallest scale
     gradients = gradients_of(params)
     found = trained(make_optimizer(SETTINGS, STEPS, params), params, gradients)
     chex.assert_trees_all_close(found, trained(THEIRS, params, gradients), rtol=1e-5, atol=1e-7)
 
 
-def test_every_layer_of_a_stack_is_an_array_of_its_own():
-    params = two_towers()
-    gradients = gradients_of(params)
-    stacks = stacked(params), [stacked(g) for g in gradients]
-    expected = stacked(trained(THEIRS, params, gradients))
-    found = trained(make_optimizer(SETTINGS, STEPS, stacks[0]), *stacks)
-    chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-7)
-    with pytest.raises(AssertionError):  # what this is for: optax takes the stack for one array
-        chex.assert_trees_all_close(trained(THEIRS, *stacks), expected, rtol=0.1)
-
-
 def test_the_moments_are_kept_by_row_and_column_where_both_sides_are_wide():
-    state = scale_by_adafactor().init(drawn(SHAPES, seed=0) | {"layers": drawn(SHAPES["wide"], seed=0)["kernel"][None]})
+    params = drawn(SHAPES, seed=0)
+    state = make_optimizer(SETTINGS, STEPS, params).init(params)
     shapes = {path: np.shape(leaf) for path, leaf in parameter_paths(state).items()}
-    assert [shapes[f"{v}/wide/kernel"] for v in ("v_row", "v_col", "v")] == [(128,), (160,), (1,)]
-    assert [shapes[f"{v}/narrow/kernel"] for v in ("v_row", "v_col", "v")] == [(1,), (1,), (127, 160)]
-    assert [shapes[f"{v}/layers"] for v in ("v_row", "v_col", "v")] == [(1, 128), (1, 160), (1, 1)]
+    assert [shapes[f"0/{v}/wide/kernel"] for v in ("v_row", "v_col", "v")] == [(128,), (160,), (1,)]
+    assert [shapes[f"0/{v}/narrow/kernel"] for v in ("v_row", "v_col", "v")] == [(1,), (1,), (127, 160)]
 
 
 def test_frozen_leaves_are_absent():
     def freeze(params):
         return jax.tree_util.tree_map_with_path(lambda path, leaf: None if "question" in str(path) else leaf, params)
 
-    params = stacked(two_towers())
+    params = two_towers()
     gradients = gradients_of(params)
     whole = trained(make_optimizer(SETTINGS, STEPS, params), params, gradients)
     part = freeze(params)
@@ -107,9 +88,9 @@ def test_frozen_leaves_are_absent():
 
 
 def test_its_state_comes_back_from_a_checkpoint_on_another_mesh(tmp_path):
-    params = stack_layers(encoder(2, seed=0))
+    params = encoder(2, seed=0)
     trained_part = params | {"position_embedding": None}
-    optimizer = scale_by_adafactor()
+    optimizer = make_optimizer(SETTINGS, STEPS, trained_part)
     _, opt_state = optimizer.update(trained_part, optimizer.init(trained_part), trained_part)
     state = jax.tree.map(jnp.asarray, TrainState(step=jnp.int32(1), params=params, opt_state=opt_state))
     checkpoints = Checkpoints(tmp_path, keep=1, metric="mrr", report=lambda line: None)
@@ -120,11 +101,9 @@ def test_its_state_comes_back_from_a_checkpoint_on_another_mesh(tmp_path):
     chex.assert_trees_all_equal(restored, state)
 
 
-@pytest.mark.parametrize("scan_layers", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_a_sharded_update_is_the_whole_one(scan_layers):
-    depth = 2 if scan_layers else 1
-    config = BertConfig(vocab_size=300, width=128, layers=depth, heads=2, mlp_width=256, positions=32)
-    bert = tower(config, scan_layers=scan_layers)
+def test_a_sharded_update_is_the_whole_one():
+    config = BertConfig(vocab_size=300, width=128, layers=1, heads=2, mlp_width=256, positions=32)
+    bert = tower(config)
     params = {"dual_encoder": {"shared": random_params(bert, padded(texts((8, 5)), 8))}}
     gradients = drawn(jax.tree.map(np.shape, params), seed=1)
     optimizer = make_optimizer(SETTINGS, STEPS, params)
@@ -139,10 +118,9 @@ def test_a_sharded_update_is_the_whole_one(scan_layers):
     updates, state = jax.jit(step, out_shardings=at)(*split)
     chex.assert_trees_all_close((updates, state), step(params, gradients), rtol=1e-5, atol=1e-8)
     parts = {path: leaf.sharding.shard_shape(leaf.shape) for path, leaf in parameter_paths(state).items()}
-    layer = "dual_encoder/shared/encoder/" + ("layers" if scan_layers else "layers_0")
-    lead = (depth,) if scan_layers else ()
-    assert parts[f"0/v_row/{layer}/mlp_up/kernel"] == (*lead, 128)
-    assert parts[f"0/v_col/{layer}/mlp_up/kernel"] == (*lead, 256)
-    assert parts[f"0/v/{layer}/mlp_up/kernel"] == (*lead, 1)
-    assert parts[f"0/v/{layer}/mlp_up/bias"] == (*lead, 256 // 2)
+    layer = "dual_encoder/shared/encoder/layers_0"
+    assert parts[f"0/v_row/{layer}/mlp_up/kernel"] == (128,)
+    assert parts[f"0/v_col/{layer}/mlp_up/kernel"] == (256,)
+    assert parts[f"0/v/{layer}/mlp_up/kernel"] == (1,)
+    assert parts[f"0/v/{layer}/mlp_up/bias"] == (256 // 2,)
     assert parts["0/v/dual_encoder/shared/encoder/position_embedding"] == (32, 128 // 2)

@@ -24,7 +24,7 @@ workdir, step = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 draw = np.random.default_rng(0)
 params = {  # of a transformer, by its rules
     "token_embedder": {"embedding": np.zeros((24, 16), np.float32)},
-    "layers": {"mlp_up": {"kernel": np.zeros((3, 16, 32), np.float32), "bias": np.zeros((3, 32), np.float32)}},
+    "layers_0": {"mlp_up": {"kernel": np.zeros((16, 32), np.float32), "bias": np.zeros(32, np.float32)}},
     "projection": {"kernel": np.zeros((5, 7), np.float32)},  # divides over nothing
 }
 state = TrainState.create(params, optax.adam(1e-3))

@@ -1,7 +1,7 @@
 """BERT-large as a Siamese dual encoder on ReQA SQuAD: `bert_base_sde` with the larger encoder, untuned.
 
-334 million float32 parameters and Adam's two moments take 4 GB, so they are sharded over the devices (`mesh.fsdp`). The
-24 layers are stacked, so that they compile in the time of one. See docs/large-models.md.
+334 million float32 parameters and Adam's two moments take 4 GB, so they are sharded over the devices (`mesh.fsdp`). See
+docs/large-models.md.
 """
 
 from endx_jax.methods.dual.recipes import bert_base_sde
@@ -12,7 +12,6 @@ def get_config():
     config = bert_base_sde.get_config()
 
     config.model.pretrained = "google-bert/bert-large-uncased"
-    config.model.scan_layers = True
     config.model.remat = "dots"
 
     config.mesh.data = 1

@@ -61,8 +61,7 @@ def get_config(arguments: str = "base,ade_spl"):
 
 
 def _spread(config, remat: str) -> None:
-    """Shards the parameters over all devices and stacks the layers, which then compile in the time of one."""
-    config.model.scan_layers = True
+    """Shards the parameters over all devices."""
     config.model.remat = remat
     config.mesh.data = 1
     config.mesh.fsdp = -1
