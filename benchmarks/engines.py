@@ -31,14 +31,14 @@ def ways(folder: pathlib.Path) -> dict[str, Search]:
 
     def way(engine: str = "exact", **options) -> Search:
         search = TextSearch(Index(folder), engine=engine)
-        return lambda embeddings, texts, k: search.search_embeddings(embeddings, texts, k, **options)
+        return lambda embeddings, texts, k: search.search(texts, k, embeddings=embeddings, **options)
 
     return {
         "exact": way(mode=DENSE),
         **{f"faiss {engine}": way(engine, mode=DENSE) for engine in ENGINES},
         "BM25": way(mode=BM25),
         "hybrid, reciprocal ranks": way(mode=HYBRID),
-        "hybrid, weighted 0.5": way(mode=HYBRID, fusion="weighted"),
+        "hybrid, weighted 0.5": way(mode=HYBRID, weight=0.5),
     }
 
 

@@ -20,9 +20,9 @@ def records(answers: int = 12, questions: int = 4) -> RetrievalSet:
 class TinyStudy(Study):
     """A study of sources `near` and `far`: near embeds a text close to the answer it names, far at random."""
 
-    def __init__(self, *names: str, answers: int = 12):
+    def __init__(self, *names: str, answers: int = 12, questions: int = 4):
         super().__init__([Source(name, name) for name in names])
-        self.records = records(answers)
+        self.records = records(answers, questions)
 
     def embed(self, source, side, texts):
         def row(text):

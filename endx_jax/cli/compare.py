@@ -20,7 +20,7 @@ def main(argv: list[str]) -> None:
     first, second = (
         read_judged(run, system, arguments.pool) for run, system in zip(runs, (systems[0], systems[-1]), strict=True)
     )
-    found = compare(first, second, draws=arguments.draws, confidence=arguments.confidence)
+    found = compare(first, second)
     print(found.table())
     if arguments.output:
         write_text(arguments.output, json.dumps(found.as_dict(), indent=1) + "\n")
@@ -37,11 +37,5 @@ def _parser() -> argparse.ArgumentParser:
         "--systems", default="trained", metavar="A[,B]", help="system of each run, such as bm25,trained [trained]"
     )
     parser.add_argument("--pool", default="", help="pool, such as sentences or answers>=8 [each run's primary pool]")
-    parser.add_argument(
-        "--draws", type=int, default=10_000, metavar="N", help="draws of the bootstrap and of the test [10,000]"
-    )
-    parser.add_argument(
-        "--confidence", type=float, default=0.95, metavar="P", help="confidence of the intervals [0.95]"
-    )
     parser.add_argument("--output", type=pathlib.Path, metavar="FILE", help="JSON file for all results")
     return parser

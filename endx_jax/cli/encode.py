@@ -9,7 +9,6 @@ import pathlib
 import time
 
 from endx_jax.data.reqa import POOLS
-from endx_jax.models.dual_encoder import SIDE_OF_TASK
 
 
 def main(argv: list[str]) -> None:
@@ -25,7 +24,7 @@ def main(argv: list[str]) -> None:
 
     folder = arguments.output
     check_writable(folder, "--output")
-    columns = {"text_column": arguments.text_column, "id_column": arguments.id_column, "split": arguments.split}
+    columns = {"text_column": arguments.text_column, "split": arguments.split}
     read = functools.partial(read_corpus, arguments.corpus, pool=arguments.pool, **columns)
     found = survey(_bar(read(), desc="reading the corpus"))
     empty = f", {found.empty:,} of them empty" if found.empty else ""
@@ -76,32 +75,19 @@ def _bar(items, **options):
 
 def _encoding(arguments: argparse.Namespace, model, found):
     """Returns the specification of the encoding, and the function that encodes texts."""
-    from endx_jax.errors import EndxError
     from endx_jax.inference.encode import Output
     from endx_jax.parallel.console import showing_progress
-    from endx_jax.retrieval.corpus_encoding import Encoding
-    from endx_jax.retrieval.shards import metric_of
+    from endx_jax.retrieval.corpus_encoding import encoding_of
 
-    whole = model.encoder.width(model.params)
-    width = model.width if arguments.truncate_dim is None else arguments.truncate_dim
-    if not 0 < width <= whole:
-        raise EndxError(f"--truncate-dim={width}: embeddings of {model.name} have {whole} dimensions")
-    if arguments.shard_size < 1:
-        raise EndxError(f"--shard-size={arguments.shard_size}: a shard holds at least one document")
-    output = Output(width, model.cosine, arguments.precision)
-    encoding = Encoding(
-        model={"name": model.name, "identity": model.identity},
-        corpus={"path": str(arguments.corpus), "documents": found.documents, "sha256": found.sha256},
-        side=arguments.side,
-        width=width,
-        precision=arguments.precision,
-        metric=metric_of(cosine=model.cosine),
-        shard_size=arguments.shard_size,
+    precision, size = arguments.precision, arguments.shard_size
+    encoding = encoding_of(
+        model, arguments.corpus, found, width=arguments.truncate_dim, precision=precision, shard_size=size
     )
+    output = Output(encoding.width, model.cosine, precision)
 
     def encode(texts):
-        side, size = SIDE_OF_TASK[arguments.side], arguments.batch_size
-        return model.encoder(model.params, side, texts, batch_size=size, progress=showing_progress(), output=output)
+        size, progress = arguments.batch_size, showing_progress()
+        return model.encoder(model.params, "answer", texts, batch_size=size, progress=progress, output=output)
 
     return encoding, encode
 
@@ -124,7 +110,6 @@ def _parser() -> argparse.ArgumentParser:
         "--precision", choices=PRECISIONS, default="float32", help="data type of the embeddings [float32]"
     )
     parser.add_argument("--truncate-dim", type=int, metavar="N", help="keep the first N dimensions [all]")
-    parser.add_argument("--side", choices=SIDE_OF_TASK, default="document", help="tower that encodes [document]")
     parser.add_argument(
         "--shard-size",
         type=int,
@@ -142,5 +127,4 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--pool", choices=POOLS, default="", help="sentences of SQuAD-format data [paragraphs]")
     parser.add_argument("--split", help="split of a save_to_disk folder [its only one]")
     parser.add_argument("--text-column", default="text", help="text column of JSON, CSV, TSV and Arrow [text]")
-    parser.add_argument("--id-column", default="", help="id column [_id or id, else the line number]")
     return parser

@@ -53,9 +53,6 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.model and not arguments.index:
         given.append("--model")
     check(len(given) == 1, "set exactly one of --bm25, --workdir=RUN, --model=NAME and --index=DIR")
-    check(arguments.engine == "exact" or arguments.index is not None, "--engine is for --index")
-    by_teacher = arguments.teacher_margin is not None or arguments.teacher_relative_margin is not None
-    check(arguments.teacher is not None or not by_teacher, "--teacher-margin needs --teacher")
     check(arguments.questions >= 0, f"--questions={arguments.questions}: give a number of questions, or 0 for all")
 
 
@@ -63,13 +60,11 @@ def _settings(arguments: argparse.Namespace) -> "MiningSettings":
     from endx_jax.retrieval.mining import Margin, MiningSettings
 
     first, last = arguments.ranks
-    teacher = Margin(arguments.teacher_margin, arguments.teacher_relative_margin)
     return MiningSettings(
         negatives=arguments.negatives,
         first_rank=first,
         last_rank=last,
         margin=Margin(arguments.margin, arguments.relative_margin),
-        teacher_margin=teacher if teacher else Margin(absolute=0.0),
     )
 
 
@@ -110,21 +105,17 @@ def _rank(
 
 
 def _rank_by_index(arguments, records, depth, rank: Callable):
-    from endx_jax.retrieval.approximate import Approximate
     from endx_jax.retrieval.index import Index
     from endx_jax.retrieval.index_model import IndexModel
-    from endx_jax.retrieval.snapshot import Snapshot
 
     index = Index(arguments.index)
     model = IndexModel(index, arguments.model)
-    search = Snapshot.search if arguments.engine == "exact" else Approximate(index.folder, arguments.engine).search
 
     def encode(side, texts):
         return (model.encode_query if side == "question" else model.encode_document)(list(texts))
 
-    grown, ranked = rank(encode, index.snapshot, search, records, depth)
-    about = {"name": model.model.name, "identity": model.model.identity, "index": str(arguments.index)}
-    return grown, ranked, about | {"engine": arguments.engine}
+    grown, ranked = rank(encode, index.snapshot, records, depth)
+    return grown, ranked, {"name": model.model.name, "identity": model.model.identity, "index": str(arguments.index)}
 
 
 def _load_teacher(name: str) -> Callable[["RetrievalSet"], "ScorePairs"]:
@@ -199,9 +190,6 @@ def _parser() -> argparse.ArgumentParser:
     source.add_argument("--workdir", type=pathlib.Path, help="workdir of a run, whose best checkpoint ranks")
     source.add_argument("--model", help="pretrained folder or name that ranks; with --index, the model that encoded it")
     source.add_argument("--index", type=pathlib.Path, help="index of `endx encode` whose documents are the candidates")
-    source.add_argument(
-        "--engine", choices=("exact", "flat", "ivf", "hnsw"), default="exact", help="search engine of the index [exact]"
-    )
     which = parser.add_argument_group("selection of negatives")
     which.add_argument("--negatives", type=int, default=10, metavar="K", help="maximum negatives per question [10]")
     which.add_argument(
@@ -211,7 +199,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FIRST-LAST",
         help="window of ranks to take negatives from [1-100]",
     )
-    which.add_argument("--margin", type=float, help="minimum difference to the right answers' score [no margin]")
+    which.add_argument(
+        "--margin", type=float, help="minimum difference to the right answers' score [none; 0 by --teacher]"
+    )
     which.add_argument(
         "--relative-margin",
         type=float,
@@ -222,11 +212,5 @@ def _parser() -> argparse.ArgumentParser:
         "--teacher",
         metavar="WORKDIR",
         help="workdir or name of a pair classifier or dual encoder that filters negatives",
-    )
-    which.add_argument(
-        "--teacher-margin", type=float, metavar="MARGIN", help="minimum difference by the teacher's score [0]"
-    )
-    which.add_argument(
-        "--teacher-relative-margin", type=float, metavar="SHARE", help="the same as a share of the right answers' score"
     )
     return parser

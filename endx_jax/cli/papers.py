@@ -1,7 +1,6 @@
 """`endx papers`: computes the tables and figures of the papers, and measures the layers of a model."""
 
 import argparse
-import dataclasses
 import pathlib
 from collections.abc import Callable, Collection
 
@@ -168,59 +167,38 @@ def _add_figures(tasks) -> None:
         )
         kind.add_argument("--pool", choices=POOLS, default="", help="pool of SQuAD-format data [the first run's]")
         kind.add_argument("--output", type=pathlib.Path, default=pathlib.Path("figures"), help="folder [figures]")
-        kind.add_argument("--name", default="", help="name of the files, without ending [the figure's]")
-        kind.add_argument("--redraw", type=pathlib.Path, metavar="FILE.json", help="draw the numbers in a file again")
-        for field in dataclasses.fields(figure.options):
-            default = f" [{field.default}]" if field.default != "" else ""
-            shown = f"{field.metadata['doc']}{default}".replace("%", "%%")
-            kind.add_argument(f"--{field.name.replace('_', '-')}", type=field.type, default=field.default, help=shown)
 
 
 def _figures(arguments: argparse.Namespace) -> None:
     from endx_jax.experiment.compilation_cache import keep_programs
     from endx_jax.experiment.workdir import check_writable
-    from endx_jax.papers.figures import FIGURES, Source, Study, make, redraw
+    from endx_jax.papers.figures import FIGURES, Source, Study, make
     from endx_jax.parallel.console import say, working
 
-    folder, name, figure = arguments.output, arguments.name or arguments.figure, FIGURES[arguments.figure]
-    check_writable(folder, "--output")
-    target = folder / name
-    if arguments.redraw:
-        redraw({arguments.figure: figure}, arguments.redraw, target)
-        say(f"redrew {target}.png and {target}.svg")
-        return
-    options = figure.options(
-        **{field.name: getattr(arguments, field.name) for field in dataclasses.fields(figure.options)}
-    )
+    check_writable(arguments.output, "--output")
+    target = arguments.output / arguments.figure
     keep_programs()
     sources = [Source.parse(run) for run in arguments.run or ()]
-    study = Study(sources, folder / "encodings", data=arguments.data, pool=arguments.pool)
+    study = Study(sources, arguments.output / "encodings", data=arguments.data, pool=arguments.pool)
     with working(f"computing the figure {arguments.figure}"):
-        make(arguments.figure, figure, study, options, target)
+        make(arguments.figure, FIGURES[arguments.figure], study, target)
     say(f"wrote {target}.png, {target}.svg and their numbers, {target}.json")
 
 
 def _add_layers(tasks) -> None:
-    from endx_jax.data.settings import POOLS, DataSettings
+    from endx_jax.data.settings import POOLS
 
     about = "Ranks by the pooled token vectors of each layer of a model, and of the best mixture of layers."
     parser = _task(tasks, "layers", _layers, about)
     parser.add_argument(
         "--model",
         required=True,
-        help="pretrained folder or name, file of word vectors, workdir, or an .hdf5 or .npy file of the vectors of "
-        "each token in each layer, as AllenNLP writes ELMo's",
+        help="pretrained folder or name, file of word vectors, workdir, or an .hdf5 file of the vectors of each "
+        "token in each layer, as AllenNLP writes ELMo's",
     )
     parser.add_argument("--data", required=True, help="folder of SQuAD's train and dev files, or any supported format")
     parser.add_argument("--pool", choices=("", *POOLS), help="pool of SQuAD-format data [paragraphs]")
-    parser.add_argument(
-        "--chosen-by", type=int, default=2000, help="number of held-out questions that choose the mixture [2000]"
-    )
-    parser.add_argument("--step", type=float, default=0.25, help="step of the mixture weights that are tried [0.25]")
     parser.add_argument("--output", type=pathlib.Path, help="folder to write into [runs/MODEL/layers]")
-    parser.add_argument("--cache", default=DataSettings.cache, help=f"folder of pooled vectors [{DataSettings.cache}]")
-    parser.add_argument("--token-table", action="store_true", help="measure the token table only, in seconds")
-    parser.add_argument("--length", type=int, help="tokens a text is cut to [the model's; 512 for a token table]")
     parser.add_argument(
         "--write-texts",
         type=pathlib.Path,
@@ -231,18 +209,15 @@ def _add_layers(tasks) -> None:
 
 def _layers(arguments: argparse.Namespace) -> None:
     from endx_jax.data.settings import PARAGRAPHS, DataSettings
-    from endx_jax.errors import EndxError
     from endx_jax.experiment.compilation_cache import keep_programs
     from endx_jax.experiment.workdir import check_writable
     from endx_jax.papers.layer_report import Report, read_sets
     from endx_jax.papers.layers import pooled_layers, write_texts
     from endx_jax.parallel.console import say
 
-    if not 0 < arguments.step <= 1:
-        raise EndxError(f"--step={arguments.step}: weights sum to one, so give a step above 0, up to 1")
     pool = arguments.pool if arguments.pool is not None else PARAGRAPHS
-    settings = DataSettings(path=arguments.data, pool=pool, validation_fraction=0.1, cache=arguments.cache)
-    sets = read_sets(settings, most=arguments.chosen_by)
+    settings = DataSettings(path=arguments.data, pool=pool, validation_fraction=0.1)
+    sets = read_sets(settings)
     if arguments.write_texts:
         say(f"wrote {write_texts(arguments.write_texts, sets):,} texts, one per line: {arguments.write_texts}")
         return
@@ -251,9 +226,6 @@ def _layers(arguments: argparse.Namespace) -> None:
     keep_programs()
     for part, records in sets.items():
         say(f"{part}: {len(records.questions):,} questions, {len(records.candidates):,} candidates of {arguments.data}")
-    names, pooled = pooled_layers(
-        arguments.model, sets, cache=arguments.cache, length=arguments.length, token_table=arguments.token_table
-    )
-    report = Report(arguments.model, names, pooled, parts=round(1 / arguments.step))
+    report = Report(arguments.model, *pooled_layers(arguments.model, sets, cache=settings.cache))
     report.write(output)
     say(f"\n{report.tables()}\n\nresults are in {output}")

@@ -8,8 +8,6 @@ import logging
 import os
 import pathlib
 
-from endx_jax.retrieval.milvus import AUTO, INDEX_TYPES
-
 
 def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
@@ -28,7 +26,6 @@ def main(argv: list[str]) -> None:
         arguments.to,
         arguments.collection,
         token=os.environ.get("MILVUS_TOKEN", ""),
-        index_type=arguments.index_type,
         progress=showing_progress(),
     )
     say(f"{done.documents:,} documents of {arguments.index} are in collection {arguments.collection} at {arguments.to}")
@@ -51,10 +48,4 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--to", required=True, metavar="ADDRESS", help="http://HOST:PORT, or a path that ends in .db")
     parser.add_argument("--collection", required=True, metavar="NAME", help="collection, created if it is missing")
-    parser.add_argument(
-        "--index-type",
-        choices=INDEX_TYPES,
-        default=AUTO,
-        help=f"index type: the server's choice, or exact search [{AUTO}]",
-    )
     return parser

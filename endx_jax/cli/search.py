@@ -54,9 +54,7 @@ def _check(arguments: argparse.Namespace) -> None:
     check(not (arguments.question and arguments.questions), "give questions as arguments or by --questions, not both")
     check(arguments.top >= 1, f"--top={arguments.top}: it must be at least 1")
     check(arguments.rerank_top >= 1, f"--rerank-top={arguments.rerank_top}: it must be at least 1")
-    check(arguments.mode == "hybrid" or not arguments.fusion, "--fusion is for --mode=hybrid")
-    weighted = arguments.fusion == "weighted"
-    check(weighted or arguments.weight is None, "--weight is for --mode=hybrid --fusion=weighted")
+    check(arguments.mode == "hybrid" or arguments.weight is None, "--weight is for --mode=hybrid")
     check(arguments.weight is None or 0 <= arguments.weight <= 1, f"--weight={arguments.weight} is not from 0 to 1")
     asked = arguments.question or arguments.questions
     check(
@@ -93,7 +91,7 @@ def _open(arguments: argparse.Namespace) -> "TextSearch":
 def _change(arguments: argparse.Namespace, search: "TextSearch") -> bool:
     """Applies the requested changes to the index; returns true if there are any."""
     if arguments.delete:
-        search.delete(arguments.delete)
+        search.index.delete(arguments.delete)
         _note(f"deleted {len(set(arguments.delete)):,}; {len(search):,} documents in {search.index.folder}")
     if arguments.add:
         from endx_jax.data.corpus import read_corpus
@@ -105,7 +103,7 @@ def _change(arguments: argparse.Namespace, search: "TextSearch") -> bool:
         replaced = before + added - len(search)
         _note(f"added {added:,} documents, replacing {replaced:,}; {len(search):,} documents in {search.index.folder}")
     if arguments.compact:
-        _note(f"removed {search.compact():,} deleted documents from the files of {search.index.folder}")
+        _note(f"removed {search.index.compact():,} deleted documents from the files of {search.index.folder}")
     return bool(arguments.delete or arguments.add or arguments.compact)
 
 
@@ -131,9 +129,8 @@ def _answered(
 
 
 def _ask(arguments: argparse.Namespace, search: "TextSearch", texts: list[str]) -> list[list["Answer"]]:
-    weight = 0.5 if arguments.weight is None else arguments.weight
     count = max(arguments.top, arguments.rerank_top) if arguments.rerank else arguments.top
-    found = search.search(texts, count, mode=arguments.mode, fusion=arguments.fusion or "rrf", weight=weight)
+    found = search.search(texts, count, mode=arguments.mode, weight=arguments.weight)
     if not arguments.rerank:
         return found
     from endx_jax.retrieval.rerank import rerank_answers
@@ -242,11 +239,10 @@ def _parser() -> argparse.ArgumentParser:
         help="search by embeddings, words, or both [dense]",
     )
     how.add_argument(
-        "--fusion",
-        choices=("rrf", "weighted"),
-        help="fusion of hybrid search: reciprocal ranks, or weighted scores [rrf]",
+        "--weight",
+        type=float,
+        help="weight of embeddings in hybrid search, from 0 to 1, the rest being BM25's [fuse by reciprocal ranks]",
     )
-    how.add_argument("--weight", type=float, help="weight of embeddings in weighted fusion, from 0 to 1 [0.5]")
     how.add_argument(
         "--engine",
         choices=("exact", "flat", "ivf", "hnsw"),

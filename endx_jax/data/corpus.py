@@ -32,7 +32,6 @@ def read_corpus(
     *,
     pool: str = "",
     text_column: str = TEXT_KEY,
-    id_column: str = "",
     split: str | None = None,
 ) -> Iterator[Document]:
     """Yields the documents of a corpus in file order.
@@ -61,7 +60,6 @@ def read_corpus(
       pool: unit of reading-comprehension data: empty for paragraphs, or `answers` or `sentences` as in `data.pool`.
         Must be empty for other formats.
       text_column: column or key of the text.
-      id_column: column or key of the id; empty for `_id` or `id`, if there is one.
       split: split of a `save_to_disk` folder; None if it has only one.
 
     Raises:
@@ -75,7 +73,7 @@ def read_corpus(
     file, reader = _found(path, split)
     if pool:
         raise EndxError(f"{file}: only reading-comprehension data can be split into {pool}; leave out the pool")
-    return _checked(file, functools.partial(reader, file, _Names(text_column, id_column)))
+    return _checked(file, functools.partial(reader, file, _Columns(text_column)))
 
 
 def _holds_paragraphs(path: str) -> bool:
@@ -108,27 +106,20 @@ def _refuse_equal_ids(placed: Iterable[tuple[str, str]]) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Names:
-    """Column names.
-
-    Attributes:
-      text: column of the text.
-      identifier: column of the id; empty for the first of `ID_KEYS` that exists, if any.
-    """
+class _Columns:
+    """Columns of a table: that of the text by its name, and the first of `ID_KEYS` that exists, if any."""
 
     text: str
-    identifier: str
 
     def check(self, row: Iterable[str], where: str) -> None:
-        """Raises EndxError unless the named columns are among these."""
-        for name, flag in ((self.text, "--text-column"), (self.identifier, "--id-column")):
-            if name and len(examples.called(name, row)) != 1:
-                count = "more than one" if examples.called(name, row) else "no"
-                known = json_files.names(row)
-                raise EndxError(f"{where}: {count} column {name[:100]!r} among {known}; name yours with {flag}")
+        """Raises EndxError unless one of these is the column of the text."""
+        found = examples.called(self.text, row)
+        if len(found) != 1:
+            count, known = "more than one" if found else "no", json_files.names(row)
+            raise EndxError(f"{where}: {count} column {self.text[:100]!r} among {known}; name yours with --text-column")
 
     def check_header(self, header: list[str], where: str) -> None:
-        """Raises EndxError unless a header line has the named columns, and no two columns of the same name."""
+        """Raises EndxError unless a header line has the column of the text, and no two columns of the same name."""
         self.check(header, where)
         if len(set(header)) < len(header):
             raise EndxError(f"{where}: two columns have the same name among {json_files.names(header)}")
@@ -139,8 +130,7 @@ class _Names:
         row = dict(row)
         (text_key,) = examples.called(self.text, row)
         text = json_files.text(row.pop(text_key), f"{where}: {text_key!r}", may_be_empty=True)
-        wanted = (self.identifier,) if self.identifier else ID_KEYS
-        key = next((found[0] for name in wanted if (found := examples.called(name, row))), "")
+        key = next((found[0] for name in ID_KEYS if (found := examples.called(name, row))), "")
         name = row.pop(key) if key else number
         name = json_files.text(json_files.identifier(name, f"{where}: {key!r}"), f"{where}: {key!r}")
         title_key = next(iter(examples.called("title", row)), "title")
@@ -164,15 +154,15 @@ def _scalars(row: dict, where: str) -> dict[str, Scalar]:
     return kept
 
 
-def _rows(path: str, names: _Names, *, split: str | None = None) -> Iterator[Placed]:
-    for number, where, row in row_files.rows(path, names.check_header, text_files.InvalidRows(path), split=split):
-        yield where, names.document(row, number, where)
+def _rows(path: str, columns: _Columns, *, split: str | None = None) -> Iterator[Placed]:
+    for number, where, row in row_files.rows(path, columns.check_header, text_files.InvalidRows(path), split=split):
+        yield where, columns.document(row, number, where)
 
 
-def _tsv(path: str, names: _Names) -> Iterator[Placed]:
+def _tsv(path: str, columns: _Columns) -> Iterator[Placed]:
     first = text_files.head(path).partition("\n")[0].split("\t")
-    has_header = len(first) != 2 or names.text != TEXT_KEY or not any(map(str.isdigit, first[0]))
-    return _rows(path, names) if has_header else _ids_and_texts(path)
+    has_header = len(first) != 2 or columns.text != TEXT_KEY or not any(map(str.isdigit, first[0]))
+    return _rows(path, columns) if has_header else _ids_and_texts(path)
 
 
 def _ids_and_texts(path: str) -> Iterator[Placed]:
@@ -180,7 +170,7 @@ def _ids_and_texts(path: str) -> Iterator[Placed]:
         yield where, Document(name, text)
 
 
-def _lines(path: str, names: _Names) -> Iterator[Placed]:
+def _lines(path: str, columns: _Columns) -> Iterator[Placed]:
     for number, line in text_files.lines(path):
         if text := line.strip():
             yield f"{path}, line {number}", Document(str(number), text)
@@ -201,7 +191,7 @@ def _paragraphs(path: str, pool: str) -> Iterator[Placed]:
 
 
 # Readers by the ending of the name, before an optional .gz.
-FORMATS: dict[str, Callable[[str, _Names], Iterator[Placed]]] = {
+FORMATS: dict[str, Callable[[str, _Columns], Iterator[Placed]]] = {
     ".jsonl": _rows,
     ".json": _rows,
     ".csv": _rows,
@@ -211,7 +201,7 @@ FORMATS: dict[str, Callable[[str, _Names], Iterator[Placed]]] = {
 }
 
 
-def _found(path: str, split: str | None) -> tuple[str, Callable[[str, _Names], Iterator[Placed]]]:
+def _found(path: str, split: str | None) -> tuple[str, Callable[[str, _Columns], Iterator[Placed]]]:
     """Returns the file or folder of the corpus at a path, and its reader."""
     if os.path.isdir(path) and arrow.holds_table(path):
         return path, functools.partial(_rows, split=split)

@@ -59,62 +59,38 @@ class QuestionIds:
             raise EndxError(f"{where}: id {name[:100]!r} stands for two questions, {before[:80]!r} and {text[:80]!r}")
 
 
-def merged_set(paragraphs: Iterable[Paragraph], source: str) -> RetrievalSet:
-    """Returns the retrieval set of whole paragraphs, with equal questions merged.
+def whole_paragraphs(paragraphs: Iterable[Paragraph], source: str, *, merge: bool) -> RetrievalSet:
+    """Returns the retrieval set of whole paragraphs.
 
-    Right for a question are all paragraphs that answer it. Equal paragraphs are merged. Questions without an answer are
-    left out; their paragraphs stay in the pool. The id and group (article) of a question are those of its first
-    occurrence. Candidate ids are `p0`, `p1`, ... in order.
+    Equal paragraphs are merged. Questions without an answer are left out; their paragraphs stay in the pool. Candidate
+    ids are `p0`, `p1`, ... in order.
 
     Args:
       paragraphs: paragraphs in file order.
       source: name of the data, for messages.
+      merge: whether equal questions are merged, with the id and group (article) of the first; right are then all
+        paragraphs that answer one of them. Otherwise each question has one right paragraph, as RR counts SQuAD
+        (Table 1), except that RR does not merge paragraphs: 5 of SQuAD's train file are equal to others.
 
     Raises:
       EndxError: no question has an answer.
     """
     candidates: dict[str, int] = {}
-    questions: dict[str, set[int]] = {}
-    ids: dict[str, str] = {}
-    articles: dict[str, str] = {}
+    asked: dict[str | int, tuple[str, str, str, set[int]]] = {}
     for paragraph in paragraphs:
         candidate = candidates.setdefault(paragraph.context.strip(), len(candidates))
         for question in paragraph.questions:
             if question.answers:
                 text = question.text.strip()
-                questions.setdefault(text, set()).add(candidate)
-                ids.setdefault(text, question.id)
-                articles.setdefault(text, paragraph.article)
-    if not questions:
+                key = text if merge else len(asked)
+                asked.setdefault(key, (question.id, text, paragraph.article, set()))[-1].add(candidate)
+    if not asked:
         raise EndxError(f"{source}: no answerable questions in the file")
-    return RetrievalSet(
-        questions=tuple(questions),
-        candidates=tuple(candidates),
-        qrels=tuple(tuple(sorted(right)) for right in questions.values()),
-        question_ids=tuple(ids.values()),
-        candidate_ids=tuple(f"p{n}" for n in range(len(candidates))),
-        groups=tuple(articles.values()),
-    )
-
-
-def unmerged_set(paragraphs: Iterable[Paragraph], source: str) -> RetrievalSet:
-    """Returns the retrieval set of whole paragraphs, with equal questions kept apart and one right paragraph each.
-
-    RR counts SQuAD this way (Table 1), except that equal paragraphs, which no retrieval can tell apart, are merged
-    here: 5 in SQuAD's train file. Ids, groups, arguments and errors are as in `merged_set`.
-    """
-    candidates: dict[str, int] = {}
-    rows: list[tuple[str, str, int, str]] = []
-    for paragraph in paragraphs:
-        candidate = candidates.setdefault(paragraph.context.strip(), len(candidates))
-        rows += [(q.id, q.text.strip(), candidate, paragraph.article) for q in paragraph.questions if q.answers]
-    if not rows:
-        raise EndxError(f"{source}: no answerable questions in the file")
-    ids, questions, right, articles = zip(*rows, strict=True)
+    ids, questions, articles, right = zip(*asked.values(), strict=True)
     return RetrievalSet(
         questions=questions,
         candidates=tuple(candidates),
-        qrels=tuple((candidate,) for candidate in right),
+        qrels=tuple(tuple(sorted(rows)) for rows in right),
         question_ids=ids,
         candidate_ids=tuple(f"p{n}" for n in range(len(candidates))),
         groups=articles,

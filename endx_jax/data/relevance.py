@@ -6,11 +6,11 @@ of letters, digits and marks and into single characters that are neither white s
 compared in lower case. A passage contains an answer if it contains all the answer's tokens in a row.
 """
 
+import ast
 import dataclasses
 import functools
-import re
-import sys
 import unicodedata
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from endx_jax import json_files
@@ -118,40 +118,27 @@ def _lines(path: str) -> Iterator[Row]:
         yield where, json_files.text(row[0], f"{where}: the question"), answers
 
 
-# A string literal of Python, and its escape sequences.
-_LITERAL = re.compile(r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)")\s*(,|$)""", re.DOTALL)
-_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
-_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"'}
+# Maximum characters of a list of answers, since parsing needs up to a hundred times its memory.
+LONGEST_LIST = 100_000
 
 
 def strings(text: str, where: str) -> list[str]:
     """Parses a list of strings in Python's notation, such as `['one', "two's"]`, without executing any of it.
 
     Raises:
-      EndxError: the text is not such a list.
+      EndxError: the text is not such a list, or longer than `LONGEST_LIST`.
     """
-    inner = text.strip()
-    if not (inner.startswith("[") and inner.endswith("]")):
+    if len(text) > LONGEST_LIST:
+        raise EndxError(f"{where}: the answers are longer than {LONGEST_LIST:,} characters")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # unknown escape sequences
+            found = ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        found = None
+    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
         raise EndxError(f"{where}: the answers must be a list of strings, such as ['one', 'two']")
-    inner, at, found = inner[1:-1].strip(), 0, []
-    while at < len(inner):
-        literal = _LITERAL.match(inner, at)
-        if literal is None:
-            raise EndxError(f"{where}: the answers are no list of quoted strings, from {inner[at : at + 20]!r} on")
-        found.append(_ESCAPE.sub(lambda part: _unescaped(part[1], where), literal[1] or literal[2] or ""))
-        at = literal.end()
     return found
-
-
-def _unescaped(escape: str, where: str) -> str:
-    if len(escape) > 1:
-        code = int(escape[1:], 16)
-        if code > sys.maxunicode:
-            raise EndxError(f"{where}: \\{escape} in an answer is no character")
-        return chr(code)
-    if escape not in _ESCAPED:
-        raise EndxError(f"{where}: unknown escape \\{escape} in an answer")
-    return _ESCAPED[escape]
 
 
 # Separator of tokens in one string; no token contains it, as it is a control character.

@@ -154,7 +154,7 @@ def _report(run: Run, evaluator: Evaluator, params: dict, step: int) -> Results:
     results = Results(dataset=settings.data.test_path or settings.data.path, split="test", pools=test)
     if settings.evaluation.reverse:
         results.rank_both_ways()
-    results.add_bm25(depth=settings.evaluation.depth)
+    results.add_bm25()
 
     def initial() -> dict:
         return place(run.model.initial_params(), state_shardings(run.model.abstract_params(), run.mesh))

@@ -4,11 +4,26 @@ Each of four terms u|v compares the distributions over the batch's embeddings u_
 of the cross encoder (teacher) and of the dual encoder (student), by the Kullback-Leibler divergence (Eq. 11):
 
 $$ L_{u|v} = \frac{1}{B} \sum_i \sum_j p_{cross}(u_j|v_i) \log \frac{p_{cross}(u_j|v_i)}{p_{dual}(u_j|v_i)} $$
+
+The probability of u_j given v_i is the softmax over j of s(u_j, v_i) / temperature, with s:
+
+| kernel | s(u, v) | source |
+|---|---|---|
+| `inner` | u . v | ENDX Eq. 10 |
+| `gaussian` | exp(-\|u - v\|^2 / (2 width)) | ENDX Eq. 9 inside Eqs. 7-8, literally: s lies in (0, 1] |
+| `sne` | -\|u - v\|^2 / (2 width) | ENDX Eq. 6 (Hinton and Roweis 2002) |
+| `pkt` | log((cos(u, v) + 1) / 2) | Passalis and Tefas 2018: the softmax of log K is K divided by its sum |
+
+`width` is the sigma^2 of ENDX Eqs. 7-8, which use Eq. 9 with 2 sigma^2.
+
+A kernel has two parts, so that whole matrices and tiles use the same arithmetic: operands of rows and of columns,
+computed once from the embeddings, with width and temperature included in those of the rows; and the scores of the
+operands of some rows and some columns.
 """
 
 import functools
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -16,20 +31,25 @@ import jax.numpy as jnp
 
 from endx_jax.checks import check_arrays, check_positive
 from endx_jax.errors import EndxError
-from endx_jax.losses import kernels
-from endx_jax.losses.kernels import KERNELS, WITH_WIDTH, Operands
 from endx_jax.losses.shard import AxisName, Shard
 from endx_jax.losses.streaming import row_statistics
+from endx_jax.numerics import l2_normalize
 from endx_jax.settings import check_choice
 
 Array = jax.Array
 Pair = tuple[Array, Array]
 Scalar = float | Array
+Operands = tuple[Array, ...]
 Width = Scalar | None | tuple[Scalar | None, Scalar | None]
 
 TERMS = ("a|q", "q|q", "q|a", "a|a")
 REDUCTIONS = ("batchmean", "mean")
 SPACES = ("dual", "cross")
+KERNELS = ("inner", "gaussian", "sne", "pkt")
+WITH_WIDTH = ("gaussian", "sne")
+
+# Minimum of (cos + 1) / 2 in `pkt`, for a finite logarithm of opposite embeddings, like the epsilon in PKT's code.
+PKT_FLOOR = 1e-7
 
 
 def geometry_alignment(
@@ -54,7 +74,7 @@ def geometry_alignment(
         precision.
       cross: question and answer embeddings [B, F] of the teacher.
       weights: weights by term, `a|q`, `q|q`, `q|a` or `a|a`; omitted terms are not computed.
-      kernel: `inner`, `gaussian`, `sne` or `pkt`; see `endx_jax.losses.kernels` for their formulas.
+      kernel: `inner`, `gaussian`, `sne` or `pkt`; see the table above.
       temperature: (dual, cross) divisors of the scores in the softmax. They scale the width of `sne` and raise K of
         `pkt` to the power 1 / temperature.
       width: sigma^2 of `gaussian` and `sne`, in squared distance: a number, a (dual, cross) pair, or a mapping from
@@ -183,7 +203,7 @@ def _space(
     sides = dict(zip("qa", map(shard.counting, pair), strict=True))
     moments = {}
     if kernel in WITH_WIDTH:
-        moments = {side: kernels.moments(x, shard.where, shard.psum) for side, x in sides.items()}
+        moments = {side: _moments(x, shard.where, shard.psum) for side, x in sides.items()}
         # Distances do not depend on the origin. A central one keeps squared norms small, which reduces cancellation.
         centre = (moments["q"].mean + moments["a"].mean) / 2
         sides = {side: x - centre for side, x in sides.items()}
@@ -194,9 +214,9 @@ def _space(
         if width is None and moments:
             # The mean is over all pairs; without the diagonal, whose distances are 0, the sum is over fewer pairs.
             fewer = jnp.maximum(_count(shard), 1) / _columns(term, shard, diagonal)
-            width = kernels.mean_squared_distance(moments[given], moments[facing]) * fewer
-        rows[term] = kernels.row_operands(kernel, sides[given], sides[facing], temperature, width)
-    columns = {side: kernels.column_operands(kernel, x) for side, x in sides.items()}
+            width = _mean_squared_distance(moments[given], moments[facing]) * fewer
+        rows[term] = _row_operands(kernel, sides[given], sides[facing], temperature, width)
+    columns = {side: _column_operands(kernel, x) for side, x in sides.items()}
     return _Space(rows, shard.all_gather(columns))
 
 
@@ -269,10 +289,88 @@ def _facing(student: _Space, teacher: _Space, terms: list[str]) -> tuple[tuple, 
 def _score_tiles(
     kernel: str, rows: tuple[Operands, Operands], columns: tuple[Operands, Operands]
 ) -> tuple[Array, Array]:
-    student, teacher = (kernels.scores(kernel, *operands) for operands in zip(rows, columns, strict=True))
+    student, teacher = (_kernel_scores(kernel, *operands) for operands in zip(rows, columns, strict=True))
     return student, teacher
 
 
 def _kept(skipped: Array, columns: Pair) -> Array:
     index, where = columns
     return where[None, :] & (skipped[:, None] != index[None, :])
+
+
+class _Moments(NamedTuple):
+    """Mean and variance of one side's embeddings in one space."""
+
+    mean: Array  # [1, E]
+    variance: Array  # [], mean squared distance from the mean
+
+
+def _moments(x: Array, where: Array, total: Callable[[Array], Array]) -> _Moments:
+    """Computes moments of embeddings [B, E], zero where `where` [B] is false; `total` sums over devices."""
+    x = jax.lax.stop_gradient(x)
+    count = jnp.maximum(total(jnp.sum(where, dtype=x.dtype)), 1)
+    mean = total(jnp.sum(x, axis=0, keepdims=True)) / count
+    squares = jnp.where(where[:, None], jnp.square(x - mean), 0)
+    return _Moments(mean, total(jnp.sum(squares)) / count)
+
+
+def _mean_squared_distance(given: _Moments, columns: _Moments) -> Array:
+    """Returns the mean of |u - v|^2 over all pairs, from the moments of u and v; 1 if all points coincide."""
+    distance = given.variance + columns.variance + jnp.sum(jnp.square(given.mean - columns.mean))
+    # Points that coincide up to rounding have equal scores for any width.
+    rounding = (8 * jnp.finfo(distance.dtype).eps) ** 2 * jnp.sum(jnp.square(given.mean))
+    return jnp.where(distance > rounding, distance, 1)
+
+
+def _row_operands(kernel: str, given: Array, own: Array, temperature: float | Array, width: float | Array) -> Operands:
+    """Returns the operands of rows.
+
+    Args:
+      kernel: one of KERNELS.
+      given: [R, E], the v of each row.
+      own: [R, E], the u of the same pair as each v; v itself if both are of one side.
+      temperature: divisor of the scores.
+      width: sigma^2 of the kernels in WITH_WIDTH.
+
+    Returns:
+      Arrays with leading axis R.
+    """
+    if kernel == "inner":
+        given = given / temperature
+        # Subtracting a row's own score does not change its softmax, and avoids cancellation of large scores.
+        return given, jax.lax.stop_gradient(jnp.sum(given * own, axis=1))
+    if kernel == "pkt":
+        return l2_normalize(given), _each_row(1 / temperature, given)
+    scale = width * temperature if kernel == "sne" else width
+    operands = given / scale, _half_squares(given) / scale, _each_row(1 / scale, given)
+    return operands if kernel == "sne" else (*operands, _each_row(1 / temperature, given))
+
+
+def _column_operands(kernel: str, columns: Array) -> Operands:
+    """Returns the operands, with leading axis C, of columns u [C, E]."""
+    if kernel == "inner":
+        return (columns,)
+    if kernel == "pkt":
+        return (l2_normalize(columns),)
+    return columns, _half_squares(columns)
+
+
+def _kernel_scores(kernel: str, rows: Operands, columns: Operands) -> Array:
+    """Returns the scores [R, C], divided by the temperature, for the operands of rows and of columns."""
+    products = jnp.matmul(rows[0], columns[0].T, precision=jax.lax.Precision.HIGHEST)
+    if kernel == "inner":
+        return products - rows[1][:, None]
+    if kernel == "pkt":
+        return jnp.log(jnp.maximum((products + 1) / 2, PKT_FLOOR)) * rows[1][:, None]
+    half_distances = rows[1][:, None] + rows[2][:, None] * columns[1][None, :] - products
+    if kernel == "sne":
+        return -half_distances
+    return jnp.exp(-jnp.maximum(half_distances, 0)) * rows[3][:, None]
+
+
+def _half_squares(x: Array) -> Array:
+    return jnp.sum(jnp.square(x), axis=1) / 2
+
+
+def _each_row(x: float | Array, rows: Array) -> Array:
+    return jnp.broadcast_to(jnp.asarray(x, rows.dtype), rows.shape[:1])

@@ -21,7 +21,7 @@ from endx_jax.losses.shard import Tiles, cut, joined, length
 Array = jax.Array
 Tree = Any
 Scores = Callable[[Tree, Tree], tuple[Array, ...]]
-Keep = Callable[[Tree, Tree], Array | None]
+Keep = Callable[[Tree, Tree], Tree]
 
 
 class RowStatistics(NamedTuple):
@@ -70,7 +70,7 @@ def row_statistics(
     Raises:
       EndxError: `tile` is not positive.
     """
-    return _streamed(SOFTMAX, scores, keep, rows, columns, row_marks, column_marks, tile)
+    return reduce_rows(SOFTMAX, scores, keep, rows, columns, row_marks, column_marks, tile=tile)
 
 
 def row_sums(
@@ -81,7 +81,7 @@ def row_sums(
     The scores may be any function of a row and a column, such as the softplus of an inner product. Arguments and errors
     are those of `row_statistics`, with one array of scores.
     """
-    return _streamed(SUM, scores, keep, rows, columns, row_marks, column_marks, tile)
+    return reduce_rows(SUM, scores, keep, rows, columns, row_marks, column_marks, tile=tile)
 
 
 class Reduction(NamedTuple):
@@ -89,20 +89,20 @@ class Reduction(NamedTuple):
 
     Attributes:
       of_tile: function (tiles of scores, kept) -> sums of each row, a named tuple with the number of kept columns as
-        `kept`, int32 [R].
+        `kept`, int32 [R], if there is a gradient.
       merge: function (sums, sums) of two sets of columns -> sums of their union.
       finish: function sums -> result.
       pull_back: function (tiles of scores, kept, sums, cotangents of the result) -> cotangents of the tiles. Cotangents
-        are None for results without a gradient.
+        are None for results without a gradient. None: the result has no gradient.
     """
 
-    of_tile: Callable[[tuple[Array, ...], Array], Any]
+    of_tile: Callable[[Any, Any], Any]
     merge: Callable[[Any, Any], Any]
     finish: Callable[[Any], Any]
-    pull_back: Callable[[tuple[Array, ...], Array, Any, Any], tuple[Array, ...]]
+    pull_back: Callable[[tuple[Array, ...], Any, Any, Any], tuple[Array, ...]] | None = None
 
 
-def _streamed(
+def reduce_rows(
     reduction: Reduction,
     scores: Scores,
     keep: Keep,
@@ -110,11 +110,18 @@ def _streamed(
     columns: Tree,
     row_marks: Tree,
     column_marks: Tree,
+    *,
     tile: int,
 ) -> Any:
+    """Reduces each row's scores; arguments and errors are those of `row_statistics`.
+
+    Where the reduction has no gradient, operands may be of any dtype, and `keep` may return several arrays.
+    """
     if tile < 1:
         raise EndxError(f"tile is {tile}; it must be at least 1")
     operands, marks = _varying_alike(((rows, columns), (row_marks, column_marks)))
+    if reduction.pull_back is None:
+        return reduction.finish(_sums(reduction, scores, keep, tile, jax.lax.stop_gradient(operands), marks))
     return _reduced(reduction, scores, keep, tile, operands, marks)
 
 
@@ -137,6 +144,8 @@ def _forward(
 def _backward(reduction: Reduction, scores: Scores, keep: Keep, tile: int, remembered: Tree, cotangents: Tree) -> Tree:
     moving, constant, marks, sums = remembered
     given = (sums, jax.tree.map(_materialized, cotangents))
+    assert reduction.pull_back is not None  # reductions without one are not differentiated
+    of_scores = reduction.pull_back
     rows = cut((moving[0], constant[0], given), marks[0], tile)
     columns = cut((moving[1], constant[1]), marks[1], tile)
 
@@ -156,7 +165,7 @@ def _backward(reduction: Reduction, scores: Scores, keep: Keep, tile: int, remem
                 return jax.lax.dynamic_update_index_in_dim(to_all, to_all[number] + to_this, number, axis=0)
 
             tiles, pull_back = jax.vjp(of_moving, moving_row, moving_column)
-            more_to_row, to_column = pull_back(reduction.pull_back(tiles, _kept(keep, row, column), *given))
+            more_to_row, to_column = pull_back(of_scores(tiles, _kept(keep, row, column), *given))
             return (jax.tree.map(jnp.add, to_row, more_to_row), jax.tree.map(add, to_columns, to_column)), None
 
         numbered_columns = (jnp.arange(len(columns.real)), columns)
@@ -191,10 +200,10 @@ def _sums(reduction: Reduction, scores: Scores, keep: Keep, tile: int, operands:
     return joined(jax.lax.map(of_rows, rows), length(operands[0]))
 
 
-def _kept(keep: Keep, row: Tiles, column: Tiles) -> Array:
+def _kept(keep: Keep, row: Tiles, column: Tiles) -> Any:
     real = row.real[:, None] & column.real[None, :]
     kept = keep(row.marks, column.marks)
-    return real if kept is None else real & kept
+    return real if kept is None else jax.tree.map(lambda marked: real & marked, kept)
 
 
 def _finite(highest: Array) -> Array:

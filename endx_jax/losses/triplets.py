@@ -11,16 +11,17 @@ candidates.
 The hardest candidates are found without a gradient, tile by tile; the loss is then a function of three rows per anchor.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from endx_jax.errors import EndxError
 from endx_jax.losses.contrastive import WEIGHTS
 from endx_jax.losses.false_negatives import Marks, check_batch, negatives, negatives_of_answers
-from endx_jax.losses.shard import AxisName, Shard, cut, joined
+from endx_jax.losses.shard import AxisName, Shard
+from endx_jax.losses.streaming import Reduction, reduce_rows
 from endx_jax.settings import check_choice
 
 Array = jax.Array
@@ -126,17 +127,20 @@ def quadratic_regression_conditional(
 
 
 class Hardest(NamedTuple):
-    """Hardest candidates of each anchor, as rows of all candidates.
+    """Hardest candidates of each of R anchors, as (hardness [R], row of all candidates, int32 [R]); `NONE` if missing.
 
     Attributes:
-      positive: int32 [R], farthest right candidate; 0 if there is none.
-      negative: int32 [R], nearest negative; 0 if there is none.
+      positive: farthest right candidate.
+      negative: nearest negative.
       negatives: int32 [R], number of negatives.
     """
 
-    positive: Array
-    negative: Array
+    positive: tuple[Array, Array]
+    negative: tuple[Array, Array]
     negatives: Array
+
+
+NONE = jnp.iinfo(jnp.int32).max
 
 
 def mine(
@@ -153,50 +157,49 @@ def mine(
       tile: maximum rows and columns of a tile of distances; None means all at once.
     """
     tile = max(len(anchors), len(candidates)) if tile is None else tile
-    if tile < 1:
-        raise EndxError(f"tile is {tile}; it must be at least 1")
-    anchors, candidates = jax.lax.stop_gradient((anchors, candidates))
     # Distances are |a - c|^2 / 2 without |a|^2 / 2, which all candidates of an anchor share.
-    rows = cut(anchors, anchor_marks, tile)
-    columns = cut((candidates, jnp.sum(jnp.square(candidates), axis=1) / 2), candidate_marks, tile)
-    starts = jnp.arange(len(columns.real)) * columns.real.shape[1]
-
-    def of_row(row):
-        def add(best, tile_of_columns):
-            start, column = tile_of_columns
-            vectors, half_squares = column.operands
-            distances = half_squares[None] - jnp.matmul(row.operands, vectors.T, precision=jax.lax.Precision.HIGHEST)
-            counting = row.marks.counts[:, None] & column.marks.counts[None] & column.real[None]
-            negative = counting & keep(row.marks, column.marks)
-            return _Best(
-                positive=_better(best.positive, counting & ~negative, distances, start),
-                negative=_better(best.negative, negative, -distances, start),
-                negatives=best.negatives + jnp.sum(negative, axis=1, dtype=jnp.int32),
-            ), None
-
-        # Computed from the rows, as a loop's carry inside `jax.shard_map` must vary over the devices from the start.
-        zero = 0 * row.operands[:, 0]
-        nothing = (zero - jnp.inf, zero.astype(jnp.int32))
-        best, _ = jax.lax.scan(add, _Best(nothing, nothing, nothing[1]), (starts, columns))
-        return Hardest(best.positive[1], best.negative[1], best.negatives)
-
-    return joined(jax.lax.map(of_row, rows), len(anchors))
+    columns = candidates, jnp.sum(jnp.square(candidates), axis=1) / 2, jnp.arange(len(candidates))
+    keep_both = functools.partial(_right_and_negative, keep)
+    return reduce_rows(HARDEST, _distances, keep_both, anchors, columns, anchor_marks, candidate_marks, tile=tile)
 
 
-class _Best(NamedTuple):
-    """Best candidates found so far, as (value, row) of each anchor, and the number of negatives."""
-
-    positive: tuple[Array, Array]
-    negative: tuple[Array, Array]
-    negatives: Array
+def _distances(anchors: Array, candidates: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+    """Returns distances [R, C], and the candidates' rows [C]."""
+    vectors, half_squares, row = candidates
+    return half_squares[None] - jnp.matmul(anchors, vectors.T, precision=jax.lax.Precision.HIGHEST), row
 
 
-def _better(best: tuple[Array, Array], allowed: Array, values: Array, start: Array) -> tuple[Array, Array]:
-    values = jnp.where(allowed, values, -jnp.inf)
-    place = jnp.argmax(values, axis=1)
-    value = jnp.take_along_axis(values, place[:, None], axis=1)[:, 0]
-    better = value > best[0]
-    return jnp.where(better, value, best[0]), jnp.where(better, start + place, best[1]).astype(jnp.int32)
+def _right_and_negative(keep: Keep, anchors: Marks, candidates: Marks) -> tuple[Array, Array]:
+    counting = anchors.counts[:, None] & candidates.counts[None]
+    negative = counting & keep(anchors, candidates)
+    return counting & ~negative, negative
+
+
+def _hardest(tiles: tuple[Array, Array], kept: tuple[Array, Array]) -> Hardest:
+    (distances, row), (right, negative) = tiles, kept
+
+    def hardest(allowed, values):
+        value = jnp.max(values, axis=1, where=allowed, initial=-jnp.inf)
+        equal = allowed & (values == value[:, None])
+        return value, jnp.min(jnp.where(equal, row[None], NONE), axis=1, initial=NONE)
+
+    return Hardest(hardest(right, distances), hardest(negative, -distances), jnp.sum(negative, axis=1, dtype=jnp.int32))
+
+
+def _harder(first: Hardest, second: Hardest) -> Hardest:
+    """Returns the harder of two candidates; of equal ones the first."""
+
+    def harder(one, other):
+        return tuple(jnp.where(one[0] >= other[0], x, y) for x, y in zip(one, other, strict=True))
+
+    return Hardest(
+        harder(first.positive, second.positive),
+        harder(first.negative, second.negative),
+        first.negatives + second.negatives,
+    )
+
+
+HARDEST = Reduction(_hardest, _harder, finish=lambda found: found)
 
 
 class _Triplets(NamedTuple):
@@ -232,7 +235,7 @@ def _hardest_triplets(
     (own, own_marks), (others, other_marks) = anchors, shard.all_gather(candidates)
     hardest = mine(keep, own, others, own_marks, other_marks, tile=tile)
     to_negative, to_positive = (
-        _squared_distances(own, others[place]) for place in (hardest.negative, hardest.positive)
+        _squared_distances(own, others.at[row].get(mode="clip")) for _, row in (hardest.negative, hardest.positive)
     )
     return _Triplets(to_negative - to_positive, hardest.negatives)
 

@@ -64,7 +64,7 @@ class EmbeddingEvaluator:
 
     def _add(self, name: str, params: dict, results: Results) -> np.ndarray:
         encode = self._encoder(params, progress=showing_progress())
-        found = evaluate_dense(encode, results.pools, depth=self.settings.depth, reverse=self.settings.reverse)
+        found = evaluate_dense(encode, results.pools, reverse=self.settings.reverse)
         results.add_dense(name, found)
         return found.candidates
 

@@ -19,6 +19,8 @@ from endx_jax.retrieval.tables import format_table
 HELD_OUT, TEST = "held out", "test"
 COLUMNS = (*(f"recall@{n}" for n in RECALLS), "avg_recall", "ap")
 WEIGHTINGS = {PLAIN: "", IDF: " + idf"}
+# Held-out questions that choose the mixture, and parts that its weights are multiples of.
+CHOSEN_BY, PARTS = 2000, 4
 MIXTURE, EVEN = "best mixture", "mean of layers"
 # Points of a precision-recall curve that are written, at even steps of recall.
 POINTS = 500
@@ -34,22 +36,21 @@ class Report:
       sets: by set, the numbers of questions, candidates and right pairs.
     """
 
-    def __init__(self, model: str, names: tuple[str, ...], pooled: Mapping[str, PooledLayers], parts: int):
+    def __init__(self, model: str, names: tuple[str, ...], pooled: Mapping[str, PooledLayers]):
         """Chooses the mixtures by recall@1 on the held-out set, and evaluates.
 
         Args:
           model: its name.
           names: of its K layers.
           pooled: by set, `HELD_OUT` and `TEST`.
-          parts: number of equal parts of the weights: see `mixtures`.
         """
-        self.model, self.names, self.parts = model, names, parts
+        self.model, self.names = model, names
         self.weights, self._weighting = dict[str, tuple[float, ...]](), dict[str, int]()
         for weighting, suffix in WEIGHTINGS.items():
             systems = {name: tuple(float(n == own) for own in range(len(names))) for n, name in enumerate(names)}
             if len(names) > 1:
                 systems[EVEN] = (1 / len(names),) * len(names)
-                systems[MIXTURE], _ = best_mixture(pooled[HELD_OUT], weighting, parts)
+                systems[MIXTURE], _ = best_mixture(pooled[HELD_OUT], weighting, PARTS)
             self.weights |= {name + suffix: weights for name, weights in systems.items()}
             self._weighting |= {name + suffix: weighting for name in systems}
         self.rows: dict[str, dict[str, dict[str, float]]] = {}
@@ -94,7 +95,7 @@ class Report:
         for system, weights in self.weights.items():
             if system.startswith(MIXTURE):
                 kept = ", ".join(f"{w:g} {name}" for name, w in zip(self.names, weights, strict=True) if w)
-                lines.append(f"{system}: {kept}; chosen by recall@1 on {HELD_OUT}, in steps of {1 / self.parts:g}")
+                lines.append(f"{system}: {kept}; chosen by recall@1 on {HELD_OUT}, in steps of {1 / PARTS:g}")
         lines += ["", f"best on {HELD_OUT}: {self.best}; as a tower: {self.config(self.best)}"]
         return "\n".join(lines)
 
@@ -120,7 +121,7 @@ class Report:
                 table.writerows((system, f"{recall[n]:.6f}", f"{precision[n]:.6f}") for n in points)
 
 
-def read_sets(settings: DataSettings, *, most: int) -> dict[str, RetrievalSet]:
-    """Reads the test set, and at most `most` held-out questions with their candidates."""
+def read_sets(settings: DataSettings) -> dict[str, RetrievalSet]:
+    """Reads the test set, and at most `CHOSEN_BY` held-out questions with their candidates."""
     splits = read_splits(settings)
-    return {HELD_OUT: take(splits.validation, most), TEST: splits.test}
+    return {HELD_OUT: take(splits.validation, CHOSEN_BY), TEST: splits.test}

@@ -16,13 +16,12 @@ from endx_jax.batch import Tokens
 from endx_jax.data.idf import idf_of_sides
 from endx_jax.data.records import RetrievalSet, pad_ids
 from endx_jax.data.token_tables import content_key
-from endx_jax.data.tokenization import TextProcessor, Tokenizer
+from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
 from endx_jax.export.towers import Towers
 from endx_jax.files import write_text
 from endx_jax.inference import load
 from endx_jax.inference.encode import TextEncoder
-from endx_jax.inference.folder import LONGEST
 from endx_jax.inference.identity import model_identity
 from endx_jax.models.dual_encoder import SIDES, DualEncoder
 from endx_jax.models.pooling import mean
@@ -32,9 +31,7 @@ from endx_jax.numerics import l2_normalize, unit_rows
 from endx_jax.papers.token_vectors import is_token_vectors, read_token_vectors
 from endx_jax.parallel.console import showing_progress
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
-from endx_jax.pretrained import load_tokens
 from endx_jax.pretrained.static import split_words
-from endx_jax.pretrained.towers import token_table_towers
 from endx_jax.retrieval.evaluate import Evaluation, PrecisionRecall, evaluate, precision_recall
 from endx_jax.retrieval.systems import dense_scores
 from endx_jax.retrieval.vector_cache import VectorCache, encode_once
@@ -154,8 +151,6 @@ def pool_model(
     processors: Mapping[str, TextProcessor],
     sets: Mapping[str, RetrievalSet],
     cache: VectorCache | None,
-    *,
-    length: int | None = None,
 ) -> tuple[tuple[str, ...], dict[str, PooledLayers]]:
     """Pools the texts of each set in every layer, without and with the IDFs of the set's own texts.
 
@@ -165,7 +160,6 @@ def pool_model(
       processors: text processors of each side.
       sets: by name.
       cache: of the vectors; None: no cache.
-      length: maximum tokens of a text; None: that of the processors.
 
     Returns:
       The layers' names, and the pooled layers of each set.
@@ -174,8 +168,6 @@ def pool_model(
       EndxError: the model's encoder does not return its layers, or has fewer positions.
     """
     names = layer_names(dual_encoder.question)
-    if length is not None:
-        processors = {side: dataclasses.replace(processors[side], length=length) for side in SIDES}
     towers = {side: _weighted(dual_encoder.tower(side)) for side in SIDES}
     sizes = {side: tower.token_embedder.vocab_size for side, tower in towers.items()}
     shape = (2, len(names), towers["question"].token_embedder.width)
@@ -267,7 +259,7 @@ def _means(layers: np.ndarray, weights: Sequence[float]) -> np.ndarray:
 
 
 def pooled_layers(
-    model: str, sets: Mapping[str, RetrievalSet], *, cache: str, length: int | None = None, token_table: bool = False
+    model: str, sets: Mapping[str, RetrievalSet], *, cache: str
 ) -> tuple[tuple[str, ...], dict[str, PooledLayers]]:
     """Returns the names of the layers, and the texts of each set pooled in each layer.
 
@@ -275,23 +267,10 @@ def pooled_layers(
       model: a pretrained folder or name, a file of word vectors, the workdir of a run, or a file of token vectors.
       sets: by name.
       cache: folder for the pooled vectors; empty: none.
-      length: maximum tokens of a text; None for the model's.
-      token_table: uses the token table alone.
     """
     file = pathlib.Path(model).expanduser()
     if is_token_vectors(file):
         return pool_file(file, sets)
-    towers, params, processors = (_token_table if token_table else _whole)(model)
-    return pool_model(towers, params, processors, sets, VectorCache(cache) if cache else None, length=length)
-
-
-def _whole(name: str):
-    """Returns towers, parameters and text processors of a model."""
-    towers = Towers.of(load(name))
-    return towers.dual_encoder, towers.params, towers.processors
-
-
-def _token_table(name: str):
-    """Returns towers, parameters and text processors of a pretrained model's token table."""
-    tokens = load_tokens(name)
-    return *token_table_towers(tokens), dict.fromkeys(SIDES, TextProcessor(Tokenizer(tokens.folder), LONGEST))
+    towers = Towers.of(load(model))
+    cached = VectorCache(cache) if cache else None
+    return pool_model(towers.dual_encoder, towers.params, towers.processors, sets, cached)

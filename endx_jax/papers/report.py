@@ -10,20 +10,19 @@ from endx_jax.files import write_text
 from endx_jax.papers.outcome import Outcome, t_tests
 from endx_jax.papers.runs import Options
 from endx_jax.papers.tables import Row, Table, papers
-from endx_jax.retrieval.tables import aligned, widths
+from endx_jax.retrieval.tables import aligned
 
 
 def text(table: Table, outcomes: Sequence[Outcome], budget: float) -> str:
     """Formats a table and its notes for the terminal."""
-    lines = [f"{table.name}: {table.title}. {table.paper}.{shortened(budget)}", ""]
-    shown = [["row", "seeds", *(part for _ in table.measures for part in ("paper", "got", "diff"))]]
-    shown += [cells(outcome, table) for outcome in outcomes]
-    first, second, *columns = widths(shown)
-    # A measure's name stands over its three columns.
-    group = [sum(columns[n : n + 3]) + 4 for n in range(0, len(columns), 3)]
-    over = [measure.center(width) for measure, width in zip(table.measures, group, strict=True)]
-    lines.append("  ".join([" " * first, " " * second, *over]).rstrip())
-    return "\n".join([*lines, *aligned(shown), "", *notes(table, outcomes)])
+    rows = [headings(table), *(cells(outcome, table) for outcome in outcomes)]
+    head = f"{table.name}: {table.title}. {table.paper}.{shortened(budget)}"
+    return "\n".join([head, "", *aligned(rows), "", *notes(table, outcomes)])
+
+
+def headings(table: Table) -> list[str]:
+    """Returns the names of the columns of `cells`."""
+    return ["row", "seeds", *(f"{measure} {part}" for measure in table.measures for part in ("paper", "got", "diff"))]
 
 
 def shortened(budget: float) -> str:
@@ -107,9 +106,7 @@ def keep(table: Table, outcomes: Sequence[Outcome], options: Options) -> None:
     file = _file(table, options.output, options.length)
     held = json_files.read(file)["rows"] if file.exists() else {}
     for outcome in outcomes:
-        held[outcome.row.row] = {
-            name: value for name, value in dataclasses.asdict(outcome).items() if name not in ("row",)
-        }
+        held[outcome.row.row] = {name: value for name, value in dataclasses.asdict(outcome).items() if name != "row"}
     ordered = {row.row: held[row.row] for row in table.rows if row.row in held}
     write_text(file, json.dumps({"budget": options.budget, "rows": ordered}, indent=1) + "\n")
 
@@ -131,14 +128,13 @@ def write_page(page: pathlib.Path, output: pathlib.Path) -> None:
 
 def section(table: Table, outcomes: Sequence[Outcome], budget: float) -> str:
     """Formats a table in Markdown, with notes; skipped rows are in the notes only."""
-    measures = [f"{measure} {part}" for measure in table.measures for part in ("paper", "got", "diff")]
     lines = [
         f"## {table.name}{f', {budget:g} minutes' if budget else ''}",
         "",
         f"{table.title}. {table.paper}.{shortened(budget)}",
         "",
-        _line(["row", "seeds", *measures]),
-        _line(["---"] * (2 + len(measures))),
+        _line(headings(table)),
+        _line(["---"] * len(headings(table))),
         *(_line(cells(outcome, table)) for outcome in outcomes if outcome.values or outcome.row.quoted),
         "",
         *(f"- {note}" for note in [*notes(table, outcomes), *made_with(outcomes)]),

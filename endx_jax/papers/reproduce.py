@@ -45,7 +45,6 @@ def draw(figure: PaperFigure, options: Options) -> pathlib.Path:
             say(f"{figure.name}: left out {name}: {outcome.why or row.quoted}")
     if not sources:
         raise EndxError(f"{figure.name}: none of its rows has a run")
-    kind = FIGURES[figure.figure]
     target = options.output / "figures" / f"{figure.name}-{options.length}"
-    make(figure.figure, kind, Study(sources, options.output / "encodings"), kind.options(), target)
+    make(figure.figure, FIGURES[figure.figure], Study(sources, options.output / "encodings"), target)
     return target.with_name(f"{target.name}.png")

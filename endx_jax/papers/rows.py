@@ -31,12 +31,11 @@ from endx_jax.papers.outcome import Outcome
 from endx_jax.papers.runs import Budget, Options, slug, trained
 from endx_jax.papers.tables import Row
 from endx_jax.parallel.console import say
-from endx_jax.retrieval.corpus_encoding import Claims, Encoding, begin, encode_shards, survey
+from endx_jax.retrieval.corpus_encoding import Claims, begin, encode_shards, encoding_of, survey
 from endx_jax.retrieval.index import Index
 from endx_jax.retrieval.index_evaluation import evaluate_answered
 from endx_jax.retrieval.index_model import IndexModel
 from endx_jax.retrieval.rerank import evaluate_pairs
-from endx_jax.retrieval.shards import metric_of
 from endx_jax.retrieval.systems import evaluate_bm25, evaluate_dense
 
 Metrics = dict[str, float]
@@ -46,8 +45,6 @@ FEW_PARAGRAPHS, FEW_PAIRS = 27, 500
 # Rows over a whole collection: cutoffs of top-k accuracy and documents a shard.
 CUTOFFS = (5, 20, 100)
 SHARD = 32768
-# Layer studies: held-out questions that choose the mixture, and parts that its weights are multiples of.
-CHOSEN_BY, PARTS = 2000, 4
 
 
 def bm25(row: Row, options: Options, budget: Budget) -> Outcome:
@@ -108,8 +105,8 @@ def layers(row: Row, options: Options, budget: Budget) -> Outcome:
         data = options.place_of(row.data)
         if not file.exists():
             settings = DataSettings(path=data, pool=PARAGRAPHS, validation_fraction=0.1)
-            sets = read_sets(settings, most=CHOSEN_BY)
-            Report(model, *pooled_layers(model, sets, cache=settings.cache), parts=PARTS).write(folder)
+            sets = read_sets(settings)
+            Report(model, *pooled_layers(model, sets, cache=settings.cache)).write(folder)
         systems = {entry["system"]: entry["metrics"][row.part] for entry in json_files.read(file)["systems"]}
     except EndxError as reason:
         return Outcome(row, why=str(reason))
@@ -162,15 +159,7 @@ def encode_collection(model: EmbeddingModel, corpus: str, folder: pathlib.Path) 
     read = functools.partial(read_corpus, corpus)
     found = survey(read())
     output = Output(model.width, model.cosine)
-    encoding = Encoding(
-        model={"name": model.name, "identity": model.identity},
-        corpus={"path": corpus, "documents": found.documents, "sha256": found.sha256},
-        side="document",
-        width=model.width,
-        precision="float32",
-        metric=metric_of(cosine=model.cosine),
-        shard_size=SHARD,
-    )
+    encoding = encoding_of(model, corpus, found, precision="float32", shard_size=SHARD)
     say(f"encoding the {found.documents:,} documents of {corpus}")
 
     def encode(texts):

@@ -16,8 +16,9 @@ from endx_jax import json_files
 from endx_jax.data.documents import Document
 from endx_jax.errors import EndxError, InUse
 from endx_jax.files import OPEN_LOCK, poll, refusal_to_open, write_text
+from endx_jax.inference import EmbeddingModel
 from endx_jax.numerics import Quantized
-from endx_jax.retrieval.shards import MANIFEST, Manifest, Shard, shard_files, write_manifest, write_shard
+from endx_jax.retrieval.shards import MANIFEST, Manifest, Shard, metric_of, shard_files, write_manifest, write_shard
 
 LOCK_FILE = ".claims"
 # Seconds to wait for another process's claim of the whole folder; claims last milliseconds.
@@ -102,7 +103,6 @@ class Encoding:
     Attributes:
       model: `name` and `identity` (see `inference.identity`).
       corpus: `path`, `documents` (their number) and `sha256` of their contents.
-      side: tower that encodes, `document` or `query`.
       width: E of the embeddings.
       precision: float32, float16 or int8.
       metric: metric of the index.
@@ -111,7 +111,6 @@ class Encoding:
 
     model: Mapping[str, str]
     corpus: Mapping[str, Any]
-    side: str
     width: int
     precision: str
     metric: str
@@ -130,7 +129,7 @@ class Encoding:
             metric=self.metric,
             model=self.model,
             shards=tuple(self.shards()),
-            corpus={**self.corpus, "side": self.side},
+            corpus=self.corpus,
         )
 
     def differences(self, other: "Encoding") -> list[str]:
@@ -140,7 +139,7 @@ class Encoding:
             mine, its = getattr(self, what), getattr(other, what)
             if mine[key] != its[key]:
                 found.append(f"{what} {_named(mine, key)} and not {_named(its, key)}")
-        for name in ("side", "width", "precision", "metric", "shard_size"):
+        for name in ("width", "precision", "metric", "shard_size"):
             mine, its = getattr(self, name), getattr(other, name)
             if mine != its:
                 found.append(f"{name.replace('_', ' ')} {mine} and not {its}")
@@ -165,6 +164,30 @@ class Survey:
     documents: int
     empty: int
     sha256: str
+
+
+def encoding_of(
+    model: EmbeddingModel, path: str, found: Survey, *, width: int | None = None, precision: str, shard_size: int
+) -> Encoding:
+    """Returns the specification of encoding a corpus, surveyed at `path`, with a model; all its dimensions by default.
+
+    Raises:
+      EndxError: the model has fewer dimensions than `width`, or a shard would hold no document.
+    """
+    whole = model.encoder.width(model.params)
+    width = model.width if width is None else width
+    if not 0 < width <= whole:
+        raise EndxError(f"--truncate-dim={width}: embeddings of {model.name} have {whole} dimensions")
+    if shard_size < 1:
+        raise EndxError(f"--shard-size={shard_size}: a shard holds at least one document")
+    return Encoding(
+        model={"name": model.name, "identity": model.identity},
+        corpus={"path": path, "documents": found.documents, "sha256": found.sha256},
+        width=width,
+        precision=precision,
+        metric=metric_of(cosine=model.cosine),
+        shard_size=shard_size,
+    )
 
 
 def survey(documents: Iterable[Document]) -> Survey:
@@ -215,14 +238,13 @@ def _read(path: pathlib.Path) -> Encoding:
         return json_files.value(holder, key, where)
 
     model, corpus = (json_files.mapped(field(key), f"{where}: {key!r}") for key in ("model", "corpus"))
-    for holder, keys in ((model, ("name", "identity")), (corpus, ("path", "sha256")), (fields, ("side", "metric"))):
+    for holder, keys in ((model, ("name", "identity")), (corpus, ("path", "sha256")), (fields, ("metric",))):
         for key in keys:
             json_files.text(field(key, holder), f"{where}: {key!r}", may_be_empty=True)
     json_files.whole(field("documents", corpus), f"{where}: 'documents'")
     return Encoding(
         model=model,
         corpus=corpus,
-        side=fields["side"],
         width=json_files.whole(field("width"), f"{where}: 'width'", least=1),
         precision=json_files.text(field("precision"), f"{where}: 'precision'"),
         metric=fields["metric"],

@@ -28,13 +28,12 @@ class EvaluationSettings:
     )
     untrained: bool = key(True, "Reports the ranking of the towers before training as well.", changes_results=False)
     batch_size: int = key(64, "Texts encoded together.", changes_results=False)
-    depth: int = key(100, "Candidates kept per question in TREC runs.", changes_results=False)
 
     def __post_init__(self):
         check_choice("evaluation.metric", self.metric, MEASURES)
         whole = all(type(minimum) is int and minimum > 0 for minimum in self.min_questions)
         check(whole, f"evaluation.min_questions={self.min_questions} must be whole numbers of questions, above 0")
-        check(self.batch_size > 0 and self.depth > 0, "evaluation.batch_size and depth must be positive")
+        check(self.batch_size > 0, "evaluation.batch_size must be positive")
 
 
 # Reported metrics, by their names in tables and in results.json.

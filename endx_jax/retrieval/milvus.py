@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pymilvus import MilvusClient
 
 METRICS = {COSINE: "COSINE", INNER_PRODUCT: "IP"}
-# Index types without settings: the server's choice, which is approximate, and exact search.
-AUTO, FLAT = INDEX_TYPES = ("AUTOINDEX", "FLAT")
+# The server chooses the index of the embeddings, which is approximate.
+INDEX_TYPE = "AUTOINDEX"
 
 # Largest string in bytes. Messages may have 64 MB, enough for a batch of documents with three such fields each.
 LARGEST = 65535
@@ -48,9 +48,7 @@ class Published(NamedTuple):
     others: int
 
 
-def publish(
-    index: Index, address: str, name: str, *, token: str = "", index_type: str = AUTO, progress: bool = False
-) -> Published:
+def publish(index: Index, address: str, name: str, *, token: str = "", progress: bool = False) -> Published:
     """Copies an index to a collection, replacing documents with the same ids, so it can be repeated.
 
     The fields of the collection are `id` (the primary key), `text`, `metadata` (JSON) and `embedding` (float32).
@@ -61,17 +59,16 @@ def publish(
         Milvus Lite keeps in this process, created if missing.
       name: name of the collection, created if missing.
       token: credentials of the server, such as `user:password`.
-      index_type: index of the embeddings, `AUTOINDEX` or `FLAT`; for a new collection.
       progress: shows a progress bar.
 
     Raises:
-      EndxError: pymilvus is not installed; the address or name is invalid; the collection has another model, width,
-        metric or index type, each named; the id or metadata of a document is too long; or the server refuses.
+      EndxError: pymilvus is not installed; the address or name is invalid; the collection has another model, width or
+        metric, each named; the id or metadata of a document is too long; or the server refuses.
     """
     _check(address, name)
     cut, gone = 0, {index.document(row).id for row in index.manifest.deleted}
     with _client(address, token) as client:
-        _open(client, name, index.manifest, index_type)
+        _open(client, name, index.manifest)
         with tqdm.tqdm(total=len(index), unit="text", disable=not progress, leave=False) as bar:
             for _, embeddings, documents in index.snapshot.parts(BATCH):
                 rows = [_row(document, row) for document, row in zip(documents, embeddings, strict=True)]
@@ -112,14 +109,13 @@ def _client(address: str, token: str) -> Iterator["MilvusClient"]:
         raise EndxError(f"{address}: {' '.join(failure.message.split())}") from None
 
 
-def _open(client: "MilvusClient", name: str, manifest: Manifest, index_type: str) -> None:
+def _open(client: "MilvusClient", name: str, manifest: Manifest) -> None:
     """Creates the collection, or checks that the existing one matches the index."""
     model = manifest.model
     wanted: dict[str, Any] = {
         "model": f"{model['identity']} {model['name']}",
         "width": manifest.width,
         "metric": METRICS[manifest.metric],
-        "index type": index_type,
     }
     if not client.has_collection(name, timeout=TIMEOUT):
         _create(client, name, wanted)
@@ -130,7 +126,6 @@ def _open(client: "MilvusClient", name: str, manifest: Manifest, index_type: str
         "model": collection["properties"].get(MODEL, "unknown"),
         "width": fields.get("embedding", {}).get("params", {}).get("dim"),
         "metric": indexed.get("metric_type"),
-        "index type": indexed.get("index_type"),
     }
     if found["model"].split(" ")[0] == model["identity"]:
         found["model"] = wanted["model"]  # the name of a model may change
@@ -148,7 +143,7 @@ def _create(client: "MilvusClient", name: str, wanted: Mapping[str, Any]) -> Non
     schema.add_field("metadata", DataType.JSON)
     schema.add_field("embedding", DataType.FLOAT_VECTOR, dim=wanted["width"])
     indexes = client.prepare_index_params()
-    settings = {"index_type": wanted["index type"], "metric_type": wanted["metric"]}
+    settings = {"index_type": INDEX_TYPE, "metric_type": wanted["metric"]}
     indexes.add_index("embedding", index_name="embedding", **settings)
     properties = {MODEL: wanted["model"]}
     client.create_collection(name, schema=schema, index_params=indexes, properties=properties, timeout=TIMEOUT)

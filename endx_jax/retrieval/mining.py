@@ -14,7 +14,7 @@ from endx_jax.data.records import RetrievalSet
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.retrieval.bm25 import BM25, highest
 from endx_jax.retrieval.rerank import ScorePairs
-from endx_jax.retrieval.search import Neighbours, top_k
+from endx_jax.retrieval.search import top_k
 from endx_jax.retrieval.snapshot import Snapshot
 from endx_jax.settings import check
 
@@ -57,26 +57,21 @@ class MiningSettings:
       negatives: largest number of negatives per question; the best-ranked ones are kept.
       first_rank: first rank of the window, from 1. Ranks count every candidate, right ones too.
       last_rank: last rank of the window.
-      margin: margin below the right candidates in the scores of the ranking.
-      teacher_margin: margin in the scores of the teacher, if there is one.
+      margin: margin below the right candidates, in the scores of the teacher if there is one, else of the ranking.
     """
 
     negatives: int = 10
     first_rank: int = 1
     last_rank: int = 100
     margin: Margin = Margin()
-    teacher_margin: Margin = Margin(absolute=0.0)
 
     def __post_init__(self):
         check(self.negatives >= 1, f"{self.negatives} negatives per question are too few: keep at least 1")
         window = f"ranks {self.first_rank} to {self.last_rank}"
         check(1 <= self.first_rank <= self.last_rank, f"{window} are empty: the first must be from 1 to the last")
-        for margin in (self.margin, self.teacher_margin):
-            for value in filter(None, (margin.absolute, margin.relative)):
-                check(
-                    value > 0,
-                    f"a margin of {value} admits negatives that score above the right answers; give one of at least 0",
-                )
+        for value in filter(None, (self.margin.absolute, self.margin.relative)):
+            message = f"a margin of {value} admits negatives that score above the right answers; give one of at least 0"
+            check(value > 0, message)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -117,8 +112,8 @@ def mine(
     """Selects hard negatives from a ranking.
 
     Rejected candidates: right ones; those whose text equals that of a right or a better-ranked one, up to case and
-    white space; and those within the margin. The teacher scores the best of the others, and further ones until a
-    question has enough negatives.
+    white space; and those within the margin. A teacher scores the best candidates, and further ones until a question
+    has enough negatives; it rejects at least those that it scores above a right one.
 
     Args:
       ranked: at least `settings.last_rank` deep, or as deep as the pool.
@@ -128,11 +123,12 @@ def mine(
       teacher: scores (question, candidate) rows; None: no teacher.
     """
     dropped = Counter(dict.fromkeys(REASONS, 0))
-    places = _places_left(ranked, qrels, candidates, settings, dropped)
+    margin = settings.margin if teacher is None else Margin()
+    places = _places_left(ranked, qrels, candidates, settings, margin, dropped)
     if teacher is None:
         kept = [own[: settings.negatives] for own in places]
     else:
-        limit = settings.teacher_margin.limit(lowest_right(teacher, qrels))
+        limit = (settings.margin or Margin(absolute=0.0)).limit(lowest_right(teacher, qrels))
         kept = _confirmed(ranked.rows, places, limit, settings.negatives, teacher, dropped)
     negatives = [
         [Negative(int(rows[place]), float(scores[place]), place + 1) for place in own]
@@ -149,10 +145,9 @@ def lowest_right(score: ScorePairs, qrels: Sequence[Sequence[int]]) -> np.ndarra
     return lowest
 
 
-def _places_left(ranked, qrels, candidates, settings: MiningSettings, dropped: Counter) -> list[list[int]]:
+def _places_left(ranked, qrels, candidates, settings: MiningSettings, margin: Margin, dropped) -> list[list[int]]:
     """Returns for each question the positions in its ranking, from 0, of possible negatives."""
     key = _text_keys(candidates)
-    margin = settings.margin
     limit = margin.limit(ranked.lowest_right()) if margin else np.full(len(qrels), np.inf)
     left = []
     for question, right in enumerate(qrels):
@@ -231,21 +226,14 @@ def rank_by_embeddings(encode: Encode, records: RetrievalSet, depth: int) -> Ran
     return Ranked(found.rows, found.scores, lambda: lowest_right(score, records.qrels))
 
 
-def rank_by_index(
-    encode: Encode,
-    snapshot: Snapshot,
-    search: Callable[[Snapshot, np.ndarray, int], Neighbours],
-    records: RetrievalSet,
-    depth: int,
-) -> tuple[RetrievalSet, Ranked]:
+def rank_by_index(encode: Encode, snapshot: Snapshot, records: RetrievalSet, depth: int) -> tuple[RetrievalSet, Ranked]:
     """Ranks the `depth` best documents of an index, which may hold more documents than the set.
 
-    With exact search, an index of the set's own candidates gives the result of `rank_by_embeddings`.
+    An index of the set's own candidates gives the result of `rank_by_embeddings`.
 
     Args:
       encode: encodes with the index's model; right candidates are encoded only if a margin needs their scores.
       snapshot: state of the index.
-      search: (snapshot, questions [Q, E], k) to neighbours, with row -1 where fewer are found.
       records: data set.
       depth: documents per question.
 
@@ -253,12 +241,12 @@ def rank_by_index(
       The set, extended by the found documents with other texts; and the ranking of its candidates.
     """
     questions = encode("question", records.questions)
-    found = search(snapshot, questions, depth)
+    found = snapshot.search(questions, depth)
     row = {text: n for n, text in enumerate(records.candidates)}
     known = set(records.candidate_ids)
     texts, ids = [*records.candidates], [*records.candidate_ids]
-    of_document = {-1: -1}
-    for document_row in np.unique(found.rows[found.rows >= 0]).tolist():
+    of_document: dict[int, int] = {}
+    for document_row in np.unique(found.rows).tolist():
         document = snapshot.document(document_row)
         if document.text not in row:
             row[document.text] = len(texts)

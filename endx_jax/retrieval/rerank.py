@@ -45,25 +45,6 @@ def evaluate_pairs(
     return evaluate(combined, records.qrels, candidates=candidates, depth=depth)
 
 
-def rerank(score: ScorePairs, ranked: Sequence[Sequence[int]]) -> list[list[tuple[int, float]]]:
-    """Sorts each question's answers by their scores.
-
-    Args:
-      score: scores pairs of questions and answers.
-      ranked: for each question the rows of its answers, in the order of the first stage, which also orders ties.
-
-    Returns:
-      For each question its answers' (row, score), best first.
-    """
-    pairs = np.asarray([(question, row) for question, rows in enumerate(ranked) for row in rows], int).reshape(-1, 2)
-    scores, results, start = score(pairs), [], 0
-    for rows in ranked:
-        own = scores[start : start + len(rows)]
-        results.append([(rows[n], float(own[n])) for n in np.argsort(-own, kind="stable")])
-        start += len(rows)
-    return results
-
-
 def rerank_answers(
     scores_of: Callable[[Sequence[str], Sequence[str]], ScorePairs],
     questions: Sequence[str],
@@ -75,18 +56,23 @@ def rerank_answers(
     Args:
       scores_of: (question texts, answer texts) to a function that scores their pairs.
       questions: Q texts.
-      answers: answers to each question; the text of their documents is scored.
+      answers: answers to each question in the order of the first stage, which also orders ties; the text of their
+        documents is scored.
       k: number of answers to keep.
 
     Returns:
-      For each question its answers, with new ranks and scores.
+      For each question its answers, with new ranks and scores, best first.
     """
     documents = {answer.document.id: answer.document for found in answers for answer in found}
     row = {name: n for n, name in enumerate(documents)}
     score = scores_of(questions, [document.text for document in documents.values()])
-    found = rerank(score, [[row[answer.document.id] for answer in own] for own in answers])
-    known = [*documents.values()]
-    return [[Answer(rank, score, known[row]) for rank, (row, score) in enumerate(own[:k], start=1)] for own in found]
+    pairs = [(question, row[answer.document.id]) for question, own in enumerate(answers) for answer in own]
+    scores = np.split(score(np.asarray(pairs, int).reshape(-1, 2)), np.cumsum([len(own) for own in answers])[:-1])
+    return [
+        [Answer(rank, float(own[n]), found[n].document) for rank, n in enumerate(best, start=1)]
+        for found, own in zip(answers, scores, strict=True)
+        for best in [np.argsort(-own, kind="stable")[:k].tolist()]
+    ]
 
 
 def _pairs(best: np.ndarray) -> np.ndarray:

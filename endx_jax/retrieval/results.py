@@ -77,11 +77,11 @@ class Results:
         for pool, found in evaluations.items():
             self.evaluations.setdefault(pool, {})[system] = found
 
-    def add_bm25(self, *, depth: int = 100) -> None:
+    def add_bm25(self) -> None:
         """Evaluates BM25 and adds it."""
-        self.add("bm25", evaluate_bm25(self.pools, depth=depth))
+        self.add("bm25", evaluate_bm25(self.pools))
         if self.reverse:
-            self.reverse.add_bm25(depth=depth)
+            self.reverse.add_bm25()
 
     def add_dense(self, system: str, result: DenseResult) -> None:
         """Adds a dense system's evaluations, and diagnostics of its embeddings if there are enough."""

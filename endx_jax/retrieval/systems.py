@@ -91,7 +91,7 @@ class DenseResult:
     reverse: dict[str, Evaluation] = dataclasses.field(default_factory=dict)
 
 
-def evaluate_dense(encode: Encode, pools: Pools, *, depth: int = 100, reverse: bool = False) -> DenseResult:
+def evaluate_dense(encode: Encode, pools: Pools, *, reverse: bool = False) -> DenseResult:
     """Encodes questions and candidates with `encode(side, texts)`, each once, and ranks each pool by inner product.
 
     With `reverse` the questions are also ranked for each candidate.
@@ -107,7 +107,7 @@ def evaluate_dense(encode: Encode, pools: Pools, *, depth: int = 100, reverse: b
         return vectors[side][[row[side][name] for name in names]]
 
     def rank(asking: np.ndarray, ranked: np.ndarray, part: RetrievalSet) -> Evaluation:
-        return evaluate(dense_scores(asking, ranked), part.qrels, candidates=len(part.candidates), depth=depth)
+        return evaluate(dense_scores(asking, ranked), part.qrels, candidates=len(part.candidates))
 
     evaluations, backwards = {}, {}
     for pool, part in pools.items():
@@ -119,15 +119,10 @@ def evaluate_dense(encode: Encode, pools: Pools, *, depth: int = 100, reverse: b
     return DenseResult(evaluations, of("question", first.question_ids), of("answer", first.candidate_ids), backwards)
 
 
-def evaluate_bm25(pools: Pools, *, depth: int = 100) -> dict[str, Evaluation]:
+def evaluate_bm25(pools: Pools) -> dict[str, Evaluation]:
     """Ranks each pool by stemmed BM25."""
     index = functools.lru_cache(maxsize=2)(BM25.of_texts)  # several pools may share their candidates
     return {
-        pool: evaluate(
-            index(part.candidates).score_block(part.questions),
-            part.qrels,
-            candidates=len(part.candidates),
-            depth=depth,
-        )
+        pool: evaluate(index(part.candidates).score_block(part.questions), part.qrels, candidates=len(part.candidates))
         for pool, part in pools.items()
     }

@@ -30,10 +30,5 @@ def format_table(rows: Mapping[str, Mapping[str, float]], keys: Sequence[str]) -
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Formats rows as lines: the first column left-aligned, the others right-aligned, two spaces between."""
-    first, *others = widths(rows)
+    first, *others = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join([row[0].ljust(first), *map(str.rjust, row[1:], others)]).rstrip() for row in rows]
-
-
-def widths(rows: Sequence[Sequence[str]]) -> list[int]:
-    """Returns the width of each column, in characters."""
-    return [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -77,7 +77,6 @@ def _ordered(fused: dict[int, float]) -> list[tuple[int, float]]:
 Encode = Callable[[list[str]], np.ndarray]
 
 DENSE, BM25, HYBRID = MODES = ("dense", "bm25", "hybrid")
-RRF, WEIGHTED = FUSIONS = ("rrf", "weighted")
 # Smallest number of documents of each ranking that are fused; lower ones hardly affect the top.
 FUSED = 100
 
@@ -135,55 +134,37 @@ class TextSearch:
     def __repr__(self) -> str:
         return f"TextSearch({self.index})"
 
-    def __contains__(self, identifier: str) -> bool:
-        return identifier in self.index
-
-    @property
-    def width(self) -> int:
-        """Embedding width E."""
-        return self.index.manifest.width
-
     def search(
         self,
         questions: Sequence[str],
         k: int,
         *,
+        embeddings: np.ndarray | None = None,
         mode: str = DENSE,
-        fusion: str = RRF,
-        weight: float = 0.5,
+        weight: float | None = None,
     ) -> list[list[Answer]]:
         """Answers questions.
 
         Args:
           questions: Q texts.
           k: largest number of answers per question; with `bm25`, documents without a common word are omitted.
+          embeddings: float32 [Q, E] of the questions; None: they are computed, unless `mode` is `bm25`.
           mode: `dense` (inner products of embeddings), `bm25`, or `hybrid` (both).
-          fusion: fusion for `hybrid`: `rrf` (`reciprocal_ranks`) or `weighted` (`weighted_scores`).
-          weight: weight of dense scores in `weighted`, from 0 to 1; the rest is BM25's.
+          weight: weight of dense scores in `hybrid`, from 0 to 1, the rest being BM25's (`weighted_scores`); None:
+            fusion by `reciprocal_ranks`.
 
         Raises:
           EndxError: an argument is not one of these.
         """
-        embeddings = None
-        if mode != BM25 and questions:
+        if embeddings is None and mode != BM25 and questions:
             if self._encode_query is None:
                 raise EndxError(f"there is no model to encode questions: load one, or search with mode {BM25!r}")
             embeddings = self._encode_query(list(questions))
-        return self.search_embeddings(embeddings, questions, k, mode=mode, fusion=fusion, weight=weight)
-
-    def search_embeddings(
-        self,
-        embeddings: np.ndarray | None,
-        questions: Sequence[str],
-        k: int,
-        *,
-        mode: str = DENSE,
-        fusion: str = RRF,
-        weight: float = 0.5,
-    ) -> list[list[Answer]]:
-        """Answers questions given their embeddings; the arguments are those of `rank`."""
-        snapshot, rankings = self.rank(embeddings, questions, k, mode=mode, fusion=fusion, weight=weight)
-        return [_answers(snapshot, ranking) for ranking in rankings]
+        snapshot, rankings = self.rank(embeddings, questions, k, mode=mode, weight=weight)
+        return [
+            [Answer(rank, score, snapshot.document(row)) for rank, (row, score) in enumerate(ranking, start=1)]
+            for ranking in rankings
+        ]
 
     def rank(
         self,
@@ -192,8 +173,7 @@ class TextSearch:
         k: int,
         *,
         mode: str = DENSE,
-        fusion: str = RRF,
-        weight: float = 0.5,
+        weight: float | None = None,
     ) -> tuple[Snapshot, list[Ranking]]:
         """Ranks documents for questions given their embeddings, without reading the documents.
 
@@ -202,15 +182,13 @@ class TextSearch:
           questions: Q texts; not used in mode `dense`.
           k: see `search`.
           mode: see `search`.
-          fusion: see `search`.
           weight: see `search`.
 
         Returns:
           The snapshot that was searched, and for each question up to k rows with their scores, best first.
         """
         check_choice("mode", mode, MODES)
-        check_choice("fusion", fusion, FUSIONS)
-        check(0 <= weight <= 1, f"weight must lie between 0 and 1, and is {weight}")
+        check(weight is None or 0 <= weight <= 1, f"weight must lie between 0 and 1, and is {weight}")
         check(k >= 1, f"k must be at least 1, and is {k}")
         snapshot = self.index.snapshot
         rankings: Sequence[Ranking] = []
@@ -224,7 +202,7 @@ class TextSearch:
             depth = max(k, FUSED)
             both = self._dense(snapshot, embeddings, depth), self._lexical.search(snapshot, questions, depth)
             rankings = [
-                reciprocal_ranks(pair) if fusion == RRF else weighted_scores(pair, (weight, 1 - weight))
+                reciprocal_ranks(pair) if weight is None else weighted_scores(pair, (weight, 1 - weight))
                 for pair in zip(*both, strict=True)
             ]
         return snapshot, [ranking[:k] for ranking in rankings]
@@ -245,18 +223,6 @@ class TextSearch:
             embeddings = self._encode_document([document.text for document in documents])
         self.index.add(documents, embeddings, replace=True)
 
-    def delete(self, ids: Iterable[str]) -> None:
-        """Deletes documents, on disk and in memory.
-
-        Raises:
-          EndxError: as `Index.delete`.
-        """
-        self.index.delete(ids)
-
-    def compact(self) -> int:
-        """Removes deleted documents from the files; returns how many there were. See `Index.compact`."""
-        return self.index.compact()
-
     @functools.cached_property
     def _lexical(self) -> Lexical:
         return Lexical()
@@ -272,7 +238,3 @@ class TextSearch:
             [(row, score) for row, score in zip(rows, scores, strict=True) if row >= 0]
             for rows, scores in zip(found.rows.tolist(), found.scores.tolist(), strict=True)
         ]
-
-
-def _answers(snapshot: Snapshot, ranking: Ranking) -> list[Answer]:
-    return [Answer(rank, score, snapshot.document(row)) for rank, (row, score) in enumerate(ranking, start=1)]

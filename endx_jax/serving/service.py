@@ -206,7 +206,7 @@ class Service:
 
     def _of_index(self, embeddings: Sequence[np.ndarray]) -> np.ndarray:
         """Concatenates embeddings and truncates them to the width of the index."""
-        return cut(np.concatenate(embeddings), self.search.width, self.model.cosine)
+        return cut(np.concatenate(embeddings), self.search.index.manifest.width, self.model.cosine)
 
     def _answers(
         self, mode: str, asked: Sequence[Ask], embeddings: np.ndarray | None
@@ -234,9 +234,9 @@ class Service:
             if isinstance(work, Add):
                 self.search.add(work.documents, self._of_index([work.embeddings]))
                 return None
-            known = work.id in self.search
+            known = work.id in self.search.index
             if known:
-                self.search.delete([work.id])
+                self.search.index.delete([work.id])
             return known
         except EndxError as failure:
             return failure

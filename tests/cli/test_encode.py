@@ -62,16 +62,6 @@ def test_an_index_holds_what_the_model_says(trained_workdir, corpus, tmp_path, c
     assert capsys.readouterr().out.endswith(f"{tmp_path} is finished; nothing to do\n")
 
 
-def test_the_query_side(tiny_bert, corpus, tmp_path):
-    arguments = [f"--model={tiny_bert}", f"--corpus={corpus}", f"--output={tmp_path}", "--side=query"]
-    assert run_verb(["encode", *arguments]) == 0
-    manifest = read_manifest(tmp_path)
-    assert (manifest.corpus["side"], manifest.width) == ("query", 32)
-    last = json.loads((tmp_path / "documents-00000.jsonl").read_text().splitlines()[-1])
-    expected = endx_jax.load(tiny_bert).encode_query(last["text"], normalize_embeddings=True)
-    np.testing.assert_allclose(np.load(tmp_path / "embeddings-00000.npy")[-1], expected, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

@@ -14,19 +14,14 @@ def test_figures_of_a_run(trained_workdir, tmp_path, capsys):
     assert f"{tmp_path / 'relative'}.png" in capsys.readouterr().out
     found = json.loads((tmp_path / "relative.json").read_text())
     assert found["data"]["values"]["a"] == found["data"]["values"]["b"]
-    assert found["options"] == {"metric": "mrr", "baseline": "", "system": "trained"}
 
-    assert run_verb(["papers", "figures", "size", *runs, "--metrics=mrr", "--name=sizes"]) == 0
+    assert run_verb(["papers", "figures", "size", *runs]) == 0
     (size,) = {
         run["parameters"]
-        for line in json.loads((tmp_path / "sizes.json").read_text())["data"]["lines"].values()
+        for line in json.loads((tmp_path / "size.json").read_text())["data"]["lines"].values()
         for run in line
     }
     assert 1000 < size < 100_000
-
-    again = ["--redraw", str(tmp_path / "sizes.json"), f"--output={tmp_path}", "--name=again"]
-    assert run_verb(["papers", "figures", "size", *again]) == 0
-    assert (tmp_path / "again.svg").read_bytes() == (tmp_path / "sizes.svg").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -34,8 +29,7 @@ def test_figures_of_a_run(trained_workdir, tmp_path, capsys):
     [
         (["overlap"], "at least one --run"),
         (["size", "--run=nowhere"], "nowhere: nowhere is no workdir of a run"),
-        (["overlap", "--redraw=nowhere.json"], "nowhere.json can't be read: No such file"),
-        (["relative", "--run=a=x", "--run=b=y", "--baseline=c"], "--baseline=c is the name of no --run"),
+        (["relative", "--run=a=x"], "gains need a baseline and at least one more --run"),
     ],
 )
 def test_mistakes_are_a_line(arguments, says, tmp_path, capsys):

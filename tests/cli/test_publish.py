@@ -22,7 +22,7 @@ def index(tmp_path) -> Index:
 
 def test_an_index_is_published_and_says_so(index, tmp_path, capsys):
     to = str(tmp_path / "there.db")
-    arguments = [f"--index={index.folder}", f"--to={to}", "--collection=animals", "--index-type=FLAT"]
+    arguments = [f"--index={index.folder}", f"--to={to}", "--collection=animals"]
     assert run_verb(["publish", *arguments]) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"3 documents of {index.folder} are in collection animals at {to}",

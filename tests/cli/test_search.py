@@ -68,7 +68,7 @@ def test_bm25_loads_no_model(workdir, monkeypatch, capsys):
     assert "1  " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("how", ["--mode=hybrid", "--mode=hybrid --fusion=weighted --weight=0.9", "--engine=flat"])
+@pytest.mark.parametrize("how", ["--mode=hybrid", "--mode=hybrid --weight=0.9", "--engine=flat"])
 def test_other_ways_to_search(workdir, texts, capsys, how):
     if how == "--engine=flat":
         pytest.importorskip("faiss", reason="the package faiss-cpu is not installed")
@@ -191,9 +191,8 @@ def test_mistakes_are_found_before_anything_is_loaded(workdir, tmp_path, capsys,
     assert "nothing to search" in error(capsys, "the cat")
     assert "not both" in error(capsys, here, "the cat", "--questions=x")
     assert "it must be at least 1" in error(capsys, here, "the cat", "--top=0")
-    assert "--fusion is for --mode=hybrid" in error(capsys, here, "the cat", "--fusion=rrf")
-    assert "--weight is for" in error(capsys, here, "the cat", "--mode=hybrid", "--weight=0.5")
-    assert "not from 0 to 1" in error(capsys, here, "a", "--mode=hybrid", "--fusion=weighted", "--weight=2")
+    assert "--weight is for --mode=hybrid" in error(capsys, here, "the cat", "--weight=0.5")
+    assert "not from 0 to 1" in error(capsys, here, "a", "--mode=hybrid", "--weight=2")
     assert "--output needs questions" in error(capsys, here, "--output=x")
     assert "standard input is not a terminal" in error(capsys, here)
     assert "question 2 is empty" in error(capsys, here, "the cat", " ")

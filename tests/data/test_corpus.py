@@ -92,7 +92,7 @@ def test_folders_of_ms_marco_and_dpr_are_their_collections(tmp_path):
 
 
 def test_columns_by_other_names(tmp_path):
-    found = read(tmp_path, "a.csv", "question,answer,key\nq,a,k\n", text_column="answer", id_column="key")
+    found = read(tmp_path, "a.csv", "question,answer,id\nq,a,k\n", text_column="answer")
     assert found == [Document("k", "a", {"question": "q"})]
 
 
@@ -125,7 +125,6 @@ def test_documents_come_one_at_a_time(tmp_path):
         ("a.jsonl", '{"text": 3}\n', {}, "line 1: 'text' must be a string, not a whole number"),
         ("a.jsonl", '{"text": "a", "id": " "}\n', {}, "line 1: 'id' is empty"),
         ("a.jsonl", '{"text": "a", "id": true}\n', {}, "line 1: 'id' must be a string, not true or false"),
-        ("a.jsonl", '{"text": "a", "id": 1}\n', {"id_column": "key"}, "line 1: no column 'key'"),
         ("a.jsonl", '{"text": "a", "title": ["T"]}\n', {}, "line 1: 'title' must be a string, not a list"),
         ("a.jsonl", '{"text": "a", "by": "\\ud800"}\n', {}, "line 1: 'by' holds .* half a surrogate pair"),
         ("a.jsonl", "\n", {}, "a.jsonl: no documents in it"),

@@ -67,7 +67,8 @@ def test_lists_in_pythons_notation(text, found):
 
 
 @pytest.mark.parametrize(
-    "text", ["a", "['a'", "['a' 'b']", "[a]", "[__import__('os')]", "['a', 3]", "['a\\']", "{'a'}"]
+    "text",
+    ["a", "['a'", "[a]", "[__import__('os')]", "['a', 3]", "['a\\']", "{'a'}", "['\0']", "[" * 99_999, "['a']" * 10**5],
 )
 def test_other_python_expressions_are_refused_and_never_run(text):
     assert "file, line 3: the answers " in refusal(lambda: strings(text, "file, line 3"))

@@ -47,7 +47,7 @@ def runs(tmp_path):
 
 def test_the_table_of_two_runs(runs, tmp_path, capsys):
     output = tmp_path / "compared.json"
-    assert run_verb(["compare", *map(str, runs), "--draws=2000", f"--output={output}"]) == 0
+    assert run_verb(["compare", *map(str, runs), f"--output={output}"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"first:  {runs[0]}, trained, pool all"
     assert lines[2] == "10 questions, the same for both"
@@ -67,7 +67,7 @@ def test_the_table_of_two_runs(runs, tmp_path, capsys):
 
 
 def test_two_systems_of_one_run(runs, capsys):
-    assert run_verb(["compare", str(runs[0]), str(runs[0]), "--systems=bm25,trained", "--draws=10"]) == 0
+    assert run_verb(["compare", str(runs[0]), str(runs[0]), "--systems=bm25,trained"]) == 0
     assert "-0.2000" in capsys.readouterr().out
 
 
@@ -121,7 +121,6 @@ def test_damaged_files_are_named_with_the_line(tmp_path, line, message):
     [
         (["a", "b", "--systems=trainde"], "there are bm25, trained; did you mean 'trained'?"),
         (["a", "b", "--systems=x,y,z"], "give one name"),
-        (["a", "b", "--draws=0"], "0 draws"),
         (["a", "b", "--pool=nothing"], "run endx evaluate first"),
         (["a", "nowhere"], "nowhere: no such file or folder"),
     ],

@@ -15,8 +15,7 @@ from jax.sharding import AxisType, PartitionSpec
 
 from endx_jax import losses
 from endx_jax.losses import geometry_alignment
-from endx_jax.losses.geometry import TERMS
-from endx_jax.losses.kernels import KERNELS, WITH_WIDTH
+from endx_jax.losses.geometry import KERNELS, TERMS, WITH_WIDTH
 
 embedding_regression = without_metrics(losses.embedding_regression)
 

@@ -145,7 +145,8 @@ def test_the_first_of_equally_hard_candidates_is_taken(tile):
     question = jax.tree.map(lambda x: x[:1], answers)
     found = triplets.mine(false_negatives.negatives, jnp.zeros((1, 1)), candidates, question, answers, tile=tile)
     # Farthest of the right ones: 1 and 3 at distance 4. Nearest of the negatives: 2 and 4 at distance 1.
-    assert jax.tree.map(lambda x: x.item(), found) == triplets.Hardest(positive=1, negative=2, negatives=3)
+    rows = found.positive[1].item(), found.negative[1].item()
+    assert (*rows, found.negatives.item()) == (1, 2, 3)
 
 
 def test_no_array_is_as_large_as_all_distances():

@@ -55,7 +55,7 @@ MODEL = DualEncoder(TOWER, TOWER)
 def objective(name):
     if name == "dual":
         return DualObjective(MODEL, DualSettings(temperature=0.5, orthogonality=0.1))
-    return EndxObjective(MODEL, EndxSettings(cross_heads=2, ramp_epochs=0.0))
+    return EndxObjective(MODEL, EndxSettings(temperature=0.5, cross_heads=2, ramp_epochs=0.0))
 
 
 @functools.cache

@@ -61,7 +61,7 @@ def test_a_figure_is_drawn_from_the_runs_that_there_are(tmp_path, monkeypatch, c
     monkeypatch.setattr(reproduce, "make", lambda *arguments: drawn.append(arguments))
     figure = papers().figures["yu-figure2"]
     assert reproduce.draw(figure, Options(tmp_path, budget=20)).name == "yu-figure2-20-minutes.png"
-    ((kind, _, study, _, _),) = drawn
+    ((kind, _, study, _),) = drawn
     assert (kind, [(source.name, source.place) for source in study.sources]) == (
         "shared-answer",
         [("Dual-GRUs", "folder")],

@@ -1,4 +1,4 @@
-"""Each token's vectors in each layer, in the files that AllenNLP and RR keep them in."""
+"""Each token's vectors in each layer, in the files that AllenNLP keeps them in."""
 
 import json
 
@@ -33,13 +33,6 @@ def test_a_file_of_averages_has_one_layer(tmp_path):
     assert [x.shape for x in found] == [(1, 3, 5), (1, 1, 5), (1, 4, 5)]
 
 
-def test_rrs_tensor(tmp_path):
-    np.save(tmp_path / "elmo.npy", np.concatenate([np.moveaxis(x, 0, 1) for x in LAYERS]))
-    found = [*read_token_vectors(tmp_path / "elmo.npy", LENGTHS)]
-    for values, expected in zip(found, LAYERS, strict=True):
-        np.testing.assert_array_equal(values, expected)
-
-
 @pytest.mark.parametrize(
     ("lengths", "message"),
     [((3, 1), "vectors of 3 texts where 2 were asked for"), ((3, 2, 4), "text 1: vectors of shape .3, 1, 5.")],
@@ -50,15 +43,8 @@ def test_a_file_of_other_texts_is_refused(tmp_path, lengths, message):
         [*read_token_vectors(file, lengths)]
 
 
-def test_an_array_of_other_texts_is_refused(tmp_path):
-    np.save(tmp_path / "elmo.npy", np.zeros((8, 3, 5), np.float32))
-    with one_line_error(r"has the shape \(8, 3, 5\), where \[9, layers, width\] is expected"):
-        [*read_token_vectors(tmp_path / "elmo.npy", (4, 5))]
-
-
-@pytest.mark.parametrize("name", ["elmo.hdf5", "elmo.npy"])
-def test_a_damaged_file_is_named(tmp_path, name):
+def test_a_damaged_file_is_named(tmp_path):
     pytest.importorskip("h5py")
-    (tmp_path / name).write_bytes(b"damaged")
-    with one_line_error(f"{name} can't be read"):
-        [*read_token_vectors(tmp_path / name, LENGTHS)]
+    (tmp_path / "elmo.hdf5").write_bytes(b"damaged")
+    with one_line_error("elmo.hdf5 can't be read"):
+        [*read_token_vectors(tmp_path / "elmo.hdf5", LENGTHS)]

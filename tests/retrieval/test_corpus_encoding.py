@@ -97,7 +97,6 @@ def encoding_of(documents=DOCUMENTS, **changes) -> Encoding:
     settings = {
         "model": {"name": "m", "identity": "1" * 64},
         "corpus": {"path": "c.jsonl", "documents": found.documents, "sha256": found.sha256},
-        "side": "document",
         "width": 4,
         "precision": "float32",
         "metric": "cosine",
@@ -128,7 +127,7 @@ def test_a_corpus_becomes_an_index(tmp_path):
     assert [shard.documents for shard in manifest.shards] == [5, 5, 5, 5, 3]
     assert (manifest.width, manifest.precision, manifest.metric) == (4, "float32", "cosine")
     assert manifest.model == {"name": "m", "identity": "1" * 64}
-    assert manifest.corpus["side"] == "document"
+    assert manifest.corpus["path"] == "c.jsonl"
     np.testing.assert_array_equal(
         np.load(tmp_path / "embeddings-00004.npy"), embed([f"text {n}" for n in (20, 21, 22)])
     )
@@ -220,7 +219,6 @@ def test_the_corpus_is_read_a_shard_at_a_time(tmp_path):
     [
         ({"model": {"name": "m", "identity": "2" * 64}}, "model m (identity 111111111111) and not m (identity 2222"),
         ({"shard_size": 6, "precision": "int8"}, "precision float32 and not int8; of shard size 5 and not 6"),
-        ({"side": "query"}, "side document and not query"),
         ({"width": 3}, "width 4 and not 3"),
     ],
 )

@@ -12,7 +12,7 @@ from endx_jax.errors import EndxError
 from endx_jax.numerics import Quantized, dequantize, quantize
 from endx_jax.retrieval import milvus
 from endx_jax.retrieval.index import Index, write_index
-from endx_jax.retrieval.milvus import AUTO, FLAT, Published, publish
+from endx_jax.retrieval.milvus import Published, publish
 from endx_jax.retrieval.shards import COSINE, INNER_PRODUCT
 
 pytest.importorskip("pymilvus", reason="pymilvus is not installed")
@@ -67,13 +67,20 @@ def search(to, questions, k) -> list[list[tuple[Document, float]]]:
     ]
 
 
+@pytest.fixture
+def flat(monkeypatch):
+    """Has collections searched exactly, so that results can be compared."""
+    monkeypatch.setattr(milvus, "INDEX_TYPE", "FLAT")
+
+
+@pytest.mark.usefixtures("flat")
 @pytest.mark.parametrize("metric", [COSINE, INNER_PRODUCT])
 def test_exact_search_in_the_database_finds_what_the_index_finds(to, tmp_path, metric):
     embeddings = EMBEDDINGS
     if metric == COSINE:
         embeddings = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
     index = index_of(tmp_path / "index", embeddings, metric)
-    assert publish(index, *to, index_type="FLAT") == Published(600, removed=0, cut=0, others=0)
+    assert publish(index, *to) == Published(600, removed=0, cut=0, others=0)
     found, exact = search(to, QUESTIONS, 10), index.search(QUESTIONS, 10)
     expected = [[index.document(row) for row in rows] for rows in exact.rows]
     assert [[document for document, _ in hits] for hits in found] == expected
@@ -81,10 +88,11 @@ def test_exact_search_in_the_database_finds_what_the_index_finds(to, tmp_path, m
     np.testing.assert_allclose([[score for _, score in hits] for hits in found], exact.scores / scale, rtol=1e-4)
 
 
+@pytest.mark.usefixtures("flat")
 @pytest.mark.parametrize("precision", ["float16", "int8"])
 def test_rounded_embeddings_are_published_as_what_they_stand_for(to, tmp_path, precision):
     rounded = Quantized(*map(np.asarray, quantize(EMBEDDINGS))) if precision == "int8" else EMBEDDINGS.astype("f2")
-    publish(index_of(tmp_path / "index", rounded), *to, index_type="FLAT")
+    publish(index_of(tmp_path / "index", rounded), *to)
     values = np.asarray(dequantize(rounded) if precision == "int8" else rounded, np.float32)
     (hits,) = search(to, QUESTIONS[:1], 600)
     expected = dict(zip((document.id for document in documents()), values @ QUESTIONS[0], strict=True))
@@ -131,8 +139,6 @@ def test_a_collection_of_something_else_is_refused(to, tmp_path, change, differe
     publish(index_of(tmp_path / "index", EMBEDDINGS[:20]), *to)
     with pytest.raises(EndxError, match=difference):
         publish(index_of(tmp_path / "index", **{"embeddings": EMBEDDINGS[:20]} | change), *to)
-    with pytest.raises(EndxError, match="has index type AUTOINDEX and not FLAT"):
-        publish(index_of(tmp_path / "index", EMBEDDINGS[:20]), *to, index_type="FLAT")
     assert len(search(to, QUESTIONS[:1], 100)[0]) == 20
 
 
@@ -180,7 +186,7 @@ def test_the_folder_is_free_when_the_collection_is_closed(tmp_path):
 
 
 @pytest.mark.slow
-def test_recall_of_the_ten_best_of_real_texts(address, minilm, test_data, tmp_path):
+def test_recall_of_the_ten_best_of_real_texts(address, minilm, test_data, tmp_path, monkeypatch):
     model, data = endx_jax.load(minilm), test_data / "data" / "squad" / "dev-v1.1.json.gz"
     sentences = list(itertools.islice(read_corpus(data, pool="sentences"), 500))
     questions = read(data).questions[:100]
@@ -188,8 +194,9 @@ def test_recall_of_the_ten_best_of_real_texts(address, minilm, test_data, tmp_pa
     write_index(tmp_path / "index", embeddings, sentences, metric=COSINE, model=MODEL)
     index, asked = Index(tmp_path / "index"), model.encode_query(questions)
     exact = [{index.document(row).id for row in rows} for rows in index.search(asked, 10).rows]
-    for index_type, least in ((FLAT, 1.0), (AUTO, 0.95)):
+    for index_type, least in (("FLAT", 1.0), (milvus.INDEX_TYPE, 0.95)):
+        monkeypatch.setattr(milvus, "INDEX_TYPE", index_type)
         to = (address, f"sentences_{index_type}")
-        publish(index, *to, index_type=index_type)
+        publish(index, *to)
         found = [{document.id for document, _ in hits} for hits in search(to, asked, 10)]
         assert np.mean([len(a & b) / 10 for a, b in zip(found, exact, strict=True)]) >= least

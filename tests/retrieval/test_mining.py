@@ -19,7 +19,6 @@ from endx_jax.retrieval.mining import (
     rank_by_embeddings,
     rank_by_index,
 )
-from endx_jax.retrieval.snapshot import Snapshot
 
 NOTHING = {"right": 0, "equal text": 0, "margin": 0, "teacher": 0}
 
@@ -44,11 +43,12 @@ def by_hand(scores, qrels, texts, settings, teacher=None) -> list[list[int]]:
             earlier = order[settings.first_rank - 1 : rank - 1]
             if any(texts[row].lower() == texts[other].lower() for other in (*right, *earlier)):
                 continue
-            if settings.margin.absolute is not None:
+            if teacher is None and settings.margin.absolute is not None:
                 bound = min(scores[question][other] for other in right) - settings.margin.absolute
                 if scores[question][row] > bound:
                     continue
-            if teacher is not None and teacher[question][row] > min(teacher[question][other] for other in right):
+            margin = settings.margin.absolute or 0.0
+            if teacher is not None and teacher[question][row] > min(teacher[question][o] for o in right) - margin:
                 continue
             kept.append(row)
         found.append(kept)
@@ -127,6 +127,7 @@ def test_it_is_what_the_rules_say_one_candidate_after_the_other(seed):
         (MiningSettings(negatives=3, first_rank=1 + seed, last_rank=25), None),
         (MiningSettings(negatives=5, last_rank=30, margin=Margin(absolute=0.5)), None),
         (MiningSettings(negatives=4, last_rank=40), lambda pairs: teacher[pairs[:, 0], pairs[:, 1]]),
+        (MiningSettings(last_rank=40, margin=Margin(absolute=0.1)), lambda pairs: teacher[pairs[:, 0], pairs[:, 1]]),
     ):
         found = mine(ranked(scores, qrels, settings.last_rank), qrels, texts, settings, judge)
         expected = by_hand(scores, qrels, texts, settings, None if judge is None else teacher)
@@ -146,7 +147,7 @@ def test_the_lowest_score_of_right_candidates():
         ({"first_rank": 0}, "ranks 0 to 100 are empty"),
         ({"first_rank": 11, "last_rank": 10}, "ranks 11 to 10 are empty"),
         ({"margin": Margin(absolute=-0.1)}, "a margin of -0.1 admits"),
-        ({"teacher_margin": Margin(relative=-1.0)}, "a margin of -1.0 admits"),
+        ({"margin": Margin(relative=-1.0)}, "a margin of -1.0 admits"),
     ],
 )
 def test_settings_that_keep_nothing_or_everything_are_refused(settings, reason):
@@ -196,7 +197,7 @@ def test_an_index_of_the_same_candidates_gives_the_same_negatives(records, tmp_p
     snapshot = index_of(tmp_path / "index", [f"other{n}" for n in order], texts)
     settings = MiningSettings(negatives=4, last_rank=9, margin=Margin(absolute=0.5))
     memory = mine(rank_by_embeddings(encode, records, CANDIDATES), records.qrels, records.candidates, settings)
-    grown, ranked = rank_by_index(encode, snapshot, Snapshot.search, records, CANDIDATES)
+    grown, ranked = rank_by_index(encode, snapshot, records, CANDIDATES)
     assert grown == records
     assert mine(ranked, records.qrels, records.candidates, settings) == memory
     assert memory.dropped["margin"] > 0
@@ -206,7 +207,7 @@ def test_an_index_of_the_same_candidates_gives_the_same_negatives(records, tmp_p
 def test_documents_that_only_the_index_has_are_candidates_too(records, tmp_path):
     texts = [*records.candidates[:27], "text 3", "a stranger", "another"]  # one text twice
     snapshot = index_of(tmp_path / "index", [f"d{n}" for n in range(29)] + ["x"], texts)
-    grown, ranked = rank_by_index(encode, snapshot, Snapshot.search, records, CANDIDATES)
+    grown, ranked = rank_by_index(encode, snapshot, records, CANDIDATES)
     assert grown.candidates == (*records.candidates, "a stranger", "another")
     assert grown.candidate_ids[-2:] == ("d28+", "x")  # d28 is another candidate's
     assert grown.qrels == records.qrels
@@ -214,17 +215,6 @@ def test_documents_that_only_the_index_has_are_candidates_too(records, tmp_path)
     assert sorted(ranked.rows[0].tolist()) == sorted(everything)
     mined = mine(ranked, grown.qrels, grown.candidates, MiningSettings(negatives=CANDIDATES))
     assert mined.dropped["equal text"] + sum(row == (3,) for row in records.qrels) == QUESTIONS
-
-
-def test_neighbours_that_an_engine_did_not_find_stay_missing(records, tmp_path):
-    snapshot = index_of(tmp_path / "index", records.candidate_ids, records.candidates)
-
-    def search(snapshot, questions, k):
-        found = snapshot.search(questions, k)
-        return found._replace(rows=np.where(np.arange(k) < 2, found.rows, -1))
-
-    _, ranked = rank_by_index(encode, snapshot, search, records, CANDIDATES)
-    assert (ranked.rows >= 0).sum(axis=1).tolist() == [2] * QUESTIONS
 
 
 def test_bm25_ranks_what_shares_a_word():

@@ -5,7 +5,7 @@ import pytest
 
 from endx_jax.data.documents import Document
 from endx_jax.data.records import RetrievalSet
-from endx_jax.retrieval.rerank import evaluate_pairs, rerank, rerank_answers
+from endx_jax.retrieval.rerank import evaluate_pairs, rerank_answers
 from endx_jax.retrieval.text_search import Answer
 
 Q, N = 5, 9
@@ -74,15 +74,20 @@ def test_scores_of_the_first_stage_that_are_close_stay_apart_below_large_pair_sc
 
 
 def test_lists_of_different_lengths_keep_their_own_answers():
-    found = rerank(score, [[3, 1], [], [4], [0, 5, 2], []])
-    assert [[row for row, _ in own] for own in found] == [
+    def scores_of(questions, answers):
+        return lambda pairs: np.array([PAIRS[q, int(answers[a])] for q, a in pairs], np.float32)
+
+    first = [[3, 1], [], [4], [0, 5, 2], []]
+    answers = [[Answer(n, 0.0, Document(f"d{row}", str(row))) for n, row in enumerate(own, 1)] for own in first]
+    found = rerank_answers(scores_of, ["?"] * 5, answers, k=9)
+    assert [[int(answer.document.text) for answer in own] for own in found] == [
         sorted([3, 1], key=lambda c: -PAIRS[0, c]),
         [],
         [4],
         sorted([0, 5, 2], key=lambda c: -PAIRS[3, c]),
         [],
     ]
-    assert found[2] == [(4, PAIRS[2, 4])]
+    assert found[2] == [Answer(1, float(PAIRS[2, 4]), answers[2][0].document)]
 
 
 def test_documents_are_compared_by_their_texts_and_get_new_ranks():

@@ -100,7 +100,7 @@ def test_hybrid_is_the_fusion_of_both(index):
     by_place = {"d0": 1 / 61 + 1 / 62, "d2": 1 / 62 + 1 / 61, "d1": 1 / 63 + 1 / 63, "d3": 1 / 64}
     assert [*scores(mode="hybrid").items()] == [(name, pytest.approx(score)) for name, score in by_place.items()]
     by_score = {"d2": 0.75 + 0.25, "d0": 0.75, "d1": 0, "d3": 0}
-    assert [*scores(mode="hybrid", fusion="weighted", weight=0.75).items()] == [*by_score.items()]
+    assert [*scores(mode="hybrid", weight=0.75).items()] == [*by_score.items()]
 
 
 @pytest.mark.parametrize("engine", ["exact", *ENGINES])
@@ -111,8 +111,8 @@ def test_all_see_what_is_added_and_not_what_is_deleted(index, engine, mode):
     search = TextSearch(index, encode, encode, engine=engine)
     search.search(["fish"], 2, mode=mode)
     search.add([Document("new", "fish and fish"), Document("d3", "not a dog any more")])
-    search.delete(["d1"])
-    assert (len(search), "d1" in search, "new" in search) == (4, False, True)
+    index.delete(["d1"])
+    assert (len(search), "d1" in index, "new" in index) == (4, False, True)
     assert ids(search.search(["fish"], 1, mode=mode)[0]) == ["new"]
     everything = ids(search.search(["fish dogs cats bark sleep"], 10, mode=mode)[0])
     assert sorted(everything) == ["d0", "d2", "d3", "new"]
@@ -120,9 +120,9 @@ def test_all_see_what_is_added_and_not_what_is_deleted(index, engine, mode):
 
 def test_embeddings_may_come_with_the_questions(index):
     search = TextSearch(index)
-    assert ids(search.search_embeddings(np.float32([[0, 1, 0]]), [""], 1)[0]) == ["d1"]
+    assert ids(search.search([""], 1, embeddings=np.float32([[0, 1, 0]]))[0]) == ["d1"]
     search.add([Document("d9", "")], np.float32([[0, 2, 0]]))
-    assert ids(search.search_embeddings(np.float32([[0, 1, 0]]), [""], 1)[0]) == ["d9"]
+    assert ids(search.search([""], 1, embeddings=np.float32([[0, 1, 0]]))[0]) == ["d9"]
 
 
 def test_mistakes(index):
@@ -134,9 +134,7 @@ def test_mistakes(index):
     with one_line_error("no model to encode documents: load one"):
         search.add([Document("a", "")])
     with one_line_error("mode is 'sparse'"):
-        search.search_embeddings(None, ["a"], 3, mode="sparse")
-    with one_line_error("fusion is 'sum'"):
-        search.search(["a"], 3, mode="bm25", fusion="sum")
+        TextSearch(index, encode).search(["a"], 3, mode="sparse")
     with one_line_error("k must be at least 1, and is 0"):
         search.search(["a"], 0, mode="bm25")
     with one_line_error("weight must lie between 0 and 1, and is 2"):
@@ -162,7 +160,7 @@ def test_engines_find_what_is_found_exactly_among_real_sentences(test_data, mini
     questions = model.encode_query(asked)
 
     def found(engine):
-        answers = TextSearch(index, engine=engine).search_embeddings(questions, asked, 10)
+        answers = TextSearch(index, engine=engine).search(asked, 10, embeddings=questions)
         return [{*ids(line)} for line in answers]
 
     exact = found("exact")

@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from endx_jax.data.paragraphs import Paragraph, merged_set, unmerged_set
+from endx_jax.data.paragraphs import Paragraph, whole_paragraphs
 from endx_jax.data.readers import arrow, beir, examples, mrqa, msmarco, natural_questions, squad, text_files
 from endx_jax.data.records import RetrievalSet
 from endx_jax.errors import EndxError
@@ -95,7 +95,7 @@ def read(
             "`endx evaluate --index=DIR --data=...`"
         )
     if found in PARAGRAPH_READERS:
-        return merged_set(_paragraphs(path, found, skip_invalid), path)
+        return whole_paragraphs(_paragraphs(path, found, skip_invalid), path, merge=True)
     if found == BEIR:
         return beir.read(path, split, whole=whole, skip_invalid=skip_invalid)
     if found == MSMARCO:
@@ -140,14 +140,14 @@ def _paragraphs(path: str, data_format: str, skip_invalid: bool) -> Iterator[Par
 
 
 def read_unmerged(*paths: str, skip_invalid: bool = False) -> RetrievalSet:
-    """Reads whole paragraphs as candidates, with equal questions kept apart: see `unmerged_set`.
+    """Reads whole paragraphs as candidates, with equal questions kept apart: see `whole_paragraphs`.
 
     Args:
       *paths: files, read one after another into one pool.
       skip_invalid: as for `paragraphs`.
     """
     found = itertools.chain.from_iterable(paragraphs(path, skip_invalid=skip_invalid) for path in paths)
-    return unmerged_set(found, " and ".join(paths))
+    return whole_paragraphs(found, " and ".join(paths), merge=False)
 
 
 def detect_format(path: str) -> str:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from endx_jax.batch import Batch, Tokens
-from endx_jax.losses.geometry import KERNELS, REDUCTIONS, TERMS, embedding_regression, geometry_alignment
+from endx_jax.losses.geometry import KERNELS, TERMS, embedding_regression, geometry_alignment
 from endx_jax.methods.dual import DualObjective, DualSettings
 from endx_jax.methods.endx.teacher import CrossEncoder
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective, known_ids
@@ -51,7 +51,6 @@ class EndxSettings(DualSettings):
         (1.0, 1.0), "Divisors (student's, teacher's) of the scores in the alignment loss."
     )
     diagonal: bool = key(True, "Include each text among its own neighbours in q|q and a|a (t-SNE: False).")
-    reduction: str = key("batchmean", f"Reduction of the alignment terms: one of {', '.join(REDUCTIONS)}.")
     stop_gradient: bool = key(True, "Stop the alignment's gradient at the teacher's embeddings.")
     cross_heads: int = key(12, "Attention heads of the teacher.")
     cross_residual: bool = key(
@@ -65,7 +64,6 @@ class EndxSettings(DualSettings):
         super().__post_init__()
         check_choice("objective.alignment", self.alignment, ALIGNMENTS)
         check_choice("objective.kernel", self.kernel, KERNELS)
-        check_choice("objective.reduction", self.reduction, REDUCTIONS)
         check_choice("objective.teacher_shares", self.teacher_shares, SHARED_WITH_TEACHER)
         for entry in self.weights:
             numbers = len(entry) == 2 and isinstance(entry[1], int | float)
@@ -209,7 +207,6 @@ class EndxObjective(Objective):
             kernel=settings.kernel,
             temperature=settings.alignment_temperatures,
             diagonal=settings.diagonal,
-            reduction=settings.reduction,
             stop_gradient=settings.stop_gradient,
             tile=self.execution.loss_tile,
             axis_name=axis_name,

@@ -105,12 +105,10 @@ class PairEvaluator:
     Attributes:
       scorer: scorer of question-answer pairs.
       settings: settings of the method, with the number of questions and of answers per question.
-      depth: number of ranked answers kept per question.
     """
 
     scorer: PairScorer
     settings: PairSettings
-    depth: int
 
     def select(self, records: RetrievalSet) -> RetrievalSet:
         """Returns the set with `objective.questions` questions and the whole pool."""
@@ -133,7 +131,7 @@ class PairEvaluator:
     def _rank(self, params: dict, records: RetrievalSet) -> Evaluation:
         score = self.scorer(params, records.questions, records.candidates, progress=showing_progress())
         first = BM25.of_texts(records.candidates).score_block(records.questions)
-        return evaluate_pairs(score, first, records, top=self.settings.top, depth=self.depth)
+        return evaluate_pairs(score, first, records, top=self.settings.top)
 
 
 def evaluate_by_pairs(
@@ -147,7 +145,7 @@ def evaluate_by_pairs(
     if settings.reverse:
         raise EndxError("evaluation.reverse needs a method with embeddings; objective.name=pair has none: unset it")
     scorer = pair_scorer(objective, encoder.processors, mesh, settings.batch_size)
-    return PairEvaluator(scorer, objective.settings, settings.depth)
+    return PairEvaluator(scorer, objective.settings)
 
 
 def pair_scorer(

@@ -34,14 +34,12 @@ class DecodingSettings:
         "gru", f"Decoder: one of {', '.join(DECODERS)}; reminded_gru adds the latent vector to each input word."
     )
     decoder_width: int = key(768, "Width of the GRU's state or of the bag of words' hidden layer (Yu et al.: 768).")
-    word_dropout: float = key(0.0, "Fraction of the GRU's input words set to zero (Bowman et al. 2016), in [0, 1).")
     word_share: float = key(1.0, "Fraction of the words in the likelihood, sampled in each step, in (0, 1].")
 
     def __post_init__(self):
         check_choice("objective.decodes", self.decodes, SOURCES)
         check_choice("objective.decoder", self.decoder, DECODERS)
         check(self.decoder_width > 0, f"objective.decoder_width is {self.decoder_width}; it must be positive")
-        check(0 <= self.word_dropout < 1, f"objective.word_dropout is {self.word_dropout}; it must be in [0, 1)")
         check(0 < self.word_share <= 1, f"objective.word_share is {self.word_share}; it must be in (0, 1]")
 
 
@@ -84,10 +82,10 @@ class TextDecoders:
     def nll(self, params: dict, side: str, latents: dict[str, Array], batch: Batch) -> Array:
         """Returns the sum over one side's texts of -log p(text), in nats, given latent vectors [B, E] by side."""
         tokens = tokens_of(batch)[side]
-        return self._nll(params, side, latents, tokens, target_words(tokens)[1].astype(jnp.float32), None)[0]
+        return self._nll(params, side, latents, tokens, target_words(tokens)[1].astype(jnp.float32))[0]
 
     def trained_nll(self, params: dict, rows: tuple, where: Array) -> tuple[Array, dict[str, tuple[Array, Array]]]:
-        """Computes the negative log-likelihood for training, with `word_dropout` and `word_share`.
+        """Computes the negative log-likelihood for training, with `word_share`.
 
         Args:
           params: result of `parameters`.
@@ -104,12 +102,12 @@ class TextDecoders:
             weights = jnp.where(where[:, None] & target_words(tokens[side])[1], 1.0, 0.0)
             if share < 1:
                 weights = jnp.where(_bernoulli(fold(own, 0), weights.shape[1], share), weights / share, 0)
-            nats, metrics = self._nll(params, side, latents, tokens[side], weights, fold(own, 1))
+            nats, metrics = self._nll(params, side, latents, tokens[side], weights)
             found[side] = nats, metrics["words"]
         return found["question"][0] + found["answer"][0], found
 
     def _nll(
-        self, params: dict, side: str, latents: dict[str, Array], tokens: Tokens, weights: Array, keys: Array | None
+        self, params: dict, side: str, latents: dict[str, Array], tokens: Tokens, weights: Array
     ) -> LossAndMetrics:
         """Computes the weighted sum of -log p(word) over the texts of one side: see `vocabulary_nll`.
 
@@ -119,15 +117,11 @@ class TextDecoders:
           latents: latent vectors [B, E] by side; `settings.decodes` selects the decoder's input.
           tokens: texts [B, L].
           weights: [B, L - 1], weights of the words after the first; 0 for padding.
-          keys: PRNG keys [B] of word dropout; None disables it.
         """
         own, latent = params[side], latents[SOURCES[self.settings.decodes][side]]
         look_up = self.model.tower(side).token_embedder.apply
         embedded = cast(Array, look_up({"params": own["token_embedder"]}, tokens.ids[:, :-1]))
         words, mask = target_words(tokens)
-        if keys is not None and self.settings.word_dropout:
-            seen = _bernoulli(keys, words.shape[1], 1 - self.settings.word_dropout)
-            embedded = jnp.where(seen[:, :, None], embedded, 0)
         hidden = cast(Array, self._decoder(side).apply({"params": own["decoder"]}, latent, embedded, mask))
         # A sequence decoder has one softmax for each word; a bag of words has one for all words of a text.
         shape = (-1, words.shape[1]) if hidden.shape[1] == 1 else (-1, 1)

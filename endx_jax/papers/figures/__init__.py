@@ -10,10 +10,10 @@ from endx_jax.papers.figures import (
     similarity,
     size,
 )
-from endx_jax.papers.figures.figure import Figure, make, redraw
+from endx_jax.papers.figures.figure import Figure, make
 from endx_jax.papers.figures.study import Source, Study
 
-__all__ = ["FIGURES", "Figure", "Source", "Study", "make", "redraw"]
+__all__ = ["FIGURES", "Figure", "Source", "Study", "make"]
 
 FIGURES: dict[str, Figure] = {
     "overlap": overlap.FIGURE,

@@ -4,14 +4,12 @@ import dataclasses
 import json
 import pathlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 import endx_jax
-from endx_jax import json_files
-from endx_jax.errors import EndxError
 from endx_jax.files import write_text
 from endx_jax.numerics import unit_rows
 from endx_jax.papers.figures import style
@@ -27,25 +25,22 @@ class Figure:
 
     Attributes:
       about: one-line description.
-      options: a dataclass of settings, each declared with `settings.key`; all are numbers or strings.
-      data: (study, options) to all values that are drawn, as JSON values.
+      data: study to all values that are drawn, as JSON values.
       draw: from those values to a Matplotlib figure.
     """
 
     about: str
-    options: type
-    data: Callable[[Study, Any], dict]
+    data: Callable[[Study], dict]
     draw: "Callable[[dict], matplotlib.figure.Figure]"
 
 
-def make(name: str, figure: Figure, study: Study, options: Any, target: pathlib.Path) -> dict:
+def make(name: str, figure: Figure, study: Study, target: pathlib.Path) -> dict:
     """Computes a figure's numbers, writes them as JSON, and draws them.
 
     Args:
       name: of the figure, stored in the file.
       figure: the kind of figure.
       study: its models and texts.
-      options: of type `figure.options`.
       target: `target.json`, `target.png` and `target.svg` are written.
 
     Returns:
@@ -59,30 +54,16 @@ def make(name: str, figure: Figure, study: Study, options: Any, target: pathlib.
         "figure": name,
         "endx_jax": endx_jax.__version__,
         "sources": [[source.name, source.place] for source in study.sources],
-        "options": dataclasses.asdict(options),
     }
-    text = json.dumps(about | {"data": figure.data(study, options)}, ensure_ascii=False) + "\n"
+    text = json.dumps(about | {"data": figure.data(study)}, ensure_ascii=False) + "\n"
     write_text(_with(target, ".json"), text)
     data = json.loads(text)["data"]
-    _save(figure, data, target)
+    save(figure, data, target)
     return data
 
 
-def redraw(figures: dict[str, Figure], file: pathlib.Path, target: pathlib.Path) -> str:
-    """Draws the numbers that `make` wrote, as `target.png` and `target.svg`, and returns the figure's name.
-
-    Raises:
-      EndxError: the file does not exist, or holds no figure.
-    """
-    style.require()
-    held = json_files.read(file)
-    if held.get("figure") not in list(figures) or "data" not in held:
-        raise EndxError(f"{file} holds the numbers of no figure; give a .json file that endx papers figures wrote")
-    _save(figures[held["figure"]], held["data"], target)
-    return held["figure"]
-
-
-def _save(figure: Figure, data: dict, target: pathlib.Path) -> None:
+def save(figure: Figure, data: dict, target: pathlib.Path) -> None:
+    """Draws a figure's numbers as `target.png` and `target.svg`."""
     with style.applied():
         drawn = figure.draw(data)
         style.save(drawn, _with(target, ".png"))
@@ -93,13 +74,12 @@ def _with(target: pathlib.Path, ending: str) -> pathlib.Path:
     return target.with_name(target.name + ending)
 
 
-def tsne(rows: np.ndarray, *, perplexity: float, seed: int) -> np.ndarray:
+def tsne(rows: np.ndarray, *, perplexity: float) -> np.ndarray:
     """Projects rows by t-SNE (Van der Maaten and Hinton 2008), initialised by principal components.
 
     Args:
       rows: [N, E]; distances are Euclidean, which order unit vectors as cosines do.
       perplexity: approximate number of neighbours; at most (N - 1) / 3.
-      seed: of the random draws.
 
     Returns:
       float64 [N, 2], centred and with the farthest coordinate at 1; scale and direction have no meaning.
@@ -108,7 +88,7 @@ def tsne(rows: np.ndarray, *, perplexity: float, seed: int) -> np.ndarray:
     from threadpoolctl import threadpool_limits
 
     perplexity = min(perplexity, (len(rows) - 1) / 3)
-    made = TSNE(2, perplexity=perplexity, init="pca", learning_rate="auto", random_state=seed, n_jobs=1)
+    made = TSNE(2, perplexity=perplexity, init="pca", learning_rate="auto", random_state=0, n_jobs=1)
     # One thread: threads that wait for each other a thousand times over are very slow on a busy machine, and their
     # number would show in the last digits.
     with threadpool_limits(1):

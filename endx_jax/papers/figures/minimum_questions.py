@@ -1,86 +1,57 @@
 """Quality on answers shared by many questions: Figure 2 and Table 4 of ENDX (Wang et al. 2021)."""
 
-import dataclasses
-
 import jax
 import numpy as np
 
-from endx_jax.errors import EndxError
+from endx_jax.data.records import RetrievalSet, questions_by_candidate
+from endx_jax.data.splits import with_many_questions
 from endx_jax.papers.figures import style
 from endx_jax.papers.figures.figure import Figure, rounded
-from endx_jax.papers.figures.study import Source, Study, bar, questions_of, with_at_least
+from endx_jax.papers.figures.study import Source, Study, bar
 from endx_jax.parallel.console import say
 from endx_jax.retrieval.evaluate import MEASURES, evaluate
-from endx_jax.settings import check_choice, key
 
 POOLS = {"whole": "whole pool", "cut": "pool of these answers alone"}
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """Options of the figure."""
-
-    metric: str = key("mrr", f"metric: one of {', '.join(MEASURES)}")
-    most: int = key(12, "largest minimum; lower if no answer has that many questions")
+METRIC = "mrr"
+# The highest minimum; lower where no answer has so many questions.
+MOST = 12
 
 
-def sub_sets(qrels, candidates: int, most: int) -> list[tuple[list[int], list[int]]]:
-    """Returns, for each minimum from 1, the answers with at least that many questions: (question rows, answers).
-
-    Args:
-      qrels: for each question its right candidates.
-      candidates: in the pool.
-      most: the largest minimum; the list is shorter if no answer has that many questions.
-    """
-    asked = questions_of(qrels, candidates)
-    most = min(most, max(map(len, asked)))
-    found = []
-    for minimum in range(1, most + 1):
-        answers = with_at_least(asked, minimum)
-        found.append((sorted({row for answer in answers for row in asked[answer]}), answers))
-    return found
-
-
-def within(qrels, rows: list[int], answers: list[int]) -> list[list[int]]:
-    """Returns the judgements of the given questions among the given answers, numbered as in `answers`."""
-    new = {answer: number for number, answer in enumerate(answers)}
-    return [sorted(new[answer] for answer in qrels[row] if answer in new) for row in rows]
-
-
-def data(study: Study, options: Options) -> dict:
+def data(study: Study) -> dict:
     """Computes each model's metric on each subset: ranked in the whole pool, and among the subset's answers."""
     study.distinct()
-    check_choice("--metric", options.metric, MEASURES)
-    if options.most < 1:
-        raise EndxError(f"--most={options.most} must be at least 1")
-    records = study.records
-    sets = sub_sets(records.qrels, len(records.candidates), options.most)
+    most = max(map(len, questions_by_candidate(study.records.qrels).values()))
+    minimums = range(1, min(MOST, most) + 1)
+    parts = with_many_questions(study.records, minimums)
+    sets = [(parts[f"answers>={n}"], parts[f"answers>={n}-alone"]) for n in minimums]
     return {
-        "metric": options.metric,
-        "minimum": list(range(1, len(sets) + 1)),
-        "questions": [len(rows) for rows, _ in sets],
-        "answers": [len(answers) for _, answers in sets],
-        "models": [_model(study, source, sets, options.metric) for source in study.sources],
+        "metric": METRIC,
+        "minimum": list(minimums),
+        "questions": [len(whole.questions) for whole, _ in sets],
+        "answers": [len(alone.candidates) for _, alone in sets],
+        "models": [_model(study, source, sets) for source in study.sources],
     }
 
 
-def _model(study: Study, source: Source, sets: list[tuple[list[int], list[int]]], metric: str) -> dict:
+def _model(study: Study, source: Source, sets: list[tuple[RetrievalSet, RetrievalSet]]) -> dict:
     """Computes one model's lines."""
-    qrels, count = study.records.qrels, len(study.records.candidates)
     say(f"{source.name}: ranking {len(sets)} sub-sets")
-    score = study.scores(source, range(len(qrels)), range(count))
-    with bar("ranking the whole") as progress:
-        ranks = evaluate(score, qrels, candidates=count, depth=1, progress=progress).ranks
-    values = np.asarray(jax.device_get(MEASURES[metric](ranks)), np.float64)
-    of_sets, cut = [values[rows] for rows, _ in sets], []
-    for rows, answers in sets:
-        score, judged = study.scores(source, rows, answers), within(qrels, rows, answers)
-        cut.append(evaluate(score, judged, candidates=len(answers), depth=1).metrics[metric])
+
+    def values(part: RetrievalSet) -> np.ndarray:
+        with bar("ranking") as progress:
+            score, count = study.scores(source, part), len(part.candidates)
+            ranks = evaluate(score, part.qrels, candidates=count, depth=1, progress=progress).ranks
+        return np.asarray(jax.device_get(MEASURES[METRIC](ranks)), np.float64)
+
+    found = dict(zip(study.records.question_ids, values(study.records), strict=True))
+    of_sets = [np.asarray([found[name] for name in whole.question_ids]) for whole, _ in sets]
     return {
         "name": source.name,
         "whole": rounded([of_set.mean() for of_set in of_sets]),
         "standard_error": rounded([of_set.std() / np.sqrt(len(of_set)) for of_set in of_sets]),
-        "cut": rounded(cut),
+        "cut": rounded([values(alone).mean() for _, alone in sets]),
     }
 
 
@@ -105,4 +76,4 @@ def draw(data: dict):
     return figure
 
 
-FIGURE = Figure("a metric over the fewest questions an answer has, a line a model", Options, data, draw)
+FIGURE = Figure("a metric over the fewest questions an answer has, a line a model", data, draw)

@@ -1,28 +1,17 @@
 """t-SNE of one answer and its questions: Figure 4 of ENDX (Wang et al. 2021)."""
 
-import dataclasses
-
 import numpy as np
 
 from endx_jax.data.records import one_to_one
-from endx_jax.errors import EndxError
 from endx_jax.numerics import unit_rows
 from endx_jax.papers.figures import style
 from endx_jax.papers.figures.figure import Figure, rounded, tsne
 from endx_jax.papers.figures.study import Source, Study, questions_of, with_at_least
 from endx_jax.parallel.console import say
-from endx_jax.settings import key
 
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """Options of the figure."""
-
-    questions: int = key(6, "questions of the answer (ENDX: 6)")
-    answer: str = key("", "id of the answer; empty: one is drawn at random")
-    around: int = key(150, "other pairs that are shown with them")
-    perplexity: float = key(15.0, "perplexity of t-SNE, an approximate number of neighbours")
-    seed: int = key(0, "seed of the draws and of t-SNE")
+# Questions of the answer (ENDX: 6), and other pairs that are drawn with them, to compare by.
+QUESTIONS, AROUND = 6, 150
+PERPLEXITY = 15.0
 
 
 def spread(questions: np.ndarray, groups: np.ndarray) -> float:
@@ -44,40 +33,37 @@ def spread(questions: np.ndarray, groups: np.ndarray) -> float:
     return float(np.mean(within)) / mean_of_pairs(questions)
 
 
-def data(study: Study, options: Options) -> dict:
+def data(study: Study) -> dict:
     """Computes t-SNE of an answer, its questions and other pairs by model; and the spread over all such answers."""
     study.distinct()
     records = study.records
     asked = questions_of(records.qrels, len(records.candidates))
-    given = _row(records.candidate_ids, options.answer) if options.answer else None
-    many = with_at_least(asked, max(options.questions, 2))
-    rng = np.random.default_rng(options.seed)
-    answer = int(rng.choice(many)) if given is None else given
-    own = asked[answer][: options.questions]
-    if len(own) < 2:
-        raise EndxError(f"the answer {options.answer} has {len(own)} questions; two are the fewest to compare")
+    many = with_at_least(asked, QUESTIONS)
+    rng = np.random.default_rng(0)
+    answer = int(rng.choice(many))
+    own = asked[answer][:QUESTIONS]
     others = [pair for pair in one_to_one(records.qrels) if pair[1] != answer and pair[0] not in asked[answer]]
-    others = [others[row] for row in rng.permutation(len(others))[: options.around]]
+    others = [others[row] for row in rng.permutation(len(others))[:AROUND]]
     questions = [records.questions[row] for row in (*own, *(q for q, _ in others))]
     answers = [records.candidates[row] for row in (answer, *(a for _, a in others))]
     sharing = [(row, group) for group in many for row in asked[group]]
     shared, groups = [records.questions[row] for row, _ in sharing], np.asarray([group for _, group in sharing])
     models = [
         {
-            **_places(study, source, questions, answers, own=len(own), options=options),
+            **_places(study, source, questions, answers, own=len(own)),
             "spread": spread(study.embed(source, "question", shared), groups),
         }
         for source in study.sources
     ]
     texts = {"answer": answers[0], "questions": questions[: len(own)]}
-    return {**texts, "own": len(own), "answers": len(many), "at_least": max(options.questions, 2), "models": models}
+    return {**texts, "own": len(own), "answers": len(many), "at_least": QUESTIONS, "models": models}
 
 
-def _places(study: Study, source: Source, questions: list[str], answers: list[str], *, own: int, options) -> dict:
+def _places(study: Study, source: Source, questions: list[str], answers: list[str], *, own: int) -> dict:
     """Computes one model's projection of the texts; the first `own` questions belong to the first answer."""
     embedded = study.embed(source, "question", questions), study.embed(source, "answer", answers)
     say(f"{source.name}: t-SNE of {len(questions) + len(answers):,} texts")
-    places = tsne(np.concatenate(embedded), perplexity=options.perplexity, seed=options.seed)
+    places = tsne(np.concatenate(embedded), perplexity=PERPLEXITY)
     cosines = unit_rows(embedded[0][:own]) @ unit_rows(embedded[1][:1]).T
     return {
         "name": source.name,
@@ -85,12 +71,6 @@ def _places(study: Study, source: Source, questions: list[str], answers: list[st
         "answer": rounded(places[len(questions) :]),
         "cosine_to_answer": float(cosines.mean()),
     }
-
-
-def _row(ids, name: str) -> int:
-    if name not in ids:
-        raise EndxError(f"--answer={name} is no id of the pool; ids are such as {ids[0]}")
-    return ids.index(name)
 
 
 def draw(data: dict):
@@ -119,4 +99,4 @@ def draw(data: dict):
     return figure
 
 
-FIGURE = Figure("t-SNE of an answer and its questions among others, one panel a model", Options, data, draw)
+FIGURE = Figure("t-SNE of an answer and its questions among others, one panel a model", data, draw)

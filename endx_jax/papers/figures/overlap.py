@@ -1,7 +1,5 @@
 """Overlap of question and answer embeddings: Figure 2 of Dong et al. (2022), with two measures."""
 
-import dataclasses
-
 import numpy as np
 
 from endx_jax.data.records import one_to_one
@@ -11,58 +9,46 @@ from endx_jax.papers.figures.figure import Figure, rounded, tsne
 from endx_jax.papers.figures.study import Study
 from endx_jax.parallel.console import say
 from endx_jax.retrieval.diagnostics import SMALLEST, probe_accuracy, same_side_neighbours
-from endx_jax.settings import key
 
-# Points of a figure, below which nothing is seen in it.
-FEWEST = 10
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """Options of the figure."""
-
-    pairs: int = key(400, "pairs that are shown (Dong et al.: 400)")
-    measured: int = key(2000, "maximum pairs for the measures")
-    perplexity: float = key(30.0, "perplexity of t-SNE, an approximate number of neighbours")
-    seed: int = key(0, "seed of the draw and of t-SNE")
+# Points of a figure, below which nothing is seen in it; pairs that are drawn (Dong et al.: 400), and measured at most.
+FEWEST, DRAWN, MEASURED = 10, 400, 2000
+PERPLEXITY = 30.0
 
 
-def clouds(questions: np.ndarray, answers: np.ndarray, options: Options) -> dict:
+def clouds(questions: np.ndarray, answers: np.ndarray, drawn: int = DRAWN) -> dict:
     """Computes one model's panel.
 
     Args:
       questions: [n, E], row i the question of row i of `answers`.
       answers: [n, E], no answer twice.
-      options: the first `pairs` rows are shown, all are measured.
+      drawn: the first `drawn` rows are drawn, all are measured.
     """
-    shown = min(options.pairs, len(questions))
-    places = tsne(
-        np.concatenate([questions[:shown], answers[:shown]]), perplexity=options.perplexity, seed=options.seed
-    )
+    shown = min(drawn, len(questions))
+    places = tsne(np.concatenate([questions[:shown], answers[:shown]]), perplexity=PERPLEXITY)
     return {
         "question": rounded(places[:shown]),
         "answer": rounded(places[shown:]),
-        "probe_accuracy": probe_accuracy(questions, answers, seed=options.seed),
-        "same_side_neighbours": same_side_neighbours(questions, answers, seed=options.seed),
+        "probe_accuracy": probe_accuracy(questions, answers),
+        "same_side_neighbours": same_side_neighbours(questions, answers),
     }
 
 
-def data(study: Study, options: Options) -> dict:
+def data(study: Study) -> dict:
     """Computes t-SNE of the same pairs for every model, and two measures of the separation of the sides."""
     study.distinct()
     records = study.records
     found = one_to_one(records.qrels)
     if len(found) < max(FEWEST, SMALLEST):
         raise EndxError(f"only {len(found)} answers have a question of their own; {FEWEST} are the fewest to draw")
-    drawn = np.random.default_rng(options.seed).permutation(len(found))[: max(options.measured, options.pairs)]
+    drawn = np.random.default_rng(0).permutation(len(found))[:MEASURED]
     questions, answers = (
         [texts[found[row][side]] for row in drawn] for side, texts in enumerate((records.questions, records.candidates))
     )
     models = []
     for source in study.sources:
         embedded = study.embed(source, "question", questions), study.embed(source, "answer", answers)
-        say(f"{source.name}: t-SNE of {min(options.pairs, len(drawn)):,} pairs")
-        models.append({"name": source.name, **clouds(*embedded, options)})
+        say(f"{source.name}: t-SNE of {min(DRAWN, len(drawn)):,} pairs")
+        models.append({"name": source.name, **clouds(*embedded)})
     return {"models": models, "pairs": len(models[0]["question"]), "measured": len(drawn)}
 
 
@@ -85,4 +71,4 @@ def draw(data: dict):
     return figure
 
 
-FIGURE = Figure("t-SNE of questions and answers, one panel a model, and how far they overlap", Options, data, draw)
+FIGURE = Figure("t-SNE of questions and answers, one panel a model, and how far they overlap", data, draw)

@@ -1,7 +1,6 @@
 """Precision over recall of all pairs in one ranking: Figures 4 to 7 and Table 7 of RR (Cakaloglu et al. 2020)."""
 
 import csv
-import dataclasses
 import pathlib
 
 import numpy as np
@@ -13,18 +12,13 @@ from endx_jax.papers.figures.figure import Figure, rounded
 from endx_jax.papers.figures.study import Source, Study, bar
 from endx_jax.parallel.console import say
 from endx_jax.retrieval.evaluate import precision_recall
-from endx_jax.settings import key
+
+# Points of each curve that are kept, at recalls as even as can be; average precision is of all.
+POINTS = 400
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """Options of the figure."""
-
-    points: int = key(400, "points of each curve, at even recalls; average precision uses all points")
-
-
-def thinned(recall: np.ndarray, precision: np.ndarray, points: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns at most `most` points of a curve, evenly spaced in recall, the first and last included.
+def thinned(recall: np.ndarray, precision: np.ndarray, points: int = POINTS) -> tuple[np.ndarray, np.ndarray]:
+    """Returns at most `points` points of a curve, evenly spaced in recall, the first and last included.
 
     Args:
       recall: [K], ascending.
@@ -38,17 +32,15 @@ def thinned(recall: np.ndarray, precision: np.ndarray, points: int) -> tuple[np.
     return recall[kept], precision[kept]
 
 
-def data(study: Study, options: Options) -> dict:
+def data(study: Study) -> dict:
     """Computes precision, recall and average precision of every model over all question-candidate pairs.
 
     A source may also be `FOLDER#SYSTEM`, a system that `endx papers layers` has measured.
     """
     study.distinct()
-    if options.points < 2:
-        raise EndxError(f"--points={options.points} must be at least 2")
     models, sets = [], []
     for source in study.sources:
-        model, counts = read_curve(source) if is_layers(source) else _ranked(study, source, options)
+        model, counts = read_curve(source) if is_layers(source) else _ranked(study, source)
         models.append(model)
         sets.append(counts)
     for source, counts in zip(study.sources, sets, strict=True):
@@ -60,18 +52,18 @@ def data(study: Study, options: Options) -> dict:
     return {**sets[0], "models": models}
 
 
-def _ranked(study: Study, source: Source, options: Options) -> tuple[dict, dict]:
+def _ranked(study: Study, source: Source) -> tuple[dict, dict]:
     """Computes one model's curve, and the counts behind it."""
     records = study.records
-    rows, columns = range(len(records.questions)), range(len(records.candidates))
-    say(f"{source.name}: ordering {len(rows) * len(columns):,} pairs")
-    score = study.scores(source, rows, columns)
+    questions, candidates = len(records.questions), len(records.candidates)
+    say(f"{source.name}: ordering {questions * candidates:,} pairs")
+    score = study.scores(source, records)
     with bar("passing over the pairs twice") as progress:
-        found = precision_recall(score, records.qrels, candidates=len(columns), progress=progress)
-    recall, precision = thinned(found.recall, found.precision, options.points)
+        found = precision_recall(score, records.qrels, candidates=candidates, progress=progress)
+    recall, precision = thinned(found.recall, found.precision)
     curve = {"recall": rounded(recall, 6), "precision": rounded(precision, 6)}
     model = {"name": source.name, "average_precision": found.average_precision, **curve}
-    return model, {"questions": len(rows), "candidates": len(columns), "right": sum(map(len, records.qrels))}
+    return model, {"questions": questions, "candidates": candidates, "right": sum(map(len, records.qrels))}
 
 
 def draw(data: dict):
@@ -88,7 +80,7 @@ def draw(data: dict):
     return figure
 
 
-FIGURE = Figure("precision over recall of all pairs in one order, with average precision", Options, data, draw)
+FIGURE = Figure("precision over recall of all pairs in one order, with average precision", data, draw)
 
 
 # Between the folder and the name of one of its systems.

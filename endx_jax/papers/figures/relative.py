@@ -1,23 +1,14 @@
 """Relative gains over a baseline: Figure 3 of Dong et al. (2022)."""
 
-import dataclasses
 import pathlib
 import statistics
 
-from endx_jax.errors import EndxError, nearest
+from endx_jax.errors import EndxError
 from endx_jax.papers.figures import style
 from endx_jax.papers.figures.figure import Figure
 from endx_jax.papers.figures.study import PARTS, Study, metric_of, read_evaluations
-from endx_jax.settings import key
 
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """Options of the figure."""
-
-    metric: str = key("mrr", "metric by its name in results.json (Dong et al.: MRR)")
-    baseline: str = key("", "name of the baseline's runs; empty: the first")
-    system: str = key("trained", "system whose results are used: trained or untrained")
+METRIC, SYSTEM = "mrr", "trained"
 
 
 def gains(values: dict[str, list[list[float]]], baseline: str) -> dict[str, list[list[float]]]:
@@ -34,32 +25,30 @@ def gains(values: dict[str, list[list[float]]], baseline: str) -> dict[str, list
     }
 
 
-def data(study: Study, options: Options) -> dict:
-    """Computes gains over the baseline on every evaluation that all runs share; runs of one name are seeds."""
+def data(study: Study) -> dict:
+    """Computes gains over the first name on every evaluation that all runs share; runs of one name are seeds."""
     names = list(dict.fromkeys(source.name for source in study.sources))
-    baseline = options.baseline or names[0]
-    if baseline not in names:
-        raise EndxError(f"--baseline={baseline} is the name of no --run{nearest(baseline, names)}")
+    baseline = names[0]
     if len(names) < 2:
         raise EndxError("gains need a baseline and at least one more --run with another name")
     found = []
     for source in study.sources:
-        entries = [entry for entry in read_evaluations(source) if entry["system"] == options.system]
+        entries = [entry for entry in read_evaluations(source) if entry["system"] == SYSTEM]
         of_run: dict[tuple, float] = {}
         for entry in entries:
-            of_run.setdefault(_identity(entry), metric_of(entry, options.metric))
+            of_run.setdefault(_identity(entry), metric_of(entry, METRIC))
         found.append((source.name, of_run))
     common = [evaluation for evaluation in found[0][1] if all(evaluation in of_run for _, of_run in found)]
     if not common:
-        raise EndxError(f"no evaluation of {options.system} is common to all runs: endx evaluate --data=... makes them")
+        raise EndxError(f"no evaluation of {SYSTEM} is common to all runs: endx evaluate --data=... makes them")
     values = {
         name: [[of_run[evaluation] for other, of_run in found if other == name] for evaluation in common]
         for name in names
     }
     if min(map(statistics.mean, values[baseline])) == 0:
-        raise EndxError(f"{options.metric} of {baseline} is 0, to which nothing is relative: choose another --baseline")
+        raise EndxError(f"{METRIC} of {baseline} is 0, to which nothing is relative: give another --run first")
     return {
-        "metric": options.metric,
+        "metric": METRIC,
         "baseline": baseline,
         "evaluations": [dict(evaluation) for evaluation in common],
         "values": values,
@@ -115,4 +104,4 @@ def _label(entry: dict) -> str:
     return f"{entry['dataset']}\n{entry['candidates']:,} {pool}"
 
 
-FIGURE = Figure("gains over a baseline in percent of it, a group of bars an evaluation", Options, data, draw)
+FIGURE = Figure("gains over a baseline in percent of it, a group of bars an evaluation", data, draw)

@@ -1,6 +1,5 @@
 """Comparison of two models on questions that share an answer: Figure 2 of Yu et al. (2020)."""
 
-import dataclasses
 import textwrap
 
 import numpy as np
@@ -13,22 +12,14 @@ from endx_jax.papers.figures.figure import Figure, rounded, svd
 from endx_jax.papers.figures.study import Source, Study, bar, questions_of, with_at_least
 from endx_jax.parallel.console import say
 from endx_jax.retrieval.evaluate import Evaluation, evaluate
-from endx_jax.settings import key
 
 BOTH, NEITHER = "both", "neither"
+# Questions listed for each model that only it gets right.
+EXAMPLES = 5
 # Characters of a line of an example.
 LINE = 58
 # Width of the bars, in widths of a projection.
 NARROW = 0.72
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """Options of the figure."""
-
-    answer: str = key("", "id of the answer; empty: the answer with most questions")
-    examples: int = key(5, "questions, drawn at random, to list for each model that only this one answers")
-    seed: int = key(0, "seed of that draw")
 
 
 def outcomes(first: np.ndarray, second: np.ndarray) -> dict[str, np.ndarray]:
@@ -46,25 +37,25 @@ def outcomes(first: np.ndarray, second: np.ndarray) -> dict[str, np.ndarray]:
     return {name: np.flatnonzero(mask) for name, mask in masks.items()}
 
 
-def data(study: Study, options: Options) -> dict:
+def data(study: Study) -> dict:
     """Computes each model's projection of one answer and its questions, and where the two models differ."""
     study.distinct()
     if len(study.sources) != 2:
         raise EndxError(f"this figure compares two models: give --run twice, not {len(study.sources)} times")
     records = study.records
-    answer, own = _case(records, options)
+    answer, own = _case(records)
     models = [_projected(study, source, answer, own) for source in study.sources]
     found = []
     for source in study.sources:
         say(f"{source.name}: ranking {len(records.questions):,} questions")
-        score = study.scores(source, range(len(records.questions)), range(len(records.candidates)))
+        score = study.scores(source, records)
         with bar("ranking") as progress:
             ranked = evaluate(score, records.qrels, candidates=len(records.candidates), depth=1, progress=progress)
         found.append(ranked)
     parts = outcomes(found[0].ranks, found[1].ranks)
-    rng = np.random.default_rng(options.seed)
+    rng = np.random.default_rng(0)
     examples = {
-        name: [_example(records, row, found) for row in rng.permutation(parts[name])[: options.examples]]
+        name: [_example(records, row, found) for row in rng.permutation(parts[name])[:EXAMPLES]]
         for name in ("first", "second")
     }
     return {
@@ -93,17 +84,10 @@ def _projected(study: Study, source: Source, answer: int, own: list[int]) -> dic
     }
 
 
-def _case(records: RetrievalSet, options: Options) -> tuple[int, list[int]]:
-    """Returns the answer to show, and the rows of its questions."""
+def _case(records: RetrievalSet) -> tuple[int, list[int]]:
+    """Returns the answer with the most questions, and their rows."""
     asked = questions_of(records.qrels, len(records.candidates))
-    if options.answer and options.answer not in records.candidate_ids:
-        raise EndxError(f"--answer={options.answer} is no id of the pool; ids are such as {records.candidate_ids[0]}")
-    if options.answer:
-        answer = records.candidate_ids.index(options.answer)
-    else:
-        answer = max(with_at_least(asked, 2), key=lambda candidate: len(asked[candidate]))
-    if len(asked[answer]) < 2:
-        raise EndxError(f"the answer {options.answer} has {len(asked[answer])} questions; two are the fewest to show")
+    answer = max(with_at_least(asked, 2), key=lambda candidate: len(asked[candidate]))
     return answer, asked[answer]
 
 
@@ -170,4 +154,4 @@ def _outcome_bars(axis, names: list[str], counts: dict[str, int]) -> None:
     axis.set_xlim(0, 100 * max(counts.values()) / total * 1.38)
 
 
-FIGURE = Figure("SVD of an answer and its questions by two models, and what only one gets right", Options, data, draw)
+FIGURE = Figure("SVD of an answer and its questions by two models, and what only one gets right", data, draw)

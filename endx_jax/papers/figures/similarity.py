@@ -1,6 +1,5 @@
 """Similarity of questions that share an answer: Figure 3 of ENDX (Wang et al. 2021)."""
 
-import dataclasses
 import functools
 import itertools
 import pathlib
@@ -17,19 +16,11 @@ from endx_jax.papers.figures import style
 from endx_jax.papers.figures.figure import Figure, rounded
 from endx_jax.papers.figures.study import LEXICAL, Source, Study, questions_of, with_at_least
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
-from endx_jax.settings import key
 
 # Pairs that a teacher embeds at a time.
 TOGETHER = 64
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """Options of the figure."""
-
-    answers: int = key(5, "answers whose questions are shown, from different articles if known")
-    questions: int = key(6, "questions per answer; the measures are over all answers with at least that many")
-    seed: int = key(0, "seed of the draw of answers")
+# Answers whose questions are shown, and questions of each; the numbers are over all answers with at least so many.
+ANSWERS, QUESTIONS = 5, 6
 
 
 def blocks(cosines: np.ndarray, groups: np.ndarray) -> dict[str, float]:
@@ -54,15 +45,13 @@ def blocks(cosines: np.ndarray, groups: np.ndarray) -> dict[str, float]:
     }
 
 
-def data(study: Study, options: Options) -> dict:
+def data(study: Study) -> dict:
     """Computes cosines of the same questions for every model, and for its teacher if it had one."""
     study.distinct()
-    if options.answers < 2 or options.questions < 2:
-        raise EndxError("--answers and --questions must be at least 2: similarity is of questions that may share one")
     records = study.records
-    rows, groups = comparable(questions_of(records.qrels, len(records.candidates)), options.questions)
+    rows, groups = comparable(questions_of(records.qrels, len(records.candidates)), QUESTIONS)
     articles = None if records.groups is None else [records.groups[row] for row in rows]
-    shown = sample(groups, articles, options)
+    shown = sample(groups, articles)
     questions = [records.questions[row] for row in rows]
     answers = [records.candidates[group] for group in groups]
     panels = []
@@ -91,22 +80,24 @@ def comparable(asked: list[list[int]], questions: int) -> tuple[list[int], list[
         if len(own) >= questions:
             rows |= dict.fromkeys(own, answer)
     if len(set(rows.values())) < 2:
-        raise EndxError(f"only one answer has {questions} questions: ask for fewer with --questions")
+        raise EndxError(f"only one answer has {questions} questions: give more questions")
     return list(rows), list(rows.values())
 
 
-def sample(groups: list[int], articles: list[str] | None, options: Options) -> list[int]:
+def sample(
+    groups: list[int], articles: list[str] | None, *, answers: int = ANSWERS, questions: int = QUESTIONS, seed: int = 0
+) -> list[int]:
     """Draws answers of different articles and returns the positions of their first questions."""
     own: dict[int, list[int]] = {}
     for place, group in enumerate(groups):
         own.setdefault(group, []).append(place)
     taken: list[int] = []
     seen: set[str] = set()
-    for answer in np.random.default_rng(options.seed).permutation(list(own)).tolist():
+    for answer in np.random.default_rng(seed).permutation(list(own)).tolist():
         article = str(answer) if articles is None else articles[own[answer][0]]
-        if article not in seen and len(seen) < options.answers:
+        if article not in seen and len(seen) < answers:
             seen.add(article)
-            taken += own[answer][: options.questions]
+            taken += own[answer][:questions]
     return taken
 
 
@@ -166,4 +157,4 @@ def draw(data: dict):
     return figure
 
 
-FIGURE = Figure("how alike questions are to each model and its teacher, by the answer they share", Options, data, draw)
+FIGURE = Figure("how alike questions are to each model and its teacher, by the answer they share", data, draw)

@@ -1,6 +1,5 @@
 """Metric over the number of parameters: Figure 4 of Dong et al. (2022)."""
 
-import dataclasses
 import statistics
 
 import jax
@@ -10,34 +9,27 @@ from endx_jax.experiment.model import read_model
 from endx_jax.papers.figures import style
 from endx_jax.papers.figures.figure import Figure
 from endx_jax.papers.figures.study import Source, Study, metric_of, read_evaluations
-from endx_jax.settings import key
+
+METRICS, SYSTEM = ("mrr", "recall@5"), "trained"
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """Options of the figure."""
-
-    metrics: str = key("mrr,recall@5", "metrics, separated by commas; one panel each")
-    system: str = key("trained", "system whose results are used: trained or untrained")
-
-
-def data(study: Study, options: Options) -> dict:
+def data(study: Study) -> dict:
     """Computes tower size and metrics of the runs of every name; equal sizes are seeds of one run."""
     lines: dict[str, list[dict]] = {}
     judged = set()
     for source in study.sources:
-        entries = [entry for entry in read_evaluations(source) if entry["system"] == options.system]
+        entries = [entry for entry in read_evaluations(source) if entry["system"] == SYSTEM]
         if not entries:
-            raise EndxError(f"{source.name}: {source.place} has no results of {options.system}; see --system")
+            raise EndxError(f"{source.name}: {source.place} has no results of the trained model")
         primary = entries[0]
         judged.add((primary["questions"], primary["candidates"]))
-        values = {metric: metric_of(primary, metric) for metric in options.metrics.split(",")}
+        values = {metric: metric_of(primary, metric) for metric in METRICS}
         lines.setdefault(source.name, []).append({"parameters": parameters(source), **values})
     if len(judged) > 1:
         sets = "; ".join(f"{questions:,} questions against {pool:,} candidates" for questions, pool in sorted(judged))
         raise EndxError(f"the runs were evaluated on different sets ({sets}): their metrics do not compare")
     questions, candidates = judged.pop()
-    return {"metrics": options.metrics.split(","), "questions": questions, "candidates": candidates, "lines": lines}
+    return {"metrics": METRICS, "questions": questions, "candidates": candidates, "lines": lines}
 
 
 def parameters(source: Source) -> int:
@@ -70,4 +62,4 @@ def draw(data: dict):
     return figure
 
 
-FIGURE = Figure("metrics over the size of a tower, a line a name; runs of one name make a line", Options, data, draw)
+FIGURE = Figure("metrics over the size of a tower, a line a name; runs of one name make a line", data, draw)

@@ -136,20 +136,22 @@ class Study:
         shape = len(texts), model.encoder.width(model.params)
         return self._cache.vectors(key, shape, lambda: [encode()])
 
-    def scores(
-        self, source: Source, questions: Sequence[int], candidates: Sequence[int]
-    ) -> Callable[[int, int], np.ndarray]:
-        """Returns a score function for `retrieval.evaluate` over some questions and candidates.
+    def scores(self, source: Source, part: RetrievalSet) -> Callable[[int, int], np.ndarray]:
+        """Returns a score function for `retrieval.evaluate` over a part of the records, or all of them.
 
-        BM25 counts words in those candidates, as if there were no others.
+        BM25 counts words in the part's candidates, as if there were no others.
         """
-        records = self.records
         if source.place == LEXICAL:
-            lexical = BM25.of_texts([records.candidates[row] for row in candidates])
-            return lexical.score_block([records.questions[row] for row in questions])
-        asked = self.embed(source, "question", records.questions)
-        pool = self.embed(source, "answer", records.candidates)
-        return dense_scores(asked[np.asarray(questions)], pool[np.asarray(candidates)])
+            return BM25.of_texts(part.candidates).score_block(part.questions)
+        sides = (
+            ("question", self.records.questions, part.questions),
+            ("answer", self.records.candidates, part.candidates),
+        )
+        vectors = []
+        for side, every, wanted in sides:
+            row = {text: n for n, text in enumerate(every)}
+            vectors.append(self.embed(source, side, every)[[row[text] for text in wanted]])
+        return dense_scores(*vectors)
 
     def model(self, source: Source) -> EmbeddingModel:
         """Returns the model of a source, loaded once.

@@ -140,7 +140,7 @@ def test_parameters_that_learn_from_the_answers_words(batch, decodes):
 @pytest.mark.slow
 def test_cutting_the_work_up_changes_nothing(batch):
     """Chunks, tiles and a mesh against the plain objective, with dropout, noise, GRUs and words left out."""
-    settings = dataclasses.replace(SETTINGS, decoder="reminded_gru", word_dropout=0.3, word_share=0.6, match="mse")
+    settings = dataclasses.replace(SETTINGS, decoder="reminded_gru", word_share=0.6, match="mse")
     objective, params = build(settings, sharing="sde")
     mesh = make_mesh(MeshSettings(), jax.devices()[:2])
     cut = dataclasses.replace(objective, execution=Execution(mesh, tower_chunk=3, loss_tile=3))
@@ -170,26 +170,6 @@ def test_a_share_of_the_words_stands_for_all(batch):
     exact = sum(decoders.nll(of_decoders, side, latents, batch) for side in tokens)
     assert np.std(each) > 0.05 * exact
     np.testing.assert_allclose(np.mean(each), exact, rtol=4 * np.std(each) / np.sqrt(200) / exact)
-
-
-@pytest.mark.slow
-def test_word_dropout_hides_words_from_the_gru(batch):
-    objective, params = build(dataclasses.replace(SETTINGS, decoder="gru", word_dropout=0.5))
-    decoders, latents = objective.decoders, {"question": jnp.ones((B, LATENT))}
-
-    @jax.jit
-    def both(params, keys):
-        given = (
-            decoders.parameters(params),
-            "answer",
-            latents,
-            batch.answer,
-            batch.answer.mask[:, 1:].astype(jnp.float32),
-        )
-        return decoders._nll(*given, keys), decoders._nll(*given, None)
-
-    hidden, seen = both(params, example_keys(RNG, STEP, B))
-    assert abs(hidden - seen) > 1e-3
 
 
 DECODER_SPLITS = {
@@ -235,7 +215,6 @@ def test_deviations_and_decoders_are_split_over_these_axes(decoder):
         ({"anneal_epochs": -1.0}, "must not be negative"),
         ({"mean_scale": 0.0}, "objective.mean_scale is 0.0"),
         ({"initial_deviation": 0.0}, "objective.initial_deviation is 0.0"),
-        ({"word_dropout": 1.0}, "objective.word_dropout is 1.0"),
         ({"word_share": 0.0}, "objective.word_share is 0.0"),
     ],
 )

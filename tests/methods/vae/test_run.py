@@ -21,7 +21,7 @@ def test_a_cross_vae_from_its_first_step_to_its_use(tmp_path, tiny_bert, pairs_c
     config = tiny_recipe(tiny_bert, pairs_csv)
     config.model.encoder, config.model.new_encoder.width, config.model.projection = "gru", 8, 6
     config.objective = dataclasses.asdict(
-        VaeSettings(decoder_width=8, anneal_epochs=0.0, anneal_steps=4, initial_deviation=0.1, word_dropout=0.1)
+        VaeSettings(decoder_width=8, anneal_epochs=0.0, anneal_steps=4, initial_deviation=0.1)
     )
     config.train.tower_chunk, config.train.steps, config.train.stop_at_step = 1, 4, 2
     config.evaluation.batch_size = 6  # which does not divide over the eight devices

@@ -19,7 +19,7 @@ from endx_jax.papers.figures import (
 def test_overlap_measures_all_pairs_and_draws_the_first():
     rng = np.random.default_rng(0)
     questions, answers = -9 + rng.normal(size=(40, 4)), 9 + rng.normal(size=(40, 4))
-    found = overlap.clouds(questions, answers, overlap.Options(pairs=12))
+    found = overlap.clouds(questions, answers, drawn=12)
     assert np.shape(found["question"]) == np.shape(found["answer"]) == (12, 2)
     assert found["probe_accuracy"] == found["same_side_neighbours"] == 1.0
 
@@ -45,9 +45,9 @@ def test_similarity_is_of_answers_with_enough_questions_of_their_own():
 def test_similarity_shows_answers_of_different_articles():
     groups, articles = [0, 0, 0, 1, 1, 1, 2, 2, 2], [*"aaaaaabbb"]  # answers 0 and 1 are of one article
     for seed in range(5):
-        shown = similarity.sample(groups, articles, similarity.Options(answers=3, questions=2, seed=seed))
+        shown = similarity.sample(groups, articles, answers=3, questions=2, seed=seed)
         assert sorted(shown) in ([0, 1, 6, 7], [3, 4, 6, 7])
-    assert len(similarity.sample(groups, None, similarity.Options(answers=3, questions=2))) == 6
+    assert len(similarity.sample(groups, None, answers=3, questions=2)) == 6
 
 
 def test_spread_of_questions_of_one_answer():
@@ -65,18 +65,9 @@ def test_outcomes_part_the_questions():
     assert found == {"both": [0], "first": [1], "second": [2], "neither": [3]}
 
 
-def test_sub_sets_by_the_fewest_questions():
-    qrels = ((0, 1), (0,), (0,), (1,), (2,))  # answers with 3, 2 and 1 questions
-    found = minimum_questions.sub_sets(qrels, 3, most=12)
-    assert found == [([0, 1, 2, 3, 4], [0, 1, 2]), ([0, 1, 2, 3], [0, 1]), ([0, 1, 2], [0])]
-    assert len(minimum_questions.sub_sets(qrels, 3, most=2)) == 2
-    # Question 0 loses its second answer where that one is not in the sub-set.
-    assert minimum_questions.within(qrels, *found[2]) == [[0], [0], [0]]
-    assert minimum_questions.within(qrels, [3, 0], [1, 2]) == [[0], [0]]
-
-
-def test_minimum_questions_ranks_in_both_pools():
-    found = minimum_questions.data(TinyStudy("near", "far", answers=6), minimum_questions.Options(most=5))
+def test_minimum_questions_ranks_in_both_pools(monkeypatch):
+    monkeypatch.setattr(minimum_questions, "MOST", 5)
+    found = minimum_questions.data(TinyStudy("near", "far", answers=6))
     assert found["minimum"] == [1, 2, 3, 4, 5]
     assert found["answers"] == [6, 6, 6, 6, 5]  # all but the first have one question more
     assert found["questions"] == [24, 24, 24, 24, 24 - 4 + 1]

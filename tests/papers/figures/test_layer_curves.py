@@ -3,7 +3,7 @@ import json
 import pytest
 from helpers import one_line_error
 
-from endx_jax.papers.figures.precision_recall import Options, data, is_layers, read_curve
+from endx_jax.papers.figures.precision_recall import data, is_layers, read_curve
 from endx_jax.papers.figures.study import Source, Study
 
 COUNTS = {"questions": 3, "candidates": 2, "right": 4}
@@ -41,7 +41,7 @@ def test_missing_systems_and_folders_are_named(tmp_path, place, says):
 
 def test_curves_of_different_sets_are_refused(tmp_path):
     one, other = write(tmp_path / "one"), write(tmp_path / "other", COUNTS | {"candidates": 9})
-    found = data(Study([Source("a", f"{one}#tokens"), Source("b", f"{one}#tokens + idf")]), Options())
+    found = data(Study([Source("a", f"{one}#tokens"), Source("b", f"{one}#tokens + idf")]))
     assert [model["name"] for model in found["models"]] == ["a", "b"]
     with one_line_error("b was measured on 3 questions and 9 candidates, a on 3 questions and 2 candidates"):
-        data(Study([Source("a", f"{one}#tokens"), Source("b", f"{other}#tokens")]), Options())
+        data(Study([Source("a", f"{one}#tokens"), Source("b", f"{other}#tokens")]))

@@ -32,10 +32,12 @@ def test_a_run_is_shown_on_its_own_test_split_and_encoded_once(trained_workdir, 
     np.testing.assert_array_equal(again.embed(source, "question", records.questions), first)
 
 
-def test_scores_are_of_the_rows_that_are_asked_for(trained_workdir):
+def test_scores_are_of_the_part_that_is_asked_for(trained_workdir):
     source = Source("run", str(trained_workdir))
     study = Study([source, Source("BM25", "bm25")])
-    records, rows, columns = study.records, [3, 0], [1, 4, 2]
+    records, rows = study.records, [3, 0]
+    part = records.subset(rows)
+    columns = [records.candidates.index(text) for text in part.candidates]
     q, a = (study.embed(source, s, t) for s, t in (("question", records.questions), ("answer", records.candidates)))
-    np.testing.assert_allclose(study.scores(source, rows, columns)(0, 2), q[rows] @ a[columns].T, atol=1e-6)
-    assert study.scores(study.sources[1], rows, columns)(1, 2).shape == (1, 3)
+    np.testing.assert_allclose(study.scores(source, part)(0, 2), q[rows] @ a[columns].T, atol=1e-6)
+    assert study.scores(study.sources[1], part)(1, 2).shape == (1, len(columns))
