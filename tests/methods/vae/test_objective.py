@@ -11,14 +11,14 @@ from helpers import one_line_error, padded, texts
 from tiny_vae import LATENT, SETTINGS, build, model
 
 from endx_jax.batch import Batch
-from endx_jax.methods.vae import VaeObjective, VaeSettings
+from endx_jax.methods.vae import METHOD, VaeObjective, VaeSettings
 from endx_jax.models import DualEncoder
 from endx_jax.models.dropout import example_keys
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.numerics import l2_normalize
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.execution import Execution
-from endx_jax.parallel.sharding import parameter_paths, partition_spec
+from endx_jax.parallel.sharding import add_rules, parameter_paths, partition_spec
 
 B = 8
 RNG, STEP = jax.random.key(2, impl="threefry2x32"), jnp.int32(3)
@@ -189,6 +189,7 @@ DECODER_SPLITS = {
 
 @pytest.mark.parametrize("decoder", DECODER_SPLITS)
 def test_deviations_and_decoders_are_split_over_these_axes(decoder):
+    add_rules(METHOD.sharding)
     mesh = make_mesh(MeshSettings(data=2, fsdp=2, tensor=2))
     objective = VaeObjective(model(), dataclasses.replace(SETTINGS, decoder=decoder))
     shapes = jax.eval_shape(lambda: objective.init(jax.random.key(1), objective.model.init(jax.random.key(0))))
