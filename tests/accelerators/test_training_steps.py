@@ -59,11 +59,6 @@ def test_a_dual_encoder(bert):
 
 
 @pytest.mark.slow
-def test_a_dual_encoder_on_gpus(bert):
-    assert faults(*compiled_on(tiny(bert), "h200:2")) == []
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("sharing", [name for name in SHARINGS if name != "sde"])
 def test_sharings(t5, sharing, scanned):
     assert faults(*compiled_on(tiny(t5, sharing=sharing, projection=16), "v5e:2x2")) == []
