@@ -1,6 +1,6 @@
-"""endx_jax: answer retrieval with dual encoders, in JAX.
+"""endx_jax: answer retrieval with dual encoders in JAX.
 
-`endx_jax.load` gives a model to encode with; `endx_jax.losses` and `endx_jax.metrics` are pure functions of arrays.
+`endx_jax.load` returns an embedding model; `endx_jax.losses` and `endx_jax.metrics` are pure functions of arrays.
 """
 
 import importlib
@@ -29,19 +29,19 @@ __all__ = ["__version__", "load", *_SUBPACKAGES]
 
 
 def load(path_or_name: "str | os.PathLike") -> "EmbeddingModel":
-    """Loads a model: see `endx_jax.inference.load`."""
+    """Loads an embedding model: see `endx_jax.inference.load`."""
     from endx_jax.inference import load
 
     return load(path_or_name)
 
 
 def __getattr__(name: str):
-    # Subpackages load when they are first used, so that importing this one costs nothing.
+    # Subpackages are imported at first use, so that `import endx_jax` is fast.
     if name in _SUBPACKAGES:
         return importlib.import_module(f"endx_jax.{name}")
     raise AttributeError(f"module 'endx_jax' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    """Returns the public names, for completion at a prompt."""
+    """Returns the public names, for tab completion."""
     return list(__all__)

@@ -7,8 +7,8 @@ from endx_jax.cli.memory import use_large_pages
 
 
 def main() -> int:
-    """Runs the verb that the command line names; returns the exit status."""
-    if sys.argv[1:2] == ["train"]:  # it allocates large buffers at every step; other verbs do not
+    """Runs the verb of the command line; returns the exit status."""
+    if sys.argv[1:2] == ["train"]:  # only training allocates large buffers at every step
         use_large_pages()
     return run_verb(sys.argv[1:])
 

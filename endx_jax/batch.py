@@ -1,4 +1,4 @@
-"""The batch type that models encode and objectives receive."""
+"""Batches of texts and of question-answer pairs."""
 
 import dataclasses
 import math
@@ -13,12 +13,12 @@ Array = jax.Array
 
 @dataclasses.dataclass(frozen=True)
 class Packing:
-    """Array sizes for encoding texts end to end, without padding each to the longest: see models/layout.py.
+    """Shapes of a layout that concatenates texts instead of padding each to the longest: see models/layout.py.
 
     Attributes:
-      tokens: T, the maximum number of tokens of all texts together.
-      buckets: (texts, width in tokens) of padded rows for operations within a text, such as attention; the shortest
-        texts go into the first bucket. The numbers of texts add up to B.
+      tokens: T, maximum number of tokens of all texts together.
+      buckets: (number of texts, width in tokens) of each bucket, in which operations that combine the tokens of a text,
+        such as attention, are computed. The shortest texts are in the first bucket.
     """
 
     tokens: int
@@ -26,25 +26,25 @@ class Packing:
 
     @property
     def row_widths(self) -> np.ndarray:
-        """Returns the width of each text's row, int [B], in order of length."""
+        """Width of each text's row in its bucket, int [B], in order of length."""
         counts, widths = zip(*self.buckets, strict=True)
         return np.repeat(widths, counts)
 
     @property
     def width(self) -> int:
-        """Maximum length of a text, in tokens."""
+        """Maximum length of a text in tokens."""
         return max(width for _, width in self.buckets)
 
 
 @flax.struct.dataclass
 class Tokens:
-    """Padded token ids of texts: B of them, or [B, K] for hard negatives.
+    """Padded token ids of B texts, or of [B, K] hard negatives.
 
     Attributes:
-      ids: int32 [B, L], the pad id where the mask is false.
-      mask: bool [B, L], true at real tokens (special tokens included); every row starts with its real tokens.
-      packing: layout for encoders, for the number of texts that are encoded at a time; None: padded rows.
-      second: int32 [B], start of the second of two joined texts; None: each is one text.
+      ids: token ids, int32 [B, L]; the pad id where `mask` is false.
+      mask: bool [B, L], true for real tokens, special tokens included; padding is at the end of each row.
+      packing: layout of the texts in the encoder, for the number of texts in a chunk; None keeps them padded.
+      second: position of the second text in each row of two joined texts, int32 [B]; None for rows of one text.
     """
 
     ids: Array
@@ -59,50 +59,50 @@ class Tokens:
 
     @property
     def places(self) -> int:
-        """Number of token positions in a row of the batch."""
+        """Number of token positions in a row of the batch, padding included."""
         return math.prod(self.ids.shape[1:])
 
 
 @flax.struct.dataclass
 class Vectors:
-    """Vectors of B texts from the frozen part of a tower, below its head: see `models.tower.Tower.base`.
+    """Outputs of the frozen part of a tower below its head (`models.tower.Tower.base`) for B texts.
 
     Attributes:
-      values: float32 [B, D]; or [B, K, D] for hard negatives.
+      values: float32 [B, D], or [B, K, D] for hard negatives.
     """
 
     values: Array
 
     @property
     def lengths(self) -> Array:
-        """Lengths as in `Tokens`: zeros, since no tokens are left."""
+        """Number of tokens as in `Tokens`: zeros, int32 [B] or [B, K]."""
         return jnp.zeros(self.values.shape[:-1], jnp.int32)
 
     @property
     def places(self) -> int:
-        """Places as in `Tokens`."""
+        """Number of token positions as in `Tokens`: 0."""
         return 0
 
 
-# What a tower is given of B texts.
-Texts = Tokens | Vectors
+Texts = Tokens | Vectors  # input of a tower
 
 
 @flax.struct.dataclass
 class Batch:
-    """A global batch of B question-answer pairs; row i of `question` belongs to row i of `answer`.
+    """Global batch of B question-answer pairs; row i of `question` belongs to row i of `answer`.
 
-    Ids are indices into de-duplicated tables, so that equal texts have equal ids wherever they stand in the global
-    batch, and false negatives can be masked exactly.
+    Ids are indices into tables without duplicates. Equal texts of the global batch have equal ids, so that false
+    negatives can be masked exactly.
 
     Attributes:
-      question: the questions.
-      answer: the answers, in the same form as the questions.
-      question_id: int32 [B], row in the question table.
-      answer_id: int32 [B], row in the answer table.
-      positive_ids: int32 [B, P], answer ids known to be right for the question, -1 where fewer than P are known.
-      hard_negatives: [B, K] wrong answers that are similar to right ones; None if training uses none.
-      hard_negative_ids: int32 [B, K], rows in the answer table; -1 where one is missing, whose tokens are ignored.
+      question: B questions.
+      answer: B answers, of the type of `question`.
+      question_id: rows in the question table, int32 [B].
+      answer_id: rows in the answer table, int32 [B].
+      positive_ids: rows of all known right answers of each question, int32 [B, P], padded with -1.
+      hard_negatives: [B, K] hard negatives of the questions; None if training uses none.
+      hard_negative_ids: rows of the hard negatives in the answer table, int32 [B, K]; -1 if one is missing, in which
+        case its tokens are ignored.
     """
 
     question: Texts
@@ -115,5 +115,5 @@ class Batch:
 
     @property
     def sides(self) -> list[Texts]:
-        """Returns all texts of the batch: questions, answers, and hard negatives if there are any."""
+        """Questions, answers, and hard negatives if there are any."""
         return [side for side in (self.question, self.answer, self.hard_negatives) if side is not None]

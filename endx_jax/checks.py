@@ -1,7 +1,7 @@
-"""Checks of array arguments of public functions; each error is one sentence with names and shapes.
+"""Checks of the array arguments of public functions.
 
-Shapes and dtypes are known while a function is traced, so the checks add nothing to a compiled program. Values are
-checked where they are concrete; under `jax.jit` an argument's value is not known and passes.
+Shapes and dtypes are checked while a function is traced, so that compiled programs contain no checks. Values are only
+checked outside `jax.jit`.
 """
 
 from collections.abc import Mapping
@@ -19,12 +19,12 @@ def check_arrays(arrays: Mapping[str, tuple[object, str]]) -> None:
     """Checks arrays against their documented shapes.
 
     Args:
-      arrays: by name, the array and its shape, such as `[B, E]` or `integer [B, P]`: optionally a kind from `KINDS`,
-        and a letter for each axis. A letter stands for the same size in all arrays. None passes as an array.
+      arrays: array and documented shape of each argument. A shape is `[B, E]` or `integer [B, P]`: an optional kind of
+        `KINDS`, and a letter for each axis. Axes with the same letter must have the same size in all arrays. None is
+        accepted instead of an array.
 
     Raises:
-      EndxError: an argument is not an array, or has another shape or kind; the message names the argument, its shape,
-        and the argument that it has to agree with.
+      EndxError: an argument is not an array, or its shape or dtype is wrong.
     """
     sizes: dict[str, tuple[int, str]] = {}
     for name, (array, documented) in arrays.items():
@@ -48,10 +48,10 @@ def check_arrays(arrays: Mapping[str, tuple[object, str]]) -> None:
 
 
 def check_positive(name: str, value: object) -> None:
-    """Raises EndxError unless a number or array is greater than zero everywhere; None and traced values pass."""
+    """Raises EndxError unless all entries of a number or array are positive; accepts None and traced values."""
     if value is None or isinstance(value, jax.core.Tracer):
         return
-    if not getattr(value, "is_fully_addressable", True):  # an array that other processes hold a part of
+    if not getattr(value, "is_fully_addressable", True):  # parts of the array are on other processes
         return
     if not np.all(np.asarray(value) > 0):
         raise EndxError(f"{name} is {value}; it must be greater than 0")

@@ -1,4 +1,4 @@
-"""Atomic replacement of files and folders, and locks on them."""
+"""Atomic replacement of files and folders, lock files, and caches."""
 
 import contextlib
 import errno
@@ -19,23 +19,22 @@ from typing import IO
 from endx_jax import json_files
 from endx_jax.errors import DiskFull, EndxError, InUse
 
-# Name of a folder that was moved out of its place.
-REPLACED = "replaced"
+REPLACED = "replaced"  # name of an old folder while a new one replaces it
 
-# Flags that open a lock file. The target of a symbolic link would be overwritten.
+# Flags that open a lock file, but not through a symbolic link, whose target would be overwritten.
 OPEN_LOCK = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
 @contextmanager
 def replacing(path: pathlib.Path, mode: str = "w") -> Iterator[IO]:
-    """Opens a temporary file beside `path`, which replaces `path` when the block ends without an error.
+    """Context that yields a temporary file, which atomically replaces `path` unless the block raises an error.
 
     Args:
-      path: the file to write; missing folders are created.
+      path: file to write; missing folders are created.
       mode: `w` (UTF-8) or `wb`.
 
     Raises:
-      EndxError: when the folder can't be written to.
+      EndxError: the folder can't be written to, or the disk is full.
     """
     path = pathlib.Path(path)
     try:
@@ -57,43 +56,43 @@ def replacing(path: pathlib.Path, mode: str = "w") -> Iterator[IO]:
 
 @contextmanager
 def reporting_full_disk(path: pathlib.Path) -> Iterator[None]:
-    """Converts failures to write because of a full disk into a DiskFull error that names `path`.
+    """Context that converts errors about a full disk or quota to `DiskFull` errors about `path`.
 
     Raises:
-      DiskFull: the block failed because a disk or a quota is full.
+      DiskFull: the block failed because a disk or quota is full.
     """
     try:
         yield
     except (OSError, ValueError, RuntimeError) as failure:
-        reason = None if isinstance(failure, EndxError) else _want_of_space(failure)
+        reason = None if isinstance(failure, EndxError) else _full_disk_message(failure)
         if reason is None:
             raise
-        raise DiskFull(f"can't write {path}: {reason}; make room there, and the same command resumes") from None
+        raise DiskFull(f"can't write {path}: {reason}; free some space and run the same command to resume") from None
 
 
-def _want_of_space(failure: Exception) -> str | None:
-    """Returns the system's message if a failure is a full disk or quota; C++ libraries pass that message on."""
+def _full_disk_message(failure: Exception) -> str | None:
+    """Returns the system's message if a failure is about a full disk or quota; C++ errors only contain the message."""
     for number in (errno.ENOSPC, errno.EDQUOT):
-        said = os.strerror(number)
-        if getattr(failure, "errno", None) == number or said in str(failure):
-            return said
+        message = os.strerror(number)
+        if getattr(failure, "errno", None) == number or message in str(failure):
+            return message
     return None
 
 
 def write_text(path: pathlib.Path, text: str) -> None:
-    """Writes a whole UTF-8 file at once."""
+    """Atomically writes a UTF-8 file."""
     with replacing(path) as stream:
         stream.write(text)
 
 
-class Growing:
-    """File to append to, unbuffered, so that closing it can't fail."""
+class AppendOnlyFile:
+    """Unbuffered file that is only appended to, so that closing it can't fail."""
 
     def __init__(self, path: pathlib.Path):
         """Opens the file and creates missing folders.
 
         Raises:
-          EndxError: when the disk is full.
+          DiskFull: the disk is full.
         """
         self._path = path
         with reporting_full_disk(path):
@@ -101,10 +100,10 @@ class Growing:
             self._stream = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by `close`)
 
     def add(self, data: bytes) -> None:
-        """Appends to the file.
+        """Appends data.
 
         Raises:
-          EndxError: when the disk is full; a part may have been added.
+          DiskFull: the disk is full; a part of the data may have been written.
         """
         with reporting_full_disk(self._path):
             while data:
@@ -117,21 +116,21 @@ class Growing:
 
 @contextmanager
 def aside(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Yields an empty temporary folder beside `folder`, which is removed after the block unless it was moved.
+    """Context that yields an empty temporary folder next to `folder`; removes it at its end unless it was moved.
 
-    Temporary folders of killed processes are removed first; a folder that they were replacing is restored.
+    It first removes temporary folders of killed processes, and restores `folder` if one was killed in `put_in_place`.
     """
-    home, prefix = folder.absolute().parent, f".{folder.name}.unfinished-"
-    home.mkdir(parents=True, exist_ok=True)
-    for left in home.glob(f"{glob.escape(prefix)}*"):
-        with _marked(left) as mine:
-            if mine and (left / REPLACED).exists() and not os.path.lexists(folder):
-                (left / REPLACED).rename(folder)
-            if mine:
-                shutil.rmtree(left, ignore_errors=True)
-    fresh = pathlib.Path(tempfile.mkdtemp(dir=home, prefix=prefix))
+    parent, prefix = folder.absolute().parent, f".{folder.name}.unfinished-"
+    parent.mkdir(parents=True, exist_ok=True)
+    for stale in parent.glob(f"{glob.escape(prefix)}*"):
+        with _try_lock(stale) as acquired:
+            if acquired and (stale / REPLACED).exists() and not os.path.lexists(folder):
+                (stale / REPLACED).rename(folder)
+            if acquired:
+                shutil.rmtree(stale, ignore_errors=True)
+    fresh = pathlib.Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
     try:
-        with _marked(fresh):
+        with _try_lock(fresh):
             fresh.chmod(0o755)
             yield fresh
     finally:
@@ -139,9 +138,9 @@ def aside(folder: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def put_in_place(fresh: pathlib.Path, folder: pathlib.Path) -> None:
-    """Renames `fresh` to `folder`, and removes the folder that was there.
+    """Replaces `folder` by `fresh` and removes the old folder.
 
-    If the process is killed between the two renames, the next `aside` restores the old folder.
+    If the process is killed between the two renames, `folder` does not exist until the next `aside` restores it.
     """
     with aside(folder) as old:
         if os.path.lexists(folder):
@@ -155,8 +154,8 @@ def put_in_place(fresh: pathlib.Path, folder: pathlib.Path) -> None:
 
 
 @contextmanager
-def _marked(folder: pathlib.Path) -> Iterator[bool]:
-    """Marks a folder as in use while the block runs; yields true if no living process had marked it."""
+def _try_lock(folder: pathlib.Path) -> Iterator[bool]:
+    """Context in which a folder is locked; yields false if another process has locked it."""
     with contextlib.ExitStack() as stack:
         try:
             import fcntl
@@ -164,56 +163,56 @@ def _marked(folder: pathlib.Path) -> Iterator[bool]:
             handle = os.open(folder, os.O_RDONLY)
             stack.callback(os.close, handle)
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            mine = True
+            acquired = True
         except (ImportError, OSError):
-            mine = False
-        yield mine
+            acquired = False
+        yield acquired
 
 
 @contextmanager
 def locked(path: pathlib.Path, *, wait: float = 0.0, advice: str = "wait for it or stop it") -> Iterator[str | None]:
-    """Holds an exclusive lock on a file while the block runs.
+    """Context that holds an exclusive lock on a lock file.
 
-    The lock is advisory (`flock`), and the system releases it when its holder dies. It works between machines if the
-    file system supports such locks, as NFS does. The file names its holder, and is not removed.
+    The lock is advisory (`flock`), and the system releases it when the process ends. It applies between machines if the
+    file system supports that, as NFS does. The file contains the name of its holder and is not removed.
 
     Args:
-      path: the lock file, in a folder that exists.
-      wait: seconds to wait for another holder.
-      advice: ends the message about another holder.
+      path: lock file, in an existing folder.
+      wait: maximum seconds to wait for the lock.
+      advice: end of the error message if the lock is held elsewhere.
 
     Yields:
-      None, or the reason why the system can't lock the file; the block then runs without a lock.
+      None if the lock is held; if the system can't lock files, the reason, and the block runs without a lock.
 
     Raises:
-      InUse: another block still holds the lock.
-      EndxError: the file can't be written, or is a symbolic link, whose target would be overwritten.
+      InUse: another context or process holds the lock.
+      EndxError: the file can't be written, or is a symbolic link.
     """
     try:
         handle = os.open(path, OPEN_LOCK, 0o644)
     except OSError as failure:
         raise EndxError(f"can't write {path}: {refusal_to_open(failure)}") from None
-    taken, reason = True, None
+    acquired, reason = True, None
     try:
         try:
             import fcntl
 
-            taken = poll(lambda: fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB), wait)
+            acquired = poll(lambda: fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB), wait)
         except ImportError:
-            reason = "Windows has no such locks"
+            reason = "Windows does not support such locks"
         except OSError as failure:
             reason = failure.strerror
-        if not taken:
+        if not acquired:
             raise InUse(f"{path.parent} is in use by {_holder(path)}: {advice}")
-        with contextlib.suppress(OSError):  # such as a full disk: the lock holds without a name
-            _sign(handle)
+        with contextlib.suppress(OSError):  # for example a full disk; the lock is valid without its holder's name
+            _write_holder(handle)
         yield reason
     finally:
         os.close(handle)
 
 
 def poll(lock: Callable[[], object], seconds: float) -> bool:
-    """Calls the non-blocking `lock` until it returns true or the seconds have passed; returns its last result."""
+    """Calls the non-blocking function `lock` until it succeeds; returns false if it fails for `seconds` seconds."""
     end = time.monotonic() + seconds
     while True:
         try:
@@ -232,48 +231,48 @@ def refusal_to_open(failure: OSError) -> str | None:
     return "it is a symbolic link; remove it" if failure.errno == errno.ELOOP else failure.strerror
 
 
-def _sign(handle: int) -> None:
-    """Writes the holder of a lock into its file."""
+def _write_holder(handle: int) -> None:
+    """Writes host, process and time into a lock file."""
     since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
     os.ftruncate(handle, 0)
     os.write(handle, json.dumps({"host": platform.node(), "process": os.getpid(), "since": since}).encode())
 
 
 def _holder(path: pathlib.Path) -> str:
-    """Returns a description of the process that signed a lock file, or a general one if that process has ended."""
+    """Describes the holder of a lock file; the process in the file may have ended without the current holder's name."""
     unknown = f"another process (`fuser {path}` names it)"
     try:
-        signed = json_files.read(path)
-        host, process, since = (json_files.value(signed, key, str(path)) for key in ("host", "process", "since"))
+        contents = json_files.read(path)
+        host, process, since = (json_files.value(contents, key, str(path)) for key in ("host", "process", "since"))
         if host == platform.node():
             with contextlib.suppress(PermissionError):  # another user's process
                 os.kill(int(str(process)), 0)
     except (EndxError, ValueError, OverflowError, ProcessLookupError):
         return unknown
-    words = f"process {process} on {host} since {since}"
-    return words if words.isprintable() and len(words) < 200 else unknown
+    holder = f"process {process} on {host} since {since}"
+    return holder if holder.isprintable() and len(holder) < 200 else unknown
 
 
 def sha256_of(file: pathlib.Path) -> str:
-    """Returns the sha256 of a file's contents, in hexadecimal."""
+    """Returns the hexadecimal sha256 of a file."""
     with open(file, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 class CacheFolder:
-    """Folder of cache files that any number of processes may write; if it is not writable, nothing is cached."""
+    """Folder of cache files that several processes may write; writes are skipped if it is not writable."""
 
     def __init__(self, folder: str | os.PathLike):
-        """Sets the folder, which is created by the first write; `~` in it is the home directory."""
+        """Expands `~` in the path; creates nothing yet."""
         self.folder = pathlib.Path(folder).expanduser()
         self._writable = True
 
     def path(self, name: str) -> pathlib.Path:
-        """Returns the path of a file, which may not exist."""
+        """Returns the path of a cache file, which may not exist."""
         return self.folder / name
 
     def write(self, name: str, fill: Callable[[IO[bytes]], object]) -> None:
-        """Writes a file with `fill`. If that fails, warns and writes no further files."""
+        """Writes a file with `fill`; if that fails, warns and writes no further files."""
         if not self._writable:
             return
         try:
@@ -282,6 +281,6 @@ class CacheFolder:
         except (OSError, EndxError) as failure:
             self._writable = False
             warnings.warn(
-                f"nothing is cached for the next run: {failure}; set data.cache to a writable folder, or to nothing",
+                f"nothing is cached for the next run: {failure}; set data.cache to a writable folder or leave it empty",
                 stacklevel=2,
             )

@@ -1,4 +1,4 @@
-"""Reading of untrusted JSON: files and lines within limits, and values checked for their type."""
+"""Reading of untrusted JSON: limits on size, and checks of types with one-line errors."""
 
 import contextlib
 import itertools
@@ -10,22 +10,20 @@ from typing import Any
 
 from endx_jax.errors import EndxError
 
-# Bytes of a file that is read at once. The largest tokenizer.json of a published model has some 35 MB.
-MOST_BYTES = 256_000_000
-# Bytes of a path that a file may name.
-LONGEST_PATH = 1_000
+MOST_BYTES = 256_000_000  # maximum size of a file; the largest tokenizer.json of published models has about 35 MB
+LONGEST_PATH = 1_000  # maximum bytes of a path in a file
 
 
 def parse(contents: str | bytes, where: str, expected: type | tuple[type, ...] = object) -> Any:
-    """Returns the value that a JSON text holds.
+    """Parses a JSON text.
 
     Args:
-      contents: the text; bytes are UTF-8.
-      where: names the text in messages, such as a file, or a file and a line.
-      expected: type, or types, that the value must have: `dict`, `list`, ...
+      contents: JSON text; bytes are UTF-8.
+      where: name of the text in messages, such as a file and a line.
+      expected: type or types that the value must have, such as `dict`.
 
     Raises:
-      EndxError: the text is not JSON, is nested too deeply, has a number of thousands of digits, or has another type.
+      EndxError: the text is not JSON, is nested too deeply, has an integer of over 4,300 digits, or has another type.
     """
     try:
         found = json.loads(contents)
@@ -50,16 +48,16 @@ def refusal(error: RecursionError | ValueError, where: str) -> EndxError:
 
 
 def _position(error: json.JSONDecodeError) -> str:
-    """Returns the position of a syntax error; without a line number if the text is one line."""
+    """Returns the position of a syntax error; without the line number if the text has one line."""
     column = f", column {error.colno}"
     return f", line {error.lineno}{column}" if "\n" in error.doc.rstrip() else column
 
 
 def read(file: pathlib.Path, expected: type | tuple[type, ...] = dict, *, most_bytes: int = MOST_BYTES) -> Any:
-    """Returns the value in a JSON file, as `parse` does.
+    """Reads and parses a JSON file: see `parse`.
 
     Raises:
-      EndxError: the file can't be read, is larger than `most_bytes`, or `parse` refuses it.
+      EndxError: the file can't be read, is larger than `most_bytes`, or can't be parsed.
     """
     try:
         with open(file, "rb") as stream:
@@ -74,18 +72,21 @@ def read(file: pathlib.Path, expected: type | tuple[type, ...] = dict, *, most_b
 
 
 def read_optional(file: pathlib.Path) -> dict:
-    """Returns the object in a JSON file, empty if there is no such file."""
+    """Reads a JSON file that holds an object; returns an empty dictionary if there is no such file."""
     return read(file) if file.is_file() else {}
 
 
 def text(value: object, where: str, *, may_be_empty: bool = False, strip: bool = True) -> str:
-    """Checks that a value is a string, and returns it.
+    """Checks that a value is a string.
 
     Args:
-      value: the value to check.
-      where: names the value in messages.
-      may_be_empty: accepts a string that is empty or only white space.
-      strip: removes white space at both ends; false where other values count its characters.
+      value: value to check.
+      where: name of the value in messages.
+      may_be_empty: true to accept strings that are empty or white space.
+      strip: true to remove white space at both ends; false for strings into which other values are offsets.
+
+    Raises:
+      EndxError: the value is not a string, is empty, or is not valid Unicode.
     """
     if not isinstance(value, str):
         raise EndxError(f"{where} must be a string, not {kind(value)}")
@@ -93,7 +94,7 @@ def text(value: object, where: str, *, may_be_empty: bool = False, strip: bool =
         try:
             value.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise EndxError(f"{where} holds {value[error.start]!a}, half a surrogate pair, which is no text") from None
+            raise EndxError(f"{where} holds {value[error.start]!a}, half a surrogate pair, which is not text") from None
     stripped = value.strip()
     if not stripped and not may_be_empty:
         raise EndxError(f"{where} is empty")
@@ -104,84 +105,84 @@ _MISSING = object()
 
 
 def value(holder: object, key: str, where: str, default: object = _MISSING) -> object:
-    """Returns the value at `key` of an object; `where` begins the error message.
+    """Returns the value at `key` of the object `holder`, which messages call `where`.
 
     Raises:
       EndxError: the key is missing and has no default, or `holder` is not an object.
     """
     fields = mapped(holder, where)
-    found = fields.get(key, default)
-    if found is _MISSING:
+    field = fields.get(key, default)
+    if field is _MISSING:
         raise EndxError(f"{where}: no {key!r} among {names(fields)}")
-    return found
+    return field
 
 
 def text_at(holder: object, key: str, where: str, default: object = _MISSING, **options: bool) -> str:
-    """Returns the string at `key` of the object at `where`: see `value` and `text`."""
+    """Returns the string at `key` of an object: see `value` and `text`."""
     return text(value(holder, key, where, default), f"{where}: {key!r}", **options)
 
 
 def list_at(holder: object, key: str, where: str, default: object = _MISSING) -> list:
-    """Returns the list at `key` of the object at `where`: see `value` and `listed`."""
+    """Returns the list at `key` of an object: see `value` and `listed`."""
     return listed(value(holder, key, where, default), f"{where}: {key!r}")
 
 
 def names(found: Iterable[str]) -> str:
-    """Returns the first names as a list for messages, each cut to 30 characters."""
+    """Formats up to 20 names for messages, each shortened to 30 characters."""
     first = [reprlib.repr(name) for name in itertools.islice(found, 21)]
     return ", ".join([*first[:20], "..."] if len(first) > 20 else first)
 
 
 def listed(value: object, where: str) -> list:
-    """Returns the value if it is a list, else raises EndxError."""
+    """Returns `value` if it is a list; raises EndxError otherwise."""
     if not isinstance(value, list):
         raise EndxError(f"{where} must be a list, not {kind(value)}")
     return value
 
 
 def mapped(value: object, where: str) -> dict[str, Any]:
-    """Returns the value if it is an object, else raises EndxError."""
+    """Returns `value` if it is an object; raises EndxError otherwise."""
     if not isinstance(value, dict):
         raise EndxError(f"{where} must be an object, not {kind(value)}")
     return value
 
 
 def identifier(value: object, where: str) -> str:
-    """Returns an id, which may be a string (possibly empty) or a whole number, as a string."""
+    """Returns an id, which may be a string or an integer, as a string; raises EndxError for other types."""
     return str(value) if type(value) is int else text(value, where, may_be_empty=True)
 
 
 def whole(value: object, where: str, *, least: int = 0, most: int = 2**31 - 1) -> int:
-    """Checks that a value is a whole number from `least` to `most`, and returns it."""
+    """Returns `value` if it is an integer from `least` to `most`; raises EndxError otherwise."""
     if type(value) is int and least <= value <= most:
         return value
     raise EndxError(f"{where} is {shown(value)}; it must be a whole number from {least:,} to {most:,}")
 
 
 def number(value: object, where: str) -> float:
-    """Checks that a value is a number (NaN and infinity included), and returns it."""
+    """Returns `value` as a float if it is a number, NaN and infinity included; raises EndxError otherwise."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        with contextlib.suppress(OverflowError):  # of a whole number beyond floats
+        with contextlib.suppress(OverflowError):  # integers beyond the range of floats
             return float(value)
     raise EndxError(f"{where} is {shown(value)}; it must be a number")
 
 
 def inside(folder: pathlib.Path, value: object, where: str) -> pathlib.Path:
-    """Checks that a value names a path below `folder`, and returns the path.
+    """Returns the path of a file in `folder` by its relative path; raises EndxError if it is outside the folder.
 
-    Symbolic links are followed, since the Hugging Face cache consists of them.
+    Symbolic links are allowed, since the Hugging Face cache consists of them.
     """
     name = text(value, where, may_be_empty=True)
     path = pathlib.PurePath(name)
     if path.is_absolute() or ".." in path.parts:
         raise EndxError(f"{where} is {shown(name)}, which is not in the folder of the file")
     if "\0" in name or len(name.encode()) > LONGEST_PATH:
-        raise EndxError(f"{where} is {shown(name)}, which is no path")
+        raise EndxError(f"{where} is {shown(name)}, which is not a valid path")
     return folder / path
 
 
 def shown(value: object) -> str:
-    """Returns the `repr` of a value, shortened, for messages."""
+    """Returns the shortened `repr` of a value, for messages."""
     return _SHORT.repr(value)
 
 
@@ -190,7 +191,7 @@ _SHORT.maxstring = _SHORT.maxother = 80
 
 
 def kind(value: object) -> str:
-    """Returns the name of a JSON value's type, for messages."""
+    """Returns the name of the type of a JSON value, for messages."""
     return {
         dict: "an object",
         list: "a list",

@@ -1,6 +1,6 @@
-"""Adapter of loaded models for MTEB: `mteb.evaluate(endx_jax.mteb.wrap(endx_jax.load(...)), tasks)`.
+"""Adapter for MTEB: `mteb.evaluate(endx_jax.mteb.wrap(endx_jax.load(...)), tasks)`.
 
-MTEB (https://github.com/embeddings-benchmark/mteb) is not a dependency: `pip install mteb`.
+MTEB (https://github.com/embeddings-benchmark/mteb) is not a dependency; install it with `pip install mteb`.
 """
 
 import functools
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 
 
 class MTEBModel:
-    """MTEB's `EncoderProtocol` around an `EmbeddingModel`.
+    """Implementation of MTEB's `EncoderProtocol` for an `EmbeddingModel`.
 
-    Queries and documents are encoded with the prompt of their side. Other texts, as in clustering or similarity tasks,
-    are encoded by `encode`, which is refused by models that embed questions and documents differently.
+    Queries and documents are encoded by `encode_query` and `encode_document`. Texts that are neither, as in clustering
+    or similarity tasks, are encoded by `encode`, which raises EndxError if the sides of the model differ.
     """
 
     def __init__(self, model: EmbeddingModel, name: str = ""):
-        """Takes a loaded model and its name in MTEB.
+        """Wraps a model.
 
         Args:
-          model: from `endx_jax.load`.
-          name: `organisation/model`; empty: `endx_jax/` and the last part of the model's name.
+          model: model of `endx_jax.load`.
+          name: name for MTEB, as `organisation/model`; empty for `endx_jax/` and the last part of the model's name.
         """
         self.model = model
         self.name = name or f"endx_jax/{pathlib.PurePath(model.name).name}"
 
     @functools.cached_property
     def mteb_model_meta(self) -> "ModelMeta":
-        """Metadata under which MTEB stores results; the revision is the model's identity."""
+        """Metadata under which MTEB stores results; the revision is the identity of the model."""
         from mteb.models import ModelMeta
         from mteb.models.model_meta import ScoringFunction
 
@@ -64,35 +64,38 @@ class MTEBModel:
         batch_size: int = 32,
         show_progress_bar: bool | None = None,
     ) -> np.ndarray:
-        """Encodes the texts of a task: float32 [N, E].
+        """Encodes the N texts of a task.
 
         Args:
-          inputs: batches with their texts under `text`.
+          inputs: batches, each with its texts under `text`.
           task_metadata: ignored.
           hf_split: ignored.
           hf_subset: ignored.
           prompt_type: `query` or `document`; None for texts that are neither.
-          batch_size: as for `EmbeddingModel.encode_query`.
-          show_progress_bar: as for `EmbeddingModel.encode_query`.
+          batch_size: see `EmbeddingModel.encode_query`.
+          show_progress_bar: see `EmbeddingModel.encode_query`.
+
+        Returns:
+          Embeddings, float32 [N, E].
 
         Raises:
-          EndxError: the texts are neither queries nor documents, and the model embeds these differently.
+          EndxError: `prompt_type` is None and the sides of the model differ.
         """
         del task_metadata, hf_split, hf_subset
         texts = [text for batch in inputs for text in batch["text"]]
-        of_side = {"query": self.model.encode_query, "document": self.model.encode_document}
-        encode = self.model.encode if prompt_type is None else of_side[prompt_type]
+        encoders = {"query": self.model.encode_query, "document": self.model.encode_document}
+        encode = self.model.encode if prompt_type is None else encoders[prompt_type]
         return np.asarray(encode(texts, batch_size=batch_size, show_progress_bar=show_progress_bar))
 
     def similarity(self, embeddings1: np.ndarray, embeddings2: np.ndarray) -> np.ndarray:
-        """Similarities of every pair, [A, B]: see `EmbeddingModel.similarity`."""
+        """Returns the similarities of all pairs of rows, [A, B]: see `EmbeddingModel.similarity`."""
         return self.model.similarity(embeddings1, embeddings2)
 
     def similarity_pairwise(self, embeddings1: np.ndarray, embeddings2: np.ndarray) -> np.ndarray:
-        """Similarities row by row, [N]: see `EmbeddingModel.similarity_pairwise`."""
+        """Returns the similarities of corresponding rows, [N]: see `EmbeddingModel.similarity_pairwise`."""
         return self.model.similarity_pairwise(embeddings1, embeddings2)
 
 
 def wrap(model: EmbeddingModel, name: str = "") -> MTEBModel:
-    """Makes a loaded model into one that `mteb.evaluate` takes: see `MTEBModel`."""
+    """Wraps a loaded model for `mteb.evaluate`: see `MTEBModel`."""
     return MTEBModel(model, name)

@@ -1,4 +1,4 @@
-"""Shared arithmetic whose values and gradients do not overflow."""
+"""Numerically safe arithmetic that several packages use."""
 
 from typing import NamedTuple
 
@@ -12,20 +12,20 @@ LARGEST_CODE = 127
 
 
 def round_up(number, multiple: int):
-    """Rounds an integer, or integers elementwise, up to a multiple of `multiple`."""
+    """Rounds an integer or an array of integers up to a multiple of `multiple`."""
     return -(-number // multiple) * multiple
 
 
 def at_least_float32(x: Array) -> Array:
-    """Casts half-precision arrays to float32 and leaves float32 and float64 alone."""
+    """Casts half-precision arrays to float32; returns float32 and float64 arrays unchanged."""
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def l2_normalize(x: Array, epsilon: float = 1e-6) -> Array:
-    """Scales the last axis to unit L2 norm: x / sqrt(max(sum x^2, epsilon^2)); the zero vector stays zero.
+    """Scales the last axis to unit L2 norm: x / sqrt(max(sum x^2, epsilon^2)); zero vectors stay zero.
 
-    The maximum is inside the root, so that the gradient at zero is finite. At least float32, where the squares of
-    entries up to 1e18 do not overflow.
+    The maximum is inside the root, so that the gradient at zero is finite. The result is at least float32, in which the
+    squares of entries up to 1e18 do not overflow.
     """
     x = at_least_float32(x)
     squares = jnp.sum(jnp.square(x), axis=-1, keepdims=True)
@@ -33,23 +33,23 @@ def l2_normalize(x: Array, epsilon: float = 1e-6) -> Array:
 
 
 def unit_rows(x: np.ndarray) -> np.ndarray:
-    """Scales rows of a NumPy array to unit norm on the host; zero rows stay zero."""
+    """Scales the rows of a NumPy array to unit norm on the host; zero rows stay zero."""
     return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
 
 
 def masked_mean(x: Array, where: Array, axis: int | tuple[int, ...] | None = None) -> Array:
-    """Computes the mean of the entries where `where` is true; zero if there are none."""
+    """Returns the mean of the entries where `where` is true; zero if there are none."""
     total = jnp.sum(jnp.where(where, x, 0), axis=axis)
     count = jnp.sum(jnp.broadcast_to(where, x.shape), axis=axis)
     return total / jnp.maximum(count, 1)
 
 
 class Quantized(NamedTuple):
-    """Embeddings in 8 bits, a quarter of the memory of float32: row i stands for `codes[i] * scales[i]`.
+    """Embeddings in 8 bits, a quarter of the memory of float32; row i is `codes[i] * scales[i]`.
 
     Attributes:
       codes: int8 [..., E], from -127 to 127.
-      scales: float32 [...], the largest magnitude of the row over 127; nan or infinity where the row held one.
+      scales: float32 [...], the largest magnitude of each row divided by 127; not finite if an entry of the row is not.
     """
 
     codes: Array | np.ndarray
@@ -57,9 +57,9 @@ class Quantized(NamedTuple):
 
 
 def quantize(embeddings: Array) -> Quantized:
-    """Rounds float [..., E] to 255 equal steps around zero that reach the largest magnitude of the row.
+    """Quantizes embeddings [..., E] symmetrically to 255 levels per row.
 
-    A value changes by at most half a step, 1/254 of its row's largest. Zero stays zero.
+    The error of an entry is at most half a step, which is 1/254 of the largest magnitude in its row. Zero stays zero.
     """
     scales = jnp.max(jnp.abs(embeddings), axis=-1).astype(jnp.float32) / LARGEST_CODE
     steps = embeddings / jnp.where(scales > 0, scales, 1)[..., None]
@@ -67,5 +67,5 @@ def quantize(embeddings: Array) -> Quantized:
 
 
 def dequantize(quantized: Quantized) -> Array | np.ndarray:
-    """Returns the embeddings, float32 [..., E], that codes and scales stand for; NumPy from NumPy."""
+    """Returns the dequantized embeddings, float32 [..., E]; NumPy arrays for NumPy arrays."""
     return quantized.codes.astype(np.float32) * quantized.scales[..., None]

@@ -1,4 +1,4 @@
-"""Progress bar whose elapsed time is updated while no item is completed, such as during a compilation."""
+"""Progress bars whose elapsed time is updated while no item is finished, such as during compilation."""
 
 import contextlib
 import threading
@@ -6,13 +6,12 @@ from collections.abc import Iterator
 
 import tqdm
 
-# Seconds between two drawings.
-INTERVAL = 1.0
+INTERVAL = 1.0  # seconds between updates
 
 
 @contextlib.contextmanager
 def ticking(bar: tqdm.tqdm) -> Iterator[tqdm.tqdm]:
-    """Redraws a bar every second until the block ends, then closes it; ignores a disabled bar."""
+    """Context in which a progress bar is redrawn every second; closes the bar at its end."""
     ended = threading.Event()
 
     def draw() -> None:

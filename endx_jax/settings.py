@@ -1,7 +1,7 @@
-"""Settings: frozen dataclasses with documented fields, and their conversion from and to plain mappings.
+"""Settings as frozen dataclasses with documented fields, and their conversion from mappings.
 
-Every component declares its settings beside its code, with `key`. Recipes hold them as one tree; `experiment` converts
-the tree back into these dataclasses, so that lower layers never see a config object.
+Every component declares its settings with `key` next to its code. A recipe is one tree of all settings, which
+`experiment` converts to these dataclasses; the packages below use no config objects.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ def key(default, doc: str, *, changes_results: bool = True):
     """Declares one setting.
 
     Args:
-      default: the default value; a type in its place is not accepted.
+      default: default value.
       doc: description, with unit and source.
       changes_results: false if it affects only cost, logging or paths. A resumed run may change such settings.
     """
@@ -26,19 +26,19 @@ def key(default, doc: str, *, changes_results: bool = True):
 
 
 def check(condition: bool, message: str) -> None:
-    """Raises EndxError with `message` unless `condition` holds; for `__post_init__` of settings."""
+    """Raises EndxError with `message` unless `condition` is true; for `__post_init__` of settings."""
     if not condition:
         raise EndxError(message)
 
 
 def check_choice(where: str, value: str, choices) -> None:
-    """Raises EndxError unless `value` is one of `choices`; the message names all of them."""
+    """Raises EndxError, which lists all choices, unless `value` is one of them."""
     if value not in choices:
         raise EndxError(f"{where} is {shown(value)}, which is none of {', '.join(choices)}{nearest(value, choices)}")
 
 
 def check_section(section: object, where: str) -> None:
-    """Raises EndxError unless a section of a config is a mapping with string keys, plain or a ConfigDict."""
+    """Raises EndxError unless a section of a config is a mapping or a ConfigDict."""
     if not hasattr(section, "items"):
         raise EndxError(f"{where} is {shown(section)}; it must be an object with settings")
 
@@ -54,10 +54,10 @@ def from_mapping(cls, mapping: Mapping, where: str):
     Args:
       cls: a dataclass whose fields were declared with `key`, or are such dataclasses themselves.
       mapping: values by name; missing names keep their defaults.
-      where: the prefix of the names in messages, such as `objective`.
+      where: prefix of names in messages, such as `objective`.
 
     Raises:
-      EndxError: a name is unknown (the message names the nearest known one), or a value has the wrong type.
+      EndxError: a name is unknown, or a value has the wrong type.
     """
     known = typing.get_type_hints(cls)
     check_section(mapping, where)
@@ -88,7 +88,7 @@ def results_only(settings) -> dict[str, object]:
 
 
 def _listed(value):
-    """Turns tuples into lists at every depth, as JSON does, so that settings compare with those read from a file."""
+    """Converts nested tuples to lists, as JSON does, so that settings can be compared with those of a file."""
     return [_listed(v) for v in value] if isinstance(value, tuple | list) else value
 
 
@@ -116,6 +116,6 @@ def _typed(value, hint, name: str):
             _typed(item, each, f"{name}[{n}]") for n, (item, each) in enumerate(zip(value, items, strict=True))
         )
     if (isinstance(value, bool) and bool not in accepted) or not isinstance(value, accepted):
-        wanted = " or ".join("empty" if a is types.NoneType else a.__name__ for a in accepted)
-        raise EndxError(f"{name} is {shown(value)}, a {type(value).__name__}; it must be {wanted}")
+        expected = " or ".join("empty" if a is types.NoneType else a.__name__ for a in accepted)
+        raise EndxError(f"{name} is {shown(value)}, a {type(value).__name__}; it must be {expected}")
     return value

@@ -1,6 +1,6 @@
 import pytest
 
-from endx_jax.errors import MOST_MESSAGE, DiskFull, EndxError
+from endx_jax.errors import MAX_MESSAGE, DiskFull, EndxError
 
 
 def test_a_message_is_one_line():
@@ -10,7 +10,7 @@ def test_a_message_is_one_line():
 
 def test_a_long_message_keeps_its_beginning_and_its_end():
     message = str(EndxError("start " + "x" * 10_000 + " end"))
-    assert len(message) == MOST_MESSAGE
+    assert len(message) == MAX_MESSAGE
     assert message.startswith("start x")
     assert message.endswith("x end")
 

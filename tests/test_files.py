@@ -7,13 +7,13 @@ import pytest
 from helpers import one_line_error
 
 from endx_jax.errors import DiskFull
-from endx_jax.files import Growing, aside, put_in_place, replacing, reporting_full_disk, write_text
+from endx_jax.files import AppendOnlyFile, aside, put_in_place, replacing, reporting_full_disk, write_text
 
 FULL = pathlib.Path("/dev/full")  # a device that has no space left, ever
 
 
 def test_a_full_disk_is_one_line_with_the_file_and_what_to_do(tmp_path):
-    message = f"can't write {tmp_path}: No space left on device; make room there, and the same command resumes"
+    message = f"can't write {tmp_path}: No space left on device; free some space and run the same command to resume"
     with one_line_error(message), reporting_full_disk(tmp_path):
         raise OSError(errno.ENOSPC, "No space left on device")
     with one_line_error("can't write .*: Disk quota exceeded"), reporting_full_disk(tmp_path):
@@ -26,7 +26,7 @@ def test_a_full_disk_is_an_error_of_its_own(tmp_path):
 
 
 def test_a_full_disk_is_recognised_in_errors_of_libraries(tmp_path):
-    with one_line_error("can't write .*: No space left on device; make"), reporting_full_disk(tmp_path):
+    with one_line_error("can't write .*: No space left on device; free"), reporting_full_disk(tmp_path):
         raise ValueError("RESOURCE_EXHAUSTED: Error writing 'd/1': [OS error 28: ENOSPC No space left on device]")
 
 
@@ -48,12 +48,12 @@ def test_a_file_that_cannot_be_written_whole_is_left_as_it_was(tmp_path):
 
 def test_a_growing_file_hands_everything_over_at_once(tmp_path):
     file = tmp_path / "folder" / "file"
-    growing = Growing(file)
+    growing = AppendOnlyFile(file)
     growing.add(b"one\n")
     assert file.read_bytes() == b"one\n"
     growing.add(b"two\n")
     growing.close()
-    growing = Growing(file)
+    growing = AppendOnlyFile(file)
     growing.add(b"three\n")
     growing.close()
     assert file.read_bytes() == b"one\ntwo\nthree\n"
@@ -61,7 +61,7 @@ def test_a_growing_file_hands_everything_over_at_once(tmp_path):
 
 def test_a_growing_file_on_a_full_disk_fails_once(tmp_path):
     (tmp_path / "full").symlink_to(FULL)
-    growing = Growing(tmp_path / "full")
+    growing = AppendOnlyFile(tmp_path / "full")
     with one_line_error(f"can't write {tmp_path}/full: No space left"):
         growing.add(b"line\n")
     growing.close()

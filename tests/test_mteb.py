@@ -95,7 +95,7 @@ def test_queries_and_documents_are_encoded_as_such(mteb, prompted):
         for prompt_type in (kind, mteb.types.PromptType(kind)):
             found = wrapped.encode(batches(texts), prompt_type=prompt_type, batch_size=2, **about)
             np.testing.assert_allclose(found, encode(texts), atol=1e-6)
-    with one_line_error("embeds questions and documents differently"):
+    with one_line_error("for questions and documents: use encode_query"):
         wrapped.encode(batches(texts), **about)
 
 

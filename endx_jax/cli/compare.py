@@ -10,7 +10,7 @@ def main(argv: list[str]) -> None:
     arguments = _parser().parse_args(argv)
 
     from endx_jax.errors import EndxError
-    from endx_jax.experiment.comparison import compare, read_judged
+    from endx_jax.experiment.comparison import compare, read_per_question
     from endx_jax.files import write_text
 
     systems = arguments.systems.split(",")
@@ -18,7 +18,8 @@ def main(argv: list[str]) -> None:
         raise EndxError(f"--systems={arguments.systems}: give one name, or two names separated by a comma")
     runs = (arguments.first, arguments.second)
     first, second = (
-        read_judged(run, system, arguments.pool) for run, system in zip(runs, (systems[0], systems[-1]), strict=True)
+        read_per_question(run, system, arguments.pool)
+        for run, system in zip(runs, (systems[0], systems[-1]), strict=True)
     )
     found = compare(first, second)
     print(found.table())

@@ -69,11 +69,11 @@ def _out_of_memory(failure: Exception) -> bool:
 
 
 def _leave(status: int) -> int:
-    """Returns the status, or ends this process if it is one of several: see `parallel.distributed.leave`."""
+    """Returns the status; exits if this is one of several processes (`parallel.distributed.exit_if_distributed`)."""
     if "jax" in sys.modules:
-        from endx_jax.parallel.distributed import leave
+        from endx_jax.parallel.distributed import exit_if_distributed
 
-        leave(status)
+        exit_if_distributed(status)
     return status
 
 

@@ -1,4 +1,4 @@
-"""Data: readers, splits, tokenization and batches."""
+"""Reading, splitting, tokenization and batching of data."""
 
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ __all__ = ["RetrievalSet", "read"]
 
 
 def __getattr__(name: str):
-    # The readers load when they are first used: encoding texts needs the tokenization alone.
+    # Readers are imported at first use, since encoding texts only needs the tokenization.
     if name == "read":
         from endx_jax.data.readers import read
 
@@ -23,5 +23,5 @@ def __getattr__(name: str):
 
 
 def __dir__() -> list[str]:
-    """Returns the public names, for completion at a prompt."""
+    """Returns the public names, for tab completion."""
     return list(__all__)

@@ -26,7 +26,7 @@ TEXTS = ("question", "answer", "hard_negatives")
 
 
 class TextReader(Protocol):
-    """Function of the texts of one side to a table of tokens or vectors, such as `TextProcessor`."""
+    """Function from the texts of one side to a table of tokens or vectors, such as `TextProcessor`."""
 
     @property
     def length(self) -> int:
@@ -49,8 +49,8 @@ class Pairs:
       groups: int32 [Q], number of each question's group; None without groups.
       question_length: maximum length of a question, in tokens.
       answer_length: maximum length of an answer, in tokens.
-      sources: int32 [n], ascending: mixed set of each row of `index`. A pair in several sets has a row for each. None
-        if no sets were mixed.
+      sources: int32 [n], ascending, number of the mixed set of each row of `index`; a pair in several sets has a row
+        for each. None if no sets were mixed.
     """
 
     questions: TokenTable | VectorTable
@@ -68,8 +68,8 @@ class Pairs:
         """Tokenizes the questions and candidates of a retrieval set and lists its right pairs.
 
         Args:
-          records: the set.
-          processors: reader of the texts of each side, `question` and `answer`.
+          records: retrieval set.
+          processors: text readers of the sides `question` and `answer`.
         """
         groups = None
         if records.groups is not None:
@@ -103,8 +103,8 @@ class Pairs:
 class BatchStream:
     """Batches of a training run; `stream[step]` is a pure function of the seed and the step.
 
-    Each epoch contains every pair once, in a new order. A batch may contain the end of one epoch and the beginning of
-    the next. Mixed sets have separate epochs and a share of the batches proportional to their weights.
+    Each epoch contains every pair once, in a different order. A batch may contain the end of one epoch and the
+    beginning of the next. Mixed sets have separate epochs and a share of the batches proportional to their weights.
     """
 
     def __init__(
@@ -121,10 +121,10 @@ class BatchStream:
         """Prepares the order; no batch is made yet.
 
         Args:
-          pairs: the pairs to draw from.
+          pairs: training pairs.
           seed: seed of the order.
           global_batch_size: B, pairs per step over all processes.
-          rows: rows of each global batch that this process supplies; None for all.
+          rows: rows of each global batch that are on this process's devices; None for all.
           group_size: number of consecutive pairs of one group: see `epoch_order`.
           hard_negatives: K, hard negatives per question.
           weights: weights of the mixed sets; empty for one set.
@@ -136,7 +136,7 @@ class BatchStream:
         if len(pairs) < global_batch_size:
             raise EndxError(
                 f"a global batch of {global_batch_size} pairs is larger than the training data, {len(pairs)} pairs; "
-                f"set --config.train.global_batch_size to at most {len(pairs)}, or give more data"
+                f"set --config.train.global_batch_size to at most {len(pairs)}, or use more data"
             )
         if group_size > 1 and pairs.groups is None:
             raise EndxError(
@@ -159,9 +159,9 @@ class BatchStream:
         """Returns a stream of the same batches, packed.
 
         Args:
-          steps: steps of the run.
+          steps: number of steps of the run.
           shards: number of parts of a batch over devices.
-          chunks: number of parts that a device encodes one after another.
+          chunks: number of chunks that a device encodes one after another.
         """
         stream = copy.copy(self)
         sizes = [self._lengths(step) for step in range(min(steps, PLANNED_STEPS))]
@@ -189,8 +189,8 @@ class BatchStream:
             widths = {side: padded_length(own.max(), self._limit(side), LENGTH_STEP) for side, own in lengths.items()}
 
         def texts(side: str, table: TokenTable | VectorTable, rows: np.ndarray) -> Texts:
-            found = table.pad(rows[self.rows], widths[side])
-            return dataclasses.replace(found, packing=packings.get(side)) if isinstance(found, Tokens) else found
+            padded = table.pad(rows[self.rows], widths[side])
+            return dataclasses.replace(padded, packing=packings.get(side)) if isinstance(padded, Tokens) else padded
 
         questions, answers = self.pairs.questions, self.pairs.answers
         question_id, answer_id = drawn.question_id[self.rows], drawn.answer_id[self.rows]
@@ -224,10 +224,7 @@ class BatchStream:
         return dataclasses.replace(batch, **{side: widen(side) for side in TEXTS})
 
     def profiles(self) -> list[Batch]:
-        """Returns the shapes of the planned packings; empty without a plan.
-
-        The last packing, which fits every batch, is left out, since planned steps do not need it.
-        """
+        """Returns the batch shapes of the planned packings, except the last, which no planned step needs."""
         if not self.plan:
             return []
         return [
@@ -264,7 +261,7 @@ class BatchStream:
     def _draw(self, step: int) -> "_Drawn":
         question_id, answer_id = self.pairs.index[self.example_ids(step)].T
         hard_id = self._draw_hard_negatives(question_id, step)
-        # Missing ones have the id -1 and the text of the own answer, which adds no width.
+        # Missing hard negatives have the id -1 and the text of the question's answer, which adds no width.
         return _Drawn(question_id, answer_id, hard_id, np.where(hard_id >= 0, hard_id, answer_id[:, None]))
 
     def _draw_hard_negatives(self, question_id: np.ndarray, step: int) -> np.ndarray:
@@ -289,7 +286,10 @@ class _Drawn:
     filled: np.ndarray
 
     def lengths(self, pairs: Pairs) -> dict[str, np.ndarray]:
-        found = {"question": pairs.questions.lengths[self.question_id], "answer": pairs.answers.lengths[self.answer_id]}
+        lengths = {
+            "question": pairs.questions.lengths[self.question_id],
+            "answer": pairs.answers.lengths[self.answer_id],
+        }
         if self.filled.shape[1]:
-            found["hard_negatives"] = pairs.answers.lengths[self.filled]
-        return found
+            lengths["hard_negatives"] = pairs.answers.lengths[self.filled]
+        return lengths

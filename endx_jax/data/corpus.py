@@ -1,4 +1,4 @@
-"""Reading of a corpus, the documents to search, one document at a time, since it may be larger than memory."""
+"""Reading of corpora, one document at a time, since a corpus may be larger than memory."""
 
 import array
 import dataclasses
@@ -19,7 +19,7 @@ from endx_jax.settings import check_choice
 # Names of a corpus file in a folder: BEIR, MS MARCO and DPR.
 IN_FOLDERS = ("corpus.jsonl", msmarco.COLLECTION, "psgs_w100.tsv")
 
-# (place in the file for messages, document)
+# (location in the file for messages, document)
 Placed = tuple[str, Document]
 
 # Default column of the text, and of the id.
@@ -39,14 +39,14 @@ def read_corpus(
     Known formats, those of text also with `.gz`:
 
     - a folder: BEIR's `corpus.jsonl`, MS MARCO's `collection.tsv` or DPR's `psgs_w100.tsv`;
-    - `.jsonl`: an object a line, with `text`, optional `_id` or `id` (a string or a whole number) and optional `title`;
+    - `.jsonl`: one object per line, with `text`, optional `_id` or `id` (a string or an integer) and optional `title`;
       or `.json`, a list of such objects;
     - `.csv`, `.tsv`: a table with a header line and the same columns, quoted as by `csv`, as in DPR's `psgs_w100.tsv`;
       the delimiter is a comma, semicolon, tab or bar;
     - `.parquet`, `.arrow`, `.feather`, or a `datasets.save_to_disk` folder: a table with the same columns (pyarrow);
     - `.tsv` of two columns without a header: ids and texts, unquoted, as in MS MARCO's `collection.tsv`. The file has
       no header if its first id contains a digit;
-    - `.txt`: a text a line; blank lines are skipped;
+    - `.txt`: one text per line; blank lines are skipped;
     - reading-comprehension data (SQuAD's `.json`, MRQA's and Natural Questions' `.jsonl`, a MultiReQA folder): its
       distinct paragraphs or sentences, with the same ids as in `endx evaluate`; these are kept in memory.
 
@@ -56,14 +56,14 @@ def read_corpus(
     metadata. White space at both ends of a text is removed. A text may be empty, as some in published corpora are.
 
     Args:
-      path: a file or a folder.
+      path: file or folder.
       pool: unit of reading-comprehension data: empty for paragraphs, or `answers` or `sentences` as in `data.pool`.
         Must be empty for other formats.
       text_column: column or key of the text.
       split: split of a `save_to_disk` folder; None if it has only one.
 
     Raises:
-      EndxError: the corpus can't be read, and the message names file and line. A repeated id is reported after all
+      EndxError: the corpus can't be read; the message names file and line. Repeated ids are reported after all
         documents have been read.
     """
     path = os.fspath(path)
@@ -94,10 +94,10 @@ def _checked(path: str, reader: Callable[[], Iterator[Placed]]) -> Iterator[Docu
     ordered = np.sort(np.frombuffer(seen, np.int64))
     repeated = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
     if repeated:
-        _refuse_equal_ids((where, document.id) for where, document in reader() if hash(document.id) in repeated)
+        _raise_equal_ids((where, document.id) for where, document in reader() if hash(document.id) in repeated)
 
 
-def _refuse_equal_ids(placed: Iterable[tuple[str, str]]) -> None:
+def _raise_equal_ids(placed: Iterable[tuple[str, str]]) -> None:
     first: dict[str, str] = {}
     for where, name in placed:
         if name in first:

@@ -1,4 +1,4 @@
-"""Built-in retrieval set of docstrings, from Python and the libraries that this one needs."""
+"""Built-in retrieval set of docstrings from Python and installed libraries."""
 
 import ast
 import collections
@@ -71,7 +71,7 @@ def docstring_pairs(limit: int = 8000, *, cache: str = "") -> RetrievalSet:
     of one package changes few of them.
 
     Args:
-      limit: maximum number of pairs; those with the smallest sha256 of the question are taken.
+      limit: maximum number of pairs; those with the smallest sha256 of the question are selected.
       cache: folder of the cache, since parsing all sources takes ten seconds; empty for no cache.
 
     Raises:
@@ -111,7 +111,7 @@ def _sources() -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _found(sources: Iterable[tuple[str, tuple[str, ...]]]) -> Iterator[tuple[str, str, str]]:
-    """Yields (name, question, answer) of every docstring that makes a good pair."""
+    """Yields (name, question, answer) of every docstring that is a good pair."""
     for path, module in sources:
         for name, docstring in _docstrings(path, module):
             if pair := question_and_answer(docstring):
@@ -257,10 +257,10 @@ LEAST_WORDS_IN_ANSWER = 8
 
 
 def question_and_answer(docstring: str) -> tuple[str, str] | None:
-    """Returns the summary sentence and the rest of a docstring as plain prose, or None if they make no good pair.
+    """Returns the summary sentence and the rest of a docstring as plain prose, or None if they are not a good pair.
 
     The summary must be a sentence of 4 to 40 words, at least three quarters of them alphabetic. The rest must have at
-    least 8 words and not repeat the summary. Templates that a library fills in at import are refused.
+    least 8 words and not repeat the summary. Returns None for templates that a library fills in at import.
     """
     if "%(" in docstring:
         return None

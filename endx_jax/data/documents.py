@@ -20,8 +20,8 @@ class Document:
 
     Attributes:
       id: external id, unique in its corpus; see `check_id`.
-      text: the text that is encoded, which begins with the title, if there is one.
-      metadata: further fields that are returned with it, such as `title`, `source` or `url`; not encoded.
+      text: text to encode, including the title at its beginning if there is one.
+      metadata: further fields that are returned with search results, such as `title` or `url`; not encoded.
     """
 
     id: str

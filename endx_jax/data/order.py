@@ -7,8 +7,7 @@ import numpy as np
 
 from endx_jax.errors import EndxError
 
-# Runs in a round, within which each source has exactly its share.
-ROUND = 1000
+ROUND = 1000  # number of runs in a round, in which each source has exactly its share
 
 
 def epoch_order(
@@ -46,27 +45,27 @@ def epoch_order(
 
 
 class Epochs:
-    """Endless sequence of epochs, each in a new order."""
+    """Endless sequence of epochs, each in a different order."""
 
     def __init__(self, groups: np.ndarray | None, count: int, *, run: int, seed: int, source: Sequence[int] = ()):
-        """Takes the arguments of `epoch_order`."""
+        """Prepares the order; the arguments are those of `epoch_order`."""
         self._count = count
         order = functools.partial(epoch_order, groups, count, run=run, seed=seed, source=source)
-        # Few epochs are in use at a time: a batch can reach into the next one, and threads prefetch.
+        # Few epochs are in use at a time: a batch may contain parts of two, and threads prefetch batches.
         self._order = functools.lru_cache(maxsize=4)(lambda epoch: order(epoch=epoch))
 
-    def __call__(self, places: np.ndarray) -> np.ndarray:
-        """Returns the examples, int64 [n], at positions `places`, int [n] from 0."""
-        epochs, within = np.divmod(places, self._count)
-        found = np.empty(len(places), np.int64)
+    def __call__(self, positions: np.ndarray) -> np.ndarray:
+        """Returns the examples, int64 [n], at `positions`, int [n] from 0."""
+        epochs, within = np.divmod(positions, self._count)
+        examples = np.empty(len(positions), np.int64)
         for epoch in np.unique(epochs):
             here = epochs == epoch
-            found[here] = self._order(int(epoch))[within[here]]
-        return found
+            examples[here] = self._order(int(epoch))[within[here]]
+        return examples
 
 
 class Mixed:
-    """Endless mixture of sources by weight, each with epochs of its own.
+    """Endless mixture of sources by weight, each with separate epochs.
 
     Runs of the sources are shuffled within rounds of `ROUND` runs, in which every source has exactly its share. The
     example at a position is therefore a pure function of seed and position.
@@ -106,18 +105,18 @@ class Mixed:
         ]
         self._round = functools.lru_cache(maxsize=4)(self._shuffled)
 
-    def __call__(self, places: np.ndarray) -> np.ndarray:
-        """Returns the examples, int64 [n], at positions `places`, int [n] from 0."""
-        runs, within = np.divmod(places, self._run)
-        source, turn = np.empty(len(places), np.int64), np.empty(len(places), np.int64)
+    def __call__(self, positions: np.ndarray) -> np.ndarray:
+        """Returns the examples, int64 [n], at `positions`, int [n] from 0."""
+        runs, within = np.divmod(positions, self._run)
+        source, turn = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)
         for number in np.unique(runs // ROUND):
             here = runs // ROUND == number
             source[here], turn[here] = (column[runs[here] % ROUND] for column in self._round(int(number)))
-        found = np.empty(len(places), np.int64)
+        examples = np.empty(len(positions), np.int64)
         for number, (own, epochs) in enumerate(zip(self._members, self._epochs, strict=True)):
             here = source == number
-            found[here] = own[epochs(turn[here] * self._run + within[here])]
-        return found
+            examples[here] = own[epochs(turn[here] * self._run + within[here])]
+        return examples
 
     def _shuffled(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the source of each run of a round, and its number among the source's runs, both int [ROUND]."""

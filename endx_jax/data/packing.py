@@ -1,8 +1,7 @@
-"""Choice of the few packings that a run compiles.
+"""Choice of the packings that a run compiles.
 
-Every packing is a shape, and every shape is compiled, so batches cannot each have their own. All text lengths are known
-before the first step, so the packings are chosen from them: few enough to compile, and tight enough to waste little
-computation.
+Every packing is a shape that is compiled, so a run uses only a few. They are chosen from the lengths of all texts,
+which are known before the first step, so that little computation is wasted on padding.
 """
 
 import dataclasses
@@ -14,14 +13,12 @@ from endx_jax.batch import Packing
 from endx_jax.numerics import round_up
 
 # Maximum packings of a run and buckets of a packing; another one must save at least the share `WORTH` of the cost.
-MOST_PROFILES, MOST_BUCKETS, WORTH = 4, 4, 0.02
+MAX_PROFILES, MAX_BUCKETS, WORTH = 4, 4, 0.02
 # Tokens that another packing must save in a run to be worth its compilation: on two CPU cores MiniLM takes 35 s for
 # this many tokens, and 10 s to compile.
 COMPILATION = 1 << 16
-# Multiples to which token counts and bucket widths are rounded up.
-TOKENS, WIDTH = 32, 8
-# Number of places considered for cuts between groups.
-GRID = 128
+TOKENS, WIDTH = 32, 8  # multiples to which token counts and bucket widths are rounded up
+GRID = 128  # number of positions that are considered for cuts between groups
 
 # Packing of each side of a batch: `question`, `answer`, and `hard_negatives` if there are any.
 Profile = Mapping[str, Packing]
@@ -42,7 +39,7 @@ class Need:
     widths: np.ndarray
 
     def fits(self, packing: Packing) -> bool:
-        """Returns whether a packing has this capacity."""
+        """Returns true if a packing has this capacity."""
         return self.tokens <= packing.tokens and bool((self.widths <= packing.row_widths).all())
 
 
@@ -52,8 +49,8 @@ class PackingPlan:
 
     Attributes:
       profiles: packings in ascending order; the last one fits every possible batch.
-      shards: number of parts of a batch over devices, each packed by itself.
-      chunks: number of parts of each shard, each packed by itself: see `deal`.
+      shards: number of parts of a batch over devices, which are packed separately.
+      chunks: number of chunks of each shard, which are packed separately: see `deal`.
       overhead: capacity in tokens divided by real tokens, over the planned batches.
     """
 
@@ -69,29 +66,29 @@ class PackingPlan:
         """Chooses packings for these batches, and adds one that fits every other batch.
 
         Args:
-          batches: lengths of all or the first batches of a run.
+          batches: lengths of the texts in all batches of a run, or in the first ones.
           limits: maximum length of a text of each side, in tokens.
           shards: number of parts of a batch over devices.
-          chunks: number of parts of each shard.
-          steps: steps of the run.
+          chunks: number of chunks of each shard.
+          steps: number of steps of the run.
         """
         needs = [needs_of(batch, shards, chunks) for batch in batches]
         order = sorted(range(len(needs)), key=lambda n: sum(need.tokens for need in needs[n].values()))
         totals = np.asarray([sum(need.tokens for need in needs[n].values()) for n in order])
         profiles: list[Profile] = []
-        start, room = 0, 0
+        start, capacity = 0, 0
         worth = COMPILATION / chunks * len(batches) / steps
-        for count in cut(totals, MOST_PROFILES, lambda tokens: tokens, worth):
+        for count in partition(totals, MAX_PROFILES, lambda tokens: tokens, worth):
             group = [needs[n] for n in order[start : start + count]]
             profile = {side: _packing([need[side] for need in group], limits[side]) for side in limits}
             if profile not in profiles:
                 profiles.append(profile)
             start += count
-            room += count * shards * chunks * sum(packing.tokens for packing in profile.values())
+            capacity += count * shards * chunks * sum(packing.tokens for packing in profile.values())
         sizes = {side: len(need.widths) for side, need in needs[0].items()}
-        anything = {side: Packing(sizes[side] * limits[side], ((sizes[side], limits[side]),)) for side in limits}
+        largest = {side: Packing(sizes[side] * limits[side], ((sizes[side], limits[side]),)) for side in limits}
         real = sum(int(lengths.sum()) for batch in batches for lengths in batch.values())
-        return cls((*profiles, anything), shards, chunks, room / real)
+        return cls((*profiles, largest), shards, chunks, capacity / real)
 
     def choose(self, lengths: Lengths) -> Profile:
         """Returns the first profile that fits a batch."""
@@ -102,17 +99,17 @@ class PackingPlan:
 def needs_of(lengths: Lengths, shards: int, chunks: int) -> dict[str, Need]:
     """Returns the capacity that each side of a batch needs."""
     total = sum(x.reshape(len(x), -1).sum(1) for x in lengths.values())
-    places = deal(total.reshape(shards, -1), chunks)  # [shards, chunks, n]
+    dealt = deal(total.reshape(shards, -1), chunks)  # [shards, chunks, n]
     needs = {}
     for side, own in lengths.items():
         own = own.reshape(shards, len(own) // shards, -1)
-        parts = np.stack([rows[place].reshape(chunks, -1) for rows, place in zip(own, places, strict=True)])
+        parts = np.stack([rows[indices].reshape(chunks, -1) for rows, indices in zip(own, dealt, strict=True)])
         needs[side] = Need(int(parts.sum(-1).max()), np.sort(parts, axis=-1).max((0, 1)))
     return needs
 
 
 def deal(costs: np.ndarray, chunks: int) -> np.ndarray:
-    """Deals rows to chunks in turn by ascending cost, which balances the chunks, as `Execution.map_rows` does.
+    """Distributes rows round-robin over chunks by ascending cost, as `Execution.map_rows` does.
 
     Args:
       costs: int [..., R], cost of each row.
@@ -128,14 +125,14 @@ def deal(costs: np.ndarray, chunks: int) -> np.ndarray:
     return np.swapaxes(order.reshape(*costs.shape[:-1], size, chunks), -1, -2)
 
 
-def cut(values: np.ndarray, most: int, cost: Callable[[np.ndarray], np.ndarray], worth: float = 0.0) -> list[int]:
-    """Cuts ascending values into groups of least total cost, where each member costs as much as its group's largest.
+def partition(values: np.ndarray, most: int, cost: Callable[[np.ndarray], np.ndarray], worth: float = 0.0) -> list[int]:
+    """Splits ascending values into groups of minimal total cost; each member costs as much as its group's largest.
 
     Args:
       values: int [n], ascending.
-      most: maximum number of groups; another group must save at least `WORTH` of the cost.
+      most: maximum number of groups. A further group must save at least the share `WORTH` of the cost.
       cost: elementwise increasing function of values.
-      worth: cost that another group must save as well.
+      worth: cost that a further group must save at least.
 
     Returns:
       The number of values in each group.
@@ -149,11 +146,11 @@ def cut(values: np.ndarray, most: int, cost: Callable[[np.ndarray], np.ndarray],
     for _ in range(most):
         total = best[:, None] + (ends[None, 1:] - ends[:, None]) * each[None]
         total[np.arange(len(ends))[:, None] >= np.arange(1, len(ends))[None]] = np.inf
-        found = np.concatenate([[np.inf], total.min(0)])
-        if starts and best[-1] - found[-1] <= max(WORTH * best[-1], worth):
+        costs = np.concatenate([[np.inf], total.min(0)])
+        if starts and best[-1] - costs[-1] <= max(WORTH * best[-1], worth):
             break
         starts.append(np.concatenate([[0], total.argmin(0)]))
-        best = found
+        best = costs
     groups, end = [], len(ends) - 1
     for start in reversed(starts):
         groups.append(int(ends[end] - ends[start[end]]))
@@ -167,7 +164,7 @@ def _packing(needs: Sequence[Need], limit: int) -> Packing:
     widths = np.minimum(round_up(widths, WIDTH), limit)
     buckets, start = [], 0
     # The cost of attention in a bucket has a term in the square of the width and one in the width.
-    for count in cut(widths, MOST_BUCKETS, lambda width: width * (width + 64)):
+    for count in partition(widths, MAX_BUCKETS, lambda width: width * (width + 64)):
         buckets.append((count, int(widths[start + count - 1])))
         start += count
     tokens = round_up(max(need.tokens for need in needs), TOKENS)

@@ -10,7 +10,7 @@ from endx_jax.errors import EndxError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """Annotator's answer: its text, and the character of the paragraph's context at which it starts."""
+    """Annotator's answer: its text, and its start as a character position in the paragraph's context."""
 
     text: str
     start: int
@@ -31,8 +31,8 @@ class Paragraph:
 
     Attributes:
       article: title of its article, or a unique name.
-      context: the text, including white space at its ends, since answers give places in it.
-      questions: its questions, perhaps none.
+      context: text, including white space at its ends, since answers are positions in it.
+      questions: questions about the paragraph; may be empty.
       sentences: spans `(start, end)` of the context from the data; None to split by ReQA's rules.
     """
 
@@ -49,14 +49,14 @@ class QuestionIds:
         self._texts: dict[str, str] = {}
 
     def add(self, name: str, text: str, where: str) -> None:
-        """Adds the id of a question; `where` names its place.
+        """Adds the id of a question; `where` is its location for messages.
 
         Raises:
-          EndxError: the id belongs to another question text.
+          EndxError: another question has the same id.
         """
         before = self._texts.setdefault(name, text)
         if before != text:
-            raise EndxError(f"{where}: id {name[:100]!r} stands for two questions, {before[:80]!r} and {text[:80]!r}")
+            raise EndxError(f"{where}: id {name[:100]!r} belongs to two questions, {before[:80]!r} and {text[:80]!r}")
 
 
 def whole_paragraphs(paragraphs: Iterable[Paragraph], source: str, *, merge: bool) -> RetrievalSet:

@@ -78,7 +78,7 @@ class RetrievalSet:
 
         Args:
           rows: rows of the questions to keep.
-          hard_negatives: whether to keep hard negatives.
+          hard_negatives: true to keep hard negatives.
         """
         hard = self.hard_negatives if hard_negatives else None
         columns = [self.qrels] if hard is None else [self.qrels, hard]
@@ -100,7 +100,7 @@ class RetrievalSet:
         )
 
     def reversed(self) -> "RetrievalSet":
-        """Returns the set for retrieval in the other direction: right candidates ask for their questions among all."""
+        """Returns the set for retrieval of all questions by the right candidates."""
         asked = questions_by_candidate(self.qrels)
         asking = sorted(asked)
         return RetrievalSet(
@@ -139,11 +139,11 @@ class Pools(dict[str, RetrievalSet]):
 
 def questions_by_candidate(qrels: Sequence[Sequence[int]]) -> dict[int, list[int]]:
     """Returns the questions of each candidate that is right for some, in order."""
-    found: dict[int, list[int]] = {}
+    questions: dict[int, list[int]] = {}
     for question, right in enumerate(qrels):
         for candidate in right:
-            found.setdefault(candidate, []).append(question)
-    return found
+            questions.setdefault(candidate, []).append(question)
+    return questions
 
 
 def one_to_one(qrels: Sequence[Sequence[int]]) -> list[tuple[int, int]]:

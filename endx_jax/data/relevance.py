@@ -1,9 +1,9 @@
-"""Questions for the evaluation of a whole index: judged by the ids of right documents, or by strings that answer them.
+"""Questions for the evaluation of an index, with the ids of their right documents or with answer strings.
 
-Answer strings are matched as DPR and OpenNQ count hits (Karpukhin et al. 2020; Dong et al. 2022), after
-facebookresearch/DPR, `dpr/data/qa_validation.py` and its `SimpleTokenizer`: text is normalized to NFD and cut into runs
-of letters, digits and marks and into single characters that are neither white space nor control characters. Tokens are
-compared in lower case. A passage contains an answer if it contains all the answer's tokens in a row.
+Answer strings are matched as in DPR and OpenNQ (Karpukhin et al. 2020; Dong et al. 2022), after `SimpleTokenizer` and
+`dpr/data/qa_validation.py` of facebookresearch/DPR. Tokens are runs of letters, digits and marks in NFD text, and other
+single characters except white space and control characters. They are compared in lower case. A passage contains an
+answer if it contains the answer's tokens in sequence.
 """
 
 import ast
@@ -163,7 +163,7 @@ def searchable(text: str) -> str:
 
 
 def contains_answer(passage: str, answers: Iterable[str]) -> bool:
-    """Returns whether a passage contains one of the answers, all converted by `searchable`.
+    """Returns true if a passage contains one of the answers, all converted by `searchable`.
 
     An answer without tokens is in no passage; DPR finds it in every passage.
     """

@@ -18,10 +18,10 @@ class Conversion:
     """Converted data and counts.
 
     Attributes:
-      records: the retrieval set.
-      articles: the article of each candidate's first occurrence.
+      records: retrieval set.
+      articles: article of each candidate's first occurrence.
       rows: number of pairs of a question and a right sentence before equal questions are merged, which papers report as
-        the number of training pairs; `len(records.pairs)` is the number after.
+        the number of training pairs; `len(records.pairs)` is the number after merging.
       unplaced_answers: number of annotators' answers that are left out because they start outside all sentences.
       unplaced_questions: number of merged questions that are left out because they have no other answers.
     """
@@ -48,12 +48,12 @@ def convert(paths: Path | Sequence[Path], pool: str = "answers", *, skip_invalid
     """Converts reading-comprehension data: see `convert_paragraphs`.
 
     Args:
-      paths: the file or folder, any that `formats.paragraphs` knows; or several, read one after another.
+      paths: file or folder in a format of `formats.paragraphs`, or several, which are concatenated.
       pool: `answers` or `sentences`.
-      skip_invalid: as for `formats.paragraphs`.
+      skip_invalid: see `formats.paragraphs`.
 
     Raises:
-      EndxError: the data are of no known format, or as `convert_paragraphs`.
+      EndxError: the format is unknown, the pool is unknown, or no answer starts in a sentence.
     """
     names = [os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     found = (p for name in names for p in formats.paragraphs(name, skip_invalid=skip_invalid))
@@ -68,7 +68,7 @@ def convert_paragraphs(paragraphs: Iterable[Paragraph], names: Sequence[str], po
     sentence S of paragraph P, counted from 0, the same in both pools. Equal questions are merged too, with the id of
     the first and the right sentences of all; as in the papers' counts, questions that differ in white space are not
     equal. Both keep the order of the data. A question's group is the title of its article. Its hard negatives are the
-    other sentences of its paragraphs that are in the pool. Questions without an answer are left out.
+    other sentences of its paragraphs that are in the pool. Questions without an answer are omitted.
 
     Args:
       paragraphs: paragraphs in order; those without questions are ignored.

@@ -39,21 +39,20 @@ def _configs(kind: str) -> list[tfds.core.BuilderConfig]:
 
 
 class Reqa(tfds.core.GeneratorBasedBuilder):
-    """Builder of questions with the pool of all sentences, as made by `reqa.convert_paragraphs`.
+    """Builder of questions with the pool of all sentences, as `reqa.convert_paragraphs` makes them.
 
-    An example is an article: see `reqa_dataset.cut`. With a question or a sentence as an example, columns of the other
-    would be empty, and reading would take longer than the conversion itself.
-
-    `info.metadata` holds for each split its counts and the sha256 of its decompressed source files.
+    An example is an article (see `reqa_dataset.to_articles`); reading examples of one question or sentence would take
+    longer than the conversion itself. `info.metadata` holds the counts of each split and the sha256 of its decompressed
+    source files.
     """
 
-    # Increase it whenever the conversion changes, so that existing sets are prepared again.
+    # Increased whenever the conversion changes, so that existing sets are prepared again.
     VERSION = tfds.core.Version("1.1.0")
     RELEASE_NOTES: Mapping[str, str] = {"1.0.0": "First version.", "1.1.0": "Counts of rows and of answers."}
     BUILDER_CONFIGS = _configs("reqa")
 
     def __init__(self, *, sources: Sequence[Sequence[str]] | None = None, file_format: str = "array_record", **kwargs):
-        """Takes the source files of each split; None downloads them."""
+        """Creates a builder from the source files of each split; None downloads them."""
         self._sources = sources
         super().__init__(file_format=file_format, **kwargs)
 
@@ -69,7 +68,7 @@ class Reqa(tfds.core.GeneratorBasedBuilder):
 
     @property
     def url_infos(self) -> dict[str, UrlInfo]:
-        """Published hashes, which tfds checks downloads against."""
+        """Published hashes, with which tfds checks downloads."""
         published = (file for part in self.origin.published() for file in part)
         return {file.url: UrlInfo(file.size, file.sha256, file.url.rpartition("/")[2]) for file in published}
 
@@ -138,7 +137,7 @@ class Reqa(tfds.core.GeneratorBasedBuilder):
             "unplaced_answers": conversion.unplaced_answers,
             "unplaced_questions": conversion.unplaced_questions,
         }
-        yield from enumerate(reqa_dataset.cut(records, conversion.articles))
+        yield from enumerate(reqa_dataset.to_articles(records, conversion.articles))
 
 
 class Multireqa(Reqa):
@@ -160,7 +159,7 @@ def digest(paths: Sequence[str]) -> str:
 
 
 def _are(paths: Sequence[str], published: Sequence[Published]) -> bool:
-    """Returns whether files are the published ones, as published or decompressed."""
+    """Returns true if files are the published ones, as published or decompressed."""
     if len(paths) != len(published):
         return False
     return all(file.sha256 in (_hash(path), digest([path])) for path, file in zip(paths, published, strict=True))
@@ -172,7 +171,7 @@ def _hash(path: str) -> str:
 
 
 def _refusal(url: str) -> str | None:
-    """Returns why `url` can't be downloaded, or None; checked first, because tfds retries for minutes."""
+    """Returns the reason why `url` can't be downloaded, or None; checked first, since tfds retries for minutes."""
     answers: list[str | None] = [f"no answer within {TIMEOUT:g} s"]
 
     def ask() -> None:

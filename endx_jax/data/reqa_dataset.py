@@ -43,10 +43,10 @@ def prepare(
 
     Args:
       name: one of `NAMES`.
-      source: folder with the source files, under the names in `ORIGINS`. None uses an existing set, whatever it was
-        made from, or downloads the published files and checks their hashes.
+      source: folder with the source files, under the names in `ORIGINS`. None uses an existing set, made from any
+        files, or downloads the published files and checks their hashes.
       data_dir: folder of tensorflow-datasets; by default `TFDS_DATA_DIR`, or `~/tensorflow_datasets`.
-      progress: whether to show progress bars.
+      progress: true to show progress bars.
 
     Returns:
       The folder of the prepared set.
@@ -69,7 +69,7 @@ def ensure(name: str, *, data_dir: str | os.PathLike | None = None, progress: bo
     """Prepares a set if it does not exist and its download is not large.
 
     Raises:
-      EndxError: as `prepare`, or there are more than `LARGE` bytes to download.
+      EndxError: more than `LARGE` bytes must be downloaded, or `prepare` fails.
     """
     size = sum(file.size for files in ORIGINS[name].published() for file in files)
     if size > LARGE and not _is_whole(_builder(name, data_dir)):
@@ -81,7 +81,7 @@ def ensure(name: str, *, data_dir: str | os.PathLike | None = None, progress: bo
 
 
 def is_prepared(name: str, *, data_dir: str | os.PathLike | None = None) -> bool:
-    """Returns whether a set is prepared."""
+    """Returns true if a set is prepared."""
     return _is_whole(_builder(name, data_dir))
 
 
@@ -92,10 +92,10 @@ def read(name: str, split: str, *, data_dir: str | os.PathLike | None = None, pr
       name: one of `NAMES`.
       split: `train` or `validation`.
       data_dir: as in `prepare`.
-      progress: whether to show progress bars while preparing.
+      progress: true to show progress bars while preparing.
 
     Raises:
-      EndxError: as `ensure`, or the prepared files are damaged.
+      EndxError: `ensure` fails, or the prepared files are damaged.
     """
     import grain
 
@@ -104,7 +104,7 @@ def read(name: str, split: str, *, data_dir: str | os.PathLike | None = None, pr
     builder = _builder(name, data_dir)
     try:
         articles = grain.MapDataset.source(builder.as_data_source(split))
-        return join(articles[number] for number in range(len(articles)))
+        return from_articles(articles[number] for number in range(len(articles)))
     except RuntimeError as failure:
         # ArrayRecord's messages may have several lines.
         reason = str(failure).partition("\n")[0]
@@ -164,11 +164,11 @@ def _check_made_from(sources: Sources, builder: "Reqa") -> None:
             others = f"another file than {files[0]}" if len(files) == 1 else f"other files than {files[0]} and the rest"
             raise EndxError(
                 f"{builder.data_dir} was made from {others} (sha256 {made_from[:12]}..., here {found[:12]}...): remove "
-                "that folder to prepare it anew, or give another one with --data-dir=DIR"
+                "that folder to prepare it again, or choose another one with --data-dir=DIR"
             )
 
 
-def cut(records: RetrievalSet, titles: Sequence[str]) -> Iterator[dict[str, Any]]:
+def to_articles(records: RetrievalSet, titles: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yields the articles of a set, the records on disk, in the order of its candidates and then of its questions.
 
     An article is a mapping: `title`; `sentences` and `questions`, each a mapping of `index` (int32, rows in the set),
@@ -176,7 +176,7 @@ def cut(records: RetrievalSet, titles: Sequence[str]) -> Iterator[dict[str, Any]
     of a candidate, which may be in another article.
 
     Args:
-      records: a set with hard negatives, and with groups that are article titles.
+      records: retrieval set with hard negatives, and with article titles as groups.
       titles: title of each candidate's article.
     """
     sentences, questions = _rows_of(titles), _rows_of(records.groups or ())
@@ -191,8 +191,8 @@ def cut(records: RetrievalSet, titles: Sequence[str]) -> Iterator[dict[str, Any]
         }
 
 
-def join(articles: Iterable[Mapping[str, Any]]) -> RetrievalSet:
-    """Returns the set whose articles, in any order, `cut` yielded; texts may be UTF-8 bytes."""
+def from_articles(articles: Iterable[Mapping[str, Any]]) -> RetrievalSet:
+    """Returns the set of the articles of `to_articles`, given in any order; texts may be UTF-8 bytes."""
     sentences: dict[int, tuple[str, str]] = {}
     questions: dict[int, tuple[str, str]] = {}
     groups: dict[int, str] = {}

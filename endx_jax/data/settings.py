@@ -27,8 +27,8 @@ class DataSettings:
     )
     mixture: tuple[tuple[str, float], ...] = key(
         (),
-        "Further training sets, as (path, weight) pairs such as (('more.csv', 0.5),). A set of weight w gives w "
-        "pairs, on average, for each pair of `path`. Validation and test use `path` alone.",
+        "Further training sets, as (path, weight) pairs such as (('more.csv', 0.5),). A set of weight w contributes w "
+        "pairs, on average, for each pair of `path`. Validation and test use only `path`.",
     )
     split: str = key("train", "Split to train on, of a BEIR, MS MARCO or `save_to_disk` folder.")
     merge: bool = key(
@@ -36,22 +36,20 @@ class DataSettings:
         "Joins train and dev files of a SQuAD folder into one set, split by question, so that a paragraph may be in "
         "every split (RR, Tables 9 and 10). Needs pool=paragraphs.",
     )
-    test_path: str = key("", "File or folder to report on. Empty: `test_fraction` of `path`.")
-    test_split: str = key("test", "Split to report on, of a BEIR, MS MARCO or `save_to_disk` folder.")
+    test_path: str = key("", "Test data: a file or folder. Empty: `test_fraction` of `path`.")
+    test_split: str = key("test", "Split of the test data, of a BEIR, MS MARCO or `save_to_disk` folder.")
     question_column: str = key("question", "Name of the question column in CSV, TSV, JSON and Arrow, in any case.")
     answer_column: str = key("answer", "Name of the answer column in CSV, TSV, JSON and Arrow, in any case.")
     skip_invalid: bool = key(
         False,
-        "Skips invalid rows, such as those with an empty answer, and logs their number. Otherwise the first one is "
-        "refused.",
+        "Skips invalid rows, such as those with an empty answer, and logs their number. Otherwise an invalid row is an "
+        "error.",
     )
     question_length: int = key(64, "Maximum tokens of a question, special tokens included.")
     answer_length: int = key(256, "Maximum tokens of an answer, special tokens included.")
     validation_fraction: float = key(0.05, "Share of the questions held out for validation, in [0, 1).")
-    test_fraction: float = key(
-        0.1, "Share of the questions held out for the report, in [0, 1). Unused with `test_path`."
-    )
-    max_test_questions: int = key(0, "Maximum questions of the report; their answers are the pool. 0: all.")
+    test_fraction: float = key(0.1, "Share of the questions held out for testing, in [0, 1). Unused with `test_path`.")
+    max_test_questions: int = key(0, "Maximum test questions; the pool contains only their answers. 0: all.")
     max_train_pairs: int = key(0, "Maximum training pairs. 0: all.")
     group_size: int = key(
         1,
@@ -72,8 +70,8 @@ class DataSettings:
             shortest > 2, f"data.question_length and answer_length must exceed 2, the special tokens; one is {shortest}"
         )
         check_choice("data.pool", self.pool, ("", *POOLS))
-        check(self.pool == PARAGRAPHS or not self.merge, "data.merge is for data.pool=paragraphs")
-        check(not (self.merge and self.test_path), "data.merge makes one set of a folder; leave data.test_path empty")
+        check(self.pool == PARAGRAPHS or not self.merge, "data.merge needs data.pool=paragraphs")
+        check(not (self.merge and self.test_path), "data.merge joins the files of a folder; leave data.test_path empty")
         weighed = all(
             len(part) == 2
             and isinstance(part[0], str)

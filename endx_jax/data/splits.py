@@ -13,7 +13,7 @@ from endx_jax.errors import EndxError
 
 @dataclasses.dataclass(frozen=True)
 class Splits:
-    """Train, validation and test sets; see `split` for what they share."""
+    """Train, validation and test sets; see `split` for their overlap."""
 
     train: RetrievalSet
     validation: RetrievalSet
@@ -21,21 +21,21 @@ class Splits:
 
 
 def split(records: RetrievalSet, *, validation: float, test: float) -> Splits:
-    """Splits by sha256, with questions that share a group or a right candidate in the same split, so nothing leaks.
+    """Splits by sha256; questions that share a group or a right candidate are in the same split, to prevent leakage.
 
     The unit is a connected component of questions, their groups and their right candidates. With m the smallest hash
-    among its n groups, or among its n candidates' texts if there are no groups, its place is 1 - (1 - m)^n, which is
-    uniform in [0, 1) for every n. If every question has one answer, the place is the hash of the answer, and new data
-    does not move old questions. New data that extends a component can move it: it may join two components of
-    different splits, so no rule that keeps answers apart can avoid this.
+    among its n groups, or among its n candidates' texts if there are no groups, its position is 1 - (1 - m)^n, which is
+    uniform in [0, 1) for every n. If every question has one answer, the position is the hash of the answer, and new
+    data does not move questions to another split. If questions have several answers, new data can join two components
+    of different splits and so move one of them.
 
     Fractions hold for components in expectation; the number of questions varies around them. The pool of each split is
     the right candidates and hard negatives of its own questions; other candidates are in no pool.
 
     Args:
-      records: the set to split; its order is kept.
+      records: retrieval set; its order is kept.
       validation: share held out for model selection, in [0, 1).
-      test: share held out for the report, in [0, 1). Changing `validation` does not change the test split.
+      test: share held out for testing, in [0, 1). Changing `validation` does not change the test split.
 
     Raises:
       EndxError: the fractions are out of range or leave nothing for training, or a split is empty.
@@ -52,21 +52,21 @@ def split(records: RetrievalSet, *, validation: float, test: float) -> Splits:
         if fraction > 0 and not rows[name]:
             raise EndxError(
                 f"none of the {len(records.questions)} questions fell into the {name} split, a share of "
-                f"{fraction:.3g}; give more data or another share"
+                f"{fraction:.3g}; use more data or another share"
             )
     return Splits(**{name: records.subset(kept) for name, kept in rows.items()})
 
 
 def split_questions(records: RetrievalSet, *, validation: float, test: float) -> Splits:
-    """Splits by the sha256 of each question id, so that a candidate may be in all three sets.
+    """Splits by the sha256 of each question id, as RR does; a candidate may be in all three sets.
 
-    RR splits this way. Held-out questions can have answers that were trained on, so metrics are higher than with
-    `split`. The pool of each set is the right candidates of its own questions.
+    Held-out questions can have answers of the train set, so metrics are higher than with `split`. The pool of each set
+    is the right candidates of its own questions.
 
     Args:
-      records: the set to split; its order is kept.
+      records: retrieval set; its order is kept.
       validation: share of the questions held out for model selection, in [0, 1).
-      test: share held out for the report, in [0, 1).
+      test: share of the questions held out for testing, in [0, 1).
     """
     places = [_hash_fraction(name) for name in records.question_ids]
     bounds = {"test": (0.0, test), "validation": (test, test + validation), "train": (test + validation, 1.0)}
@@ -79,7 +79,7 @@ def split_questions(records: RetrievalSet, *, validation: float, test: float) ->
 def take(records: RetrievalSet, limit: int) -> RetrievalSet:
     """Returns the `limit` questions with the smallest sha256 of their texts, in that order, with their candidates.
 
-    All questions if there are fewer. Added data displaces a question only by a smaller hash.
+    Returns all questions if there are fewer. When data is added, most of the selected questions stay the same.
 
     Raises:
       EndxError: `limit` is below 1.
@@ -116,9 +116,9 @@ def _hash(text: str) -> bytes:
 
 
 def _places(records: RetrievalSet) -> list[float]:
-    """Returns the place of each question in [0, 1), equal within a component; see `split`.
+    """Returns the position of each question in [0, 1), which is equal within a component; see `split`.
 
-    A question without an answer is a component of its own.
+    A question without an answer is a separate component.
     """
     count = len(records.candidates)
     groups = {name: count + n for n, name in enumerate(dict.fromkeys(records.groups or ()))}

@@ -55,10 +55,10 @@ class TokenTable:
         mask = np.arange(length) < lengths[..., None]
         # Indices into `ids` of the real tokens only, text after text.
         lengths, starts = lengths.ravel(), self.offsets[rows].ravel()
-        places = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
-        places += np.arange(len(places))
+        indices = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+        indices += np.arange(len(indices))
         ids = np.full(mask.shape, self.pad_id, np.int32)
-        ids[mask] = self.ids[places]
+        ids[mask] = self.ids[indices]
         second = None if self.second is None else self.second[rows]
         # NumPy arrays, since whole batches are moved to devices later.
         return Tokens(ids=ids, mask=mask, second=second)  # type: ignore[arg-type]
@@ -71,7 +71,7 @@ def padded_length(longest: int, limit: int, multiple: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class VectorTable:
-    """Vectors of N texts in place of tokens, for training with frozen encoders.
+    """Vectors of N texts instead of tokens, for training with frozen encoders.
 
     Attributes:
       values: float32 [N, D]; may be mapped from a file.
@@ -103,7 +103,7 @@ def content_key(texts: Sequence[str], *about: object) -> str:
 
     Args:
       texts: N texts.
-      *about: what else determines the entry: tokenizer, prompt, length.
+      *about: further values that determine the entry: tokenizer, prompt, length.
     """
     digest = hashlib.sha256(repr((LAYOUT, *about)).encode())
     for start in range(0, len(texts), CHUNK):
@@ -117,7 +117,7 @@ class TokenCache:
     """Cache of tokens in a folder, by the key of their texts."""
 
     def __init__(self, folder: str | os.PathLike):
-        """Creates nothing yet; `~` in the folder is the home directory."""
+        """Expands `~` in the path; creates nothing yet."""
         self._folder = CacheFolder(folder)
 
     def read(self, key: str) -> tuple[np.ndarray, np.ndarray] | None:
@@ -147,6 +147,6 @@ def _name(key: str) -> str:
 
 
 def _checksum(key: str, body: np.ndarray) -> int:
-    """Returns the CRC-32 of an entry's key and body as int32; with the key, no entry passes for another."""
+    """Returns the CRC-32 of an entry's key and body as int32; the key ensures that entries are not interchanged."""
     crc = zlib.crc32(np.ascontiguousarray(body).data, zlib.crc32(key.encode()))
     return int(np.uint32(crc).view(np.int32))

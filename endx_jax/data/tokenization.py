@@ -1,4 +1,4 @@
-"""Tokenizers and text processors: texts to token tables.
+"""Tokenizers and text processors, which convert texts to token tables.
 
 A tokenizer is loaded directly from `tokenizer.json` if that file determines it, otherwise with transformers, which
 takes one to two seconds to import. Reading the file takes 10 ms.
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 
-# Texts tokenized at once: enough for all cores, few enough that Python's lists of ids stay small.
-CHUNK = 10_000
+CHUNK = 10_000  # texts that are tokenized at once: enough for all cores, few enough to limit memory
 
 
 class Tokenizer:
@@ -67,16 +66,16 @@ class Tokenizer:
         return f"{self.fingerprint} tokenizers {importlib.metadata.version('tokenizers')}"
 
     def same_ids(self, other: "Tokenizer") -> bool:
-        """Returns whether two tokenizers are known to give the same ids for every text."""
+        """Returns true if two tokenizers are known to give the same ids for every text."""
         return self is other or (self.fingerprint is not None and self.fingerprint == other.fingerprint)
 
     def check_matches(self, vocab_size: int, pad_id: int, where: object) -> None:
         """Raises EndxError if the tokenizer does not match an encoder.
 
         Args:
-          vocab_size: rows of the encoder's token table.
-          pad_id: the encoder's padding id.
-          where: the encoder's folder, for the message.
+          vocab_size: number of rows of the encoder's token table.
+          pad_id: padding id of the encoder.
+          where: folder of the encoder, for the message.
         """
         if self._loaded.size > vocab_size:
             reason = f"its largest id is {self._loaded.size - 1} and the weights have {vocab_size} rows"
@@ -110,9 +109,9 @@ class TextProcessor:
     """Tokenizer of a tower's texts, with their prompt, maximum length and cache.
 
     Attributes:
-      tokenizer: the tower's tokenizer.
-      length: maximum tokens of a text, prompt and special tokens included.
-      prompt: text put before every text.
+      tokenizer: tokenizer of the tower.
+      length: maximum length of a text in tokens, prompt and special tokens included.
+      prompt: string prepended to every text.
       cache: cache of tokens on disk; None for no cache.
     """
 
@@ -165,11 +164,11 @@ class LoadedTokenizer:
     """Functions of a loaded tokenizer.
 
     Attributes:
-      encode: (texts, length) to the ids of each text, truncated to that length, and the number of truncated texts.
+      encode: function (texts, length) -> (ids of each text, truncated to that length; number of truncated texts).
       pad_id: padding id; None without a padding token.
-      size: one more than the largest id, added and special tokens included.
-      save: writes its files into a folder.
-      state: returns a text that determines all ids; None for tokenizers written in Python.
+      size: largest id plus one, added and special tokens included.
+      save: function that writes the tokenizer's files into a folder.
+      state: function that returns a string which determines all ids; None for tokenizers written in Python.
     """
 
     encode: Callable[[Sequence[str], int], tuple[Iterable[list[int]], int]]
@@ -183,22 +182,22 @@ def load_tokenizer(folder: pathlib.Path) -> LoadedTokenizer:
     """Loads the tokenizer of a folder.
 
     Raises:
-      EndxError: the folder holds none, or a damaged one.
+      EndxError: the folder holds no tokenizer, or a damaged one.
     """
-    # Otherwise the library uses one core in a forked process.
+    # Without this, the library uses only one core in a forked process.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     return _direct(folder) or _by_transformers(folder)
 
 
 @contextlib.contextmanager
 def refusing_broken(folder: pathlib.Path, *further: type[Exception]) -> Iterator[None]:
-    """Turns exceptions of the tokenizers library about broken files into EndxError.
+    """Context that converts exceptions of the tokenizers library about broken files to EndxError.
 
     The library raises plain `Exception`, or `PanicException`, a `BaseException`, if its Rust code panics.
 
     Args:
-      folder: the tokenizer's folder.
-      further: other exceptions that a broken file causes in the block.
+      folder: folder of the tokenizer.
+      further: further exceptions that a broken file can cause in the block.
     """
     try:
         yield
@@ -234,13 +233,13 @@ def read_specification(file: pathlib.Path) -> dict:
     """Reads a `tokenizer.json`.
 
     Raises:
-      EndxError: it can't be read, or an id is negative or above `LARGEST_ID`.
+      EndxError: the file can't be read, or an id is negative or above `LARGEST_ID`.
     """
     spec = json_files.read(file)
     model = json_files.mapped(spec.get("model") or {}, f"{file}: 'model'")
     words = model.get("vocab")
     for word, id_ in words.items() if isinstance(words, dict) else ():
-        if type(id_) is not int or not 0 <= id_ <= LARGEST_ID:  # writing the message takes longer than the test
+        if type(id_) is not int or not 0 <= id_ <= LARGEST_ID:  # formatting messages for all words would be slow
             json_files.whole(id_, f"{file}: the id of {json_files.shown(word)}", most=LARGEST_ID)
     for token in json_files.listed(spec.get("added_tokens") or [], f"{file}: 'added_tokens'"):
         id_ = json_files.value(token, "id", f"{file}: an added token")
@@ -249,7 +248,7 @@ def read_specification(file: pathlib.Path) -> dict:
 
 
 def _is_determined(config: Mapping, spec: Mapping, folder: pathlib.Path) -> bool:
-    """Returns whether `tokenizer.json` alone determines the tokenizer that transformers makes of both files.
+    """Returns true if `tokenizer.json` alone determines the tokenizer that transformers would load from both files.
 
     Raises:
       EndxError: a value has a wrong type.
@@ -283,10 +282,10 @@ def _is_determined(config: Mapping, spec: Mapping, folder: pathlib.Path) -> bool
 def _content(token: object, folder: pathlib.Path) -> str:
     """Returns the text of a token, given as a string or as an object with `content`."""
     where = f"{folder / CONFIG}: a token"
-    found = token if isinstance(token, str) else json_files.value(token, "content", where)
-    if not isinstance(found, str):
-        raise EndxError(f"{where} must be a string, not {json_files.kind(found)}")
-    return found
+    content = token if isinstance(token, str) else json_files.value(token, "content", where)
+    if not isinstance(content, str):
+        raise EndxError(f"{where} must be a string, not {json_files.kind(content)}")
+    return content
 
 
 def _by_transformers(folder: pathlib.Path) -> LoadedTokenizer:
@@ -319,13 +318,13 @@ def _fast(
     side: str,
 ) -> LoadedTokenizer:
     """Returns a tokenizer of the tokenizers library that truncates texts at `side`."""
-    lock = threading.Lock()  # the length is a state of the backend, and must not change while another thread encodes
+    lock = threading.Lock()  # the maximum length is state of the backend, which another thread must not change
 
     def encode(texts: Sequence[str], length: int) -> tuple[Iterable[list[int]], int]:
         with lock, refusing_broken(folder):
             backend.no_padding()
             backend.enable_truncation(length, direction=side)
-            # `fast` leaves out the offsets of tokens, which would take a third of the time.
+            # `encode_batch_fast` omits the offsets of tokens, which would take a third of the time.
             try:
                 encodings = backend.encode_batch_fast(list(texts))
             except TypeError:  # half a surrogate pair in a text
@@ -349,7 +348,7 @@ def _well_formed(text: str) -> str:
 
 
 def _state(backend: "tokenizers.Tokenizer") -> str:
-    """Returns the contents of a `tokenizer.json`, without padding and truncation, which callers choose."""
+    """Returns the contents of a `tokenizer.json`, without the settings of padding and truncation."""
     backend.no_padding()
     backend.no_truncation()
     return backend.to_str()

@@ -1,1 +1,1 @@
-"""Runs from configs: data, model, plan and workdir; lower layers never see a config."""
+"""Runs: from a config to a trained and evaluated model in a workdir."""

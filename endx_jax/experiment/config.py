@@ -1,4 +1,4 @@
-"""Conversion of the config tree to checked, frozen settings."""
+"""Conversion of a config tree to frozen settings."""
 
 import dataclasses
 import json
@@ -19,11 +19,11 @@ from endx_jax.training.optimizer import OptimizerSettings
 
 @dataclasses.dataclass(frozen=True)
 class UnknownSettings:
-    """Settings of a method that this process does not know, from the config of a finished run.
+    """Settings of an unknown method, read from the config of a finished run.
 
     Attributes:
-      name: of the method.
-      values: all settings.
+      name: name of the method.
+      values: settings by name.
     """
 
     name: str
@@ -32,7 +32,7 @@ class UnknownSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Settings of a run."""
+    """All settings of a run."""
 
     seed: int = key(0, "Seed of the data order, of dropout and of new parameters.")
     data: DataSettings
@@ -44,19 +44,19 @@ class Settings:
     evaluation: EvaluationSettings
 
     def as_dict(self) -> dict:
-        """Returns plain nested values, for config.json."""
+        """Returns the settings as nested dictionaries, for config.json."""
         return json.loads(json.dumps(dataclasses.asdict(self)))
 
 
 def resolve(config: Mapping, *, finished: bool = False) -> Settings:
-    """Checks a config tree (a ConfigDict or plain mapping) and returns it as settings.
+    """Converts a config tree to settings.
 
     Args:
-      config: the tree.
-      finished: true for the config of a run that is only read; an unknown method then becomes `UnknownSettings`.
+      config: ConfigDict or plain mapping.
+      finished: true for the config of a finished run, whose method may be unknown (`UnknownSettings`).
 
     Raises:
-      EndxError: a section, method or key is unknown (the message names the nearest known one), or a value is invalid.
+      EndxError: a section, method or key is unknown, or a value is invalid.
     """
     method = _method_of(config)
     unknown = finished and method not in METHODS
@@ -80,7 +80,7 @@ def resolve(config: Mapping, *, finished: bool = False) -> Settings:
 
 
 def differences(before: Settings, now: Settings) -> list[str]:
-    """Returns the changed settings that a resumed run must keep, as `key: before -> now`, in order."""
+    """Returns the changed settings that affect results, as `key: before -> now`."""
     old, new = results_only(before), results_only(now)
     return [f"{name}: {old.get(name)!r} -> {new.get(name)!r}" for name in old | new if old.get(name) != new.get(name)]
 

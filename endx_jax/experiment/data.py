@@ -1,4 +1,4 @@
-"""Data of a run: reads the data sets that the settings name, and returns train, validation and test sets."""
+"""Data of a run: reading of data sets, and train, validation and test splits."""
 
 import dataclasses
 import hashlib
@@ -15,42 +15,40 @@ from endx_jax.data.splits import Splits, split, split_questions, take, without_q
 from endx_jax.errors import EndxError
 from endx_jax.settings import check_choice
 
-# Built-in sets by their name in `data.path`.
-BUILT_IN = {"docstrings": docstring_pairs}
-# Prefixes of the names of prepared sets (`endx prepare`).
-PREPARED = ("reqa/", "multireqa/")
+BUILT_IN = {"docstrings": docstring_pairs}  # readers of built-in data sets by their name in `data.path`
+PREPARED = ("reqa/", "multireqa/")  # prefixes of the names of data sets of `endx prepare`
 
 
 def read_splits(settings: DataSettings) -> Splits:
     """Returns the train, validation and test sets.
 
-    Without separate test data the three are splits of one set. Separate test data (`data.test_path`, or the dev file
-    beside SQuAD's train file) are the test set, with their whole pool, and their questions are removed from train and
-    validation. With `data.merge` the three are splits of the questions of both files. `data.pool` applies to
-    reading-comprehension data; training data may have another format, such as mined negatives. The sets of
+    Without separate test data, they are splits of one data set. Separate test data (`data.test_path`, or the dev file
+    next to SQuAD's train file) is the whole test set, and its questions are removed from train and validation. With
+    `data.merge`, the sets are splits of the questions of both files. `data.pool` applies to each file that is
+    reading-comprehension data; the training data may have another format, such as mined negatives. The data sets of
     `data.mixture` are added to the train set, without held-out questions.
 
     Raises:
       EndxError: `data.path` is not set, or the data can't be read.
     """
     if not settings.path:
-        raise EndxError("data.path is not set: name a file or folder, or `docstrings` to try training without data")
-    cut = _split(settings)
+        raise EndxError("data.path is not set: set a file or folder, or `docstrings` to try training without data")
+    splits = _split(settings)
     if settings.mixture:
-        cut = dataclasses.replace(cut, train=mix([cut.train, *_further(settings, cut)]))
+        splits = dataclasses.replace(splits, train=mix([splits.train, *_mixture(settings, splits)]))
     if settings.max_test_questions:
-        cut = dataclasses.replace(cut, test=take(cut.test, settings.max_test_questions))
-    return cut
+        splits = dataclasses.replace(splits, test=take(splits.test, settings.max_test_questions))
+    return splits
 
 
-def _further(settings: DataSettings, cut: Splits) -> list[RetrievalSet]:
-    """Returns the sets of `data.mixture` without the held-out questions."""
-    held_out = {*cut.validation.questions, *cut.test.questions}
-    found = []
+def _mixture(settings: DataSettings, splits: Splits) -> list[RetrievalSet]:
+    """Reads the data sets of `data.mixture` and removes held-out questions."""
+    held_out = {*splits.validation.questions, *splits.test.questions}
+    records = []
     for path, _ in settings.mixture:
         own = settings if has_paragraphs(path) else dataclasses.replace(settings, pool="")
-        found.append(without_questions(read_records(path, own, settings.split, whole=False), held_out))
-    return found
+        records.append(without_questions(read_records(path, own, settings.split, whole=False), held_out))
+    return records
 
 
 def _split(settings: DataSettings) -> Splits:
@@ -64,27 +62,27 @@ def _split(settings: DataSettings) -> Splits:
     own = dict.fromkeys((path, test_path), settings)
     if settings.pool:
         unpooled = dataclasses.replace(settings, pool="")
-        own = {place: settings if has_paragraphs(place) else unpooled for place in own}
+        own = {file: settings if has_paragraphs(file) else unpooled for file in own}
         if settings not in own.values():
-            own[path] = settings  # which refuses the pool
+            own[path] = settings  # `read_records` raises an error about the pool
     records = read_records(path, own[path], settings.split, whole=False)
     test = read_records(test_path, own[test_path], settings.test_split)
     rest = without_questions(records, set(test.questions))
-    cut = split(rest, validation=settings.validation_fraction, test=0.0)
-    return dataclasses.replace(cut, test=test)
+    splits = split(rest, validation=settings.validation_fraction, test=0.0)
+    return dataclasses.replace(splits, test=test)
 
 
 def read_records(path: str, settings: DataSettings, judgements: str, *, whole: bool = True) -> RetrievalSet:
     """Reads one data set.
 
     Args:
-      path: a file, a folder, or the name of a built-in or prepared set.
-      settings: settings of the data. With a pool of sentences or answers the set holds all sentences: see `pools`.
+      path: file, folder, or name of a built-in or prepared data set.
+      settings: settings of the data. With the pool `sentences` or `answers`, all sentences are read: see `pools`.
       judgements: split of a BEIR, MS MARCO or `save_to_disk` folder.
-      whole: keeps the whole corpus of a BEIR folder: see `readers.read`.
+      whole: true to keep the whole corpus of a BEIR folder: see `readers.read`.
 
     Raises:
-      EndxError: the data can't be read, or `data.pool` is set and they are not reading-comprehension data.
+      EndxError: the data can't be read, or `data.pool` is set and it is not reading-comprehension data.
     """
     if path in BUILT_IN:
         if settings.pool:
@@ -111,8 +109,8 @@ def read_records(path: str, settings: DataSettings, judgements: str, *, whole: b
 def pools(records: RetrievalSet, settings: DataSettings) -> Pools:
     """Returns the retrieval pools of a set; the primary one is that of `data.pool`.
 
-    With a ReQA pool these are `answers`, the sentences that are right for some question, and `sentences`, all of them.
-    For other data there is one pool of all candidates.
+    ReQA data has two pools: `answers`, the sentences that answer a question, and `sentences`, all of them. Other data
+    has one pool of all candidates.
     """
     if settings.pool in ("", PARAGRAPHS):
         return Pools({settings.pool or "all": records})
@@ -124,7 +122,7 @@ def pools(records: RetrievalSet, settings: DataSettings) -> Pools:
 
 
 def has_paragraphs(path: str) -> bool:
-    """Returns true if a path names reading-comprehension data, to which `data.pool` applies."""
+    """Returns true if a path is that of reading-comprehension data, to which `data.pool` applies."""
     return path not in BUILT_IN and (path.startswith(PREPARED) or formats.holds_paragraphs(path))
 
 
@@ -132,7 +130,7 @@ def counts_of(path: str, pool: str) -> dict[str, int]:
     """Counts questions, answers and pairs of reading-comprehension data, as papers report them.
 
     Args:
-      path: a file, a MultiReQA folder or a split of a prepared set.
+      path: file, MultiReQA folder, or split of a prepared data set.
       pool: `answers`, `sentences` or `paragraphs`; see `pools`.
 
     Returns:
@@ -144,11 +142,11 @@ def counts_of(path: str, pool: str) -> dict[str, int]:
         name, part = _name_and_split(path)
         check_choice(f"the split of {name}", part, reqa_dataset.SPLITS)
         reqa_dataset.ensure(name)
-        told = reqa_dataset.summary(name)[part]
+        counts = reqa_dataset.summary(name)[part]
         return {
-            "questions": told["questions"],
-            "answers": told["answers" if pool == "answers" else "candidates"],
-            "rows": told["rows"],
+            "questions": counts["questions"],
+            "answers": counts["answers" if pool == "answers" else "candidates"],
+            "rows": counts["rows"],
         }
     if pool == PARAGRAPHS:
         records = formats.read_unmerged(path)
@@ -160,13 +158,13 @@ def counts_of(path: str, pool: str) -> dict[str, int]:
 
 
 def _name_and_split(path: str) -> tuple[str, str]:
-    """Returns the name and split of a prepared set such as `reqa/squad:validation`; `train` without a split."""
+    """Returns name and split of a prepared data set such as `reqa/squad:validation`; the default split is `train`."""
     name, _, part = path.partition(":")
     return name, part or "train"
 
 
 def paths_of(settings: DataSettings) -> tuple[str, str]:
-    """Returns the paths of the training and test data; the latter is empty if both are splits of one set."""
+    """Returns the paths of the training and test data; the second is empty if both are splits of one data set."""
     if settings.path.startswith(PREPARED) and settings.pool not in reqa.POOLS:
         raise EndxError(f"data.path={settings.path} needs data.pool, {' or '.join(reqa.POOLS)}")
     if settings.test_path:
@@ -179,7 +177,7 @@ def paths_of(settings: DataSettings) -> tuple[str, str]:
 
 
 def fingerprint(records: RetrievalSet) -> str:
-    """Returns the sha256 of all training data: texts, judgements, groups and hard negatives, in order."""
+    """Returns the sha256 of all data that training reads: texts, judgements, groups and hard negatives, in order."""
     digest = hashlib.sha256()
     mixed = () if records.sources is None else (records.sources,)
     for part in (records.questions, records.candidates, records.qrels, records.groups, records.hard_negatives, *mixed):

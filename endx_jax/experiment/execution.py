@@ -1,4 +1,4 @@
-"""Choice of the division of a run's steps, by the settings and by the free memory."""
+"""Choice of chunks, packing and loss tile of a run, by the settings and the available memory."""
 
 import dataclasses
 
@@ -16,39 +16,39 @@ from endx_jax.parallel.sharding import parameter_paths, rule_of, state_shardings
 from endx_jax.pretrained.towers import compute_dtype
 from endx_jax.training.checkpoints import abstract
 
-# Up to here a matrix of scores is small beside the towers, and the dense loss compiles and runs faster.
+# Largest batch with a dense loss, which compiles and runs faster while scores take little memory; tile of larger ones.
 DENSE_UP_TO, TILE = 2048, 1024
-# Tokens of a chunk that keep a device busy: larger ones only take memory. Of a CPU measured, of others a guess.
+# Tokens in a chunk that occupy a device; larger chunks only take memory. Measured on CPUs, estimated for accelerators.
 BUSY, ACCELERATOR_BUSY = {"cpu": 1 << 14}, 1 << 16
 
 
 def choose_execution(
     model: Model, mesh: Mesh, stream: BatchStream, steps: int, budget: int, platform: str
 ) -> tuple[Execution, BatchStream, int | None]:
-    """Chooses the division of a step, and packs the batches accordingly.
+    """Chooses the execution of a step, and packs the batches for it.
 
-    With `train.tower_chunk=-1`, all rows of a device are encoded at once if their activations fit the budget; else the
-    chunk is the largest power of two whose activations do, at least 1.
+    With `train.tower_chunk=-1`, a device encodes all its rows at once if their activations fit into the budget, and
+    otherwise the largest power of two of rows whose activations fit, at least 1.
 
     Args:
-      model: the model to train.
-      mesh: the devices.
-      stream: the batches, not packed.
-      steps: of the run.
-      budget: bytes that the activations of one device may take.
-      platform: of the devices that will run the step; differs from the mesh's if the run is only planned.
+      model: model to train.
+      mesh: device mesh.
+      stream: batches that are not packed.
+      steps: number of steps of the run.
+      budget: bytes available to the activations of one device.
+      platform: platform of the run's devices, which differs from that of the mesh when `endx plan` plans for a chip.
 
     Returns:
-      The execution, the batches packed for it, and the bytes of its activations; None if not computed.
+      The execution, the packed batches, and the estimated bytes of activations; None if `train.tower_chunk` is set.
     """
     settings = model.settings
     size = settings.train.global_batch_size
     chunk = max(settings.train.tower_chunk, 0)
     while True:
-        # Methods that compare no rows of a batch have no such setting.
+        # Methods that do not compare the rows of a batch have no `loss_tile`.
         execution = Execution(mesh, chunk, loss_tile(getattr(settings.objective, "loss_tile", 0), size))
-        # Packed texts are encoded on each device by itself, with whole parameters: where `fsdp` splits these so that
-        # they are gathered a layer at a time, that would undo it. Chunks have them whole anyway.
+        # Each device encodes packed texts with full parameters, which would undo the gathering by layer of `fsdp`.
+        # Chunks need full parameters anyway.
         packed = mesh.shape["fsdp"] == 1 or execution.chunks(size) > 1
         dtype = compute_dtype(settings.model.dtype, model.platform)
         execution = dataclasses.replace(execution, packed=packed and not model.trains_heads_alone, dtype=dtype)
@@ -69,10 +69,9 @@ def choose_execution(
 
 
 def activation_bytes(model: Model, execution: Execution, stream: BatchStream) -> int:
-    """Returns an estimate of the bytes of activations and gradients on one device.
+    """Estimates the bytes of activations and gradients on one device, from the shapes of the largest batch.
 
-    It is made from the shapes of the largest batch, without compiling. The compiled step's temporaries are within a
-    quarter of it.
+    The temporaries of the compiled step are within 25 % of this estimate.
     """
     rows = rows_at_once(execution, model.settings.train.global_batch_size)
     batch = (stream.profiles() or [stream.typical()])[-1]
@@ -95,18 +94,18 @@ def _bytes_elsewhere(params, mesh: Mesh) -> int:
 
 
 def rows_at_once(execution: Execution, global_batch_size: int) -> int:
-    """Returns the pairs that a device encodes at a time."""
+    """Returns the number of pairs that a device encodes at a time."""
     own = global_batch_size // execution.shards
     return -(-own // execution.chunks(global_batch_size))
 
 
 def tokens_of_a_row(batch: Batch) -> int:
-    """Returns the number of token positions in a row of a batch."""
+    """Returns the number of token positions in a row of a batch, padding included."""
     return sum(side.places for side in batch.sides)
 
 
 def loss_tile(setting: int, global_batch_size: int) -> int | None:
-    """Returns the tile that `objective.loss_tile` asks for; None for dense losses."""
+    """Returns the tile of streamed losses for a value of `objective.loss_tile`; None for dense losses."""
     if setting == -1:
         setting = 0 if global_batch_size <= DENSE_UP_TO else TILE
     return setting or None

@@ -1,4 +1,4 @@
-"""Runs whose towers are frozen below their heads: the vectors there are computed once."""
+"""Training of heads on frozen encoders, whose outputs are computed once for training, validation and ranking."""
 
 import dataclasses
 import functools
@@ -17,17 +17,16 @@ from endx_jax.parallel.console import say, showing_progress
 from endx_jax.parallel.sharding import local_rows, place, rounded_up, state_shardings, to_global
 from endx_jax.retrieval.vector_cache import VectorCache, base_vectors, below_heads
 
-# Vectors that heads are given at a time.
-BLOCK = 4096
+BLOCK = 4096  # number of vectors that heads encode at a time
 
 
 @dataclasses.dataclass(frozen=True)
 class Reader:
-    """Reader of the texts of one side as vectors.
+    """Text reader of one side whose batches hold vectors instead of tokens.
 
     Attributes:
-      vectors: from texts to vectors.
-      length: of a text in tokens: zero.
+      vectors: function from N texts to vectors [N, D].
+      length: maximum length in tokens; 0, since batches hold no tokens.
     """
 
     vectors: Callable[[Sequence[str]], np.ndarray]
@@ -39,14 +38,13 @@ class Reader:
 
 
 class HeadEncoder:
-    """Encoder like `TextEncoder` for a dual encoder of which only the heads are trained.
+    """Text encoder with the interface of `TextEncoder` for a dual encoder of which only the heads are trained.
 
-    The vectors below the heads are computed at first use, and memory-mapped from `data.cache`, or kept in memory if
-    that is empty.
+    The inputs of the heads are computed at first use and kept in `data.cache`, or in memory if there is no cache.
     """
 
     def __init__(self, model: Model, mesh: Mesh):
-        """Reads the parameters below the heads, which are the same at every step."""
+        """Reads the frozen parameters below the heads."""
         settings = model.settings
         self._mesh = mesh
         self._base = TextEncoder(
@@ -56,36 +54,36 @@ class HeadEncoder:
         self._params = place(params, state_shardings(params, mesh))
         self._cache = VectorCache(settings.data.cache) if settings.data.cache else None
         self._known: dict[tuple[str, tuple[str, ...]], np.ndarray] = {}
-        everywhere = NamedSharding(mesh, PartitionSpec())
-        self._heads = jax.jit(model.dual_encoder.encode, static_argnums=1, out_shardings=everywhere)
+        replicated = NamedSharding(mesh, PartitionSpec())
+        self._heads = jax.jit(model.dual_encoder.encode, static_argnums=1, out_shardings=replicated)
 
     def __call__(self, params: dict, side: str, texts: Sequence[str], *, progress: bool = False) -> np.ndarray:
-        """Encodes N texts of a side with the dual encoder's parameters: float32 [N, E]."""
-        del progress  # what takes time is in `vectors`
+        """Encodes N texts of a side with the parameters of the dual encoder; returns float32 [N, E]."""
+        del progress  # `vectors` shows the progress of the slow part
         values = self.vectors(side, texts)
         size = rounded_up(min(BLOCK, max(1, len(values))), self._mesh)
-        own, found = local_rows(self._mesh, size), np.empty(values.shape, np.float32)
+        own, results = local_rows(self._mesh, size), np.empty(values.shape, np.float32)
         for start in range(0, len(values), size):
             rows = np.resize(np.arange(start, min(start + size, len(values))), size)[own]
             block = Vectors(values[rows])
             embeddings = self._heads(params, side, to_global(block, self._mesh, size))
-            found[start : start + size] = np.asarray(embeddings)[: len(values) - start]
-        return found
+            results[start : start + size] = np.asarray(embeddings)[: len(values) - start]
+        return results
 
     def vectors(self, side: str, texts: Sequence[str]) -> np.ndarray:
-        """Computes the input of one side's head for N texts: float32 [N, E]."""
+        """Returns the inputs of one side's head for N texts, float32 [N, E]."""
         key = (side, tuple(texts))
         if key not in self._known:
             progress = showing_progress()
-            say(f"computing vectors below the heads: {len(texts):,} {side}s")
+            say(f"computing the inputs of the heads once, for {len(texts):,} {side}s")
             self._known[key] = base_vectors(self._base, self._params, side, texts, self._cache, progress=progress)
         return self._known[key]
 
     @property
     def readers(self) -> dict[str, Reader]:
-        """Text readers of training, by side."""
+        """Text readers of the training data by side."""
         return {side: Reader(functools.partial(self.vectors, side)) for side in SIDES}
 
     def identity(self, params: dict) -> str:
-        """Returns the identity of the whole model, as `TextEncoder` does."""
+        """Returns the identity of the whole model: see `TextEncoder.identity`."""
         return self._base.identity(params)

@@ -1,4 +1,4 @@
-"""Output of evaluations: the pool as an index; for a whole index, `results.json` and TREC files."""
+"""Output files of evaluations: index of an evaluated pool, and results of the evaluation of an index."""
 
 import json
 import pathlib
@@ -31,7 +31,7 @@ def write_pool(
     metric: str,
     model: Mapping[str, object],
 ) -> None:
-    """Writes an encoded pool as an index, unless `write_index` may not replace an existing one; then prints the reason.
+    """Writes an encoded pool as an index; logs a line if the existing index is in use.
 
     The arguments are those of `write_index`.
     """
@@ -47,25 +47,25 @@ def write_judged(
     snapshot: Snapshot,
     judged: Judged,
     right: Sequence[Sequence[int]],
-    found: Evaluation,
+    evaluation: Evaluation,
 ) -> str:
-    """Writes judgements, run, measures of each question and their means; returns the table of means.
+    """Writes qrels, run, metrics of each question and mean metrics; returns a table of the means.
 
     Args:
-      folder: to write into.
-      about: further entries of `results.json`: the data, the index and its model.
-      snapshot: that was searched.
-      judged: the questions.
-      right: for each question the rows of its right documents.
-      found: by `evaluate_judged`.
+      folder: output folder.
+      about: further entries of `results.json`: data, index and model.
+      snapshot: searched snapshot of the index.
+      judged: questions.
+      right: rows of the right documents of each question.
+      evaluation: result of `evaluate_judged`.
     """
-    rows = np.unique(np.concatenate([found.top_ids.ravel(), *map(np.asarray, right)]))
-    names = _write_run(folder, snapshot, rows, judged.ids, found)
-    places = [np.searchsorted(rows, some).tolist() for some in right]
-    trec.write_qrels(folder / "qrels.trec", judged.ids, names, places)
-    trec.write_per_question(folder / f"{SYSTEM}.per_question.jsonl", judged.ids, found)
-    _write_means(folder, about, found.metrics, len(judged.ids), found.candidates)
-    return format_table({SYSTEM: found.metrics}, COLUMNS)
+    rows = np.unique(np.concatenate([evaluation.top_ids.ravel(), *map(np.asarray, right)]))
+    names = _write_run(folder, snapshot, rows, judged.ids, evaluation)
+    positions = [np.searchsorted(rows, some).tolist() for some in right]
+    trec.write_qrels(folder / "qrels.trec", judged.ids, names, positions)
+    trec.write_per_question(folder / f"{SYSTEM}.per_question.jsonl", judged.ids, evaluation)
+    _write_means(folder, about, evaluation.metrics, len(judged.ids), evaluation.candidates)
+    return format_table({SYSTEM: evaluation.metrics}, COLUMNS)
 
 
 def write_answered(
@@ -73,21 +73,26 @@ def write_answered(
     about: Mapping[str, object],
     snapshot: Snapshot,
     asked: Sequence[Answered],
-    found: AnswerEvaluation,
+    evaluation: AnswerEvaluation,
 ) -> str:
-    """Writes the run, the first hit of each question and the accuracies; returns the table of accuracies.
+    """Writes run, rank of the first hit of each question and accuracies; returns a table of the accuracies.
 
-    Arguments are as in `write_judged`; `found` is by `evaluate_answered`.
+    Args:
+      folder: output folder.
+      about: further entries of `results.json`: data, index and model.
+      snapshot: searched snapshot of the index.
+      asked: questions with answer strings.
+      evaluation: result of `evaluate_answered`.
     """
     ids = [question.id for question in asked]
-    _write_run(folder, snapshot, np.unique(found.top_ids), ids, found)
+    _write_run(folder, snapshot, np.unique(evaluation.top_ids), ids, evaluation)
     with replacing(folder / f"{SYSTEM}.per_question.jsonl") as file:
-        for name, first in zip(ids, found.first.tolist(), strict=True):
-            hits = {key: float(first <= int(key.partition("@")[2])) for key in found.metrics}
+        for name, first in zip(ids, evaluation.first.tolist(), strict=True):
+            hits = {key: float(first <= int(key.partition("@")[2])) for key in evaluation.metrics}
             row = {"id": name, "ranks": [first] if np.isfinite(first) else [], **hits}
             file.write(json.dumps(row) + "\n")
-    _write_means(folder, about, found.metrics, len(ids), found.candidates)
-    return format_table({SYSTEM: found.metrics}, tuple(found.metrics))
+    _write_means(folder, about, evaluation.metrics, len(ids), evaluation.candidates)
+    return format_table({SYSTEM: evaluation.metrics}, tuple(evaluation.metrics))
 
 
 def _write_run(
@@ -95,12 +100,12 @@ def _write_run(
     snapshot: Snapshot,
     rows: np.ndarray,
     ids: Sequence[str],
-    found: Evaluation | AnswerEvaluation,
+    evaluation: Evaluation | AnswerEvaluation,
 ) -> list[str]:
-    """Writes the run, and returns the ids of the documents in `rows`."""
+    """Writes the TREC run; returns the ids of the documents in `rows`."""
     names = [snapshot.document(row).id for row in rows.tolist()]
-    top = np.searchsorted(rows, found.top_ids)
-    trec.write_run(folder / f"{SYSTEM}.run.trec", ids, names, top, found.top_scores, SYSTEM)
+    top = np.searchsorted(rows, evaluation.top_ids)
+    trec.write_run(folder / f"{SYSTEM}.run.trec", ids, names, top, evaluation.top_scores, SYSTEM)
     return names
 
 

@@ -10,13 +10,13 @@ import time
 
 import jax
 
-# Whose versions decide what a run computes.
+# Packages whose versions can affect results.
 PACKAGES = ("endx_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "tokenizers")
 
 
 @functools.cache
 def environment() -> dict:
-    """Returns versions of Python and of libraries that affect results, the commit of a checkout, and the hardware."""
+    """Returns versions of Python and packages, commit of the code (empty if not a checkout), and hardware."""
     devices = jax.devices()
     return {
         "commit": _commit(pathlib.Path(__file__).parent),
@@ -30,7 +30,7 @@ def environment() -> dict:
 
 
 def manifest(seed: int, data: dict) -> dict:
-    """Returns the contents of `manifest.json`: environment, time of the start, seed, and hash of the data."""
+    """Returns the contents of `manifest.json`: environment, start time, seed and hash of the data."""
     begun = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     return {"begun": begun, "seed": seed, "data_sha256": data["sha256"], **environment()}
 
@@ -44,17 +44,17 @@ def _version(package: str) -> str:
 
 
 def _commit(folder: pathlib.Path) -> str:
-    """Returns the commit checked out around a folder, with a `+` if files differ from it; empty if there is none."""
+    """Returns the checked-out commit of a folder, followed by `+` if files are modified; empty if not a checkout."""
     try:
-        asked = functools.partial(subprocess.run, cwd=folder, capture_output=True, text=True, check=True, timeout=10)
-        changed = asked(["git", "status", "--porcelain", "--untracked-files=no"]).stdout.strip()
-        return asked(["git", "rev-parse", "HEAD"]).stdout.strip() + ("+" if changed else "")
+        run = functools.partial(subprocess.run, cwd=folder, capture_output=True, text=True, check=True, timeout=10)
+        modified = run(["git", "status", "--porcelain", "--untracked-files=no"]).stdout.strip()
+        return run(["git", "rev-parse", "HEAD"]).stdout.strip() + ("+" if modified else "")
     except (OSError, subprocess.SubprocessError):
         return ""
 
 
 def processor() -> str:
-    """Returns the model of this machine's processor."""
+    """Returns the model name of this machine's processor."""
     information = pathlib.Path("/proc/cpuinfo")
     lines = information.read_text().splitlines() if information.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -62,5 +62,5 @@ def processor() -> str:
 
 
 def cores() -> int:
-    """Returns the number of cores that this process may use."""
+    """Returns the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

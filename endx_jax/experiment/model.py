@@ -1,4 +1,4 @@
-"""Model of a run, from its pretrained folder, or from the description and checkpoints in its workdir."""
+"""Model of a run, built from pretrained folders or read from a workdir."""
 
 import dataclasses
 import functools
@@ -37,14 +37,14 @@ LoadedPairs = Callable[[Sequence[str], Sequence[str]], ScorePairs]
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """Dual encoder with its objective and tokenizers, without parameters.
+    """Dual encoder with its objective and text processors, without parameters.
 
     Attributes:
-      settings: of the run, with settings from the pretrained folder filled in.
-      sources: the pretrained encoders' descriptions, by side; the same one twice if both towers start from it.
-      processors: text processors of each side.
-      token_weights: initial token weights by side, float32 [V]: see `with_token_weights`.
-      platform: of the devices that run it, for `model.dtype=auto`; None: of this process's default device.
+      settings: settings of the run, completed from the pretrained folder.
+      sources: description of the pretrained encoder of each side.
+      processors: text processor of each side.
+      token_weights: initial token weights of each side, float32 [V]: see `with_token_weights`.
+      platform: platform of the run's devices, for `model.dtype=auto`; None for this process's default device.
     """
 
     settings: Settings
@@ -61,7 +61,7 @@ class Model:
 
     @property
     def frozen(self) -> tuple[str, ...]:
-        """Patterns of the paths of parameters that are not trained."""
+        """Patterns of the paths of frozen parameters."""
         towers = self.abstract_params()["dual_encoder"].values()
         there = {group for groups in towers for group, params in groups.items() if params}
         frozen = there - {"head"} if self.trains_heads_alone else self.dual_encoder.sharing.frozen | {"token_weights"}
@@ -75,12 +75,12 @@ class Model:
 
     @functools.cached_property
     def objective(self):
-        """Objective of the method."""
+        """Objective of the method for this dual encoder."""
         return self.method.objective(self.dual_encoder, self.settings.objective)
 
     @property
     def method(self) -> Method:
-        """Method of the run."""
+        """Method that trains the model."""
         return find_method(self.settings.objective.name)
 
     def abstract_params(self):
@@ -93,9 +93,9 @@ class Model:
         return jax.eval_shape(lambda key: self.objective.init(key, self.dual_encoder.init(key)), key)
 
     def initial_params(self) -> dict:
-        """Returns all parameters before training: the dual encoder's pretrained ones, or another run's best.
+        """Returns the initial parameters: pretrained ones, those of `model.init_from`, and new ones.
 
-        Arrays from files are `Stored`: `parallel.sharding.place` reads the parts that it needs.
+        Arrays from files are read on use: `parallel.sharding.place` reads the parts that it needs.
         """
         settings, key = self.settings.model, jax.random.key(self.settings.seed)
         kept = dict(self._inherited)
@@ -110,39 +110,39 @@ class Model:
 
     @functools.cached_property
     def new_parameters(self) -> tuple[str, ...]:
-        """Returns the paths of the dual encoder's parameters that are not in `model.init_from`; all if it is empty.
+        """Paths of the dual encoder's parameters that are not in the model of `model.init_from`; all without one.
 
         Raises:
-          EndxError: the other run has no model, or has parameters that this model does not have.
+          EndxError: the other run has no model, or its model has parameters that this one does not have.
         """
         towers = jax.eval_shape(self.dual_encoder.init, jax.random.key(0))
         ours = {path: leaf.shape for path, leaf in parameter_paths(towers).items()}
         workdir = self.settings.model.init_from
         for path, leaf in self._inherited.items():
             if ours.get(path) != leaf.shape:
-                there = f", which has {ours[path]} there" if path in ours else ""
+                expected = f"must have the shape {ours[path]}" if path in ours else "is not part of this model"
                 raise EndxError(
-                    f"model.init_from={workdir} holds another architecture than model.* describes: {path} {leaf.shape} "
-                    f"has no place in it{there}"
+                    f"model.init_from={workdir} does not have the architecture of model.*: its parameter {path} of "
+                    f"shape {leaf.shape} {expected}"
                 )
         return tuple(path for path in ours if path not in self._inherited)
 
     @functools.cached_property
     def _inherited(self) -> dict[str, Stored]:
-        """Returns the parameters of the model that `model.init_from` names, by path."""
+        """Parameters of the model of `model.init_from` by path."""
         workdir = self.settings.model.init_from
         return params_of_run(pathlib.Path(workdir)) if workdir else {}
 
     def text_encoder(self, mesh: Mesh) -> TextEncoder:
-        """Returns a text encoder with the towers."""
+        """Returns a text encoder of the dual encoder."""
         return TextEncoder(self.dual_encoder, self.processors, mesh, self.settings.evaluation.batch_size)
 
 
 def build_model(settings: Settings) -> Model:
-    """Finds the pretrained encoders and their tokenizers.
+    """Builds the model of a run from its pretrained encoders and tokenizers.
 
     Raises:
-      EndxError: one is missing, they do not match, or a length exceeds an encoder's positions.
+      EndxError: an encoder or tokenizer is missing, they do not match, or a length exceeds an encoder's positions.
     """
     load = _loader(settings)
     question = load(settings.model.pretrained)
@@ -155,9 +155,9 @@ def build_model(settings: Settings) -> Model:
 
 
 def read_model(workdir: pathlib.Path) -> Model:
-    """Reads the model of a workdir from the description written by `save_description`.
+    """Reads the model of a workdir from the description that `save_description` wrote.
 
-    It has no token cache, since texts encoded with a finished model are rarely repeated and would fill the cache.
+    It uses no token cache, since texts that are encoded after training are rarely encoded again.
     """
     settings = read_config(workdir)
     folders = {side: workdir / MODEL / name for side, name in _description(settings).items()}
@@ -166,7 +166,7 @@ def read_model(workdir: pathlib.Path) -> Model:
 
 
 def with_token_weights(model: Model, data: RetrievalSet) -> Model:
-    """Returns the model with the token weights of its settings, computed from the questions and answers in `data`."""
+    """Adds the IDF weights of the questions and answers in `data` if `model.token_weights` is set."""
     if not model.settings.model.token_weights:
         return model
     texts = {"question": data.questions, "answer": data.candidates}
@@ -175,13 +175,13 @@ def with_token_weights(model: Model, data: RetrievalSet) -> Model:
 
 
 def save_towers(workdir: pathlib.Path, model: Model, params: dict, mesh: Mesh) -> None:
-    """Writes the model folder of a run whose training has ended, for `endx_jax.load`; see `inference.saved`.
+    """Writes the model folder that `endx_jax.load` reads, after training: see `inference.saved`.
 
     Args:
-      workdir: in which `save_description` was called.
-      model: that was trained.
-      params: of the dual encoder.
-      mesh: over which they are split.
+      workdir: the run's folder, to which `save_description` has written.
+      model: trained model.
+      params: parameters of the dual encoder.
+      mesh: device mesh over which they are split.
 
     Raises:
       EndxError: the workdir can't be written to.
@@ -193,7 +193,7 @@ def save_towers(workdir: pathlib.Path, model: Model, params: dict, mesh: Mesh) -
 
 
 def save_description(workdir: pathlib.Path, model: Model) -> None:
-    """Writes each encoder's `config.json`, its tokenizer's files and the method's name into the workdir."""
+    """Writes the encoders' `config.json`, the tokenizers' files and the name of the method into the workdir."""
     about_method = {"name": model.method.name, "embeds": model.method.embeds}
     write_text(workdir / MODEL / METHOD, json.dumps(about_method, indent=1) + "\n")
     side_of = {name: side for side, name in _description(model.settings).items()}
@@ -204,24 +204,27 @@ def save_description(workdir: pathlib.Path, model: Model) -> None:
 
 
 def _description(settings: Settings) -> dict[str, str]:
-    """Returns each side's folder in a workdir's model folder; the same if both start from one encoder."""
+    """Returns the subfolder of each side in the model folder; it is the same if both have one pretrained encoder."""
     return {"question": "", "answer": "answer" if settings.model.answer_pretrained else ""}
 
 
 def _loader(settings: Settings):
-    """Returns the reader of a pretrained folder's description; for new encoders it reads the tokens only."""
+    """Returns the function that reads a pretrained folder's description, or its token table only for new encoders."""
     return pretrained.load_tokens if settings.model.encoder else pretrained.load
 
 
 def best_params(workdir: pathlib.Path, model: Model, mesh: Mesh) -> tuple[dict, int]:
-    """Returns the parameters of a workdir's best checkpoint, split over the mesh as in training, and its step.
+    """Restores the objective's parameters from a workdir's best checkpoint.
+
+    Returns:
+      The parameters, sharded as in training, and the step of the checkpoint.
 
     Raises:
       EndxError: there is no checkpoint, or it is damaged.
     """
     step = best_step(workdir, model.settings.evaluation.metric)
     if step is None:
-        raise EndxError(f"{workdir} holds no checkpoint yet; train it further, or give another workdir")
+        raise EndxError(f"{workdir} holds no checkpoint yet; continue its training, or choose another workdir")
     shapes = model.abstract_params()
     return restore_params(workdir, step, abstract(shapes, state_shardings(shapes, mesh))), step
 
@@ -239,8 +242,8 @@ def load_pairs(workdir: pathlib.Path) -> LoadedPairs:
     model = read_model(workdir)
     if model.method.pair_scorer is None:
         raise EndxError(
-            f"{workdir} holds a run of objective.name={model.settings.objective.name}: --rerank takes one of "
-            "objective.name=pair, a pair classifier"
+            f"{workdir} holds a run of objective.name={model.settings.objective.name}: --rerank needs a pair "
+            "classifier, a run of objective.name=pair"
         )
     mesh = make_mesh(MeshSettings(), jax.local_devices())
     params, _ = best_params(workdir, model, mesh)
@@ -260,7 +263,7 @@ def _assemble(
 
 
 def checked_length(settings: Settings, side: str, source: pretrained.PretrainedEncoder) -> int:
-    """Returns the maximum length of a side's texts, in tokens.
+    """Returns the maximum length of a side's texts in tokens.
 
     Raises:
       EndxError: the encoder has fewer positions.

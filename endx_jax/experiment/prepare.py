@@ -1,4 +1,4 @@
-"""Preparation of a run from its config, up to the first step."""
+"""Preparation of a run: data, model, plan, initial state and compiled step."""
 
 import concurrent.futures
 import contextlib
@@ -35,15 +35,15 @@ from endx_jax.training.step import CompiledStep, Objective, Step, compile_ahead
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Run that is ready to start, after all checks for user errors.
+    """A prepared run, whose settings, data and files have been checked.
 
     Attributes:
-      workdir: folder of all results.
-      model: the model to train.
+      workdir: the run's folder.
+      model: model to train.
       data: train, validation and test sets.
-      data_sha256: of the training set, which must not change for a resumed run.
-      mesh: the devices.
-      train_plan: its batches, steps and update.
+      data_sha256: sha256 of the training set, which must not change when the run resumes.
+      mesh: device mesh.
+      train_plan: batches, steps and optimizer.
       encoder: text encoder for evaluation.
     """
 
@@ -57,29 +57,29 @@ class Run:
 
     @property
     def stream(self) -> BatchStream:
-        """Batches, with this process's rows."""
+        """Batches with this process's rows."""
         return self.train_plan.stream
 
     @property
     def steps(self) -> int:
-        """Steps of the whole run."""
+        """Number of steps of the whole run."""
         return self.train_plan.steps
 
     @property
     def objective(self) -> Objective:
-        """Objective with the execution of this run."""
+        """Objective, prepared for the devices of this run."""
         return self.train_plan.objective
 
 
 def prepare(config: Mapping, workdir: pathlib.Path) -> Run:
-    """Prepares a run without writing anything.
+    """Reads and checks everything that a run needs; writes nothing.
 
     Args:
-      config: as for `run`.
-      workdir: as for `run`.
+      config: config tree, as `methods.config.base_config` returns it.
+      workdir: the run's folder.
 
     Raises:
-      EndxError: the settings, the data or the model are invalid.
+      EndxError: settings, data, model or workdir are invalid.
     """
     settings = resolve(config)
     workdirs.check_writable(workdir / workdirs.INDEX)
@@ -105,40 +105,41 @@ def prepare(config: Mapping, workdir: pathlib.Path) -> Run:
 def begin(run: Run, checkpoints: Checkpoints | None = None) -> tuple[Run, TrainState, Step]:
     """Compiles the step, and creates or restores the state.
 
-    If the compiled step needs more memory than planned, and `train.tower_chunk` is -1, the chunks are halved and the
+    If the compiled step needs more memory than planned and `train.tower_chunk` is -1, the chunks are halved and the
     step is compiled once more.
 
     Args:
-      run: from `prepare`.
-      checkpoints: from which to resume; None: start from the initial parameters.
+      run: run of `prepare`.
+      checkpoints: checkpoints to resume from; None to start from the initial parameters.
 
     Returns:
-      The run, with the batches of the compiled step; the state; the step.
+      (run, state, step): the run with the batches of the compiled step, the state, and the step.
 
     Raises:
       EndxError: the step needs more memory than is free.
     """
     expected, memory = run.train_plan.expected_peak(run.model), run.train_plan.memory
     _check_fits(run, expected)
-    say(f"memory: {gigabytes(expected)} expected at the peak, of {gigabytes(memory.total)} that are free")
+    say(f"memory: expected peak {gigabytes(expected)} of {gigabytes(memory.total)} free")
     abstract = abstract_step(run.model, run.mesh, run.train_plan)
 
     def load() -> TrainState:
         start = checkpoints.latest_step if checkpoints else None
         if checkpoints and start is not None:
-            say(f"resuming from the checkpoint of step {start}, of {run.steps}")
+            say(f"resuming from the checkpoint of step {start} of {run.steps}")
             return checkpoints.restore(start, abstract.state)
         params = place(run.model.initial_params(), abstract.shardings.params)
         return jax.jit(abstract.create, out_shardings=abstract.shardings)(params)
 
-    with concurrent.futures.ThreadPoolExecutor(1) as aside:  # parameters are read while the step is compiled
-        compiling = aside.submit(_compile, run, abstract)
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:  # parameters are read while the step is compiled
+        compiling = thread.submit(_compile, run, abstract)
         state = load()
         step = compiling.result()
-    held = run.train_plan.state
-    smaller = _with_half_the_chunk(run) if step.bytes() - held > memory.activations(held) else None
+    state_bytes = run.train_plan.state
+    exceeds = step.bytes() - state_bytes > memory.activations(state_bytes)
+    smaller = _with_half_the_chunk(run) if exceeds else None
     if smaller:
-        say(f"memory: {gigabytes(memory.peak(step.bytes()))} for the compiled step: smaller chunks instead")
+        say(f"memory: the compiled step needs {gigabytes(memory.peak(step.bytes()))}; compiling it with smaller chunks")
         run = smaller
         step = _compile(run, abstract_step(run.model, run.mesh, run.train_plan))
     trim()
@@ -150,9 +151,9 @@ def _compile(run: Run, abstract: AbstractStep) -> CompiledStep:
     profiles = run.stream.profiles()
     started = time.perf_counter()
     programs = f"{len(profiles)} program{'s' if len(profiles) > 1 else ''}"
-    once = ", the first time only" if run.model.settings.train.compilation_cache else ""
-    about = working(f"compiling {programs} for the training step{once}") if profiles else contextlib.nullcontext()
-    with about:
+    cached = " (cached for later runs)" if run.model.settings.train.compilation_cache else ""
+    progress = working(f"compiling {programs} for the training step{cached}") if profiles else contextlib.nullcontext()
+    with progress:
         step = compile_ahead(abstract.train_step, abstract.state, profiles, run.mesh)
     if profiles:
         say(f"compiled in {time.perf_counter() - started:.0f} s")
@@ -160,7 +161,7 @@ def _compile(run: Run, abstract: AbstractStep) -> CompiledStep:
 
 
 def _with_half_the_chunk(run: Run) -> Run | None:
-    """Returns the run with chunks of half as many rows; None if the chunk is set, or can't be smaller."""
+    """Returns the run with chunks of half as many rows; None if `train.tower_chunk` is set or chunks have one row."""
     train = run.model.settings.train
     rows = rows_at_once(run.train_plan.execution, train.global_batch_size)
     if train.tower_chunk >= 0 or rows == 1:
@@ -172,25 +173,25 @@ def _with_half_the_chunk(run: Run) -> Run | None:
 
 
 def _check_fits(run: Run, peak: int) -> None:
-    """Refuses a step that does not fit into memory, before the system kills the process."""
+    """Raises EndxError if the step does not fit into memory, before the system kills the process."""
     memory = run.train_plan.memory
     if peak > memory.total:
         rows = rows_at_once(run.train_plan.execution, run.model.settings.train.global_batch_size)
         smaller = f"--config.train.tower_chunk below {rows}, " if rows > 1 else ""
         raise EndxError(
-            f"a step takes {gigabytes(peak)} of memory and {gigabytes(memory.total)} are free: end other programs, or "
+            f"a step needs {gigabytes(peak)} of memory and {gigabytes(memory.total)} are free: end other programs, or "
             f"set {smaller}a smaller --config.data.answer_length or a smaller --config.model.pretrained"
         )
 
 
 def _all_of(*tasks: Callable[[], Any]) -> list:
-    """Returns the results of all tasks, or raises one error with the messages of all."""
-    results, mistakes = [], []
+    """Returns the results of all tasks; raises one EndxError with the messages of all that failed."""
+    results, messages = [], []
     for task in tasks:
         try:
             results.append(task())
-        except EndxError as mistake:
-            mistakes.append(str(mistake))
-    if mistakes:
-        raise EndxError("; and ".join(mistakes))
+        except EndxError as failure:
+            messages.append(str(failure))
+    if messages:
+        raise EndxError("; and ".join(messages))
     return results

@@ -1,4 +1,4 @@
-"""Training and evaluation of a config, with all results in a workdir."""
+"""Training and evaluation of a run in its workdir."""
 
 import pathlib
 import time
@@ -20,7 +20,7 @@ from endx_jax.files import reporting_full_disk
 from endx_jax.inference.saved import ABOUT, MODEL
 from endx_jax.methods.evaluation import Evaluator
 from endx_jax.parallel.console import say
-from endx_jax.parallel.distributed import barrier, everywhere, on_primary
+from endx_jax.parallel.distributed import all_processes, barrier, on_primary
 from endx_jax.parallel.sharding import place, state_shardings
 from endx_jax.retrieval.results import Results
 from endx_jax.retrieval.shards import MANIFEST, metric_of
@@ -33,19 +33,19 @@ from endx_jax.training.trace import Trace
 
 
 def run(config: Mapping, workdir: pathlib.Path) -> Results | None:
-    """Trains and evaluates the model that `config` describes, resuming an earlier run in the workdir.
+    """Trains and evaluates a model; resumes the run in the workdir if there is one.
 
     Args:
-      config: a tree such as that of `methods.config.base_config`.
-      workdir: folder of all results; the README lists its files.
+      config: config tree, as `methods.config.base_config` returns it.
+      workdir: the run's folder; the README lists its files.
 
     Returns:
-      The final results; None if the run stopped before its last step (`train.stop_at_step`), or the workdir holds the
-      same run, trained and evaluated.
+      The final results; None if the run stopped at `train.stop_at_step`, or if the workdir already holds this run,
+      trained and evaluated.
 
     Raises:
-      EndxError: a user error, such as an invalid setting, another run in the workdir or a full disk.
-      RunInterrupted: after SIGTERM, once the state is saved; see `training.preemption`.
+      EndxError: settings or data are invalid, another run uses the workdir, or the disk is full.
+      RunInterrupted: the process received SIGTERM and saved a checkpoint: see `training.preemption`.
     """
     began = time.perf_counter()
     check_installed(resolve(config).train.wandb_project)
@@ -58,7 +58,7 @@ def _run(config: Mapping, workdir: pathlib.Path, preemption: Preemption, began: 
     evaluator = prepared.model.method.evaluator(
         prepared.objective, prepared.encoder, prepared.mesh, prepared.model.settings.evaluation
     )
-    if everywhere(_is_finished(prepared)):
+    if all_processes(_is_finished(prepared)):
         say(f"{workdir} holds this run, trained and evaluated: nothing to do; its results are in {workdirs.RESULTS}")
         return None
     log_summary(prepared.model, prepared.mesh, prepared.steps, _question_counts(prepared), prepared.stream.plan)
@@ -68,13 +68,13 @@ def _run(config: Mapping, workdir: pathlib.Path, preemption: Preemption, began: 
     if prepared.model.method.embeds:
         save_towers(prepared.workdir, prepared.model, params["dual_encoder"], prepared.mesh)
     if reached < prepared.steps:
-        say(f"stopped at step {reached} of {prepared.steps}; without train.stop_at_step the same command resumes")
+        say(f"stopped at step {reached} of {prepared.steps}; run the same command without train.stop_at_step to resume")
         return None
     return _report(prepared, evaluator, params, step)
 
 
 def _is_finished(run: Run) -> bool:
-    """Returns true if the workdir holds all results of this command, with the same settings."""
+    """Returns true if the workdir holds the complete output of this run with the same settings."""
     needed = [run.workdir / workdirs.CONFIG, run.workdir / workdirs.RESULTS]
     if run.model.method.embeds:
         needed += [run.workdir / workdirs.INDEX / MANIFEST, run.workdir / MODEL / ABOUT]
@@ -86,7 +86,7 @@ def _is_finished(run: Run) -> bool:
 
 
 def _train(run: Run, evaluator: Evaluator, preemption: Preemption, began: float) -> int:
-    """Trains to the end or to `train.stop_at_step`; returns the step reached."""
+    """Trains to the last step or to `train.stop_at_step`; returns the step reached."""
     settings = run.model.settings
     checkpoints = Checkpoints(
         run.workdir, keep=settings.train.keep_checkpoints, metric=settings.evaluation.metric, report=say
@@ -112,7 +112,7 @@ def _train(run: Run, evaluator: Evaluator, preemption: Preemption, began: float)
         wandb_project=settings.train.wandb_project,
     )
     try:
-        with preemption.put_off():
+        with preemption.deferred():
             state = fit(
                 state,
                 train_step,
@@ -130,8 +130,8 @@ def _train(run: Run, evaluator: Evaluator, preemption: Preemption, began: float)
     finally:
         trace.close()
         monitor.close()
-    # Not after a failure: others may wait for this process while it would wait for them. Alone, it finishes what it
-    # is writing before it ends.
+    # Not called after a failure, when other processes may be waiting for this one. A single process still finishes its
+    # writes before it exits.
     checkpoints.close()
     return int(state.step)
 
@@ -144,7 +144,7 @@ def _validation(run: Run, evaluator: Evaluator) -> Callable[[dict], dict[str, fl
 
 
 def _report(run: Run, evaluator: Evaluator, params: dict, step: int) -> Results:
-    """Evaluates the parameters of a step on the test split; writes and prints the results."""
+    """Evaluates the parameters of a step on the test set; writes and prints the results."""
     settings, method = run.model.settings, run.model.method
     whole = pools(run.data.test, settings.data)
     shared = with_many_questions(whole.primary, settings.evaluation.min_questions)
@@ -185,13 +185,13 @@ def _report(run: Run, evaluator: Evaluator, params: dict, step: int) -> Results:
 
 
 def _question_ids(run: Run, step: int) -> list[str]:
-    """Returns the questions of the batch of `step`."""
+    """Returns the ids of the questions in the batch of `step`, counted from 1."""
     rows = run.stream.pairs.index[run.stream.example_ids(step - 1), 0]
     return [run.data.train.question_ids[row] for row in rows]
 
 
 def _describe(run: Run) -> None:
-    """Writes the settings, the data's hash and the model's description; removes old results."""
+    """Writes settings, hash of the data and description of the model; removes the results of an earlier run."""
     (run.workdir / workdirs.RESULTS).unlink(missing_ok=True)
     about_data = {"sha256": run.data_sha256, "questions": _question_counts(run)}
     workdirs.write_config(run.workdir, run.model.settings, about_data)

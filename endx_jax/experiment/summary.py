@@ -1,4 +1,4 @@
-"""Summary of a run before its first step."""
+"""Summary that is printed before the first step of a run."""
 
 import math
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from endx_jax.training.state import split_frozen
 
 
 def log_summary(model: Model, mesh: Mesh, steps: int, questions: Mapping[str, int], plan: PackingPlan | None) -> None:
-    """Prints data, model, parameters, devices and steps, one line each."""
+    """Prints one line each about data, model, parameters, devices and steps, and warnings."""
     settings, devices = model.settings, mesh.devices.ravel()
     sizes = ", ".join(f"{count:,} {name}" for name, count in questions.items())
     say(f"data: {settings.data.path}, questions: {sizes}")
@@ -29,29 +29,30 @@ def log_summary(model: Model, mesh: Mesh, steps: int, questions: Mapping[str, in
     say(f"model: {towers}, {settings.model.sharing}, {settings.model.pooling} pooling{heads}")
     if settings.model.init_from:
         new = sorted({"/".join(path.split("/")[:3]) for path in model.new_parameters})
-        say(f"begins with: {settings.model.init_from}; new: {', '.join(new) or 'nothing'}")
+        say(f"starts from: {settings.model.init_from}; new: {', '.join(new) or 'nothing'}")
     say(f"parameters: {_parameter_counts(model)}")
     say(f"devices: {len(devices)} x {devices[0].device_kind}, in {jax.process_count()} process(es)")
-    say(f"training: {steps} steps of {settings.train.global_batch_size} pairs, {_cut(plan, model.trains_heads_alone)}")
-    wanted, warmup = settings.optimizer.warmup_steps, settings.optimizer.fitted(steps).warmup_steps
-    if warmup != wanted:
-        say(f"warning: a run of {steps} steps has no room for optimizer.warmup_steps={wanted}; it takes {warmup}")
+    batches = _describe_batches(plan, model.trains_heads_alone)
+    say(f"training: {steps} steps of {settings.train.global_batch_size} pairs, {batches}")
+    configured, warmup = settings.optimizer.warmup_steps, settings.optimizer.fitted(steps).warmup_steps
+    if warmup != configured:
+        say(f"warning: optimizer.warmup_steps={configured} is too long for {steps} steps; it is reduced to {warmup}")
     drawback = model.dual_encoder.sharing.drawback
     if drawback:
         say(f"warning: model.sharing={settings.model.sharing}: {drawback}")
 
 
-def _cut(plan: PackingPlan | None, of_vectors: bool) -> str:
-    if of_vectors:
+def _describe_batches(plan: PackingPlan | None, vectors: bool) -> str:
+    if vectors:
         return "of vectors that are computed once"
     if plan is None:
         return "padded to the longest text"
     chunks = "at once" if plan.chunks == 1 else f"in {plan.chunks} chunks"
-    return f"encoded {chunks}, {plan.overhead:.2f} tokens computed for each real one"
+    return f"encoded {chunks}, {plan.overhead:.2f} computed tokens per real token"
 
 
 def _parameter_counts(model: Model) -> str:
-    """Formats the numbers of parameters: shared, of each tower, of the method, and frozen."""
+    """Formats the numbers of all, shared, single-tower, method and frozen parameters."""
 
     def count(tree) -> int:
         return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))

@@ -1,4 +1,4 @@
-"""Plan of a run's batches and steps, made from shapes alone, for training and `endx plan`."""
+"""Plan of a run's batches and steps, made from shapes only; training and `endx plan` use it."""
 
 import dataclasses
 import functools
@@ -23,17 +23,17 @@ from endx_jax.training.step import Objective, Step, make_train_step
 
 @dataclasses.dataclass(frozen=True)
 class TrainPlan:
-    """Batches, steps and update of a run on some devices.
+    """Batches, steps, execution and optimizer of a run.
 
     Attributes:
-      stream: the batches, with this process's rows.
-      steps: of the whole run.
-      execution: division of a step.
-      objective: with this execution.
-      optimizer: with its schedule over those steps.
-      memory: of the devices.
+      stream: batches with this process's rows.
+      steps: number of steps of the whole run.
+      execution: division of a step over devices and chunks.
+      objective: objective, prepared for this execution.
+      optimizer: optimizer with its schedule.
+      memory: memory of the devices.
       state: bytes of parameters and optimizer state on one device.
-      activations: bytes, if the execution was chosen by them: see `activation_bytes`.
+      activations: estimated bytes of activations on one device (see `activation_bytes`); None if not estimated yet.
     """
 
     stream: BatchStream
@@ -46,7 +46,7 @@ class TrainPlan:
     activations: int | None = None
 
     def expected_peak(self, model: Model) -> int:
-        """Returns an estimate of the bytes used in a step, by this process on a CPU, else by one device."""
+        """Estimates the peak memory of a step in bytes, for this process on a CPU and for one device otherwise."""
         kept = self.activations
         if kept is None:
             kept = activation_bytes(model, self.execution, self.stream)
@@ -55,12 +55,12 @@ class TrainPlan:
 
 @dataclasses.dataclass(frozen=True)
 class AbstractStep:
-    """Step that can be lowered, and its state.
+    """Training step that can be lowered, with the shapes of its state.
 
     Attributes:
-      create: from parameters to the state before the first step.
-      state: shapes of the state, with their shardings.
-      train_step: from `make_train_step`.
+      create: function from parameters to the initial state.
+      state: shapes and shardings of the state.
+      train_step: step function of `make_train_step`.
     """
 
     create: Callable[[dict], TrainState]
@@ -74,14 +74,14 @@ class AbstractStep:
 
 
 def plan_training(model: Model, mesh: Mesh, pairs: Pairs, memory: Memory, platform: str = "") -> TrainPlan:
-    """Chooses the batches of a run, their packing, and the division of its steps.
+    """Plans the batches of a run, their packing, and the execution of its steps.
 
     Args:
-      model: the model to train.
-      mesh: the devices.
-      pairs: the training pairs.
-      memory: of each device.
-      platform: of the devices that will run the step; empty: the mesh's.
+      model: model to train.
+      mesh: device mesh.
+      pairs: training pairs.
+      memory: memory of each device.
+      platform: platform of the run's devices; empty for that of the mesh.
     """
     settings = model.settings
     size = settings.train.global_batch_size
@@ -114,7 +114,7 @@ def plan_training(model: Model, mesh: Mesh, pairs: Pairs, memory: Memory, platfo
 
 
 def abstract_step(model: Model, mesh: Mesh, train_plan: TrainPlan) -> AbstractStep:
-    """Returns the step of a run and the shapes of its state, without compiling or computing."""
+    """Makes the step of a run and the shapes of its state, without compiling or computing anything."""
     settings = model.settings
     state = _abstract_state(model, mesh, train_plan.optimizer)
     train_step = make_train_step(
@@ -130,7 +130,7 @@ def abstract_step(model: Model, mesh: Mesh, train_plan: TrainPlan) -> AbstractSt
 
 
 def _abstract_state(model: Model, mesh: Mesh, optimizer: optax.GradientTransformation) -> TrainState:
-    """Returns the shapes of the state before the first step, with their shardings."""
+    """Returns the shapes and shardings of the initial state."""
     create = functools.partial(TrainState.create, optimizer=optimizer, frozen=model.frozen)
     shapes = jax.eval_shape(create, model.abstract_params())
     return abstract(shapes, state_shardings(shapes, mesh))

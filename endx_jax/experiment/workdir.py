@@ -30,9 +30,9 @@ CONFIG, DATA, MANIFEST, INDEX, EVALUATION, RESULTS, PROFILE, PROFILE_NOW = (
 
 
 def check_writable(folder: pathlib.Path, flag: str = "--workdir") -> None:
-    """Raises EndxError, naming the `flag` for it, if `folder` can't be created or written; creates nothing."""
-    # A symbolic link whose target is missing is in the way, too.
-    nearest = next(place for place in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(place))
+    """Raises EndxError, which names `flag`, if `folder` can't be created or written; creates nothing."""
+    # `lexists` is true for broken symbolic links, which prevent the folder from being created.
+    nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
     try:
         with tempfile.TemporaryFile(dir=nearest):
             pass
@@ -44,7 +44,7 @@ def read_config(workdir: pathlib.Path) -> Settings:
     """Reads the settings of the run in a workdir.
 
     Raises:
-      EndxError: there is no run.
+      EndxError: the workdir holds no run.
     """
     file = workdir / CONFIG
     if not file.exists():
@@ -53,44 +53,45 @@ def read_config(workdir: pathlib.Path) -> Settings:
 
 
 def read_data(workdir: pathlib.Path) -> dict:
-    """Returns the contents of a run's `data.json`: `sha256` of its training data, a string, and counts.
+    """Reads a run's `data.json`: `sha256` of its training data, and counts.
 
     Raises:
-      EndxError: the file can't be read, or lacks the hash.
+      EndxError: the file can't be read, or has no hash.
     """
     file = workdir / DATA
-    found = json_files.read(file)
-    json_files.text(json_files.value(found, "sha256", str(file)), f"{file}: 'sha256'")
-    return found
+    contents = json_files.read(file)
+    json_files.text(json_files.value(contents, "sha256", str(file)), f"{file}: 'sha256'")
+    return contents
 
 
 def run_index(workdir: pathlib.Path) -> Index:
-    """Opens the index of a run's last evaluation.
+    """Opens the index that the last evaluation of a run wrote.
 
     Raises:
-      EndxError: there is none, for example because the method has no embeddings.
+      EndxError: there is no index, or the model of the run has no embeddings.
     """
     check_embeds(workdir)
     return Index(workdir / INDEX)
 
 
 def check_agrees(workdir: pathlib.Path, settings: Settings, fingerprint: str) -> None:
-    """Raises EndxError if the workdir's run has other settings or other data."""
+    """Raises EndxError if the workdir holds a run with other settings that affect results, or with other data."""
     if not (workdir / CONFIG).exists():
         return
-    found = differences(read_config(workdir), settings)
-    if found:
+    changed = differences(read_config(workdir), settings)
+    if changed:
         raise EndxError(
-            f"{workdir} holds a run with other settings ({'; '.join(found)}): choose another --workdir, or give those"
+            f"{workdir} holds a run with other settings ({'; '.join(changed)}): choose another --workdir, or use the "
+            "earlier settings"
         )
     if (workdir / DATA).exists() and read_data(workdir)["sha256"] != fingerprint:
         raise EndxError(
-            f"{workdir} holds a run that began with other data: choose another --workdir, or restore the data"
+            f"{workdir} holds a run that started with other data: choose another --workdir, or restore the data"
         )
 
 
 def write_config(workdir: pathlib.Path, settings: Settings, data: dict) -> None:
-    """Writes `config.json`, resolved; `data.json`, counts and the hash of all texts; and `manifest.json`."""
+    """Writes `config.json` (all settings), `data.json` (counts and hash of the data) and `manifest.json`."""
     contents = {CONFIG: settings.as_dict(), DATA: data, MANIFEST: manifest(settings.seed, data)}
     for name, content in contents.items():
         write_text(workdir / name, json.dumps(content, indent=1) + "\n")
@@ -138,4 +139,4 @@ class RunLock:
         advice = "wait for it, stop it or choose another --workdir"
         reason = self._held.enter_context(locked(self._workdir / LOCK, advice=advice))
         if reason:
-            say(f"note: {self._workdir / LOCK} can't be locked ({reason}): nothing keeps a second run out")
+            say(f"note: {self._workdir / LOCK} can't be locked ({reason}): do not start a second run in this workdir")

@@ -1,4 +1,4 @@
-"""`endx_jax.load`: loads a model for encoding from a workdir, an export, or a pretrained folder or name."""
+"""`endx_jax.load`: loads an embedding model from a run's workdir, an export, or a pretrained folder or name."""
 
 import dataclasses
 import os
@@ -25,14 +25,14 @@ LOADERS: dict[str, Callable[..., EmbeddingModel]] = {
 
 
 def load(path_or_name: str | os.PathLike, *, mesh: Mesh | None = None) -> EmbeddingModel:
-    """Loads a model.
+    """Loads an embedding model.
 
     Args:
-      path_or_name: the workdir of a run whose training has ended; a folder that `endx export` wrote, or the `model`
-        folder of a run; a Hugging Face or sentence-transformers folder; or a name that `endx_jax.pretrained.locate`
-        knows or finds on the hub.
-      mesh: over which batches are split; by default the devices of this process. If it spans several processes, each
-        has to encode the same texts and gets all their embeddings.
+      path_or_name: the workdir of a run whose training has ended, or its `model` folder; a folder of `endx export`; a
+        Hugging Face or sentence-transformers folder; or a model name, which `endx_jax.pretrained.locate` looks up among
+        the bundled models and on the Hugging Face Hub.
+      mesh: device mesh over which batches are split; None for the devices of this process. If it spans several
+        processes, each of them must encode the same texts and gets all embeddings.
 
     Raises:
       EndxError: there is no such model, or it is incomplete or damaged.

@@ -1,4 +1,4 @@
-"""`endx.json`: description of an export whose format has no file of its own for it."""
+"""`endx.json`: description of a model in a format that has no file for it."""
 
 import dataclasses
 import pathlib
@@ -18,12 +18,12 @@ class Side:
     """Encoding of the texts of one side, `question` or `answer`.
 
     Attributes:
-      folder: of the tokenizer, and of a Hugging Face encoder.
-      prompt: put before every text.
-      length: maximum tokens of a text, prompt and special tokens included.
-      projection: Hugging Face: the folder of the projection after pooling; empty if there is none.
-      program: StableHLO: the file of the tower's program.
-      sha256: StableHLO: of that file.
+      folder: folder of the tokenizer, and of a Hugging Face encoder.
+      prompt: string prepended to every text.
+      length: maximum length in tokens, including prompt and special tokens; longer texts are truncated.
+      projection: Hugging Face only: folder of the projection of pooled encodings; empty if there is none.
+      program: StableHLO only: file of the tower's program.
+      sha256: StableHLO only: sha256 of that file.
     """
 
     folder: str
@@ -39,9 +39,9 @@ class About:
     """Contents of an `endx.json`.
 
     Attributes:
-      format: `hugging-face`, `stablehlo`, or `towers`, that of the model folders of runs: see `inference.saved`.
-      name: of the exported model.
-      width: E, of an embedding.
+      format: `hugging-face`, `stablehlo`, or `towers` for the model folder of a run (see `inference.saved`).
+      name: name of the model.
+      width: embedding width E.
       normalize: true if embeddings have unit norm.
       cosine: true if they are compared by cosine rather than inner product.
       sides: `question` and `answer`.
@@ -68,15 +68,15 @@ class About:
 
     @property
     def prompts(self) -> dict[str, str]:
-        """Prompts by sentence-transformers' names of the sides."""
+        """Prompts by sentence-transformers' names of the sides, `query` and `document`."""
         return {task: self.sides[side].prompt for side, task in TASKS.items()}
 
 
 def read_about(folder: pathlib.Path) -> About:
-    """Reads an export's `endx.json`.
+    """Reads the `endx.json` of a folder.
 
     Raises:
-      EndxError: the file can't be read, is of another version, or names a file outside of the folder.
+      EndxError: the file can't be read, has another version, or names a file outside the folder.
     """
     file = folder / ABOUT
     contents = json_files.read(file)
@@ -99,24 +99,24 @@ def _side(folder: pathlib.Path, contents: object, where: str) -> Side:
 
 
 def _fields(cls: type, contents: object, where: str) -> dict[str, Any]:
-    """Returns the string, size and flag fields of a dataclass.
+    """Returns the values of the fields of a dataclass; checks those that are strings, positive integers or booleans.
 
     Raises:
-      EndxError: one is missing or of another type, or there are others.
+      EndxError: a field is missing, has another type, or is unknown.
     """
     stated = json_files.mapped(contents, where)
     fields = {field.name: field for field in dataclasses.fields(cls)}
-    found = {}
+    values = {}
     for name in [*fields, *stated]:
         if name not in fields:
-            raise EndxError(f"{where} does not describe an export: {json_files.shown(name)} is unknown; export again")
+            raise EndxError(f"{where} does not describe a model: {json_files.shown(name)} is unknown; export again")
         value = stated.get(name, fields[name].default)
         if value is dataclasses.MISSING:
-            raise EndxError(f"{where} does not describe an export: it has no {name!r}; export the model again")
+            raise EndxError(f"{where} does not describe a model: it has no {name!r}; export the model again")
         if fields[name].type is int:
             json_files.whole(value, f"{where}: {name!r}", least=1)
         elif fields[name].type in (str, bool) and type(value) is not fields[name].type:
-            wanted = "a string" if fields[name].type is str else "true or false"
-            raise EndxError(f"{where}: {name!r} is {json_files.shown(value)}; it must be {wanted}")
-        found[name] = value
-    return found
+            expected = "a string" if fields[name].type is str else "true or false"
+            raise EndxError(f"{where}: {name!r} is {json_files.shown(value)}; it must be {expected}")
+        values[name] = value
+    return values

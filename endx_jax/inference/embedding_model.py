@@ -1,4 +1,4 @@
-"""Loaded model that encodes texts, with methods named as in sentence-transformers."""
+"""Embedding model with methods named as in sentence-transformers."""
 
 import dataclasses
 import functools
@@ -23,28 +23,28 @@ Embeddings = np.ndarray | jax.Array | Quantized
 
 PARAMETERS, PROMPTS = "parameters", "prompts"
 
-# Arguments of sentence-transformers' `encode` that are not supported: the default, and what to do instead.
+# Unsupported arguments of sentence-transformers' `encode`: default and alternative.
 UNSUPPORTED = {
     "convert_to_tensor": (
         False,
         "embeddings are NumPy arrays, or JAX arrays with convert_to_numpy=False; convert one with torch.from_numpy",
     ),
     "device": (None, "a model runs on the devices that JAX finds; set JAX_PLATFORMS to choose, such as cpu"),
-    "output_value": ("sentence_embedding", "only embeddings of whole texts are returned"),
+    "output_value": ("sentence_embedding", "only embeddings of texts are returned"),
     "pool": (None, "one process encodes on all its devices"),
-    "chunk_size": (None, "one process encodes on all its devices; batch_size bounds its memory"),
+    "chunk_size": (None, "one process encodes on all its devices; batch_size limits its memory"),
 }
 LOG = logging.getLogger("endx_jax")
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Origin of a model, for exports; its towers are `encoder.model.tower(side)`.
+    """Origin of a model, for exports.
 
     Attributes:
-      encoders: by side, the `config.json` of its token table and encoder. In a workdir's model these folders hold no
-        weights; the model has the parameters.
-      workdir: of the run that trained it; None for a pretrained folder.
+      encoders: pretrained encoder of each side, which describes its token table and encoder. For a trained model, their
+        folders hold no weights.
+      workdir: workdir of the run that trained the model; None for a pretrained model.
     """
 
     encoders: Mapping[str, PretrainedEncoder]
@@ -57,13 +57,13 @@ class EmbeddingModel:
 
     Attributes:
       name: path or name that was loaded.
-      encoder: the towers, and the text processors of each side, `question` and `answer`.
-      params: of the towers.
-      cosine: true if embeddings are compared by cosine rather than inner product.
+      encoder: towers and text processors of the sides `question` and `answer`.
+      params: parameters of the towers.
+      cosine: true if embeddings are compared by cosine, false for inner product.
       source: origin of the model.
-      named_prompts: prompts by the values of `prompt_name`.
+      named_prompts: prompts by the names that `prompt_name` accepts.
       default_prompt: prompt of `encode`.
-      truncate_dim: leading dimensions that are kept by default; None keeps all.
+      truncate_dim: default of the number of leading dimensions to keep; None keeps all.
     """
 
     name: str
@@ -80,7 +80,7 @@ class EmbeddingModel:
         towers = "two towers" if PARAMETERS in self._differences() else "one tower"
         tower = self.encoder.model.question
         made = [towers]
-        if isinstance(tower, Tower):  # an exported program does not tell
+        if isinstance(tower, Tower):  # unknown for exported programs
             pooling = getattr(tower.pooling, "__name__", type(tower.pooling).__name__)
             made = [f"{towers} of {type(tower.encoder).__name__}", f"{pooling} pooling"]
         compared = "cosine" if self.cosine else "inner product"
@@ -89,12 +89,12 @@ class EmbeddingModel:
 
     @functools.cached_property
     def identity(self) -> str:
-        """sha256, in hexadecimal, of everything that affects embeddings: see `inference.identity`."""
+        """Hexadecimal sha256 of everything that affects embeddings: see `inference.identity`."""
         return self.encoder.identity(self.params)
 
     @property
     def width(self) -> int:
-        """E, the dimensions of an embedding."""
+        """Embedding width E."""
         return self.encoder.width(self.params, Output(self.truncate_dim))
 
     @property
@@ -123,28 +123,29 @@ class EmbeddingModel:
     ) -> Embeddings:
         """Encodes questions.
 
-        Longer texts are cut to the side's maximum length, which is logged once per model.
+        Texts that are longer than the maximum length of their side are truncated; a warning is logged the first time.
 
         Args:
           sentences: N texts, or one.
-          prompt_name: name of the prompt in `named_prompts` that is put before every text; None: the side's prompt.
-          prompt: text that is put before every text; takes precedence over `prompt_name`.
-          batch_size: texts of the maximum length encoded together; of shorter ones as many as have the same number of
-            padded tokens, and on a CPU fewer where that is faster. Affects speed and memory only.
-          show_progress_bar: None shows one at a terminal.
-          normalize_embeddings: scales to unit norm, after truncation.
-          truncate_dim: number of leading dimensions to keep; None: the model's `truncate_dim`.
-          convert_to_numpy: false returns JAX arrays.
-          precision: data type to which embeddings are rounded on the device: `float32`, `bfloat16`, `float16` or
+          prompt_name: name of a prompt in `named_prompts`; None for the prompt of questions.
+          prompt: string prepended to every text; takes precedence over `prompt_name`.
+          batch_size: number of texts of maximum length to encode together. Batches of shorter texts have more rows and
+            the same number of padded tokens; batches on a CPU are smaller if that is faster. Affects speed and memory
+            only.
+          show_progress_bar: true to show a progress bar; None shows one at a terminal.
+          normalize_embeddings: true to scale embeddings to unit norm, after truncation.
+          truncate_dim: number of leading dimensions to keep; None for the model's `truncate_dim`.
+          convert_to_numpy: true for NumPy arrays, false for JAX arrays.
+          precision: precision to which embeddings are rounded on the device: `float32`, `bfloat16`, `float16` or
             `int8`.
-          others: arguments of sentence-transformers that are not supported; only their default values are accepted.
+          others: unsupported arguments of sentence-transformers, which may only have their default values.
 
         Returns:
-          [N, E] of that precision in the order given; [E] for one text. For `int8` a `Quantized` of codes, int8 [N, E],
-          and scales, float32 [N]: row i is `codes[i] * scales[i]`. No calibration set is needed.
+          Embeddings [N, E] in the order of the texts; [E] for one text. For `int8`, a `Quantized` of codes, int8
+          [N, E], and scales, float32 [N]: row i is `codes[i] * scales[i]`. No calibration set is needed.
 
         Raises:
-          EndxError: a text is not a string; a prompt, precision or argument is unknown; or `truncate_dim` is below 1.
+          EndxError: a text is not a string, a prompt, precision or argument is unknown, or `truncate_dim` is below 1.
         """
         _check_others(others)
         output = self._output(truncate_dim, normalize_embeddings, precision)
@@ -165,7 +166,7 @@ class EmbeddingModel:
         precision: Precision = "float32",
         **others: object,
     ) -> Embeddings:
-        """Encodes answers or documents, as `encode_query` does questions."""
+        """Encodes answers or documents; arguments and results are those of `encode_query`."""
         _check_others(others)
         output = self._output(truncate_dim, normalize_embeddings, precision)
         chosen = self._chosen_prompt(prompt, prompt_name)
@@ -185,20 +186,20 @@ class EmbeddingModel:
         precision: Precision = "float32",
         **others: object,
     ) -> Embeddings:
-        """Encodes texts with a model that embeds both sides alike; otherwise like `encode_query`.
+        """Encodes texts with a model that embeds both sides alike; arguments and results are those of `encode_query`.
 
         Raises:
-          EndxError: as in `encode_query`, or the two sides differ. If they differ only in their prompts, give `prompt`
-            or `prompt_name`.
+          EndxError: the sides differ in parameters or tokenizers, or in prompts while neither `prompt` nor
+            `prompt_name` is given; or an error of `encode_query`.
         """
         _check_others(others)
         chosen = self._chosen_prompt(prompt, prompt_name)
         differences = [d for d in self._differences() if d != PROMPTS or chosen is None]
         if differences:
-            settled = "; or give prompt=" if differences == [PROMPTS] else ""
+            hint = ", or pass prompt=" if differences == [PROMPTS] else ""
             raise EndxError(
-                f"{self.name} embeds questions and documents differently, by other {' and '.join(differences)}: use "
-                f"encode_query for what is asked and encode_document for what is searched{settled}"
+                f"{self.name} has different {' and '.join(differences)} for questions and documents: use encode_query "
+                f"for questions and encode_document for documents{hint}"
             )
         lengths = {side: self.encoder.processors[side].length for side in SIDES}
         output = self._output(truncate_dim, normalize_embeddings, precision)
@@ -213,15 +214,22 @@ class EmbeddingModel:
         )
 
     def comparable(self, side: str, texts: Sequence[str]) -> np.ndarray:
-        """Encodes N texts of a side, `question` or `answer`, for comparison by inner product: float32 [N, E]."""
+        """Encodes N texts of a side, `question` or `answer`: float32 [N, E] whose inner products are similarities."""
         output = Output(normalize=self.cosine)
-        found = self.encoder(self.params, side, texts, progress=showing_progress(), output=output)
-        return cast(np.ndarray, found)  # float32 is no `Quantized`
+        embeddings = self.encoder(self.params, side, texts, progress=showing_progress(), output=output)
+        return cast(np.ndarray, embeddings)  # only int8 is `Quantized`
 
     def similarity(self, a: np.ndarray | Quantized, b: np.ndarray | Quantized) -> np.ndarray:
-        """Computes similarities of every row of `a` [A, E] (or [E]) with every row of `b`: float32 [A, B].
+        """Returns the similarities of every row of `a` with every row of `b`.
 
-        These are cosines for a model that was trained with them, else inner products.
+        They are cosines or inner products, as in the training of the model.
+
+        Args:
+          a: embeddings [A, E], or one [E].
+          b: embeddings [B, E], or one [E].
+
+        Returns:
+          float32 [A, B].
 
         Raises:
           EndxError: an argument is not an array of embeddings, or the widths differ.
@@ -230,16 +238,16 @@ class EmbeddingModel:
         return a @ b.T
 
     def similarity_pairwise(self, a: np.ndarray | Quantized, b: np.ndarray | Quantized) -> np.ndarray:
-        """Computes the similarity of row i of `a` [N, E] with row i of `b`: float32 [N].
+        """Returns the similarities of row i of `a` [N, E] with row i of `b` [N, E], float32 [N].
 
         Raises:
-          EndxError: as in `similarity`, or the numbers of rows differ.
+          EndxError: an argument is not an array of embeddings, or the shapes differ.
         """
         a, b = self._compared(a, b)
         if len(a) != len(b):
             raise EndxError(
-                f"similarity_pairwise compares row by row, but a has {len(a)} rows and b has {len(b)}; similarity "
-                "compares every row with every row"
+                f"similarity_pairwise needs equal numbers of rows, but a has {len(a)} and b has {len(b)}; use "
+                "similarity to compare every row with every row"
             )
         return np.einsum("ne,ne->n", a, b)
 
@@ -254,7 +262,7 @@ class EmbeddingModel:
         return (unit_rows(a), unit_rows(b)) if self.cosine else (a, b)
 
     def _differences(self) -> list[str]:
-        """Returns the differences between the two sides that affect every embedding."""
+        """Returns the differences of the sides that affect every embedding, such as `tokenizers`."""
         question, answer = (self.encoder.processors[side] for side in SIDES)
         towers = self.encoder.model
         differ = {
@@ -265,13 +273,13 @@ class EmbeddingModel:
         return [name for name, differs in differ.items() if differs]
 
     def _chosen_prompt(self, prompt: str | None, prompt_name: str | None) -> str | None:
-        """Returns the prompt that a call asks for; None for the model's prompt."""
+        """Returns the prompt that the arguments select; None if they are both None."""
         if prompt is not None or prompt_name is None:
             return prompt
         if prompt_name not in self.named_prompts:
             known = ", ".join(self.named_prompts) or "none"
             hint = nearest(prompt_name, self.named_prompts)
-            raise EndxError(f"{self.name} has no prompt of the name {prompt_name!r}{hint}; its prompts are {known}")
+            raise EndxError(f"{self.name} has no prompt named {prompt_name!r}{hint}; its prompts are {known}")
         return self.named_prompts[prompt_name]
 
     def _output(self, truncate_dim: int | None, normalize: bool, precision: Precision) -> Output:
@@ -287,14 +295,14 @@ class EmbeddingModel:
         output: Output,
         convert_to_numpy: bool,
     ) -> Embeddings:
-        texts, cut_before = _texts(sentences), self.encoder.cut
+        texts, cut_before = _check_texts(sentences), self.encoder.cut
         progress = showing_progress() if show_progress_bar is None else show_progress_bar
-        found = self.encoder(
+        embeddings = self.encoder(
             self.params, side, texts, batch_size=batch_size, progress=progress, output=output, prompt=prompt
         )
         if cut_before == 0 < self.encoder.cut:
             LOG.warning(
-                "%s: %d of %d %ss are longer than %d tokens and were cut; of later ones nothing is said",
+                "%s: %d of %d %ss are longer than %d tokens and were truncated; this warning is not repeated",
                 self.name,
                 self.encoder.cut,
                 len(texts),
@@ -302,35 +310,35 @@ class EmbeddingModel:
                 self.encoder.processors[side].length,
             )
         if isinstance(sentences, str):
-            found = jax.tree.map(lambda part: part[0], found)
-        return found if convert_to_numpy else jax.tree.map(jax.numpy.asarray, found)
+            embeddings = jax.tree.map(lambda part: part[0], embeddings)
+        return embeddings if convert_to_numpy else jax.tree.map(jax.numpy.asarray, embeddings)
 
 
-def _texts(sentences: object) -> list[str]:
-    """Returns all texts, checked to be strings."""
+def _check_texts(sentences: object) -> list[str]:
+    """Returns the texts as a list; raises EndxError unless all are strings."""
     if isinstance(sentences, str):
         return [sentences]
     if isinstance(sentences, Mapping) or not isinstance(sentences, Iterable):
-        raise EndxError(f"sentences is of type {type(sentences).__name__}; give a string, or a list of strings")
+        raise EndxError(f"sentences is of type {type(sentences).__name__}; pass a string or a list of strings")
     texts = list(sentences)
-    for place, text in enumerate(texts):
+    for index, text in enumerate(texts):
         if not isinstance(text, str):
             kind, shown = type(text).__name__, repr(text)[:40]
-            raise EndxError(f"sentences[{place}] is of type {kind}, {shown}; every text must be a string")
+            raise EndxError(f"sentences[{index}] is of type {kind}, {shown}; every text must be a string")
     return texts
 
 
 def _rows(name: str, x: np.ndarray | Quantized) -> np.ndarray:
-    """Returns float32 [N, E] from embeddings of `encode_query` or `encode_document`, or from one row [E] of them.
+    """Converts embeddings [N, E] or [E], possibly quantized, to float32 [N, E].
 
     Raises:
-      EndxError: it is not an array of numbers of that shape; the message calls it `name`.
+      EndxError: `x` is not such an array; the message calls it `name`.
     """
     try:
         rows = np.atleast_2d(np.asarray(dequantize(x) if isinstance(x, Quantized) else x, np.float32))
     except (TypeError, ValueError):
         raise EndxError(
-            f"{name} must be embeddings [N, E]; encode texts first, by encode_query or encode_document"
+            f"{name} must be embeddings [N, E]; encode texts with encode_query or encode_document first"
         ) from None
     if rows.ndim != 2:
         raise EndxError(f"{name} has shape {rows.shape}; it must be embeddings [N, E]")
@@ -338,7 +346,7 @@ def _rows(name: str, x: np.ndarray | Quantized) -> np.ndarray:
 
 
 def _check_others(others: Mapping[str, object]) -> None:
-    """Raises EndxError for an unsupported argument, unless it has a value without effect."""
+    """Raises EndxError for unknown arguments, and for unsupported ones that do not have their default value."""
     for name, value in others.items():
         if name not in UNSUPPORTED:
             known = [*inspect.signature(EmbeddingModel.encode_query).parameters, *UNSUPPORTED]

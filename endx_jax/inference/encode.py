@@ -1,4 +1,4 @@
-"""Batched encoding of many texts, sorted by length internally to avoid padding."""
+"""Batched encoding of texts, sorted by length so that little padding is computed."""
 
 import dataclasses
 import functools
@@ -17,7 +17,7 @@ from endx_jax.data.token_tables import TokenTable
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError, nearest
 from endx_jax.inference.identity import model_identity
-from endx_jax.inference.text_batches import Shapes, TextBatch, batches, late
+from endx_jax.inference.text_batches import Shapes, TextBatch, batches, delayed
 from endx_jax.models.dual_encoder import DualEncoder
 from endx_jax.numerics import Quantized, l2_normalize, quantize
 from endx_jax.parallel.execution import Execution
@@ -27,18 +27,17 @@ from endx_jax.progress import ticking
 Array = jax.Array
 Precision = Literal["float32", "bfloat16", "float16", "int8"]
 
-# Batches that the device may have before it when the results of the one before are fetched.
-IN_FLIGHT = 1
+IN_FLIGHT = 1  # batches that the device computes while earlier results are fetched
 
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """Operations on embeddings on the device, before they are fetched, in this order.
+    """Operations on embeddings, applied on the device in the order of the attributes.
 
     Attributes:
-      width: leading dimensions to keep; None keeps all.
-      normalize: scales to unit norm.
-      precision: of the numbers.
+      width: number of leading dimensions to keep; None keeps all.
+      normalize: true to scale to unit norm.
+      precision: precision of the results.
     """
 
     width: int | None = None
@@ -49,12 +48,12 @@ class Output:
         choices = get_args(Precision)
         if self.precision not in choices:
             hint = nearest(self.precision, choices)
-            raise EndxError(f"unknown precision {self.precision!r}{hint}; embeddings come in {', '.join(choices)}")
+            raise EndxError(f"unknown precision {self.precision!r}{hint}; choose one of {', '.join(choices)}")
         if self.width is not None and self.width < 1:
-            raise EndxError(f"embeddings cannot be cut to {self.width} dimensions; keep at least 1, or None for all")
+            raise EndxError(f"embeddings can't be truncated to {self.width} dimensions; keep at least 1")
 
     def __call__(self, embeddings: Array) -> Array | Quantized:
-        """Converts float32 [B, E]."""
+        """Converts embeddings, float32 [B, E]."""
         embeddings = embeddings[:, : self.width]
         if self.normalize:
             embeddings = l2_normalize(embeddings)
@@ -67,13 +66,14 @@ PLAIN = Output()
 class TextEncoder:
     """Encodes texts with either tower of a dual encoder.
 
-    It keeps the compiled programs, so create one and pass it the current parameters. There are at most a few dozen
-    programs: widths are multiples, and each has one number of rows for all batches but the last.
+    One encoder serves any parameters of its dual encoder and keeps the compiled programs. There are at most a few
+    dozen: widths are those of `text_batches.Shapes`, and all batches of a width but the last have the same number of
+    rows.
 
     Attributes:
-      compiled: shapes (side, rows, width) that were compiled so far; `question` stands for both sides if both towers
-        have the same architecture.
-      cut: number of texts so far that were cut to their side's maximum length.
+      compiled: shapes (side, rows, width) of the compiled programs; the side is `question` if both towers have the same
+        architecture.
+      cut: number of texts so far that were truncated to the maximum length of their side.
     """
 
     def __init__(
@@ -85,24 +85,25 @@ class TextEncoder:
         *,
         part: Callable[[dict, str, Tokens], Array] | None = None,
     ):
-        """Sets what does not change between calls.
+        """Creates an encoder without compiling anything.
 
         Args:
-          model: both towers.
-          processors: text processors of each side, `question` and `answer`.
-          mesh: over which each batch is split.
-          batch_size: texts of the maximum length that are encoded together, over all devices and at least one on
-            each. Of shorter ones as many as have the same number of padded tokens; on a CPU, which is fastest with
-            small batches, at most `text_batches.CPU_TOKENS` tokens per device.
-          part: (parameters, side, tokens [B, L]) to [B, ...], computed in place of embeddings, such as `model.base`.
+          model: dual encoder.
+          processors: text processors of the sides `question` and `answer`.
+          mesh: device mesh over which each batch is split.
+          batch_size: number of texts of maximum length to encode together over all devices, at least one on each.
+            Batches of shorter texts have more rows and the same number of padded tokens. CPUs, which are fastest with
+            small batches, get at most `text_batches.CPU_TOKENS` tokens per device.
+          part: function (params, side, tokens [B, L]) -> [B, ...] to compute instead of embeddings, such as
+            `model.base`.
         """
         self.model, self.processors, self.mesh, self.batch_size = model, processors, mesh, batch_size
         self.compiled: set[tuple[str, int, int]] = set()
         self.cut, self._lock = 0, threading.Lock()
-        everywhere = NamedSharding(mesh, PartitionSpec())
+        replicated = NamedSharding(mesh, PartitionSpec())
         self._part = part or model.encode
-        self._encode = jax.jit(self._on_devices, static_argnums=1, out_shardings=everywhere)
-        self._finish = jax.jit(Output.__call__, static_argnums=0, out_shardings=everywhere)
+        self._encode = jax.jit(self._on_devices, static_argnums=1, out_shardings=replicated)
+        self._finish = jax.jit(Output.__call__, static_argnums=0, out_shardings=replicated)
 
     @overload
     def __call__(
@@ -136,86 +137,86 @@ class TextEncoder:
         """Encodes texts.
 
         Args:
-          params: the dual encoder's.
+          params: parameters of the dual encoder.
           side: `question` or `answer`.
           texts: N texts.
-          batch_size: replaces the encoder's batch size.
-          progress: shows a progress bar.
+          batch_size: overrides the encoder's `batch_size`.
+          progress: true to show a progress bar.
           output: operations on the embeddings before they are fetched.
-          prompt: put before every text; None for the side's prompt.
+          prompt: string prepended to every text; None for the prompt of the side.
 
         Returns:
-          NumPy [N, E], row i for text i, the same on every process, in the precision of `output`; `Quantized` for int8.
+          NumPy [N, E] in the order of the texts and the precision of `output`, the same on every process; `Quantized`
+          for int8.
         """
         processor = self.processors[side]
         if prompt is not None:
             processor = dataclasses.replace(processor, prompt=prompt)
         shapes = self.shapes(side, batch_size or self.batch_size)
         bar = tqdm.tqdm(total=len(texts), desc=f"encoding {side}s", unit="text", disable=not progress, leave=False)
-        encoded = self._encoded(params, side, batches(self._counting(processor), texts, shapes), output, bar)
+        encoded = self._encode_batches(params, side, batches(self._counting(processor), texts, shapes), output, bar)
         results = None
         with ticking(bar):
-            for places, found in late(encoded, IN_FLIGHT):
-                results = _room_for(len(texts), found) if results is None else results
-                jax.tree.map(functools.partial(_put, places), results, found)
-                bar.update(len(places))
-        return _room_for(0, self._of_one_token(params, side, output)) if results is None else results
+            for indices, batch in delayed(encoded, IN_FLIGHT):
+                results = _allocate(len(texts), batch) if results is None else results
+                jax.tree.map(functools.partial(_store, indices), results, batch)
+                bar.update(len(indices))
+        return _allocate(0, self._result_shape(params, side, output)) if results is None else results
 
     def width(self, params: dict, output: Output = PLAIN) -> int:
-        """Returns E, the dimensions of the output with these parameters."""
-        found = jax.tree.leaves(self._of_one_token(params, "question", output))[0]
-        return found.shape[1]
+        """Returns the width of embeddings after `output`."""
+        return jax.tree.leaves(self._result_shape(params, "question", output))[0].shape[1]
 
     def identity(self, params: dict) -> str:
         """Returns the identity of the model with these parameters: see `model_identity`."""
         return model_identity(self.model, params, self.processors)
 
     def shapes(self, side: str, batch_size: int) -> Shapes:
-        """Returns the shapes of batches of one side for this `batch_size`."""
+        """Returns the batch shapes of one side for this `batch_size`."""
         return Shapes.of(self.mesh, self.processors[side].length, batch_size)
 
     def _on_devices(self, params: dict, side: str, tokens: Tokens) -> Array:
         return Execution(self.mesh).on_all(lambda params, tokens: self._part(params, side, tokens), params, tokens)
 
     def _counting(self, processor: TextProcessor) -> Callable[[Sequence[str]], TokenTable]:
-        """Wraps the processor to count cut texts in `cut`."""
+        """Returns a function that applies the processor and adds the number of truncated texts to `cut`."""
 
         def tokenize(texts: Sequence[str]) -> TokenTable:
             table = processor(texts)
-            with self._lock:  # this is done in a thread, and calls may overlap
+            with self._lock:  # runs in a thread, and calls may overlap
                 self.cut += table.cut
             return table
 
         return tokenize
 
-    def _encoded(
+    def _encode_batches(
         self, params: dict, side: str, prepared: Iterable[TextBatch], output: Output, bar: tqdm.tqdm
     ) -> Iterator[tuple[np.ndarray, Array | Quantized]]:
-        """Yields the indices of texts and their results, whose transfer from the devices may be under way."""
+        """Yields the indices of the texts of each batch and their results, which may not be computed yet."""
         params = {"shared": self.model.tower_params(params, side)}
         tower = "question" if self.model.question == self.model.answer else side
-        for places, (rows, width), tokens in prepared:
+        for indices, (rows, width), tokens in prepared:
             new = (tower, rows, width) not in self.compiled
             if new:
-                bar.set_postfix_str(f"compiling for {width} tokens, the first time only")
+                bar.set_postfix_str(f"compiling for {width} tokens (first use)")
             embeddings = self._encode(params, tower, to_global(tokens, self.mesh, rows))
             if new:
                 self.compiled.add((tower, rows, width))
                 bar.set_postfix_str("")
-            found = self._finish(output, embeddings)
-            jax.tree.map(lambda part: part.copy_to_host_async(), found)
-            yield places, found
+            results = self._finish(output, embeddings)
+            jax.tree.map(lambda part: part.copy_to_host_async(), results)
+            yield indices, results
 
-    def _of_one_token(self, params: dict, side: str, output: Output) -> jax.ShapeDtypeStruct | Quantized:
-        """Returns the shapes of the output for a batch of one text."""
+    def _result_shape(self, params: dict, side: str, output: Output) -> jax.ShapeDtypeStruct | Quantized:
+        """Returns the shapes of the results for one text."""
         tokens = Tokens(jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool))
         return jax.eval_shape(lambda params: output(self._part(params, side, tokens)), params)
 
 
-def _room_for(texts: int, found):
-    """Allocates arrays like those of a batch for the given number of texts."""
-    return jax.tree.map(lambda part: np.empty((texts, *part.shape[1:]), part.dtype), found)
+def _allocate(texts: int, batch):
+    """Allocates result arrays for `texts` texts, with the widths and dtypes of a batch."""
+    return jax.tree.map(lambda part: np.empty((texts, *part.shape[1:]), part.dtype), batch)
 
 
-def _put(places: np.ndarray, results: np.ndarray, found: Array) -> None:
-    results[places] = np.asarray(found)[: len(places)]
+def _store(indices: np.ndarray, results: np.ndarray, batch: Array) -> None:
+    results[indices] = np.asarray(batch)[: len(indices)]

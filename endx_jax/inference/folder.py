@@ -1,4 +1,4 @@
-"""Loading of Hugging Face and sentence-transformers folders, and of our exports in Hugging Face's format."""
+"""Loading of Hugging Face and sentence-transformers folders, and of exports in the Hugging Face format."""
 
 import pathlib
 from collections.abc import Mapping
@@ -18,35 +18,34 @@ from endx_jax.pretrained import PretrainedEncoder
 from endx_jax.pretrained.sentence_transformers import Dense, Head, Usage, read_usage
 from endx_jax.pretrained.towers import finished_towers
 
-# Tokens of a text that a pretrained encoder without any limit of its own is given at most.
-LONGEST = 512
+LONGEST = 512  # maximum length in tokens for pretrained encoders that have no limit of their own
 
 
 def load_folder(name: str, mesh: Mesh) -> EmbeddingModel:
     """Loads a pretrained folder.
 
     Args:
-      name: as for `pretrained.locate`.
-      mesh: over which batches are split.
+      name: path or name, as `pretrained.locate` takes it.
+      mesh: device mesh over which batches are split.
 
     Raises:
-      EndxError: the folder is missing or incomplete, or has parts that towers do not support.
+      EndxError: there is no such folder, it is incomplete, or it has modules that towers do not support.
     """
     folder = pretrained.locate(name)
     return _assemble(name, pretrained.load_sides(str(folder)), read_usage(folder), mesh)
 
 
 def load_hugging_face(folder: pathlib.Path, about: About, mesh: Mesh, name: str) -> EmbeddingModel:
-    """Loads a Hugging Face export of ours: encoders in their folders, with the head described by `endx.json`.
+    """Loads a Hugging Face export: encoders from their folders and heads from `endx.json`.
 
     Args:
-      folder: of the export.
-      about: its `endx.json`.
-      mesh: over which batches are split.
-      name: of the model.
+      folder: folder of the export.
+      about: contents of its `endx.json`.
+      mesh: device mesh over which batches are split.
+      name: name of the model.
 
     Raises:
-      EndxError: a file is missing or can't be read, or the files do not fit together.
+      EndxError: a file is missing or can't be read, or the files do not match.
     """
     sources = {}
     for side, stated in about.sides.items():
@@ -69,14 +68,14 @@ def text_processors(
     prompts: Mapping[str, str],
     cache: TokenCache | None = None,
 ) -> dict[str, TextProcessor]:
-    """Returns the text processor of each side; every argument but the last is by side.
+    """Returns the text processors of the sides; the keys of all mappings are sides.
 
     Args:
-      sources: the pretrained encoders.
-      tokenizers: the folders of their tokenizers.
-      lengths: maximum tokens of texts.
-      prompts: text before every text.
-      cache: of tokens; None: no cache.
+      sources: pretrained encoders.
+      tokenizers: folders of the tokenizers.
+      lengths: maximum lengths in tokens.
+      prompts: strings prepended to every text.
+      cache: cache of tokens; None for no cache.
 
     Raises:
       EndxError: a tokenizer is missing, or has ids that the encoder's token table does not have.
@@ -88,7 +87,7 @@ def text_processors(
 
 
 def _assemble(name: str, sources: Mapping[str, PretrainedEncoder], usage: Usage, mesh: Mesh) -> EmbeddingModel:
-    """Returns the model of the encoders of each side with their heads; equal parts of both sides are shared."""
+    """Builds the model from the encoders and heads of each side; equal parameters are shared."""
     dual_encoder, params = finished_towers(sources, platform(mesh))
     folders = {side: source.folder for side, source in sources.items()}
     lengths = {side: _length(source) for side, source in sources.items()}
@@ -106,6 +105,6 @@ def _assemble(name: str, sources: Mapping[str, PretrainedEncoder], usage: Usage,
 
 
 def _length(source: PretrainedEncoder) -> int:
-    """Returns the maximum number of tokens of a text that folder and encoder allow."""
+    """Returns the maximum length in tokens that the folder and the encoder allow."""
     limits = [limit for limit in (source.head.max_length, source.config.positions) if limit]
     return min(limits, default=LONGEST)

@@ -1,4 +1,4 @@
-"""Identity of a model: a hash of everything that affects embeddings, which an index stores."""
+"""Identity of a model: a hash that is equal for models with equal embeddings, by which indexes name their model."""
 
 import dataclasses
 import hashlib
@@ -11,33 +11,33 @@ from endx_jax.data.tokenization import TextProcessor
 from endx_jax.models.dual_encoder import SIDES, DualEncoder
 from endx_jax.parallel.sharding import whole
 
-# Fields of modules and of their configs that decide about training or cost, and about no embedding.
+# Fields of modules and of their configs that affect training or cost and no embedding.
 WITHOUT_EFFECT = frozenset(
     {"dropout", "attention_dropout", "initializer_range", "dtype", "remat", "scan_layers", "parent", "name"}
 )
 
-# Parts of towers that came later: where a tower has none, it is what it was before there were any.
-LATER = frozenset({"head", "token_weights", "layer_weights"})
+# Optional parts of towers that are left out of the hash where they are None.
+OPTIONAL = frozenset({"head", "token_weights", "layer_weights"})
 
 
 def model_identity(model: DualEncoder, params: dict, processors: Mapping[str, TextProcessor]) -> str:
-    """Returns the sha256 of all that affects embeddings: parameters, towers, tokenizers, prompts, lengths.
+    """Returns the hexadecimal sha256 of everything that affects embeddings.
 
-    Parameter sharing, the precision of the computation and library versions are not included: an index that was encoded
-    on an accelerator can be searched on a CPU, with other versions of libraries, and with exports of the model.
+    This is parameters, architecture, tokenizers, prompts and maximum lengths. The sharing of parameters, the precision
+    of the computation and the versions of libraries are not included, so an index that was encoded on an accelerator
+    can be searched on a CPU and with later libraries, and the index of a run with the run's exports.
 
     Args:
-      model: both towers.
-      params: of the towers; read from the devices an array at a time. If they are split over several processes, all of
-        them have to call this.
-      processors: text processors of each side.
+      model: dual encoder.
+      params: parameters, fetched one array at a time. If they are split over processes, every process must call this.
+      processors: text processors of both sides.
     """
     digest, parameters = hashlib.sha256(b"endx_jax model 1"), ""
-    apart = SIDES if set(params) - {"shared"} else SIDES[:1]  # where all is shared it is hashed once
+    hashed_sides = SIDES if set(params) - {"shared"} else SIDES[:1]  # parameters that are all shared are hashed once
     for side in SIDES:
         processor = processors[side]
         about = (side, describe(model.tower(side)), processor.prompt, processor.length)
-        parameters = _hash(model.tower_params(params, side)) if side in apart else parameters
+        parameters = _hash(model.tower_params(params, side)) if side in hashed_sides else parameters
         digest.update(repr((*about, processor.tokenizer.fingerprint, parameters)).encode())
     return digest.hexdigest()
 
@@ -53,9 +53,9 @@ def _hash(groups: Mapping) -> str:
 
 
 def describe(part: object) -> object:
-    """Describes the computation of a tower, without parameters, as tuples and plain values."""
-    if dataclasses.is_dataclass(part):  # as Flax's modules are
+    """Describes the computation of a tower without its parameters, as nested tuples."""
+    if dataclasses.is_dataclass(part):  # includes Flax modules
         values = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.name not in WITHOUT_EFFECT}
-        kept = {name: value for name, value in values.items() if value is not None or name not in LATER}
+        kept = {name: value for name, value in values.items() if value is not None or name not in OPTIONAL}
         return (type(part).__name__, *((name, describe(value)) for name, value in kept.items()))
     return getattr(part, "__name__", part)  # poolings without parameters are functions

@@ -1,4 +1,4 @@
-"""Model folder of a run: written when training ends, read by `endx_jax.load`, and independent of the workdir.
+"""Model folder of a run, which is written when training ends and read by `endx_jax.load`.
 
 `endx.json` describes the towers by their settings. `config.json` and the tokenizer's files are those of the pretrained
 model (`answer/` has those of the answer tower, if it has another one). `towers.safetensors` holds the parameters,
@@ -35,8 +35,7 @@ from endx_jax.pretrained.stored import Stored, open_file, write_file
 from endx_jax.pretrained.towers import MakeHead, build_dual_encoder, encoder_config
 from endx_jax.settings import check, from_mapping
 
-# The folder of the model in a run's workdir, and the file there that names the method.
-MODEL, METHOD = "model", "method.json"
+MODEL, METHOD = "model", "method.json"  # model folder in a workdir, and the file in it that names the method
 WEIGHTS = "towers.safetensors"
 
 # Settings of a run's model that are files in the folder, or fields of `Side`, or have no effect on a trained model.
@@ -52,10 +51,9 @@ def save_model(
     places: Mapping[str, str],
     method: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes the description and the weights of a trained model, one array at a time.
+    """Writes the weights of a trained model, one array at a time, and then its description.
 
-    An old description is removed first, and the new one written last. Every process has to call this; the primary
-    writes.
+    The folder has no description until the weights are written. Every process must call this; the primary writes.
 
     Args:
       folder: contains the configurations and tokenizers of the pretrained models already.
@@ -78,7 +76,7 @@ def save_model(
             sha256 = write_file(folder / WEIGHTS, {path: leaf.shape for path, leaf in leaves.items()}, arrays)
         except EndxError as raised:
             failure = raised
-    collections.deque(arrays, maxlen=0)  # fetching an array that is split over processes needs all of them
+    collections.deque(arrays, maxlen=0)  # every process must take part in fetching arrays that are split
 
     def describe() -> None:
         if failure:
@@ -103,16 +101,16 @@ def save_model(
 
 
 def load_towers(folder: pathlib.Path, about: About, mesh: Mesh, name: str) -> EmbeddingModel:
-    """Loads the model in a model folder.
+    """Loads the model of a model folder.
 
     Args:
-      folder: written by `save_model`.
-      about: its `endx.json`.
-      mesh: over which batches are split; every device of it holds all parameters.
-      name: of the model.
+      folder: folder that `save_model` wrote.
+      about: contents of its `endx.json`.
+      mesh: device mesh over which batches and parameters are split.
+      name: name of the model.
 
     Raises:
-      EndxError: a file is missing or damaged, or the files do not fit together.
+      EndxError: a file is missing or damaged, or the files do not match.
     """
     where = f"{folder / ABOUT}: 'towers'"
     settings = from_mapping(ModelSettings, json_files.mapped(about.towers, where), where)
@@ -125,7 +123,7 @@ def load_towers(folder: pathlib.Path, about: About, mesh: Mesh, name: str) -> Em
                 f"{folder / ABOUT}: the length of {side} is {length}; its encoder has {positions} positions"
             )
     dual_encoder = build_dual_encoder(settings, sources, platform(mesh), _make_head(about, folder))
-    params = _fitting(dual_encoder, read_params(folder, about), folder)
+    params = _as_tree(dual_encoder, read_params(folder, about), folder)
     processors = text_processors(
         sources,
         {side: source.folder for side, source in sources.items()},
@@ -139,7 +137,7 @@ def load_towers(folder: pathlib.Path, about: About, mesh: Mesh, name: str) -> Em
         cosine=about.cosine,
         source=Source(sources),
         named_prompts=about.prompts,
-        # Of both sides, wherever bare `encode` is allowed.
+        # `encode` without a prompt is only allowed if both sides have the same one.
         default_prompt=about.prompts["query"],
     )
 
@@ -162,24 +160,24 @@ def _make_head(about: About, folder: pathlib.Path) -> MakeHead | None:
 
 
 def described_folder(path: pathlib.Path) -> pathlib.Path | None:
-    """Returns the folder that an `endx.json` describes: an export, or the model folder of a workdir; None for others.
+    """Returns the folder of `endx.json`: `path` for an export, the model folder for a workdir; None for other folders.
 
     Raises:
-      EndxError: `path` is a workdir whose run embeds no texts, or has no model yet.
+      EndxError: `path` is a workdir whose model has no embeddings, or whose training has not ended.
     """
     if not (path / MODEL).is_dir():
         return path if (path / ABOUT).is_file() else None
     check_embeds(path)
     if not (path / MODEL / ABOUT).is_file():
         raise EndxError(
-            f"{path} holds a run whose training has not ended, and no model yet: run its training command again, which "
-            "resumes it; with --config.train.stop_at_step=N it ends at step N"
+            f"{path} holds a run whose training has not ended, and no model yet: run its training command again to "
+            "resume it; with --config.train.stop_at_step=N it ends at step N"
         )
     return path / MODEL
 
 
 def embeds(workdir: pathlib.Path) -> bool:
-    """Returns true if the model of a run embeds texts rather than scoring pairs."""
+    """Returns true if the model of a run embeds texts, false if it scores pairs of texts."""
     return json_files.read_optional(workdir / MODEL / METHOD).get("embeds", True) is not False
 
 
@@ -187,25 +185,25 @@ def check_embeds(workdir: pathlib.Path) -> None:
     """Raises EndxError if the model of a run scores pairs instead of embedding texts."""
     if not embeds(workdir):
         raise EndxError(
-            f"{workdir} holds a pair classifier, which reads question and answer together and has no embeddings: give "
-            "it to --rerank of `endx evaluate` or `endx search`, beside a model that has"
+            f"{workdir} holds a pair classifier, which reads question and answer together and has no embeddings: pass "
+            "it to --rerank of `endx evaluate` or `endx search`, together with an embedding model"
         )
 
 
 def read_params(folder: pathlib.Path, about: About) -> dict[str, Stored]:
-    """Returns the parameters in a model folder by path, which are read from their file when used.
+    """Returns the parameters of a model folder by path; their values are read on use.
 
     Raises:
       EndxError: the file is missing or damaged.
     """
     file = folder / WEIGHTS
     if not file.is_file() or sha256_of(file) != about.weights_sha256:
-        raise EndxError(f"{file} is missing, or has not the sha256 that {ABOUT} says: copy the model again")
+        raise EndxError(f"{file} is missing, or its sha256 is not the one in {ABOUT}: copy the model again")
     return open_file(file)
 
 
 def params_of_run(workdir: pathlib.Path) -> dict[str, Stored]:
-    """Returns the parameters of another run's model by path, which are read from their file when used.
+    """Returns the parameters of another run's model by path; their values are read on use.
 
     Raises:
       EndxError: the run has no model, or it is damaged.
@@ -217,19 +215,19 @@ def params_of_run(workdir: pathlib.Path) -> dict[str, Stored]:
     return read_params(folder, about)
 
 
-def _fitting(dual_encoder: DualEncoder, found: Mapping[str, Stored], folder: pathlib.Path) -> dict:
-    """Returns the parameters as a tree for the towers.
+def _as_tree(dual_encoder: DualEncoder, params: Mapping[str, Stored], folder: pathlib.Path) -> dict:
+    """Returns parameters by path as the parameter tree of the dual encoder.
 
     Raises:
-      EndxError: one is missing or unknown, or has another shape.
+      EndxError: a parameter is missing or unknown, or has another shape.
     """
     tree = jax.eval_shape(dual_encoder.init, jax.random.key(0))
     expected = parameter_paths(tree)
-    for path in [*expected, *found]:
-        shapes = [leaves[path].shape if path in leaves else "none" for leaves in (expected, found)]
+    for path in [*expected, *params]:
+        shapes = [leaves[path].shape if path in leaves else "none" for leaves in (expected, params)]
         if shapes[0] != shapes[1]:
             raise EndxError(
-                f"{folder / WEIGHTS} is of another model than {ABOUT} describes: {path} has the shape {shapes[1]} "
-                f"instead of {shapes[0]}; copy the model again"
+                f"{folder / WEIGHTS} does not match {ABOUT}: {path} has the shape {shapes[1]} instead of {shapes[0]}; "
+                "copy the model again"
             )
-    return jax.tree.unflatten(jax.tree.structure(tree), [found[path] for path in expected])
+    return jax.tree.unflatten(jax.tree.structure(tree), [params[path] for path in expected])

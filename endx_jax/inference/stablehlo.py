@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Array = jax.Array
 
-# Exceptions of `jax.export` about a damaged program: it trusts the offsets, lengths and enumerations in the file.
+# Exceptions that `jax.export` raises for damaged programs, since it does not validate the file.
 DAMAGED = (
     ArithmeticError,
     AssertionError,
@@ -40,7 +40,7 @@ DAMAGED = (
     TypeError,
     ValueError,
 )
-# In a process of its own: for a damaged program the parser can take all memory, or abort the process.
+# Parses a program in a subprocess: the parser of a damaged program can use up all memory or abort the process.
 PARSE = """
 import sys
 try:
@@ -63,9 +63,9 @@ class ExportedTowers:
     Parameters are flat: `{"shared": {name: array}, "question": ..., "answer": ...}`.
 
     Attributes:
-      question: the sha256 of the question tower's program.
-      answer: the answer tower's.
-      programs: by their sha256.
+      question: sha256 of the question tower's program.
+      answer: sha256 of the answer tower's program.
+      programs: programs by sha256.
     """
 
     question: str
@@ -73,11 +73,11 @@ class ExportedTowers:
     programs: Mapping[str, "Exported"]
 
     def tower(self, side: str) -> str:
-        """Returns the identity of the program of one side, `question` or `answer`."""
+        """Returns the sha256 of the program of one side, `question` or `answer`."""
         return {"question": self.question, "answer": self.answer}[side]
 
     def tower_params(self, params: dict, side: str) -> dict:
-        """Returns the arguments of one side's program, by name."""
+        """Returns the arguments of one side's program by name."""
         return params.get("shared", {}) | params.get(side, {})
 
     def encode(self, params: dict, side: str, tokens: Tokens) -> Array:
@@ -87,14 +87,14 @@ class ExportedTowers:
 
 
 class ProgramEncoder(TextEncoder):
-    """Encoder with exported programs and the identity of the model that they were exported from."""
+    """Text encoder of exported programs, with the identity of the exported model."""
 
     def __init__(self, towers: ExportedTowers, processors: Mapping[str, TextProcessor], mesh: Mesh, identity: str):
         super().__init__(cast(DualEncoder, towers), processors, mesh)
         self._identity = identity
 
     def identity(self, params: dict) -> str:
-        """Returns the identity of the exported model, so that its indexes can be used."""
+        """Returns the identity of the exported model, so that its indexes can be searched with the export."""
         return self._identity
 
 
@@ -102,13 +102,13 @@ def load_programs(folder: pathlib.Path, about: About, mesh: Mesh, name: str) -> 
     """Loads a StableHLO export.
 
     Args:
-      folder: of the export.
-      about: its `endx.json`.
-      mesh: over which batches are split.
-      name: of the model.
+      folder: folder of the export.
+      about: contents of its `endx.json`.
+      mesh: device mesh over which batches are split.
+      name: name of the model.
 
     Raises:
-      EndxError: a file is missing or can't be read, or `jax.export` lacks a package that it needs for reading.
+      EndxError: a file is missing, damaged or can't be read, or the package flatbuffers is not installed.
     """
     identities = {side: stated.sha256 for side, stated in about.sides.items()}
     programs = {
@@ -141,9 +141,9 @@ def load_programs(folder: pathlib.Path, about: About, mesh: Mesh, name: str) -> 
 
 
 def _check_weights(file: pathlib.Path, sha256: str) -> None:
-    """Raises EndxError unless these are the weights that the export was written with."""
+    """Raises EndxError if a file of weights exists and has another sha256."""
     if file.is_file() and sha256_of(file) != sha256:
-        raise EndxError(f"{file} is damaged: it has not the sha256 that {ABOUT} says; export the model again")
+        raise EndxError(f"{file} is damaged: its sha256 is not the one in {ABOUT}; export the model again")
 
 
 def _program(file: pathlib.Path, sha256: str) -> "Exported":
@@ -154,21 +154,21 @@ def _program(file: pathlib.Path, sha256: str) -> "Exported":
     except OSError as failure:
         raise EndxError(f"{file} can't be read ({failure.strerror}); export the model again") from None
     if hashlib.sha256(contents).hexdigest() != sha256:
-        raise EndxError(f"{file} is damaged: it has not the sha256 that {ABOUT} says; export the model again")
+        raise EndxError(f"{file} is damaged: its sha256 is not the one in {ABOUT}; export the model again")
     try:
         program = export.deserialize(bytearray(contents))
     except ImportError:
-        raise EndxError(f"reading {file} needs another package: pip install flatbuffers") from None
+        raise EndxError(f"{file} can't be read without the package flatbuffers: pip install flatbuffers") from None
     except (*DAMAGED, struct.error) as failure:
         raise EndxError(
-            f"{file} is no program that this JAX can read ({_first_line(failure)}); export the model again"
+            f"{file} is not a program that this JAX can read ({_first_line(failure)}); export the model again"
         ) from None
     _check_parses(file)
     return program
 
 
 def _check_parses(file: pathlib.Path) -> None:
-    """Raises EndxError unless the StableHLO in a program can be parsed within bounds of memory and time."""
+    """Raises EndxError unless the StableHLO of a program can be parsed within limits of memory and time."""
     command = [sys.executable, "-c", PARSE, str(file), str(PARSE_MEMORY)]
     try:
         done = subprocess.run(
@@ -178,22 +178,22 @@ def _check_parses(file: pathlib.Path) -> None:
     except subprocess.TimeoutExpired:
         reason = f"it can't be parsed within {PARSE_SECONDS} s"
     if reason:
-        raise EndxError(f"{file} is no program that this JAX can read ({reason}); export the model again")
+        raise EndxError(f"{file} is not a program that this JAX can read ({reason}); export the model again")
 
 
 def _check_fits(
     towers: ExportedTowers, params: dict, side: str, tokenizer: Tokenizer, width: int, file: pathlib.Path
 ) -> None:
-    """Raises EndxError unless a program takes these weights and the tokenizer's ids, and returns `width` numbers."""
+    """Raises EndxError unless a program takes these weights and the tokenizer's ids and returns [1, `width`]."""
     one = jax.ShapeDtypeStruct((1, 1), np.int32), jax.ShapeDtypeStruct((1, 1), np.bool_)
     try:
-        found = jax.eval_shape(lambda params, ids, mask: towers.encode(params, side, Tokens(ids, mask)), params, *one)
+        result = jax.eval_shape(lambda params, ids, mask: towers.encode(params, side, Tokens(ids, mask)), params, *one)
     except (*DAMAGED, struct.error) as failure:
         raise EndxError(
             f"{file} can't be used with the weights in {SINGLE_FILE} ({_first_line(failure)}); export the model again"
         ) from None
-    if getattr(found, "shape", None) != (1, width):
-        raise EndxError(f"{file} does not return the {width} numbers that {ABOUT} says; export the model again")
+    if getattr(result, "shape", None) != (1, width):
+        raise EndxError(f"{file} does not return embeddings of width {width}, as in {ABOUT}; export the model again")
     table = towers.tower_params(params, side).get(TOKEN_TABLE)
     if table is not None:
         tokenizer.check_matches(len(table), tokenizer.pad_id, file.parent)

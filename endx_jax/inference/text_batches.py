@@ -1,4 +1,4 @@
-"""Batches of texts of about equal length, which fill a budget of padded tokens, in few shapes."""
+"""Batches of texts of similar length, with a fixed budget of padded tokens and few shapes."""
 
 import collections
 import dataclasses
@@ -16,36 +16,32 @@ from endx_jax.parallel.sharding import batch_shards, local_rows
 
 T = TypeVar("T")
 
-# Texts that are tokenised and sorted together: so many that neighbours are of one length, and few to keep.
+# Texts that are tokenised and sorted together: enough that neighbours have similar lengths, few enough for memory.
 WINDOW = 32768
 
-# Widths texts are padded to: up to a length in steps of so many tokens.
+# Widths are rounded up: (maximum length, step) in tokens, and the step of longer texts.
 LADDER = ((32, 4), (64, 8), (128, 16), (256, 32))
 LAST_STEP = 64
 
-# Padded tokens that a CPU is given at a time, however large the batch may be: of a larger batch's buffers each page is
-# new, and has to be cleared first.
+# Maximum padded tokens of a batch on a CPU. Buffers of larger batches are new pages, which the system clears first.
 CPU_TOKENS = 1024
 
-# Batches padded ahead of the one that is being encoded.
-PADDED_AHEAD = 2
-
-# A batch that ends a window has the rows of a whole one over a power of this.
-PART = 4
+PADDED_AHEAD = 2  # batches that are padded ahead of the one that is encoded
+PART = 4  # the last batch of a window has the rows of a full batch, divided by a power of this
 
 _END = object()
 
 
 class TextBatch(NamedTuple):
-    """Batch of some of the texts.
+    """Batch of texts.
 
     Attributes:
-      places: int [n], indices of the texts.
-      shape: (rows, width) over all processes; rows beyond n repeat texts.
+      indices: int [n], indices of the texts.
+      shape: (rows, width) of the batch over all processes; rows beyond n repeat texts.
       tokens: NumPy [rows, width], only the rows of this process's devices.
     """
 
-    places: np.ndarray
+    indices: np.ndarray
     shape: tuple[int, int]
     tokens: Tokens
 
@@ -55,9 +51,9 @@ class Shapes:
     """Shapes of batches.
 
     Attributes:
-      mesh: over which their rows are split.
-      limit: maximum tokens of a text.
-      budget: maximum padded tokens per device and batch; a batch has at least one text.
+      mesh: device mesh over which rows are split.
+      limit: maximum length of a text in tokens.
+      budget: maximum padded tokens per device, exceeded only by a single text.
     """
 
     mesh: Mesh
@@ -66,22 +62,19 @@ class Shapes:
 
     @classmethod
     def of(cls, mesh: Mesh, limit: int, batch_size: int) -> "Shapes":
-        """Returns shapes of `batch_size` texts of the maximum length, or as many padded tokens of shorter texts.
-
-        On a CPU a batch has at most `CPU_TOKENS` tokens.
-        """
+        """Sets the budget to `batch_size` texts of maximum length, and on a CPU to at most `CPU_TOKENS`."""
         budget = -(-batch_size // batch_shards(mesh)) * limit
         if platform(mesh) == "cpu":
             budget = min(budget, CPU_TOKENS)
         return cls(mesh, limit, budget)
 
     def width(self, length: int) -> int:
-        """Returns the padded width for texts of up to `length` tokens."""
-        step = next((step for upto, step in LADDER if length <= upto), LAST_STEP)
+        """Returns the padded width of texts of up to `length` tokens."""
+        step = next((step for maximum, step in LADDER if length <= maximum), LAST_STEP)
         return padded_length(length, self.limit, step)
 
     def rows(self, width: int, texts: int) -> int:
-        """Returns the rows of a batch of this width for the remaining texts: a whole batch or a part of it."""
+        """Returns the rows of a batch of this width if `texts` texts remain: those of a full batch or a part of it."""
         each = max(1, self.budget // width)
         shards = batch_shards(self.mesh)
         while each > 1 and -(-each // PART) * shards >= texts:
@@ -90,13 +83,13 @@ class Shapes:
 
 
 def batches(tokenize: Callable[[Sequence[T]], TokenTable], texts: Sequence[T], shapes: Shapes) -> Iterator[TextBatch]:
-    """Yields batches of all texts, tokenized and padded ahead in threads."""
+    """Iterates over batches of all texts, or of items that `tokenize` takes; threads prepare them ahead of use."""
     windows = (texts[start : start + WINDOW] for start in range(0, len(texts), WINDOW))
-    return ahead(_cut(ahead(map(tokenize, windows), 1), shapes), PADDED_AHEAD)
+    return prefetch(_split(prefetch(map(tokenize, windows), 1), shapes), PADDED_AHEAD)
 
 
-def _cut(tables: Iterable[TokenTable], shapes: Shapes) -> Iterator[TextBatch]:
-    """Yields the batches of all windows; in each window the longest texts come first."""
+def _split(tables: Iterable[TokenTable], shapes: Shapes) -> Iterator[TextBatch]:
+    """Splits each window of texts into batches, longest texts first."""
     first = 0
     for table in tables:
         order = np.argsort(-table.lengths, kind="stable")
@@ -111,21 +104,21 @@ def _cut(tables: Iterable[TokenTable], shapes: Shapes) -> Iterator[TextBatch]:
         first += len(order)
 
 
-def ahead(items: Iterable[T], most: int) -> Iterator[T]:
-    """Yields the items in order; up to `most` of them are computed ahead in a thread.
+def prefetch(items: Iterable[T], count: int) -> Iterator[T]:
+    """Iterates over items, up to `count` of which a thread computes ahead of use.
 
-    An exception in the thread is raised at its item.
+    An exception in the thread is raised where its item was due.
     """
     iterator = iter(items)
     with ThreadPoolExecutor(1) as thread:
-        coming = collections.deque(thread.submit(next, iterator, _END) for _ in range(most))
-        while (item := coming.popleft().result()) is not _END:
-            coming.append(thread.submit(next, iterator, _END))
+        pending = collections.deque(thread.submit(next, iterator, _END) for _ in range(count))
+        while (item := pending.popleft().result()) is not _END:
+            pending.append(thread.submit(next, iterator, _END))
             yield item  # type: ignore[misc]  # it is not _END
 
 
-def late(items: Iterable[T], by: int) -> Iterator[T]:
-    """Yields the items, each after `by` more have been computed."""
+def delayed(items: Iterable[T], by: int) -> Iterator[T]:
+    """Iterates over items and yields each one after `by` later ones have been computed."""
     waiting: collections.deque[T] = collections.deque()
     for item in items:
         waiting.append(item)

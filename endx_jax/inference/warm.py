@@ -1,7 +1,7 @@
-"""Low-latency encoder with pre-compiled shapes, for a few texts at a time.
+"""Low-latency encoder for a few texts, with programs that are compiled in advance.
 
-`TextEncoder` is for many texts: it prepares batches ahead in threads, and fills large batches. Here there is nothing to
-prepare, and a few short questions should not cost as much as a full batch of long ones.
+`TextEncoder` is for many texts: its threads prepare large batches ahead of use. This encoder splits the texts of a call
+into the shapes that cost least, so that three short questions are not padded to sixteen long ones.
 """
 
 import itertools
@@ -17,17 +17,17 @@ from endx_jax.inference.encode import PLAIN, Output, TextEncoder
 
 Array = jax.Array
 
-# Padded widths of texts, in tokens, as far as a side's length goes.
+# Padded widths in tokens; those below the maximum length of a side are used, and that length itself.
 WIDTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 
 
 class Plan(NamedTuple):
-    """Shapes of the programs, and the cost of a call.
+    """Shapes of programs and cost of a call.
 
     Attributes:
-      rows: numbers of texts of programs, descending, down to 1.
-      tokens: maximum padded tokens of a program, except those for one text.
-      call: fixed cost of a call, mostly reading the weights, as a number of tokens.
+      rows: numbers of rows of programs, descending to 1.
+      tokens: maximum padded tokens of a program with more than one row.
+      call: fixed cost of a call in padded tokens, mostly the time to read the weights.
     """
 
     rows: tuple[int, ...]
@@ -35,7 +35,7 @@ class Plan(NamedTuple):
     call: int
 
 
-# MiniLM on two cores takes 3 ms a call and 0.115 ms a token. For accelerators: chosen by reasoning, not by measuring.
+# On two CPU cores, MiniLM takes 3 ms per call and 0.115 ms per token. The plan of accelerators was not measured.
 PLANS = {"cpu": Plan(rows=(16, 8, 4, 2, 1), tokens=1024, call=24)}
 ACCELERATOR = Plan(rows=(64, 8, 1), tokens=16384, call=4096)
 
@@ -44,8 +44,8 @@ class Encoded(NamedTuple):
     """Embeddings of N texts.
 
     Attributes:
-      embeddings: float32 [N, E].
-      tokens: int64 [N], tokens of each text, special tokens and prompt included, after cutting.
+      embeddings: embeddings, float32 [N, E].
+      tokens: number of tokens of each text after truncation, int64 [N], including special tokens and prompt.
     """
 
     embeddings: np.ndarray
@@ -53,18 +53,19 @@ class Encoded(NamedTuple):
 
 
 class WarmEncoder:
-    """Encodes a few texts at a time on one device, with parameters that do not change.
+    """Encodes a few texts at a time on one device with constant parameters.
 
     Attributes:
-      shapes: (side, rows, width) of all programs; `question` stands for both sides if they are one tower.
+      shapes: shapes (side, rows, width) of all programs; the side is `question` if both towers have the same
+        architecture.
     """
 
     def __init__(self, encoder: TextEncoder, params: dict, output: Output = PLAIN):
-        """Takes a model, without compiling anything.
+        """Places the parameters on the device; compiles nothing.
 
         Args:
-          encoder: the towers and their tokenizers.
-          params: the dual encoder's.
+          encoder: towers and text processors.
+          params: parameters of the dual encoder.
           output: operations on the embeddings, of precision float32.
         """
         towers = encoder.model
@@ -95,23 +96,23 @@ class WarmEncoder:
         self._encode = jax.jit(encode, static_argnums=1)
 
     def warm_up(self, shape: tuple[str, int, int]) -> None:
-        """Compiles the program of one of `shapes`, and runs it."""
+        """Compiles and runs the program of one of `shapes`."""
         tower, rows, width = shape
-        side = next(side for side, own in self._tower.items() if own == tower)
+        side = next(side for side, used in self._tower.items() if used == tower)
         ids, lengths = np.zeros((rows, width), np.int32), np.ones(rows, np.int32)
         jax.block_until_ready(self._run(side, ids, lengths))
 
     def __call__(self, side: str, texts: Sequence[str]) -> Encoded:
-        """Encodes N texts of one side, `question` or `answer`; one at least."""
+        """Encodes N >= 1 texts of one side, `question` or `answer`."""
         table = self._processors[side](texts)
-        found = []
-        for places, rows, width in self._cut(side, table.lengths):
-            own = np.resize(places, rows)  # rows to fill up repeat texts
-            lengths = table.lengths[own].astype(np.int32)
-            found.append((places, self._run(side, table.pad(own, width).ids, lengths)))
-        embeddings = np.empty((len(texts), found[0][1].shape[1]), np.float32)
-        for places, part in found:
-            embeddings[places] = np.asarray(part)[: len(places)]
+        results = []
+        for indices, rows, width in self._split(side, table.lengths):
+            padded = np.resize(indices, rows)  # additional rows repeat texts
+            lengths = table.lengths[padded].astype(np.int32)
+            results.append((indices, self._run(side, table.pad(padded, width).ids, lengths)))
+        embeddings = np.empty((len(texts), results[0][1].shape[1]), np.float32)
+        for indices, part in results:
+            embeddings[indices] = np.asarray(part)[: len(indices)]
         return Encoded(embeddings, table.lengths)
 
     def _run(self, side: str, ids: Array | np.ndarray, lengths: np.ndarray) -> Array:
@@ -121,28 +122,28 @@ class WarmEncoder:
     def _fits(self, rows: int, width: int) -> bool:
         return rows == 1 or rows * width <= self._plan.tokens
 
-    def _cut(self, side: str, lengths: np.ndarray) -> Iterator[tuple[np.ndarray, int, int]]:
-        """Returns the indices and the shape of each call: the cheapest division of the texts in order of length."""
+    def _split(self, side: str, lengths: np.ndarray) -> Iterator[tuple[np.ndarray, int, int]]:
+        """Splits texts, sorted by length, into the cheapest calls; yields (indices, rows, width) of each."""
         order = np.argsort(-lengths, kind="stable")
         widths = self._widths[self._tower[side]]
-        wide = [widths[n] for n in np.searchsorted(widths, lengths[order])]
+        padded = [widths[n] for n in np.searchsorted(widths, lengths[order])]
         count = len(order)
-        # cheapest[i]: of the texts from the i-th on, and the rows of the call that it begins with.
-        cheapest, chosen = [0] * (count + 1), [0] * count
+        # costs[i]: lowest cost of the texts from the i-th on; first_rows[i]: rows of the first of their calls.
+        costs, first_rows = [0] * (count + 1), [0] * count
         for i in reversed(range(count)):
             choices = (
-                (self._plan.call + rows * wide[i] + cheapest[min(i + rows, count)], rows)
+                (self._plan.call + rows * padded[i] + costs[min(i + rows, count)], rows)
                 for rows in self._plan.rows
-                if self._fits(rows, wide[i])
+                if self._fits(rows, padded[i])
             )
-            cheapest[i], chosen[i] = min(choices)
+            costs[i], first_rows[i] = min(choices)
         first = 0
         while first < count:
-            rows = chosen[first]
-            yield order[first : first + rows], rows, wide[first]
+            rows = first_rows[first]
+            yield order[first : first + rows], rows, padded[first]
             first += rows
 
 
 def _widths(length: int) -> list[int]:
-    """Returns the widths of programs for texts of up to `length` tokens."""
+    """Returns the padded widths of texts of up to `length` tokens."""
     return [*itertools.takewhile(lambda width: width < length, WIDTHS), length]

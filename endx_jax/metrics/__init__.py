@@ -1,4 +1,4 @@
-"""Ranks and ranking measures, as pure functions of arrays."""
+"""Ranks and ranking metrics, as pure functions of arrays."""
 
 from endx_jax.metrics.counting import TIE_RULE, ranks
 from endx_jax.metrics.ranking import (
@@ -25,5 +25,5 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """Returns the public names, for completion at a prompt."""
+    """Returns the public names, for tab completion."""
     return list(__all__)

@@ -1,4 +1,4 @@
-"""Significance tests of differences: paired tests over questions, and t-tests over runs."""
+"""Significance tests: paired tests over questions and t-tests over runs."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,18 +7,17 @@ import numpy as np
 
 from endx_jax.errors import EndxError
 
-# Numbers drawn together: what a block of draws may hold, so that memory does not grow with draws * questions.
-BLOCK = 2**20
+BLOCK = 2**20  # maximum count of random numbers in a block of draws, which bounds memory
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """Difference of the second of two systems from the first, on the same questions.
+    """Difference of two systems (second minus first) on the same questions.
 
     Attributes:
-      mean: over questions.
-      low: lower end of the bootstrap interval.
-      high: upper end.
+      mean: mean difference over questions.
+      low: lower end of the bootstrap confidence interval.
+      high: upper end of the bootstrap confidence interval.
       p: two-sided p-value of the randomisation test.
     """
 
@@ -29,10 +28,9 @@ class Difference:
 
 
 def t_test(first: Sequence[float], second: Sequence[float]) -> float:
-    """Returns the p-value of Welch's two-sided t-test of two independent samples, such as seeds of two methods.
+    """Returns the p-value of Welch's two-sided t-test, such as for a metric over the seeds of two methods.
 
-    Returns:
-      p; if neither sample varies, 1 if they are equal, else 0.
+    If neither sample varies, it is 1 if they are equal and 0 otherwise.
 
     Raises:
       EndxError: a sample has fewer than two values, or one that is not finite.
@@ -46,13 +44,12 @@ def t_test(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def paired_t_test(first: Sequence[float], second: Sequence[float]) -> float:
-    """Returns the p-value of the two-sided paired t-test, such as of two methods with the same seeds.
+    """Returns the p-value of the two-sided paired t-test, such as for two methods with the same seeds.
 
-    Returns:
-      p; if the difference does not vary, 1 if it is zero, else 0.
+    If the difference does not vary, it is 1 if the difference is zero and 0 otherwise.
 
     Raises:
-      EndxError: as for `t_test`, or the samples differ in length.
+      EndxError: the samples differ in length, have fewer than two values, or one that is not finite.
     """
     import scipy.stats
 
@@ -65,30 +62,30 @@ def paired_t_test(first: Sequence[float], second: Sequence[float]) -> float:
 def paired_difference(
     first: np.ndarray, second: np.ndarray, *, draws: int = 10_000, confidence: float = 0.95, seed: int = 0
 ) -> list[Difference]:
-    """Compares two systems on the same questions: a paired bootstrap interval and a paired randomisation test.
+    """Compares two systems on the same questions by a paired bootstrap interval and a paired randomisation test.
 
-    The interval holds the middle `confidence` of the mean differences of `draws` resamples of the questions, with
-    replacement. p is (1 + e) / (1 + draws), where e of `draws` random assignments of each question's two values to the
-    two systems have a mean difference at least as far from zero (Smucker et al. 2007, sections 2.2 and 2.4). All
-    measures see the same draws.
+    The interval holds the middle `confidence` of the mean differences of `draws` resamples of the questions with
+    replacement. The randomisation test assigns each question's two values to the systems at random, `draws` times; p is
+    (1 + e) / (1 + draws), where e counts the assignments whose mean difference is at least as far from zero (Smucker et
+    al. 2007, sections 2.2 and 2.4). All metrics use the same draws.
 
     Args:
-      first: [Q, M], M measures of each question.
-      second: [Q, M], of the other system.
-      draws: of each kind.
-      confidence: of the interval.
-      seed: of the draws.
+      first: [Q, M], M metrics of the first system on each question.
+      second: [Q, M], metrics of the second system.
+      draws: number of resamples, and of random assignments.
+      confidence: confidence level of the interval, in (0, 1).
+      seed: random seed.
 
     Returns:
-      One entry per measure.
+      One `Difference` per metric.
 
     Raises:
-      EndxError: there are no questions or no draws, or the confidence is not inside (0, 1).
+      EndxError: there are no questions or no draws, or the confidence is not in (0, 1).
     """
     if len(first) == 0 or draws < 1 or not 0 < confidence < 1:
         raise EndxError(
-            f"a comparison needs questions, draws and a confidence inside (0, 1): {len(first)} questions, "
-            f"{draws} draws, confidence {confidence}"
+            f"a comparison needs questions, draws and a confidence in (0, 1): there are {len(first)} questions, "
+            f"{draws} draws and confidence {confidence}"
         )
     difference = np.asarray(second, np.float64) - np.asarray(first, np.float64)
     mean = difference.mean(axis=0)
@@ -97,14 +94,14 @@ def paired_difference(
     swapped = _means(difference, draws, lambda size: 1 - 2 * _coins(generator, size))
     tail = (1 - confidence) / 2
     low, high = np.quantile(resampled, [tail, 1 - tail], axis=0)
-    # The same sum in another order may differ in its last digits.
+    # A sum in another order may differ in its last digits.
     extreme = (np.abs(swapped) >= np.abs(mean) - 1e-12).sum(axis=0)
     p = (1 + extreme) / (1 + draws)
     return [Difference(*map(float, row)) for row in zip(mean, low, high, p, strict=True)]
 
 
 def _means(difference: np.ndarray, draws: int, weights) -> np.ndarray:
-    """Returns means over questions [draws, M] under weights that are drawn block by block."""
+    """Returns weighted means over questions [draws, M]; `weights` draws the weights of a block."""
     count = len(difference)
     block = max(1, BLOCK // count)
     parts = [weights((min(block, draws - start), count)) @ difference / count for start in range(0, draws, block)]
@@ -112,7 +109,7 @@ def _means(difference: np.ndarray, draws: int, weights) -> np.ndarray:
 
 
 def _counts(generator: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
-    """Draws bootstrap counts: occurrences of each of Q questions in Q draws with replacement, float64 [draws, Q]."""
+    """Draws bootstrap counts, float64 [draws, Q]: the occurrences of each question in Q draws with replacement."""
     draws, count = size
     places = generator.integers(count, size=size) + count * np.arange(draws)[:, None]
     return np.bincount(places.ravel(), minlength=draws * count).reshape(size).astype(np.float64)
@@ -126,5 +123,5 @@ def _coins(generator: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
 def _sample(values: Sequence[float]) -> np.ndarray:
     sample = np.asarray(values, np.float64)
     if len(sample) < 2 or not np.isfinite(sample).all():
-        raise EndxError(f"a t-test needs at least two finite values a sample: {sample.tolist()}")
+        raise EndxError(f"a t-test needs at least two finite values per sample: {sample.tolist()}")
     return sample

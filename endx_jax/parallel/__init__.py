@@ -1,4 +1,4 @@
-"""Devices: the mesh, sharding, division of work, and several processes."""
+"""Device mesh, sharding rules, chunked execution and distributed processes."""
 
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import Rule, batch_sharding, local_rows, place, state_shardings, to_global

@@ -1,4 +1,4 @@
-"""Terminal output of a run."""
+"""Console output of the primary process."""
 
 import contextlib
 import sys
@@ -11,22 +11,22 @@ from endx_jax.progress import ticking
 
 
 def say(line: str) -> None:
-    """Prints a line, on the primary process only."""
+    """Prints a line on the primary process only."""
     if is_primary():
         print(line, flush=True)
 
 
 def showing_progress() -> bool:
-    """Returns true if progress bars are shown: on the primary process, at a terminal."""
+    """Returns true on the primary process if stderr is a terminal: progress bars are shown then."""
     return is_primary() and sys.stderr.isatty()
 
 
 @contextlib.contextmanager
 def working(what: str) -> Iterator[None]:
-    """Shows the elapsed time of work without countable items at a terminal; elsewhere prints one line.
+    """Context that shows the elapsed time of work without countable items; prints one line if not at a terminal.
 
     Args:
-      what: the work, such as `compiling 2 programs`.
+      what: description of the work, such as `compiling 2 programs`.
     """
     if not showing_progress():
         say(what)

@@ -1,4 +1,4 @@
-"""Several processes: initialization from the environment, and coordination outside of the training step."""
+"""Distributed processes: initialization from the environment, barriers and shared failures."""
 
 import os
 import socket
@@ -11,48 +11,48 @@ import jax
 import numpy as np
 
 from endx_jax.errors import EndxError, RunInterrupted
-from endx_jax.parallel.environment import find_place
+from endx_jax.parallel.environment import read_environment
 
 BARRIER_MILLISECONDS = 24 * 3600 * 1000  # effectively no limit: JAX's heartbeats detect a dead process
-FAREWELL_SECONDS = 5.0  # that process 0 outlives a joint end, so that JAX does not abort the others before theirs
-INTERRUPTED = 130  # the exit status after Ctrl-C, which all processes are given
-LONGEST_MESSAGE = 2048  # bytes of a failure that all processes are told
+PRIMARY_EXIT_DELAY = 5.0  # seconds: process 0 exits last, since JAX aborts the other processes when it is gone
+INTERRUPTED = 130  # exit status after Ctrl-C, which all processes receive
+MAX_MESSAGE_BYTES = 2048  # length at which the message of a failure is cut before it is sent to all processes
 
-_meetings: Counter[str] = Counter()  # how often each barrier was come to, the same on every process
+_barrier_counts: Counter[str] = Counter()  # number of calls of each barrier, the same on every process
 
 
 def initialize() -> None:
-    """Joins the other processes named by the environment, if any; call this before any device is used.
+    """Connects to the other processes that the environment names, if any; must be called before any device is used.
 
-    `find_place` lists the variables read. From then on JAX monitors the processes: it aborts this one (SIGABRT, status
-    134) when another one dies, stops or does not start; docs/faults.md has the times.
+    `read_environment` lists the variables. After this call, JAX aborts this process (SIGABRT, status 134) if another
+    one dies, hangs or does not connect; docs/faults.md lists the timeouts.
 
     Raises:
-      EndxError: the environment contradicts itself, or the port of process 0 is taken.
+      EndxError: the variables contradict each other, or the port of process 0 is in use.
       RunInterrupted: the first host of a TPU pod has no address yet.
     """
     if jax.distributed.is_initialized():
         return
-    place = find_place()
-    if place is None:
+    config = read_environment()
+    if config is None:
         return
-    if place.index == 0:
-        _check_port(place.address)
-    # JAX's preemption service would keep SIGTERM to itself: `training/preemption.py` handles it.
+    if config.process_id == 0:
+        _check_port(config.coordinator_address)
+    # `training/preemption.py` handles SIGTERM; JAX's preemption service would replace its handler.
     jax.config.update("jax_enable_preemption_service", False)
     jax.distributed.initialize(
-        place.address,
-        num_processes=place.count,
-        process_id=place.index,
+        config.coordinator_address,
+        num_processes=config.num_processes,
+        process_id=config.process_id,
         cluster_detection_method="deactivate",  # JAX's detection would use one GPU for each SLURM task
     )
 
 
-def leave(status: int) -> None:
-    """Ends this process at once if it is one of several, without JAX's shutdown.
+def exit_if_distributed(status: int) -> None:
+    """Exits at once without JAX's shutdown if this is one of several processes; returns otherwise.
 
-    The shutdown waits for all processes. When one is still in a collective it times out, and JAX aborts: the status
-    would be 134, which is retried, in place of a user error's 2.
+    JAX's shutdown waits for all processes. If one of them is still in a collective, the shutdown times out and aborts
+    with status 134, which launchers retry, instead of the 2 of a user error.
     """
     if not jax.distributed.is_initialized():
         return
@@ -60,13 +60,13 @@ def leave(status: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         if is_primary() and status != INTERRUPTED:
-            time.sleep(FAREWELL_SECONDS)
+            time.sleep(PRIMARY_EXIT_DELAY)
     finally:
         os._exit(status)
 
 
 def is_primary() -> bool:
-    """Returns true on the process that prints and writes."""
+    """Returns true on process 0, which prints and writes files."""
     return jax.process_index() == 0
 
 
@@ -74,11 +74,11 @@ def on_primary(action: Callable[[], None], name: str) -> None:
     """Runs `action` on the primary process while the others wait for it.
 
     Args:
-      action: the function to run.
-      name: identifies the barrier.
+      action: function to run.
+      name: name of the barrier.
 
     Raises:
-      EndxError: raised by `action`, on every process.
+      EndxError, RunInterrupted: `action` raised it; it is raised on every process.
     """
     failure: EndxError | RunInterrupted | None = None
     if is_primary():
@@ -88,55 +88,55 @@ def on_primary(action: Callable[[], None], name: str) -> None:
             failure = raised
     if jax.process_count() > 1:
         barrier(name)
-        failure = _shared(failure)
+        failure = _broadcast(failure)
     if failure:
         raise failure
 
 
-def everywhere(holds: bool) -> bool:
-    """Returns true if a condition holds on every process; every process must call this."""
+def all_processes(condition: bool) -> bool:
+    """Returns true if a condition is true on every process; every process must call this."""
     if jax.process_count() == 1:
-        return holds
+        return condition
     from jax.experimental import multihost_utils
 
-    return bool(np.all(multihost_utils.process_allgather(np.array(holds))))
+    return bool(np.all(multihost_utils.process_allgather(np.array(condition))))
 
 
 def barrier(name: str) -> None:
-    """Waits without a time limit until every process has reached this point.
+    """Waits without a time limit until every process has called this.
 
-    It does not use collectives of devices, which time out after half a minute on CPUs.
+    Does not use device collectives, which time out after half a minute on CPUs.
     """
     if jax.process_count() > 1:
         from orbax.checkpoint import multihost
 
-        _meetings[name] += 1
-        multihost.get_barrier_sync_fn()(key=f"endx_jax/{name}/{_meetings[name]}", timeout_ms=BARRIER_MILLISECONDS)
+        _barrier_counts[name] += 1
+        multihost.get_barrier_sync_fn()(key=f"endx_jax/{name}/{_barrier_counts[name]}", timeout_ms=BARRIER_MILLISECONDS)
 
 
 def _check_port(address: str) -> None:
-    """Raises EndxError if the port is taken; JAX would end with a segmentation fault and no message."""
+    """Raises EndxError if the port is in use, in which case JAX would end with a segmentation fault."""
     port = int(address.rpartition(":")[2])
     try:
         socket.create_server(("", port)).close()
     except OSError as failure:
         reason = os.strerror(failure.errno or 0)
         raise EndxError(
-            f"process 0 can't listen on port {port} ({reason}): another run may have it; choose another port"
+            f"process 0 can't listen on port {port} ({reason}): another run may use it; choose another port"
         ) from None
 
 
-def _shared(failure: EndxError | RunInterrupted | None) -> EndxError | RunInterrupted | None:
-    """Returns the primary's failure on every process: its message, and whether the same command resumes."""
+def _broadcast(failure: EndxError | RunInterrupted | None) -> EndxError | RunInterrupted | None:
+    """Returns the primary's failure on every process, with its type and message."""
     from jax.experimental import multihost_utils
 
     kind, text = 0, b""
     if failure:
-        kind, text = (2 if isinstance(failure, RunInterrupted) else 1), str(failure).encode()[:LONGEST_MESSAGE]
-    message = np.zeros(1 + LONGEST_MESSAGE, np.uint8)
+        kind, text = (2 if isinstance(failure, RunInterrupted) else 1), str(failure).encode()[:MAX_MESSAGE_BYTES]
+    message = np.zeros(1 + MAX_MESSAGE_BYTES, np.uint8)
     message[0], message[1 : 1 + len(text)] = kind, np.frombuffer(text, np.uint8)
-    told = np.asarray(multihost_utils.broadcast_one_to_all(message))
-    if is_primary() or not told[0]:
+    received = np.asarray(multihost_utils.broadcast_one_to_all(message))
+    if is_primary() or not received[0]:
         return failure
-    words = told[1:].tobytes().rstrip(b"\0").decode(errors="replace")
-    return (RunInterrupted if told[0] == 2 else EndxError)(words)
+    text = received[1:].tobytes().rstrip(b"\0")
+    return (RunInterrupted if received[0] == 2 else EndxError)(text.decode(errors="replace"))

@@ -1,7 +1,7 @@
-"""Division of a step's work over devices and chunks, which does not affect results.
+"""Division of a step's work over devices and chunks of rows, which does not affect results.
 
-Chunked towers are GradCache (Gao et al. 2021) inside the compiled step: a loop over chunks of rows, each encoded again
-in the backward pass, so that only one chunk's activations are in memory at a time, beside the embeddings of all rows.
+Chunked towers are GradCache (Gao et al. 2021) inside one compiled step: a loop over chunks of rows, each of which is
+encoded again in the backward pass. Memory holds the embeddings of all rows and the activations of one chunk.
 """
 
 import contextlib
@@ -21,23 +21,21 @@ from endx_jax.parallel.sharding import BATCH_AXES, batch_shards
 
 WHOLE, ROWS = PartitionSpec(), PartitionSpec(BATCH_AXES)
 
-# What traces and programs call that which is done row by row.
-TOWERS = "towers"
+TOWERS = "towers"  # name of row-wise computations in profiles and programs
 
-# A tree of arrays, or of None where it has nothing.
-Tree = Any
+Tree = Any  # a tree of arrays, or None
 
 
 @dataclasses.dataclass(frozen=True)
 class Execution:
-    """Division of a step's work.
+    """Division of a step's work over devices and chunks.
 
     Attributes:
-      mesh: the devices; None: one device, or a placement chosen by the compiler.
-      tower_chunk: maximum rows that a device encodes at a time; 0: all its rows at once.
-      loss_tile: side of the score tiles that losses are streamed over; None: dense losses.
-      packed: true if the texts of a batch are packed, separately for each chunk of each device.
-      dtype: of the towers' layers, in which `fsdp` gathers their matrices.
+      mesh: device mesh; None for one device, or for a placement by the compiler.
+      tower_chunk: maximum number of rows that a device encodes at a time; 0 for all its rows.
+      loss_tile: side of the score tiles of streamed losses; None for dense losses.
+      packed: true if texts are laid out without padding, separately for each chunk of each device.
+      dtype: dtype of the towers' layers, to which matrices are cast before they are gathered over `fsdp`.
     """
 
     mesh: Mesh | None = None
@@ -47,7 +45,7 @@ class Execution:
     dtype: DTypeLike = jnp.float32
 
     def chunks(self, rows: int) -> int:
-        """Returns the number of chunks in which a device encodes its part of a global batch of that many rows."""
+        """Returns the number of chunks in which a device encodes its part of a global batch of `rows` rows."""
         own = rows // self.shards
         return math.ceil(own / self.tower_chunk) if 0 < self.tower_chunk < own else 1
 
@@ -58,21 +56,21 @@ class Execution:
         rows: Tree,
         cost: Callable[[Tree], jax.Array] | None = None,
     ) -> Tree:
-        """Calls a function of rows in chunks.
+        """Applies a row-wise function in chunks.
 
-        Each device's rows are divided into chunks. The gradient of `params` is summed over the chunks first, and
-        reduced once over the devices that split the batch, after the loop. Parameters that `fsdp` splits are whole
-        during the loop; `tensor` splits them inside too.
+        Chunks are cut from each device's own rows. The gradient of `params` is summed over the chunks first and reduced
+        over devices once, after the loop. Inside the loop, parameters are not split over `fsdp`; they are still split
+        over `tensor`.
 
         Args:
-          function: (params, rows) to outputs, each row of which depends only on the same row of `rows`.
-          params: differentiated inputs; `function` must not close over any others.
-          rows: arrays, typed keys included, of one leading axis: the rows of the global batch.
-          cost: rows to a number each, such as their tokens. Rows are distributed to the chunks in this order, in turn,
-            so that all chunks cost about the same; None: chunks are consecutive rows.
+          function: function (params, rows) -> outputs, in which each output row depends on the same input row only.
+          params: tree to differentiate; `function` must not close over differentiated values.
+          rows: tree of arrays, typed keys included, with the rows of the global batch on their leading axis.
+          cost: function from rows to a cost of each row, such as its number of tokens. Rows are distributed
+            round-robin over the chunks in order of cost, so that chunks cost about the same; None keeps their order.
 
         Returns:
-          The outputs, of the same leading axis.
+          The outputs, with the leading axis of `rows`.
         """
         function = jax.named_scope(TOWERS)(function)
         chunks = self.chunks(count_rows(rows))
@@ -91,41 +89,42 @@ class Execution:
         rows: Tree,
         cost: Callable[[Tree], jax.Array] | None = None,
     ) -> tuple[jax.Array, Tree]:
-        """Sums a function over rows in chunks, computing each chunk's gradient beside its value.
+        """Sums a function over rows in chunks, without the second forward pass of `map_rows`.
 
-        For expensive functions: since the result is a sum, no activation outlives its chunk, as in `map_rows`, and
-        nothing is computed twice.
+        The result is a sum, so the gradient of each chunk is computed right after its value. As in `map_rows`, memory
+        holds the activations of one chunk.
 
         Args:
-          function: (params, rows, counts) to a scalar and a tree of scalars for the log, each a sum over the rows that
-            count, bool [R], of terms that depend on one row. It must not close over differentiated values.
-          params: differentiated, as are the arrays of floats among `rows`.
-          rows: as for `map_rows`.
-          cost: as for `map_rows`.
+          function: function (params, rows, valid) -> (scalar, tree of scalars for the log). Each scalar is a sum over
+            the rows where `valid`, bool [R], of terms that depend on their row only. It must not close over
+            differentiated values.
+          params: tree to differentiate. The floating-point arrays of `rows` are differentiated too.
+          rows: tree of arrays with the rows of the global batch on their leading axis.
+          cost: function from rows to a cost of each row, as in `map_rows`.
 
         Returns:
-          The sums over all rows of the scalar, which has a gradient, and of the others, which have none.
+          The sums over all rows: the scalar, which has a gradient, and the tree of scalars, which has none.
         """
         function = jax.named_scope(TOWERS)(function)
         leaves, structure = jax.tree.flatten(rows)
         moving = [x if jnp.issubdtype(x.dtype, jnp.inexact) else None for x in leaves]
         fixed = [x if y is None else None for x, y in zip(leaves, moving, strict=True)]
 
-        def merged(params, moving, fixed, counts):
+        def merged(params, moving, fixed, valid):
             both = [x if y is None else y for x, y in zip(fixed, moving, strict=True)]
-            return function(params, jax.tree.unflatten(structure, both), counts)
+            return function(params, jax.tree.unflatten(structure, both), valid)
 
         return _summed(self, merged, self.chunks(count_rows(rows)), cost and cost(rows), params, moving, fixed)
 
     def reduce_rows(self, function: Callable[[Tree, Tree, Any], Tree], params: Tree, rows: Tree) -> Tree:
-        """Calls a function of all rows, such as a loss, on each device with its rows.
+        """Applies a function that combines rows, such as a loss, on each device with its own rows.
 
         Args:
-          function: (params, rows, axis_name) to scalars of the global batch. If `axis_name` is not None, the rows are
-            those of one device, and collectives over these mesh axes reach the others. It must not close over
-            differentiated values.
-          params: whole on each device, such as a temperature.
-          rows: arrays of one leading axis: the rows of the global batch.
+          function: function (params, rows, axis_name) -> scalars of the global batch. If `axis_name` is not None,
+            `rows` are those of one device, and collectives over these mesh axes reach the other rows. It must not close
+            over differentiated values.
+          params: tree that is replicated on each device, such as a temperature.
+          rows: tree of arrays with the rows of the global batch on their leading axis.
 
         Returns:
           The scalars.
@@ -137,13 +136,13 @@ class Execution:
 
     @property
     def shards(self) -> int:
-        """Number of parts that a batch is split into over devices."""
+        """Number of parts into which a batch is split over devices."""
         return 1 if self.mesh is None else batch_shards(self.mesh)
 
     def on_all(self, function: Callable[[Tree, Tree], Tree], params: Tree, rows: Tree) -> Tree:
-        """Calls a function of rows, as in `map_rows`, with all rows at once; the compiler splits them over devices.
+        """Applies a function of `map_rows` to all rows at once; the compiler splits the work over devices.
 
-        Where parameters are split, the compiler gets hints: see `parallel.gathering` and `models.sharding_hints`.
+        If parameters are split, the compiler gets hints: see `parallel.gathering` and `models.sharding_hints`.
         """
         if self.mesh is not None:
             params = gathered_by_layer(params, self.mesh, self.dtype)
@@ -157,11 +156,11 @@ class Execution:
         return jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh)
 
     def _on_each_shard(self, function: Callable, in_specs, out_specs) -> Callable:
-        """Maps `function` over the parts of the batch; the mesh's other axes are left to the compiler.
+        """Maps `function` over the parts of the batch; the compiler handles the other mesh axes.
 
-        check_vma is off. With it, replicated values become varying where they meet rows, inside the loop, and so does
-        the transpose, the reduction of their gradient (tests/parallel/test_execution.py counts them); and loops in
-        `function` whose carry begins with a constant would be refused.
+        `check_vma` is off. With it, replicated parameters would become varying inside the loop over chunks, which would
+        put the reduction of their gradient into the loop (tests/parallel/test_execution.py counts the reductions), and
+        JAX would reject every loop in `function` whose carry starts as a constant.
         """
         return jax.shard_map(
             function,
@@ -174,7 +173,7 @@ class Execution:
 
 
 def count_rows(rows: Tree) -> int:
-    """Returns the length of the leading axis of the arrays of a tree."""
+    """Returns the length of the leading axis of a tree's arrays."""
     return jax.tree.leaves(rows)[0].shape[0]
 
 
@@ -185,51 +184,54 @@ def _in_chunks(
     params: Tree,
     rows: Tree,
 ) -> Tree:
-    """Calls `function` in a loop over chunks of equal size, without keeping activations."""
-    taken, _, place = _deal(count_rows(rows), chunks, cost and cost(rows))
+    """Applies `function` in a loop over chunks of equal size and recomputes its activations in the backward pass."""
+    indices, _, positions = _assign_chunks(count_rows(rows), chunks, cost and cost(rows))
     recomputed = jax.checkpoint(function, prevent_cse=False)
-    cut = jax.tree.map(lambda row: row[taken], rows)
-    outputs = jax.lax.map(lambda chunk: recomputed(params, chunk), cut)
-    return jax.tree.map(lambda out: out.reshape(-1, *out.shape[2:])[place], outputs)
+    chunked = jax.tree.map(lambda row: row[indices], rows)
+    outputs = jax.lax.map(lambda chunk: recomputed(params, chunk), chunked)
+    return jax.tree.map(lambda out: out.reshape(-1, *out.shape[2:])[positions], outputs)
 
 
-def _deal(count: int, chunks: int, costs: jax.Array | None) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns the rows of each chunk [chunks, size], whether they count there, and the place of each row [count].
+def _assign_chunks(count: int, chunks: int, costs: jax.Array | None) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Assigns rows to chunks of equal size.
 
-    Chunks are padded with real rows, so that all values are finite.
+    Returns:
+      (indices, valid, positions): the rows of each chunk [chunks, size]; false for rows that only fill a chunk
+      [chunks, size]; the position of each row in the flattened chunks [count]. Chunks are filled with real rows, whose
+      values are finite.
     """
     size = math.ceil(count / chunks)
-    counts = jnp.arange(chunks * size) < count
+    valid = jnp.arange(chunks * size) < count
     if costs is None:
-        # Row i is the (i % size)-th of chunk i // size. The last row fills the last chunk up.
-        taken = jnp.minimum(jnp.arange(chunks * size), count - 1).reshape(chunks, size)
-        return taken, counts.reshape(chunks, size), jnp.arange(count)
-    # As `data.packing.deal`: the i-th in order of cost is the (i // chunks)-th of chunk i % chunks.
+        # Row i is the (i % size)-th of chunk i // size. Copies of the last row fill the last chunk.
+        indices = jnp.minimum(jnp.arange(chunks * size), count - 1).reshape(chunks, size)
+        return indices, valid.reshape(chunks, size), jnp.arange(count)
+    # As in `data.packing.deal`, the i-th row in order of cost is the (i // chunks)-th of chunk i % chunks.
     order = jnp.argsort(costs)
-    filled = jnp.where(counts, jnp.pad(order, (0, chunks * size - count)), order[0])
+    filled = jnp.where(valid, jnp.pad(order, (0, chunks * size - count)), order[0])
     rank = jnp.argsort(order)
-    return filled.reshape(size, chunks).T, counts.reshape(size, chunks).T, rank % chunks * size + rank // chunks
+    return filled.reshape(size, chunks).T, valid.reshape(size, chunks).T, rank % chunks * size + rank // chunks
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def _summed(
     execution: Execution, function: Callable, chunks: int, costs: jax.Array | None, params: Tree, moving: Tree, fixed
 ) -> tuple[jax.Array, Tree]:
-    def of_chunk(params, rows, counts):
-        return function(params, *rows, counts), ()
+    def value(params, rows, valid):
+        return function(params, *rows, valid), ()
 
-    return _sum_chunks(execution, of_chunk, chunks, costs, params, (moving, fixed))[0]
+    return _sum_chunks(execution, value, chunks, costs, params, (moving, fixed))[0]
 
 
 def _summed_forward(execution, function, chunks, costs, params, moving, fixed):
-    def of_chunk(params, rows, counts):
+    def value_and_gradients(params, rows, valid):
         compute = jax.value_and_grad(function, (0, 1), has_aux=True)
-        (value, others), (to_params, to_moving) = compute(params, *rows, counts)
-        return (value, others, to_params), to_moving
+        (value, aux), (params_gradient, moving_gradient) = compute(params, *rows, valid)
+        return (value, aux, params_gradient), moving_gradient
 
-    sums, to_moving = _sum_chunks(execution, of_chunk, chunks, costs, params, (moving, fixed))
-    value, others, to_params = sums
-    return (value, others), (to_params, to_moving)
+    sums, moving_gradient = _sum_chunks(execution, value_and_gradients, chunks, costs, params, (moving, fixed))
+    value, aux, params_gradient = sums
+    return (value, aux), (params_gradient, moving_gradient)
 
 
 def _summed_backward(execution, function, chunks, gradients, cotangents):
@@ -244,32 +246,32 @@ _summed.defvjp(_summed_forward, _summed_backward)
 def _sum_chunks(
     execution: Execution, function: Callable, chunks: int, costs: jax.Array | None, params: Tree, rows: Tree
 ) -> tuple[Tree, Tree]:
-    """Calls (params, rows, counts) -> (sums, outputs by row) in chunks, on each device with its own rows.
+    """Applies a function (params, rows, valid) -> (sums, row-wise outputs) in chunks of each device's own rows.
 
     Returns:
-      The sums over all rows, and the outputs, of their leading axis.
+      The sums over all rows, and the outputs with the leading axis of `rows`.
     """
 
-    def of_shard(params, rows_and_costs):
+    def sum_shard(params, rows_and_costs):
         rows, costs = rows_and_costs
         count = count_rows(rows)
         if chunks == 1:
             sums, outputs = function(params, rows, jnp.ones(count, bool))
         else:
-            taken, counts, place = _deal(count, chunks, costs)
-            cut = jax.tree.map(lambda row: row[taken], rows), counts
-            sums = jax.eval_shape(lambda: function(params, *jax.tree.map(lambda x: x[0], cut))[0])
+            indices, valid, positions = _assign_chunks(count, chunks, costs)
+            chunked = jax.tree.map(lambda row: row[indices], rows), valid
+            shapes = jax.eval_shape(lambda: function(params, *jax.tree.map(lambda x: x[0], chunked))[0])
 
             def add(sums, chunk):
                 more, outputs = function(params, *chunk)
                 return jax.tree.map(jnp.add, sums, more), outputs
 
-            none = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), sums)
-            sums, outputs = jax.lax.scan(add, none, cut)
-            outputs = jax.tree.map(lambda out: out.reshape(-1, *out.shape[2:])[place], outputs)
+            zeros = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), shapes)
+            sums, outputs = jax.lax.scan(add, zeros, chunked)
+            outputs = jax.tree.map(lambda out: out.reshape(-1, *out.shape[2:])[positions], outputs)
         return sums if execution.shards == 1 else jax.lax.psum(sums, BATCH_AXES), outputs
 
     if execution.shards == 1:
         with execution.on_mesh():
-            return of_shard(params, (rows, costs))
-    return execution._on_each_shard(of_shard, (WHOLE, ROWS), (WHOLE, ROWS))(params, (rows, costs))
+            return sum_shard(params, (rows, costs))
+    return execution._on_each_shard(sum_shard, (WHOLE, ROWS), (WHOLE, ROWS))(params, (rows, costs))

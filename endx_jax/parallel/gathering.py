@@ -1,8 +1,8 @@
-"""Gathering of matrices that `fsdp` splits, one layer at a time.
+"""Gathering of matrices that are split over `fsdp`, one layer at a time.
 
-Each matrix is cast to the precision of the computation and then gathered, so that bfloat16 is transferred; its gradient
-is reduced to the same parts. Without this the compiler gathers float32 or, where rows and matrix of a product are split
-over the same devices, the activations of whole batches.
+Each matrix is cast to the dtype of the computation before it is gathered, so that devices exchange bfloat16, and its
+gradient is split in the same way. Without this, the compiler gathers float32 matrices, or the activations of whole
+batches where rows and matrix of a product are split over the same devices.
 """
 
 import functools
@@ -19,12 +19,12 @@ from endx_jax.parallel.sharding import partition_spec, rule_of
 
 
 def gathered_by_layer(params, mesh: Mesh, dtype: DTypeLike):
-    """Boxes the matrices that are gathered inside their layer, by the table of `parallel.sharding`.
+    """Boxes the matrices that `parallel.sharding.RULES` marks `by_layer`, so that their layer gathers them.
 
     Args:
-      params: parameters of an objective, or a part of them whose paths end in the same way.
-      mesh: the devices.
-      dtype: of the computation.
+      params: parameters of an objective, or a subtree whose paths have the same ends.
+      mesh: device mesh.
+      dtype: dtype of the computation.
 
     Returns:
       A tree like `params`, with a `Gathered` in place of each such matrix.
@@ -54,13 +54,13 @@ class Gathered(flax.struct.PyTreeNode, nn.meta.AxisMetadata):
     dtype: DTypeLike = flax.struct.field(pytree_node=False)
 
     def unbox(self):
-        """Returns the matrix, gathered over all axes but `tensor`."""
+        """Returns the matrix, gathered over `fsdp`."""
         whole = PartitionSpec(*(None if axis == FSDP else axis for axis in self.spec))
         split_and_whole = (NamedSharding(self.mesh, spec) for spec in (self.spec, whole))
         return _gather(*split_and_whole, self.value.astype(self.dtype))
 
     def replace_boxed(self, val):
-        """Returns a box with another value."""
+        """Returns the box with another value."""
         return self.replace(value=val)
 
     def add_axis(self, index, params):
@@ -76,7 +76,7 @@ def _gather(split: NamedSharding, whole: NamedSharding, value: jax.Array) -> jax
 
 
 def _gather_forward(split, whole, value):
-    # In its parts first, so that the compiler does not gather what `value` was cast from.
+    # The first constraint keeps the compiler from gathering before the cast.
     return jax.lax.with_sharding_constraint(jax.lax.with_sharding_constraint(value, split), whole), None
 
 

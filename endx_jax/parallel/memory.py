@@ -1,4 +1,4 @@
-"""Free memory of this process, and the memory that a step needs."""
+"""Memory that is available to this process and to a training step."""
 
 import ctypes
 import dataclasses
@@ -15,10 +15,8 @@ import numpy as np
 
 from endx_jax.parallel.execution import Tree
 
-# Assumed where neither the device nor the system reports its memory.
-UNKNOWN = 16 * 2**30
-# Bytes that a process on a CPU takes beside its arrays while it compiles and trains (docs/performance.md).
-RUNTIME = 400 * 2**20
+UNKNOWN = 16 * 2**30  # bytes; assumed if neither the device nor the system reports its memory
+RUNTIME = 400 * 2**20  # bytes of a CPU process besides its arrays while it compiles and trains (docs/performance.md)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,9 +24,9 @@ class Memory:
     """Memory of one device, or on a CPU this process's share of the host's memory.
 
     Attributes:
-      total: bytes that this process may hold, including those in use.
-      held: bytes in use.
-      devices: local devices that share the memory.
+      total: bytes that this process may use, including `held`.
+      held: bytes that it uses already.
+      devices: number of local devices that share the memory.
     """
 
     total: int
@@ -40,21 +38,21 @@ class Memory:
         return self.held + self.devices * step
 
     def activations(self, state: int) -> int:
-        """Returns the bytes that one device's activations may take.
+        """Returns the bytes available to the activations of one device.
 
-        The total stays under half of the memory. If the state alone takes more than that, activations take at most half
-        of the rest.
+        State and activations together use at most half of the memory. If the state alone uses more than that,
+        activations use at most half of the rest.
 
         Args:
           state: bytes of parameters and optimizer state on one device.
         """
-        taken = self.peak(state)
-        under_half = self.total // 2 - taken
-        return (under_half if under_half > 0 else max(0, self.total - taken) // 2) // self.devices
+        used = self.peak(state)
+        under_half = self.total // 2 - used
+        return (under_half if under_half > 0 else max(0, self.total - used) // 2) // self.devices
 
 
 def measure() -> Memory:
-    """Measures the memory of the local devices; returns the minimum over all processes."""
+    """Measures the memory of the local devices; returns the minimum over all processes on each of them."""
     devices = jax.local_devices()
     stats = devices[0].memory_stats() or {}
     if "bytes_limit" in stats:
@@ -69,16 +67,16 @@ def measure() -> Memory:
 
     own = np.array([memory.total, memory.held, zlib.crc32(socket.gethostname().encode())], np.float64)
     total, held, hosts = multihost_utils.process_allgather(own).T
-    # Processes of one host see the same free memory, and each takes its share.
+    # Processes on one host see the same free memory; each uses an equal share.
     shares = total if "bytes_limit" in stats else total / (hosts[:, None] == hosts).sum(1)
     return Memory(int(shares.min()), int(held.max()), memory.devices)
 
 
 def free_host_memory(root: pathlib.Path = pathlib.Path("/")) -> int | None:
-    """Returns the free bytes of the host, limited by this process's control groups.
+    """Returns the free memory of the host, at most the memory that this process's control groups leave.
 
     Args:
-      root: where `proc` and `sys` are mounted.
+      root: folder in which `proc` and `sys` are mounted.
 
     Returns:
       Bytes; None if the system has no `/proc/meminfo`, as outside Linux.
@@ -90,13 +88,13 @@ def free_host_memory(root: pathlib.Path = pathlib.Path("/")) -> int | None:
 
 
 def resident() -> int:
-    """Returns the resident memory of this process in bytes; 0 if unknown."""
+    """Returns the resident memory of this process in bytes; 0 if the system does not report it."""
     fields = _read(pathlib.Path("/proc/self/statm")).split()
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
 
 
 def trim() -> None:
-    """Returns freed memory that glibc keeps, such as the compiler's, to the system; no effect with other libraries."""
+    """Gives freed memory that glibc keeps, such as the compiler's, back to the system; no effect without glibc."""
     if sys.platform == "linux":
         release = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if release:
@@ -104,31 +102,31 @@ def trim() -> None:
 
 
 def gigabytes(count: int) -> str:
-    """Returns bytes in GB, with one decimal."""
+    """Formats bytes as GB with one decimal."""
     return f"{count / 1e9:.1f} GB"
 
 
 def bytes_held(tree: Tree) -> int:
-    """Returns the bytes of arrays, or of shapes with shardings, on one device."""
+    """Returns the bytes of a tree of arrays, or of shapes with shardings, on one device."""
     return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
 def bytes_kept(function: Callable[[Tree, Tree], Tree], params: Tree, rows: Tree) -> int:
-    """Returns the bytes that a forward pass keeps for the backward pass, without compiling or computing.
+    """Returns the bytes that a forward pass keeps for the backward pass, from shapes only.
 
-    Parameters that the backward pass reads are included; their gradients take as much again.
+    Parameters that the backward pass reads are included; gradients are not.
 
     Args:
-      function: (params, rows) to outputs.
-      params: differentiated arrays or shapes.
-      rows: arrays or shapes.
+      function: function (params, rows) -> outputs.
+      params: differentiated tree of arrays or shapes.
+      rows: tree of arrays or shapes.
     """
     pull = jax.eval_shape(lambda p, r: jax.vjp(lambda p: function(p, r), p)[1], params, rows)
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(pull))
 
 
 def _left_in_cgroups(root: pathlib.Path) -> Iterator[int]:
-    """Yields the free bytes under each limit of this process's control groups (version 1 or 2) and their parents."""
+    """Yields the bytes that each memory limit leaves, for this process's control group and those above (v1 and v2)."""
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
@@ -138,14 +136,14 @@ def _left_in_cgroups(root: pathlib.Path) -> Iterator[int]:
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
         else:
             continue
-        # In a container the path may be the host's, of which only the mounted root is visible.
+        # In a container, the path may be that of the host, and only the mounted root of it is visible.
         group = base / path.lstrip("/")
         for folder in (group, *group.parents):
             if not folder.is_relative_to(base):
                 break
             limit, used = _read(folder / names[0]).strip(), _read(folder / names[1]).strip()
             if limit.isdigit() and used.isdigit():
-                # The system drops cached files before it refuses memory.
+                # The system drops cached files before it runs out of memory.
                 statistics = dict(entry.split() for entry in _read(folder / "memory.stat").splitlines())
                 yield int(limit) - int(used) + int(statistics.get(names[2], 0))
 

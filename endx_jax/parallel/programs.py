@@ -71,7 +71,7 @@ class Collective:
       times: number of runs; None if the trip count of a loop around it is unknown.
       loops: number of loops around it.
       source: its place in the traced function.
-      asynchronous: whether other work can run between its start and its end.
+      asynchronous: true if other work can run between its start and its end.
     """
 
     kind: str

@@ -1,7 +1,7 @@
 """Sharding rules: one table with the partition of each parameter over the mesh, to which methods add rules.
 
-Batches are split over `data` and `fsdp`. Each parameter's path matches exactly one rule; the paths of optimizer arrays
-end with the path of their parameter and match the same rule.
+Batches are split over `data` and `fsdp`. `RULES` has exactly one rule for each parameter, selected by its path. The
+path of an array of the optimizer ends with that of its parameter, so the same rule applies to it.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from endx_jax.settings import check_choice
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """Sharding rule of some parameters.
+    """Sharding rule for the parameters whose path matches a pattern.
 
     Attributes:
       pattern: regular expression for the last names of their paths.
@@ -57,7 +57,7 @@ RULES: list[Rule] = [
     Rule(r"(attention/output|mlp_down)/bias", (None,)),
     Rule(r"(attention_norm|mlp_norm|norm)/(scale|bias)", (None,)),
     Rule(r"input_kernel", ("fsdp", None, None, None)),
-    # Needed at every position: a part of it would have to be gathered as often.
+    # Used at every position: a split kernel would be gathered at each.
     Rule(r"recurrent_kernel", (None, None, None, None)),
     Rule(r"(input|recurrent)_bias", (None, None, None)),
     Rule(r"pooling/(hidden|hop)_kernel", ("fsdp", None)),
@@ -68,7 +68,7 @@ RULES: list[Rule] = [
 ]
 """Rules of towers and optimizers, and of the methods that this process has found; see `add_rules`."""
 
-# Adafactor's moments, before their parameter's path.
+# Paths of Adafactor's moments, before that of their parameter.
 FACTORED = re.compile(r"(^|/)(v|v_row|v_col)/")
 
 
@@ -80,10 +80,10 @@ def add_rules(rules: Iterable[Rule]) -> None:
 
 @functools.cache
 def rule_of(path: str) -> Rule:
-    """Returns the rule that matches an array.
+    """Returns the rule that matches a path.
 
     Raises:
-      EndxError: no rule matches its path, or more than one.
+      EndxError: no rule matches the path, or more than one.
     """
     found = [rule for rule in RULES if re.search(rf"(^|/)({rule.pattern})$", path)]
     if len(found) == 1:
@@ -95,13 +95,13 @@ def rule_of(path: str) -> Rule:
 
 
 def partition_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
-    """Returns the partition of one array. A scalar needs no rule.
+    """Returns the partition of one array.
 
     A dimension that is not divisible by its axis is not split. Adafactor's arrays of another rank than their parameter
     (row and column moments, and placeholders) are not split.
 
     Raises:
-      EndxError: as in `rule_of`, or the rank of a parameter is not that of its rule.
+      EndxError: `rule_of` finds no rule or several, or the array's rank is not that of the rule.
     """
     if not shape:
         return PartitionSpec()
@@ -117,7 +117,7 @@ def partition_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSp
 
 
 def state_shardings(state, mesh: Mesh):
-    """Returns shardings for a tree of arrays or shapes, by their paths."""
+    """Returns the sharding of each leaf of a tree of arrays or shapes, by its path."""
 
     def place(path, leaf):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
@@ -133,33 +133,33 @@ def parameter_paths(params) -> dict[str, Any]:
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Returns the sharding that splits the first axis, the batch, over `data` and `fsdp`."""
+    """Returns the sharding of batches: the first axis is split over `data` and `fsdp`."""
     return NamedSharding(mesh, PartitionSpec(BATCH_AXES))
 
 
 def batch_shards(mesh: Mesh) -> int:
-    """Returns the number of parts that a batch is split into."""
+    """Returns the number of parts into which a batch is split."""
     return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
 
 
 def rounded_up(batch_size: int, mesh: Mesh) -> int:
-    """Returns the smallest batch size of at least `batch_size` that divides over the mesh."""
+    """Rounds a batch size up to a multiple of the number of batch shards."""
     return round_up(batch_size, batch_shards(mesh))
 
 
 def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
-    """Returns the rows of a global batch that this process's devices hold, int [n], ascending.
+    """Returns the rows of a global batch that are on this process's devices, int [n], ascending.
 
-    On TPU slices these are often not consecutive, since a host's chips are a square of the torus.
+    They are often not consecutive on TPU slices, where the chips of a host form a square of the torus.
 
     Raises:
-      EndxError: when the batch does not divide over the mesh.
+      EndxError: the batch size is not a multiple of the number of batch shards.
     """
     shards = batch_shards(mesh)
     if batch_size % shards:
         raise EndxError(
             f"a batch of {batch_size} does not divide over {shards} devices (mesh axes {' x '.join(BATCH_AXES)}); "
-            f"make it a multiple of {shards}"
+            f"set train.global_batch_size to a multiple of {shards}"
         )
     places = batch_sharding(mesh).devices_indices_map((batch_size,))
     held = [np.arange(batch_size)[places[device][0]] for device in mesh.local_devices]
@@ -167,7 +167,7 @@ def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
 
 
 def to_global(tree, mesh: Mesh, batch_size: int):
-    """Converts each process's rows (NumPy, first axis) to arrays of the global batch, split over the mesh."""
+    """Builds sharded arrays of the global batch from each process's rows, a tree of NumPy arrays."""
     sharding = batch_sharding(mesh)
 
     def assemble(rows):
@@ -178,12 +178,12 @@ def to_global(tree, mesh: Mesh, batch_size: int):
 
 
 def place(tree, shardings):
-    """Places arrays by `shardings`; each process uploads only its part, one device's part at a time.
+    """Places a tree of arrays on devices; each process uploads its own parts only, one device at a time.
 
     Args:
-      tree: of arrays that every process has whole, in memory or in files of which only that part is read
-        (`pretrained.stored`); or of arrays over the devices of all processes.
-      shardings: a tree of the same structure.
+      tree: tree of arrays that every process has in full, in memory or in files (`pretrained.stored` reads only the
+        parts that are needed), or of arrays on the devices of all processes.
+      shardings: tree of shardings with the same structure.
     """
     return jax.tree.map(_put, tree, shardings)
 
@@ -207,7 +207,7 @@ def _put(array, sharding):
 
 
 def whole(array) -> np.ndarray:
-    """Fetches an array to this host; if it is split over processes, every process must call this."""
+    """Fetches a full array to this host; every process must call this if the array is split over processes."""
     if isinstance(array, jax.Array) and not (array.is_fully_addressable or array.is_fully_replicated):
         from jax.experimental import multihost_utils
 

@@ -17,7 +17,7 @@ from endx_jax.files import CacheFolder
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.identity import model_identity
 from endx_jax.models.dual_encoder import SIDES
-from endx_jax.parallel.distributed import everywhere
+from endx_jax.parallel.distributed import all_processes
 
 CHECKSUM = np.dtype("<u4")
 
@@ -42,10 +42,10 @@ class VectorCache:
         """
         name = f"vectors-{key}.npy"
         found = self._read(name, shape)
-        if not everywhere(found is not None):
+        if not all_processes(found is not None):
             self._folder.write(name, lambda stream: _write(stream, shape, blocks()))
             found = self._read(name, shape)
-            if not everywhere(found is not None):
+            if not all_processes(found is not None):
                 found = np.concatenate([*blocks()])
         return cast(np.ndarray, found)
 

@@ -1,1 +1,1 @@
-"""State, optimizer, step, loop, checkpoints and metric log, for every method."""
+"""Training state, optimizer, step, loop, checkpoints and logs, shared by all methods."""

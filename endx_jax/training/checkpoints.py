@@ -1,8 +1,8 @@
-"""Checkpoints, written asynchronously by Orbax, each with a manifest of file hashes.
+"""Checkpoints written asynchronously by Orbax, each with a manifest that holds a hash of every file.
 
-A checkpoint is complete once its manifest exists: the manifest is written last, atomically, and removed first, so a
-process may be killed at any moment. Orbax restores a file with a flipped bit without an error, so hashes are checked
-before anything is restored; a damaged checkpoint is removed and the one before it is used.
+A checkpoint is complete once its manifest exists. The manifest is written last, atomically, and removed first, so that
+a process may be killed at any moment. Orbax alone restores a file with a flipped bit without an error, so the hashes
+are checked before a restore; a damaged checkpoint is removed and the previous one used.
 """
 
 import contextlib
@@ -22,20 +22,20 @@ from endx_jax.parallel.distributed import is_primary, on_primary
 from endx_jax.training.state import TrainState
 
 FOLDER, MANIFESTS = "checkpoints", "checkpoint_manifests"
-METADATA_BYTES = 1_000_000  # room for a checkpoint's files beside the arrays
+METADATA_BYTES = 1_000_000  # disk space reserved for the files of a checkpoint that hold no arrays
 
 
 class Checkpoints:
-    """Checkpoints of one workdir, written by one process or one group of processes at a time."""
+    """Checkpoints of a workdir; only one process, or one group of distributed processes, may write at a time."""
 
     def __init__(self, workdir: pathlib.Path, *, keep: int, metric: str, report: Callable[[str], None]):
-        """Opens the checkpoints, and removes damaged and incomplete ones.
+        """Opens the checkpoints and removes damaged and incomplete ones.
 
         Args:
-          workdir: of the run.
-          keep: number of newest checkpoints to keep, beside the best.
-          metric: of the validation split, by which the best checkpoint is selected; higher is better.
-          report: called with a line for the log.
+          workdir: the run's folder.
+          keep: number of newest checkpoints to keep, besides the best one.
+          metric: name of the validation metric that selects the best checkpoint; higher is better.
+          report: function that logs a line.
         """
         self.workdir = workdir.absolute()
         self._keep, self._metric = keep, metric
@@ -43,20 +43,21 @@ class Checkpoints:
         self._unfinished: futures.Future | None = None
         self._failed = False
         on_primary(lambda: _remove_unusable(self.workdir, metric, report), "checkpoints-verified")
-        # Orbax would remove old checkpoints before the manifest of the new one stands: `_remove_old` does it after.
+        # Orbax would remove old checkpoints before the new one has its manifest, so `_remove_old` does it.
         options = ocp.CheckpointManagerOptions(cleanup_tmp_directories=True)
         self._manager = ocp.CheckpointManager(self.workdir / FOLDER, options=options)
 
     @property
     def latest_step(self) -> int | None:
-        """The newest checkpoint's step, or None."""
+        """Step of the newest checkpoint; None if there is none."""
         return self._manager.latest_step()
 
     def save(self, step: int, state: TrainState, metrics: Mapping[str, float] | None = None) -> None:
-        """Starts to write a checkpoint; returns once the device arrays are copied. Raises errors of the previous write.
+        """Starts writing a checkpoint; returns once the device arrays are copied to the host.
 
         Raises:
-          DiskFull: the checkpoint does not fit on the disk; earlier ones are unchanged.
+          DiskFull: the disk has no room for this checkpoint, or had none for the previous one, which was still being
+            written. Complete checkpoints are unchanged.
         """
         self.wait()
         with self._cleaning_up(step):
@@ -65,30 +66,30 @@ class Checkpoints:
         self._unfinished = self._finisher.submit(self._finish, step, dict(metrics) if metrics else None)
 
     def restore(self, step: int, like: TrainState) -> TrainState:
-        """Restores a step bit-equal, onto the shardings of `like`, from any topology."""
+        """Restores the exact state of a step, with the shardings of `like`, from any topology."""
         items = self._manager.restore(step, args=_split(like, ocp.args.StandardRestore))
         return TrainState(step=items.progress["step"], params=items.params, opt_state=items.progress["opt_state"])
 
     def wait(self) -> None:
-        """Waits until everything is on disk, manifests included; raises the errors of `save`."""
+        """Waits until the last checkpoint and its manifest are written; raises the errors of `save`."""
         unfinished, self._unfinished = self._unfinished, None
         if unfinished is not None:
             unfinished.result()
 
-    def look(self) -> None:
-        """Raises the errors of `save` if the previous write has failed."""
+    def raise_if_failed(self) -> None:
+        """Raises the error of the last write if it has already failed; does not wait."""
         if self._unfinished is not None and self._unfinished.done():
             self.wait()
 
     def close(self) -> None:
-        """Waits and releases the writing threads; raises the errors of `save`, unless raised before."""
+        """Waits for the last write and stops the writer threads; raises its error unless it was raised before."""
         self.wait()
         self._finisher.shutdown()
         if not self._failed:
             self._manager.close()
 
     def _finish(self, step: int, metrics: dict | None) -> None:
-        """Hashes the files of Orbax once they are in their final place; Orbax's hook runs before that."""
+        """Writes the manifest after Orbax has moved its files to their final folder; Orbax's own hook runs earlier."""
         with self._cleaning_up(step):
             self._manager.wait_until_finished()
             if is_primary():
@@ -98,7 +99,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _cleaning_up(self, step: int) -> Iterator[None]:
-        """Raises DiskFull if the disk is full, and removes the incomplete checkpoint."""
+        """Raises DiskFull if the disk is full; removes the incomplete checkpoint on any user error."""
         try:
             with reporting_full_disk(self.workdir / FOLDER / str(step)):
                 yield
@@ -112,7 +113,7 @@ class Checkpoints:
 
 
 def best_step(workdir: pathlib.Path, metric: str) -> int | None:
-    """Returns the step of the best checkpoint by a metric; the newest if none was evaluated; None if there is none."""
+    """Returns the step of the best checkpoint by a metric, or the newest if none has the metric; None without any."""
     manifests = _read_manifests(workdir)
     evaluated = {step: m["metrics"][metric] for step, m in manifests.items() if metric in m["metrics"]}
     if evaluated:
@@ -121,7 +122,7 @@ def best_step(workdir: pathlib.Path, metric: str) -> int | None:
 
 
 def restore_params(workdir: pathlib.Path, step: int, like):
-    """Restores the parameters of a step that are in `like`, onto its shardings.
+    """Restores those parameters of a step that are in `like`, with its shardings.
 
     Raises:
       EndxError: the checkpoint is damaged.
@@ -129,8 +130,8 @@ def restore_params(workdir: pathlib.Path, step: int, like):
     problem = find_damage(workdir, step)
     if problem:
         raise EndxError(
-            f"checkpoint {step} in {workdir} is damaged: {problem}; the command that trained it removes it and makes "
-            "up for it"
+            f"checkpoint {step} in {workdir} is damaged: {problem}; run `endx train` on this workdir again: it removes "
+            "the checkpoint and repeats its steps"
         )
     with ocp.CheckpointManager((workdir / FOLDER).absolute()) as manager:
         onto = ocp.checkpoint_utils.construct_restore_args(like)
@@ -139,13 +140,13 @@ def restore_params(workdir: pathlib.Path, step: int, like):
 
 
 def _check_room(folder: pathlib.Path, state: TrainState) -> None:
-    """Raises DiskFull if a checkpoint does not fit; on a full disk Orbax would print many tracebacks."""
+    """Raises DiskFull if a checkpoint does not fit, since Orbax prints many stack traces when a write fails."""
     needed = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + METADATA_BYTES
     disk = shutil.disk_usage(folder.parent)
-    if disk.free < needed and disk.total:  # some network file systems do not know their size and report 0
+    if disk.free < needed and disk.total:  # some network file systems report a size of 0
         raise DiskFull(
-            f"can't write {folder}: it takes {needed / 1e6:,.0f} MB and {disk.free / 1e6:,.0f} MB are free; make room "
-            "there, and the same command resumes"
+            f"can't write {folder}: it needs {needed / 1e6:,.0f} MB and {disk.free / 1e6:,.0f} MB are free; free some "
+            "space and run the same command to resume"
         )
 
 
@@ -156,24 +157,24 @@ def hash_files(folder: pathlib.Path) -> dict[str, str]:
 
 
 def find_damage(workdir: pathlib.Path, step: int) -> str | None:
-    """Returns the reason why a step's checkpoint is unusable; None if all hashes match."""
+    """Returns the reason why a step's checkpoint is unusable; None if every file has the hash in the manifest."""
     if not _manifest(workdir, step).is_file():
-        return "it was not finished"
+        return "it is incomplete"
     manifest = _read_manifests(workdir).get(step)
     if manifest is None:
         return "its manifest can't be read"
-    found = hash_files(workdir / FOLDER / str(step))
-    changed = sorted(name for name, expected in manifest["sha256"].items() if found.get(name) != expected)
-    return f"{changed[0]} is not as it was written" if changed else None
+    actual = hash_files(workdir / FOLDER / str(step))
+    changed = sorted(name for name, expected in manifest["sha256"].items() if actual.get(name) != expected)
+    return f"{changed[0]} is missing or has changed" if changed else None
 
 
 def abstract(state, shardings):
-    """Returns shapes and shardings of a state, to restore onto."""
+    """Returns the shapes and shardings of a state, as the target of a restore."""
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, shardings)
 
 
 def _split(state: TrainState, wrap):
-    """Splits a state into items; parameters are one item, so that a model can be loaded without its optimizer."""
+    """Splits a state into two Orbax items, so that parameters can be restored without the optimizer state."""
     progress = {"step": state.step, "opt_state": state.opt_state}
     return ocp.args.Composite(params=wrap(state.params), progress=wrap(progress))
 
@@ -183,19 +184,19 @@ def _manifest(workdir: pathlib.Path, step: int) -> pathlib.Path:
 
 
 def _read_manifests(workdir: pathlib.Path) -> dict[int, dict]:
-    """Returns the manifests of existing checkpoints by step, without unreadable ones."""
-    found = {}
+    """Returns the manifests of existing checkpoints by step; skips unreadable ones."""
+    manifests = {}
     for step in _steps(workdir):
         with contextlib.suppress(EndxError):
-            found[step] = _read_manifest(_manifest(workdir, step))
-    return found
+            manifests[step] = _read_manifest(_manifest(workdir, step))
+    return manifests
 
 
 def _read_manifest(file: pathlib.Path) -> dict:
-    """Returns `metrics`, numbers by name (possibly none), and `sha256`, hashes by file.
+    """Reads a manifest: `metrics`, values by name, empty if the step was not validated; `sha256`, hashes by file.
 
     Raises:
-      EndxError: the file can't be read, or is not a manifest.
+      EndxError: the file can't be read or is not a manifest.
     """
     manifest, where = json_files.read(file), str(file)
     metrics = json_files.mapped(json_files.value(manifest, "metrics", where) or {}, where)
@@ -227,23 +228,23 @@ def _remove_old(workdir: pathlib.Path, keep: int, metric: str) -> None:
 
 
 def _remove_unusable(workdir: pathlib.Path, metric: str, report: Callable[[str], None]) -> None:
-    """Removes damaged checkpoints from the newest back to the first intact one, and the best if it is damaged."""
+    """Removes damaged checkpoints, newest first up to the first intact one, and the best one if it is damaged."""
     steps = _steps(workdir)
     for step in steps:
         problem = find_damage(workdir, step)
         if not problem:
             break
         _remove(workdir, step)
-        then = "the one before it is used" if step != steps[-1] else "training begins again"
-        report(f"checkpoint {step} can't be used: {problem}; it is removed and {then}")
+        fallback = "the previous one is used" if step != steps[-1] else "training starts from the beginning"
+        report(f"checkpoint {step} can't be used: {problem}; it is removed and {fallback}")
     for step in _steps(workdir):
-        if not _manifest(workdir, step).is_file():  # its removal was cut short
+        if not _manifest(workdir, step).is_file():  # its removal was interrupted
             _remove(workdir, step)
     best = best_step(workdir, metric)
     while best is not None and (problem := find_damage(workdir, best)):
         _remove(workdir, best)
         report(f"checkpoint {best}, the best by {metric}, can't be used: {problem}; it is removed")
         best = best_step(workdir, metric)
-    for file in (workdir / MANIFESTS).glob("*"):  # those that were cut short among them, which have other names
+    for file in (workdir / MANIFESTS).glob("*"):  # includes temporary files of interrupted writes
         if file.suffix != ".json" or not (workdir / FOLDER / file.stem).is_dir():
             file.unlink()

@@ -1,8 +1,8 @@
 """Training loop: steps, logging, validation and checkpoints.
 
-The order of events after a step matters: its loss is checked before anything is saved, so that no checkpoint follows a
-loss that was not finite; evaluation comes before the save, so that the checkpoint has its metrics; and metrics are
-fetched one step late, so that the devices never wait for the host.
+The order of operations after a step matters. The loss is checked before a save, so that no checkpoint holds parameters
+from a loss that is not finite. Validation precedes the save, so that the checkpoint's manifest has its metrics. Metrics
+are fetched one step later, so that the devices never wait for the host.
 """
 
 import dataclasses
@@ -24,28 +24,28 @@ from endx_jax.training.trace import Trace
 
 @dataclasses.dataclass(frozen=True)
 class TrainSettings:
-    """Settings of training, `config.train`. Either `steps` or `epochs` is set, and also sets the schedule's length."""
+    """Settings of training, `config.train`; exactly one of `steps` and `epochs` sets the length of the schedule."""
 
     global_batch_size: int = key(64, "Pairs per step, over all devices and processes.")
     steps: int = key(0, "Steps of the whole run. 0: given by `epochs`.")
     epochs: float = key(1.0, "Passes over the training pairs. 0: given by `steps`.")
     stop_at_step: int = key(
         0,
-        "Step at which the run saves a checkpoint and ends, as after a preemption. 0: runs to the end.",
+        "Step at which the run saves a checkpoint and stops, as at a preemption. 0: runs to the end.",
         changes_results=False,
     )
     log_every: int = key(10, "Steps between lines of metrics.jsonl.", changes_results=False)
-    evaluate_every: int = key(0, "Steps between validations; each also saves a checkpoint. 0: only at the end.")
+    evaluate_every: int = key(0, "Steps between validations; each one also saves a checkpoint. 0: only at the end.")
     checkpoint_every: int = key(100, "Steps between checkpoints.", changes_results=False)
     keep_checkpoints: int = key(2, "Newest checkpoints that are kept, besides the best one.", changes_results=False)
     tower_chunk: int = key(
         -1,
-        "Pairs that a device encodes at a time, to save memory. 0: all; -1: all if they fit, else as many as fit.",
+        "Pairs that each device encodes at a time, to save memory. 0: all its pairs; -1: as many as fit into memory.",
         changes_results=False,
     )
     profile_steps: int = key(
         0,
-        "Steps to profile, from the third on; the trace is in the workdir's `profile`. 0: none.",
+        "Number of steps to profile, starting with the third; the trace is in the workdir's `profile`. 0: none.",
         changes_results=False,
     )
     wandb_project: str = key(
@@ -53,7 +53,7 @@ class TrainSettings:
     )
     compilation_cache: str = key(
         "~/.cache/endx_jax/xla",
-        "Folder of cached compiled programs. Empty: no cache.",
+        "Folder of the cache of compiled programs. Empty: no cache.",
         changes_results=False,
     )
 
@@ -63,7 +63,7 @@ class TrainSettings:
         )
         check(
             (self.steps > 0) != (self.epochs > 0),
-            f"train.steps and train.epochs are {self.steps} and {self.epochs}: set one of them and the other to 0",
+            f"train.steps and train.epochs are {self.steps} and {self.epochs}: set exactly one, and the other to 0",
         )
         check(self.log_every > 0 and self.checkpoint_every > 0, "train.log_every and checkpoint_every must be positive")
         check(self.profile_steps >= 0, f"train.profile_steps is {self.profile_steps}; it must not be negative")
@@ -71,7 +71,7 @@ class TrainSettings:
         check(self.tower_chunk >= -1, f"train.tower_chunk is {self.tower_chunk}; it must be positive, 0 or -1")
 
     def total_steps(self, pairs: int) -> int:
-        """Returns the number of steps of the whole run over `pairs` training pairs."""
+        """Returns the number of steps of a run with `pairs` training pairs."""
         return self.steps or max(1, round(self.epochs * pairs / self.global_batch_size))
 
 
@@ -90,55 +90,54 @@ def fit(
     preemption: Preemption,
     reading_threads: int = 2,
 ) -> TrainState:
-    """Trains from the state's step to the end, or to `settings.stop_at_step`.
+    """Trains from the state's step to the end of the run, or to `settings.stop_at_step`.
 
     Args:
-      state: initial state.
-      train_step: from `make_train_step`.
-      stream: the batches, with this process's rows.
-      settings: intervals and lengths.
-      steps: of the whole run.
-      mesh: of the batch.
-      checkpoints: checkpoints of the workdir.
-      monitor: receives metrics; raises on a loss that is not finite.
-      validate: parameters to metrics; None without a validation split.
-      trace: profiler of some steps, if any.
-      preemption: detects SIGTERM.
-      reading_threads: threads that prepare batches.
+      state: initial or restored state.
+      train_step: step function of `make_train_step`.
+      stream: batches with this process's rows.
+      settings: batch size and intervals of validation and checkpoints.
+      steps: number of steps of the whole run.
+      mesh: device mesh over which the batch is sharded.
+      checkpoints: destination of checkpoints.
+      monitor: destination of metrics; raises EndxError if a loss is not finite.
+      validate: function of the parameters that returns validation metrics; None if there is no validation split.
+      trace: profiler.
+      preemption: handler of SIGTERM.
+      reading_threads: number of threads that prepare batches.
 
     Returns:
-      The state after the last step, saved.
+      The state after the last step, which is also saved.
 
     Raises:
-      RunInterrupted: after SIGTERM, once the state is saved.
+      RunInterrupted: the process received SIGTERM; the state was saved first.
     """
     start = int(state.step)
     stop = min(steps, settings.stop_at_step or steps)
     batches = stream.iterate(start, stop, reading_threads)
     for step in range(start, stop):
-        with monitor.reading():
+        with monitor.data_wait():
             rows = next(batches)
         batch = to_global(rows, mesh, settings.global_batch_size)
         with trace.step(step):
             state, metrics = train_step(state, batch)
         done = step + 1
-        trace.done(done, metrics)
+        trace.end_step(done, metrics)
         monitor.push(done, metrics)
-        checkpoints.look()
-        leaving = preemption.agreed(mesh)
+        checkpoints.raise_if_failed()
+        interrupted = preemption.should_stop(mesh)
         validate_now = validate if done == steps or _due(done, settings.evaluate_every) else None
-        if validate_now or _due(done, settings.checkpoint_every) or done == stop or leaving:
+        if validate_now or _due(done, settings.checkpoint_every) or done == stop or interrupted:
             monitor.flush()
             with monitor.paused():
                 metrics = validate_now(state.params) if validate_now else None
                 if metrics:
-                    monitor.validated(done, metrics)
-            with monitor.paused():
+                    monitor.log_validation(done, metrics)
                 checkpoints.save(done, state, metrics)
-        if leaving:
+        if interrupted:
             checkpoints.wait()
-            barrier("saved-to-leave")  # nobody is gone while the first process still hashes
-            raise RunInterrupted(f"told to stop (SIGTERM): saved at step {done} of {steps}; the same command resumes")
+            barrier("saved-to-leave")  # no process exits while the primary still hashes
+            raise RunInterrupted(f"stopped by SIGTERM: saved at step {done} of {steps}; run the same command to resume")
     with monitor.paused():
         checkpoints.wait()
     return state

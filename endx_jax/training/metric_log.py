@@ -1,38 +1,38 @@
-"""Metric log of a run: `metrics.jsonl`, one JSON object per line."""
+"""Metric log of a run, `metrics.jsonl`: one JSON object per line."""
 
 import json
 import pathlib
 
 from endx_jax import json_files
 from endx_jax.errors import EndxError
-from endx_jax.files import Growing, write_text
+from endx_jax.files import AppendOnlyFile, write_text
 from endx_jax.training.metric_writers import open_writers
 
 FILE = "metrics.jsonl"
 
 
 class MetricLog:
-    """Log of a workdir, with copies for other tools; used by one process only."""
+    """Writes metrics to `metrics.jsonl`, TensorBoard and Weights & Biases; for the primary process only."""
 
     def __init__(self, workdir: pathlib.Path, *, resume_step: int, wandb_project: str = ""):
         """Opens the log.
 
         Args:
-          workdir: of the run.
-          resume_step: the step training resumes from; lines of later steps are dropped.
-          wandb_project: name of the Weights & Biases project; empty: none.
+          workdir: the run's folder.
+          resume_step: step from which training resumes; lines of later steps are removed.
+          wandb_project: name of the Weights & Biases project; empty for none.
         """
         self._copies = open_writers(workdir, resume_step=resume_step, wandb_project=wandb_project)
         path = workdir / FILE
         kept = [line for line in read_metrics(path) if line["step"] <= resume_step]
         write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
-        self._file = Growing(path)
+        self._file = AppendOnlyFile(path)
 
     def write(self, step: int, values: dict[str, float], prefix: str = "") -> None:
-        """Writes one line; names get the prefix, as in `validation/mrr`.
+        """Writes one line; `prefix` is prepended to each name, as in `validation/mrr`.
 
         Raises:
-          EndxError: the disk is full; the next start drops an incomplete line.
+          EndxError: the disk is full. A truncated line is removed at the next start.
         """
         values = {f"{prefix}{name}": value for name, value in values.items()}
         self._file.add((json.dumps({"step": step, **values}) + "\n").encode())
@@ -47,11 +47,11 @@ class MetricLog:
 
 
 def read_metrics(file: pathlib.Path) -> list[dict]:
-    """Returns the lines of a log; none if there is no file.
+    """Returns the lines of a log; an empty list if the file does not exist.
 
-    Lines that are not objects with an integer `step` are left out: a crash can leave an incomplete line or zero bytes.
+    Skips lines that are not JSON objects with an integer `step`: a crash can truncate a line or leave zero bytes.
     """
-    found = []
+    lines = []
     for number, line in enumerate(file.read_bytes().splitlines() if file.exists() else (), start=1):
         where = f"{file}, line {number}"
         try:
@@ -59,5 +59,5 @@ def read_metrics(file: pathlib.Path) -> list[dict]:
             json_files.whole(values.get("step"), f"{where}: 'step'")
         except EndxError:
             continue
-        found.append(values)
-    return found
+        lines.append(values)
+    return lines

@@ -1,4 +1,4 @@
-"""Copies of a run's logged numbers for TensorBoard (tensorboardX) and Weights & Biases."""
+"""Writers of metrics for TensorBoard (tensorboardX) and Weights & Biases."""
 
 import importlib.util
 import os
@@ -10,19 +10,19 @@ import uuid
 from typing import Protocol
 
 from endx_jax.errors import EndxError
-from endx_jax.files import Growing, write_text
+from endx_jax.files import AppendOnlyFile, write_text
 
-WANDB_ID = "wandb_id"  # file with the id of the Weights & Biases run, which a resumed training continues
+WANDB_ID = "wandb_id"  # file with the id of the Weights & Biases run, which resumed training continues
 
 
 class MetricWriter(Protocol):
-    """A destination of logged numbers."""
+    """Destination of metrics."""
 
     def write(self, step: int, values: dict[str, float]) -> None:
-        """Writes the numbers of a step."""
+        """Writes the metrics of a step."""
 
     def close(self) -> None:
-        """Waits until everything is written."""
+        """Waits until all metrics are written."""
 
 
 def check_installed(wandb_project: str) -> None:
@@ -32,12 +32,12 @@ def check_installed(wandb_project: str) -> None:
 
 
 def open_writers(workdir: pathlib.Path, *, resume_step: int, wandb_project: str) -> list[MetricWriter]:
-    """Opens Weights & Biases if a project is named, and TensorBoard if tensorboardX is installed.
+    """Opens a writer for Weights & Biases if a project is given, and one for TensorBoard if tensorboardX is installed.
 
     Args:
-      workdir: of the run.
-      resume_step: the step training resumes from.
-      wandb_project: name of the project; empty: none.
+      workdir: the run's folder.
+      resume_step: step from which training resumes.
+      wandb_project: name of the Weights & Biases project; empty for none.
     """
     writers: list[MetricWriter] = []
     if wandb_project:
@@ -48,13 +48,13 @@ def open_writers(workdir: pathlib.Path, *, resume_step: int, wandb_project: str)
 
 
 class WeightsAndBiases:
-    """Writer to Weights & Biases, whose library keeps a copy in the workdir's `wandb` folder."""
+    """Sends metrics to Weights & Biases, whose library keeps a copy in the workdir's `wandb` folder."""
 
     def __init__(self, workdir: pathlib.Path, project: str):
-        """Starts a run of the project, or continues the workdir's earlier one.
+        """Starts a Weights & Biases run, or continues the earlier one of this workdir.
 
         Raises:
-          EndxError: Weights & Biases refuses the project.
+          EndxError: Weights & Biases rejects the project or the login.
         """
         import wandb
 
@@ -66,35 +66,35 @@ class WeightsAndBiases:
             self._run = wandb.init(project=project, name=name, id=run_id, resume="allow", dir=str(workdir))
         except wandb.Error as failure:
             raise EndxError(
-                f"Weights & Biases does not take train.wandb_project={project} ({' '.join(str(failure).split())}): "
+                f"Weights & Biases rejects train.wandb_project={project} ({' '.join(str(failure).split())}): "
                 "log in with `wandb login`, or set WANDB_MODE=offline"
             ) from None
 
     def write(self, step: int, values: dict[str, float]) -> None:
-        """Sends the numbers of a step; Weights & Biases ignores steps that it already has."""
+        """Sends the metrics of a step; Weights & Biases ignores steps that it already has."""
         self._run.log(values, step=step)
 
     def close(self) -> None:
-        """Waits until everything is sent."""
+        """Waits until all metrics are sent."""
         self._run.finish()
 
 
 class TensorBoard:
-    """Writer of events in the workdir's `tensorboard` folder.
+    """Writes event files into the workdir's `tensorboard` folder.
 
-    Messages and checksums are computed by tensorboardX. Its file writer runs in a thread, and the run hangs when that
-    thread dies of a full disk, so events are appended here.
+    tensorboardX provides the messages and checksums. Its own file writer is not used: it runs on a thread, and a full
+    disk kills that thread and makes the run hang.
     """
 
     def __init__(self, workdir: pathlib.Path, resume_step: int):
-        """Opens a new file; TensorBoard hides earlier events after `resume_step`."""
+        """Opens a new event file; TensorBoard hides events of earlier files after `resume_step`."""
         name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
-        self._file = Growing(workdir / "tensorboard" / name)
+        self._file = AppendOnlyFile(workdir / "tensorboard" / name)
         self._add(file_version="brain.Event:2")
         self._add(file_version="brain.Event:2", step=resume_step + 1)
 
     def write(self, step: int, values: dict[str, float]) -> None:
-        """Writes the numbers of a step.
+        """Writes the metrics of a step.
 
         Raises:
           EndxError: the disk is full.
@@ -108,7 +108,7 @@ class TensorBoard:
         self._file.close()
 
     def _add(self, **fields) -> None:
-        """Appends an event as a TFRecord: length, its checksum, message, its checksum."""
+        """Appends an event as a TFRecord: length, checksum of the length, message, checksum of the message."""
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.record_writer import masked_crc32c
 

@@ -29,14 +29,14 @@ class Pace:
         self._steps: collections.deque[float] = collections.deque(maxlen=WINDOW)
         self._in_steps = self._stalled = 0.0
 
-    def step(self, seconds: float, stalled: float) -> None:
+    def add_step(self, seconds: float, stalled: float) -> None:
         """Records a step that ended `seconds` after the previous one, without data for `stalled` of them."""
         self._steps.append(seconds)
         self._in_steps += max(0.0, seconds - stalled)
         self._stalled += stalled
 
-    def measures(self, wall: float) -> dict[str, float]:
-        """Returns the figures to log.
+    def metrics(self, wall: float) -> dict[str, float]:
+        """Returns the metrics to log.
 
         Args:
           wall: seconds since this start of the run.
@@ -60,7 +60,7 @@ class Pace:
 
 
 class Monitor:
-    """Monitor that reads each step's metrics one step later, when the devices have computed them."""
+    """Logs the metrics of each step one step later, when the devices have computed them."""
 
     def __init__(
         self,
@@ -75,12 +75,12 @@ class Monitor:
         warnings: Callable[[Mapping[str, float]], Mapping[str, str]] = lambda metrics: {},
         wandb_project: str = "",
     ):
-        """Opens the log and the bar on the primary process.
+        """Opens the log and the progress bar on the primary process.
 
         Args:
-          workdir: of the run.
-          start: the step that training resumes from.
-          steps: of the whole run.
+          workdir: the run's folder.
+          start: step from which training starts or resumes.
+          steps: number of steps of the whole run.
           global_batch_size: pairs per step.
           log_every: steps between log lines.
           example_names: from a step to the ids of the questions in its batch.
@@ -102,20 +102,20 @@ class Monitor:
             dynamic_ncols=True,
         )
         self._pending: tuple[int, dict[str, jax.Array]] | None = None
-        # Times of the last line of the log and of the last step, moved on by what is no training.
+        # Times of the last log line and of the last step, each moved forward by the pauses since.
         self._since = self._stepped = time.perf_counter()
         self._compiled, self._steps_since, self._tokens_since, self._stalled = False, 0, 0.0, 0.0
 
     def push(self, step: int, metrics: dict[str, jax.Array]) -> None:
-        """Takes the metrics of `step` and processes those of the step before."""
+        """Accepts the metrics of `step` and logs those of the previous step."""
         self.flush()
         self._pending = (step, metrics)
 
     def flush(self) -> None:
-        """Processes the pending metrics.
+        """Logs the pending metrics, if any.
 
         Raises:
-          EndxError: a loss is not finite; names the step, the examples and the learning rate.
+          EndxError: the loss is not finite; the message has the step, the questions and the learning rate.
         """
         if self._pending is None:
             return
@@ -127,7 +127,10 @@ class Monitor:
         tokens = values.pop("tokens")
         self._steps_since += 1
         self._tokens_since += tokens
-        self._take_time()
+        now = time.perf_counter()
+        if self._compiled:
+            self._pace.add_step(now - self._stepped, self._stalled)
+        self._stepped, self._stalled = now, 0.0
         self._bar.update()
         due = step % self._log_every == 0 or step == self._steps
         if due:
@@ -137,53 +140,46 @@ class Monitor:
             self._since, self._steps_since, self._tokens_since = time.perf_counter(), 0, 0.0
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Measures the wait for a batch, as a context around it."""
+    def data_wait(self) -> Iterator[None]:
+        """Context in which the next batch is read; measures how long the devices wait for it."""
         before = time.perf_counter()
         yield
-        # Devices that still have the step before to do have waited for nothing.
+        # Devices that still compute the previous step have not waited.
         if self._pending and self._pending[1]["loss"].is_ready():  # type: ignore[attr-defined]  # jax.Array's has none
             self._stalled += time.perf_counter() - before
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Excludes a validation or a save from throughput and step times, as a context around it."""
+        """Context whose time, such as that of validation, is excluded from throughput and step times."""
         before = time.perf_counter()
         yield
         seconds = time.perf_counter() - before
         self._since += seconds
         self._stepped += seconds
 
-    def validated(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Logs the validation's metrics."""
+    def log_validation(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Logs validation metrics."""
         if self._log:
             self._log.write(step, dict(metrics), prefix="validation/")
 
     def close(self) -> None:
-        """Closes bar and log."""
+        """Closes the progress bar and the log."""
         self._bar.close()
         if self._log:
             self._log.close()
-
-    def _take_time(self) -> None:
-        """Records the duration of a step."""
-        now = time.perf_counter()
-        if self._compiled:
-            self._pace.step(now - self._stepped, self._stalled)
-        self._stepped, self._stalled = now, 0.0
 
     def _write(self, step: int, values: dict[str, float]) -> None:
         elapsed = time.perf_counter() - self._since
         speed = self._steps_since / elapsed
         values["pairs_per_second"] = round(speed * self._pairs, 3)
         values["tokens_per_second"] = round(self._tokens_since / elapsed, 1)
-        values |= self._pace.measures(time.perf_counter() - self._began)
-        numbers = f"loss {values['loss']:.4f}, {values['pairs_per_second']:.1f} pairs/s"
-        self._bar.set_postfix_str(numbers)
+        values |= self._pace.metrics(time.perf_counter() - self._began)
+        summary = f"loss {values['loss']:.4f}, {values['pairs_per_second']:.1f} pairs/s"
+        self._bar.set_postfix_str(summary)
         if self._log:
             self._log.write(step, values)
             if self._bar.disable:
-                print(f"step {step}/{self._steps}: {numbers}, {(self._steps - step) / speed:.0f} s to go", flush=True)
+                print(f"step {step}/{self._steps}: {summary}, {(self._steps - step) / speed:.0f} s left", flush=True)
             found = self._warnings(values)
             for name, warning in found.items():
                 if name not in self._warned:
@@ -199,6 +195,6 @@ class Monitor:
         shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more in {file}" if len(names) > 5 else "")
         raise EndxError(
             f"the loss is {values['loss']} at step {step}, with learning rate {values['learning_rate']:.3g} and "
-            f"questions {shown}; no checkpoint was made of it: lower optimizer.learning_rate, clip, or mend those "
-            "examples"
+            f"questions {shown}; this step was not saved: lower optimizer.learning_rate or optimizer.clip_norm, or "
+            "fix these examples"
         )

@@ -1,4 +1,4 @@
-"""Optimizers, learning-rate schedules, and multipliers by parameter path."""
+"""Optimizers, learning-rate schedules, and learning-rate multipliers by parameter path."""
 
 import dataclasses
 import re
@@ -29,16 +29,17 @@ class OptimizerSettings:
     name: str = key("adamw", f"Optimizer: one of {', '.join(OPTIMIZERS)}.")
     learning_rate: float = key(
         2e-5,
-        "Peak learning rate (ENDX: 2e-5 for BERT); with Adafactor relative to the parameter's scale (Dong: 1e-3 for "
-        "T5).",
+        "Peak learning rate (ENDX: 2e-5 for BERT). With Adafactor it is relative to the RMS of a parameter (Dong et "
+        "al.: 1e-3 for T5).",
     )
     schedule: str = key(
-        "linear", f"Learning rate after warm-up: one of {', '.join(SCHEDULES)}; linear decays to 0 at the last step."
+        "linear",
+        f"Learning-rate schedule after warm-up: one of {', '.join(SCHEDULES)}; linear decays to 0 at the last step.",
     )
     warmup_steps: int = key(0, "Steps over which the learning rate rises linearly from 0 to its peak.")
     weight_decay: float = key(
         0.01,
-        "Decoupled weight decay of matrices and tables, in AdamW and Adafactor; biases, norms and scalars have none.",
+        "Decoupled weight decay of AdamW and Adafactor, for kernels and embedding tables only.",
     )
     clip_norm: float = key(1.0, "Maximum global norm of the gradient. 0: no clipping.")
     beta1: float = key(0.9, "Decay of AdamW's first moment.")
@@ -50,9 +51,8 @@ class OptimizerSettings:
     frozen: tuple[str, ...] = key((), "Patterns of parameter paths that are not trained, such as `token_embedder/`.")
 
     def fitted(self, steps: int) -> "OptimizerSettings":
-        """Returns the settings, with a warm-up of a tenth of the run if the configured one is as long as the run."""
-        fits = self.warmup_steps < steps
-        return self if fits else dataclasses.replace(self, warmup_steps=steps // 10)
+        """Returns settings whose warm-up is shorter than the run: a tenth of it if the configured one is not."""
+        return self if self.warmup_steps < steps else dataclasses.replace(self, warmup_steps=steps // 10)
 
     def __post_init__(self):
         check_choice("optimizer.name", self.name, OPTIMIZERS)
@@ -65,28 +65,28 @@ def make_schedule(settings: OptimizerSettings, steps: int) -> Callable[[jax.Arra
     """Returns the learning-rate schedule of a run of `steps` steps."""
     warmup = settings.warmup_steps
     if warmup >= steps > 0:
-        raise EndxError(f"optimizer.warmup_steps, {warmup}, leaves nothing of a run of {steps} steps")
+        raise EndxError(f"optimizer.warmup_steps is {warmup}, but the run has {steps} steps; set it below that")
     if settings.schedule == "linear":
-        after = optax.linear_schedule(settings.learning_rate, 0.0, steps - warmup)
+        decay = optax.linear_schedule(settings.learning_rate, 0.0, steps - warmup)
     else:
-        after = optax.constant_schedule(settings.learning_rate)
+        decay = optax.constant_schedule(settings.learning_rate)
     if not warmup:
-        return after
-    # The first update already has a rate above zero: step t of w has (t + 1) / (w + 1) of the peak.
+        return decay
+    # The rate of the first update is above zero: at step t of w it is (t + 1) / (w + 1) of the peak.
     rise = optax.linear_schedule(settings.learning_rate / (warmup + 1), settings.learning_rate, warmup)
-    return optax.join_schedules([rise, after], [warmup])
+    return optax.join_schedules([rise, decay], [warmup])
 
 
 def make_optimizer(settings: OptimizerSettings, steps: int, params) -> optax.GradientTransformation:
-    """Builds clipping, the optimizer, the schedule and the multipliers.
+    """Makes the optax transformation: clipping, optimizer, weight decay, schedule and multipliers.
 
     Args:
-      settings: of the optimizer.
-      steps: the length of the schedule.
-      params: the trained parameters or their shapes; the multipliers' patterns are matched with their paths.
+      settings: settings of the optimizer.
+      steps: length of the schedule in steps.
+      params: tree of the trained parameters or their shapes; the patterns of multipliers are matched with its paths.
 
     Raises:
-      EndxError: a parameter matches no multiplier's pattern, or more than one.
+      EndxError: a parameter matches no pattern of the multipliers, or more than one.
     """
     factors = _match_multipliers(settings.multipliers, params)
     schedule = make_schedule(settings, steps)
@@ -128,7 +128,7 @@ def _match_multipliers(multipliers, params):
     for path in parameter_paths(params):
         matches = [(pattern, factor) for pattern, factor in multipliers if re.search(pattern, path)]
         if len(matches) != 1:
-            found = "none" if not matches else " and ".join(repr(pattern) for pattern, _ in matches)
-            raise EndxError(f"optimizer.multipliers must match every parameter exactly once; {path} matches {found}")
+            patterns = "none" if not matches else " and ".join(repr(pattern) for pattern, _ in matches)
+            raise EndxError(f"optimizer.multipliers must match every parameter exactly once; {path} matches {patterns}")
         factors.append(float(matches[0][1]))
     return jax.tree.unflatten(jax.tree.structure(params), factors)

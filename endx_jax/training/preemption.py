@@ -1,8 +1,8 @@
-"""Handling of SIGTERM: training saves and exits, everything else exits at once.
+"""Preemption by SIGTERM: training saves a checkpoint and exits; all other phases exit immediately.
 
-One or all of the processes may receive the signal, and all have to save at the same step. They agree by a flag that is
-reduced over all devices after each step and read one step later, like the metrics, so that no process waits. JAX has a
-service for this, but its handler would replace ours outside of the steps as well.
+All processes must save at the same step, even if only one receives the signal. They agree through a flag that is
+reduced over all devices after each step and read one step later, like the metrics, so that no process waits for it.
+JAX's own preemption service is not used: its handler would stay installed outside of the training steps too.
 """
 
 import functools
@@ -19,68 +19,68 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from endx_jax.errors import TRY_AGAIN
 
-LEAVING = "endx_jax: told to stop (SIGTERM) outside of the training steps; the same command resumes\n"
+EXIT_MESSAGE = "endx_jax: stopped by SIGTERM outside of the training steps; run the same command to resume\n"
 
 
 class Preemption:
-    """Context that handles SIGTERM; to be entered in the main thread, where Python delivers signals."""
+    """Context manager that handles SIGTERM; has no effect outside the main thread, where Python delivers no signals."""
 
     def __init__(self) -> None:
-        self._told = self._put_off = False
-        self._asked: jax.Array | None = None
+        self._received = self._deferred = False
+        self._pending: jax.Array | None = None
 
     def __enter__(self) -> "Preemption":
-        self._heeds = threading.current_thread() is threading.main_thread()
-        if self._heeds:
-            self._before = signal.signal(signal.SIGTERM, self._handle)
+        self._installed = threading.current_thread() is threading.main_thread()
+        if self._installed:
+            self._previous = signal.signal(signal.SIGTERM, self._handle)
         return self
 
     def __exit__(self, *failure) -> None:
-        if self._heeds:
-            signal.signal(signal.SIGTERM, self._before)
+        if self._installed:
+            signal.signal(signal.SIGTERM, self._previous)
 
     @contextmanager
-    def put_off(self) -> Iterator[None]:
-        """Defers SIGTERM inside the block: see `agreed`. A signal that was not acted on by the end ends the process."""
-        self._put_off = True
+    def deferred(self) -> Iterator[None]:
+        """Context in which SIGTERM only sets the flag of `should_stop`; exits the process at its end if it is set."""
+        self._deferred = True
         try:
             yield
         finally:
-            self._put_off = False
-        if self._told:
-            _leave()
+            self._deferred = False
+        if self._received:
+            _exit_now()
 
-    def agreed(self, mesh: Mesh) -> bool:
-        """Returns true if it is time to save and exit, the same in every process.
+    def should_stop(self, mesh: Mesh) -> bool:
+        """Returns true if any process has received SIGTERM; all processes get the same value.
 
         Args:
-          mesh: of the training step; every process has to call this once after each step.
+          mesh: mesh of the training step. Every process must call this once after each step.
         """
         if jax.process_count() == 1:
-            return self._told
-        before, self._asked = self._asked, _any(self._told, mesh)
-        return before is not None and bool(jax.device_get(before))
+            return self._received
+        previous, self._pending = self._pending, _any(self._received, mesh)
+        return previous is not None and bool(jax.device_get(previous))
 
     def _handle(self, number: int, frame: object) -> None:
-        self._told = True
-        if not self._put_off:
-            _leave()
+        self._received = True
+        if not self._deferred:
+            _exit_now()
 
 
-def _any(mine: bool, mesh: Mesh) -> jax.Array:
-    """Starts the reduction of a flag over all processes."""
+def _any(local: bool, mesh: Mesh) -> jax.Array:
+    """Reduces a flag over all processes, asynchronously; true if it is set in one of them."""
     split = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
-    flags = jax.make_array_from_callback((mesh.size,), split, lambda part: np.full(mesh.size, mine)[part])
+    flags = jax.make_array_from_callback((mesh.size,), split, lambda part: np.full(mesh.size, local)[part])
     return _reduction(mesh)(flags)
 
 
 @functools.cache
 def _reduction(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
-    """Compiles the reduction, once for all steps."""
+    """Returns the compiled reduction of a mesh, the same for all steps."""
     return jax.jit(jnp.any, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
-def _leave() -> None:
-    """Exits at once: files on disk are complete, and Python's normal exit may wait for a compilation."""
-    os.write(2, LEAVING.encode())
+def _exit_now() -> None:
+    """Exits without Python's cleanup, which may wait for a compilation; files on disk are complete at any time."""
+    os.write(2, EXIT_MESSAGE.encode())
     os._exit(TRY_AGAIN)

@@ -16,12 +16,14 @@ from endx_jax.errors import EndxError
 
 @flax.struct.dataclass
 class TrainState:
-    """Training state, which with the config determines every later step; it has no random key and no data position.
+    """Training state, which together with the config determines every later step.
+
+    It holds no random key and no position in the data: both are functions of the seed and the step.
 
     Attributes:
-      step: int32 scalar, updates made so far.
-      params: the objective's parameters, float32.
-      opt_state: of the optimizer, for the trained parameters.
+      step: int32 scalar, number of updates made.
+      params: parameters of the objective, float32.
+      opt_state: optimizer state of the trained parameters.
     """
 
     step: jax.Array
@@ -30,7 +32,7 @@ class TrainState:
 
     @classmethod
     def create(cls, params, optimizer: optax.GradientTransformation, frozen: tuple[str, ...] = ()) -> "TrainState":
-        """Creates the state before the first step; `frozen` as in `split_frozen`."""
+        """Creates the initial state; `frozen` holds the patterns of `split_frozen`."""
         trained, _ = split_frozen(params, frozen)
         return cls(step=jnp.zeros((), jnp.int32), params=params, opt_state=optimizer.init(trained))
 
@@ -58,9 +60,9 @@ def split_frozen(params, patterns: Sequence[str]):
 
     frozen = jax.tree_util.tree_map_with_path(is_frozen, params)
     if unused:
-        raise EndxError(f"optimizer.frozen names {sorted(unused)[0]!r}, which is found in no parameter's path")
+        raise EndxError(f"optimizer.frozen has the pattern {sorted(unused)[0]!r}, which matches no parameter's path")
     if all(jax.tree.leaves(frozen)):
-        raise EndxError("every parameter is frozen: leave some to train out of optimizer.frozen")
+        raise EndxError("optimizer.frozen matches every parameter: remove the patterns of parameters to train")
     trained = jax.tree.map(lambda leaf, still: None if still else leaf, params, frozen)
     return trained, jax.tree.map(lambda leaf, still: leaf if still else None, params, frozen)
 

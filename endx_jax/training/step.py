@@ -1,4 +1,4 @@
-"""Training step of every method."""
+"""Training step, shared by all methods."""
 
 import concurrent.futures
 import dataclasses
@@ -26,23 +26,24 @@ def make_train_step(
     shardings: TrainState,
     frozen: Sequence[str] = (),
 ) -> Step:
-    """Makes the training step of an objective, compiled for each batch shape.
+    """Makes the jitted training step of an objective.
 
     Args:
-      objective: (params, batch, rng, step) to (loss, metrics).
-      optimizer: from gradients to updates.
-      schedule: the learning rate by step, for the log.
-      seed: of dropout.
-      shardings: of the state, before and after a step.
-      frozen: patterns of frozen parameters: see `split_frozen`.
+      objective: function (params, batch, rng, step) -> (loss, metrics).
+      optimizer: optax transformation for the trained parameters.
+      schedule: function from step to learning rate, for the log only.
+      seed: seed of dropout.
+      shardings: sharding of each leaf of the state, before and after the step.
+      frozen: patterns of parameters that are not trained: see `split_frozen`.
 
     Returns:
-      A jitted (state, batch) -> (state, metrics). The old state's buffers are reused. Metrics are scalars: `loss`, the
-      objective's, `gradient_norm` (before clipping), `learning_rate` and `tokens` (real tokens in the batch).
+      A jitted function (state, batch) -> (state, metrics), which donates the old state. Metrics are scalars: `loss`,
+      the metrics of the objective, `gradient_norm` (before clipping), `learning_rate` and `tokens` (number of tokens in
+      the batch without padding).
     """
 
     def train_step(state: TrainState, batch: Batch):
-        # Only this generator numbers its bits so that padding and splitting leave masks alone: see models/dropout.py.
+        # Dropout needs this generator: its masks do not depend on padding or sharding (see models/dropout.py).
         rng = jax.random.key(seed, impl="threefry2x32")
         trained, fixed = split_frozen(state.params, frozen)
 
@@ -66,35 +67,35 @@ def make_train_step(
 
 @dataclasses.dataclass(frozen=True)
 class CompiledStep:
-    """Training step with programs compiled ahead.
+    """Training step with programs that are compiled ahead of time.
 
     Attributes:
-      programs: by the key `shape_of` of a batch.
-      otherwise: step for batches of other shapes, which are compiled on demand.
+      programs: compiled programs by `shape_of` of their batch.
+      fallback: step for batches of other shapes; compiles at the first call with a shape.
     """
 
     programs: Mapping[Any, Callable]
-    otherwise: Step
+    fallback: Step
 
     def bytes(self) -> int:
-        """Returns the bytes that the largest compiled program holds on one device; 0 without programs."""
+        """Returns the memory of the largest program on one device in bytes; 0 without programs."""
         return max(map(program_bytes, self.programs.values()), default=0)
 
     def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
         """Runs the step."""
-        return self.programs.get(shape_of(batch), self.otherwise)(state, batch)
+        return self.programs.get(shape_of(batch), self.fallback)(state, batch)
 
 
 def compile_ahead(
     train_step: Step, state: TrainState, batches: Sequence[Batch], mesh: jax.sharding.Mesh
 ) -> CompiledStep:
-    """Compiles a step for batches of known shapes, in parallel, before the first batch exists.
+    """Compiles a step for batches of known shapes in parallel, before the first batch is read.
 
     Args:
-      train_step: from `make_train_step`.
+      train_step: step function of `make_train_step`.
       state: arrays, or shapes with shardings.
-      batches: shapes of global batches.
-      mesh: over which batches are split.
+      batches: global batches of shapes.
+      mesh: device mesh over which batches are sharded.
     """
 
     def compile_one(batch: Batch):
@@ -106,7 +107,7 @@ def compile_ahead(
 
 
 def program_bytes(program) -> int:
-    """Returns the bytes that a compiled program holds on one device: arguments, temporaries and results."""
+    """Returns the memory of a compiled program on one device in bytes: arguments, temporaries and results."""
     memory = program.memory_analysis()
     results = memory.output_size_in_bytes - memory.alias_size_in_bytes
     return memory.argument_size_in_bytes + memory.temp_size_in_bytes + results
@@ -119,6 +120,6 @@ def abstract_batch(batch: Batch, mesh: jax.sharding.Mesh) -> Batch:
 
 
 def shape_of(batch: Batch):
-    """Returns the key of a compiled program; packings are part of the tree structure."""
+    """Returns the key of a batch's compiled program: its tree structure, which includes packings, and its shapes."""
     leaves, structure = jax.tree.flatten(batch)
     return structure, tuple(leaf.shape for leaf in leaves)

@@ -92,7 +92,9 @@ def test_a_pair_classifier_re_orders_what_was_found(workdir, texts, pair_workdir
 
 
 def test_another_run_does_not_re_order(workdir, capsys):
-    assert "takes one of objective.name=pair" in error(capsys, f"--workdir={workdir}", "the cat", f"--rerank={workdir}")
+    assert "needs a pair classifier, a run of objective.name=pair" in error(
+        capsys, f"--workdir={workdir}", "the cat", f"--rerank={workdir}"
+    )
     assert "--rerank-top=0" in error(capsys, f"--workdir={workdir}", "the cat", "--rerank-top=0")
 
 

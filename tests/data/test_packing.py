@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from endx_jax.batch import Packing
-from endx_jax.data.packing import GRID, MOST_BUCKETS, MOST_PROFILES, WORTH, Need, PackingPlan, cut, deal, needs_of
+from endx_jax.data.packing import GRID, MAX_BUCKETS, MAX_PROFILES, WORTH, Need, PackingPlan, deal, needs_of, partition
 from endx_jax.parallel.execution import Execution
 
 LIMITS = {"question": 24, "answer": 60, "hard_negatives": 60}
@@ -47,20 +47,20 @@ def test_cuts_are_the_best_of_all(most, cost):
     draw = np.random.default_rng(most)
     for n in (1, 2, 3, 7, 9):
         values = np.sort(draw.integers(1, 60, n))
-        groups = cut(values, most, cost)
+        groups = partition(values, most, cost)
         assert min(groups) > 0
         assert len(groups) <= most
         assert cost_of(groups, values, cost) == pytest.approx(least(values, most, cost))
 
 
 def test_equal_values_are_one_group():
-    assert cut(np.full(10, 7), 4, square) == [10]
+    assert partition(np.full(10, 7), 4, square) == [10]
 
 
 def test_many_values_are_cut_on_a_grid_that_is_fine_enough():
     values = np.sort(np.random.default_rng(0).integers(1, 500, 8 * GRID + 3))
     exact = min(cost_of((n, len(values) - n), values, square) for n in range(1, len(values)))
-    assert exact <= cost_of(cut(values, 2, square), values, square) < 1.01 * exact
+    assert exact <= cost_of(partition(values, 2, square), values, square) < 1.01 * exact
 
 
 @pytest.mark.parametrize(("rows", "chunks"), [(12, 1), (12, 3), (11, 3), (5, 4), (7, 7)])
@@ -157,14 +157,14 @@ def test_every_planned_batch_has_the_smallest_planned_profile_that_fits(shards, 
     planned = batches()
     plan = PackingPlan.from_batches(planned, LIMITS, shards=shards, chunks=chunks, steps=10**9)
     *profiles, anything = plan.profiles
-    assert 1 < len(profiles) <= MOST_PROFILES
+    assert 1 < len(profiles) <= MAX_PROFILES
     room = []
     for profile in plan.profiles:
         assert set(profile) == set(LIMITS)
         for side, packing in profile.items():
             texts = -(-(24 // shards) // chunks)
             assert sum(count for count, _ in packing.buckets) == texts * (2 if side == "hard_negatives" else 1)
-            assert len(packing.buckets) <= MOST_BUCKETS
+            assert len(packing.buckets) <= MAX_BUCKETS
             assert packing.buckets[-1][1] <= LIMITS[side]
         room.append(sum(packing.tokens for packing in profile.values()))
     assert room[:-1] == sorted(room[:-1])

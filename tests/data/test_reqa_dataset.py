@@ -17,7 +17,7 @@ from small_squad import write_squad
 from endx_jax.data import reqa, reqa_dataset
 from endx_jax.data.readers.squad import FILES
 from endx_jax.data.records import RetrievalSet
-from endx_jax.data.reqa_dataset import SPLITS, cut, join, prepare, read, summary
+from endx_jax.data.reqa_dataset import SPLITS, from_articles, prepare, read, summary, to_articles
 
 
 @pytest.fixture(scope="module")
@@ -134,24 +134,24 @@ def test_an_interrupted_preparation_is_never_taken_for_whole(source, tmp_path, m
         yield from list(whole(*_))[:1]
         raise KeyboardInterrupt
 
-    whole = reqa_dataset.cut
-    monkeypatch.setattr(reqa_dataset, "cut", interrupted)
+    whole = reqa_dataset.to_articles
+    monkeypatch.setattr(reqa_dataset, "to_articles", interrupted)
     with pytest.raises(KeyboardInterrupt):
         prepare(source=source, data_dir=tmp_path / "data")
     assert not any((tmp_path / "data" / "reqa" / "squad").iterdir())
-    monkeypatch.setattr(reqa_dataset, "cut", whole)
+    monkeypatch.setattr(reqa_dataset, "to_articles", whole)
     prepare(source=source, data_dir=tmp_path / "data")
     assert len(read("reqa/squad", "train", data_dir=tmp_path / "data").questions) == 4
 
 
 def test_two_concurrent_preparations_both_find_a_complete_set(source, tmp_path, monkeypatch):
     def overtaken(*arguments):
-        monkeypatch.setattr(reqa_dataset, "cut", whole)
+        monkeypatch.setattr(reqa_dataset, "to_articles", whole)
         prepare(source=source, data_dir=tmp_path / "data")
         return whole(*arguments)
 
-    whole = reqa_dataset.cut
-    monkeypatch.setattr(reqa_dataset, "cut", overtaken)
+    whole = reqa_dataset.to_articles
+    monkeypatch.setattr(reqa_dataset, "to_articles", overtaken)
     prepare(source=source, data_dir=tmp_path / "data")
     assert [file.name for file in (tmp_path / "data" / "reqa" / "squad").iterdir()] == ["1.1.0"]
     assert len(read("reqa/squad", "train", data_dir=tmp_path / "data").questions) == 4
@@ -238,10 +238,10 @@ HOMES = ["Cats", "Dogs", "Dogs", "Cats", "Fish"]
 
 @pytest.mark.parametrize("step", [1, -1], ids=["in order", "reversed"])
 def test_articles_are_put_together_to_the_same_set(step):
-    assert join(list(cut(RECORDS, HOMES))[::step]) == RECORDS
+    assert from_articles(list(to_articles(RECORDS, HOMES))[::step]) == RECORDS
 
 
 def test_a_lost_article_is_noticed():
-    _, *rest = cut(RECORDS, HOMES)
+    _, *rest = to_articles(RECORDS, HOMES)
     with pytest.raises(KeyError):
-        join(rest)
+        from_articles(rest)

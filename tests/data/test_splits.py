@@ -140,7 +140,7 @@ def test_fractions_that_leave_no_train_split_are_refused(validation, test):
 def test_a_split_that_came_out_empty_is_refused():
     # One answer, so two of the three splits must be empty, whichever it falls into.
     with pytest.raises(
-        EndxError, match=r"^none of the 2 questions fell into the \w+ split, a share of 0\.\d; give more"
+        EndxError, match=r"^none of the 2 questions fell into the \w+ split, a share of 0\.\d; use more"
     ):
         split(some(2), validation=0.1, test=0.1)
 

@@ -7,7 +7,7 @@ import pytest
 
 from endx_jax.cli.entry import run_verb
 from endx_jax.errors import EndxError
-from endx_jax.experiment.comparison import Judged, compare, read_judged
+from endx_jax.experiment.comparison import SystemResults, compare, read_per_question
 
 # Ten questions: the second is better on nine, worse on one.
 FIRST = {f"q{n}": 0.25 for n in range(10)}
@@ -72,11 +72,11 @@ def test_two_systems_of_one_run(runs, capsys):
 
 
 def test_a_pool_and_a_file_can_be_named(runs):
-    few = read_judged(runs[0], "trained", "answers>=8")
+    few = read_per_question(runs[0], "trained", "answers>=8")
     assert (few.question_ids, few.candidates) == (("q1", "q2"), 30)
     np.testing.assert_array_equal(few.values, [[0, 0], [1, 0]])
-    assert read_judged(runs[0], "trained", "all").question_ids == tuple(FIRST)  # the first pool, by its name
-    assert read_judged(runs[1] / "trained.per_question.jsonl").candidates is None
+    assert read_per_question(runs[0], "trained", "all").question_ids == tuple(FIRST)  # the first pool, by its name
+    assert read_per_question(runs[1] / "trained.per_question.jsonl").candidates is None
 
 
 def test_other_questions_are_refused(runs, capsys):
@@ -87,17 +87,17 @@ def test_other_questions_are_refused(runs, capsys):
     assert error.count("\n") == 1
 
 
-def judged(candidates=None, measures=("mrr",), questions=("a", "b")):
-    return Judged("x", questions, measures, np.zeros((len(questions), len(measures))), candidates)
+def results(candidates=None, metrics=("mrr",), questions=("a", "b")):
+    return SystemResults("x", questions, metrics, np.zeros((len(questions), len(metrics))), candidates)
 
 
 def test_other_pools_and_other_measures_are_refused():
     with pytest.raises(EndxError, match="x ranked 3 candidates and x 4"):
-        compare(judged(3), judged(4))
-    with pytest.raises(EndxError, match="no measure in common"):
-        compare(judged(), judged(measures=("map",)))
+        compare(results(3), results(4))
+    with pytest.raises(EndxError, match="no common metric"):
+        compare(results(), results(metrics=("map",)))
     with pytest.raises(EndxError, match="1 of the 3 questions .* such as 'c'"):
-        compare(judged(), judged(questions=("a", "b", "c")))
+        compare(results(), results(questions=("a", "b", "c")))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_other_pools_and_other_measures_are_refused():
     [
         ('{"id": "q", "mrr": "high"}', "line 2: 'mrr' is 'high'; it must be a number"),
         ('{"mrr": 1.0}', "line 2: 'id' must be a string"),
-        ('{"id": "q0", "mrr": 1.0}', "line 2: question 'q0' stands on line 1 too"),
+        ('{"id": "q0", "mrr": 1.0}', "line 2: question 'q0' is also on line 1"),
         ('{"id": "q", "mr', "line 2, column"),
     ],
 )
@@ -113,7 +113,7 @@ def test_damaged_files_are_named_with_the_line(tmp_path, line, message):
     file = tmp_path / "x.per_question.jsonl"
     file.write_text('{"id": "q0", "mrr": 0.5}\n' + line + "\n")
     with pytest.raises(EndxError, match=message):
-        read_judged(file)
+        read_per_question(file)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from helpers import one_line_error
 from hypothesis import given
 
 from endx_jax.experiment import workdir as workdirs
-from endx_jax.experiment.comparison import read_judged
+from endx_jax.experiment.comparison import read_per_question
 from endx_jax.experiment.config import resolve
 from endx_jax.methods.config import base_config
 from endx_jax.methods.pair.recipes import minilm_pairs
@@ -78,7 +78,7 @@ def test_the_results(tmp_path, contents):
     with only_user_errors():
         read_results(tmp_path / workdirs.RESULTS)
     with only_user_errors():
-        read_judged(tmp_path)
+        read_per_question(tmp_path)
 
 
 @fuzzed
@@ -86,7 +86,7 @@ def test_the_results(tmp_path, contents):
 def test_the_measures_of_each_question(tmp_path, contents):
     (tmp_path / "trained.per_question.jsonl").write_bytes(contents)
     with only_user_errors():
-        read_judged(tmp_path)
+        read_per_question(tmp_path)
 
 
 @fuzzed

@@ -62,7 +62,7 @@ def test_questions_after_reqa_are_ranked_against_both_pools_the_chosen_one_first
 
 def test_training_data_have_to_be_named():
     """A recipe for one's own data, such as `minilm`, names none."""
-    with one_line_error("data.path is not set: name a file or folder, or `docstrings` to try training without data"):
+    with one_line_error("data.path is not set: set a file or folder, or `docstrings` to try training without data"):
         read_splits(DataSettings())
 
 
@@ -147,7 +147,7 @@ def test_both_files_of_squad_are_one_set_that_is_split_by_question(folder):
     ("changes", "message"),
     [
         ({"path": "reqa/squad", "pool": "paragraphs"}, "data.path=reqa/squad needs data.pool, answers or sentences"),
-        ({"pool": "answers", "merge": True}, "data.merge is for data.pool=paragraphs"),
+        ({"pool": "answers", "merge": True}, "data.merge needs data.pool=paragraphs"),
         ({"pool": "paragraphs", "merge": True, "test_path": "x"}, "leave data.test_path empty"),
     ],
 )

@@ -62,7 +62,7 @@ def test_a_chunk_has_at_least_one_row(run):
 def test_steps_that_do_not_fit_are_refused_before_compilation(run, monkeypatch):
     monkeypatch.setattr(preparing, "compile_ahead", lambda *_: pytest.fail("compiled"))
     run = preparing.dataclasses.replace(run, train_plan=arranged(run, Memory(1000)))
-    with one_line_error("a step takes 0.0 GB of memory and 0.0 GB are free: end other programs, or set a smaller"):
+    with one_line_error("a step needs 0.0 GB of memory and 0.0 GB are free: end other programs, or set a smaller"):
         begin(run)
 
 
@@ -76,6 +76,6 @@ def test_chunks_are_halved_once_where_the_compiled_step_takes_more(run, monkeypa
     monkeypatch.setattr(preparing, "compile_ahead", lambda *_: CompiledStep({}, next(bytes_of)))
     begun, state, step = begin(preparing.dataclasses.replace(run, train_plan=train_plan))
     assert rows_of(begun.train_plan) == rows
-    assert step.otherwise == (0.5 if rows == 8 else 1.0)
+    assert step.fallback == (0.5 if rows == 8 else 1.0)
     assert int(state.step) == 0
-    assert " expected at the peak, of " in capsys.readouterr().out
+    assert "memory: expected peak " in capsys.readouterr().out

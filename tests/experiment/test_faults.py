@@ -39,7 +39,7 @@ def test_told_to_stop_a_run_saves_and_the_same_command_goes_on(trained_workdir, 
 
     with monkeypatch.context() as told:
         told.setattr(Checkpoints, "look", look)
-        with pytest.raises(RunInterrupted, match=r"saved at step 3 of 6; the same command resumes$"):
+        with pytest.raises(RunInterrupted, match=r"saved at step 3 of 6; run the same command to resume$"):
             run(config, tmp_path)
     assert [step for step, _ in log(tmp_path)] == [1, 2, 3]
     run(config, tmp_path)
@@ -88,5 +88,5 @@ def test_on_a_full_disk_a_run_ends_with_one_line_and_goes_on_when_there_is_room(
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     message, *statuses = done.stderr.splitlines()
     assert message.startswith(f"endx train: can't write {tmp_path}/run")
-    assert message.endswith("; make room there, and the same command resumes")
+    assert message.endswith("; free some space and run the same command to resume")
     assert statuses == ["2", "0"]

@@ -92,7 +92,7 @@ def test_a_file_system_without_locks_is_reported_in_one_line(tmp_path, monkeypat
     with RunLock(tmp_path):
         pass
     found = capsys.readouterr().out
-    assert "can't be locked (No locks available): nothing keeps a second run out\n" in found
+    assert "can't be locked (No locks available): do not start a second run in this workdir\n" in found
     assert found.count("\n") == 1
 
 

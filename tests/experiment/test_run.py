@@ -100,7 +100,7 @@ def test_stopped_and_resumed_is_bit_equal_to_one_go(trained_workdir, stopped_onc
     assert "\ncompiling 1 program for the training step\n" in stopped_once[1]  # no cache: it is compiled every time
     assert "stopped at step 3 of 6" in stopped_once[1]
     run(config, stopped)
-    assert "resuming from the checkpoint of step 3, of 6" in capsys.readouterr().out
+    assert "resuming from the checkpoint of step 3 of 6" in capsys.readouterr().out
     assert logged_losses(stopped) == logged_losses(trained_workdir)
     chex.assert_trees_all_equal(final_params(stopped), final_params(trained_workdir))
 
@@ -243,7 +243,7 @@ def test_a_config_that_contradicts_the_workdir_is_refused_with_the_keys(config, 
 def test_a_run_that_began_with_other_data_is_refused(config, stopped):
     data = json.loads((stopped / "data.json").read_text())
     (stopped / "data.json").write_text(json.dumps(data | {"sha256": "0" * 64}))
-    with pytest.raises(EndxError, match="began with other data"):
+    with pytest.raises(EndxError, match="started with other data"):
         run(config, stopped)
 
 
@@ -265,7 +265,7 @@ def test_a_run_can_start_from_another_ones_best(trained_workdir, config, tmp_pat
 def test_a_warm_start_from_another_architecture_is_refused(trained_workdir, config, tmp_path):
     config.model.init_from = str(trained_workdir)
     config.model.encoder = "none"
-    with pytest.raises(EndxError, match="holds another architecture"):
+    with pytest.raises(EndxError, match="does not have the architecture"):
         run(config, tmp_path)
 
 

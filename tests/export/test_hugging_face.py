@@ -75,7 +75,7 @@ def test_its_example_is_a_program(written, expected, monkeypatch, capsys):
         ("projection", "/x", "answer: 'projection' is '/x', which is not in the folder of the file"),
         ("length", -1, "answer: 'length' is -1; it must be a whole number from 1"),
         ("prompt", None, "answer: 'prompt' is None; it must be a string"),
-        ("colour", "red", "answer does not describe an export: 'colour' is unknown"),
+        ("colour", "red", "answer does not describe a model: 'colour' is unknown"),
     ],
 )
 def test_damaged_sides_are_refused(written, tmp_path, key, value, reason):

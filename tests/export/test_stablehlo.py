@@ -111,10 +111,10 @@ def test_a_damaged_program_is_refused(written, tmp_path):
     folder = shutil.copytree(written["gru"], tmp_path / "copy")
     with open(folder / "model.safetensors", "ab") as weights:
         weights.write(b"!")
-    with one_line_error("model.safetensors is damaged: it has not the sha256 that endx.json says"):
+    with one_line_error("model.safetensors is damaged: its sha256 is not the one in endx.json"):
         endx_jax.load(folder)
     (folder / "tower.stablehlo").write_bytes(b"StableHLO, not")
-    with one_line_error("tower.stablehlo is damaged: it has not the sha256 that endx.json says"):
+    with one_line_error("tower.stablehlo is damaged: its sha256 is not the one in endx.json"):
         endx_jax.load(folder)
     (folder / "tower.stablehlo").unlink()
     with one_line_error("tower.stablehlo can't be read .*; export the model again"):
@@ -124,8 +124,8 @@ def test_a_damaged_program_is_refused(written, tmp_path):
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (lambda program: program[:1], "is no program that this JAX can read"),
-        (lambda program: program[:5000] + bytes(1000) + program[6000:], "is no program that this JAX can read"),
+        (lambda program: program[:1], "is not a program that this JAX can read"),
+        (lambda program: program[:5000] + bytes(1000) + program[6000:], "is not a program that this JAX can read"),
     ],
 )
 def test_a_damaged_program_with_its_own_hash_is_refused(written, tmp_path, damage, reason):

@@ -67,11 +67,9 @@ def test_each_side_has_its_prompt_and_a_call_may_have_another(prompted, plain):
 
 
 def test_an_unknown_prompt_is_refused_with_those_there_are(prompted, plain):
-    with one_line_error(
-        "no prompt of the name 'qeury'; did you mean 'query'.; its prompts are query, passage, cluster"
-    ):
+    with one_line_error("no prompt named 'qeury'; did you mean 'query'.; its prompts are query, passage, cluster"):
         prompted.encode_query("a", prompt_name="qeury")
-    with one_line_error("no prompt of the name 'query'; its prompts are none"):
+    with one_line_error("no prompt named 'query'; its prompts are none"):
         plain.encode("a", prompt_name="query")
 
 
@@ -79,15 +77,15 @@ def test_the_width_of_the_folder_goes_unless_the_call_has_its_own(prompted):
     whole = prompted.encode_query(TEXTS, truncate_dim=32)
     np.testing.assert_array_equal(prompted.encode_query(TEXTS), whole[:, :8])
     assert prompted.encode_query(TEXTS, truncate_dim=3, normalize_embeddings=True).shape == (3, 3)
-    with one_line_error("cannot be cut to 0 dimensions"):
+    with one_line_error("can't be truncated to 0 dimensions"):
         prompted.encode_query(TEXTS, truncate_dim=0)
 
 
 def test_bare_encode_is_for_models_whose_sides_are_one(prompted, plain):
     np.testing.assert_array_equal(plain.encode(TEXTS), plain.encode_query(TEXTS))
     with one_line_error(
-        "embeds questions and documents differently, by other prompts: use encode_query for what is asked and "
-        "encode_document for what is searched; or give prompt="
+        "has different prompts for questions and documents: use encode_query for questions and encode_document for "
+        "documents, or pass prompt="
     ):
         prompted.encode(TEXTS)
     np.testing.assert_array_equal(prompted.encode(TEXTS, prompt=""), prompted.encode_query(TEXTS, prompt=""))
@@ -122,8 +120,8 @@ def test_bare_encode_reads_as_much_of_a_text_as_either_side(tiny_bert, tmp_path)
         (["a", 3.5], r"sentences\[1\] is of type float, 3.5; every"),
         ([b"a"], r"sentences\[0\] is of type bytes, b'a'; every"),
         ([["a"]], r"sentences\[0\] is of type list, \['a'\]; every"),
-        ({"text": "a"}, "sentences is of type dict; give a string, or a list of strings"),
-        (7, "sentences is of type int; give a string"),
+        ({"text": "a"}, "sentences is of type dict; pass a string or a list of strings"),
+        (7, "sentences is of type int; pass a string"),
     ],
 )
 def test_inputs_that_are_not_texts_are_named_by_their_position(plain, sentences, message):
@@ -158,7 +156,9 @@ def test_texts_over_the_length_are_counted_and_told_of_once(tiny_bert, caplog):
     np.testing.assert_allclose(cut[0], model.encode(short), atol=1e-6)
     assert model.encoder.cut == 3
     (message,) = caplog.messages
-    assert message.endswith(": 2 of 3 answers are longer than 64 tokens and were cut; of later ones nothing is said")
+    assert message.endswith(
+        ": 2 of 3 answers are longer than 64 tokens and were truncated; this warning is not repeated"
+    )
 
 
 def test_similarity_is_of_every_pair_or_of_each_with_its_own(plain):
@@ -172,13 +172,13 @@ def test_embeddings_that_cannot_be_compared_are_refused(plain):
     for compare in (plain.similarity, plain.similarity_pairwise):
         with one_line_error("a has embeddings of 4 dimensions and b of 6; only embeddings of the same model"):
             compare(a, b)
-        with one_line_error(r"b must be embeddings \[N, E\]; encode texts first, by encode_query or encode_document"):
+        with one_line_error(r"b must be embeddings \[N, E\]; encode texts with encode_query or encode_document"):
             compare(a, "the cat sat")
         with one_line_error(r"a must be embeddings \[N, E\]"):
             compare([[1.0], [2.0, 3.0]], b)
         with one_line_error(r"a has shape \(1, 8, 4\); it must be embeddings \[N, E\]"):
             compare(a[None], b)
-    with one_line_error("compares row by row, but a has 8 rows and b has 3; similarity compares every row"):
+    with one_line_error("needs equal numbers of rows, but a has 8 and b has 3; use similarity to compare every row"):
         plain.similarity_pairwise(a, b[:, :4])
 
 

@@ -122,14 +122,14 @@ def towers(folder, **values):
     ("damage", "message"),
     [
         (lambda folder: (folder / "towers.safetensors").unlink(), "towers.safetensors is missing"),
-        (lambda folder: (folder / "towers.safetensors").write_bytes(b"other"), "has not the sha256"),
+        (lambda folder: (folder / "towers.safetensors").write_bytes(b"other"), "its sha256 is not the one in"),
         (lambda folder: change(folder, towers=None), "'towers' must be an object"),
         (lambda folder: change(folder, towers=[1]), "'towers' must be an object"),
         (lambda folder: towers(folder, pooling="median"), "model.pooling is 'median'"),
         (lambda folder: change(folder, method={"name": "own"}), "objective.name is 'own', which is none of dual"),
         (lambda folder: change(folder, method={"name": "dual", "settings": {}}), "is dual, which adds no heads"),
         (lambda folder: towers(folder, projection=5), "shared/projection/kernel has the shape none instead of"),
-        (lambda folder: towers(folder, sharing="ade"), "is of another model than endx.json describes"),
+        (lambda folder: towers(folder, sharing="ade"), "does not match endx.json"),
         (
             lambda folder: change(
                 folder, sides={side: {"folder": ".", "prompt": "", "length": 9999} for side in SIDES}

@@ -6,7 +6,7 @@ import pytest
 
 from endx_jax.data.token_tables import TokenTable
 from endx_jax.inference import text_batches
-from endx_jax.inference.text_batches import Shapes, ahead, batches
+from endx_jax.inference.text_batches import Shapes, batches, prefetch
 from endx_jax.parallel import MeshSettings, make_mesh
 
 
@@ -56,7 +56,7 @@ def test_every_text_is_in_one_batch_which_keeps_the_budget(monkeypatch):
     monkeypatch.setattr(text_batches, "WINDOW", 100)
     texts = np.random.default_rng(0).integers(1, 64, 250).tolist()
     found = list(batches(lengths_to_tokens, texts, shapes(64, 256)))
-    np.testing.assert_array_equal(np.sort(np.concatenate([batch.places for batch in found])), np.arange(250))
+    np.testing.assert_array_equal(np.sort(np.concatenate([batch.indices for batch in found])), np.arange(250))
     for places, (rows, width), tokens in found:
         assert tokens.ids.shape == tokens.mask.shape == (rows, width)
         assert rows * width <= 256
@@ -78,8 +78,8 @@ def test_no_texts_give_no_batch():
 
 
 def test_all_items_come_in_their_order():
-    assert list(ahead(range(10), 3)) == list(range(10))
-    assert list(ahead([], 3)) == []
+    assert list(prefetch(range(10), 3)) == list(range(10))
+    assert list(prefetch([], 3)) == []
 
 
 def test_items_are_made_in_a_thread_before_they_are_asked_for():
@@ -92,7 +92,7 @@ def test_items_are_made_in_a_thread_before_they_are_asked_for():
                 third.set()
             yield item
 
-    coming = ahead(items(), 2)
+    coming = prefetch(items(), 2)
     assert next(coming) == 0
     assert third.wait(5)  # two more than were asked for, and not three
     assert made == [(0, False), (1, False), (2, False)]
@@ -104,7 +104,7 @@ def test_errors_of_the_thread_are_raised_at_their_item():
         yield 1
         raise KeyError("broken")
 
-    coming = ahead(items(), 3)
+    coming = prefetch(items(), 3)
     assert next(coming) == 1
     with pytest.raises(KeyError, match="broken"):
         next(coming)

@@ -24,7 +24,7 @@ def encoder(model, monkeypatch):
 
 
 def cut(encoder, *lengths):
-    found = encoder._cut("question", np.array(lengths))
+    found = encoder._split("question", np.array(lengths))
     return [(sorted(places.tolist()), rows, width) for places, rows, width in found]
 
 

@@ -2,7 +2,7 @@ import pytest
 
 from endx_jax.errors import EndxError
 from endx_jax.parallel import environment
-from endx_jax.parallel.environment import Place, find_place, first_node
+from endx_jax.parallel.environment import DistributedConfig, first_node, read_environment
 
 NAMES = ("COORDINATOR", "COUNT", "INDEX", "PORT", "SLURM_JOB", "SLURM_NODES", "SLURM_COUNT", "SLURM_INDEX")
 
@@ -21,41 +21,42 @@ def variables(monkeypatch):
     return put
 
 
-def test_one_process_has_no_place(variables):
-    assert find_place() is None
+def test_one_process_needs_no_configuration(variables):
+    assert read_environment() is None
     variables(COORDINATOR="a:1", COUNT="1", INDEX="0")
-    assert find_place() is None
+    assert read_environment() is None
 
 
 def test_jaxs_own_variables_come_first(variables):
     slurm = {"SLURM_JOB": "7", "SLURM_NODES": "n[1-2]", "SLURM_COUNT": "2", "SLURM_INDEX": "0"}
     variables(COORDINATOR="a:1", COUNT="3", INDEX="2", **slurm)
-    assert find_place() == Place("a:1", count=3, index=2)
+    assert read_environment() == DistributedConfig("a:1", num_processes=3, process_id=2)
 
 
 @pytest.mark.parametrize("count", [None, "two"])
 def test_half_an_environment_is_refused(variables, count):
     variables(COORDINATOR="localhost:1", INDEX="0", **({"COUNT": count} if count else {}))
     with pytest.raises(EndxError, match=f"{environment.COUNT} and {environment.INDEX}"):
-        find_place()
+        read_environment()
 
 
 @pytest.mark.parametrize(
-    ("address", "index", "message"), [("a:1", "2", "process 2 of 2"), ("a", "1", "'a', which has no port")]
+    ("address", "index", "message"),
+    [("a:1", "2", "process id is 2 and there are 2 processes"), ("a", "1", "'a', which has no port")],
 )
-def test_a_place_that_cannot_be_is_refused(variables, address, index, message):
+def test_an_impossible_configuration_is_refused(variables, address, index, message):
     variables(COORDINATOR=address, COUNT="2", INDEX=index)
     with pytest.raises(EndxError, match=message):
-        find_place()
+        read_environment()
 
 
 def test_a_step_of_slurms(variables):
     slurm = {"SLURM_JOB": "4098", "SLURM_NODES": "gpu[08-09]", "SLURM_INDEX": "1"}
     variables(**slurm, SLURM_COUNT="2")
     # 61440 + 4098 % 4096
-    assert find_place() == Place("gpu08:61442", count=2, index=1)
+    assert read_environment() == DistributedConfig("gpu08:61442", num_processes=2, process_id=1)
     variables(**slurm, SLURM_COUNT="8", PORT="5")
-    assert find_place() == Place("gpu08:5", count=8, index=1)
+    assert read_environment() == DistributedConfig("gpu08:5", num_processes=8, process_id=1)
 
 
 @pytest.mark.parametrize(
@@ -75,4 +76,4 @@ def test_the_hosts_of_a_tpu_pod(variables, monkeypatch):
     monkeypatch.setenv("TPU_WORKER_ID", "1")
     for name in ("MEGASCALE_COORDINATOR_ADDRESS", "MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID"):
         monkeypatch.setenv(name, "")
-    assert find_place() == Place("localhost:8482", count=2, index=1)
+    assert read_environment() == DistributedConfig("localhost:8482", num_processes=2, process_id=1)

@@ -74,7 +74,7 @@ def test_a_flipped_bit_is_refused_and_the_one_before_is_used(three_checkpoints):
     assert float(restored.params["projection"]["kernel"][0, 0]) == 2.0
     assert len(lines) == 1
     assert "checkpoint 3 can't be used" in lines[0]
-    assert "the one before it is used" in lines[0]
+    assert "the previous one is used" in lines[0]
     checkpoints.save(3, make_state(3))  # the place is free again
     checkpoints.close()
 
@@ -84,7 +84,7 @@ def test_a_checkpoint_without_its_manifest_does_not_count(three_checkpoints):
     lines = []
     checkpoints = open_checkpoints(three_checkpoints, report=lines.append)
     assert checkpoints.latest_step == 2
-    assert "it was not finished" in lines[0]
+    assert "it is incomplete" in lines[0]
     checkpoints.close()
 
 
@@ -102,8 +102,8 @@ def test_when_all_are_damaged_there_is_none(three_checkpoints):
     lines = []
     checkpoints = open_checkpoints(three_checkpoints, report=lines.append)
     assert checkpoints.latest_step is None
-    assert [line.endswith("the one before it is used") for line in lines] == [True, True, False]
-    assert lines[2].endswith("training begins again")
+    assert [line.endswith("the previous one is used") for line in lines] == [True, True, False]
+    assert lines[2].endswith("training starts from the beginning")
     checkpoints.close()
 
 
@@ -123,7 +123,7 @@ def test_a_manifest_that_cannot_be_read_is_damage(three_checkpoints, text):
     checkpoints = open_checkpoints(three_checkpoints, report=lines.append)
     assert checkpoints.latest_step == 2
     assert lines == [
-        "checkpoint 3 can't be used: its manifest can't be read; it is removed and the one before it is used"
+        "checkpoint 3 can't be used: its manifest can't be read; it is removed and the previous one is used"
     ]
     checkpoints.close()
 
@@ -174,7 +174,7 @@ def test_a_full_disk_is_one_line_and_costs_no_checkpoint(tmp_path, full_disk):
     checkpoints.wait()
     full_disk()
     checkpoints.save(2, make_state(2))
-    with one_line_error(f"can't write {tmp_path}/checkpoints/2: No space left on device; make room there"):
+    with one_line_error(f"can't write {tmp_path}/checkpoints/2: No space left on device; free some space"):
         checkpoints.wait()
     checkpoints.close()  # silent: it has been said
     assert [folder.name for folder in (tmp_path / FOLDER).iterdir()] == ["1"]
@@ -194,7 +194,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused_before_anything_is_written(tm
         if fits:
             checkpoints.save(2, make_state(2))
         else:
-            with one_line_error(f"can't write {tmp_path}/checkpoints/2: it takes 1 MB and 1 MB are free; make room"):
+            with one_line_error(f"can't write {tmp_path}/checkpoints/2: it needs 1 MB and 1 MB are free; free"):
                 checkpoints.save(2, make_state(2))
     checkpoints.close()
     assert sorted(folder.name for folder in (tmp_path / FOLDER).iterdir()) == ["1", "2"]
@@ -209,12 +209,12 @@ def test_logging_and_exception_hooks_are_left_as_they_are(tmp_path):
 
 def test_a_write_that_failed_is_noticed_before_the_next_one(tmp_path, full_disk):
     checkpoints = open_checkpoints(tmp_path)
-    checkpoints.look()
+    checkpoints.raise_if_failed()
     full_disk()
     checkpoints.save(1, make_state(1))
     checkpoints._finisher.shutdown()  # the write has ended
     with one_line_error("No space left"):
-        checkpoints.look()
+        checkpoints.raise_if_failed()
     checkpoints.close()
 
 
@@ -251,7 +251,7 @@ def test_a_checkpoint_whose_removal_fails_half_way_no_longer_counts(tmp_path, mo
     checkpoints.close()
     assert sorted(folder.name for folder in (tmp_path / FOLDER).iterdir()) == ["1", "2"]
     assert [manifest.name for manifest in (tmp_path / MANIFESTS).iterdir()] == ["2.json"]
-    with one_line_error("checkpoint 1 .* is damaged: it was not finished"):
+    with one_line_error("checkpoint 1 .* is damaged: it is incomplete"):
         restore_params(tmp_path, 1, like(make_state(0)).params)
 
 
@@ -262,7 +262,7 @@ def test_parameters_alone_can_be_restored(three_checkpoints):
 
 def test_damaged_parameters_are_refused(three_checkpoints):
     flip_a_bit(three_checkpoints, 2)
-    with pytest.raises(EndxError, match=r"checkpoint 2 .* is damaged: .* is not as it was written"):
+    with pytest.raises(EndxError, match=r"checkpoint 2 .* is damaged: .* is missing or has changed"):
         restore_params(three_checkpoints, 2, like(make_state(0)).params)
 
 

@@ -3,7 +3,7 @@ import pathlib
 
 from helpers import one_line_error
 
-from endx_jax.files import Growing
+from endx_jax.files import AppendOnlyFile
 from endx_jax.training.metric_log import FILE, MetricLog
 
 FULL = pathlib.Path("/dev/full")  # a device that has no space left, ever
@@ -35,7 +35,7 @@ def test_a_line_that_does_not_fit_on_the_disk_is_one_line_and_dropped_later(tmp_
     log = MetricLog(tmp_path, resume_step=0)
     log.write(1, {"loss": 0.5})
     log._file.close()
-    monkeypatch.setattr(log, "_file", Growing(FULL))
+    monkeypatch.setattr(log, "_file", AppendOnlyFile(FULL))
     with one_line_error("No space left"):
         log.write(2, {"loss": 0.5})
     log.close()

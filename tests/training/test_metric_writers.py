@@ -8,7 +8,7 @@ import pytest
 from helpers import one_line_error
 
 from endx_jax.errors import EndxError
-from endx_jax.files import Growing
+from endx_jax.files import AppendOnlyFile
 from endx_jax.training import metric_writers
 from endx_jax.training.metric_log import FILE, MetricLog
 from endx_jax.training.metric_writers import WANDB_ID, TensorBoard, check_installed
@@ -43,7 +43,7 @@ def test_tensorboard_on_a_full_disk_is_one_line(tmp_path, monkeypatch):
     pytest.importorskip("tensorboardX", reason="the extra [tensorboard] is not installed")
     events = TensorBoard(tmp_path, resume_step=0)
     events._file.close()
-    monkeypatch.setattr(events, "_file", Growing(FULL))
+    monkeypatch.setattr(events, "_file", AppendOnlyFile(FULL))
     for step in range(20):  # tensorboardX itself would wait for ever
         with one_line_error("No space left"):
             events.write(step, {"loss": 0.5})

@@ -87,7 +87,7 @@ def test_a_wait_for_data_counts_where_the_devices_wait_too(tmp_path, monkeypatch
     monitor = make_monitor(tmp_path, began=-15.0)
     monitor.push(1, metrics(1.0) | {"loss": Ready(ready)})
     monitor.push(2, metrics(1.0) | {"loss": Ready(ready)})
-    with monitor.reading():
+    with monitor.data_wait():
         now[0] += 3.0
     now[0] += 2.0
     monitor.flush()

@@ -36,7 +36,7 @@ def test_linear_schedule_rises_then_falls_to_zero():
 
 
 def test_warm_up_must_leave_something_of_the_run():
-    with pytest.raises(EndxError, match="warmup_steps, 5, leaves nothing of a run of 5 steps"):
+    with pytest.raises(EndxError, match="warmup_steps is 5, but the run has 5 steps"):
         make_schedule(OptimizerSettings(warmup_steps=5), steps=5)
 
 

@@ -17,7 +17,7 @@ from endx_jax.training.preemption import Preemption
 def left(monkeypatch):
     """Fills up with what would have ended this process."""
     found = []
-    monkeypatch.setattr(preemption, "_leave", lambda: found.append("left"))
+    monkeypatch.setattr(preemption, "_exit_now", lambda: found.append("left"))
     return found
 
 
@@ -27,10 +27,10 @@ def tell():
 
 def test_a_notice_during_training_is_remembered(left):
     mesh = make_mesh(MeshSettings())
-    with Preemption() as told, told.put_off():
-        assert not told.agreed(mesh)
+    with Preemption() as told, told.deferred():
+        assert not told.should_stop(mesh)
         tell()
-        assert told.agreed(mesh)
+        assert told.should_stop(mesh)
         assert left == []
     assert left == ["left"]  # nobody acted on it
 
@@ -41,7 +41,7 @@ def test_a_notice_at_any_other_time_ends_the_process(left):
         assert left == ["left"]
         left.clear()
     with Preemption() as told:
-        with told.put_off():
+        with told.deferred():
             pass
         assert left == []
         tell()
@@ -50,7 +50,7 @@ def test_a_notice_at_any_other_time_ends_the_process(left):
 
 def test_a_notice_is_acted_on_once(left):
     with Preemption() as told:
-        with contextlib.suppress(KeyError), told.put_off():
+        with contextlib.suppress(KeyError), told.deferred():
             tell()
             raise KeyError
         assert left == []
@@ -59,10 +59,10 @@ def test_a_notice_is_acted_on_once(left):
 def test_several_processes_learn_of_it_one_step_later(left, monkeypatch):
     mesh = make_mesh(MeshSettings())
     monkeypatch.setattr("jax.process_count", lambda: 2)
-    with Preemption() as told, told.put_off():
-        assert [told.agreed(mesh), told.agreed(mesh)] == [False, False]
+    with Preemption() as told, told.deferred():
+        assert [told.should_stop(mesh), told.should_stop(mesh)] == [False, False]
         tell()
-        assert [told.agreed(mesh), told.agreed(mesh)] == [False, True]
+        assert [told.should_stop(mesh), told.should_stop(mesh)] == [False, True]
 
 
 def test_signals_are_left_as_they_were():
@@ -86,7 +86,7 @@ def test_in_another_thread_signals_are_left_alone():
 
 
 def test_leaving_says_one_line_and_ends_with_the_status_that_is_requeued():
-    program = "from endx_jax.training import preemption; preemption._leave(); print('not reached')"
+    program = "from endx_jax.training import preemption; preemption._exit_now(); print('not reached')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (TRY_AGAIN, "", preemption.LEAVING)
-    assert preemption.LEAVING.count("\n") == 1
+    assert (done.returncode, done.stdout, done.stderr) == (TRY_AGAIN, "", preemption.EXIT_MESSAGE)
+    assert preemption.EXIT_MESSAGE.count("\n") == 1

@@ -26,12 +26,12 @@ def test_without_patterns_everything_is_trained():
 
 
 def test_a_pattern_that_names_nothing_is_refused():
-    with one_line_error("optimizer.frozen names 'token_embeder', which is found in no parameter's path"):
+    with one_line_error("optimizer.frozen has the pattern 'token_embeder', which matches no parameter's path"):
         split_frozen(PARAMS, ["a/", "token_embeder"])
 
 
 def test_something_must_be_trained():
-    with one_line_error("every parameter is frozen"):
+    with one_line_error("optimizer.frozen matches every parameter"):
         split_frozen(PARAMS, ["a/", "b/"])
 
 

@@ -21,7 +21,7 @@ def run_steps(trace, start, stop, calls):
     for step in range(start, stop):
         with trace.step(step):
             calls.append(step)
-        trace.done(step + 1, jnp.ones(()))
+        trace.end_step(step + 1, jnp.ones(()))
 
 
 @pytest.mark.parametrize("start", [0, 7])
@@ -49,14 +49,14 @@ def test_a_file_asks_for_a_trace_whenever_it_is_touched(tmp_path, calls, monkeyp
     request = tmp_path / "profile-now"
     request.write_text("9")  # an earlier run was asked
     trace = Trace(tmp_path / "profile", start=0, steps=0, request=request)
-    now[0] += trace_module.LOOK_SECONDS
+    now[0] += trace_module.POLL_SECONDS
     run_steps(trace, 0, 3, calls)
     assert calls == [0, 1, 2]
     for later in (1, 2):
         request.write_text(text)
         os.utime(request, ns=(later, later))
         run_steps(trace, 3, 4, calls)  # it was looked at a moment ago
-        now[0] += trace_module.LOOK_SECONDS
+        now[0] += trace_module.POLL_SECONDS
         calls.clear()
         run_steps(trace, 4, 12, calls)
         assert calls == [
@@ -79,6 +79,6 @@ def test_the_trace_names_its_steps(tmp_path):
     for step in range(WARM_UP + 3):
         with trace.step(step):
             x = double(x)
-        trace.done(step + 1, x)
+        trace.end_step(step + 1, x)
     (file,) = tmp_path.rglob("*.xplane.pb")
     assert b"train" in file.read_bytes()

@@ -1,4 +1,4 @@
-"""Readers of question-answer data in any known format."""
+"""Readers of question-answer data in all supported formats."""
 
 from endx_jax.data.readers.formats import read
 

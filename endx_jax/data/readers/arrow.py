@@ -1,6 +1,6 @@
-"""Arrow tables: parquet, Arrow IPC and Feather files, and `datasets.save_to_disk` folders, read batch by batch.
+"""Reader of Arrow tables: parquet, Arrow IPC and Feather files, and `datasets.save_to_disk` folders.
 
-pyarrow is an extra: `pip install "endx_jax[data]"`.
+It needs pyarrow, an optional dependency: `pip install "endx_jax[data]"`.
 """
 
 import contextlib
@@ -13,30 +13,28 @@ from endx_jax import json_files
 from endx_jax.data.readers.text_files import ARROW_ENDINGS, chosen_split
 from endx_jax.errors import EndxError
 
-# Rows converted to Python objects at once; four times as many are decoded at once.
+# Number of rows that are converted to Python objects at once; four times as many are decoded at once.
 TOGETHER = 64
 # Files that `save_to_disk` writes: STATE for one split, SPLITS for several.
 STATE, SPLITS = "state.json", "dataset_dict.json"
 
 
 def holds_table(path: str) -> bool:
-    """Returns whether a path is such a file, by its name, or such a folder, by the files in it."""
+    """Returns true for a file with an ending of an Arrow table, and for a `save_to_disk` folder."""
     if os.path.isdir(path):
         return any(os.path.isfile(os.path.join(path, name)) for name in (STATE, SPLITS))
     return path.lower().endswith(ARROW_ENDINGS)
 
 
 def rows(path: str, split: str | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields (number from 1, row) of a table.
-
-    Columns of types that JSON does not have, such as images and dates, are left out.
+    """Yields (number from 1, row) of a table, without columns of types that JSON does not have, such as dates.
 
     Args:
-      path: a file with one of `text_files.ARROW_ENDINGS`, or a `save_to_disk` folder.
+      path: file with one of `text_files.ARROW_ENDINGS`, or a `save_to_disk` folder.
       split: split of the folder; None if it has only one.
 
     Raises:
-      EndxError: pyarrow is not installed, or the data are broken.
+      EndxError: pyarrow is not installed, or the data are invalid.
     """
     number = 0
     for file in _files(path, split):
@@ -67,11 +65,7 @@ def kinds(path: str) -> dict[str, str]:
 
 
 def import_pyarrow() -> None:
-    """Imports pyarrow.
-
-    Raises:
-      EndxError: it is not installed.
-    """
+    """Imports pyarrow; raises EndxError if it is not installed."""
     try:
         import pyarrow  # noqa: F401
     except ImportError:
@@ -149,7 +143,7 @@ def _is_list(kind: Any) -> bool:
 
 
 def _is_json(kind: Any) -> bool:
-    """Returns whether JSON can hold the values of an Arrow type."""
+    """Returns true if JSON can represent the values of an Arrow type."""
     import pyarrow as pa
 
     if pa.types.is_struct(kind):

@@ -1,6 +1,6 @@
-"""BEIR folders, read and written: `corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv`, and `negatives/SPLIT.tsv`.
+"""Reading and writing of BEIR folders: `corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv`, `negatives/SPLIT.tsv`.
 
-`negatives` holds mined hard negatives and is not part of BEIR; `endx mine` writes it.
+`negatives` holds hard negatives of `endx mine` and is not part of BEIR.
 """
 
 import json
@@ -24,21 +24,22 @@ def read(folder: str, split: str | None = None, *, whole: bool = True, skip_inva
     """Reads one split; a document is right for a query if its judgement has a score above 0.
 
     A candidate's text is `title`, a space, `text`. Only queries with a right document become questions. Equal texts
-    are merged: documents with equal text become one candidate with the first one's id, right for a query if any of them
-    is, and queries likewise. A pool with duplicates is therefore smaller than in tools that rank ids.
+    are merged: documents with equal text become one candidate with the id of the first one, which is right for a query
+    if any of them is; queries are merged in the same way. A pool with duplicates is therefore smaller than in tools
+    that rank ids.
 
-    Two extensions that `endx mine` writes are read as well: `negatives/SPLIT.tsv` with hard negatives of queries, and
+    Two extensions of `endx mine` are read as well: `negatives/SPLIT.tsv` with hard negatives of queries, and
     `metadata.group` of queries, which becomes `groups` if every question has one.
 
     Args:
-      folder: the folder; corpus and queries may be `.gz` files.
+      folder: BEIR folder; corpus and queries may be `.gz` files.
       split: name of a file in `qrels` without `.tsv`; None if there is only one.
-      whole: whether the pool is the whole corpus. Otherwise it holds the documents that judgements and negatives name,
-        and no others are kept in memory.
-      skip_invalid: whether to skip invalid documents, queries and judgements.
+      whole: true for a pool of the whole corpus; false for one of the documents in judgements and negatives, which
+        keeps only these in memory.
+      skip_invalid: true to skip invalid documents, queries and judgements.
 
     Raises:
-      EndxError: a part is missing or broken, a judgement or negative names an unknown id, or a right document is empty.
+      EndxError: a file is missing or invalid, a judgement or negative has an unknown id, or a right document is empty.
     """
     judgements = _judgements_path(folder, split)
     negatives = os.path.join(folder, "negatives", os.path.basename(judgements))
@@ -145,9 +146,9 @@ def _named(judgements: str, negatives: str) -> set[str]:
 
 
 def _documents(path: str, named: Container[str] | None, invalid: text_files.InvalidRows) -> dict[str, str]:
-    """Returns id -> title and text of the documents `named`, or of all if that is None.
+    """Returns title and text of the documents in `named`, or of all if it is None, by id.
 
-    A document may be empty, as some in published corpora are, unless it is judged right.
+    A document may be empty, as in some published corpora, unless it is judged right.
     """
     found: dict[str, str] = {}
     for _, where, row in row_files.objects(path, invalid):
@@ -160,7 +161,7 @@ def _documents(path: str, named: Container[str] | None, invalid: text_files.Inva
 
 
 def _queries(path: str, invalid: text_files.InvalidRows) -> tuple[dict[str, str], dict[str, str]]:
-    """Returns id -> text of all queries, and id -> group of those that have one."""
+    """Returns the text of all queries by id, and the group of those that have one by id."""
     found: dict[str, str] = {}
     groups: dict[str, str] = {}
     for _, where, row in row_files.objects(path, invalid):
@@ -175,7 +176,7 @@ def _queries(path: str, invalid: text_files.InvalidRows) -> tuple[dict[str, str]
 def _add(found: dict[str, str], row: dict, text: str, where: str) -> str:
     name = _id(row, where)
     if found.setdefault(name, text) != text:
-        raise EndxError(f"{where}: _id {name[:100]!r} stands for two texts")
+        raise EndxError(f"{where}: _id {name[:100]!r} belongs to two texts")
     return name
 
 
@@ -195,7 +196,7 @@ def _judgements(path: str, invalid: text_files.InvalidRows) -> Iterator[tuple[st
 
 
 def _negatives(path: str, queries: Container, documents: Container) -> dict[str, list[str]]:
-    """Returns query id -> ids of its hard negatives; their scores and ranks are only for inspection."""
+    """Returns the ids of the hard negatives of each query by id; their scores and ranks are ignored."""
     found: dict[str, list[str]] = {}
     for where, (query, document, _, _) in _table(path, NEGATIVES_HEADER):
         _check_known(query, document, queries, documents, where)
@@ -204,7 +205,7 @@ def _negatives(path: str, queries: Container, documents: Container) -> dict[str,
 
 
 def _table(path: str, header: str) -> Iterator[tuple[str, list[str]]]:
-    """Yields (place, columns) of each line below the header; blank lines are skipped."""
+    """Yields (location, columns) of each line below the header; skips blank lines."""
     names = header.split("\t")
     for number, line in text_files.lines(path):
         where = f"{path}, line {number}"
@@ -218,7 +219,7 @@ def _table(path: str, header: str) -> Iterator[tuple[str, list[str]]]:
             yield where, columns
 
 
-# Description of the mining; its presence marks a folder of mined negatives.
+# Description of the mining; folders without this file are not overwritten.
 REPORT = "mining.json"
 
 
@@ -227,8 +228,8 @@ class Negative(NamedTuple):
 
     Attributes:
       row: row of the candidate.
-      score: score by the system that found it.
-      rank: its rank in that system, from 1, right candidates included.
+      score: score of the candidate in the mining system.
+      rank: rank of the candidate in that system, from 1, right candidates included.
     """
 
     row: int
@@ -237,7 +238,7 @@ class Negative(NamedTuple):
 
 
 def check_replaceable(folder: pathlib.Path) -> None:
-    """Raises EndxError when `folder` holds anything but mined negatives."""
+    """Raises EndxError if `folder` is not empty and does not hold mined negatives."""
     if folder.exists() and not folder.is_dir():
         raise EndxError(f"--output={folder} is a file; name a folder")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / REPORT).is_file():
@@ -252,16 +253,16 @@ def write_mined(
     split: str = "train",
     about: Mapping[str, Any],
 ) -> None:
-    """Writes questions, judgements and hard negatives as a BEIR folder, which replaces an older one atomically.
+    """Writes questions, judgements and hard negatives as a BEIR folder, which atomically replaces an older one.
 
-    - `corpus.jsonl`: the candidates that are right for a question or a negative of one;
-    - `queries.jsonl`: the questions, with their group, if any, as `metadata.group`;
-    - `qrels/SPLIT.tsv`, as in BEIR, and `negatives/SPLIT.tsv`, which has the rank as well;
+    - `corpus.jsonl`: candidates that are right for a question or a hard negative of one;
+    - `queries.jsonl`: questions, with their group, if any, as `metadata.group`;
+    - `qrels/SPLIT.tsv`, as in BEIR, and `negatives/SPLIT.tsv`, which also has the rank;
     - `mining.json`: `about`.
 
     Args:
-      folder: the folder to write.
-      records: the set; its own hard negatives are not written.
+      folder: output folder.
+      records: retrieval set, whose `hard_negatives` are ignored.
       negatives: hard negatives of each question.
       split: name of the judgements file.
       about: description of the mining.

@@ -1,4 +1,4 @@
-"""Rows of a question, right passages and hard negatives: named columns, and the training files of other tools.
+"""Reader of rows with a question, right passages and hard negatives: tables and the training files of other tools.
 
 - DPR (Karpukhin et al. 2020): `question`, `positive_ctxs` and `hard_negative_ctxs`, each a list of `title`, `text` and
   `passage_id` or `psg_id`. `negative_ctxs`, which are drawn at random, are ignored. Questions have no ids.
@@ -22,7 +22,7 @@ from endx_jax.data.records import RetrievalSet
 from endx_jax.errors import EndxError
 
 QUESTION, ANSWER = "question", "answer"
-# Column names of other tools, tried if no column was named and none has the name above.
+# Column names of other tools, tried if the setting has its default and there is no such column.
 QUESTIONS = ("query", "anchor")
 ANSWERS = ("positive", "passage", "document", "response")
 # Columns of hard negatives, as in sentence-transformers: `negative`, `negative_1`, `negative_2`, ...
@@ -44,14 +44,14 @@ class Example(NamedTuple):
     wrong: list[Named]
 
 
-# (values of a row, its place for messages) to its contents.
+# Function (values of a row, its location for messages) -> contents of the row.
 Parser = Callable[[dict, str], Example]
 
 
 class ExampleSet:
-    """Collects examples into a retrieval set; equal texts are merged under the id of the first one.
+    """Builder of a retrieval set from examples; equal texts are merged under the id of the first one.
 
-    Questions without an id are called `q0`, `q1`, ..., and passages `d0`, `d1`, ..., in order.
+    Questions without ids get the ids `q0`, `q1`, ..., and passages `d0`, `d1`, ..., in order.
     """
 
     def __init__(self):
@@ -63,28 +63,28 @@ class ExampleSet:
         self._texts: dict[tuple[str, str], str] = {}
 
     def add(self, question: Named, right: list[Named], wrong: list[Named], where: str) -> None:
-        """Adds an example; one without a right passage is ignored, since it can be neither trained on nor evaluated.
+        """Adds an example, unless it has no right passage.
 
         Args:
-          question: the question.
-          right: passages that answer it.
+          question: question.
+          right: passages that answer the question.
           wrong: hard negatives.
-          where: place of the row, for messages.
+          where: location of the row, for messages.
 
         Raises:
-          EndxError: an id stands for two texts.
+          EndxError: two texts have the same id.
         """
         if not right:
             return
         name = question.id or self._questions.get(question.text) or self._free("question", f"q{len(self._questions)}")
-        # All ids are checked before anything is stored, so that a refused row leaves nothing behind.
+        # All ids are checked before anything is stored, so that no part of an invalid row is added.
         texts = {("question", name): question.text}
         for passage in (*right, *wrong):
             if passage.id and texts.setdefault(("passage", passage.id), passage.text) != passage.text:
-                raise EndxError(f"{where}: the passage id {passage.id[:100]!r} stands for two texts")
+                raise EndxError(f"{where}: the passage id {passage.id[:100]!r} belongs to two texts")
         for (kind, identifier), text in texts.items():
             if self._texts.get((kind, identifier), text) != text:
-                raise EndxError(f"{where}: the {kind} id {identifier[:100]!r} stands for two texts")
+                raise EndxError(f"{where}: the {kind} id {identifier[:100]!r} belongs to two texts")
         self._texts.update(texts)
         self._questions.setdefault(question.text, name)
         self._right.setdefault(question.text, set()).update(map(self._row, right))
@@ -99,7 +99,7 @@ class ExampleSet:
         return row
 
     def _free(self, kind: str, name: str) -> str:
-        """Returns the name, lengthened if the file uses it for another text."""
+        """Returns the name, with underscores appended if it is the id of another text."""
         while (kind, name) in self._texts:
             name += "_"
         return name
@@ -108,7 +108,7 @@ class ExampleSet:
         """Returns the retrieval set; `hard_negatives` is None if no row has any.
 
         Raises:
-          EndxError: there are no questions; `note` ends the message.
+          EndxError: there are no questions; the message ends with `note`.
         """
         if not self._questions:
             raise EndxError(f"{path}: no questions with a right passage in the file" + (note and f"; {note}"))
@@ -136,13 +136,13 @@ def read_rows(path: str, parse: Parser, *, split: str | None = None, skip_invali
     """Reads a training file of another tool.
 
     Args:
-      path: what `row_files.objects` reads.
+      path: file or folder of `row_files.objects`.
       parse: parser of the tool's rows, such as `parse_dpr`.
       split: split of a `save_to_disk` folder.
-      skip_invalid: whether to skip invalid rows.
+      skip_invalid: true to skip invalid rows.
 
     Raises:
-      EndxError: a row is invalid, named by line, or no row has a right passage.
+      EndxError: a row is invalid (the message has its line), or no row has a right passage.
     """
     invalid = InvalidRows(path, skip=skip_invalid)
     return _collect(path, objects(path, invalid, split=split), parse, invalid)
@@ -185,7 +185,7 @@ def _passages(row: dict, key: str, where: str, id_keys: tuple[str, ...]) -> list
 
 
 def _texts(value: object, where: str) -> list[Named]:
-    """Returns a text or a list of texts, without empty ones."""
+    """Returns the texts of a string or a list of strings, without empty ones."""
     if not isinstance(value, list):
         found = "" if value is None else json_files.text(value, where, may_be_empty=True)
         return [Named(found)] if found else []
@@ -195,7 +195,7 @@ def _texts(value: object, where: str) -> list[Named]:
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """Names of the columns of a file by their use."""
+    """Names of the columns of question, answer and hard negatives."""
 
     question: str
     answer: str
@@ -203,10 +203,10 @@ class Columns:
 
     @classmethod
     def choose(cls, names: tuple[str, str], known: list[str], where: str) -> "Columns":
-        """Chooses among the columns `known`: those called `names`, or those with the names of other tools.
+        """Chooses the columns `names` among `known`, or columns with the names of other tools.
 
         Raises:
-          EndxError: there is no column, or more than one, for the question or the answer.
+          EndxError: there is no column for the question or the answer, or more than one.
         """
         question = _choose(names[0], QUESTION, QUESTIONS, known, where)
         answer = _choose(names[1], ANSWER, ANSWERS, known, where)
@@ -214,7 +214,7 @@ class Columns:
 
 
 def called(name: str, known: Iterable[str]) -> list[str]:
-    """Returns the columns with exactly this name or, if there are none, those that have it in another case."""
+    """Returns the columns with this name or, if there are none, those that differ from it only in case."""
     known = list(known)
     return [other for other in known if other == name] or [
         other for other in known if other.casefold() == name.casefold()
@@ -241,24 +241,25 @@ def read_columns(
 ) -> RetrievalSet:
     """Reads a table with a question and an answer in each row.
 
-    All right answers of a question are kept. Columns called `negative`, `negative_1`, ... hold hard negatives, each a
-    text, in JSON and Arrow also a list of texts; empty ones are ignored, and so are further columns.
+    A question may have several rows with different answers. Columns named `negative`, `negative_1`, ... hold hard
+    negatives, each a text, or in JSON and Arrow also a list of texts. Empty hard negatives and other columns are
+    ignored.
 
     Args:
-      path: what `row_files.rows` reads.
-      names: columns of question and answer; if left at `question` and `answer`, other tools' names are found too.
+      path: file or folder of `row_files.rows`.
+      names: columns of question and answer; for the default names, columns with other tools' names are found too.
       split: split of a `save_to_disk` folder.
-      skip_invalid: whether to skip invalid rows.
+      skip_invalid: true to skip invalid rows.
 
     Raises:
-      EndxError: a column is missing, or a row is invalid, named by line.
+      EndxError: a column is missing, or a row is invalid (the message has its line).
     """
     known: dict[tuple[str, ...], Columns] = {}
 
     def choose(row: Iterable[str], where: str) -> Columns:
         keys = tuple(row)
         if keys not in known:
-            known.clear()  # nearly all rows have the keys of the row before
+            known.clear()  # nearly all rows have the keys of the previous row
             known[keys] = Columns.choose(names, list(keys), where)
         return known[keys]
 

@@ -1,4 +1,4 @@
-"""Known data formats: detection by the contents of a file or folder, and the reader of each."""
+"""Supported data formats: detection by the contents of a file or folder, and the reader of each."""
 
 import itertools
 import os
@@ -32,7 +32,7 @@ ROW_PARSERS: dict[str, examples.Parser] = {
     FLAG_EMBEDDING: examples.parse_flag_embedding,
 }
 
-# A file, plain or .gz, that only folders of this format have. A folder with none of them is BEIR.
+# Files, plain or .gz, that identify the format of a folder; other folders are read as BEIR.
 _FOLDERS = {MSMARCO: (msmarco.COLLECTION,), MULTIREQA: mrqa.CANDIDATES}
 
 # Keys of the first object of a file, by format; the first match decides.
@@ -61,31 +61,33 @@ def read(
 ) -> RetrievalSet:
     """Reads the data set at `path`.
 
-    Known file formats, those of text also with `.gz`:
+    Supported file formats, those of text also with `.gz`:
 
-    - `.json`: SQuAD 1.1 and 2.0 (each paragraph is a candidate), or a list of the objects that `.jsonl` has one a line;
-    - `.jsonl`: Natural Questions and MRQA (likewise); training files of DPR, Tevatron and FlagEmbedding; or a question
-      and an answer a line, with optional hard negatives;
-    - `.csv` and `.tsv` with a header line, delimited by comma, semicolon, tab or bar: a question and an answer a row,
+    - `.json`: SQuAD 1.1 and 2.0, or a list of the objects of a `.jsonl` file;
+    - `.jsonl`: Natural Questions and MRQA; training files of DPR, Tevatron and FlagEmbedding; or one question and
+      answer per line, with optional hard negatives;
+    - `.csv` and `.tsv` with a header line, delimited by comma, semicolon, tab or bar: one question and answer per row,
       with optional hard negatives;
-    - `.parquet`, `.arrow` and `.feather` (pyarrow): rows of the same columns.
+    - `.parquet`, `.arrow` and `.feather` (pyarrow): rows with the same columns.
 
-    Known folders are BEIR, MS MARCO, MultiReQA and those of `datasets.save_to_disk`. Text is UTF-8. White space at both
-    ends of a text is removed, and equal texts are merged.
+    Supported folders are BEIR, MS MARCO, MultiReQA and those of `datasets.save_to_disk`. The candidates of
+    reading-comprehension data are whole paragraphs. Text is UTF-8. White space at both ends of a text is removed, and
+    equal texts are merged.
 
     Args:
-      path: a file or a folder.
+      path: file or folder.
       split: split of a BEIR, MS MARCO or `save_to_disk` folder; None if it has only one. Ignored by other formats.
-      question_column: column or key of the question in rows of a question and an answer, in any case. If it is left at
-        `question` and there is no such column, the names in `examples.QUESTIONS` are tried.
-      answer_column: column or key of the answer; its other names are `examples.ANSWERS`.
-      whole: whether the pool of a BEIR folder is its whole corpus. Otherwise it holds only the documents that
-        judgements and negatives name, which is enough for training and needs less memory.
-      skip_invalid: whether to skip invalid rows, such as those with an empty answer, and to log their number with the
-        first reason as a warning. MS MARCO and MultiReQA have no such rows.
+      question_column: column or key of the question, in any case. For the default, `question`, the names in
+        `examples.QUESTIONS` are tried too.
+      answer_column: column or key of the answer, in any case. For the default, `answer`, the names in
+        `examples.ANSWERS` are tried too.
+      whole: true for a pool of the whole corpus of a BEIR folder; false for one of the documents in judgements and
+        negatives, which is enough for training and needs less memory.
+      skip_invalid: true to skip invalid rows, such as those with an empty answer, and to log a warning with their
+        number and the first reason. Does not apply to MS MARCO and MultiReQA.
 
     Raises:
-      EndxError: the data can't be read; the message names the file, the place in it and the reason.
+      EndxError: the data can't be read; the message names the file, the location in it and the reason.
     """
     path = os.fspath(path)
     found = detect_format(path)
@@ -106,7 +108,7 @@ def read(
 
 
 def holds_paragraphs(path: str) -> bool:
-    """Returns whether `path` is reading-comprehension data, to which `data.pool` applies.
+    """Returns true if `path` is reading-comprehension data, to which `data.pool` applies.
 
     Raises:
       EndxError: there is nothing at the path, or its beginning can't be read.
@@ -115,14 +117,14 @@ def holds_paragraphs(path: str) -> bool:
 
 
 def paragraphs(path: str, *, skip_invalid: bool = False) -> Iterator[Paragraph]:
-    """Yields the paragraphs of reading-comprehension data in file order; nothing is merged.
+    """Yields the paragraphs of reading-comprehension data in file order, without merging.
 
     Args:
-      path: the file or folder.
-      skip_invalid: whether to skip invalid questions, contexts and pages; not for MultiReQA.
+      path: file or folder.
+      skip_invalid: true to skip invalid questions, contexts and pages; ignored for MultiReQA.
 
     Raises:
-      EndxError: the data are of another format, or broken, named by line or key.
+      EndxError: the data has another format, or is invalid (the message has the line or key).
     """
     found = detect_format(path)
     if found not in PARAGRAPH_READERS:
@@ -143,17 +145,17 @@ def read_unmerged(*paths: str, skip_invalid: bool = False) -> RetrievalSet:
     """Reads whole paragraphs as candidates, with equal questions kept apart: see `whole_paragraphs`.
 
     Args:
-      *paths: files, read one after another into one pool.
-      skip_invalid: as for `paragraphs`.
+      *paths: files, which are concatenated.
+      skip_invalid: see `paragraphs`.
     """
     found = itertools.chain.from_iterable(paragraphs(path, skip_invalid=skip_invalid) for path in paths)
     return whole_paragraphs(found, " and ".join(paths), merge=False)
 
 
 def detect_format(path: str) -> str:
-    """Returns the format of the file or folder at `path`, one of the names above.
+    """Returns the format of the file or folder at `path`, such as `SQUAD`.
 
-    Reads the beginning of the file once. A `.json` file that holds an object is SQuAD. Other formats are told apart by
+    Reads the beginning of the file once. A `.json` file that holds an object is SQuAD. Other formats are identified by
     the keys of the first object, the columns of an Arrow table, or the first line of a `.csv` or `.tsv` file.
 
     Raises:
@@ -218,6 +220,6 @@ def _first_keys(head: str) -> dict[str, str]:
 
 
 def _is_answers_line(line: str) -> bool:
-    """Returns whether a line is one of DPR's question files: a question, a tab and a list in Python's notation."""
+    """Returns true for a line of DPR's question files: a question, a tab and a list in Python's notation."""
     _, tab, answers = line.partition("\t")
     return bool(tab) and "\t" not in answers and answers.lstrip('"').startswith("[")

@@ -1,11 +1,11 @@
-"""MRQA's JSONL (Fisch et al. 2019) and MultiReQA (Guo et al. 2020), which adds sentence boundaries to MRQA's contexts.
+"""Reader of MRQA (Fisch et al. 2019) and of MultiReQA (Guo et al. 2020), which adds sentences to MRQA's contexts.
 
-MRQA's files, such as HotpotQA, NewsQA, TriviaQA, SearchQA, Natural Questions and SQuAD, have a header line and then a
-context with its questions a line. Contexts are cut to 800 tokens and contain structure marks: `[DOC]`, `[PAR]`, `[TLE]`
-and `[SEP]`, and Natural Questions' tags.
+MRQA's files, such as HotpotQA, NewsQA, TriviaQA, SearchQA, Natural Questions and SQuAD, have a header line, and then
+one context with its questions per line. Contexts are cut to 800 tokens and contain structure marks: `[DOC]`, `[PAR]`,
+`[TLE]` and `[SEP]`, and Natural Questions' tags.
 
-A MultiReQA folder holds `candidates.json`, as MultiReQA publishes it, and MRQA's file of the same data set and split,
-each plain or as `.gz`.
+A MultiReQA folder holds MultiReQA's `candidates.json` and MRQA's file of the same data set and split, each plain or as
+`.gz`.
 """
 
 import array
@@ -91,9 +91,9 @@ class Context:
 
     Attributes:
       where: file and line, for messages.
-      length: characters of the context with its marks.
-      unmarked: the context without marks.
-      questions: its questions; their answers' starts are places in `unmarked.text`.
+      length: number of characters of the context with its marks.
+      unmarked: context without marks.
+      questions: questions about the context; their answers start at positions in `unmarked.text`.
     """
 
     where: str
@@ -103,19 +103,19 @@ class Context:
 
     @property
     def article(self) -> str:
-        """Unique name of the context, made from the id of its first question, since MRQA gives none."""
+        """Unique name of the context, from the id of its first question, since MRQA has no titles."""
         return f"context of {self.questions[0].id}"
 
 
 def paragraphs(path: str, invalid: InvalidRows | None = None) -> Iterator[Paragraph]:
     """Yields the contexts of an MRQA file without marks, with the first span of each question's first answer.
 
-    MRQA found most spans by string search, and calls the first span of the first answer an acceptable choice. With it
-    HotpotQA and NewsQA have the counts of ENDX (Wang et al. 2021, Table 1). Sentences end at marks; between marks
-    ReQA's rules apply.
+    MRQA found most spans by string search, and recommends the first span of the first answer, with which HotpotQA and
+    NewsQA have the counts of ENDX (Wang et al. 2021, Table 1). Sentences end at marks; between marks, ReQA's rules
+    apply.
 
     Raises:
-      EndxError: the file is broken, named by line.
+      EndxError: the file is invalid; the message has the line.
     """
     for context in contexts(path, invalid=invalid):
         marked = len(context.unmarked.text) < context.length
@@ -124,13 +124,13 @@ def paragraphs(path: str, invalid: InvalidRows | None = None) -> Iterator[Paragr
 
 
 def contexts(path: str, *, every_span: bool = False, invalid: InvalidRows | None = None) -> Iterator[Context]:
-    """Yields the contexts of an MRQA file one at a time; those without text or questions are skipped.
+    """Yields the contexts of an MRQA file one at a time; skips those without text or questions.
 
     Args:
-      path: the file, `.jsonl` or `.jsonl.gz`.
-      every_span: whether a question's answers are all spans of its detected answers, in the order of the context;
-        otherwise only the first span of the first answer. A question without spans has no answer.
-      invalid: handles invalid contexts; by default they are refused.
+      path: `.jsonl` or `.jsonl.gz` file.
+      every_span: true to return all spans of a question's detected answers, in the order of the context; false for only
+        the first span of the first answer. A question without spans has no answer.
+      invalid: handler of invalid contexts; by default they raise EndxError.
     """
     invalid, ids = invalid or InvalidRows(path), QuestionIds()
     for _, where, row in row_files.objects(path, invalid):
@@ -162,7 +162,7 @@ def _question(row: object, where: str, context: Unmarked, length: int, every_spa
 
 
 def _start(span: object, where: str, length: int) -> int:
-    """Returns the start of a span, which must lie in its context; both ends are included."""
+    """Returns the start of a span, which includes both ends; raises EndxError if it is outside its context."""
     match span:
         case [int(start), int(end)] if 0 <= start <= end < length:
             return start
@@ -198,15 +198,15 @@ def multireqa_paragraphs(folder: str) -> Iterator[Paragraph]:
 def join_multireqa(candidates: str, paths: Sequence[str]) -> Iterator[Paragraph]:
     """Yields the contexts that have sentences, in MRQA's order and without its marks.
 
-    A question's answers are all spans that MRQA detected. Sentences that consist of marks are left out. Contexts for
+    A question's answers are all spans that MRQA detected. Sentences that consist of marks are omitted. Contexts for
     which MultiReQA has no sentences are skipped.
 
     Args:
-      candidates: MultiReQA's file.
-      paths: MRQA's files.
+      candidates: file of MultiReQA.
+      paths: files of MRQA.
 
     Raises:
-      EndxError: a file is broken, a sentence lies outside its context, or its context is in none of the files.
+      EndxError: a file is invalid, a sentence is outside its context, or its context is not in the files.
     """
     bounds = _bounds(candidates)
     for path in paths:

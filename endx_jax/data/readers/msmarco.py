@@ -22,10 +22,10 @@ def read(folder: str, split: str | None = None) -> RetrievalSet:
 
     Args:
       folder: folder of the three files, as published or as `.gz`.
-      split: a split such as `train`, `dev` or `dev.small`; None if there is one file of judgements.
+      split: split such as `train`, `dev` or `dev.small`; None if there is one file of judgements.
 
     Raises:
-      EndxError: a file is missing or broken, or a judgement names an unknown query or passage.
+      EndxError: a file is missing or invalid, or a judgement has an unknown query or passage.
     """
     path, right = _right(folder, split)
     queries = _queries(folder, path, right)
@@ -94,12 +94,12 @@ def _part(folder: str, name: str) -> str:
 
 
 def _texts(path: str, wanted: Mapping[str, int], judgements: str) -> dict[str, str]:
-    """Returns id -> text of the `wanted` ids, each of which is given with the line of `judgements` that names it."""
+    """Returns the texts of the `wanted` ids, which map to their line in `judgements`, by id."""
     found: dict[str, str] = {}
     for where, name, text in ids_and_texts(path):
         if name in wanted:
             if found.setdefault(name, text) != text:
-                raise EndxError(f"{where}: the id {name[:100]!r} stands for two texts")
+                raise EndxError(f"{where}: the id {name[:100]!r} belongs to two texts")
             json_files.text(text, f"{where}: the text that {judgements}, line {wanted[name]}, names")
     missing = next((name for name in wanted if name not in found), None)
     if missing is not None:
@@ -108,10 +108,10 @@ def _texts(path: str, wanted: Mapping[str, int], judgements: str) -> dict[str, s
 
 
 def ids_and_texts(path: str) -> Iterator[tuple[str, str, str]]:
-    """Yields (place, id, text) for each line of a two-column table without header or quotes; blank lines are skipped.
+    """Yields (location, id, text) for each line of a two-column table without header or quotes; skips blank lines.
 
     Raises:
-      EndxError: a line has not two columns.
+      EndxError: a line does not have two columns.
     """
     for number, line in text_files.lines(path):
         where = f"{path}, line {number}"

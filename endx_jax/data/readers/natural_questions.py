@@ -1,8 +1,8 @@
-"""Natural Questions (Kwiatkowski et al. 2019) as published, simplified or full: one page with its annotations a line.
+"""Reader of Natural Questions (Kwiatkowski et al. 2019), simplified or full, with one annotated page per line.
 
 As in ReQA (Ahmad et al. 2019), a training question is used if its annotator marked one short answer, inside a long
-answer that is a paragraph, `<P>`. The development files, which ReQA does not use, have several annotators; there every
-short answer in a paragraph counts. ENDX (Wang et al. 2021) counts 1.43 answers a question in its test set, so it used
+answer that is a paragraph, `<P>`. The development files, which ReQA does not use, have several annotators; there, every
+short answer in a paragraph is used. ENDX (Wang et al. 2021) has 1.43 answers per question in its test set, so it used
 several as well, but it does not state its rule.
 """
 
@@ -84,7 +84,7 @@ class _Page:
         return _TAG_TOKEN.fullmatch(self.word(number)) is not None
 
     def _apart(self, first: int, second: int) -> bool:
-        """Returns whether white space separates two tokens in the page, tags removed; always in the simplified text."""
+        """Returns true if white space separates two tokens of the page without tags; always true if simplified."""
         if not self._full:
             return True
         gap = self._html[self._byte(first, "end_byte") : self._byte(second, "start_byte")]
@@ -99,17 +99,17 @@ class _Page:
 
 
 def paragraphs(path: str, invalid: InvalidRows | None = None) -> Iterator[Paragraph]:
-    """Yields the paragraphs that contain answers, in file order, each with one question; one page is read at a time.
+    """Yields the paragraphs that contain answers, in file order, each with one question; reads one page at a time.
 
-    A paragraph is the text of a long answer without tags. Words are separated as in the page. The simplified file has
-    lost this information, so there all tokens are separated: `( 1969 ) .`.
+    A paragraph is the text of a long answer without tags. Words are separated as in the page. Simplified files do not
+    have this information, so all their tokens are separated: `( 1969 ) .`.
 
     Args:
-      path: the file, `.jsonl` or `.jsonl.gz`.
-      invalid: handles invalid lines; by default they are refused.
+      path: `.jsonl` or `.jsonl.gz` file.
+      invalid: handler of invalid lines; by default they raise EndxError.
 
     Raises:
-      EndxError: the file is broken, named by line.
+      EndxError: the file is invalid; the message has the line.
     """
     invalid, ids = invalid or InvalidRows(path), QuestionIds()
     for _, where, row in row_files.objects(path, invalid):
@@ -169,7 +169,7 @@ def _answer(page: _Page, span: _Span, places: Mapping[int, int]) -> Answer | Non
 
 
 def _title(row: Mapping, name: str) -> str:
-    """Returns the title of the page, in simplified files the one in its URL; without either, a name from the id."""
+    """Returns the title of the page, or the one in its URL in simplified files, or a name made from the id."""
     if title := str(row.get("document_title") or ""):
         return title
     try:

@@ -1,4 +1,4 @@
-"""Rows of data files: JSONL, JSON lists, CSV, TSV and Arrow tables, read one row at a time."""
+"""Reader of the rows of JSONL, JSON lists, CSV, TSV and Arrow tables, one row at a time."""
 
 import csv
 import re
@@ -10,10 +10,10 @@ from endx_jax.data.readers import arrow, text_files
 from endx_jax.data.readers.text_files import InvalidRows
 from endx_jax.errors import EndxError
 
-# (number of the line or row from 1, its place for messages, values by key)
+# (number of the line or row from 1, its location for messages, values by key)
 Row = tuple[int, str, dict[str, Any]]
 
-# Known delimiters by file name ending. If several split the header line into equally many fields, the first wins.
+# Delimiters by file name ending. If several split the header line into equally many fields, the first one is used.
 DELIMITERS = {".csv": ",;\t|", ".tsv": "\t,;|"}
 
 
@@ -21,15 +21,15 @@ def objects(path: str, invalid: InvalidRows | None = None, *, split: str | None 
     """Yields the objects of a file: lines of JSONL, items of a JSON list, or rows of an Arrow table.
 
     Args:
-      path: a JSON file, which is a list if it begins with `[`, or a table that `arrow.rows` reads.
-      invalid: handles lines that are not an object; by default they are refused.
+      path: JSON file, which is a list if it begins with `[`, or a table of `arrow.rows`.
+      invalid: handler of lines that are not an object; by default they raise EndxError.
       split: split of a `save_to_disk` folder.
 
     Yields:
       (line or row number from 1, `path, line number` for messages, object). Blank lines are skipped.
 
     Raises:
-      EndxError: as `text_files.lines`, `text_files.items` and `arrow.rows`.
+      EndxError: the file is missing or invalid.
     """
     if arrow.holds_table(path):
         for number, row in arrow.rows(path, split):
@@ -57,13 +57,13 @@ def rows(
     """Yields the rows of a table: those of a `.csv` or `.tsv` file with a header line, or those of `objects`.
 
     Args:
-      path: the file or folder.
-      check: called with the names in the header line and its place; raises EndxError if columns are missing.
-      invalid: handles invalid rows.
+      path: file or folder.
+      check: function (names in the header line, location) that raises EndxError if columns are missing.
+      invalid: handler of invalid rows.
       split: split of a `save_to_disk` folder.
 
     Raises:
-      EndxError: the file is broken.
+      EndxError: the file is missing or invalid.
     """
     ending = path.lower().removesuffix(".gz")[-4:]
     if ending not in DELIMITERS:
@@ -84,18 +84,18 @@ def rows(
 
 
 def _delimiter(path: str, choices: str) -> str:
-    """Returns the delimiter that splits the first line of a file into most fields; quoted fields hold none."""
+    """Returns the delimiter that splits the first line of a file into most fields; ignores quoted fields."""
     first = re.sub(r'"[^"]*"', "", text_files.head(path).lstrip("\r\n").partition("\n")[0])
     return max(choices, key=first.count)
 
 
 def fields_of(path: str, delimiter: str, *, strict: bool = True) -> Iterator[tuple[int, list[str]]]:
-    """Yields (line number at which the row starts, its fields); a quoted field may hold newlines.
+    """Yields (number of the first line of the row, its fields); a quoted field may contain newlines.
 
     Args:
-      path: the file.
-      delimiter: the character between fields.
-      strict: whether to refuse quotes that `csv` would not write so.
+      path: CSV or TSV file.
+      delimiter: character between fields.
+      strict: true to raise EndxError for quotes that `csv` would not write.
 
     Raises:
       EndxError: the quotes of a row are wrong, or it is longer than `text_files.MOST` characters.
@@ -110,7 +110,7 @@ def fields_of(path: str, delimiter: str, *, strict: bool = True) -> Iterator[tup
                 raise EndxError(f"{path}, row from line {start}: over {text_files.MOST:,} characters; is a quote open?")
             yield line
 
-    # A limit of the process. The default of 131,072 characters is less than a long page.
+    # This limit applies to the process. A long page exceeds the default of 131,072 characters.
     csv.field_size_limit(text_files.MOST)
     reader = csv.reader(lines(), delimiter=delimiter, strict=strict)
     while True:
@@ -127,7 +127,7 @@ def fields_of(path: str, delimiter: str, *, strict: bool = True) -> Iterator[tup
 
 
 def whole_number(text: str, where: str) -> int:
-    """Returns the whole number in a text of at most 18 digits; `where` begins the message that refuses others."""
+    """Converts a string of at most 18 digits to an integer; raises EndxError, which begins with `where`, for others."""
     if not re.fullmatch(r"-?[0-9]{1,18}", text):
         raise EndxError(f"{where} {text[:40]!r} is not a whole number")
     return int(text)

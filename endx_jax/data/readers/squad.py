@@ -1,4 +1,4 @@
-"""SQuAD JSON, versions 1.1 and 2.0: `data[].paragraphs[]` of a `context` and its `qas[]`."""
+"""Reader of SQuAD 1.1 and 2.0: `data[].paragraphs[]`, each with a `context` and its `qas[]`."""
 
 import os
 from collections.abc import Iterator
@@ -23,14 +23,14 @@ def files_of(folder: str | os.PathLike) -> tuple[str, str]:
 
 
 def paragraphs(path: str, invalid: InvalidRows | None = None) -> Iterator[Paragraph]:
-    """Yields the paragraphs of a SQuAD file, `.json` or `.json.gz`, in file order; one article is in memory at a time.
+    """Yields the paragraphs of a SQuAD file in file order; reads one article at a time.
 
-    An article without a title is called `article N`, counted from 0. A question marked `is_impossible` has no
-    answers. An id may be a whole number.
+    An article without a title gets the title `article N`, counted from 0. A question marked `is_impossible` has no
+    answers. An id may be an integer.
 
     Args:
-      path: the file.
-      invalid: handles invalid questions; by default they are refused.
+      path: `.json` or `.json.gz` file.
+      invalid: handler of invalid questions; by default they raise EndxError.
 
     Raises:
       EndxError: the file is not JSON (named by line and column) or not SQuAD (named by the path of the key), an answer

@@ -1,4 +1,4 @@
-"""Data files read within memory limits: lookup in folders, lines, and the items of JSON lists one at a time."""
+"""Reading of data files within memory limits: files of a folder, lines, and items of JSON lists one at a time."""
 
 import codecs
 import contextlib
@@ -16,15 +16,15 @@ from typing import Any, BinaryIO
 from endx_jax import json_files
 from endx_jax.errors import EndxError
 
-# Maximum bytes of a line, and characters of an item of a JSON list, since each is held in memory. Natural Questions'
-# longest pages are a tenth of it.
+# Maximum bytes of a line, and characters of an item of a JSON list, since each is held in memory. The longest pages of
+# Natural Questions have a tenth of this.
 MOST = 32_000_000
-# Maximum values in one line or item: Python needs about 70 bytes for each, however short it is.
+# Maximum values in one line or item; Python needs about 70 bytes for each.
 MOST_VALUES = 4_000_000
-# Bytes of the beginning of a file that decide its format.
+# Bytes at the beginning of a file that are read to detect its format.
 HEAD = 1_000_000
 
-# Files that `arrow` reads.
+# Endings of the files that `arrow` reads.
 ARROW_ENDINGS = (".parquet", ".arrow", ".feather")
 
 LOG = logging.getLogger("endx_jax")
@@ -37,15 +37,15 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 
 
 class InvalidRows:
-    """Handler of a file's invalid rows, which are skipped and counted, or of which the first is refused."""
+    """Handler of the invalid rows of a file: skips and counts them, or raises EndxError for the first one."""
 
     def __init__(self, path: str, *, skip: bool | None = None):
         """Starts with no skipped rows.
 
         Args:
-          path: the file.
-          skip: whether to skip invalid rows; None refuses them without naming `data.skip_invalid`, for data to which
-            that setting does not apply.
+          path: file or folder, for messages.
+          skip: true to skip invalid rows; false to raise an error that mentions `data.skip_invalid`; None to raise one
+            that does not, for data to which that setting does not apply.
         """
         self._path, self._skip = path, skip
         self._count, self._first = 0, ""
@@ -77,7 +77,7 @@ def ending(path: str, known: Iterable[str]) -> str:
     """Returns the ending of a file name in lower case, without `.gz`.
 
     Raises:
-      EndxError: there is nothing at the path, or its ending is not among those `known`.
+      EndxError: the file does not exist, or its ending is not in `known`.
     """
     if not os.path.exists(path):
         raise EndxError(f"{path}: no such file or folder")
@@ -99,10 +99,10 @@ def plain_or_gzip(path: str) -> str:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[gzip.GzipFile | io.BufferedReader]:
-    """Opens a file after its byte-order mark, and decompresses it if its name ends in `.gz`.
+    """Opens a file, decompresses it if its name ends in `.gz`, and skips a byte-order mark.
 
     Raises:
-      EndxError: the file is missing, not readable, or a broken gzip file.
+      EndxError: the file is missing, not readable, or not a valid gzip file.
     """
     try:
         with gzip.open(path, "rb") if path.lower().endswith(".gz") else open(path, "rb") as file:
@@ -127,7 +127,7 @@ def blocks(path: str) -> Iterator[bytes]:
 
 
 def head(path: str, size: int = HEAD) -> str:
-    """Returns the beginning of a text file, at most `size` bytes; bytes that are not UTF-8 are left out."""
+    """Returns the first `size` bytes of a text file as a string, without bytes that are not UTF-8."""
     with _opened(path) as file:
         return file.read(size).decode("utf-8", errors="ignore")
 
@@ -147,7 +147,7 @@ def lines(path: str) -> Iterator[tuple[int, str]]:
 
 
 def stream_lines(stream: BinaryIO | gzip.GzipFile | io.BufferedReader, name: str) -> Iterator[tuple[int, str]]:
-    """Yields (line number from 1, line with its newline) of a stream; `name` names it in messages."""
+    """Yields (line number from 1, line with its newline) of a stream, which messages call `name`."""
     number = 0
     while raw := stream.readline(MOST + 1):
         number += 1
@@ -171,14 +171,14 @@ def check_values(text: str, where: str) -> None:
 
 
 def items(path: str, key: str = "") -> Iterator[tuple[int, Any]]:
-    """Yields (line on which it begins, item) for each item of a list in a JSON file, one at a time.
+    """Yields (number of its first line, item) for each item of a list in a JSON file, one at a time.
 
     Args:
-      path: the file, `.json` or `.json.gz`.
-      key: key of the list in the file's object; empty if the file is the list.
+      path: `.json` or `.json.gz` file.
+      key: key of the list in the file's object; empty if the file is a list.
 
     Raises:
-      EndxError: the file has no such list, is broken, or has an item that is too large.
+      EndxError: the file has no such list, is invalid, or has an item that is too large.
     """
     text = _JsonText(path)
     if not key:
@@ -207,7 +207,7 @@ class _JsonText:
         self._line, self._column = 1, 1
 
     def members(self) -> Iterator[str]:
-        """Yields the keys of the object that begins here; the caller reads the value after each."""
+        """Yields the keys of the object at the current position; the caller reads the value after each key."""
         self._take("{", "the top level must be an object")
         while self._peek() != "}":
             name = self.value()
@@ -219,7 +219,7 @@ class _JsonText:
         self._pass(1)
 
     def items(self, what: str) -> Iterator[tuple[int, Any]]:
-        """Yields (line, item) for the items of the list that begins here; `what` names the list in messages."""
+        """Yields (line, item) for the items of the list at the current position, which messages call `what`."""
         self._take("[", f"{what} must be a list")
         while self._peek() != "]":
             line = self._line
@@ -228,13 +228,13 @@ class _JsonText:
         self._pass(1)
 
     def end(self) -> None:
-        """Raises EndxError unless the file ends here."""
+        """Raises EndxError unless the current position is the end of the file."""
         if self._peek():
             hint = "a file of one object a line is named .jsonl"
             raise EndxError(f"{self._where()}: broken JSON: Extra data; {hint}")
 
     def value(self) -> Any:
-        """Returns the value that begins here."""
+        """Returns the value at the current position."""
         self._peek()
         while True:
             try:
@@ -250,10 +250,10 @@ class _JsonText:
             return found
 
     def _read_on(self, failure: json.JSONDecodeError) -> None:
-        """Reads more of a value that failed to parse because it continues in the next blocks.
+        """Reads more of a value that can't be parsed yet because it continues in the next blocks.
 
         Raises:
-          EndxError: the value is broken or too large.
+          EndxError: the value is invalid or too large.
         """
         cut = failure.msg.startswith("Unterminated string") or failure.pos > len(self._text) - len("-Infinity")
         if cut and len(self._text) - self._at > MOST:
@@ -267,7 +267,7 @@ class _JsonText:
             raise EndxError(f"{self._where()}: broken JSON: {failure.msg}")
 
     def _more(self) -> bool:
-        """Reads about as much as is already held, so that a value is decoded few times; returns false at the end."""
+        """Doubles the text that is held, so that a value is decoded few times; returns false at the end of the file."""
         rest = len(self._text) - self._at
         wanted = max(1, min(rest, MOST + 1 - rest))
         parts: list[str] = []
@@ -333,7 +333,7 @@ def find(folder: str | os.PathLike, names: Sequence[str]) -> list[list[str]]:
     """Returns the files of a folder that match each of `names`, sorted; at least one for each.
 
     Args:
-      folder: the folder.
+      folder: folder with the files.
       names: paths inside the folder. A name may contain `*`, and alternatives separated by `|`, of which the first
         that exists is used. Each file may also exist as `.gz`.
 

@@ -13,7 +13,7 @@ from endx_jax.data.splits import limit_questions
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
 from endx_jax.inference.encode import IN_FLIGHT, TextEncoder
-from endx_jax.inference.text_batches import Shapes, batches, late
+from endx_jax.inference.text_batches import Shapes, batches, delayed
 from endx_jax.methods.pair.batches import join
 from endx_jax.methods.pair.classifier import PairClassifier
 from endx_jax.methods.pair.objective import PairObjective, PairSettings
@@ -90,7 +90,7 @@ class PairScorer:
             scores = np.empty(len(pairs), np.float32)
             bar = tqdm.tqdm(total=len(pairs), desc="scoring pairs", unit="pair", disable=not progress, leave=False)
             with bar:
-                for places, found in late(scored, IN_FLIGHT):
+                for places, found in delayed(scored, IN_FLIGHT):
                     scores[places] = np.asarray(found)[: len(places)]
                     bar.update(len(places))
             return scores

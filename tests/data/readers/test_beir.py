@@ -121,11 +121,11 @@ def test_broken_judgements_are_refused_with_their_line(folder, qrels, reason):
 @pytest.mark.parametrize(
     ("name", "rows", "reason"),
     [
-        ("corpus.jsonl", [{"_id": "d1", "text": "a"}, {"_id": "d1", "text": "b"}], "line 2: _id 'd1' stands for two"),
+        ("corpus.jsonl", [{"_id": "d1", "text": "a"}, {"_id": "d1", "text": "b"}], "line 2: _id 'd1' belongs to two"),
         (
             "queries.jsonl",
             [{"_id": "q1", "text": "a"}, {"_id": "q1", "text": "b"}],
-            "line 2: _id 'q1' stands for two texts",
+            "line 2: _id 'q1' belongs to two texts",
         ),
         ("corpus.jsonl", [{"text": "a"}], "line 1: no '_id' among 'text'"),
         ("corpus.jsonl", [{"_id": 4.5, "text": "a"}], "line 1: '_id' must be a string, not a fractional number"),

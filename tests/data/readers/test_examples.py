@@ -285,8 +285,8 @@ def test_one_id_for_two_texts_is_refused(tmp_path):
     rows[1]["positive_passages"][0]["docid"] = "7"
     path = tmp_path / "x.jsonl"
     path.write_text(lines(rows))
-    assert refusal(path) == f"{path}, line 2: the passage id '7' stands for two texts"
+    assert refusal(path) == f"{path}, line 2: the passage id '7' belongs to two texts"
     rows = tevatron()
     rows[1]["query_id"] = "q0"
     path.write_text(lines(rows))
-    assert refusal(path) == f"{path}, line 2: the question id 'q0' stands for two texts"
+    assert refusal(path) == f"{path}, line 2: the question id 'q0' belongs to two texts"

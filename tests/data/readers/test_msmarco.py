@@ -69,7 +69,7 @@ def test_splits_are_named_by_their_files(folder):
         ("qrels", "10\t0\t2\t1\n10\t0\t9\t1\n", "qrels", "line 2: '9' is not in collection.tsv"),
         ("qrels", "10\t0\t2\t1\n19\t0\t2\t1\n", "qrels", "line 2: '19' is not in queries.dev.small.tsv"),
         ("queries", "10 what\n", "queries", "line 1: 1 tab-separated columns where each line has an id and a text"),
-        ("queries", f"{QUERIES}10\twhat else\n", "queries", "line 4: the id '10' stands for two texts"),
+        ("queries", f"{QUERIES}10\twhat else\n", "queries", "line 4: the id '10' belongs to two texts"),
     ],
 )
 def test_broken_lines_are_refused_by_their_numbers(folder, name, text, at, reason):
@@ -80,7 +80,7 @@ def test_broken_lines_are_refused_by_their_numbers(folder, name, text, at, reaso
 def test_broken_collections_are_refused_by_their_lines(folder):
     path = folder / "collection.tsv"
     path.write_text(f"{COLLECTION}2\ttwo again\n")
-    assert refusal(folder) == f"{path}, line 6: the id '2' stands for two texts"
+    assert refusal(folder) == f"{path}, line 6: the id '2' belongs to two texts"
     path.write_bytes(COLLECTION.encode() + b"5\tcaf\xe9\n")
     assert f"{path}, line 6, byte 6: 0xe9 is not UTF-8" in refusal(folder)
     path.write_text(COLLECTION.replace("two", " "))

@@ -80,7 +80,7 @@ ANSWER = f"{QUESTION}.answers[0]"
     ("place", "value", "reason"),
     [
         (["data", 1], "x", "data[1] must be an object, not a string"),
-        (["data", 0, "title"], "\ud800", r"data[0]: 'title' holds '\ud800', half a surrogate pair, which is no text"),
+        (["data", 0, "title"], "\ud800", r"data[0]: 'title' holds '\ud800', half a surrogate pair, which is not text"),
         (["data", 0, "paragraphs"], {}, "data[0]: 'paragraphs' must be a list, not an object"),
         (["data", 0, "paragraphs", 0, "context"], "\n", f"{PARAGRAPH}: 'context' is empty"),
         (["data", 0, "paragraphs", 0, "qas", 1, "question"], " ", f"{QUESTION}: 'question' is empty"),
@@ -111,7 +111,7 @@ ANSWER = f"{QUESTION}.answers[0]"
             9,
             f"{ANSWER}: 'answer_start' is 9; it must be a whole number from 0 to 8",
         ),
-        (["data", 0, "paragraphs", 0, "qas", 1, "id"], "i1", "id 'i1' stands for two questions, 'What?' and ' Who? '"),
+        (["data", 0, "paragraphs", 0, "qas", 1, "id"], "i1", "id 'i1' belongs to two questions, 'What?' and ' Who? '"),
     ],
 )
 def test_broken_values_are_refused_with_the_path_of_the_key(tmp_path, place, value, reason):

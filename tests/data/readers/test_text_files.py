@@ -90,7 +90,7 @@ def test_text_strips_the_ends_and_nothing_else():
         (" \n", "f, line 3: 'q' is empty"),
         (3.5, "f, line 3: 'q' must be a string, not a fractional number"),
         (False, "f, line 3: 'q' must be a string, not true or false"),
-        ("a\ud83d", r"f, line 3: 'q' holds '\ud83d', half a surrogate pair, which is no text"),
+        ("a\ud83d", r"f, line 3: 'q' holds '\ud83d', half a surrogate pair, which is not text"),
     ],
 )
 def test_values_that_are_not_texts_are_refused(value, reason):
