@@ -38,7 +38,7 @@ def test_a_sample_that_is_too_small_is_refused(first, second):
 
 
 def test_pairs_are_needed_for_a_paired_test():
-    with pytest.raises(EndxError, match="they have 2 and 3 values"):
+    with pytest.raises(EndxError, match="there are 2 and 3"):
         paired_t_test([1, 2], [1, 2, 3])
 
 
