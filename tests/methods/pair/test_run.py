@@ -88,7 +88,7 @@ def test_pairs_longer_than_the_encoders_positions_are_refused_before_the_first_s
     """Each side has room, both together have not."""
     short = write_tiny_bert(tmp_path / "short", max_position_embeddings=40)
     config.model.pretrained = str(short)
-    with one_line_error("pairs of 47 tokens, more than the 40 positions"):
+    with one_line_error("pairs of up to 47 tokens, more than the 40 positions"):
         run(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
