@@ -123,7 +123,7 @@ def attend(
         )
     # Heads first: CPUs multiply stacks of matrices, and would turn them over inside every product.
     query, key, value = (jnp.moveaxis(x, 2, 1) for x in (query, key, value))
-    scores = jnp.einsum("bhld,bhmd->bhlm", query, key, preferred_element_type=jnp.float32) * scale
+    scores = product("bhld,bhmd->bhlm", query, key) * scale
     if bias is not None:
         scores = scores + bias
     scores = jnp.where(mask[:, None, None, :], scores, jnp.finfo(scores.dtype).min)
@@ -132,8 +132,35 @@ def attend(
     total = jnp.sum(weights, axis=-1, keepdims=True)
     if dropping:
         weights = attention_dropout(weights, dropout_keys, dropout_rate)
-    attended = jnp.einsum("bhlm,bhmd->bhld", weights.astype(value.dtype), value, preferred_element_type=jnp.float32)
+    attended = product("bhlm,bhmd->bhld", weights.astype(value.dtype), value)
     return jnp.moveaxis(attended / total, 1, 2).astype(value.dtype)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def product(subscripts: str, a: Array, b: Array) -> Array:
+    """Computes an einsum of two arrays in float32, whose gradient's products are in the dtype of the arrays.
+
+    The gradient of such a result is float32, and without the cast so would be both products of the backward pass.
+    """
+    return jnp.einsum(subscripts, a, b, preferred_element_type=jnp.float32)
+
+
+def _product_forward(subscripts, a, b):
+    return product(subscripts, a, b), (a, b)
+
+
+def _product_backward(subscripts, arrays, gradient):
+    a, b = arrays
+    (of_a, of_b), result = subscripts.split("->")[0].split(","), subscripts.split("->")[1]
+    gradient = gradient.astype(a.dtype)
+
+    def einsum(spec, x, y):
+        return jnp.einsum(spec, x, y, preferred_element_type=jnp.float32).astype(a.dtype)
+
+    return einsum(f"{result},{of_b}->{of_a}", gradient, b), einsum(f"{result},{of_a}->{of_b}", gradient, a)
+
+
+product.defvjp(_product_forward, _product_backward)
 
 
 def has_fused_attention(query: Array, key: Array, backend: str) -> bool:

@@ -90,3 +90,8 @@ def test_split_parameters_are_gathered_in_bfloat16(t5, scanned):
     # Matrices of a layer in bfloat16: two sides, two layers, forward and backward.
     width, inner, mlp = 16, 8, 24
     assert sum(one.bytes for one in gathers) <= 2 * 2 * 2 * 2 * (4 * width * inner + 3 * width * mlp)
+
+
+@pytest.mark.slow
+def test_a_dual_encoder_on_gpus(bert):
+    assert faults(*compiled_on(tiny(bert), "h200:2")) == []

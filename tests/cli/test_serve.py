@@ -65,7 +65,7 @@ def test_a_port_that_is_in_use_is_one_line(capsys, trained_workdir):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--index=nowhere", "--port=99999"], "--port=99999 is none"),
+        (["--index=nowhere", "--port=99999"], "--port=99999: it must be from 1 to 65535"),
         (["--index=nowhere", "--host=no.such.host.invalid"], "--host=no.such.host.invalid lets everyone"),
         (
             ["--index=nowhere", "--host=0.0.0.0"],

@@ -44,7 +44,6 @@ def test_changes_that_affect_embeddings_change_the_identity(processor):
         "norm": identity(processor, normalize=False),
         "pooling": identity(processor, pooling=first),
         "hops": identity(processor, pooling=MultiHopAttention(2, 4)),
-        "reduction": identity(processor, pooling=MultiHopAttention(2, 4, "sum")),
         "heads": identity(processor, config=dataclasses.replace(TINY, heads=4)),
         "answer's pooling": identity(processor, towers=(tower(), tower(pooling=first))),
     }

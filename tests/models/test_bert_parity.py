@@ -94,7 +94,7 @@ def test_every_layer_gives_their_hidden_states(shape):
     encodings, state = jax.jit(functools.partial(both.ours, capture_intermediates=True))(both.params)
     calls = state["intermediates"]
     ours = [calls["norm"]["__call__"][0]]
-    ours += [calls[f"layers_{i}"]["__call__"][0][0] for i in range(both.config.layers)]
+    ours += [calls[f"layers_{i}"]["__call__"][0] for i in range(both.config.layers)]
     theirs = [state.detach().numpy() for state in both.their_states()]
     for mine, other in zip(ours, theirs, strict=True):
         assert_close_to_scale(mine, other)

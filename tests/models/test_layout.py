@@ -114,15 +114,13 @@ def test_other_keys_would_be_seen():
     assert np.abs(found - expected).max() > 1e-2
 
 
-@jax.jit
 def embed(tokens):
-    return TOWERS["bert"].apply({"params": params_of("bert")}, tokens)
+    return jax.jit(TOWERS["bert"].apply)({"params": params_of("bert")}, tokens)
 
 
-@jax.jit
 def encode(tokens):
     model = TOWERS["bert"]
-    return model.apply({"params": params_of("bert")}, tokens, method=model.encodings)
+    return jax.jit(functools.partial(model.apply, method=model.encodings))({"params": params_of("bert")}, tokens)
 
 
 @pytest.mark.parametrize("lengths", [LENGTHS, (1,) * 8, (6,) * 8, (12, 12, 12, 1, 1, 1, 1, 1)], ids=str)

@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from safetensors.numpy import save_file
 
 from endx_jax.parallel import MeshSettings, make_mesh, place
-from endx_jax.pretrained.stored import Stored, open_file, stack
+from endx_jax.pretrained.stored import Stored, open_file
 
 PARTS = [
     (slice(None), slice(None)),
@@ -48,19 +48,6 @@ def test_numbers_and_whole_arrays_are_read_too(tmp_path):
         np.testing.assert_array_equal(np.asarray(tensor), values, strict=True)
         np.testing.assert_array_equal(tensor[...], values, strict=True)
     np.testing.assert_array_equal(np.asarray(tensor, np.float16), values.astype(np.float16), strict=True)
-
-
-def test_layers_are_stacked_without_being_read(tmp_path):
-    tensors, values = zip(*(stored(tmp_path, 7, 5, name=f"layer{n}") for n in range(3)), strict=True)
-    whole, stacked = np.stack([value.T for value in values]), stack([tensor.T for tensor in tensors])
-    assert isinstance(stacked, Stored)
-    assert stacked.shape == (3, 5, 7)
-    for layers in (slice(None), slice(1, 3)):
-        for part in PARTS:
-            np.testing.assert_array_equal(stacked[layers, *part[::-1]], whole[layers, *part[::-1]], strict=True)
-    np.testing.assert_array_equal(stack([whole[0], whole[1]]), whole[:2])
-    (tmp_path / "layer1.safetensors").unlink()
-    np.testing.assert_array_equal(stacked[:1], whole[:1])
 
 
 def test_each_device_is_given_its_part_and_no_more_is_read(tmp_path, monkeypatch):
