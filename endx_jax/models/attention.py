@@ -136,7 +136,7 @@ def attend(
     return jnp.moveaxis(attended / total, 1, 2).astype(value.dtype)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def product(subscripts: str, a: Array, b: Array) -> Array:
     """Computes an einsum of two arrays in float32, whose gradient's products are in the dtype of the arrays.
 
@@ -145,22 +145,13 @@ def product(subscripts: str, a: Array, b: Array) -> Array:
     return jnp.einsum(subscripts, a, b, preferred_element_type=jnp.float32)
 
 
-def _product_forward(subscripts, a, b):
-    return product(subscripts, a, b), (a, b)
-
-
-def _product_backward(subscripts, arrays, gradient):
-    a, b = arrays
-    (of_a, of_b), result = subscripts.split("->")[0].split(","), subscripts.split("->")[1]
-    gradient = gradient.astype(a.dtype)
-
-    def einsum(spec, x, y):
-        return jnp.einsum(spec, x, y, preferred_element_type=jnp.float32).astype(a.dtype)
-
-    return einsum(f"{result},{of_b}->{of_a}", gradient, b), einsum(f"{result},{of_a}->{of_b}", gradient, a)
-
-
-product.defvjp(_product_forward, _product_backward)
+@product.defjvp
+def _product_jvp(subscripts, arrays, tangents):
+    (a, b), (of_a, of_b) = arrays, tangents
+    # Written out, so that rematerialisation policies see a product.
+    result = jnp.einsum(subscripts, a, b, preferred_element_type=jnp.float32)
+    tangent = jnp.einsum(subscripts, of_a, b) + jnp.einsum(subscripts, a, of_b)
+    return result, tangent.astype(result.dtype)
 
 
 def has_fused_attention(query: Array, key: Array, backend: str) -> bool:

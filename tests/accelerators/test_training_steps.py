@@ -21,7 +21,7 @@ OBJECTIVES = {
     "dual": DualSettings(loss_tile=TILE),
     "endx": EndxSettings(loss_tile=TILE, cross_heads=2, ramp_epochs=0.0, ramp_steps=2),
     "pair": PairSettings(top=5, questions=8),
-    "residual": ResidualSettings(head=HeadSettings(width=16)),
+    "residual": ResidualSettings(head=HeadSettings(width=16), loss_tile=TILE),
     "vae": dataclasses.replace(vae_squad.CROSS, loss_tile=TILE, decoder_width=16),
 }
 
@@ -69,7 +69,11 @@ def test_sharings(t5, sharing, scanned):
     ("method", "model"),
     [
         ("endx", {}),
-        ("vae", {"encoder": "gru", "new_encoder": {"layers": 1, "width": 16}, "projection": 16}),
+        pytest.param(
+            "vae",
+            {"encoder": "gru", "new_encoder": {"layers": 1, "width": 16}, "projection": 16},
+            marks=pytest.mark.xfail(reason="12 gathers of embeddings run in a loop of two turns", strict=True),
+        ),
         ("residual", {"encoder": "none"}),
         ("pair", {"pooling": "first", "dropout": 0.0}),
     ],

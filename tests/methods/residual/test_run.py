@@ -129,7 +129,7 @@ def test_heads_that_cannot_be_are_refused(config, settings, message):
 
 def test_a_stage_with_another_head_below_is_refused(first_stage, config, tmp_path):
     config.model.init_from, config.objective.head.names = str(first_stage), "convrr"
-    with one_line_error("holds another architecture than model.* describes: question/head/fcrr/hidden/bias"):
+    with one_line_error("does not have the architecture of model.*: its parameter question/head/fcrr/hidden/bias"):
         run(config, tmp_path)
 
 
