@@ -271,9 +271,7 @@ def _query_kernel(plan, pair, query, key, value, gradient, begin, end, log_total
         for head in range(plan.group):
             at, columns = slice(head, head + 1), plan.columns(head)
             scores = _scores(plan, head, other - own, query, key, windows, mask)
-            weights = jnp.where(mask, jnp.exp(scores - log_total[at]), 0.0)
-            to_weights = _product(value[:, columns], gradient[:, columns], TRANSPOSED)
-            to_scores = weights * (to_weights - inner[at])
+            _, to_scores = _weights_and_gradient(scores, mask, value, gradient, log_total, inner, at, columns)
             sums[columns] += _product(key[:, columns], to_scores.astype(key.dtype), LEFT_TRANSPOSED)
             if to_windows:
                 to_windows[0][other - own + plan.reach, at] += _sum_diagonals(to_scores)
@@ -300,9 +298,7 @@ def _key_kernel(
         for head in range(plan.group):
             at, columns = slice(head, head + 1), plan.columns(head)
             scores = _scores(plan, head, own - other, query, key, windows, mask)
-            weights = jnp.where(mask, jnp.exp(scores - log_total[at]), 0.0)
-            to_weights = _product(value[:, columns], gradient[:, columns], TRANSPOSED)
-            to_scores = weights * (to_weights - inner[at])
+            weights, to_scores = _weights_and_gradient(scores, mask, value, gradient, log_total, inner, at, columns)
             values[:, columns] += _product(weights.astype(value.dtype), gradient[:, columns], PLAIN)
             keys[:, columns] += _product(to_scores.astype(query.dtype), query[:, columns], PLAIN)
 
@@ -310,6 +306,13 @@ def _key_kernel(
     def finish():
         to_key[...] = (plan.scale * keys[...]).astype(to_key.dtype)
         to_value[...] = values[...].astype(to_value.dtype)
+
+
+def _weights_and_gradient(scores, mask, value, gradient, log_total, inner, at: slice, columns: slice):
+    """Returns the attention weights of a head, recomputed from its scores, and the gradient of the scores."""
+    weights = jnp.where(mask, jnp.exp(scores - log_total[at]), 0.0)
+    to_weights = _product(value[:, columns], gradient[:, columns], TRANSPOSED)
+    return weights, weights * (to_weights - inner[at])
 
 
 def _mask(plan: _Plan, keys: Array, begin, end) -> Array:
