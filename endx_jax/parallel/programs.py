@@ -30,6 +30,8 @@ OPERAND = re.compile(r"%([\w.\-]+)")
 OP_NAME = re.compile(r'op_name="([^"]*)"')
 # A TPU's fusion that reduces and keeps a part of the result.
 REDUCE_SCATTER = "all-reduce-scatter"
+# A TPU's asynchronous collective is begun by one fusion and repeated in each fusion that runs meanwhile, in loops too.
+BEGUN, CONTINUED = "async-collective-start", re.compile(r'"async_collective_fusion_config":\{"flag_start":"\d')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +96,8 @@ def collectives(program: str) -> list[Collective]:
     found = []
     for one in instructions(program):
         kind = one.opcode.removesuffix("-done")
-        if kind in KINDS:  # Of two halves, only the second has the result alone for its shape.
+        # Of two halves, only the second has the result alone for its shape.
+        if kind in KINDS and not CONTINUED.search(one.rest):
             apart = one.asynchronous or kind != one.opcode or "async_collective_name=" in one.rest
             found.append(Collective(kind, shape_bytes(one.shape), one.times, one.loops, one.source, apart))
     return found
@@ -150,7 +153,7 @@ def _instructions(
             inside, depth = (times * trips if trips is not None and times is not None else None), loops + 1
         for called in CALLED.findall(rest):
             for computation in called.strip("{}").split(","):
-                apart = asynchronous or opcode == "async-start"
+                apart = asynchronous or opcode == "async-start" or instruction[2].startswith(BEGUN)
                 yield from _instructions(computations, computation.strip(" %"), inside, depth, apart)
 
 

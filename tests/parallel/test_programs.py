@@ -47,7 +47,7 @@ def test_collectives_are_found_wherever_they_are_called():
 
 
 # As a TPU's compiler writes it: a loop that counts to a constant, a fusion that reduces and keeps a part, a collective
-# whose other half is elsewhere in the schedule.
+# whose other half is elsewhere in the schedule, and one that runs beside the fusions of a loop.
 TPU_PROGRAM = """\
 HloModule jit_f, is_scheduled=true, num_partitions=4
 
@@ -56,7 +56,20 @@ HloModule jit_f, is_scheduled=true, num_partitions=4
   ROOT %part = bf16[2,4]{1,0} dynamic-slice(%all-reduce.2, %where, %zero), dynamic_slice_sizes={2,4}
 }
 
+%fused_computation.1 (p.1: f32[1,3]) -> (f32[1,3], f32[4,3], u32[]) {
+  %all-gather.4 = f32[4,3]{0,1:T(8,128)} all-gather(%p.1), \
+backend_config={"async_collective_fusion_config":{"flag_start":"-1"}}
+  ROOT %begun = (f32[1,3], f32[4,3], u32[]{:S(2)}) custom-call(%all-gather.4), custom_call_target="AsyncCollectiveStart"
+}
+
+%async_collective_fusion.2 (p.2: f32[1,3]) -> (f32[8], f32[4,3], u32[]) {
+  %all-gather.6 = f32[4,3]{0,1:T(8,128)} all-gather(%p.2), \
+backend_config={"async_collective_fusion_config":{"flag_start":"2"}}
+  ROOT %both = (f32[8], f32[4,3], u32[]{:S(2)}) tuple(%other, %all-gather.6, %flag)
+}
+
 %body (arg: (s32[], f32[4])) -> (s32[], f32[4]) {
+  %fusion.2 = (f32[8], f32[4,3], u32[]{:S(2)}) fusion(%y), kind=kOutput, calls=%async_collective_fusion.2
   %fusion = bf16[2,4]{1,0:T(8,128)(2,1)S(1)} fusion(%x), kind=kCustom, calls=%all-reduce-scatter
 }
 
@@ -68,6 +81,7 @@ HloModule jit_f, is_scheduled=true, num_partitions=4
 
 ENTRY %main (p: bf16[16]) -> bf16[2] {
   %gather = bf16[8,4]{1,0:T(8,128)(2,1)} all-gather(%p), frontend_attributes={async_collective_name="all-gather-start"}
+  %async-collective-start = (f32[1,3], f32[4,3], u32[]) fusion(%q), kind=kCustom, calls=%fused_computation.1
   %w = (s32[]{:T(128)}, f32[4]{0:T(128)}) while(%t), condition=%condition, body=%body
 }
 """
@@ -76,6 +90,7 @@ ENTRY %main (p: bf16[16]) -> bf16[2] {
 def test_forms_of_a_tpu_are_known():
     assert collectives(TPU_PROGRAM) == [
         Collective("all-gather", bytes=64, times=1, loops=0, source="", asynchronous=True),
+        Collective("all-gather", bytes=48, times=1, loops=0, source="", asynchronous=True),
         Collective("reduce-scatter", bytes=16, times=24, loops=1, source=""),
     ]
 
