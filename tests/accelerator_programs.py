@@ -7,7 +7,9 @@ import pytest
 from endx_jax.experiment.config import resolve
 from endx_jax.parallel.memory import bytes_held
 from endx_jax.parallel.programs import SHAPE, collectives, instructions
+from endx_jax.planning.chips import chip_of
 from endx_jax.planning.compiled import Compiled, compile_step
+from endx_jax.planning.plan import fits
 from endx_jax.planning.subject import Subject, Texts, outline_run
 from endx_jax.planning.topologies import devices_of, missing_compiler, topology_named
 
@@ -29,9 +31,13 @@ def subject_on(config, name: str) -> Subject:
 
 def faults(subject: Subject, compiled: Compiled) -> list[str]:
     """Everything that a training step on a data-parallel mesh must not have."""
-    found = [*collectives_in_loops(compiled.text), *float32_products(compiled.text), *batch_squares(subject, compiled)]
-    if compiled.room:
-        found.append(f"it does not fit by {compiled.room} bytes")
+    found = [*collectives_in_loops(compiled.text), *float32_products(compiled.text)]
+    execution, size = subject.train_plan.execution, subject.model.settings.train.global_batch_size
+    if execution.loss_tile:
+        found += batch_squares(compiled.text, size, size // execution.shards)
+    chip = chip_of(subject.mesh.devices.flat[0].device_kind)
+    if not fits(compiled, chip):
+        found.append(f"it does not fit: {compiled.peak} bytes")
     # What a step does not read, such as Adafactor's stand-ins, is not given to it.
     held = bytes_held(subject.step.state)
     if compiled.donated < 0.98 * held:
@@ -54,12 +60,10 @@ def float32_products(program: str, within: str = "/encoder/") -> list[str]:
     return found
 
 
-def batch_squares(subject: Subject, compiled: Compiled) -> list[str]:
+def batch_squares(program: str, size: int, own: int) -> list[str]:
     """Arrays with a column for each pair of the batch and a row for each of a device's, or of all."""
-    size = subject.model.settings.train.global_batch_size
-    own = size // subject.train_plan.execution.shards
     found = set()
-    for _, _, dimensions in SHAPE.findall(re.sub(r'"[^"]*"', "", compiled.text)):
+    for _, _, dimensions in SHAPE.findall(re.sub(r'"[^"]*"', "", program)):
         sizes = [int(n) for n in dimensions.split(",") if n]
         if sizes.count(size) > 1 or (size in sizes and own in sizes):
             found.add(f"an array of [{dimensions}] for a batch of {size}")

@@ -124,7 +124,7 @@ def _forward(plan, query, key, value, begin, end, windows):
     inputs += [("own bound", begin[None]), ("own bound", end[None])]
     outputs = [("own matrix", value.dtype), ("own row", jnp.float32)]
     scratch = [(plan.lanes, plan.block), (plan.group, plan.block), (plan.group, plan.block)]
-    out, log_total = _run(plan, _forward_kernel, begin, end, inputs, outputs, windows, scratch)
+    out, log_total = _run(plan, _forward_kernel, 2, begin, end, inputs, outputs, windows, scratch)
     return out, (query, key, value, begin, end, windows, out, log_total)
 
 
@@ -140,22 +140,25 @@ def _backward(plan, kept, gradient):
 
     outputs = [("own matrix", query.dtype)] + [("windows", jnp.float32)] * (windows is not None)
     scratch = [(plan.lanes, plan.block)]
-    to_query, *to_windows = _run(plan, _query_kernel, begin, end, inputs("own", "other"), outputs, windows, scratch)
+    to_query, *to_windows = _run(plan, _query_kernel, 3, begin, end, inputs("own", "other"), outputs, windows, scratch)
     outputs = [("own matrix", key.dtype), ("own matrix", value.dtype)]
     scratch = [(plan.block, plan.lanes)] * 2
-    to_key, to_value = _run(plan, _key_kernel, begin, end, inputs("other", "own"), outputs, windows, scratch)
+    to_key, to_value = _run(plan, _key_kernel, 4, begin, end, inputs("other", "own"), outputs, windows, scratch)
     return to_query, to_key, to_value, None, None, to_windows[0] if to_windows else None
 
 
 _attend.defvjp(_forward, _backward)
 
 
-def _run(plan: _Plan, kernel, begin: Array, end: Array, inputs: list, outputs: list, windows, scratch: list) -> list:
+def _run(
+    plan: _Plan, kernel, products: int, begin: Array, end: Array, inputs: list, outputs: list, windows, scratch: list
+) -> list:
     """Runs a kernel on each pair of blocks that share a text.
 
     Args:
       plan: of the kernels.
       kernel: takes the plan, `pair`, and references to inputs, windows or None, outputs and scratch memory.
+      products: matrix products of a head and a pair of blocks, for the compiler's estimates.
       begin: int32 [T].
       end: int32 [T].
       inputs: forms and arrays: the `own` block's part, or that of the `other` block, with which it is paired.
@@ -196,6 +199,14 @@ def _run(plan: _Plan, kernel, begin: Array, end: Array, inputs: list, outputs: l
     if windows is not None:
         inputs = [*inputs, ("windows", windows)]
 
+    # Pairs of a block of texts as long as may be; the compiler cannot look into a kernel.
+    scores = plan.heads * count * min(2 * plan.reach + 1, plan.reach + 2) * plan.block**2
+    cost = pl.CostEstimate(
+        flops=products * scores * 2 * plan.head_width,
+        transcendentals=scores,
+        bytes_accessed=sum(x.nbytes * (plan.reach + 2 if form.startswith("other") else 1) for form, x in inputs),
+    )
+
     def body(first, pairs, *refs):
         own, step = pl.program_id(1), pl.program_id(2)
         given, rest = refs[: len(inputs)], refs[len(inputs) :]
@@ -213,6 +224,7 @@ def _run(plan: _Plan, kernel, begin: Array, end: Array, inputs: list, outputs: l
             out_specs=[spec(form) for form, _ in outputs],
             scratch_shapes=[pltpu.VMEM(shape, jnp.float32) for shape in scratch],
         ),
+        cost_estimate=cost,
         interpret=plan.interpret,
     )(first, pairs, *(x for _, x in inputs))
 

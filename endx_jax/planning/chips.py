@@ -17,6 +17,7 @@ class Chip:
       bandwidth: of that memory, bytes/s.
       link: to other devices of the same slice or node, all links together, one way, bytes/s.
       platform: `tpu` or `gpu`.
+      clock: of a TPU, cycles/s: `flops` over the products of its matrix units in a cycle.
     """
 
     name: str
@@ -26,16 +27,17 @@ class Chip:
     bandwidth: float
     link: float
     platform: str = "tpu"
+    clock: float = 0.0
 
 
 _GIB = 2**30
 CHIPS = {
     chip.name: chip
     for chip in (
-        Chip("v4", ("TPU v4",), 275e12, 32 * _GIB, 1200e9, 300e9),
-        Chip("v5e", ("TPU v5 lite", "TPU v5e"), 197e12, 16 * _GIB, 819e9, 200e9),
-        Chip("v5p", ("TPU v5p", "TPU v5"), 459e12, 95 * _GIB, 2765e9, 600e9),
-        Chip("v6e", ("TPU v6 lite", "TPU v6e"), 918e12, 32 * _GIB, 1638e9, 400e9),
+        Chip("v4", ("TPU v4",), 275e12, 32 * _GIB, 1200e9, 300e9, clock=1.05e9),
+        Chip("v5e", ("TPU v5 lite", "TPU v5e"), 197e12, 16 * _GIB, 819e9, 200e9, clock=1.5e9),
+        Chip("v5p", ("TPU v5p", "TPU v5"), 459e12, 95 * _GIB, 2765e9, 600e9, clock=1.75e9),
+        Chip("v6e", ("TPU v6 lite", "TPU v6e"), 918e12, 32 * _GIB, 1638e9, 400e9, clock=1.75e9),
         Chip("A100", ("NVIDIA A100",), 312e12, 80 * 10**9, 2039e9, 300e9, "gpu"),
         Chip("H100", ("NVIDIA H100",), 989e12, 80 * 10**9, 3350e9, 450e9, "gpu"),
         Chip("H200", ("NVIDIA H200",), 989e12, 141 * 10**9, 4800e9, 450e9, "gpu"),

@@ -10,15 +10,16 @@ import jax
 from endx_jax.errors import EndxError
 from endx_jax.parallel.memory import bytes_held
 from endx_jax.parallel.programs import collectives, instructions
+from endx_jax.planning.chips import Chip, chip_of
 from endx_jax.planning.subject import Subject
 from endx_jax.training.step import abstract_batch, program_bytes
 
 # How a TPU's compiler refuses a program: "Used 27.36G of 15.75G hbm."
 NO_ROOM = re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm")
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+# The compiler's estimate of a fusion, and ours of a kernel that it cannot look into.
 CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-# Such calls, which take no time, count as minus one second in `optimal_seconds`.
-UNKNOWN_TIME = 'custom_call_target="ConcatBitcast"'
+KERNEL = re.compile(r'"cost_estimate":\{"flops":"(\d+)".*?"bytes_accessed":"(\d+)"')
 # GPU kernels are otherwise chosen by running them, for which there is no device. It changes no array.
 GPU_OPTIONS = {"xla_gpu_autotune_level": 0}
 
@@ -54,7 +55,7 @@ class Compiled:
       room: bytes that the compiler refused the program for lack of; 0: it accepted it.
       donated: bytes of arguments whose place the results take.
       collectives: by kind.
-      step: seconds of a step in the compiler's estimate, communication apart; None where it gives none.
+      step: seconds of a step in the compiler's estimate, without communication; None where it gives none.
       seconds: that compiling took.
       text: the program; empty where it was refused.
     """
@@ -100,7 +101,7 @@ def compile_step(subject: Subject) -> Compiled:
         room=0,
         donated=memory.alias_size_in_bytes,
         collectives=summarize(text),
-        step=_step_seconds(program, text),
+        step=step_seconds(text, chip_of(device.device_kind)),
         seconds=seconds,
         text=text,
     )
@@ -117,17 +118,24 @@ def summarize(program: str) -> tuple[Collectives, ...]:
     return tuple(sorted(found, key=lambda one: -one.bytes))
 
 
-def _step_seconds(program, text: str) -> float | None:
-    """Returns the compiler's `optimal_seconds`, corrected for what it counts wrongly.
+def step_seconds(program: str, chip: Chip | None) -> float | None:
+    """Sums the compiler's estimates of all operations that have one, each as often as it runs.
 
-    It counts a loop once. The turns of loops are counted by the cycles that the compiler estimates for each fusion.
+    XLA's `optimal_seconds` counts a loop once, a float32 product of six passes as one, and -1 for some calls.
+
+    Args:
+      program: text of the compiled program.
+      chip: that it is compiled for; None: it is none of ours.
+
+    Returns:
+      Seconds; None where the compiler estimates nothing.
     """
-    optimal = (program.cost_analysis() or {}).get("optimal_seconds", 0.0)
-    once = turns = 0
-    for one in instructions(text):
-        cycles = CYCLES.search(one.rest)
-        if cycles:
-            once += int(cycles[1])
-            turns += int(cycles[1]) * (one.times or 1)
-    optimal += text.count(UNKNOWN_TIME)
-    return optimal * turns / once if optimal > 0 and once else None
+    if chip is None or not chip.clock:
+        return None
+    total = 0.0
+    for one in instructions(program):
+        if cycles := CYCLES.search(one.rest):
+            total += (one.times or 1) * int(cycles[1]) / chip.clock
+        elif kernel := KERNEL.search(one.rest):
+            total += (one.times or 1) * max(int(kernel[1]) / chip.flops, int(kernel[2]) / chip.bandwidth)
+    return total

@@ -1,12 +1,16 @@
-"""Faults that the tests of this folder look for, put into small programs: each is found."""
+"""Faults that the tests of this folder look for, put into small programs: each is found; estimates of known work."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
 import pytest
 from accelerator_programs import collectives_in_loops, devices_or_skip, float32_products
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from endx_jax.parallel import MeshSettings, make_mesh
+from endx_jax.planning.chips import CHIPS
+from endx_jax.planning.compiled import step_seconds
 
 WIDTH = 256
 
@@ -56,3 +60,20 @@ def test_a_missing_donation_is_found(mesh):
 
     donated = [compiled(mesh, update, donate=donate).memory_analysis().alias_size_in_bytes for donate in (True, False)]
     assert donated == [4 * WIDTH * WIDTH, 0]
+
+
+def test_the_estimate_of_a_step_counts_turns_and_passes():
+    (device, *_), size = devices_or_skip("v5e:2x2"), 2048
+
+    def seconds(function, dtype):
+        x = jax.ShapeDtypeStruct((size, size), dtype, sharding=SingleDeviceSharding(device))
+        return step_seconds(jax.jit(function).lower(x, x).compile().as_text(), CHIPS["v5e"])
+
+    def ten(x, w):
+        return jax.lax.fori_loop(0, 10, lambda _, x: x @ w, x)
+
+    once = seconds(jnp.matmul, jnp.bfloat16)
+    assert 1 < once / (2 * size**3 / CHIPS["v5e"].flops) < 1.3
+    assert 9 < seconds(ten, jnp.bfloat16) / once < 12
+    precisely = functools.partial(jnp.matmul, precision="highest")
+    assert 5 < seconds(precisely, jnp.float32) / once < 7
