@@ -69,11 +69,13 @@ def test_the_estimate_of_a_step_counts_turns_and_passes():
         x = jax.ShapeDtypeStruct((size, size), dtype, sharding=SingleDeviceSharding(device))
         return step_seconds(jax.jit(function).lower(x, x).compile().as_text(), CHIPS["v5e"])
 
-    def ten(x, w):
-        return jax.lax.fori_loop(0, 10, lambda _, x: x @ w, x)
+    def chained(turns):
+        return lambda x, w: jax.lax.fori_loop(0, turns, lambda _, x: x @ w, x)
 
     once = seconds(jnp.matmul, jnp.bfloat16)
     assert 1 < once / (2 * size**3 / CHIPS["v5e"].flops) < 1.3
-    assert 9 < seconds(ten, jnp.bfloat16) / once < 12
+    ten, twenty = (seconds(chained(turns), jnp.bfloat16) for turns in (10, 20))
+    assert 10 * once < ten < 20 * once  # each turn copies its result
+    assert twenty == pytest.approx(2 * ten, rel=0.01)
     precisely = functools.partial(jnp.matmul, precision="highest")
     assert 5 < seconds(precisely, jnp.float32) / once < 7

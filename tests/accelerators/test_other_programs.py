@@ -36,7 +36,7 @@ def alignment(dual, cross, **cut):
     return losses.geometry_alignment(dual, cross, weights=dict.fromkeys(TERMS, 1.0), **cut)[0]
 
 
-@pytest.mark.parametrize("loss", [softmax, alignment])
+@pytest.mark.parametrize("loss", [softmax, pytest.param(alignment, marks=pytest.mark.slow)])
 def test_streamed_losses_of_65536_pairs_on_64_chips(loss):
     mesh = make_mesh(MeshSettings(), devices_or_skip("v5e:8x8"))
     execution = Execution(mesh, loss_tile=TILE)
