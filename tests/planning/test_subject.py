@@ -1,5 +1,7 @@
 """The planned step against real arrays on a mesh, and against the program that training compiles."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -53,6 +55,12 @@ def test_state_and_batch_are_those_of_a_real_run(config, tmp_path, optimizer, me
     assert work.batch == on_first_device(batch)
 
 
+def without_sources(program):
+    """The program without the tables of source lines, which hold the callers of the step."""
+    tables = r"^(FileNames|FunctionNames|FileLocations|StackFrames)\n(.+\n)*"
+    return re.sub(r" stack_frame_id=\d+", "", re.sub(tables, "", program, flags=re.MULTILINE))
+
+
 @pytest.mark.slow
 def test_the_compiled_step_is_the_one_that_training_runs(config, tmp_path):
     run = prepare(config, tmp_path)
@@ -60,7 +68,7 @@ def test_the_compiled_step_is_the_one_that_training_runs(config, tmp_path):
     (program,) = step.programs.values()
     settings = run.model.settings
     compiled = compile_step(outline_run(settings, read_texts(settings)).on(None))
-    assert compiled.text == program.as_text()
+    assert without_sources(compiled.text) == without_sources(program.as_text())
     memory = program.memory_analysis()
     assert (compiled.arguments, compiled.temporaries) == (memory.argument_size_in_bytes, memory.temp_size_in_bytes)
     assert not compiled.room
