@@ -51,6 +51,8 @@ class Pairs:
       answer_length: maximum length of an answer, in tokens.
       sources: int32 [n], ascending, number of the mixed set of each row of `index`; a pair in several sets has a row
         for each. None if no sets were mixed.
+      guide: float32 [Q, G] and [N, G], embeddings of questions and answers by another model, by the sides' names; None
+        without one.
     """
 
     questions: TokenTable | VectorTable
@@ -62,6 +64,7 @@ class Pairs:
     question_length: int
     answer_length: int
     sources: np.ndarray | None = None
+    guide: Mapping[str, np.ndarray] | None = None
 
     @classmethod
     def tokenize(cls, records: RetrievalSet, processors: Mapping[str, TextReader]) -> "Pairs":

@@ -95,7 +95,10 @@ def prepare(config: Mapping, workdir: pathlib.Path) -> Run:
         encoder = HeadEncoder(model, mesh)
         readers = encoder.readers
     most = settings.data.max_train_pairs
-    pairs = Pairs.tokenize(first_pairs(data.train, most) if most else data.train, readers)
+    records = first_pairs(data.train, most) if most else data.train
+    pairs = Pairs.tokenize(records, readers)
+    if model.method.annotate:
+        pairs = model.method.annotate(pairs, records, settings, mesh)
     if most:
         pairs = pairs.first(most)
     train_plan = plan_training(model, mesh, pairs, measure())

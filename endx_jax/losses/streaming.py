@@ -4,6 +4,8 @@ A loss over all pairs of R rows and C columns needs a reduction of each row's sc
 sum_j s_ij for a sum over pairs. The scores are computed tile by tile, once for the value and once more for the
 gradient, and only arrays of length R or C are stored. The softmax uses running maxima and rescaled sums (Milakov and
 Gimelshein 2018, arXiv 1805.02867).
+
+A score of -inf is excluded from a softmax and from a sum, so that masks can depend on scores.
 """
 
 import functools
@@ -81,7 +83,21 @@ def row_sums(
     The scores may be any function of a row and a column, such as the softplus of an inner product. Arguments and errors
     are those of `row_statistics`, with one array of scores.
     """
-    return reduce_rows(SUM, scores, keep, rows, columns, row_marks, column_marks, tile=tile)
+    return reduce_rows(SUM, scores, keep, rows, columns, row_marks, column_marks, tile=tile).total
+
+
+class RowSums(NamedTuple):
+    """Sum of each row's scores over the kept columns.
+
+    Attributes:
+      total: [R].
+      highest: [R], maximum, without a gradient; -inf for rows without kept columns.
+      kept: int32 [R], number of kept columns.
+    """
+
+    total: Array
+    highest: Array
+    kept: Array
 
 
 class Reduction(NamedTuple):
@@ -94,12 +110,43 @@ class Reduction(NamedTuple):
       finish: function sums -> result.
       pull_back: function (tiles of scores, kept, sums, cotangents of the result) -> cotangents of the tiles. Cotangents
         are None for results without a gradient. None: the result has no gradient.
+      whole: function (whole arrays of scores, kept) -> result, differentiated by JAX; None if only tiles are supported.
     """
 
     of_tile: Callable[[Any, Any], Any]
     merge: Callable[[Any, Any], Any]
     finish: Callable[[Any], Any]
     pull_back: Callable[[tuple[Array, ...], Any, Any, Any], tuple[Array, ...]] | None = None
+    whole: Callable[[tuple[Array, ...], Any], Any] | None = None
+
+
+def each(reduction: Reduction) -> Reduction:
+    """Returns a reduction of several arrays of scores, each by itself; its result is a tuple of results."""
+    of_tile, merge, finish, pull_back, whole = reduction
+    assert pull_back is not None  # for losses
+    assert whole is not None
+
+    def pull_back_each(tiles, kept, sums, cotangents):
+        given = zip(tiles, sums.each, cotangents, strict=True)
+        return tuple(pull_back((tile,), kept, own, to_own)[0] for tile, own, to_own in given)
+
+    return Reduction(
+        of_tile=lambda tiles, kept: _Each(tuple(of_tile((tile,), kept) for tile in tiles)),
+        merge=lambda a, b: _Each(tuple(map(merge, a.each, b.each))),
+        finish=lambda sums: tuple(map(finish, sums.each)),
+        pull_back=pull_back_each,
+        whole=lambda tiles, kept: tuple(whole((tile,), kept) for tile in tiles),
+    )
+
+
+class _Each(NamedTuple):
+    """Sums of several arrays of scores."""
+
+    each: tuple[Any, ...]
+
+    @property
+    def kept(self) -> Array:
+        return self.each[0].kept
 
 
 def reduce_rows(
@@ -111,12 +158,17 @@ def reduce_rows(
     row_marks: Tree,
     column_marks: Tree,
     *,
-    tile: int,
+    tile: int | None,
 ) -> Any:
     """Reduces each row's scores; arguments and errors are those of `row_statistics`.
 
-    Where the reduction has no gradient, operands may be of any dtype, and `keep` may return several arrays.
+    Where the reduction has no gradient, operands may be of any dtype, and `keep` may return several arrays. `tile=None`
+    computes whole arrays of scores, if the reduction has that form, and stores them for the gradient.
     """
+    if tile is None:
+        assert reduction.whole is not None
+        tiles, kept = scores(rows, columns), keep(row_marks, column_marks)
+        return reduction.whole(tiles, jnp.ones(tiles[0].shape, bool) if kept is None else kept)
     if tile < 1:
         raise EndxError(f"tile is {tile}; it must be at least 1")
     operands, marks = _varying_alike(((rows, columns), (row_marks, column_marks)))
@@ -241,6 +293,7 @@ class _Sums(NamedTuple):
 
 
 def _tile_sums(tiles: tuple[Array, ...], kept: Array) -> _Sums:
+    kept = _included(tiles, kept)
     masked = tuple(jnp.where(kept, scores, -jnp.inf) for scores in tiles)
     highest = tuple(jnp.max(scores, axis=1, initial=-jnp.inf) for scores in masked)
     weights = tuple(jnp.exp(scores - _finite(high)[:, None]) for scores, high in zip(masked, highest, strict=True))
@@ -270,6 +323,7 @@ def _mean_difference(sums: _Sums) -> Array:
 
 
 def _pull_back(tiles: tuple[Array, ...], kept: Array, sums: _Sums, cotangents: RowStatistics) -> tuple[Array, ...]:
+    kept = _included(tiles, kept)
     to_sum, to_teacher_sum, to_difference = jax.tree.map(lambda x: x[:, None], tuple(cotangents[:3]))
 
     def softmax(scores, high, total):
@@ -288,21 +342,42 @@ def _pull_back(tiles: tuple[Array, ...], kept: Array, sums: _Sums, cotangents: R
     )
 
 
-SOFTMAX = Reduction(_tile_sums, _merged, _finished, _pull_back)
+def _whole(tiles: tuple[Array, ...], kept: Array) -> RowStatistics:
+    (scores,), kept = tiles, _included(tiles, kept)
+    some = jnp.any(kept, axis=1)
+    # The logsumexp of an empty row has no finite gradient, so such rows sum zeros and are replaced below.
+    filled = jnp.where(kept, scores, jnp.where(some[:, None], -jnp.inf, 0))
+    return RowStatistics(
+        log_sum_exp=jnp.where(some, jax.nn.logsumexp(filled, axis=1), -jnp.inf),
+        teacher_log_sum_exp=None,
+        difference=None,
+        highest=jax.lax.stop_gradient(jnp.max(scores, axis=1, where=kept, initial=-jnp.inf)),
+        kept=jnp.sum(kept, axis=1, dtype=jnp.int32),
+    )
 
 
-class _Total(NamedTuple):
-    """Sum of each row's scores."""
+def _included(tiles: tuple[Array, ...], kept: Array) -> Array:
+    return kept & (tiles[0] != -jnp.inf)
 
-    total: Array
-    kept: Array
+
+SOFTMAX = Reduction(_tile_sums, _merged, _finished, _pull_back, _whole)
+
+
+def _tile_totals(tiles: tuple[Array, ...], kept: Array) -> RowSums:
+    (scores,), kept = tiles, _included(tiles, kept)
+    return RowSums(
+        total=jnp.sum(jnp.where(kept, scores, 0), axis=1),
+        highest=jax.lax.stop_gradient(jnp.max(scores, axis=1, where=kept, initial=-jnp.inf)),
+        kept=jnp.sum(kept, axis=1, dtype=jnp.int32),
+    )
 
 
 SUM = Reduction(
-    of_tile=lambda tiles, kept: _Total(
-        jnp.sum(jnp.where(kept, tiles[0], 0), axis=1), jnp.sum(kept, axis=1, dtype=jnp.int32)
-    ),
-    merge=lambda a, b: _Total(a.total + b.total, a.kept + b.kept),
-    finish=lambda sums: sums.total,
-    pull_back=lambda tiles, kept, sums, cotangent: (jnp.where(kept, cotangent[:, None], 0),),
+    of_tile=_tile_totals,
+    merge=lambda a, b: RowSums(a.total + b.total, jnp.maximum(a.highest, b.highest), a.kept + b.kept),
+    finish=lambda sums: sums,
+    pull_back=lambda tiles, kept, sums, cotangents: (jnp.where(_included(tiles, kept), cotangents.total[:, None], 0),),
+    whole=_tile_totals,
 )
+
+SOFTMAXES, SUMS = each(SOFTMAX), each(SUM)

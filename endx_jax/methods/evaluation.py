@@ -8,6 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from endx_jax.data.records import Pools, RetrievalSet
+from endx_jax.numerics import unit_rows
 from endx_jax.parallel.console import showing_progress
 from endx_jax.retrieval.evaluate import Evaluation, EvaluationSettings
 from endx_jax.retrieval.results import Results
@@ -43,10 +44,14 @@ class EmbeddingEvaluator:
     Attributes:
       encode: function (tower parameters, side, texts, progress=...) -> embeddings [N, E].
       settings: evaluation settings.
+      prefixes: widths of prefixes of the embeddings that the report ranks too.
+      normalize: scale prefixes to unit norm.
     """
 
     encode: Callable[..., np.ndarray]
     settings: EvaluationSettings
+    prefixes: tuple[int, ...] = ()
+    normalize: bool = False
 
     def select(self, records: RetrievalSet) -> RetrievalSet:
         """Returns the set unchanged."""
@@ -57,24 +62,44 @@ class EmbeddingEvaluator:
         return evaluate_dense(self._encoder(params, progress=False), pools).evaluations
 
     def report(self, results: Results, trained: dict, untrained: Callable[[], dict] | None) -> np.ndarray | None:
-        """Adds the systems `untrained` and `trained` to the results; returns the candidates' embeddings [N, E]."""
+        """Adds the systems `untrained` and `trained` to the results; returns the candidates' embeddings [N, E].
+
+        The systems of prefixes are `untrained@WIDTH` and `trained@WIDTH`.
+        """
         if untrained:
             self._add("untrained", untrained(), results)
         return self._add("trained", trained, results)
 
     def _add(self, name: str, params: dict, results: Results) -> np.ndarray:
-        encode = self._encoder(params, progress=showing_progress())
-        found = evaluate_dense(encode, results.pools, reverse=self.settings.reverse)
+        encode, known = self._encoder(params, progress=showing_progress()), {}
+
+        def encode_once(side: str, texts: Sequence[str]) -> np.ndarray:
+            known[side] = encode(side, texts)
+            return known[side]
+
+        found = evaluate_dense(encode_once, results.pools, reverse=self.settings.reverse)
         results.add_dense(name, found)
+        for width in sorted(self.prefixes, reverse=True):
+            if width < found.candidates.shape[1]:
+                cut = {side: self._prefix(embeddings, width) for side, embeddings in known.items()}
+                results.add(f"{name}@{width}", evaluate_dense(_encode_as(cut), results.pools).evaluations)
         return found.candidates
+
+    def _prefix(self, embeddings: np.ndarray, width: int) -> np.ndarray:
+        return unit_rows(embeddings[:, :width]) if self.normalize else embeddings[:, :width]
 
     def _encoder(self, params: dict, *, progress: bool) -> Callable[[str, Sequence[str]], np.ndarray]:
         return lambda side, texts: self.encode(params["dual_encoder"], side, texts, progress=progress)
+
+
+def _encode_as(embeddings: Mapping[str, np.ndarray]) -> Callable[[str, Sequence[str]], np.ndarray]:
+    """Returns an encoder of the texts whose embeddings are known by side."""
+    return lambda side, texts: embeddings[side]
 
 
 def evaluate_embeddings(
     objective: Any, encode: Callable[..., np.ndarray], mesh: Mesh, settings: EvaluationSettings
 ) -> EmbeddingEvaluator:
     """Returns the evaluator of methods that embed each text independently."""
-    del objective, mesh
-    return EmbeddingEvaluator(encode, settings)
+    del mesh
+    return EmbeddingEvaluator(encode, settings, objective.prefix_widths, objective.model.question.normalize)

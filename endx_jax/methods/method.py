@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
+from jax.sharding import Mesh
 
 from endx_jax import json_files
 from endx_jax.data.batches import BatchStream, Pairs
+from endx_jax.data.records import RetrievalSet
 from endx_jax.errors import EndxError, nearest
 from endx_jax.methods.evaluation import Evaluator, evaluate_embeddings
 from endx_jax.parallel.sharding import Rule, add_rules
@@ -30,6 +32,8 @@ class Method:
       settings: the dataclass of `config.objective`, whose fields are declared with `settings.key`; one is `name`.
       objective: (dual encoder, settings) to an `Objective`.
       stream: (pairs, settings, **options of `BatchStream`) to the batches of a run.
+      annotate: (pairs, their retrieval set, settings of the run, mesh) to the pairs with what the stream needs beside
+        texts; None if it needs nothing.
       evaluator: (objective, text encoder, mesh, evaluation settings) to an `Evaluator`.
       head: (settings, side, width E) to the Flax module that ends that side's tower, called with ([B, E], dropout keys
         [B] or None) and returning [B, E], or to None for a side without; the field is None for methods that add
@@ -48,6 +52,7 @@ class Method:
     settings: type
     objective: Callable[[Any, Any], Any]
     stream: Callable[..., BatchStream] = pair_batches
+    annotate: Callable[[Pairs, RetrievalSet, Any, Mesh], Pairs] | None = None
     evaluator: Callable[..., Evaluator] = evaluate_embeddings
     head: Callable[[Any, str, int], nn.Module | None] | None = None
     frozen_towers: bool = False

@@ -65,6 +65,11 @@ class Objective(abc.ABC):
         """Returns the objective with the execution and the epoch length of a run."""
         return dataclasses.replace(self, execution=execution, steps_per_epoch=steps_per_epoch)
 
+    @property
+    def prefix_widths(self) -> tuple[int, ...]:
+        """Widths of prefixes of the embeddings that are evaluated beside the whole ones."""
+        return ()
+
     def __call__(self, params: dict, batch: Any, rng: Array, step: Array) -> LossAndMetrics:
         """Computes the loss of one global batch and the metrics to log.
 

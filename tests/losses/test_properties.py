@@ -13,6 +13,7 @@ from endx_jax import losses
 from endx_jax.losses import quadratic_regression_conditional
 
 in_batch_softmax = without_metrics(losses.in_batch_softmax)
+in_batch_sigmoid = without_metrics(losses.in_batch_sigmoid)
 sampled_matching = without_metrics(losses.sampled_matching)
 triplet = without_metrics(losses.triplet)
 
@@ -65,6 +66,10 @@ LOSSES = {
     "in tiles, every negative masked": functools.partial(
         in_batch_softmax, direction="sum", answer_id=jnp.zeros(B, jnp.int32), tile=4
     ),
+    "prefixes and ceilings, in tiles": functools.partial(
+        in_batch_softmax, prefixes=losses.Prefixes((2, 4)), ceiling=losses.Ceiling(1.0, 0.1), tile=4
+    ),
+    "sigmoid": functools.partial(in_batch_sigmoid, answer_id=DUPLICATES, tile=4),
     "triplet": functools.partial(triplet, direction="sum", answer_id=DUPLICATES),
     "triplet, in tiles": functools.partial(triplet, tile=4),
     "triplet, every negative masked": functools.partial(triplet, answer_id=jnp.zeros(B, jnp.int32)),

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 
 from endx_jax.batch import Batch, Tokens
 from endx_jax.losses.geometry import KERNELS, TERMS, embedding_regression, geometry_alignment
-from endx_jax.methods.dual import DualObjective, DualSettings
+from endx_jax.methods.dual import DualObjective, DualSettings, loss_arrays
 from endx_jax.methods.endx.teacher import CrossEncoder
-from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective, known_ids
+from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective
 from endx_jax.models.dropout import fold
 from endx_jax.models.pooling import PENALTIES
 from endx_jax.settings import check, check_choice, key
@@ -120,6 +120,11 @@ class EndxObjective(Objective):
             dtype=tower.token_embedder.dtype,
         )
 
+    @property
+    def prefix_widths(self) -> tuple[int, ...]:
+        """Widths of the trained prefixes of the student's embeddings."""
+        return self.settings.matryoshka_dims
+
     def init(self, key: Array, dual_encoder: dict) -> dict:
         """Returns the initial parameters for a given dual encoder's; `key` draws the cross-encoder's."""
         width = self._encodings_width(dual_encoder)
@@ -141,11 +146,9 @@ class EndxObjective(Objective):
         """
         del keys
         settings, dual = self.settings, self.dual
-        temperature = dual.temperature(params)
-        rows = (embedded, known_ids(batch))
-        (dual_loss, metrics), (cross_loss, of_teacher), terms = self.execution.reduce_rows(
-            self._losses, temperature, rows
-        )
+        learned = dual.learned(params)
+        rows = (embedded, loss_arrays(batch))
+        (dual_loss, metrics), (cross_loss, of_teacher), terms = self.execution.reduce_rows(self._losses, learned, rows)
 
         weights = self._weights(step)
         aligned = sum(weights[term] * terms[term] for term in terms)
@@ -153,7 +156,7 @@ class EndxObjective(Objective):
             settings.dual_weight * dual_loss + settings.cross_weight * cross_loss + settings.alignment_weight * aligned
         )
         metrics = metrics | {
-            "temperature": temperature,
+            **learned,
             "dual_loss": dual_loss,
             "cross_loss": cross_loss,
             "cross_in_batch_accuracy": of_teacher["in_batch_accuracy"],
@@ -185,12 +188,13 @@ class EndxObjective(Objective):
         penalty = sum(jax.tree.leaves(sown), start=jnp.zeros(of_question.shape[0]))
         return Embeddings(of_question, of_answer, penalty)
 
-    def _losses(self, temperature: Array, rows: tuple[TaughtEmbeddings, dict], axis_name) -> tuple:
+    def _losses(self, learned: dict[str, Array], rows: tuple[TaughtEmbeddings, dict], axis_name) -> tuple:
         """Returns the student's (loss, metrics), the teacher's (loss, metrics) and the unweighted alignment terms."""
         student, teacher, ids = rows[0].student, rows[0].teacher, rows[1]
-        of_student = self.dual.retrieval_loss(temperature, (student, ids), axis_name)
+        of_student = self.dual.retrieval_loss(learned, (student, ids), axis_name)
         ids = {name: value for name, value in ids.items() if name != "hard_negative_ids"}
-        of_teacher = self.dual.retrieval_loss(temperature, (teacher, ids), axis_name)
+        whole = dataclasses.replace(self.settings, matryoshka_dims=(), matryoshka_weights=())
+        of_teacher = dataclasses.replace(self.dual, settings=whole).retrieval_loss(learned, (teacher, ids), axis_name)
         pairs = (student.question, student.answer), (teacher.question, teacher.answer)
         return of_student, of_teacher, self._alignment(*pairs, axis_name)
 

@@ -58,7 +58,7 @@ def compare_teacher(
     rows = np.concatenate([stream.example_ids(step) for step in steps])[: len(pairs)]
     question_id, answer_id = pairs.index[rows].T
     qrels = [np.flatnonzero(np.isin(answer_id, pairs.positives[q])).tolist() for q in question_id]
-    temperature = objective.dual.temperature(params)
+    temperature = objective.dual.learned(params)["temperature"]
 
     def measure(question, answer):
         found = evaluate(dense_scores(question, answer), qrels, candidates=len(pairs), depth=1)

@@ -1,5 +1,6 @@
 """Dual-VAEs and Cross-VAEs, and their baseline Dual-GRUs (Yu et al. 2020)."""
 
+from endx_jax.methods.dual import contrastive_batches, embed_by_guide
 from endx_jax.methods.method import Method
 from endx_jax.methods.vae.matching import MatchingObjective, MatchingSettings
 from endx_jax.methods.vae.objective import VaeObjective, VaeSettings
@@ -14,6 +15,15 @@ SHARDING = (
     Rule(r"(deviation/\w+|decoder/\w+/(initial|reminder|hidden))/bias", (None,)),
 )
 
-METHOD = Method("vae", VaeSettings, VaeObjective, section=check_decoders, warnings=collapsed, sharding=SHARDING)
+METHOD = Method(
+    "vae",
+    VaeSettings,
+    VaeObjective,
+    stream=contrastive_batches,
+    annotate=embed_by_guide,
+    section=check_decoders,
+    warnings=collapsed,
+    sharding=SHARDING,
+)
 
 __all__ = ["METHOD", "MatchingObjective", "MatchingSettings", "VaeObjective", "VaeSettings", "check_decoders"]

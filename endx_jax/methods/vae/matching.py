@@ -7,7 +7,13 @@ import jax
 from endx_jax.batch import Batch
 from endx_jax.errors import EndxError
 from endx_jax.losses.matching import MATCHINGS, draw_others, sampled_matching
-from endx_jax.methods.dual import DualObjective, DualSettings
+from endx_jax.methods.dual import (
+    DualObjective,
+    DualSettings,
+    contrastive_batches,
+    embed_by_guide,
+    loss_arrays,
+)
 from endx_jax.methods.method import Method
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, known_ids
 from endx_jax.models.dropout import fold
@@ -61,18 +67,18 @@ class MatchingObjective(DualObjective):
         Raises:
           EndxError: the batch has hard negatives, and the loss draws its own.
         """
-        settings, ids = self.settings, known_ids(batch)
+        settings = self.settings
         if settings.match == IN_BATCH:
-            temperature = self.temperature(params)
-            loss, metrics = self.execution.reduce_rows(self.retrieval_loss, temperature, (embeddings, ids))
-            return loss, metrics | {"temperature": temperature}
+            learned, rows = self.learned(params), (embeddings, loss_arrays(batch))
+            loss, metrics = self.execution.reduce_rows(self.retrieval_loss, learned, rows)
+            return loss, metrics | learned
         if embeddings.hard_negatives is not None:
             raise EndxError(
                 f"objective.match={settings.match} draws its wrong answers from the batch: set data.hard_negatives=0, "
                 f"or objective.match={IN_BATCH}"
             )
         drawn = draw_others(fold(keys, _DRAW), settings.negatives)
-        ids = ids if settings.mask_false_negatives else {}
+        ids = known_ids(batch) if settings.mask_false_negatives else {}
 
         def sampled(_, rows, axis_name):
             question, answer, drawn, ids = rows
@@ -93,4 +99,4 @@ def check_cosines(model: DualEncoder, settings: MatchingSettings) -> None:
 _DRAW = 1 << 21
 
 
-METHOD = Method("matching", MatchingSettings, MatchingObjective)
+METHOD = Method("matching", MatchingSettings, MatchingObjective, stream=contrastive_batches, annotate=embed_by_guide)

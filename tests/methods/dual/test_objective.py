@@ -11,6 +11,7 @@ from endx_jax import losses
 from endx_jax.batch import Batch, Tokens
 from endx_jax.errors import EndxError
 from endx_jax.methods.dual import DualObjective, DualSettings
+from endx_jax.methods.dual.settings import ContrastiveSettings
 from endx_jax.models.dual_encoder import DualEncoder
 from endx_jax.models.tower import TokenEmbedder, Tower
 
@@ -120,6 +121,20 @@ def test_each_hard_negative_has_dropout_keys_of_its_own():
     objective(objective.init(jax.random.key(0), MODEL.init(jax.random.key(1))), batch, jax.random.key(2), jnp.int32(0))
     keys = np.concatenate(seen)
     assert len(np.unique(keys, axis=0)) == len(keys) == 3 * (1 + 1 + 2)
+
+
+def test_the_sigmoid_loss_has_a_learned_bias():
+    settings = DualSettings(temperature=0.5, contrastive=ContrastiveSettings(loss="sigmoid", bias=-2.0))
+    batch = make_batch()
+    loss, metrics, params = evaluate(settings, batch)
+    expected, _ = losses.in_batch_sigmoid(*embeddings(params, batch), temperature=0.5, bias=-2.0)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    assert metrics["bias"] == params["logit_bias"] == -2.0
+
+
+def test_prefixes_wider_than_the_embeddings_are_refused():
+    with pytest.raises(EndxError, match=r"objective.matryoshka_dims is \(2, 8\), but the embeddings have 4 numbers"):
+        evaluate(DualSettings(matryoshka_dims=(2, 8)), make_batch())
 
 
 def test_a_learned_temperature_starts_where_told_and_has_a_gradient():

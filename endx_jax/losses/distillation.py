@@ -1,0 +1,105 @@
+r"""Distillation of a teacher's scores for listed candidates: each question's right answer and its hard negatives.
+
+With student scores s_j and teacher scores t_j of a question's candidates, where 0 is the right answer:
+
+| loss | of a question | source |
+|---|---|---|
+| `margin_mse` | mean over j > 0 of ((s_0 - s_j) - (t_0 - t_j))^2 | Hofstätter et al. 2020, arXiv 2010.02666 |
+| `listwise_kl` | KL(softmax(t / T) \|\| softmax(s / tau)) | RocketQAv2 (Ren et al. 2021, arXiv 2110.07367), BGE-M3 |
+"""
+
+import jax
+import jax.numpy as jnp
+
+from endx_jax.checks import check_arrays, check_positive
+from endx_jax.errors import EndxError
+from endx_jax.losses.shard import AxisName
+from endx_jax.numerics import at_least_float32
+
+Array = jax.Array
+
+
+def margin_mse(
+    scores: Array, teacher: Array, *, where: Array | None = None, axis_name: AxisName = None
+) -> tuple[Array, dict[str, Array]]:
+    """Computes the mean squared difference of the student's and the teacher's margins (MarginMSE).
+
+    Margins are not divided by a temperature: the student's scores must have the teacher's range.
+
+    Args:
+      scores: the student's scores [B, 1 + K], those of the right answers in column 0.
+      teacher: the teacher's scores [B, 1 + K], without a gradient.
+      where: bool [B, 1 + K], candidates to include. Other scores may be NaN, and rows whose column 0 is excluded are
+        ignored. None means all.
+      axis_name: inside `jax.shard_map`, the mesh axes over which the rows are split.
+
+    Returns:
+      A tuple (loss, metrics). The loss is the mean over all included pairs of a question and a negative, zero if there
+      are none. The metric `teacher_agreement` is the fraction of these pairs whose margins have the same sign.
+
+    Raises:
+      EndxError: shapes do not agree.
+    """
+    scores, teacher, where = _prepared(scores, teacher, where)
+    pairs = where[:, 1:]
+    margins, of_teacher = (x[:, :1] - x[:, 1:] for x in (scores, teacher))
+    count = jnp.maximum(_psum(jnp.sum(pairs, dtype=scores.dtype), axis_name), 1)
+    loss = _psum(jnp.sum(jnp.where(pairs, jnp.square(margins - of_teacher), 0)), axis_name) / count
+    return loss, _agreement(margins, of_teacher, pairs, axis_name)
+
+
+def listwise_kl(
+    scores: Array,
+    teacher: Array,
+    *,
+    temperature: float | Array = 1.0,
+    teacher_temperature: float = 1.0,
+    where: Array | None = None,
+    axis_name: AxisName = None,
+) -> tuple[Array, dict[str, Array]]:
+    """Computes the divergence of the student's distribution over each question's candidates from the teacher's.
+
+    `temperature` divides the student's scores and `teacher_temperature` the teacher's. All other arguments, metrics and
+    errors are those of `margin_mse`.
+
+    Returns:
+      A tuple (loss, metrics). The loss, in nats, is the mean over the questions with two or more candidates.
+    """
+    check_positive("temperature", temperature)
+    check_positive("teacher_temperature", teacher_temperature)
+    scores, teacher, where = _prepared(scores, teacher, where)
+    pairs = where[:, 1:]
+    listed = jnp.any(pairs, axis=1)
+
+    def log_probabilities(logits):
+        # Rows without candidates have finite logits, so that their gradient is zero and not NaN.
+        return jax.nn.log_softmax(jnp.where(where | ~listed[:, None], logits, -jnp.inf), axis=1)
+
+    student, of_teacher = log_probabilities(scores / temperature), log_probabilities(teacher / teacher_temperature)
+    entries = jnp.exp(of_teacher) * jnp.where(where, of_teacher - student, 0)
+    count = jnp.maximum(_psum(jnp.sum(listed, dtype=scores.dtype), axis_name), 1)
+    loss = _psum(jnp.sum(jnp.where(listed[:, None], entries, 0)), axis_name) / count
+    margins, teacher_margins = (x[:, :1] - x[:, 1:] for x in (scores, teacher))
+    return loss, _agreement(margins, teacher_margins, pairs, axis_name)
+
+
+DISTILLATIONS = {"margin_mse": margin_mse, "listwise_kl": listwise_kl}
+
+
+def _prepared(scores: Array, teacher: Array, where: Array | None) -> tuple[Array, Array, Array]:
+    check_arrays({"scores": (scores, "[B, N]"), "teacher": (teacher, "[B, N]"), "where": (where, "bool [B, N]")})
+    if scores.shape[1] < 2:
+        raise EndxError(f"scores has shape {scores.shape}; each row needs a right answer and at least one negative")
+    where = jnp.ones(scores.shape, bool) if where is None else where & where[:, :1]
+    scores, teacher = (jnp.where(where, at_least_float32(x), 0) for x in (scores, teacher))
+    return scores, jax.lax.stop_gradient(teacher), where
+
+
+def _agreement(margins: Array, of_teacher: Array, pairs: Array, axis_name: AxisName) -> dict[str, Array]:
+    agreeing = pairs & (jnp.sign(margins) == jnp.sign(of_teacher))
+    agreed, count = (_psum(jnp.sum(x, dtype=margins.dtype), axis_name) for x in (agreeing, pairs))
+    return {"teacher_agreement": agreed / jnp.maximum(count, 1)}
+
+
+def _psum(x: Array, axis_name: AxisName) -> Array:
+    return x if axis_name is None else jax.lax.psum(x, axis_name)

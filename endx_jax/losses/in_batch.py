@@ -1,0 +1,395 @@
+"""Scores of the pairs of a batch with each other: what the softmax and the sigmoid loss over a batch have in common.
+
+Each pair has a right score, q_i . a_i. Its wrong scores are in up to five terms, written as in `losses.geometry`:
+
+| term | scores | source |
+|---|---|---|
+| `a|q` | the question with the other answers | Dong et al. 2022 |
+| `h|q` | the question with the hard negatives of the batch | t5x_retrieval |
+| `q|a` | the answer with the other questions | t5x_retrieval |
+| `q|q` | the question with the other questions | GTE (Li et al. 2023, arXiv 2308.03281), Qwen3-Embedding |
+| `a|a` | the answer with the other answers | the same |
+
+Three options apply to all terms, inside the tiles: several prefixes of the embeddings (`Prefixes`), a ceiling for wrong
+scores (`Ceiling`), and a ceiling by the scores of another model (`Guide`).
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from endx_jax.checks import check_arrays, check_positive
+from endx_jax.errors import EndxError
+from endx_jax.losses.false_negatives import SHAPES, Marks, check_batch, negatives, negatives_of_answers
+from endx_jax.losses.shard import AxisName, Shard
+from endx_jax.losses.streaming import Reduction, reduce_rows
+from endx_jax.numerics import at_least_float32
+
+Array = jax.Array
+
+# Terms that compare texts of one side, by the side's name.
+SAME_SIDE = {"questions": "q|q", "answers": "a|a"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Prefixes:
+    """Prefixes of embeddings that are trained together (Matryoshka, Kusupati et al. 2022, arXiv 2205.13147, Eq. 1).
+
+    The loss is the weighted sum of the losses of the prefixes. The products of a prefix are those of the next shorter
+    one and of the entries between both, so all prefixes together need no more products than the longest.
+
+    Attributes:
+      widths: ascending widths of the prefixes; the whole embedding counts only if its width is among them.
+      weights: weight of each prefix's loss; empty for ones (as the paper).
+      normalize: scale each prefix to unit norm, for embeddings of unit norm.
+    """
+
+    widths: tuple[int, ...]
+    weights: tuple[float, ...] = ()
+    normalize: bool = True
+
+    def __post_init__(self):
+        if not self.widths or list(self.widths) != sorted({width for width in self.widths if width > 0}):
+            raise EndxError(f"widths of prefixes are {self.widths}; they must be positive and ascending")
+        if self.weights and len(self.weights) != len(self.widths):
+            raise EndxError(f"there are {len(self.weights)} weights of prefixes for {len(self.widths)} widths")
+
+
+@dataclasses.dataclass(frozen=True)
+class Ceiling:
+    """Highest score of a negative, given the right score r: r + margin - (1 - share) |r|.
+
+    Wrong scores above it are taken for false negatives and excluded. Qwen3-Embedding (Zhang et al. 2025, arXiv
+    2506.05176) has a margin of 0.1; NV-Retriever (Moreira et al. 2024, arXiv 2407.15831) a share of 0.95 and no margin;
+    GISTEmbed (Solatorio 2024, arXiv 2402.16829) compares a guide's scores with a share of 1 and no margin.
+
+    Attributes:
+      share: share of a positive right score.
+      margin: added to it.
+    """
+
+    share: float = 1.0
+    margin: float = 0.0
+
+    def __call__(self, right: Array) -> Array:
+        """Returns the ceilings of right scores."""
+        return jax.lax.stop_gradient(right + self.margin - (1 - self.share) * jnp.abs(right))
+
+
+class Guide(NamedTuple):
+    """Embeddings of the batch by another model, whose inner products show false negatives (GISTEmbed).
+
+    Attributes:
+      question: [B, G].
+      answer: [B, G].
+      hard_negatives: [B, K, G]; None if the batch has none.
+    """
+
+    question: Array
+    answer: Array
+    hard_negatives: Array | None = None
+
+
+class Side(NamedTuple):
+    """Embeddings of N texts of one side.
+
+    Attributes:
+      vectors: [N, E].
+      scales: [N, P], factors of each prefix's products; None for ones.
+      guide: [N, G], without a gradient; None without a guide.
+      log_q: [N], subtracted from the logits of these texts as candidates; None for zeros.
+    """
+
+    vectors: Array
+    scales: Array | None = None
+    guide: Array | None = None
+    log_q: Array | None = None
+
+
+class Rows(NamedTuple):
+    """Operands of R rows.
+
+    Attributes:
+      side: embeddings of the rows.
+      right: [R, P], right scores.
+      scale: [R], factor of the scores in the logits.
+      shift: [R], added to the logits.
+      ceilings: [R, P], highest scores of negatives; None for no limit.
+      guide_ceiling: [R], the guide's.
+    """
+
+    side: Side
+    right: Array
+    scale: Array
+    shift: Any
+    ceilings: Array | None
+    guide_ceiling: Array | None
+
+
+@dataclasses.dataclass(frozen=True)
+class InBatch:
+    """One device's pairs, their marks, and their reductions over the candidates of all devices.
+
+    Attributes:
+      shard: pairs to include, and collectives.
+      widths: widths of the prefixes.
+      weights: weight of each prefix.
+      right: [R, P], right scores.
+      rows: operands of the rows by side, `q` and `a`.
+      marks: marks of the rows by side.
+      columns: operands and marks of the candidates of all devices by side, `q`, `a` and, with hard negatives, `h`.
+      tile: side of a tile of scores; None for whole arrays.
+    """
+
+    shard: Shard
+    widths: tuple[int, ...]
+    weights: tuple[float, ...]
+    right: Array
+    rows: Mapping[str, Rows]
+    marks: Mapping[str, Marks]
+    columns: Mapping[str, tuple[Side, Marks]]
+    tile: int | None
+
+    @classmethod
+    def of(
+        cls,
+        arrays: Mapping[str, Array | None],
+        *,
+        temperature: float | Array,
+        bias: float | Array | None = None,
+        prefixes: Prefixes | None,
+        same_side: Sequence[str],
+        ceiling: Ceiling | None,
+        guide: Guide | None,
+        guide_ceiling: Ceiling,
+        log_q: Array | None = None,
+        tile: int | None,
+        axis_name: AxisName,
+    ) -> "InBatch":
+        """Prepares the arguments of a loss; see `in_batch_softmax` for them.
+
+        Args:
+          arrays: the arguments `question`, `answer`, `hard_negatives`, `where` and ids, by name.
+          temperature: divisor of the scores.
+          bias: scalar to add to all logits; None for 0.
+          prefixes: prefixes of the embeddings; None for the whole ones.
+          same_side: names in `SAME_SIDE`.
+          ceiling: highest score of negatives.
+          guide: embeddings by another model.
+          guide_ceiling: highest score of negatives by the guide.
+          log_q: logarithms of the answers' frequencies; excludes a bias.
+          tile: side of a tile of scores.
+          axis_name: mesh axes over which the batch is split.
+
+        Raises:
+          EndxError: arguments do not agree.
+        """
+        question, answer, hard = (arrays[name] for name in ("question", "answer", "hard_negatives"))
+        _check(arrays, prefixes, same_side, guide, log_q, tile, axis_name)
+        check_positive("temperature", temperature)
+        assert question is not None and answer is not None  # noqa: PT018  # checked above
+        shard = Shard.of(question.shape[0], arrays["where"], axis_name)
+        prefixes = prefixes or Prefixes((question.shape[1],), normalize=False)
+        pair = Marks(shard.index(), shard.where, arrays["question_id"], arrays["answer_id"], arrays["positive_ids"])
+        side = functools.partial(_side, prefixes)
+        sides = {
+            "q": side(shard.counting(question), None if guide is None else shard.counting(guide.question)),
+            "a": side(shard.counting(answer), None if guide is None else shard.counting(guide.answer)),
+        }
+        marks = {"q": pair, "a": pair if "answers" in same_side else pair._replace(positive_ids=None)}
+        columns, column_marks = dict(sides), dict(marks)
+        if hard is not None:
+            by_guide = None if guide is None else guide.hard_negatives
+            of_hard = _hard_negatives(hard, by_guide, arrays["hard_negative_ids"], shard.where)
+            columns["h"], column_marks["h"] = side(*of_hard[:2]), of_hard[2]
+        if log_q is not None:
+            log_q = jax.lax.stop_gradient(jnp.where(shard.where, at_least_float32(log_q), 0))
+            columns["a"] = columns["a"]._replace(log_q=log_q)
+        right = jnp.stack(_products(prefixes.widths, sides["q"], sides["a"], _rowwise), axis=1)
+        scale = jnp.broadcast_to(1 / jnp.asarray(temperature, right.dtype), right.shape[:1])
+        if bias is not None:
+            bias = jnp.broadcast_to(jnp.asarray(bias, right.dtype), scale.shape)
+        rows = Rows(
+            side=sides["q"],
+            right=right,
+            scale=scale,
+            shift=log_q if bias is None else bias,
+            ceilings=None if ceiling is None else ceiling(right),
+            guide_ceiling=None if guide is None else guide_ceiling(_rowwise(sides["q"].guide, sides["a"].guide)),
+        )
+        gathered = shard.all_gather((columns, column_marks))
+        return cls(
+            shard=shard,
+            widths=prefixes.widths,
+            weights=prefixes.weights or (1.0,) * len(prefixes.widths),
+            right=right,
+            rows={name: rows._replace(side=own) for name, own in sides.items()},
+            marks=marks,
+            columns={name: (own, gathered[1][name]) for name, own in gathered[0].items()},
+            tile=tile,
+        )
+
+    def reduce(
+        self, term: str, reduction: Reduction, scores: Callable[..., tuple[Array, ...]], *, shifted: bool = True
+    ) -> tuple[Any, ...]:
+        """Reduces each row's scores of a term, for each prefix.
+
+        Args:
+          term: a term of the module's table.
+          reduction: `streaming.SOFTMAXES` or `streaming.SUMS`.
+          scores: module-level function (widths, `Rows`, `Side` of the columns) -> scores [R, C] of each prefix.
+          shifted: false to leave out the rows' shift.
+        """
+        candidates, given = term.split("|")
+        columns, column_marks = self.columns[candidates]
+        score = functools.partial(scores, self.widths)
+        rows, marks = self.rows[given], self.marks[given]
+        rows = rows if shifted else rows._replace(shift=None)
+        return reduce_rows(reduction, score, KEEP[term], rows, columns, marks, column_marks, tile=self.tile)
+
+    def mean(self, losses: Sequence[Array]) -> tuple[Array, dict[str, Array]]:
+        """Returns the loss of a batch and its parts by prefix, given each prefix's losses [R], zero for excluded pairs.
+
+        Means are over the included pairs. The parts are `prefix_loss/WIDTH`, if there is more than one prefix.
+        """
+        of_prefixes = [self.shard.psum(jnp.sum(x)) / jnp.maximum(self.count, 1) for x in losses]
+        weighted = [weight * x for weight, x in zip(self.weights, of_prefixes, strict=True)]
+        loss = functools.reduce(jnp.add, weighted)
+        if len(self.widths) == 1:
+            return loss, {}
+        named = zip(self.widths, of_prefixes, strict=True)
+        return loss, {f"prefix_loss/{width}": jax.lax.stop_gradient(x) for width, x in named}
+
+    def metrics(self, kept: Array, right: Array) -> dict[str, Array]:
+        """Returns `in_batch_accuracy` and `masked_fraction`.
+
+        Args:
+          kept: int32 [R], number of negatives of each question among the other answers.
+          right: bool [R], true if the question's right score is higher than those of its negatives.
+        """
+        count, where = self.count, self.shard.where
+        masked = jnp.where(where, count - 1 - kept, 0)
+        return {
+            "in_batch_accuracy": self.shard.psum(jnp.sum(where & right, dtype=count.dtype)) / jnp.maximum(count, 1),
+            "masked_fraction": self.shard.psum(jnp.sum(masked)) / jnp.maximum(count * (count - 1), 1),
+        }
+
+    @property
+    def count(self) -> Array:
+        """Number of included pairs of the whole batch."""
+        return self.shard.psum(jnp.sum(self.shard.where, dtype=self.right.dtype))
+
+
+def scores_below(widths: tuple[int, ...], rows: Rows, columns: Side, logits: Callable[[Array, int], Array]) -> tuple:
+    """Returns the logits [R, C] of each prefix, -inf for scores above a ceiling.
+
+    Args:
+      widths: widths of the prefixes.
+      rows: operands of the rows.
+      columns: operands of the columns.
+      logits: function (scores [R, C], number of the prefix) -> logits.
+    """
+    above = None
+    if rows.guide_ceiling is not None:
+        above = _matrix(rows.side.guide, columns.guide) > rows.guide_ceiling[:, None]
+    found = []
+    for n, products in enumerate(_products(widths, rows.side, columns, _matrix)):
+        own = above
+        if rows.ceilings is not None:
+            over = products > rows.ceilings[:, n, None]
+            own = over if own is None else own | over
+        values = logits(products, n)
+        # In this order, as `where` of empty arrays returns its second argument, which must vary over the mesh.
+        found.append(values if own is None else jnp.where(~own, values, -jnp.inf))
+    return tuple(found)
+
+
+def _matrix(rows: Any, columns: Any) -> Array:
+    return jnp.matmul(rows, columns.T, precision=jax.lax.Precision.HIGHEST)
+
+
+def _rowwise(rows: Any, others: Any) -> Array:
+    return jnp.sum(rows * others, axis=1)
+
+
+def _products(widths: tuple[int, ...], rows: Side, columns: Side, multiply: Callable) -> list[Array]:
+    """Returns the inner products of each prefix; `multiply` is `_matrix` or `_rowwise`."""
+    total, found = None, []
+    for start, stop in itertools.pairwise((0, *widths)):
+        part = multiply(rows.vectors[:, start:stop], columns.vectors[:, start:stop])
+        total = part if total is None else total + part
+        found.append(total)
+    if rows.scales is None or columns.scales is None:
+        return found
+    factors = zip(rows.scales.T, columns.scales.T, strict=True)
+    of_rows = (lambda x: x[:, None], lambda x: x[None, :]) if multiply is _matrix else (lambda x: x,) * 2
+    return [x * of_rows[0](row) * of_rows[1](column) for x, (row, column) in zip(found, factors, strict=True)]
+
+
+def _side(prefixes: Prefixes, vectors: Array, guide: Array | None) -> Side:
+    scales = None
+    if prefixes.normalize:
+        squares = [jnp.sum(jnp.square(x), axis=1) for x in jnp.split(vectors, prefixes.widths, axis=1)[:-1]]
+        # As in `l2_normalize`: finite at zero vectors.
+        scales = jax.lax.rsqrt(jnp.maximum(jnp.cumsum(jnp.stack(squares, axis=1), axis=1), 1e-12))
+    return Side(vectors, scales, None if guide is None else jax.lax.stop_gradient(guide))
+
+
+def _hard_negatives(
+    hard: Array, guide: Array | None, ids: Array | None, where: Array
+) -> tuple[Array, Array | None, Marks]:
+    """Returns the hard negatives of all questions, [B K, E], their embeddings by the guide, and their marks."""
+    present = jnp.broadcast_to(where[:, None], hard.shape[:2])
+    if ids is not None:
+        present, ids = present & (ids >= 0), ids.reshape(-1)
+
+    def flat(x):
+        # Replace padding by zeros before the product: a NaN would reach the gradients even if the sum excludes it.
+        return jnp.where(present[:, :, None], at_least_float32(x), 0).reshape(-1, x.shape[-1])
+
+    vectors, by_guide = flat(hard), None if guide is None else flat(guide)
+    no_pair = jnp.full_like(present.reshape(-1), -1, dtype=jnp.int32)
+    return vectors, by_guide, Marks(no_pair, present.reshape(-1), None, ids, None)
+
+
+def _of_same_side(rows: Marks, columns: Marks) -> Array:
+    """Returns bool [R, C], true for two pairs of which neither answer is known to be right for the other's question."""
+    return negatives(rows, columns) & negatives_of_answers(rows, columns)
+
+
+# Masks of the terms.
+KEEP: dict[str, Callable[[Marks, Marks], Array]] = {
+    "a|q": negatives,
+    "h|q": negatives,
+    "q|a": negatives_of_answers,
+    "q|q": _of_same_side,
+    "a|a": _of_same_side,
+}
+
+
+def _check(arrays, prefixes, same_side, guide, log_q, tile, axis_name) -> None:
+    if axis_name is not None and tile is None:
+        raise EndxError("axis_name is given without tile: a loss over several devices is streamed, so set tile too")
+    check_batch(**arrays)
+    extra: dict = {name: (arrays[name], SHAPES[name]) for name in ("question", "hard_negatives")}
+    if guide is not None:
+        extra |= {
+            "guide.question": (guide.question, "[B, G]"),
+            "guide.answer": (guide.answer, "[B, G]"),
+            "guide.hard_negatives": (guide.hard_negatives, "[B, K, G]"),
+        }
+        if guide.hard_negatives is None and arrays["hard_negatives"] is not None:
+            raise EndxError("guide has no hard_negatives, but the batch has: set guide.hard_negatives too")
+    check_arrays(extra | {"log_q": (log_q, "[B]")})
+    for name in same_side:
+        if name not in SAME_SIDE:
+            raise EndxError(f"same_side names {name!r}, which is none of {', '.join(SAME_SIDE)}")
+    if prefixes is not None and prefixes.widths[-1] > arrays["question"].shape[1]:
+        raise EndxError(
+            f"the longest prefix has width {prefixes.widths[-1]}; the embeddings have {arrays['question'].shape[1]}"
+        )

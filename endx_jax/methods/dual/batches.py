@@ -1,0 +1,126 @@
+"""Batches of a contrastive loss with what it needs beside texts: a guide's embeddings and frequencies of answers."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import flax.struct
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from endx_jax.batch import Batch
+from endx_jax.data.batches import BatchStream, Pairs
+from endx_jax.data.records import RetrievalSet
+from endx_jax.data.token_tables import content_key
+from endx_jax.errors import EndxError
+from endx_jax.inference import EmbeddingModel, load
+from endx_jax.losses import Guide
+from endx_jax.methods.dual.settings import DualSettings
+from endx_jax.methods.objective import known_ids
+from endx_jax.models.dual_encoder import SIDES
+from endx_jax.parallel.console import say
+from endx_jax.retrieval.vector_cache import BLOCK, VectorCache
+
+Array = jax.Array
+
+
+@flax.struct.dataclass
+class ContrastiveBatch(Batch):
+    """Batch with further arrays of the loss.
+
+    Attributes:
+      guide: embeddings of the batch's texts by the guide; None without a guide.
+      log_q: [B], logarithm of each answer's frequency in the training pairs over the mean; None if not used.
+    """
+
+    guide: Guide | None = None
+    log_q: Array | None = None
+
+
+class ContrastiveStream(BatchStream):
+    """Stream of `ContrastiveBatch`."""
+
+    def __init__(self, pairs: Pairs, settings: DualSettings, **options):
+        """Counts the answers of the pairs; `options` are those of `BatchStream`."""
+        super().__init__(pairs, **options)
+        self._log_q = _log_frequencies(pairs) if settings.contrastive.answer_frequencies else None
+
+    def __getitem__(self, step: int) -> ContrastiveBatch:
+        """Returns this process's rows of the batch of `step`, with NumPy leaves."""
+        batch = super().__getitem__(step)
+        log_q = None if self._log_q is None else self._log_q[batch.answer_id]
+        return ContrastiveBatch(**vars(batch), guide=self._guide(batch), log_q=log_q)
+
+    def _guide(self, batch: Batch) -> Guide | None:
+        if self.pairs.guide is None:
+            return None
+        questions, answers = (self.pairs.guide[side] for side in SIDES)
+        hard = batch.hard_negative_ids
+        return Guide(
+            questions[batch.question_id],
+            answers[batch.answer_id],
+            None if hard is None else answers[np.maximum(hard, 0)],  # type: ignore[arg-type]  # missing ones are ignored
+        )
+
+
+def contrastive_batches(pairs: Pairs, settings: DualSettings, **options) -> BatchStream:
+    """Returns the batches of a contrastive loss: `Method.stream`."""
+    if pairs.guide is None and not settings.contrastive.answer_frequencies:
+        return BatchStream(pairs, **options)
+    return ContrastiveStream(pairs, settings, **options)
+
+
+def loss_arrays(batch: Batch) -> dict[str, Any]:
+    """Returns the arrays of a batch that the loss takes beside embeddings, by the losses' argument names."""
+    if not isinstance(batch, ContrastiveBatch):
+        return known_ids(batch)
+    more = {"guide": batch.guide, "log_q": batch.log_q}
+    return known_ids(batch) | {name: value for name, value in more.items() if value is not None}
+
+
+def embed_by_guide(pairs: Pairs, records: RetrievalSet, settings: Any, mesh: Mesh) -> Pairs:
+    """Returns pairs with the guide's embeddings of all their texts, computed once: `Method.annotate`.
+
+    Args:
+      pairs: training pairs.
+      records: their texts.
+      settings: settings of the run; `data.cache` is where embeddings are kept.
+      mesh: device mesh of the run.
+
+    Raises:
+      EndxError: the guide cannot be loaded, or its embeddings are not finite.
+    """
+    name = settings.objective.contrastive.guide
+    if not name:
+        return pairs
+    guide, cache = load(name, mesh=mesh), VectorCache(settings.data.cache) if settings.data.cache else None
+    count = len(records.questions) + len(records.candidates)
+    say(
+        f"embedding {count:,} texts by the guide {guide.name}, or reading them from {settings.data.cache or 'no cache'}"
+    )
+    sides = zip(SIDES, (records.questions, records.candidates), strict=True)
+    return dataclasses.replace(pairs, guide={side: _embed(guide, side, texts, cache) for side, texts in sides})
+
+
+def _embed(guide: EmbeddingModel, side: str, texts: Sequence[str], cache: VectorCache | None) -> np.ndarray:
+    def blocks() -> Iterator[np.ndarray]:
+        for start in range(0, len(texts), BLOCK):
+            block = guide.comparable(side, texts[start : start + BLOCK])
+            if not np.isfinite(block).all():
+                row = start + int((~np.isfinite(block)).any(axis=1).argmax())
+                raise EndxError(
+                    f"objective.contrastive.guide={guide.name} gives an embedding that is not finite for the {side} "
+                    f"{texts[row][:60]!r}: use another guide"
+                )
+            yield block
+
+    if cache is None:
+        return np.concatenate([*blocks()])
+    return cache.vectors(content_key(texts, "guide", side, guide.identity), (len(texts), guide.width), blocks)
+
+
+def _log_frequencies(pairs: Pairs) -> np.ndarray:
+    """Returns the logarithm of each answer's number of pairs over the mean of all answers with pairs, float32 [N]."""
+    counts = np.bincount(pairs.index[:, 1], minlength=len(pairs.answers.lengths))
+    return np.log(np.maximum(counts, 1) / counts[counts > 0].mean()).astype(np.float32)

@@ -1,0 +1,115 @@
+"""Settings of the dual encoder's objective."""
+
+import dataclasses
+
+from endx_jax.losses import Ceiling, Prefixes
+from endx_jax.losses.contrastive import DIRECTIONS, JOINT
+from endx_jax.losses.in_batch import SAME_SIDE
+from endx_jax.settings import check, check_choice, key
+
+SOFTMAX, SIGMOID = LOSSES = ("softmax", "sigmoid")
+
+
+@dataclasses.dataclass(frozen=True)
+class ContrastiveSettings:
+    """`config.objective.contrastive`: the loss over a batch, its negatives, and which of them are left out."""
+
+    loss: str = key(SOFTMAX, f"Loss over the batch: one of {', '.join(LOSSES)} (SigLIP, Zhai et al. 2023).")
+    bias: float = key(-10.0, "Initial value of the learned bias of the sigmoid loss's logits (SigLIP: -10).")
+    same_side: tuple[str, ...] = key(
+        (),
+        f"Texts that are also compared with each other: any of {', '.join(SAME_SIDE)} (GTE, Li et al. 2023, and "
+        "Qwen3-Embedding, Zhang et al. 2025: both).",
+    )
+    ceiling: tuple[float, ...] = key(
+        (),
+        "(share, margin): leave out negatives that score above share * right score + margin; empty: none "
+        "(Qwen3-Embedding: (1, 0.1); NV-Retriever, Moreira et al. 2024, in mining: (0.95, 0)).",
+    )
+    guide: str = key(
+        "",
+        "Workdir, folder or name of a model that embeds the training texts once, to leave out negatives that it scores "
+        "above the right answer (GISTEmbed, Solatorio 2024); empty: none.",
+    )
+    guide_ceiling: tuple[float, float] = key((1.0, 0.0), "(share, margin) as in `ceiling`, for the guide's scores.")
+    answer_frequencies: bool = key(
+        False,
+        "Subtract the logarithm of each answer's frequency in the training pairs, over the mean, from its logits "
+        "(logQ correction of the softmax, Yi et al. 2019).",
+    )
+
+    def __post_init__(self):
+        check_choice("objective.contrastive.loss", self.loss, LOSSES)
+        for side in self.same_side:
+            check_choice("objective.contrastive.same_side", side, SAME_SIDE)
+        pair = len(self.ceiling) in (0, 2)
+        check(pair, f"objective.contrastive.ceiling is {self.ceiling}; it must be (share, margin), or empty")
+        check(
+            not (self.answer_frequencies and self.loss == SIGMOID),
+            "objective.contrastive.answer_frequencies corrects the softmax: set it to False, or loss=softmax",
+        )
+
+    def options(self) -> dict:
+        """Returns arguments of `in_batch_softmax` and `in_batch_sigmoid`."""
+        return {
+            "same_side": self.same_side,
+            "ceiling": Ceiling(*self.ceiling) if self.ceiling else None,
+            "guide_ceiling": Ceiling(*self.guide_ceiling),
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class DualSettings:
+    """`config.objective` of the method `dual`. `model.normalize` selects between inner product and cosine."""
+
+    name: str = key("dual", "Name of the method.")
+    temperature: float = key(
+        0.05, "Divisor of the similarities; initial value if learn_temperature is set (t5x_retrieval: 0.01)."
+    )
+    learn_temperature: bool = key(False, "Train the logarithm of the temperature.")
+    direction: str = key(
+        "question_to_answer",
+        f"Direction of the softmax: one of {', '.join((*DIRECTIONS, JOINT))} (Dong: the first; t5x_retrieval: sum; "
+        "GTE: joint).",
+    )
+    mask_false_negatives: bool = key(
+        True, "Exclude equal texts and known positives from the negatives (papers: False)."
+    )
+    orthogonality: float = key(
+        0.0, "Weight of multi-hop pooling's penalty on hops with similar attention (Lin et al.: 1)."
+    )
+    matryoshka_dims: tuple[int, ...] = key(
+        (),
+        "Widths of the prefixes of embeddings to train, such as (384, 192, 96); the whole embedding counts only if its "
+        "width is among them; empty: the whole one alone (Kusupati et al. 2022).",
+    )
+    matryoshka_weights: tuple[float, ...] = key(
+        (), "Weight of the loss of each of matryoshka_dims; empty: 1 (Kusupati et al.)."
+    )
+    contrastive: ContrastiveSettings = dataclasses.field(default_factory=ContrastiveSettings)
+    loss_tile: int = key(
+        -1,
+        "Rows and columns of the score tiles of streamed losses; 0: dense; -1: automatic, dense for small batches.",
+        changes_results=False,
+    )
+
+    def __post_init__(self):
+        check(self.temperature > 0, f"objective.temperature is {self.temperature}; it must be positive")
+        check_choice("objective.direction", self.direction, (*DIRECTIONS, JOINT))
+        check(self.orthogonality >= 0, f"objective.orthogonality is {self.orthogonality}; it must not be negative")
+        check(self.loss_tile >= -1, f"objective.loss_tile is {self.loss_tile}; it must be positive, 0 or -1")
+        dims, weights = self.matryoshka_dims, self.matryoshka_weights
+        distinct = len(set(dims)) == len(dims) and all(dim > 0 for dim in dims)
+        check(distinct, f"objective.matryoshka_dims is {dims}; they must be positive and distinct")
+        check(
+            len(weights) in (0, len(dims)),
+            f"objective.matryoshka_weights has {len(weights)} weights for {len(dims)} matryoshka_dims",
+        )
+
+    def prefixes(self, normalize: bool) -> Prefixes | None:
+        """Returns the prefixes of embeddings to train; `normalize` tells that embeddings have unit norm."""
+        if not self.matryoshka_dims:
+            return None
+        weights = self.matryoshka_weights or (1.0,) * len(self.matryoshka_dims)
+        dims, weights = zip(*sorted(zip(self.matryoshka_dims, weights, strict=True)), strict=True)
+        return Prefixes(dims, weights, normalize)

@@ -1,0 +1,284 @@
+"""Prefixes, ceilings, guides, terms of one side and frequencies in the losses over a batch, against a naive twin."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import one_line_error
+from jax.sharding import PartitionSpec
+
+from endx_jax.losses import Ceiling, Guide, Prefixes, in_batch, in_batch_sigmoid, in_batch_softmax
+
+B, E, K, G, TILE = 16, 6, 2, 3, 5  # 16 pairs: two a device, and three tiles of which the last is smaller
+AXES = ("data", "fsdp")
+PREFIXES = Prefixes((2, 3, 6), (1.0, 0.5, 2.0))
+
+# Options of each case; `guide` and `log_q` stand for drawn arrays.
+CASES = {
+    "prefixes of any norm": {"prefixes": Prefixes((1, 4), normalize=False), "ceiling": Ceiling(1.0, 1.5)},
+    "other direction": {
+        "direction": "answer_to_question",
+        "prefixes": Prefixes((2, 6)),
+        "ceiling": Ceiling(1.0, 0.3),
+    },
+    "joint": {"direction": "joint", "same_side": ("questions", "answers"), "log_q": True},
+    "all": {
+        "direction": "mean",
+        "prefixes": Prefixes((2, 6), (1.0, 2.0)),
+        "same_side": ("questions", "answers"),
+        "ceiling": Ceiling(0.9, 0.3),
+        "guide": True,
+        "guide_ceiling": Ceiling(1.0, 0.2),
+        "log_q": True,
+    },
+}
+SIGMOID = {name: CASES["all"][name] for name in ("prefixes", "same_side", "ceiling", "guide", "guide_ceiling")}
+LOSSES: dict = {
+    **{name: (in_batch_softmax, case) for name, case in CASES.items()},
+    "sigmoid": (in_batch_sigmoid, SIGMOID),
+}
+
+
+def drawn() -> tuple[dict, dict]:
+    """Arguments with a gradient, and others. Hard negatives that are missing, and pairs that do not count, are NaN."""
+    draw = np.random.default_rng(0)
+    ids = {
+        "question_id": draw.integers(-1, 12, B),
+        "answer_id": draw.integers(-1, 12, B),
+        "positive_ids": draw.integers(-1, 20, (B, 2)),
+        "hard_negative_ids": draw.integers(-1, 12, (B, K)),
+    }
+    rest = {name: value.astype(np.int32) for name, value in ids.items()} | {"where": np.arange(B) % 7 != 3}
+    rest["guide"] = Guide(*(draw.normal(size=size) for size in ((B, G), (B, G), (B, K, G))))
+    rest["log_q"] = draw.normal(size=B)
+    moving = {name: draw.normal(size=(B, E)) for name in ("question", "answer")}
+    moving["hard_negatives"] = draw.normal(size=(B, K, E))
+    for hard in (moving["hard_negatives"], rest["guide"].hard_negatives):
+        hard[rest["hard_negative_ids"] < 0] = np.nan
+    for array in (*moving.values(), *rest["guide"], rest["log_q"]):
+        array[~rest["where"]] = np.nan
+    return moving | {"temperature": np.float64(0.5)}, rest
+
+
+def masks(rest: dict) -> dict:
+    """Wrong pairs of each term, by loops over ids; bool [row, column]."""
+    question, answer, positives = rest["question_id"], rest["answer_id"], rest["positive_ids"]
+    where, hard = rest["where"], rest["hard_negative_ids"].reshape(-1)
+
+    def wrong(i, j):
+        equal = question[i] == question[j] >= 0 or answer[i] == answer[j] >= 0
+        return where[i] and where[j] and i != j and not equal and not (answer[j] >= 0 and answer[j] in positives[i])
+
+    def wrong_hard(i, j):
+        known = hard[j] == answer[i] or hard[j] in positives[i]
+        return where[i] and where[j // K] and hard[j] >= 0 and not known
+
+    every = np.array([[wrong(i, j) for j in range(B)] for i in range(B)])
+    of_hard = np.array([[wrong_hard(i, j) for j in range(B * K)] for i in range(B)])
+    one_side = every & every.T
+    return {"a|q": every, "h|q": of_hard, "q|a": every.T, "q|q": one_side, "a|a": one_side}
+
+
+def twin(loss, moving, rest, *, prefixes, ceiling, guide_ceiling, same_side=(), direction="question_to_answer"):
+    """The loss with whole matrices, one prefix and term after another, differentiated by JAX."""
+    where, wrong = jnp.asarray(rest["where"]), masks(rest)
+
+    def sides(question, answer, hard, width=None):
+        hard = jnp.where((rest["hard_negative_ids"] >= 0)[:, :, None], hard, 0)
+        found = [jnp.where(where.reshape(-1, *[1] * (x.ndim - 1)), x, 0) for x in (question, answer, hard)]
+        found = [x[..., : width or x.shape[-1]] for x in found]
+        if width and prefixes.normalize:
+            found = [x / jnp.linalg.norm(jnp.where(x == 0, 1e-9, x), axis=-1, keepdims=True) for x in found]
+        q, a, h = found
+        return {"q": q, "a": a, "h": h.reshape(B * K, -1)}
+
+    def terms_of(texts):
+        return {term: texts[term[2]] @ texts[term[0]].T for term in wrong}
+
+    guide = terms_of(sides(*rest["guide"])) if rest["guide"] else None
+    log_q = jnp.zeros(B) if rest["log_q"] is None else jnp.where(where, rest["log_q"], 0)
+    of_candidates = {"a|q": log_q[None], "a|a": log_q[None], "q|a": log_q[:, None], "h|q": 0, "q|q": 0}
+    losses = []
+    for width in prefixes.widths:
+        scores = terms_of(sides(moving["question"], moving["answer"], moving["hard_negatives"], width))
+        right = jnp.diagonal(scores["a|q"])
+        kept = {}
+        for term, mask in wrong.items():
+            kept[term] = jnp.asarray(mask)
+            if ceiling:
+                kept[term] &= scores[term] <= limit(ceiling, right)[:, None]
+            if guide:
+                kept[term] &= guide[term] <= limit(guide_ceiling, jnp.diagonal(guide["a|q"]))[:, None]
+        both = [{"questions": "q|q", "answers": "a|a"}[side] for side in same_side]
+        if loss is in_batch_sigmoid:
+            logits = {term: scores[term] / moving["temperature"] + moving["bias"] for term in ["a|q", "h|q", *both]}
+            total = jnp.sum(jnp.where(where, jax.nn.softplus(-jnp.diagonal(logits["a|q"])), 0))
+            for term, x in logits.items():
+                total += jnp.sum(jnp.where(kept[term], jax.nn.softplus(x), 0))
+        else:
+            exponentials = {
+                term: jnp.where(kept[term], jnp.exp(x / moving["temperature"] - of_candidates[term]), 0).sum(axis=1)
+                for term, x in scores.items()
+            }
+            own = jnp.exp(right / moving["temperature"] - log_q)
+            to_answers, to_questions = ["a|q", "h|q", *both], ["q|a", *both]
+
+            def one_sum(terms, own=own, exponentials=exponentials):
+                rows = jnp.log(own + sum(exponentials[term] for term in terms)) - jnp.log(own)
+                return jnp.sum(jnp.where(where, rows, 0))
+
+            one, other = one_sum(to_answers), one_sum(to_questions)
+            total = {
+                "question_to_answer": one,
+                "answer_to_question": other,
+                "sum": one + other,
+                "mean": (one + other) / 2,
+                "joint": one_sum([*to_answers, "q|a"]),
+            }[direction]
+        losses.append(total / where.sum())
+    weights = prefixes.weights or (1.0,) * len(losses)
+    excluded = where.sum() * (where.sum() - 1) - kept["a|q"].sum()
+    return sum(map(jnp.multiply, weights, losses)), excluded / (where.sum() * (where.sum() - 1))
+
+
+def limit(ceiling: Ceiling, right):
+    relative = jnp.where(right > 0, ceiling.share * right, (2 - ceiling.share) * right)
+    return relative + ceiling.margin
+
+
+def options(case: dict) -> dict:
+    return {name: value for name, value in case.items() if value is not True}
+
+
+def arguments(loss, case: dict) -> tuple[dict, dict]:
+    moving, rest = drawn()
+    rest = {name: value for name, value in rest.items() if name not in ("guide", "log_q") or case.get(name)}
+    if loss is in_batch_sigmoid:
+        moving |= {"bias": np.float64(-1.0)}
+    return moving, rest
+
+
+def values_and_gradients(compute, loss, case) -> tuple:
+    """Loss, share of excluded pairs and gradients, in float64."""
+    with jax.enable_x64(True):
+        return jax.device_get(jax.jit(jax.value_and_grad(compute, has_aux=True))(*arguments(loss, case)))
+
+
+@functools.cache
+def expected(name: str) -> tuple:
+    """Loss, share of excluded pairs and gradients by the twin, in float64."""
+    loss, case = LOSSES[name]
+
+    def compute(moving, rest):
+        _, rest = arguments(loss, case)  # the twin's masks are loops over arrays in NumPy
+        given = {"ceiling": None, "guide_ceiling": Ceiling(), "prefixes": Prefixes((E,), normalize=False)}
+        return twin(loss, moving, {"guide": None, "log_q": None} | rest, **(given | options(case)))
+
+    return values_and_gradients(compute, loss, case)
+
+
+def found(name, *, tile=None, devices=None) -> tuple:
+    """Loss, share of excluded pairs and gradients by the library."""
+    loss, case = LOSSES[name]
+    axis_name = AXES if devices else None
+
+    def compute(moving, rest):
+        value, metrics = loss(**moving, **rest, **options(case), tile=tile, axis_name=axis_name)
+        return value, metrics["masked_fraction"]
+
+    if not devices:
+        return values_and_gradients(compute, loss, case)
+    mesh = jax.make_mesh((devices // 2, 2), AXES, (jax.sharding.AxisType.Auto,) * 2, devices=jax.devices()[:devices])
+
+    def split(moving, rest):
+        specs = {name: PartitionSpec(AXES) if np.ndim(x) else PartitionSpec() for name, x in moving.items()}
+        in_specs = (specs, PartitionSpec(AXES))
+        return jax.shard_map(compute, mesh=mesh, in_specs=in_specs, out_specs=PartitionSpec())(moving, rest)
+
+    return values_and_gradients(split, loss, case)
+
+
+def agree(found, expected) -> None:
+    chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_whole_arrays_are_the_twin(name):
+    (_, excluded), gradients = expected(name)
+    assert 0 < excluded < 0.9
+    moved = {name for name, gradient in gradients.items() if np.abs(gradient).max() > 1e-3}
+    assert moved >= {"question", "answer", "temperature"}
+    agree(found(name), expected(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "devices"), [("prefixes of any norm", None), ("joint", None), ("all", 8), ("sigmoid", 8)]
+)
+def test_tiles_are_the_twin(name, devices):
+    agree(found(name, tile=TILE, devices=devices), expected(name))
+
+
+def transposed(monkeypatch):
+    monkeypatch.setitem(in_batch.KEEP, "q|a", in_batch.negatives)
+
+
+def opposite_margin(monkeypatch):
+    right = Ceiling.__call__
+    monkeypatch.setattr(Ceiling, "__call__", lambda self, x: right(Ceiling(self.share, -self.margin), x))
+
+
+def unscaled(monkeypatch):
+    side = in_batch._side
+    monkeypatch.setattr(in_batch, "_side", lambda *x: side(*x)._replace(scales=None))
+
+
+@pytest.mark.parametrize("fault", [transposed, opposite_margin, unscaled])
+def test_faults_are_rejected(monkeypatch, fault):
+    """Negative control: a mask transposed, a margin of the wrong sign, prefixes that are not normalised."""
+    reference = expected("other direction")
+    fault(monkeypatch)
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        agree(found("other direction"), reference)
+
+
+def test_prefixes_need_no_more_products_than_the_whole_embedding():
+    """Entries of the embeddings that products contract: each once forward, once again and twice for the gradient."""
+    from jaxprs import equations
+
+    def contracted(prefixes) -> int:
+        pair = jnp.ones((B, E)), jnp.ones((B, E))
+        compute = jax.grad(lambda x: in_batch_softmax(*x, prefixes=prefixes, tile=8)[0])
+        products = (x for x in equations(jax.make_jaxpr(compute)(pair)) if x.primitive.name == "dot_general")
+        return sum(2 * x.outvars[0].aval.size * contraction(x) for x in products if x.outvars[0].aval.size)
+
+    def contraction(product) -> int:
+        ((axes, _), _) = product.params["dimension_numbers"]
+        return int(np.prod([product.invars[0].aval.shape[axis] for axis in axes]))
+
+    assert contracted(None) == contracted(Prefixes((2, 3, 6)))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"prefixes": Prefixes((2, 7))}, "the longest prefix has width 7; the embeddings have 6"),
+        ({"same_side": ("both",)}, "same_side names 'both', which is none of questions, answers"),
+        ({"guide": Guide(np.ones((2, 3)), np.ones((2, 4)))}, r"guide.answer has shape \(2, 4\)"),
+        ({"guide": Guide(*np.ones((2, 2, 3))), "hard_negatives": np.ones((2, 1, 6))}, "guide has no hard_negatives"),
+        ({"log_q": np.ones(3)}, r"log_q has shape \(3,\)"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(given, message):
+    with one_line_error(message):
+        in_batch_softmax(jnp.zeros((2, 6)), jnp.zeros((2, 6)), **given)
+
+
+@pytest.mark.parametrize("widths", [(), (3, 2), (2, 2), (0, 2)])
+def test_widths_of_prefixes_are_ascending(widths):
+    with one_line_error("widths of prefixes are .*; they must be positive and ascending"):
+        Prefixes(widths)
+    with one_line_error("there are 1 weights of prefixes for 2 widths"):
+        Prefixes((1, 2), (1.0,))

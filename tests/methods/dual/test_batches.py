@@ -1,0 +1,141 @@
+"""What the batches of a contrastive loss hold beside texts, and a run that uses all of it."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+from helpers import one_line_error
+from tiny_bert import tiny_recipe, write_tiny_bert
+
+import endx_jax
+from endx_jax.data.batches import BatchStream, Pairs
+from endx_jax.data.records import Pools, RetrievalSet
+from endx_jax.data.token_tables import VectorTable
+from endx_jax.experiment.run import run
+from endx_jax.methods.dual import DualSettings, contrastive_batches, loss_arrays
+from endx_jax.methods.dual.settings import ContrastiveSettings
+from endx_jax.methods.evaluation import EmbeddingEvaluator
+from endx_jax.retrieval.evaluate import EvaluationSettings
+from endx_jax.retrieval.results import Results
+
+
+def pairs(**changes) -> Pairs:
+    """Five pairs of five questions; answer 0 is right for the first three, answer 3 for none."""
+    index = np.array([[0, 0], [1, 0], [2, 0], [3, 1], [4, 2]], np.int32)
+    given = {
+        "questions": VectorTable(np.zeros((5, 2), np.float32)),
+        "answers": VectorTable(np.zeros((4, 2), np.float32)),
+        "index": index,
+        "positives": index[:, 1:],
+        "hard_negatives": np.array([[3], [1], [-1], [0], [3]], np.int32),
+        "groups": None,
+        "question_length": 0,
+        "answer_length": 0,
+    }
+    return Pairs(**(given | changes))
+
+
+def batch(data: Pairs, **settings):
+    chosen = DualSettings(contrastive=ContrastiveSettings(**settings))
+    return contrastive_batches(data, chosen, seed=0, global_batch_size=5, hard_negatives=1)[0]
+
+
+def test_frequencies_are_over_the_mean():
+    """Three of five pairs have answer 0; the mean of the three answers with pairs is 5 / 3."""
+    found = batch(pairs(), answer_frequencies=True)
+    counts = np.array([3, 1, 1])[found.answer_id]
+    np.testing.assert_allclose(found.log_q, np.log(counts / (5 / 3)), rtol=1e-6)
+    assert set(loss_arrays(found)) >= {"log_q", "question_id", "hard_negative_ids"}
+
+
+def test_a_guide_s_embeddings_are_those_of_the_batch_s_texts():
+    guide = {"question": np.arange(5.0)[:, None], "answer": 10 + np.arange(4.0)[:, None]}
+    found = batch(pairs(guide=guide))
+    np.testing.assert_array_equal(found.guide.question[:, 0], found.question_id)
+    np.testing.assert_array_equal(found.guide.answer[:, 0], 10 + found.answer_id)
+    given = found.hard_negative_ids >= 0
+    assert 0 < given.sum() < 5
+    np.testing.assert_array_equal(found.guide.hard_negatives[..., 0][given], 10 + found.hard_negative_ids[given])
+    assert loss_arrays(found)["guide"] is found.guide
+
+
+def test_without_either_batches_are_the_plain_ones():
+    plain = BatchStream(pairs(), seed=0, global_batch_size=5, hard_negatives=1)[0]
+    assert jax.tree.structure(batch(pairs())) == jax.tree.structure(plain)
+    assert set(loss_arrays(plain)) == {"question_id", "answer_id", "positive_ids", "hard_negative_ids"}
+
+
+@pytest.fixture(scope="module")
+def guided(tmp_path_factory, tiny_bert, pairs_csv):
+    """A run with everything at once, whose guide is another tiny BERT."""
+    folder = tmp_path_factory.mktemp("guided")
+    config = tiny_recipe(tiny_bert, pairs_csv)
+    config.data.cache = str(folder / "cache")
+    config.train.steps = 2
+    contrastive = ContrastiveSettings(
+        ceiling=(1.0, 0.05),
+        guide=str(write_tiny_bert(folder / "guide")),
+        answer_frequencies=True,
+    )
+    settings = DualSettings(matryoshka_dims=(8, 4), matryoshka_weights=(1.0, 0.5), contrastive=contrastive)
+    config.objective = dataclasses.asdict(settings)
+    run(config, folder / "run")
+    return folder
+
+
+@pytest.mark.slow
+def test_a_run_logs_the_share_that_is_left_out_and_the_loss_of_each_prefix(guided):
+    lines = [json.loads(line) for line in (guided / "run" / "metrics.jsonl").read_text().splitlines()]
+    lines = [line for line in lines if "loss" in line]
+    assert len(lines) == 2
+    for line in lines:
+        prefixes = [line[f"prefix_loss/{width}"] for width in (4, 8)]
+        np.testing.assert_allclose(line["loss"], np.dot((0.5, 1), prefixes), rtol=1e-5)
+        assert 0.1 < line["masked_fraction"] < 1
+
+
+@pytest.mark.slow
+def test_prefixes_are_ranked(guided):
+    systems = json.loads((guided / "run" / "results.json").read_text())["systems"]
+    assert set(systems) == {"bm25", *(f"{name}{at}" for name in ("untrained", "trained") for at in ("", "@8", "@4"))}
+    assert systems["trained"] != systems["trained@4"]
+
+
+@pytest.mark.slow
+def test_a_guide_s_embeddings_are_computed_once(guided):
+    kept = sorted((guided / "cache").glob("vectors-*.npy"))
+    assert len(kept) == 2
+    guide = endx_jax.load(guided / "guide")
+    shapes = {np.load(file).shape for file in kept}
+    assert {width for _, width in shapes} == {guide.width}
+
+
+def test_prefixes_of_embeddings_are_truncated_and_normalised():
+    """Whole, the second candidate is nearer to the question; by its first two numbers the first one is."""
+    vectors = {"question": np.array([[1.0, 0, 1]]), "answer": np.array([[1.0, 0, 0], [1, 1, 2]])}
+    records = RetrievalSet(("q",), ("a", "b"), ((0,),), ("q0",), ("d0", "d1"))
+    results = Results("data", "test", Pools({"all": records}))
+    evaluator = EmbeddingEvaluator(
+        lambda params, side, texts, progress: vectors[side], EvaluationSettings(), (2, 3), True
+    )
+    evaluator.report(results, {"dual_encoder": {}}, None)
+    found = {system: evaluation.metrics["mrr"] for system, evaluation in results.evaluations["all"].items()}
+    assert found == {"trained": 0.5, "trained@2": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"matryoshka_dims": (8, 8)}, "matryoshka_dims is .*; they must be positive and distinct"),
+        ({"matryoshka_dims": (8,), "matryoshka_weights": (1.0, 2.0)}, "has 2 weights for 1 matryoshka_dims"),
+        ({"contrastive": {"loss": "sigmod"}}, "'sigmod', which is none of softmax, sigmoid; did you mean"),
+        ({"contrastive": {"same_side": ("both",)}}, "'both', which is none of questions, answers"),
+        ({"contrastive": {"ceiling": (1.0,)}}, r"it must be \(share, margin\), or empty"),
+        ({"contrastive": {"loss": "sigmoid", "answer_frequencies": True}}, "corrects the softmax"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(values, message):
+    with one_line_error(message):
+        DualSettings(**{k: ContrastiveSettings(**v) if k == "contrastive" else v for k, v in values.items()})
