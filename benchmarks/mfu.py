@@ -10,20 +10,19 @@ Prints a table and, with --json=FILE, writes it with the machine and the version
 
 import argparse
 import dataclasses
-from collections.abc import Callable
 
 import common
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from endx_jax.batch import Batch, Tokens
+from endx_jax.encoders.bert import BertConfig
+from endx_jax.encoders.t5 import T5Config
 from endx_jax.methods.dual import DualObjective, DualSettings
-from endx_jax.models.bert import BertConfig, BertEncoder
 from endx_jax.models.dual_encoder import DualEncoder
-from endx_jax.models.t5 import T5Config, T5Encoder
 from endx_jax.models.tower import Projection, TokenEmbedder, Tower
+from endx_jax.models.transformer import TransformerConfig, TransformerEncoder
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import state_shardings
 from endx_jax.planning.chips import peak_flops
@@ -46,7 +45,7 @@ class Shape:
       pairs: a step, so that the activations fit a GPU of 40 GB in bfloat16.
     """
 
-    config: BertConfig | T5Config
+    config: TransformerConfig
     projection: int
     optimizer: str
     pairs: int
@@ -54,24 +53,26 @@ class Shape:
     def tower(self, dtype: jnp.dtype) -> Tower:
         """The tower with mean pooling and cosine."""
         config = self.config
-        make: Callable[..., nn.Module] = T5Encoder if isinstance(config, T5Config) else BertEncoder
         return Tower(
             token_embedder=TokenEmbedder(config.vocab_size, config.width, dtype, config.initializer_range),
-            encoder=make(config, dtype),
+            encoder=TransformerEncoder(config, dtype),
             projection=Projection(self.projection) if self.projection else None,
         )
 
 
 def _t5(width: int, mlp_width: int, layers: int, heads: int, pairs: int) -> Shape:
-    return Shape(T5Config(32128, width, layers, heads, 64, mlp_width), 768, "adafactor", pairs)
+    sizes = {"width": width, "layers": layers, "heads": heads, "head_width": 64, "mlp_width": mlp_width}
+    return Shape(T5Config(vocab_size=32128, **sizes), 768, "adafactor", pairs)
 
 
 SHAPES = {
-    "minilm": Shape(BertConfig(30522, 384, 6, 12, 1536, 512), 0, "adamw", 256),
+    "minilm": Shape(
+        BertConfig(vocab_size=30522, width=384, layers=6, heads=12, mlp_width=1536, positions=512), 0, "adamw", 256
+    ),
     "t5-small": _t5(512, 1024, 8, 6, 256),
     "t5-base": _t5(768, 2048, 12, 12, 128),
     "t5-large": _t5(1024, 2816, 24, 16, 48),
-    "tiny": Shape(T5Config(64, 32, 1, 2, 16, 64), 32, "adafactor", 8),
+    "tiny": dataclasses.replace(_t5(32, 64, 1, 2, 8), projection=32),
 }
 
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from endx_jax.batch import Tokens
+from endx_jax.encoders.bert import BertConfig
 from endx_jax.errors import EndxError
-from endx_jax.models import BertConfig, BertEncoder, Projection, TokenEmbedder, Tower
+from endx_jax.models import Projection, TokenEmbedder, Tower, TransformerConfig, TransformerEncoder
 from endx_jax.pretrained.towers import stored_params
 
 # The end of the refusal of a row.
@@ -20,11 +21,13 @@ SKIPS = "; data.skip_invalid=True skips such rows"
 TINY = BertConfig(vocab_size=50, width=16, layers=2, heads=2, mlp_width=24, positions=32)
 
 
-def tower(config: BertConfig = TINY, *, projection: int = 0, dtype=jnp.float32, remat="none", scan_layers=False, **kw):
-    """A BERT tower; other keywords are the tower's own."""
+def tower(
+    config: TransformerConfig = TINY, *, projection: int = 0, dtype=jnp.float32, remat="none", scan_layers=False, **kw
+):
+    """A transformer tower, BERT's by default; other keywords are the tower's own."""
     return Tower(
         token_embedder=TokenEmbedder(config.vocab_size, config.width, dtype),
-        encoder=BertEncoder(config, dtype, remat=remat, scan_layers=scan_layers),
+        encoder=TransformerEncoder(config, dtype, remat=remat, scan_layers=scan_layers),
         projection=Projection(projection) if projection else None,
         **kw,
     )

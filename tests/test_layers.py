@@ -17,6 +17,7 @@ LAYERS = (
     ("errors files json_files settings checks progress numerics batch",),
     ("losses", "metrics"),
     ("models", "data"),
+    ("encoders",),
     ("pretrained", "parallel"),
     ("inference __init__",),
     ("retrieval",),
@@ -124,10 +125,10 @@ def test_the_table_names_only_what_is_there():
 @pytest.mark.parametrize(
     ("unit", "source", "expected"),
     [
-        ("losses", "from endx_jax.models import BertEncoder", "up, from layer 2 to layer 1"),
-        ("losses", "import endx_jax.training.loop", "up, from layer 6 to layer 1"),
-        ("losses", "from endx_jax import training", "up, from layer 6 to layer 1"),
-        ("losses", "from endx_jax import load", "up, from layer 4 to layer 1"),
+        ("losses", "from endx_jax.models import Tower", "up, from layer 2 to layer 1"),
+        ("losses", "import endx_jax.training.loop", "up, from layer 7 to layer 1"),
+        ("losses", "from endx_jax import training", "up, from layer 7 to layer 1"),
+        ("losses", "from endx_jax import load", "up, from layer 5 to layer 1"),
         ("losses", "def late():\n    from endx_jax import data", "line 2"),
         ("models", "from endx_jax.data.records import RetrievalSet", "sideways"),
         ("export", "from endx_jax.serving import app", "sideways"),
@@ -146,7 +147,7 @@ def test_violations_are_found(unit, source, expected):
     [
         ("training", "from endx_jax.data.batches import BatchStream\nfrom endx_jax.errors import EndxError"),
         ("models", "from endx_jax import errors"),
-        ("models", "from endx_jax.models.bert import BertConfig"),
+        ("models", "from endx_jax.models.transformer import TransformerConfig"),
         ("settings", "from endx_jax.errors import EndxError"),
         ("cli", "import endx_jax"),
         ("methods", "import ml_collections"),

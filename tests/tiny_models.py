@@ -13,15 +13,14 @@ from tiny_bert import vocabulary, write_tokenizer
 from endx_jax import pretrained
 from endx_jax.batch import Tokens
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
+from endx_jax.encoders.t5 import T5, T5Config
 from endx_jax.inference import EmbeddingModel, Source
 from endx_jax.inference.encode import TextEncoder
-from endx_jax.models.t5 import T5Config
 from endx_jax.models.tower import TokenEmbedder, Tower
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
-from endx_jax.pretrained.architectures import T5
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.pretrained.towers import build_dual_encoder, fill_in
-from endx_jax.pretrained.weights import to_theirs
+from endx_jax.pretrained.weights import paths, to_theirs
 from endx_jax.settings import from_mapping
 
 TEXTS = ["the cat sat on the mat", "", "a dog 🙂 [SEP] where?", "who is in the mat " * 20, "x"]
@@ -46,7 +45,8 @@ def write_tiny_t5(folder: pathlib.Path) -> pathlib.Path:
     shape = T5Config.from_hugging_face(config)
     tower = Tower(TokenEmbedder(shape.vocab_size, shape.width), T5.encoder(shape))
     tokens = Tokens(np.zeros((1, 2), np.int32), np.ones((1, 2), bool))
-    save_file(to_theirs(random_params(tower, tokens), T5.rules, shape.layers), folder / "model.safetensors")
+    params = random_params(tower, tokens)
+    save_file(to_theirs(params, T5.rules(shape, paths(params))), folder / "model.safetensors")
     write_tokenizer(folder)
     return folder
 

@@ -10,10 +10,7 @@ from endx_jax import json_files
 from endx_jax.export.towers import Towers
 from endx_jax.files import write_text
 from endx_jax.pretrained.stored import write_file
-from endx_jax.pretrained.weights import SINGLE_FILE, to_theirs
-
-# Class in transformers by model_type.
-CLASSES = {"bert": "BertModel", "t5": "T5EncoderModel"}
+from endx_jax.pretrained.weights import SINGLE_FILE, paths, to_theirs
 
 # Keys of config.json that describe the initial checkpoint only.
 OF_THE_CHECKPOINT = ("_name_or_path", "torch_dtype", "transformers_version")
@@ -29,11 +26,13 @@ def write_transformer_folder(folder: pathlib.Path, towers: Towers, side: str, le
       length: maximum length in tokens.
     """
     source, params = towers.encoders[side], towers.tower_params(side)
+    architecture = source.architecture
     kept = {name: value for name, value in source.hugging_face.items() if name not in OF_THE_CHECKPOINT}
-    described = {**kept, "architectures": [CLASSES[source.hugging_face["model_type"]]], "dtype": "float32"}
+    described = {**kept, "architectures": [architecture.transformers_class], "dtype": "float32"}
     write_json(folder / "config.json", described)
-    tensors = to_theirs(params, source.architecture.rules, source.config.layers)
-    write_tensors(folder / SINGLE_FILE, tensors | _unused(source.hugging_face))
+    own = {group: params[group] for group in ("token_embedder", "encoder")}
+    tensors = to_theirs(own, architecture.rules(source.config, paths(own)))
+    write_tensors(folder / SINGLE_FILE, tensors | _unused(architecture.pooler, source.config.width))
     write_tokenizer(folder, towers, side, length)
 
 
@@ -54,10 +53,7 @@ def write_tensors(file: pathlib.Path, tensors: Mapping[str, np.ndarray]) -> str:
     return write_file(file, {name: tensor.shape for name, tensor in tensors.items()}, tensors.values())
 
 
-def _unused(config: Mapping) -> dict[str, np.ndarray]:
-    """Returns zeros for tensors that BertModel has and our towers lack, as it warns about missing ones."""
-    if config["model_type"] != "bert":
-        return {}
-    width = config["hidden_size"]
-    zeros = {"pooler.dense.weight": (width, width), "pooler.dense.bias": (width,)}
-    return {name: np.zeros(shape, np.float32) for name, shape in zeros.items()}
+def _unused(pooler: str, width: int) -> dict[str, np.ndarray]:
+    """Returns zeros for the pooler that a class of transformers has, as it warns about missing tensors."""
+    shapes = {f"{pooler}.weight": (width, width), f"{pooler}.bias": (width,)} if pooler else {}
+    return {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}

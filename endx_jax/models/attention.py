@@ -22,6 +22,7 @@ def attend_within(
     *,
     scale: float,
     bias: Array | None = None,
+    window: int | None = None,
     dropout_keys: Array | None = None,
     dropout_rate: float = 0.0,
 ) -> Array:
@@ -35,6 +36,7 @@ def attend_within(
       scale: multiplies the scores.
       bias: added to the scaled scores: by position, [1, H, L, L] with L the layout's width; or where `is_fused_packed`,
         by the key's position less the query's, float32 [2L - 1, H] from -(L - 1) on.
+      window: tokens attend to those at most so many positions before and after them; None: to all of their text.
       dropout_keys: keys [B], or None outside training.
       dropout_rate: of the attention weights.
 
@@ -42,8 +44,9 @@ def attend_within(
       A token array like `value`.
     """
     if isinstance(layout, Packed) and is_fused_packed(layout, query.shape[-2], dropout_keys, dropout_rate):
-        kernel = _split_heads(functools.partial(attend_packed, width=layout.width, scale=scale))
-        return kernel(query[0], key[0], value[0], *layout.bounds(), bias)[None]
+        width = layout.width if window is None else min(layout.width, window + 1)
+        kernel = _split_heads(functools.partial(attend_packed, width=width, scale=scale))
+        return kernel(query[0], key[0], value[0], *layout.bounds(window), bias)[None]
     attended = []
     for (own_query, own_key, own_value), mask, keys in layout.rows((query, key, value), dropout_keys):
         length = mask.shape[1]
@@ -55,6 +58,7 @@ def attend_within(
                 mask,
                 scale=scale,
                 bias=None if bias is None else bias[..., :length, :length],
+                window=window,
                 dropout_keys=keys,
                 dropout_rate=dropout_rate,
             )
@@ -97,6 +101,7 @@ def attend(
     *,
     scale: float,
     bias: Array | None = None,
+    window: int | None = None,
     dropout_keys: Array | None = None,
     dropout_rate: float = 0.0,
 ) -> Array:
@@ -109,6 +114,7 @@ def attend(
       mask: bool [B, M], true at positions that may be attended to; they come first.
       scale: multiplies the scores: 1/sqrt(Dh) in BERT, 1 in T5.
       bias: added to the scaled scores, broadcast to [B, H, L, M].
+      window: as in `attend_within`; L must be M.
       dropout_keys: keys [B], or None outside training.
       dropout_rate: of the attention weights.
 
@@ -116,7 +122,9 @@ def attend(
       [B, L, H, Dh] in the dtype of `value`; the softmax is float32.
     """
     dropping = dropout_keys is not None and dropout_rate > 0
-    if not dropping and bias is None and has_fused_attention(query, key, platform()):
+    if isinstance(mask.shape[1], int) and window is not None and mask.shape[1] <= window + 1:
+        window = None  # it covers the text; lengths are symbolic in an export
+    if not dropping and bias is None and window is None and has_fused_attention(query, key, platform()):
         lengths = jnp.sum(mask, axis=1, dtype=jnp.int32)
         return jax.nn.dot_product_attention(
             query, key, value, scale=scale, key_value_seq_lengths=lengths, implementation="cudnn"
@@ -126,7 +134,11 @@ def attend(
     scores = product("bhld,bhmd->bhlm", query, key) * scale
     if bias is not None:
         scores = scores + bias
-    scores = jnp.where(mask[:, None, None, :], scores, jnp.finfo(scores.dtype).min)
+    attended_to = mask[:, None, None, :]
+    if window is not None:
+        place = jnp.arange(mask.shape[1])
+        attended_to &= (jnp.abs(place[:, None] - place[None, :]) <= window)[None, None]
+    scores = jnp.where(attended_to, scores, jnp.finfo(scores.dtype).min)
     # The softmax's division comes last, where it is of [L, Dh] a head and not of [L, M].
     weights = jnp.exp(scores - jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True)))
     total = jnp.sum(weights, axis=-1, keepdims=True)

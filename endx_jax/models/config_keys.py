@@ -1,7 +1,7 @@
-"""Reader of the numbers in a Hugging Face `config.json`; config dataclasses declare keys, bounds and defaults."""
+"""Reader of the values in a Hugging Face `config.json`; config dataclasses declare keys, bounds and defaults."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, Self
 
 from endx_jax import json_files
@@ -14,19 +14,21 @@ MOST_TOKENS = 2**31 - 1  # ids are int32
 
 
 class Key(NamedTuple):
-    """A number in `config.json`.
+    """A value in `config.json`.
 
     Attributes:
       names: possible names of the key; the first one with a value is used.
-      kind: `int` or `float`; integers are accepted for floats.
-      least: minimum value.
-      most: maximum value.
+      kind: `int` or `float`, where integers are accepted for floats; or `str` or `bool`.
+      least: minimum value of a number.
+      most: maximum value of a number.
+      choices: possible values of a string.
     """
 
     names: tuple[str, ...]
     kind: type
-    least: float
-    most: float
+    least: float = 0
+    most: float = 0
+    choices: tuple[str, ...] = ()
 
 
 def whole(*names: str, default: Any = dataclasses.MISSING, least: int = 1, most: int = MOST_SIZE) -> Any:
@@ -39,9 +41,19 @@ def fraction(*names: str, default: Any = dataclasses.MISSING, least: float = 0.0
     return dataclasses.field(default=default, metadata={"key": Key(names, float, least, most)})
 
 
+def choice(*names: str, choices: Collection[str], default: Any = dataclasses.MISSING) -> Any:
+    """Declares a field that is one of some strings in `config.json`."""
+    return dataclasses.field(default=default, metadata={"key": Key(names, str, choices=tuple(choices))})
+
+
+def flag(*names: str, default: bool) -> Any:
+    """Declares a field that is true or false in `config.json`."""
+    return dataclasses.field(default=default, metadata={"key": Key(names, bool)})
+
+
 @dataclasses.dataclass(frozen=True)
 class HuggingFaceConfig:
-    """Base of configs whose fields are declared by `whole` and `fraction`."""
+    """Base of configs whose fields are declared by `whole`, `fraction`, `choice` and `flag`."""
 
     @classmethod
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
@@ -54,18 +66,23 @@ class HuggingFaceConfig:
         return cls(**{field.name: _read(config, field, where) for field in fields})
 
 
-def _read(config: Mapping, field: dataclasses.Field, where: object) -> int | float | None:
-    key = field.metadata["key"]
+def _read(config: Mapping, field: dataclasses.Field, where: object) -> Any:
+    key: Key = field.metadata["key"]
     name = next((name for name in key.names if config.get(name) is not None), None)
     if name is None:
         if field.default is dataclasses.MISSING:
             raise EndxError(f"{where} has no {' or '.join(key.names)}")
         return field.default
     value = config[name]
-    fits = type(value) is int if key.kind is int else type(value) in (int, float)
-    if not fits or not key.least <= value <= key.most:
-        wanted = "a whole number" if key.kind is int else "a number"
-        raise EndxError(
-            f"{where}: {name} is {json_files.shown(value)}; it must be {wanted} from {key.least:,} to {key.most:,}"
-        )
+    if key.kind is str:
+        fits, wanted = value in list(key.choices), f"one of {', '.join(key.choices)}"
+    elif key.kind is bool:
+        fits, wanted = type(value) is bool, "true or false"
+    else:
+        fits = type(value) is int if key.kind is int else type(value) in (int, float)
+        fits = fits and key.least <= value <= key.most
+        number = "a whole number" if key.kind is int else "a number"
+        wanted = f"{number} from {key.least:,} to {key.most:,}"
+    if not fits:
+        raise EndxError(f"{where}: {name} is {json_files.shown(value)}; it must be {wanted}")
     return key.kind(value)

@@ -131,11 +131,17 @@ class Packed:
         places = jnp.concatenate([x.reshape(-1, *x.shape[2:]) for x in rows])
         return _move(places, self.to_tokens, self.to_rows)[None]
 
-    def bounds(self) -> tuple[Array, Array]:
-        """Returns the first place of each token's text and the place after its last, int32 [T]; zeros for padding."""
-        ends = jnp.cumsum(self.lengths)
-        real = jnp.arange(self.packing.tokens) < ends[-1]
-        return jnp.where(real, (ends - self.lengths)[self.text], 0), jnp.where(real, ends[self.text], 0)
+    def bounds(self, window: int | None = None) -> tuple[Array, Array]:
+        """Returns the first place that each token attends to and the place after the last, int32 [T].
+
+        They are those of its text, or of the part of it at most `window` places away. For padding they are zero.
+        """
+        ends, place = jnp.cumsum(self.lengths), jnp.arange(self.packing.tokens)
+        begin, end = (ends - self.lengths)[self.text], ends[self.text]
+        if window is not None:
+            begin, end = jnp.maximum(begin, place - window), jnp.minimum(end, place + window + 1)
+        real = place < ends[-1]
+        return jnp.where(real, begin, 0), jnp.where(real, end, 0)
 
     def pad(self, tokens: Array) -> Array:
         """Returns padded rows as `Padded.pad`, with zeros where there is no token."""

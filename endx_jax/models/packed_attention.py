@@ -44,15 +44,16 @@ def attend_packed(
     block: int | None = None,
     interpret: bool = False,
 ) -> Array:
-    """Computes attention of each token over the tokens of its own text.
+    """Computes attention of each token over the tokens of its own text, or those at most a window away.
 
     Args:
       query: [T, H, Dh], T a multiple of `BLOCK`, the texts one after the other.
       key: alike.
       value: alike.
-      begin: int32 [T], the place of the first token of each token's text; of padding, as `end`, 0.
-      end: int32 [T], the place after its last token.
-      width: the longest text in tokens; results are undefined where one is longer.
+      begin: int32 [T], the first place that each token attends to: of its text, or of a symmetric window inside it; of
+        padding, as `end`, 0.
+      end: int32 [T], the place after the last.
+      width: the longest text in tokens, or one more than the window; results are undefined where either is longer.
       scale: multiplies the scores.
       by_distance: float32 [2 width - 1, H], added to the scaled scores by the key's place less the query's, from
         -(width - 1) on; None: nothing is added.

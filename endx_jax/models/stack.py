@@ -1,6 +1,6 @@
-"""Stack of equal layers, unrolled or as a scan; their parameters are `layers_0`, `layers_1`, ... either way."""
+"""Stack of layers, unrolled or as a scan; their parameters are `layers_0`, `layers_1`, ... either way."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, cast
 
 import flax.linen as nn
@@ -38,51 +38,83 @@ def run_layers(
     dropout_keys: Array | None,
     *everywhere: Any,
     every: bool = False,
+    shared: bool = False,
 ) -> list[Array]:
     """Runs the layers of an encoder on x; called inside its `nn.compact` method.
+
+    Layers of different kinds may have different parameters. A scan then runs over the repetitions of their pattern,
+    and the layers before the first repetition run by themselves.
 
     Args:
       owner: the encoder; its `config` and `dtype` are given to each layer, its `remat` to `rematerialised`. With its
         `scan_layers` the layers are one scan over their parameters, which are stacked for it; None chooses by depth
         and platform.
-      layer: `layer(config, dtype)` is a module `(x, dropout keys [B] or None, *everywhere) -> x`.
+      layer: `layer(config, dtype, kind)`, with a kind of `config.kinds`, is a module `(x, dropout keys [B] or None,
+        *everywhere) -> x`.
       x: [B, L, D].
       dropout_keys: keys [B], into which the layer's number is folded; None switches dropout off.
       *everywhere: further inputs of every layer.
       every: returns all outputs.
+      shared: all layers have the parameters of the first, `layers_0`.
 
     Returns:
       x and the output of each layer in order, each [B, L, D]; without `every` the output of the last layer only.
     """
     config, dtype, scan = owner.config, owner.dtype, owner.scan_layers
+    kinds = config.kinds
     if scan is None:
-        scan = config.layers >= (CPU_SCANNED_FROM if platform() == "cpu" else SCANNED_FROM)
+        scan = len(kinds) >= (CPU_SCANNED_FROM if platform() == "cpu" else SCANNED_FROM)
     scan = scan and not owner.is_initializing()
     layer = rematerialised(layer, owner.remat, prevent_cse=not scan)
-    names = [f"layers_{n}" for n in range(config.layers)]
-    x = keep_rows(x)
-    if not scan:
-        outputs = [x]
-        for n, name in enumerate(names):
-            keys = None if dropout_keys is None else fold(dropout_keys, n)
-            outputs.append(layer(config, dtype, name=name)(outputs[-1], keys, *everywhere))
+    start, period = repetition(kinds) if scan else (len(kinds), 1)
+    outputs, first = [keep_rows(x)], None
+    for n, kind in enumerate(kinds[:start]):
+        module = first if shared and first else layer(config, dtype, kind, name=f"layers_{n}")
+        first = first or module
+        keys = None if dropout_keys is None else fold(dropout_keys, n)
+        outputs.append(module(outputs[-1], keys, *everywhere))
+    if start == len(kinds):
         return outputs if every else outputs[-1:]
 
-    def run(x: Array, inputs: tuple) -> tuple[Array, Array | None]:
+    def run(x: Array, inputs: tuple) -> tuple[Array, list[Array] | None]:
         params, keys = inputs
-        module = layer(config, dtype, parent=None, name="layers")
-        x = cast(Array, module.apply({"params": params}, x, keys, *everywhere))
-        return x, x if every else None
+        results = []
+        for n, kind in enumerate(kinds[start : start + period]):
+            module = layer(config, dtype, kind, parent=None, name="layers")
+            own = own_params["layers_0"] if shared else params[n]
+            x = cast(Array, module.apply({"params": own}, x, None if keys is None else keys[n], *everywhere))
+            results.append(x)
+        return x, results if every else None
 
     def stack(*leaves: Array) -> Array:
         # Matrices are cast before, as the layer would cast them, so that the stack of them is smaller.
         return jnp.stack([leaf.astype(dtype) if leaf.ndim > 1 else leaf for leaf in leaves])
 
-    params = owner.variables["params"]
-    stacked = jax.tree.map(stack, *(params[name] for name in names))
-    keys = None if dropout_keys is None else jax.vmap(fold, (None, 0))(dropout_keys, jnp.arange(config.layers))
-    last, results = jax.lax.scan(run, x, (stacked, keys))
-    return [last] if results is None else [x, *results]
+    own_params, repeated = owner.variables["params"], range(start, len(kinds), period)
+    stacked, each_keys = None, None
+    if not shared:
+        names = [[f"layers_{begin + n}" for begin in repeated] for n in range(period)]
+        stacked = [jax.tree.map(stack, *(own_params[name] for name in alike)) for alike in names]
+    if dropout_keys is not None:
+        each_keys = [jax.vmap(fold, (None, 0))(dropout_keys, jnp.asarray(repeated) + n) for n in range(period)]
+    last, results = jax.lax.scan(run, outputs[-1], (stacked, each_keys), length=len(repeated))
+    if results is None:
+        return [last]
+    return [*outputs, *(result[n] for n in range(len(repeated)) for result in results)]
+
+
+def repetition(kinds: Sequence[Hashable]) -> tuple[int, int]:
+    """Returns where the pattern of the layers' kinds begins to repeat up to the last layer, and its length.
+
+    Both together are as small as possible, as so many layers are compiled: (0, 1) for equal layers.
+    """
+    count = len(kinds)
+    for compiled in range(1, count + 1):
+        for period in range(1, compiled + 1):
+            start = compiled - period
+            if (count - start) % period == 0 and kinds[start : count - period] == kinds[start + period :]:
+                return start, period
+    return 0, 1
 
 
 def rematerialised(layer: type[nn.Module], remat: str, *, prevent_cse: bool = True) -> type[nn.Module]:

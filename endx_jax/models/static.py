@@ -35,10 +35,16 @@ class StaticConfig(HuggingFaceConfig):
     width: int = whole("hidden_size")
     pad_id: int = whole("pad_token_id", default=0, least=0, most=MOST_TOKENS)
     layers: int = 0
+    shared_layers: bool = False
     positions: int | None = None
     dropout: float = 0.0
     attention_dropout: float = 0.0
     initializer_range: float = 0.02
+
+    @property
+    def table_width(self) -> int:
+        """Columns of the token table."""
+        return self.width
 
 
 class NoEncoder(nn.Module):

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 from jax.extend.core import jaxprs_in_params
 
-from endx_jax.models.bert import BertConfig
-from endx_jax.models.t5 import T5Config
+from endx_jax.models.transformer import TransformerConfig
 
 
 def traced_flops(jaxpr) -> int:
@@ -47,7 +46,7 @@ def _flops(equation) -> int:
 
 
 def model_flops(
-    config: BertConfig | T5Config, projection: int, pairs: int, lengths: Sequence[int], embedding: int = 0
+    config: TransformerConfig, projection: int, pairs: int, lengths: Sequence[int], embedding: int = 0
 ) -> float:
     """Of the matrix products of a step of an in-batch softmax, whatever is computed again (PaLM, appendix B).
 
@@ -61,9 +60,8 @@ def model_flops(
     Returns:
       Three times those of the forward pass.
     """
-    gated = isinstance(config, T5Config)
-    inner = config.heads * config.head_width if isinstance(config, T5Config) else config.width
-    weights = 4 * config.width * inner + (3 if gated else 2) * config.width * config.mlp_width
+    inner = config.heads * config.head
+    weights = 4 * config.width * inner + (3 if config.gated else 2) * config.width * config.mlp_width
     forward = 0.0
     for length in lengths:
         a_layer = 2 * length * weights + 4 * length**2 * inner

@@ -2,17 +2,19 @@
 
 import dataclasses
 import pathlib
+from collections.abc import Mapping
 
 import jax
 import numpy as np
 
 from endx_jax import json_files
+from endx_jax.encoders import ARCHITECTURES, Architecture, EncoderConfig
 from endx_jax.errors import EndxError
 from endx_jax.models.layout import Padded
-from endx_jax.pretrained.architectures import ARCHITECTURES, Architecture, EncoderConfig
+from endx_jax.models.tower import TokenEmbedder
 from endx_jax.pretrained.locate import locate
 from endx_jax.pretrained.sentence_transformers import Head, read_heads
-from endx_jax.pretrained.weights import modernise, open_tensors, to_ours
+from endx_jax.pretrained.weights import modernise, open_tensors, paths, to_ours
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +39,7 @@ class PretrainedEncoder:
     @property
     def config(self) -> EncoderConfig:
         """Config of the encoder."""
-        return self.architecture.read_config(self.hugging_face, self.folder / "config.json")
+        return self.architecture.config.from_hugging_face(self.hugging_face, self.folder / "config.json")
 
     def params(self) -> dict:
         """Reads the weights of `stored_params` as NumPy arrays."""
@@ -54,8 +56,10 @@ class PretrainedEncoder:
         """
         architecture, config = self.architecture, self.config
         tensors = modernise(open_tensors(self.folder), architecture.older_spellings)
-        params = to_ours(tensors, architecture.rules, config.layers, prefixes=architecture.prefixes, where=self.folder)
-        _check_shapes(params, config, architecture, self.folder)
+        _check_depth(tensors, architecture, config, self.folder)
+        shapes = shapes_of(architecture, config)
+        rules = architecture.rules(config, shapes)
+        params = to_ours(tensors, rules, shapes, prefixes=architecture.prefixes, where=self.folder)
         if self.head.projection is not None:
             params["projection"] = {"kernel": self.head.projection.kernel(config.width)}
         return params
@@ -107,23 +111,27 @@ def architecture_of(hugging_face: dict, where: object) -> Architecture:
     return ARCHITECTURES[kind]
 
 
-def _check_shapes(params: dict, config: EncoderConfig, architecture: Architecture, where: object) -> None:
-    """Compares the shapes of the tensors with those of the modules' parameters."""
-    embedder = architecture.embedder(config, np.dtype(np.float32))
+def _check_depth(tensors: Mapping, architecture: Architecture, config: EncoderConfig, where: object) -> None:
+    """Raises EndxError unless the weights have the last layer; the shapes of all layers take seconds for a thousand."""
+    template = architecture.names(config).layer
+    last = template.format(n=0 if config.shared_layers else config.layers - 1) if template else ""
+    if not any(f"{last}." in name for name in tensors):
+        raise EndxError(
+            f"{where}: the weights have no tensor {last!r}.*, but config.json has {config.layers:,} layers; check that "
+            "it belongs to this model"
+        )
+
+
+def shapes_of(architecture: Architecture, config: EncoderConfig) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of the parameters of token table and encoder by path."""
+    embedder = TokenEmbedder(config.vocab_size, config.table_width)
     encoder = architecture.encoder(config)
     key = jax.random.key(0)
-    ids = jax.ShapeDtypeStruct((1, 2), np.int32)
-    embedded = jax.ShapeDtypeStruct((1, 2, config.width), np.float32)
-    layout = Padded(jax.ShapeDtypeStruct((1, 2), bool))  # type: ignore[arg-type]  # its shape is enough
+    embedded = jax.ShapeDtypeStruct((1, 1, config.table_width), np.float32)
+    layout = Padded(jax.ShapeDtypeStruct((1, 1), bool))  # type: ignore[arg-type]  # its shape is enough
     expected = {
-        "token_embedder": jax.eval_shape(embedder.init, key, ids),
+        "token_embedder": jax.eval_shape(embedder.init, key, jax.ShapeDtypeStruct((1, 1), np.int32)),
         "encoder": jax.eval_shape(encoder.init, key, embedded, layout),
     }
-    expected = {group: drawn["params"] for group, drawn in expected.items() if drawn}
-
-    def compare(path, wanted, found):
-        if wanted.shape != found.shape:
-            name = jax.tree_util.keystr(path, simple=True, separator="/")
-            raise EndxError(f"{where}: {name} has shape {found.shape}; config.json requires {wanted.shape}")
-
-    jax.tree_util.tree_map_with_path(compare, expected, params)
+    groups = {group: drawn["params"] for group, drawn in expected.items() if drawn}
+    return {path: leaf.shape for path, leaf in paths(groups).items()}

@@ -52,6 +52,11 @@ class Stored(abc.ABC):
         """Transpose of a matrix."""
         return _Transposed(self)
 
+    def split(self, parts: int) -> "list[Stored]":
+        """Returns equal parts of the first axis, whose length is a multiple of `parts`."""
+        rows = self.shape[0] // parts
+        return [_Rows(self, n * rows, (rows, *self.shape[1:])) for n in range(parts)]
+
     def __getitem__(self, index: slice | EllipsisType | tuple) -> np.ndarray:
         """Reads a part, float32 and contiguous: `array[10:20]`, `array[:, 3:]`, `array[...]`."""
         index = index if isinstance(index, tuple) else (index,)
@@ -99,6 +104,19 @@ class _Transposed(Stored):
 
     def _read(self, index: Index) -> np.ndarray:
         return np.ascontiguousarray(self.of[index[::-1]].T)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rows(Stored):
+    """The rows of an array from `first` on."""
+
+    of: Stored
+    first: int
+    shape: tuple[int, ...]
+
+    def _read(self, index: Index) -> np.ndarray:
+        start, stop, step = index[0].indices(self.shape[0])
+        return self.of[slice(self.first + start, self.first + stop, step), *index[1:]]
 
 
 def open_file(file: pathlib.Path) -> dict[str, Stored]:

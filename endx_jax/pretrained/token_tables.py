@@ -42,6 +42,11 @@ class TokensConfig(HuggingFaceConfig):
     initializer_range: float = 0.02
     pad_id: int = whole("pad_token_id", default=0, least=0, most=MOST_TOKENS)
 
+    @property
+    def table_width(self) -> int:
+        """Columns of the token table."""
+        return self.width
+
 
 class PretrainedTokens(PretrainedEncoder):
     """A pretrained model of which only the tokenizer and the token table are used."""

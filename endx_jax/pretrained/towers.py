@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from endx_jax.encoders import EncoderConfig
+from endx_jax.encoders.bert import BertConfig
 from endx_jax.errors import EndxError
-from endx_jax.models.bert import BertConfig, BertEncoder
 from endx_jax.models.dual_encoder import SIDES, DualEncoder
 from endx_jax.models.layout import Padded
 from endx_jax.models.pooling import POOLINGS, MultiHopAttention
@@ -17,7 +18,7 @@ from endx_jax.models.recurrent import CELLS, RecurrentConfig, RecurrentEncoder
 from endx_jax.models.sharing import SHARINGS, Sharing
 from endx_jax.models.static import NoEncoder, StaticConfig, TokenWeights
 from endx_jax.models.tower import Projection, TokenEmbedder, Tower
-from endx_jax.pretrained.architectures import EncoderConfig
+from endx_jax.models.transformer import TransformerEncoder
 from endx_jax.pretrained.checkpoint import PretrainedEncoder
 from endx_jax.pretrained.settings import NEW_ENCODERS, NO_ENCODER, ModelSettings
 from endx_jax.pretrained.token_tables import PretrainedTokens
@@ -100,7 +101,7 @@ def build_tower(settings: ModelSettings, source: PretrainedEncoder, platform: st
             f"{source.folder}: {', '.join(layers)}",
         )
     return Tower(
-        token_embedder=TokenEmbedder(tokens.vocab_size, tokens.width, dtype, tokens.initializer_range),
+        token_embedder=TokenEmbedder(tokens.vocab_size, tokens.table_width, dtype, tokens.initializer_range),
         encoder=encoder,
         pooling=pooling or MultiHopAttention(settings.multi_hop.hops, settings.multi_hop.width),
         projection=Projection(settings.projection) if settings.projection else None,
@@ -208,7 +209,7 @@ def _encoder(settings: ModelSettings, source: PretrainedEncoder, dtype) -> nn.Mo
         return NoEncoder()
     if isinstance(config, RecurrentConfig):
         return RecurrentEncoder(config, dtype, remat=settings.remat)
-    make: Callable[..., nn.Module] = BertEncoder if settings.encoder else source.architecture.encoder
+    make: Callable[..., nn.Module] = TransformerEncoder if settings.encoder else source.architecture.encoder
     return make(config, dtype, remat=settings.remat)
 
 

@@ -1,33 +1,22 @@
-"""Conversion between Hugging Face tensors and our parameter trees by a table of rules for each architecture."""
+"""Conversion between Hugging Face tensors and our parameter trees by the rules of each architecture."""
 
-import dataclasses
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import flax.traverse_util
 import numpy as np
 
 from endx_jax import json_files
+from endx_jax.encoders.architecture import Rule
 from endx_jax.errors import EndxError
 from endx_jax.pretrained.stored import Stored, open_file
 
 SINGLE_FILE = "model.safetensors"
 SHARD_INDEX = "model.safetensors.index.json"
-
-
-@dataclasses.dataclass(frozen=True)
-class Rule:
-    """Mapping between a parameter of ours and a checkpoint's tensor; `{layer}` is replaced by the layer's number.
-
-    Attributes:
-      ours: path in the tower's parameters, joined by `/`.
-      theirs: name in the checkpoint.
-      transpose: transposes the matrix: [out, in] in PyTorch's linear layers, [in, out] in ours.
-    """
-
-    ours: str
-    theirs: str
-    transpose: bool = False
+# Names of weights in other formats, and how they are converted.
+PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+CONVERT = "AutoModel.from_pretrained(FOLDER).save_pretrained(FOLDER)"
 
 
 def open_tensors(folder: pathlib.Path) -> dict[str, Stored]:
@@ -54,7 +43,12 @@ def modernise(tensors: Mapping[str, Any], spellings: Mapping[str, str]) -> dict[
 
 
 def to_ours(
-    tensors: Mapping[str, Any], rules: Sequence[Rule], layers: int, *, prefixes: Iterable[str], where: object
+    tensors: Mapping[str, Any],
+    rules: Iterable[Rule],
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    prefixes: Iterable[str],
+    where: object,
 ) -> dict:
     """Builds a parameter tree from a checkpoint's tensors; omits tensors without a rule (poolers, heads).
 
@@ -62,50 +56,52 @@ def to_ours(
 
     Args:
       tensors: tensors by name.
-      rules: rules of the architecture.
-      layers: number of layers, for rules with `{layer}`.
+      rules: rules of the parameters.
+      shapes: shapes of the parameters by path.
       prefixes: possible prefixes of all names, such as `bert.`.
       where: the folder, for messages.
 
     Raises:
-      EndxError: a tensor is missing.
+      EndxError: a tensor is missing, or has another shape.
     """
     prefix = next((p for p in prefixes if any(name.startswith(p) for name in tensors)), "")
-    tree: dict = {}
-    for rule in expand(rules, layers):
+    params = {}
+    for rule in rules:
         if prefix + rule.theirs not in tensors:
             raise EndxError(
                 f"{where}: the weights have no tensor {rule.theirs!r}; check that config.json belongs to this model"
             )
         tensor = tensors[prefix + rule.theirs]
-        *path, leaf = rule.ours.split("/")
-        node = tree
-        for part in path:
-            node = node.setdefault(part, {})
-        node[leaf] = _transposed(tensor) if rule.transpose else tensor
-    return tree
+        expected = _their_shape(rule, shapes)
+        if tensor.shape != expected:
+            raise EndxError(f"{where}: {rule.theirs} has shape {tensor.shape}; config.json requires {expected}")
+        parts = tensor.split(len(rule.ours)) if isinstance(tensor, Stored) else np.split(tensor, len(rule.ours))
+        for path, part in zip(rule.ours, parts, strict=True):
+            params[path] = _transposed(part) if rule.transpose else part
+    return flax.traverse_util.unflatten_dict(params, sep="/")
+
+
+def _their_shape(rule: Rule, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    own = [shapes[path][::-1] if rule.transpose else shapes[path] for path in rule.ours]
+    return (sum(shape[0] for shape in own), *own[0][1:])
 
 
 def _transposed(tensor: Any) -> Any:
     return tensor.T if isinstance(tensor, Stored) else np.ascontiguousarray(tensor.T)
 
 
-def to_theirs(params: Mapping, rules: Sequence[Rule], layers: int) -> dict[str, np.ndarray]:
+def to_theirs(params: Mapping, rules: Iterable[Rule]) -> dict[str, np.ndarray]:
     """Converts a parameter tree to a checkpoint's tensors; the inverse of `to_ours`, without a prefix."""
-    tensors = {}
-    for rule in expand(rules, layers):
-        leaf = params
-        for part in rule.ours.split("/"):
-            leaf = leaf[part]
-        tensors[rule.theirs] = np.ascontiguousarray(np.asarray(leaf).T) if rule.transpose else np.asarray(leaf)
+    ours, tensors = paths(params), {}
+    for rule in rules:
+        parts = [np.asarray(ours[path]).T if rule.transpose else np.asarray(ours[path]) for path in rule.ours]
+        tensors[rule.theirs] = np.ascontiguousarray(parts[0] if len(parts) == 1 else np.concatenate(parts))
     return tensors
 
 
-def expand(rules: Sequence[Rule], layers: int) -> Iterator[Rule]:
-    """Yields the rules; rules with `{layer}` once for each layer."""
-    for rule in rules:
-        for n in range(layers) if "{layer}" in rule.ours else (None,):
-            yield dataclasses.replace(rule, ours=rule.ours.format(layer=n), theirs=rule.theirs.format(layer=n))
+def paths(params: Mapping) -> dict[str, Any]:
+    """Returns the leaves of a parameter tree by path."""
+    return flax.traverse_util.flatten_dict(params, sep="/")
 
 
 def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -123,5 +119,7 @@ def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
         files = [folder / SINGLE_FILE]
     for file in files:
         if not file.is_file():
-            raise EndxError(f"{folder} has no {file.name}; only safetensors weights are supported: convert the model")
+            pickled = next((name for name in PICKLED if (folder / name).is_file()), "")
+            hint = f": {pickled} is never read, as pickles run code; convert it with transformers: {CONVERT}"
+            raise EndxError(f"{folder} has no {file.name}, the only format that is read{hint if pickled else ''}")
     return files

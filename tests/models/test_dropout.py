@@ -10,7 +10,7 @@ import pytest
 from helpers import TINY, padded, random_params, texts, tower
 from jax.sharding import NamedSharding, PartitionSpec
 
-from endx_jax.models import attention, bert
+from endx_jax.models import attention, transformer
 from endx_jax.models.dropout import attention_dropout, dropout, example_keys, fold, position_keys
 
 RATE = 0.3
@@ -136,7 +136,7 @@ def test_every_place_that_drops_has_keys_of_its_own(monkeypatch):
 
     tokens, keys = padded(texts((3,)), 4), example_keys(jax.random.key(0), 0, 1)
     params = {"params": random_params(tower(), tokens)}
-    monkeypatch.setattr(bert, "dropout", record)
+    monkeypatch.setattr(transformer, "dropout", record)
     monkeypatch.setattr(attention, "attention_dropout", record)
     tower().apply(params, tokens, keys)
     keys = np.concatenate(used)

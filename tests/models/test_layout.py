@@ -12,11 +12,12 @@ from helpers import TINY, padded, random_params, texts, tower
 from jaxprs import equations
 
 from endx_jax.batch import Packing
+from endx_jax.encoders.t5 import T5Config
 from endx_jax.models import MultiHopAttention, RecurrentConfig, RecurrentEncoder, TokenEmbedder, Tower
 from endx_jax.models.dropout import example_keys
 from endx_jax.models.layout import lay_out
 from endx_jax.models.pooling import first
-from endx_jax.models.t5 import T5Config, T5Encoder
+from endx_jax.models.transformer import TransformerEncoder
 
 # 42 tokens; in order of length: 1 1 4 4 4 7 9 12.
 LENGTHS, LENGTH = (7, 1, 12, 4, 4, 1, 9, 4), 16
@@ -27,7 +28,7 @@ SPARE = Packing(48, ((8, 12),))
 EXACT = Packing(42, ((2, 1), (3, 4), (2, 9), (1, 12)))  # one text fills the widest row, five others theirs
 
 BERT = dataclasses.replace(TINY, layers=1, dropout=0.2, attention_dropout=0.3)
-T5 = T5Config(50, 16, layers=1, heads=2, head_width=6, mlp_width=12, buckets=8, max_distance=8)
+T5 = T5Config(vocab_size=50, width=16, layers=1, heads=2, head_width=6, mlp_width=12, buckets=8, max_distance=8)
 HOPS = MultiHopAttention(hops=3, width=4)
 
 
@@ -43,7 +44,7 @@ TOWERS = {
     "bert, scanned, recomputed, first": tower(
         dataclasses.replace(BERT, layers=2), scan_layers=True, remat="full", pooling=first
     ),
-    "t5, multi-hop": Tower(TokenEmbedder(50, T5.width), T5Encoder(T5), HOPS),
+    "t5, multi-hop": Tower(TokenEmbedder(50, T5.width), TransformerEncoder(T5), HOPS),
     "rnn, first": recurrent("rnn", pooling=first),
     "gru": recurrent("gru"),
     "lstm, multi-hop": recurrent("lstm", pooling=HOPS),

@@ -12,12 +12,13 @@ from jax.experimental import topologies
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from endx_jax.batch import Packing
+from endx_jax.encoders.t5 import T5Config
 from endx_jax.models import TokenEmbedder, Tower, attention, layout
 from endx_jax.models.attention import is_fused_packed
 from endx_jax.models.dropout import example_keys
 from endx_jax.models.layout import lay_out
 from endx_jax.models.packed_attention import attend_packed
-from endx_jax.models.t5 import T5Config, T5Encoder
+from endx_jax.models.transformer import TransformerEncoder
 from endx_jax.parallel.execution import Execution
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 
@@ -118,8 +119,18 @@ def test_padding_is_zero_and_a_width_that_is_too_small_would_be_seen():
 
 
 BERT = dataclasses.replace(TINY, layers=1, dropout=0.2, attention_dropout=0.0)
-T5 = T5Config(50, 16, layers=1, heads=2, head_width=8, mlp_width=12, buckets=8, max_distance=8, attention_dropout=0.0)
-TOWERS = {"bert": tower(BERT), "t5": Tower(TokenEmbedder(50, T5.width), T5Encoder(T5))}
+T5 = T5Config(
+    vocab_size=50,
+    width=16,
+    layers=1,
+    heads=2,
+    head_width=8,
+    mlp_width=12,
+    buckets=8,
+    max_distance=8,
+    attention_dropout=0.0,
+)
+TOWERS = {"bert": tower(BERT), "t5": Tower(TokenEmbedder(50, T5.width), TransformerEncoder(T5))}
 TOKENS = padded(texts((7, 1, 12, 4, 4, 1, 9, 4)), 16).replace(packing=Packing(42, ((8, 12),)))
 KEYS = example_keys(jax.random.key(5, impl="threefry2x32"), jnp.int32(0), 8)
 

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from helpers import TINY, one_line_error, padded, random_params, texts, tower
 
+from endx_jax.encoders.t5 import T5Config
 from endx_jax.models import SIDES, DualEncoder, MultiHopAttention, Projection, TokenEmbedder, Tower
 from endx_jax.models.sharing import SHARINGS
-from endx_jax.models.t5 import T5Config, T5Encoder
+from endx_jax.models.transformer import TransformerEncoder
 
 BERT = tower(dataclasses.replace(TINY, layers=1), pooling=MultiHopAttention(3, 4), projection=5)
 T5_SHAPE = T5Config(vocab_size=50, width=8, layers=1, heads=2, head_width=4, mlp_width=12)
-T5 = Tower(TokenEmbedder(50, 8), T5Encoder(T5_SHAPE), MultiHopAttention(3, 4), Projection(5))
+T5 = Tower(TokenEmbedder(50, 8), TransformerEncoder(T5_SHAPE), MultiHopAttention(3, 4), Projection(5))
 TOWERS = {"bert": BERT, "t5": T5}
 TOKENS = {"question": padded(texts((5, 2, 3)), 6), "answer": padded(texts((4, 6, 1), seed=1), 6)}
 

@@ -6,10 +6,10 @@ import jax
 import numpy as np
 from helpers import TINY, one_line_error, padded, random_params, texts, tower
 
-from endx_jax.models import T5Config
+from endx_jax.encoders.t5 import T5Config
 from endx_jax.models.static import NoEncoder, StaticConfig, TokenWeights
-from endx_jax.models.t5 import T5Encoder
 from endx_jax.models.tower import TokenEmbedder, Tower
+from endx_jax.models.transformer import TransformerEncoder
 
 TOKENS = padded(texts((5, 2)), 6)
 ONE_LAYER = dataclasses.replace(TINY, layers=1)
@@ -57,7 +57,7 @@ def test_layers_are_mixed_before_they_are_pooled():
 
 def test_a_t5_gives_its_layers_without_the_token_table_twice():
     config = T5Config(vocab_size=50, width=8, layers=3, heads=2, head_width=4, mlp_width=8)
-    encoder = T5Encoder(config)
+    encoder = TransformerEncoder(config)
     model = Tower(TokenEmbedder(50, 8), encoder)
     params = random_params(model, TOKENS)
 

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 from helpers import one_line_error, random_params
 
+from endx_jax.encoders.t5 import T5Config
 from endx_jax.models.dropout import fold
+from endx_jax.models.layers import relative_position_buckets
 from endx_jax.models.layout import Padded
-from endx_jax.models.t5 import T5Config, T5Encoder, relative_position_buckets
+from endx_jax.models.transformer import TransformerEncoder
 
 TINY = T5Config(vocab_size=20, width=8, layers=2, heads=2, head_width=4, mlp_width=12, max_distance=20)
 HUGGING_FACE = {
@@ -22,11 +24,11 @@ HUGGING_FACE = {
 
 
 def encode(length, keys=None, **options):
-    encoder = T5Encoder(TINY, **options)
+    encoder = TransformerEncoder(TINY, **options)
     embedded = jax.random.normal(jax.random.key(1), (12, 3, 8)).transpose(1, 0, 2)[:, :length]
     embedded = jnp.pad(embedded, ((0, 0), (0, max(0, length - 12)), (0, 0)))
     mask = jnp.arange(length)[None] < jnp.array([[12], [5], [1]])
-    plain = T5Encoder(TINY)
+    plain = TransformerEncoder(TINY)
     params = random_params(plain, embedded, Padded(mask))
     return encoder.apply({"params": params}, embedded, Padded(mask), keys), mask
 
@@ -59,5 +61,5 @@ def test_a_config_is_read():
 
 
 def test_other_kinds_of_t5_are_refused():
-    with one_line_error("feed_forward_proj='relu' is not supported, only v1.1's 'gated-gelu'"):
-        T5Config.from_hugging_face({**HUGGING_FACE, "feed_forward_proj": "relu"})
+    with one_line_error("feed_forward_proj='gated-relu' is not supported; supported: relu, gelu, "):
+        T5Config.from_hugging_face({**HUGGING_FACE, "feed_forward_proj": "gated-relu"})

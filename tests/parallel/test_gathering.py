@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from helpers import padded, random_params, texts
 
+from endx_jax.encoders.t5 import T5Config
 from endx_jax.models.dropout import example_keys
-from endx_jax.models.t5 import T5Config, T5Encoder
 from endx_jax.models.tower import Projection, TokenEmbedder, Tower
+from endx_jax.models.transformer import TransformerEncoder
 from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, state_shardings
 from endx_jax.parallel.execution import Execution
 from endx_jax.parallel.gathering import Gathered, gathered_by_layer
@@ -27,7 +28,7 @@ MESH = {"fsdp": 4, "tensor": 2}
 
 
 def tower(scan_layers: bool, remat: str = "none", dtype=jnp.float32) -> Tower:
-    encoder = T5Encoder(CONFIG, jnp.dtype(dtype), remat=remat, scan_layers=scan_layers)
+    encoder = TransformerEncoder(CONFIG, jnp.dtype(dtype), remat=remat, scan_layers=scan_layers)
     return Tower(TokenEmbedder(CONFIG.vocab_size, CONFIG.width, jnp.dtype(dtype)), encoder, projection=Projection(16))
 
 

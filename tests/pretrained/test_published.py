@@ -3,25 +3,18 @@
 import dataclasses
 import math
 
-import jax
-import jax.numpy as jnp
 import pytest
 from tiny_bert import write_tiny_bert
 
 from endx_jax import pretrained
-from endx_jax.models.layout import Padded
+from endx_jax.pretrained.checkpoint import shapes_of
 from endx_jax.pretrained.published import CONFIGS, is_known, outline, outline_tokens
 
 
 def parameters(name: str) -> int:
     """Of the token table and the encoder."""
     source = outline(name)
-    config, tokens = source.config, jax.ShapeDtypeStruct((1, 2), jnp.int32)
-    table = jax.eval_shape(source.architecture.embedder(config, jnp.dtype("float32")).init, jax.random.key(0), tokens)
-    embedded = jax.ShapeDtypeStruct((1, 2, config.width), jnp.float32)
-    layout = Padded(jax.ShapeDtypeStruct((1, 2), bool))
-    encoder = jax.eval_shape(source.architecture.encoder(config).init, jax.random.key(0), embedded, layout)
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves((table, encoder)))
+    return sum(math.prod(shape) for shape in shapes_of(source.architecture, source.config).values())
 
 
 def t5(width, mlp, layers, heads):

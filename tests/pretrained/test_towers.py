@@ -9,7 +9,7 @@ from helpers import initial_params, one_line_error, padded, texts
 from tiny_bert import WIDTH, write_tiny_bert
 
 from endx_jax import pretrained
-from endx_jax.models import SIDES, BertEncoder, MultiHopAttention, RecurrentConfig
+from endx_jax.models import SIDES, MultiHopAttention, RecurrentConfig, TransformerEncoder
 from endx_jax.models.dropout import example_keys
 from endx_jax.models.pooling import mean
 from endx_jax.pretrained.sentence_transformers import Head
@@ -131,7 +131,7 @@ def test_new_encoders_are_as_the_settings_say(source):
     hops = {"pooling": "multi_hop", "multi_hop": {"hops": 5}}
     tower = built(encoder="transformer", new_encoder={"heads": 4}, attention_dropout=0.2, **hops)
     config = tower.encoder.config
-    assert isinstance(tower.encoder, BertEncoder)
+    assert isinstance(tower.encoder, TransformerEncoder)
     assert (config.width, config.layers, config.heads, config.mlp_width) == (WIDTH, 2, 4, 4 * WIDTH)
     assert (config.positions, config.attention_dropout) == (source.config.positions, 0.2)
     assert tower.pooling == MultiHopAttention(5, 256)

@@ -9,22 +9,24 @@ import pytest
 from helpers import one_line_error
 from safetensors.numpy import load_file, save_file
 
+from endx_jax.encoders.architecture import Rule
 from endx_jax.pretrained.weights import (
     SHARD_INDEX,
     SINGLE_FILE,
-    Rule,
-    expand,
     modernise,
+    open_tensors,
     read_tensors,
     to_ours,
     to_theirs,
 )
 
 RULES = (
-    Rule("top/table", "embed.weight"),
-    Rule("layers_{layer}/kernel", "layer.{layer}.dense.weight", transpose=True),
-    Rule("layers_{layer}/bias", "layer.{layer}.dense.bias"),
+    Rule("embed.weight", ("top/table",)),
+    *(Rule(f"layer.{n}.dense.weight", (f"layers_{n}/kernel",), transpose=True) for n in range(12)),
+    *(Rule(f"layer.{n}.dense.bias", (f"layers_{n}/bias",)) for n in range(12)),
 )
+SHAPES = {"top/table": (5, 3)} | {f"layers_{n}/kernel": (3, 4) for n in range(12)}
+SHAPES |= {f"layers_{n}/bias": (4,) for n in range(12)}
 
 
 def tensors() -> dict[str, np.ndarray]:
@@ -37,7 +39,8 @@ def tensors() -> dict[str, np.ndarray]:
 
 
 def read_into_ours(found, **changes):
-    return to_ours(found, RULES, **{"layers": 12, "prefixes": ("bert.",), "where": "the folder"} | changes)
+    given = {"rules": RULES, "shapes": SHAPES, "prefixes": ("bert.",), "where": "the folder"}
+    return to_ours(found, **given | changes)
 
 
 def write_shards(folder, parts: list[dict]) -> None:
@@ -70,8 +73,10 @@ def test_other_types_become_float32(tmp_path, dtype):
 
 
 def test_a_folder_without_weights_says_what_it_lacks(tmp_path):
+    with one_line_error(r"has no model\.safetensors, the only format that is read$"):
+        read_tensors(tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    with one_line_error(r"has no model\.safetensors; only safetensors weights are supported"):
+    with one_line_error(r"pytorch_model\.bin is never read.*convert it with transformers: .*save_pretrained"):
         read_tensors(tmp_path)
 
 
@@ -110,7 +115,7 @@ def test_a_broken_index_is_named(tmp_path, contents, reason):
 
 
 def test_weights_written_and_read_are_bit_equal():
-    chex.assert_trees_all_equal(to_theirs(read_into_ours(tensors()), RULES, 12), tensors())
+    chex.assert_trees_all_equal(to_theirs(read_into_ours(tensors()), RULES), tensors())
 
 
 def test_ours_are_where_the_rules_say_and_transposed_where_they_say():
@@ -134,25 +139,35 @@ def test_a_missing_tensor_is_named():
         read_into_ours(found)
 
 
-def test_more_layers_than_there_are_is_a_missing_tensor():
-    with one_line_error(r"have no tensor 'layer\.12\.dense\.weight'"):
-        read_into_ours(tensors(), layers=13)
+def test_a_tensor_of_another_shape_is_named():
+    with one_line_error(r"the folder: embed\.weight has shape \(4, 3\); config\.json requires \(5, 3\)"):
+        read_into_ours(tensors() | {"embed.weight": np.zeros((4, 3))})
+
+
+@pytest.mark.parametrize("in_files", [False, True])
+def test_a_fused_tensor_is_split_and_joined(tmp_path, in_files):
+    fused = {"qkv.weight": np.arange(24, dtype=np.float32).reshape(6, 4), "qkv.bias": np.arange(6, dtype=np.float32)}
+    save_file(fused, tmp_path / SINGLE_FILE)
+    names = ("query", "key", "value")
+    rules = (
+        Rule("qkv.weight", tuple(f"{name}/kernel" for name in names), transpose=True),
+        Rule("qkv.bias", tuple(f"{name}/bias" for name in names)),
+    )
+    shapes = {f"{name}/kernel": (4, 2) for name in names} | {f"{name}/bias": (2,) for name in names}
+    found = open_tensors(tmp_path) if in_files else fused
+    ours = to_ours(found, rules, shapes, prefixes=(), where="")
+    np.testing.assert_array_equal(ours["key"]["kernel"], fused["qkv.weight"][2:4].T)
+    np.testing.assert_array_equal(ours["key"]["kernel"][1:3, 1:], fused["qkv.weight"][3:4, 1:3].T)
+    np.testing.assert_array_equal(ours["value"]["bias"], [4, 5])
+    chex.assert_trees_all_equal(to_theirs(ours, rules), fused)
+    with one_line_error(r"qkv\.weight has shape \(6, 4\); config\.json requires \(9, 4\)"):
+        to_ours(found, rules, shapes | {"query/kernel": (4, 5)}, prefixes=(), where="")
 
 
 def test_older_spellings_become_the_newer_at_the_end_of_names_only():
     spellings = {"norm.gamma": "norm.weight", "norm.beta": "norm.bias"}
     found = modernise({"a.norm.gamma": 1, "a.norm.beta": 2, "norm.gamma.more": 3, "b": 4}, spellings)
     assert found == {"a.norm.weight": 1, "a.norm.bias": 2, "norm.gamma.more": 3, "b": 4}
-
-
-def test_rules_are_written_out_for_every_layer():
-    assert [rule.theirs for rule in expand(RULES, 2)] == [
-        "embed.weight",
-        "layer.0.dense.weight",
-        "layer.1.dense.weight",
-        "layer.0.dense.bias",
-        "layer.1.dense.bias",
-    ]
 
 
 def test_reading_does_not_touch_the_file(tmp_path):

@@ -5,7 +5,7 @@ import numpy as np
 import optax
 from helpers import padded, random_params, texts, tower
 
-from endx_jax.models import BertConfig
+from endx_jax.encoders.bert import BertConfig
 from endx_jax.parallel import MeshSettings, make_mesh, place, state_shardings
 from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.training.checkpoints import Checkpoints, abstract

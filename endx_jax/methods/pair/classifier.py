@@ -14,10 +14,10 @@ import jax.numpy as jnp
 
 from endx_jax.batch import Tokens
 from endx_jax.errors import EndxError
-from endx_jax.models.bert import BertEncoder
 from endx_jax.models.dropout import dropout, fold
 from endx_jax.models.dual_encoder import DualEncoder
 from endx_jax.models.sharing import SHARINGS
+from endx_jax.models.transformer import TransformerEncoder
 
 Array = jax.Array
 
@@ -67,7 +67,7 @@ class PairClassifier:
 
     def __post_init__(self):
         encoder = self.model.question.encoder
-        if not isinstance(encoder, BertEncoder) or encoder.config.token_types < 2:
+        if not isinstance(encoder, TransformerEncoder) or encoder.config.token_types < 2:
             raise EndxError(
                 "objective.name=pair reads question and answer as two segments of one text; only a pretrained BERT has "
                 "segment embeddings: choose another model.pretrained, and leave model.encoder empty"

@@ -13,9 +13,10 @@ from helpers import one_line_error, random_params, texts, without_metrics
 from endx_jax import losses
 from endx_jax.batch import Tokens
 from endx_jax.data.packing import PackingPlan
+from endx_jax.encoders.bert import BertConfig
 from endx_jax.methods.pair import METHOD, PairObjective, PairSettings
 from endx_jax.methods.pair.batches import PairBatch
-from endx_jax.models import BertConfig, BertEncoder, DualEncoder, TokenEmbedder, Tower
+from endx_jax.models import DualEncoder, TokenEmbedder, Tower, TransformerEncoder
 from endx_jax.models.dropout import example_keys, fold
 from endx_jax.models.pooling import first
 from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh
@@ -31,7 +32,7 @@ CONFIG = BertConfig(vocab_size=50, width=4, layers=1, heads=1, mlp_width=4, posi
 
 
 def build(**settings):
-    tower = Tower(TokenEmbedder(CONFIG.vocab_size, CONFIG.width), BertEncoder(CONFIG), first)
+    tower = Tower(TokenEmbedder(CONFIG.vocab_size, CONFIG.width), TransformerEncoder(CONFIG), first)
     objective = PairObjective(DualEncoder(tower, tower), PairSettings(**settings))
     tokens = Tokens(jnp.zeros((1, 2), jnp.int32), jnp.ones((1, 2), bool))
     own = {"shared": random_params(tower, tokens)}

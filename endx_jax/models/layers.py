@@ -1,0 +1,146 @@
+"""Parts of transformer layers: norms, activations, rotary positions, relative-position bias, self-attention and MLP.
+
+Parameters are float32 and computation is in `dtype`; norms and softmaxes are computed in float32.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from endx_jax.models.layout import Layout
+from endx_jax.numerics import at_least_float32
+
+Array = jax.Array
+
+
+def gelu(x: Array) -> Array:
+    """Computes the exact GELU, x Phi(x) (Hendrycks and Gimpel 2016), by erf as in PyTorch.
+
+    `jax.nn.gelu` uses erfc, which keeps relative precision of tiny results, with three times as many passes.
+    """
+    return x * (0.5 * (1 + jax.lax.erf(x * math.sqrt(0.5))))
+
+
+def gelu_tanh(x: Array) -> Array:
+    """Computes the tanh approximation of GELU (Hendrycks and Gimpel 2016)."""
+    return nn.gelu(x, approximate=True)
+
+
+# Activation functions by their names in transformers.
+ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
+    "gelu": gelu,
+    "gelu_new": gelu_tanh,
+    "gelu_pytorch_tanh": gelu_tanh,
+    "relu": nn.relu,
+    "silu": nn.silu,
+}
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation of the last axis (Ba et al. 2016), with parameters `scale` and `bias`, float32 inside.
+
+    Attributes:
+      epsilon: added to the variance.
+      dtype: of the result.
+      use_bias: adds a bias.
+    """
+
+    epsilon: float
+    dtype: jnp.dtype
+    use_bias: bool = True
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """Maps [..., D] to [..., D]."""
+        alike = (1,) * (x.ndim - 1) + x.shape[-1:]
+        scaled = _normalize(at_least_float32(x), self.epsilon)
+        scaled = scaled * self.param("scale", nn.initializers.ones, x.shape[-1:]).reshape(alike)
+        if self.use_bias:
+            scaled = scaled + self.param("bias", nn.initializers.zeros, x.shape[-1:]).reshape(alike)
+        return scaled.astype(self.dtype)
+
+
+def _standardize(x: Array, epsilon: float) -> tuple[Array, Array]:
+    # In two passes: E[x^2] - E[x]^2 cancels where the mean is large, and BERT has such channels.
+    centred = x - jnp.mean(x, axis=-1, keepdims=True)
+    rate = jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + epsilon)
+    return centred * rate, rate
+
+
+@jax.custom_vjp
+def _normalize(x: Array, epsilon: float) -> Array:
+    """Scales the last axis to mean 0 and variance 1. Only the result and the rate are kept for the gradient."""
+    return _standardize(x, epsilon)[0]
+
+
+def _normalize_forward(x, epsilon):
+    normalized, rate = _standardize(x, epsilon)
+    return normalized, (normalized, rate)
+
+
+def _normalize_backward(kept, gradient):
+    normalized, rate = kept
+    mean = jnp.mean(gradient, axis=-1, keepdims=True)
+    along = jnp.mean(gradient * normalized, axis=-1, keepdims=True)
+    return rate * (gradient - mean - normalized * along), None
+
+
+_normalize.defvjp(_normalize_forward, _normalize_backward)
+
+
+def rotations(layout: Layout, head_width: int, base: float, factor: float = 1.0) -> tuple[Array, Array]:
+    """Returns cosines and sines of rotary position embeddings (Su et al. 2021), float32 token arrays [..., Dh / 2].
+
+    Args:
+      layout: arrangement of the tokens; positions are counted within a text.
+      head_width: width Dh of a head, even.
+      base: base of the wavelengths; the n-th is 2 pi base^(2n / Dh).
+      factor: divides positions.
+    """
+    frequencies = 1 / (factor * base ** (np.arange(0, head_width, 2, dtype=np.float64) / head_width))
+    angles = jnp.arange(layout.width)[:, None] * jnp.asarray(frequencies, jnp.float32)[None]
+    return layout.by_position(jnp.cos(angles)), layout.by_position(jnp.sin(angles))
+
+
+def rotate(x: Array, rotation: tuple[Array, Array]) -> Array:
+    """Rotates the heads of a token array [..., H, Dh]; the pairs of a head are its entries n and Dh / 2 + n."""
+    cosine, sine = (part[..., None, :] for part in rotation)
+    first, second = jnp.split(at_least_float32(x), 2, axis=-1)
+    return jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1).astype(x.dtype)
+
+
+def relative_position_bias(table: Array, layout: Layout, max_distance: int, *, by_distance: bool) -> Array:
+    """Returns T5's bias on attention scores by the distance of key and query (Raffel et al. 2020, section 2.1).
+
+    Args:
+      table: bias by bucket and head, [buckets, H].
+      layout: arrangement of the tokens, with L its width.
+      max_distance: distance from which all positions share a bucket.
+      by_distance: the form that `attention.attend_within` needs: by distance, [2L - 1, H], or [1, H, L, L].
+    """
+    if by_distance:
+        distance = jnp.arange(1 - layout.width, layout.width)
+        return table[relative_position_buckets(distance, len(table), max_distance)]
+    position = jnp.arange(layout.width)
+    distance = position[None, :] - position[:, None]
+    return jnp.moveaxis(table[relative_position_buckets(distance, len(table), max_distance)], -1, 0)[None]
+
+
+def relative_position_buckets(distance: Array, buckets: int, max_distance: int) -> Array:
+    """Returns the buckets, int [...], of distances [...], each a key's position minus a query's.
+
+    Half of the buckets are for keys after the query. In each half, the first half are single distances, the others grow
+    logarithmically up to `max_distance`, and all greater distances share the last one.
+    """
+    known = np.arange(-max_distance, max_distance + 1)
+    half = buckets // 2
+    exact = half // 2
+    far = np.maximum(np.abs(known), 1).astype(np.float32)
+    growth = np.log(far / exact) / np.float32(np.log(max_distance / exact)) * (half - exact)
+    logarithmic = np.minimum(exact + growth.astype(np.int32), half - 1)
+    of_distance = np.where(np.abs(known) < exact, np.abs(known), logarithmic) + half * (known > 0)
+    return jnp.asarray(of_distance)[jnp.clip(distance, -max_distance, max_distance) + max_distance]

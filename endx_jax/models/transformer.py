@@ -1,0 +1,376 @@
+"""Transformer encoder of every family, composed by its config, without the token table, which belongs to the tower.
+
+A family (`endx_jax.encoders`) is a `TransformerConfig` that chooses from the parts in `layers.py`: positions as a
+table, as a bias on attention scores or as rotations; norms after or before the sublayers; a plain or a gated MLP;
+biases; windows of attention; parameters shared by all layers.
+"""
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Self
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from endx_jax import json_files
+from endx_jax.errors import EndxError
+from endx_jax.models.attention import attend_within, is_fused_packed
+from endx_jax.models.config_keys import MOST_LAYERS, MOST_TOKENS, HuggingFaceConfig, choice, fraction, whole
+from endx_jax.models.dropout import dropout, fold
+from endx_jax.models.layers import ACTIVATIONS, LayerNorm, relative_position_bias, rotate, rotations
+from endx_jax.models.layout import Layout
+from endx_jax.models.sharding_hints import keep_rows
+from endx_jax.models.stack import run_layers
+
+Array = jax.Array
+
+PROJECTIONS = ("query", "key", "value", "output")
+LINEAR = (*PROJECTIONS, "mlp_up", "mlp_gate", "mlp_down")
+
+
+class Rope(NamedTuple):
+    """Rotary position embeddings of a layer: see `layers.rotations`."""
+
+    base: float
+    factor: float = 1.0
+
+
+class LayerKind(NamedTuple):
+    """Properties in which the layers of an encoder may differ.
+
+    Attributes:
+      rope: rotary position embeddings, or None.
+      window: tokens attend to those at most so many positions before and after them; None: to all of their text.
+      attention_norm: has a norm before attention, if the layers are pre-norm.
+    """
+
+    rope: Rope | None = None
+    window: int | None = None
+    attention_norm: bool = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransformerConfig(HuggingFaceConfig):
+    """Config of a transformer encoder; where a family doesn't change a key of `config.json`, it has BERT's name.
+
+    Attributes:
+      vocab_size: rows V of the token table (`vocab_size`).
+      embedding_width: columns of the token table, if they are projected to the model's width; None: D.
+      width: model width D (`hidden_size`).
+      layers: number of layers (`num_hidden_layers`).
+      heads: number of attention heads H (`num_attention_heads`).
+      head_width: width Dh of a head; None: D / H.
+      mlp_width: hidden width of the MLP (`intermediate_size`).
+      positions: maximum input length in tokens (`max_position_embeddings`); None: unlimited.
+      position_table: adds learned position embeddings.
+      after_padding: the rows of the position table begin after that of the padding id.
+      token_types: number of segment embeddings; 0: none.
+      buckets: buckets of the relative-position bias on attention scores; 0: none.
+      max_distance: distance from which all positions share a bucket.
+      bias_by_layer: each layer has a relative-position bias of its own.
+      rope: rotary position embeddings; None: none.
+      activation: activation function of the MLP (`hidden_act`).
+      gated: multiplies the activated `mlp_gate` by `mlp_up`; else `mlp_up` is activated.
+      biases: names of the linear layers with a bias, of `LINEAR`.
+      scaled: multiplies attention scores by 1 / sqrt(Dh).
+      pre_norm: norms come before the sublayers and at the end; else after each residual.
+      embedding_norm: normalises the sum of the embeddings.
+      rms: norms are RMSNorm (Zhang and Sennrich 2019) without bias; else LayerNorm.
+      norm_bias: LayerNorms have a bias.
+      norm_epsilon: epsilon of the norms (`layer_norm_eps`).
+      shared_layers: all layers have the parameters of the first.
+      dropout: dropout rate of embeddings and of each sublayer's output (`hidden_dropout_prob`).
+      hidden_dropout: applies it to the MLP's hidden layer too.
+      final_dropout: applies it to the encodings too.
+      attention_dropout: dropout rate of attention weights (`attention_probs_dropout_prob`).
+      initializer_range: standard deviation of new weights (`initializer_range`).
+      pad_id: id of the padding token (`pad_token_id`).
+    """
+
+    # Values of keys of `config.json` that are supported, the default first.
+    ONLY: ClassVar[Mapping[str, Sequence]] = {"is_decoder": (False, None), "quantization_config": (None,)}
+
+    vocab_size: int = whole("vocab_size", most=MOST_TOKENS)
+    embedding_width: int | None = None
+    width: int = whole("hidden_size")
+    layers: int = whole("num_hidden_layers", most=MOST_LAYERS)
+    heads: int = whole("num_attention_heads")
+    head_width: int | None = None
+    mlp_width: int = whole("intermediate_size")
+    positions: int | None = whole("max_position_embeddings")
+    position_table: bool = False
+    after_padding: bool = False
+    token_types: int = 0
+    buckets: int = 0
+    max_distance: int = 128
+    bias_by_layer: bool = False
+    rope: Rope | None = None
+    activation: str = choice("hidden_act", choices=ACTIVATIONS, default="gelu")
+    gated: bool = False
+    biases: tuple[str, ...] = LINEAR
+    scaled: bool = True
+    pre_norm: bool = False
+    embedding_norm: bool = True
+    rms: bool = False
+    norm_bias: bool = True
+    norm_epsilon: float = fraction("layer_norm_eps", default=1e-12)
+    shared_layers: bool = False
+    dropout: float = fraction("hidden_dropout_prob", default=0.1)
+    hidden_dropout: bool = False
+    final_dropout: bool = False
+    attention_dropout: float = fraction("attention_probs_dropout_prob", default=0.1)
+    initializer_range: float = fraction("initializer_range", default=0.02)
+    pad_id: int = whole("pad_token_id", default=0, least=0, most=MOST_TOKENS)
+
+    @classmethod
+    def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
+        """Converts the contents of a `config.json`; `where` is the file, for messages.
+
+        Raises:
+          EndxError: a key is missing, a number is out of range, or the variant of the model is not supported.
+        """
+        for key, values in cls.ONLY.items():
+            if config.get(key, values[0]) not in values:
+                raise EndxError(
+                    f"{where}: {key}={json_files.shown(config[key])} is not supported for model_type "
+                    f"{json_files.shown(config.get('model_type'))}; supported: {' or '.join(map(repr, values))}"
+                )
+        found = super().from_hugging_face(config, where)
+        if found.position_table:
+            positions = (found.positions or 0) - found.first_position
+            if positions < 1:
+                raise EndxError(f"{where}: max_position_embeddings must be larger than {found.first_position}")
+            found = dataclasses.replace(found, positions=positions)
+        if found.head_width is None and found.width % found.heads:
+            raise EndxError(f"{where}: width {found.width} is not a multiple of its {found.heads} heads")
+        return found
+
+    @property
+    def first_position(self) -> int:
+        """Row of the position table for a text's first token."""
+        return self.pad_id + 1 if self.after_padding else 0
+
+    @property
+    def head(self) -> int:
+        """Width Dh of a head."""
+        return self.head_width or self.width // self.heads
+
+    @property
+    def table_width(self) -> int:
+        """Columns of the token table."""
+        return self.embedding_width or self.width
+
+    @property
+    def kinds(self) -> tuple[LayerKind, ...]:
+        """Kind of each layer."""
+        return (LayerKind(self.rope),) * self.layers
+
+    @property
+    def kernel_init(self) -> nn.initializers.Initializer:
+        """Initializer of linear layers."""
+        return nn.initializers.normal(self.initializer_range)
+
+
+class TransformerEncoder(nn.Module):
+    """Transformer encoder: embeddings of positions and segments, layers and norms.
+
+    Attributes:
+      config: config of the encoder.
+      dtype: dtype of the computation.
+      remat: rematerialisation policy, see `stack.rematerialised`.
+      scan_layers: stacks the layers' parameters and scans over them, see `run_layers`.
+    """
+
+    config: TransformerConfig
+    dtype: jnp.dtype = jnp.dtype(jnp.float32)
+    remat: str = "none"
+    scan_layers: bool | None = None
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the arrays returned with `every=True`, in order."""
+        before = ("encoder input",) if self.config.embedding_norm else ()
+        return (*before, *(f"layer {n}" for n in range(1, self.config.layers + 1)))
+
+    @nn.compact
+    def __call__(
+        self, embedded: Array, layout: Layout, dropout_keys: Array | None = None, *, every: bool = False
+    ) -> Array | list[Array]:
+        """Encodes token embeddings.
+
+        Args:
+          embedded: token array [..., D] in the form of `layout`; the width is the token table's.
+          layout: arrangement of the tokens.
+          dropout_keys: PRNG keys [B]; None disables dropout.
+          every: returns the input of the first layer, if it is not `embedded`, and the output of each layer, the last
+            one with the final norm.
+
+        Returns:
+          Encodings, a token array [..., D], or a list of them if `every` is set.
+
+        Raises:
+          EndxError: a text is longer than the config's positions.
+        """
+        config, length = self.config, layout.width
+        if config.positions is not None and length > config.positions:
+            raise EndxError(f"a text of {length} tokens exceeds the encoder's {config.positions} positions")
+        outer: list[Array | None] = [None, None]
+        if dropout_keys is not None:
+            outer = [layout.token_keys(fold(dropout_keys, config.layers + n)) for n in range(2)]
+        norm = functools.partial(_norm, config, self.dtype)
+
+        x = embedded.astype(self.dtype)
+        if added := self._added(layout):
+            x = (embedded + sum(added[1:], added[0]).astype(self.dtype)).astype(self.dtype)
+        if config.embedding_norm:
+            x = norm("norm")(x)
+        x = dropout(x, outer[0], config.dropout)
+        if config.embedding_width is not None:
+            x = _dense(config, self.dtype, config.width, "embedding_projection", use_bias=True)(x)
+
+        rotated = {rope: rotations(layout, config.head, *rope) for rope in {k.rope for k in config.kinds} if rope}
+        bias = None if config.bias_by_layer else _relative_bias(self, layout, dropout_keys)
+        *inner, last = run_layers(
+            self, TransformerLayer, x, dropout_keys, layout, bias, rotated, every=every, shared=config.shared_layers
+        )
+        if config.pre_norm:
+            last = norm("final_norm" if config.embedding_norm else "norm")(last)
+        if config.final_dropout:
+            last = dropout(last, outer[1], config.dropout)
+        return [*inner[not config.embedding_norm :], last] if every else last
+
+    def _added(self, layout: Layout) -> list[Array]:
+        """Embeddings of positions and segments, to add to those of the tokens."""
+        config, added = self.config, []
+        draw = nn.initializers.normal(config.initializer_range)
+        if config.position_table:
+            rows = config.first_position + (config.positions or 0)
+            table = self.param("position_embedding", draw, (rows, config.table_width))
+            added.append(layout.by_position(table[config.first_position :] if config.first_position else table))
+        if config.token_types:
+            table = self.param("type_embedding", draw, (config.token_types, config.table_width))
+            added.append(layout.by_segment(table))
+        return added
+
+
+class TransformerLayer(nn.Module):
+    """Self-attention and MLP with residuals around them, and norms after each (post-norm) or before (pre-norm).
+
+    Attributes:
+      config: config of the encoder.
+      dtype: dtype of the computation.
+      kind: properties of this layer.
+    """
+
+    config: TransformerConfig
+    dtype: jnp.dtype
+    kind: LayerKind
+
+    @nn.compact
+    def __call__(
+        self, x: Array, dropout_keys: Array | None, layout: Layout, bias: Array | None, rotated: Mapping
+    ) -> Array:
+        """Maps a token array [..., D] to one of the same shape."""
+        config, sites = self.config, itertools.count()
+
+        def next_keys() -> Array | None:
+            return None if dropout_keys is None else fold(dropout_keys, next(sites))
+
+        def drop(x: Array) -> Array:
+            return dropout(x, layout.token_keys(next_keys()), config.dropout)
+
+        def attention(x: Array) -> Array:
+            keys = next_keys()
+            own = _relative_bias(self, layout, dropout_keys) if config.bias_by_layer else bias
+            rotation = rotated[self.kind.rope] if self.kind.rope else None
+            attended = SelfAttention(config, self.dtype, self.kind.window, name="attention")
+            return drop(attended(x, layout, own, rotation, keys))
+
+        def mlp(x: Array) -> Array:
+            dense = functools.partial(_dense, config, self.dtype)
+            activation = ACTIVATIONS[config.activation]
+            if config.gated:
+                hidden = activation(dense(config.mlp_width, "mlp_gate")(x)) * dense(config.mlp_width, "mlp_up")(x)
+            else:
+                hidden = activation(dense(config.mlp_width, "mlp_up")(x))
+            return drop(dense(config.width, "mlp_down")(drop(hidden) if config.hidden_dropout else hidden))
+
+        norm = functools.partial(_norm, config, self.dtype)
+        if config.pre_norm:
+            x = x + attention(norm("attention_norm")(x) if self.kind.attention_norm else x)
+            return keep_rows(x + mlp(norm("mlp_norm")(x)))
+        x = norm("attention_norm")(x + attention(x))
+        return keep_rows(norm("mlp_norm")(x + mlp(x)))
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention of each token over the tokens of its own text.
+
+    Attributes:
+      config: config of the encoder.
+      dtype: dtype of the computation.
+      window: see `LayerKind`.
+    """
+
+    config: TransformerConfig
+    dtype: jnp.dtype
+    window: int | None = None
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Array,
+        layout: Layout,
+        bias: Array | None = None,
+        rotation: tuple[Array, Array] | None = None,
+        dropout_keys: Array | None = None,
+    ) -> Array:
+        """Maps a token array [..., D] to one of the same shape, with a bias on scores and rotations of the heads."""
+        config = self.config
+        inner = config.heads * config.head
+        query, key, value = (
+            _dense(config, self.dtype, inner, name)(x).reshape(*x.shape[:2], config.heads, config.head)
+            for name in ("query", "key", "value")
+        )
+        if rotation is not None:
+            query, key = rotate(query, rotation), rotate(key, rotation)
+        attended = attend_within(
+            query,
+            key,
+            value,
+            layout,
+            scale=1 / math.sqrt(config.head) if config.scaled else 1.0,
+            bias=bias,
+            window=self.window,
+            dropout_keys=dropout_keys,
+            dropout_rate=config.attention_dropout,
+        )
+        return _dense(config, self.dtype, config.width, "output")(attended.reshape(*x.shape[:2], inner))
+
+
+def _relative_bias(module: Any, layout: Layout, dropout_keys: Array | None) -> Array | None:
+    """Returns the bias on attention scores by the module's parameter; None if the config has no buckets."""
+    config = module.config
+    if not config.buckets:
+        return None
+    draw = nn.initializers.normal(0.02)
+    table = jnp.asarray(module.param("relative_position_bias", draw, (config.buckets, config.heads)))
+    by_distance = is_fused_packed(layout, config.heads, dropout_keys, config.attention_dropout)
+    return relative_position_bias(table, layout, config.max_distance, by_distance=by_distance)
+
+
+def _dense(
+    config: TransformerConfig, dtype: jnp.dtype, width: int, name: str, *, use_bias: bool | None = None
+) -> nn.Dense:
+    use_bias = name in config.biases if use_bias is None else use_bias
+    return nn.Dense(width, use_bias=use_bias, dtype=dtype, kernel_init=config.kernel_init, name=name)
+
+
+def _norm(config: TransformerConfig, dtype: jnp.dtype, name: str) -> nn.Module:
+    if config.rms:
+        return nn.RMSNorm(epsilon=config.norm_epsilon, dtype=dtype, name=name)
+    return LayerNorm(config.norm_epsilon, dtype, config.norm_bias, name=name)

@@ -1,0 +1,251 @@
+"""Every family against its class of transformers, with random weights: values, gradients, layouts, and the way back."""
+
+import copy
+import dataclasses
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import padded, texts
+
+from endx_jax.batch import Packing, Tokens
+from endx_jax.encoders import ARCHITECTURES
+from endx_jax.models.config_keys import HuggingFaceConfig
+from endx_jax.models.layers import ACTIVATIONS, relative_position_buckets
+from endx_jax.models.layout import lay_out
+from endx_jax.models.tower import TokenEmbedder, Tower
+from endx_jax.pretrained.checkpoint import shapes_of
+from endx_jax.pretrained.weights import to_ours, to_theirs
+
+torch = pytest.importorskip("torch", reason="the reference needs PyTorch: pip install endx_jax[reference]")
+transformers = pytest.importorskip("transformers")
+
+LENGTHS = (11, 7, 1, 4)  # no padding, some, and a text of one token
+LENGTH = max(LENGTHS)
+VOCABULARY = 60
+PACKING = Packing(sum(LENGTHS) + 2, ((2, 4), (2, 12)))
+TOLERANCE = 1e-5  # of the largest magnitude
+
+SMALL = {
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 40,
+    "max_position_embeddings": 16,
+}
+OTHER = {"hidden_size": 40, "num_attention_heads": 5, "layer_norm_eps": 1e-2}
+DISTILBERT = {"dim": 24, "n_layers": 2, "n_heads": 2, "hidden_dim": 40, "max_position_embeddings": 16}
+T5 = {"d_model": 16, "d_kv": 12, "d_ff": 24, "num_layers": 2, "num_heads": 2, "relative_attention_max_distance": 20}
+
+# By name: model_type and the keys of its config.
+FAMILIES = {
+    "bert": ("bert", SMALL),
+    "bert, gelu_new, one type": ("bert", SMALL | OTHER | {"hidden_act": "gelu_new", "type_vocab_size": 1}),
+    "roberta": ("roberta", SMALL | {"pad_token_id": 1, "type_vocab_size": 1}),
+    "xlm-roberta": ("xlm-roberta", SMALL | {"pad_token_id": 1, "type_vocab_size": 1}),
+    "camembert": ("camembert", SMALL | {"pad_token_id": 3, "type_vocab_size": 1}),
+    "electra": ("electra", SMALL | {"embedding_size": 12}),
+    "electra, one width": ("electra", SMALL | {"embedding_size": 24}),
+    "distilbert": ("distilbert", DISTILBERT),
+    "mpnet": ("mpnet", SMALL | {"pad_token_id": 1}),
+    "albert": ("albert", SMALL | {"embedding_size": 12, "num_hidden_layers": 3}),
+    "t5": ("t5", T5),
+    "t5 1.1": ("t5", T5 | {"feed_forward_proj": "gated-gelu"}),
+    "mt5": ("mt5", T5 | {"feed_forward_proj": "gated-gelu"}),
+    "umt5": ("umt5", T5 | {"feed_forward_proj": "gated-gelu"}),
+}
+
+
+@dataclasses.dataclass
+class Pair:
+    """The same random encoder twice: theirs, and ours with its parameters."""
+
+    theirs: torch.nn.Module
+    model_type: str
+    config: HuggingFaceConfig
+    tensors: dict
+    params: dict
+
+    @property
+    def architecture(self):
+        return ARCHITECTURES[self.model_type]
+
+    def rules(self):
+        return self.architecture.rules(self.config, shapes_of(self.architecture, self.config))
+
+    def their_states(self, ids, mask) -> tuple:
+        """Their embeddings and every layer's output, [B, L, D] each, of tokens that may begin with padding."""
+        mask = torch.tensor(np.asarray(mask), dtype=torch.long)
+        given = {"input_ids": torch.tensor(np.asarray(ids), dtype=torch.long), "attention_mask": mask}
+        if self.model_type in ("bert", "electra", "albert", "distilbert"):  # they count padding before a text
+            given["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
+        found = self.theirs(**given, output_hidden_states=True)
+        return found.last_hidden_state, found.hidden_states
+
+    def tower(self, dtype=jnp.float32, **options) -> Tower:
+        config = self.config
+        embedder = TokenEmbedder(config.vocab_size, config.table_width, dtype)
+        return Tower(embedder, self.architecture.encoder(config, dtype, **options))
+
+    def ours(self, params: dict, tokens: Tokens, **options):
+        """Our encodings [B, L, D]."""
+        return self.tower(**options).apply({"params": params}, tokens, method="encodings")
+
+
+@functools.cache
+def pair(name: str) -> Pair:
+    model_type, keys = FAMILIES[name]
+    keys = {"pad_token_id": 0} | keys
+    config = transformers.AutoConfig.for_model(model_type, vocab_size=VOCABULARY, **keys)
+    config._attn_implementation = "eager"
+    torch.manual_seed(0)
+    architecture = ARCHITECTURES[model_type]
+    theirs = getattr(transformers, architecture.transformers_class)(config).eval()
+    with torch.no_grad():  # biases and norms start at 0 and 1, where a mistake in them would not show
+        for path, parameter in theirs.named_parameters():
+            spread = 0.5 if "relative" in path else 0.1
+            parameter.add_(spread * torch.randn(parameter.shape))
+    ours = architecture.config.from_hugging_face(config.to_dict())
+    tensors = stored(theirs)
+    shapes = shapes_of(architecture, ours)
+    rules = architecture.rules(ours, shapes)
+    params = to_ours(tensors, rules, shapes, prefixes=architecture.prefixes, where=name)
+    return Pair(theirs, model_type, ours, tensors, params)
+
+
+def stored(model, values=lambda parameter: parameter.detach()) -> dict:
+    """Values of a model's parameters under the names of its files, which for some families are not its own."""
+    revert = getattr(transformers.core_model_loading, "revert_weight_conversion", None)
+    named = {name: values(parameter) for name, parameter in model.named_parameters()}
+    return {name: tensor.numpy() for name, tensor in (revert(model, named) if revert else named).items()}
+
+
+def tokens() -> Tokens:
+    """Tokens other than the padding ids of all families."""
+    return padded([5 + row for row in texts(LENGTHS, vocab_size=VOCABULARY - 5)], LENGTH)
+
+
+def on_the_left(given: Tokens, pad_id: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ids and mask with the padding before each text."""
+    ids, mask = np.full(given.ids.shape, pad_id), np.zeros(given.mask.shape, bool)
+    for row, length in enumerate(LENGTHS):
+        ids[row, LENGTH - length :] = np.asarray(given.ids)[row, :length]
+        mask[row, LENGTH - length :] = True
+    return ids, mask
+
+
+def assert_close_to_scale(ours, theirs, tolerance=TOLERANCE):
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance * np.abs(theirs).max())
+
+
+def real(encodings) -> np.ndarray:
+    """The encodings of the real tokens, [T, D]."""
+    return np.asarray(encodings, np.float32)[np.asarray(tokens().mask)]
+
+
+@pytest.fixture(params=FAMILIES)
+def both(request) -> Pair:
+    return pair(request.param)
+
+
+def expected(both: Pair) -> np.ndarray:
+    given = tokens()
+    ids = np.where(given.mask, given.ids, both.config.pad_id)
+    return real(both.their_states(ids, given.mask)[0].detach())
+
+
+@pytest.mark.parametrize("packing", [None, PACKING], ids=["padded", "packed"])
+def test_encodings_are_theirs(both, packing):
+    given = dataclasses.replace(tokens(), packing=packing)
+    assert_close_to_scale(real(jax.jit(both.ours)(both.params, given)), expected(both))
+
+
+def test_their_padding_on_the_left_changes_nothing(both):
+    ids, mask = on_the_left(tokens(), both.config.pad_id)
+    theirs = both.their_states(ids, mask)[0].detach().numpy()[mask]
+    assert_close_to_scale(real(jax.jit(both.ours)(both.params, tokens())), theirs)
+
+
+def test_every_layer_is_theirs(both):
+    given, tower = tokens(), both.tower()
+    ids, layout = lay_out(given)
+
+    def layers(params):
+        embedded = tower.token_embedder.apply({"params": params["token_embedder"]}, ids)
+        return tower.encoder.apply({"params": params["encoder"]}, embedded, layout, every=True)
+
+    ours = jax.jit(layers)(both.params)
+    assert len(ours) == len(tower.encoder.outputs)
+    theirs = both.their_states(np.where(given.mask, given.ids, both.config.pad_id), given.mask)[1]
+    theirs = [real(state.detach()) for state in theirs][-len(ours) :]
+    for mine, other in zip(ours[:-1], theirs[:-1], strict=True):  # the last one has the final norm
+        assert_close_to_scale(real(mine), other)
+
+
+def test_parameter_gradients_are_theirs(both):
+    given = tokens()
+    cotangent = np.random.default_rng(1).normal(size=(*given.ids.shape, both.config.width)).astype(np.float32)
+    cotangent *= np.asarray(given.mask)[:, :, None]  # theirs gives the pad row no gradient, used or not
+    model = copy.deepcopy(both.theirs)
+    twin = dataclasses.replace(both, theirs=model)
+    (
+        twin.their_states(np.where(given.mask, given.ids, both.config.pad_id), given.mask)[0] * torch.tensor(cotangent)
+    ).sum().backward()
+    theirs = stored(model, lambda p: torch.zeros_like(p) if p.grad is None else p.grad)
+
+    gradients = jax.jit(jax.grad(lambda params: jnp.sum(both.ours(params, given) * cotangent)))(both.params)
+    ours = to_theirs(gradients, both.rules())
+    theirs = {name: theirs[name] for name in ours}
+    largest = max(np.abs(gradient).max() for gradient in theirs.values())
+    chex.assert_trees_all_close(ours, theirs, rtol=0, atol=TOLERANCE * largest)
+
+
+def test_scanned_layers_are_the_unrolled_ones(both):
+    given = dataclasses.replace(tokens(), packing=PACKING)
+    found = jax.jit(functools.partial(both.ours, scan_layers=True, remat="full"))(both.params, given)
+    assert_close_to_scale(real(found), real(jax.jit(both.ours)(both.params, tokens())), 1e-6)
+
+
+def test_bfloat16_stays_near(both):
+    found = real(jax.jit(functools.partial(both.ours, dtype=jnp.bfloat16))(both.params, tokens()))
+    error = np.abs(found - expected(both)) / np.abs(expected(both)).max()
+    assert 1e-4 < error.max() < 0.06
+    assert error.mean() < 0.01
+
+
+def test_weights_there_and_back_are_bit_equal(both):
+    found = to_theirs(both.params, both.rules())
+    prefix = next((p for p in both.architecture.prefixes if any(n.startswith(p) for n in both.tensors)), "")
+    left_out = {name.removeprefix(prefix) for name in both.tensors} - set(found)
+    assert all(name.startswith("pooler") or "embed_tokens" in name for name in left_out)
+    for name, tensor in found.items():
+        np.testing.assert_array_equal(tensor, both.tensors[prefix + name])
+
+
+def test_parity_notices_another_activation():
+    both = pair("bert")
+    other = dataclasses.replace(both, config=dataclasses.replace(both.config, activation="gelu_new"))
+    with pytest.raises(AssertionError):
+        assert_close_to_scale(real(jax.jit(other.ours)(both.params, tokens())), expected(both))
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_are_theirs(name):
+    x = np.linspace(-6, 6, 101, dtype=np.float32)
+    theirs = transformers.activations.ACT2FN[name](torch.tensor(x)).numpy()
+    np.testing.assert_allclose(ACTIVATIONS[name](jnp.asarray(x)), theirs, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("length", [1, 9, 300])
+@pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (32, 20), (8, 16)])
+def test_relative_position_buckets_are_theirs(length, buckets, max_distance):
+    position = torch.arange(length)
+    distance = position[None] - position[:, None]
+    theirs = transformers.models.t5.modeling_t5.T5Attention._relative_position_bucket(
+        distance, bidirectional=True, num_buckets=buckets, max_distance=max_distance
+    )
+    found = relative_position_buckets(distance.numpy(), buckets, max_distance)
+    np.testing.assert_array_equal(found, theirs.numpy())
