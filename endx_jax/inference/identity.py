@@ -9,6 +9,7 @@ import numpy as np
 
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.models.dual_encoder import SIDES, DualEncoder
+from endx_jax.models.transformer import TransformerConfig, TransformerEncoder
 from endx_jax.parallel.sharding import whole
 
 # Fields of modules and of their configs that affect training or cost and no embedding.
@@ -55,7 +56,27 @@ def _hash(groups: Mapping) -> str:
 def describe(part: object) -> object:
     """Describes the computation of a tower without its parameters, as nested tuples."""
     if dataclasses.is_dataclass(part):  # includes Flax modules
-        values = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.name not in WITHOUT_EFFECT}
+        fields = _chosen(part) if isinstance(part, TransformerConfig) else dataclasses.fields(part)
+        values = {f.name: getattr(part, f.name) for f in fields if f.name not in WITHOUT_EFFECT}
         kept = {name: value for name, value in values.items() if value is not None or name not in OPTIONAL}
-        return (type(part).__name__, *((name, describe(value)) for name, value in kept.items()))
+        return (_name(part), *((name, describe(value)) for name, value in kept.items()))
     return getattr(part, "__name__", part)  # poolings without parameters are functions
+
+
+def _name(part: object) -> str:
+    """Returns the name of a module's class; of a transformer encoder that of its family, such as `BertEncoder`."""
+    if isinstance(part, TransformerEncoder):
+        return type(part.config).__name__.removesuffix("Config") + "Encoder"
+    return type(part).__name__
+
+
+def _chosen(config: TransformerConfig) -> list[dataclasses.Field]:
+    """Returns the fields that are read from `config.json`, and those in which a config differs from its family.
+
+    A part that a family does not have is left out, so that identities stay as they are when parts are added.
+    """
+    fields = dataclasses.fields(config)
+    read = [field for field in fields if "key" in field.metadata]
+    unlimited = [field for field in fields if field.name == "positions" and config.positions is None]
+    other = [field for field in fields if field not in read and getattr(config, field.name) != field.default]
+    return [*read, *unlimited, *other]

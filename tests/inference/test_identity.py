@@ -8,8 +8,9 @@ import pytest
 from helpers import TINY, random_params, tower
 
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
+from endx_jax.encoders.t5 import T5Config
 from endx_jax.inference.identity import describe, model_identity
-from endx_jax.models import DualEncoder
+from endx_jax.models import DualEncoder, TransformerEncoder
 from endx_jax.models.pooling import MultiHopAttention, first
 from endx_jax.models.sharing import SHARINGS
 from endx_jax.models.static import TokenWeights
@@ -59,6 +60,20 @@ def test_parts_that_came_later_decide_where_a_tower_has_them(processor):
         for parts in ({}, {"layer_weights": (0.5, 0.5, 0.0, 0.0)}, {"token_weights": TokenWeights(TINY.vocab_size)})
     }
     assert len(found) == 3
+
+
+def test_families_that_had_modules_of_their_own_are_described_as_they_were():
+    """So that indexes of then still serve."""
+    sizes = (("vocab_size", 50), ("width", 16), ("layers", 2), ("heads", 2))
+    read = (("mlp_width", 24), ("positions", 32), ("token_types", 2), ("activation", "gelu"))
+    bert = ("BertConfig", *sizes, *read, ("norm_epsilon", 1e-12), ("pad_id", 0))
+    assert describe(TransformerEncoder(TINY)) == ("BertEncoder", ("config", bert))
+    t5 = T5Config(vocab_size=50, width=16, layers=2, heads=2, head_width=4, mlp_width=24)
+    read = (("head_width", 4), ("mlp_width", 24), ("buckets", 32), ("max_distance", 128), ("norm_epsilon", 1e-6))
+    expected = ("T5Config", *sizes, *read, ("pad_id", 0), ("positions", None))
+    assert describe(TransformerEncoder(t5)) == ("T5Encoder", ("config", expected))
+    plain = dataclasses.replace(t5, gated=False)
+    assert describe(TransformerEncoder(plain)) == ("T5Encoder", ("config", (*expected, ("gated", False))))
 
 
 def test_one_number_decides(processor):

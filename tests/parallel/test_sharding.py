@@ -57,6 +57,7 @@ SPLITS = [
     (f"{TOWER}/token_embedder/embedding", (300, 32), ("tensor", "fsdp")),
     (f"{TOWER}/encoder/position_embedding", (512, 32), (None, "fsdp")),
     (f"{TOWER}/encoder/type_embedding", (2, 32), (None, "fsdp")),
+    (f"{TOWER}/encoder/embedding_projection/kernel", (16, 32), ("fsdp", None)),
     (f"{TOWER}/encoder/relative_position_bias", (32, 4), (None, "tensor")),
     (f"{LAYER}/attention/query/kernel", (32, 32), ("fsdp", "tensor")),
     (f"{LAYER}/attention/key/kernel", (32, 32), ("fsdp", "tensor")),
