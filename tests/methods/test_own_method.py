@@ -1,4 +1,4 @@
-"""A method from outside the package: examples/sigmoid.py, which docs/adding-a-method.md shows."""
+"""A method from outside the package: examples/decoupled.py, which docs/adding-a-method.md shows."""
 
 import dataclasses
 import json
@@ -17,8 +17,8 @@ from endx_jax.cli import evaluate, search, train
 from endx_jax.experiment.workdir import read_config
 from endx_jax.methods import METHODS, find_method, register
 
-EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "sigmoid.py"
-LOSS = runpy.run_path(str(EXAMPLE))["sigmoid_loss"]
+EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "decoupled.py"
+LOSS = runpy.run_path(str(EXAMPLE))["decoupled_loss"]
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +46,11 @@ def command(tiny_bert, pairs_csv) -> list[str]:
 @pytest.fixture(scope="module")
 def workdir(command, tmp_path_factory) -> pathlib.Path:
     """A finished run, stopped after two of four steps and resumed; its method is forgotten then."""
-    folder = tmp_path_factory.mktemp("sigmoid")
+    folder = tmp_path_factory.mktemp("decoupled")
     train.main([*command, f"--workdir={folder}", "--config.train.stop_at_step=2"])
     assert not (folder / "results.json").exists()
     train.main([*command, f"--workdir={folder}"])
-    del METHODS["sigmoid"]
+    del METHODS["decoupled"]
     return folder
 
 
@@ -68,7 +68,7 @@ def test_it_trains_and_evaluates(workdir):
 
 def test_a_resumed_run_is_the_same_as_one_in_one_go(workdir, command, tmp_path):
     train.main([*command, f"--workdir={tmp_path}"])
-    del METHODS["sigmoid"]
+    del METHODS["decoupled"]
     assert logged(tmp_path) == logged(workdir)
 
 
@@ -87,9 +87,9 @@ def test_its_model_evaluates_and_searches_without_its_code(workdir, pairs_csv, t
 
 def test_resuming_needs_its_code(workdir):
     with one_line_error(
-        "objective.name is 'sigmoid', which is none of dual, .*; to use your own method, define it as METHOD"
+        "objective.name is 'decoupled', which is none of dual, .*; to use your own method, define it as METHOD"
     ):
-        find_method("sigmoid")
+        find_method("decoupled")
 
 
 def test_a_name_of_the_package_is_refused():
@@ -98,19 +98,19 @@ def test_a_name_of_the_package_is_refused():
 
 
 @pytest.mark.parametrize("tile", [None, 2])
-def test_its_loss_is_siglips(tile):
-    """Three pairs, by the formula: -log sigmoid(z logit), z = -1 off the diagonal; equal answers are no wrong pair."""
+def test_its_loss_is_the_decoupled_one(tile):
+    """Three pairs, by the formula, without the right answer and the answer equal to it."""
     draw = np.random.default_rng(0)
     question, answer = draw.normal(size=(2, 3, 4)).astype(np.float32)
     ids = {"question_id": jnp.arange(3), "answer_id": jnp.array([0, 0, 1]), "positive_ids": jnp.array([[0], [0], [1]])}
-    logits = question @ answer.T / 0.5 - 1.0
-    signs = np.array([[1, 0, -1], [0, 1, -1], [-1, -1, 1]])
-    expected = np.sum(np.where(signs == 0, 0, np.log1p(np.exp(-signs * logits)))) / 3
-    found, metrics = jax.jit(lambda q, a: LOSS(q, a, temperature=jnp.float32(0.5), bias=-1.0, ids=ids, tile=tile))(
+    logits = question @ answer.T / 0.5
+    rows = [logits[0, 2], logits[1, 2], np.log(np.exp(logits[2, 0]) + np.exp(logits[2, 1]))]
+    found, metrics = jax.jit(lambda q, a: LOSS(q, a, temperature=jnp.float32(0.5), ids=ids, tile=tile))(
         question, answer
     )
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
-    np.testing.assert_allclose(metrics["right_pairs_found"], np.mean(np.diag(logits) > 0))
+    np.testing.assert_allclose(found, np.mean(rows - np.diag(logits)), rtol=1e-5)
+    right = [logits[0, 2], logits[1, 2], logits[2, :2].max()] < np.diag(logits)
+    np.testing.assert_allclose(metrics["in_batch_accuracy"], np.mean(right))
 
 
 def test_the_example_is_short():
