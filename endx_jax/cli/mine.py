@@ -28,7 +28,7 @@ def main(argv: list[str]) -> None:
     from endx_jax.experiment.compilation_cache import keep_programs
     from endx_jax.experiment.workdir import check_writable
     from endx_jax.parallel.console import say
-    from endx_jax.retrieval.mining import mine
+    from endx_jax.retrieval.mining import mine, score_candidates
 
     settings = _settings(arguments)
     check_replaceable(arguments.output)
@@ -37,12 +37,16 @@ def main(argv: list[str]) -> None:
     counts = f"{len(records.questions):,} questions and {len(records.candidates):,} candidates"
     say(f"{counts} in {arguments.data}")
     keep_programs()
-    teacher = _load_teacher(arguments.teacher) if arguments.teacher else None
+    loaded = {name: _load_teacher(name) for name in dict.fromkeys((arguments.teacher, arguments.score_with)) if name}
+    teacher, scorer = loaded.get(arguments.teacher), loaded.get(arguments.score_with)
     records, ranked, source = _rank(arguments, records, settings.last_rank)
     score = teacher(records) if teacher else None
     mined = mine(ranked, records.qrels, records.candidates, settings, score)
+    scores = None
+    if scorer is not None:
+        scores = score_candidates(scorer(records), records.qrels, mined.negatives)
     about = _about(arguments, settings, source, records, mined)
-    write_mined(arguments.output, records, mined.negatives, about=about)
+    write_mined(arguments.output, records, mined.negatives, about=about, scores=scores)
     say(_summary(arguments, settings, source, mined))
 
 
@@ -148,6 +152,7 @@ def _about(
         "sha256": fingerprint(records),
         "source": source,
         "teacher": arguments.teacher,
+        "score_with": arguments.score_with,
         "settings": dataclasses.asdict(settings),
         "questions": len(mined.negatives),
         "negatives": sum(map(len, mined.negatives)),
@@ -163,6 +168,7 @@ def _summary(arguments: argparse.Namespace, settings: "MiningSettings", source: 
         f"{count:,} hard negatives for {asked:,} questions ({without:,} without any), from ranks {settings.first_rank} "
         f"to {settings.last_rank} of {source['name']}; excluded: {dropped}\n"
         f"Train on them with --config.data.path={arguments.output} --config.data.hard_negatives=1"
+        + (" --config.objective.distillation.loss=listwise_kl" if arguments.score_with else "")
     )
 
 
@@ -212,5 +218,10 @@ def _parser() -> argparse.ArgumentParser:
         "--teacher",
         metavar="WORKDIR",
         help="workdir or name of a pair classifier or dual encoder that filters negatives",
+    )
+    parser.add_argument(
+        "--score-with",
+        metavar="WORKDIR",
+        help="workdir or name of a pair classifier or dual encoder whose scores are written, for distillation",
     )
     return parser

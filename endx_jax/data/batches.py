@@ -51,6 +51,8 @@ class Pairs:
       answer_length: maximum length of an answer, in tokens.
       sources: int32 [n], ascending, number of the mixed set of each row of `index`; a pair in several sets has a row
         for each. None if no sets were mixed.
+      scores: float32 [Q, P] and [Q, H], a teacher's scores of `positives` and `hard_negatives`, NaN where unknown; None
+        without a teacher.
       guide: float32 [Q, G] and [N, G], embeddings of questions and answers by another model, by the sides' names; None
         without one.
     """
@@ -64,6 +66,7 @@ class Pairs:
     question_length: int
     answer_length: int
     sources: np.ndarray | None = None
+    scores: tuple[np.ndarray, np.ndarray] | None = None
     guide: Mapping[str, np.ndarray] | None = None
 
     @classmethod
@@ -83,12 +86,19 @@ class Pairs:
             rows = [(source, row) for row, (question, _) in enumerate(index) for source in records.sources[question]]
             sources, kept = np.asarray(sorted(rows), np.int32).reshape(-1, 2).T
             index = index[kept]
+        positives = pad_ids(records.qrels)
+        hard = pad_ids(records.hard_negatives or ((),) * len(records.questions))
+        scores = None
+        if records.scores is not None:
+            known = records.scores
+            scores = _aligned(positives, known), _aligned(hard, known)
         return cls(
             questions=processors["question"](records.questions),
             answers=processors["answer"](records.candidates),
             index=index,
-            positives=pad_ids(records.qrels),
-            hard_negatives=pad_ids(records.hard_negatives or ((),) * len(records.questions)),
+            positives=positives,
+            hard_negatives=hard,
+            scores=scores,
             groups=groups,
             question_length=processors["question"].length,
             answer_length=processors["answer"].length,
@@ -101,6 +111,12 @@ class Pairs:
     def first(self, count: int) -> "Pairs":
         """Returns the same tables with only the first `count` pairs."""
         return dataclasses.replace(self, index=self.index[:count])
+
+
+def _aligned(candidates: np.ndarray, scores: Sequence[Mapping[int, float]]) -> np.ndarray:
+    """Returns the scores of candidates [Q, n] as float32 [Q, n], NaN where unknown."""
+    rows = [[own.get(row, np.nan) for row in listed] for listed, own in zip(candidates.tolist(), scores, strict=True)]
+    return np.asarray(rows, np.float32).reshape(candidates.shape)
 
 
 class BatchStream:

@@ -9,7 +9,8 @@ def mix(sets: Sequence[RetrievalSet]) -> RetrievalSet:
     """Merges sets into one whose `sources` name the sets of each question.
 
     Equal candidates are merged, and so are equal questions, with all their right candidates, so that no right answer
-    of any set is a negative in a batch, and no right answer is a hard negative. Ids of the first set are kept; those of
+    of any set is a negative in a batch, and no right answer is a hard negative. Of several teachers' scores of a pair
+    the first is kept. Ids of the first set are kept; those of
     the others are prefixed with the set's number and a colon. If only some sets have groups, each question of the
     others is a group of its own.
     """
@@ -28,6 +29,7 @@ def mix(sets: Sequence[RetrievalSet]) -> RetrievalSet:
         groups=tuple(merged.groups) if groups else None,
         hard_negatives=tuple(tuple(sorted(found)) for found in wrong) if hard else None,
         sources=tuple(tuple(found) for found in merged.sources),
+        scores=tuple(merged.scores) if any(merged.scores) else None,
     )
 
 
@@ -43,6 +45,7 @@ class _Mixture:
         self.hard: list[set[int]] = []
         self.groups: list[str] = []
         self.sources: list[list[int]] = []
+        self.scores: list[dict[int, float]] = []
 
     def add(self, records: RetrievalSet, number: int) -> None:
         prefix = f"{number}:" if number else ""
@@ -58,6 +61,8 @@ class _Mixture:
             self.right[place].update(places[candidate] for candidate in records.qrels[row])
             if records.hard_negatives:
                 self.hard[place].update(places[candidate] for candidate in records.hard_negatives[row])
+            for candidate, score in (records.scores[row] if records.scores else {}).items():
+                self.scores[place].setdefault(places[candidate], score)
             if number not in self.sources[place]:
                 self.sources[place].append(number)
 
@@ -67,3 +72,4 @@ class _Mixture:
         self.right.append(set())
         self.hard.append(set())
         self.sources.append([])
+        self.scores.append({})

@@ -1,7 +1,7 @@
 """Retrieval sets: de-duplicated questions and candidates, and the relevance judgements between them."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -23,6 +23,8 @@ class RetrievalSet:
       hard_negatives: sorted indices of each question's hard negatives; None if there are none.
       sources: for each question, the numbers of the mixed sets that it comes from (see `mixture.mix`); None if no sets
         were mixed.
+      scores: for each question, a teacher's scores of its right candidates and hard negatives by index, or nothing;
+        None if there are none.
     """
 
     questions: tuple[str, ...]
@@ -33,10 +35,11 @@ class RetrievalSet:
     groups: tuple[str, ...] | None = None
     hard_negatives: tuple[tuple[int, ...], ...] | None = None
     sources: tuple[tuple[int, ...], ...] | None = None
+    scores: tuple[Mapping[int, float], ...] | None = None
 
     def __post_init__(self):
         count = len(self.questions)
-        for name in ("qrels", "question_ids", "groups", "hard_negatives", "sources"):
+        for name in ("qrels", "question_ids", "groups", "hard_negatives", "sources", "scores"):
             column = getattr(self, name)
             if column is not None and len(column) != count:
                 raise EndxError(
@@ -66,7 +69,7 @@ class RetrievalSet:
 
     def select_questions(self, rows: Sequence[int]) -> "RetrievalSet":
         """Returns the questions in `rows`, in that order, with the whole pool."""
-        names = ("questions", "qrels", "question_ids", "groups", "hard_negatives", "sources")
+        names = ("questions", "qrels", "question_ids", "groups", "hard_negatives", "sources", "scores")
         columns = {name: getattr(self, name) for name in names}
         kept = {name: column and tuple(column[row] for row in rows) for name, column in columns.items()}
         return dataclasses.replace(self, **kept)
@@ -85,6 +88,10 @@ class RetrievalSet:
         kept = list(dict.fromkeys(candidate for row in rows for column in columns for candidate in column[row]))
         new = {candidate: n for n, candidate in enumerate(kept)}
 
+        def scores_of(row: int) -> dict[int, float]:
+            assert self.scores is not None
+            return {new[candidate]: score for candidate, score in self.scores[row].items() if candidate in new}
+
         def renumbered(column):
             return tuple(tuple(sorted(new[candidate] for candidate in column[row])) for row in rows)
 
@@ -97,6 +104,7 @@ class RetrievalSet:
             groups=None if self.groups is None else tuple(self.groups[row] for row in rows),
             hard_negatives=None if hard is None else renumbered(hard),
             sources=None if self.sources is None else tuple(self.sources[row] for row in rows),
+            scores=None if self.scores is None else tuple(scores_of(row) for row in rows),
         )
 
     def reversed(self) -> "RetrievalSet":

@@ -190,4 +190,5 @@ def _alone(records: RetrievalSet, rows: Sequence[int], kept: Sequence[int]) -> R
         candidate_ids=tuple(records.candidate_ids[candidate] for candidate in kept),
         qrels=tuple(tuple(new[c] for c in records.qrels[row] if c in new) for row in rows),
         hard_negatives=None,
+        scores=None,
     )

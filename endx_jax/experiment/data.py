@@ -177,9 +177,9 @@ def paths_of(settings: DataSettings) -> tuple[str, str]:
 
 
 def fingerprint(records: RetrievalSet) -> str:
-    """Returns the sha256 of all data that training reads: texts, judgements, groups and hard negatives, in order."""
+    """Returns the sha256 of all data that training reads: texts, judgements, groups, hard negatives and scores."""
     digest = hashlib.sha256()
-    mixed = () if records.sources is None else (records.sources,)
-    for part in (records.questions, records.candidates, records.qrels, records.groups, records.hard_negatives, *mixed):
+    some = [part for part in (records.sources, records.scores) if part is not None]
+    for part in (records.questions, records.candidates, records.qrels, records.groups, records.hard_negatives, *some):
         digest.update(json.dumps(part, ensure_ascii=False).encode())
     return digest.hexdigest()

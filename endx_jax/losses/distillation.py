@@ -5,13 +5,13 @@ With student scores s_j and teacher scores t_j of a question's candidates, where
 | loss | of a question | source |
 |---|---|---|
 | `margin_mse` | mean over j > 0 of ((s_0 - s_j) - (t_0 - t_j))^2 | Hofstätter et al. 2020, arXiv 2010.02666 |
-| `listwise_kl` | KL(softmax(t / T) \|\| softmax(s / tau)) | RocketQAv2 (Ren et al. 2021, arXiv 2110.07367), BGE-M3 |
+| `listwise_kl` | KL(softmax(t) \|\| softmax(s)) | RocketQAv2 (Ren et al. 2021, arXiv 2110.07367), BGE-M3 |
 """
 
 import jax
 import jax.numpy as jnp
 
-from endx_jax.checks import check_arrays, check_positive
+from endx_jax.checks import check_arrays
 from endx_jax.errors import EndxError
 from endx_jax.losses.shard import AxisName
 from endx_jax.numerics import at_least_float32
@@ -49,24 +49,16 @@ def margin_mse(
 
 
 def listwise_kl(
-    scores: Array,
-    teacher: Array,
-    *,
-    temperature: float | Array = 1.0,
-    teacher_temperature: float = 1.0,
-    where: Array | None = None,
-    axis_name: AxisName = None,
+    scores: Array, teacher: Array, *, where: Array | None = None, axis_name: AxisName = None
 ) -> tuple[Array, dict[str, Array]]:
     """Computes the divergence of the student's distribution over each question's candidates from the teacher's.
 
-    `temperature` divides the student's scores and `teacher_temperature` the teacher's. All other arguments, metrics and
-    errors are those of `margin_mse`.
+    Both are the softmax of the scores, which the caller divides by temperatures. Arguments, metrics and errors are
+    those of `margin_mse`.
 
     Returns:
       A tuple (loss, metrics). The loss, in nats, is the mean over the questions with two or more candidates.
     """
-    check_positive("temperature", temperature)
-    check_positive("teacher_temperature", teacher_temperature)
     scores, teacher, where = _prepared(scores, teacher, where)
     pairs = where[:, 1:]
     listed = jnp.any(pairs, axis=1)
@@ -75,7 +67,7 @@ def listwise_kl(
         # Rows without candidates have finite logits, so that their gradient is zero and not NaN.
         return jax.nn.log_softmax(jnp.where(where | ~listed[:, None], logits, -jnp.inf), axis=1)
 
-    student, of_teacher = log_probabilities(scores / temperature), log_probabilities(teacher / teacher_temperature)
+    student, of_teacher = log_probabilities(scores), log_probabilities(teacher)
     entries = jnp.exp(of_teacher) * jnp.where(where, of_teacher - student, 0)
     count = jnp.maximum(_psum(jnp.sum(listed, dtype=scores.dtype), axis_name), 1)
     loss = _psum(jnp.sum(jnp.where(listed[:, None], entries, 0)), axis_name) / count
@@ -83,7 +75,8 @@ def listwise_kl(
     return loss, _agreement(margins, teacher_margins, pairs, axis_name)
 
 
-DISTILLATIONS = {"margin_mse": margin_mse, "listwise_kl": listwise_kl}
+MARGIN_MSE, KL = "margin_mse", "listwise_kl"
+DISTILLATIONS = {MARGIN_MSE: margin_mse, KL: listwise_kl}
 
 
 def _prepared(scores: Array, teacher: Array, where: Array | None) -> tuple[Array, Array, Array]:

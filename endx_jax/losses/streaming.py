@@ -75,17 +75,6 @@ def row_statistics(
     return reduce_rows(SOFTMAX, scores, keep, rows, columns, row_marks, column_marks, tile=tile)
 
 
-def row_sums(
-    scores: Scores, keep: Keep, rows: Tree, columns: Tree, row_marks: Tree, column_marks: Tree, *, tile: int
-) -> Array:
-    """Sums each row's scores over the kept columns, [R], for losses that are sums over pairs.
-
-    The scores may be any function of a row and a column, such as the softplus of an inner product. Arguments and errors
-    are those of `row_statistics`, with one array of scores.
-    """
-    return reduce_rows(SUM, scores, keep, rows, columns, row_marks, column_marks, tile=tile).total
-
-
 class RowSums(NamedTuple):
     """Sum of each row's scores over the kept columns.
 

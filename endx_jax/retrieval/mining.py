@@ -11,6 +11,7 @@ import tqdm
 
 from endx_jax.data.readers.beir import Negative
 from endx_jax.data.records import RetrievalSet
+from endx_jax.errors import EndxError
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.retrieval.bm25 import BM25, highest
 from endx_jax.retrieval.rerank import ScorePairs
@@ -135,6 +136,24 @@ def mine(
         for rows, scores, own in zip(ranked.rows, ranked.scores, kept, strict=True)
     ]
     return Mined(negatives, dict(dropped))
+
+
+def score_candidates(
+    score: ScorePairs, qrels: Sequence[Sequence[int]], negatives: Sequence[Sequence[Negative]]
+) -> list[dict[int, float]]:
+    """Scores each question's right candidates and negatives, for distillation; returns the scores by row.
+
+    Raises:
+      EndxError: a score is not finite.
+    """
+    listed = [[*right, *(one.row for one in own)] for right, own in zip(qrels, negatives, strict=True)]
+    pairs = np.asarray([(question, row) for question, rows in enumerate(listed) for row in rows], int).reshape(-1, 2)
+    found = np.asarray(score(pairs), np.float64)
+    if not np.isfinite(found).all():
+        question, row = pairs[int((~np.isfinite(found)).argmax())]
+        raise EndxError(f"the score of question {question} and candidate {row} is not finite: use another model")
+    ends = np.cumsum([len(rows) for rows in listed])[:-1]
+    return [dict(zip(rows, own.tolist(), strict=True)) for rows, own in zip(listed, np.split(found, ends), strict=True)]
 
 
 def lowest_right(score: ScorePairs, qrels: Sequence[Sequence[int]]) -> np.ndarray:

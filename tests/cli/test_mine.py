@@ -1,12 +1,16 @@
 import json
 
+import numpy as np
 import pytest
 from small_squad import regular
+from tiny_bert import tiny_recipe
 
 from endx_jax.cli.entry import run_verb
 from endx_jax.data.readers import read
 from endx_jax.data.settings import DataSettings
 from endx_jax.experiment.data import pools, read_splits
+from endx_jax.experiment.model import load_pairs
+from endx_jax.experiment.run import run
 
 
 def mine(*arguments) -> int:
@@ -112,6 +116,28 @@ def test_a_teacher_doubts_some_of_what_bm25_finds(tmp_path, trained_workdir, pai
         assert about["dropped"]["teacher"] > 0
         assert about["teacher"] == str(teacher)
         assert negatives(tmp_path / name) != negatives(tmp_path / "all")
+
+
+@pytest.mark.slow
+def test_scores_of_a_pair_classifier_are_written_and_distilled(tmp_path, tiny_bert, pair_workdir, pairs_csv):
+    output = tmp_path / "mined"
+    assert (
+        mine(f"--data={pairs_csv}", "--bm25", "--negatives=3", f"--score-with={pair_workdir}", f"--output={output}")
+        == 0
+    )
+    assert json.loads((output / "mining.json").read_text())["score_with"] == str(pair_workdir)
+    records = read(output)
+    score = load_pairs(pair_workdir)(records.questions, records.candidates)
+    pairs = [(question, row) for question, own in enumerate(records.scores) for row in own]
+    assert len(pairs) > 2 * len(records.questions)
+    written = [records.scores[question][row] for question, row in pairs]
+    np.testing.assert_allclose(written, score(np.asarray(pairs)), rtol=1e-4, atol=1e-4)
+    config = tiny_recipe(tiny_bert, output)
+    config.data.hard_negatives, config.train.steps = 2, 2
+    config.objective.distillation.loss = "listwise_kl"
+    run(config, tmp_path / "run")
+    logged = (tmp_path / "run" / "metrics.jsonl").read_text()
+    assert logged.count('"distillation_loss"') == 2
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
-"""Reading and writing of BEIR folders: `corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv`, `negatives/SPLIT.tsv`.
+"""Reading and writing of BEIR folders: `corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv`.
 
-`negatives` holds hard negatives of `endx mine` and is not part of BEIR.
+`endx mine` adds `negatives/SPLIT.tsv`, hard negatives, and `scores/SPLIT.tsv`, scores of a teacher.
 """
 
+import dataclasses
 import json
+import math
 import os
 import pathlib
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -28,8 +30,9 @@ def read(folder: str, split: str | None = None, *, whole: bool = True, skip_inva
     if any of them is; queries are merged in the same way. A pool with duplicates is therefore smaller than in tools
     that rank ids.
 
-    Two extensions of `endx mine` are read as well: `negatives/SPLIT.tsv` with hard negatives of queries, and
-    `metadata.group` of queries, which becomes `groups` if every question has one.
+    Three extensions of `endx mine` are read as well: `negatives/SPLIT.tsv` with hard negatives of queries,
+    `scores/SPLIT.tsv` with a teacher's scores of all right documents and negatives, and `metadata.group` of queries,
+    which becomes `groups` if every question has one.
 
     Args:
       folder: BEIR folder; corpus and queries may be `.gz` files.
@@ -39,7 +42,8 @@ def read(folder: str, split: str | None = None, *, whole: bool = True, skip_inva
       skip_invalid: true to skip invalid documents, queries and judgements.
 
     Raises:
-      EndxError: a file is missing or invalid, a judgement or negative has an unknown id, or a right document is empty.
+      EndxError: a file is missing or invalid, a judgement or negative has an unknown id, a right document is empty, or
+        a score is missing or not finite.
     """
     judgements = _judgements_path(folder, split)
     negatives = os.path.join(folder, "negatives", os.path.basename(judgements))
@@ -59,7 +63,10 @@ def read(folder: str, split: str | None = None, *, whole: bool = True, skip_inva
     if not right:
         raise EndxError(f"{judgements}: no judgement has a score above 0" + (invalid.report and f"; {invalid.report}"))
     wrong = _negatives(negatives, queries, documents) if os.path.exists(negatives) else None
-    return _merge(documents, queries, right, wrong, groups)
+    scores_path = os.path.join(folder, "scores", os.path.basename(judgements))
+    scores = _scores(scores_path) if os.path.exists(scores_path) else None
+    merged = _merge(documents, queries, right, wrong, groups)
+    return merged if scores is None else _with_scores(merged, scores, queries, documents, scores_path)
 
 
 def judgements(folder: str, split: str | None = None) -> tuple[dict[str, str], dict[str, list[str]]]:
@@ -113,6 +120,48 @@ def _merge(
         groups=tuple(groups[name] for name in ids) if all(name in groups for name in ids) else None,
         hard_negatives=None if wrong is None else tuple(tuple(sorted(own)) for own in negatives),
     )
+
+
+def _scores(path: str) -> dict[str, dict[str, float]]:
+    """Returns the scores of documents by query and document."""
+    found: dict[str, dict[str, float]] = {}
+    for where, (query, document, written) in _table(path, HEADER):
+        try:
+            score = float(written)
+        except ValueError:
+            score = math.nan
+        if not math.isfinite(score):
+            raise EndxError(f"{where}: the score {written[:30]!r} is not a finite number")
+        found.setdefault(query, {})[document] = score
+    return found
+
+
+def _with_scores(
+    records: RetrievalSet,
+    scores: Mapping[str, Mapping[str, float]],
+    queries: Mapping[str, str],
+    documents: Mapping[str, str],
+    path: str,
+) -> RetrievalSet:
+    """Adds the scores of `_scores`, merged by texts as queries and documents are."""
+    question_row = {text: row for row, text in enumerate(records.questions)}
+    candidate_row = {text: row for row, text in enumerate(records.candidates)}
+    found: list[dict[int, float]] = [{} for _ in records.questions]
+    for query, listed in scores.items():
+        question = question_row.get(queries.get(query, ""))
+        for document, score in listed.items():
+            candidate = candidate_row.get(documents.get(document, ""))
+            if question is not None and candidate is not None:
+                found[question].setdefault(candidate, score)
+    for row, right in enumerate(records.qrels):
+        wrong = records.hard_negatives[row] if records.hard_negatives else ()
+        missing = [other for other in (*right, *wrong) if other not in found[row]]
+        if missing:
+            raise EndxError(
+                f"{path}: no score of document {records.candidate_ids[missing[0]][:100]!r} for query "
+                f"{records.question_ids[row][:100]!r}; score all right documents and negatives, or remove the file"
+            )
+    return dataclasses.replace(records, scores=tuple(found))
 
 
 def _check_known(query: str, document: str, queries: Container, documents: Container, where: str) -> None:
@@ -252,12 +301,14 @@ def write_mined(
     *,
     split: str = "train",
     about: Mapping[str, Any],
+    scores: Sequence[Mapping[int, float]] | None = None,
 ) -> None:
     """Writes questions, judgements and hard negatives as a BEIR folder, which atomically replaces an older one.
 
     - `corpus.jsonl`: candidates that are right for a question or a hard negative of one;
     - `queries.jsonl`: questions, with their group, if any, as `metadata.group`;
     - `qrels/SPLIT.tsv`, as in BEIR, and `negatives/SPLIT.tsv`, which also has the rank;
+    - `scores/SPLIT.tsv`, in the format of qrels, if `scores` are given;
     - `mining.json`: `about`.
 
     Args:
@@ -266,6 +317,7 @@ def write_mined(
       negatives: hard negatives of each question.
       split: name of the judgements file.
       about: description of the mining.
+      scores: a teacher's scores of each question's right candidates and negatives by row; None to write none.
 
     Raises:
       EndxError: an id contains a tab or a line break.
@@ -283,6 +335,9 @@ def write_mined(
         _write_table(fresh / "qrels" / f"{split}.tsv", HEADER, records, judged)
         found = ((q, one.row, f"{one.score:.6g}", one.rank) for q, own in enumerate(negatives) for one in own)
         _write_table(fresh / "negatives" / f"{split}.tsv", NEGATIVES_HEADER, records, found)
+        if scores is not None:
+            scored = ((q, row, f"{score:.6g}") for q, own in enumerate(scores) for row, score in own.items())
+            _write_table(fresh / "scores" / f"{split}.tsv", HEADER, records, scored)
         (fresh / REPORT).write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         put_in_place(fresh, folder)
 

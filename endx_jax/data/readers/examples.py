@@ -4,13 +4,17 @@
   `passage_id` or `psg_id`. `negative_ctxs`, which are drawn at random, are ignored. Questions have no ids.
 - Tevatron (Gao et al. 2022): `query_id`, `query`, `positive_passages` and optional `negative_passages`, each a list of
   `docid`, `title` and `text`.
-- FlagEmbedding (the BGE models): `query`, a list of texts `pos` and an optional one `neg`. Teacher scores
-  (`pos_scores`, `neg_scores`), `prompt` and `type` are ignored.
+- FlagEmbedding (the BGE models): `query`, a list of texts `pos` and an optional one `neg`. `prompt` and `type` are
+  ignored.
+
+Rows of Tevatron and FlagEmbedding may have a teacher's scores, `pos_scores` and `neg_scores`, lists of as many numbers
+as there are right passages and negatives. Then all rows must have them.
 
 A passage is its title, a space and its text. Empty passages, and questions without a right passage, are ignored.
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -37,11 +41,12 @@ class Named(NamedTuple):
 
 
 class Example(NamedTuple):
-    """Contents of one row."""
+    """Contents of one row; the scores are a teacher's, of the right and then of the wrong passages."""
 
     question: Named
     right: list[Named]
     wrong: list[Named]
+    scores: list[float] | None = None
 
 
 # Function (values of a row, its location for messages) -> contents of the row.
@@ -61,21 +66,25 @@ class ExampleSet:
         self._right: dict[str, set[int]] = {}
         self._wrong: dict[str, set[int]] = {}
         self._texts: dict[tuple[str, str], str] = {}
+        self._scores: dict[str, dict[int, float]] = {}
+        self._scored: bool | None = None
 
-    def add(self, question: Named, right: list[Named], wrong: list[Named], where: str) -> None:
+    def add(self, example: Example, where: str) -> None:
         """Adds an example, unless it has no right passage.
 
         Args:
-          question: question.
-          right: passages that answer the question.
-          wrong: hard negatives.
+          example: contents of a row.
           where: location of the row, for messages.
 
         Raises:
-          EndxError: two texts have the same id.
+          EndxError: two texts have the same id, or only some rows have scores.
         """
+        question, right, wrong, scores = example
         if not right:
             return
+        if self._scored not in (None, scores is not None):
+            here, before = ("scores", "none") if scores else ("no scores", "some")
+            raise EndxError(f"{where}: the row has {here} of a teacher, and the rows above have {before}")
         name = question.id or self._questions.get(question.text) or self._free("question", f"q{len(self._questions)}")
         # All ids are checked before anything is stored, so that no part of an invalid row is added.
         texts = {("question", name): question.text}
@@ -85,10 +94,14 @@ class ExampleSet:
         for (kind, identifier), text in texts.items():
             if self._texts.get((kind, identifier), text) != text:
                 raise EndxError(f"{where}: the {kind} id {identifier[:100]!r} belongs to two texts")
+        self._scored = scores is not None
         self._texts.update(texts)
         self._questions.setdefault(question.text, name)
         self._right.setdefault(question.text, set()).update(map(self._row, right))
         self._wrong.setdefault(question.text, set()).update(map(self._row, wrong))
+        own = self._scores.setdefault(question.text, {})
+        for passage, score in zip((*right, *wrong), scores or (), strict=scores is not None):
+            own.setdefault(self._row(passage), score)
 
     def _row(self, passage: Named) -> int:
         row = self._passages.setdefault(passage.text, len(self._passages))
@@ -120,6 +133,7 @@ class ExampleSet:
             question_ids=tuple(self._questions.values()),
             candidate_ids=tuple(self._passage_ids),
             hard_negatives=tuple(tuple(sorted(rows)) for rows in wrong) if any(wrong) else None,
+            scores=tuple(self._scores[question] for question in self._questions) if self._scored else None,
         )
 
 
@@ -127,7 +141,7 @@ def _collect(path: str, found: Iterable[Row], parse: Parser, invalid: InvalidRow
     examples = ExampleSet()
     for _, where, row in found:
         with invalid.row():
-            examples.add(*parse(row, where), where)
+            examples.add(parse(row, where), where)
     invalid.log()
     return examples.records(path, invalid.report)
 
@@ -154,7 +168,7 @@ def parse_dpr(row: dict, where: str) -> Example:
     right, wrong = (
         _passages(row, key, where, ("passage_id", "psg_id")) for key in ("positive_ctxs", "hard_negative_ctxs")
     )
-    return Example(Named(question), right, wrong)
+    return Example(Named(question), _filled(right), _filled(wrong))
 
 
 def parse_tevatron(row: dict, where: str) -> Example:
@@ -163,34 +177,58 @@ def parse_tevatron(row: dict, where: str) -> Example:
     query = json_files.text_at(row, "query", where)
     right = _passages(row, "positive_passages", where, ("docid",))
     wrong = _passages({"negative_passages": [], **row}, "negative_passages", where, ("docid",))
-    return Example(Named(query, name), right, wrong)
+    return _example(Named(query, name), right, wrong, row, where)
 
 
 def parse_flag_embedding(row: dict, where: str) -> Example:
     """Parses a row of FlagEmbedding's training files."""
     right, wrong = (_texts(json_files.list_at(row, key, where, []), f"{where}: {key!r}") for key in ("pos", "neg"))
-    return Example(Named(json_files.text_at(row, "query", where)), right, wrong)
+    return _example(Named(json_files.text_at(row, "query", where)), right, wrong, row, where)
+
+
+def _example(question: Named, right: list[Named], wrong: list[Named], row: dict, where: str) -> Example:
+    """Returns an example without empty passages, with the scores of the others if the row has any."""
+    sides = {"pos_scores": right, "neg_scores": wrong}
+    given = {key: row.get(key) for key in sides}
+    scores: list[float] | None = None
+    if any(value is not None for value in given.values()):
+        scores = []
+        for key, passages in sides.items():
+            if given[key] is None and passages:
+                raise EndxError(f"{where}: {key!r} is missing, but the row has other scores")
+            own = json_files.listed([] if given[key] is None else given[key], f"{where}: {key!r}")
+            if len(own) != len(passages):
+                raise EndxError(f"{where}: {key!r} has {len(own)} scores for {len(passages)} passages")
+            found = [json_files.number(score, f"{where}: {key}[{n}]") for n, score in enumerate(own)]
+            for n, score in enumerate(found):
+                if not math.isfinite(score):
+                    raise EndxError(f"{where}: {key}[{n}] is {score}; it must be finite")
+            scores += [score for score, passage in zip(found, passages, strict=True) if passage.text]
+    return Example(question, _filled(right), _filled(wrong), scores)
+
+
+def _filled(passages: list[Named]) -> list[Named]:
+    return [passage for passage in passages if passage.text]
 
 
 def _passages(row: dict, key: str, where: str, id_keys: tuple[str, ...]) -> list[Named]:
+    """Returns the passages of a list; the text of empty ones is empty."""
     found = []
     for place, passage in enumerate(json_files.list_at(row, key, where)):
         at = f"{where}: {key}[{place}]"
         title = json_files.text(json_files.value(passage, "title", at, "") or "", f"{at}: 'title'", may_be_empty=True)
         text = json_files.text_at(passage, "text", at, may_be_empty=True)
         name = next((passage[identifier] for identifier in id_keys if identifier in passage), "")
-        if text:
-            found.append(Named(f"{title} {text}".strip(), json_files.identifier(name, f"{at}: the id")))
+        named = Named(f"{title} {text}".strip(), json_files.identifier(name, f"{at}: the id")) if text else Named("")
+        found.append(named)
     return found
 
 
 def _texts(value: object, where: str) -> list[Named]:
-    """Returns the texts of a string or a list of strings, without empty ones."""
+    """Returns the texts of a string or a list of strings."""
     if not isinstance(value, list):
-        found = "" if value is None else json_files.text(value, where, may_be_empty=True)
-        return [Named(found)] if found else []
-    texts = (json_files.text(item, f"{where}, item {n}", may_be_empty=True) for n, item in enumerate(value))
-    return [Named(text) for text in texts if text]
+        return [Named("" if value is None else json_files.text(value, where, may_be_empty=True))]
+    return [Named(json_files.text(item, f"{where}, item {n}", may_be_empty=True)) for n, item in enumerate(value)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,7 +305,7 @@ def read_columns(
         columns = choose(row, where)
         question, answer = (json_files.text_at(row, name, where) for name in (columns.question, columns.answer))
         wrong = [text for name in columns.negatives for text in _texts(row.get(name), f"{where}: {name!r}")]
-        return Example(Named(question), [Named(answer)], wrong)
+        return Example(Named(question), [Named(answer)], _filled(wrong))
 
     invalid = InvalidRows(path, skip=skip_invalid)
     return _collect(path, rows(path, choose, invalid, split=split), parse, invalid)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from endx_jax import json_files
 from endx_jax.data.readers import row_files, text_files
-from endx_jax.data.readers.examples import ExampleSet, Named
+from endx_jax.data.readers.examples import Example, ExampleSet, Named
 from endx_jax.data.readers.text_files import chosen_split
 from endx_jax.data.records import RetrievalSet
 from endx_jax.errors import EndxError
@@ -33,7 +33,8 @@ def read(folder: str, split: str | None = None) -> RetrievalSet:
     passages = _texts(_part(folder, COLLECTION), named, path)
     examples = ExampleSet()
     for query, places in right.items():
-        examples.add(Named(queries[query], query), [Named(passages[name], name) for name in places], [], path)
+        listed = [Named(passages[name], name) for name in places]
+        examples.add(Example(Named(queries[query], query), listed, []), path)
     return examples.records(path)
 
 

@@ -1,4 +1,4 @@
-"""Batches of a contrastive loss with what it needs beside texts: a guide's embeddings and frequencies of answers."""
+"""Batches with what a contrastive loss needs beside texts: embeddings of a guide, frequencies, scores of a teacher."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -32,25 +32,42 @@ class ContrastiveBatch(Batch):
     Attributes:
       guide: embeddings of the batch's texts by the guide; None without a guide.
       log_q: [B], logarithm of each answer's frequency in the training pairs over the mean; None if not used.
+      teacher: [B, 1 + K], a teacher's scores of the answers and hard negatives, NaN where unknown; None if not used.
     """
 
     guide: Guide | None = None
     log_q: Array | None = None
+    teacher: Array | None = None
 
 
 class ContrastiveStream(BatchStream):
     """Stream of `ContrastiveBatch`."""
 
     def __init__(self, pairs: Pairs, settings: DualSettings, **options):
-        """Counts the answers of the pairs; `options` are those of `BatchStream`."""
+        """Counts the answers of the pairs; `options` are those of `BatchStream`.
+
+        Raises:
+          EndxError: as `BatchStream`, or a loss needs scores that the data or the batches do not have.
+        """
         super().__init__(pairs, **options)
+        self._distils = settings.distillation.loss
+        if self._distils and not self._hard_negatives:
+            raise EndxError(
+                f"objective.distillation.loss={self._distils} compares hard negatives: set data.hard_negatives"
+            )
+        if self._distils and pairs.scores is None:
+            raise EndxError(
+                f"objective.distillation.loss={self._distils} needs a teacher's scores, but the data has none: "
+                "write them with `endx mine --score-with`"
+            )
         self._log_q = _log_frequencies(pairs) if settings.contrastive.answer_frequencies else None
 
     def __getitem__(self, step: int) -> ContrastiveBatch:
         """Returns this process's rows of the batch of `step`, with NumPy leaves."""
         batch = super().__getitem__(step)
         log_q = None if self._log_q is None else self._log_q[batch.answer_id]
-        return ContrastiveBatch(**vars(batch), guide=self._guide(batch), log_q=log_q)
+        more: dict = {"guide": self._guide(batch), "log_q": log_q, "teacher": self._teacher(batch)}
+        return ContrastiveBatch(**vars(batch), **more)
 
     def _guide(self, batch: Batch) -> Guide | None:
         if self.pairs.guide is None:
@@ -63,19 +80,34 @@ class ContrastiveStream(BatchStream):
             None if hard is None else answers[np.maximum(hard, 0)],  # type: ignore[arg-type]  # missing ones are ignored
         )
 
+    def _teacher(self, batch: Batch) -> np.ndarray | None:
+        if not self._distils or self.pairs.scores is None:
+            return None
+        question, hard = np.asarray(batch.question_id), np.asarray(batch.hard_negative_ids)
+        right, wrong = self.pairs.scores
+        own = _scores_of(np.asarray(batch.answer_id)[:, None], self.pairs.positives[question], right[question])
+        return np.concatenate([own, _scores_of(hard, self.pairs.hard_negatives[question], wrong[question])], axis=1)
+
+
+def _scores_of(candidates: np.ndarray, listed: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """Returns the scores [B, K] of candidates [B, K], given listed ones and their scores [B, H]; NaN for -1."""
+    equal = (candidates[:, :, None] == listed[:, None, :]) & (candidates >= 0)[:, :, None]
+    found = np.take_along_axis(scores, equal.argmax(axis=2), axis=1)
+    return np.where(equal.any(axis=2), found, np.float32(np.nan))
+
 
 def contrastive_batches(pairs: Pairs, settings: DualSettings, **options) -> BatchStream:
     """Returns the batches of a contrastive loss: `Method.stream`."""
-    if pairs.guide is None and not settings.contrastive.answer_frequencies:
-        return BatchStream(pairs, **options)
-    return ContrastiveStream(pairs, settings, **options)
+    if pairs.guide is not None or settings.contrastive.answer_frequencies or settings.distillation.loss:
+        return ContrastiveStream(pairs, settings, **options)
+    return BatchStream(pairs, **options)
 
 
 def loss_arrays(batch: Batch) -> dict[str, Any]:
     """Returns the arrays of a batch that the loss takes beside embeddings, by the losses' argument names."""
     if not isinstance(batch, ContrastiveBatch):
         return known_ids(batch)
-    more = {"guide": batch.guide, "log_q": batch.log_q}
+    more = {"guide": batch.guide, "log_q": batch.log_q, "teacher": batch.teacher}
     return known_ids(batch) | {name: value for name, value in more.items() if value is not None}
 
 

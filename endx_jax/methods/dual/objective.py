@@ -4,16 +4,18 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 
 from endx_jax.batch import Batch
 from endx_jax.losses import in_batch_sigmoid, in_batch_softmax
+from endx_jax.losses.distillation import DISTILLATIONS, KL
 from endx_jax.methods.dual.batches import loss_arrays
 from endx_jax.methods.dual.settings import SIGMOID, SOFTMAX, DualSettings
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective
+from endx_jax.numerics import at_least_float32
 from endx_jax.settings import check
 
 Array = jax.Array
@@ -46,8 +48,8 @@ class DualObjective(Objective):
     def loss(self, params: dict, embedded: Embeddings, batch: Batch, keys: Array, step: Array) -> LossAndMetrics:
         """Computes the contrastive loss of a global batch.
 
-        The metrics are those of `in_batch_softmax`, `temperature`, `bias` of the sigmoid loss and, if its weight is
-        not 0, `orthogonality_penalty`.
+        The metrics are those of `in_batch_softmax`, `temperature`, `bias` of the sigmoid loss and, if their weights are
+        not 0, `orthogonality_penalty`, `distillation_loss` and `teacher_agreement`.
         """
         del keys, step
         learned = self.learned(params)
@@ -58,12 +60,12 @@ class DualObjective(Objective):
     def retrieval_loss(
         self, learned: dict[str, Array], rows: tuple[Embeddings, dict[str, Any]], axis_name=None
     ) -> LossAndMetrics:
-        """Computes the contrastive loss and its metrics from `learned`, embeddings and `loss_arrays`."""
-        settings, (embeddings, ids) = self.settings, rows
-        if not settings.mask_false_negatives:
-            ids = {
-                name: value for name, value in ids.items() if name not in ("question_id", "answer_id", "positive_ids")
-            }
+        """Computes the loss and its metrics from `learned`, embeddings and `loss_arrays`."""
+        settings, (embeddings, arrays) = self.settings, rows
+        ignored = (
+            {"teacher"} if settings.mask_false_negatives else {"teacher", "question_id", "answer_id", "positive_ids"}
+        )
+        ids = {name: value for name, value in arrays.items() if name not in ignored}
         width = embeddings.question.shape[1]
         check(
             max(settings.matryoshka_dims, default=0) <= width,
@@ -72,7 +74,7 @@ class DualObjective(Objective):
         loss: Callable[..., LossAndMetrics] = in_batch_sigmoid
         if settings.contrastive.loss == SOFTMAX:
             loss = functools.partial(in_batch_softmax, direction=settings.direction)
-        return loss(
+        value, metrics = loss(
             embeddings.question,
             embeddings.answer,
             hard_negatives=embeddings.hard_negatives,
@@ -82,6 +84,23 @@ class DualObjective(Objective):
             **learned,
             **ids,
             **settings.contrastive.options(),
+        )
+        if not settings.distillation.loss or embeddings.hard_negatives is None:
+            return value, metrics
+        distilled, agreement = self._distillation(learned["temperature"], embeddings, arrays["teacher"], axis_name)
+        value = settings.distillation.contrastive_weight * value + settings.distillation.weight * distilled
+        return value, metrics | {"distillation_loss": distilled} | agreement
+
+    def _distillation(self, temperature: Array, embeddings: Embeddings, teacher: Array, axis_name) -> LossAndMetrics:
+        """Computes the loss between the scores of a teacher, NaN where unknown, and those of the embeddings."""
+        settings, question = self.settings.distillation, at_least_float32(embeddings.question)
+        groups = (embeddings.answer[:, None], embeddings.hard_negatives)
+        candidates = jnp.concatenate([at_least_float32(cast(Array, group)) for group in groups], axis=1)
+        scores = jnp.einsum("be,bke->bk", question, candidates, precision=jax.lax.Precision.HIGHEST)
+        if settings.loss == KL:
+            scores = scores / temperature
+        return DISTILLATIONS[settings.loss](
+            scores, teacher / settings.temperature, where=jnp.isfinite(teacher), axis_name=axis_name
         )
 
     def learned(self, params: dict) -> dict[str, Array]:

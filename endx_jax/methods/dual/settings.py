@@ -4,6 +4,7 @@ import dataclasses
 
 from endx_jax.losses import Ceiling, Prefixes
 from endx_jax.losses.contrastive import DIRECTIONS, JOINT
+from endx_jax.losses.distillation import DISTILLATIONS
 from endx_jax.losses.in_batch import SAME_SIDE
 from endx_jax.settings import check, check_choice, key
 
@@ -59,6 +60,31 @@ class ContrastiveSettings:
 
 
 @dataclasses.dataclass(frozen=True)
+class DistillationSettings:
+    """`config.objective.distillation`: a teacher's scores of right answers and hard negatives, from the data."""
+
+    loss: str = key(
+        "",
+        f"Loss between scores and a teacher's: one of {', '.join(DISTILLATIONS)} (Hofstätter et al. 2020; Ren et al. "
+        "2021); empty: none.",
+    )
+    weight: float = key(1.0, "Weight of this loss.")
+    contrastive_weight: float = key(1.0, "Weight of the loss over the batch beside it (Hofstätter et al.: 0).")
+    temperature: float = key(
+        1.0, "Divisor of the teacher's scores; for margin_mse it brings them to the range of ours."
+    )
+
+    def __post_init__(self):
+        if self.loss:
+            check_choice("objective.distillation.loss", self.loss, DISTILLATIONS)
+        check(
+            min(self.weight, self.contrastive_weight) >= 0,
+            "objective.distillation.weight and contrastive_weight must not be negative",
+        )
+        check(self.temperature > 0, f"objective.distillation.temperature is {self.temperature}; it must be positive")
+
+
+@dataclasses.dataclass(frozen=True)
 class DualSettings:
     """`config.objective` of the method `dual`. `model.normalize` selects between inner product and cosine."""
 
@@ -87,6 +113,7 @@ class DualSettings:
         (), "Weight of the loss of each of matryoshka_dims; empty: 1 (Kusupati et al.)."
     )
     contrastive: ContrastiveSettings = dataclasses.field(default_factory=ContrastiveSettings)
+    distillation: DistillationSettings = dataclasses.field(default_factory=DistillationSettings)
     loss_tile: int = key(
         -1,
         "Rows and columns of the score tiles of streamed losses; 0: dense; -1: automatic, dense for small batches.",

@@ -179,6 +179,20 @@ def test_broken_negatives_are_refused_with_their_line(folder, rows, reason):
     assert refusal(folder) == f"{path}, {reason}"
 
 
+def test_scores_of_a_teacher_are_read_and_must_be_complete_and_finite(tmp_path):
+    records = RetrievalSet(("a", "b"), ("x", "y", "z"), ((0,), (1,)), ("q0", "q1"), ("d0", "d1", "d2"))
+    negatives, scores = [[Negative(2, 0.5, 1)], []], [{0: 2.5, 2: -1.0}, {1: 0.25}]
+    write_mined(tmp_path / "out", records, negatives, about={}, scores=scores)
+    assert read(tmp_path / "out").scores == tuple(scores)
+    path = tmp_path / "out" / "scores" / "train.tsv"
+    lines = path.read_text().splitlines()
+    assert lines == ["query-id\tcorpus-id\tscore", "q0\td0\t2.5", "q0\td2\t-1", "q1\td1\t0.25"]
+    path.write_text("\n".join(lines[:2] + lines[3:]))
+    assert refusal(tmp_path / "out").startswith(f"{path}: no score of document 'd2' for query 'q0'; score all")
+    path.write_text("\n".join([*lines, "q1\td2\tnan"]))
+    assert refusal(tmp_path / "out") == f"{path}, line 5: the score 'nan' is not a finite number"
+
+
 def test_groups_count_where_every_question_has_one(folder):
     queries = [
         {"_id": f"q{n}", "text": text, "metadata": {"group": f"g{n}"}} for n, text in enumerate(("", "one", "two"))

@@ -220,7 +220,7 @@ def flag_embedding() -> list[dict]:
         return [f"{title} {text}" for title, text, _ in listed]
 
     return [
-        {"query": query, "pos": texts(right), "neg": texts(wrong), "pos_scores": [1.0] * len(right), "prompt": "p"}
+        {"query": query, "pos": texts(right), "neg": texts(wrong), "prompt": "p", "type": "x"}
         for query, right, wrong in ROWS
     ]
 
@@ -244,6 +244,50 @@ def test_tevatron(tmp_path):
     assert read(path) == EXPECTED
     path.write_text(lines({k: v for k, v in row.items() if k != "negative_passages"} for row in tevatron()))
     assert read(path).hard_negatives is None
+
+
+def scored(row: dict, right: list[float] | None, wrong: list[float] | None) -> dict:
+    return row | {"pos_scores": right, "neg_scores": wrong}
+
+
+@pytest.mark.parametrize("rows", [tevatron, flag_embedding])
+def test_scores_of_a_teacher_are_those_of_right_passages_and_negatives(tmp_path, rows):
+    first, second, third = rows()
+    path = tmp_path / "train.jsonl"
+    path.write_text(lines([scored(first, [2.0], [-1]), scored(second, [3.5], [0.5, 0.25]), scored(third, [], [1.0])]))
+    found = read(path)
+    assert found.scores == ({0: 2.0, 1: -1.0}, {2: 3.5, 0: 0.5, 1: 0.25})
+    assert found.select_questions([1]).scores == ({2: 3.5, 0: 0.5, 1: 0.25},)
+    assert found.subset([1]).scores == ({0: 3.5, 1: 0.5, 2: 0.25},)
+    assert found.subset([1], hard_negatives=False).scores == ({0: 3.5},)
+    path.write_text(lines([scored(first, None, None), second]))
+    assert read(path).scores is None
+
+
+def test_the_score_of_an_empty_passage_is_left_out_with_it(tmp_path):
+    path = tmp_path / "train.jsonl"
+    path.write_text(lines([scored({"query": "q", "pos": ["a"], "neg": ["b", "", "c"]}, [1], [2, 3, 4])]))
+    assert read(path).scores == ({0: 1.0, 1: 2.0, 2: 4.0},)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
+    [
+        ([1.0], None, "line 2: 'neg_scores' is missing, but the row has other scores"),
+        ([1.0], [1.0, 2.0], "line 2: 'neg_scores' has 2 scores for 1 passages"),
+        ([], [1.0], "line 2: 'pos_scores' has 0 scores for 1 passages"),
+        ([float("nan")], [1.0], r"line 2.*(finite|NaN)"),
+        (["1"], [1.0], r"line 2: pos_scores\[0\] is '1'; it must be a number"),
+        (1.0, [1.0], "line 2: 'pos_scores' must be a list"),
+        (None, None, "line 2: the row has no scores of a teacher, and the rows above have some"),
+    ],
+)
+def test_scores_that_do_not_fit_are_refused(tmp_path, right, wrong, message):
+    rows = flag_embedding()
+    path = tmp_path / "train.jsonl"
+    path.write_text(lines([scored(rows[0], [1.0], [0.0]), scored(rows[0], right, wrong)]))
+    with helpers.one_line_error(message):
+        read(path)
 
 
 def test_flag_embedding(tmp_path):

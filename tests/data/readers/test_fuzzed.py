@@ -64,7 +64,7 @@ FORMATS: dict[str, dict[str, bytes]] = {
     "tevatron": {
         "x.jsonl": lines({"query_id": "1", "query": "q", "positive_passages": PASSAGES, "negative_passages": []})
     },
-    "flag": {"x.jsonl": lines({"query": "q", "pos": ["a"], "neg": ["b"], "pos_scores": [1.0]})},
+    "flag": {"x.jsonl": lines({"query": "q", "pos": ["a"], "neg": ["b"], "pos_scores": [1.0], "neg_scores": [0.5]})},
     "answers": {"x.jsonl": lines({"question": "q", "answer": ["a", "b"]})},
     "dpr-answers": {"x.csv": b"who wrote it\t['A', \"B's\\u00e9\"]\n"},
     "text": {"x.txt": b"one\n two\n\nthree"},

@@ -15,7 +15,7 @@ from endx_jax.data.records import Pools, RetrievalSet
 from endx_jax.data.token_tables import VectorTable
 from endx_jax.experiment.run import run
 from endx_jax.methods.dual import DualSettings, contrastive_batches, loss_arrays
-from endx_jax.methods.dual.settings import ContrastiveSettings
+from endx_jax.methods.dual.settings import ContrastiveSettings, DistillationSettings
 from endx_jax.methods.evaluation import EmbeddingEvaluator
 from endx_jax.retrieval.evaluate import EvaluationSettings
 from endx_jax.retrieval.results import Results
@@ -59,6 +59,19 @@ def test_a_guide_s_embeddings_are_those_of_the_batch_s_texts():
     assert 0 < given.sum() < 5
     np.testing.assert_array_equal(found.guide.hard_negatives[..., 0][given], 10 + found.hard_negative_ids[given])
     assert loss_arrays(found)["guide"] is found.guide
+
+
+def test_scores_of_a_teacher_are_those_of_the_batch_s_pairs():
+    right, wrong = np.arange(5.0)[:, None], 10 + np.arange(5.0)[:, None]
+    settings = DualSettings(distillation=DistillationSettings(loss="margin_mse"))
+    options = {"seed": 0, "global_batch_size": 5, "hard_negatives": 1}
+    found = contrastive_batches(pairs(scores=(right, wrong)), settings, **options)[0]
+    expected = np.where(found.question_id == 2, np.nan, 10 + found.question_id)  # question 2 has no hard negative
+    np.testing.assert_array_equal(found.teacher, np.stack([found.question_id, expected], axis=1))
+    with one_line_error("needs a teacher's scores, but the data has none"):
+        contrastive_batches(pairs(), settings, **options)
+    with one_line_error("compares hard negatives: set data.hard_negatives"):
+        contrastive_batches(pairs(scores=(right, wrong)), settings, seed=0, global_batch_size=5)
 
 
 def test_without_either_batches_are_the_plain_ones():

@@ -11,7 +11,8 @@ from endx_jax import losses
 from endx_jax.batch import Batch, Tokens
 from endx_jax.errors import EndxError
 from endx_jax.methods.dual import DualObjective, DualSettings
-from endx_jax.methods.dual.settings import ContrastiveSettings
+from endx_jax.methods.dual.batches import ContrastiveBatch
+from endx_jax.methods.dual.settings import ContrastiveSettings, DistillationSettings
 from endx_jax.models.dual_encoder import DualEncoder
 from endx_jax.models.tower import TokenEmbedder, Tower
 
@@ -130,6 +131,26 @@ def test_the_sigmoid_loss_has_a_learned_bias():
     expected, _ = losses.in_batch_sigmoid(*embeddings(params, batch), temperature=0.5, bias=-2.0)
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
     assert metrics["bias"] == params["logit_bias"] == -2.0
+
+
+@pytest.mark.parametrize("name", ["margin_mse", "listwise_kl"])
+def test_distillation_joins_the_loss(name):
+    """The teacher's scores are divided by 4 and, for the divergence, ours by the temperature."""
+    teacher = jnp.array([[4.0, 2.0, jnp.nan], [1.0, 0.0, 8.0], [3.0, 3.0, 1.0]])
+    batch = with_hard_negatives(make_batch())
+    batch = ContrastiveBatch(**vars(batch), teacher=teacher)
+    distillation = DistillationSettings(loss=name, weight=2.0, contrastive_weight=0.5, temperature=4.0)
+    loss, metrics, params = evaluate(DualSettings(temperature=0.5, distillation=distillation), batch)
+    plain, _, _ = evaluate(DualSettings(temperature=0.5), batch)
+    np.testing.assert_allclose(loss, 0.5 * plain + 2.0 * metrics["distillation_loss"], rtol=1e-5)
+    question, answer = embeddings(params, batch)
+    table = params["dual_encoder"]["shared"]["token_embedder"]["embedding"]
+    rows = zip(batch.hard_negatives.ids.reshape(6, 2), batch.hard_negatives.mask.reshape(6, 2), strict=True)
+    hard = jnp.stack([table[ids[mask]].mean(0) for ids, mask in rows]).reshape(3, 2, 4)
+    scores = jnp.einsum("be,bke->bk", question, jnp.concatenate([answer[:, None], hard], axis=1))
+    scores = scores / 0.5 if name == "listwise_kl" else scores
+    expected, _ = getattr(losses, name)(scores, teacher / 4, where=jnp.isfinite(teacher))
+    np.testing.assert_allclose(metrics["distillation_loss"], expected, rtol=1e-5)
 
 
 def test_prefixes_wider_than_the_embeddings_are_refused():
