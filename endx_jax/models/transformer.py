@@ -72,7 +72,8 @@ class TransformerConfig(HuggingFaceConfig):
       buckets: buckets of the relative-position bias on attention scores; 0: none.
       max_distance: distance from which all positions share a bucket.
       bias_by_layer: each layer has a relative-position bias of its own.
-      rope: rotary position embeddings; None: none.
+      rope: rotary position embeddings of all layers; None: none.
+      layer_kinds: kinds of the layers, where they differ.
       activation: activation function of the MLP (`hidden_act`).
       gated: multiplies the activated `mlp_gate` by `mlp_up`; else `mlp_up` is activated.
       biases: names of the linear layers with a bias, of `LINEAR`.
@@ -109,6 +110,7 @@ class TransformerConfig(HuggingFaceConfig):
     max_distance: int = 128
     bias_by_layer: bool = False
     rope: Rope | None = None
+    layer_kinds: tuple[LayerKind, ...] = ()
     activation: str = choice("hidden_act", choices=ACTIVATIONS, default="gelu")
     gated: bool = False
     biases: tuple[str, ...] = LINEAR
@@ -167,7 +169,7 @@ class TransformerConfig(HuggingFaceConfig):
     @property
     def kinds(self) -> tuple[LayerKind, ...]:
         """Kind of each layer."""
-        return (LayerKind(self.rope),) * self.layers
+        return self.layer_kinds or (LayerKind(self.rope),) * self.layers
 
     @property
     def kernel_init(self) -> nn.initializers.Initializer:

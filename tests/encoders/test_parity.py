@@ -26,7 +26,7 @@ transformers = pytest.importorskip("transformers")
 LENGTHS = (11, 7, 1, 4)  # no padding, some, and a text of one token
 LENGTH = max(LENGTHS)
 VOCABULARY = 60
-PACKING = Packing(sum(LENGTHS) + 2, ((2, 4), (2, 12)))
+PACKING = Packing(sum(LENGTHS) + 2, ((4, 12),))
 TOLERANCE = 1e-5  # of the largest magnitude
 
 SMALL = {
@@ -39,23 +39,36 @@ SMALL = {
 OTHER = {"hidden_size": 40, "num_attention_heads": 5, "layer_norm_eps": 1e-2}
 DISTILBERT = {"dim": 24, "n_layers": 2, "n_heads": 2, "hidden_dim": 40, "max_position_embeddings": 16}
 T5 = {"d_model": 16, "d_kv": 12, "d_ff": 24, "num_layers": 2, "num_heads": 2, "relative_attention_max_distance": 20}
+GATED = {"feed_forward_proj": "gated-gelu"}
+# Seven layers, so that the pattern of their kinds repeats; windows narrower than the longest text.
+MODERN = {"num_hidden_layers": 7, "local_attention": 6}
+BIASED = {"attention_bias": True, "mlp_bias": True, "norm_bias": True, "layer_types": ["sliding_attention"] * 2}
+SCALED = {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}
 
 # By name: model_type and the keys of its config.
 FAMILIES = {
     "bert": ("bert", SMALL),
-    "bert, gelu_new, one type": ("bert", SMALL | OTHER | {"hidden_act": "gelu_new", "type_vocab_size": 1}),
     "roberta": ("roberta", SMALL | {"pad_token_id": 1, "type_vocab_size": 1}),
-    "xlm-roberta": ("xlm-roberta", SMALL | {"pad_token_id": 1, "type_vocab_size": 1}),
-    "camembert": ("camembert", SMALL | {"pad_token_id": 3, "type_vocab_size": 1}),
     "electra": ("electra", SMALL | {"embedding_size": 12}),
-    "electra, one width": ("electra", SMALL | {"embedding_size": 24}),
     "distilbert": ("distilbert", DISTILBERT),
     "mpnet": ("mpnet", SMALL | {"pad_token_id": 1}),
     "albert": ("albert", SMALL | {"embedding_size": 12, "num_hidden_layers": 3}),
+    "modernbert": ("modernbert", SMALL | MODERN),
+    "nomic_bert": ("nomic_bert", SMALL),
+    "gte": ("gte", SMALL | {"type_vocab_size": 0, "rope_parameters": SCALED}),
     "t5": ("t5", T5),
-    "t5 1.1": ("t5", T5 | {"feed_forward_proj": "gated-gelu"}),
-    "mt5": ("mt5", T5 | {"feed_forward_proj": "gated-gelu"}),
-    "umt5": ("umt5", T5 | {"feed_forward_proj": "gated-gelu"}),
+    "t5 1.1": ("t5", T5 | GATED),
+    "umt5": ("umt5", T5 | GATED),
+}
+# Families and variants whose parts are all in those above.
+ALIKE = {
+    "bert, gelu_new, one type": ("bert", SMALL | OTHER | {"hidden_act": "gelu_new", "type_vocab_size": 1}),
+    "xlm-roberta": ("xlm-roberta", SMALL | {"pad_token_id": 1, "type_vocab_size": 1}),
+    "camembert": ("camembert", SMALL | {"pad_token_id": 3, "type_vocab_size": 1}),
+    "electra, one width": ("electra", SMALL | {"embedding_size": 24}),
+    "modernbert, biases": ("modernbert", SMALL | BIASED),
+    "gte, types": ("gte", SMALL),
+    "mt5": ("mt5", T5 | GATED),
 }
 
 
@@ -97,7 +110,7 @@ class Pair:
 
 @functools.cache
 def pair(name: str) -> Pair:
-    model_type, keys = FAMILIES[name]
+    model_type, keys = (FAMILIES | ALIKE)[name]
     keys = {"pad_token_id": 0} | keys
     config = transformers.AutoConfig.for_model(model_type, vocab_size=VOCABULARY, **keys)
     config._attn_implementation = "eager"
@@ -146,69 +159,60 @@ def real(encodings) -> np.ndarray:
     return np.asarray(encodings, np.float32)[np.asarray(tokens().mask)]
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(params=[*FAMILIES, *(pytest.param(name, marks=pytest.mark.slow) for name in ALIKE)])
 def both(request) -> Pair:
     return pair(request.param)
 
 
 def expected(both: Pair) -> np.ndarray:
+    return real(both.their_states(*padded_by(both))[0].detach())
+
+
+def padded_by(both: Pair) -> tuple[np.ndarray, np.ndarray]:
+    """Ids, with the padding id of the family, and mask."""
     given = tokens()
-    ids = np.where(given.mask, given.ids, both.config.pad_id)
-    return real(both.their_states(ids, given.mask)[0].detach())
-
-
-@pytest.mark.parametrize("packing", [None, PACKING], ids=["padded", "packed"])
-def test_encodings_are_theirs(both, packing):
-    given = dataclasses.replace(tokens(), packing=packing)
-    assert_close_to_scale(real(jax.jit(both.ours)(both.params, given)), expected(both))
-
-
-def test_their_padding_on_the_left_changes_nothing(both):
-    ids, mask = on_the_left(tokens(), both.config.pad_id)
-    theirs = both.their_states(ids, mask)[0].detach().numpy()[mask]
-    assert_close_to_scale(real(jax.jit(both.ours)(both.params, tokens())), theirs)
+    return np.where(given.mask, given.ids, both.config.pad_id), np.asarray(given.mask)
 
 
 def test_every_layer_is_theirs(both):
-    given, tower = tokens(), both.tower()
-    ids, layout = lay_out(given)
+    tower = both.tower()
 
     def layers(params):
-        embedded = tower.token_embedder.apply({"params": params["token_embedder"]}, ids)
-        return tower.encoder.apply({"params": params["encoder"]}, embedded, layout, every=True)
+        (ids, layout), variables = lay_out(tokens()), {name: {"params": params[name]} for name in params}
+        embedded = tower.token_embedder.apply(variables["token_embedder"], ids)
+        return tower.encoder.apply(variables["encoder"], embedded, layout, every=True)
 
     ours = jax.jit(layers)(both.params)
     assert len(ours) == len(tower.encoder.outputs)
-    theirs = both.their_states(np.where(given.mask, given.ids, both.config.pad_id), given.mask)[1]
-    theirs = [real(state.detach()) for state in theirs][-len(ours) :]
-    for mine, other in zip(ours[:-1], theirs[:-1], strict=True):  # the last one has the final norm
-        assert_close_to_scale(real(mine), other)
+    last, states = both.their_states(*padded_by(both))
+    for mine, other in zip(ours[:-1], states[-len(ours) : -1], strict=True):
+        assert_close_to_scale(real(mine), real(other.detach()))
+    assert_close_to_scale(real(ours[-1]), real(last.detach()))  # with the final norm, as states[-1] is for some
+    ids, mask = on_the_left(tokens(), both.config.pad_id)
+    assert_close_to_scale(real(ours[-1]), both.their_states(ids, mask)[0].detach().numpy()[mask])
 
 
-def test_parameter_gradients_are_theirs(both):
-    given = tokens()
+def test_packed_and_scanned_encodings_and_their_gradients_are_theirs(both):
+    given = dataclasses.replace(tokens(), packing=PACKING)
     cotangent = np.random.default_rng(1).normal(size=(*given.ids.shape, both.config.width)).astype(np.float32)
     cotangent *= np.asarray(given.mask)[:, :, None]  # theirs gives the pad row no gradient, used or not
-    model = copy.deepcopy(both.theirs)
-    twin = dataclasses.replace(both, theirs=model)
-    (
-        twin.their_states(np.where(given.mask, given.ids, both.config.pad_id), given.mask)[0] * torch.tensor(cotangent)
-    ).sum().backward()
-    theirs = stored(model, lambda p: torch.zeros_like(p) if p.grad is None else p.grad)
+    twin = dataclasses.replace(both, theirs=copy.deepcopy(both.theirs))
+    (twin.their_states(*padded_by(both))[0] * torch.tensor(cotangent)).sum().backward()
+    theirs = stored(twin.theirs, lambda p: torch.zeros_like(p) if p.grad is None else p.grad)
 
-    gradients = jax.jit(jax.grad(lambda params: jnp.sum(both.ours(params, given) * cotangent)))(both.params)
+    def loss(params):
+        encodings = both.ours(params, given, scan_layers=True)
+        return jnp.sum(encodings * cotangent), encodings
+
+    gradients, encodings = jax.jit(jax.grad(loss, has_aux=True))(both.params)
+    assert_close_to_scale(real(encodings), expected(both))
     ours = to_theirs(gradients, both.rules())
     theirs = {name: theirs[name] for name in ours}
     largest = max(np.abs(gradient).max() for gradient in theirs.values())
     chex.assert_trees_all_close(ours, theirs, rtol=0, atol=TOLERANCE * largest)
 
 
-def test_scanned_layers_are_the_unrolled_ones(both):
-    given = dataclasses.replace(tokens(), packing=PACKING)
-    found = jax.jit(functools.partial(both.ours, scan_layers=True, remat="full"))(both.params, given)
-    assert_close_to_scale(real(found), real(jax.jit(both.ours)(both.params, tokens())), 1e-6)
-
-
+@pytest.mark.slow
 def test_bfloat16_stays_near(both):
     found = real(jax.jit(functools.partial(both.ours, dtype=jnp.bfloat16))(both.params, tokens()))
     error = np.abs(found - expected(both)) / np.abs(expected(both)).max()
@@ -223,6 +227,14 @@ def test_weights_there_and_back_are_bit_equal(both):
     assert all(name.startswith("pooler") or "embed_tokens" in name for name in left_out)
     for name, tensor in found.items():
         np.testing.assert_array_equal(tensor, both.tensors[prefix + name])
+
+
+def test_parity_notices_wider_windows():
+    both = pair("modernbert")
+    wider = tuple(kind._replace(window=kind.window and kind.window + 1) for kind in both.config.kinds)
+    other = dataclasses.replace(both, config=dataclasses.replace(both.config, layer_kinds=wider))
+    with pytest.raises(AssertionError):
+        assert_close_to_scale(real(jax.jit(other.ours)(both.params, tokens())), expected(both))
 
 
 def test_parity_notices_another_activation():

@@ -1,0 +1,58 @@
+"""BERT of GTE v1.5 and gte-multilingual (Zhang et al. 2024), `new` on the hub: rotary positions and a gated MLP."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Self
+
+from endx_jax.encoders.architecture import Architecture, Names
+from endx_jax.encoders.rope import read_rope
+from endx_jax.models.config_keys import fraction, whole
+from endx_jax.models.transformer import PROJECTIONS, TransformerConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GteConfig(TransformerConfig):
+    """Config of GTE's BERT; gte-base-en-v1.5 has no token types."""
+
+    ONLY: ClassVar[Mapping[str, Sequence]] = {
+        **TransformerConfig.ONLY,
+        "position_embedding_type": ("rope", "absolute", None),
+        "layer_norm_type": ("layer_norm", None),
+        "logn_attention_scale": (False, None),
+        "pack_qkv": (True, None),
+    }
+
+    token_types: int = whole("type_vocab_size", default=1, least=0)
+    gated: bool = True
+    biases: tuple[str, ...] = (*PROJECTIONS, "mlp_down")
+    hidden_dropout: bool = True
+    attention_dropout: float = fraction("attention_probs_dropout_prob", default=0.0)
+
+    @classmethod
+    def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
+        """Converts the contents of a `config.json` with `model_type` `gte` or `new`."""
+        found = super().from_hugging_face(config, where)
+        default = 10_000.0 if config.get("model_type") == "new" else 160_000.0
+        parameters = config.get("rope_parameters") or config.get("rope_scaling")
+        rope = read_rope(parameters, config.get("rope_theta", default), found.head, where)
+        return dataclasses.replace(found, rope=rope)
+
+
+NAMES = Names(
+    outside={
+        "token_embedder": "embeddings.word_embeddings",
+        "encoder/type_embedding": "embeddings.token_type_embeddings",
+        "encoder/norm": "embeddings.LayerNorm",
+    },
+    layer="encoder.layer.{n}",
+    inside={
+        "attention/query attention/key attention/value": "attention.qkv_proj",
+        "attention/output": "attention.o_proj",
+        "attention_norm": "attn_ln",
+        "mlp_up mlp_gate": "mlp.up_gate_proj",
+        "mlp_down": "mlp.down_proj",
+        "mlp_norm": "mlp_ln",
+    },
+)
+
+GTE = Architecture(GteConfig, "GteModel", lambda config: NAMES, prefixes=("new.",))

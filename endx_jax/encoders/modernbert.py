@@ -1,0 +1,95 @@
+"""ModernBERT (Warner et al. 2024): pre-norm, rotary positions, alternating local and global attention, gated GELU."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Self
+
+from endx_jax import json_files
+from endx_jax.encoders.architecture import Architecture, Names
+from endx_jax.encoders.rope import read_rope
+from endx_jax.errors import EndxError
+from endx_jax.models.config_keys import MOST_TOKENS, HuggingFaceConfig, choice, flag, fraction, whole
+from endx_jax.models.layers import ACTIVATIONS
+from endx_jax.models.transformer import PROJECTIONS, LayerKind, TransformerConfig
+
+LOCAL, GLOBAL = "sliding_attention", "full_attention"
+# Bases of the rotations by type of layer: key in older files, and default.
+BASES = {LOCAL: ("local_rope_theta", 10_000.0), GLOBAL: ("global_rope_theta", 160_000.0)}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Structure(HuggingFaceConfig):
+    """Keys of `config.json` from which several fields follow."""
+
+    window: int = whole("local_attention", default=128, least=2)
+    period: int = whole("global_attn_every_n_layers", default=3)
+    attention_bias: bool = flag("attention_bias", default=False)
+    mlp_bias: bool = flag("mlp_bias", default=False)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModernBertConfig(TransformerConfig):
+    """Config of ModernBERT. A token attends to half of `local_attention` tokens on either side in local layers."""
+
+    ONLY: ClassVar[Mapping[str, Sequence]] = {
+        **TransformerConfig.ONLY,
+        "position_embedding_type": ("rope", "absolute", None),  # the latter is in files, and not used
+    }
+
+    gated: bool = True
+    biases: tuple[str, ...] = ()
+    pre_norm: bool = True
+    activation: str = choice("hidden_activation", choices=ACTIVATIONS, default="gelu")
+    norm_bias: bool = flag("norm_bias", default=False)
+    norm_epsilon: float = fraction("norm_eps", default=1e-5)
+    dropout: float = fraction("mlp_dropout", default=0.0)
+    hidden_dropout: bool = True
+    attention_dropout: float = fraction("attention_dropout", default=0.0)
+    pad_id: int = whole("pad_token_id", default=50283, least=0, most=MOST_TOKENS)
+
+    @classmethod
+    def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
+        """Converts the contents of a `config.json` of transformers 4 or 5."""
+        found, structure = super().from_hugging_face(config, where), _Structure.from_hugging_face(config, where)
+        types = config.get("layer_types")
+        if types is None:
+            types = [GLOBAL if n % structure.period == 0 else LOCAL for n in range(found.layers)]
+        types = json_files.listed(types, f"{where}: 'layer_types'")
+        if len(types) != found.layers or not all(kind in list(BASES) for kind in types):
+            raise EndxError(
+                f"{where}: layer_types is {json_files.shown(types)}; it must name one of {', '.join(BASES)} for each "
+                f"of the {found.layers} layers"
+            )
+        stated = json_files.mapped(config.get("rope_parameters") or {}, f"{where}: 'rope_parameters'")
+        ropes = {
+            kind: read_rope(
+                stated.get(kind) or config.get("rope_scaling"), config.get(key, default), found.head, f"{where}: {kind}"
+            )
+            for kind, (key, default) in BASES.items()
+        }
+        kinds = [
+            LayerKind(ropes[kind], structure.window // 2 if kind == LOCAL else None, attention_norm=n > 0)
+            for n, kind in enumerate(types)
+        ]
+        biases = (*(PROJECTIONS * structure.attention_bias), *(("mlp_up", "mlp_gate", "mlp_down") * structure.mlp_bias))
+        return dataclasses.replace(found, layer_kinds=tuple(kinds), biases=biases)
+
+
+NAMES = Names(
+    outside={
+        "token_embedder": "embeddings.tok_embeddings",
+        "encoder/norm": "embeddings.norm",
+        "encoder/final_norm": "final_norm",
+    },
+    layer="layers.{n}",
+    inside={
+        "attention_norm": "attn_norm",
+        "attention/query attention/key attention/value": "attn.Wqkv",
+        "attention/output": "attn.Wo",
+        "mlp_norm": "mlp_norm",
+        "mlp_gate mlp_up": "mlp.Wi",
+        "mlp_down": "mlp.Wo",
+    },
+)
+
+MODERNBERT = Architecture(ModernBertConfig, "ModernBertModel", lambda config: NAMES, prefixes=("model.",))
