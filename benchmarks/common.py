@@ -1,4 +1,4 @@
-"""What the benchmarks share: the machine, timing in alternation, tables and JSON.
+"""Shared code of the benchmarks: description of the machine, alternating timing, tables and JSON.
 
 Scripts in this folder run as `python benchmarks/X.py`, so that `import common` finds this file.
 """
@@ -25,7 +25,7 @@ median = statistics.median
 
 
 def machine() -> dict[str, Any]:
-    """The host and the devices: processor, cores this process may use, memory (GB), devices."""
+    """Returns processor, cores that this process may use, memory in GB, operating system and devices."""
     devices = jax.devices()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     return {
@@ -38,13 +38,13 @@ def machine() -> dict[str, Any]:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Versions of Python, of JAX, of this library and of `packages`, by the names pip knows them by."""
+    """Returns the versions of Python, JAX, this library and `packages` (names as in pip)."""
     wanted = ("endx_jax", "jax", "jaxlib", *packages)
     return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in wanted}}
 
 
 def pairs_config(options: argparse.Namespace):
-    """The config of a training without dropout on all pairs of `options.data`: SQuAD's folder, or another data.path."""
+    """Returns a config without dropout for all pairs of `options.data`, SQuAD's folder or another `data.path`."""
     config = base_config()
     is_squad = os.path.isdir(options.data)
     config.data.path = squad.files_of(options.data)[0] if is_squad else options.data
@@ -58,15 +58,15 @@ def pairs_config(options: argparse.Namespace):
 
 
 def alternate(cases: Mapping[str, Callable[[], Any]], repeats: int, warmup: int = 1) -> dict[str, list[float]]:
-    """Seconds of every case: each round runs all of them, so that whatever else the machine does meets all alike.
+    """Times all cases in alternation, so that other load on the machine affects them alike.
 
     Args:
-      cases: what to time by its name; each must return only when its result is there.
-      repeats: rounds that are timed.
-      warmup: rounds before that are not.
+      cases: functions to time by name; each must return only when its result is computed.
+      repeats: number of timed rounds, each of which runs every case once.
+      warmup: number of rounds before them that are not timed.
 
     Returns:
-      For every case `repeats` durations.
+      `repeats` durations of each case, in seconds.
     """
     seconds: dict[str, list[float]] = {name: [] for name in cases}
     for round_ in range(warmup + repeats):
@@ -79,20 +79,20 @@ def alternate(cases: Mapping[str, Callable[[], Any]], repeats: int, warmup: int 
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as a Markdown table; the columns are all keys in order of appearance."""
+    """Formats rows as a Markdown table; the columns are all keys in order of appearance."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     lines = [columns, ["---"] * len(columns), *([_cell(row.get(column, "")) for column in columns] for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def write(path: str | os.PathLike | None, settings: Mapping[str, Any], results: Sequence[Mapping[str, Any]], **more):
-    """Writes a benchmark's JSON; nothing without a path.
+    """Writes a benchmark's JSON; does nothing if `path` is empty.
 
     Args:
-      path: of the file.
-      settings: the script's options; `seed` is taken from here.
-      results: the table's rows.
-      **more: further entries; `versions` is among them where peers were measured.
+      path: output file.
+      settings: options of the script, with `seed`.
+      results: rows of the table.
+      **more: further entries; `versions` replaces the default one.
     """
     if not path:
         return
@@ -111,7 +111,7 @@ def write(path: str | os.PathLike | None, settings: Mapping[str, Any], results: 
 
 @contextlib.contextmanager
 def needs(what: str) -> Iterator[None]:
-    """Ends the script in one line where an import inside fails; `what` is for pip."""
+    """Context that ends the script with one line if an import in it fails; `what` are the packages for pip."""
     try:
         yield
     except ImportError as error:

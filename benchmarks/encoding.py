@@ -1,12 +1,11 @@
-"""How many texts a second are encoded, beside sentence-transformers? `python benchmarks/encoding.py --data=FOLDER`.
+"""Texts encoded per second, compared with sentence-transformers: `python benchmarks/encoding.py --data=FOLDER`.
 
-Both encode the same real texts of SQuAD, sentences and (shorter) questions, with the same MiniLM weights in float32,
-each from strings to one NumPy array in the order given, in alternation in this process. Both sort texts by length.
-sentence-transformers is given batches of several sizes; the fastest counts. The embeddings must be equal to 1e-5 (3e-2
-in bfloat16).
+Both encode the same sentences and questions of SQuAD with the same MiniLM weights, from strings to one NumPy array, in
+alternation in this process. Both sort texts by length. sentence-transformers runs with several batch sizes, and the
+fastest is compared. Embeddings must agree to 1e-5 (bfloat16: 3e-2).
 
-What is printed: the median seconds, texts a second and their ratio to the peer's fastest; padded over real tokens,
-programs that were compiled, and the seconds of the first call, which compiles them, of ours.
+Prints the median seconds, texts per second and the ratio to the fastest peer; for endx_jax also padded over real
+tokens, and the number of programs and the seconds of the first call, which compiles them.
 """
 
 import argparse
@@ -28,13 +27,13 @@ from endx_jax.pretrained.locate import locate
 
 NEEDED = "sentence-transformers torch"
 SIDES = {"sentences": "answer", "questions": "question"}
-# A loaded model computes in float32 on a CPU and in bfloat16 elsewhere; the peer is given the same.
+# Largest difference of embeddings. Both sides compute in float32 on a CPU and in bfloat16 elsewhere.
 TOLERANCE = {"float32": 1e-5, "bfloat16": 3e-2}
-WARMUP = 200  # texts that the peers encode before the clock starts
+WARMUP = 200  # texts that each peer encodes before the timing
 
 
 def read_texts(options: argparse.Namespace) -> dict[str, list[str]]:
-    """As many sentences and questions of SQuAD's second file as were asked for, drawn without replacement."""
+    """Draws `options.texts` sentences and questions of SQuAD's dev file, without replacement."""
     records = reqa.read(squad.files_of(options.data)[1], "sentences")
     random = np.random.default_rng(options.seed)
     kinds = {"sentences": records.candidates, "questions": records.questions}
@@ -42,7 +41,7 @@ def read_texts(options: argparse.Namespace) -> dict[str, list[str]]:
 
 
 def peers(options: argparse.Namespace, length: int) -> dict[str, Callable[[list[str]], np.ndarray]]:
-    """sentence-transformers by its batch sizes; texts are cut to the same length."""
+    """Returns the encoders of sentence-transformers, one per batch size, which truncate texts to `length` tokens."""
     with common.needs(NEEDED):
         import sentence_transformers
     dtype = {"model_kwargs": {"dtype": computed_in()}}
@@ -57,29 +56,25 @@ def peers(options: argparse.Namespace, length: int) -> dict[str, Callable[[list[
 
 
 class Ours:
-    """Our side of the comparison.
-
-    Attributes:
-      model: that encodes.
-    """
+    """Encoder of endx_jax."""
 
     def __init__(self, model: EmbeddingModel, batch_size: int):
         self.model, self._batch_size = model, batch_size
 
     def encode(self, kind: str, texts: list[str]) -> np.ndarray:
-        """Embeddings of texts of one kind."""
+        """Encodes texts of one kind."""
         encode = {"question": self.model.encode_query, "answer": self.model.encode_document}[SIDES[kind]]
         return encode(texts, batch_size=self._batch_size, show_progress_bar=False)
 
     def first_time(self, kind: str, texts: list[str]) -> dict[str, float]:
-        """Programs that encoding these texts compiles, and the seconds it takes the first time."""
+        """Returns the number of programs that the first call compiles, and its seconds."""
         before, start = len(self.model.encoder.compiled), time.perf_counter()
         self.encode(kind, texts)
         seconds = time.perf_counter() - start
         return {"programs compiled": len(self.model.encoder.compiled) - before, "first call, seconds": seconds}
 
     def padding(self, kind: str, texts: list[str]) -> float:
-        """Tokens that are computed over tokens of the texts."""
+        """Returns the number of computed tokens divided by the number of real tokens."""
         encoder, side = self.model.encoder, SIDES[kind]
         made = list(batches(encoder.processors[side], texts, encoder.shapes(side, self._batch_size)))
         real = sum(int(tokens.mask[: len(places)].sum()) for places, _, tokens in made)
@@ -87,7 +82,7 @@ class Ours:
 
 
 def compare(kind: str, texts: list[str], ours: Ours, others: dict, repeats: int) -> list[dict]:
-    """Rows of the table for texts of one kind."""
+    """Returns the rows of the table for texts of one kind."""
     about = {"padding": ours.padding(kind, texts), **ours.first_time(kind, texts)}
     for encode in others.values():
         encode(texts[:WARMUP])
@@ -118,14 +113,14 @@ def compare(kind: str, texts: list[str], ours: Ours, others: dict, repeats: int)
 
 
 def check_same_work(differences: dict[str, float]) -> None:
-    """Ends the script where embeddings differ from ours."""
+    """Ends the script if embeddings differ by more than the tolerance."""
     tolerance = TOLERANCE[computed_in()]
-    if not all(difference <= tolerance for difference in differences.values()):  # nan is not
-        raise SystemExit(f"embeddings differ by more than {tolerance}, and so does the work: {differences}")
+    if not all(difference <= tolerance for difference in differences.values()):  # false for nan
+        raise SystemExit(f"embeddings differ by more than {tolerance}, so the times are not comparable: {differences}")
 
 
 def computed_in() -> str:
-    """What `endx_jax.load` computes in here."""
+    """Returns the dtype in which a loaded model computes on this machine."""
     return "float32" if jax.default_backend() == "cpu" else "bfloat16"
 
 
@@ -134,11 +129,11 @@ def main() -> None:
     parser.add_argument("--data", required=True, type=pathlib.Path, help="folder of SQuAD 1.1")
     parser.add_argument("--model", default="all-MiniLM-L6-v2")
     parser.add_argument("--kinds", nargs="*", default=list(SIDES), choices=SIDES)
-    parser.add_argument("--texts", type=int, default=1500, help="of each kind")
-    parser.add_argument("--batch", type=int, default=32, help="our batch_size")
-    parser.add_argument("--peer_batches", nargs="*", type=int, default=[16, 32], help="none: only ours")
-    parser.add_argument("--peer_device", default="cpu", help="PyTorch's name of the device the peer encodes on")
-    parser.add_argument("--repeats", type=int, default=3, help="timed rounds of all")
+    parser.add_argument("--texts", type=int, default=1500, help="number of texts of each kind")
+    parser.add_argument("--batch", type=int, default=32, help="batch_size of endx_jax")
+    parser.add_argument("--peer_batches", nargs="*", type=int, default=[16, 32], help="peer's batch sizes [16 32]")
+    parser.add_argument("--peer_device", default="cpu", help="device of the peer, as PyTorch names it")
+    parser.add_argument("--repeats", type=int, default=3, help="timed rounds")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", help="file for the results")
     options = parser.parse_args()

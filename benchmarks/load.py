@@ -1,6 +1,6 @@
-"""Clients that put load on a server: each asks again as soon as it has its answer; and slow clients beside them.
+"""Load generator: clients that send the next request once the last one is answered, and optional slow clients.
 
-They use bare sockets and parse nothing but an answer's length, because they share the machine with the server.
+They use sockets directly and parse only the length of a response, because they share the machine with the server.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ import numpy as np
 
 @dataclasses.dataclass
 class Load:
-    """Results of a number of clients.
+    """Results of all clients.
 
     Attributes:
       seconds: duration of each request that was answered with 200.
-      failures: other statuses, and connections that broke.
-      span: seconds in all.
-      held: seconds for which each connection of a slow client lasted.
+      failures: other statuses, and lost connections.
+      span: seconds from the first request to the last response.
+      held: lifetime of each connection of a slow client, in seconds.
     """
 
     seconds: list[float] = dataclasses.field(default_factory=list)
@@ -30,7 +30,7 @@ class Load:
 
     @property
     def rate(self) -> float:
-        """Requests a second."""
+        """Requests per second."""
         return len(self.seconds) / self.span
 
     def percentile(self, share: float) -> float:
@@ -81,7 +81,7 @@ class _Client(asyncio.Protocol):
 
 
 class _Slow(asyncio.Protocol):
-    """A connection that sends a request, then a few bytes now and then, and reads only if it is told to."""
+    """Connection that sends a request and then further bytes from time to time; reads responses only if `reads`."""
 
     def __init__(self, load: Load, reads: bool):
         self._load, self._reads = load, reads
@@ -98,7 +98,7 @@ class _Slow(asyncio.Protocol):
 
 
 async def _stay(port: int, load: Load, begin: bytes, more: bytes, every: float, reads: bool) -> None:
-    """Opens a connection again and again, each for as long as the server keeps it."""
+    """Opens connections one after another; each stays open until the server closes it."""
     loop = asyncio.get_running_loop()
     while True:
         transport, slow = await loop.create_connection(lambda: _Slow(load, reads), "127.0.0.1", port)
@@ -115,16 +115,16 @@ async def _stay(port: int, load: Load, begin: bytes, more: bytes, every: float, 
 
 
 def put_load_on(port: int, path: str, bodies: Sequence[bytes], clients: int, seconds: float, slow: int = 0) -> Load:
-    """Lets clients post bodies, in turn, to a server on this machine.
+    """Sends requests to a server on this machine.
 
     Args:
-      port: of the server.
-      path: of the requests.
-      bodies: of the requests.
-      clients: number of clients that wait for their answers.
+      port: port of the server.
+      path: path of the requests.
+      bodies: bodies of the requests, sent in turn.
+      clients: number of clients that wait for their responses.
       seconds: duration.
-      slow: number of clients that are refused and send a byte of their body every five seconds, and number of clients
-        that send one request after the other and read no answer.
+      slow: number of refused clients that send a byte of their body every five seconds, and also of clients that send
+        requests without reading responses.
     """
     return asyncio.run(_put_load_on(port, path, bodies, clients, seconds, slow))
 

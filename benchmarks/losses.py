@@ -1,10 +1,10 @@
 """Memory and time of the streamed losses: `python benchmarks/losses.py [memory|devices|time|peers]`.
 
-memory: temporaries of the value and gradient, dense and streamed, from the compiled programs; nothing is run.
-devices: the same per device, the batch growing with the devices (8 virtual ones on a CPU).
-time: dense and streamed, run in alternation; medians.
-peers: the in-batch softmax beside PyTorch's and sentence-transformers', the same value and gradient: medians of runs in
-    alternation, and the peak of memory above the embeddings, of one run in a fresh process each (see peer_losses.py).
+memory: temporaries of value and gradient, dense and streamed, from the compiled programs, which are not run.
+devices: temporaries per device, with a fixed batch on each device (8 virtual devices on a CPU).
+time: median times of dense and streamed losses, run in alternation.
+peers: the in-batch softmax, PyTorch's and sentence-transformers': median times in alternation, and the peak memory of
+    one run in a fresh process (see peer_losses.py).
 
 Prints a table and, with --json=FILE, writes it with the machine and the versions.
 """
@@ -49,7 +49,7 @@ def shapes(batch, width, sharding=None):
 
 
 def draw(batch, width, seed=0):
-    """Student's and teacher's (question, answer) embeddings, NumPy float32 [batch, width] of about unit norm."""
+    """Draws (question, answer) embeddings of student and teacher, float32 [batch, width] of about unit norm."""
     random = np.random.default_rng(seed)
     base = random.normal(size=(batch, width))
     draws = [((base + random.normal(size=base.shape)) / (2 * width) ** 0.5).astype(np.float32) for _ in range(4)]
@@ -65,7 +65,7 @@ def compile_loss(loss, arguments, tile, mesh=None):
 
         return execution.reduce_rows(cut, None, (dual, cross))
 
-    # Of the student alone: the teacher is a constant, as in training.
+    # Only the student has a gradient, as in training.
     return jax.jit(jax.value_and_grad(compute)).lower(*arguments).compile()
 
 
@@ -120,7 +120,7 @@ MODES = {"memory": memory, "devices": devices, "time": measure, "peers": peers}
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("mode", choices=MODES)
-    parser.add_argument("--batch", type=int, default=8192, help="pairs; with `devices`, pairs a device")
+    parser.add_argument("--batch", type=int, default=8192, help="number of pairs; with `devices`, on each device")
     parser.add_argument("--width", type=int, default=384)
     parser.add_argument("--tile", type=int, default=1024)
     parser.add_argument("--repeats", type=int, default=3)

@@ -1,9 +1,9 @@
-"""What share of the matrix units' peak a training step uses: `python benchmarks/mfu.py [--models=t5-base ...]`.
+"""Model FLOP utilization of a training step: `python benchmarks/mfu.py [--models=t5-base ...]`.
 
-Trains towers of published shapes with random weights on random tokens without padding, so that every token counts, with
-the optimizer of their recipe. The FLOPs are those of the model (PaLM, appendix B): matrix products of the forward pass,
-and twice as many of the backward pass, whatever is computed again. They are held against a large matrix product that is
-measured here, in the same precision, and against the data sheet where there is one for the device.
+Trains towers of published shapes, with random weights and the optimizer of their recipe, on random tokens without
+padding. Model FLOPs are those of PaLM, appendix B: the matrix products of the forward pass, and twice as many for the
+backward pass; recomputation does not count. They are divided by the rate of a large matrix product measured here in the
+same precision, and by the peak of the device's data sheet if known.
 
 Prints a table and, with --json=FILE, writes it with the machine and the versions.
 """
@@ -39,10 +39,10 @@ class Shape:
     """A tower to measure.
 
     Attributes:
-      config: of the encoder.
+      config: config of the encoder.
       projection: width E after pooling; 0: none.
-      optimizer: its recipe's.
-      pairs: a step, so that the activations fit a GPU of 40 GB in bfloat16.
+      optimizer: optimizer of its recipe.
+      pairs: pairs per step, whose activations fit on a GPU of 40 GB in bfloat16.
     """
 
     config: TransformerConfig
@@ -51,7 +51,7 @@ class Shape:
     pairs: int
 
     def tower(self, dtype: jnp.dtype) -> Tower:
-        """The tower with mean pooling and cosine."""
+        """Returns the tower with mean pooling and unit norm."""
         config = self.config
         return Tower(
             token_embedder=TokenEmbedder(config.vocab_size, config.width, dtype, config.initializer_range),
@@ -77,12 +77,12 @@ SHAPES = {
 
 
 def flops(shape: Shape, pairs: int, lengths: tuple[int, int]) -> float:
-    """Of the matrix products of one step: 3 times those of the forward pass."""
+    """Returns the model FLOPs of one step: three times those of the forward pass."""
     return model_flops(shape.config, shape.projection, pairs, lengths)
 
 
 def random_batch(shape: Shape, pairs: int, lengths: tuple[int, int], seed: int) -> Batch:
-    """Distinct pairs of random tokens without padding."""
+    """Draws distinct pairs of random tokens without padding."""
     draw = np.random.default_rng(seed)
 
     def tokens(length: int) -> Tokens:
@@ -95,7 +95,7 @@ def random_batch(shape: Shape, pairs: int, lengths: tuple[int, int], seed: int) 
 
 
 def make_step(shape: Shape, dtype: jnp.dtype, seed: int):
-    """(state, train_step) of a Siamese dual encoder without dropout."""
+    """Returns (state, train_step) of a Siamese dual encoder without dropout."""
     tower = shape.tower(dtype)
     objective = DualObjective(DualEncoder(tower, tower), DualSettings())
     settings = OptimizerSettings(name=shape.optimizer)
@@ -109,7 +109,7 @@ def make_step(shape: Shape, dtype: jnp.dtype, seed: int):
 
 
 def measure(name: str, options: argparse.Namespace, measured_peak: float) -> dict:
-    """The row of one shape."""
+    """Returns the table row of one shape."""
     shape, dtype = SHAPES[name], jnp.dtype(options.dtype)
     pairs, lengths = options.batch or shape.pairs, (options.question_length, options.answer_length)
     batch = random_batch(shape, pairs, lengths, options.seed)
@@ -139,7 +139,7 @@ def measure(name: str, options: argparse.Namespace, measured_peak: float) -> dic
 
 
 def measure_product(size: int, dtype: jnp.dtype, repeats: int) -> float:
-    """FLOP/s of a square matrix product, the best of the repeats."""
+    """Returns the FLOP/s of a square matrix product, the maximum of the repeats."""
     left, right = (jax.random.normal(key, (size, size), dtype) for key in jax.random.split(jax.random.key(0)))
     product = jax.jit(jnp.matmul)
     seconds = common.alternate({"product": lambda: jax.block_until_ready(product(left, right))}, repeats)["product"]
@@ -149,7 +149,7 @@ def measure_product(size: int, dtype: jnp.dtype, repeats: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=SHAPES, default=["minilm", "t5-small", "t5-base", "t5-large"])
-    parser.add_argument("--batch", type=int, default=0, help="pairs a step; 0: what fits a GPU of 40 GB in bfloat16")
+    parser.add_argument("--batch", type=int, default=0, help="pairs per step; 0: as many as fit on a GPU of 40 GB")
     parser.add_argument("--question_length", type=int, default=64)
     parser.add_argument("--answer_length", type=int, default=256)
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")

@@ -1,15 +1,14 @@
-"""What does reading question and answer together find, and what does it cost? Table 6 of Wang et al. 2021.
+"""Quality and cost of a pair classifier, compared with dual encoders (Wang et al. 2021, Table 6).
 
 `python benchmarks/pairs.py --data=FOLDER --pair=WORKDIR --run DUAL=WORKDIR --run ENDX=WORKDIR`
 
-As there, 500 pairs of a question and a right sentence, from 27 paragraphs of SQuAD's dev file; here the paragraphs with
-the most questions, whose questions are taken in turn, a paragraph at a time. The pool is the sentences that answer one
-of them. The pair classifier scores every pair of question and sentence, a dual encoder compares embeddings; and the
-classifier puts the best of each dual encoder in a new order.
+The data are 500 right pairs of a question and a sentence from 27 paragraphs of SQuAD's dev file, as in the paper; here
+from the paragraphs with the most questions, taken in turn. The pool is all sentences that answer a question. The pair
+classifier scores every pair of question and sentence, and also re-ranks the best sentences of each dual encoder.
 
-What is printed: MRR, recall and hit rate; and milliseconds a question, the median of `--timed` questions asked one
-after another, up to the ranking of the pool. The pool is encoded before, and texts are tokenised before where the
-classifier reads them; all programs are compiled. The classifier's seconds for all pairs at once are printed too.
+Prints MRR, recall and hit rate, and the median milliseconds to rank the pool for a question, over `--timed` questions.
+Before the timing, the pool is encoded, the classifier's texts are tokenized and all programs are compiled. For the
+classifier the seconds for all pairs in one call are printed too.
 """
 
 import argparse
@@ -37,7 +36,7 @@ MEASURES = ("mrr", "recall@1", "recall@5", "hit@1")
 
 
 class Embedded:
-    """A dual encoder and the pool that it has encoded."""
+    """Dual encoder with the encoded pool."""
 
     def __init__(self, workdir: str, records: RetrievalSet):
         model = endx_jax.load(workdir)
@@ -52,12 +51,12 @@ class Embedded:
         self.scores = dense_scores(questions, self._pool)
 
     def ask(self, question: str) -> np.ndarray:
-        """The pool in order, for a question."""
+        """Ranks the pool for a question."""
         return np.argsort(-(self._pool @ self._encode([question])[0]), kind="stable")
 
 
 def milliseconds(ask: Callable[[int], object], questions: int) -> float:
-    """The median time of `ask`, of questions one after another, each asked once before."""
+    """Returns the median milliseconds of `ask` over the first questions, after one untimed call for each."""
     for question in range(questions):
         ask(question)
     times = []
@@ -69,12 +68,12 @@ def milliseconds(ask: Callable[[int], object], questions: int) -> float:
 
 
 def row(system: str, found: Evaluation, **more) -> dict:
-    """A row of the table; measures in per cent."""
+    """Returns a row of the table, with measures in per cent."""
     return {"system": system, **{name: 100 * found.metrics[name] for name in MEASURES}, **more}
 
 
 def compare(records: RetrievalSet, pair: LoadedPairs, runs: dict[str, str], top: list[int], timed: int) -> list[dict]:
-    """All rows."""
+    """Returns all rows of the table."""
     score, timed = pair(records.questions, records.candidates), min(timed, len(records.questions))
     every = np.arange(len(records.candidates))
 
@@ -102,7 +101,7 @@ def compare(records: RetrievalSet, pair: LoadedPairs, runs: dict[str, str], top:
 
 
 def score_all(score: ScorePairs, records: RetrievalSet) -> tuple[np.ndarray, float]:
-    """Scores [Q, N] of all pairs, and the seconds they took, compilation included."""
+    """Returns the scores [Q, N] of all pairs, and the seconds of the call, compilation included."""
     shape = len(records.questions), len(records.candidates)
     start = time.perf_counter()
     scores = score(np.indices(shape).reshape(2, -1).T).reshape(shape)
@@ -113,11 +112,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, type=pathlib.Path, help="folder of SQuAD 1.1")
     parser.add_argument("--pair", required=True, type=pathlib.Path, help="workdir of a pair classifier")
-    parser.add_argument("--run", action="append", default=[], metavar="NAME=WORKDIR", help="a dual encoder, each")
+    parser.add_argument("--run", action="append", default=[], metavar="NAME=WORKDIR", help="dual encoder; repeatable")
     parser.add_argument("--paragraphs", type=int, default=27)
-    parser.add_argument("--pairs", type=int, default=500, help="of a question and a right sentence")
-    parser.add_argument("--top", type=int, nargs="*", default=[10, 20], help="best of a dual encoder to re-rank")
-    parser.add_argument("--timed", type=int, default=10, help="questions that are asked one after another")
+    parser.add_argument("--pairs", type=int, default=500, help="number of right pairs of a question and a sentence")
+    parser.add_argument("--top", type=int, nargs="*", default=[10, 20], help="numbers of sentences to re-rank")
+    parser.add_argument("--timed", type=int, default=10, help="number of timed questions")
     parser.add_argument("--json", help="file for the results")
     options = parser.parse_args()
     records = small_pool(reqa.read(squad.files_of(options.data)[1]), options.paragraphs, options.pairs)
@@ -130,5 +129,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    use_large_pages()  # as `endx` does
+    use_large_pages()  # as `endx train` does
     main()

@@ -1,4 +1,4 @@
-"""The in-batch softmax's value and gradient beside PyTorch's and sentence-transformers': `losses.py peers`."""
+"""Value and gradient of the in-batch softmax in endx_jax, PyTorch and sentence-transformers, for `losses.py peers`."""
 
 import concurrent.futures
 import functools
@@ -16,11 +16,11 @@ NEEDED = "torch sentence-transformers"
 
 
 def compare(options) -> Iterator[dict]:
-    """A row for every form: seconds in alternation, and the peak of memory in a process of its own."""
+    """Yields a row for each form: seconds, timed in alternation, and peak memory in a separate process."""
     forms = {name: make(options) for name, make in FORMS.items()}
-    values = {name: form() for name, form in forms.items()}  # warms up, too
+    values = {name: form() for name, form in forms.items()}  # also the warm-up
     if max(values.values()) - min(values.values()) > 1e-4:
-        raise SystemExit(f"the losses differ by more than 1e-4, and so does the work: {values}")
+        raise SystemExit(f"the losses differ by more than 1e-4, so the times are not comparable: {values}")
     medians = {name: common.median(times) for name, times in common.alternate(forms, options.repeats, warmup=0).items()}
     fastest = min(seconds for name, seconds in medians.items() if not name.startswith(OURS))
     for name, seconds in medians.items():
@@ -43,7 +43,7 @@ def _ours(options, tile: int | None) -> Callable[[], float]:
 
 
 def _leaves(options):
-    """Question and answer embeddings as PyTorch's leaves."""
+    """Returns question and answer embeddings as PyTorch tensors with gradients."""
     from losses import draw
 
     with common.needs(NEEDED):
@@ -69,7 +69,7 @@ def _torch_dense(options) -> Callable[[], float]:
 
 
 def _torch_checkpointed(options) -> Callable[[], float]:
-    """Rows in chunks, each scored again in the backward pass: what streaming is to a PyTorch user."""
+    """Computes scores in chunks of rows, which the backward pass recomputes."""
     question, answer = _leaves(options)
     import torch
     from torch.utils.checkpoint import checkpoint
@@ -90,7 +90,7 @@ def _torch_checkpointed(options) -> Callable[[], float]:
 
 
 def _sentence_transformers(options, rows: int | None) -> Callable[[], float]:
-    """Its losses given the embeddings: the plain one, or what its cached one does between its two encodings."""
+    """Computes the plain loss from embeddings, or the part of the cached loss between its two encoding passes."""
     with common.needs(NEEDED):
         import torch
         from sentence_transformers import SentenceTransformer, util
@@ -131,12 +131,12 @@ def _in_new_process(name: str, options) -> float:
 
 
 def _peak(name: str, options) -> float:
-    """MB that one run takes at its peak beyond what the process held before: embeddings, programs, libraries."""
+    """Returns the peak memory of one run in MB, without the embeddings, programs and libraries loaded before it."""
     run = FORMS[name](options)
     if jax.default_backend() == "gpu":
         return _peak_of_gpu(name, run)
     status = pathlib.Path("/proc/self/status")
-    pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = _megabytes(status, "VmRSS")
     run()
     return _megabytes(status, "VmHWM") - before

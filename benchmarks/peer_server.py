@@ -1,7 +1,7 @@
-"""The peer of serving.py: a question in, the ten best documents out, with FastAPI and sentence-transformers.
+"""Search server with FastAPI and sentence-transformers, the peer of serving.py.
 
-`python benchmarks/peer_server.py --model=FOLDER --index=FOLDER --port=8001`. This is what one writes in half an hour: a
-`def` endpoint, which FastAPI runs in its threads, and the documents' embeddings in one tensor.
+`python benchmarks/peer_server.py --model=FOLDER --index=FOLDER --port=8001`. It is a
+simple server: a `def` endpoint, which FastAPI runs in its threads, and the documents' embeddings in one tensor.
 """
 
 import argparse
@@ -20,8 +20,8 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("--model", required=True, help="folder of a sentence-transformers model")
 parser.add_argument("--index", required=True, type=pathlib.Path, help="an endx_jax index of one float32 shard")
 parser.add_argument("--port", type=int, default=8001)
-parser.add_argument("--at_once", type=int, default=40, help="questions at a time [FastAPI's threads]")
-parser.add_argument("--threads", type=int, help="PyTorch's, for each question [its default]")
+parser.add_argument("--at_once", type=int, default=40, help="concurrent questions [FastAPI's threads]")
+parser.add_argument("--threads", type=int, help="PyTorch threads per question [PyTorch's default]")
 options = parser.parse_args()
 if options.threads:
     torch.set_num_threads(options.threads)
@@ -35,7 +35,7 @@ app = fastapi.FastAPI()
 
 
 class Question(pydantic.BaseModel):
-    """A question."""
+    """Request body."""
 
     query: str
     k: int = 10
@@ -43,7 +43,7 @@ class Question(pydantic.BaseModel):
 
 @app.post("/search")
 def search(question: Question) -> dict:
-    """The best documents."""
+    """Returns the best documents."""
     with gate, torch.inference_mode():
         embedding = model.encode(question.query, convert_to_tensor=True, show_progress_bar=False)
         scores, rows = torch.topk(embeddings @ embedding, question.k)
@@ -53,7 +53,7 @@ def search(question: Question) -> dict:
 
 @app.get("/readyz")
 def ready() -> dict:
-    """As ours."""
+    """Answers 200 once the server is ready, as `endx serve` does."""
     return {"status": "ready"}
 
 

@@ -1,4 +1,4 @@
-"""A training step of sentence-transformers, as its own trainer makes it."""
+"""Training step of sentence-transformers' trainer."""
 
 import dataclasses
 import tempfile
@@ -14,18 +14,18 @@ WARM_UP_ROWS = 32
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """What both sides agree on.
+    """Settings that are equal on both sides.
 
     Attributes:
-      folder: of the pretrained weights.
-      length: tokens that texts are cut to.
-      batch: pairs a step.
-      temperature: of the softmax.
-      learning_rate: of AdamW, falling linearly to 0 over `steps`.
-      weight_decay: of matrices and tables.
-      clip_norm: of the gradient.
-      steps: of the schedule.
-      bfloat16: whether the towers compute in it; weights and the optimizer are float32 all the same.
+      folder: folder of the pretrained weights.
+      length: maximum tokens of a text.
+      batch: pairs per step.
+      temperature: temperature of the softmax.
+      learning_rate: initial learning rate of AdamW, which decays linearly to 0 over `steps`.
+      weight_decay: weight decay of matrices and tables.
+      clip_norm: maximum norm of the gradient.
+      steps: length of the schedule.
+      bfloat16: true if the towers compute in bfloat16; weights and optimizer are float32.
     """
 
     folder: str
@@ -40,24 +40,24 @@ class Recipe:
 
 
 class PeerStep:
-    """Calls are training steps over the given batches, in turn.
+    """Training step over given batches; each call uses the next one.
 
-    A call does what the trainer's loop does between two batches: forward, loss and backward (`training_step`),
+    A call does the work of the trainer's loop between two batches: forward, loss and backward (`training_step`),
     clipping, the steps of the optimizer and the schedule, and zeroing the gradients.
 
     Attributes:
-      losses: of all steps so far.
-      prepare_seconds: what tokenising and padding a batch takes, in its collator.
-      padding: padded tokens over real tokens, as the loss cuts the batches.
+      losses: losses of all steps so far.
+      prepare_seconds: seconds to tokenize and pad a batch in the collator.
+      padding: padded tokens over real tokens, in the mini-batches of the loss.
     """
 
     def __init__(self, recipe: Recipe, form: str, batches: Sequence[Sequence[tuple[str, str]]]):
-        """Builds model, loss and trainer, tokenises the batches and runs a small forward and backward pass.
+        """Builds model, loss and trainer, tokenizes the batches and runs a small forward and backward pass.
 
         Args:
-          recipe: of the training.
-          form: `PLAIN` for the in-batch loss, or the rows of a mini-batch of the cached one.
-          batches: (question, answer) texts.
+          recipe: settings of the training.
+          form: `PLAIN` for the in-batch loss, or the mini-batch size of the cached loss.
+          batches: (question, answer) texts of each batch.
         """
         self._trainer = _trainer(recipe, _loss(recipe, form))
         rows = [[{"question": question, "answer": answer} for question, answer in batch] for batch in batches]
@@ -77,7 +77,7 @@ class PeerStep:
         trainer.optimizer.step()
         trainer.lr_scheduler.step()
         trainer.model.zero_grad()
-        self.losses.append(float(loss))  # waits for a GPU, too
+        self.losses.append(float(loss))  # waits for a GPU
 
     def _backward(self, inputs: dict):
         return self._trainer.training_step(self._trainer.model, dict(inputs))
@@ -115,12 +115,12 @@ def _trainer(recipe: Recipe, loss):
     columns = Dataset.from_dict({"question": [""], "answer": [""]})
     trainer = SentenceTransformerTrainer(model=loss.model, args=arguments, train_dataset=columns, loss=loss)
     trainer.create_optimizer_and_scheduler(num_training_steps=recipe.steps)
-    trainer.current_gradient_accumulation_steps = 1  # as its loop sets it
+    trainer.current_gradient_accumulation_steps = 1  # as in the trainer's loop
     return trainer
 
 
 def _padding(inputs: Sequence[dict], rows: int) -> float:
-    """Padded over real tokens where each column is cut into mini-batches of `rows`, each as wide as its longest row."""
+    """Returns padded over real tokens, with mini-batches of `rows` padded to their longest row."""
     padded = real = 0
     for batch in inputs:
         for column in ("question", "answer"):

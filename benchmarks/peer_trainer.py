@@ -1,6 +1,6 @@
-"""sentence-transformers' own trainer on given pairs: for its batches, and as a process for its first step.
+"""sentence-transformers' trainer on given pairs, for its data loader, or as a process for its first step.
 
-`python benchmarks/peer_trainer.py FILE` trains as FILE, JSON, describes (see `Job`) and prints a line after a step.
+`python benchmarks/peer_trainer.py FILE` runs the `Job` in a JSON file and prints a line after the first step.
 """
 
 import dataclasses
@@ -16,16 +16,16 @@ NEEDED = "sentence-transformers datasets accelerate"
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What to train, by keyword arguments of `trainer`.
+    """Description of a training.
 
     Attributes:
-      folder: of the pretrained weights.
-      questions: of the pairs.
-      answers: of the same pairs.
-      batch: pairs a step.
-      length: tokens that texts are cut to.
-      temperature: of the softmax.
-      workers: processes that prepare batches; 0: the trainer's own, its default.
+      folder: folder of the pretrained weights.
+      questions: questions of the pairs.
+      answers: answers of the pairs.
+      batch: pairs per step.
+      length: maximum tokens of a text.
+      temperature: temperature of the softmax.
+      workers: processes that prepare batches; 0, the trainer's default: the training process.
     """
 
     folder: str
@@ -38,7 +38,7 @@ class Job:
 
 
 def trainer(job: Job, callbacks=()):
-    """The trainer with its in-batch loss; it would train for one step."""
+    """Returns the trainer with its in-batch loss and one step to train."""
     with common.needs(NEEDED):
         from datasets import Dataset
         from sentence_transformers import (
@@ -56,7 +56,7 @@ def trainer(job: Job, callbacks=()):
             per_device_train_batch_size=job.batch,
             max_steps=1,
             dataloader_num_workers=job.workers,
-            dataloader_pin_memory=False,  # there is no model to feed, or one on the CPU
+            dataloader_pin_memory=False,  # the model, if any, is on the CPU
             report_to="none",
             disable_tqdm=True,
         ),
@@ -67,7 +67,7 @@ def trainer(job: Job, callbacks=()):
 
 
 def first_step(file: str) -> None:
-    """Prints a line when the first step has been made."""
+    """Trains one step and prints a line after it."""
     with common.needs(NEEDED):
         from transformers import TrainerCallback
 

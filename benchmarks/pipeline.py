@@ -1,11 +1,11 @@
-"""How many pairs a second can be read, without a model: `python benchmarks/pipeline.py --data=FOLDER`.
+"""Pairs read per second, without a model: `python benchmarks/pipeline.py --data=FOLDER`.
 
-tokenise: all texts of the pairs, once; beside the same through transformers' `__call__`.
-from the cache: the same tables out of `data.cache`, the hash of the texts included.
-batches: as training reads them from there, drawn, padded and prefetched; beside the data loader of the trainer of
-sentence-transformers, which tokenises every batch in its collator, on the same pairs.
+tokenise: tokenizes all texts once; the peer is `__call__` of transformers' tokenizer.
+from the cache: reads the same tables from `data.cache`, including the hash of the texts.
+batches: draws, pads and prefetches training batches of these tables; the peer is the data loader of
+sentence-transformers' trainer, which tokenizes every batch in its collator, on the same pairs.
 
-All forms take turns in this process. Real tokens leave padding out. Prints a table and, with --json=FILE, writes it
+All forms run in alternation in this process. Prints a table and, with --json=FILE, writes it
 with the machine and the versions.
 """
 
@@ -27,7 +27,7 @@ from endx_jax.pretrained import locate
 
 
 def tables(records: RetrievalSet, options: argparse.Namespace) -> tuple[list[dict], Pairs]:
-    """Rows about making the token tables, and the pairs with theirs from the cache."""
+    """Measures tokenization and the cache; returns the rows of the table, and the tokenized pairs."""
     folder, length = locate(options.model), options.length
     tokenizer = Tokenizer(folder)
     fresh, kept = (
@@ -40,7 +40,7 @@ def tables(records: RetrievalSet, options: argparse.Namespace) -> tuple[list[dic
     }
     if options.peer:
         cases["tokenise, transformers"] = functools.partial(_by_transformers, folder, length, records)
-    pairs = cases["from the cache"]()  # fills it
+    pairs = cases["from the cache"]()  # fills the cache
     medians = _medians(cases, options.repeats)
     texts, tokens = len(records.questions) + len(records.candidates), len(pairs.questions.ids) + len(pairs.answers.ids)
     return [
@@ -57,7 +57,7 @@ def tables(records: RetrievalSet, options: argparse.Namespace) -> tuple[list[dic
 
 
 def batches(pairs: Pairs, records: RetrievalSet, batch: int, options: argparse.Namespace) -> list[dict]:
-    """Rows about reading batches of one size."""
+    """Measures reading batches of one size; returns the rows of the table."""
     steps = max(1, min(options.pairs, len(pairs)) // batch)
     stream = BatchStream(pairs, seed=options.seed, global_batch_size=batch)
     cases = {f"batches, {threads} threads": functools.partial(_read, stream, steps, threads) for threads in (1, 2)}
@@ -96,7 +96,7 @@ def _read_loader(loader, steps: int) -> None:
 
 
 def _loader(records: RetrievalSet, batch: int, options: argparse.Namespace):
-    """The trainer's loader of the same pairs."""
+    """Returns the peer's data loader of the same pairs."""
     questions, answers = zip(*((records.questions[q], records.candidates[a]) for q, a in records.pairs), strict=True)
     folder = str(locate(options.model))
     job = peer_trainer.Job(folder, questions, answers, batch, options.length, workers=options.workers)
@@ -118,12 +118,12 @@ def _peer_tokenizer(folder):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="folder of SQuAD 1.1, or another file that a reader knows")
-    parser.add_argument("--model", default="all-MiniLM-L6-v2", help="whose tokenizer is used")
-    parser.add_argument("--length", type=int, default=256, help="tokens that texts are cut to")
-    parser.add_argument("--batches", type=int, nargs="*", default=[128, 1024, 8192], help="pairs a batch")
-    parser.add_argument("--pairs", type=int, default=16384, help="that are read in batches each time")
+    parser.add_argument("--model", default="all-MiniLM-L6-v2", help="model whose tokenizer is used")
+    parser.add_argument("--length", type=int, default=256, help="maximum tokens of a text")
+    parser.add_argument("--batches", type=int, nargs="*", default=[128, 1024, 8192], help="pairs per batch")
+    parser.add_argument("--pairs", type=int, default=16384, help="pairs read in each timed run")
     parser.add_argument("--peer", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--workers", type=int, default=0, help="processes of the peer's loader [its default, 0]")
+    parser.add_argument("--workers", type=int, default=0, help="processes of the peer's loader")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", default="")

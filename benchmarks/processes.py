@@ -1,10 +1,10 @@
-"""Are results the same however many processes and devices compute them? `python benchmarks/processes.py`.
+"""Equality of results on any number of processes and devices: `python benchmarks/processes.py`.
 
-Trains one small run again and again, dropout on, as real processes of this machine with virtual CPU devices, and holds
-each against the first, of one process with one device: the loss of every step, every measure of the final evaluation,
-and the embeddings in the index that it leaves. One more run moves between steps: it begins as the last topology, goes
-on as the first and ends as the last. With the first run's model the processes then share out a corpus to encode, whose
-index is held against that of one process.
+Trains a small run with dropout on several topologies, with processes on this machine and virtual CPU devices, and
+compares each with the first topology, one process with one device: the loss of every step, every measure of the final
+evaluation, and the embeddings in the index. A further run resumes on other topologies: it starts on the last one,
+continues on the first and ends on the last. Then each topology encodes a corpus with the first run's model, and the
+index is compared with that of one process.
 
 Prints a table and, with --json=FILE, writes it with the machine and the versions.
 """
@@ -56,17 +56,17 @@ SETTINGS = {
 
 
 class Topology:
-    """So many processes with so many devices each, written `4x2`."""
+    """Numbers of processes and of devices per process, written `4x2`."""
 
     def __init__(self, text: str):
-        """Reads `PxD`."""
+        """Parses `PxD`."""
         found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
         if not found:
-            raise SystemExit(f"{text!r} is not of the form 4x2, processes x devices of each")
+            raise SystemExit(f"{text!r} is not of the form 4x2, processes x devices per process")
         self.text, self.processes, self.devices = text, int(found[1]), int(found[2])
 
     def run(self, *arguments: object) -> None:
-        """Runs `endx_jax.main` with the arguments in every process; ends the script where that fails."""
+        """Runs `endx_jax.main` with the arguments in every process; ends the script if it fails."""
         command = [sys.executable, LAUNCHER, f"--processes={self.processes}", f"--devices={self.devices}", "--"]
         done = subprocess.run([*map(str, [*command, *arguments])], capture_output=True, text=True)
         if done.returncode:
@@ -74,7 +74,7 @@ class Topology:
 
 
 def train(workdir: pathlib.Path, topologies: Sequence[Topology], method: str, options: argparse.Namespace) -> None:
-    """Trains into the workdir, an equal number of steps on each topology in turn."""
+    """Trains a run with an equal number of steps on each topology, one after another."""
     settings = SETTINGS | {"data.path": options.data, "model.pretrained": options.model, "seed": options.seed}
     for number, topology in enumerate(topologies, start=1):
         last = number == len(topologies)
@@ -84,25 +84,25 @@ def train(workdir: pathlib.Path, topologies: Sequence[Topology], method: str, op
 
 
 def losses(workdir: pathlib.Path) -> np.ndarray:
-    """Of every step."""
+    """Returns the loss of every step."""
     lines = [json.loads(line) for line in (workdir / FILE).read_text().splitlines()]
     return np.array([line["loss"] for line in lines if "loss" in line])
 
 
 def measures(workdir: pathlib.Path) -> np.ndarray:
-    """Of every evaluation, in the order in which they are written."""
+    """Returns all measures of all evaluations, in the order of the file."""
     evaluations = json.loads((workdir / RESULTS).read_text())["evaluations"]
     return np.array([value for evaluation in evaluations for value in evaluation["metrics"].values()])
 
 
 def embeddings(folder: pathlib.Path) -> np.ndarray:
-    """Of an index, float32 [N, E]."""
+    """Returns the embeddings of an index, float32 [N, E]."""
     snapshot = Index(folder).snapshot
     return snapshot.vectors(0, len(snapshot))
 
 
 def encode(run: pathlib.Path, output: pathlib.Path, topology: Topology) -> np.ndarray:
-    """The embeddings of the documents that a run was evaluated on, encoded by its model, shared out to processes."""
+    """Encodes the documents of a run's index with its model, in the processes of a topology; returns the embeddings."""
     corpus = output.with_suffix(".jsonl")
     documents = (document for _, document in Index(run / INDEX).snapshot.documents())
     corpus.write_text("".join(json.dumps({"_id": d.id, "text": d.text}) + "\n" for d in documents))
@@ -118,10 +118,10 @@ def encode(run: pathlib.Path, output: pathlib.Path, topology: Topology) -> np.nd
 
 
 def compare(name: str, workdir: pathlib.Path, first: pathlib.Path) -> dict:
-    """A row: how far a run is from the first one at most."""
+    """Returns a row with the largest differences of a run from the first one."""
     found, expected = losses(workdir), losses(first)
     if len(found) != STEPS or found.shape != expected.shape:
-        raise SystemExit(f"{name}: {len(found)} losses in the log, where {STEPS} steps were taken")
+        raise SystemExit(f"{name}: {len(found)} losses in the log of {STEPS} steps")
     return {
         "run": name,
         "losses, relative": float(np.abs(found / expected - 1).max()),
@@ -131,7 +131,7 @@ def compare(name: str, workdir: pathlib.Path, first: pathlib.Path) -> dict:
 
 
 def rows(folder: pathlib.Path, options: argparse.Namespace) -> Iterator[dict]:
-    """All comparisons."""
+    """Yields a row for each comparison."""
     first, *others = [Topology(text) for text in options.topologies.split(",")]
     for method in options.methods.split(","):
         reference = folder / method / first.text
@@ -154,17 +154,17 @@ def rows(folder: pathlib.Path, options: argparse.Namespace) -> Iterator[dict]:
 def main() -> None:
     """Reads the command line, runs and prints."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--topologies", default=TOPOLOGIES, help=f"the first is what others are held to [{TOPOLOGIES}]")
+    parser.add_argument("--topologies", default=TOPOLOGIES, help=f"the first is the reference [{TOPOLOGIES}]")
     parser.add_argument("--methods", default="dual,endx", help="[dual,endx]")
     parser.add_argument(
         "--model",
         default="all-MiniLM-L6-v2",
-        help="whose token table is trained under a new transformer of two layers [all-MiniLM-L6-v2]",
+        help="model whose token table is used below a new transformer of two layers [all-MiniLM-L6-v2]",
     )
-    parser.add_argument("--data", default="docstrings", help="as data.path [docstrings]")
+    parser.add_argument("--data", default="docstrings", help="training data, as data.path [docstrings]")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--folder", type=pathlib.Path, help="to keep the runs in; by default they are removed")
-    parser.add_argument("--json", type=pathlib.Path, help="also write the table here")
+    parser.add_argument("--folder", type=pathlib.Path, help="folder to keep the runs in [removed at the end]")
+    parser.add_argument("--json", type=pathlib.Path, help="file for the results")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         results = list(rows(options.folder or pathlib.Path(temporary), options))

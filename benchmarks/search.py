@@ -1,10 +1,9 @@
-"""How long does an exact search take beside faiss's flat index? `python benchmarks/search.py [--json=FILE]`.
+"""Time and memory of exact search, compared with faiss's flat index: `python benchmarks/search.py [--json=FILE]`.
 
 Both find the k best of a corpus of random unit vectors by inner product, on all cores of this machine, in alternation.
-The corpus is a memory-mapped file, as in an index of ours; faiss has its own copy, made before the clock starts. What
-is printed: the median seconds, questions a second and their ratio to faiss; whether both found the same (they may
-differ where scores are equal to rounding); and the peak memory of a process that does nothing but our search, the
-corpus and all of Python included.
+The corpus is a memory-mapped file, as in an index; faiss has its own copy, made before the timing. Prints the median
+seconds, questions per second and the ratio to faiss; the number of results that differ, which happens if scores are
+equal up to rounding; and the peak memory of a process that only runs `top_k`, with the corpus and Python.
 """
 
 import argparse
@@ -19,7 +18,7 @@ import numpy as np
 
 from endx_jax.retrieval.search import Neighbours, top_k
 
-# Scores of unit vectors that differ by less are the same but for the order of their sums.
+# Largest difference of scores of unit vectors that the order of summation explains.
 ROUNDING = 1e-5
 
 
@@ -29,7 +28,7 @@ def unit_vectors(random: np.random.Generator, count: int, width: int) -> np.ndar
 
 
 def write_corpus(path: pathlib.Path, count: int, width: int, seed: int, step: int = 65536) -> None:
-    """Writes a `.npy` file in steps, so that this process, whose peak its children inherit, stays small."""
+    """Writes a `.npy` file in steps, since child processes inherit the peak memory of this one."""
     random = np.random.default_rng(seed)
     with open(path, "wb") as stream:
         header = {"descr": "<f4", "fortran_order": False, "shape": (count, width)}
@@ -39,7 +38,7 @@ def write_corpus(path: pathlib.Path, count: int, width: int, seed: int, step: in
 
 
 def peak_memory(path: pathlib.Path, questions: np.ndarray, k: int, block: int) -> int:
-    """Bytes that a process of its own held at most while it searched twice, the corpus among them."""
+    """Returns the peak memory in bytes of a separate process that searches twice, the corpus included."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_search_and_measure, (path, questions, k, block))
 
@@ -52,12 +51,12 @@ def _search_and_measure(path: pathlib.Path, questions: np.ndarray, k: int, block
 
 
 def differing(ours: Neighbours, scores: np.ndarray, ids: np.ndarray) -> tuple[int, float]:
-    """How many places hold another candidate than faiss's, and the largest difference of scores at any place."""
+    """Returns the number of places with another candidate than faiss's, and the largest difference of scores."""
     return int((ours.rows != ids).sum()), float(np.abs(ours.scores - scores).max())
 
 
 def compare(path: pathlib.Path, questions: np.ndarray, options: argparse.Namespace) -> list[dict]:
-    """Rows of the table: ours and faiss's."""
+    """Returns the rows of faiss and endx_jax."""
     with common.needs("faiss-cpu"):
         import faiss
     corpus = np.load(path, mmap_mode="r")
@@ -74,7 +73,7 @@ def compare(path: pathlib.Path, questions: np.ndarray, options: argparse.Namespa
     seconds = common.alternate({"faiss": search_faiss, "ours": search_ours}, options.repeats)
     places, difference = differing(found["ours"], *found["faiss"])
     if difference > ROUNDING:
-        raise SystemExit(f"the searches differ by {difference} in a score, which is more than rounding")
+        raise SystemExit(f"the searches differ by {difference} in a score, which exceeds rounding")
     print(f"{places} of {questions.shape[0] * options.k} places differ, scores by at most {difference:.1e}")
     faiss_time, our_time = (common.median(seconds[name]) for name in ("faiss", "ours"))
     threads = faiss.omp_get_max_threads()
@@ -95,7 +94,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=384)
     parser.add_argument("--k", type=int, default=10)
     parser.add_argument("--block", type=int, default=32768, help="candidates sent to the device at a time")
-    parser.add_argument("--repeats", type=int, default=5, help="timed rounds of both")
+    parser.add_argument("--repeats", type=int, default=5, help="timed rounds")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", help="file for the results")
     options = parser.parse_args()

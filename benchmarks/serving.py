@@ -1,15 +1,15 @@
-"""How long does an answer take over HTTP, and how many come a second? `python benchmarks/serving.py --data=FOLDER`.
+"""Latency and throughput over HTTP, compared with FastAPI: `python benchmarks/serving.py --data=FOLDER`.
 
-`endx serve` beside peer_server.py, FastAPI with sentence-transformers: the same MiniLM, in float32, over the same
-10,000 sentences of SQuAD (the same embeddings even), asked the same real questions by 1, 8 and 32 clients at a time,
-each of which asks again as soon as it has its answer. All servers run throughout; load is put on them in turn. The peer
-is there twice: as written, with PyTorch's own choice of threads; and with as many questions at a time as there are
-cores, and a thread for each, which suits many clients better. The better one counts. The servers and the clients share
-the machine's cores. The scores of the ten best must be the same to 1e-5.
+Compares `endx serve` with peer_server.py (FastAPI with sentence-transformers): the same MiniLM in float32, the same
+embeddings of 10,000 sentences of SQuAD, and the same questions, from 1, 8 and 32 clients. Each client sends its next
+request once the last one is answered. All servers run all the time and get load in alternation. The peer runs with
+PyTorch's default threads, and with one thread for each of as many concurrent questions as there are cores, which suits
+many clients better; the better one is compared. Servers and clients share the machine's cores. The scores of the ten
+best must agree to 1e-5.
 
-`--soak=600` then puts 32 clients on our server for ten minutes: failures, and resident memory by the minute. `--slow=8`
-adds as many clients that are refused and send a byte every five seconds, and as many that ask and never read; their
-column is the longest time for which the server kept one of their connections.
+`--soak=600` then runs 32 clients against `endx serve` for ten minutes and prints failures and resident memory for each
+minute. `--slow=8` adds eight refused clients that send a byte every five seconds, and eight that send requests but do
+not read; `longest s` is the longest lifetime of their connections.
 """
 
 import argparse
@@ -38,13 +38,13 @@ from endx_jax.pretrained.locate import locate
 from endx_jax.retrieval.index import write_index
 
 HERE = pathlib.Path(__file__).parent
-PATIENCE = 300  # seconds for a server to be ready
+PATIENCE = 300  # maximum seconds until a server is ready
 TOLERANCE = 1e-5
-SAME = 50  # questions whose answers are compared
+SAME = 50  # number of questions whose answers are compared
 
 
 def questions(options: argparse.Namespace) -> list[bytes]:
-    """Bodies of requests, drawn from the questions of SQuAD's second file."""
+    """Draws questions of SQuAD's dev file; returns the bodies of their requests."""
     asked = reqa.read(squad.files_of(options.data)[1], "sentences").questions
     random = np.random.default_rng(options.seed)
     chosen = random.permutation(len(asked))[: options.questions]
@@ -52,7 +52,7 @@ def questions(options: argparse.Namespace) -> list[bytes]:
 
 
 def make_index(options: argparse.Namespace, folder: pathlib.Path) -> None:
-    """Encodes the first sentences of SQuAD's second file."""
+    """Writes an index of the first sentences of SQuAD's dev file."""
     records = reqa.read(squad.files_of(options.data)[1], "sentences")
     texts, ids = (column[: options.documents] for column in (records.candidates, records.candidate_ids))
     model = endx_jax.load(options.model)
@@ -62,10 +62,10 @@ def make_index(options: argparse.Namespace, folder: pathlib.Path) -> None:
 
 
 class Server:
-    """A server in a process of its own, on a free port of this machine.
+    """Server in a separate process.
 
     Attributes:
-      port: that port.
+      port: its port, a free one of this machine.
     """
 
     def __init__(self, *command: str):
@@ -75,7 +75,7 @@ class Server:
         self._process = subprocess.Popen([sys.executable, *command, f"--port={self.port}"], stdout=subprocess.DEVNULL)
 
     def wait(self) -> float:
-        """Waits until it is ready; returns the seconds that took."""
+        """Waits until the server is ready; returns the seconds."""
         start = time.perf_counter()
         while time.perf_counter() - start < PATIENCE:
             if self._process.poll() is not None:
@@ -88,18 +88,18 @@ class Server:
         raise SystemExit(f"a server was not ready after {PATIENCE} seconds")
 
     def search(self, body: bytes) -> list[dict]:
-        """The results of one request."""
+        """Returns the results of one request."""
         with contextlib.closing(self._connection()) as connection:
             connection.request("POST", "/search", body, {"Content-Type": "application/json"})
             return json.loads(connection.getresponse().read())["results"]
 
     def resident(self) -> float:
-        """MB of resident memory."""
+        """Returns the resident memory in MB."""
         status = pathlib.Path(f"/proc/{self._process.pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) / 1e3
 
     def stop(self) -> None:
-        """Ends it."""
+        """Stops the server."""
         self._process.terminate()
         self._process.wait(30)
 
@@ -109,7 +109,7 @@ class Server:
 
 @contextlib.contextmanager
 def running(options: argparse.Namespace, index: pathlib.Path) -> Iterator[dict[str, Server]]:
-    """All servers by name, ready."""
+    """Context with all servers by name, once they are ready."""
     ours = ["-m", "endx_jax", "serve", f"--model={options.model}", f"--index={index}"]
     peer = [str(HERE / "peer_server.py"), f"--model={locate(options.model)}", f"--index={index}"]
     cores = len(os.sched_getaffinity(0))
@@ -129,18 +129,18 @@ def running(options: argparse.Namespace, index: pathlib.Path) -> Iterator[dict[s
 
 
 def check_same_work(servers: dict[str, Server], bodies: list[bytes]) -> None:
-    """Ends the script where a peer finds other documents, or with other scores, than we."""
+    """Ends the script if the scores of a peer differ from those of `endx serve`."""
     for body in bodies:
         found = {name: server.search(body) for name, server in servers.items()}
         ours = found.pop("endx serve")
         for name, theirs in found.items():
             scores = [[result["score"] for result in results] for results in (ours, theirs)]
             if not np.allclose(*scores, rtol=0, atol=TOLERANCE):
-                raise SystemExit(f"{name} finds {scores[1]} where we find {scores[0]}: {body.decode()}")
+                raise SystemExit(f"{name} finds scores {scores[1]} and endx serve {scores[0]}: {body.decode()}")
 
 
 def measure(servers: dict[str, Server], bodies: list[bytes], options: argparse.Namespace) -> list[dict]:
-    """Rows of the table: for each number of clients, all servers in turn."""
+    """Returns a row for each number of clients and server."""
     rows = []
     for clients in options.clients:
         loads: dict[str, list[Load]] = {name: [] for name in servers}
@@ -171,7 +171,7 @@ def _row(name: str, clients: int, parts: list[Load]) -> dict:
 
 
 def soak(server: Server, bodies: list[bytes], options: argparse.Namespace) -> list[dict]:
-    """Rows by the minute: requests, failures, resident memory at its end."""
+    """Returns a row for each minute: requests, failures, and resident memory at its end."""
     rows, clients = [], max(options.clients)
     for minute in range(1, round(options.soak / 60) + 1):
         load = put_load_on(server.port, "/search", bodies, clients, 60, options.slow)
@@ -186,16 +186,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, type=pathlib.Path, help="folder of SQuAD 1.1")
     parser.add_argument("--model", default="all-MiniLM-L6-v2")
-    parser.add_argument("--index", type=pathlib.Path, help="made before, of one float32 shard [made first of all]")
-    parser.add_argument("--documents", type=int, default=10_000, help="of an index that is made")
-    parser.add_argument("--questions", type=int, default=2000, help="different ones")
+    parser.add_argument("--index", type=pathlib.Path, help="existing index of one float32 shard [a new one]")
+    parser.add_argument("--documents", type=int, default=10_000, help="documents of a new index")
+    parser.add_argument("--questions", type=int, default=2000, help="number of distinct questions")
     parser.add_argument("--clients", nargs="*", type=int, default=[1, 8, 32])
-    parser.add_argument("--seconds", type=float, default=10, help="of load at a time")
-    parser.add_argument("--warmup", type=float, default=2, help="seconds of load before, that do not count")
-    parser.add_argument("--rounds", type=int, default=2, help="of all servers, for each number of clients")
-    parser.add_argument("--no_peer", dest="peer", action="store_false", help="only ours")
-    parser.add_argument("--soak", type=float, default=0, help="seconds of load after all, in whole minutes")
-    parser.add_argument("--slow", type=int, default=0, help="clients of either slow kind beside the soak")
+    parser.add_argument("--seconds", type=float, default=10, help="duration of a round")
+    parser.add_argument("--warmup", type=float, default=2, help="duration of an untimed first round")
+    parser.add_argument("--rounds", type=int, default=2, help="timed rounds for each number of clients")
+    parser.add_argument("--no_peer", dest="peer", action="store_false", help="do not run the peer")
+    parser.add_argument("--soak", type=float, default=0, help="duration of the soak in seconds, whole minutes; 0: none")
+    parser.add_argument("--slow", type=int, default=0, help="slow clients of each kind during the soak")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", help="file for the results")
     options = parser.parse_args()

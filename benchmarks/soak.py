@@ -1,11 +1,11 @@
-"""Is anything lost when processes are killed? `python benchmarks/soak.py --kills=60`.
+"""Test of resuming after kills: `python benchmarks/soak.py --kills=60`.
 
-Trains one small run undisturbed, and then again and again under fire: a random process is killed with SIGKILL, or
-SIGTERM, at a random moment or while a checkpoint is being written, and the same command is given again, as a scheduler
-would, until the run is through. Then its whole state, parameters and optimizer, has to equal the undisturbed run's of
-the same topology bit for bit, and `metrics.jsonl` has to hold every step once, with the same loss.
+Trains a small reference run without interruption, and then runs that are killed: a random process gets SIGKILL or
+SIGTERM, at a random moment or while a checkpoint is written, and the same command is started again until the run is
+finished. Its state, parameters and optimizer, must then be bit-equal to that of the reference on the same topology, and
+`metrics.jsonl` must hold every step once, with the same loss.
 
-Prints a table and, with --json=FILE, writes it with every kill. Ends with status 1 where anything differs.
+Prints a table and, with --json=FILE, writes it with every kill. The exit status is 1 if anything differs.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from endx_jax.errors import TRY_AGAIN
 from endx_jax.training.checkpoints import FOLDER, MANIFESTS
 from endx_jax.training.metric_log import FILE
 
-# Seconds for a process that lost its peer to end: JAX notices after up to 100.
+# Seconds to wait for processes whose peer was killed: JAX aborts them after up to 100.
 PATIENCE = 120.0
 SETTINGS = {
     "data.question_length": 16,
@@ -53,10 +53,10 @@ SETTINGS = {
 
 
 class Soak:
-    """The runs of one topology: so many processes of one device each."""
+    """Runs of one topology: a number of processes with one device each."""
 
     def __init__(self, folder: pathlib.Path, processes: int, steps: int, draw: random.Random):
-        """Writes the data into `folder`, which is to hold the runs as well."""
+        """Writes the data into `folder`, which will also hold the runs."""
         self.folder, self.processes, self.steps, self._draw = folder, processes, steps, draw
         folder.mkdir(parents=True, exist_ok=True)
         settings = SETTINGS | {
@@ -69,7 +69,7 @@ class Soak:
         self._command = [sys.executable, "-m", "endx_jax", "train", "--config=minilm", *overrides]
 
     def start(self, workdir: pathlib.Path) -> list[subprocess.Popen]:
-        """Gives the command; what each process says goes to a file of its own beside the workdir."""
+        """Starts the processes; each writes its output to a file beside the workdir."""
         environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
         if self.processes > 1:
             environment |= {"JAX_COORDINATOR_ADDRESS": free_address(), "JAX_NUM_PROCESSES": str(self.processes)}
@@ -82,7 +82,7 @@ class Soak:
         return started
 
     def undisturbed(self) -> float:
-        """Trains the reference, unless it is there; returns the seconds of a start with everything compiled."""
+        """Trains the reference, unless it exists; returns the seconds of a run whose programs are cached."""
         took = self.folder / "seconds.json"
         if not took.exists():
             for name in ("compiling", "reference"):
@@ -92,11 +92,14 @@ class Soak:
         return json.loads(took.read_text())
 
     def strike(self, workdir: pathlib.Path, seconds: float) -> dict | None:
-        """Starts the run, and kills one of its processes; None where the run was through before.
+        """Starts a run and sends a signal to one of its processes.
 
         Args:
-          workdir: of the run.
-          seconds: that a whole undisturbed run takes.
+          workdir: workdir of the run.
+          seconds: duration of an uninterrupted run.
+
+        Returns:
+          Description of the kill; None if the run finished first.
         """
         when = self._draw.choice(("any moment", "while saving"))
         number = self._draw.choices((signal.SIGKILL, signal.SIGTERM), (4, 1))[0]
@@ -124,15 +127,15 @@ class Soak:
         }
 
     def _through(self, workdir: pathlib.Path, processes: Sequence[subprocess.Popen]) -> None:
-        """Waits for processes that are to end well; gives the command again where they could not find each other."""
+        """Waits until a run is finished; restarts it if its processes failed to connect."""
         statuses = [process.wait() for process in processes]
         if TRY_AGAIN in statuses or -signal.SIGABRT in statuses:
             self._through(workdir, self.start(workdir))
         elif any(statuses):
-            raise SystemExit(f"processes that nobody killed ended with {statuses}; see {said(workdir, 0)}")
+            raise SystemExit(f"processes that were not killed ended with {statuses}; see {said(workdir, 0)}")
 
     def rounds(self, kills: int, seed: int) -> Iterator[dict]:
-        """Runs under fire, one after another, until there were so many SIGKILLs; yields what was found of each."""
+        """Trains runs with kills until there were `kills` SIGKILLs; yields the outcome of each run."""
         seconds = self.undisturbed()
         done = 0
         while done < kills:
@@ -151,7 +154,7 @@ class Soak:
             yield {"processes": self.processes, "strikes": strikes, **self.compare(workdir)}
 
     def compare(self, workdir: pathlib.Path) -> dict:
-        """Whether a run that is through equals the undisturbed one."""
+        """Compares a finished run with the reference."""
         expected = self.folder / "reference"
         states = [state(folder, self.steps) for folder in (workdir, expected)]
         steps = [line["step"] for line in losses(workdir)]
@@ -173,7 +176,7 @@ def write_pairs(file: pathlib.Path) -> pathlib.Path:
 
 
 def write_vectors(file: pathlib.Path) -> pathlib.Path:
-    """Writes a random vector of 16 for each of their words."""
+    """Writes a random vector of 16 dimensions for each word of the pairs."""
     draw = random.Random(1)
     lines = [f"w{i} {' '.join(f'{draw.gauss(0, 1):.4f}' for _ in range(16))}" for i in range(200)]
     file.write_text("\n".join(lines) + "\n")
@@ -181,7 +184,7 @@ def write_vectors(file: pathlib.Path) -> pathlib.Path:
 
 
 def wait_for_save(workdir: pathlib.Path, processes: Sequence[subprocess.Popen], after: int) -> None:
-    """Waits until Orbax begins to write, and lets so many checkpoints pass first; or until a process has ended."""
+    """Waits until Orbax begins to write a checkpoint after `after` others, or until a process has ended."""
     seen: set[str] = set()
     while len(seen) <= after and all(process.poll() is None for process in processes):
         seen |= {folder.name for folder in (workdir / FOLDER).glob("*.orbax-checkpoint-tmp*")}
@@ -189,7 +192,7 @@ def wait_for_save(workdir: pathlib.Path, processes: Sequence[subprocess.Popen], 
 
 
 def leave(processes: Sequence[subprocess.Popen]) -> list[int]:
-    """Gives processes time to end by themselves, and then kills them; returns how each ended, 9 for what had to be."""
+    """Waits `PATIENCE` seconds for processes to end, then kills the rest; returns the statuses, 9 for killed ones."""
     deadline = time.monotonic() + PATIENCE
     statuses = []
     for process in processes:
@@ -203,7 +206,7 @@ def leave(processes: Sequence[subprocess.Popen]) -> list[int]:
 
 
 def unfinished(workdir: pathlib.Path) -> dict[tuple[str, int], str]:
-    """Checkpoints that a kill has cut off, by name and time."""
+    """Returns incomplete checkpoints by name and time, with the part that is incomplete."""
     found = {}
     for folder in (workdir / FOLDER).glob("*"):
         if ".orbax-checkpoint-tmp" in folder.name:
@@ -214,7 +217,7 @@ def unfinished(workdir: pathlib.Path) -> dict[tuple[str, int], str]:
 
 
 def state(workdir: pathlib.Path, step: int) -> dict:
-    """All arrays of a checkpoint, as NumPy's."""
+    """Returns all arrays of a checkpoint as NumPy arrays."""
     found = {}
     with ocp.PyTreeCheckpointer() as reader:
         for item in ("params", "progress"):
@@ -226,31 +229,31 @@ def state(workdir: pathlib.Path, step: int) -> dict:
 
 
 def losses(workdir: pathlib.Path, name: str = "loss") -> list[dict]:
-    """What the log says of one measure, line by line."""
+    """Returns the logged values of a measure by step."""
     lines = [json.loads(line) for line in (workdir / FILE).read_text().splitlines()]
     return [{"step": line["step"], name: line[name]} for line in lines if name in line]
 
 
 def said(workdir: pathlib.Path, index: int) -> pathlib.Path:
-    """The file with what a process said at its last start."""
+    """Returns the file with the output of a process since its last start."""
     return workdir.with_name(f"{workdir.name}.{index}.txt")
 
 
 def last_words(file: pathlib.Path) -> str:
-    """The last line that a process said."""
+    """Returns the last line of a process's output."""
     lines = [line for line in file.read_text(errors="replace").splitlines() if line.strip()]
     return lines[-1] if lines else ""
 
 
 def free_address() -> str:
-    """Where the processes of one start can meet."""
+    """Returns a free address for the coordinator."""
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         return f"localhost:{probe.getsockname()[1]}"
 
 
 def summarise(found: Sequence[dict]) -> list[dict]:
-    """A row for each topology."""
+    """Returns a row for each topology."""
     rows = []
     for processes in sorted({one["processes"] for one in found}):
         runs = [one for one in found if one["processes"] == processes]
@@ -276,12 +279,12 @@ def summarise(found: Sequence[dict]) -> list[dict]:
 def main() -> int:
     """Reads the command line, runs and prints; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--kills", type=int, default=60, help="SIGKILLs, over all topologies [60]")
-    parser.add_argument("--processes", default="1,2", help="of each topology [1,2]")
-    parser.add_argument("--steps", type=int, default=100, help="of the run [100]")
-    parser.add_argument("--seed", type=int, default=0, help="of the kills")
-    parser.add_argument("--folder", type=pathlib.Path, help="keeps the runs, and the undisturbed ones for a next start")
-    parser.add_argument("--json", type=pathlib.Path, help="also write the table here")
+    parser.add_argument("--kills", type=int, default=60, help="number of SIGKILLs over all topologies [60]")
+    parser.add_argument("--processes", default="1,2", help="number of processes of each topology [1,2]")
+    parser.add_argument("--steps", type=int, default=100, help="steps of a run [100]")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the kills")
+    parser.add_argument("--folder", type=pathlib.Path, help="folder of the runs, with a reusable reference [temporary]")
+    parser.add_argument("--json", type=pathlib.Path, help="file for the results")
     options = parser.parse_args()
     logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax misses a file that its manager does not write
     draw = random.Random(options.seed)

@@ -1,12 +1,11 @@
-"""How long until something happens: `python benchmarks/startup.py [import] [step] [--config.KEY=VALUE ...]`.
+"""Time of imports and of the first step: `python benchmarks/startup.py [import] [step] [--config.KEY=VALUE ...]`.
 
-import: what importing takes, in fresh processes, beside sentence-transformers; `endx_jax` alone, and with all that a
-training run needs.
-step: from the start of `endx train` to the end of its first training step, the quickstart unless --config says
-otherwise; cold, with empty caches (compiled programs, token ids, docstrings), and warm, with what the cold start left
-there; beside sentence-transformers' trainer, given the same pairs in a file.
+import: seconds to import `endx_jax`, all modules that training needs, and sentence-transformers.
+step: seconds from the start of `endx train` (of the quickstart, unless --config is given) to the end of its first step;
+cold, with empty caches of compiled programs, token ids and docstrings, and warm, with those of the cold start. The peer
+is sentence-transformers' trainer with the same pairs in a file.
 
-Every figure is the median of fresh processes that take turns. The operating system's cache of files is warm for all.
+Every figure is the median of fresh processes, run in alternation, with files in the operating system's cache.
 Prints a table and, with --json=FILE, writes it with the machine and the versions.
 """
 
@@ -34,7 +33,7 @@ PEER = "sentence-transformers"
 
 
 def imports(options: argparse.Namespace) -> list[dict]:
-    """Rows about importing; of a process, its start and end included."""
+    """Measures imports, including start and end of the process; returns the rows of the table."""
     names = [name for name, ours in IMPORTS.items() if ours or options.peer]
     cases = {name: functools.partial(_process, [sys.executable, "-c", f"import {name}"]) for name in names}
     bare = "python alone"
@@ -48,7 +47,7 @@ def imports(options: argparse.Namespace) -> list[dict]:
 
 
 def steps(options: argparse.Namespace, overrides: Sequence[str]) -> list[dict]:
-    """Rows about the first training step."""
+    """Measures the first training step; returns the rows of the table."""
     cases = {"cold": [], "warm": []} | ({PEER: []} if options.peer else {})
     command = [sys.executable, "-m", "endx_jax", "train", f"--config={options.config}", *overrides]
     with tempfile.TemporaryDirectory() as folder:
@@ -80,12 +79,12 @@ def _flags(caches: str, case: str) -> list[str]:
         f"--config.data.cache={caches}/data",
         f"--config.train.compilation_cache={caches}/programs",
         "--config.train.log_every=1",
-        "--config.train.stop_at_step=1",  # so that nothing stands between the step and its line
+        "--config.train.stop_at_step=1",  # prints the line right after the step
     ]
 
 
 def _first_step(command: Sequence[str]) -> float:
-    """Seconds from the start of a process to the line that begins with `step 1`."""
+    """Returns the seconds from the start of a process to its line that begins with `step 1`."""
     start = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
@@ -97,7 +96,7 @@ def _first_step(command: Sequence[str]) -> float:
 
 
 def _peer_command(folder: pathlib.Path, config: str, overrides: Sequence[str]) -> list[str]:
-    """The peer's process, with the model and pairs of ours in a file."""
+    """Writes model and pairs of the config to a file; returns the command of the peer for it."""
     settings = resolve(train.parse([f"--config={config}", *overrides, "--config.data.cache="])[0])
     records = read_splits(settings.data).train
     job = {
@@ -117,8 +116,8 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", default=["import", "step"], help="import, step, or both")
     parser.add_argument("--config", default="quickstart", help="a recipe; --config.KEY=VALUE changes it")
     parser.add_argument("--peer", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--repeats", type=int, default=5, help="processes that import")
-    parser.add_argument("--step_repeats", type=int, default=3, help="processes that make a step, of each kind")
+    parser.add_argument("--repeats", type=int, default=5, help="processes per import")
+    parser.add_argument("--step_repeats", type=int, default=3, help="processes per kind of first step")
     parser.add_argument("--json", default="")
     options, overrides = parser.parse_known_args()
     if options.peer:

@@ -1,10 +1,9 @@
-"""How many pairs a second training makes, beside sentence-transformers: `python benchmarks/training.py --data=FOLDER`.
+"""Pairs trained per second, compared with sentence-transformers: `python benchmarks/training.py --data=FOLDER`.
 
 Both fine-tune the same MiniLM weights on the same batches of SQuAD's (question, answer sentence) pairs in the same
 order, with the same loss, precision, AdamW, clipping and schedule, and without dropout. A step is timed from a
-tokenised batch in host memory to updated parameters; what making the batch costs stands beside, as `prepare_seconds`
-(the peer tokenises every batch in its collator). All forms take turns in this process. Their losses on the first batch
-must agree.
+tokenized batch in host memory to updated parameters; `prepare_seconds` is the time to make the batch (for the peer with
+tokenization). All forms run in alternation in this process. Their losses on the first batch must agree.
 
 Prints a table and, with --json=FILE, writes it with the machine and the versions.
 """
@@ -28,22 +27,22 @@ from endx_jax.parallel.sharding import to_global
 from endx_jax.pretrained.locate import locate
 
 OURS = "endx_jax"
-STEPS = 700  # of the schedule, about an epoch at batch 128; few are run
-TOLERANCE = {"float32": 1e-4, "bfloat16": 3e-2}  # of the first loss
+STEPS = 700  # length of the schedule, about an epoch at batch 128; `--repeats` steps are run
+TOLERANCE = {"float32": 1e-4, "bfloat16": 3e-2}  # largest difference of the first losses
 
 
 class OurStep:
-    """Calls are training steps over the first batches of a run, in turn.
+    """Training step of endx_jax over the first batches of a run; each call uses the next one.
 
     Attributes:
-      losses: of all steps so far.
-      prepare_seconds: what padding a tokenised batch takes.
-      padding: tokens that are encoded over real tokens, both towers.
-      texts: the batches as (question, answer) texts.
+      losses: losses of all steps so far.
+      prepare_seconds: seconds to pad a tokenized batch.
+      padding: computed over real tokens, in both towers.
+      texts: (question, answer) texts of each batch.
     """
 
     def __init__(self, config, batches: int):
-        """Prepares the run that `config` describes and its first batches, compiles, and runs the first in vain."""
+        """Prepares a run and its first batches, compiles the step and runs it once without keeping the result."""
         run, self._state, self._step = begin(prepare(config, pathlib.Path(tempfile.mkdtemp())))
         self._run = run
         self._size = config.train.global_batch_size
@@ -62,7 +61,7 @@ class OurStep:
         self.losses.append(loss)
 
     def programs(self):
-        """The compiled programs of the step."""
+        """Returns the compiled programs of the step."""
         return self._step.programs.values()
 
     def _take(self, state, batch):
@@ -72,7 +71,7 @@ class OurStep:
 
 
 def _padding(batches: Sequence[Batch], stream: BatchStream) -> float:
-    """Over real tokens, those that there is room for: of the packings, in each part that is encoded by itself."""
+    """Returns computed over real tokens; each shard and chunk of a batch computes all tokens of its packing."""
     parts = stream.plan.shards * stream.plan.chunks if stream.plan else 1
     sides = [side for batch in batches for side in (batch.question, batch.answer)]
     room = sum(parts * side.packing.tokens if side.packing else side.mask.size for side in sides)
@@ -80,7 +79,7 @@ def _padding(batches: Sequence[Batch], stream: BatchStream) -> float:
 
 
 def compare(options: argparse.Namespace) -> list[dict]:
-    """The table: a row for us and one for every form of the peer."""
+    """Returns a row for endx_jax and one for each form of the peer."""
     config = configure(options)
     ours = OurStep(config, options.repeats)
     peers = {f"sentence-transformers, {form}": PeerStep(_recipe(config), form, ours.texts) for form in options.peers}
@@ -107,13 +106,13 @@ def compare(options: argparse.Namespace) -> list[dict]:
 
 
 def check_same_work(losses: dict[str, float], tolerance: float) -> None:
-    """Ends the script where the losses of the first batch differ."""
+    """Ends the script if the losses of the first batch differ by more than the tolerance."""
     if max(losses.values()) - min(losses.values()) > tolerance:
-        raise SystemExit(f"the first losses differ by more than {tolerance}, and so does the work: {losses}")
+        raise SystemExit(f"the first losses differ by more than {tolerance}, so the times are not comparable: {losses}")
 
 
 def configure(options: argparse.Namespace):
-    """Our config for these options."""
+    """Returns the config of the run."""
     config = common.pairs_config(options)
     config.model.dtype = options.dtype
     config.objective.mask_false_negatives = False
@@ -122,7 +121,7 @@ def configure(options: argparse.Namespace):
 
 
 def _recipe(config) -> Recipe:
-    """What the peer has to do alike."""
+    """Returns the settings of the peer."""
     return Recipe(
         folder=str(locate(config.model.pretrained)),
         length=config.data.answer_length,
@@ -137,14 +136,14 @@ def _recipe(config) -> Recipe:
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
-    """What describes a training: also for scripts that look at its steps in other ways."""
+    """Returns a parser of the options that describe a training."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="folder of SQuAD 1.1, or another data.path")
     parser.add_argument("--model", default="all-MiniLM-L6-v2")
-    parser.add_argument("--batch", type=int, default=128, help="pairs a step")
-    parser.add_argument("--length", type=int, default=256, help="tokens that questions and answers are cut to")
+    parser.add_argument("--batch", type=int, default=128, help="pairs per step")
+    parser.add_argument("--length", type=int, default=256, help="maximum tokens of a question or answer")
     parser.add_argument("--dtype", choices=TOLERANCE, default="float32")
-    parser.add_argument("--tower_chunk", type=int, default=-1, help="as train.tower_chunk")
+    parser.add_argument("--tower_chunk", type=int, default=-1, help="value of train.tower_chunk")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", default="")
     return parser
@@ -157,9 +156,9 @@ def main() -> None:
         nargs="*",
         default=[PLAIN, "16", "32"],
         help=f"forms of sentence-transformers (pip install {NEEDED}): `{PLAIN}`, its plain in-batch loss, or a number, "
-        "the rows of a mini-batch of its cached one; none: only ours",
+        "the mini-batch size of its cached loss; empty: no peer",
     )
-    parser.add_argument("--repeats", type=int, default=3, help="steps that are timed, each on a batch of its own")
+    parser.add_argument("--repeats", type=int, default=3, help="number of timed steps, each with another batch")
     options = parser.parse_args()
     results = compare(options)
     print(common.table([{key: value for key, value in row.items() if key != "all_seconds"} for row in results]))
@@ -168,5 +167,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    use_large_pages()  # as `endx` does; the peer has it too
+    use_large_pages()  # as `endx train` does; applies to the peer too
     main()

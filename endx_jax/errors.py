@@ -37,6 +37,11 @@ class RunInterrupted(Exception):
     """
 
 
+def first_line(failure: BaseException) -> str:
+    """Returns the first line of another library's exception, at most 500 characters; its type if it has no message."""
+    return next(iter(str(failure).strip().splitlines()), type(failure).__name__)[:500]
+
+
 def nearest(name: str, known) -> str:
     """Returns a phrase with the name in `known` that is closest to `name`, to append to a message; empty if none is."""
     import difflib

@@ -38,5 +38,5 @@ def _parser() -> argparse.ArgumentParser:
         "--systems", default="trained", metavar="A[,B]", help="system of each run, such as bm25,trained [trained]"
     )
     parser.add_argument("--pool", default="", help="pool, such as sentences or answers>=8 [each run's primary pool]")
-    parser.add_argument("--output", type=pathlib.Path, metavar="FILE", help="JSON file for all results")
+    parser.add_argument("--output", type=pathlib.Path, metavar="FILE", help="file for the comparison as JSON")
     return parser

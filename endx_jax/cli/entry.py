@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 
 import endx_jax
-from endx_jax.errors import TRY_AGAIN, EndxError, RunInterrupted, nearest
+from endx_jax.errors import TRY_AGAIN, EndxError, RunInterrupted, first_line, nearest
 
 USAGE = """endx_jax {version}: answer retrieval with dual encoders, in JAX
 
@@ -53,8 +53,8 @@ def run_verb(argv: list[str]) -> int:
     except (MemoryError, RuntimeError) as failure:
         if not _out_of_memory(failure):
             raise
-        reason = next(iter(str(failure).splitlines()), "") or "MemoryError"
-        print(f"endx {argv[0]}: out of memory: {reason}; {SMALLER.get(argv[0], SMALLER_DATA)}", file=sys.stderr)
+        advice = SMALLER.get(argv[0], SMALLER_DATA)
+        print(f"endx {argv[0]}: out of memory: {first_line(failure)}; {advice}", file=sys.stderr)
         return _leave(2)
     except KeyboardInterrupt:
         hint = f"; the same command resumes {RESUMES[argv[0]]}" if argv[0] in RESUMES else ""
@@ -64,7 +64,7 @@ def run_verb(argv: list[str]) -> int:
 
 
 def _out_of_memory(failure: Exception) -> bool:
-    """Returns true if Python or XLA ran out of memory; XLA's exceptions differ in their text only."""
+    """Returns true if Python or XLA ran out of memory; XLA names this only in the message."""
     return isinstance(failure, MemoryError) or str(failure).startswith("RESOURCE_EXHAUSTED")
 
 
@@ -77,14 +77,14 @@ def _leave(status: int) -> int:
     return status
 
 
-# Advice for a verb that ran out of memory.
+# Advice by verb after running out of memory.
 SMALLER = {
     "train": "set a smaller --config.train.tower_chunk or --config.data.answer_length",
-    "plan": "compile for fewer devices, or without --compile",
+    "plan": "plan for fewer devices, or on a machine with more memory",
 }
 SMALLER_DATA = "end other programs, or use less data at a time"
 
-# Verbs that resume after an interrupt, and where.
+# Verbs that resume after an interrupt, and the point from which.
 RESUMES = {
     "train": "from the last checkpoint",
     "encode": "with the missing shards",

@@ -63,7 +63,7 @@ def main(argv: list[str]) -> None:
     if pair_model:
         score = pair_model(records.questions, records.candidates)
         first = dense_scores(dense.questions, dense.candidates)
-        results.add("reranked", {next(iter(pools)): evaluate_pairs(score, first, records, top=arguments.top)})
+        results.add("reranked", {pools.primary_name: evaluate_pairs(score, first, records, top=arguments.top)})
         given = f"the top {arguments.top} of the previous row" if arguments.top else "all candidates"
         results.notes.append(f"reranked: {given}, re-ranked by {arguments.rerank}")
     identity = model.identity
@@ -89,7 +89,7 @@ def _evaluate_index(arguments: argparse.Namespace) -> None:
 
     check(bool(arguments.data), "--index needs --data with questions and their right documents or answers")
     check(not (arguments.rerank or arguments.reverse), "--rerank and --reverse can't be used with --index")
-    found = detect_format(arguments.data) if os.path.exists(arguments.data) else ""  # else a prepared set
+    found = detect_format(arguments.data) if os.path.exists(arguments.data) else ""  # otherwise a prepared set
     judged: Judged | list[Answered]
     with naming_flags():
         if found == ANSWERS:
@@ -139,7 +139,7 @@ def _rank_index(arguments: argparse.Namespace, judged) -> None:
 
 
 def _pools(arguments: argparse.Namespace):
-    """Returns the name of the data set (`--data`, or the run's test split), and its pool and subsets by name."""
+    """Returns the name of the data set (`--data`, or the run's test split), and its primary pool and subsets."""
     import dataclasses
 
     from endx_jax.data.records import Pools
@@ -161,8 +161,9 @@ def _pools(arguments: argparse.Namespace):
         dataset, records = arguments.data, read_records(arguments.data, settings, arguments.split)
     else:
         dataset, records = settings.test_path or settings.path, read_splits(settings).test
-    pool, chosen = next(iter(pools(records, settings).items()))
-    return dataset, Pools({pool: chosen} | with_many_questions(chosen, arguments.min_questions))
+    found = pools(records, settings)
+    subsets = with_many_questions(found.primary, arguments.min_questions)
+    return dataset, Pools({found.primary_name: found.primary} | subsets)
 
 
 def _default_output(arguments: argparse.Namespace, dataset: str) -> pathlib.Path:

@@ -206,7 +206,7 @@ def _parser() -> argparse.ArgumentParser:
         help="window of ranks to take negatives from [1-100]",
     )
     which.add_argument(
-        "--margin", type=float, help="minimum difference to the right answers' score [none; 0 by --teacher]"
+        "--margin", type=float, help="minimum difference to the right answers' score [none; 0 with --teacher]"
     )
     which.add_argument(
         "--relative-margin",

@@ -37,7 +37,7 @@ def main(argv: list[str]) -> None:
         asked = enumerate(arguments.question, start=1)
         questions = [Question(str(n), json_files.text(text, f"question {n}")) for n, text in asked]
     if arguments.rerank:
-        _pair_model(arguments.rerank)  # raises early if it is not a pair classifier
+        _pair_model(arguments.rerank)  # raises an error early if it is not a pair classifier
     search = _open(arguments)
     changed = _change(arguments, search)
     if questions:
@@ -54,7 +54,7 @@ def _check(arguments: argparse.Namespace) -> None:
     check(not (arguments.question and arguments.questions), "give questions as arguments or by --questions, not both")
     check(arguments.top >= 1, f"--top={arguments.top}: it must be at least 1")
     check(arguments.rerank_top >= 1, f"--rerank-top={arguments.rerank_top}: it must be at least 1")
-    check(arguments.mode == "hybrid" or arguments.weight is None, "--weight is for --mode=hybrid")
+    check(arguments.mode == "hybrid" or arguments.weight is None, "--weight needs --mode=hybrid")
     check(arguments.weight is None or 0 <= arguments.weight <= 1, f"--weight={arguments.weight} is not from 0 to 1")
     asked = arguments.question or arguments.questions
     check(
@@ -210,7 +210,7 @@ def _note(line: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="endx search",
-        description="Searches an index, interactively or for given questions. --add, --delete and --compact change it.",
+        description="searches an index, interactively or for given questions; --add, --delete and --compact change it.",
     )
     parser.add_argument("question", nargs="*", help="questions, each in quotes [interactive prompt; Ctrl-D exits]")
     parser.add_argument("--workdir", type=pathlib.Path, help="workdir of a run with a model and an index")
@@ -241,7 +241,7 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument(
         "--weight",
         type=float,
-        help="weight of embeddings in hybrid search, from 0 to 1, the rest being BM25's [fuse by reciprocal ranks]",
+        help="weight of embeddings in hybrid search, from 0 to 1; BM25 gets the rest [fuse by reciprocal ranks]",
     )
     how.add_argument(
         "--engine",
@@ -266,6 +266,6 @@ def _parser() -> argparse.ArgumentParser:
     change.add_argument(
         "--compact",
         action="store_true",
-        help="remove deleted documents from the files now rather than when they are half of all rows",
+        help="remove deleted documents from the files now [once they are more than half of all rows]",
     )
     return parser

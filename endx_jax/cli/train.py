@@ -136,21 +136,21 @@ def _explain(failure: Exception) -> str:
 
 def _next_steps(workdir: pathlib.Path) -> str:
     return f"""
-What next:
-  ask it, here or in a browser (which needs pip install -e ".[serve]"):
+Next steps:
+  search, here or in a browser (needs pip install -e ".[serve]"):
     endx search --workdir={workdir} "QUESTION"
     endx serve --workdir={workdir}
-  the same on your own questions and answers (a CSV, TSV or JSONL with those two columns, SQuAD JSON, a BEIR folder):
+  train on your own pairs (CSV, TSV or JSONL with columns question and answer, SQuAD JSON, a BEIR folder):
     endx train --config=minilm --workdir=runs/mine --config.data.path=FILE
   rank another data set with this model:
     endx evaluate --workdir={workdir} --data=FILE
-  embeddings in Python:
+  compute embeddings in Python:
     model = endx_jax.load("{workdir}"); model.encode_query("how do I reshape an array?")"""
 
 
 def _next_steps_with_pairs(workdir: pathlib.Path) -> str:
     return f"""
-What next:
-  let it re-order what a run with embeddings finds:
+Next steps:
+  re-rank the answers of a dual encoder, the run RUN:
     endx search --workdir=RUN --rerank={workdir} "QUESTION"
     endx evaluate --workdir=RUN --rerank={workdir} --top=20"""

@@ -209,6 +209,6 @@ def _found(path: str, split: str | None) -> tuple[str, Callable[[str, _Columns],
         inside = [os.path.join(path, name + packed) for name in IN_FOLDERS for packed in ("", ".gz")]
         file = next(filter(os.path.isfile, inside), None)
         if file is None:
-            raise EndxError(f"{path}: no {' or '.join(IN_FOLDERS)} in the folder, which make a folder a corpus")
+            raise EndxError(f"{path}: the folder has no corpus file: {' or '.join(IN_FOLDERS)}")
         path = file
     return path, FORMATS[text_files.ending(path, FORMATS)]

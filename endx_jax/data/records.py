@@ -140,9 +140,14 @@ class Pools(dict[str, RetrievalSet]):
     """The same questions with different pools of candidates, by the pool's name; the primary one comes first."""
 
     @property
+    def primary_name(self) -> str:
+        """Name of the primary pool."""
+        return next(iter(self))
+
+    @property
     def primary(self) -> RetrievalSet:
         """The set with the primary pool."""
-        return next(iter(self.values()))
+        return self[self.primary_name]
 
 
 def questions_by_candidate(qrels: Sequence[Sequence[int]]) -> dict[int, list[int]]:

@@ -21,7 +21,7 @@ import numpy as np
 
 from endx_jax import json_files
 from endx_jax.data.token_tables import TokenCache, TokenTable, content_key
-from endx_jax.errors import EndxError
+from endx_jax.errors import EndxError, first_line
 from endx_jax.files import write_text
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def refusing_broken(folder: pathlib.Path, *further: type[Exception]) -> Iterator
         bare = type(failure) is Exception or type(failure).__name__ == "PanicException"
         if isinstance(failure, EndxError) or not (bare or isinstance(failure, further)):
             raise
-        raise EndxError(f"{folder} holds no tokenizer that can be used: {_first_line(failure)}") from None
+        raise EndxError(f"{folder} holds no tokenizer that can be used: {first_line(failure)}") from None
 
 
 def _direct(folder: pathlib.Path) -> LoadedTokenizer | None:
@@ -363,7 +363,3 @@ def _transformers():
     import transformers
 
     return transformers
-
-
-def _first_line(failure: BaseException) -> str:
-    return next(iter(str(failure).strip().splitlines()), type(failure).__name__)[:500]

@@ -82,11 +82,11 @@ def read_records(path: str, settings: DataSettings, judgements: str, *, whole: b
       whole: true to keep the whole corpus of a BEIR folder: see `readers.read`.
 
     Raises:
-      EndxError: the data can't be read, or `data.pool` is set and it is not reading-comprehension data.
+      EndxError: the data can't be read, or `data.pool` is set for data without paragraphs.
     """
     if path in BUILT_IN:
         if settings.pool:
-            raise EndxError(f"{path} is no reading-comprehension data; leave data.pool empty")
+            raise EndxError(f"{path} is not reading-comprehension data; leave data.pool empty")
         return BUILT_IN[path](cache=settings.cache)
     if path.startswith(PREPARED):
         from endx_jax.data import reqa_dataset
@@ -122,7 +122,7 @@ def pools(records: RetrievalSet, settings: DataSettings) -> Pools:
 
 
 def has_paragraphs(path: str) -> bool:
-    """Returns true if a path is that of reading-comprehension data, to which `data.pool` applies."""
+    """Returns true if `path` is reading-comprehension data, to which `data.pool` applies."""
     return path not in BUILT_IN and (path.startswith(PREPARED) or formats.holds_paragraphs(path))
 
 

@@ -18,7 +18,7 @@ from endx_jax.training.checkpoints import abstract
 
 # Largest batch with a dense loss, which compiles and runs faster while scores take little memory; tile of larger ones.
 DENSE_UP_TO, TILE = 2048, 1024
-# Tokens in a chunk that occupy a device; larger chunks only take memory. Measured on CPUs, estimated for accelerators.
+# Tokens of a chunk that keep a device busy; larger chunks are not faster. Measured on CPUs, estimated for accelerators.
 BUSY, ACCELERATOR_BUSY = {"cpu": 1 << 14}, 1 << 16
 
 

@@ -45,12 +45,12 @@ class About:
       normalize: true if embeddings have unit norm.
       cosine: true if they are compared by cosine rather than inner product.
       sides: `question` and `answer`.
-      pooling: Hugging Face: `mean` or `first`.
-      identity: StableHLO: of the model that was exported, so that its indexes serve the export too.
-      towers: towers: their settings, by the names of `config.model`.
-      method: towers: `name` and `settings` of a method that added a head to them; None for towers without.
-      weights_sha256: StableHLO and towers: of the weights' file.
-      version: of these keys.
+      pooling: Hugging Face only: `mean` or `first`.
+      identity: StableHLO only: identity of the exported model, so that its indexes can be searched with the export.
+      towers: model folders only: settings of the towers, as in `config.model`.
+      method: model folders only: `name` and `settings` of a method that added a head to the towers; None without one.
+      weights_sha256: StableHLO and model folders: sha256 of the file of weights.
+      version: version of this format.
     """
 
     format: str

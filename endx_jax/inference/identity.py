@@ -17,7 +17,7 @@ WITHOUT_EFFECT = frozenset(
     {"dropout", "attention_dropout", "initializer_range", "dtype", "remat", "scan_layers", "parent", "name"}
 )
 
-# Optional parts of towers that are left out of the hash where they are None.
+# Optional parts of towers, which are left out of the hash if they are None.
 OPTIONAL = frozenset({"head", "token_weights", "layer_weights"})
 
 

@@ -1,4 +1,4 @@
-"""Model folder of a run, which is written when training ends and read by `endx_jax.load`.
+"""Model folder of a run, written when training ends and read by `endx_jax.load`.
 
 `endx.json` describes the towers by their settings. `config.json` and the tokenizer's files are those of the pretrained
 model (`answer/` has those of the answer tower, if it has another one). `towers.safetensors` holds the parameters,
@@ -56,12 +56,12 @@ def save_model(
     The folder has no description until the weights are written. Every process must call this; the primary writes.
 
     Args:
-      folder: contains the configurations and tokenizers of the pretrained models already.
-      name: of the model, such as its workdir's.
-      settings: of the towers.
-      encoder: the towers, and the text processors of each side.
-      params: the towers' parameters; may be split over processes.
-      places: by side, the folder in `folder` of its `config.json` and tokenizer.
+      folder: model folder, which already contains the configurations and tokenizers of the pretrained models.
+      name: name of the model, such as that of its workdir.
+      settings: settings of the towers, `config.model`.
+      encoder: towers, and text processors of each side.
+      params: parameters of the towers; may be split over processes.
+      places: subfolder of each side's `config.json` and tokenizer.
       method: name and settings of a method that added heads to the towers.
 
     Raises:
@@ -143,7 +143,7 @@ def load_towers(folder: pathlib.Path, about: About, mesh: Mesh, name: str) -> Em
 
 
 def _make_head(about: About, folder: pathlib.Path) -> MakeHead | None:
-    """Returns what makes the heads of the towers, by the method that the description names; None if it names none.
+    """Returns the function that makes the towers' heads, from the method in the description; None without a method.
 
     Raises:
       EndxError: the method is unknown to this process, or adds no heads, or its settings are wrong.
@@ -152,7 +152,7 @@ def _make_head(about: About, folder: pathlib.Path) -> MakeHead | None:
         return None
     where = f"{folder / ABOUT}: 'method'"
     name = json_files.text(json_files.value(about.method, "name", where), f"{where}: 'name'")
-    # Methods are above this package, which knows none: a model that needs the code of one says which.
+    # Imported by name, since methods are in a layer above this package.
     method = importlib.import_module("endx_jax.methods").find_method(name)
     check(method.head is not None, f"{where} is {name}, which adds no heads to towers; copy the model again")
     settings = json_files.mapped(about.method.get("settings"), f"{where}: 'settings'")

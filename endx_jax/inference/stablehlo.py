@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 
 from endx_jax.batch import Tokens
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
-from endx_jax.errors import EndxError
+from endx_jax.errors import EndxError, first_line
 from endx_jax.files import sha256_of
 from endx_jax.inference.about import ABOUT, About
 from endx_jax.inference.embedding_model import EmbeddingModel, Source
@@ -161,7 +161,7 @@ def _program(file: pathlib.Path, sha256: str) -> "Exported":
         raise EndxError(f"{file} can't be read without the package flatbuffers: pip install flatbuffers") from None
     except (*DAMAGED, struct.error) as failure:
         raise EndxError(
-            f"{file} is not a program that this JAX can read ({_first_line(failure)}); export the model again"
+            f"{file} is not a program that this JAX can read ({first_line(failure)}); export the model again"
         ) from None
     _check_parses(file)
     return program
@@ -190,14 +190,10 @@ def _check_fits(
         result = jax.eval_shape(lambda params, ids, mask: towers.encode(params, side, Tokens(ids, mask)), params, *one)
     except (*DAMAGED, struct.error) as failure:
         raise EndxError(
-            f"{file} can't be used with the weights in {SINGLE_FILE} ({_first_line(failure)}); export the model again"
+            f"{file} can't be used with the weights in {SINGLE_FILE} ({first_line(failure)}); export the model again"
         ) from None
     if getattr(result, "shape", None) != (1, width):
         raise EndxError(f"{file} does not return embeddings of width {width}, as in {ABOUT}; export the model again")
     table = towers.tower_params(params, side).get(TOKEN_TABLE)
     if table is not None:
         tokenizer.check_matches(len(table), tokenizer.pad_id, file.parent)
-
-
-def _first_line(failure: Exception) -> str:
-    return next(iter(str(failure).splitlines()), type(failure).__name__)[:300]

@@ -13,7 +13,7 @@ import numpy as np
 from endx_jax.errors import EndxError, RunInterrupted
 from endx_jax.parallel.environment import read_environment
 
-BARRIER_MILLISECONDS = 24 * 3600 * 1000  # effectively no limit: JAX's heartbeats detect a dead process
+BARRIER_MILLISECONDS = 24 * 3600 * 1000  # effectively unlimited, since JAX's heartbeats detect a dead process
 PRIMARY_EXIT_DELAY = 5.0  # seconds: process 0 exits last, since JAX aborts the other processes when it is gone
 INTERRUPTED = 130  # exit status after Ctrl-C, which all processes receive
 MAX_MESSAGE_BYTES = 2048  # length at which the message of a failure is cut before it is sent to all processes

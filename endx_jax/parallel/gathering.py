@@ -43,9 +43,9 @@ class Gathered(flax.struct.PyTreeNode, nn.meta.AxisMetadata):
 
     Attributes:
       value: the matrix.
-      spec: its partition.
-      mesh: the devices.
-      dtype: to which it is cast.
+      spec: partition of the matrix.
+      mesh: device mesh.
+      dtype: dtype to which the matrix is cast.
     """
 
     value: Any

@@ -37,11 +37,11 @@ class MeshSettings:
 def make_mesh(settings: MeshSettings, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Builds the mesh over all devices of all processes, in an order that follows their links.
 
-    On several TPU slices `data` alone crosses the network between them.
+    On several TPU slices, only `data` crosses the network between them.
 
     Args:
       settings: sizes of the axes.
-      devices: of the mesh; None: all.
+      devices: devices of the mesh; None for all.
 
     Raises:
       EndxError: the axes do not multiply to the number of devices, or `data` can't be divided by the slices.
@@ -80,5 +80,5 @@ def make_mesh(settings: MeshSettings, devices: Sequence[jax.Device] | None = Non
 
 
 def _has_slices(devices: Sequence[jax.Device]) -> bool:
-    # One slice leaves the index out. GPUs have it too, one a node, and any axis may go over their network.
+    # A single slice has no index. GPUs have one per node, but any axis may cross their network.
     return devices[0].platform == "tpu" and getattr(devices[0], "slice_index", None) is not None

@@ -28,24 +28,24 @@ TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 CONDITION = re.compile(r"\bcondition=%?([\w.\-]+)")
 OPERAND = re.compile(r"%([\w.\-]+)")
 OP_NAME = re.compile(r'op_name="([^"]*)"')
-# A TPU's fusion that reduces and keeps a part of the result.
+# Name of the TPU compiler's fusions that compute a reduce-scatter.
 REDUCE_SCATTER = "all-reduce-scatter"
-# A TPU's asynchronous collective is begun by one fusion and repeated in each fusion that runs meanwhile, in loops too.
+# On a TPU, one fusion starts an asynchronous collective, and every fusion that runs meanwhile repeats it.
 BEGUN, CONTINUED = "async-collective-start", re.compile(r'"async_collective_fusion_config":\{"flag_start":"\d')
 
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """Instruction of a program, wherever it is called.
+    """Instruction of a compiled program at one of its calls.
 
     Attributes:
-      opcode: in XLA's words.
-      shape: of its result, as text.
-      operands: their shapes.
+      opcode: XLA's name of the operation.
+      shape: shape of the result, as text.
+      operands: shapes of the operands, as text.
       rest: operands and attributes, as text.
-      times: how often it runs; None where a loop around it does not say how long it is.
-      loops: how many loops it is in.
-      asynchronous: whether it is started and awaited apart.
+      times: number of runs; None if the trip count of a loop around it is unknown.
+      loops: number of loops around it.
+      asynchronous: true if other work can run between its start and its end.
     """
 
     opcode: str
@@ -58,7 +58,7 @@ class Instruction:
 
     @property
     def source(self) -> str:
-        """Where in the traced function it comes from."""
+        """Place in the traced function; empty if unknown."""
         found = OP_NAME.search(self.rest)
         return found[1] if found else ""
 
@@ -69,7 +69,7 @@ class Collective:
 
     Attributes:
       kind: one of `KINDS`.
-      bytes: of its result on one device, each time.
+      bytes: bytes of its result on one device, per run.
       times: number of runs; None if the trip count of a loop around it is unknown.
       loops: number of loops around it.
       source: its place in the traced function.
@@ -96,7 +96,7 @@ def collectives(program: str) -> list[Collective]:
     found = []
     for one in instructions(program):
         kind = one.opcode.removesuffix("-done")
-        # Of two halves, only the second has the result alone for its shape.
+        # Of a start and its end, only the end has the shape of the result.
         if kind in KINDS and not CONTINUED.search(one.rest):
             apart = one.asynchronous or kind != one.opcode or "async_collective_name=" in one.rest
             found.append(Collective(kind, shape_bytes(one.shape), one.times, one.loops, one.source, apart))
@@ -104,9 +104,9 @@ def collectives(program: str) -> list[Collective]:
 
 
 def instructions(program: str) -> Iterator[Instruction]:
-    """Yields all instructions of a compiled program, those of loops, calls, fusions and branches once a call.
+    """Yields all instructions of a compiled program; those of loops, calls, fusions and branches once per call.
 
-    Computations that only say how two numbers are reduced by a collective are left out.
+    The computations by which collectives reduce two numbers are left out.
 
     Args:
       program: `compiled.as_text()`.
@@ -145,7 +145,7 @@ def _instructions(
             continue
         if opcode.removesuffix("-start").removesuffix("-done") in KINDS:
             continue
-        if opcode in ("async-update", "async-done"):  # Their start calls the same computation.
+        if opcode in ("async-update", "async-done"):  # calls the same computation as its start
             continue
         inside, depth = times, loops
         if opcode == "while":
@@ -158,7 +158,7 @@ def _instructions(
 
 
 def _trips(computations: dict[str, list[re.Match]], loop: str) -> int | None:
-    """Returns how often a loop runs: as it says, or where it counts from zero to a constant, as a TPU's do."""
+    """Returns the trip count of a loop: an attribute, or, as on a TPU, the constant up to which it counts from zero."""
     said = TRIPS.search(loop)
     if said:
         return int(said[1])

@@ -42,8 +42,8 @@ class Rule:
             check_choice(f"an axis of the sharding rule {self.pattern}", axis, AXES)
 
 
-# Columns of what widens and rows of what narrows go over `tensor`, so that a layer needs one reduction a sublayer; the
-# other dimension goes over `fsdp`.
+# `tensor` splits the columns of matrices that widen and the rows of those that narrow, so that a sublayer needs one
+# reduction; `fsdp` splits the other dimension.
 RULES: list[Rule] = [
     Rule(r"token_embedder/embedding", ("tensor", "fsdp")),
     Rule(r"(position|type)_embedding", (None, "fsdp")),
@@ -58,7 +58,7 @@ RULES: list[Rule] = [
     Rule(r"embedding_projection/kernel", ("fsdp", None)),
     Rule(r"(attention_norm|mlp_norm|final_norm|norm)/(scale|bias)", (None,)),
     Rule(r"input_kernel", ("fsdp", None, None, None)),
-    # Used at every position: a split kernel would be gathered at each.
+    # Not split, since it would have to be gathered at every position.
     Rule(r"recurrent_kernel", (None, None, None, None)),
     Rule(r"(input|recurrent)_bias", (None, None, None)),
     Rule(r"pooling/(hidden|hop)_kernel", ("fsdp", None)),
@@ -67,14 +67,14 @@ RULES: list[Rule] = [
     Rule(r"log_temperature", ()),
     Rule(r"(step|count)", ()),
 ]
-"""Rules of towers and optimizers, and of the methods that this process has found; see `add_rules`."""
+"""Rules of towers and optimizers, and those of methods that `add_rules` added."""
 
-# Paths of Adafactor's moments, before that of their parameter.
+# Prefix of the paths of Adafactor's moments, before the path of their parameter.
 FACTORED = re.compile(r"(^|/)(v|v_row|v_col)/")
 
 
 def add_rules(rules: Iterable[Rule]) -> None:
-    """Adds a method's rules to the table; those that are there stay as they are."""
+    """Adds a method's rules to the table, unless they are in it."""
     RULES.extend(rule for rule in rules if rule not in RULES)
     rule_of.cache_clear()
 
@@ -92,7 +92,7 @@ def rule_of(path: str) -> Rule:
     if not found:
         raise EndxError(f"no sharding rule matches the parameter {path}; add one to the METHOD's sharding")
     patterns = " and ".join(rule.pattern for rule in found)
-    raise EndxError(f"the sharding rules {patterns} all match the parameter {path}: leave one of them")
+    raise EndxError(f"the sharding rules {patterns} all match the parameter {path}: remove all but one")
 
 
 def partition_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
@@ -112,7 +112,7 @@ def partition_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSp
             return PartitionSpec()
         raise EndxError(
             f"the sharding rule {rule.pattern} is for {len(rule.axes)} dimensions, and the parameter {path} has the "
-            f"shape {shape}; give it as many axes"
+            f"shape {shape}; give the rule one axis per dimension"
         )
     return PartitionSpec(*(a if a and n % mesh.shape[a] == 0 else None for a, n in zip(rule.axes, shape, strict=True)))
 

@@ -9,6 +9,8 @@ from endx_jax.errors import EndxError
 from endx_jax.numerics import unit_rows
 
 SMALLEST = 4
+# Minimum number of questions of an answer in `question_agreement` (Yu et al. 2020, Table 3).
+FEWEST = 8
 RIDGE = 0.03
 
 
@@ -75,7 +77,7 @@ def same_side_neighbours(
       The mean over all examples drawn, a fraction in [0, 1].
 
     Raises:
-      EndxError: as `probe_accuracy`.
+      EndxError: see `probe_accuracy`.
     """
     both = unit_rows(np.concatenate(_draw(question_embeddings, answer_embeddings, seed, limit)))
     cosines = both @ both.T
@@ -139,18 +141,20 @@ def _fit(features: np.ndarray, signs: np.ndarray) -> tuple[np.ndarray, float]:
     return solution[:-1], solution[-1]
 
 
-def question_agreement(question_embeddings, qrels: Sequence[Sequence[int]], *, fewest: int = 8) -> dict[str, float]:
+def question_agreement(
+    question_embeddings, qrels: Sequence[Sequence[int]], *, fewest: int = FEWEST
+) -> dict[str, float]:
     """Computes the mean squared distance between questions of the same answer, and between any two questions.
 
     Yu et al. (2020, Table 3) call the first SSE, "the sum of squared distances [...] between two different questions
-    aligned to same answer", and do not define the average. Here it is the mean over all pairs of questions with a
+    aligned to same answer", without defining the average. Here it is the mean over all pairs of questions with a
     common answer, each counted once per answer, on the unit sphere: a squared distance is 2 - 2 cosine. A collapsed
     space has a small SSE as well, hence the second mean.
 
     Args:
       question_embeddings: float [Q, E].
       qrels: the right candidates of each question.
-      fewest: smallest number of questions of the answers that count, at least 2 (the paper: 8, or more than 8, or 10).
+      fewest: minimum number of questions of an answer that counts, at least 2 (the paper says 8, more than 8, and 10).
 
     Returns:
       Numbers of `answers` and `questions` that count (a question with several answers counts with each); `sse`, the

@@ -27,7 +27,11 @@ class EvaluationSettings:
         changes_results=False,
     )
     untrained: bool = key(True, "Reports the ranking of the towers before training as well.", changes_results=False)
-    batch_size: int = key(64, "Texts encoded together.", changes_results=False)
+    batch_size: int = key(
+        64,
+        "Texts of maximum length encoded together, over all devices; shorter texts are encoded in larger batches.",
+        changes_results=False,
+    )
 
     def __post_init__(self):
         check_choice("evaluation.metric", self.metric, MEASURES)

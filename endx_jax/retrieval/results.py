@@ -13,7 +13,7 @@ from endx_jax.files import write_text
 from endx_jax.metrics.ranking import RECALLS
 from endx_jax.retrieval import trec
 from endx_jax.retrieval.bm25 import BM25
-from endx_jax.retrieval.diagnostics import SMALLEST, probe_accuracy, question_agreement, same_side_neighbours
+from endx_jax.retrieval.diagnostics import FEWEST, SMALLEST, probe_accuracy, question_agreement, same_side_neighbours
 from endx_jax.retrieval.evaluate import Evaluation
 from endx_jax.retrieval.systems import DenseResult, evaluate_bm25
 from endx_jax.retrieval.tables import format_table
@@ -113,7 +113,8 @@ class Results:
         ]
         lines += [
             f"{system}: SSE {found['sse']:.3f}, the mean squared distance between questions of one answer, over the "
-            f"{found['answers']:,} answers with the most questions; between any two questions {found['sse_any']:.3f}"
+            f"{found['answers']:,} answers with at least {FEWEST} questions; between any two questions "
+            f"{found['sse_any']:.3f}"
             for system, found in self.agreement.items()
         ]
         lines += [line for section in self.sections for line in section.lines]
@@ -141,7 +142,7 @@ class Results:
             ]
         if self.reverse:
             evaluations += self.reverse.as_dict()["evaluations"]
-        primary = next(iter(self.evaluations.values()))
+        primary = self.evaluations[self.pools.primary_name]
         return {
             "systems": {name: found.metrics for name, found in primary.items()},
             "overlap": self.overlap,
@@ -156,7 +157,7 @@ class Results:
         Args:
           json_path: path of `results.json`.
           rankings: the folder for `qrels.trec`, `SYSTEM.run.trec` and `SYSTEM.per_question.jsonl` of the first pool;
-            other pools (`answers-at-least-8`) and the reverse direction have folders of their own.
+            other pools (such as `answers-at-least-8`, see `pool_folder`) and the reverse direction have subfolders.
         """
         self._write_rankings(rankings)
         write_text(json_path, json.dumps(self.as_dict(), indent=1) + "\n")

@@ -191,15 +191,14 @@ def top_k(
     """Finds the k candidates with the highest inner products for every question.
 
     The corpus stays on the host. It is sent block by block, each split over all devices of the mesh; the next block is
-    sent while one is searched. Each device keeps the k best of its rows, and these are merged once, at the end. So the
-    memory of a device does not grow with the corpus: it holds its parts of two blocks, the questions, one tile of
-    scores and the best. On a CPU a block that begins on a 64-byte boundary is not copied, as is every block of a
-    memory-mapped `.npy` file.
+    sent while one is searched. Each device keeps the k best of its rows, which are merged once at the end. The memory
+    of a device does not grow with the corpus: it holds its parts of two blocks, the questions, one tile of scores and
+    the best. On a CPU, blocks that begin on a 64-byte boundary are not copied; those of a memory-mapped `.npy` file do.
 
     Scores are float32 products at the highest precision of the device, the same for every `block`; another number of
     questions or another kind of device may change the last bit. The highest score of a question in a tile is compared
-    with the k-th best so far, and the tile is merged only where it is higher. So the time is little more than that of
-    the matrix product, unless the corpus is ordered so that later candidates keep beating earlier ones.
+    with the k-th best so far, and the tile is merged only for questions where it is higher. The time is little more
+    than that of the matrix product, unless later candidates of the corpus keep scoring higher than earlier ones.
 
     Args:
       questions: [Q, E].
@@ -208,7 +207,7 @@ def top_k(
       k: number of candidates to find; all of them if there are fewer.
       where: bool [N], true for candidates to search; None: all.
       scales: float32 [N], factor of each candidate, such as the scales of int8 codes; None: 1.
-      mesh: devices to search on; None: all of this process. Each process of the mesh has to make the same call, and
+      mesh: devices to search on; None: all of this process. Every process of the mesh must make the same call, and
         gets the whole result.
       block: candidates that are sent at a time, rounded up to whole tiles on every device.
 
@@ -309,7 +308,7 @@ def fill_up(rows: np.ndarray, size: int) -> np.ndarray:
 
 # Share of the devices' free memory that resident candidates may take.
 SHARE = 0.25
-# Scores computed at a time.
+# Maximum scores computed at a time.
 SCORES = 1 << 19
 # Smallest number of best candidates kept per question; larger ones are powers of two.
 FEWEST_KEPT = 16

@@ -71,7 +71,7 @@ def _products(questions, candidates, rows, columns):
 
 
 Encode = Callable[[str, Sequence[str]], np.ndarray]
-# Data sets by pool name; one of them holds the questions and the candidates of all.
+# Data sets by pool name; one of them contains the questions and candidates of all others.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -150,7 +150,7 @@ class TextSearch:
           k: largest number of answers per question; with `bm25`, documents without a common word are omitted.
           embeddings: float32 [Q, E] of the questions; None: they are computed, unless `mode` is `bm25`.
           mode: `dense` (inner products of embeddings), `bm25`, or `hybrid` (both).
-          weight: weight of dense scores in `hybrid`, from 0 to 1, the rest being BM25's (`weighted_scores`); None:
+          weight: weight of dense scores in `hybrid`, from 0 to 1; BM25 gets the rest (`weighted_scores`); None:
             fusion by `reciprocal_ranks`.
 
         Raises:

@@ -17,12 +17,12 @@ class Limits:
     """
 
     max_body: int = _limit(4_000_000, "bytes of a request's body")
-    max_text: int = _limit(20_000, "characters of a text in a request, and of text and of metadata in an answer")
+    max_text: int = _limit(20_000, "characters of a text in a request, and of text and of metadata in a result")
     max_texts: int = _limit(1024, "texts or documents of a request")
     max_k: int = _limit(100, "results of a search")
     max_waiting: int = _limit(256, "requests that wait or are computed; further ones get status 429")
     max_connections: int = _limit(1000, "open connections")
-    max_seconds: float = _limit(10.0, "seconds for a client to send headers, to send a body, or to take an answer")
+    max_seconds: float = _limit(10.0, "seconds for a client to send headers, to send a body, or to receive a response")
 
     def __post_init__(self):
         for field in dataclasses.fields(self):

@@ -29,7 +29,7 @@ class Telemetry:
         )
         self._seconds = Histogram(
             "endx_request_seconds",
-            "from headers to the end of the answer",
+            "from headers to the end of the response",
             ("route",),
             buckets=SECONDS,
             registry=registry,

@@ -136,7 +136,7 @@ def fit(
                 checkpoints.save(done, state, metrics)
         if interrupted:
             checkpoints.wait()
-            barrier("saved-to-leave")  # no process exits while the primary still hashes
+            barrier("saved-to-leave")  # no process exits before the primary has written the manifest
             raise RunInterrupted(f"stopped by SIGTERM: saved at step {done} of {steps}; run the same command to resume")
     with monitor.paused():
         checkpoints.wait()

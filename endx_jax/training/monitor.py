@@ -18,12 +18,12 @@ from endx_jax.files import write_text
 from endx_jax.parallel.distributed import is_primary
 from endx_jax.training.metric_log import MetricLog
 
-# Steps whose times the percentiles are of: the newest.
+# Number of the newest steps over which percentiles are computed.
 WINDOW = 200
 
 
 class Pace:
-    """Sum of the seconds of one process, which are given by the caller."""
+    """Times of the steps of one process, as given by the caller."""
 
     def __init__(self) -> None:
         self._steps: collections.deque[float] = collections.deque(maxlen=WINDOW)
@@ -102,7 +102,7 @@ class Monitor:
             dynamic_ncols=True,
         )
         self._pending: tuple[int, dict[str, jax.Array]] | None = None
-        # Times of the last log line and of the last step, each moved forward by the pauses since.
+        # Times of the last log line and of the last step, plus the pauses since then.
         self._since = self._stepped = time.perf_counter()
         self._compiled, self._steps_since, self._tokens_since, self._stalled = False, 0, 0.0, 0.0
 

@@ -14,7 +14,7 @@ from endx_jax.settings import check, check_choice, key
 SCHEDULES = ("linear", "constant")
 OPTIMIZERS = ("adamw", "sgd", "adafactor")
 
-# Adafactor's, of T5X's retrieval runs (google-research/t5x_retrieval), and so of Dong et al. 2022.
+# Settings of Adafactor in google-research/t5x_retrieval, and so of Dong et al. 2022.
 DECAY_RATE = 0.8  # second moments decay by 1 - t^-0.8 at step t = 1, 2, ...
 SQUARED_GRADIENT_EPSILON = 1e-30
 MIN_FACTORED_WIDTH = 128  # matrices with a narrower side keep the second moment of each entry
@@ -72,7 +72,7 @@ def make_schedule(settings: OptimizerSettings, steps: int) -> Callable[[jax.Arra
         decay = optax.constant_schedule(settings.learning_rate)
     if not warmup:
         return decay
-    # The rate of the first update is above zero: at step t of w it is (t + 1) / (w + 1) of the peak.
+    # At step t of w warm-up steps the rate is (t + 1) / (w + 1) of the peak, so the first update has a rate above zero.
     rise = optax.linear_schedule(settings.learning_rate / (warmup + 1), settings.learning_rate, warmup)
     return optax.join_schedules([rise, decay], [warmup])
 

@@ -193,7 +193,7 @@ def test_mistakes_are_found_before_anything_is_loaded(workdir, tmp_path, capsys,
     assert "nothing to search" in error(capsys, "the cat")
     assert "not both" in error(capsys, here, "the cat", "--questions=x")
     assert "it must be at least 1" in error(capsys, here, "the cat", "--top=0")
-    assert "--weight is for --mode=hybrid" in error(capsys, here, "the cat", "--weight=0.5")
+    assert "--weight needs --mode=hybrid" in error(capsys, here, "the cat", "--weight=0.5")
     assert "not from 0 to 1" in error(capsys, here, "a", "--mode=hybrid", "--weight=2")
     assert "--output needs questions" in error(capsys, here, "--output=x")
     assert "standard input is not a terminal" in error(capsys, here)

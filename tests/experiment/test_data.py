@@ -94,7 +94,7 @@ def test_a_pool_is_for_whichever_of_two_paths_has_paragraphs(folder, pairs_csv):
     found = read(pairs_csv, test_path=str(folder / "dev-v1.1.json.gz"))
     assert found.test == reqa.read(folder / "dev-v1.1.json.gz", "sentences")
     assert set(found.train.questions) <= set(read_records(str(pairs_csv), DataSettings(), "").questions)
-    with one_line_error("is no reading-comprehension data .squad"):
+    with one_line_error("is not reading-comprehension data .squad"):
         read(pairs_csv, test_path=str(pairs_csv))
 
 

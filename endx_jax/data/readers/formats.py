@@ -99,6 +99,7 @@ def read(
     if found in PARAGRAPH_READERS:
         return whole_paragraphs(_paragraphs(path, found, skip_invalid), path, merge=True)
     if found == BEIR:
+        _check_not_squad(path)
         return beir.read(path, split, whole=whole, skip_invalid=skip_invalid)
     if found == MSMARCO:
         return msmarco.read(path, split)
@@ -128,8 +129,9 @@ def paragraphs(path: str, *, skip_invalid: bool = False) -> Iterator[Paragraph]:
     """
     found = detect_format(path)
     if found not in PARAGRAPH_READERS:
+        _check_not_squad(path)
         raise EndxError(
-            f"{path} is no reading-comprehension data ({', '.join(PARAGRAPH_READERS)}) but {found}; leave data.pool "
+            f"{path} is not reading-comprehension data ({', '.join(PARAGRAPH_READERS)}) but {found}; leave data.pool "
             "empty"
         )
     yield from _paragraphs(path, found, skip_invalid)
@@ -174,6 +176,12 @@ def detect_format(path: str) -> str:
     if ending == ".json" and not head.startswith("["):
         return SQUAD
     return _format_of_keys(_first_keys(head))
+
+
+def _check_not_squad(path: str) -> None:
+    """Raises EndxError for a folder with SQuAD's files; only training, with `data.pool`, reads such a folder."""
+    if os.path.isdir(path) and _has_file(path, squad.FILES) and not _has_file(path, ("corpus.jsonl",)):
+        raise EndxError(f"{path} holds SQuAD's files: name one of them, or set data.pool to train on the folder")
 
 
 def _has_file(folder: str, names: Iterable[str]) -> bool:

@@ -88,6 +88,15 @@ def test_questions_without_passages_are_sent_where_they_can_be_used(tmp_path):
         read(path)
 
 
+def test_a_folder_of_squad_needs_a_pool_or_a_file(tmp_path):
+    folder = write_squad(tmp_path / "squad")
+    with pytest.raises(EndxError, match="holds SQuAD's files: name one of them, or set data.pool to train on"):
+        read(folder)
+    (folder / "corpus.jsonl").touch()
+    with pytest.raises(EndxError, match="no queries.jsonl in the folder, which is read as BEIR"):
+        read(folder)
+
+
 CONTEXT = "Bees fly. They sting."
 
 
