@@ -74,7 +74,7 @@ def test_a_beir_folder_is_its_corpus(tmp_path):
     (tmp_path / "corpus.jsonl").write_text('{"_id": "d", "title": "T", "text": "x", "metadata": {"url": "u"}}\n')
     assert list(read_corpus(tmp_path)) == [Document("d", "T x", {"title": "T", "url": "u"})]
     (tmp_path / "corpus.jsonl").rename(tmp_path / "documents.jsonl")
-    with pytest.raises(EndxError, match="no corpus.jsonl or collection.tsv or psgs_w100.tsv in the folder, which"):
+    with pytest.raises(EndxError, match="the folder has no corpus file: corpus.jsonl or collection.tsv or"):
         read_corpus(tmp_path)
 
 
