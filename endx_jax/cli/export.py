@@ -17,7 +17,8 @@ def main(argv: list[str]) -> None:
 
     keep_programs()
     tolerance = arguments.tolerance if arguments.verify else None
-    report = export(load(arguments.workdir or arguments.model), arguments.format, arguments.output, tolerance)
+    model = load(arguments.workdir or arguments.model)
+    report = export(model, arguments.format, arguments.output, tolerance, truncate_dim=arguments.truncate_dim)
     say(f"{report.model} is in {arguments.output}, as {report.format}; README.md there says how to use it")
     if report.passed:
         differences = ", ".join(f"{value:.2g} ({side})" for side, value in report.largest_difference.items())
@@ -39,4 +40,10 @@ def _parser() -> argparse.ArgumentParser:
         help="encode a few hundred texts with the export, by the library it is for, and compare with the model",
     )
     parser.add_argument("--tolerance", type=float, default=1e-5, help="largest difference that --verify allows [1e-5]")
+    parser.add_argument(
+        "--truncate-dim",
+        type=int,
+        metavar="N",
+        help="keep the first N dimensions by default, for a model trained with objective.matryoshka_dims [all]",
+    )
     return parser

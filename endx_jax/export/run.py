@@ -13,6 +13,7 @@ from endx_jax.export.transformer_folder import write_json
 from endx_jax.export.verify import Report, check_runtime, verify
 from endx_jax.files import aside, put_in_place, write_text
 from endx_jax.inference import EmbeddingModel
+from endx_jax.settings import check_range
 
 FORMATS: Mapping[str, Callable[[pathlib.Path, Towers], None]] = {
     sentence_transformers.NAME: sentence_transformers.write,
@@ -21,14 +22,23 @@ FORMATS: Mapping[str, Callable[[pathlib.Path, Towers], None]] = {
 }
 
 
-def export(model: EmbeddingModel, kind: str, output: pathlib.Path, tolerance: float | None = None) -> Report:
+def export(
+    model: EmbeddingModel,
+    kind: str,
+    output: pathlib.Path,
+    tolerance: float | None = None,
+    *,
+    truncate_dim: int | None = None,
+) -> Report:
     """Exports a model.
 
     Args:
       model: model returned by `endx_jax.load`.
       kind: export format, a name in `FORMATS`.
       output: output folder; an older export in it is replaced.
-      tolerance: maximum absolute difference of any number in an embedding of the export; None skips verification.
+      tolerance: maximum absolute difference of any number in an embedding of the export; None skips verification,
+        which compares whole embeddings.
+      truncate_dim: number of leading dimensions that the export keeps by default; None for all.
 
     Returns:
       The contents of `export_report.json`.
@@ -42,12 +52,16 @@ def export(model: EmbeddingModel, kind: str, output: pathlib.Path, tolerance: fl
     if tolerance is not None:
         check_runtime(kind)
     towers = Towers.of(model)
+    if truncate_dim is not None:
+        _check_truncation(kind, truncate_dim, towers.width)
     with aside(output) as fresh:
         FORMATS[kind](fresh, towers)
         write_text(fresh / "README.md", model_card.text(kind, towers))
         report = Report(kind, towers.name, {"endx_jax": endx_jax.__version__})
         if tolerance is not None:
             report = verify(kind, fresh, towers, tolerance)
+        if truncate_dim is not None:
+            sentence_transformers.truncate(fresh, truncate_dim)
         write_json(fresh / REPORT, dataclasses.asdict(report))
         put_in_place(fresh, output if report.passed is not False else _failed(output))
     if report.passed is False:
@@ -57,6 +71,15 @@ def export(model: EmbeddingModel, kind: str, output: pathlib.Path, tolerance: fl
             f"see {_failed(output)} and its {REPORT}; {output} is unchanged"
         )
     return report
+
+
+def _check_truncation(kind: str, truncate_dim: int, width: int) -> None:
+    if kind != sentence_transformers.NAME:
+        raise EndxError(
+            f"--truncate-dim needs --format={sentence_transformers.NAME}; truncate embeddings of an export to {kind} "
+            "where you use them"
+        )
+    check_range("--truncate-dim", truncate_dim, 1, width)
 
 
 def _failed(output: pathlib.Path) -> pathlib.Path:

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from endx_jax import json_files
 from endx_jax.export.towers import Towers
 from endx_jax.export.transformer_folder import write_json, write_tensors, write_transformer_folder
 from endx_jax.models.dual_encoder import SIDES, TASKS
 
 NAME = "sentence-transformers"
+CONFIG = "config_sentence_transformers.json"
 VERSION = "6.2.0"  # version of sentence-transformers that defines the format
 
 TYPES = {
@@ -65,7 +67,7 @@ class Writer:
             for number, (kind, path) in enumerate(modules)
         ]
         write_json(self.folder / "modules.json", listed)
-        write_json(self.folder / "config_sentence_transformers.json", self._config())
+        write_json(self.folder / CONFIG, self._config())
 
     def _config(self) -> dict:
         prompts = {TASKS[side]: self.towers.processors[side].prompt for side in SIDES}
@@ -134,3 +136,8 @@ def write(folder: pathlib.Path, towers: Towers) -> None:
       EndxError: the towers have a part without a sentence-transformers module.
     """
     Writer(folder, towers, towers.pooling(NAME)).write()
+
+
+def truncate(folder: pathlib.Path, width: int) -> None:
+    """Makes an export keep the first `width` dimensions of embeddings by default."""
+    write_json(folder / CONFIG, json_files.read(folder / CONFIG) | {"truncate_dim": width})

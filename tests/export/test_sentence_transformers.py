@@ -6,7 +6,8 @@ from helpers import one_line_error
 from tiny_models import TEXTS, embeddings, make_model
 
 import endx_jax
-from endx_jax.export.sentence_transformers import write
+from endx_jax.export.run import export
+from endx_jax.export.sentence_transformers import NAME, write
 from endx_jax.export.towers import Towers
 
 HELD = ("sde", "ade", "ade_ste", "ade_spl", "t5")
@@ -86,3 +87,15 @@ def test_multi_hop_pooling_is_refused(one_layer_bert, tmp_path):
     model = make_model(one_layer_bert, pooling="multi_hop", multi_hop={"hops": 2})
     with one_line_error("sentence-transformers does not support multi-hop pooling: use --format=stablehlo"):
         write(tmp_path, Towers.of(model))
+
+
+def test_truncation_is_a_default_of_the_export_alone(models, tmp_path):
+    export(models["ade_spl"], NAME, tmp_path, truncate_dim=3)
+    found = endx_jax.load(tmp_path)
+    whole = models["ade_spl"].encode_query(TEXTS)
+    np.testing.assert_allclose(found.encode_query(TEXTS), whole[:, :3], atol=1e-5)
+    np.testing.assert_allclose(found.encode_query(TEXTS, truncate_dim=8), whole, atol=1e-5)
+    with one_line_error("--truncate-dim is 9; it must be from 1 to 8"):
+        export(models["ade_spl"], NAME, tmp_path, truncate_dim=9)
+    with one_line_error("--truncate-dim needs --format=sentence-transformers"):
+        export(models["ade_spl"], "stablehlo", tmp_path, truncate_dim=3)
