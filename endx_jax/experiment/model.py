@@ -66,7 +66,8 @@ class Model:
         there = {group for groups in towers for group, params in groups.items() if params}
         frozen = there - {"head"} if self.trains_heads_alone else self.dual_encoder.sharing.frozen | {"token_weights"}
         groups = there & frozen
-        return (*self.settings.optimizer.frozen, *(rf"^dual_encoder/\w+/{group}/" for group in sorted(groups)))
+        of_towers = (rf"^dual_encoder/\w+/{group}/" for group in sorted(groups))
+        return (*self.settings.optimizer.frozen, *self.objective.frozen, *of_towers)
 
     @property
     def trains_heads_alone(self) -> bool:
@@ -106,7 +107,7 @@ class Model:
         dual_encoder = jax.tree.unflatten(
             jax.tree.structure(abstract), [kept[path] for path in parameter_paths(abstract)]
         )
-        return self.objective.init(key, dual_encoder)
+        return self.objective.inherit(self.objective.init(key, dual_encoder))
 
     @functools.cached_property
     def new_parameters(self) -> tuple[str, ...]:

@@ -61,6 +61,15 @@ class Objective(abc.ABC):
         del key
         return {"dual_encoder": dual_encoder}
 
+    @property
+    def frozen(self) -> tuple[str, ...]:
+        """Patterns of the paths of parameters that the method does not train, besides `optimizer.frozen`."""
+        return ()
+
+    def inherit(self, params: dict) -> dict:
+        """Returns initial parameters with those that the method takes from another run; `init` reads no files."""
+        return params
+
     def prepare(self, execution: Execution, steps_per_epoch: float):
         """Returns the objective with the execution and the epoch length of a run."""
         return dataclasses.replace(self, execution=execution, steps_per_epoch=steps_per_epoch)

@@ -2,8 +2,9 @@
 
 import dataclasses
 import statistics
+from collections.abc import Sequence
 
-from endx_jax.metrics.significance import t_test
+from endx_jax.metrics.significance import holm, paired_t_test, t_test
 from endx_jax.papers.tables import Row, Table
 
 
@@ -38,6 +39,11 @@ class Outcome:
         return tuple(map(statistics.stdev, zip(*self.values, strict=True))) if len(self.values) > 1 else ()
 
     @property
+    def seeds(self) -> tuple[int, ...]:
+        """Seeds of the runs; empty if they are not known."""
+        return tuple(run["seed"] for run in self.facts.get("runs", ()))
+
+    @property
     def differences(self) -> tuple[float, ...]:
         """Computed minus expected values; empty where either is missing."""
         if not self.values or not self.row.expected:
@@ -51,22 +57,40 @@ class Outcome:
         return all(abs(difference) <= table.tolerance for difference in self.differences)
 
 
-def t_tests(outcomes: list[Outcome]) -> dict[str, tuple[float, ...]]:
-    """Returns, for each row that names a row to compare with, Welch's p-value over seeds of each measure.
+@dataclasses.dataclass(frozen=True)
+class Test:
+    """T-test over seeds of a row against another.
 
-    Rows with fewer than two seeds on either side are left out.
+    Attributes:
+      row: name of the row.
+      against: name of the other row.
+      paired: true if both rows have the same seeds, which then have the same batches.
+      gains: mean difference of each measure, in the table's unit.
+      p: two-sided p-value of each measure: of the paired t-test, or of Welch's.
+      adjusted: the p-values, by Holm's method for the number of tests of the table on the same measure.
     """
+
+    row: str
+    against: str
+    paired: bool
+    gains: tuple[float, ...]
+    p: tuple[float, ...]
+    adjusted: tuple[float, ...]
+
+
+def t_tests(outcomes: Sequence[Outcome]) -> list[Test]:
+    """Tests every row that names a row to compare with; rows with fewer than two seeds on either side are left out."""
     found = {outcome.row.row: outcome for outcome in outcomes}
-    return {
-        name: tuple(t_test(*pair) for pair in _columns(outcome, found[outcome.row.against]))
-        for name, outcome in found.items()
-        if outcome.row.against in found and min(len(outcome.values), len(found[outcome.row.against].values)) > 1
-    }
-
-
-def _columns(first: Outcome, second: Outcome) -> list[tuple[list[float], list[float]]]:
-    """Returns both rows' values over seeds, for each measure."""
-    return [
-        (list(a), list(b))
-        for a, b in zip(zip(*first.values, strict=True), zip(*second.values, strict=True), strict=True)
-    ]
+    tests = []
+    for outcome in outcomes:
+        other = found.get(outcome.row.against)
+        if other is None or min(len(outcome.values), len(other.values)) < 2:
+            continue
+        paired = bool(outcome.seeds) and outcome.seeds == other.seeds
+        test = paired_t_test if paired else t_test
+        columns = zip(zip(*other.values, strict=True), zip(*outcome.values, strict=True), strict=True)
+        p = tuple(test(*pair) for pair in columns)
+        gains = tuple(mine - theirs for mine, theirs in zip(outcome.means, other.means, strict=True))
+        tests.append(Test(outcome.row.row, outcome.row.against, paired, gains, p, p))
+    adjusted = zip(*(holm(column) for column in zip(*(test.p for test in tests), strict=True)), strict=True)
+    return [dataclasses.replace(test, adjusted=values) for test, values in zip(tests, adjusted, strict=True)]

@@ -15,14 +15,21 @@ from endx_jax.retrieval.tables import aligned
 
 def text(table: Table, outcomes: Sequence[Outcome], budget: float) -> str:
     """Formats a table and its notes for the terminal."""
-    rows = [headings(table), *(cells(outcome, table) for outcome in outcomes)]
+    rows = [headings(table, budget), *(cells(outcome, table, budget) for outcome in outcomes)]
     head = f"{table.name}: {table.title}. {table.paper}.{shortened(budget)}"
     return "\n".join([head, "", *aligned(rows), "", *notes(table, outcomes)])
 
 
-def headings(table: Table) -> list[str]:
+def headings(table: Table, budget: float) -> list[str]:
     """Returns the names of the columns of `cells`."""
-    return ["row", "seeds", *(f"{measure} {part}" for measure in table.measures for part in ("paper", "got", "diff"))]
+    return ["row", "seeds", *(f"{measure} {part}" for measure in table.measures for part in parts(table, budget))]
+
+
+def parts(table: Table, budget: float) -> list[str]:
+    """Returns the columns of a measure; shortened runs are not compared with a paper's, and some rows have no paper."""
+    if not any(row.expected for row in table.rows):
+        return ["got"]
+    return ["paper", "got"] if budget else ["paper", "got", "diff"]
 
 
 def shortened(budget: float) -> str:
@@ -38,10 +45,19 @@ def notes(table: Table, outcomes: Sequence[Outcome]) -> list[str]:
         held = sum(outcome.holds(table) is True for outcome in judged)
         bar = f"within {table.tolerance:g} of the paper" if table.tolerance else "as in the paper"
         lines.append(f"{bar} in every column: {held} of {len(judged)} rows")
-    for name, values in t_tests(list(outcomes)).items():
-        against = next(outcome.row.against for outcome in outcomes if outcome.row.row == name)
-        shown = ", ".join(f"{m} p = {p:.3g}" for m, p in zip(table.measures, values, strict=True))
-        lines.append(f"{name} against {against}, Welch's t-test over seeds: {shown}")
+    tests = t_tests(outcomes)
+    for test in tests:
+        results = zip(table.measures, test.gains, test.p, test.adjusted, strict=True)
+        shown = ", ".join(
+            f"{measure} {gain:+.2f}, p = {p:.3g}" + (f" (Holm {adjusted:.3g})" if len(tests) > 1 else "")
+            for measure, gain, p, adjusted in results
+        )
+        name = "paired" if test.paired else "Welch's"
+        lines.append(f"{test.row} against {test.against}, {name} t-test over seeds: {shown}")
+    for outcome in outcomes:
+        if intervals := outcome.facts.get("over_questions"):
+            shown = ", ".join(f"{measure} {low:+.2f} to {high:+.2f}" for measure, (low, high) in intervals.items())
+            lines.append(f"{outcome.row.row} against {outcome.row.against}, 95 % interval over questions: {shown}")
     said: dict[str, list[str]] = {}
     for outcome in outcomes:
         for reason in _reasons(outcome):
@@ -68,20 +84,28 @@ def _reasons(outcome: Outcome) -> list[str]:
     return reasons
 
 
-def cells(outcome: Outcome, table: Table) -> list[str]:
-    """Returns a row's name, seeds, and for each measure the paper's value, ours and the difference."""
+def cells(outcome: Outcome, table: Table, budget: float) -> list[str]:
+    """Returns a row's name, seeds, and for each measure the values of `parts`."""
+    columns = parts(table, budget)
     found = [
-        outcome.row.row,
+        name_of(outcome),
         str(len(outcome.values)) if outcome.values else "quoted" if outcome.row.quoted else "-",
     ]
     for n in range(len(table.measures)):
         spread = f" ±{outcome.deviations[n]:.2f}" if outcome.deviations else ""
-        found += [
-            _number(outcome.row.expected[n], table) if outcome.row.expected else "",
-            f"{_number(outcome.means[n], table)}{spread}" if outcome.values else "",
-            f"{outcome.differences[n]:+,.{_digits(table)}f}" if outcome.differences else "",
-        ]
+        values = {
+            "paper": _number(outcome.row.expected[n], table) if outcome.row.expected else "",
+            "got": f"{_number(outcome.means[n], table)}{spread}" if outcome.values else "",
+            "diff": f"{outcome.differences[n]:+,.{_digits(table)}f}" if outcome.differences else "",
+        }
+        found += [values[part] for part in columns]
     return found
+
+
+def name_of(outcome: Outcome) -> str:
+    """Returns the name of a row, and for a shortened one the name of what was run in its place, if it has one."""
+    ran = outcome.row.short.get("name", "") if outcome.differs else ""
+    return f"{outcome.row.row}: {ran}" if ran else outcome.row.row
 
 
 def _number(value: float, table: Table) -> str:
@@ -133,9 +157,9 @@ def section(table: Table, outcomes: Sequence[Outcome], budget: float) -> str:
         "",
         f"{table.title}. {table.paper}.{shortened(budget)}",
         "",
-        _line(headings(table)),
-        _line(["---"] * len(headings(table))),
-        *(_line(cells(outcome, table)) for outcome in outcomes if outcome.values or outcome.row.quoted),
+        _line(headings(table, budget)),
+        _line(["---"] * len(headings(table, budget))),
+        *(_line(cells(outcome, table, budget)) for outcome in outcomes if outcome.values or outcome.row.quoted),
         "",
         *(f"- {note}" for note in [*notes(table, outcomes), *made_with(outcomes)]),
         "",

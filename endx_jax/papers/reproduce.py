@@ -1,5 +1,6 @@
 """Reproduces tables row by row, and figures from the runs of their rows."""
 
+import dataclasses
 import pathlib
 import time
 from collections.abc import Sequence
@@ -7,7 +8,7 @@ from collections.abc import Sequence
 from endx_jax.errors import EndxError
 from endx_jax.papers.figures import FIGURES, Source, Study, make
 from endx_jax.papers.outcome import Outcome
-from endx_jax.papers.rows import KINDS
+from endx_jax.papers.rows import KINDS, over_questions
 from endx_jax.papers.runs import Budget, Options
 from endx_jax.papers.tables import PaperFigure, Row, papers
 from endx_jax.parallel.console import say
@@ -23,11 +24,19 @@ def reproduce(rows: Sequence[Row], options: Options) -> list[Outcome]:
         outcomes.append(Outcome(row) if quoted else KINDS[row.kind](row, options, budget))
         if outcomes[-1].why:
             say(f"{row.name}: {outcomes[-1].why}")
-    return outcomes
+    found = {outcome.row.row: outcome for outcome in outcomes}
+    return [_with_intervals(outcome, found.get(outcome.row.against)) for outcome in outcomes]
+
+
+def _with_intervals(outcome: Outcome, other: Outcome | None) -> Outcome:
+    """Adds the intervals of `over_questions` to the facts of a row that names another, for the page."""
+    if other is None or not (outcome.runs and other.runs):
+        return outcome
+    return dataclasses.replace(outcome, facts=outcome.facts | {"over_questions": over_questions(outcome, other)})
 
 
 def draw(figure: PaperFigure, options: Options) -> pathlib.Path:
-    """Draws a figure from the first seed of each of its rows; rows without a run are left out and named.
+    """Draws a figure from the runs of its rows, the first seed of each unless it shows seeds; names rows without a run.
 
     Returns:
       The path of the PNG.
@@ -40,7 +49,8 @@ def draw(figure: PaperFigure, options: Options) -> pathlib.Path:
         row = papers().row(name)
         outcome = KINDS[row.kind](row, options, Budget())
         if outcome.runs:
-            sources.append(Source(row.row.rpartition("/")[2], outcome.runs[0]))
+            runs = outcome.runs if FIGURES[figure.figure].seeds else outcome.runs[:1]
+            sources += [Source(row.row.rpartition("/")[2], run) for run in runs]
         else:
             say(f"{figure.name}: left out {name}: {outcome.why or row.quoted}")
     if not sources:

@@ -3,6 +3,7 @@
 A row whose data or weights are missing gives an outcome without values that says why.
 """
 
+import dataclasses
 import functools
 import itertools
 import json
@@ -16,8 +17,10 @@ from endx_jax.data.corpus import read_corpus
 from endx_jax.data.records import Pools, RetrievalSet
 from endx_jax.data.relevance import read_answered
 from endx_jax.data.settings import PARAGRAPHS, DataSettings
+from endx_jax.data.splits import with_many_questions
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
+from endx_jax.experiment.comparison import compare, read_per_question
 from endx_jax.experiment.data import counts_of, paths_of, pools, read_splits
 from endx_jax.experiment.manifest import manifest
 from endx_jax.experiment.model import load_pairs
@@ -28,7 +31,7 @@ from endx_jax.inference.saved import embeds
 from endx_jax.papers.layer_report import Report, read_sets
 from endx_jax.papers.layers import pooled_layers
 from endx_jax.papers.outcome import Outcome
-from endx_jax.papers.runs import Budget, Options, slug, trained
+from endx_jax.papers.runs import Budget, Options, measures_of_results, slug, trained
 from endx_jax.papers.tables import Row
 from endx_jax.parallel.console import say
 from endx_jax.retrieval.corpus_encoding import Claims, begin, encode_shards, encoding_of, survey
@@ -36,12 +39,15 @@ from endx_jax.retrieval.index import Index
 from endx_jax.retrieval.index_evaluation import evaluate_answered
 from endx_jax.retrieval.index_model import IndexModel
 from endx_jax.retrieval.rerank import evaluate_pairs
+from endx_jax.retrieval.results import Results
 from endx_jax.retrieval.systems import evaluate_bm25, evaluate_dense
 
 Metrics = dict[str, float]
 
 # The pool of ENDX's Table 6: pairs of the paragraphs with the most questions.
 FEW_PARAGRAPHS, FEW_PAIRS = 27, 500
+# Questions of an answer from which it belongs to the subset of ENDX's Table 4.
+FEWEST = 8
 # Rows over a whole collection: cutoffs of top-k accuracy and documents a shard.
 CUTOFFS = (5, 20, 100)
 SHARD = 32768
@@ -140,6 +146,47 @@ def small_pool(records: RetrievalSet, paragraphs: int = FEW_PARAGRAPHS, pairs: i
     return records.subset(in_turn[: int(np.searchsorted(count, pairs)) + 1], hard_negatives=False)
 
 
+def evaluated(row: Row, options: Options, budget: Budget) -> Outcome:
+    """Trains the row's system and ranks the test set of the row's data, which the run itself does not use."""
+
+    def read(workdir: pathlib.Path, row: Row) -> tuple[float, ...]:
+        folder = results_folder(row, workdir)
+        if not (folder / workdirs.RESULTS).exists():
+            place = options.place_of(row.data)
+            settings = DataSettings(path=place, pool="answers", validation_fraction=0.0)
+            whole = Pools(answers=pools(read_splits(settings).test, settings)["answers"])
+            results = Results(place, "test", Pools(whole | with_many_questions(whole.primary, (FEWEST,))))
+            results.add_dense(row.system, evaluate_dense(load(workdir).comparable, results.pools))
+            results.write(folder / workdirs.RESULTS, folder)
+        return measures_of_results(folder, row)
+
+    return trained(row, options, budget, read=read)
+
+
+def results_folder(row: Row, workdir: pathlib.Path) -> pathlib.Path:
+    """Returns the folder in a run's workdir, or the workdir, that holds the results of a row."""
+    return workdir / workdirs.EVALUATION / slug(row.data) if KINDS[row.kind] is evaluated else workdir
+
+
+def over_questions(outcome: Outcome, other: Outcome) -> dict[str, tuple[float, float]]:
+    """Computes 95 % intervals of a row's gain over another on the same questions, by a paired bootstrap.
+
+    Each question's value is its mean over the seeds, so that the interval covers the choice of questions only.
+
+    Returns:
+      (low, high) by measure, in per cent; empty if a run has no metrics of single questions.
+    """
+    means = []
+    for each in (other, outcome):
+        folders = [results_folder(each.row, pathlib.Path(run)) for run in each.runs]
+        if not folders or not all((folder / workdirs.RESULTS).is_file() for folder in folders):
+            return {}
+        found = [read_per_question(folder, each.row.system, each.row.pool) for folder in folders]
+        means.append(dataclasses.replace(found[0], values=np.mean([one.values for one in found], axis=0)))
+    rows = {row["measure"]: (100 * row["low"], 100 * row["high"]) for row in compare(*means).rows()}
+    return {measure: rows[measure] for measure in outcome.row.measures if measure in rows}
+
+
 def collection(row: Row, options: Options, budget: Budget) -> Outcome:
     """Trains the row's system, encodes a collection such as Wikipedia's passages, and looks for answers (OpenNQ)."""
 
@@ -187,6 +234,7 @@ def _values(metrics: Metrics, row: Row) -> tuple[float, ...]:
 KINDS: dict[str, Callable[[Row, Options, Budget], Outcome]] = {
     "train": trained,
     "few": few,
+    "evaluated": evaluated,
     "collection": collection,
     "bm25": bm25,
     "pretrained": pretrained,

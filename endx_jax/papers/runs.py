@@ -10,9 +10,11 @@ from typing import Any
 import jax
 
 from endx_jax import json_files
+from endx_jax.data.settings import DataSettings
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.config import differences, resolve
+from endx_jax.experiment.data import paths_of
 from endx_jax.experiment.model import build_model
 from endx_jax.experiment.run import run
 from endx_jax.methods.config import load_recipe
@@ -57,6 +59,8 @@ class Options:
         place = self.data.get(given, about.get("path", ""))
         if not place:
             raise EndxError(f"needs --data {given}=PATH")
+        if about.get("part") == "train":
+            return paths_of(DataSettings(path=place, pool="answers"))[0]
         return place
 
     def model(self, name: str) -> str:
@@ -104,6 +108,9 @@ class Plan:
         config.data.path = options.place_of(self.data)
         if test := papers().data[self.data].get("test"):
             config.data.test_path = options.place_of(test)
+        for key, row in self.row.after.items():
+            other = plan_of(papers().row(row), options).workdir(seed)
+            config.update_from_flattened_dict({key: str(other.absolute())})
         config.model.pretrained = options.model(config.model.pretrained)
         config.evaluation.untrained = self.row.system == "untrained"
         return config
@@ -117,6 +124,8 @@ def plan_of(row: Row, options: Options) -> Plan:
     """
     if row.of:
         return plan_of(papers().row(row.of), options)
+    if options.budget and "void" in row.short:
+        raise EndxError(f"void when shortened: {row.short['void']}")
     if not options.budget:
         return Plan(row, row.recipe, row.data, row.set, "", _folder(row, options), options.seeds or row.seeds)
     if "of" in row.short:
@@ -221,6 +230,8 @@ def make(plan: Plan, seed: int, options: Options, budget: Budget) -> pathlib.Pat
         if found:
             raise EndxError(f"{workdir} holds a run with other settings ({'; '.join(found)}); give another --output")
         return workdir
+    for name in plan.row.after.values():
+        make(plan_of(papers().row(name), options), seed, options, budget)
     budget.check()
     say(f"\n== {plan.row.name}, seed {seed}: {workdir}")
     run(config, workdir)

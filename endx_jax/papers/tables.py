@@ -54,6 +54,7 @@ class Row:
     system: str = "trained"
     direction: str = "question_to_answer"
     of: str = ""
+    after: Mapping[str, str] = dataclasses.field(default_factory=dict)
     against: str = ""
     short: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     model: str = ""

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from endx_jax.metrics.significance import t_test
+from endx_jax.metrics.significance import paired_t_test, t_test
 from endx_jax.papers.outcome import Outcome, t_tests
 from endx_jax.papers.tables import papers
 
@@ -33,10 +33,31 @@ def test_shortened_empty_and_own_rows_are_not_judged():
 def test_a_row_is_tested_against_the_one_it_names():
     dual = Outcome(DUAL, ((55.0, 44.0, 68.0), (55.2, 44.3, 68.4), (55.1, 44.1, 68.2)))
     endx = Outcome(ENDX, ((58.0, 48.0, 70.0), (58.3, 48.1, 70.9), (58.1, 48.3, 70.5)))
-    found = t_tests([dual, endx])
-    assert list(found) == ["ENDX-GRUs"]
-    assert found["ENDX-GRUs"][0] == t_test([58.0, 58.3, 58.1], [55.0, 55.2, 55.1]) < 0.01
+    (found,) = t_tests([dual, endx])
+    assert (found.row, found.against, found.paired) == ("ENDX-GRUs", "Dual-GRUs", False)
+    assert found.p[0] == found.adjusted[0] == t_test([58.0, 58.3, 58.1], [55.0, 55.2, 55.1]) < 0.01
+    assert found.gains[0] == pytest.approx((58.0 + 58.3 + 58.1) / 3 - (55.0 + 55.2 + 55.1) / 3)
+
+
+def test_rows_of_the_same_seeds_are_tested_in_pairs_and_adjusted_for_their_number():
+    """The gains, 1.0, 1.1 and 0.9, vary less than the seeds; with another seed the rows are not paired."""
+    base = (50.0, 55.0, 60.0)
+    rows = {name: dataclasses.replace(DUAL, row=name, against="base") for name in "ab"}
+    rows["base"] = dataclasses.replace(DUAL, row="base", against="")
+
+    def outcome(name, values, seeds=(0, 1, 2)):
+        facts = {"runs": [{"seed": seed} for seed in seeds]}
+        return Outcome(rows[name], tuple((value,) * 3 for value in values), facts=facts)
+
+    first = outcome("a", (51.0, 56.1, 60.9))
+    second = outcome("b", (51.0, 56.1, 60.9), seeds=(0, 1, 3))
+    found = t_tests([outcome("base", base), first, second])
+    assert [test.paired for test in found] == [True, False]
+    assert found[0].p[0] == paired_t_test(base, (51.0, 56.1, 60.9)) < 0.01 < found[1].p[0]
+    assert found[0].gains == pytest.approx((1.0,) * 3)
+    assert found[0].adjusted[0] == pytest.approx(2 * found[0].p[0])
+    assert found[1].adjusted[0] == pytest.approx(found[1].p[0])
 
 
 def test_one_seed_is_no_sample():
-    assert t_tests([Outcome(DUAL, ((1.0, 2.0, 3.0),)), Outcome(ENDX, ((1.0, 2.0, 3.0), (1.0, 2.0, 4.0)))]) == {}
+    assert t_tests([Outcome(DUAL, ((1.0, 2.0, 3.0),)), Outcome(ENDX, ((1.0, 2.0, 3.0), (1.0, 2.0, 4.0)))]) == []

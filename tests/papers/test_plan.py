@@ -48,8 +48,24 @@ def test_missing_data_and_forms_are_named():
         Options(OUT).place_of("msmarco")
     with one_line_error("needs --data squad=PATH"):
         Options(OUT).place_of("squad-folder")
+    with one_line_error("void when shortened: at temperature 0.05"):
+        plan_of(row("endx-table5/ENDX-without-q|q"), Options(OUT, budget=60))
     with one_line_error("no shortened form"):
         plan_of(row("endx-table3/NQ/Dual-RNNs"), Options(OUT, budget=60))
+
+
+def test_a_row_after_another_starts_from_its_run_of_the_same_seed():
+    options = Options(OUT, data={"squad": "folder"})
+    config = plan_of(row("endx-study/GRU/ENDX, sharp, from Dual"), options).config(3, options)
+    dual = OUT.absolute() / "endx-study" / "GRU-Dual" / "full" / "seed3"
+    assert (config.model.init_from, config.seed) == (str(dual), 3)
+
+
+def test_the_train_file_alone_is_taken_from_a_folder(tmp_path):
+    for name in ("train-v1.1.json", "dev-v1.1.json"):
+        (tmp_path / name).write_text('{"data": []}')
+    options = Options(OUT, data={"squad": str(tmp_path)})
+    assert options.place_of("squad-train") == str(tmp_path / "train-v1.1.json")
 
 
 def test_data_with_splits_in_one_folder_are_reported_on_there():

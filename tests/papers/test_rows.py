@@ -1,5 +1,6 @@
 """Rows that are not one training run: layers, the small pool, and a whole collection."""
 
+import dataclasses
 import json
 import shutil
 
@@ -84,6 +85,24 @@ def test_a_run_ranks_the_few_once(trained_workdir, squad, tmp_path, monkeypatch)
     assert 0 < first[0] <= 100
     monkeypatch.setattr(rows, "load", None)  # not called again
     assert rows.few(row, Options(tmp_path), Budget()) == first
+
+
+def test_a_run_is_ranked_on_data_that_it_has_not_seen(trained_workdir, squad, tmp_path, monkeypatch):
+    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
+    monkeypatch.setattr(rows, "trained", lambda row, options, budget, read: read(workdir, row))
+    options = Options(tmp_path, data={"squad": str(squad)})
+    row = papers().row("endx-study-dev/GRU/ENDX")
+    first = rows.evaluated(row, options, Budget())
+    found = json.loads((workdir / "evaluation" / "squad" / "results.json").read_text())["evaluations"]
+    assert [(entry["pool"], entry["questions"]) for entry in found] == [("answers", 80)]
+    assert first == tuple(100 * found[0]["metrics"][name] for name in row.measures)
+    monkeypatch.setattr(rows, "load", None)  # not called again
+    assert rows.evaluated(row, options, Budget()) == first
+
+    outcome = Outcome(row, (first,), runs=(str(workdir),))
+    intervals = rows.over_questions(outcome, outcome)
+    assert intervals == dict.fromkeys(row.measures, (0.0, 0.0))
+    assert rows.over_questions(outcome, dataclasses.replace(outcome, runs=(str(tmp_path),))) == {}
 
 
 def test_the_small_pool_takes_a_question_of_each_paragraph_in_turn():

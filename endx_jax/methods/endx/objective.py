@@ -5,6 +5,8 @@ used at inference.
 """
 
 import dataclasses
+import math
+import pathlib
 from typing import cast
 
 import flax.struct
@@ -14,6 +16,7 @@ import jax.numpy as jnp
 from endx_jax.batch import Batch, Tokens
 from endx_jax.losses.geometry import KERNELS, TERMS, embedding_regression, geometry_alignment
 from endx_jax.methods.dual import DualObjective, DualSettings, loss_arrays
+from endx_jax.methods.endx.given import read_teacher
 from endx_jax.methods.endx.teacher import CrossEncoder
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective
 from endx_jax.models.dropout import fold
@@ -46,6 +49,7 @@ class EndxSettings(DualSettings):
     )
     ramp_epochs: float = key(5.0, "Epochs over which the terms' weights rise linearly from 0; 0: use `ramp_steps`.")
     ramp_steps: int = key(0, "Optimizer steps over which the terms' weights rise; an alternative to `ramp_epochs`.")
+    ramp_start: int = key(0, "Optimizer steps before the terms' weights begin to rise.")
     kernel: str = key("inner", f"Similarity of two embeddings: one of {', '.join(KERNELS)} (ENDX: inner).")
     alignment_temperatures: tuple[float, float] = key(
         (1.0, 1.0), "Divisors (student's, teacher's) of the scores in the alignment loss."
@@ -58,6 +62,16 @@ class EndxSettings(DualSettings):
     )
     teacher_shares: str = key(
         "nothing", f"Parameters that the teacher shares with the student: one of {', '.join(SHARED_WITH_TEACHER)}."
+    )
+    teacher_normalize: bool = key(
+        True, "Scale the teacher's embeddings to unit norm if model.normalize does so with the student's."
+    )
+    teacher_temperature: float = key(
+        0.0, "Divisor of the similarities in the teacher's own retrieval loss. 0: the student's temperature."
+    )
+    teacher_from: str = key("", "Workdir of an ENDX run whose teacher, of the best checkpoint, is taken. Empty: none.")
+    teacher_frozen: bool = key(
+        False, "Keep the teacher of `teacher_from` as it is: without gradient, optimizer state and dropout."
     )
 
     def __post_init__(self):
@@ -73,7 +87,13 @@ class EndxSettings(DualSettings):
             not (self.ramp_steps and self.ramp_epochs),
             f"objective.ramp_steps and ramp_epochs are {self.ramp_steps} and {self.ramp_epochs}: set one to 0",
         )
-        check(min(self.ramp_steps, self.ramp_epochs) >= 0, "objective.ramp_steps and ramp_epochs must not be negative")
+        for name in ("ramp_steps", "ramp_epochs", "ramp_start", "teacher_temperature"):
+            check(getattr(self, name) >= 0, f"objective.{name} is {getattr(self, name)}; it must not be negative")
+        check(
+            not self.teacher_frozen or (bool(self.teacher_from) and self.teacher_shares != "encoder"),
+            "objective.teacher_frozen keeps the teacher of another run: name its workdir in objective.teacher_from, "
+            "and set objective.teacher_shares to nothing or token_embedder",
+        )
         check(
             len(self.alignment_temperatures) == 2 and min(self.alignment_temperatures) > 0,
             f"objective.alignment_temperatures is {self.alignment_temperatures}; it must be two positive numbers",
@@ -116,7 +136,7 @@ class EndxObjective(Objective):
             pooling=tower.pooling,
             heads=settings.cross_heads,
             residual=settings.cross_residual,
-            normalize=tower.normalize,
+            normalize=tower.normalize and settings.teacher_normalize,
             dtype=tower.token_embedder.dtype,
         )
 
@@ -138,17 +158,36 @@ class EndxObjective(Objective):
         encoders = {place: groups for place, groups in encoders.items() if groups}
         return self.dual.init(key, dual_encoder) | {"teacher": {"cross_encoder": drawn, "encoders": encoders}}
 
+    @property
+    def frozen(self) -> tuple[str, ...]:
+        """Patterns of the paths of parameters that are not trained."""
+        return (r"^teacher/",) if self.settings.teacher_frozen else ()
+
+    def inherit(self, params: dict) -> dict:
+        """Returns initial parameters with the teacher of `teacher_from`."""
+        if not self.settings.teacher_from:
+            return params
+        where = pathlib.Path(self.settings.teacher_from)
+        return params | {"teacher": read_teacher(where, params["teacher"], method="endx")}
+
+    def teacher_temperature(self, student: Array) -> Array:
+        """Returns the temperature of the teacher's retrieval loss for the student's."""
+        return jnp.asarray(self.settings.teacher_temperature) if self.settings.teacher_temperature else student
+
     def loss(self, params: dict, embedded: TaughtEmbeddings, batch: Batch, keys: Array, step: Array) -> LossAndMetrics:
         """Computes the loss of one global batch (Eq. 13).
 
         The metrics are those of the dual objective, the student's `dual_loss`, the teacher's `cross_loss` and
-        `cross_in_batch_accuracy`, and for each term `alignment/TERM` and `weighted_alignment/TERM`.
+        `cross_in_batch_accuracy`, for each term `alignment/TERM` and `weighted_alignment/TERM`, and `dual_entropy` and
+        `cross_entropy`, the mean entropy in nats of p(a|q) in both spaces as the alignment compares them.
         """
         del keys
         settings, dual = self.settings, self.dual
         learned = dual.learned(params)
         rows = (embedded, loss_arrays(batch))
-        (dual_loss, metrics), (cross_loss, of_teacher), terms = self.execution.reduce_rows(self._losses, learned, rows)
+        (dual_loss, metrics), (cross_loss, of_teacher), terms, from_uniform = self.execution.reduce_rows(
+            self._losses, learned, rows
+        )
 
         weights = self._weights(step)
         aligned = sum(weights[term] * terms[term] for term in terms)
@@ -161,6 +200,8 @@ class EndxObjective(Objective):
             "cross_loss": cross_loss,
             "cross_in_batch_accuracy": of_teacher["in_batch_accuracy"],
         }
+        for name, divergence in zip(("dual_entropy", "cross_entropy"), from_uniform, strict=True):
+            metrics[name] = math.log(batch.question_id.shape[0]) - divergence
         for term, value in terms.items():
             metrics[f"alignment/{term}"] = value
             metrics[f"weighted_alignment/{term}"] = settings.alignment_weight * weights[term] * value
@@ -171,7 +212,8 @@ class EndxObjective(Objective):
         return TaughtEmbeddings(student=self.dual.embed(params, rows), teacher=self.embed_as_teacher(params, *rows))
 
     def embed_as_teacher(self, params: dict, batch: Batch, keys: Array | None = None) -> Embeddings:
-        """Returns the cross-embeddings of matched pairs; dropout is on if `keys` [B] are given."""
+        """Returns the cross-embeddings of matched pairs; dropout is on if `keys` [B] are given and it is trained."""
+        keys = None if self.settings.teacher_frozen else keys
         encoders = _merge(params["dual_encoder"], params["teacher"]["encoders"])
         questions, answers = cast(Tokens, batch.question), cast(Tokens, batch.answer)
 
@@ -189,14 +231,33 @@ class EndxObjective(Objective):
         return Embeddings(of_question, of_answer, penalty)
 
     def _losses(self, learned: dict[str, Array], rows: tuple[TaughtEmbeddings, dict], axis_name) -> tuple:
-        """Returns the student's (loss, metrics), the teacher's (loss, metrics) and the unweighted alignment terms."""
+        """Returns both (loss, metrics), the unweighted alignment terms, and both spaces' `_from_uniform`."""
         student, teacher, ids = rows[0].student, rows[0].teacher, rows[1]
         of_student = self.dual.retrieval_loss(learned, (student, ids), axis_name)
         ids = {name: value for name, value in ids.items() if name != "hard_negative_ids"}
         whole = dataclasses.replace(self.settings, matryoshka_dims=(), matryoshka_weights=())
-        of_teacher = dataclasses.replace(self.dual, settings=whole).retrieval_loss(learned, (teacher, ids), axis_name)
+        of_teacher = dataclasses.replace(self.dual, settings=whole).retrieval_loss(
+            learned | {"temperature": self.teacher_temperature(learned["temperature"])}, (teacher, ids), axis_name
+        )
         pairs = (student.question, student.answer), (teacher.question, teacher.answer)
-        return of_student, of_teacher, self._alignment(*pairs, axis_name)
+        from_uniform = [
+            self._from_uniform(pair, warmth, axis_name)
+            for pair, warmth in zip(pairs, self.settings.alignment_temperatures, strict=True)
+        ]
+        return of_student, of_teacher, self._alignment(*pairs, axis_name), from_uniform
+
+    def _from_uniform(self, pair: tuple, temperature: float, axis_name) -> Array:
+        """Returns the mean divergence of p(a|q) from the uniform distribution, log B minus the entropy."""
+        _, terms = geometry_alignment(
+            jax.tree.map(jnp.zeros_like, pair),  # equal points, so equal scores
+            jax.lax.stop_gradient(pair),
+            weights={"a|q": 1.0},
+            kernel=self.settings.kernel,
+            temperature=(1.0, temperature),
+            tile=self.execution.loss_tile,
+            axis_name=axis_name,
+        )
+        return terms["a|q"]
 
     def _alignment(self, student: tuple, teacher: tuple, axis_name) -> dict[str, Array]:
         settings = self.settings
@@ -218,9 +279,9 @@ class EndxObjective(Objective):
         return terms
 
     def _weights(self, step: Array) -> dict[str, Array]:
-        """Returns each term's weight at a step: it rises linearly to its final value and is above 0 at step 0."""
+        """Returns each term's weight at a step: it rises linearly from 0, from `ramp_start` on, to its final value."""
         ramp_steps = self.settings.ramp_steps or self.settings.ramp_epochs * self.steps_per_epoch
-        risen = jnp.minimum(1.0, (step + 1) / max(ramp_steps, 1.0))
+        risen = jnp.clip((step + 1 - self.settings.ramp_start) / max(ramp_steps, 1.0), 0.0, 1.0)
         weights = dict(self.settings.weights) if self.settings.alignment == "geometry" else {"regression": 1.0}
         return {term: weight * risen for term, weight in weights.items()}
 

@@ -35,8 +35,8 @@ def compare_teacher(
 
     Returns:
       The section `held_out_pairs` with entries `teacher` and `student`: `pairs`, the number of pairs; `loss`, the
-      in-batch softmax over all pairs at the objective's temperature; and `mrr`, `hit@1` and `hit@5` of the first right
-      answer. None if there are fewer pairs than `batch_size`.
+      in-batch softmax over all pairs at its own temperature; and `mrr`, `hit@1` and `hit@5` of the first right answer.
+      None if there are fewer pairs than `batch_size`.
     """
     pairs, batch_size = pairs.first(most), rounded_up(batch_size, mesh)
     if len(pairs) < batch_size:
@@ -58,15 +58,16 @@ def compare_teacher(
     rows = np.concatenate([stream.example_ids(step) for step in steps])[: len(pairs)]
     question_id, answer_id = pairs.index[rows].T
     qrels = [np.flatnonzero(np.isin(answer_id, pairs.positives[q])).tolist() for q in question_id]
-    temperature = objective.dual.learned(params)["temperature"]
+    student = objective.dual.learned(params)["temperature"]
+    temperatures = {"teacher": objective.teacher_temperature(student), "student": student}
 
-    def measure(question, answer):
+    def measure(temperature, question, answer):
         found = evaluate(dense_scores(question, answer), qrels, candidates=len(pairs), depth=1)
         embedded = jnp.asarray(question), jnp.asarray(answer)
         loss, _ = in_batch_softmax(*embedded, temperature=temperature, question_id=question_id, answer_id=answer_id)
         return {"pairs": len(pairs), "loss": float(loss), **{name: found.metrics[name] for name in MEASURES}}
 
-    measured = {name: measure(*(of[side] for side in SIDES)) for name, of in embeddings.items()}
+    measured = {name: measure(temperatures[name], *(of[side] for side in SIDES)) for name, of in embeddings.items()}
     lines = [
         f"{name}: {found['pairs']:,} held-out pairs ranked with MRR {found['mrr']:.3f}, hit@1 {found['hit@1']:.3f} "
         f"and loss {found['loss']:.3f}"

@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 
 from endx_jax.batch import Batch
 from endx_jax.errors import EndxError
@@ -34,13 +35,13 @@ class MatchingSettings(DualSettings):
     match: str = key("mse", "Loss of cosines: mse, bce (Yu et al. Eq. 6), or inbatch, the in-batch softmax.")
     negatives: int = key(
         2,
-        "Wrong answers per question that mse and bce draw from the batch (unstated; an unofficial port: 2).",
+        "Wrong answers per question that mse and bce draw from the batch; 0: all others (unstated; a port draws 2).",
     )
 
     def __post_init__(self):
         super().__post_init__()
         check_choice("objective.match", self.match, MATCHES)
-        check(self.negatives > 0, f"objective.negatives is {self.negatives}; it must be positive")
+        check(self.negatives >= 0, f"objective.negatives is {self.negatives}; it must not be negative")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +78,9 @@ class MatchingObjective(DualObjective):
                 f"objective.match={settings.match} draws its wrong answers from the batch: set data.hard_negatives=0, "
                 f"or objective.match={IN_BATCH}"
             )
-        drawn = draw_others(fold(keys, _DRAW), settings.negatives)
+        rows = jnp.arange(batch.question_id.shape[0])
+        every_other = (rows[:, None] + rows[None, 1:]) % rows.size
+        drawn = draw_others(fold(keys, _DRAW), settings.negatives) if settings.negatives else every_other
         ids = known_ids(batch) if settings.mask_false_negatives else {}
 
         def sampled(_, rows, axis_name):

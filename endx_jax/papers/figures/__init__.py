@@ -1,6 +1,7 @@
 """Figures of finished runs, drawn by `endx papers figures`: one module per figure."""
 
 from endx_jax.papers.figures import (
+    curves,
     minimum_questions,
     one_answer,
     overlap,
@@ -16,6 +17,7 @@ from endx_jax.papers.figures.study import Source, Study
 __all__ = ["FIGURES", "Figure", "Source", "Study", "make"]
 
 FIGURES: dict[str, Figure] = {
+    "curves": curves.FIGURE,
     "overlap": overlap.FIGURE,
     "similarity": similarity.FIGURE,
     "shared-answer": shared_answer.FIGURE,

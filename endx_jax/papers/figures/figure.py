@@ -27,11 +27,13 @@ class Figure:
       about: one-line description.
       data: study to all values that are drawn, as JSON values.
       draw: from those values to a Matplotlib figure.
+      seeds: true if it draws all seeds of a row, as runs of one name.
     """
 
     about: str
     data: Callable[[Study], dict]
     draw: "Callable[[dict], matplotlib.figure.Figure]"
+    seeds: bool = False
 
 
 def make(name: str, figure: Figure, study: Study, target: pathlib.Path) -> dict:

@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from helpers import one_line_error, padded, texts, without_metrics
 
@@ -21,6 +22,7 @@ from endx_jax.models.sharing import SHARINGS
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.execution import Execution
 from endx_jax.parallel.sharding import parameter_paths, partition_spec
+from endx_jax.training.state import TrainState, merge, split_frozen
 
 embedding_regression = without_metrics(losses.embedding_regression)
 in_batch_softmax = without_metrics(losses.in_batch_softmax)
@@ -42,9 +44,9 @@ class Encoder(nn.Module):
         return dropout(x, layout.token_keys(dropout_keys), 0.2)
 
 
-def model(sharing="sde"):
+def model(sharing="sde", dtype=jnp.float32):
     one = Tower(
-        TokenEmbedder(VOCABULARY, WIDTH, initializer_range=1.0),
+        TokenEmbedder(VOCABULARY, WIDTH, dtype, initializer_range=1.0),
         Encoder(),
         pooling=MultiHopAttention(hops=3, width=4),
         projection=Projection(WIDTH),
@@ -53,8 +55,8 @@ def model(sharing="sde"):
     return DualEncoder(one, one, SHARINGS[sharing])
 
 
-def build(settings=SETTINGS, sharing="sde"):
-    objective = EndxObjective(model(sharing), settings)
+def build(settings=SETTINGS, sharing="sde", dtype=jnp.float32):
+    objective = EndxObjective(model(sharing, dtype), settings)
     return objective, objective.init(jax.random.key(1), objective.model.init(jax.random.key(0)))
 
 
@@ -115,6 +117,76 @@ def test_regression_is_the_other_alignment(batch):
     spaces = [(part.question, part.answer) for part in (embedded.student, embedded.teacher)]
     np.testing.assert_allclose(metrics["alignment/regression"], embedding_regression(*spaces), rtol=1e-5)
     assert not [name for name in metrics if "|" in name]
+
+
+def test_the_teacher_has_a_norm_and_a_temperature_of_its_own_and_entropies_are_logged(batch):
+    """A unit student at temperature 0.5 beside a raw teacher at 2; the alignment has temperatures of its own."""
+    settings = dataclasses.replace(
+        SETTINGS, temperature=0.5, teacher_temperature=2.0, teacher_normalize=False, alignment_temperatures=(0.5, 0.25)
+    )
+    objective, params = build(settings)
+    unit = dataclasses.replace(objective.model.question, normalize=True)
+    objective = dataclasses.replace(objective, model=dataclasses.replace(objective.model, question=unit, answer=unit))
+    normalized = dataclasses.replace(objective, settings=dataclasses.replace(settings, teacher_normalize=True))
+    assert normalized.cross_encoder.normalize
+    assert not objective.cross_encoder.normalize
+
+    @jax.jit
+    def compute(params):
+        return objective(params, batch, RNG, STEP)[1], objective.embed(params, (batch, example_keys(RNG, STEP, B)))
+
+    metrics, embedded = compute(params)
+    np.testing.assert_allclose(jnp.linalg.norm(embedded.student.question, axis=1), 1, rtol=1e-5)
+    assert np.ptp(jnp.linalg.norm(embedded.teacher.answer, axis=1)) > 1e-3
+    ids = {"answer_id": batch.answer_id, "question_id": batch.question_id}
+    for name, part, own, aligned in (("dual", embedded.student, 0.5, 0.5), ("cross", embedded.teacher, 2.0, 0.25)):
+        expected = in_batch_softmax(part.question, part.answer, temperature=own, **ids)
+        np.testing.assert_allclose(metrics[f"{name}_loss"], expected, rtol=1e-5)
+        p = jax.nn.softmax(part.question @ part.answer.T / aligned, axis=1)
+        np.testing.assert_allclose(metrics[f"{name}_entropy"], -jnp.sum(p * jnp.log(p), axis=1).mean(), rtol=1e-4)
+
+
+def test_the_weights_stay_zero_until_the_ramp_starts():
+    settings = dataclasses.replace(SETTINGS, ramp_start=5, ramp_steps=10, weights=(("a|q", 0.5),))
+    objective = EndxObjective(model(), settings)
+    risen = [float(objective._weights(jnp.int32(step))["a|q"]) for step in (0, 4, 5, 9, 14, 100)]
+    np.testing.assert_allclose(risen, [0, 0, 0.05, 0.25, 0.5, 0.5], atol=1e-7)
+
+
+@pytest.mark.slow
+def test_the_gradient_is_a_finite_difference_along_a_direction(batch):
+    """In float64, along a random direction of all parameters, with the alignment's gradient in both spaces."""
+    settings = dataclasses.replace(
+        SETTINGS, alignment_temperatures=(0.5, 0.25), stop_gradient=False, teacher_temperature=2.0, ramp_start=1
+    )
+    with jax.enable_x64(True):
+        objective, params = build(settings, dtype=jnp.float64)
+        params = jax.tree.map(lambda x: x.astype(jnp.float64), params)
+        compute = jax.jit(jax.value_and_grad(lambda params: objective(params, batch, RNG, jnp.int32(3))[0]))
+        draw = np.random.default_rng(0)
+        way = jax.tree.map(lambda x: jnp.asarray(draw.normal(size=x.shape)), params)
+        ahead, behind = (compute(jax.tree.map(lambda x, w, e=e: x + e * w, params, way))[0] for e in (1e-3, -1e-3))
+        gradient = compute(params)[1]
+        along = sum(jnp.vdot(g, w) for g, w in zip(jax.tree.leaves(gradient), jax.tree.leaves(way), strict=True))
+        assert largest(gradient["teacher"]) > 1e-3
+        np.testing.assert_allclose((ahead - behind) / 2e-3, along, rtol=1e-3)  # attention is in float32
+
+
+def test_a_frozen_teacher_has_no_gradient_no_optimizer_state_and_no_dropout(batch):
+    objective, params = build(dataclasses.replace(SETTINGS, teacher_from="a workdir", teacher_frozen=True))
+    trained, fixed = split_frozen(params, objective.frozen)
+    assert set(parameter_paths(fixed)) == {f"teacher/{path}" for path in parameter_paths(params["teacher"])}
+
+    def moments(frozen):
+        state = TrainState.create(params, optax.adam(1e-3), frozen)
+        return [path for path in parameter_paths(state.opt_state) if "teacher/" in path]
+
+    assert moments(())
+    assert not moments(objective.frozen)
+    gradients = jax.grad(lambda trained: objective(merge(trained, fixed), batch, RNG, STEP)[0])(trained)
+    assert largest(gradients) > 1e-4
+    without = jax.jit(objective.embed_as_teacher)(params, batch)
+    chex.assert_trees_all_close(embed(objective, params, batch).teacher, without, atol=1e-6)
 
 
 @pytest.mark.parametrize(("ramp", "steps_per_epoch"), [({"ramp_steps": 10}, 3.0), ({"ramp_epochs": 5.0}, 2.0)])
@@ -237,6 +309,10 @@ def test_the_teacher_is_split_over_these_axes():
         ({"ramp_steps": 5, "ramp_epochs": 5.0}, "set one to 0"),
         ({"alignment_temperatures": (1.0, 0.0)}, "two positive numbers"),
         ({"teacher_shares": "everything"}, "nothing, token_embedder, encoder"),
+        ({"ramp_start": -1}, "objective.ramp_start is -1; it must not be negative"),
+        ({"teacher_temperature": -1.0}, "objective.teacher_temperature is -1.0; it must not be negative"),
+        ({"teacher_frozen": True}, "name its workdir in objective.teacher_from"),
+        ({"teacher_frozen": True, "teacher_from": "x", "teacher_shares": "encoder"}, "teacher_shares to nothing"),
     ],
 )
 def test_settings_out_of_bounds_are_refused(values, message):

@@ -3,9 +3,11 @@
 import dataclasses
 import json
 
+import chex
 import jax
 import numpy as np
 import pytest
+from helpers import one_line_error
 from tiny_bert import tiny_recipe
 
 import endx_jax
@@ -14,6 +16,7 @@ from endx_jax.experiment.execution import DENSE_UP_TO, TILE, loss_tile
 from endx_jax.experiment.model import best_params, read_model
 from endx_jax.experiment.run import run
 from endx_jax.methods.endx import EndxSettings
+from endx_jax.methods.endx.given import read_teacher
 from endx_jax.parallel import MeshSettings, make_mesh
 
 
@@ -68,6 +71,31 @@ def test_nothing_of_the_teacher_is_left_at_inference(workdir):
     encode = model.text_encoder(make_mesh(MeshSettings(), jax.local_devices()))
     expected = encode(params["dual_encoder"], "question", texts)
     np.testing.assert_allclose(loaded.encode_query(texts), expected, atol=1e-6)
+
+
+def test_a_teacher_of_another_run_is_taken_and_stays_as_it_is(workdir, tmp_path, tiny_bert, pairs_csv):
+    config = tiny_recipe(tiny_bert, pairs_csv)
+    config.model.encoder, config.model.new_encoder.width, config.model.pooling = "gru", 8, "multi_hop"
+    options = {"cross_heads": 2, "teacher_from": str(workdir), "teacher_frozen": True}
+    config.objective = dataclasses.asdict(EndxSettings(**options))
+    config.seed, config.train.steps = 1, 2
+    run(config, tmp_path / "student")
+    mesh = make_mesh(MeshSettings(), jax.local_devices())
+    given, kept = (best_params(folder, read_model(folder), mesh)[0] for folder in (workdir, tmp_path / "student"))
+    chex.assert_trees_all_equal(kept["teacher"], given["teacher"])
+    assert not np.allclose(*(jax.tree.leaves(params["dual_encoder"])[0] for params in (given, kept)))
+
+
+def test_a_teacher_that_does_not_fit_is_refused(workdir, tmp_path):
+    like = read_model(workdir).abstract_params()["teacher"]
+    halved = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), like)
+    with one_line_error("objective.teacher_from=.* has another architecture: its teacher's .* set model"):
+        read_teacher(workdir, halved, "endx")
+    with one_line_error("objective.teacher_from=.* holds no run of objective.name=endx"):
+        read_teacher(tmp_path, like, "endx")
+    (tmp_path / "config.json").write_text('{"objective": {"name": "endx"}}')
+    with one_line_error("objective.teacher_from=.* holds no checkpoint yet"):
+        read_teacher(tmp_path, like, "endx")
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ def test_each_match_is_its_loss_of_the_embeddings():
     given, keys = batch(), example_keys(RNG, STEP, B)
     masked, unmasked = MatchingSettings(negatives=9), MatchingSettings(match="bce", mask_false_negatives=False)
     softmax = MatchingSettings(match="inbatch", temperature=0.1)
+    whole = MatchingSettings(match="bce", negatives=0, mask_false_negatives=False)
     _, params = objective_of(masked)
 
     @jax.jit
@@ -65,12 +66,15 @@ def test_each_match_is_its_loss_of_the_embeddings():
         embedded = objective_of(masked)[0].embed(params, (given, keys))
         pair, known = (embedded.question, embedded.answer), {"answer_id": given.answer_id}
         drawn = {count: draw_others(fold(keys, _DRAW), count) for count in (9, 2)}
+        cosines = embedded.question @ embedded.answer.T
         expected = [
             sampled_matching(*pair, drawn[9], kind="mse", **known),
             sampled_matching(*pair, drawn[2], kind="bce"),
             in_batch_softmax(*pair, temperature=0.1, **known),
+            # Eq. 6 of Yu et al. over the batch: all B x B pairs, of which the diagonal is right.
+            jnp.mean(jnp.where(jnp.eye(B, dtype=bool), -jnp.log((1 + cosines) / 2), -jnp.log((1 - cosines) / 2))),
         ]
-        found = [MatchingObjective(model(), s)(params, given, RNG, STEP) for s in (masked, unmasked, softmax)]
+        found = [MatchingObjective(model(), s)(params, given, RNG, STEP) for s in (masked, unmasked, softmax, whole)]
         return expected, found
 
     expected, found = compute(params)
@@ -79,6 +83,7 @@ def test_each_match_is_its_loss_of_the_embeddings():
         set(),
         set(),
         {"in_batch_accuracy", "masked_fraction", "temperature"},
+        set(),
     ]
 
 

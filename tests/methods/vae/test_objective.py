@@ -209,7 +209,7 @@ def test_deviations_and_decoders_are_split_over_these_axes(decoder):
         ({"decoder": "grue"}, "objective.decoder .* did you mean 'gru'"),
         ({"match": "cosine"}, "objective.match .* mse, bce, inbatch"),
         ({"match_on": "mode"}, "objective.match_on .* sample, mean"),
-        ({"negatives": 0}, "objective.negatives is 0"),
+        ({"negatives": -1}, "objective.negatives is -1"),
         ({"decoder_width": 0}, "objective.decoder_width is 0"),
         ({"kl_weight": -1.0}, "objective.kl_weight is -1.0"),
         ({"anneal_steps": 5}, "set one to 0"),

@@ -1,4 +1,6 @@
-"""GRU trained from scratch on ReQA SQuAD in minutes on two CPU cores: `gru_squad.py:METHOD`, `dual` or `endx`.
+"""GRU trained from scratch on ReQA SQuAD in minutes on two CPU cores: `gru_squad.py:METHOD`.
+
+The methods are `dual`, `endx`, and `distill`, which needs `objective.teacher_from`, a run of `minilm_pairs`.
 
 For experiments with methods, not from a paper: width 256 on MiniLM's frozen token embeddings, unit vectors with a
 temperature, batches of articles. The learning rate was selected on held-out articles (docs/results.md).
@@ -8,6 +10,7 @@ from endx_jax.errors import EndxError, nearest
 from endx_jax.methods.config import base_config
 from endx_jax.methods.dual import DualSettings
 from endx_jax.methods.endx import EndxSettings
+from endx_jax.methods.endx.distill import DistillSettings
 
 TEMPERATURE = 0.05
 METHODS = {
@@ -20,6 +23,7 @@ METHODS = {
         cross_heads=8,
         teacher_shares="token_embedder",
     ),
+    "distill": DistillSettings(temperature=TEMPERATURE, candidates=7),
 }
 
 
