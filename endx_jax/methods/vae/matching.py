@@ -78,8 +78,8 @@ class MatchingObjective(DualObjective):
                 f"objective.match={settings.match} draws its wrong answers from the batch: set data.hard_negatives=0, "
                 f"or objective.match={IN_BATCH}"
             )
-        rows = jnp.arange(batch.question_id.shape[0])
-        every_other = (rows[:, None] + rows[None, 1:]) % rows.size
+        places = jnp.arange(batch.question_id.shape[0])
+        every_other = (places[:, None] + places[None, 1:]) % places.size
         drawn = draw_others(fold(keys, _DRAW), settings.negatives) if settings.negatives else every_other
         ids = known_ids(batch) if settings.mask_false_negatives else {}
 
