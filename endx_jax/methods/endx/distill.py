@@ -144,7 +144,8 @@ class DistillObjective(Objective):
         where = None if known is None else ~jnp.take_along_axis(known, chosen, axis=1)
         cross_loss, of_teacher = pair_softmax(teacher, where=where)
         warmths = settings.alignment_temperatures
-        divergence, agreement = listwise_kl(student, teacher, temperature=warmths[0], teacher_temperature=warmths[1])
+        student, sharpened = student / warmths[0], teacher / warmths[1]
+        divergence, agreement = listwise_kl(student, sharpened)
         weight = settings.alignment_weight * self._risen(step)
         loss = settings.dual_weight * dual_loss + settings.cross_weight * cross_loss + weight * divergence
         metrics = metrics | {
@@ -154,8 +155,8 @@ class DistillObjective(Objective):
             "cross_loss": cross_loss,
             "cross_in_batch_accuracy": of_teacher["pair_accuracy"],
             "alignment": divergence,
-            "dual_entropy": entropy(student / warmths[0]),
-            "cross_entropy": entropy(teacher / warmths[1]),
+            "dual_entropy": entropy(student),
+            "cross_entropy": entropy(sharpened),
         }
         return dual.with_penalty(loss, metrics, embedded.penalty)
 
