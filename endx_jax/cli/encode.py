@@ -102,8 +102,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--corpus",
         required=True,
-        help="a folder of BEIR, MS MARCO, DPR or save_to_disk, .parquet, .arrow, or .jsonl, .json, .csv, .tsv, .txt or "
-        "SQuAD's .json, each also with .gz",
+        help="folder of BEIR, MS MARCO, DPR or save_to_disk; .parquet or .arrow file; or .jsonl, .json, .csv, .tsv or "
+        ".txt file, also with .gz; SQuAD's .json too",
     )
     parser.add_argument("--output", type=pathlib.Path, required=True, help="folder of the index")
     parser.add_argument(
@@ -124,7 +124,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="texts of maximum length encoded together [64]",
     )
-    parser.add_argument("--pool", choices=POOLS, default="", help="sentences of SQuAD-format data [paragraphs]")
+    parser.add_argument(
+        "--pool", choices=POOLS, default="", help="sentences of reading-comprehension data [paragraphs]"
+    )
     parser.add_argument("--split", help="split of a save_to_disk folder [its only one]")
     parser.add_argument("--text-column", default="text", help="text column of JSON, CSV, TSV and Arrow [text]")
     return parser

@@ -187,8 +187,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--pool",
         choices=POOLS,
-        help="pool of SQuAD-format data: answer sentences, all sentences, or whole paragraphs as in RR "
-        "[the run's; whole paragraphs, equal questions merged]",
+        help="retrieval unit of reading-comprehension data, as `data.pool` [the run's; with --model whole paragraphs, "
+        "equal questions merged]",
     )
     parser.add_argument(
         "--rerank",

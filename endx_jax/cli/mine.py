@@ -183,7 +183,9 @@ def _ranks(text: str) -> tuple[int, int]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="endx mine", description=__doc__.partition(": ")[2])
     parser.add_argument("--data", required=True, help="file, folder or prepared set with questions and right answers")
-    parser.add_argument("--pool", choices=POOLS, default="", help="pool of reading-comprehension data, as `data.pool`")
+    parser.add_argument(
+        "--pool", choices=POOLS, default="", help="retrieval unit of reading-comprehension data, as `data.pool`"
+    )
     add_data_flags(parser, split="train")
     parser.add_argument(
         "--questions", type=int, default=0, metavar="N", help="mine for N questions only, chosen by hash [all]"

@@ -1,7 +1,7 @@
 """Choice of the packings that a run compiles.
 
-Every packing is a shape that is compiled, so a run uses only a few. They are chosen from the lengths of all texts,
-which are known before the first step, so that little computation is wasted on padding.
+Every packing is a shape that is compiled, so a run uses only a few. They are chosen before the first
+step from the lengths of the texts in the first batches, so that little padding is computed.
 """
 
 import dataclasses

@@ -68,9 +68,9 @@ def whole_paragraphs(paragraphs: Iterable[Paragraph], source: str, *, merge: boo
     Args:
       paragraphs: paragraphs in file order.
       source: name of the data, for messages.
-      merge: whether equal questions are merged, with the id and group (article) of the first; right are then all
-        paragraphs that answer one of them. Otherwise each question has one right paragraph, as RR counts SQuAD
-        (Table 1), except that RR does not merge paragraphs: 5 of SQuAD's train file are equal to others.
+      merge: true to merge equal questions, with the id and group (article) of the first and the right paragraphs of
+        all. Otherwise each question has one right paragraph, as RR counts SQuAD (Table 1). RR does not merge equal
+        paragraphs, of which SQuAD's train file has 5.
 
     Raises:
       EndxError: no question has an answer.

@@ -62,7 +62,7 @@ def same_side_neighbours(
 ) -> float:
     """Returns the share of nearest neighbours, by cosine, that are of the same kind (question or answer).
 
-    It is 0.5 if the kinds mix and 1.0 if they are apart, close to what t-SNE shows. Unlike the probe it distinguishes
+    It is 0.5 if the kinds are mixed and 1.0 if they are separate, as in a t-SNE plot. Unlike the probe it distinguishes
     towers that merely encode the kind from towers that embed questions and answers in different regions: on SQuAD the
     siamese all-MiniLM-L6-v2 has 0.59, and 1.00 after a random rotation of the answers.
 
@@ -148,8 +148,8 @@ def question_agreement(
 
     Yu et al. (2020, Table 3) call the first SSE, "the sum of squared distances [...] between two different questions
     aligned to same answer", without defining the average. Here it is the mean over all pairs of questions with a
-    common answer, each counted once per answer, on the unit sphere: a squared distance is 2 - 2 cosine. A collapsed
-    space has a small SSE as well, hence the second mean.
+    common answer, each counted once per answer, on the unit sphere: a squared distance is 2 - 2 cosine. The
+    second mean is needed because collapsed embeddings have a small SSE too.
 
     Args:
       question_embeddings: float [Q, E].

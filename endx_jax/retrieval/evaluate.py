@@ -130,7 +130,7 @@ def evaluate(
 
 
 def default_block(candidates: int) -> int:
-    """Returns the largest power of two from 16 to 1024 whose float32 scores of the pool fit in 64 MB; at least 16."""
+    """Returns the largest power of two from 16 to 1024 whose float32 scores of the pool fit in 64 MB; else 16."""
     block = 1024
     while block > 16 and block * candidates * 4 > BLOCK_BYTES:
         block //= 2

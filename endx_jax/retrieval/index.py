@@ -232,7 +232,7 @@ class Index:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Holds the lock while the block changes the index, which must be as it was when it was opened."""
+        """Holds the lock while the block changes the index, which must not have changed since it was opened."""
         outdated = InUse(
             f"{self.folder} was changed, replaced or moved by another process since it was opened: open it again "
             "(restart a server), then repeat the change"

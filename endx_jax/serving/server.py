@@ -39,11 +39,11 @@ class _Flow(FlowControl):
 def bounded_protocol(seconds: float) -> type[HttpToolsProtocol]:
     """Returns a protocol class that closes the connections of slow clients.
 
-    Two timers bound every connection, and received bytes reset neither. `_request_timer` runs while there is no request
-    to work on: `KEPT_OPEN` seconds after an answer, and `seconds` from the first byte of a request to the end of its
-    headers, from the start of a connection, and for the last bytes before it closes. `_answer_timer` runs while
-    the client takes sent data more slowly than it is produced, for at most `seconds`. The time of a body is bounded in
-    `middleware.WholeBody`.
+    Two timers bound every connection; received bytes do not reset them. `_request_timer` runs while no request is
+    processed. It allows `KEPT_OPEN` seconds between a response and the next request, `seconds` from the start of a
+    connection or the first byte of a request to the end of its headers, and `seconds` for the last bytes before the
+    connection closes. `_answer_timer` allows `seconds` while the client receives data more slowly than it is produced.
+    `middleware.WholeBody` bounds the time of a body.
 
     Args:
       seconds: time limit for sending headers, and for receiving a response.
