@@ -1,4 +1,4 @@
-"""Builds the site: reference pages of settings and commands from the code, equations as MathML."""
+"""Hooks of the documentation site: reference pages of settings and commands from the code, equations as MathML."""
 
 import contextlib
 import html as markup
@@ -19,19 +19,19 @@ from endx_jax.settings import flattened
 SETTINGS = """# Settings
 
 Every setting, its default and its meaning. Recipes set them in `get_config`; command lines override them as
-`--config.SECTION.KEY=VALUE`. Settings marked *cost* change time, memory or places and never results; a resumed run may
-change those alone.
+`--config.SECTION.KEY=VALUE`. Settings marked *cost* affect time, memory, logs, reports or paths, but not the trained
+model; a resumed run may change only these.
 """
 COMMANDS = """# Command line
 
 `endx VERB` is `python -m endx_jax VERB`. Exit status: 0, 2 after a user error (one line on standard error), 75 if the
 same command resumes the work, 130 after an interrupt.
 """
-# Links to files outside of the documentation, which the site does not hold: their text stays.
+# Links to files outside of the documentation, which are replaced by their text.
 OUTSIDE = re.compile(
     r"\[([^\]]+)\]\((?:\.\./)+(?:endx_jax|benchmarks|launch|examples|configs|tests|README|CONTRIBUTING|CHANGELOG)[^)]*\)"
 )
-# Equations as arithmatex marks them: \(...\) in lines and \[...\] between them.
+# Equations in the form of arithmatex: \(...\) inline and \[...\] displayed.
 EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.+?)\\[)\]]</\1>', re.DOTALL)
 # Packages whose public names are all described in reference/python.md.
 DESCRIBED = (losses, metrics, methods)
@@ -50,7 +50,7 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def on_page_content(html, page, config, files):
-    """Converts equations to MathML; warns, which ends a strict build, of public names without a docstring."""
+    """Converts equations to MathML; warns about public names without a docstring, which fails a strict build."""
     html = EQUATION.sub(lambda found: _mathml(found[2], found[1] == "div"), html)
     if page.file.src_uri == "reference/python.md":
         for name in (f"{package.__name__}.{name}" for package in DESCRIBED for name in package.__all__):
@@ -89,7 +89,7 @@ def _escape(text: str) -> str:
 
 
 def commands_page() -> str:
-    """Returns the page of all verbs: what `endx VERB --help` prints."""
+    """Returns the page of all verbs with the output of `endx VERB --help`."""
     commands = [[verb] for verb in VERBS if verb != "papers"]
     commands += [["papers", task] for task in ("reproduce", "cost", "figures", "layers")]
     parts = [COMMANDS]

@@ -1,4 +1,4 @@
-"""Takes the screenshots in this folder of a server that is running. Needs Playwright and a Chromium.
+"""Takes the screenshots in this folder from a running server; needs Playwright and Chromium.
 
 endx serve --workdir=runs/quickstart
 python docs/images/take.py http://127.0.0.1:8000 "How do I send an email?"
@@ -12,18 +12,18 @@ from urllib.parse import urlencode
 from playwright.sync_api import sync_playwright
 
 FOLDER = pathlib.Path(__file__).parent
-# By file: the width and height of the window in CSS pixels, its pixels for each of them, and what ranks.
+# Width and height of the window in CSS pixels, device pixels per CSS pixel, and search mode, by file.
 SHOTS = {"search.png": (1000, 760, 2, "dense"), "search-phone.png": (360, 720, 2, "hybrid")}
 
 
 def take(address: str, question: str) -> None:
-    """Writes a picture for each of `SHOTS`."""
+    """Writes the screenshots of `SHOTS`."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for name, (width, height, scale, mode) in SHOTS.items():
             viewport = {"width": width, "height": height}
             page = browser.new_page(viewport=viewport, device_scale_factor=scale, color_scheme="light")
-            for _ in range(2):  # the first question in a mode takes longer
+            for _ in range(2):  # the first search in a mode takes longer
                 page.goto(f"{address}/?{urlencode({'q': question, 'mode': mode})}")
                 page.locator("#answers > li").first.wait_for()
             page.screenshot(path=FOLDER / name)
