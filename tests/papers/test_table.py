@@ -77,6 +77,7 @@ def test_every_shortened_row_is_a_config():
 
 
 def test_figures_are_known_and_drawn_from_rows():
+    assert not set(papers().figures) & set(papers().tables)  # `reproduce` takes both names
     for figure in papers().figures.values():
         assert figure.figure in FIGURES
         assert set(figure.runs) <= set(ROWS)

@@ -33,7 +33,11 @@ SHARED_WITH_TEACHER = {"nothing": (), "token_embedder": ("token_embedder",), "en
 
 @dataclasses.dataclass(frozen=True)
 class EndxSettings(DualSettings):
-    """`config.objective` of the method `endx`. docs/endx.md lists what the paper leaves open, and our findings."""
+    """`config.objective` of the method `endx`. docs/endx.md lists what the paper leaves open, and our findings.
+
+    Defaults are the paper's where it states them, except the 1e4 of q|q and a|a, which suits only its unnormalized
+    scores. Recipes with unit vectors also set the temperatures of the alignment, since the paper has none.
+    """
 
     name: str = key("endx", "Name of the method.")
     dual_weight: float = key(0.25, "Weight of the student's retrieval loss in Eq. 13.")
