@@ -28,9 +28,9 @@ class Names(NamedTuple):
     """Names of modules: ours, separated by spaces where one of theirs holds several, to theirs.
 
     Attributes:
-      outside: of modules outside of the layers, by path in the tower.
+      outside: names of modules outside of the layers, by path in the tower.
       layer: name of a layer, with `{n}` for its number.
-      inside: of modules in a layer.
+      inside: names of modules in a layer.
     """
 
     outside: Mapping[str, str]

@@ -32,13 +32,13 @@ def attend_within(
       query: token array [..., H, Dh].
       key: alike.
       value: alike.
-      layout: of the tokens.
+      layout: layout of the tokens.
       scale: multiplies the scores.
       bias: added to the scaled scores: by position, [1, H, L, L] with L the layout's width; or where `is_fused_packed`,
         by the key's position less the query's, float32 [2L - 1, H] from -(L - 1) on.
       window: tokens attend to those at most so many positions before and after them; None: to all of their text.
       dropout_keys: keys [B], or None outside training.
-      dropout_rate: of the attention weights.
+      dropout_rate: dropout rate of the attention weights.
 
     Returns:
       A token array like `value`.
@@ -116,7 +116,7 @@ def attend(
       bias: added to the scaled scores, broadcast to [B, H, L, M].
       window: as in `attend_within`; L must be M.
       dropout_keys: keys [B], or None outside training.
-      dropout_rate: of the attention weights.
+      dropout_rate: dropout rate of the attention weights.
 
     Returns:
       [B, L, H, Dh] in the dtype of `value`; the softmax is float32.

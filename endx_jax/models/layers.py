@@ -45,7 +45,7 @@ class LayerNorm(nn.Module):
 
     Attributes:
       epsilon: added to the variance.
-      dtype: of the result.
+      dtype: dtype of the result.
       use_bias: adds a bias.
     """
 

@@ -58,7 +58,7 @@ def attend_packed(
       by_distance: float32 [2 width - 1, H], added to the scaled scores by the key's place less the query's, from
         -(width - 1) on; None: nothing is added.
       block: tokens of a block; None: by T.
-      interpret: whether the kernel is emulated, on any platform and slowly.
+      interpret: emulate the kernel, which works on any platform and is slow.
 
     Returns:
       [T, H, Dh] in the dtype of `value`, zero for padding; all of query, key, value and by_distance have gradients.
@@ -89,7 +89,7 @@ class _Plan:
       block: tokens of a block.
       reach: blocks before and after a block that its texts may reach into.
       scale: multiplies the scores.
-      interpret: whether kernels are emulated.
+      interpret: emulate the kernels.
     """
 
     heads: int
@@ -111,7 +111,7 @@ class _Plan:
         return self.group * self.head_width
 
     def columns(self, head: int) -> slice:
-        """Where a head of the group stands in the last axis."""
+        """Returns the slice of the last axis that belongs to a head of the group."""
         return slice(head * self.head_width, (head + 1) * self.head_width)
 
 
@@ -157,14 +157,14 @@ def _run(
     """Runs a kernel on each pair of blocks that share a text.
 
     Args:
-      plan: of the kernels.
+      plan: plan of the kernels.
       kernel: takes the plan, `pair`, and references to inputs, windows or None, outputs and scratch memory.
       products: matrix products of a head and a pair of blocks, for the compiler's estimates.
       begin: int32 [T].
       end: int32 [T].
       inputs: forms and arrays: the `own` block's part, or that of the `other` block, with which it is paired.
       outputs: forms and dtypes.
-      windows: of the bias, or None.
+      windows: windows of the bias, or None.
       scratch: shapes, float32.
 
     Returns:

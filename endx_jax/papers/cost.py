@@ -22,9 +22,9 @@ class Cost:
     """Estimated cost of a row.
 
     Attributes:
-      row: of a table.
+      row: row of a table.
       runs: number of runs, the seeds of the row.
-      steps: of each run; 0: unknown without the data.
+      steps: steps of each run; 0 if unknown without the data.
       found: estimate for one device.
       why: reason why there is no estimate; empty otherwise.
     """

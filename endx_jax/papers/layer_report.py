@@ -30,10 +30,10 @@ class Report:
     """Measures of every layer, their mean and their best mixture, without and with IDF, on each set.
 
     Attributes:
-      rows: by set, then by system, its measures; `ap` is the average precision over all pairs.
-      weights: by system, the weights of the layers.
-      curves: by set, then by system, recall and precision.
-      sets: by set, the numbers of questions, candidates and right pairs.
+      rows: measures by set, then by system; `ap` is the average precision over all pairs.
+      weights: weights of the layers, by system.
+      curves: recall and precision, by set, then by system.
+      sets: numbers of questions, candidates and right pairs, by set.
     """
 
     def __init__(self, model: str, names: tuple[str, ...], pooled: Mapping[str, PooledLayers]):
@@ -41,7 +41,7 @@ class Report:
 
         Args:
           model: its name.
-          names: of its K layers.
+          names: names of its K layers.
           pooled: by set, `HELD_OUT` and `TEST`.
         """
         self.model, self.names = model, names

@@ -85,7 +85,7 @@ def pool_layers(model: DualEncoder, params: dict, side: str, tokens: Tokens) -> 
 
     Args:
       model: both towers, with `token_weights`.
-      params: of the towers.
+      params: parameters of the towers.
       side: `question` or `answer`.
       tokens: [B, L].
 
@@ -115,7 +115,7 @@ def best_mixture(pooled: PooledLayers, weighting: int, parts: int) -> tuple[tupl
     """Returns the mixture with the highest recall@1, the first of equals, and that recall.
 
     Args:
-      pooled: of held-out questions.
+      pooled: pooled layers of held-out questions.
       weighting: `PLAIN` or `IDF`.
       parts: number of equal parts of the weights: see `mixtures`.
     """
@@ -156,10 +156,10 @@ def pool_model(
 
     Args:
       dual_encoder: both towers, without scan.
-      params: of the towers.
+      params: parameters of the towers.
       processors: text processors of each side.
-      sets: by name.
-      cache: of the vectors; None: no cache.
+      sets: sets by name.
+      cache: cache of the vectors; None for none.
 
     Returns:
       The layers' names, and the pooled layers of each set.
@@ -222,7 +222,7 @@ def pool_file(path: pathlib.Path, sets: Mapping[str, RetrievalSet]) -> tuple[tup
 
     Args:
       path: a file for `pretrained.token_vectors`, made from the output of `write_texts` for these sets.
-      sets: by name.
+      sets: sets by name.
 
     Returns:
       The layers' names, and the pooled layers of each set.
@@ -265,7 +265,7 @@ def pooled_layers(
 
     Args:
       model: a pretrained folder or name, a file of word vectors, the workdir of a run, or a file of token vectors.
-      sets: by name.
+      sets: sets by name.
       cache: folder for the pooled vectors; empty: none.
     """
     file = pathlib.Path(model).expanduser()

@@ -13,7 +13,7 @@ class Outcome:
     """Row with its computed values, or the reason why it has none.
 
     Attributes:
-      row: of the paper.
+      row: row of the paper.
       values: for each seed the measures in the row's order, in the table's unit; empty if nothing was computed.
       why: reason why values are missing.
       differs: description of the differences from the paper's row; empty if there are none.

@@ -74,11 +74,11 @@ class Plan:
 
     Attributes:
       row: the row of these runs, possibly another one whose runs are reused.
-      recipe: of the package, with its arguments.
+      recipe: recipe of the package, with its arguments.
       data: name of the data.
       set: changed settings of the recipe, by dotted name.
       differs: description of the differences from the paper's row; may be empty.
-      folder: of the row's runs.
+      folder: folder of the row's runs.
       seeds: number of runs.
     """
 
@@ -199,7 +199,7 @@ def trained(row: Row, options: Options, budget: Budget, read: Read = measures_of
     If a run is not possible, the outcome has the reason: missing data or weights, no shortened form, no time left.
 
     Args:
-      row: of a table.
+      row: row of a table.
       options: data, weights and lengths.
       budget: the remaining time.
       read: reads a row's measures from a workdir; by default from its results.

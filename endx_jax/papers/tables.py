@@ -17,7 +17,7 @@ class Form:
     """Shortened run.
 
     Attributes:
-      recipe: of the package, with its arguments.
+      recipe: recipe of the package, with its arguments.
       data: name of its data in `Papers.data`.
       steps: with a budget of the table's `minutes`.
       set: changed settings of the recipe, by dotted name.
@@ -79,7 +79,7 @@ class Table:
       name: such as `endx-table2`.
       title: description.
       paper: paper and number of the table.
-      rows: in the paper's order.
+      rows: rows in the paper's order.
       measures: its columns, by their names in results.json.
       unit: `points`, of a hundred, or `count`.
       tolerance: allowed difference from the paper's value, in the unit.
@@ -129,9 +129,9 @@ class Papers:
     Attributes:
       data: by name, the default `path`, and the name in `--data NAME=PATH`, `given`.
       shorter: settings of every shortened run, by dotted name.
-      forms: of shortened runs, by name.
-      tables: by name.
-      figures: by name.
+      forms: forms of shortened runs, by name.
+      tables: tables by name.
+      figures: figures by name.
     """
 
     data: Mapping[str, Mapping[str, str]]

@@ -1,1 +1,1 @@
-"""What a run will need before it begins: memory, time and traffic, from shapes alone."""
+"""Plans of runs: memory, time and communication of a training step, before it runs."""

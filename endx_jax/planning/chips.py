@@ -7,14 +7,14 @@ from endx_jax.errors import EndxError, nearest
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """What a data sheet says of one device; docs/planning.md lists the sheets.
+    """Data sheet of one device; docs/planning.md lists the sources.
 
     Attributes:
-      name: as `endx plan --chip` takes it.
-      kinds: how `jax.Device.device_kind` begins there; longer names first.
+      name: name for `endx plan --chip`.
+      kinds: prefixes of `jax.Device.device_kind`, longer ones first.
       flops: dense bfloat16 products, FLOP/s.
       memory: bytes.
-      bandwidth: of that memory, bytes/s.
+      bandwidth: bandwidth of that memory, bytes/s.
       link: to other devices of the same slice or node, all links together, one way, bytes/s.
       platform: `tpu` or `gpu`.
       clock: of a TPU, cycles/s: `flops` over the products of its matrix units in a cycle.
@@ -67,7 +67,7 @@ def chip_of(device_kind: str) -> Chip | None:
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """Dense bfloat16 products of a device, FLOP/s; None where we have no data sheet."""
+    """Returns the peak rate of dense bfloat16 products of a device, FLOP/s; None for unknown devices."""
     other = next((peak for kind, peak in OTHER_PEAKS.items() if device_kind.startswith(kind)), None)
     chip = chip_of(device_kind)
     return other or (chip.flops if chip else None)

@@ -1,4 +1,4 @@
-"""The compiled training step: memory, collectives and time, in the words of the compiler of the devices."""
+"""Compiled training step: memory, collectives and time, as reported by the compiler of the devices."""
 
 import dataclasses
 import re
@@ -14,26 +14,26 @@ from endx_jax.planning.chips import Chip, chip_of
 from endx_jax.planning.subject import Subject
 from endx_jax.training.step import abstract_batch, program_bytes
 
-# How a TPU's compiler refuses a program: "Used 27.36G of 15.75G hbm."
+# Message of a TPU's compiler for a program that does not fit: "Used 27.36G of 15.75G hbm."
 NO_ROOM = re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm")
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-# The compiler's estimate of a fusion, and ours of a kernel that it cannot look into.
+# The compiler's estimate of a fusion, and a Pallas kernel's own.
 CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 KERNEL = re.compile(r'"cost_estimate":\{"flops":"(\d+)".*?"bytes_accessed":"(\d+)"')
-# GPU kernels are otherwise chosen by running them, for which there is no device. It changes no array.
+# Autotuning runs kernels on a device, which is missing here. It affects no array's size.
 GPU_OPTIONS = {"xla_gpu_autotune_level": 0}
 
 
 @dataclasses.dataclass(frozen=True)
 class Collectives:
-    """Collectives of one kind, alike in where they are.
+    """Collectives of one kind in the same position.
 
     Attributes:
-      kind: as in `parallel.programs.KINDS`.
-      in_loop: whether a loop is around them.
-      asynchronous: whether other work can run meanwhile.
-      times: a step; of a loop of unknown length one turn counts.
-      bytes: of their results on one device, a step.
+      kind: a kind of `parallel.programs.KINDS`.
+      in_loop: true if they run in a loop.
+      asynchronous: true if other work can run at the same time.
+      times: number of executions per step; a loop of unknown length counts once.
+      bytes: size of their results on one device, per step.
     """
 
     kind: str
@@ -45,19 +45,19 @@ class Collectives:
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """One device's part of the program, in the words of its compiler.
+    """Compiled program of one device, as reported by its compiler.
 
     Attributes:
       arguments: bytes of the state and the batch.
-      temporaries: bytes of everything else that is held.
-      code: bytes of the program itself, where it is held in the device's memory.
-      peak: bytes of all, and of results that have no argument's place.
-      room: bytes that the compiler refused the program for lack of; 0: it accepted it.
-      donated: bytes of arguments whose place the results take.
-      collectives: by kind.
-      step: seconds of a step in the compiler's estimate, without communication; None where it gives none.
-      seconds: that compiling took.
-      text: the program; empty where it was refused.
+      temporaries: bytes of intermediate values.
+      code: bytes of the program, if it resides in the device's memory.
+      peak: bytes of all of them and of results that reuse no argument's buffer.
+      room: bytes that are missing if the compiler refused the program; else 0.
+      donated: bytes of arguments whose buffers the results reuse.
+      collectives: collectives of the step by kind.
+      step: the compiler's estimate of the time of a step, in seconds, without communication; None if it has none.
+      seconds: compilation time.
+      text: the program; empty if it was refused.
     """
 
     arguments: int
@@ -73,10 +73,10 @@ class Compiled:
 
 
 def compile_step(subject: Subject) -> Compiled:
-    """Compiles the step for the devices of its mesh: those that are here, virtual ones, or a described topology's.
+    """Compiles the step for the devices of its mesh, which may be local, virtual or described by a topology.
 
     Raises:
-      EndxError: the compiler refuses the step for another reason than memory.
+      EndxError: the compiler refuses the step for a reason other than memory.
     """
     device = subject.mesh.devices.flat[0]
     start = time.perf_counter()
@@ -119,16 +119,16 @@ def summarize(program: str) -> tuple[Collectives, ...]:
 
 
 def step_seconds(program: str, chip: Chip | None) -> float | None:
-    """Sums the compiler's estimates of all operations that have one, each as often as it runs.
+    """Sums the compiler's estimates of all operations that have one, each multiplied by its number of executions.
 
     XLA's `optimal_seconds` counts a loop once, a float32 product of six passes as one, and -1 for some calls.
 
     Args:
       program: text of the compiled program.
-      chip: that it is compiled for; None: it is none of ours.
+      chip: the chip of the program; None if it is unknown.
 
     Returns:
-      Seconds; None where the compiler estimates nothing.
+      Seconds; None if the compiler gives no estimates.
     """
     if chip is None or not chip.clock:
         return None

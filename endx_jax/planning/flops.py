@@ -1,4 +1,4 @@
-"""Floating-point operations of a step: of the traced program, and of the model alone."""
+"""FLOP of a training step, counted in its traced program or computed from the model's config."""
 
 import math
 from collections.abc import Sequence
@@ -9,13 +9,13 @@ from endx_jax.models.transformer import TransformerConfig
 
 
 def traced_flops(jaxpr) -> int:
-    """Counts those of the products of a traced function on all devices: two a multiplication.
+    """Counts the FLOP of matrix products in a traced function on all devices: a multiplication and an addition are two.
 
-    Everything else is little beside them. What is computed again counts again, a loop as often as it runs (once, where
-    its length depends on data), of a conditional the branch with most.
+    Other operations are negligible. Recomputation is included; a loop counts as often as it runs (once if its length
+    depends on data), and a conditional as its most expensive branch.
 
     Args:
-      jaxpr: of `jax.make_jaxpr(...)`, or `.jaxpr` of a `jax.stages.Traced`.
+      jaxpr: result of `jax.make_jaxpr(...)`, or `.jaxpr` of a `jax.stages.Traced`.
     """
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     return sum(_flops(equation) for equation in jaxpr.eqns)
@@ -48,13 +48,13 @@ def _flops(equation) -> int:
 def model_flops(
     config: TransformerConfig, projection: int, pairs: int, lengths: Sequence[int], embedding: int = 0
 ) -> float:
-    """Of the matrix products of a step of an in-batch softmax, whatever is computed again (PaLM, appendix B).
+    """Computes the FLOP of matrix products in a step of an in-batch softmax, without recomputation (PaLM, appendix B).
 
     Args:
-      config: of both towers' encoder.
+      config: config of both towers' encoder.
       projection: its width; 0: none.
       pairs: B.
-      lengths: of questions and answers, in tokens.
+      lengths: lengths of questions and answers, in tokens.
       embedding: width E; 0: the projection's, or the encoder's.
 
     Returns:

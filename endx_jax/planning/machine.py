@@ -1,4 +1,4 @@
-"""The run on the machine at hand: the memory of its compiled step."""
+"""Memory of a run on the local machine, from its compiled step."""
 
 import dataclasses
 
@@ -15,16 +15,16 @@ from endx_jax.planning.subject import Texts, outline_run
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """The memory of a training step on the devices that are here.
+    """Memory of a training step on the local devices.
 
     Attributes:
-      device: its kind.
-      dtype: of the towers.
+      device: kind of the device.
+      dtype: dtype of the towers.
       tower_chunk: pairs that a device encodes at a time.
-      free: bytes that the process may hold; on a CPU the host's.
-      process: bytes that the process holds beside the step: on a CPU the interpreter, libraries and data.
+      free: bytes available to the process; on a CPU those of the host.
+      process: bytes held by the process beside the step: on a CPU the interpreter, libraries and data.
       step: bytes of state, batch, temporaries and results on all devices that share the memory.
-      compiled: whether `step` is the compiled program's; a step that can't fit is estimated and not compiled.
+      compiled: true if `step` is the compiled program's; a step that can't fit is only estimated.
     """
 
     device: str
@@ -37,24 +37,24 @@ class Machine:
 
     @property
     def peak(self) -> int:
-        """Bytes in a step: on a CPU the peak resident memory of the training process, else of one device."""
+        """Peak bytes in a step: on a CPU of the training process, else of one device."""
         return self.process + self.step
 
     @property
     def fits(self) -> bool:
-        """Whether training would begin."""
+        """True if training would start."""
         return self.peak <= self.free
 
 
 def plan_machine(settings: Settings, texts: Texts) -> Machine:
-    """Compiles the largest step of a run for the devices that are here, where it can fit.
+    """Compiles the largest step of a run for the local devices, if it can fit.
 
     Args:
-      settings: of the run.
-      texts: what is known of its texts.
+      settings: settings of the run.
+      texts: its training pairs.
 
     Raises:
-      EndxError: for what training would refuse.
+      EndxError: training would refuse the settings.
     """
     subject = outline_run(settings, texts).on(None)
     train_plan = subject.train_plan

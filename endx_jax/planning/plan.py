@@ -1,4 +1,4 @@
-"""Plan of a run: its work on each chip, its compiled step, and what could be changed where that does not fit."""
+"""Plan of a run: its work on each chip, its compiled step, and changes that may help if the step does not fit."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ from endx_jax.planning.subject import Outline, Subject, Texts, outline_run
 from endx_jax.planning.topologies import Topology, devices_of, missing_compiler
 from endx_jax.training.step import abstract_batch
 
-# Share of a chip's memory that is left to a program: the rest is the runtime's, and lost between buffers.
+# Share of a chip's memory for programs; the rest is for the runtime and fragmentation.
 USABLE = 0.92
-# A change in a run: dotted names of settings to values.
+# Change of a run: values by dotted names of settings.
 Change = dict[str, object]
 # Settings that change what is learned.
 CHANGES_RESULTS = ("optimizer.name", "model.dtype")
@@ -29,16 +29,16 @@ CHANGES_RESULTS = ("optimizer.name", "model.dtype")
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """One device's part of a step, before anything is compiled.
+    """Work of one device in a step, before compilation.
 
     Attributes:
       subject: the run.
-      parameters: bytes of all of them; exact.
-      optimizer: bytes of its state, and of the step's number; exact.
-      batch: bytes, as it is given; exact.
-      expected: bytes at the peak, in training's own estimate from shapes.
-      flops: of matrix products, what is computed again included.
-      model_flops: three times those of the forward pass.
+      parameters: bytes of the parameters; exact.
+      optimizer: bytes of the optimizer's state and the step number; exact.
+      batch: bytes of the batch; exact.
+      expected: peak bytes, as training estimates them from shapes.
+      flops: FLOP of matrix products, recomputation included.
+      model_flops: three times the FLOP of the forward pass.
     """
 
     subject: Subject
@@ -52,11 +52,11 @@ class Work:
 
 @dataclasses.dataclass(frozen=True)
 class OnChip:
-    """A run on one kind of device. Seconds are those of a data sheet at its best, which no program reaches.
+    """Run on one kind of device. Times follow from the peak rates of its data sheet, which no program reaches.
 
     Attributes:
-      chip: which.
-      work: of one device.
+      chip: the kind of device.
+      work: work of one device.
     """
 
     chip: Chip
@@ -64,7 +64,7 @@ class OnChip:
 
     @property
     def compute(self) -> float:
-        """Seconds of the matrix products, at the bfloat16 peak."""
+        """Seconds of the matrix products at the bfloat16 peak rate."""
         return self.work.flops / self.chip.flops
 
     @property
@@ -75,23 +75,23 @@ class OnChip:
 
     @property
     def seconds(self) -> float:
-        """Seconds that a step takes at least."""
+        """Lower bound of the time of a step, in seconds."""
         return max(self.compute, self.memory)
 
     @property
     def fits(self) -> bool:
-        """Whether one device can hold what training expects."""
+        """True if the expected peak fits in the memory of one device."""
         return self.work.expected <= USABLE * self.chip.memory
 
 
 @dataclasses.dataclass(frozen=True)
 class Remedy:
-    """The same run with something changed, compiled.
+    """Compiled step of a run with changed settings.
 
     Attributes:
-      change: what.
+      change: the changed settings.
       compiled: the step.
-      fits: whether a device can hold it.
+      fits: true if it fits in a device's memory.
     """
 
     change: Change
@@ -100,22 +100,22 @@ class Remedy:
 
     @property
     def changes_results(self) -> bool:
-        """Whether another model would be learned."""
+        """True if the change affects the trained model."""
         return any(name in CHANGES_RESULTS for name in self.change)
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a run would need.
+    """Plan of a run.
 
     Attributes:
-      texts: what is known of its texts.
-      chips: the run on each.
-      topology: the devices that it is planned for; None: so many of any chip.
-      compiled: the step, where there is a topology and its compiler is here.
-      missing: why it was not compiled; empty otherwise.
-      remedies: where it does not fit.
-      machine: the run on the devices that are here; None where others are planned for.
+      texts: its training pairs.
+      chips: the run on each chip.
+      topology: the devices to plan for; None for any chip.
+      compiled: the compiled step, if there is a topology and its compiler is installed.
+      missing: reason why it was not compiled; empty otherwise.
+      remedies: changes that were compiled because the step does not fit.
+      machine: the run on the local devices; None if other devices are planned for.
     """
 
     texts: Texts
@@ -128,41 +128,41 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """Whether a device of the topology can hold the compiled step."""
+        """True if the compiled step fits in the memory of a device of the topology."""
         return self.compiled is None or self.topology is None or fits(self.compiled, self.topology.chip)
 
 
 def fits(compiled: Compiled, chip: Chip) -> bool:
-    """Returns true if a chip can hold a step: if its compiler said so, or by its data sheet."""
+    """Returns true if a step fits in a chip's memory, by its compiler or its data sheet."""
     return not compiled.room and (chip.platform == "tpu" or compiled.peak <= USABLE * chip.memory)
 
 
 def plan(settings: Settings, texts: Texts, chips: Sequence[Chip], *, here: bool = False) -> Plan:
-    """Plans a run on all devices of JAX, whichever chips these stand for; nothing is compiled for those.
+    """Plans a run on all devices of JAX, as each of several chips, without compiling for these.
 
     Args:
-      settings: of the run.
-      texts: what is known of its texts.
-      chips: what the devices may be.
-      here: whether to compile the step for the devices that are here, too.
+      settings: settings of the run.
+      texts: its training pairs.
+      chips: chips that the devices may represent.
+      here: compile the step for the local devices too.
 
     Raises:
-      EndxError: for what training would refuse.
+      EndxError: training would refuse the settings.
     """
     found = on_chips(settings, texts, chips)
     return Plan(texts, found, machine=plan_machine(settings, texts) if here else None)
 
 
 def plan_topology(settings: Settings, texts: Texts, topology: Topology) -> Plan:
-    """Plans a run on a topology, and compiles its step where the compiler is installed.
+    """Plans a run on a topology, and compiles its step if the compiler is installed.
 
     Args:
-      settings: of the run.
-      texts: what is known of its texts.
-      topology: the devices; where the compiler is not installed, as many of JAX stand for them.
+      settings: settings of the run.
+      texts: its training pairs.
+      topology: the devices; without its compiler, as many devices of JAX represent them.
 
     Raises:
-      EndxError: for what training or the compiler would refuse.
+      EndxError: training or the compiler would refuse the run.
     """
     chip, missing = topology.chip, missing_compiler(topology.chip)
     if missing:
@@ -183,7 +183,7 @@ def plan_topology(settings: Settings, texts: Texts, topology: Topology) -> Plan:
 def on_chips(
     settings: Settings, texts: Texts, chips: Sequence[Chip], devices: Sequence[jax.Device] | None = None
 ) -> tuple[OnChip, ...]:
-    """Returns the run on each chip; traced once for all on which its steps are divided alike."""
+    """Returns the run on each chip; traces the step once for chips with the same division into chunks."""
     known: dict[Execution, Work] = {}
     outlines: dict[str, Outline] = {}
     found = []
@@ -199,7 +199,7 @@ def on_chips(
 
 
 def work_of(subject: Subject) -> Work:
-    """Returns one device's part of a step, from shapes and the traced step."""
+    """Returns the work of one device in a step, from shapes and the traced step."""
     state, batch, devices = subject.step.state, abstract_batch(subject.batch, subject.mesh), subject.mesh.size
     rng = jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32"))
     forward = jax.make_jaxpr(subject.train_plan.objective)(
@@ -217,7 +217,7 @@ def work_of(subject: Subject) -> Work:
 
 
 def changes(subject: Subject) -> list[Change]:
-    """Returns changes that may help a run that does not fit; each is compiled."""
+    """Returns changes that may make a run fit, for compilation."""
     settings, execution, mesh = subject.model.settings, subject.train_plan.execution, subject.mesh
     size, rows = settings.train.global_batch_size, settings.train.global_batch_size // execution.shards
     split = mesh.size // mesh.shape["tensor"]
@@ -250,7 +250,7 @@ def changed(settings: Settings, change: Change) -> Settings:
 def _try(
     settings: Settings, texts: Texts, topology: Topology, devices: Sequence[jax.Device], change: Change
 ) -> Remedy | None:
-    """The run with a change; None where training would refuse it."""
+    """Compiles the run with a change; returns None if training would refuse it."""
     about = ", ".join(f"{name}={value}" for name, value in change.items())
     try:
         outline = outline_run(changed(settings, change), texts, devices=devices)

@@ -13,8 +13,8 @@ def text(plan: Plan, name: str) -> str:
     """Formats a plan as one page.
 
     Args:
-      plan: what to show.
-      name: of the run.
+      plan: the plan.
+      name: name of the run.
     """
     parts = [_heading(plan, name), _work(plan)]
     if plan.topology is None:
@@ -31,7 +31,7 @@ def text(plan: Plan, name: str) -> str:
 
 
 def as_dict(plan: Plan, name: str) -> dict:
-    """Returns a plan as plain nested values: bytes, FLOP and seconds, of one device and one step."""
+    """Returns a plan as nested dictionaries: bytes, FLOP and seconds of one device and one step."""
     subject = plan.chips[0].work.subject
     return {
         "run": name,
@@ -51,7 +51,7 @@ def as_dict(plan: Plan, name: str) -> dict:
 
 
 def size(count: float) -> str:
-    """Returns bytes in the unit of thousands that suits them."""
+    """Formats a number of bytes."""
     for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if count >= unit:
             return f"{count / unit:,.{0 if count >= 100 * unit else 1 if count >= 10 * unit else 2}f} {name}"
@@ -59,12 +59,12 @@ def size(count: float) -> str:
 
 
 def seconds(duration: float) -> str:
-    """Returns a duration in the unit that suits it."""
+    """Formats a duration, given in seconds."""
     return f"{duration:.2f} s" if duration >= 1 else f"{1e3 * duration:.{0 if duration >= 0.1 else 1}f} ms"
 
 
 def columns(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
-    """Returns rows of cells, the first column to the left and the others to the right."""
+    """Aligns rows of cells, the first column to the left and the others to the right."""
     return "\n".join(indent + line for line in aligned(rows))
 
 

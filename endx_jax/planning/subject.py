@@ -1,4 +1,4 @@
-"""A run as training would arrange it, without weights, and without data where there are none."""
+"""Runs to plan: model, mesh, batches and step of a config, without weights and possibly without data."""
 
 import dataclasses
 import os
@@ -33,11 +33,11 @@ SOME_STEPS = 1000
 
 @dataclasses.dataclass(frozen=True)
 class Texts:
-    """What is known of a run's texts.
+    """Training pairs of a run, or the reason for their absence.
 
     Attributes:
-      pairs: as training would have them; None: they can't be read here.
-      why: in words, why they can't.
+      pairs: tokenized training pairs; None if they can't be read on this machine.
+      why: reason why they can't be read, for messages.
     """
 
     pairs: Pairs | None
@@ -49,11 +49,11 @@ class Subject:
     """A run that is planned.
 
     Attributes:
-      model: without parameters or tokenizers.
-      mesh: of virtual devices, or of those that are here.
+      model: model without parameters or tokenizers.
+      mesh: mesh of virtual or local devices.
       train_plan: its batches, steps and update.
-      batch: the shapes of its largest planned batch.
-      step: that training would compile.
+      batch: its largest planned batch, for its shapes.
+      step: the step that training would compile.
     """
 
     model: Model
@@ -69,7 +69,7 @@ class Subject:
 
 
 def read_texts(settings: Settings) -> Texts:
-    """The texts of a run as training would tokenise them, where data and tokenizer can be read without a network."""
+    """Tokenizes the training pairs of a run as training does, if data and tokenizer can be read without a network."""
     path = settings.data.path
     try:
         if path.startswith(PREPARED) and not reqa_dataset.is_prepared(path.partition(":")[0]):
@@ -86,12 +86,12 @@ def read_texts(settings: Settings) -> Texts:
 
 @dataclasses.dataclass(frozen=True)
 class Outline:
-    """A run of which everything is known but the memory of its devices, which decides how its steps are cut up.
+    """Run to plan, without the memory of its devices, which determines the chunks of its steps.
 
     Attributes:
-      model: without parameters or tokenizers.
-      mesh: the devices.
-      pairs: as training would have them, or stand-ins.
+      model: model without parameters or tokenizers.
+      mesh: mesh of the devices.
+      pairs: training pairs, or stand-ins.
     """
 
     model: Model
@@ -99,7 +99,7 @@ class Outline:
     pairs: Pairs
 
     def on(self, chip: Chip | None) -> Subject:
-        """The run on devices that stand for a chip; None: they are what they are."""
+        """Returns the run on devices that represent a chip; None for the devices as they are."""
         memory, platform = (Memory(chip.memory), chip.platform) if chip else (measure(), "")
         train_plan = plan_training(self.model, self.mesh, self.pairs, memory, platform)
         planned = train_plan.stream.profiles()
@@ -113,13 +113,13 @@ def outline_run(
     """Describes a run.
 
     Args:
-      settings: of the run.
-      texts: what is known of them; without any, every text is as long as `data.*_length` says.
-      devices: that it is planned for; None: all.
-      platform: of the devices that these stand for, for `model.dtype=auto`; empty: their own.
+      settings: settings of the run.
+      texts: its training pairs; without them every text has the maximum length `data.*_length`.
+      devices: devices of the mesh; None for all.
+      platform: platform that the devices represent, for `model.dtype=auto`; empty for their own.
 
     Raises:
-      EndxError: for what training would refuse.
+      EndxError: training would refuse the settings.
     """
     mesh = make_mesh(settings.mesh, devices)
     model, pairs = _outlined(settings, platform or sharding_hints.platform(mesh)), texts.pairs
@@ -133,7 +133,7 @@ def outline_run(
 
 
 def stand_in(model: Model) -> Pairs:
-    """As many pairs as a batch has, whose texts are all as long as they may be."""
+    """Returns a batch of pairs whose texts all have the maximum length."""
     settings = model.settings
     size, ids = settings.train.global_batch_size, np.arange(settings.train.global_batch_size, dtype=np.int32)
     lengths = {side: checked_length(settings, side, model.sources[side]) for side in SIDES}
@@ -157,7 +157,7 @@ def stand_in(model: Model) -> Pairs:
 
 
 def _outlined(settings: Settings, platform: str) -> Model:
-    """As `build_model`, without tokenizers, and from published shapes where no files are needed."""
+    """Builds a model as `build_model` does, without tokenizers, and from published shapes if the files are missing."""
     load = outline_tokens if settings.model.encoder else outline
     question = load(settings.model.pretrained)
     answer = load(settings.model.answer_pretrained) if settings.model.answer_pretrained else question
@@ -171,12 +171,12 @@ def _outlined(settings: Settings, platform: str) -> Model:
 
 
 def _base_width(model: Model, side: str) -> int:
-    """Of what the heads of a side are given."""
+    """Returns the width of the input of a side's head."""
     tokens = Tokens(np.zeros((1, 4), np.int32), np.ones((1, 4), bool))  # type: ignore[arg-type]
     params = model.abstract_params()["dual_encoder"]
     return jax.eval_shape(lambda p: model.dual_encoder.base(p, side, tokens), params).shape[-1]
 
 
 def stay_offline() -> None:
-    """Has the hub's library look at its cache alone; before it is imported."""
+    """Makes the hub's library read only its cache; call it before the library is imported."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")

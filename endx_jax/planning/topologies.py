@@ -55,12 +55,12 @@ _OF_ALL_GPUS = {
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """Devices that a run could have.
+    """Topology of accelerators.
 
     Attributes:
-      chip: of each.
-      shape: of a TPU slice's torus; of GPUs, their number.
-      slices: how many such slices; of GPUs one.
+      chip: the chip of each device.
+      shape: shape of a TPU slice's torus, or the number of GPUs.
+      slices: number of such slices; 1 for GPUs.
     """
 
     chip: Chip
@@ -73,7 +73,7 @@ class Topology:
         return self.slices * math.prod(self.shape)
 
     def __str__(self):
-        """The name, as `topology_named` takes it."""
+        """Returns the name that `topology_named` reads."""
         times = f"{self.slices}x" if self.slices > 1 else ""
         return f"{times}{self.chip.name.lower()}:{'x'.join(map(str, self.shape))}"
 
@@ -82,7 +82,7 @@ def topology_named(name: str) -> Topology:
     """Returns the topology of a name such as `v5e:4x4`, `2xv5p:4x4x4` (two slices) or `h200:8`.
 
     Raises:
-      EndxError: it is no such name, or no such chip.
+      EndxError: the name is invalid, or the chip is unknown.
     """
     found = NAME.fullmatch(name)
     if not found:
@@ -96,7 +96,7 @@ def topology_named(name: str) -> Topology:
 
 
 def topology_of(chip: Chip, count: int) -> Topology:
-    """Returns the slice that Cloud TPU rents with so many chips, or so many GPUs.
+    """Returns Cloud TPU's slice with a number of chips, or a node with a number of GPUs.
 
     Raises:
       EndxError: there is no such slice.
@@ -114,7 +114,7 @@ def topology_of(chip: Chip, count: int) -> Topology:
 
 
 def missing_compiler(chip: Chip) -> str:
-    """Returns what to do where the compiler for a chip is not installed; empty where it is."""
+    """Returns how to install the compiler for a chip; empty if it is installed."""
     if chip.platform == "gpu":
         if any(importlib.util.find_spec(f"jax_plugins.xla_cuda{n}") for n in (12, 13) if _has_plugins()):
             return ""
@@ -127,7 +127,7 @@ def missing_compiler(chip: Chip) -> str:
 
 
 def devices_of(topology: Topology) -> list[jax.Device]:
-    """Returns devices that programs can be lowered and compiled for, and nothing else.
+    """Returns devices to lower and compile programs for; they can't run anything.
 
     Raises:
       EndxError: its compiler is not installed, or refuses the topology.
@@ -148,7 +148,7 @@ def devices_of(topology: Topology) -> list[jax.Device]:
 
 def _tpu_devices(topology: Topology) -> list[jax.Device]:
     count = math.prod(topology.shape)
-    # libtpu asks the cloud and the network for these where it is not told.
+    # libtpu requests unset variables from the cloud's metadata server.
     accelerator = ACCELERATORS[topology.chip.name].format(count, 2 * count)
     told = {"TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": accelerator, "TPU_WORKER_HOSTNAMES": "localhost"}
     for name, value in {**told, "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}.items():
@@ -165,7 +165,7 @@ def _has_plugins() -> bool:
 
 
 def _target_config(chip: Chip) -> str:
-    """What XLA asks a GPU for, as text of its `GpuTargetConfigProto`."""
+    """Returns the properties of a GPU that XLA needs, as the text of a `GpuTargetConfigProto`."""
     known = {
         **_OF_ALL_GPUS,
         **GPUS[chip.name],

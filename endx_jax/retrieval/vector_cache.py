@@ -91,7 +91,7 @@ def base_vectors(
       side: `question` or `answer`.
       texts: N texts.
       cache: cache of the vectors; None: no cache.
-      progress: whether to show a progress bar.
+      progress: show a progress bar.
 
     Returns:
       float32 [N, E], memory-mapped if cached.

@@ -83,9 +83,10 @@ class Monitor:
           steps: number of steps of the whole run.
           global_batch_size: pairs per step.
           log_every: steps between log lines.
-          example_names: from a step to the ids of the questions in its batch.
+          example_names: function from a step to the ids of the questions in its batch.
           began: `time.perf_counter()` at the start of the run, for goodput.
-          warnings: from the metrics of a logged step to warnings by name; each is printed once until it is resolved.
+          warnings: function from the metrics of a logged step to warnings by name; each is printed once until it is
+            resolved.
           wandb_project: name of the Weights & Biases project; empty: none.
         """
         self._workdir, self._pairs, self._log_every, self._steps = workdir, global_batch_size, log_every, steps

@@ -55,7 +55,7 @@ class PairClassifier:
 
     Attributes:
       model: dual encoder whose question tower encodes and pools the pairs; `model.pooling` selects the vector that is
-        scored: of `[CLS]`, or the mean of all tokens.
+        scored: the encoding of `[CLS]`, or the mean of all tokens.
       pooler: applies BERT's linear map and tanh before the classifier.
 
     Raises:

@@ -39,9 +39,9 @@ class ResidualHeads(nn.Module):
     """Sequence of heads, in float32; the parameters of each are under its name.
 
     Attributes:
-      names: of the heads in order, in `FUNCTIONS`.
-      width: of FCRR's hidden layer.
-      filters: of ConvRR.
+      names: names of the heads in order, from `FUNCTIONS`.
+      width: width of FCRR's hidden layer.
+      filters: number of ConvRR's filters.
       dropout: rate of hidden activations in training.
     """
 

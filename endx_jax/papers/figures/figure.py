@@ -26,7 +26,7 @@ class Figure:
     Attributes:
       about: one-line description.
       data: study to all values that are drawn, as JSON values.
-      draw: from those values to a Matplotlib figure.
+      draw: function from those values to a Matplotlib figure.
       seeds: true if it draws all seeds of a row, as runs of one name.
     """
 
@@ -40,7 +40,7 @@ def make(name: str, figure: Figure, study: Study, target: pathlib.Path) -> dict:
     """Computes a figure's numbers, writes them as JSON, and draws them.
 
     Args:
-      name: of the figure, stored in the file.
+      name: name of the figure, stored in the file.
       figure: the kind of figure.
       study: its models and texts.
       target: `target.json`, `target.png` and `target.svg` are written.

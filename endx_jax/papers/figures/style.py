@@ -66,11 +66,11 @@ def panels(count: int, *, columns: int, height: float, extra: float = 0.0, width
     """Creates axes in a grid.
 
     Args:
-      count: of axes.
-      columns: in a row.
-      height: of a row, in inches.
+      count: number of axes.
+      columns: axes per row.
+      height: height of a row, in inches.
       extra: inches below or above all rows, for a legend.
-      width: of the figure, in inches.
+      width: width of the figure, in inches.
       **options: of `Figure.subplots`.
 
     Returns:
