@@ -124,14 +124,14 @@ def _rank_by_index(arguments, records, depth, rank: Callable):
 
 def _load_teacher(name: str) -> Callable[["RetrievalSet"], "ScorePairs"]:
     """Returns a function from a set to the teacher's scores of its pairs."""
-    from endx_jax.experiment.model import load_pairs
+    from endx_jax.experiment.model import foreign_pairs, load_pairs
     from endx_jax.inference import load
     from endx_jax.inference.saved import embeds
     from endx_jax.retrieval.mining import InnerProducts
 
-    workdir = pathlib.Path(name)
-    if not embeds(workdir):
-        classifier = load_pairs(workdir)
+    folder = pathlib.Path(name)
+    classifier = foreign_pairs(folder) if embeds(folder) else load_pairs(folder)
+    if classifier is not None:
         return lambda records: classifier(records.questions, records.candidates)
     model = load(name)
     return lambda records: InnerProducts.of_texts(model.comparable, records.questions, records.candidates)
@@ -223,7 +223,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--score-with",
-        metavar="WORKDIR",
-        help="workdir or name of a pair classifier or dual encoder whose scores are written, for distillation",
+        metavar="MODEL",
+        help="workdir of a pair classifier, sentence-transformers CrossEncoder folder, or workdir or name of a dual "
+        "encoder, whose scores are written, for distillation",
     )
     return parser

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import json
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
 import jax
 import numpy as np
@@ -22,17 +22,15 @@ from endx_jax.files import write_text
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.folder import text_processors
 from endx_jax.inference.saved import METHOD, MODEL, params_of_run, save_model
-from endx_jax.methods import Method, find_method
+from endx_jax.methods import METHODS, Method, find_method
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.console import showing_progress
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import parameter_paths, state_shardings
 from endx_jax.pretrained.stored import Stored
 from endx_jax.pretrained.towers import build_dual_encoder, encoder_config, fill_in, stored_params
-from endx_jax.retrieval.rerank import ScorePairs
+from endx_jax.retrieval.rerank import LoadedPairs
 from endx_jax.training.checkpoints import abstract, best_step, restore_params
-
-LoadedPairs = Callable[[Sequence[str], Sequence[str]], ScorePairs]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,8 +228,18 @@ def best_params(workdir: pathlib.Path, model: Model, mesh: Mesh) -> tuple[dict, 
     return restore_params(workdir, step, abstract(shapes, state_shardings(shapes, mesh))), step
 
 
+def foreign_pairs(folder: pathlib.Path) -> LoadedPairs | None:
+    """Loads a scorer of pairs of another library, such as a cross-encoder; None if no method reads the folder."""
+    for name in METHODS:
+        read = find_method(name).foreign_scorer
+        found = read(folder) if read else None
+        if found is not None:
+            return found
+    return None
+
+
 def load_pairs(workdir: pathlib.Path) -> LoadedPairs:
-    """Loads the best checkpoint of a run whose method scores pairs.
+    """Loads the best checkpoint of a run whose method scores pairs, or a folder of `foreign_pairs`.
 
     Returns:
       A function of Q questions and N answers to the function that scores their pairs, given by rows: see
@@ -240,6 +248,9 @@ def load_pairs(workdir: pathlib.Path) -> LoadedPairs:
     Raises:
       EndxError: there is no such run, or its checkpoint is missing or damaged.
     """
+    foreign = foreign_pairs(workdir)
+    if foreign is not None:
+        return foreign
     model = read_model(workdir)
     if model.method.pair_scorer is None:
         raise EndxError(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from endx_jax.data.records import RetrievalSet
 from endx_jax.errors import EndxError, nearest
 from endx_jax.methods.evaluation import Evaluator, evaluate_embeddings
 from endx_jax.parallel.sharding import Rule, add_rules
+from endx_jax.retrieval.rerank import LoadedPairs
 from endx_jax.retrieval.results import Section
 
 
@@ -46,6 +48,8 @@ class Method:
       teacher: (objective, params, batch) to the teacher's embeddings of pairs; None for methods without a teacher.
       pair_scorer: (objective, processors, mesh, batch size) to a scorer of question-answer pairs. None for methods that
         embed texts; only their models can be loaded, indexed, exported and served.
+      foreign_scorer: (folder) to a scorer of pairs (`retrieval.rerank.LoadedPairs`) that another library wrote, or to
+        None if it holds none; the field is None for methods that read none.
     """
 
     name: str
@@ -61,6 +65,7 @@ class Method:
     section: Callable[..., Section | None] | None = None
     teacher: Callable[..., Any] | None = None
     pair_scorer: Callable[..., Any] | None = None
+    foreign_scorer: Callable[[pathlib.Path], LoadedPairs | None] | None = None
 
     @property
     def embeds(self) -> bool:

@@ -10,6 +10,8 @@ from endx_jax.retrieval.text_search import Answer
 
 # (question, answer) rows, int [n, 2], to scores float32 [n].
 ScorePairs = Callable[[np.ndarray], np.ndarray]
+# (question texts, answer texts) to the scorer of their pairs, given by rows.
+LoadedPairs = Callable[[Sequence[str], Sequence[str]], ScorePairs]
 # (start, stop) to scores [stop - start, N] of those questions: see `evaluate`.
 ScoreBlock = Callable[[int, int], np.ndarray]
 

@@ -3,6 +3,7 @@
 from endx_jax.data.batches import Pairs
 from endx_jax.methods.method import Method
 from endx_jax.methods.pair.batches import PairStream
+from endx_jax.methods.pair.cross_encoder import load_cross_encoder
 from endx_jax.methods.pair.evaluator import evaluate_by_pairs, pair_scorer
 from endx_jax.methods.pair.objective import PairObjective, PairSettings
 from endx_jax.parallel.sharding import Rule
@@ -20,6 +21,7 @@ METHOD = Method(
     stream=joined_batches,
     evaluator=evaluate_by_pairs,
     pair_scorer=pair_scorer,
+    foreign_scorer=load_cross_encoder,
     sharding=(
         Rule(r"pair/pooler/kernel", ("fsdp", None)),
         Rule(r"pair/classifier/kernel", (None, None)),
