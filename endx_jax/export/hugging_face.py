@@ -8,10 +8,12 @@ import dataclasses
 import pathlib
 import shutil
 
+from endx_jax.errors import EndxError
 from endx_jax.export.towers import Towers
 from endx_jax.export.transformer_folder import write_json, write_tensors, write_transformer_folder
 from endx_jax.inference.about import ABOUT, HUGGING_FACE, About, Side
 from endx_jax.models.dual_encoder import SIDES
+from endx_jax.models.tower import Projection
 from endx_jax.pretrained.weights import SINGLE_FILE
 
 EXAMPLE = pathlib.Path(__file__).parent / "scripts" / "encode_with_pytorch.py"
@@ -25,10 +27,15 @@ def write(folder: pathlib.Path, towers: Towers) -> None:
     """
     pooling, sides = towers.pooling(HUGGING_FACE), {}
     for side in SIDES:
-        processor, kernel, place = towers.processors[side], towers.projection(side), ""
-        if kernel is not None:
+        processor, projection, place = towers.processors[side], towers.projection(side), ""
+        if projection is not None:
+            if towers.dual_encoder.tower(side).projection != Projection(towers.width):
+                raise EndxError(
+                    f"the format {HUGGING_FACE} does not support a projection with bias or tanh: use "
+                    "--format=sentence-transformers"
+                )
             place = "projection" if "projection" in towers.params.get("shared", {}) else f"{side}/projection"
-            write_tensors(folder / place / SINGLE_FILE, {"linear.weight": kernel.T})
+            write_tensors(folder / place / SINGLE_FILE, {"linear.weight": projection["kernel"].T})
         encoder = "." if towers.shared_encoder else side
         sides[side] = Side(encoder, processor.prompt, processor.length, place)
     # A shared encoder is written twice; the side with the greater length is last, so that this length is kept.

@@ -6,7 +6,7 @@ side. A shared projection follows the Router (ADE-SPL); separate projections are
 
 import dataclasses
 import pathlib
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from endx_jax import json_files
 from endx_jax.export.towers import Towers
 from endx_jax.export.transformer_folder import write_json, write_tensors, write_transformer_folder
 from endx_jax.models.dual_encoder import SIDES, TASKS
+from endx_jax.models.tower import Projection
+from endx_jax.pretrained.sentence_transformers import ACTIVATIONS, POOLING_MODES
 
 NAME = "sentence-transformers"
 CONFIG = "config_sentence_transformers.json"
@@ -26,7 +28,8 @@ TYPES = {
     "Normalize": "sentence_transformers.base.modules.normalize.Normalize",
     "Router": "sentence_transformers.base.modules.router.Router",
 }
-POOLING_MODES = {"mean": "mean", "first": "cls"}
+THEIR_POOLINGS = {ours: theirs for theirs, ours in POOLING_MODES.items()}
+THEIR_FUNCTIONS = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
 OVER_EMBEDDINGS = {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"}
 
 
@@ -93,23 +96,25 @@ class Writer:
 
     def _pooling(self, folder: pathlib.Path, side: str) -> None:
         width = self.towers.encoders[side].config.width
-        mode = POOLING_MODES[self.pooling]
+        mode = THEIR_POOLINGS[self.pooling]
         config = {"embedding_dimension": width, "pooling_mode": mode, "include_prompt": True}
         write_json(folder / "config.json", config)
 
-    def _dense(self, folder: pathlib.Path, kernel: np.ndarray) -> None:
-        pooled, width = kernel.shape
+    def _dense(self, folder: pathlib.Path, params: dict[str, np.ndarray]) -> None:
+        pooled, width = params["kernel"].shape
+        function = cast(Projection, self.towers.dual_encoder.question.projection).function
         config = {
             "in_features": pooled,
             "out_features": width,
-            "bias": False,
-            "activation_function": "torch.nn.modules.linear.Identity",
+            "bias": "bias" in params,
+            "activation_function": THEIR_FUNCTIONS[function],
             **OVER_EMBEDDINGS,
         }
         write_json(folder / "config.json", config)
-        write_tensors(folder / "model.safetensors", {"linear.weight": kernel.T})
+        biases = {"linear.bias": params["bias"]} if "bias" in params else {}
+        write_tensors(folder / "model.safetensors", {"linear.weight": params["kernel"].T, **biases})
 
-    def _router(self, projections: dict[str, np.ndarray | None]) -> None:
+    def _router(self, projections: dict[str, dict[str, np.ndarray] | None]) -> None:
         types: dict[str, str] = {}
         structure: dict[str, list[str]] = {}
         for side, task in TASKS.items():

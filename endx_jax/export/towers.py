@@ -101,10 +101,9 @@ class Towers:
         """Returns the parameters of one side's tower, by group."""
         return self.dual_encoder.tower_params(self.params, side)
 
-    def projection(self, side: str) -> np.ndarray | None:
-        """Returns the projection after pooling, float32 [P, E], or None."""
-        groups = self.tower_params(side)
-        return groups["projection"]["kernel"] if "projection" in groups else None
+    def projection(self, side: str) -> dict[str, np.ndarray] | None:
+        """Returns the projection's parameters, `kernel` float32 [P, E] and perhaps `bias` [E]; None without one."""
+        return self.tower_params(side).get("projection")
 
     def pooling(self, format_name: str) -> str:
         """Returns the name of the pooling, for a format of separate modules.

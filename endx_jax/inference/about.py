@@ -45,7 +45,7 @@ class About:
       normalize: true if embeddings have unit norm.
       cosine: true if they are compared by cosine rather than inner product.
       sides: `question` and `answer`.
-      pooling: Hugging Face only: `mean` or `first`.
+      pooling: Hugging Face only: name of the pooling.
       identity: StableHLO only: identity of the exported model, so that its indexes can be searched with the export.
       towers: model folders only: settings of the towers, as in `config.model`.
       method: model folders only: `name` and `settings` of a method that added a head to the towers; None without one.

@@ -17,8 +17,8 @@ WITHOUT_EFFECT = frozenset(
     {"dropout", "attention_dropout", "initializer_range", "dtype", "remat", "scan_layers", "parent", "name"}
 )
 
-# Optional parts of towers, which are left out of the hash if they are None.
-OPTIONAL = frozenset({"head", "token_weights", "layer_weights"})
+# Optional parts of towers, which are left out of the hash if they have their default.
+OPTIONAL = frozenset({"head", "token_weights", "layer_weights", "use_bias", "function"})
 
 
 def model_identity(model: DualEncoder, params: dict, processors: Mapping[str, TextProcessor]) -> str:
@@ -57,8 +57,12 @@ def describe(part: object) -> object:
     """Describes the computation of a tower without its parameters, as nested tuples."""
     if dataclasses.is_dataclass(part):  # includes Flax modules
         fields = _chosen(part) if isinstance(part, TransformerConfig) else dataclasses.fields(part)
-        values = {f.name: getattr(part, f.name) for f in fields if f.name not in WITHOUT_EFFECT}
-        kept = {name: value for name, value in values.items() if value is not None or name not in OPTIONAL}
+        kept = {
+            field.name: getattr(part, field.name)
+            for field in fields
+            if field.name not in WITHOUT_EFFECT
+            and not (field.name in OPTIONAL and getattr(part, field.name) == field.default)
+        }
         return (_name(part), *((name, describe(value)) for name, value in kept.items()))
     return getattr(part, "__name__", part)  # poolings without parameters are functions
 

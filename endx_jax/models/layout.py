@@ -29,10 +29,12 @@ class Padded:
     Attributes:
       mask: bool [B, L], true at real tokens.
       second: int32 [B], where each text's second segment begins; None: they have one.
+      ids: int32 [B, L], the tokens; None where nothing asks for them.
     """
 
     mask: Array
     second: Array | None = None
+    ids: Array | None = None
 
     @property
     def width(self) -> int:
@@ -42,6 +44,16 @@ class Padded:
     def by_position(self, table: Array) -> Array:
         """Returns the row of a table [N, D] for each token's position, to add to a token array."""
         return table[None, : self.width]
+
+    def by_position_after(self, table: Array, pad_id: int) -> Array:
+        """Returns the row of a table for each token, counted from `pad_id` + 1 on over those that are not `pad_id`.
+
+        Those that are, where a text spells the padding token, have its row, as in RoBERTa.
+        """
+        if self.ids is None:
+            return self.by_position(table[pad_id + 1 :])
+        real = self.ids != pad_id
+        return table[pad_id + jnp.where(real, jnp.cumsum(real, axis=1, dtype=jnp.int32), 0)]
 
     def by_segment(self, table: Array) -> Array:
         """Returns the row of a table [2, D] for each token's segment, to add to a token array."""
@@ -82,6 +94,7 @@ class Packed:
       shape: (B, L), of the padded form.
       packing: the static side of it.
       second: int32 [B], where each text's second segment begins; None: they have one.
+      ids: int32 [T], the tokens; None where nothing asks for them.
     """
 
     order: Array
@@ -93,6 +106,7 @@ class Packed:
     shape: tuple[int, int] = flax.struct.field(pytree_node=False)
     packing: Packing = flax.struct.field(pytree_node=False)
     second: Array | None = None
+    ids: Array | None = None
 
     @property
     def width(self) -> int:
@@ -102,6 +116,16 @@ class Packed:
     def by_position(self, table: Array) -> Array:
         """Returns table rows by position, as `Padded.by_position`."""
         return table[self.position][None]
+
+    def by_position_after(self, table: Array, pad_id: int) -> Array:
+        """Returns table rows by number, as `Padded.by_position_after`."""
+        if self.ids is None:
+            return self.by_position(table[pad_id + 1 :])
+        real = self.ids != pad_id
+        count = jnp.cumsum(real, dtype=jnp.int32)
+        first = jnp.arange(len(count)) - self.position
+        before = count[first] - real[first]
+        return table[pad_id + jnp.where(real, count - before, 0)][None]
 
     def by_segment(self, table: Array) -> Array:
         """Returns table rows by segment, as `Padded.by_segment`."""
@@ -166,7 +190,7 @@ def lay_out(tokens: Tokens) -> tuple[Array, Layout]:
     """Token ids as an encoder is to be given them, [B, L] or [1, T], and their layout."""
     packing = tokens.packing
     if packing is None:
-        return tokens.ids, Padded(tokens.mask, tokens.second)
+        return tokens.ids, Padded(tokens.mask, tokens.second, tokens.ids)
     if platform() == "tpu":
         packing = dataclasses.replace(packing, tokens=round_up(packing.tokens, BLOCK))
     lengths = jnp.sum(tokens.mask, axis=1, dtype=jnp.int32)
@@ -200,6 +224,7 @@ def lay_out(tokens: Tokens) -> tuple[Array, Layout]:
         shape=(len(order), tokens.ids.shape[1]),
         packing=packing,
         second=None if tokens.second is None else tokens.second[order],
+        ids=ids,
     )
     return ids[None], layout
 

@@ -33,7 +33,26 @@ def first(encodings: Array, mask: Array) -> Array:
     return at_least_float32(encodings[:, 0])
 
 
-POOLINGS: Mapping[str, Callable[[Array, Array], Array]] = {"mean": mean, "first": first}
+def last(encodings: Array, mask: Array) -> Array:
+    """Returns the encoding of the last token, in float32; of the first place for a text without tokens."""
+    place = jnp.maximum(jnp.sum(mask, axis=1, dtype=jnp.int32) - 1, 0)
+    return at_least_float32(jnp.take_along_axis(encodings, place[:, None, None], axis=1)[:, 0])
+
+
+def weighted_mean(encodings: Array, mask: Array) -> Array:
+    """Returns the mean over the tokens with their positions, from 1 on, as weights (Muennighoff 2022), in float32."""
+    encodings = at_least_float32(encodings)
+    weights = mask * (1 + jnp.arange(mask.shape[1], dtype=encodings.dtype))[None]
+    total = jnp.maximum(jnp.sum(weights, axis=1, keepdims=True), 1)
+    return jnp.einsum("bld,bl->bd", encodings, weights, precision=jax.lax.Precision.HIGHEST) / total
+
+
+POOLINGS: Mapping[str, Callable[[Array, Array], Array]] = {
+    "mean": mean,
+    "first": first,
+    "last": last,
+    "weighted_mean": weighted_mean,
+}
 
 PENALTIES = "penalties"
 

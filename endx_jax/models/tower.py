@@ -4,6 +4,8 @@ Its parameter groups `token_embedder`, `encoder`, `pooling`, `projection` and `h
 sharings (Dong et al. 2022, section 3) share between the towers or freeze. The group `token_weights` is never trained.
 """
 
+from collections.abc import Callable, Mapping
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -40,17 +42,32 @@ class TokenEmbedder(nn.Module):
         return rows.astype(self.dtype)
 
 
+# Functions after a projection, by their names in settings.
+FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {"identity": lambda x: x, "tanh": jnp.tanh}
+
+
 class Projection(nn.Module):
-    """Bias-free float32 projection after pooling, as in t5x_retrieval (Dong et al. 2022, section 4.1)."""
+    """Float32 projection after pooling, by default linear without bias (Dong et al. 2022, section 4.1).
+
+    Attributes:
+      width: width E of the result.
+      use_bias: adds a bias.
+      function: applied to the result, of `FUNCTIONS`.
+    """
 
     width: int
+    use_bias: bool = False
+    function: str = "identity"
 
     @nn.compact
     def __call__(self, pooled: Array) -> Array:
         """Maps [B, D] to [B, E]."""
         draw = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
         kernel = self.param("kernel", draw, (pooled.shape[-1], self.width))
-        return jnp.matmul(pooled, kernel, precision=jax.lax.Precision.HIGHEST)
+        projected = jnp.matmul(pooled, kernel, precision=jax.lax.Precision.HIGHEST)
+        if self.use_bias:
+            projected = projected + self.param("bias", nn.initializers.zeros, (self.width,))[None]
+        return FUNCTIONS[self.function](projected)
 
 
 class Tower(nn.Module):

@@ -252,7 +252,8 @@ class TransformerEncoder(nn.Module):
         if config.position_table:
             rows = config.first_position + (config.positions or 0)
             table = self.param("position_embedding", draw, (rows, config.table_width))
-            added.append(layout.by_position(table[config.first_position :] if config.first_position else table))
+            after = config.after_padding
+            added.append(layout.by_position_after(table, config.pad_id) if after else layout.by_position(table))
         if config.token_types:
             table = self.param("type_embedding", draw, (config.token_types, config.table_width))
             added.append(layout.by_segment(table))

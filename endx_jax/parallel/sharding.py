@@ -63,6 +63,7 @@ RULES: list[Rule] = [
     Rule(r"(input|recurrent)_bias", (None, None, None)),
     Rule(r"pooling/(hidden|hop)_kernel", ("fsdp", None)),
     Rule(r"projection/kernel", ("fsdp", None)),
+    Rule(r"projection/bias", (None,)),
     Rule(r"token_weights/weight", (None,)),
     Rule(r"log_temperature", ()),
     Rule(r"(step|count)", ()),

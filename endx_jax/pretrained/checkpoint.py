@@ -16,6 +16,8 @@ from endx_jax.pretrained.locate import locate
 from endx_jax.pretrained.sentence_transformers import Head, read_heads
 from endx_jax.pretrained.weights import modernise, open_tensors, paths, to_ours
 
+ADAPTER = "adapter_config.json"
+
 
 @dataclasses.dataclass(frozen=True)
 class PretrainedEncoder:
@@ -61,7 +63,7 @@ class PretrainedEncoder:
         rules = architecture.rules(config, shapes)
         params = to_ours(tensors, rules, shapes, prefixes=architecture.prefixes, where=self.folder)
         if self.head.projection is not None:
-            params["projection"] = {"kernel": self.head.projection.kernel(config.width)}
+            params["projection"] = self.head.projection.params(config.width)
         return params
 
 
@@ -93,6 +95,11 @@ def describe(name: str) -> dict:
 
 
 def _described(head: Head) -> dict:
+    if (head.encoder / ADAPTER).is_file():
+        raise EndxError(
+            f"{head.encoder} holds an adapter ({ADAPTER}), which is not supported: merge it into its model with PEFT's "
+            "merge_and_unload, and save that"
+        )
     return {"folder": head.encoder, "head": head, "hugging_face": json_files.read(head.encoder / "config.json")}
 
 
@@ -105,8 +112,10 @@ def architecture_of(hugging_face: dict, where: object) -> Architecture:
     """Returns the architecture that a `config.json` names."""
     kind = hugging_face.get("model_type", "")
     if kind not in list(ARCHITECTURES):
+        own_code = "; its own code (auto_map) is never run" if "auto_map" in hugging_face else ""
         raise EndxError(
-            f"{where}: model_type {json_files.shown(kind)} is not supported; supported: {', '.join(ARCHITECTURES)}"
+            f"{where}: model_type {json_files.shown(kind)} is not supported{own_code}; supported: "
+            f"{', '.join(ARCHITECTURES)}"
         )
     return ARCHITECTURES[kind]
 

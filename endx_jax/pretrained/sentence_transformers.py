@@ -1,6 +1,7 @@
 """Reader of sentence-transformers folders: pooling, projection, normalization, length and prompts."""
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import cast
@@ -14,11 +15,17 @@ from endx_jax.pretrained.module_list import MODULES, Module, read_modules
 from endx_jax.pretrained.weights import read_tensors
 
 # Names of poolings in sentence-transformers' older and newer notation, mapped to ours.
-POOLING_FLAGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
-POOLING_MODES = {"mean": "mean", "cls": "first"}
+POOLING_FLAGS = {
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "first",
+    "pooling_mode_lasttoken": "last",
+    "pooling_mode_weightedmean_tokens": "weighted_mean",
+}
+POOLING_MODES = {"mean": "mean", "cls": "first", "lasttoken": "last", "weightedmean": "weighted_mean"}
 
 ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
-IDENTITY = "torch.nn.modules.linear.Identity"
+# Classes of activation functions, mapped to ours.
+ACTIVATIONS = {"torch.nn.modules.linear.Identity": "identity", "torch.nn.modules.activation.Tanh": "tanh"}
 # Supported values of the keys in module files, the default first: see `_check_supported`.
 EMBEDDING = ("sentence_embedding", None)
 ENCODER: Mapping[str, tuple] = {
@@ -28,8 +35,8 @@ ENCODER: Mapping[str, tuple] = {
     "query_expansion": (None,),
 }
 DENSE = {
-    "bias": (False,),
-    "activation_function": (IDENTITY,),
+    "bias": (True, False),
+    "activation_function": tuple(ACTIVATIONS),
     "use_residual": (False,),
     "module_input_name": EMBEDDING,
     "module_output_name": EMBEDDING,
@@ -46,15 +53,44 @@ NO_LIMIT = 1_000_000
 
 @dataclasses.dataclass(frozen=True)
 class Dense:
-    """Linear projection of pooled encodings, without bias and activation.
+    """Projection of pooled encodings.
 
     Attributes:
       folder: folder of its weights.
       width: output width E.
+      bias: has a bias.
+      function: name of its activation function, of `tower.FUNCTIONS`.
+      before: linear projection before this one; both together are one.
     """
 
     folder: pathlib.Path
     width: int
+    bias: bool = False
+    function: str = "identity"
+    before: "Dense | None" = None
+
+    @property
+    def has_bias(self) -> bool:
+        """True if this projection or one before it has a bias."""
+        return self.bias or (self.before is not None and self.before.has_bias)
+
+    def params(self, pooled_width: int) -> dict[str, np.ndarray]:
+        """Reads the parameters, `kernel` float32 [P, E] and perhaps `bias` [E], of this and those before it.
+
+        Raises:
+          EndxError: weights are missing, or have another shape.
+        """
+        if self.before is None:
+            found = {"kernel": self.kernel(pooled_width)}
+        else:
+            kernel = self.kernel(self.before.width)
+            found = {name: np.matmul(part, kernel) for name, part in self.before.params(pooled_width).items()}
+        if self.bias:
+            bias = read_tensors(self.folder).get("linear.bias")
+            if bias is None or bias.shape != (self.width,):
+                raise EndxError(f"{self.folder} has no linear.bias of shape ({self.width},)")
+            found["bias"] = bias + found.get("bias", np.float32(0))
+        return found
 
     def kernel(self, pooled_width: int) -> np.ndarray:
         """Reads the weights, float32 [P, E]; raises EndxError if they are missing or have another shape."""
@@ -72,7 +108,7 @@ class Head:
 
     Attributes:
       encoder: folder of `config.json` and the weights.
-      pooling: `mean` or `first`.
+      pooling: name of the pooling, of `pooling.POOLINGS`.
       projection: projection after pooling, or None.
       normalize: scales embeddings to unit norm.
       max_length: maximum length in tokens, which may exceed the encoder's positions; None if not stated.
@@ -113,7 +149,7 @@ def read_heads(folder: pathlib.Path) -> dict[str, Head]:
       EndxError: the folder has no model, or has an unsupported module, order of modules or setting.
     """
     if not (folder / MODULES).is_file():
-        if not (folder / "config.json").is_file():
+        if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
             raise EndxError(
                 f"{folder} contains no model: it has neither {MODULES} nor config.json; give the workdir of a run, an "
                 "export, or a Hugging Face or sentence-transformers folder"
@@ -152,9 +188,12 @@ def _head(folder: pathlib.Path, modules: list[Module], side: str) -> Head:
             raise EndxError(
                 f"{file}: module {json_files.shown(kind)} is not supported; use {', '.join(ORDER)} or Router"
             )
-    if kinds != [kind for kind in ORDER if kind in kinds] or kinds[:1] != ["Transformer"]:
+    dense = [module.folder for module in modules if module.kind == "Dense"]
+    expected = [kind for kind in ORDER for _ in range(kinds.count(kind) if kind == "Dense" else kind in kinds)]
+    if kinds != expected or kinds[:1] != ["Transformer"]:
         raise EndxError(
-            f"{file} has the modules {', '.join(kinds)}; supported are {', '.join(ORDER)}, in this order, each once"
+            f"{file} has the modules {', '.join(kinds)}; supported are {', '.join(ORDER)}, in this order, each once "
+            "except Dense"
         )
     places = dict(modules)
     normalize = "Normalize" in places
@@ -164,7 +203,7 @@ def _head(folder: pathlib.Path, modules: list[Module], side: str) -> Head:
     return Head(
         encoder=places["Transformer"],
         pooling=_pooling(places["Pooling"] / "config.json") if "Pooling" in places else "mean",
-        projection=_dense(places["Dense"]) if "Dense" in places else None,
+        projection=functools.reduce(_dense, dense, None),
         normalize=normalize,
         max_length=_max_length(places["Transformer"], side),
     )
@@ -199,11 +238,19 @@ def _pooling(file: pathlib.Path) -> str:
     return known[found[0]]
 
 
-def _dense(folder: pathlib.Path) -> Dense:
+def _dense(before: Dense | None, folder: pathlib.Path) -> Dense:
     file = folder / "config.json"
     config = json_files.read(file)
     _check_supported(file, config, DENSE, DENSE_DEFAULTS)
-    return Dense(folder, json_files.whole(config.get("out_features"), f"{file}: 'out_features'", least=1))
+    if before is not None and before.function != "identity":
+        raise EndxError(f"{before.folder / 'config.json'}: an activation_function between two Dense is not supported")
+    return Dense(
+        folder,
+        json_files.whole(config.get("out_features"), f"{file}: 'out_features'", least=1),
+        bias=config.get("bias", True),
+        function=ACTIVATIONS[config.get("activation_function", DENSE_DEFAULTS["activation_function"])],
+        before=before,
+    )
 
 
 def _string(value: object, where: str) -> str:

@@ -7,6 +7,7 @@ from endx_jax.models.pooling import POOLINGS, MultiHopSettings
 from endx_jax.models.recurrent import CELLS
 from endx_jax.models.sharing import SHARINGS
 from endx_jax.models.stack import REMATS
+from endx_jax.models.tower import FUNCTIONS
 from endx_jax.settings import check, check_choice, check_range, key
 
 DTYPES = ("float32", "bfloat16")
@@ -68,6 +69,10 @@ class ModelSettings:
         "Width E of a linear projection after pooling; new unless the pretrained folder has one of this width. 0: "
         "the folder's projection, or none.",
     )
+    projection_bias: bool = key(False, "Adds a bias to the projection. The folder's projection has its own.")
+    projection_function: str = key(
+        "identity", f"Function after the projection: {', '.join(FUNCTIONS)}. The folder's projection has its own."
+    )
     layer_weights: tuple[float, ...] = key(
         (),
         "Weights of a mixture of the pretrained model's layers, which replaces the last layer: the token table, for "
@@ -100,6 +105,7 @@ class ModelSettings:
         check_choice("model.encoder", self.encoder, ("", NO_ENCODER, *NEW_ENCODERS))
         check_choice("model.token_weights", self.token_weights, ("", IDF))
         check_choice("model.pooling", self.pooling, ("", *POOLINGS, MULTI_HOP))
+        check_choice("model.projection_function", self.projection_function, FUNCTIONS)
         check_range("model.projection", self.projection, 0, MOST_SIZE)
         for name in ("dropout", "attention_dropout"):
             rate = getattr(self, name)

@@ -20,6 +20,7 @@ from endx_jax.models.static import NoEncoder, StaticConfig, TokenWeights
 from endx_jax.models.tower import Projection, TokenEmbedder, Tower
 from endx_jax.models.transformer import TransformerEncoder
 from endx_jax.pretrained.checkpoint import PretrainedEncoder
+from endx_jax.pretrained.sentence_transformers import Dense
 from endx_jax.pretrained.settings import NEW_ENCODERS, NO_ENCODER, ModelSettings
 from endx_jax.pretrained.token_tables import PretrainedTokens
 from endx_jax.settings import check
@@ -32,23 +33,23 @@ MakeHead = Callable[[str, int], nn.Module | None]
 
 def fill_in(settings: ModelSettings, pretrained: PretrainedEncoder) -> ModelSettings:
     """Returns the settings with those left to the pretrained folder replaced by its values."""
-    config = pretrained.config
+    config, own = pretrained.config, _own_projection(settings, pretrained)
+    if own is not None and settings.projection in (0, own.width):
+        settings = dataclasses.replace(
+            settings, projection=own.width, projection_bias=own.has_bias, projection_function=own.function
+        )
     return dataclasses.replace(
         settings,
         pooling=settings.pooling or ("mean" if settings.encoder else pretrained.head.pooling),
-        projection=settings.projection or _own_projection(settings, pretrained),
         dropout=config.dropout if settings.dropout < 0 else settings.dropout,
         attention_dropout=config.attention_dropout if settings.attention_dropout < 0 else settings.attention_dropout,
     )
 
 
-def _own_projection(settings: ModelSettings, pretrained: PretrainedEncoder) -> int:
-    """Returns the width of the pretrained projection; 0 if there is none or encodings or pooling differ."""
-    head = pretrained.head
-    other = settings.encoder or settings.layer_weights or settings.pooling not in ("", head.pooling)
-    if head.projection is None or other:
-        return 0
-    return head.projection.width
+def _own_projection(settings: ModelSettings, pretrained: PretrainedEncoder) -> Dense | None:
+    """Returns the pretrained projection; None if there is none or encodings or pooling differ."""
+    other = settings.encoder or settings.layer_weights or settings.pooling not in ("", pretrained.head.pooling)
+    return None if other else pretrained.head.projection
 
 
 def build_dual_encoder(
@@ -104,11 +105,15 @@ def build_tower(settings: ModelSettings, source: PretrainedEncoder, platform: st
         token_embedder=TokenEmbedder(tokens.vocab_size, tokens.table_width, dtype, tokens.initializer_range),
         encoder=encoder,
         pooling=pooling or MultiHopAttention(settings.multi_hop.hops, settings.multi_hop.width),
-        projection=Projection(settings.projection) if settings.projection else None,
+        projection=_projection(settings) if settings.projection else None,
         normalize=settings.normalize,
         token_weights=TokenWeights(tokens.vocab_size) if settings.token_weights else None,
         layer_weights=settings.layer_weights or None,
     )
+
+
+def _projection(settings: ModelSettings) -> Projection:
+    return Projection(settings.projection, settings.projection_bias, settings.projection_function)
 
 
 def encoder_config(settings: ModelSettings, source: PretrainedEncoder) -> EncoderConfig | RecurrentConfig:
@@ -186,7 +191,8 @@ def _new_params(tower: Tower, settings: ModelSettings, source: PretrainedEncoder
     """Returns the groups of a tower's parameters that are not pretrained."""
     width = encoder_config(settings, source).width
     mask, encodings, drawn = jnp.ones((1, 1), bool), jnp.zeros((1, 1, width)), {}
-    if tower.projection is not None and settings.projection != _own_projection(settings, source):
+    own = _own_projection(settings, source)
+    if tower.projection is not None and (own is None or settings.projection != own.width):
         drawn["projection"] = _draw(tower.projection, draw_key, jnp.zeros((1, width)))
     if isinstance(tower.pooling, nn.Module):
         drawn["pooling"] = _draw(tower.pooling, jax.random.fold_in(draw_key, 1), encodings, mask)

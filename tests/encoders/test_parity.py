@@ -229,6 +229,16 @@ def test_weights_there_and_back_are_bit_equal(both):
         np.testing.assert_array_equal(tensor, both.tensors[prefix + name])
 
 
+@pytest.mark.parametrize("packing", [None, PACKING], ids=["padded", "packed"])
+def test_a_text_that_spells_the_padding_token_has_their_positions(packing):
+    both = pair("roberta")
+    given = tokens()
+    ids = given.ids.at[0, jnp.array([2, 6])].set(both.config.pad_id).at[3, 0].set(both.config.pad_id)
+    theirs = both.their_states(np.where(given.mask, ids, both.config.pad_id), given.mask)[0]
+    found = jax.jit(both.ours)(both.params, dataclasses.replace(given, ids=ids, packing=packing))
+    assert_close_to_scale(real(found), real(theirs.detach()))
+
+
 def test_parity_notices_wider_windows():
     both = pair("modernbert")
     wider = tuple(kind._replace(window=kind.window and kind.window + 1) for kind in both.config.kinds)

@@ -109,6 +109,22 @@ def test_in_bfloat16_they_are_as_near_as_its_rounding(biased):
         assert np.abs(own - exact).max() < 2**-7 * np.abs(exact).max()
 
 
+def test_windows_are_bounds_of_each_token():
+    """As `Packed.bounds` gives them; and the blocks that a window reaches are fewer."""
+    window, place = 5, jnp.arange(PLACES)
+    begin, end = bounds()
+    real = end > 0
+    begin = jnp.where(real, jnp.maximum(begin, place - window), 0)
+    end = jnp.where(real, jnp.minimum(end, place + window + 1), 0)
+    arrays = drawn(2, 32, False)
+    with jax.default_matmul_precision("highest"):
+        expected = differentiate(lambda *x: naive(*x[:3], begin, end, None), *arrays)
+    options = {"scale": SCALE, "block": BLOCK, "interpret": True}
+    found = differentiate(lambda *x: attend_packed(*x[:3], begin, end, width=window + 1, **options), *arrays)
+    for own, exact in zip(found[:4], expected[:4], strict=True):
+        assert np.abs(own - exact).max() < 1e-5 * np.abs(exact).max()
+
+
 def test_padding_is_zero_and_a_width_that_is_too_small_would_be_seen():
     query, key, value, _, _ = drawn(1, 8, False)
     attend = functools.partial(ours, query, key, value, None)

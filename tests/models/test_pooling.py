@@ -9,7 +9,7 @@ import pytest
 from helpers import padded, random_params, texts
 
 from endx_jax.models import DualEncoder, MultiHopAttention, TokenEmbedder, Tower
-from endx_jax.models.pooling import POOLINGS, first, mean
+from endx_jax.models.pooling import POOLINGS, first, last, mean, weighted_mean
 
 ENCODINGS = np.random.default_rng(0).normal(size=(4, 5, 3)).astype(np.float32)
 LENGTHS = (5, 2, 1, 0)
@@ -23,6 +23,16 @@ def test_mean_is_the_sum_over_real_tokens_by_their_number():
 
 def test_first_is_the_first_token():
     np.testing.assert_array_equal(first(jnp.asarray(ENCODINGS), MASK), ENCODINGS[:, 0])
+
+
+def test_last_is_the_last_token():
+    expected = [ENCODINGS[b, n - 1] for b, n in enumerate(LENGTHS[:3])]
+    np.testing.assert_array_equal(last(jnp.asarray(ENCODINGS), MASK)[:3], expected)
+
+
+def test_weighted_mean_weighs_tokens_by_their_position():
+    expected = [np.average(ENCODINGS[b, :n], axis=0, weights=range(1, n + 1)) for b, n in enumerate(LENGTHS[:3])]
+    np.testing.assert_allclose(weighted_mean(jnp.asarray(ENCODINGS), MASK)[:3], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", POOLINGS)

@@ -80,6 +80,7 @@ SPLITS = [
     (f"{LAYER}/recurrent_bias", (2, 3, 16), (None, None, None)),
     (f"{TOWER}/pooling/hidden_kernel", (32, 8), ("fsdp", None)),
     (f"{TOWER}/pooling/hop_kernel", (8, 4), ("fsdp", None)),
+    (f"{TOWER}/projection/bias", (6,), (None,)),
     (f"{TOWER}/projection/kernel", (32, 16), ("fsdp", None)),
     (f"{TOWER}/token_weights/weight", (300,), (None,)),
     ("dual_encoder/question/head/fcrr/hidden/kernel", (32, 8), ("fsdp", None)),

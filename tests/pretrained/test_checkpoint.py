@@ -101,6 +101,12 @@ def test_a_missing_tensor_is_named(folder):
     ("changes", "message"),
     [
         ({"model_type": "gpt2"}, "model_type 'gpt2' is not supported; supported: bert"),
+        (
+            {"model_type": "x", "auto_map": {}},
+            r"its own code \(auto_map\) is never run; supported",
+        ),
+        ({"add_cross_attention": True}, "add_cross_attention=True is not supported for model_type 'bert'"),
+        ({"quantization_config": {"bits": 4}}, r"quantization_config=\{'bits': 4\} is not supported"),
         ({"model_type": None}, "model_type '' is not supported"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key' is not supported"),
         ({"is_decoder": True}, "is_decoder=True is not supported"),
@@ -140,6 +146,30 @@ def test_a_broken_config_is_named(folder, contents, message):
     else:
         (folder / "config.json").write_bytes(contents)
     with one_line_error(message):
+        pretrained.load(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("changes", "tensor"),
+    [
+        ({"vocab_size": 2**31 - 1}, "embeddings.word_embeddings.weight"),
+        ({"hidden_size": 2**24, "num_attention_heads": 1}, "embeddings.word_embeddings.weight"),
+        ({"intermediate_size": 2**24}, "encoder.layer.0.intermediate.dense.weight"),
+        ({"max_position_embeddings": 2**24}, "embeddings.position_embeddings.weight"),
+    ],
+)
+def test_sizes_other_than_the_weights_are_refused_before_memory_is_taken(folder, changes, tensor):
+    rewrite_config(folder, **changes)
+    with one_line_error(f"{tensor} has shape .* config.json requires"):
+        pretrained.load(str(folder)).stored_params()
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_an_adapter_is_refused(folder, alone):
+    (folder / "adapter_config.json").write_text("{}")
+    if alone:
+        (folder / "config.json").unlink()
+    with one_line_error(r"holds an adapter \(adapter_config\.json\), which is not supported: merge it"):
         pretrained.load(str(folder))
 
 

@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 from endx_jax import pretrained
 from endx_jax.data.tokenization import Tokenizer
-from endx_jax.pretrained.sentence_transformers import Dense, Head, Usage, read_heads, read_usage
+from endx_jax.pretrained.sentence_transformers import POOLING_MODES, Dense, Head, Usage, read_heads, read_usage
 
 OLD = "sentence_transformers.models."
 NEW = {  # as version 6 writes them
@@ -71,7 +71,7 @@ def test_flags_and_old_module_names(tmp_path, normalize):
     assert read_head(tmp_path) == Head(tmp_path, pooling="mean", normalize=normalize, max_length=128)
 
 
-@pytest.mark.parametrize(("mode", "ours"), [("mean", "mean"), ("cls", "first"), (["mean"], "mean")])
+@pytest.mark.parametrize(("mode", "ours"), [*POOLING_MODES.items(), (["mean"], "mean")])
 def test_modes_and_new_module_names(tmp_path, mode, ours):
     pooling = {"embedding_dimension": 32, "pooling_mode": mode, "include_prompt": True}
     write_head(tmp_path, types=NEW, pooling=pooling)
@@ -124,7 +124,6 @@ def test_a_module_we_do_not_have_is_refused(tmp_path, kind):
         ("Pooling",),
         ("Transformer", "Dense", "Pooling"),
         ("Transformer", "Pooling", "Normalize", "Dense"),
-        ("Transformer", "Pooling", "Dense", "Dense"),
         ("Transformer", "Transformer", "Pooling"),
     ],
 )
@@ -161,8 +160,8 @@ def test_a_linear_dense_is_the_projection(tmp_path):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"bias": True}, "bias True is not supported; supported: "),
-        ({"activation_function": "torch.nn.modules.activation.Tanh"}, "activation_function '.*Tanh' is not supported"),
+        ({"bias": 1.5}, "bias 1.5 is not supported; supported: "),
+        ({"activation_function": "torch.nn.modules.activation.ReLU"}, "activation_function '.*ReLU' is not supported"),
         ({"use_residual": True}, "use_residual True is not supported; supported: "),
         ({"module_input_name": "token_embeddings"}, "module_input_name 'token_embeddings' is not supported"),
         ({"out_features": None}, "'out_features' is None; it must be a whole number"),
@@ -174,11 +173,23 @@ def test_a_dense_of_another_kind_is_refused(tmp_path, config, message):
         read_head(tmp_path)
 
 
-@pytest.mark.parametrize("left_out", ["bias", "activation_function"])
-def test_a_dense_that_leaves_its_defaults_is_refused(tmp_path, left_out):
-    write_dense(tmp_path, np.zeros((6, 32), np.float32))
-    write_json(tmp_path / "2_Dense" / "config.json", {k: v for k, v in DENSE.items() if k != left_out})
-    with one_line_error(rf"{left_out} (True|'torch.nn.modules.activation.Tanh') is not supported"):
+def test_several_linear_dense_are_one_and_defaults_are_bias_and_tanh(tmp_path):
+    draw = np.random.default_rng(0)
+    first, second = draw.normal(size=(8, 32)).astype(np.float32), draw.normal(size=(6, 8)).astype(np.float32)
+    biases = [draw.normal(size=n).astype(np.float32) for n in (8, 6)]
+    write_dense(tmp_path, first, out_features=8, bias=True)
+    save_file({"linear.weight": first, "linear.bias": biases[0]}, tmp_path / "2_Dense" / "model.safetensors")
+    write_json(tmp_path / "3_Dense" / "config.json", {"in_features": 8, "out_features": 6})
+    save_file({"linear.weight": second, "linear.bias": biases[1]}, tmp_path / "3_Dense" / "model.safetensors")
+    modules = json.loads((tmp_path / "modules.json").read_text())
+    write_json(tmp_path / "modules.json", [*modules, {"path": "3_Dense", "type": OLD + "Dense"}])
+    projection = read_head(tmp_path).projection
+    assert (projection.width, projection.has_bias, projection.function) == (6, True, "tanh")
+    found, pooled = projection.params(32), draw.normal(size=(3, 32))
+    expected = (pooled @ first.T + biases[0]) @ second.T + biases[1]
+    np.testing.assert_allclose(pooled @ found["kernel"] + found["bias"], expected, rtol=1e-5, atol=1e-5)
+    write_json(tmp_path / "modules.json", [*modules[:2], {"path": "3_Dense", "type": OLD + "Dense"}, modules[2]])
+    with one_line_error("3_Dense/config.json: an activation_function between two Dense is not supported"):
         read_head(tmp_path)
 
 
@@ -273,8 +284,8 @@ def test_a_use_that_we_do_not_have_is_refused(tmp_path, contents, message):
     [
         FLAGS | {"pooling_mode_max_tokens": True},
         FLAGS | {"pooling_mode_mean_tokens": False},
-        FLAGS | {"pooling_mode_mean_tokens": False, "pooling_mode_weightedmean_tokens": True},
-        {"pooling_mode": "lasttoken"},
+        FLAGS | {"pooling_mode_mean_tokens": False, "pooling_mode_mean_sqrt_len_tokens": True},
+        {"pooling_mode": "max"},
         {"pooling_mode": ["mean", "cls"]},
         {"pooling_mode": []},
     ],

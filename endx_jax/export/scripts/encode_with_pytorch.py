@@ -10,8 +10,8 @@ import pathlib
 import sys
 
 import torch
+import transformers
 from safetensors.torch import load_file
-from transformers import AutoModel, AutoTokenizer, T5EncoderModel
 
 HERE = pathlib.Path(__file__).resolve().parent
 ABOUT = json.loads((HERE / "endx.json").read_text(encoding="utf-8"))
@@ -21,14 +21,25 @@ ABOUT = json.loads((HERE / "endx.json").read_text(encoding="utf-8"))
 def encoder(place):
     """Returns the tokenizer and the encoder in a folder."""
     config = json.loads((HERE / place / "config.json").read_text(encoding="utf-8"))
-    model = T5EncoderModel if config["model_type"] == "t5" else AutoModel
-    return AutoTokenizer.from_pretrained(HERE / place), model.from_pretrained(HERE / place).eval()
+    model = getattr(transformers, config["architectures"][0])
+    return transformers.AutoTokenizer.from_pretrained(HERE / place), model.from_pretrained(HERE / place).eval()
 
 
 @functools.cache
 def projection(place):
     """Returns the projection matrix [E, P] in a folder."""
     return load_file(HERE / place / "model.safetensors")["linear.weight"]
+
+
+def pooled(encodings, mask):
+    """Pools encodings [B, L, D] of texts that are padded on the right."""
+    kind = ABOUT["pooling"]
+    if kind == "first":
+        return encodings[:, 0]
+    if kind == "last":
+        return encodings[torch.arange(len(mask)), mask.sum(1) - 1]
+    weights = mask * torch.arange(1, mask.shape[1] + 1) if kind == "weighted_mean" else mask
+    return (encodings * weights[:, :, None]).sum(1) / weights.sum(1, keepdim=True)
 
 
 @torch.inference_mode()
@@ -41,10 +52,7 @@ def encode(side, texts, batch_size=32):
         tokens = tokenizer(batch, padding=True, truncation=True, max_length=about["length"], return_tensors="pt")
         ids, mask = tokens["input_ids"], tokens["attention_mask"]
         encodings = model(input_ids=ids, attention_mask=mask).last_hidden_state  # [B, L, D]
-        if ABOUT["pooling"] == "mean":
-            embeddings = (encodings * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)
-        else:
-            embeddings = encodings[:, 0]
+        embeddings = pooled(encodings, mask)
         if about["projection"]:
             embeddings = embeddings @ projection(about["projection"]).T
         batches.append(torch.nn.functional.normalize(embeddings) if ABOUT["normalize"] else embeddings)

@@ -1,0 +1,151 @@
+"""Folders of every family: as sentence-transformers writes and encodes them, trained, resumed and exported."""
+
+import json
+import types
+
+import numpy as np
+import pytest
+from tiny_bert import tiny_recipe, vocabulary, write_tokenizer
+
+import endx_jax
+from endx_jax.encoders import ARCHITECTURES
+from endx_jax.experiment.run import run
+from endx_jax.export.run import export
+from endx_jax.models.sharing import SHARINGS
+
+pytestmark = pytest.mark.slow
+
+TEXTS = ["the cat sat on a mat", "who?", "", "🙂 naïve dogs", "what is in the dog and where is it, if not on the mat"]
+SMALL = {
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 40,
+    "max_position_embeddings": 64,
+}
+T5 = {"d_model": 24, "d_kv": 12, "d_ff": 24, "num_layers": 2, "num_heads": 2}
+MODERN = {"num_hidden_layers": 7, "local_attention": 6}
+DISTILBERT = {"dim": 24, "n_layers": 2, "n_heads": 2, "hidden_dim": 40, "max_position_embeddings": 64}
+FAMILIES = {
+    "bert": SMALL,
+    "roberta": SMALL | {"pad_token_id": 1},
+    "xlm-roberta": SMALL | {"pad_token_id": 1},
+    "camembert": SMALL | {"pad_token_id": 1},
+    "electra": SMALL | {"embedding_size": 12},
+    "distilbert": DISTILBERT,
+    "mpnet": SMALL | {"pad_token_id": 1},
+    "albert": SMALL | {"embedding_size": 12},
+    "modernbert": SMALL | MODERN,
+    "nomic_bert": SMALL,
+    "gte": SMALL,
+    "t5": T5,
+    "mt5": T5 | {"feed_forward_proj": "gated-gelu"},
+    "umt5": T5 | {"feed_forward_proj": "gated-gelu"},
+}
+
+
+@pytest.fixture(scope="module")
+def reference():
+    """PyTorch, transformers and sentence-transformers, which take seconds to import."""
+    torch = pytest.importorskip("torch", reason="the reference needs PyTorch: pip install endx_jax[reference]")
+    library = pytest.importorskip("sentence_transformers", reason="pip install endx_jax[reference]")
+    name = "sentence_transformers.sentence_transformer.modules"
+    modules = pytest.importorskip(name, reason="sentence-transformers before 6 has its modules elsewhere")
+    import transformers
+
+    return types.SimpleNamespace(torch=torch, transformers=transformers, library=library, modules=modules)
+
+
+def write_family(reference, folder, model_type):
+    """Writes a tiny encoder by transformers, with the tiny BERT's tokenizer."""
+    keys = {"pad_token_id": 0} | FAMILIES[model_type]
+    config = reference.transformers.AutoConfig.for_model(model_type, vocab_size=len(vocabulary()), **keys)
+    reference.torch.manual_seed(0)
+    model = getattr(reference.transformers, ARCHITECTURES[model_type].transformers_class)(config)
+    with reference.torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * reference.torch.randn(parameter.shape))
+    model.save_pretrained(folder)
+    write_tokenizer(folder)
+    if keys["pad_token_id"] == 1:  # the tokenizer's are 0 and 1
+        file = folder / "tokenizer.json"
+        state = json.loads(file.read_text())
+        swapped = {"[PAD]": 1, "[UNK]": 0}
+        state["model"]["vocab"] |= swapped
+        for token in state["added_tokens"]:
+            token["id"] = swapped.get(token["content"], token["id"])
+        state["added_tokens"].sort(key=lambda token: token["id"])
+        file.write_text(json.dumps(state))
+    return folder
+
+
+def layout(reference, encoder, width, name):
+    """The modules of a published model."""
+    pooling, dense = reference.modules.Pooling, reference.modules.Dense
+    identity, tanh = reference.torch.nn.Identity(), reference.torch.nn.Tanh()
+    normalize = reference.modules.Normalize()
+    return {
+        "gtr": [encoder, pooling(width), dense(width, 6, bias=False, activation_function=identity), normalize],
+        "mean": [encoder, pooling(width), normalize],
+        "cls": [encoder, pooling(width, "cls"), normalize],
+        "labse": [encoder, pooling(width, "cls"), dense(width, 6, activation_function=tanh), normalize],
+        "lasttoken": [encoder, pooling(width, "lasttoken")],
+        "weightedmean": [
+            encoder,
+            pooling(width, "weightedmean"),
+            dense(width, 8, activation_function=identity),
+            dense(8, 6, bias=False, activation_function=identity),
+        ],
+    }[name]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "name"),
+    [
+        ("bert", "labse"),
+        ("roberta", "mean"),
+        ("xlm-roberta", "cls"),
+        ("camembert", "mean"),
+        ("electra", "mean"),
+        ("distilbert", "mean"),
+        ("mpnet", "mean"),
+        ("albert", "mean"),
+        ("modernbert", "cls"),
+        ("nomic_bert", "mean"),
+        ("nomic_bert", "weightedmean"),
+        ("gte", "cls"),
+        ("t5", "gtr"),
+        ("mt5", "lasttoken"),
+        ("umt5", "mean"),
+    ],
+)
+def test_embeddings_are_those_of_sentence_transformers(reference, tmp_path, model_type, name):
+    encoder = reference.modules.Transformer(str(write_family(reference, tmp_path / "encoder", model_type)))
+    modules = layout(reference, encoder, 24, name)
+    model = reference.library.SentenceTransformer(modules=modules, device="cpu")
+    model.max_seq_length = 40
+    model.save_pretrained(str(tmp_path / "model"))
+    ours = endx_jax.load(tmp_path / "model")
+    found, theirs = ours.encode_document(TEXTS), model.encode(TEXTS)
+    np.testing.assert_allclose(found, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
+    report = export(ours, "sentence-transformers", tmp_path / "out", tolerance=1e-5)
+    assert report.passed
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_a_family_trains_resumes_and_is_exported(reference, tmp_path, pairs_csv, model_type):
+    folder = write_family(reference, tmp_path / "encoder", model_type)
+    for number, sharing in enumerate(SHARINGS):
+        config = tiny_recipe(folder, pairs_csv)
+        config.model.sharing, config.model.projection = sharing, 8
+        config.train.steps, config.train.stop_at_step = 4, 2
+        workdir = tmp_path / sharing
+        assert run(config, workdir) is None
+        config.train.stop_at_step = 0
+        run(config, workdir)
+        losses = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+        assert [line["step"] for line in losses if "loss" in line] == [1, 2, 3, 4]
+        if number == 0:
+            model = endx_jax.load(workdir)
+            for kind in ("sentence-transformers", "hugging-face", "stablehlo"):
+                assert export(model, kind, tmp_path / kind, tolerance=1e-5).passed
