@@ -133,7 +133,17 @@ def test_embeddings_are_those_of_sentence_transformers(reference, tmp_path, mode
     assert report.passed
 
 
-@pytest.mark.parametrize(("model_type", "sharing"), zip(FAMILIES, itertools.cycle(SHARINGS)))
+@pytest.mark.parametrize("name", ["t5_v1_1_small_encoder", "all-mpnet-base-v2"])
+def test_real_weights_embed_as_in_sentence_transformers(reference, test_data, name):
+    folder = test_data / "weights" / name
+    if not folder.is_dir():
+        pytest.skip(f"ENDX_TEST_DATA has no weights of {name}")
+    theirs = reference.library.SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    found = endx_jax.load(folder).encode_document(TEXTS)
+    np.testing.assert_allclose(found, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize(("model_type", "sharing"), [*zip(FAMILIES, itertools.cycle(SHARINGS), strict=False)])
 def test_a_family_trains_resumes_and_is_exported(reference, tmp_path, pairs_csv, model_type, sharing):
     """In one sharing each: they are groups of parameters, whatever the family."""
     config = tiny_recipe(write_family(reference, tmp_path / "encoder", model_type), pairs_csv)

@@ -17,6 +17,7 @@ from endx_jax.models.config_keys import HuggingFaceConfig
 from endx_jax.models.layers import ACTIVATIONS, relative_position_buckets
 from endx_jax.models.layout import lay_out
 from endx_jax.models.tower import TokenEmbedder, Tower
+from endx_jax.parallel.sharding import rule_of
 from endx_jax.pretrained.checkpoint import shapes_of
 from endx_jax.pretrained.weights import to_ours, to_theirs
 
@@ -220,7 +221,8 @@ def test_bfloat16_stays_near(both):
     assert error.mean() < 0.01
 
 
-def test_weights_there_and_back_are_bit_equal(both):
+def test_weights_there_and_back_are_bit_equal_and_have_sharding_rules(both):
+    assert all(rule_of(f"shared/{path}") for path in shapes_of(both.architecture, both.config))
     found = to_theirs(both.params, both.rules())
     prefix = next((p for p in both.architecture.prefixes if any(n.startswith(p) for n in both.tensors)), "")
     left_out = {name.removeprefix(prefix) for name in both.tensors} - set(found)
