@@ -63,7 +63,8 @@ setup(
         "gpu": ["jax[cuda13]"],
         # Compilers for `endx plan` on machines without such devices; JAX names the version of each.
         "compile-tpu": ["jax[tpu]"],
-        "compile-gpu": ["jax[cuda12-local]"],  # without the CUDA libraries, which compiling does not need
+        # Of the CUDA libraries compiling needs cuDNN alone, whose version JAX asks for.
+        "compile-gpu": ["jax[cuda12-local]", "nvidia-cudnn-cu12>=9.8"],
         "tensorboard": ["tensorboardX>=2.6.2.2"],
         "wandb": ["wandb>=0.20"],
         "search": SEARCH,

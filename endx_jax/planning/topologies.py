@@ -1,5 +1,6 @@
 """Accelerators that are not here, described for their compilers."""
 
+import ctypes.util
 import dataclasses
 import importlib.util
 import math
@@ -116,7 +117,9 @@ def topology_of(chip: Chip, count: int) -> Topology:
 def missing_compiler(chip: Chip) -> str:
     """Returns how to install the compiler for a chip; empty if it is installed."""
     if chip.platform == "gpu":
-        if any(importlib.util.find_spec(f"jax_plugins.xla_cuda{n}") for n in (12, 13) if _has_plugins()):
+        # JAX asks cuDNN for its version where it traces its attention.
+        has_cudnn = _is_installed("nvidia.cudnn") or ctypes.util.find_library("cudnn")
+        if has_cudnn and any(_is_installed(f"jax_plugins.xla_cuda{n}") for n in (12, 13)):
             return ""
         return 'install the extra compile-gpu (pip install "endx_jax[compile-gpu]") to compile for it'
     if chip.name not in TORUS:
@@ -160,8 +163,11 @@ def _tpu_devices(topology: Topology) -> list[jax.Device]:
     return topologies.get_topology_desc(f"{topology.chip.name}:{shape}", "tpu", **options).devices
 
 
-def _has_plugins() -> bool:
-    return importlib.util.find_spec("jax_plugins") is not None
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package that it would be in
+        return False
 
 
 def _target_config(chip: Chip) -> str:
