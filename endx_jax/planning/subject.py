@@ -153,6 +153,7 @@ def stand_in(model: Model) -> Pairs:
         groups=np.zeros(size, np.int32),
         question_length=lengths["question"],
         answer_length=lengths["answer"],
+        scores=(np.zeros((size, 1), np.float32), np.zeros((size, negatives), np.float32)),
     )
 
 

@@ -24,7 +24,7 @@ def test_an_unknown_key_names_the_nearest(section, key, message):
 
 
 def test_an_unknown_method_names_the_known_ones():
-    with pytest.raises(EndxError, match="objective.name is 'duel', which is none of dual"):
+    with pytest.raises(EndxError, match="objective.name is 'duel', which is none of .*dual"):
         resolve({"objective": {"name": "duel"}})
 
 
@@ -53,7 +53,7 @@ def test_only_what_changes_results_counts_as_a_difference():
     [
         ({"data": None}, "data is None; it must be an object with settings"),
         ({"objective": []}, r"objective is \[\]; it must be an object with settings"),
-        ({"objective": {"name": ["dual"]}}, r"objective.name is \['dual'\]; it must be one of dual"),
+        ({"objective": {"name": ["dual"]}}, r"objective.name is \['dual'\]; it must be one of .*dual"),
         ({"seed": "0"}, "seed is '0'; it must be a whole number"),
         ({"train": {"steps": 10**400}}, r"train.steps is 10+\.\.\.0+; it must fit in 64 bits"),
         ({"data": {"mixture": [["a"]]}}, r"data.mixture\[0\] is \['a'\]; it must have 2 items"),

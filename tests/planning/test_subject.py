@@ -9,6 +9,7 @@ from tiny_bert import tiny_recipe
 
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.prepare import begin, prepare
+from endx_jax.methods.dual import contrastive_batches
 from endx_jax.methods.dual.recipes import t5
 from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, to_global
 from endx_jax.parallel.memory import bytes_held
@@ -53,6 +54,15 @@ def test_state_and_batch_are_those_of_a_real_run(config, tmp_path, optimizer, me
     batch = to_global(run.stream[0], run.mesh, settings.train.global_batch_size)
     assert jax.tree.map(lambda x: x.shape, subject.batch) == jax.tree.map(lambda x: x.shape, batch)
     assert work.batch == on_first_device(batch)
+
+
+def test_a_run_that_distils_is_planned_without_its_data(config):
+    config.objective.distillation.loss, config.data.hard_negatives, config.train.global_batch_size = "margin_mse", 2, 8
+    settings = resolve(config)
+    pairs = outline_run(settings, Texts(None)).pairs
+    assert contrastive_batches(pairs, settings.objective, seed=0, global_batch_size=8, hard_negatives=2)[
+        0
+    ].teacher.shape == (8, 3)
 
 
 def without_sources(program):
