@@ -26,9 +26,8 @@ CASES = {
     },
     "joint": {"direction": "joint", "same_side": ("questions", "answers"), "log_q": True},
     "all": {
-        "direction": "mean",
         "prefixes": Prefixes((2, 6), (1.0, 2.0)),
-        "same_side": ("questions", "answers"),
+        "same_side": ("questions",),
         "ceiling": Ceiling(0.9, 0.3),
         "guide": True,
         "guide_ceiling": Ceiling(1.0, 0.2),
@@ -205,7 +204,15 @@ def agree(found, expected) -> None:
     chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "all",
+        "joint",
+        "other direction",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("sigmoid", "prefixes of any norm")),
+    ],
+)
 def test_whole_arrays_are_the_twin(name):
     (_, excluded), gradients = expected(name)
     assert 0 < excluded < 0.9
@@ -215,7 +222,14 @@ def test_whole_arrays_are_the_twin(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "devices"), [("prefixes of any norm", None), ("joint", None), ("all", 8), ("sigmoid", 8)]
+    ("name", "devices"),
+    [
+        ("all", 8),
+        ("sigmoid", None),
+        pytest.param("sigmoid", 8, marks=pytest.mark.slow),
+        pytest.param("joint", None, marks=pytest.mark.slow),
+        pytest.param("prefixes of any norm", None, marks=pytest.mark.slow),
+    ],
 )
 def test_tiles_are_the_twin(name, devices):
     agree(found(name, tile=TILE, devices=devices), expected(name))
