@@ -73,6 +73,7 @@ def test_nothing_of_the_teacher_is_left_at_inference(workdir):
     np.testing.assert_allclose(loaded.encode_query(texts), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_teacher_of_another_run_is_taken_and_stays_as_it_is(workdir, tmp_path, tiny_bert, pairs_csv):
     config = tiny_recipe(tiny_bert, pairs_csv)
     config.model.encoder, config.model.new_encoder.width, config.model.pooling = "gru", 8, "multi_hop"
