@@ -1,6 +1,7 @@
 """Strict JAX for the whole suite: eight virtual devices, no silent rank promotion, no accelerator."""
 
 import dataclasses
+import gc
 import os
 import pathlib
 
@@ -12,7 +13,10 @@ from endx_jax.experiment.run import run
 from endx_jax.methods.pair import PairSettings
 
 # The suite compiles much and computes little: machine code that is made faster, and runs slower, is the better bargain.
-os.environ["XLA_FLAGS"] = " ".join((os.environ.get("XLA_FLAGS", ""), "--xla_backend_optimization_level=0"))
+FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+os.environ["XLA_FLAGS"] = " ".join((os.environ.get("XLA_FLAGS", ""), FLAGS))
+# Each collection walks all that JAX keeps of the programs so far.
+gc.set_threshold(20_000, 50, 50)
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
