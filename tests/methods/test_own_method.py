@@ -87,7 +87,7 @@ def test_its_model_evaluates_and_searches_without_its_code(workdir, pairs_csv, t
 
 def test_resuming_needs_its_code(workdir):
     with one_line_error(
-        "objective.name is 'decoupled', which is none of dual, .*; to use your own method, define it as METHOD"
+        "objective.name is 'decoupled', which is none of .*dual, .*; to use your own method, define it as METHOD"
     ):
         find_method("decoupled")
 
