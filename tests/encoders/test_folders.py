@@ -138,7 +138,8 @@ def test_real_weights_embed_as_in_sentence_transformers(reference, test_data, na
     folder = test_data / "weights" / name
     if not folder.is_dir():
         pytest.skip(f"ENDX_TEST_DATA has no weights of {name}")
-    theirs = reference.library.SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    whole = {"dtype": reference.torch.float32}
+    theirs = reference.library.SentenceTransformer(str(folder), device="cpu", model_kwargs=whole).encode(TEXTS)
     found = endx_jax.load(folder).encode_document(TEXTS)
     np.testing.assert_allclose(found, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
 
