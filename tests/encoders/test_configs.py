@@ -1,0 +1,93 @@
+"""Configs in the notations of published folders, and what they refuse."""
+
+import pytest
+from helpers import one_line_error
+
+from endx_jax.encoders import ARCHITECTURES
+from endx_jax.models.transformer import LayerKind, Rope
+
+SMALL = {
+    "vocab_size": 60,
+    "hidden_size": 24,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 2,
+    "intermediate_size": 40,
+    "max_position_embeddings": 16,
+}
+NOMIC = {
+    "vocab_size": 60,
+    "n_embd": 24,
+    "n_layer": 4,
+    "n_head": 2,
+    "n_inner": 40,
+    "n_positions": 16,
+    "activation_function": "swiglu",
+    "rotary_emb_base": 500,
+    "qkv_proj_bias": False,
+    "auto_map": {"AutoModel": "modeling.Model"},
+}
+
+
+def read(model_type, config):
+    return ARCHITECTURES[model_type].config.from_hugging_face({"model_type": model_type, **config})
+
+
+def test_nomic_in_the_notation_of_its_hub_folder():
+    parameters = {"rope_parameters": {"rope_theta": 500.0, "rope_type": "default"}}
+    assert read("nomic_bert", NOMIC) == read("nomic_bert", SMALL | parameters)
+
+
+def test_modernbert_in_the_notation_of_transformers_4():
+    older = {
+        "global_attn_every_n_layers": 3,
+        "local_attention": 8,
+        "global_rope_theta": 900.0,
+        "local_rope_theta": 90.0,
+    }
+    kinds = ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]
+    ropes = {"full_attention": {"rope_theta": 900.0}, "sliding_attention": {"rope_theta": 90.0}}
+    newer = {"layer_types": kinds, "local_attention": 8, "rope_parameters": ropes}
+    found = read("modernbert", SMALL | older)
+    assert found == read("modernbert", SMALL | newer)
+    assert found.kinds[:2] == (LayerKind(Rope(900.0), None, False), LayerKind(Rope(90.0), 4, True))
+
+
+def test_the_fixed_scaling_of_gte_multilingual():
+    """By kexue.fm/archives/9706 (6): a base 8 times as large, and frequencies divided by 8^(2 / Dh)."""
+    scaled = {"rope_theta": 20000, "rope_scaling": {"type": "ntk", "factor": 8.0}}
+    assert read("new", SMALL | scaled).rope == Rope(160_000.0, 8.0 ** (2 / 12))
+
+
+def test_positions_after_the_padding_id_are_fewer():
+    found = read("roberta", SMALL | {"pad_token_id": 1})
+    assert (found.positions, found.first_position) == (14, 2)
+    with one_line_error("max_position_embeddings must be larger than 17"):
+        read("roberta", SMALL | {"pad_token_id": 16})
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "message"),
+    [
+        (
+            "modernbert",
+            {"layer_types": ["full_attention"]},
+            r"layer_types is \['full_attention'\]; it must name one of",
+        ),
+        ("modernbert", {"mlp_bias": "no"}, "mlp_bias is 'no'; it must be true or false"),
+        (
+            "modernbert",
+            {"rope_scaling": {"rope_type": "yarn"}},
+            "rope_type is 'yarn'; it must be one of default, linear",
+        ),
+        ("modernbert", {"num_attention_heads": 8}, "heads are 3 wide; rotary position embeddings need an even width"),
+        ("nomic_bert", {"prenorm": True}, "prenorm=True is not supported"),
+        ("nomic_bert", {"rotary_emb_fraction": 0.5}, "rotary_emb_fraction=0.5 is not supported"),
+        ("gte", {"logn_attention_scale": True}, "logn_attention_scale=True is not supported"),
+        ("albert", {"num_hidden_groups": 2}, "num_hidden_groups=2 is not supported"),
+        ("mpnet", {"pad_token_id": 0}, "pad_token_id=0 is not supported"),
+        ("xlm-roberta", {"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key' is not"),
+    ],
+)
+def test_what_is_not_supported_is_named_with_its_value(model_type, changes, message):
+    with one_line_error(message):
+        read(model_type, SMALL | changes)
