@@ -7,6 +7,7 @@ whose *first* axis is padded gets the same bits at the same position for any pad
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 Array = jax.Array
 
@@ -36,8 +37,7 @@ def dropout(x: Array, keys: Array | None, rate: float) -> Array:
     """
     if keys is None or rate == 0.0:
         return x
-    keep = jax.vmap(lambda key: jax.random.bernoulli(key, 1.0 - rate, x.shape[-1:]))(keys.reshape(-1))
-    return jnp.where(keep.reshape(x.shape), x / (1.0 - rate), jnp.zeros((), x.dtype))
+    return jnp.where(_keep(keys, x.shape[-1], rate), x / (1.0 - rate), jnp.zeros((), x.dtype))
 
 
 def attention_dropout(weights: Array, keys: Array | None, rate: float) -> Array:
@@ -48,9 +48,25 @@ def attention_dropout(weights: Array, keys: Array | None, rate: float) -> Array:
     if keys is None or rate == 0.0:
         return weights
     _, heads, queries, memory = weights.shape
+    keep = _keep(position_keys(keys, queries), memory * heads, rate)
+    keep = jnp.moveaxis(keep.reshape(*keep.shape[:2], memory, heads), -1, 1)  # [B, H, L, M]
+    return jnp.where(keep, weights / (1.0 - rate), jnp.zeros((), weights.dtype))
 
-    def row(key, index):
-        return jax.random.bernoulli(jax.random.fold_in(key, index), 1.0 - rate, (memory, heads))
 
-    keep = jax.vmap(jax.vmap(row, (None, 0)), (0, None))(keys, jnp.arange(queries))  # [B, L, M, H]
-    return jnp.where(jnp.moveaxis(keep, -1, 1), weights / (1.0 - rate), jnp.zeros((), weights.dtype))
+def _keep(keys: Array, count: int, rate: float) -> Array:
+    """Draws values [..., count] from keys [...], each true with probability 1 - rate.
+
+    The numbers of the entries are hashed with the two words of each key, which are threefry's. With threefry for each
+    entry dropout takes 1.7 times as long by the TPU compiler's estimate.
+    """
+    words = jax.random.key_data(keys)[..., None]
+    number = jnp.arange(count, dtype=jnp.uint32).reshape((1,) * keys.ndim + (count,))
+    hashed = _mix(_mix(number * np.uint32(0x9E3779B9) + words[..., 0, :]) ^ words[..., 1, :])
+    return hashed >= np.uint32(round(rate * 2**32))
+
+
+def _mix(x: Array) -> Array:
+    """Hashes uint32 one to one; a changed bit of x changes each bit of the result about half of the time."""
+    x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)
+    x = (x ^ (x >> 15)) * np.uint32(0x846CA68B)
+    return x ^ (x >> 16)

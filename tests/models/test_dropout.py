@@ -81,6 +81,16 @@ def test_the_rate_is_kept_and_the_mean_preserved(drop):
     assert abs(found.mean() - 1) < 4 * deviation / (1 - RATE)
 
 
+def test_masks_of_neighbours_are_independent():
+    """Entries, positions and examples next to each other are both zero as often as independent draws."""
+    zero = np.asarray(hidden(example_keys(jax.random.key(1), 0, 64), LONG)) == 0
+    for axis in range(zero.ndim):
+        for distance in (1, 2, 4):
+            count = zero.shape[axis] - distance
+            both = zero.take(range(count), axis) & zero.take(range(distance, count + distance), axis)
+            assert abs(both.mean() - RATE**2) < 5 * np.sqrt(RATE**2 * (1 - RATE**2) / both.size)
+
+
 @pytest.mark.parametrize("function", [dropout, attention_dropout])
 def test_no_keys_or_no_rate_change_nothing(function):
     x = jnp.ones((8, 2, 3, 3))
