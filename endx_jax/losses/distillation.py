@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from endx_jax.checks import check_arrays
 from endx_jax.errors import EndxError
-from endx_jax.losses.shard import AxisName
+from endx_jax.losses.shard import AxisName, Shard
 from endx_jax.numerics import at_least_float32
 
 Array = jax.Array
@@ -43,9 +43,7 @@ def margin_mse(
     scores, teacher, where = _prepared(scores, teacher, where)
     pairs = where[:, 1:]
     margins, of_teacher = (x[:, :1] - x[:, 1:] for x in (scores, teacher))
-    count = jnp.maximum(_psum(jnp.sum(pairs, dtype=scores.dtype), axis_name), 1)
-    loss = _psum(jnp.sum(jnp.where(pairs, jnp.square(margins - of_teacher), 0)), axis_name) / count
-    return loss, _agreement(margins, of_teacher, pairs, axis_name)
+    return _mean(jnp.square(margins - of_teacher), pairs, axis_name), _agreement(margins, of_teacher, pairs, axis_name)
 
 
 def listwise_kl(
@@ -69,8 +67,7 @@ def listwise_kl(
 
     student, of_teacher = log_probabilities(scores), log_probabilities(teacher)
     entries = jnp.exp(of_teacher) * jnp.where(where, of_teacher - student, 0)
-    count = jnp.maximum(_psum(jnp.sum(listed, dtype=scores.dtype), axis_name), 1)
-    loss = _psum(jnp.sum(jnp.where(listed[:, None], entries, 0)), axis_name) / count
+    loss = _mean(jnp.sum(entries, axis=1), listed, axis_name)
     margins, teacher_margins = (x[:, :1] - x[:, 1:] for x in (scores, teacher))
     return loss, _agreement(margins, teacher_margins, pairs, axis_name)
 
@@ -89,10 +86,12 @@ def _prepared(scores: Array, teacher: Array, where: Array | None) -> tuple[Array
 
 
 def _agreement(margins: Array, of_teacher: Array, pairs: Array, axis_name: AxisName) -> dict[str, Array]:
-    agreeing = pairs & (jnp.sign(margins) == jnp.sign(of_teacher))
-    agreed, count = (_psum(jnp.sum(x, dtype=margins.dtype), axis_name) for x in (agreeing, pairs))
-    return {"teacher_agreement": agreed / jnp.maximum(count, 1)}
+    agreeing = jnp.sign(margins) == jnp.sign(of_teacher)
+    return {"teacher_agreement": _mean(agreeing.astype(margins.dtype), pairs, axis_name)}
 
 
-def _psum(x: Array, axis_name: AxisName) -> Array:
-    return x if axis_name is None else jax.lax.psum(x, axis_name)
+def _mean(values: Array, included: Array, axis_name: AxisName) -> Array:
+    """Returns the mean of the included values over all devices; zero if there are none."""
+    shard = Shard(included, axis_name)
+    count = shard.psum(jnp.sum(included, dtype=values.dtype))
+    return shard.psum(jnp.sum(jnp.where(included, values, 0))) / jnp.maximum(count, 1)
