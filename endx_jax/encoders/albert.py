@@ -4,18 +4,18 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from endx_jax.encoders import bert
 from endx_jax.encoders.architecture import Architecture, Names
-from endx_jax.encoders.bert import BertConfig
 from endx_jax.models.config_keys import choice, fraction, whole
 from endx_jax.models.layers import ACTIVATIONS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AlbertConfig(BertConfig):
+class AlbertConfig(bert.BertConfig):
     """Config of ALBERT, whose embeddings have a width of their own (`embedding_size`)."""
 
     ONLY: ClassVar[Mapping[str, Sequence]] = {
-        **BertConfig.ONLY,
+        **bert.BertConfig.ONLY,
         "num_hidden_groups": (1,),
         "inner_group_num": (1,),
         "down_scale_factor": (1,),
@@ -29,13 +29,7 @@ class AlbertConfig(BertConfig):
 
 
 NAMES = Names(
-    outside={
-        "token_embedder": "embeddings.word_embeddings",
-        "encoder/position_embedding": "embeddings.position_embeddings",
-        "encoder/type_embedding": "embeddings.token_type_embeddings",
-        "encoder/norm": "embeddings.LayerNorm",
-        "encoder/embedding_projection": "encoder.embedding_hidden_mapping_in",
-    },
+    outside={**bert.NAMES.outside, "encoder/embedding_projection": "encoder.embedding_hidden_mapping_in"},
     layer="encoder.albert_layer_groups.0.albert_layers.{n}",
     inside={
         "attention/query": "attention.query",

@@ -13,10 +13,8 @@ from endx_jax.errors import EndxError
 from endx_jax.models.layout import Padded
 from endx_jax.models.tower import TokenEmbedder
 from endx_jax.pretrained.locate import locate
-from endx_jax.pretrained.sentence_transformers import Head, read_heads
+from endx_jax.pretrained.sentence_transformers import ADAPTER, Head, read_heads
 from endx_jax.pretrained.weights import modernise, open_tensors, paths, to_ours
-
-ADAPTER = "adapter_config.json"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,6 +24,8 @@ POOLING_FLAGS = {
 POOLING_MODES = {"mean": "mean", "cls": "first", "lasttoken": "last", "weightedmean": "weighted_mean"}
 
 ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
+# Config of an adapter, which is refused.
+ADAPTER = "adapter_config.json"
 # Classes of activation functions, mapped to ours.
 ACTIVATIONS = {"torch.nn.modules.linear.Identity": "identity", "torch.nn.modules.activation.Tanh": "tanh"}
 # Supported values of the keys in module files, the default first: see `_check_supported`.
@@ -149,7 +151,7 @@ def read_heads(folder: pathlib.Path) -> dict[str, Head]:
       EndxError: the folder has no model, or has an unsupported module, order of modules or setting.
     """
     if not (folder / MODULES).is_file():
-        if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
+        if not any((folder / name).is_file() for name in ("config.json", ADAPTER)):
             raise EndxError(
                 f"{folder} contains no model: it has neither {MODULES} nor config.json; give the workdir of a run, an "
                 "export, or a Hugging Face or sentence-transformers folder"
