@@ -76,8 +76,8 @@ class Objective(abc.ABC):
 
     @property
     def prefix_widths(self) -> tuple[int, ...]:
-        """Widths of prefixes of the embeddings that are evaluated beside the whole ones."""
-        return ()
+        """Widths of the trained prefixes of embeddings, which are evaluated beside the whole ones."""
+        return getattr(self.settings, "matryoshka_dims", ())
 
     def __call__(self, params: dict, batch: Any, rng: Array, step: Array) -> LossAndMetrics:
         """Computes the loss of one global batch and the metrics to log.

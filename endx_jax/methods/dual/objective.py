@@ -31,11 +31,6 @@ class DualObjective(Objective):
 
     settings: DualSettings
 
-    @property
-    def prefix_widths(self) -> tuple[int, ...]:
-        """Widths of the trained prefixes of embeddings."""
-        return self.settings.matryoshka_dims
-
     def init(self, key: Array, dual_encoder: dict) -> dict:
         """Returns the initial parameters."""
         params = super().init(key, dual_encoder)

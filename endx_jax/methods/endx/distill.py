@@ -23,6 +23,7 @@ from endx_jax.losses.false_negatives import false_negative_mask
 from endx_jax.losses.pairs import pair_softmax
 from endx_jax.methods.dual import DualObjective, DualSettings, loss_arrays
 from endx_jax.methods.endx.given import read_teacher, teacher_objective
+from endx_jax.methods.endx.objective import ramp
 from endx_jax.methods.method import Method
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective, known_ids
 from endx_jax.models.dropout import fold
@@ -146,7 +147,7 @@ class DistillObjective(Objective):
         warmths = settings.alignment_temperatures
         student, sharpened = student / warmths[0], teacher / warmths[1]
         divergence, agreement = listwise_kl(student, sharpened)
-        weight = settings.alignment_weight * self._risen(step)
+        weight = settings.alignment_weight * ramp(step, settings.ramp_start, settings.ramp_steps)
         loss = settings.dual_weight * dual_loss + settings.cross_weight * cross_loss + weight * divergence
         metrics = metrics | {
             **learned,
@@ -197,11 +198,6 @@ class DistillObjective(Objective):
 
         answers = Tokens(answer.ids[chosen], answer.mask[chosen])
         return self.execution.map_rows(score_rows, teacher, (Tokens(question.ids, question.mask), answers, keys))
-
-    def _risen(self, step: Array) -> Array:
-        """Returns the share of the divergence's weight at a step."""
-        settings = self.settings
-        return jnp.clip((step + 1 - settings.ramp_start) / max(settings.ramp_steps, 1), 0.0, 1.0)
 
 
 def choose(scores: Array, count: int) -> Array:

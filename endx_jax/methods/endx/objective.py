@@ -144,11 +144,6 @@ class EndxObjective(Objective):
             dtype=tower.token_embedder.dtype,
         )
 
-    @property
-    def prefix_widths(self) -> tuple[int, ...]:
-        """Widths of the trained prefixes of the student's embeddings."""
-        return self.settings.matryoshka_dims
-
     def init(self, key: Array, dual_encoder: dict) -> dict:
         """Returns the initial parameters for a given dual encoder's; `key` draws the cross-encoder's."""
         width = self._encodings_width(dual_encoder)
@@ -253,7 +248,7 @@ class EndxObjective(Objective):
     def _from_uniform(self, pair: tuple, temperature: float, axis_name) -> Array:
         """Returns the mean divergence of p(a|q) from the uniform distribution, log B minus the entropy."""
         _, terms = geometry_alignment(
-            jax.tree.map(jnp.zeros_like, pair),  # equal points, so equal scores
+            jax.tree.map(lambda x: jnp.zeros_like(x[:, :1]), pair),  # equal points, so equal scores
             jax.lax.stop_gradient(pair),
             weights={"a|q": 1.0},
             kernel=self.settings.kernel,
@@ -285,13 +280,18 @@ class EndxObjective(Objective):
     def _weights(self, step: Array) -> dict[str, Array]:
         """Returns each term's weight at a step: it rises linearly from 0, from `ramp_start` on, to its final value."""
         ramp_steps = self.settings.ramp_steps or self.settings.ramp_epochs * self.steps_per_epoch
-        risen = jnp.clip((step + 1 - self.settings.ramp_start) / max(ramp_steps, 1.0), 0.0, 1.0)
+        risen = ramp(step, self.settings.ramp_start, ramp_steps)
         weights = dict(self.settings.weights) if self.settings.alignment == "geometry" else {"regression": 1.0}
         return {term: weight * risen for term, weight in weights.items()}
 
     def _encodings_width(self, dual_encoder: dict) -> int:
         tokens = Tokens(ids=jnp.zeros((1, 2), jnp.int32), mask=jnp.ones((1, 2), bool))
         return jax.eval_shape(lambda p: self.model.encodings(p, "question", tokens), dual_encoder).shape[-1]
+
+
+def ramp(step: Array, start: int, steps: float) -> Array:
+    """Returns the share of a weight at a step, which rises linearly to 1 in `steps` steps from `start` on."""
+    return jnp.clip((step + 1 - start) / max(steps, 1.0), 0.0, 1.0)
 
 
 def _merge(student: dict, teacher: dict) -> dict:
