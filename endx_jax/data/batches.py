@@ -11,16 +11,19 @@ import jax
 import numpy as np
 
 from endx_jax.batch import Batch, Texts, Tokens
-from endx_jax.data.order import Epochs, Mixed
+from endx_jax.data.order import Epochs, Mixed, Sources
 from endx_jax.data.packing import PackingPlan, Profile
-from endx_jax.data.records import RetrievalSet, pad_ids
+from endx_jax.data.ragged import Ragged
+from endx_jax.data.records import RetrievalSet
 from endx_jax.data.token_tables import TokenTable, VectorTable, padded_length
 from endx_jax.errors import EndxError
 
 # Multiple of padded widths in batches without packing; every new pair of widths is compiled.
 LENGTH_STEP = 32
-# Maximum number of steps whose lengths determine the packings.
-PLANNED_STEPS = 1000
+# Maximum numbers of steps and of pairs whose lengths determine the packings, and of pairs whose lengths are averaged.
+PLANNED_STEPS, PLANNED_PAIRS, AVERAGED_PAIRS = 1000, 1 << 21, 1 << 20
+# Maximum known right answers of a question in a batch; those that are in the batch come first.
+MOST_POSITIVES = 64
 # Sides of a batch that hold texts.
 TEXTS = ("question", "answer", "hard_negatives")
 
@@ -40,19 +43,21 @@ class TextReader(Protocol):
 class Pairs:
     """Question-answer pairs as tokens, or as vectors if all parameters below the towers' heads are frozen.
 
+    All arrays may be mapped from files (`data/token_store`); batches read only the rows that they need.
+
     Attributes:
       questions: distinct questions.
       answers: distinct candidates.
       index: int32 [n, 2], (question, answer) rows of each pair.
-      positives: int32 [Q, P], right answers of each question, padded with -1.
-      hard_negatives: int32 [Q, H], hard negatives of each question, padded with -1.
+      positives: int32, right answers of each of the Q questions.
+      hard_negatives: int32, hard negatives of each question.
       groups: int32 [Q], number of each question's group; None without groups.
       question_length: maximum length of a question, in tokens.
       answer_length: maximum length of an answer, in tokens.
-      sources: int32 [n], ascending, number of the mixed set of each row of `index`; a pair in several sets has a row
-        for each. None if no sets were mixed.
-      scores: float32 [Q, P] and [Q, H], a teacher's scores of `positives` and `hard_negatives`, NaN where unknown; None
-        without a teacher.
+      sizes: number of pairs of each mixed set, in the order of `index`; a pair in several sets has a row for each.
+        Empty if no sets were mixed.
+      scores: float32, a teacher's scores of `positives` and `hard_negatives`, NaN where unknown; None without a
+        teacher.
       guide: float32 [Q, G] and [N, G], embeddings of questions and answers by another model, by the sides' names; None
         without one.
     """
@@ -60,13 +65,13 @@ class Pairs:
     questions: TokenTable | VectorTable
     answers: TokenTable | VectorTable
     index: np.ndarray
-    positives: np.ndarray
-    hard_negatives: np.ndarray
+    positives: Ragged
+    hard_negatives: Ragged
     groups: np.ndarray | None
     question_length: int
     answer_length: int
-    sources: np.ndarray | None = None
-    scores: tuple[np.ndarray, np.ndarray] | None = None
+    sizes: tuple[int, ...] = ()
+    scores: tuple[Ragged, Ragged] | None = None
     guide: Mapping[str, np.ndarray] | None = None
 
     @classmethod
@@ -81,28 +86,27 @@ class Pairs:
         if records.groups is not None:
             number = {name: n for n, name in enumerate(dict.fromkeys(records.groups))}
             groups = np.asarray([number[name] for name in records.groups], np.int32)
-        index, sources = np.asarray(records.pairs, np.int32).reshape(-1, 2), None
+        index, sizes = np.asarray(records.pairs, np.int32).reshape(-1, 2), ()
         if records.sources is not None:
             rows = [(source, row) for row, (question, _) in enumerate(index) for source in records.sources[question]]
             sources, kept = np.asarray(sorted(rows), np.int32).reshape(-1, 2).T
-            index = index[kept]
-        positives = pad_ids(records.qrels)
-        hard = pad_ids(records.hard_negatives or ((),) * len(records.questions))
+            index, sizes = index[kept], tuple(np.bincount(sources).tolist())
+        right, wrong = records.qrels, records.hard_negatives or ((),) * len(records.questions)
         scores = None
         if records.scores is not None:
             known = records.scores
-            scores = _aligned(positives, known), _aligned(hard, known)
+            scores = _aligned(right, known), _aligned(wrong, known)
         return cls(
             questions=processors["question"](records.questions),
             answers=processors["answer"](records.candidates),
             index=index,
-            positives=positives,
-            hard_negatives=hard,
+            positives=Ragged.from_rows(right),
+            hard_negatives=Ragged.from_rows(wrong),
             scores=scores,
             groups=groups,
             question_length=processors["question"].length,
             answer_length=processors["answer"].length,
-            sources=sources,
+            sizes=sizes,
         )
 
     def __len__(self) -> int:
@@ -113,10 +117,10 @@ class Pairs:
         return dataclasses.replace(self, index=self.index[:count])
 
 
-def _aligned(candidates: np.ndarray, scores: Sequence[Mapping[int, float]]) -> np.ndarray:
-    """Returns the scores of candidates [Q, n] as float32 [Q, n], NaN where unknown."""
-    rows = [[own.get(row, np.nan) for row in listed] for listed, own in zip(candidates.tolist(), scores, strict=True)]
-    return np.asarray(rows, np.float32).reshape(candidates.shape)
+def _aligned(candidates: Sequence[Sequence[int]], scores: Sequence[Mapping[int, float]]) -> Ragged:
+    """Returns the scores of each question's candidates, NaN where unknown."""
+    rows = [[own.get(row, np.nan) for row in listed] for listed, own in zip(candidates, scores, strict=True)]
+    return Ragged.from_rows(rows, np.float32, np.nan)
 
 
 class BatchStream:
@@ -135,7 +139,7 @@ class BatchStream:
         rows: slice | np.ndarray | None = None,
         group_size: int = 1,
         hard_negatives: int = 0,
-        weights: Sequence[float] = (),
+        sources: Sources | None = None,
     ):
         """Prepares the order; no batch is made yet.
 
@@ -146,7 +150,7 @@ class BatchStream:
           rows: rows of each global batch that are on this process's devices; None for all.
           group_size: number of consecutive pairs of one group: see `epoch_order`.
           hard_negatives: K, hard negatives per question.
-          weights: weights of the mixed sets; empty for one set.
+          sources: how batches are drawn from several mixed sets; None for one set.
 
         Raises:
           EndxError: there are fewer than B pairs, or the requested groups or hard negatives are missing, or a source
@@ -161,18 +165,20 @@ class BatchStream:
             raise EndxError(
                 f"data.group_size is {group_size}, but the training data has no groups, such as articles; set it to 1"
             )
-        if hard_negatives and not (pairs.hard_negatives >= 0).any():
+        if hard_negatives and not len(pairs.hard_negatives.values):
             raise EndxError(f"data.hard_negatives is {hard_negatives}, but the training data has none; set it to 0")
         self.pairs = pairs
         self.rows = slice(0, global_batch_size) if rows is None else rows
         self.plan: PackingPlan | None = None
         self._seed, self._size, self._hard_negatives = seed, global_batch_size, hard_negatives
         groups = None if pairs.groups is None else pairs.groups[pairs.index[:, 0]]
-        if pairs.sources is None:
+        if not pairs.sizes:
             self._order: Epochs | Mixed = Epochs(groups, len(pairs), run=group_size, seed=seed)
         else:
-            members = [np.flatnonzero(pairs.sources == number) for number in range(len(weights))]
-            self._order = Mixed(members, weights, groups, run=group_size, seed=seed)
+            sources = sources or Sources((1.0,) * len(pairs.sizes))
+            sizes = pairs.sizes + (0,) * (len(sources.weights) - len(pairs.sizes))
+            stretch = global_batch_size if sources.one_at_a_time else group_size
+            self._order = Mixed(sizes, sources.shares(sizes), groups, run=group_size, stretch=stretch, seed=seed)
 
     def without_padding(self, steps: int, *, shards: int = 1, chunks: int = 1) -> "BatchStream":
         """Returns a stream of the same batches, packed.
@@ -183,7 +189,8 @@ class BatchStream:
           chunks: number of chunks that a device encodes one after another.
         """
         stream = copy.copy(self)
-        sizes = [self._lengths(step) for step in range(min(steps, PLANNED_STEPS))]
+        planned = min(steps, PLANNED_STEPS, max(16, PLANNED_PAIRS // self._size))
+        sizes = [self._lengths(step) for step in range(planned)]
         stream.plan = PackingPlan.from_batches(
             sizes, {side: self._limit(side) for side in sizes[0]}, shards=shards, chunks=chunks, steps=steps
         )
@@ -222,7 +229,7 @@ class BatchStream:
             answer=texts("answer", answers, drawn.answer_id),
             question_id=question_id,  # type: ignore[arg-type]  # whole batches are moved to devices later
             answer_id=answer_id,  # type: ignore[arg-type]
-            positive_ids=self.pairs.positives[question_id],
+            positive_ids=self._positives(question_id, np.append(drawn.answer_id, drawn.hard_id)),  # type: ignore[arg-type]
             **hard,
         )
 
@@ -253,12 +260,8 @@ class BatchStream:
 
     def typical(self) -> Batch:
         """Returns the shapes of a global batch whose texts have average length."""
-        question_id, answer_id = self.pairs.index.T
-        mean = {
-            "question": float(self.pairs.questions.lengths[question_id].mean()),
-            "answer": float(self.pairs.answers.lengths[answer_id].mean()),
-        }
-        mean["hard_negatives"] = mean["answer"]
+        question, answer = self._mean_lengths()
+        mean = {"question": question, "answer": answer, "hard_negatives": answer}
         return self.shapes({side: min(math.ceil(length), self._limit(side)) for side, length in mean.items()})
 
     def widest(self) -> Batch:
@@ -272,6 +275,28 @@ class BatchStream:
 
     def _limit(self, side: str) -> int:
         return self.pairs.question_length if side == "question" else self.pairs.answer_length
+
+    def _mean_lengths(self) -> tuple[float, float]:
+        """Returns the mean lengths of the questions and answers of pairs, or of a sample of many pairs."""
+        question_id, answer_id = self.pairs.index[:: -(-len(self.pairs) // AVERAGED_PAIRS)].T
+        return (
+            float(self.pairs.questions.length_of(question_id).mean()),
+            float(self.pairs.answers.length_of(answer_id).mean()),
+        )
+
+    def _positives(self, question_id: np.ndarray, present: np.ndarray) -> np.ndarray:
+        """Returns known right answers of questions [B], int32 [B, P], padded with -1.
+
+        Of questions with more than `MOST_POSITIVES`, only those among the answers `present` in the batch are returned.
+        """
+        known = self.pairs.positives
+        if known.width <= MOST_POSITIVES:
+            return known[question_id]
+        found = known.pad(question_id, MOST_POSITIVES)
+        for n in np.flatnonzero(known.offsets[question_id + 1] - known.offsets[question_id] > MOST_POSITIVES):
+            own = np.intersect1d(known.row(question_id[n]), present)[:MOST_POSITIVES]
+            found[n] = np.pad(own, (0, MOST_POSITIVES - len(own)), constant_values=-1)
+        return found
 
     def _lengths(self, step: int) -> dict[str, np.ndarray]:
         """Returns the lengths of the texts of a global batch by side."""
@@ -306,9 +331,9 @@ class _Drawn:
 
     def lengths(self, pairs: Pairs) -> dict[str, np.ndarray]:
         lengths = {
-            "question": pairs.questions.lengths[self.question_id],
-            "answer": pairs.answers.lengths[self.answer_id],
+            "question": pairs.questions.length_of(self.question_id),
+            "answer": pairs.answers.length_of(self.answer_id),
         }
         if self.filled.shape[1]:
-            lengths["hard_negatives"] = pairs.answers.lengths[self.filled]
+            lengths["hard_negatives"] = pairs.answers.length_of(self.filled)
         return lengths

@@ -1,5 +1,6 @@
 """Order of training examples from one or more sources: a permutation per epoch, optionally in runs of one group."""
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 
@@ -8,6 +9,29 @@ import numpy as np
 from endx_jax.errors import EndxError
 
 ROUND = 1000  # number of runs in a round, in which each source has exactly its share
+# Maximum number of examples whose permutation is drawn as an array; the places of others are computed one by one.
+MOST_DRAWN = 1 << 22
+FEISTEL_ROUNDS = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Sources:
+    """How batches are drawn from several sources.
+
+    Attributes:
+      weights: weight of each source.
+      temperature: T: the share of a source is proportional to weight x size^(1/T). 0: to weight alone.
+      one_at_a_time: true if all pairs of a batch are from one source.
+    """
+
+    weights: tuple[float, ...]
+    temperature: float = 0.0
+    one_at_a_time: bool = False
+
+    def shares(self, sizes: Sequence[int]) -> np.ndarray:
+        """Returns numbers, float64 [S], to which the shares of sources of `sizes` pairs are proportional."""
+        scaled = np.asarray(sizes, np.float64) ** (1 / self.temperature) if self.temperature else 1.0
+        return np.asarray(self.weights, np.float64) * scaled
 
 
 def epoch_order(
@@ -44,12 +68,48 @@ def epoch_order(
     return np.concatenate([draw.permutation(runs).ravel(), order[whole:]])
 
 
+def permuted(positions: np.ndarray, count: int, key: Sequence[int]) -> np.ndarray:
+    """Returns the examples at `positions` of a permutation of [0, count) that is not held in memory.
+
+    A Feistel network permutes the numbers of the bits that `count` needs, and is repeated for results outside the range
+    (cycle walking: Black and Rogaway 2002, section 4), twice on average at most.
+
+    Args:
+      positions: int [n], in [0, count).
+      count: number of examples, below 2^62.
+      key: integers that determine the permutation.
+    """
+    bits = max(2, int(count - 1).bit_length())
+    low = np.uint64(bits // 2)
+    masks = np.uint64((1 << (bits - bits // 2)) - 1), np.uint64((1 << (bits // 2)) - 1)
+    keys = np.random.default_rng(key).integers(1 << 63, size=FEISTEL_ROUNDS, dtype=np.uint64)
+    examples = np.asarray(positions).astype(np.uint64)
+    outside = np.ones(examples.shape, bool)
+    while outside.any():
+        moved = examples[outside]
+        halves = [moved >> low, moved & masks[1]]
+        for n, own in enumerate(keys):
+            halves[n % 2] ^= _mixed_bits(halves[1 - n % 2], own) & masks[n % 2]
+        examples[outside] = halves[0] << low | halves[1]
+        outside = examples >= count
+    return examples.astype(np.int64)
+
+
+def _mixed_bits(values: np.ndarray, key: np.uint64) -> np.ndarray:
+    """Returns a hash of uint64 values: the finaliser of SplitMix64 (Steele et al. 2014)."""
+    values = values + key
+    values = (values ^ values >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ values >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    return values ^ values >> np.uint64(31)
+
+
 class Epochs:
     """Endless sequence of epochs, each in a different order."""
 
     def __init__(self, groups: np.ndarray | None, count: int, *, run: int, seed: int, source: Sequence[int] = ()):
         """Prepares the order; the arguments are those of `epoch_order`."""
-        self._count = count
+        self._count, self._key = count, (seed, *source)
+        self._computed = count > MOST_DRAWN and (run <= 1 or groups is None)
         order = functools.partial(epoch_order, groups, count, run=run, seed=seed, source=source)
         # Few epochs are in use at a time: a batch may contain parts of two, and threads prefetch batches.
         self._order = functools.lru_cache(maxsize=4)(lambda epoch: order(epoch=epoch))
@@ -60,48 +120,54 @@ class Epochs:
         examples = np.empty(len(positions), np.int64)
         for epoch in np.unique(epochs):
             here = epochs == epoch
-            examples[here] = self._order(int(epoch))[within[here]]
+            if self._computed:
+                examples[here] = permuted(within[here], self._count, (*self._key, int(epoch), 5))
+            else:
+                examples[here] = self._order(int(epoch))[within[here]]
         return examples
 
 
 class Mixed:
     """Endless mixture of sources by weight, each with separate epochs.
 
-    Runs of the sources are shuffled within rounds of `ROUND` runs, in which every source has exactly its share. The
-    example at a position is therefore a pure function of seed and position.
+    Stretches of the sources are shuffled within rounds of `ROUND` stretches, in which every source has exactly its
+    share. The example at a position is therefore a pure function of seed and position.
     """
 
     def __init__(
         self,
-        members: Sequence[np.ndarray],
-        weights: Sequence[float],
+        sizes: Sequence[int],
+        weights: Sequence[float] | np.ndarray,
         groups: np.ndarray | None,
         *,
         run: int,
         seed: int,
+        stretch: int = 0,
     ):
         """Prepares the order.
 
         Args:
-          members: examples of each source, int.
+          sizes: number of examples of each source; those of one source are consecutive.
           weights: weights of the sources; shares are proportional to them.
-          groups: int, group of each example that `members` names; not needed with `run` 1.
+          groups: int, group of each example; not needed with `run` 1.
           run: number of consecutive examples of one group.
+          stretch: number of consecutive examples of one source; 0 for `run`.
           seed: seed of the training run.
 
         Raises:
           EndxError: a source has no examples, or so little weight that it would never be drawn.
         """
-        self._members, self._run, self._seed = members, run, seed
+        ends = np.cumsum(sizes)
+        self._starts, self._run, self._seed = ends - sizes, stretch or run, seed
         self._runs = runs_of_round(weights)
-        for number, (own, runs) in enumerate(zip(members, self._runs, strict=True)):
-            if not len(own) or not runs:
-                why = f"its share is below one in {ROUND:,}" if len(own) else "all its pairs are held out"
+        for number, (size, runs) in enumerate(zip(sizes, self._runs, strict=True)):
+            if not size or not runs:
+                why = f"its share is below one in {ROUND:,}" if size else "all its pairs are held out"
                 name = f"source {number} of data.mixture" if number else "data.path"
                 raise EndxError(f"{name} would never be drawn: {why}; leave it out, or change the weights")
         self._epochs = [
-            Epochs(None if groups is None else groups[own], len(own), run=run, seed=seed, source=(3, number))
-            for number, own in enumerate(members)
+            Epochs(None if groups is None else groups[start:end], end - start, run=run, seed=seed, source=(3, number))
+            for number, (start, end) in enumerate(zip(self._starts, ends, strict=True))
         ]
         self._round = functools.lru_cache(maxsize=4)(self._shuffled)
 
@@ -113,9 +179,9 @@ class Mixed:
             here = runs // ROUND == number
             source[here], turn[here] = (column[runs[here] % ROUND] for column in self._round(int(number)))
         examples = np.empty(len(positions), np.int64)
-        for number, (own, epochs) in enumerate(zip(self._members, self._epochs, strict=True)):
+        for number, (start, epochs) in enumerate(zip(self._starts, self._epochs, strict=True)):
             here = source == number
-            examples[here] = own[epochs(turn[here] * self._run + within[here])]
+            examples[here] = start + epochs(turn[here] * self._run + within[here])
         return examples
 
     def _shuffled(self, number: int) -> tuple[np.ndarray, np.ndarray]:
@@ -129,7 +195,7 @@ class Mixed:
         return source, turn
 
 
-def runs_of_round(weights: Sequence[float]) -> np.ndarray:
+def runs_of_round(weights: Sequence[float] | np.ndarray) -> np.ndarray:
     """Returns the number of runs of each source in a round, int64 [S]: proportional, by largest remainders."""
     exact = ROUND * np.asarray(weights, np.float64) / np.sum(weights)
     runs = np.floor(exact).astype(np.int64)

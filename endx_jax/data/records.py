@@ -107,6 +107,16 @@ class RetrievalSet:
             scores=None if self.scores is None else tuple(scores_of(row) for row in rows),
         )
 
+    def with_prompts(self, question: str, answer: str) -> "RetrievalSet":
+        """Returns the set with strings prepended to all questions and to all candidates."""
+        if not (question or answer):
+            return self
+        questions, candidates = (
+            tuple(map(str.__add__, (prompt,) * len(texts), texts))
+            for prompt, texts in ((question, self.questions), (answer, self.candidates))
+        )
+        return dataclasses.replace(self, questions=questions, candidates=candidates)
+
     def reversed(self) -> "RetrievalSet":
         """Returns the set for retrieval of all questions by the right candidates."""
         asked = questions_by_candidate(self.qrels)

@@ -1,12 +1,24 @@
 """Settings of the data."""
 
 import dataclasses
+from typing import NamedTuple
 
 from endx_jax.data import reqa
+from endx_jax.data.order import Sources
 from endx_jax.settings import check, check_choice, key
 
 PARAGRAPHS = "paragraphs"
 POOLS = (*reqa.POOLS, PARAGRAPHS)
+MIXED, ONE_SET = "mixed", "one_set"
+
+
+class Source(NamedTuple):
+    """Training set of a mixture: its path, weight, and prompts of its questions and answers."""
+
+    path: str
+    weight: float = 1.0
+    question_prompt: str = ""
+    answer_prompt: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,10 +37,21 @@ class DataSettings:
         "(all sentences; both as in ReQA) or `paragraphs` (whole paragraphs, with equal questions kept apart, as in "
         "RR). Empty: whole paragraphs, with equal questions merged.",
     )
-    mixture: tuple[tuple[str, float], ...] = key(
+    mixture: tuple[tuple[str | float, ...], ...] = key(
         (),
         "Further training sets, as (path, weight) pairs such as (('more.csv', 0.5),). A set of weight w contributes w "
-        "pairs, on average, for each pair of `path`. Validation and test use only `path`.",
+        "pairs, on average, for each pair of `path`. Validation and test use only `path`. A third and a fourth string "
+        "are prompts of the set's questions and answers.",
+    )
+    mixture_temperature: float = key(
+        0.0,
+        "Temperature T of the sizes of mixed sets: the share of a set of n pairs is proportional to weight * n^(1/T), "
+        "so 1 draws in proportion to size and larger values more equally. 0: the weights alone.",
+    )
+    mixture_batches: str = key(
+        MIXED,
+        "Sets in a batch of a mixture: `mixed`, or `one_set`, all pairs of a batch from one set, so that negatives are "
+        "from the same set.",
     )
     split: str = key("train", "Split to train on, of a BEIR, MS MARCO or `save_to_disk` folder.")
     merge: bool = key(
@@ -73,15 +96,35 @@ class DataSettings:
         check(self.pool == PARAGRAPHS or not self.merge, "data.merge needs data.pool=paragraphs")
         check(not (self.merge and self.test_path), "data.merge joins the files of a folder; leave data.test_path empty")
         weighed = all(
-            len(part) == 2
-            and isinstance(part[0], str)
+            2 <= len(part) <= 4
             and isinstance(part[1], int | float)
             and 0 < part[1] < float("inf")
+            and all(isinstance(text, str) for text in (part[0], *part[2:]))
             for part in self.mixture
         )
-        check(weighed, f"data.mixture is {self.mixture!r}; it must hold (path, weight) pairs with weights above 0")
+        check(
+            weighed,
+            f"data.mixture is {self.mixture!r}; it must hold (path, weight) pairs with weights above 0, each with "
+            "at most two prompts",
+        )
+        check(
+            0 <= self.mixture_temperature < float("inf"),
+            f"data.mixture_temperature is {self.mixture_temperature}; it must not be negative",
+        )
+        check_choice("data.mixture_batches", self.mixture_batches, (MIXED, ONE_SET))
         check(
             not (self.mixture and self.max_train_pairs), "data.max_train_pairs can't cut a data.mixture; leave out one"
         )
         check(self.group_size > 0, f"data.group_size is {self.group_size}; it must be positive")
         check(self.hard_negatives >= 0, f"data.hard_negatives is {self.hard_negatives}; it must not be negative")
+
+    @property
+    def sets(self) -> tuple[Source, ...]:
+        """The set of `path` and those of `mixture`."""
+        return (Source(self.path), *(Source(*part) for part in self.mixture))  # type: ignore[arg-type]  # checked
+
+    @property
+    def sources(self) -> Sources:
+        """How batches are drawn from `sets`."""
+        weights = tuple(own.weight for own in self.sets)
+        return Sources(weights, self.mixture_temperature, self.mixture_batches == ONE_SET)

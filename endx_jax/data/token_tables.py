@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from endx_jax.batch import Tokens, Vectors
+from endx_jax.data.ragged import offsets_of, padded
 from endx_jax.files import CacheFolder
 from endx_jax.numerics import round_up
 
@@ -24,8 +25,8 @@ class TokenTable:
     """Token ids of N texts, concatenated.
 
     Attributes:
-      ids: int32 [T], all texts one after another; may be mapped from a file.
-      offsets: int64 [N + 1]; text i is `ids[offsets[i]:offsets[i + 1]]`.
+      ids: integers [T], all texts one after another; may be mapped from a file.
+      offsets: int64 [N + 1]; text i is `ids[offsets[i]:offsets[i + 1]]`. May be mapped from a file.
       pad_id: padding id.
       cut: number of texts that were truncated; 0 for tables from the cache, which does not store it.
       second: int32 [N], start of the second text in each pair of joined texts; None if texts are not joined.
@@ -40,25 +41,24 @@ class TokenTable:
     @classmethod
     def from_lengths(cls, ids: np.ndarray, lengths: np.ndarray, pad_id: int, cut: int = 0) -> "TokenTable":
         """Returns the table of ids [T] whose N texts have the given lengths [N]."""
-        offsets = np.zeros(len(lengths) + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        return cls(ids, offsets, pad_id, cut)
+        return cls(ids, offsets_of(lengths), pad_id, cut)
 
     @functools.cached_property
     def lengths(self) -> np.ndarray:
         """Number of tokens of each text, int64 [N]."""
         return np.diff(self.offsets)
 
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def length_of(self, rows: np.ndarray) -> np.ndarray:
+        """Returns the number of tokens of the texts in `rows` [...], int64 [...], without reading other rows."""
+        return self.offsets[rows + 1] - self.offsets[rows]
+
     def pad(self, rows: np.ndarray, length: int) -> Tokens:
         """Returns the texts in `rows` [...], padded to `length`, as NumPy `Tokens` [..., length]; none is truncated."""
-        lengths = self.lengths[rows]
-        mask = np.arange(length) < lengths[..., None]
-        # Indices into `ids` of the real tokens only, text after text.
-        lengths, starts = lengths.ravel(), self.offsets[rows].ravel()
-        indices = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
-        indices += np.arange(len(indices))
-        ids = np.full(mask.shape, self.pad_id, np.int32)
-        ids[mask] = self.ids[indices]
+        starts, lengths = self.offsets[rows], self.length_of(rows)
+        ids, mask = padded(self.ids, starts, lengths, length, self.pad_id, np.int32)
         second = None if self.second is None else self.second[rows]
         # NumPy arrays, since whole batches are moved to devices later.
         return Tokens(ids=ids, mask=mask, second=second)  # type: ignore[arg-type]
@@ -83,6 +83,13 @@ class VectorTable:
     def lengths(self) -> np.ndarray:
         """Zeros, int64 [N], since there are no tokens."""
         return np.zeros(len(self.values), np.int64)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def length_of(self, rows: np.ndarray) -> np.ndarray:
+        """Returns zeros, int64 [...], for `rows` [...]."""
+        return np.zeros(rows.shape, np.int64)
 
     def pad(self, rows: np.ndarray, length: int) -> Vectors:
         """Returns the vectors in `rows` [...] as NumPy `Vectors` [..., D]; `length` is ignored."""

@@ -45,9 +45,10 @@ def _mixture(settings: DataSettings, splits: Splits) -> list[RetrievalSet]:
     """Reads the data sets of `data.mixture` and removes held-out questions."""
     held_out = {*splits.validation.questions, *splits.test.questions}
     records = []
-    for path, _ in settings.mixture:
-        own = settings if has_paragraphs(path) else dataclasses.replace(settings, pool="")
-        records.append(without_questions(read_records(path, own, settings.split, whole=False), held_out))
+    for source in settings.sets[1:]:
+        own = settings if has_paragraphs(source.path) else dataclasses.replace(settings, pool="")
+        found = without_questions(read_records(source.path, own, settings.split, whole=False), held_out)
+        records.append(found.with_prompts(source.question_prompt, source.answer_prompt))
     return records
 
 

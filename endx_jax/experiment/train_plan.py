@@ -94,7 +94,7 @@ def plan_training(model: Model, mesh: Mesh, pairs: Pairs, memory: Memory, platfo
         rows=local_rows(mesh, size),
         group_size=settings.data.group_size,
         hard_negatives=settings.data.hard_negatives,
-        weights=(1.0, *(weight for _, weight in settings.data.mixture)),
+        sources=settings.data.sources,
     )
     params = model.abstract_params()
     optimizer = make_optimizer(settings.optimizer.fitted(steps), steps, split_frozen(params, model.frozen)[0])

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from endx_jax.batch import Batch, Tokens
 from endx_jax.data import reqa_dataset
 from endx_jax.data.batches import Pairs
+from endx_jax.data.ragged import Ragged
 from endx_jax.data.splits import first_pairs
 from endx_jax.data.token_tables import TokenTable, VectorTable
 from endx_jax.errors import EndxError
@@ -144,16 +145,20 @@ def stand_in(model: Model) -> Pairs:
         if model.trains_heads_alone:
             tables[side] = VectorTable(np.zeros((size, _base_width(model, side)), np.float32))
     negatives = max(1, settings.data.hard_negatives)
+
+    def unknown(width: int) -> Ragged:
+        return Ragged.from_array(np.zeros((size, width), np.float32))
+
     return Pairs(
         questions=tables["question"],
         answers=tables["answer"],
         index=np.stack([ids, ids], axis=1),
-        positives=ids[:, None],
-        hard_negatives=(ids[:, None] + 1 + np.arange(negatives, dtype=np.int32)) % size,
+        positives=Ragged.from_array(ids[:, None]),
+        hard_negatives=Ragged.from_array((ids[:, None] + 1 + np.arange(negatives, dtype=np.int32)) % size),
         groups=np.zeros(size, np.int32),
         question_length=lengths["question"],
         answer_length=lengths["answer"],
-        scores=(np.zeros((size, 1), np.float32), np.zeros((size, negatives), np.float32)),
+        scores=(unknown(1), unknown(negatives)),
     )
 
 

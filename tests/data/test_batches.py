@@ -6,6 +6,8 @@ import pytest
 
 from endx_jax.data.batches import BatchStream, Pairs
 from endx_jax.data.mixture import mix
+from endx_jax.data.order import Sources
+from endx_jax.data.ragged import Ragged
 from endx_jax.data.records import RetrievalSet
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.token_tables import VectorTable
@@ -63,7 +65,7 @@ def test_rows_of_processes_make_up_the_global_batch(pairs):
 def test_positives_are_padded_with_minus_one(tiny_bert):
     records = RetrievalSet.from_pairs([("a", "x"), ("a", "y"), ("b", "z")])
     pairs = Pairs.tokenize(records, processors(tiny_bert))
-    np.testing.assert_array_equal(pairs.positives, [[0, 1], [2, -1]])
+    np.testing.assert_array_equal(pairs.positives[np.arange(2)], [[0, 1], [2, -1]])
 
 
 def test_a_batch_larger_than_the_data_is_refused(pairs):
@@ -107,7 +109,7 @@ def test_hard_negatives_are_drawn_from_the_questions_own_without_repetition(arti
         assert batch.hard_negatives.ids.shape[:2] == batch.hard_negative_ids.shape == (8, 3)
         for row, question in enumerate(batch.question_id):
             drawn = batch.hard_negative_ids[row]
-            known = [n for n in articles.hard_negatives[question] if n >= 0]
+            known = list(articles.hard_negatives.row(question))
             assert sorted(drawn[drawn >= 0]) == known
             for place, candidate in enumerate(drawn):
                 if candidate < 0:  # a stand-in: the question's own answer
@@ -236,7 +238,7 @@ def test_vectors_stand_in_for_texts(pairs):
         side: np.arange(60, dtype=np.float32).reshape(20, 3) + n for n, side in enumerate(("questions", "answers"))
     }
     tables = {side: VectorTable(value) for side, value in values.items()}
-    hard = np.arange(20, dtype=np.int32)[::-1, None]
+    hard = Ragged.from_rows([[n] for n in range(19, -1, -1)])
     of_vectors = stream(dataclasses.replace(pairs, **tables, hard_negatives=hard), hard_negatives=1)
     batch, of_tokens = of_vectors[3], stream(pairs)[3]
     np.testing.assert_array_equal(batch.question_id, of_tokens.question_id)
@@ -252,26 +254,49 @@ def test_a_mixture_is_drawn_by_weight_and_known_by_one_id_a_text(tiny_bert):
     other = RetrievalSet.from_pairs([("where is dog", "the dog sat"), ("where is cat 3", "the mat")])
     mixed = Pairs.tokenize(mix([RECORDS, other]), processors(tiny_bert))
     assert len(mixed) == 24  # 20 and "dog"; "cat 3" has both answers in both sets
-    source = stream(mixed, weights=(1.0, 3.0))
+    source = stream(mixed, sources=Sources((1.0, 3.0)))
     drawn = np.concatenate([source.example_ids(step) for step in range(125)])
-    assert (mixed.sources[drawn] == 1).sum() == 750
+    assert mixed.sizes == (21, 3)
+    assert (drawn >= 21).sum() == 750
     batch = source[3]
     rows = source.example_ids(3)
     np.testing.assert_array_equal(np.stack([batch.question_id, batch.answer_id], 1), mixed.index[rows])
-    both = int(np.flatnonzero(mixed.positives[:, 1] >= 0)[0])  # "where is cat 3"
+    (both,) = np.flatnonzero(np.diff(mixed.positives.offsets) == 2)  # "where is cat 3"
     assert set(mixed.index[mixed.index[:, 0] == both][:, 1]) == {3, 21}
-    assert same(batch, stream(mixed, weights=(1.0, 3.0))[3])
+    assert same(batch, stream(mixed, sources=Sources((1.0, 3.0)))[3])
 
 
 def test_a_source_that_would_never_be_drawn_is_refused(tiny_bert):
     mixed = Pairs.tokenize(mix([RECORDS, RetrievalSet.from_pairs([])]), processors(tiny_bert))
     with pytest.raises(EndxError, match="source 1 of data.mixture"):
-        stream(mixed, weights=(1.0, 1.0))
+        stream(mixed, sources=Sources((1.0, 1.0)))
 
 
-@pytest.mark.parametrize("mixture", [("a.csv",), (("a.csv", 0.0),), (("a.csv", float("inf")),), ((1, 1.0),)])
-def test_mixtures_without_sense_are_refused(mixture):
+def test_batches_of_a_mixture_can_be_of_one_source(tiny_bert):
+    other = RetrievalSet.from_pairs((f"where is dog {i}", f"the dog {i}") for i in range(10))
+    mixed = Pairs.tokenize(mix([RECORDS, other]), processors(tiny_bert))
+    source = stream(mixed, sources=Sources((1.0, 1.0), temperature=1.0, one_at_a_time=True))
+    second = np.asarray([source.example_ids(step) >= 20 for step in range(999)])
+    assert (second == second[:, :1]).all()
+    assert abs(second[:, 0].sum() - 333) <= 1  # 10 of 30 pairs
+
+
+def test_of_many_right_answers_those_in_the_batch_are_listed(tiny_bert, monkeypatch):
+    records = RetrievalSet.from_pairs([("who?", f"cat {i}") for i in range(12)] + [(f"{i}?", "dog") for i in range(12)])
+    pairs = Pairs.tokenize(records, processors(tiny_bert))
+    monkeypatch.setattr("endx_jax.data.batches.MOST_POSITIVES", 8)
+    for step in range(20):
+        batch = stream(pairs)[step]
+        assert batch.positive_ids.shape == (8, 8)
+        for found, all_known in zip(batch.positive_ids, pairs.positives[batch.question_id], strict=True):
+            in_batch = set(all_known) & set(batch.answer_id)
+            assert in_batch == set(found) & set(batch.answer_id)
+            assert set(found) <= {*all_known, -1}
+
+
+@pytest.mark.parametrize("part", ["a.csv", ("a.csv", 0.0), ("a.csv", float("inf")), (1, 1.0), ("a.csv", 1.0, 2)])
+def test_mixtures_without_sense_are_refused(part):
     with pytest.raises(EndxError, match=r"data\.mixture is .*must hold \(path, weight\)"):
-        DataSettings(mixture=mixture)
+        DataSettings(mixture=(part,))
     with pytest.raises(EndxError, match=r"data\.max_train_pairs"):
         DataSettings(mixture=(("a.csv", 1.0),), max_train_pairs=5)

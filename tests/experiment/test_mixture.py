@@ -23,8 +23,22 @@ def config(tiny_bert, pairs_csv, tmp_path):
 def test_the_stream_of_a_run_draws_from_both(config, tmp_path):
     prepared = prepare(config, tmp_path / "run")
     drawn = np.concatenate([prepared.stream.example_ids(step) for step in range(1000)])
-    shares = np.bincount(prepared.stream.pairs.sources[drawn]) / len(drawn)
-    np.testing.assert_allclose(shares, [0.25, 0.75], atol=0.01)
+    first, second = prepared.stream.pairs.sizes
+    assert second == 10
+    np.testing.assert_allclose((drawn >= first).mean(), 0.75, atol=0.01)
+
+
+def test_batches_of_one_set_with_prompts_of_their_own(config, tmp_path):
+    path, weight = config.data.mixture[0]
+    config.data.mixture = ((path, weight, "dogs: ", "about "),)
+    config.data.mixture_batches = "one_set"
+    prepared = prepare(config, tmp_path / "run")
+    train, (first, _) = prepared.data.train, prepared.stream.pairs.sizes
+    for step in range(20):
+        drawn = prepared.stream.example_ids(step)
+        assert len(set(drawn >= first)) == 1
+    assert {text for text in train.questions if "who" in text} == {f"dogs: who is dog {n}" for n in range(10)}
+    assert {f"about dog {n} sat" for n in range(10)} < set(train.candidates)
 
 
 @pytest.mark.slow

@@ -154,5 +154,5 @@ def _embed(guide: EmbeddingModel, side: str, texts: Sequence[str], cache: Vector
 
 def _log_frequencies(pairs: Pairs) -> np.ndarray:
     """Returns the logarithm of each answer's number of pairs over the mean of all answers with pairs, float32 [N]."""
-    counts = np.bincount(pairs.index[:, 1], minlength=len(pairs.answers.lengths))
+    counts = np.bincount(pairs.index[:, 1], minlength=len(pairs.answers))
     return np.log(np.maximum(counts, 1) / counts[counts > 0].mean()).astype(np.float32)

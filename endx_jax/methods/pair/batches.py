@@ -15,6 +15,7 @@ import numpy as np
 from endx_jax.batch import Tokens
 from endx_jax.data.batches import LENGTH_STEP, BatchStream, Pairs
 from endx_jax.data.packing import Profile
+from endx_jax.data.ragged import places
 from endx_jax.data.token_tables import TokenTable, padded_length
 from endx_jax.errors import EndxError
 
@@ -95,9 +96,7 @@ class PairStream(BatchStream):
 
     def typical(self) -> PairBatch:  # type: ignore[override]
         """Returns the shapes of a global batch whose pairs have the mean length of the right pairs."""
-        question_id, answer_id = self.pairs.index.T
-        mean = float(self.pairs.questions.lengths[question_id].mean() + self.pairs.answers.lengths[answer_id].mean())
-        return self.shapes({SIDE: min(math.ceil(mean), self._limit(SIDE))})
+        return self.shapes({SIDE: min(math.ceil(sum(self._mean_lengths())), self._limit(SIDE))})
 
     def widest(self) -> PairBatch:  # type: ignore[override]
         """Returns the shapes of a padded global batch whose pairs have the maximum length."""
@@ -114,7 +113,7 @@ class PairStream(BatchStream):
         """Returns the B (1 + K) joined texts of a global batch and the mask `PairBatch.where` [B, 1 + K]."""
         question_id, answer_id = self.pairs.index[self.example_ids(step)].T
         hard = self._draw_hard_negatives(question_id, step)
-        taken = np.concatenate([self.pairs.positives[question_id], hard], axis=1)
+        taken = np.concatenate([self._positives(question_id, answer_id), hard], axis=1)
         answers = np.concatenate([answer_id[:, None], hard, self._draw_in_batch(answer_id, taken, step)], axis=1)
         where = answers >= 0
         # The question's own answer fills missing places, so they do not increase the padded width.
@@ -150,16 +149,10 @@ def join(first: TokenTable, second: TokenTable, rows: np.ndarray) -> TokenTable:
       The table of N joined texts; its `second` holds the positions where the second texts start.
     """
     begins = first.offsets[rows[:, 0]], second.offsets[rows[:, 1]] + 1
-    lengths = first.lengths[rows[:, 0]], second.lengths[rows[:, 1]] - 1
+    lengths = first.length_of(rows[:, 0]), second.length_of(rows[:, 1]) - 1
     table = TokenTable.from_lengths(np.empty(0, np.int32), lengths[0] + lengths[1], first.pad_id)
     ids = np.empty(table.offsets[-1], np.int32)
     starts = table.offsets[:-1], table.offsets[:-1] + lengths[0]
     for source, begin, start, length in zip((first, second), begins, starts, lengths, strict=True):
-        ids[_places(start, length)] = source.ids[_places(begin, length)]
+        ids[places(start, length)] = source.ids[places(begin, length)]
     return TokenTable(ids, table.offsets, first.pad_id, second=lengths[0].astype(np.int32))
-
-
-def _places(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Concatenates the ranges [start, start + length)."""
-    before = np.cumsum(lengths) - lengths
-    return np.repeat(starts - before, lengths) + np.arange(lengths.sum())

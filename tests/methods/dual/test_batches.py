@@ -11,6 +11,7 @@ from tiny_bert import tiny_recipe, write_tiny_bert
 
 import endx_jax
 from endx_jax.data.batches import BatchStream, Pairs
+from endx_jax.data.ragged import Ragged
 from endx_jax.data.records import Pools, RetrievalSet
 from endx_jax.data.token_tables import VectorTable
 from endx_jax.experiment.run import run
@@ -28,8 +29,8 @@ def pairs(**changes) -> Pairs:
         "questions": VectorTable(np.zeros((5, 2), np.float32)),
         "answers": VectorTable(np.zeros((4, 2), np.float32)),
         "index": index,
-        "positives": index[:, 1:],
-        "hard_negatives": np.array([[3], [1], [-1], [0], [3]], np.int32),
+        "positives": Ragged.from_array(index[:, 1:]),
+        "hard_negatives": Ragged.from_rows([[3], [1], [], [0], [3]]),
         "groups": None,
         "question_length": 0,
         "answer_length": 0,
@@ -63,15 +64,16 @@ def test_a_guide_s_embeddings_are_those_of_the_batch_s_texts():
 
 def test_scores_of_a_teacher_are_those_of_the_batch_s_pairs():
     right, wrong = np.arange(5.0)[:, None], 10 + np.arange(5.0)[:, None]
+    scored = pairs(scores=(Ragged.from_array(right), Ragged.from_array(wrong)))
     settings = DualSettings(distillation=DistillationSettings(loss="margin_mse"))
     options = {"seed": 0, "global_batch_size": 5, "hard_negatives": 1}
-    found = contrastive_batches(pairs(scores=(right, wrong)), settings, **options)[0]
+    found = contrastive_batches(scored, settings, **options)[0]
     expected = np.where(found.question_id == 2, np.nan, 10 + found.question_id)  # question 2 has no hard negative
     np.testing.assert_array_equal(found.teacher, np.stack([found.question_id, expected], axis=1))
     with one_line_error("needs a teacher's scores, but the data has none"):
         contrastive_batches(pairs(), settings, **options)
     with one_line_error("compares hard negatives: set data.hard_negatives"):
-        contrastive_batches(pairs(scores=(right, wrong)), settings, seed=0, global_batch_size=5)
+        contrastive_batches(scored, settings, seed=0, global_batch_size=5)
 
 
 def test_without_either_batches_are_the_plain_ones():

@@ -10,6 +10,7 @@ from helpers import texts
 from tiny_vae import SETTINGS, VOCABULARY, build
 
 from endx_jax.data.batches import BatchStream, Pairs
+from endx_jax.data.ragged import Ragged
 from endx_jax.data.token_tables import TokenTable
 from endx_jax.methods.vae.report import COLLAPSED, check_decoders, collapsed
 from endx_jax.models.dropout import example_keys
@@ -27,8 +28,8 @@ def table(seed: int) -> TokenTable:
 @pytest.fixture(scope="module")
 def pairs():
     index = np.repeat(np.arange(COUNT, dtype=np.int32)[:, None], 2, axis=1)
-    known = index[:, :1]
-    return Pairs(table(0), table(1), index, known, -np.ones_like(known), None, question_length=8, answer_length=8)
+    right, wrong = Ragged.from_array(index[:, :1]), Ragged.from_rows([[]] * len(index))
+    return Pairs(table(0), table(1), index, right, wrong, None, question_length=8, answer_length=8)
 
 
 def check(objective, params, pairs):
