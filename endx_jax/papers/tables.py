@@ -155,7 +155,7 @@ def papers() -> Papers:
         data=tree["data"],
         shorter=tree["shorter"],
         forms={name: Form(**form) for name, form in tree["forms"].items()},
-        tables={name: _table(name, table) for name, table in tree["tables"].items()},
+        tables={name: _table(name, table, tree["tables"]) for name, table in tree["tables"].items()},
         figures={
             name: PaperFigure(name, **{**figure, "runs": tuple(figure["runs"])})
             for name, figure in tree["figures"].items()
@@ -163,12 +163,31 @@ def papers() -> Papers:
     )
 
 
-def _table(name: str, tree: Mapping[str, Any]) -> Table:
+def _table(name: str, tree: Mapping[str, Any], tables: Mapping[str, Any]) -> Table:
     """Builds a table; its entries are defaults of its rows."""
     own = {field.name for field in dataclasses.fields(Table)}
-    shared = {key: value for key, value in tree.items() if key not in own} | {"measures": tuple(tree["measures"])}
-    rows = tuple(_row(name, shared | row | {"set": shared.get("set", {}) | row.get("set", {})}) for row in tree["rows"])
+    special = own | {"rows_of", "without", "vary"}
+    shared = {key: value for key, value in tree.items() if key not in special} | {"measures": tuple(tree["measures"])}
+    found = tree["rows"] if "rows" in tree else _rows_of(tree, tables[tree["rows_of"]])
+    rows = tuple(_row(name, shared | row | {"set": shared.get("set", {}) | row.get("set", {})}) for row in found)
     return Table(name, **{key: tree[key] for key in own & tree.keys()} | {"rows": rows, "measures": shared["measures"]})
+
+
+def _rows_of(tree: Mapping[str, Any], other: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the rows of another table: their runs, or with `vary` runs of their own for each value of a setting."""
+    rows = [row for row in other["rows"] if row["row"] not in tree.get("without", ())]
+    if "vary" not in tree:
+        taken = ("row", "expected", "against")
+        return [
+            {key: row[key] for key in taken if key in row} | {"of": f"{tree['rows_of']}/{row['row']}"} for row in rows
+        ]
+    settings = [(key, value) for key, values in tree["vary"].items() for value in values]
+    return [
+        {key: value for key, value in row.items() if key != "against"}
+        | {"row": f"{row['row']}, {key}={value}", "set": other.get("set", {}) | row.get("set", {}) | {key: value}}
+        for row in rows
+        for key, value in settings
+    ]
 
 
 def _row(table: str, tree: Mapping[str, Any]) -> Row:
