@@ -123,14 +123,12 @@ def embed_by_guide(pairs: Pairs, records: RetrievalSet, settings: Any, mesh: Mes
     Raises:
       EndxError: the guide cannot be loaded, or its embeddings are not finite.
     """
-    name = settings.objective.contrastive.guide
+    name = settings.objective.given_model
     if not name:
         return pairs
     guide, cache = load(name, mesh=mesh), VectorCache(settings.data.cache) if settings.data.cache else None
     count = len(records.questions) + len(records.candidates)
-    say(
-        f"embedding {count:,} texts by the guide {guide.name}, or reading them from {settings.data.cache or 'no cache'}"
-    )
+    say(f"embedding {count:,} texts by {guide.name}, or reading them from {settings.data.cache or 'no cache'}")
     sides = zip(SIDES, (records.questions, records.candidates), strict=True)
     return dataclasses.replace(pairs, guide={side: _embed(guide, side, texts, cache) for side, texts in sides})
 
@@ -142,8 +140,8 @@ def _embed(guide: EmbeddingModel, side: str, texts: Sequence[str], cache: Vector
             if not np.isfinite(block).all():
                 row = start + int((~np.isfinite(block)).any(axis=1).argmax())
                 raise EndxError(
-                    f"objective.contrastive.guide={guide.name} gives an embedding that is not finite for the {side} "
-                    f"{texts[row][:60]!r}: use another guide"
+                    f"{guide.name} gives an embedding that is not finite for the {side} {texts[row][:60]!r}: "
+                    "use another model"
                 )
             yield block
 

@@ -133,6 +133,11 @@ class DualSettings:
             f"objective.matryoshka_weights has {len(weights)} weights for {len(dims)} matryoshka_dims",
         )
 
+    @property
+    def given_model(self) -> str:
+        """Model whose embeddings batches hold: the guide, or none."""
+        return self.contrastive.guide
+
     def prefixes(self, normalize: bool) -> Prefixes | None:
         """Returns the prefixes of embeddings to train; `normalize` tells that embeddings have unit norm."""
         if not self.matryoshka_dims:

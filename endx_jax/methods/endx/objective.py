@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from endx_jax.batch import Batch, Tokens
 from endx_jax.losses.geometry import KERNELS, TERMS, embedding_regression, geometry_alignment
-from endx_jax.methods.dual import DualObjective, DualSettings, loss_arrays
+from endx_jax.methods.dual import ContrastiveBatch, DualObjective, DualSettings, loss_arrays
 from endx_jax.methods.endx.given import read_teacher
 from endx_jax.methods.endx.teacher import CrossEncoder
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective
@@ -73,6 +73,11 @@ class EndxSettings(DualSettings):
     teacher_temperature: float = key(
         0.0, "Divisor of the similarities in the teacher's own retrieval loss. 0: the student's temperature."
     )
+    teacher_model: str = key(
+        "",
+        "Workdir, folder or name of an embedding model, whose embeddings of the training texts, computed once, take "
+        "the place of the cross-encoder's. Empty: none.",
+    )
     teacher_from: str = key("", "Workdir of an ENDX run whose teacher, of the best checkpoint, is taken. Empty: none.")
     teacher_frozen: bool = key(
         False, "Keep the teacher of `teacher_from` as it is: without gradient, optimizer state and dropout."
@@ -99,9 +104,19 @@ class EndxSettings(DualSettings):
             "and set objective.teacher_shares to nothing or token_embedder",
         )
         check(
+            not (self.teacher_model and (self.teacher_from or self.contrastive.guide)),
+            "objective.teacher_model takes the place of the cross-encoder, and of a guide: leave "
+            "objective.teacher_from and objective.contrastive.guide empty",
+        )
+        check(
             len(self.alignment_temperatures) == 2 and min(self.alignment_temperatures) > 0,
             f"objective.alignment_temperatures is {self.alignment_temperatures}; it must be two positive numbers",
         )
+
+    @property
+    def given_model(self) -> str:
+        """Model whose embeddings batches hold."""
+        return self.teacher_model or self.contrastive.guide
 
 
 @flax.struct.dataclass
@@ -110,7 +125,7 @@ class TaughtEmbeddings:
 
     Attributes:
       student: embeddings by the dual encoder.
-      teacher: embeddings by the cross-encoder.
+      teacher: embeddings by the cross-encoder, or by `teacher_model`.
     """
 
     student: Embeddings
@@ -122,7 +137,8 @@ class EndxObjective(Objective):
     """Objective of a dual encoder (student), a cross-encoder (teacher) and their alignment.
 
     Parameters are those of the dual objective and `teacher`, with `cross_encoder` and `encoders`. The latter start as a
-    copy of the student's encoders, with the same sharing, without the groups that `settings.teacher_shares` names.
+    copy of the student's encoders, with the same sharing, without the groups that `settings.teacher_shares` names. With
+    `settings.teacher_model`, the teacher's embeddings come with the batch, and there is no `teacher`.
     """
 
     settings: EndxSettings
@@ -146,6 +162,8 @@ class EndxObjective(Objective):
 
     def init(self, key: Array, dual_encoder: dict) -> dict:
         """Returns the initial parameters for a given dual encoder's; `key` draws the cross-encoder's."""
+        if self.settings.teacher_model:
+            return self.dual.init(key, dual_encoder)
         width = self._encodings_width(dual_encoder)
         encodings, mask = jnp.zeros((1, 2, width)), jnp.ones((1, 2), bool)
         drawn = self.cross_encoder.init(key, encodings, mask, encodings, mask)["params"]
@@ -190,9 +208,9 @@ class EndxObjective(Objective):
 
         weights = self._weights(step)
         aligned = sum(weights[term] * terms[term] for term in terms)
-        loss = (
-            settings.dual_weight * dual_loss + settings.cross_weight * cross_loss + settings.alignment_weight * aligned
-        )
+        loss = settings.dual_weight * dual_loss + settings.alignment_weight * aligned
+        if not settings.teacher_model:
+            loss = loss + settings.cross_weight * cross_loss
         metrics = metrics | {
             **learned,
             "dual_loss": dual_loss,
@@ -211,7 +229,10 @@ class EndxObjective(Objective):
         return TaughtEmbeddings(student=self.dual.embed(params, rows), teacher=self.embed_as_teacher(params, *rows))
 
     def embed_as_teacher(self, params: dict, batch: Batch, keys: Array | None = None) -> Embeddings:
-        """Returns the cross-embeddings of matched pairs; dropout is on if `keys` [B] are given and it is trained."""
+        """Returns the teacher's embeddings of matched pairs; dropout is on if `keys` [B] are given, unless frozen."""
+        if self.settings.teacher_model:
+            guide = cast(ContrastiveBatch, batch).guide
+            return Embeddings(guide.question, guide.answer, jnp.zeros(guide.question.shape[0]))
         keys = None if self.settings.teacher_frozen else keys
         encoders = _merge(params["dual_encoder"], params["teacher"]["encoders"])
         questions, answers = cast(Tokens, batch.question), cast(Tokens, batch.answer)
@@ -232,6 +253,8 @@ class EndxObjective(Objective):
     def _losses(self, learned: dict[str, Array], rows: tuple[TaughtEmbeddings, dict], axis_name) -> tuple:
         """Returns both (loss, metrics), the unweighted alignment terms, and both spaces' `_from_uniform`."""
         student, teacher, ids = rows[0].student, rows[0].teacher, rows[1]
+        if self.settings.teacher_model:
+            ids = {name: value for name, value in ids.items() if name != "guide"}
         of_student = self.dual.retrieval_loss(learned, (student, ids), axis_name)
         ids = {name: value for name, value in ids.items() if name != "hard_negative_ids"}
         whole = dataclasses.replace(self.settings, matryoshka_dims=(), matryoshka_weights=())

@@ -36,8 +36,10 @@ def compare_teacher(
     Returns:
       The section `held_out_pairs` with entries `teacher` and `student`: `pairs`, the number of pairs; `loss`, the
       in-batch softmax over all pairs at its own temperature; and `mrr`, `hit@1` and `hit@5` of the first right answer.
-      None if there are fewer pairs than `batch_size`.
+      None if there are fewer pairs than `batch_size`, or `teacher_model` gives the teacher's embeddings.
     """
+    if objective.settings.teacher_model:
+        return None
     pairs, batch_size = pairs.first(most), rounded_up(batch_size, mesh)
     if len(pairs) < batch_size:
         return None

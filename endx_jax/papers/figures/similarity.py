@@ -109,6 +109,8 @@ def teacher_embeddings(source: Source, questions: list[str], answers: list[str])
     if model.method.teacher is None:
         return None
     params, _ = best_params(source.workdir, model, make_mesh(MeshSettings(), jax.local_devices()[:1]))
+    if "teacher" not in params:
+        return None
     tables = {"question": model.processors["question"](questions), "answer": model.processors["answer"](answers)}
     embed = jax.jit(functools.partial(model.method.teacher, model.objective))
     found = []
