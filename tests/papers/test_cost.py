@@ -15,7 +15,7 @@ def cost_of(tmp_path):
 @pytest.mark.slow
 def test_a_row_is_planned_by_its_recipe(cost_of):
     cost = cost_of(papers().row("endx-table2/Dual-GRUs"))
-    assert cost.found.subject.model.settings.model.encoder == "gru"
+    assert cost.found.work.subject.model.settings.model.encoder == "gru"
     assert (cost.runs, cost.steps) == (10, 0)  # thirty epochs of data that are not here
     # Of the same system on other data nothing new is looked at.
     other = cost_of(papers().row("endx-table3/NQ/Dual-GRUs"))

@@ -26,7 +26,7 @@ def test_every_table_of_the_issue_is_there():
         *(f"dong-table{n}" for n in (2, 3, 4, 5)),
         *(f"rr-table{n}" for n in range(1, 11)),
         *(f"yu-table{n}" for n in (2, 3)),
-        *("endx-study", "endx-study-shared", "endx-study-dev"),
+        *("endx-study", "endx-study-rates", "endx-study-shared", "endx-study-dev"),
     }
 
 

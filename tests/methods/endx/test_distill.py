@@ -26,6 +26,7 @@ from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.training.state import TrainState
 
 B = 6
+H = 1e-3  # step of a finite difference in float32
 RNG, STEP = jax.random.key(2, impl="threefry2x32"), jnp.int32(0)
 
 
@@ -132,6 +133,18 @@ def test_chunks_of_scores_equal_all_at_once(taught):
     chex.assert_trees_all_close(found, expected, rtol=2e-5)
     chex.assert_trees_all_close(of_chunks, gradients, atol=1e-5)
     assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(gradients["teacher"])) > 1e-4
+
+
+def test_the_gradient_is_a_finite_difference_along_itself(taught):
+    """Of the parameters of the student and of a teacher that is trained."""
+    objective, params, batch = taught
+    settings = dataclasses.replace(objective.settings, teacher_frozen=False, cross_weight=0.5, candidates=0)
+    objective = dataclasses.replace(objective, settings=settings)
+    compute = jax.jit(jax.value_and_grad(lambda params: objective(params, batch, RNG, STEP)[0]))
+    gradient = compute(params)[1]
+    norm = float(optax.tree.norm(gradient))
+    ahead, behind = (compute(jax.tree.map(lambda x, g, e=e: x + e * g / norm, params, gradient))[0] for e in (H, -H))
+    np.testing.assert_allclose((ahead - behind) / (2 * H), norm, rtol=0.01)
 
 
 def test_a_frozen_teacher_has_no_optimizer_state(taught):

@@ -14,7 +14,8 @@ from helpers import one_line_error, padded, texts, without_metrics
 
 from endx_jax import losses
 from endx_jax.batch import Batch
-from endx_jax.losses import geometry_alignment
+from endx_jax.losses import Guide, geometry_alignment
+from endx_jax.methods.dual import ContrastiveBatch
 from endx_jax.methods.endx import EndxObjective, EndxSettings
 from endx_jax.models import DualEncoder, MultiHopAttention, Projection, TokenEmbedder, Tower
 from endx_jax.models.dropout import dropout, example_keys, fold
@@ -144,6 +145,27 @@ def test_the_teacher_has_a_norm_and_a_temperature_of_its_own_and_entropies_are_l
         np.testing.assert_allclose(metrics[f"{name}_loss"], expected, rtol=1e-5)
         p = jax.nn.softmax(part.question @ part.answer.T / aligned, axis=1)
         np.testing.assert_allclose(metrics[f"{name}_entropy"], -jnp.sum(p * jnp.log(p), axis=1).mean(), rtol=1e-4)
+
+
+def test_a_given_model_takes_the_place_of_the_cross_encoder(batch):
+    """Its embeddings come with the batch, in a width of their own, and neither mask negatives nor add a loss."""
+    draw = np.random.default_rng(0)
+    space = tuple(jnp.asarray(draw.normal(size=(B, 3)), jnp.float32) for _ in range(2))
+    given = ContrastiveBatch(**vars(batch), guide=Guide(*space))
+    weights = {"a|q": 0.5, "q|q": 2.0}
+    settings = dataclasses.replace(
+        SETTINGS, teacher_model="a model", weights=tuple(weights.items()), alignment_temperatures=(1.5, 0.5)
+    )
+    objective, params = build(settings)
+    assert set(params) == {"dual_encoder"}
+    loss, metrics = jax.jit(objective)(params, given, RNG, STEP)
+    student = embed(objective, params, given).student
+    pair, ids = (student.question, student.answer), {"answer_id": batch.answer_id, "question_id": batch.question_id}
+    aligned, _ = geometry_alignment(pair, space, weights=weights, temperature=(1.5, 0.5))
+    dual = in_batch_softmax(*pair, temperature=settings.temperature, **ids)
+    np.testing.assert_allclose(loss, dual / 4 + aligned / 2, rtol=1e-5)
+    found = in_batch_softmax(*space, temperature=settings.temperature, **ids)
+    np.testing.assert_allclose(metrics["cross_loss"], found, rtol=1e-5)
 
 
 def test_the_weights_stay_zero_until_the_ramp_starts():
