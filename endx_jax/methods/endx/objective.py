@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from endx_jax.batch import Batch, Tokens
+from endx_jax.losses import Guide
 from endx_jax.losses.geometry import KERNELS, TERMS, embedding_regression, geometry_alignment
 from endx_jax.methods.dual import ContrastiveBatch, DualObjective, DualSettings, loss_arrays
 from endx_jax.methods.endx.given import read_teacher
@@ -231,7 +232,7 @@ class EndxObjective(Objective):
     def embed_as_teacher(self, params: dict, batch: Batch, keys: Array | None = None) -> Embeddings:
         """Returns the teacher's embeddings of matched pairs; dropout is on if `keys` [B] are given, unless frozen."""
         if self.settings.teacher_model:
-            guide = cast(ContrastiveBatch, batch).guide
+            guide = cast(Guide, cast(ContrastiveBatch, batch).guide)
             return Embeddings(guide.question, guide.answer, jnp.zeros(guide.question.shape[0]))
         keys = None if self.settings.teacher_frozen else keys
         encoders = _merge(params["dual_encoder"], params["teacher"]["encoders"])
