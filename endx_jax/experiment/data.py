@@ -73,13 +73,13 @@ def _split(settings: DataSettings) -> Splits:
     return dataclasses.replace(splits, test=test)
 
 
-def read_records(path: str, settings: DataSettings, judgements: str, *, whole: bool = True) -> RetrievalSet:
+def read_records(path: str, settings: DataSettings, judgements: str | None, *, whole: bool = True) -> RetrievalSet:
     """Reads one data set.
 
     Args:
       path: file, folder, or name of a built-in or prepared data set.
       settings: settings of the data. With the pool `sentences` or `answers`, all sentences are read: see `pools`.
-      judgements: split of a BEIR, MS MARCO or `save_to_disk` folder.
+      judgements: split of a BEIR, MS MARCO or `save_to_disk` folder; None for the only one.
       whole: true to keep the whole corpus of a BEIR folder: see `readers.read`.
 
     Raises:

@@ -15,6 +15,7 @@ from endx_jax.experiment.index_results import write_pool
 from endx_jax.experiment.model import best_params, save_description, save_towers
 from endx_jax.experiment.prepare import Run, begin, prepare
 from endx_jax.experiment.summary import log_summary
+from endx_jax.experiment.validation import read_sets, validation, validation_section
 from endx_jax.experiment.workdir import RunLock
 from endx_jax.files import reporting_full_disk
 from endx_jax.inference.saved import ABOUT, MODEL
@@ -24,12 +25,16 @@ from endx_jax.parallel.distributed import all_processes, barrier, on_primary
 from endx_jax.parallel.sharding import place, state_shardings
 from endx_jax.retrieval.results import Results
 from endx_jax.retrieval.shards import MANIFEST, metric_of
-from endx_jax.training.checkpoints import Checkpoints, best_step
+from endx_jax.settings import check
+from endx_jax.training.checkpoints import Checkpoints, best_step, best_validation
+from endx_jax.training.early_stopping import EarlyStopping
 from endx_jax.training.loop import fit
 from endx_jax.training.metric_writers import check_installed
 from endx_jax.training.monitor import Monitor
 from endx_jax.training.preemption import Preemption
 from endx_jax.training.trace import Trace
+
+Validate = Callable[[dict], dict[str, float]]
 
 
 def run(config: Mapping, workdir: pathlib.Path) -> Results | None:
@@ -54,6 +59,8 @@ def run(config: Mapping, workdir: pathlib.Path) -> Results | None:
 
 
 def _run(config: Mapping, workdir: pathlib.Path, preemption: Preemption, began: float) -> Results | None:
+    settings = resolve(config)
+    sets = read_sets(settings.evaluation, settings.data)
     prepared = prepare(config, workdir)
     evaluator = prepared.model.method.evaluator(
         prepared.objective, prepared.encoder, prepared.mesh, prepared.model.settings.evaluation
@@ -62,12 +69,23 @@ def _run(config: Mapping, workdir: pathlib.Path, preemption: Preemption, began: 
         say(f"{workdir} holds this run, trained and evaluated: nothing to do; its results are in {workdirs.RESULTS}")
         return None
     log_summary(prepared.model, prepared.mesh, prepared.steps, _question_counts(prepared), prepared.stream.plan)
+    held_out = prepared.data.validation
+    validate = validation(
+        evaluator,
+        settings.evaluation,
+        pools(held_out, settings.data).primary if held_out.questions else None,
+        sets,
+    )
+    check(
+        validate is not None or not settings.train.patience,
+        "train.patience needs validation data: set data.validation_fraction above 0, or evaluation.sets",
+    )
     on_primary(lambda: _describe(prepared), "workdir-described")
-    reached = _train(prepared, evaluator, preemption, began)
+    reached, ended = _train(prepared, validate, preemption, began)
     params, step = best_params(prepared.workdir, prepared.model, prepared.mesh)
     if prepared.model.method.embeds:
         save_towers(prepared.workdir, prepared.model, params["dual_encoder"], prepared.mesh)
-    if reached < prepared.steps:
+    if not ended:
         say(f"stopped at step {reached} of {prepared.steps}; run the same command without train.stop_at_step to resume")
         return None
     return _report(prepared, evaluator, params, step)
@@ -85,8 +103,8 @@ def _is_finished(run: Run) -> bool:
     )
 
 
-def _train(run: Run, evaluator: Evaluator, preemption: Preemption, began: float) -> int:
-    """Trains to the last step or to `train.stop_at_step`; returns the step reached."""
+def _train(run: Run, validate: Validate | None, preemption: Preemption, began: float) -> tuple[int, bool]:
+    """Trains to the end of the run or to `train.stop_at_step`; returns the step reached, and true for the end."""
     settings = run.model.settings
     checkpoints = Checkpoints(
         run.workdir, keep=settings.train.keep_checkpoints, metric=settings.evaluation.metric, report=say
@@ -94,6 +112,9 @@ def _train(run: Run, evaluator: Evaluator, preemption: Preemption, began: float)
     run, state, train_step = begin(run, checkpoints)
     barrier("compiled")
     start = int(state.step)
+    metric, train = settings.evaluation.metric, settings.train
+    best = best_validation(run.workdir, metric)
+    stopping = EarlyStopping(metric, train.patience, train.evaluate_every, best and (best[0], best[1][metric]))
     trace = Trace(
         run.workdir / workdirs.PROFILE,
         start=start,
@@ -122,7 +143,8 @@ def _train(run: Run, evaluator: Evaluator, preemption: Preemption, began: float)
                 mesh=run.mesh,
                 checkpoints=checkpoints,
                 monitor=monitor,
-                validate=_validation(run, evaluator) if run.data.validation.questions else None,
+                validate=validate,
+                stopping=stopping,
                 trace=trace,
                 preemption=preemption,
                 reading_threads=settings.data.reading_threads,
@@ -133,14 +155,12 @@ def _train(run: Run, evaluator: Evaluator, preemption: Preemption, began: float)
     # Not called after a failure, when other processes may be waiting for this one. A single process still finishes its
     # writes before it exits.
     checkpoints.close()
-    return int(state.step)
-
-
-def _validation(run: Run, evaluator: Evaluator) -> Callable[[dict], dict[str, float]]:
-    """Returns a function from parameters to their measures on the validation split."""
-    records = pools(run.data.validation, run.model.settings.data).primary
-    selected = Pools(validation=evaluator.select(records))
-    return lambda params: evaluator.evaluate(params, selected)["validation"].metrics
+    reached = int(state.step)
+    if stopping.stops_at(reached) and stopping.best:
+        step, value = stopping.best
+        say(f"early stopping at step {reached}: {metric} is not above its {value:.4f} of step {step} (train.patience)")
+        return reached, True
+    return reached, reached == run.steps
 
 
 def _report(run: Run, evaluator: Evaluator, params: dict, step: int) -> Results:
@@ -165,6 +185,9 @@ def _report(run: Run, evaluator: Evaluator, params: dict, step: int) -> Results:
         pairs = Pairs.tokenize(held_out, run.model.processors)
         section = method.section(run.objective, params, pairs, run.mesh, batch_size=settings.evaluation.batch_size)
         results.sections += [section] if section else []
+    best = best_validation(run.workdir, settings.evaluation.metric)
+    watched = validation_section(*best) if best else None
+    results.sections += [watched] if watched else []
     identity = "" if embeddings is None else run.encoder.identity(params["dual_encoder"])
 
     def write() -> None:
@@ -179,7 +202,7 @@ def _report(run: Run, evaluator: Evaluator, params: dict, step: int) -> Results:
         results.write(run.workdir / workdirs.RESULTS, run.workdir / workdirs.EVALUATION / "test")
 
     on_primary(write, "results-written")
-    chosen = "the best on the validation split" if run.data.validation.questions else "the last"
+    chosen = f"the best by {settings.evaluation.metric} in validation" if best else "the last"
     say(f"\n{results.tables()}\n\n`trained` is the checkpoint of step {step}, {chosen}.")
     return results
 

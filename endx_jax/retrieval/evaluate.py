@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import pathlib
 from collections.abc import Callable, Iterator, Sequence
 
 import jax
@@ -18,7 +19,18 @@ from endx_jax.settings import check, check_choice, key
 class EvaluationSettings:
     """Settings of evaluation, `config.evaluation`."""
 
-    metric: str = key("mrr", "Validation metric that selects the best checkpoint; higher is better.")
+    metric: str = key(
+        "mrr",
+        "Validation metric that selects the best checkpoint, and that `train.patience` watches; higher is better: a "
+        "measure of the validation split, such as mrr, of one of `sets`, such as nfcorpus:dev/ndcg@10, or the mean of "
+        "all `sets`, such as mean/ndcg@10.",
+    )
+    sets: tuple[str, ...] = key(
+        (),
+        "Further validation sets, such as ('beir/nfcorpus:dev', 'faq.csv'): files or folders of any format, with their "
+        "split after a colon if they have several. Each is named by the last part of its path and ranked in its own "
+        "pool.",
+    )
     reverse: bool = key(False, "Reports the ranking of questions for each answer as well (RR, Table 10).")
     min_questions: tuple[int, ...] = key(
         (8,),
@@ -34,10 +46,23 @@ class EvaluationSettings:
     )
 
     def __post_init__(self):
-        check_choice("evaluation.metric", self.metric, MEASURES)
+        names = self.names_of_sets
+        check(
+            len({*names, MEAN}) > len(names),
+            f"evaluation.sets have the names {names}; they must differ, also from mean",
+        )
+        source, _, measure = self.metric.rpartition("/")
+        check_choice("the measure of evaluation.metric", measure, MEASURES)
+        if source:
+            check_choice("the set of evaluation.metric", source, (*names, MEAN) if names else ())
         whole = all(type(minimum) is int and minimum > 0 for minimum in self.min_questions)
         check(whole, f"evaluation.min_questions={self.min_questions} must be whole numbers of questions, above 0")
         check(self.batch_size > 0, "evaluation.batch_size must be positive")
+
+    @property
+    def names_of_sets(self) -> tuple[str, ...]:
+        """Names of `sets`, in their order."""
+        return tuple(pathlib.PurePath(path).name for path in self.sets)
 
 
 # Reported metrics, by their names in tables and in results.json.
@@ -51,6 +76,8 @@ MEASURES: dict[str, Callable[..., jax.Array]] = {
     "ndcg@10": functools.partial(metrics.ndcg_at, n=10),
     "map": metrics.average_precision,
 }
+
+MEAN = "mean"  # in the names of metrics, the mean over all of `evaluation.sets`
 
 BLOCK_BYTES = 64 * 2**20
 

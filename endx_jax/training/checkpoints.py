@@ -114,11 +114,14 @@ class Checkpoints:
 
 def best_step(workdir: pathlib.Path, metric: str) -> int | None:
     """Returns the step of the best checkpoint by a metric, or the newest if none has the metric; None without any."""
-    manifests = _read_manifests(workdir)
-    evaluated = {step: m["metrics"][metric] for step, m in manifests.items() if metric in m["metrics"]}
-    if evaluated:
-        return max(evaluated, key=lambda step: (evaluated[step], -step))
-    return max(manifests, default=None)
+    best = best_validation(workdir, metric)
+    return best[0] if best else max(_read_manifests(workdir), default=None)
+
+
+def best_validation(workdir: pathlib.Path, metric: str) -> tuple[int, dict[str, float]] | None:
+    """Returns the step and the metrics of the best checkpoint by a metric, first of equal ones; None without any."""
+    evaluated = [(step, m["metrics"]) for step, m in _read_manifests(workdir).items() if metric in m["metrics"]]
+    return max(evaluated, key=lambda found: (found[1][metric], -found[0]), default=None)
 
 
 def restore_params(workdir: pathlib.Path, step: int, like):

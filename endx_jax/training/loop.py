@@ -16,6 +16,7 @@ from endx_jax.parallel.distributed import barrier
 from endx_jax.parallel.sharding import to_global
 from endx_jax.settings import check, key
 from endx_jax.training.checkpoints import Checkpoints
+from endx_jax.training.early_stopping import EarlyStopping
 from endx_jax.training.monitor import Monitor
 from endx_jax.training.preemption import Preemption
 from endx_jax.training.state import TrainState
@@ -35,7 +36,16 @@ class TrainSettings:
         changes_results=False,
     )
     log_every: int = key(10, "Steps between lines of metrics.jsonl.", changes_results=False)
-    evaluate_every: int = key(0, "Steps between validations; each one also saves a checkpoint. 0: only at the end.")
+    evaluate_every: int = key(
+        0,
+        "Steps between validations, on the validation split and `evaluation.sets`; each also saves a checkpoint. 0: "
+        "only at the end.",
+    )
+    patience: int = key(
+        0,
+        "Validations in a row without a new best `evaluation.metric` after which training ends. 0: it ends after the "
+        "last step.",
+    )
     checkpoint_every: int = key(100, "Steps between checkpoints.", changes_results=False)
     keep_checkpoints: int = key(2, "Newest checkpoints that are kept, besides the best one.", changes_results=False)
     tower_chunk: int = key(
@@ -66,6 +76,10 @@ class TrainSettings:
             f"train.steps and train.epochs are {self.steps} and {self.epochs}: set exactly one, and the other to 0",
         )
         check(self.log_every > 0 and self.checkpoint_every > 0, "train.log_every and checkpoint_every must be positive")
+        check(
+            self.patience == 0 or (self.patience > 0 and self.evaluate_every > 0),
+            f"train.patience={self.patience} must be a number of validations, and needs train.evaluate_every",
+        )
         check(self.profile_steps >= 0, f"train.profile_steps is {self.profile_steps}; it must not be negative")
         check(self.keep_checkpoints > 0, "train.keep_checkpoints must be positive")
         check(self.tower_chunk >= -1, f"train.tower_chunk is {self.tower_chunk}; it must be positive, 0 or -1")
@@ -86,11 +100,12 @@ def fit(
     checkpoints: Checkpoints,
     monitor: Monitor,
     validate: Callable[[dict], Mapping[str, float]] | None,
+    stopping: EarlyStopping,
     trace: Trace,
     preemption: Preemption,
     reading_threads: int = 2,
 ) -> TrainState:
-    """Trains from the state's step to the end of the run, or to `settings.stop_at_step`.
+    """Trains from the state's step to the end of the run, which may be early, or to `settings.stop_at_step`.
 
     Args:
       state: initial or restored state.
@@ -101,7 +116,8 @@ def fit(
       mesh: device mesh over which the batch is sharded.
       checkpoints: destination of checkpoints.
       monitor: destination of metrics; raises EndxError if a loss is not finite.
-      validate: function of the parameters that returns validation metrics; None if there is no validation split.
+      validate: function of the parameters that returns validation metrics; None if there is nothing to validate on.
+      stopping: early stopping, which knows the validations before the state's step.
       trace: profiler.
       preemption: handler of SIGTERM.
       reading_threads: number of threads that prepare batches.
@@ -113,7 +129,7 @@ def fit(
       RunInterrupted: the process received SIGTERM; the state was saved first.
     """
     start = int(state.step)
-    stop = min(steps, settings.stop_at_step or steps)
+    stop = start if stopping.stops_at(start) else min(steps, settings.stop_at_step or steps)
     batches = stream.iterate(start, stop, reading_threads)
     for step in range(start, stop):
         with monitor.data_wait():
@@ -132,12 +148,15 @@ def fit(
             with monitor.paused():
                 metrics = validate_now(state.params) if validate_now else None
                 if metrics:
-                    monitor.log_validation(done, metrics)
+                    monitor.log_validation(done, metrics, stopping.metric)
+                    stopping.add(done, metrics)
                 checkpoints.save(done, state, metrics)
         if interrupted:
             checkpoints.wait()
             barrier("saved-to-leave")  # no process exits before the primary has written the manifest
             raise RunInterrupted(f"stopped by SIGTERM: saved at step {done} of {steps}; run the same command to resume")
+        if validate_now and stopping.stops_at(done):
+            break
     with monitor.paused():
         checkpoints.wait()
     return state

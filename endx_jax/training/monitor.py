@@ -158,10 +158,12 @@ class Monitor:
         self._since += seconds
         self._stepped += seconds
 
-    def log_validation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Logs validation metrics."""
+    def log_validation(self, step: int, metrics: Mapping[str, float], shown: str = "") -> None:
+        """Logs validation metrics, and prints the one with the name `shown`."""
         if self._log:
             self._log.write(step, dict(metrics), prefix="validation/")
+            if shown in metrics:
+                self._bar.write(f"step {step}/{self._steps}: validation {shown} {metrics[shown]:.4f}")
 
     def close(self) -> None:
         """Closes the progress bar and the log."""

@@ -1,5 +1,8 @@
 """Reading and writing of BEIR folders: `corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv`.
 
+The hub's form of them, as of NanoBEIR, has the same rows in parquet files: `corpus/SPLIT-*.parquet`, `queries/...` and
+`qrels/...`, of which a single split of corpus and queries belongs to all judgements.
+
 `endx mine` adds `negatives/SPLIT.tsv`, hard negatives, and `scores/SPLIT.tsv`, scores of a teacher.
 """
 
@@ -8,6 +11,7 @@ import json
 import math
 import os
 import pathlib
+import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any, NamedTuple
 
@@ -36,7 +40,7 @@ def read(folder: str, split: str | None = None, *, whole: bool = True, skip_inva
 
     Args:
       folder: BEIR folder; corpus and queries may be `.gz` files.
-      split: name of a file in `qrels` without `.tsv`; None if there is only one.
+      split: split of the judgements, the name of a file in `qrels` without `.tsv`; None if there is only one.
       whole: true for a pool of the whole corpus; false for one of the documents in judgements and negatives, which
         keeps only these in memory.
       skip_invalid: true to skip invalid documents, queries and judgements.
@@ -45,12 +49,12 @@ def read(folder: str, split: str | None = None, *, whole: bool = True, skip_inva
       EndxError: a file is missing or invalid, a judgement or negative has an unknown id, a right document is empty, or
         a score is missing or not finite.
     """
-    judgements = _judgements_path(folder, split)
-    negatives = os.path.join(folder, "negatives", os.path.basename(judgements))
+    split, judgements = _judgements_path(folder, split)
+    negatives = os.path.join(folder, "negatives", f"{split}.tsv")
     invalid = text_files.InvalidRows(folder, skip=skip_invalid)
     named = None if whole else _named(judgements, negatives)
-    documents = _documents(_part(folder, "corpus.jsonl"), named, invalid)
-    queries, groups = _queries(_part(folder, "queries.jsonl"), invalid)
+    documents = _documents(_part(folder, "corpus", split), named, invalid)
+    queries, groups = _queries(_part(folder, "queries", split), invalid)
     right: dict[str, list[str]] = {}
     for query, document, score, where in _judgements(judgements, invalid):
         with invalid.row():
@@ -63,7 +67,7 @@ def read(folder: str, split: str | None = None, *, whole: bool = True, skip_inva
     if not right:
         raise EndxError(f"{judgements}: no judgement has a score above 0" + (invalid.report and f"; {invalid.report}"))
     wrong = _negatives(negatives, queries, documents) if os.path.exists(negatives) else None
-    scores_path = os.path.join(folder, "scores", os.path.basename(judgements))
+    scores_path = os.path.join(folder, "scores", f"{split}.tsv")
     scores = _scores(scores_path) if os.path.exists(scores_path) else None
     merged = _merge(documents, queries, right, wrong, groups)
     return merged if scores is None else _with_scores(merged, scores, queries, documents, scores_path)
@@ -74,9 +78,9 @@ def judgements(folder: str, split: str | None = None) -> tuple[dict[str, str], d
 
     Arguments and errors are those of `read`; the corpus is not read.
     """
-    path = _judgements_path(folder, split)
+    split, path = _judgements_path(folder, split)
     invalid = text_files.InvalidRows(folder)
-    queries, _ = _queries(_part(folder, "queries.jsonl"), invalid)
+    queries, _ = _queries(_part(folder, "queries", split), invalid)
     right: dict[str, list[str]] = {}
     for query, document, score, where in _judgements(path, invalid):
         if query not in queries:
@@ -171,24 +175,42 @@ def _check_known(query: str, document: str, queries: Container, documents: Conta
         raise EndxError(f"{where}: document {document[:100]!r} is not in corpus.jsonl")
 
 
-def _judgements_path(folder: str, split: str | None) -> str:
+def _judgements_path(folder: str, split: str | None) -> tuple[str, str]:
+    """Returns the split and the file of its judgements."""
     qrels = os.path.join(folder, "qrels")
-    for needed in (_part(folder, "corpus.jsonl"), _part(folder, "queries.jsonl"), qrels):
-        if not os.path.exists(needed):
-            raise EndxError(f"{folder}: no {os.path.basename(needed)} in the folder, which is read as BEIR")
-    found = sorted(name.removesuffix(".tsv") for name in os.listdir(qrels) if name.endswith(".tsv"))
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels"):
+        path = os.path.join(folder, name)
+        if not (os.path.exists(text_files.plain_or_gzip(path)) or _tables(path.removesuffix(".jsonl"))):
+            raise EndxError(f"{folder}: no {name} in the folder, which is read as BEIR")
+    found = {name.removesuffix(".tsv"): name for name in os.listdir(qrels) if name.endswith(".tsv")} or _tables(qrels)
     if not found:
         raise EndxError(f"{qrels}: no .tsv file in the folder")
-    return os.path.join(qrels, f"{chosen_split(found, split, qrels)}.tsv")
+    split = chosen_split(sorted(found), split, qrels)
+    return split, os.path.join(qrels, found[split])
 
 
-def _part(folder: str, name: str) -> str:
-    return text_files.plain_or_gzip(os.path.join(folder, name))
+def _part(folder: str, name: str, split: str) -> str:
+    """Returns the file of a part of a folder, `corpus` or `queries`."""
+    path = text_files.plain_or_gzip(os.path.join(folder, f"{name}.jsonl"))
+    if os.path.exists(path):
+        return path
+    tables = _tables(os.path.join(folder, name))
+    return os.path.join(folder, name, tables[chosen_split(sorted(tables), split if len(tables) > 1 else None, path)])
+
+
+def _tables(folder: str) -> dict[str, str]:
+    """Returns the parquet files of a folder by split."""
+    found: dict[str, str] = {}
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+        shard = re.fullmatch(r"(.+?)(-\d+-of-\d+)?\.parquet", name)
+        if shard and found.setdefault(shard[1], name) != name:
+            raise EndxError(f"{folder}: {shard[1]} has several files, {found[shard[1]]} and {name}: join them into one")
+    return found
 
 
 def _named(judgements: str, negatives: str) -> set[str]:
     """Returns the ids of documents that are judged or are hard negatives."""
-    named = {columns[1] for _, columns in _table(judgements, HEADER)}
+    named = {columns[1] for _, columns in _judged_rows(judgements)}
     if os.path.exists(negatives):
         named.update(columns[1] for _, columns in _table(negatives, NEGATIVES_HEADER))
     return named
@@ -236,12 +258,25 @@ def _id(row: dict, where: str) -> str:
 
 def _judgements(path: str, invalid: text_files.InvalidRows) -> Iterator[tuple[str, str, int, str]]:
     """Yields (query id, document id, score, place)."""
-    for where, (query, document, score) in _table(path, HEADER):
+    for where, (query, document, score) in _judged_rows(path):
         number = None
         with invalid.row():
             number = row_files.whole_number(score, f"{where}: score")
         if number is not None:
             yield query, document, number, where
+
+
+def _judged_rows(path: str) -> Iterator[tuple[str, list[str]]]:
+    """Yields (location, query id, document id and score as text) of judgements; tables without scores have ones."""
+    if not path.endswith(".parquet"):
+        yield from _table(path, HEADER)
+        return
+    for _, where, row in row_files.objects(path):
+        query, document = (
+            json_files.identifier(json_files.value(row, name, where), f"{where}: {name!r}")
+            for name in ("query-id", "corpus-id")
+        )
+        yield where, [query, document, f"{json_files.number(row.get('score', 1), where):g}"]
 
 
 def _negatives(path: str, queries: Container, documents: Container) -> dict[str, list[str]]:

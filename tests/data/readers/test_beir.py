@@ -254,3 +254,41 @@ def test_an_id_that_a_table_cannot_hold_is_refused(tmp_path, name):
     with one_line_error("contains a tab, a line break or white space"):
         write_mined(tmp_path / "out", records, [[]], about={})
     assert not any(tmp_path.iterdir())
+
+
+def write_hub(folder, judged=("query-id", "corpus-id")):
+    """Writes the hub's form of a BEIR folder, as of NanoBEIR."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    parts = {
+        "corpus": [{"_id": "d1", "text": "first"}, {"_id": "d2", "text": "second"}, {"_id": "d3", "text": "third"}],
+        "queries": [{"_id": "q1", "text": "one"}, {"_id": "q2", "text": "two"}],
+        "qrels": [dict(zip(judged, pair, strict=True)) for pair in (("q1", "d1"), ("q1", "d3"), ("q2", "d2"))],
+    }
+    for part, rows in parts.items():
+        (folder / part).mkdir()
+        pq.write_table(pa.Table.from_pylist(rows), folder / part / "train-00000-of-00001.parquet")
+    return folder
+
+
+def test_a_folder_of_the_hub_is_read_from_parquet(tmp_path):
+    records = read(write_hub(tmp_path))
+    assert records.candidates == ("first", "second", "third")
+    assert (records.question_ids, records.qrels) == (("q1", "q2"), ((0, 2), (1,)))
+    # Two splits of judgements share a corpus and queries of one split.
+    (tmp_path / "qrels" / "train-00000-of-00001.parquet").rename(tmp_path / "qrels" / "dev.parquet")
+    assert read(tmp_path, split="dev").qrels == records.qrels
+    assert "no split 'test'" in refusal(tmp_path, split="test")
+
+
+def test_damaged_folders_of_the_hub_are_refused(tmp_path):
+    for name in ("judged", "shards", "missing"):
+        (tmp_path / name).mkdir()
+    assert "row 1: no 'query-id'" in refusal(write_hub(tmp_path / "judged", judged=("query", "document")))
+    shards = write_hub(tmp_path / "shards") / "corpus"
+    (shards / "train-00001-of-00002.parquet").write_bytes(b"")
+    assert "train has several files" in refusal(tmp_path / "shards")
+    missing = write_hub(tmp_path / "missing")
+    (missing / "queries" / "train-00000-of-00001.parquet").unlink()
+    assert "no queries.jsonl in the folder" in refusal(missing)

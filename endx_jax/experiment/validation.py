@@ -1,0 +1,88 @@
+"""Validation during training: the held-out questions of the run's data and the sets of `evaluation.sets`."""
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from endx_jax.data.records import Pools, RetrievalSet
+from endx_jax.data.settings import DataSettings
+from endx_jax.errors import EndxError
+from endx_jax.experiment.data import has_paragraphs, pools, read_records
+from endx_jax.methods.evaluation import Evaluator
+from endx_jax.retrieval.evaluate import MEAN, MEASURES, EvaluationSettings
+from endx_jax.retrieval.results import COLUMNS, Section
+from endx_jax.retrieval.tables import format_table
+from endx_jax.settings import check
+
+VALIDATION = "validation"
+
+
+def read_sets(evaluation: EvaluationSettings, data: DataSettings) -> dict[str, RetrievalSet]:
+    """Reads the sets of `evaluation.sets`; returns them by name.
+
+    Raises:
+      EndxError: a set can't be read.
+    """
+    found = {}
+    for name, path in zip(evaluation.names_of_sets, evaluation.sets, strict=True):
+        whole, _, split = path.rpartition(":")
+        if os.path.exists(path) or not os.path.exists(whole):  # the splits of prepared sets are part of their names
+            whole, split = path, ""
+        try:
+            own = data if has_paragraphs(whole) else dataclasses.replace(data, pool="")
+            found[name] = pools(read_records(whole, own, split or None), own).primary
+        except EndxError as failure:
+            raise EndxError(f"evaluation.sets: {str(failure).replace('data.split', 'PATH:SPLIT')}") from None
+    return found
+
+
+def validation(
+    evaluator: Evaluator,
+    settings: EvaluationSettings,
+    held_out: RetrievalSet | None,
+    sets: Mapping[str, RetrievalSet],
+) -> Callable[[dict], dict[str, float]] | None:
+    """Returns a function from parameters to their metrics; None if there is nothing to rank.
+
+    Metrics of the validation split have the names of `MEASURES`, those of a set are `SET/MEASURE`, and with several
+    sets `mean/MEASURE` is the mean over them. Every process must call the function.
+
+    Args:
+      evaluator: the method's evaluator.
+      settings: evaluation settings.
+      held_out: validation split with its pool; None if it is empty.
+      sets: further sets by name.
+
+    Raises:
+      EndxError: `evaluation.metric` is a measure of the validation split, which is empty, and there are other sets.
+    """
+    ranked = {VALIDATION: held_out} if held_out is not None else {}
+    check(
+        bool(ranked) or not sets or "/" in settings.metric,
+        f"evaluation.metric={settings.metric} is a measure of the validation split, which is empty: set it to "
+        f"{next(iter(sets), 'SET')}/{settings.metric}, or data.validation_fraction above 0",
+    )
+    selected = {name: evaluator.select(records) for name, records in (ranked | dict(sets)).items()}
+
+    def validate(params: dict) -> dict[str, float]:
+        found = {name: evaluator.evaluate(params, Pools({name: part}))[name].metrics for name, part in selected.items()}
+        metrics = found.pop(VALIDATION, {})
+        if len(found) > 1:
+            found[MEAN] = {measure: float(np.mean([own[measure] for own in found.values()])) for measure in MEASURES}
+        return metrics | {f"{name}/{measure}": value for name, own in found.items() for measure, value in own.items()}
+
+    return validate if selected else None
+
+
+def validation_section(step: int, metrics: Mapping[str, float]) -> Section | None:
+    """Returns the section of the report with the metrics of the best checkpoint on further sets; None without any."""
+    found: dict[str, dict[str, float]] = {}
+    for key, value in metrics.items():
+        name, _, measure = key.rpartition("/")
+        found.setdefault(name or VALIDATION, {})[measure] = value
+    if not found.keys() - {VALIDATION}:
+        return None
+    lines = ["", f"validation at step {step}:", format_table(found, COLUMNS)]
+    return Section(VALIDATION, {"step": step, "metrics": found}, lines)

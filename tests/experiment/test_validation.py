@@ -1,0 +1,141 @@
+"""Validation on several sets during training, and early stopping, on a tiny tower."""
+
+import json
+
+import pytest
+from helpers import one_line_error
+
+from endx_jax.experiment import validation as validations
+from endx_jax.experiment.run import run
+from endx_jax.retrieval.evaluate import MEASURES, EvaluationSettings
+from endx_jax.training.checkpoints import best_validation
+from endx_jax.training.early_stopping import EarlyStopping
+
+
+@pytest.fixture(scope="module")
+def beir(tmp_path_factory):
+    """A BEIR folder of ten documents with judgements of two splits."""
+    folder = tmp_path_factory.mktemp("sets") / "mats"
+    (folder / "qrels").mkdir(parents=True)
+    rows = [json.dumps({"_id": f"d{n}", "title": "", "text": f"the mat of {n}"}) for n in range(10)]
+    (folder / "corpus.jsonl").write_text("\n".join(rows))
+    rows = [json.dumps({"_id": f"q{n}", "text": f"where is the cat {n}"}) for n in range(10)]
+    (folder / "queries.jsonl").write_text("\n".join(rows))
+    for split, own in (("dev", range(4)), ("test", range(4, 10))):
+        lines = ["query-id\tcorpus-id\tscore", *(f"q{n}\td{n}\t1" for n in own)]
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def logged(workdir) -> dict[int, dict[str, float]]:
+    """Returns the validation metrics by step."""
+    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+    return {line.pop("step"): line for line in lines if any(key.startswith("validation/") for key in line)}
+
+
+def test_named_sets_are_validated_logged_and_select_the_checkpoint(config, beir, pairs_csv, tmp_path, capsys):
+    config.evaluation.sets = (f"{beir}:dev", str(pairs_csv))
+    config.evaluation.metric = "mats:dev/ndcg@10"
+    config.evaluation.untrained = False
+    config.train.evaluate_every = 2
+    results = run(config, tmp_path / "run")
+    found = logged(tmp_path / "run")
+    assert list(found) == [2, 4, 6]
+    names = ("", "mats:dev/", "pairs.csv/", "mean/")
+    for metrics in found.values():
+        assert set(metrics) == {f"validation/{name}{measure}" for name in names for measure in MEASURES}
+        of_sets = [metrics[f"validation/{name}/mrr"] for name in ("mats:dev", "pairs.csv")]
+        assert metrics["validation/mean/mrr"] == pytest.approx(sum(of_sets) / 2)
+    best = max(found, key=lambda step: (found[step]["validation/mats:dev/ndcg@10"], -step))
+    assert best_validation(tmp_path / "run", config.evaluation.metric)[0] == best
+    section = json.loads((tmp_path / "run" / "results.json").read_text())["validation"]
+    assert section["step"] == best
+    assert section["metrics"]["mats:dev"]["mrr"] == found[best]["validation/mats:dev/mrr"]
+    shown = capsys.readouterr().out
+    assert f"step 2/6: validation mats:dev/ndcg@10 {found[2]['validation/mats:dev/ndcg@10']:.4f}\n" in shown
+    assert f"validation at step {best}:" in shown
+    assert f"step {best}, the best by mats:dev/ndcg@10 in validation" in shown
+    assert results is not None
+
+
+class Scripted:
+    """Evaluator whose metrics are those of a list, one call after the other."""
+
+    def __init__(self, monkeypatch, values):
+        self.calls = 0
+
+        def validation(*arguments):
+            def validate(params):
+                self.calls += 1
+                return {"mrr": values[self.calls - 1]}
+
+            return validate
+
+        monkeypatch.setattr("endx_jax.experiment.run.validation", validation)
+
+
+def test_a_run_ends_after_validations_without_progress_and_resumes_exactly(config, tmp_path, monkeypatch, capsys):
+    config.train.update(steps=12, evaluate_every=2, patience=2, keep_checkpoints=1)
+    values = [0.3, 0.5, 0.4, 0.5, 0.9, 0.9]
+    Scripted(monkeypatch, values)
+    assert run(config, tmp_path / "whole") is not None
+    # Step 4 is the best; 6 and 8 are not above it, so the value of step 10 is never seen.
+    assert list(logged(tmp_path / "whole")) == [2, 4, 6, 8]
+    line = "early stopping at step 8: mrr is not above its 0.5000 of step 4 (train.patience)\n"
+    assert line in capsys.readouterr().out
+    # Stopped between the two validations without progress: the count goes on.
+    Scripted(monkeypatch, values)
+    config.train.stop_at_step = 7
+    assert run(config, tmp_path / "parts") is None
+    config.train.stop_at_step = 0
+    Scripted(monkeypatch, values[3:])
+    assert run(config, tmp_path / "parts") is not None
+    assert line in capsys.readouterr().out
+    for folder in ("whole", "parts"):
+        assert best_validation(tmp_path / folder, "mrr")[0] == 4
+    # A run that was killed before its report makes no further step.
+    (tmp_path / "parts" / "results.json").unlink()
+    again = Scripted(monkeypatch, [])
+    assert run(config, tmp_path / "parts") is not None
+    assert again.calls == 0
+    assert line in capsys.readouterr().out
+
+
+def test_early_stopping_counts_validations_and_not_steps():
+    stopping = EarlyStopping("mrr", patience=2, every=10)
+    stops = []
+    for step, value in ((10, 0.5), (20, 0.4), (30, 0.6), (40, 0.6), (50, 0.5), (60, 0.7)):
+        stopping.add(step, {"mrr": value, "map": 1.0})
+        stops.append(stopping.stops_at(step))
+    assert stops == [False, False, False, False, True, False]
+    assert stopping.best == (60, 0.7)
+    assert not EarlyStopping("mrr", patience=0, every=10, best=(10, 0.5)).stops_at(1000)
+
+
+def test_settings_that_contradict_each_other_are_refused(config, beir, tmp_path):
+    for sets, metric, said in (
+        ((), "mats/mrr", "the set of evaluation.metric is 'mats'"),
+        (("a/mats", "b/mats"), "mrr", "they must differ"),
+        (("mats",), "mats/speed", "the measure of evaluation.metric is 'speed'"),
+    ):
+        with one_line_error(said):
+            EvaluationSettings(sets=sets, metric=metric)
+    config.evaluation.sets = (str(beir),)
+    with one_line_error(r"evaluation.sets: .*qrels: several splits; choose one with PATH:SPLIT: dev, test"):
+        run(config, tmp_path / "run")
+    config.evaluation.sets = (f"{beir}:test",)
+    config.data.validation_fraction = 0.0
+    with one_line_error("a measure of the validation split, which is empty: set it to mats:test/mrr"):
+        run(config, tmp_path / "run")
+    config.evaluation.sets = ()
+    config.train.update(evaluate_every=2, patience=1)
+    with one_line_error("train.patience needs validation data"):
+        run(config, tmp_path / "run")
+    config.train.update(evaluate_every=0, patience=1)
+    with one_line_error("needs train.evaluate_every"):
+        run(config, tmp_path / "run")
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_no_section_without_sets():
+    assert validations.validation_section(4, {"mrr": 0.5}) is None
