@@ -12,7 +12,7 @@ import numpy as np
 from endx_jax import json_files
 from endx_jax.data import reqa
 from endx_jax.data.documents import Document, Scalar, check_id
-from endx_jax.data.readers import arrow, examples, formats, msmarco, row_files, text_files
+from endx_jax.data.readers import examples, formats, msmarco, row_files, shards, text_files
 from endx_jax.errors import EndxError
 from endx_jax.settings import check_choice
 
@@ -203,11 +203,11 @@ FORMATS: dict[str, Callable[[str, _Columns], Iterator[Placed]]] = {
 
 def _found(path: str, split: str | None) -> tuple[str, Callable[[str, _Columns], Iterator[Placed]]]:
     """Returns the file or folder of the corpus at a path, and its reader."""
-    if os.path.isdir(path) and arrow.holds_table(path):
+    inside = [os.path.join(path, name + packed) for name in IN_FOLDERS for packed in ("", ".gz")]
+    file = next(filter(os.path.isfile, inside), None)
+    if file is None and shards.holds_shards(path):
         return path, functools.partial(_rows, split=split)
     if os.path.isdir(path):
-        inside = [os.path.join(path, name + packed) for name in IN_FOLDERS for packed in ("", ".gz")]
-        file = next(filter(os.path.isfile, inside), None)
         if file is None:
             raise EndxError(f"{path}: the folder has no corpus file: {' or '.join(IN_FOLDERS)}")
         path = file

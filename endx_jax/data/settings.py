@@ -53,14 +53,23 @@ class DataSettings:
         "Sets in a batch of a mixture: `mixed`, or `one_set`, all pairs of a batch from one set, so that negatives are "
         "from the same set.",
     )
-    split: str = key("train", "Split to train on, of a BEIR, MS MARCO or `save_to_disk` folder.")
+    tokens: str = key(
+        "",
+        "Folder of the tokenised training pairs, for data larger than memory. It is written when it is missing, and "
+        "then only mapped into memory. Needs `test_path`; validation is a share of its questions.",
+        changes_results=False,
+    )
+    tokenizing_processes: int = key(
+        0, "Processes that tokenise files into `tokens`. 0: one for each CPU.", changes_results=False
+    )
+    split: str = key("train", "Split to train on, of a folder with several.")
     merge: bool = key(
         False,
         "Joins train and dev files of a SQuAD folder into one set, split by question, so that a paragraph may be in "
         "every split (RR, Tables 9 and 10). Needs pool=paragraphs.",
     )
     test_path: str = key("", "Test data: a file or folder. Empty: `test_fraction` of `path`.")
-    test_split: str = key("test", "Split of the test data, of a BEIR, MS MARCO or `save_to_disk` folder.")
+    test_split: str = key("test", "Split of the test data, of a folder with several.")
     question_column: str = key("question", "Name of the question column in CSV, TSV, JSON and Arrow, in any case.")
     answer_column: str = key("answer", "Name of the answer column in CSV, TSV, JSON and Arrow, in any case.")
     skip_invalid: bool = key(
@@ -115,6 +124,11 @@ class DataSettings:
         check(
             not (self.mixture and self.max_train_pairs), "data.max_train_pairs can't cut a data.mixture; leave out one"
         )
+        check(
+            not self.tokens or bool(self.test_path),
+            "data.tokens needs data.test_path, since questions of data on disk are not held out",
+        )
+        check(self.tokenizing_processes >= 0, "data.tokenizing_processes must not be negative")
         check(self.group_size > 0, f"data.group_size is {self.group_size}; it must be positive")
         check(self.hard_negatives >= 0, f"data.hard_negatives is {self.hard_negatives}; it must not be negative")
 

@@ -8,14 +8,15 @@ from collections.abc import Sequence, Set
 import numpy as np
 
 from endx_jax.data.records import RetrievalSet, questions_by_candidate
+from endx_jax.data.token_store import TokenStore
 from endx_jax.errors import EndxError
 
 
 @dataclasses.dataclass(frozen=True)
 class Splits:
-    """Train, validation and test sets; see `split` for their overlap."""
+    """Train, validation and test sets; see `split` for their overlap. The train set may be on disk."""
 
-    train: RetrievalSet
+    train: RetrievalSet | TokenStore
     validation: RetrievalSet
     test: RetrievalSet
 

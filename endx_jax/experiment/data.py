@@ -12,6 +12,7 @@ from endx_jax.data.readers import formats, read, squad
 from endx_jax.data.records import Pools, RetrievalSet
 from endx_jax.data.settings import PARAGRAPHS, DataSettings
 from endx_jax.data.splits import Splits, split, split_questions, take, without_questions
+from endx_jax.data.token_store import TokenStore
 from endx_jax.errors import EndxError
 from endx_jax.settings import check_choice
 
@@ -28,17 +29,35 @@ def read_splits(settings: DataSettings) -> Splits:
     reading-comprehension data; the training data may have another format, such as mined negatives. The data sets of
     `data.mixture` are added to the train set, without held-out questions.
 
+    With `data.tokens`, the train set is empty (see `tokens.stored`), and a share of the questions of `data.test_path`
+    is the validation set.
+
     Raises:
       EndxError: `data.path` is not set, or the data can't be read.
     """
     if not settings.path:
         raise EndxError("data.path is not set: set a file or folder, or `docstrings` to try training without data")
+    if settings.tokens:
+        return _held_out(settings)
     splits = _split(settings)
     if settings.mixture:
+        assert isinstance(splits.train, RetrievalSet)
         splits = dataclasses.replace(splits, train=mix([splits.train, *_mixture(settings, splits)]))
     if settings.max_test_questions:
         splits = dataclasses.replace(splits, test=take(splits.test, settings.max_test_questions))
     return splits
+
+
+def _held_out(settings: DataSettings) -> Splits:
+    """Returns validation and test sets with the pool of `data.test_path`, and an empty train set."""
+    test = read_records(settings.test_path, settings, settings.test_split)
+    share = settings.validation_fraction
+    validation = split_questions(test, validation=share, test=1 - share).validation
+    held = set(validation.question_ids)
+    rows = [row for row, name in enumerate(test.question_ids) if name not in held]
+    if not rows:
+        raise EndxError(f"{settings.test_path}: all questions are for validation; set data.validation_fraction=0")
+    return Splits(test.subset([]), validation, test.select_questions(rows))
 
 
 def _mixture(settings: DataSettings, splits: Splits) -> list[RetrievalSet]:
@@ -177,8 +196,10 @@ def paths_of(settings: DataSettings) -> tuple[str, str]:
     return settings.path, ""
 
 
-def fingerprint(records: RetrievalSet) -> str:
+def fingerprint(records: RetrievalSet | TokenStore) -> str:
     """Returns the sha256 of all data that training reads: texts, judgements, groups, hard negatives and scores."""
+    if isinstance(records, TokenStore):
+        return records.sha256
     digest = hashlib.sha256()
     some = [part for part in (records.sources, records.scores) if part is not None]
     for part in (records.questions, records.candidates, records.qrels, records.groups, records.hard_negatives, *some):

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from endx_jax.data.batches import BatchStream, Pairs, TextReader
 from endx_jax.data.splits import Splits, first_pairs
+from endx_jax.data.token_store import TokenStore
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.compilation_cache import use_compilation_cache
@@ -21,6 +22,7 @@ from endx_jax.experiment.data import fingerprint, read_splits
 from endx_jax.experiment.execution import rows_at_once
 from endx_jax.experiment.frozen import HeadEncoder
 from endx_jax.experiment.model import Model, build_model, with_token_weights
+from endx_jax.experiment.tokens import stored
 from endx_jax.experiment.train_plan import AbstractStep, TrainPlan, abstract_step, plan_training
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.models.sharding_hints import platform
@@ -86,17 +88,23 @@ def prepare(config: Mapping, workdir: pathlib.Path) -> Run:
     use_compilation_cache(settings.train.compilation_cache)
     mesh = make_mesh(settings.mesh)
     model, data = _all_of(lambda: build_model(settings), lambda: read_splits(settings.data))
+    if settings.data.tokens:
+        data = dataclasses.replace(data, train=stored(settings.data, model.processors, data))
     data_sha256 = fingerprint(data.train)
     workdirs.check_agrees(workdir, model.settings, data_sha256)
     model = dataclasses.replace(with_token_weights(model, data.train), platform=platform(mesh))
     encoder: TextEncoder | HeadEncoder = model.text_encoder(mesh)
     readers: Mapping[str, TextReader] = model.processors
     if model.trains_heads_alone:
+        _ = data.train.questions[0]  # raises EndxError for a store, which has no texts
         encoder = HeadEncoder(model, mesh)
         readers = encoder.readers
-    most = settings.data.max_train_pairs
-    records = first_pairs(data.train, most) if most else data.train
-    pairs = Pairs.tokenize(records, readers)
+    most, records = settings.data.max_train_pairs, data.train
+    if isinstance(records, TokenStore):
+        pairs = records.pairs()
+    else:
+        records = first_pairs(records, most) if most else records
+        pairs = Pairs.tokenize(records, readers)
     if model.method.annotate:
         pairs = model.method.annotate(pairs, records, settings, mesh)
     if most:

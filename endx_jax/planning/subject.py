@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import pathlib
 from collections.abc import Sequence
 
 import jax
@@ -12,7 +13,9 @@ from endx_jax.batch import Batch, Tokens
 from endx_jax.data import reqa_dataset
 from endx_jax.data.batches import Pairs
 from endx_jax.data.ragged import Ragged
+from endx_jax.data.records import RetrievalSet
 from endx_jax.data.splits import first_pairs
+from endx_jax.data.token_store import TokenStore
 from endx_jax.data.token_tables import TokenTable, VectorTable
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import Settings
@@ -78,7 +81,10 @@ def read_texts(settings: Settings) -> Texts:
         model = build_model(settings)
         if model.trains_heads_alone:
             return Texts(None, "only heads are trained, on vectors")
+        if settings.data.tokens:
+            return Texts(TokenStore.open(pathlib.Path(settings.data.tokens).expanduser()).pairs())
         train, most = read_splits(settings.data).train, settings.data.max_train_pairs
+        assert isinstance(train, RetrievalSet)
         pairs = Pairs.tokenize(first_pairs(train, most) if most else train, model.processors)
         return Texts(pairs.first(most) if most else pairs)
     except EndxError as reason:

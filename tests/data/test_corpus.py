@@ -73,7 +73,7 @@ def test_ids_that_a_server_could_not_delete_are_refused(tmp_path, name, text, me
 def test_a_beir_folder_is_its_corpus(tmp_path):
     (tmp_path / "corpus.jsonl").write_text('{"_id": "d", "title": "T", "text": "x", "metadata": {"url": "u"}}\n')
     assert list(read_corpus(tmp_path)) == [Document("d", "T x", {"title": "T", "url": "u"})]
-    (tmp_path / "corpus.jsonl").rename(tmp_path / "documents.jsonl")
+    (tmp_path / "corpus.jsonl").rename(tmp_path / "documents.json")
     with pytest.raises(EndxError, match="the folder has no corpus file: corpus.jsonl or collection.tsv or"):
         read_corpus(tmp_path)
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from endx_jax import json_files
-from endx_jax.data.readers.row_files import Row, objects, rows
+from endx_jax.data.readers.row_files import Row
 from endx_jax.data.readers.text_files import InvalidRows
 from endx_jax.data.records import RetrievalSet
 from endx_jax.errors import EndxError
@@ -137,29 +137,18 @@ class ExampleSet:
         )
 
 
-def _collect(path: str, found: Iterable[Row], parse: Parser, invalid: InvalidRows) -> RetrievalSet:
+def collect(path: str, found: Iterable[Row], parse: Parser, invalid: InvalidRows) -> RetrievalSet:
+    """Builds a retrieval set of rows of `path`.
+
+    Raises:
+      EndxError: a row is invalid (the message has its line), or no row has a right passage.
+    """
     examples = ExampleSet()
     for _, where, row in found:
         with invalid.row():
             examples.add(parse(row, where), where)
     invalid.log()
     return examples.records(path, invalid.report)
-
-
-def read_rows(path: str, parse: Parser, *, split: str | None = None, skip_invalid: bool = False) -> RetrievalSet:
-    """Reads a training file of another tool.
-
-    Args:
-      path: file or folder of `row_files.objects`.
-      parse: parser of the tool's rows, such as `parse_dpr`.
-      split: split of a `save_to_disk` folder.
-      skip_invalid: true to skip invalid rows.
-
-    Raises:
-      EndxError: a row is invalid (the message has its line), or no row has a right passage.
-    """
-    invalid = InvalidRows(path, skip=skip_invalid)
-    return _collect(path, objects(path, invalid, split=split), parse, invalid)
 
 
 def parse_dpr(row: dict, where: str) -> Example:
@@ -274,38 +263,30 @@ def _choose(name: str, default: str, others: Iterable[str], known: list[str], wh
     )
 
 
-def read_columns(
-    path: str, names: tuple[str, str] = (QUESTION, ANSWER), *, split: str | None = None, skip_invalid: bool = False
-) -> RetrievalSet:
-    """Reads a table with a question and an answer in each row.
+class ColumnParser:
+    """Parser of rows with a question and an answer each.
 
     A question may have several rows with different answers. Columns named `negative`, `negative_1`, ... hold hard
     negatives, each a text, or in JSON and Arrow also a list of texts. Empty hard negatives and other columns are
     ignored.
-
-    Args:
-      path: file or folder of `row_files.rows`.
-      names: columns of question and answer; for the default names, columns with other tools' names are found too.
-      split: split of a `save_to_disk` folder.
-      skip_invalid: true to skip invalid rows.
-
-    Raises:
-      EndxError: a column is missing, or a row is invalid (the message has its line).
     """
-    known: dict[tuple[str, ...], Columns] = {}
 
-    def choose(row: Iterable[str], where: str) -> Columns:
+    def __init__(self, names: tuple[str, str] = (QUESTION, ANSWER)):
+        """Takes the columns of question and answer; for the default names, other tools' names are found too."""
+        self._names = names
+        self._known: dict[tuple[str, ...], Columns] = {}
+
+    def choose(self, row: Iterable[str], where: str) -> Columns:
+        """Returns the columns of a row with these keys; raises EndxError if one is missing."""
         keys = tuple(row)
-        if keys not in known:
-            known.clear()  # nearly all rows have the keys of the previous row
-            known[keys] = Columns.choose(names, list(keys), where)
-        return known[keys]
+        if keys not in self._known:
+            self._known.clear()  # nearly all rows have the keys of the previous row
+            self._known[keys] = Columns.choose(self._names, list(keys), where)
+        return self._known[keys]
 
-    def parse(row: dict, where: str) -> Example:
-        columns = choose(row, where)
+    def __call__(self, row: dict, where: str) -> Example:
+        """Parses a row."""
+        columns = self.choose(row, where)
         question, answer = (json_files.text_at(row, name, where) for name in (columns.question, columns.answer))
         wrong = [text for name in columns.negatives for text in _texts(row.get(name), f"{where}: {name!r}")]
         return Example(Named(question), [Named(answer)], _filled(wrong))
-
-    invalid = InvalidRows(path, skip=skip_invalid)
-    return _collect(path, rows(path, choose, invalid, split=split), parse, invalid)

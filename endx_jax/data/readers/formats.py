@@ -6,7 +6,18 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 
 from endx_jax.data.paragraphs import Paragraph, whole_paragraphs
-from endx_jax.data.readers import arrow, beir, examples, mrqa, msmarco, natural_questions, squad, text_files
+from endx_jax.data.readers import (
+    arrow,
+    beir,
+    examples,
+    mrqa,
+    msmarco,
+    natural_questions,
+    row_files,
+    shards,
+    squad,
+    text_files,
+)
 from endx_jax.data.records import RetrievalSet
 from endx_jax.errors import EndxError
 
@@ -70,13 +81,13 @@ def read(
       with optional hard negatives;
     - `.parquet`, `.arrow` and `.feather` (pyarrow): rows with the same columns.
 
-    Supported folders are BEIR, MS MARCO, MultiReQA and those of `datasets.save_to_disk`. The candidates of
-    reading-comprehension data are whole paragraphs. Text is UTF-8. White space at both ends of a text is removed, and
-    equal texts are merged.
+    Supported folders are BEIR, MS MARCO, MultiReQA, those of `datasets.save_to_disk`, and folders or patterns of
+    several of these files (`shards.files`). The candidates of reading-comprehension data are whole paragraphs. Text is
+    UTF-8. White space at both ends of a text is removed, and equal texts are merged.
 
     Args:
       path: file or folder.
-      split: split of a BEIR, MS MARCO or `save_to_disk` folder; None if it has only one. Ignored by other formats.
+      split: split of a folder that has several; None if it has only one. Ignored by other formats.
       question_column: column or key of the question, in any case. For the default, `question`, the names in
         `examples.QUESTIONS` are tried too.
       answer_column: column or key of the answer, in any case. For the default, `answer`, the names in
@@ -103,9 +114,26 @@ def read(
         return beir.read(path, split, whole=whole, skip_invalid=skip_invalid)
     if found == MSMARCO:
         return msmarco.read(path, split)
-    if found == COLUMNS:
-        return examples.read_columns(path, (question_column, answer_column), split=split, skip_invalid=skip_invalid)
-    return examples.read_rows(path, ROW_PARSERS[found], split=split, skip_invalid=skip_invalid)
+    invalid = text_files.InvalidRows(path, skip=skip_invalid)
+    table = Rows(found, (question_column, answer_column))
+    return examples.collect(path, table.read(path, invalid, split=split), table.parse, invalid)
+
+
+class Rows:
+    """Rows of a format that has one question and its answers in each row."""
+
+    def __init__(self, found: str, names: tuple[str, str] = (examples.QUESTION, examples.ANSWER)):
+        """Takes a format of `detect_format` that is in `ROW_PARSERS` or `COLUMNS`, and the columns of the latter."""
+        self._columns = examples.ColumnParser(names) if found == COLUMNS else None
+        self.parse: examples.Parser = self._columns or ROW_PARSERS[found]
+
+    def read(
+        self, path: str, invalid: text_files.InvalidRows, *, split: str | None = None, part: shards.Part | None = None
+    ) -> Iterator[row_files.Row]:
+        """Yields the rows of a table, or of a part of it, which `parse` converts to examples."""
+        if self._columns:
+            return row_files.rows(path, self._columns.choose, invalid, split=split, part=part)
+        return row_files.objects(path, invalid, split=split, part=part)
 
 
 def holds_paragraphs(path: str) -> bool:
@@ -155,7 +183,7 @@ def read_unmerged(*paths: str, skip_invalid: bool = False) -> RetrievalSet:
 
 
 def detect_format(path: str) -> str:
-    """Returns the format of the file or folder at `path`, such as `SQUAD`.
+    """Returns the format of the file or folder at `path`, such as `SQUAD`; of shards, that of the first.
 
     Reads the beginning of the file once. A `.json` file that holds an object is SQuAD. Other formats are identified by
     the keys of the first object, the columns of an Arrow table, or the first line of a `.csv` or `.tsv` file.
@@ -164,9 +192,10 @@ def detect_format(path: str) -> str:
       EndxError: there is nothing at the path, its ending is unknown, or it can't be read.
     """
     if os.path.isdir(path):
-        if arrow.holds_table(path):
-            return _format_of_keys(arrow.kinds(path))
-        return next((name for name, parts in _FOLDERS.items() if _has_file(path, parts)), BEIR)
+        found = next((name for name, parts in _FOLDERS.items() if _has_file(path, parts)), "")
+        if found or not shards.holds_shards(path):
+            return found or BEIR
+    path = shards.first_file(path)
     ending = text_files.ending(path, ENDINGS)
     if ending in text_files.ARROW_ENDINGS:
         return _format_of_keys(arrow.kinds(path))

@@ -7,6 +7,7 @@ from typing import Any
 
 from endx_jax import json_files
 from endx_jax.data.readers import arrow, text_files
+from endx_jax.data.readers.shards import Part, files
 from endx_jax.data.readers.text_files import InvalidRows
 from endx_jax.errors import EndxError
 
@@ -17,30 +18,41 @@ Row = tuple[int, str, dict[str, Any]]
 DELIMITERS = {".csv": ",;\t|", ".tsv": "\t,;|"}
 
 
-def objects(path: str, invalid: InvalidRows | None = None, *, split: str | None = None) -> Iterator[Row]:
+def objects(
+    path: str, invalid: InvalidRows | None = None, *, split: str | None = None, part: Part | None = None
+) -> Iterator[Row]:
     """Yields the objects of a file: lines of JSONL, items of a JSON list, or rows of an Arrow table.
 
     Args:
-      path: JSON file, which is a list if it begins with `[`, or a table of `arrow.rows`.
+      path: JSON file, which is a list if it begins with `[`, Arrow table, or folder or pattern of `shards.files`.
       invalid: handler of lines that are not an object; by default they raise EndxError.
-      split: split of a `save_to_disk` folder.
+      split: split of a folder.
+      part: part of the table to read; None for all.
 
     Yields:
-      (line or row number from 1, `path, line number` for messages, object). Blank lines are skipped.
+      (line or row number from 1, which continues from one Arrow file to the next; `file, line number` for messages;
+      object). Blank lines are skipped.
 
     Raises:
       EndxError: the file is missing or invalid.
     """
-    if arrow.holds_table(path):
-        for number, row in arrow.rows(path, split):
-            yield number, f"{path}, row {number}", row
-        return
+    invalid = invalid or InvalidRows(path)
+    total = 0
+    for file, groups, before in [part] if part else map(Part, files(path, split)):
+        if not arrow.is_table(file):
+            yield from _json_objects(file, invalid)
+            continue
+        for number, row in arrow.rows(file, groups, before):
+            total += 1
+            yield total, f"{file}, row {number}", row
+
+
+def _json_objects(path: str, invalid: InvalidRows) -> Iterator[Row]:
     if text_files.head(path, 1000).lstrip().startswith("["):
         for number, item in text_files.items(path):
             where = f"{path}, line {number}"
             yield number, where, json_files.mapped(item, f"{where}: an item of the list")
         return
-    invalid = invalid or InvalidRows(path)
     for number, line in text_files.lines(path):
         if line.strip():
             where = f"{path}, line {number}"
@@ -52,23 +64,35 @@ def objects(path: str, invalid: InvalidRows | None = None, *, split: str | None 
 
 
 def rows(
-    path: str, check: Callable[[list[str], str], object], invalid: InvalidRows, *, split: str | None = None
+    path: str,
+    check: Callable[[list[str], str], object],
+    invalid: InvalidRows,
+    *,
+    split: str | None = None,
+    part: Part | None = None,
 ) -> Iterator[Row]:
     """Yields the rows of a table: those of a `.csv` or `.tsv` file with a header line, or those of `objects`.
 
     Args:
-      path: file or folder.
+      path: file, folder or pattern of `shards.files`.
       check: function (names in the header line, location) that raises EndxError if columns are missing.
       invalid: handler of invalid rows.
-      split: split of a `save_to_disk` folder.
+      split: split of a folder.
+      part: part of the table to read; None for all.
 
     Raises:
       EndxError: the file is missing or invalid.
     """
-    ending = path.lower().removesuffix(".gz")[-4:]
-    if ending not in DELIMITERS:
-        yield from objects(path, invalid, split=split)
+    found = [part.file] if part else files(path, split)
+    if found[0].lower().removesuffix(".gz")[-4:] not in DELIMITERS:
+        yield from objects(path, invalid, split=split, part=part)
         return
+    for file in found:
+        yield from _csv_rows(file, check, invalid)
+
+
+def _csv_rows(path: str, check: Callable[[list[str], str], object], invalid: InvalidRows) -> Iterator[Row]:
+    ending = path.lower().removesuffix(".gz")[-4:]
     header: list[str] = []
     for number, fields in fields_of(path, _delimiter(path, DELIMITERS[ending])):
         where = f"{path}, line {number}"

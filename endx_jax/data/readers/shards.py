@@ -1,0 +1,144 @@
+"""Files of tables with several shards: folders of Hugging Face `datasets`, other folders of shards, and patterns."""
+
+import glob
+import os
+import pathlib
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from endx_jax import json_files
+from endx_jax.data.readers import arrow, text_files
+from endx_jax.data.readers.text_files import ARROW_ENDINGS, chosen_split
+from endx_jax.errors import EndxError
+
+# Files that `save_to_disk` writes: STATE for one split, SPLITS for several.
+STATE, SPLITS = "state.json", "dataset_dict.json"
+# Endings of shards; `.json` files may be SQuAD's.
+ENDINGS = (*ARROW_ENDINGS, ".jsonl", ".csv", ".tsv")
+# Files and folders that show that a folder has another format: BEIR's.
+OTHERS = ("corpus.jsonl", "corpus.jsonl.gz", "queries.jsonl", "queries.jsonl.gz", "corpus", "qrels")
+# Name of a split in the path of a shard, as in `train-00000-of-00010.parquet`, `data/test-0.parquet` and `dev/0.jsonl`.
+SPLIT = re.compile(r"(?:^|/)(train|validation|valid|dev|test)(?=[-_./\d])")
+
+
+class Part(NamedTuple):
+    """File of a table, or some row groups of one.
+
+    Attributes:
+      file: path of the file.
+      groups: first row group and end of the last; None for the whole file.
+      before: number of rows of the file before these groups.
+    """
+
+    file: str
+    groups: tuple[int, int] | None = None
+    before: int = 0
+
+
+def holds_shards(path: str) -> bool:
+    """Returns true for a `save_to_disk` folder, another folder of shards, and a pattern such as `data/*.parquet`."""
+    if not os.path.isdir(path):
+        return not os.path.exists(path) and glob.has_magic(path)
+    if any(os.path.isfile(os.path.join(path, name)) for name in (STATE, SPLITS)):
+        return True
+    return not any(os.path.exists(os.path.join(path, name)) for name in OTHERS) and bool(_inside_of(path))
+
+
+def files(path: str, split: str | None = None) -> list[str]:
+    """Returns the files of a table in order; a single file is its own table.
+
+    Args:
+      path: file, folder or pattern.
+      split: split to read, if the names of the files in a folder name any.
+
+    Raises:
+      EndxError: there are no files, no such split, files of different kinds, or files with different columns.
+    """
+    if not holds_shards(path):
+        return [path]
+    splits = _splits(path)
+    found = splits[chosen_split(list(splits), None if "" in splits else split, path)]
+    endings = {os.path.splitext(file.lower().removesuffix(".gz"))[1] for file in found}
+    if len(endings) > 1:
+        kinds = ", ".join(sorted(endings))
+        raise EndxError(f"{path}: files of several kinds, {kinds}; name those of one kind, as in DIR/*.parquet")
+    columns = [_columns(file) for file in found]
+    for file, own in zip(found, columns, strict=True):
+        if own and set(own) != set(columns[0]):
+            raise EndxError(
+                f"{file}: the columns are {json_files.names(own)}, and {json_files.names(columns[0])} in {found[0]}"
+            )
+    return found
+
+
+def first_file(path: str) -> str:
+    """Returns the first file of a table, of any split."""
+    return next(iter(_splits(path).values()))[0] if holds_shards(path) else path
+
+
+def parts(path: str, split: str | None, rows: int) -> list[Part]:
+    """Returns parts of a table of about `rows` rows, which can be read independently; text files are one part each."""
+    return [
+        Part(file, *part)
+        for file in files(path, split)
+        for part in (arrow.parts(file, rows) if arrow.is_table(file) else [(None, 0)])
+    ]
+
+
+def _splits(path: str) -> dict[str, list[str]]:
+    """Returns the files of each split of a folder or pattern, or all under an empty name if there are no splits."""
+    folder = pathlib.Path(path)
+    if (folder / SPLITS).is_file():
+        names = json_files.list_at(json_files.read(folder / SPLITS), "splits", str(folder / SPLITS))
+        if not names:
+            raise EndxError(f"{folder / SPLITS}: no splits")
+        names = [json_files.text(name, f"{folder / SPLITS}: a split") for name in names]
+        return {name: _saved(folder / _inside(name, folder / SPLITS)) for name in names}
+    if (folder / STATE).is_file():
+        return {"": _saved(folder)}
+    if not folder.is_dir():
+        found = sorted(glob.glob(path, recursive=True))
+        if not found:
+            raise EndxError(f"{path}: no files match this pattern")
+        return {"": found}
+    splits: dict[str, list[str]] = {}
+    for name in _inside_of(path):
+        named = SPLIT.search(name)
+        splits.setdefault(named[1] if named else "", []).append(os.path.join(path, name))
+    if len(splits) > 1:
+        splits.pop("", None)
+    return splits
+
+
+def _columns(file: str) -> Iterable[str]:
+    """Returns the columns of an Arrow table, or the header line of CSV; nothing for JSONL, whose rows have keys."""
+    if arrow.is_table(file):
+        return arrow.kinds(file)
+    header = not file.lower().removesuffix(".gz").endswith(".jsonl")
+    return [text_files.head(file).lstrip().partition("\n")[0].strip()] if header else []
+
+
+def _inside_of(folder: str) -> list[str]:
+    """Returns the names of a folder's shards, in it and in its subfolders, sorted."""
+    found = []
+    for pattern in ("*", "*/*"):
+        for name in glob.glob(pattern, root_dir=folder):
+            if name.lower().removesuffix(".gz").endswith(ENDINGS) and os.path.isfile(os.path.join(folder, name)):
+                found.append(name)
+    return sorted(found)
+
+
+def _saved(folder: pathlib.Path) -> list[str]:
+    """Returns the files of a `save_to_disk` folder of one split."""
+    state = folder / STATE
+    entries = json_files.list_at(json_files.read(state), "_data_files", str(state))
+    if not entries:
+        raise EndxError(f"{state}: no files")
+    return [str(folder / _inside(json_files.text_at(entry, "filename", str(state)), state)) for entry in entries]
+
+
+def _inside(name: str, where: pathlib.Path) -> str:
+    if name != os.path.basename(name) or name in (".", "..") or "\0" in name or len(name.encode()) > 255:
+        raise EndxError(f"{where}: {name[:100]!r} is not the name of a file in the folder")
+    return name

@@ -1,0 +1,207 @@
+"""Training pairs on disk: the same pairs as in memory, written once, by one or several processes."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+from helpers import logged_losses
+from tiny_bert import tiny_recipe
+
+from endx_jax.data.batches import Pairs
+from endx_jax.data.settings import DataSettings
+from endx_jax.data.token_store import TokenStore
+from endx_jax.data.tokenization import TextProcessor, Tokenizer
+from endx_jax.errors import EndxError
+from endx_jax.experiment.data import read_records, read_splits
+from endx_jax.experiment.prepare import prepare
+from endx_jax.experiment.run import run
+from endx_jax.experiment.tokens import stored
+
+pa = pytest.importorskip("pyarrow")
+from pyarrow import parquet  # noqa: E402
+
+# Rows with equal questions, equal answers and hard negatives, one of which is right elsewhere.
+ROWS = [
+    {
+        "query": f"where is cat {n % 30}",
+        "pos": [f"the cat sat on {n % 41}"],
+        "neg": [f"the cat sat on {(n + k) % 41}" for k in (1, 2)],
+    }
+    for n in range(100)
+]
+
+
+def write(file, rows, groups=25):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if file.suffix == ".parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), file, row_group_size=groups)
+    else:
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+@pytest.fixture
+def processors(tiny_bert):
+    tokenizer = Tokenizer(tiny_bert)
+    return {"question": TextProcessor(tokenizer, 16), "answer": TextProcessor(tokenizer, 24)}
+
+
+@pytest.fixture
+def settings(tmp_path):
+    for n in range(2):
+        write(tmp_path / "shards" / f"train-0000{n}-of-00002.parquet", ROWS[n * 50 : n * 50 + 50])
+    write(tmp_path / "test.jsonl", [{"query": f"who is dog {n}", "pos": [f"dog {n}"]} for n in range(20)])
+    return DataSettings(
+        path=str(tmp_path / "shards"),
+        test_path=str(tmp_path / "test.jsonl"),
+        tokens=str(tmp_path / "tokens"),
+        question_length=16,
+        answer_length=24,
+        tokenizing_processes=1,
+        validation_fraction=0.3,
+    )
+
+
+def texts(pairs: Pairs) -> set:
+    """Returns right pairs, and questions with lists of right answers, negatives and scores, all as tokens."""
+
+    def of(table, row):
+        return tuple(table.ids[table.offsets[row] : table.offsets[row + 1]].tolist())
+
+    found = {(of(pairs.questions, q), of(pairs.answers, a)) for q, a in pairs.index}
+    for row in range(len(pairs.questions)):
+        for n, listed in enumerate((pairs.positives, pairs.hard_negatives)):
+            scores = pairs.scores[n].row(row).tolist() if pairs.scores else [None] * len(listed.row(row))
+            names = [of(pairs.answers, answer) for answer in listed.row(row)]
+            found.add((of(pairs.questions, row), n, tuple(sorted(zip(names, map(str, scores), strict=True)))))
+    return found
+
+
+def test_a_store_holds_the_pairs_of_the_set_in_memory(settings, processors):
+    store = stored(settings, processors, read_splits(settings))
+    expected = Pairs.tokenize(read_records(settings.path, settings, "train"), processors)
+    pairs = store.pairs()
+    assert len(pairs) == len(expected) == 100
+    assert texts(pairs) == texts(expected)
+    assert (len(pairs.questions), len(pairs.answers)) == (30, 41)
+    assert not list((store.folder).glob("parts"))
+    mapped = pairs.answers.ids
+    while not isinstance(mapped, np.memmap):
+        mapped = mapped.base
+    assert TokenStore.open(store.folder).sha256 == store.sha256
+
+
+def test_scores_prompts_and_sources_are_kept(settings, processors, tmp_path):
+    rows = [
+        {
+            "query": f"who is cat {n}",
+            "pos": ["a cat"],
+            "neg": ["a dog", "a cow"],
+            "pos_scores": [n],
+            "neg_scores": [1, 2],
+        }
+        for n in range(5)
+    ]
+    other = write(tmp_path / "scored.jsonl", rows)
+    mixture = ((str(other), 2.0, "who: "),)
+    store = stored(dataclasses.replace(settings, mixture=mixture), processors, read_splits(settings))
+    pairs = store.pairs()
+    assert pairs.sizes == (100, 5)
+    assert np.isnan(pairs.scores[0][pairs.index[:100, 0]]).all()
+    question = pairs.index[100:, 0]
+    np.testing.assert_array_equal(np.sort(pairs.scores[0][question][:, 0]), np.arange(5))
+    np.testing.assert_array_equal(np.sort(pairs.scores[1][question][:, :2]), [[1, 2]] * 5)
+    prompted = processors["question"]([f"who: who is cat {n}" for n in range(5)])
+    np.testing.assert_array_equal(pairs.questions.pad(question, 16).ids, prompted.pad(np.arange(5), 16).ids)
+
+
+def test_held_out_questions_are_left_out_and_missed_if_they_are_not(settings, processors, tmp_path):
+    write(tmp_path / "test.jsonl", [{"query": f"where is cat {n}", "pos": ["mat"]} for n in range(10)])
+    splits = read_splits(settings)
+    assert (len(splits.validation.questions) > 0, len(splits.test.candidates)) == (True, 1)
+    pairs = stored(settings, processors, splits).pairs()
+    assert len(pairs.questions) == 20
+    write(tmp_path / "test.jsonl", [{"query": f"where is cat {n}", "pos": ["mat"]} for n in range(12)])
+    with pytest.raises(EndxError, match=r"has 2 of the held-out questions, such as 'where is cat 10': set another"):
+        stored(settings, processors, read_splits(settings))
+
+
+def test_a_store_of_other_data_or_with_a_short_file_is_refused(settings, processors):
+    splits = read_splits(settings)
+    store = stored(settings, processors, splits)
+    short = processors | {"answer": dataclasses.replace(processors["answer"], length=20)}
+    with pytest.raises(EndxError, match=r"holds tokens of other data \(length: .*24.* and now .*20.*\): set another"):
+        stored(settings, short, splits)
+    file = store.folder / "answer.ids.npy"
+    file.write_bytes(file.read_bytes()[:-2])
+    with pytest.raises(EndxError, match=r"answer.ids.npy has .* bytes, and not .*: remove .*tokens to write it again"):
+        stored(settings, processors, splits)
+
+
+def test_an_interrupted_tokenisation_keeps_its_finished_parts(settings, processors, monkeypatch, tmp_path):
+    broken = write(tmp_path / "shards" / "train-00002-of-00003.parquet", ROWS)
+    whole = broken.read_bytes()
+    rows = [*ROWS[:30], {"query": "", "pos": ["x"], "neg": []}]
+    write(broken, rows)
+    with pytest.raises(EndxError, match=r"train-00002-of-00003.parquet, row 31: 'query' is empty; data.skip_invalid"):
+        stored(settings, processors, read_splits(settings))
+    kept = tmp_path / "tokens" / "parts" / "0"
+    times = {name: (kept / name / "edges").stat().st_mtime_ns for name in ("0", "1")}
+    assert not (kept / "2" / "part.json").exists()
+    broken.write_bytes(whole)
+    merged = []
+    monkeypatch.setattr("endx_jax.experiment.tokens.shutil.rmtree", lambda folder: merged.append(folder))
+    pairs = stored(settings, processors, read_splits(settings)).pairs()
+    assert {name: (kept / name / "edges").stat().st_mtime_ns for name in times} == times
+    assert texts(pairs) == texts(Pairs.tokenize(read_records(settings.path, settings, "train"), processors))
+    assert len(merged) == 1
+
+
+def test_sources_without_a_pair_and_shards_that_differ_are_refused(settings, processors, tmp_path):
+    empty = write(tmp_path / "empty.jsonl", [{"query": "who?", "pos": [""]}])
+    mixed = dataclasses.replace(settings, mixture=((str(empty), 1.0),))
+    with pytest.raises(EndxError, match=r"empty.jsonl: no questions with a right passage are left to train on$"):
+        stored(mixed, processors, read_splits(settings))
+    write(tmp_path / "shards" / "train-00002-of-00003.parquet", [{"query": "a", "pos": ["b"]}])
+    with pytest.raises(EndxError, match=r"2-of-00003.parquet: the columns are 'query', 'pos', and .* in .*00000"):
+        stored(settings, processors, read_splits(settings))
+
+
+@pytest.fixture
+def config(tiny_bert, settings):
+    config = tiny_recipe(tiny_bert, settings.path)
+    for name in ("test_path", "tokens", "question_length", "answer_length", "tokenizing_processes"):
+        config.data[name] = getattr(settings, name)
+    config.data.hard_negatives = 1
+    return config
+
+
+def test_batches_on_disk_are_a_function_of_seed_and_step_above_any_size(config, tmp_path, monkeypatch):
+    monkeypatch.setattr("endx_jax.data.order.MOST_DRAWN", 10)
+    first, second = (prepare(config, tmp_path / "run").stream for _ in range(2))
+    for step in (0, 7, 3):
+        jax.tree.map(np.testing.assert_array_equal, first[step], second[step])
+    steps = -(-100 // len(first.example_ids(0)))
+    drawn = np.concatenate([first.example_ids(step) for step in range(steps)])[:100]
+    np.testing.assert_array_equal(np.sort(drawn), np.arange(100))
+
+
+def test_what_needs_texts_is_refused(config, tmp_path):
+    config.objective.contrastive.guide = config.model.pretrained
+    with pytest.raises(EndxError, match=r"tokens holds tokens and no texts, which .*: leave data.tokens empty"):
+        prepare(config, tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_a_run_on_disk_is_resumed_exactly_by_processes(config, tmp_path):
+    config.data.tokenizing_processes = 2
+    run(config, tmp_path / "whole")
+    config.train.stop_at_step = 3
+    run(config, tmp_path / "parts")
+    config.train.stop_at_step = 0
+    run(config, tmp_path / "parts")
+    whole, parts = (logged_losses(tmp_path / name) for name in ("whole", "parts"))
+    assert whole == parts
+    assert len(whole) > 3
