@@ -21,6 +21,7 @@ usage: endx VERB [options]      (or: python -m endx_jax VERB [options])
   serve     serve search over HTTP                  endx serve --workdir=runs/quickstart
   encode    encode a corpus into an index           endx encode --workdir=runs/quickstart --corpus=corpus.jsonl
   export    write a model for other libraries       endx export --workdir=runs/quickstart --output=exported
+  push      upload a model to the hub               endx push runs/quickstart OWNER/NAME
   publish   copy an index to a vector database      endx publish --index=DIR --to=http://HOST:19530
   plan      estimate memory and time of a run       endx plan --config=t5:xxl,sde --devices=64
   papers    reproduce tables and figures            endx papers reproduce endx-table2 --budget=60
@@ -92,7 +93,7 @@ RESUMES = {
 }
 
 VERBS = (
-    "prepare", "mine", "train", "evaluate", "compare", "search", "serve", "encode", "export", "publish", "plan",
+    "prepare", "mine", "train", "evaluate", "compare", "search", "serve", "encode", "export", "push", "publish", "plan",
     "papers",
 )  # fmt: skip
 

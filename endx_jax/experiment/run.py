@@ -8,6 +8,7 @@ from endx_jax import json_files
 from endx_jax.data.batches import Pairs
 from endx_jax.data.records import Pools
 from endx_jax.data.splits import with_many_questions
+from endx_jax.experiment import model_card
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.data import pools
@@ -200,6 +201,8 @@ def _report(run: Run, evaluator: Evaluator, params: dict, step: int) -> Results:
                 model={"name": str(run.workdir), "identity": identity, "step": step},
             )
         results.write(run.workdir / workdirs.RESULTS, run.workdir / workdirs.EVALUATION / "test")
+        if method.embeds:
+            model_card.write_run(run.workdir)
 
     on_primary(write, "results-written")
     chosen = f"the best by {settings.evaluation.metric} in validation" if best else "the last"

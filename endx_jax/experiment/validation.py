@@ -13,7 +13,7 @@ from endx_jax.experiment.data import has_paragraphs, pools, read_records
 from endx_jax.methods.evaluation import Evaluator
 from endx_jax.retrieval.evaluate import MEAN, MEASURES, EvaluationSettings
 from endx_jax.retrieval.results import COLUMNS, Section
-from endx_jax.retrieval.tables import format_table
+from endx_jax.retrieval.tables import aligned
 from endx_jax.settings import check
 
 VALIDATION = "validation"
@@ -84,5 +84,6 @@ def validation_section(step: int, metrics: Mapping[str, float]) -> Section | Non
         found.setdefault(name or VALIDATION, {})[measure] = value
     if not found.keys() - {VALIDATION}:
         return None
-    lines = ["", f"validation at step {step}:", format_table(found, COLUMNS)]
+    rows = [[name, *(f"{own[measure]:.3f}" for measure in COLUMNS)] for name, own in found.items()]
+    lines = ["", f"validation at step {step}:", *aligned([["set", *COLUMNS], *rows])]
     return Section(VALIDATION, {"step": step, "metrics": found}, lines)

@@ -51,6 +51,9 @@ def test_named_sets_are_validated_logged_and_select_the_checkpoint(config, beir,
     section = json.loads((tmp_path / "run" / "results.json").read_text())["validation"]
     assert section["step"] == best
     assert section["metrics"]["mats:dev"]["mrr"] == found[best]["validation/mats:dev/mrr"]
+    card = (tmp_path / "run" / "model" / "README.md").read_text()
+    assert f"## Validation at step {best}\n\n| set | mrr |" in card
+    assert f"| mats:dev | {found[best]['validation/mats:dev/mrr']:.3f} |" in card
     shown = capsys.readouterr().out
     assert f"step 2/6: validation mats:dev/ndcg@10 {found[2]['validation/mats:dev/ndcg@10']:.4f}\n" in shown
     assert f"validation at step {best}:" in shown

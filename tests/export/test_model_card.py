@@ -11,6 +11,22 @@ from endx_jax.export.run import export
 from endx_jax.export.towers import Towers
 
 
+@pytest.mark.filterwarnings("default")
+def test_training_ends_with_a_card_whose_usage_works(trained_workdir, monkeypatch, capsys):
+    from huggingface_hub import ModelCard
+
+    card = ModelCard.load(trained_workdir / "model" / "README.md")
+    assert card.data.library_name == "endx_jax"
+    measures = json.loads((trained_workdir / "results.json").read_text())["systems"]["trained"]
+    assert {found.metric_type: found.metric_value for found in card.data.eval_results}["mrr"] == measures["mrr"]
+    assert "One tower encodes questions and answers as 32-dimensional vectors of unit norm" in card.text
+    assert f"endx_jax {endx_jax.__version__}, jax " in card.text
+    code = re.search(r"```python\n(.*?)```", card.text, re.DOTALL)[1]
+    monkeypatch.chdir(trained_workdir / "model")
+    exec(compile(code, "README.md", "exec"), {})
+    assert len(re.findall(r"-?\d\.\d+", capsys.readouterr().out)) == 2
+
+
 @pytest.fixture(scope="module")
 def towers(trained_workdir):
     return Towers.of(endx_jax.load(trained_workdir))

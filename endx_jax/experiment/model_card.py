@@ -1,0 +1,208 @@
+"""README of a model: usage, training data and settings, results and limitations."""
+
+import dataclasses
+import json
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
+
+from endx_jax import json_files
+from endx_jax.experiment.config import Settings
+from endx_jax.experiment.validation import VALIDATION
+from endx_jax.experiment.workdir import DATA, MANIFEST, RESULTS, read_config, read_data
+from endx_jax.files import write_text
+from endx_jax.inference.about import read_about
+from endx_jax.inference.saved import MODEL
+from endx_jax.pretrained.locate import MINILM, MPNET, PUBLISHED
+from endx_jax.retrieval.results import COLUMNS, read_results
+from endx_jax.settings import results_only
+
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+# Training data of initial checkpoints.
+SEEN = {
+    model.hub_id: (
+        f"The initial checkpoint is [{model.hub_id}](https://huggingface.co/{model.hub_id}), which was fine-tuned on "
+        "a billion sentence pairs, including SQuAD 2.0, Natural Questions, TriviaQA, MS MARCO, Quora and WikiAnswers. "
+        "Results on these data sets are not zero-shot; compare with that checkpoint to see the effect of this training."
+    )
+    for model in (MINILM, MPNET)
+}
+UNKNOWN = "endx_jax has no record of the training data of {checkpoint}. Check it before you compare results."
+
+USAGE = """With endx_jax, for this folder:
+
+```python
+import endx_jax
+
+model = endx_jax.load(".")
+queries = model.encode_query(["How many people live in Berlin?"])
+documents = model.encode_document(["Around 3.5 million people live in Berlin.", "Cats sleep for most of the day."])
+print(model.similarity(queries, documents))
+```
+
+`endx export` writes the model for sentence-transformers, transformers and StableHLO.
+"""
+
+TRAINED = "trained"  # the system of `results.json` that is the model
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """Model that a card describes.
+
+    Attributes:
+      name: name of the model.
+      width: width E of embeddings.
+      normalize: true if they have unit norm.
+      cosine: true if they are compared by cosine rather than inner product.
+      one_tower: true if both sides share everything.
+      sides: maximum length in tokens, and prompt, by side.
+      loaded_from: path or name that the model was loaded from.
+      workdir: workdir of the run that trained the model; None for other models.
+    """
+
+    name: str
+    width: int
+    normalize: bool
+    cosine: bool
+    one_tower: bool
+    sides: Mapping[str, tuple[int, str]]
+    loaded_from: str
+    workdir: pathlib.Path | None
+
+
+def text(subject: Subject, library: str, usage: str) -> str:
+    """Returns the model card.
+
+    Args:
+      subject: the model.
+      library: `library_name` on the hub.
+      usage: section with code, in Markdown.
+    """
+    workdir = subject.workdir
+    settings = read_config(workdir) if workdir else None
+    found = read_results(workdir / RESULTS) if workdir and (workdir / RESULTS).is_file() else []
+    parts = [
+        _front_matter(subject, library, settings, found),
+        f"# {subject.name}\n",
+        _about(subject),
+        f"## Usage\n\n{usage}",
+    ]
+    if workdir and settings:
+        parts += [_training(workdir, settings), _results(found), _validation(workdir)]
+    seen = [SEEN.get(name, UNKNOWN.format(checkpoint=f"`{name}`")) for name in _checkpoints(subject, settings)]
+    if settings and settings.model.init_from:
+        seen.append(f"Training started from the best parameters of the run `{_public(settings.model.init_from)}`.")
+    parts.append("## Data of the initial checkpoint\n\n" + "\n\n".join(seen) + "\n")
+    return "\n".join(part for part in parts if part)
+
+
+def write_run(workdir: pathlib.Path) -> None:
+    """Writes the card of a finished run into its model folder."""
+    about, settings = read_about(workdir / MODEL), read_config(workdir).model
+    subject = Subject(
+        name=about.name,
+        width=about.width,
+        normalize=about.normalize,
+        cosine=about.cosine,
+        one_tower=settings.sharing == "sde" and not (settings.answer_pretrained or about.method),
+        sides={side: (own.length, own.prompt) for side, own in about.sides.items()},
+        loaded_from=settings.pretrained,
+        workdir=workdir,
+    )
+    write_text(workdir / MODEL / "README.md", text(subject, "endx_jax", USAGE))
+
+
+def _front_matter(subject: Subject, library: str, settings: Settings | None, found: Sequence[dict]) -> str:
+    tags = ["sentence-similarity", "feature-extraction", "dense", "retrieval", "endx_jax"]
+    if library == "sentence-transformers":
+        tags.insert(0, library)
+    hub_ids = [name for name in _checkpoints(subject, settings) if HUB_ID.fullmatch(name)]
+    base = ["base_model:", *(f"- {name}" for name in hub_ids)] if hub_ids else []
+    lines = [f"library_name: {library}", "pipeline_tag: sentence-similarity", *base, "tags:", *(f"- {t}" for t in tags)]
+    trained = [row for row in found if row["system"] == TRAINED][:1]
+    for row in trained:  # the hub shows these; JSON is YAML
+        dataset = {"type": "unknown", "name": f"{_public(row['dataset'])}, {row['split']}, pool {row['pool']}"}
+        task = {"type": "information-retrieval", "name": "Information Retrieval"}
+        metrics = [{"type": name, "value": row["metrics"][name]} for name in COLUMNS if name in row["metrics"]]
+        result = {"task": task, "dataset": dataset, "metrics": metrics}
+        lines += ["model-index:", f"- {json.dumps({'name': subject.name, 'results': [result]}, ensure_ascii=False)}"]
+    return "\n".join(["---", *lines, "---", ""])
+
+
+def _about(subject: Subject) -> str:
+    """Describes towers, width, similarity, lengths and prompts."""
+    what = (
+        "One tower encodes questions and answers"
+        if subject.one_tower
+        else "A question tower and an answer tower encode texts"
+    )
+    if subject.normalize:
+        compared = "of unit norm, so that inner products are cosines"
+    else:
+        compared = f"without normalization, compared by {'cosine' if subject.cosine else 'inner product'}"
+    made = "Trained with endx_jax" if subject.workdir else "Exported by endx_jax without further training"
+    lines = [f"{what} as {subject.width}-dimensional vectors {compared}. {made}.", ""]
+    for side, (length, prompt) in subject.sides.items():
+        given = f", after the prompt {json.dumps(prompt, ensure_ascii=False)}" if prompt else ""
+        lines.append(f"- {side}s: up to {length} tokens{given}")
+    return "\n".join(lines) + "\n"
+
+
+def _training(workdir: pathlib.Path, settings: Settings) -> str:
+    """Describes the data and the recipe."""
+    data, where = read_data(workdir), f"{workdir / DATA}: 'questions'"
+    questions = json_files.mapped(data.get("questions"), where)
+    counts = ", ".join(f"{json_files.whole(count, where):,} {split}" for split, count in questions.items())
+    rows = {name: _public(value) for name, value in results_only(settings).items()}
+    recipe = "\n".join(f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in rows.items())
+    made = json_files.read_optional(workdir / MANIFEST)
+    versions = {"Python": made.get("python", ""), **made.get("versions", {})} if made else {}
+    with_versions = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+    return (
+        f"## Training\n\nData: `{_public(settings.data.path)}` (questions: {counts}; sha256 of the training set "
+        f"`{data['sha256'][:16]}`).\n\nAll settings that affect results:\n\n```yaml\n{recipe}\n```\n"
+        + (f"\nVersions: {with_versions}.\n" if versions else "")
+    )
+
+
+def _results(found: Sequence[dict]) -> str:
+    """Formats the measures of every system and pool; empty if the run has none."""
+    if not found:
+        return ""
+    rows = [((row["pool"], f"{row['candidates']:,}", row["system"]), row["metrics"]) for row in found]
+    about = found[0]
+    return (
+        f"## Results\n\n{_table(('pool', 'candidates', 'system'), rows)}\n\n{about['questions']:,} questions of "
+        f"`{_public(about['dataset'])}`, {about['split']}; fractions of 1.\n"
+    )
+
+
+def _validation(workdir: pathlib.Path) -> str:
+    """Formats the metrics of `evaluation.sets` at the best step; empty without any."""
+    watched = json_files.read_optional(workdir / RESULTS).get(VALIDATION)
+    if not watched:
+        return ""
+    rows = [((name,), metrics) for name, metrics in watched["metrics"].items()]
+    return f"## Validation at step {watched['step']}\n\n{_table(('set',), rows)}\n"
+
+
+def _table(head: Sequence[str], rows: Sequence[tuple[Sequence[str], Mapping[str, float]]]) -> str:
+    """Formats rows of names and metrics as a table in Markdown."""
+    cells = [[*names, *(f"{own[name]:.3f}" if name in own else "" for name in COLUMNS)] for names, own in rows]
+    return "\n".join("| " + " | ".join(row) + " |" for row in ([*head, *COLUMNS], ["---"] * len(cells[0]), *cells))
+
+
+def _checkpoints(subject: Subject, settings: Settings | None) -> list[str]:
+    """Names the initial weights: hub ids if known, else folder names."""
+    names = [settings.model.pretrained, settings.model.answer_pretrained] if settings else [subject.loaded_from]
+    found = [PUBLISHED[name].hub_id if name in PUBLISHED else _public(name) for name in names if name]
+    return list(dict.fromkeys(found))
+
+
+def _public(value):
+    """Returns a setting without local paths: the last part of a path."""
+    if isinstance(value, str) and "/" in value and (value.startswith(("/", ".", "~")) or pathlib.Path(value).exists()):
+        return pathlib.Path(value).name
+    return value

@@ -1,0 +1,90 @@
+"""Upload of an export to the Hugging Face hub."""
+
+import pathlib
+
+from endx_jax.errors import EndxError, first_line
+from endx_jax.export.output import REPORT
+from endx_jax.parallel.console import showing_progress
+from endx_jax.pretrained.locate import HUB_PATIENCE
+
+README = "README.md"
+# Files that a repository may have before its first upload: the hub makes them.
+EMPTY = {".gitattributes", README}
+
+
+def push(folder: pathlib.Path, name: str, *, private: bool) -> str:
+    """Uploads an export in one commit, with the login of the hub's own tools.
+
+    A repository that holds an older export is updated, and its other files are deleted.
+
+    Args:
+      folder: export.
+      name: repository, `OWNER/NAME`, which is created if it is missing.
+      private: true to create a private repository; an existing one keeps its visibility.
+
+    Returns:
+      The address of the repository.
+
+    Raises:
+      EndxError: the folder is no export, there is no login or it may not write there, the repository holds other
+        files, or the hub can't be reached.
+    """
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    if not (folder / REPORT).is_file():
+        raise EndxError(f"{folder} holds neither a run nor an export: it has no {REPORT}; export the model first")
+    if huggingface_hub.get_token() is None:
+        raise EndxError("there is no login for the hub: run `hf auth login`, or set HF_TOKEN to a token that may write")
+    if not showing_progress():
+        huggingface_hub.utils.disable_progress_bars()
+    hub = huggingface_hub.HfApi()
+    try:
+        there = _files(hub, name)
+        if there is None:
+            there = set()
+            hub.create_repo(name, private=private)
+        if there - EMPTY and REPORT not in there:
+            raise EndxError(f"{name} on the hub holds files that are not an export: choose another name")
+        files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+        add, delete = huggingface_hub.CommitOperationAdd, huggingface_hub.CommitOperationDelete
+        commit: list = [add(place, _content(place, path, name)) for place, path in files.items()]
+        commit += [delete(place) for place in sorted(there - EMPTY - files.keys())]
+        return hub.create_commit(name, commit, commit_message="Upload by endx_jax").repo_url
+    except errors.HFValidationError:
+        raise EndxError(f"{name!r} is not a name on the hub: write OWNER/NAME") from None
+    except errors.HfHubHTTPError as failure:
+        raise EndxError(_explain(failure, name)) from None
+    except (OSError, RuntimeError, errors.HTTPError) as failure:  # RuntimeError: a large file was not uploaded
+        reason = first_line(failure)
+        raise EndxError(f"the hub at {hub.endpoint} can't be reached ({reason}): check the connection") from None
+
+
+def _files(hub, name: str) -> set[str] | None:
+    """Returns the files of a repository; None if there is no such repository."""
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    try:
+        return {file.rfilename for file in hub.model_info(name, timeout=HUB_PATIENCE).siblings or ()}
+    except RepositoryNotFoundError:
+        return None
+
+
+def _content(place: str, path: pathlib.Path, name: str) -> bytes | str:
+    """Returns the file to upload: its path, or the README with the model's name on the hub."""
+    if place != README:
+        return str(path)
+    text = path.read_text(encoding="utf-8")
+    if "from encode import" not in text:  # other exports are used in their folder
+        text = text.replace("In this folder, with", "With").replace('(".")', f'("{name}")')
+    return text.encode()
+
+
+def _explain(failure, name: str) -> str:
+    """Returns the line for a response of the hub that is an error."""
+    status, owner = failure.response.status_code, name.partition("/")[0]
+    if status == 401:
+        return "the hub does not accept the login: run `hf auth login` again, or set HF_TOKEN to a token that may write"
+    if status == 403:
+        return f"the login may not write to {name}: choose a repository of its own, or ask {owner} for access"
+    return f"the hub refuses {name}: {first_line(failure)}"

@@ -1,0 +1,179 @@
+"""Upload to a hub, which here is a server on this machine."""
+
+import base64
+import http.server
+import json
+import threading
+
+import huggingface_hub
+import huggingface_hub.constants
+import pytest
+
+import endx_jax
+from endx_jax.cli.entry import run_verb
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+class Hub:
+    """Accepts uploads; large files, the safetensors here, are sent to an address that it gives.
+
+    Attributes:
+      repositories: contents of the files of each repository; whether it is private under `private`.
+      refusal: status of the answer to every upload; 0 to accept.
+    """
+
+    def __init__(self):
+        self.repositories: dict[str, dict[str, bytes]] = {}
+        self.private: dict[str, bool] = {}
+        self.refusal, self.large = 0, {}
+        hub = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *args):
+                pass
+
+            def do_GET(self):
+                found = hub.repositories.get(self.path.removeprefix("/api/models/"))
+                if found is None:
+                    self.answer({}, 404, {"X-Error-Code": "RepoNotFound"})
+                else:
+                    self.answer({"id": "x", "sha": COMMIT, "siblings": [{"rfilename": name} for name in found]})
+
+            def do_PUT(self):
+                hub.large[self.path.rpartition("/")[2]] = self.body()
+                self.answer({})
+
+            def do_POST(self):
+                body = self.body()
+                if self.headers["Authorization"] != "Bearer secret":
+                    return self.answer({"error": "Invalid token"}, 401)
+                if hub.refusal:
+                    return self.answer({"error": "Forbidden"}, hub.refusal)
+                if self.path == "/api/repos/create":
+                    asked = json.loads(body)
+                    name = "/".join(filter(None, (asked.get("organization"), asked["name"])))
+                    hub.repositories[name] = {}
+                    # Earlier versions of huggingface_hub send `private`, later ones `visibility`.
+                    hub.private[name] = asked.get("private", asked.get("visibility") == "private")
+                    return self.answer({"url": f"{hub.endpoint}/{name}"})
+                if "/preupload/" in self.path:
+                    files = [file["path"] for file in json.loads(body)["files"]]
+                    modes = ("lfs" if path.endswith(".safetensors") else "regular" for path in files)
+                    return self.answer({"files": [_mode(*pair) for pair in zip(files, modes, strict=True)]})
+                if self.path.endswith("/info/lfs/objects/batch"):
+                    objects = [
+                        one | {"actions": {"upload": {"href": f"{hub.endpoint}/large/{one['oid']}"}}}
+                        for one in json.loads(body)["objects"]
+                    ]
+                    return self.answer({"transfer": "basic", "objects": objects})
+                if "/commit/" in self.path:
+                    name = self.path.removeprefix("/api/models/").partition("/commit/")[0]
+                    for line in body.splitlines():
+                        hub.apply(name, json.loads(line))
+                    url = f"{hub.endpoint}/{name}/commit/{COMMIT}"
+                    return self.answer({"commitUrl": url, "commitOid": COMMIT, "success": True})
+                return self.answer({})
+
+            def body(self) -> bytes:
+                return self.rfile.read(int(self.headers["Content-Length"]))
+
+            def answer(self, contents, status=200, headers=None):
+                data = json.dumps(contents).encode()
+                self.send_response(status)
+                for key, value in {"Content-Length": str(len(data)), **(headers or {})}.items():
+                    self.send_header(key, value)
+                self.end_headers()
+                self.wfile.write(data)
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
+
+    def apply(self, name: str, line: dict) -> None:
+        """Applies a line of a commit to a repository."""
+        value = line["value"]
+        if line["key"] == "file":
+            self.repositories[name][value["path"]] = base64.b64decode(value["content"])
+        elif line["key"] == "lfsFile":
+            self.repositories[name][value["path"]] = self.large[value["oid"]]
+        elif line["key"] == "deletedFile":
+            del self.repositories[name][value["path"]]
+
+    def __enter__(self):
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *failure):
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _mode(path: str, mode: str) -> dict:
+    return {"path": path, "uploadMode": mode, "shouldIgnore": False}
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    with Hub() as running:
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", running.endpoint)
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setenv("HF_TOKEN", "secret")
+        yield running
+
+
+@pytest.fixture(scope="module")
+def exported(trained_workdir, tmp_path_factory):
+    output = tmp_path_factory.mktemp("exported") / "model"
+    assert run_verb(["export", f"--workdir={trained_workdir}", f"--output={output}"]) == 0
+    return output
+
+
+def refused(capsys, *arguments) -> str:
+    """Returns the line of a refused `endx push`."""
+    assert run_verb(["push", *map(str, arguments)]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    return line.removeprefix("endx push: ")
+
+
+@pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # huggingface_hub's upload by httpx
+def test_a_run_is_uploaded_as_its_export_and_updated(hub, trained_workdir, exported, tmp_path, capsys):
+    assert run_verb(["push", str(trained_workdir), "me/cats"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"{trained_workdir} is at {hub.endpoint}/me/cats"
+    assert hub.private["me/cats"] is True
+    files = hub.repositories["me/cats"]
+    same = {path.relative_to(exported).as_posix() for path in exported.rglob("*") if path.is_file()}
+    assert set(files) == same
+    assert files["model.safetensors"] == (exported / "model.safetensors").read_bytes()
+    assert 'SentenceTransformer("me/cats")' in files["README.md"].decode()
+    for name, data in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    assert endx_jax.load(tmp_path).identity == endx_jax.load(exported).identity
+    files["stale.bin"], files[".gitattributes"] = b"", b""
+    assert run_verb(["push", str(exported), "me/cats"]) == 0
+    assert set(files) == same | {".gitattributes"}
+    assert run_verb(["push", str(exported), "me/dogs", "--public"]) == 0
+    assert hub.private["me/dogs"] is False
+
+
+def test_refusals_are_one_line(hub, exported, trained_workdir, tmp_path, monkeypatch, capsys):
+    assert "holds neither a run nor an export" in refused(capsys, tmp_path, "me/cats")
+    assert "write OWNER/NAME" in refused(capsys, exported, "me/cats/more")
+    hub.repositories["me/taken"] = {".gitattributes": b"", "weights.bin": b""}
+    assert refused(capsys, exported, "me/taken").startswith("me/taken on the hub holds files that are not an export")
+    hub.refusal = 403
+    assert "the login may not write to you/cats" in refused(capsys, exported, "you/cats")
+    monkeypatch.setenv("HF_TOKEN", "other")
+    assert "the hub does not accept the login" in refused(capsys, exported, "me/cats")
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
+    assert "there is no login for the hub: run `hf auth login`" in refused(capsys, exported, "me/cats")
+
+
+def test_a_hub_that_is_not_there(exported, monkeypatch, capsys):
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    assert "the hub at http://127.0.0.1:9 can't be reached" in refused(capsys, exported, "me/cats")
