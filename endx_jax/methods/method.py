@@ -35,7 +35,7 @@ class Method:
       objective: (dual encoder, settings) to an `Objective`.
       stream: (pairs, settings, **options of `BatchStream`) to the batches of a run.
       annotate: (pairs, their retrieval set, settings of the run, mesh) to the pairs with what the stream needs beside
-        texts; None if it needs nothing.
+        texts; the field is None if it needs nothing. Without a retrieval set only the shapes of the result matter.
       evaluator: (objective, text encoder, mesh, evaluation settings) to an `Evaluator`.
       head: (settings, side, width E) to the Flax module that ends that side's tower, called with ([B, E], dropout keys
         [B] or None) and returning [B, E], or to None for a side without; the field is None for methods that add
@@ -56,7 +56,7 @@ class Method:
     settings: type
     objective: Callable[[Any, Any], Any]
     stream: Callable[..., BatchStream] = pair_batches
-    annotate: Callable[[Pairs, RetrievalSet, Any, Mesh], Pairs] | None = None
+    annotate: Callable[[Pairs, RetrievalSet | None, Any, Mesh], Pairs] | None = None
     evaluator: Callable[..., Evaluator] = evaluate_embeddings
     head: Callable[[Any, str, int], nn.Module | None] | None = None
     frozen_towers: bool = False

@@ -138,7 +138,8 @@ def attend(
     if window is not None:
         place = jnp.arange(mask.shape[1])
         attended_to &= (jnp.abs(place[:, None] - place[None, :]) <= window)[None, None]
-    scores = jnp.where(attended_to, scores, jnp.finfo(scores.dtype).min)
+    # Added, as the gradient of a choice would keep the mask in the shape of the scores.
+    scores = scores + jnp.where(attended_to, 0, jnp.finfo(scores.dtype).min).astype(scores.dtype)
     # The softmax's division comes last, where it is of [L, Dh] a head and not of [L, M].
     weights = jnp.exp(scores - jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True)))
     total = jnp.sum(weights, axis=-1, keepdims=True)

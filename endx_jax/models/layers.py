@@ -17,6 +17,23 @@ from endx_jax.numerics import at_least_float32
 Array = jax.Array
 
 
+def keeps_slope(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """Returns an elementwise function that keeps one array for its gradient, the slope, instead of several.
+
+    The hidden layers of MLPs are the largest arrays that a layer keeps.
+    """
+    kept = jax.custom_jvp(function)
+
+    @kept.defjvp
+    def _jvp(arrays, tangents):
+        (x,), (of_x,) = arrays, tangents
+        result, slope = jax.jvp(function, (x,), (jnp.ones_like(x),))
+        return result, of_x * slope
+
+    return kept
+
+
+@keeps_slope
 def gelu(x: Array) -> Array:
     """Computes the exact GELU, x Phi(x) (Hendrycks and Gimpel 2016), by erf as in PyTorch.
 
@@ -25,6 +42,7 @@ def gelu(x: Array) -> Array:
     return x * (0.5 * (1 + jax.lax.erf(x * math.sqrt(0.5))))
 
 
+@keeps_slope
 def gelu_tanh(x: Array) -> Array:
     """Computes the tanh approximation of GELU (Hendrycks and Gimpel 2016)."""
     return nn.gelu(x, approximate=True)
@@ -35,8 +53,8 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
     "gelu": gelu,
     "gelu_new": gelu_tanh,
     "gelu_pytorch_tanh": gelu_tanh,
-    "relu": nn.relu,
-    "silu": nn.silu,
+    "relu": keeps_slope(nn.relu),
+    "silu": keeps_slope(nn.silu),
 }
 
 

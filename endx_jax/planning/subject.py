@@ -107,7 +107,7 @@ class Outline:
 
     def on(self, chip: Chip | None) -> Subject:
         """Returns the run on devices that represent a chip; None for the devices as they are."""
-        memory, platform = (Memory(chip.memory), chip.platform) if chip else (measure(), "")
+        memory, platform = (Memory.of_accelerator(chip.memory), chip.platform) if chip else (measure(), "")
         train_plan = plan_training(self.model, self.mesh, self.pairs, memory, platform)
         planned = train_plan.stream.profiles()
         batch = planned[-1] if planned else train_plan.stream.widest()
@@ -136,6 +136,8 @@ def outline_run(
         train = dataclasses.replace(settings.train, steps=steps, epochs=0.0)
         data = dataclasses.replace(settings.data, mixture=())
         model = dataclasses.replace(model, settings=dataclasses.replace(model.settings, train=train, data=data))
+    if model.method.annotate:
+        pairs = model.method.annotate(pairs, None, settings, mesh)
     return Outline(model, mesh, pairs)
 
 

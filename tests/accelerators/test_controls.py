@@ -13,6 +13,7 @@ from endx_jax.planning.chips import CHIPS
 from endx_jax.planning.compiled import step_seconds
 
 WIDTH = 256
+at_any_effort = pytest.mark.parametrize("level", [0.0, -1.0])
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,10 @@ def gradient(dtype):
     return jax.grad(loss)
 
 
-def test_a_collective_in_a_loop_is_found(mesh):
+@at_any_effort
+def test_a_collective_in_a_loop_is_found(mesh, effort, level):
+    effort(level)
+
     def every_turn(w, x):
         rows, whole = PartitionSpec("data"), PartitionSpec()
 
@@ -49,12 +53,17 @@ def test_a_collective_in_a_loop_is_found(mesh):
     assert collectives_in_loops(compiled(mesh, gradient(jnp.bfloat16)).as_text()) == []
 
 
-def test_a_float32_product_is_found(mesh):
+@at_any_effort
+def test_a_float32_product_is_found(mesh, effort, level):
+    effort(level)
     assert float32_products(compiled(mesh, gradient(jnp.float32)).as_text()) != []
     assert float32_products(compiled(mesh, gradient(jnp.bfloat16)).as_text()) == []
 
 
-def test_a_missing_donation_is_found(mesh):
+@at_any_effort
+def test_a_missing_donation_is_found(mesh, effort, level):
+    effort(level)
+
     def update(w, x):
         return w - gradient(jnp.bfloat16)(w, x)
 

@@ -39,7 +39,7 @@ def t5(tmp_path_factory):
 @pytest.fixture
 def scanned(monkeypatch):
     """Scans layers at any depth."""
-    monkeypatch.setattr(stack, "SCANNED_FROM", 1)
+    monkeypatch.setattr(stack, "TPU_SCANNED_FROM", 1)
 
 
 def tiny(folder, method="dual", **model):

@@ -196,7 +196,7 @@ def test_devices_and_mesh_change_cost_and_not_losses(config, tmp_path, monkeypat
 
 @pytest.mark.slow
 def test_scanned_and_rematerialised_layers_give_the_same_losses(trained_workdir, config, tmp_path, monkeypatch):
-    monkeypatch.setattr(stack, "CPU_SCANNED_FROM", 1)
+    monkeypatch.setattr(stack, "SCANNED_FROM", 1)
     config.model.remat = "full"
     config.train.stop_at_step = 5
     config.train.profile_steps = 2

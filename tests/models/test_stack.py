@@ -31,7 +31,8 @@ def test_each_policy_keeps_less_than_the_one_before(scan_layers):
 
 
 @pytest.mark.parametrize(
-    ("platform", "layers", "scanned"), [("tpu", 5, False), ("tpu", 6, True), ("cpu", 12, False), ("cpu", 24, True)]
+    ("platform", "layers", "scanned"),
+    [("tpu", 5, False), ("tpu", 6, True), ("cpu", 12, False), ("cpu", 24, True), ("gpu", 12, False)],
 )
 def test_deep_towers_are_scanned_by_platform(platform, layers, scanned, monkeypatch):
     monkeypatch.setattr(stack, "platform", lambda: platform)

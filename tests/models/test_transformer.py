@@ -4,6 +4,7 @@ import dataclasses
 import functools
 
 import chex
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +14,7 @@ from helpers import TINY, one_line_error, padded, random_params, texts
 from endx_jax.encoders.bert import BertConfig
 from endx_jax.models import TransformerEncoder
 from endx_jax.models.dropout import example_keys
+from endx_jax.models.layers import ACTIVATIONS
 from endx_jax.models.layout import Padded
 
 MINIMAL = {
@@ -174,3 +176,15 @@ def test_every_key_of_a_config_is_read():
 def test_other_kinds_of_bert_are_refused(changes, message):
     with one_line_error(message):
         BertConfig.from_hugging_face(MINIMAL | changes)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_are_flax_s_and_keep_one_array_for_the_gradient(name):
+    x = jnp.linspace(-5, 5, 64)
+    twins = {"gelu": functools.partial(nn.gelu, approximate=False), "relu": nn.relu, "silu": nn.silu}
+    for dtype, tolerance in ((jnp.float32, 2e-6), (jnp.bfloat16, 0.03)):
+        result, pull = jax.vjp(ACTIVATIONS[name], x.astype(dtype))
+        expected, expected_pull = jax.vjp(twins.get(name, nn.gelu), x)
+        np.testing.assert_allclose(result, expected, atol=tolerance)
+        np.testing.assert_allclose(pull(jnp.ones_like(result))[0], expected_pull(jnp.ones_like(x))[0], atol=tolerance)
+        assert [leaf.shape for leaf in jax.tree.leaves(pull)] == [x.shape]

@@ -5,7 +5,7 @@ import re
 import jax
 import jax.numpy as jnp
 import pytest
-from tiny_bert import tiny_recipe
+from tiny_bert import WIDTH, tiny_recipe
 
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.prepare import begin, prepare
@@ -63,6 +63,13 @@ def test_a_run_that_distils_is_planned_without_its_data(config):
     assert contrastive_batches(pairs, settings.objective, seed=0, global_batch_size=8, hard_negatives=2)[
         0
     ].teacher.shape == (8, 3)
+
+
+@pytest.mark.parametrize(("guide", "width"), [("", WIDTH), ("all-MiniLM-L6-v2", 384)])
+def test_the_embeddings_of_a_guide_are_planned(config, tiny_bert, guide, width):
+    config.objective.contrastive.guide = guide or str(tiny_bert)
+    planned = outline_run(resolve(config), Texts(None)).on(None).batch.guide
+    assert planned.question.shape == planned.answer.shape == (16, width)
 
 
 def without_sources(program):

@@ -57,7 +57,7 @@ def reference(library, minilm):
 
 @pytest.mark.parametrize("scanned_from", [100, 1])
 def test_the_real_model_embeds_as_sentence_transformers_does(minilm, reference, scanned_from, monkeypatch):
-    monkeypatch.setattr(stack, "CPU_SCANNED_FROM", scanned_from)
+    monkeypatch.setattr(stack, "SCANNED_FROM", scanned_from)
     found = ours(pretrained.load(minilm), SENTENCES)
     np.testing.assert_allclose(found, reference.encode(SENTENCES), rtol=0, atol=1e-5)
 

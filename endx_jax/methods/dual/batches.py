@@ -19,7 +19,9 @@ from endx_jax.losses import Guide
 from endx_jax.methods.dual.settings import DualSettings
 from endx_jax.methods.objective import known_ids
 from endx_jax.models.dual_encoder import SIDES
+from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.console import say
+from endx_jax.pretrained.published import is_known, outline
 from endx_jax.retrieval.vector_cache import BLOCK, VectorCache
 
 Array = jax.Array
@@ -111,12 +113,12 @@ def loss_arrays(batch: Batch) -> dict[str, Any]:
     return known_ids(batch) | {name: value for name, value in more.items() if value is not None}
 
 
-def embed_by_guide(pairs: Pairs, records: RetrievalSet, settings: Any, mesh: Mesh) -> Pairs:
+def embed_by_guide(pairs: Pairs, records: RetrievalSet | None, settings: Any, mesh: Mesh) -> Pairs:
     """Returns pairs with the guide's embeddings of all their texts, computed once: `Method.annotate`.
 
     Args:
       pairs: training pairs.
-      records: their texts.
+      records: their texts; None for zeros of the embeddings' shape.
       settings: settings of the run; `data.cache` is where embeddings are kept.
       mesh: device mesh of the run.
 
@@ -126,6 +128,13 @@ def embed_by_guide(pairs: Pairs, records: RetrievalSet, settings: Any, mesh: Mes
     name = settings.objective.given_model
     if not name:
         return pairs
+    if records is None:
+        one_device = make_mesh(MeshSettings(), jax.local_devices()[:1])
+        width = outline(name).config.width if is_known(name) else load(name, mesh=one_device).width
+        tables = zip(SIDES, (pairs.questions, pairs.answers), strict=True)
+        zero = np.zeros((1, 1), np.float32)
+        zeros = {side: np.broadcast_to(zero, (len(table.lengths), width)) for side, table in tables}
+        return dataclasses.replace(pairs, guide=zeros)
     guide, cache = load(name, mesh=mesh), VectorCache(settings.data.cache) if settings.data.cache else None
     count = len(records.questions) + len(records.candidates)
     say(f"embedding {count:,} texts by {guide.name}, or reading them from {settings.data.cache or 'no cache'}")
