@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from endx_jax.data import reqa
 from endx_jax.data.order import Sources
+from endx_jax.data.splits import SPLITS
 from endx_jax.settings import check, check_choice, key
 
 PARAGRAPHS = "paragraphs"
@@ -81,6 +82,11 @@ class DataSettings:
     answer_length: int = key(256, "Maximum tokens of an answer, special tokens included.")
     validation_fraction: float = key(0.05, "Share of the questions held out for validation, in [0, 1).")
     test_fraction: float = key(0.1, "Share of the questions held out for testing, in [0, 1). Unused with `test_path`.")
+    held_out_by: str = key(
+        "answers",
+        f"Unit of what is held out: one of {', '.join(SPLITS)}; answers, and groups such as articles, with all their "
+        "questions, or single questions, whose answers stay in the train set (ENDX, RR).",
+    )
     max_test_questions: int = key(0, "Maximum test questions; the pool contains only their answers. 0: all.")
     max_train_pairs: int = key(0, "Maximum training pairs. 0: all.")
     group_size: int = key(
@@ -101,6 +107,7 @@ class DataSettings:
         check(
             shortest > 2, f"data.question_length and answer_length must exceed 2, the special tokens; one is {shortest}"
         )
+        check_choice("data.held_out_by", self.held_out_by, SPLITS)
         check_choice("data.pool", self.pool, ("", *POOLS))
         check(self.pool == PARAGRAPHS or not self.merge, "data.merge needs data.pool=paragraphs")
         check(not (self.merge and self.test_path), "data.merge joins the files of a folder; leave data.test_path empty")

@@ -77,6 +77,9 @@ def split_questions(records: RetrievalSet, *, validation: float, test: float) ->
     return Splits(**{name: records.subset(kept) for name, kept in rows.items()})
 
 
+SPLITS = {"answers": split, "questions": split_questions}  # by `data.held_out_by`
+
+
 def take(records: RetrievalSet, limit: int) -> RetrievalSet:
     """Returns the `limit` questions with the smallest sha256 of their texts, in that order, with their candidates.
 

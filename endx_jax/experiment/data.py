@@ -11,7 +11,7 @@ from endx_jax.data.mixture import mix
 from endx_jax.data.readers import formats, read, squad
 from endx_jax.data.records import Pools, RetrievalSet
 from endx_jax.data.settings import PARAGRAPHS, DataSettings
-from endx_jax.data.splits import Splits, split, split_questions, take, without_questions
+from endx_jax.data.splits import SPLITS, Splits, split_questions, take, without_questions
 from endx_jax.data.token_store import TokenStore
 from endx_jax.errors import EndxError
 from endx_jax.settings import check_choice
@@ -78,7 +78,9 @@ def _split(settings: DataSettings) -> Splits:
     path, test_path = paths_of(settings)
     if not test_path:
         records = read_records(path, settings, settings.split, whole=False)
-        return split(records, validation=settings.validation_fraction, test=settings.test_fraction)
+        return SPLITS[settings.held_out_by](
+            records, validation=settings.validation_fraction, test=settings.test_fraction
+        )
     own = dict.fromkeys((path, test_path), settings)
     if settings.pool:
         unpooled = dataclasses.replace(settings, pool="")
@@ -88,7 +90,7 @@ def _split(settings: DataSettings) -> Splits:
     records = read_records(path, own[path], settings.split, whole=False)
     test = read_records(test_path, own[test_path], settings.test_split)
     rest = without_questions(records, set(test.questions))
-    splits = split(rest, validation=settings.validation_fraction, test=0.0)
+    splits = SPLITS[settings.held_out_by](rest, validation=settings.validation_fraction, test=0.0)
     return dataclasses.replace(splits, test=test)
 
 

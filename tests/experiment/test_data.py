@@ -84,6 +84,16 @@ def test_other_data_has_one_pool(pairs_csv):
     assert pools(found, DataSettings()) == {"all": found}
 
 
+def test_questions_held_out_one_by_one_may_share_their_answers_with_the_train_set(tmp_path):
+    file = tmp_path / "pairs.csv"
+    file.write_text("question,answer\n" + "".join(f"q{n},a{n % 20}\n" for n in range(200)))
+    settings = DataSettings(path=str(file), validation_fraction=0.0, test_fraction=0.4)
+    by = {unit: read_splits(dataclasses.replace(settings, held_out_by=unit)) for unit in ("answers", "questions")}
+    assert not set(by["answers"].train.candidates) & set(by["answers"].test.candidates)
+    assert set(by["questions"].train.candidates) & set(by["questions"].test.candidates)
+    assert not set(by["questions"].train.questions) & set(by["questions"].test.questions)
+
+
 def test_a_pool_is_for_reading_comprehension_only(pairs_csv):
     with one_line_error("natural_questions, multireqa. but columns; leave data.pool"):
         read(pairs_csv)

@@ -34,6 +34,7 @@ def get_config(arguments: str = "endx,bert"):
     config.data.question_length = 35
     config.data.answer_length = 65
     config.data.validation_fraction = 0.1
+    config.data.held_out_by = "questions"
 
     config.model.pretrained = "google-bert/bert-base-uncased"
     config.model.sharing = "sde"

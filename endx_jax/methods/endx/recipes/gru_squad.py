@@ -1,7 +1,7 @@
 """GRU trained from scratch on ReQA SQuAD in minutes on two CPU cores: `gru_squad.py:METHOD`.
 
-The methods are `dual`; `endx`, with MiniLM's embeddings as the teacher's (docs/endx.md says why); `endx_cross`, with the
-paper's own teacher; and `distill`, which needs `objective.teacher_from`, a run of `minilm_pairs`.
+The methods are `dual`; `endx`, with MiniLM's embeddings as the teacher's (docs/endx.md says why); `endx_cross`, with
+the paper's own teacher; and `distill`, which needs `objective.teacher_from`, a run of `minilm_pairs`.
 
 For experiments with methods, not from a paper: width 256 on MiniLM's frozen token embeddings, unit vectors with a
 temperature, batches of articles. The learning rate was selected on held-out articles (docs/results.md).
