@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from endx_jax.encoders import bert
 from endx_jax.encoders.architecture import Architecture, Names
 from endx_jax.models.config_keys import MOST_LAYERS, choice, fraction, whole
 from endx_jax.models.layers import ACTIVATIONS
@@ -24,11 +25,7 @@ class DistilBertConfig(TransformerConfig):
 
 
 NAMES = Names(
-    outside={
-        "token_embedder": "embeddings.word_embeddings",
-        "encoder/position_embedding": "embeddings.position_embeddings",
-        "encoder/norm": "embeddings.LayerNorm",
-    },
+    outside=bert.NAMES.outside,
     layer="transformer.layer.{n}",
     inside={
         "attention/query": "attention.q_lin",

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Self
 
+from endx_jax.encoders import bert
 from endx_jax.encoders.architecture import Architecture, Names
 from endx_jax.encoders.rope import read_rope
 from endx_jax.models.config_keys import fraction, whole
@@ -39,11 +40,7 @@ class GteConfig(TransformerConfig):
 
 
 NAMES = Names(
-    outside={
-        "token_embedder": "embeddings.word_embeddings",
-        "encoder/type_embedding": "embeddings.token_type_embeddings",
-        "encoder/norm": "embeddings.LayerNorm",
-    },
+    outside=bert.NAMES.outside,
     layer="encoder.layer.{n}",
     inside={
         "attention/query attention/key attention/value": "attention.qkv_proj",

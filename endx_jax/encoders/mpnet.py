@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from endx_jax.encoders import bert
 from endx_jax.encoders.architecture import Architecture, Names
 from endx_jax.models.transformer import TransformerConfig
 
@@ -25,22 +26,15 @@ class MPNetConfig(TransformerConfig):
 
 
 NAMES = Names(
-    outside={
-        "token_embedder": "embeddings.word_embeddings",
-        "encoder/position_embedding": "embeddings.position_embeddings",
-        "encoder/norm": "embeddings.LayerNorm",
-        "encoder/relative_position_bias": "encoder.relative_attention_bias",
-    },
-    layer="encoder.layer.{n}",
+    outside={**bert.NAMES.outside, "encoder/relative_position_bias": "encoder.relative_attention_bias"},
+    layer=bert.NAMES.layer,
     inside={
+        **bert.NAMES.inside,
         "attention/query": "attention.attn.q",
         "attention/key": "attention.attn.k",
         "attention/value": "attention.attn.v",
         "attention/output": "attention.attn.o",
         "attention_norm": "attention.LayerNorm",
-        "mlp_up": "intermediate.dense",
-        "mlp_down": "output.dense",
-        "mlp_norm": "output.LayerNorm",
     },
 )
 

@@ -6,6 +6,7 @@ import types
 
 import numpy as np
 import pytest
+from helpers import one_line_error
 from tiny_bert import tiny_recipe, vocabulary, write_tokenizer
 
 import endx_jax
@@ -147,17 +148,40 @@ def test_real_weights_embed_as_in_sentence_transformers(reference, request, name
     np.testing.assert_allclose(found, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
 
 
-@pytest.mark.parametrize(("model_type", "sharing"), [*zip(FAMILIES, itertools.cycle(SHARINGS), strict=False)])
+def test_pooling_without_the_prompt_is_refused(reference, tmp_path):
+    """As its embeddings are others, and our towers pool all tokens of a text."""
+    encoder = reference.modules.Transformer(str(write_family(reference, tmp_path / "encoder", "bert")))
+    found = {}
+    for includes in (True, False):
+        pooling = reference.modules.Pooling(24, include_prompt=includes)
+        model = reference.library.SentenceTransformer(modules=[encoder, pooling], device="cpu")
+        model.save_pretrained(str(tmp_path / str(includes)))
+        found[includes] = model.encode(TEXTS[:1], prompt="the dog: ")
+    ours = endx_jax.load(tmp_path / "True").encode_document(TEXTS[:1], prompt="the dog: ")
+    np.testing.assert_allclose(ours, found[True], rtol=0, atol=1e-5)
+    assert np.abs(found[False] - found[True]).max() > 1e-2
+    with one_line_error("1_Pooling.config.json: include_prompt False is not supported; supported: True"):
+        endx_jax.load(tmp_path / "False")
+
+
+# Each family in one sharing is trained for 20 steps and exported; in the others it is trained for four.
+LONGER = dict(zip(FAMILIES, itertools.cycle(SHARINGS), strict=False))
+
+
+@pytest.mark.parametrize("sharing", SHARINGS)
+@pytest.mark.parametrize("model_type", FAMILIES)
 def test_a_family_trains_resumes_and_is_exported(reference, tmp_path, pairs_csv, model_type, sharing):
-    """In one sharing each: they are groups of parameters, whatever the family."""
+    longer = LONGER[model_type] == sharing
     config = tiny_recipe(write_family(reference, tmp_path / "encoder", model_type), pairs_csv)
     config.model.sharing, config.model.projection = sharing, 8
-    config.train.steps, config.train.stop_at_step = 4, 2
+    config.train.steps = 20 if longer else 4
+    config.train.stop_at_step = config.train.steps // 2
     assert run(config, tmp_path / "run") is None
     config.train.stop_at_step = 0
     run(config, tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3, 4]
+    losses = {line["step"]: line["loss"] for line in lines if "loss" in line}
+    assert [*losses] == [*range(1, config.train.steps + 1)] and np.isfinite([*losses.values()]).all()
     model = endx_jax.load(tmp_path / "run")
-    for kind in ("sentence-transformers", "hugging-face", "stablehlo"):
+    for kind in ("sentence-transformers", "hugging-face", "stablehlo") if longer else ():
         assert export(model, kind, tmp_path / kind, tolerance=1e-5).passed
