@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from endx_jax.losses import geometry_alignment, in_batch_softmax
+from endx_jax.losses import Ceiling, Guide, Prefixes, geometry_alignment, in_batch_softmax
 from endx_jax.losses.geometry import TERMS
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.execution import Execution
@@ -35,10 +35,19 @@ def alignment(embeddings, **cut):
     return geometry_alignment(*embeddings, weights=WEIGHTS, **cut)[0]
 
 
+def guided(embeddings, **cut):
+    """Four prefixes (Matryoshka), and negatives left out by their own scores and by a guide, which is the teacher."""
+    (question, answer), guide = embeddings
+    prefixes = Prefixes(tuple(question.shape[1] // part for part in (8, 4, 2, 1)))
+    masks = {"ceiling": Ceiling(1.0, 0.1), "guide": Guide(*guide)}
+    return in_batch_softmax(question, answer, temperature=0.05, prefixes=prefixes, **masks, **cut)[0]
+
+
 ONE_DIRECTION = "softmax, one direction"
 LOSSES = {
     ONE_DIRECTION: functools.partial(softmax, direction="question_to_answer"),
     "softmax, both": functools.partial(softmax, direction="sum"),
+    "softmax, four prefixes, guided": guided,
     "alignment, four terms": alignment,
 }
 

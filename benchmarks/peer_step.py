@@ -26,6 +26,7 @@ class Recipe:
       clip_norm: maximum norm of the gradient.
       steps: length of the schedule.
       bfloat16: true if the towers compute in bfloat16; weights and optimizer are float32.
+      matryoshka: widths of the prefixes that are trained; empty for the whole embedding.
     """
 
     folder: str
@@ -37,6 +38,7 @@ class Recipe:
     clip_norm: float
     steps: int
     bfloat16: bool
+    matryoshka: tuple[int, ...] = ()
 
 
 class PeerStep:
@@ -92,8 +94,10 @@ def _loss(recipe: Recipe, form: str):
     model.max_seq_length = recipe.length
     scale = 1 / recipe.temperature
     if form == PLAIN:
-        return losses.MultipleNegativesRankingLoss(model, scale=scale)
-    return losses.CachedMultipleNegativesRankingLoss(model, scale=scale, mini_batch_size=int(form))
+        loss = losses.MultipleNegativesRankingLoss(model, scale=scale)
+    else:
+        loss = losses.CachedMultipleNegativesRankingLoss(model, scale=scale, mini_batch_size=int(form))
+    return losses.MatryoshkaLoss(model, loss, list(recipe.matryoshka)) if recipe.matryoshka else loss
 
 
 def _trainer(recipe: Recipe, loss):

@@ -116,6 +116,7 @@ def configure(options: argparse.Namespace):
     config = common.pairs_config(options)
     config.model.dtype = options.dtype
     config.objective.mask_false_negatives = False
+    config.objective.matryoshka_dims = tuple(options.matryoshka)
     config.train.update(steps=STEPS, tower_chunk=options.tower_chunk)
     return config
 
@@ -132,6 +133,7 @@ def _recipe(config) -> Recipe:
         clip_norm=config.optimizer.clip_norm,
         steps=config.train.steps,
         bfloat16=config.model.dtype == "bfloat16",
+        matryoshka=config.objective.matryoshka_dims,
     )
 
 
@@ -144,6 +146,14 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--length", type=int, default=256, help="maximum tokens of a question or answer")
     parser.add_argument("--dtype", choices=TOLERANCE, default="float32")
     parser.add_argument("--tower_chunk", type=int, default=-1, help="value of train.tower_chunk")
+    parser.add_argument(
+        "--matryoshka",
+        type=int,
+        nargs="*",
+        default=[],
+        metavar="WIDTH",
+        help="widths of the prefixes to train, both sides",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", default="")
     return parser

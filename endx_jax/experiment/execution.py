@@ -16,7 +16,8 @@ from endx_jax.parallel.sharding import parameter_paths, rule_of, state_shardings
 from endx_jax.pretrained.towers import compute_dtype
 from endx_jax.training.checkpoints import abstract
 
-# Largest batch with a dense loss, which compiles and runs faster while scores take little memory; tile of larger ones.
+# Largest batch with a dense loss of one array of scores, which compiles and runs faster while they take little memory;
+# tile of larger ones.
 DENSE_UP_TO, TILE = 2048, 1024
 # Tokens of a chunk that keep a device busy; larger chunks are not faster. Measured on CPUs, estimated for accelerators.
 BUSY, ACCELERATOR_BUSY = {"cpu": 1 << 14}, 1 << 16
@@ -44,9 +45,12 @@ def choose_execution(
     settings = model.settings
     size = settings.train.global_batch_size
     chunk = max(settings.train.tower_chunk, 0)
+    # Methods that do not compare the rows of a batch have no `loss_tile`.
+    count_arrays = getattr(settings.objective, "score_arrays", lambda hard_negatives: 1)
+    arrays = count_arrays(settings.data.hard_negatives)
+    tile = loss_tile(getattr(settings.objective, "loss_tile", 0), size, arrays)
     while True:
-        # Methods that do not compare the rows of a batch have no `loss_tile`.
-        execution = Execution(mesh, chunk, loss_tile(getattr(settings.objective, "loss_tile", 0), size))
+        execution = Execution(mesh, chunk, tile)
         # Each device encodes packed texts with full parameters, which would undo the gathering by layer of `fsdp`.
         # Chunks need full parameters anyway.
         packed = mesh.shape["fsdp"] == 1 or execution.chunks(size) > 1
@@ -104,8 +108,14 @@ def tokens_of_a_row(batch: Batch) -> int:
     return sum(side.places for side in batch.sides)
 
 
-def loss_tile(setting: int, global_batch_size: int) -> int | None:
-    """Returns the tile of streamed losses for a value of `objective.loss_tile`; None for dense losses."""
+def loss_tile(setting: int, global_batch_size: int, arrays: int = 1) -> int | None:
+    """Returns the tile of streamed losses for a value of `objective.loss_tile`; None for dense losses.
+
+    Args:
+      setting: the value; -1 to choose.
+      global_batch_size: pairs of a batch, B.
+      arrays: number of arrays of scores [B, B] of the dense loss.
+    """
     if setting == -1:
-        setting = 0 if global_batch_size <= DENSE_UP_TO else TILE
+        setting = 0 if arrays * global_batch_size**2 <= DENSE_UP_TO**2 else TILE
     return setting or None

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 
 from endx_jax.batch import Batch
-from endx_jax.losses import in_batch_sigmoid, in_batch_softmax
+from endx_jax.losses import Prefixes, in_batch_sigmoid, in_batch_softmax
 from endx_jax.losses.distillation import DISTILLATIONS, KL
 from endx_jax.methods.dual.batches import loss_arrays
 from endx_jax.methods.dual.settings import SIGMOID, SOFTMAX, DualSettings
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective
-from endx_jax.numerics import at_least_float32
+from endx_jax.numerics import at_least_float32, l2_normalize
 from endx_jax.settings import check
 
 Array = jax.Array
@@ -87,16 +87,29 @@ class DualObjective(Objective):
         return value, metrics | {"distillation_loss": distilled} | agreement
 
     def _distillation(self, temperature: Array, embeddings: Embeddings, teacher: Array, axis_name) -> LossAndMetrics:
-        """Computes the loss between the scores of a teacher, NaN where unknown, and those of the embeddings."""
+        """Computes the loss between the scores of a teacher, NaN where unknown, and those of the embeddings.
+
+        With several prefixes it is the weighted sum of their losses; the metrics are those of the longest.
+        """
         settings, question = self.settings.distillation, at_least_float32(embeddings.question)
         groups = (embeddings.answer[:, None], embeddings.hard_negatives)
         candidates = jnp.concatenate([at_least_float32(cast(Array, group)) for group in groups], axis=1)
-        scores = jnp.einsum("be,bke->bk", question, candidates, precision=jax.lax.Precision.HIGHEST)
-        if settings.loss == KL:
-            scores = scores / temperature
-        return DISTILLATIONS[settings.loss](
-            scores, teacher / settings.temperature, where=jnp.isfinite(teacher), axis_name=axis_name
-        )
+        prefixes = self.settings.prefixes(self.model.question.normalize)
+        prefixes = prefixes or Prefixes((question.shape[1],), (1.0,), normalize=False)
+        total: Array = jnp.zeros((), question.dtype)
+        metrics: dict[str, Array] = {}
+        for width, weight in zip(prefixes.widths, prefixes.weights, strict=True):
+            sides = [question[:, :width], candidates[..., :width]]
+            if prefixes.normalize:
+                sides = [l2_normalize(side) for side in sides]
+            scores = jnp.einsum("be,bke->bk", *sides, precision=jax.lax.Precision.HIGHEST)
+            if settings.loss == KL:
+                scores = scores / temperature
+            loss, metrics = DISTILLATIONS[settings.loss](
+                scores, teacher / settings.temperature, where=jnp.isfinite(teacher), axis_name=axis_name
+            )
+            total += weight * loss
+        return total, metrics
 
     def learned(self, params: dict) -> dict[str, Array]:
         """Returns the parameters of the loss: `temperature`, learned or not, and `bias` of the sigmoid loss."""

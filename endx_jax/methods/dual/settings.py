@@ -138,6 +138,11 @@ class DualSettings:
         """Model whose embeddings batches hold: the guide, or none."""
         return self.contrastive.guide
 
+    def score_arrays(self, hard_negatives: int) -> int:
+        """Returns the number of arrays of scores [B, B] of the dense loss with K hard negatives a question."""
+        directions = 1 if self.direction in ("question_to_answer", "answer_to_question") else 2
+        return (directions + len(self.contrastive.same_side) + hard_negatives) * max(1, len(self.matryoshka_dims))
+
     def prefixes(self, normalize: bool) -> Prefixes | None:
         """Returns the prefixes of embeddings to train; `normalize` tells that embeddings have unit norm."""
         if not self.matryoshka_dims:

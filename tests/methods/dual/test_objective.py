@@ -153,6 +153,21 @@ def test_distillation_joins_the_loss(name):
     np.testing.assert_allclose(metrics["distillation_loss"], expected, rtol=1e-5)
 
 
+def test_distillation_of_prefixes_is_their_weighted_sum():
+    teacher = jnp.array([[4.0, 2.0, 1.0], [1.0, 0.0, 8.0], [3.0, 3.0, 1.0]])
+    batch = ContrastiveBatch(**vars(with_hard_negatives(make_batch())), teacher=teacher)
+    settings = DualSettings(distillation=DistillationSettings(loss="margin_mse"))
+
+    def distilled(**prefixes):
+        return evaluate(dataclasses.replace(settings, **prefixes), batch)[1]["distillation_loss"]
+
+    by_width = [distilled(matryoshka_dims=(width,)) for width in (2, 4)]
+    both = distilled(matryoshka_dims=(4, 2), matryoshka_weights=(3.0, 0.5))
+    np.testing.assert_allclose(both, 0.5 * by_width[0] + 3.0 * by_width[1], rtol=1e-5)
+    np.testing.assert_allclose(by_width[1], distilled(), rtol=1e-5)
+    assert abs(by_width[0] - by_width[1]) > 1e-3
+
+
 def test_prefixes_wider_than_the_embeddings_are_refused():
     with pytest.raises(EndxError, match=r"objective.matryoshka_dims is \(2, 8\), but the embeddings have 4 numbers"):
         evaluate(DualSettings(matryoshka_dims=(2, 8)), make_batch())

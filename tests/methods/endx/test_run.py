@@ -15,6 +15,7 @@ from endx_jax.experiment.config import differences, resolve
 from endx_jax.experiment.execution import DENSE_UP_TO, TILE, loss_tile
 from endx_jax.experiment.model import best_params, read_model
 from endx_jax.experiment.run import run
+from endx_jax.methods.dual.settings import ContrastiveSettings, DualSettings
 from endx_jax.methods.endx import EndxSettings
 from endx_jax.methods.endx.given import read_teacher
 from endx_jax.parallel import MeshSettings, make_mesh
@@ -105,6 +106,15 @@ def test_a_teacher_that_does_not_fit_is_refused(workdir, tmp_path):
 )
 def test_scores_are_tiled_where_the_batch_is_large(setting, batch, expected):
     assert loss_tile(setting, batch) == expected
+
+
+def test_the_largest_dense_batch_is_smaller_for_several_arrays_of_scores():
+    contrastive = ContrastiveSettings(same_side=("questions",))
+    settings = DualSettings(direction="sum", matryoshka_dims=(4, 2), contrastive=contrastive)
+    assert settings.score_arrays(hard_negatives=0) == 6
+    assert settings.score_arrays(hard_negatives=5) == 16
+    assert loss_tile(-1, DENSE_UP_TO // 4, 16) is None
+    assert loss_tile(-1, DENSE_UP_TO // 4 + 1, 16) == TILE
 
 
 def test_cost_settings_may_change_on_resume(tiny_bert, pairs_csv):

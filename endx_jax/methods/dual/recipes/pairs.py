@@ -1,0 +1,28 @@
+"""MiniLM, or another model, fine-tuned on the pairs in `data.path`, which has to be set, with current defaults.
+
+Beside `minilm` it trains prefixes of the embeddings and both directions in larger batches, and validates during
+training. docs/results.md measures the prefixes. Negatives that score far above the right answer are kept: leaving them
+out changed nothing there, and `objective.contrastive.ceiling` is for data in which many right answers are not marked.
+"""
+
+from endx_jax.methods.dual.recipes import minilm
+
+
+def get_config(width: str = "384"):
+    """Returns the config: three epochs in global batches of 128.
+
+    Args:
+      width: width of the model's embeddings, such as 768 for all-mpnet-base-v2; its half, quarter and eighth are
+        trained too.
+    """
+    config = minilm.get_config()
+    whole = int(width)
+
+    config.objective.direction = "mean"
+    config.objective.matryoshka_dims = (whole, whole // 2, whole // 4, whole // 8)
+
+    config.optimizer.warmup_steps = 100
+
+    config.train.global_batch_size = 128
+    config.train.evaluate_every = 200
+    return config
