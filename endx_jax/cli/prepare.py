@@ -1,4 +1,8 @@
-"""`endx prepare`: downloads and converts a data set, and prints its counts and folder."""
+"""`endx prepare`: downloads and converts a data set, and prints its counts and folder; or tokenises a run's data.
+
+With --config=CONFIG and the settings of a run, as for `endx train`, the training pairs are tokenised into the folder
+`data.tokens`, for which no accelerator is needed.
+"""
 
 import argparse
 import pathlib
@@ -7,6 +11,9 @@ import sys
 
 def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
+    if any(argument.lstrip("-").startswith("config") for argument in argv):
+        _tokenise(argv)
+        return
     arguments = _parser().parse_args(argv)
 
     from endx_jax.data.reqa_dataset import NAMES, prepare, summary
@@ -21,6 +28,23 @@ def main(argv: list[str]) -> None:
     environment = f"TFDS_DATA_DIR={arguments.data_dir} in the environment and " if arguments.data_dir else ""
     pool = "sentences" if arguments.name.startswith("multireqa/") else "answers"
     print(f"\nTrain on it with {environment}--config.data.path={arguments.name} --config.data.pool={pool}")
+
+
+def _tokenise(argv: list[str]) -> None:
+    """Writes the training pairs of a config into `data.tokens`."""
+    from endx_jax.cli.train import parse
+    from endx_jax.errors import EndxError
+    from endx_jax.experiment.config import resolve
+    from endx_jax.experiment.data import read_splits
+    from endx_jax.experiment.model import build_model
+    from endx_jax.experiment.tokens import stored
+
+    settings = resolve(parse(argv)[0])
+    if not settings.data.tokens:
+        raise EndxError("data.tokens is not set: name the folder to write with --config.data.tokens=DIR")
+    counts = stored(settings.data, build_model(settings).processors, read_splits(settings.data)).manifest
+    texts = ", ".join(f"{count:,} {side}s" for side, count in counts["texts"].items())
+    print(f"{settings.data.tokens} holds {sum(counts['pairs']):,} pairs of {texts}")
 
 
 def _table(summary: dict[str, dict]) -> str:
@@ -45,7 +69,7 @@ def _table(summary: dict[str, dict]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="endx prepare", description=__doc__.partition(": ")[2])
+    parser = argparse.ArgumentParser(prog="endx prepare", description=__doc__.partition(": ")[2].replace("\n", " "))
     parser.add_argument(
         "name",
         help="reqa/squad, nq, hotpotqa, newsqa, triviaqa or searchqa, or multireqa/squad, nq, hotpotqa, triviaqa or "

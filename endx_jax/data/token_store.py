@@ -2,7 +2,7 @@
 
 A store is written in two passes. `PartWriter` appends the tokens, lengths and hashes of the texts of one part of the
 data, in blocks, so that parts can be written by several processes and after an interruption. `merge` then joins parts:
-texts with the same hash are one row, as in `RetrievalSet`. Its memory is about 40 bytes a text.
+texts with the same hash are one row, as in `RetrievalSet`. Its memory is about 65 bytes a text.
 
 The hash of a text is 64 bits of BLAKE2b. Two of 100 million texts have the same one with a probability of 0.0003.
 """
@@ -149,7 +149,8 @@ def merge(folder: pathlib.Path, parts: Sequence[Sequence[pathlib.Path]], names: 
         found = _Column([part / f"{side}.hashes" for part in files], np.dtype("<i8")).all()
         digest.update(found.data)
         rows[side], kept, distinct = _distinct(found)
-        np.save(folder / f"{side}.hashes.npy", distinct)
+        if side == "question":
+            np.save(folder / "question.hashes.npy", distinct)
         counts[side] = len(distinct)
         if counts[side] > MOST_ROWS:
             raise EndxError(f"{folder}: {counts[side]:,} distinct {side}s, more than {MOST_ROWS:,}: use less data")

@@ -42,3 +42,20 @@ def test_a_missing_file_is_named(tmp_path, capsys):
     assert run_verb(["prepare", "reqa/squad", f"--source={source}", f"--data-dir={tmp_path / 'data'}"]) == 2
     assert capsys.readouterr().err == (f"endx prepare: {source} lacks dev-v1.1.json, which may also be there as .gz\n")
     assert not (tmp_path / "data").exists()
+
+
+def test_the_pairs_of_a_run_are_tokenised(tiny_bert, tmp_path, capsys):
+    for name, asked in (("train", "where is"), ("test", "who is")):
+        rows = "".join(f"{asked} cat {n},cat {n}\n" for n in range(4))
+        (tmp_path / f"{name}.csv").write_text(f"question,answer\n{rows}")
+    given = {
+        "model.pretrained": tiny_bert,
+        "data.path": tmp_path / "train.csv",
+        "data.test_path": tmp_path / "test.csv",
+    }
+    given |= {"data.question_length": 16, "data.answer_length": 16}
+    arguments = ["prepare", "--config=minilm", *(f"--config.{name}={value}" for name, value in given.items())]
+    assert run_verb(arguments) == 2
+    assert "data.tokens is not set: name the folder" in capsys.readouterr().err
+    assert run_verb([*arguments, f"--config.data.tokens={tmp_path / 'tokens'}"]) == 0
+    assert capsys.readouterr().out.endswith("tokens holds 4 pairs of 4 questions, 4 answers\n")
