@@ -50,7 +50,7 @@ def read_splits(settings: DataSettings) -> Splits:
 
 def _held_out(settings: DataSettings) -> Splits:
     """Returns validation and test sets with the pool of `data.test_path`, and an empty train set."""
-    test = read_records(settings.test_path, settings, settings.test_split)
+    test = read_records(settings.test_path, settings_of(settings.test_path, settings), settings.test_split)
     share = settings.validation_fraction
     validation = split_questions(test, validation=share, test=1 - share).validation
     held = set(validation.question_ids)
@@ -65,8 +65,8 @@ def _mixture(settings: DataSettings, splits: Splits) -> list[RetrievalSet]:
     held_out = {*splits.validation.questions, *splits.test.questions}
     records = []
     for source in settings.sets[1:]:
-        own = settings if has_paragraphs(source.path) else dataclasses.replace(settings, pool="")
-        found = without_questions(read_records(source.path, own, settings.split, whole=False), held_out)
+        found = read_records(source.path, settings_of(source.path, settings), settings.split, whole=False)
+        found = without_questions(found, held_out)
         records.append(found.with_prompts(source.question_prompt, source.answer_prompt))
     return records
 
@@ -83,8 +83,7 @@ def _split(settings: DataSettings) -> Splits:
         )
     own = dict.fromkeys((path, test_path), settings)
     if settings.pool:
-        unpooled = dataclasses.replace(settings, pool="")
-        own = {file: settings if has_paragraphs(file) else unpooled for file in own}
+        own = {file: settings_of(file, settings) for file in own}
         if settings not in own.values():
             own[path] = settings  # `read_records` raises an error about the pool
     records = read_records(path, own[path], settings.split, whole=False)
@@ -146,6 +145,11 @@ def pools(records: RetrievalSet, settings: DataSettings) -> Pools:
 def has_paragraphs(path: str) -> bool:
     """Returns true if `path` is reading-comprehension data, to which `data.pool` applies."""
     return path not in BUILT_IN and (path.startswith(PREPARED) or formats.holds_paragraphs(path))
+
+
+def settings_of(path: str, settings: DataSettings) -> DataSettings:
+    """Returns the settings for one of several data sets: without the pool if it is not reading-comprehension data."""
+    return settings if not settings.pool or has_paragraphs(path) else dataclasses.replace(settings, pool="")
 
 
 def counts_of(path: str, pool: str) -> dict[str, int]:

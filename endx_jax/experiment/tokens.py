@@ -18,7 +18,7 @@ from endx_jax.data.splits import Splits
 from endx_jax.data.token_store import MANIFEST, SIDES, PartWriter, TokenStore, is_complete, merge
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.errors import EndxError
-from endx_jax.experiment.data import BUILT_IN, PREPARED, read_records
+from endx_jax.experiment.data import BUILT_IN, PREPARED, read_records, settings_of
 from endx_jax.files import locked, write_text
 from endx_jax.parallel.console import say
 from endx_jax.parallel.distributed import on_primary
@@ -168,7 +168,8 @@ def _tokenize_with(
 def _examples(part: Part, settings: DataSettings) -> Iterator[examples.Example]:
     """Yields the examples of a part."""
     if not part.format:
-        yield from _of_records(read_records(part.source.path, settings, settings.split, whole=False))
+        own = settings_of(part.source.path, settings)
+        yield from _of_records(read_records(part.source.path, own, settings.split, whole=False))
         return
     invalid = text_files.InvalidRows(part.part.file, skip=settings.skip_invalid)
     table = formats.Rows(part.format, (settings.question_column, settings.answer_column))

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from helpers import logged_losses
+from small_squad import write_squad
 from tiny_bert import tiny_recipe
 
 from endx_jax.data.batches import Pairs
@@ -167,6 +168,15 @@ def test_sources_without_a_pair_and_shards_that_differ_are_refused(settings, pro
     write(tmp_path / "shards" / "train-00002-of-00003.parquet", [{"query": "a", "pos": ["b"]}])
     with pytest.raises(EndxError, match=r"2-of-00003.parquet: the columns are 'query', 'pos', and .* in .*00000"):
         stored(settings, processors, read_splits(settings))
+
+
+def test_a_source_can_be_read_as_a_whole(settings, processors, tmp_path):
+    file = str(write_squad(tmp_path / "squad") / "train-v1.1.json")
+    settings = dataclasses.replace(settings, pool="answers", mixture=((file, 1.0),))
+    pairs = stored(settings, processors, read_splits(settings)).pairs()
+    squad = read_records(file, settings, "").subset(range(4))
+    assert pairs.sizes == (100, len(squad.pairs))
+    assert texts(Pairs.tokenize(squad, processors)) < texts(pairs)
 
 
 @pytest.fixture
