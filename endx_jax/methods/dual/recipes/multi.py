@@ -1,0 +1,15 @@
+"""MiniLM, or another model, trained on several sets of pairs: `data.path` and `data.mixture`, which have to be set.
+
+Beside `pairs`, every batch is from one set, drawn in proportion to the square root of its size, as GTE (Li et al. 2023)
+does.
+"""
+
+from endx_jax.methods.dual.recipes import pairs
+
+
+def get_config(width: str = "384"):
+    """Returns the config; `width` is that of `pairs`."""
+    config = pairs.get_config(width)
+    config.data.mixture_batches = "one_set"
+    config.data.mixture_temperature = 2.0
+    return config
