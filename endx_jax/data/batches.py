@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import math
+import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
@@ -22,6 +23,8 @@ from endx_jax.errors import EndxError
 LENGTH_STEP = 32
 # Maximum numbers of steps and of pairs whose lengths determine the packings, and of pairs whose lengths are averaged.
 PLANNED_STEPS, PLANNED_PAIRS, AVERAGED_PAIRS = 1000, 1 << 21, 1 << 20
+# Pairs between releases of mapped files: each pair maps about 0.5 MB, as the system also maps pages around those read.
+RELEASED_PAIRS = 4096
 # Maximum known right answers of a question in a batch; those that are in the batch come first.
 MOST_POSITIVES = 64
 # Sides of a batch that hold texts.
@@ -60,6 +63,7 @@ class Pairs:
         teacher.
       guide: float32 [Q, G] and [N, G], embeddings of questions and answers by another model, by the sides' names; None
         without one.
+      mapped: maps of the files behind the arrays.
     """
 
     questions: TokenTable | VectorTable
@@ -73,6 +77,7 @@ class Pairs:
     sizes: tuple[int, ...] = ()
     scores: tuple[Ragged, Ragged] | None = None
     guide: Mapping[str, np.ndarray] | None = None
+    mapped: tuple[mmap.mmap, ...] = ()
 
     @classmethod
     def tokenize(cls, records: RetrievalSet, processors: Mapping[str, TextReader]) -> "Pairs":
@@ -111,6 +116,11 @@ class Pairs:
 
     def __len__(self) -> int:
         return len(self.index)
+
+    def release(self) -> None:
+        """Removes the pages of mapped files from the memory of the process; the system may keep them in its cache."""
+        for own in self.mapped:
+            own.madvise(mmap.MADV_DONTNEED)
 
     def first(self, count: int) -> "Pairs":
         """Returns the same tables with only the first `count` pairs."""
@@ -198,6 +208,8 @@ class BatchStream:
 
     def example_ids(self, step: int) -> np.ndarray:
         """Returns the rows of `pairs.index` in the global batch of `step`, int [B]."""
+        if step % -(-RELEASED_PAIRS // self._size) == 0:
+            self.pairs.release()
         return self._order(np.arange(step * self._size, (step + 1) * self._size))
 
     def __getitem__(self, step: int) -> Batch:

@@ -356,21 +356,25 @@ class TokenStore:
     def pairs(self) -> Pairs:
         """Returns the pairs, whose arrays are mapped into memory."""
         about, widths = self.manifest, self.manifest["widths"]
+        mapped: list[mmap.mmap] = []
+
+        def load(name: str) -> np.ndarray:
+            return self._map(name, mapped)
 
         def ragged(name: str, values: str = "", fill: float = -1) -> Ragged:
-            return Ragged(self._map(values or name), self._map(f"{name}.offsets"), widths[name] or 1, fill)
+            return Ragged(load(values or name), load(f"{name}.offsets"), widths[name] or 1, fill)
 
         def scores(name: str) -> Ragged:
             return ragged(name, f"{name}.scores", np.nan)
 
         def table(side: str) -> TokenTable:
-            return TokenTable(self._map(f"{side}.ids"), self._map(f"{side}.offsets"), about["pad_id"][side])
+            return TokenTable(load(f"{side}.ids"), load(f"{side}.offsets"), about["pad_id"][side])
 
         sizes = tuple(about["pairs"])
         return Pairs(
             questions=table("question"),
             answers=table("answer"),
-            index=self._map("index"),
+            index=load("index"),
             positives=ragged("positives"),
             hard_negatives=ragged("hard_negatives"),
             scores=(scores("positives"), scores("hard_negatives")) if about["scored"] else None,
@@ -378,18 +382,21 @@ class TokenStore:
             question_length=about["length"]["question"],
             answer_length=about["length"]["answer"],
             sizes=sizes if len(sizes) > 1 else (),
+            mapped=tuple(mapped),
         )
 
     def contains(self, questions: Sequence[str]) -> list[str]:
         """Returns those of these questions that are trained on."""
-        known, trained = self._map("question.hashes"), np.zeros(len(questions), bool)
+        known, trained = self._map("question.hashes", []), np.zeros(len(questions), bool)
         for _, prompt, _ in self.manifest["sources"]:
             wanted = hashes(prompt + question for question in questions)
             trained |= known[np.minimum(np.searchsorted(known, wanted), len(known) - 1)] == wanted
         return [question for question, found in zip(questions, trained, strict=True) if found]
 
-    def _map(self, name: str) -> np.ndarray:
+    def _map(self, name: str, mapped: list[mmap.mmap]) -> np.ndarray:
+        """Maps a column, and adds its map to `mapped`."""
         array = np.load(self.folder / f"{name}.npy", mmap_mode="r")
         if array.size and hasattr(mmap, "MADV_RANDOM"):
             array._mmap.madvise(mmap.MADV_RANDOM)  # reading ahead would read many times as much as is used
+            mapped.append(array._mmap)
         return np.asarray(array)  # a plain array, since `np.memmap` adds time to every access

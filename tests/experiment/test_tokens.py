@@ -92,6 +92,9 @@ def test_a_store_holds_the_pairs_of_the_set_in_memory(settings, processors):
     while not isinstance(mapped, np.memmap):
         mapped = mapped.base
     assert TokenStore.open(store.folder).sha256 == store.sha256
+    assert len(pairs.mapped) == 9
+    pairs.release()
+    assert texts(pairs) == texts(expected)
 
 
 def test_scores_prompts_and_sources_are_kept(settings, processors, tmp_path):
