@@ -16,9 +16,6 @@ import numpy as np
 from endx_jax.parallel.execution import Tree
 
 UNKNOWN = 16 * 2**30  # bytes; assumed if neither the device nor the system reports its memory
-# Shares of the memory that a step is planned to use. On a host other programs need some of the rest; on an accelerator
-# the rest is for the estimate's error of a quarter. A compiled step is checked against both.
-HOST_SHARE, DEVICE_SHARE = 0.5, 0.7
 RUNTIME = 400 * 2**20  # bytes of a CPU process besides its arrays while it compiles and trains (docs/performance.md)
 
 
@@ -30,18 +27,11 @@ class Memory:
       total: bytes that this process may use, including `held`.
       held: bytes that it uses already.
       devices: number of local devices that share the memory.
-      share: share of it that a training step is planned to use.
     """
 
     total: int
     held: int = 0
     devices: int = 1
-    share: float = HOST_SHARE
-
-    @classmethod
-    def of_accelerator(cls, total: int, held: int = 0) -> "Memory":
-        """Returns the memory of a device that has its own."""
-        return cls(total, held, share=DEVICE_SHARE)
 
     def peak(self, step: int) -> int:
         """Returns the bytes in use while each device uses `step` bytes for a training step."""
@@ -50,15 +40,15 @@ class Memory:
     def activations(self, state: int) -> int:
         """Returns the bytes available to the activations of one device.
 
-        State and activations together use at most `share` of the memory. If the state alone uses more than that,
+        State and activations together use at most half of the memory. If the state alone uses more than that,
         activations use at most half of the rest.
 
         Args:
           state: bytes of parameters and optimizer state on one device.
         """
         used = self.peak(state)
-        left = int(self.share * self.total) - used
-        return (left if left > 0 else max(0, self.total - used) // 2) // self.devices
+        under_half = self.total // 2 - used
+        return (under_half if under_half > 0 else max(0, self.total - used) // 2) // self.devices
 
 
 def measure() -> Memory:
@@ -66,7 +56,7 @@ def measure() -> Memory:
     devices = jax.local_devices()
     stats = devices[0].memory_stats() or {}
     if "bytes_limit" in stats:
-        memory = Memory.of_accelerator(stats["bytes_limit"], stats.get("bytes_in_use", 0))
+        memory = Memory(stats["bytes_limit"], stats.get("bytes_in_use", 0))
     else:
         held = resident()
         free = free_host_memory()
@@ -79,7 +69,7 @@ def measure() -> Memory:
     total, held, hosts = multihost_utils.process_allgather(own).T
     # Processes on one host see the same free memory; each uses an equal share.
     shares = total if "bytes_limit" in stats else total / (hosts[:, None] == hosts).sum(1)
-    return dataclasses.replace(memory, total=int(shares.min()), held=int(held.max()))
+    return Memory(int(shares.min()), int(held.max()), memory.devices)
 
 
 def free_host_memory(root: pathlib.Path = pathlib.Path("/")) -> int | None:

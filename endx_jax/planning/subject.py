@@ -107,7 +107,7 @@ class Outline:
 
     def on(self, chip: Chip | None) -> Subject:
         """Returns the run on devices that represent a chip; None for the devices as they are."""
-        memory, platform = (Memory.of_accelerator(chip.memory), chip.platform) if chip else (measure(), "")
+        memory, platform = (Memory(chip.memory), chip.platform) if chip else (measure(), "")
         train_plan = plan_training(self.model, self.mesh, self.pairs, memory, platform)
         planned = train_plan.stream.profiles()
         batch = planned[-1] if planned else train_plan.stream.widest()

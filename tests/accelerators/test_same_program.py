@@ -18,7 +18,7 @@ def test_plan_and_training_lower_the_same_bytes(tiny_bert, pairs_csv, tmp_path, 
     planned = outline_run(resolve(config), read_texts(resolve(config)), devices=devices).on(chip)
 
     monkeypatch.setattr(preparation, "make_mesh", lambda settings: make_mesh(settings, devices))
-    monkeypatch.setattr(preparation, "measure", lambda: Memory.of_accelerator(chip.memory))
+    monkeypatch.setattr(preparation, "measure", lambda: Memory(chip.memory))
     run = preparation.prepare(config, tmp_path)
     step = preparation.abstract_step(run.model, run.mesh, run.train_plan)
     (batch,) = run.stream.profiles()

@@ -58,10 +58,9 @@ def test_free_memory_is_the_least_of_the_hosts_and_the_control_groups(tmp_path, 
         (Memory(1000, held=100, devices=4), 50, 50),  # (500 - 100 - 4 * 50) for each of four devices
         (Memory(1000), 900, 50),
         (Memory(1000), 1100, 0),
-        (Memory.of_accelerator(1000, held=200), 100, 400),  # 200 + 100 + 400 are 70 % of 1000
     ],
 )
-def test_a_step_stays_under_a_share_of_the_memory(memory, state, activations):
+def test_a_step_stays_under_half_of_the_memory(memory, state, activations):
     assert memory.activations(state) == activations
 
 
@@ -75,7 +74,7 @@ class Device:
 
 def test_an_accelerator_is_asked_for_its_own_memory(monkeypatch):
     monkeypatch.setattr(jax, "local_devices", lambda: [Device({"bytes_limit": 80, "bytes_in_use": 5})] * 2)
-    assert measure() == Memory.of_accelerator(80, 5)
+    assert measure() == Memory(80, 5)
 
 
 def test_the_devices_of_a_cpu_share_the_hosts(monkeypatch):
