@@ -9,6 +9,7 @@ from endx_jax.papers.figures.study import Study
 from endx_jax.training import metric_log
 
 METRIC = "mrr"
+LEGEND_WIDTH = 100  # characters of a row of the legend
 
 
 def data(study: Study) -> dict:
@@ -36,7 +37,9 @@ def summary(runs: list[dict[str, float]]) -> list[tuple[int, float, float, float
 
 def draw(data: dict):
     """Draws a line for each name, the mean of its seeds, and a band from the lowest to the highest."""
-    figure, (axis,) = style.panels(1, columns=1, height=3.4)
+    columns = max(1, LEGEND_WIDTH // (6 + max(map(len, data["lines"]))))
+    rows = -(-len(data["lines"]) // columns)
+    figure, (axis,) = style.panels(1, columns=1, height=3.2 + 0.2 * rows)
     for number, (name, runs) in enumerate(data["lines"].items()):
         look = style.look(number)
         steps, mean, low, high = zip(*summary(runs), strict=True)
@@ -44,7 +47,7 @@ def draw(data: dict):
         axis.fill_between(steps, low, high, color=look["color"], alpha=0.15, linewidth=0)
     axis.set(xlabel="steps", ylabel=f"{style.metric_name(data['metric'])} of held-out articles (%)")
     axis.grid(True, axis="y")
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=min(len(data["lines"]), 4))
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=columns)
     return figure
 
 
