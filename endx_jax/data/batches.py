@@ -25,7 +25,7 @@ LENGTH_STEP = 32
 PLANNED_STEPS, PLANNED_PAIRS, AVERAGED_PAIRS = 1000, 1 << 21, 1 << 20
 # Pairs between releases of mapped files: each pair maps about 0.5 MB, as the system also maps pages around those read.
 RELEASED_PAIRS = 4096
-# Maximum known right answers of a question in a batch; those that are in the batch come first.
+# Maximum known right answers of a question in a batch; if it has more, only those among the batch's answers are listed.
 MOST_POSITIVES = 64
 # Sides of a batch that hold texts.
 TEXTS = ("question", "answer", "hard_negatives")

@@ -71,8 +71,8 @@ def epoch_order(
 def permuted(positions: np.ndarray, count: int, key: Sequence[int]) -> np.ndarray:
     """Returns the examples at `positions` of a permutation of [0, count) that is not held in memory.
 
-    A Feistel network permutes the numbers of the bits that `count` needs, and is repeated for results outside the range
-    (cycle walking: Black and Rogaway 2002, section 4), twice on average at most.
+    A Feistel network permutes all numbers with as many bits as `count - 1`. It is applied again to results outside the
+    range (cycle walking: Black and Rogaway 2002, section 4).
 
     Args:
       positions: int [n], in [0, count).

@@ -84,8 +84,8 @@ class DataSettings:
     test_fraction: float = key(0.1, "Share of the questions held out for testing, in [0, 1). Unused with `test_path`.")
     held_out_by: str = key(
         "answers",
-        f"Unit of what is held out: one of {', '.join(SPLITS)}; answers, and groups such as articles, with all their "
-        "questions, or single questions, whose answers stay in the train set (ENDX, RR).",
+        f"What is held out: one of {', '.join(SPLITS)}. answers: answers, or groups such as articles, with all their "
+        "questions. questions: single questions, whose answers may be in the train set (ENDX, RR).",
     )
     max_test_questions: int = key(0, "Maximum test questions; the pool contains only their answers. 0: all.")
     max_train_pairs: int = key(0, "Maximum training pairs. 0: all.")
@@ -125,7 +125,7 @@ class DataSettings:
         )
         check(
             0 <= self.mixture_temperature < float("inf"),
-            f"data.mixture_temperature is {self.mixture_temperature}; it must not be negative",
+            f"data.mixture_temperature is {self.mixture_temperature}; it must be finite and not negative",
         )
         check_choice("data.mixture_batches", self.mixture_batches, (MIXED, ONE_SET))
         check(
@@ -133,7 +133,7 @@ class DataSettings:
         )
         check(
             not self.tokens or bool(self.test_path),
-            "data.tokens needs data.test_path, since questions of data on disk are not held out",
+            "data.tokens needs data.test_path, since no questions of `data.path` are held out; set it",
         )
         check(self.tokenizing_processes >= 0, "data.tokenizing_processes must not be negative")
         check(self.group_size > 0, f"data.group_size is {self.group_size}; it must be positive")

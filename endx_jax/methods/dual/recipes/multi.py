@@ -1,7 +1,7 @@
 """MiniLM, or another model, trained on several sets of pairs: `data.path` and `data.mixture`, which have to be set.
 
-Beside `pairs`, every batch is from one set, drawn in proportion to the square root of its size, as GTE (Li et al. 2023)
-does.
+It has the settings of `pairs`, but all pairs of a batch are from one set, drawn in proportion to the square root of its
+size, as in GTE (Li et al. 2023).
 """
 
 from endx_jax.methods.dual.recipes import pairs

@@ -1,8 +1,8 @@
-"""MiniLM, or another model, fine-tuned on the pairs in `data.path`, which has to be set, with current defaults.
+"""MiniLM, or another model, fine-tuned on the pairs in `data.path`, which has to be set, with prefixes.
 
-Beside `minilm` it trains prefixes of the embeddings and both directions in larger batches, and validates during
-training. docs/results.md measures the prefixes. `objective.contrastive.ceiling` is off, as it changed little there; try
-(1.0, 0.1) on data in which many right answers are not marked.
+Unlike `minilm`, it trains prefixes of the embeddings and both directions, uses larger batches, and validates during
+training. docs/results.md measures the prefixes alone. `objective.contrastive.ceiling` is off, as it changed little
+there; try (1.0, 0.1) on data in which many right answers are not marked.
 """
 
 from endx_jax.methods.dual.recipes import minilm
