@@ -296,8 +296,8 @@ class _NoTexts(Sequence[str]):
 
     def __getitem__(self, row):
         raise EndxError(
-            f"{self._folder} holds tokens and no texts, which token weights, a guide and heads on frozen towers need: "
-            "leave data.tokens empty"
+            f"{self._folder} holds tokens and no texts, which token weights, a guide or teacher and heads on frozen "
+            "towers need: leave data.tokens empty"
         )
 
 
