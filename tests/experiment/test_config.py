@@ -56,7 +56,7 @@ def test_only_what_changes_results_counts_as_a_difference():
         ({"objective": {"name": ["dual"]}}, r"objective.name is \['dual'\]; it must be one of .*dual"),
         ({"seed": "0"}, "seed is '0'; it must be a whole number"),
         ({"train": {"steps": 10**400}}, r"train.steps is 10+\.\.\.0+; it must fit in 64 bits"),
-        ({"data": {"mixture": [["a"]]}}, r"data.mixture\[0\] is \['a'\]; it must have 2 items"),
+        ({"optimizer": {"multipliers": [["a"]]}}, r"optimizer.multipliers\[0\] is \['a'\]; it must have 2 items"),
         ({"model": {"layer_weights": ["a"]}}, r"model.layer_weights\[0\] is 'a', a str; it must be float"),
         ({"model": {"dropout": float("nan")}}, "model.dropout is nan; it must be a number"),
     ],

@@ -33,6 +33,7 @@ def model_folder(trained_workdir, tmp_path):
 
 def test_the_model_folder_of_a_finished_run(model_folder):
     assert sorted(file.name for file in model_folder.iterdir()) == [
+        "README.md",
         "config.json",
         "endx.json",
         "method.json",
