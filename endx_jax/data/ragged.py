@@ -8,7 +8,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Ragged:
-    """N rows of values, concatenated; indexing pads them.
+    """Rows of values with different lengths, held as one array; indexing pads them.
 
     Attributes:
       values: [T], all rows one after another; may be mapped from a file.

@@ -141,7 +141,7 @@ class DataSettings:
 
     @property
     def sets(self) -> tuple[Source, ...]:
-        """The set of `path` and those of `mixture`."""
+        """Training sets: that of `path`, then those of `mixture`."""
         return (Source(self.path), *(Source(*part) for part in self.mixture))  # type: ignore[arg-type]  # checked
 
     @property

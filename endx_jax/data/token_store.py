@@ -165,7 +165,7 @@ def merge(folder: pathlib.Path, parts: Sequence[Sequence[pathlib.Path]], names: 
 
 
 def _distinct(found: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Numbers hashes [N] in the order of their first occurrence.
+    """Assigns row numbers to distinct hashes, given as [N], in the order of their first occurrence.
 
     Returns:
       The number of each hash, int32 [N]; bool [N], true for first occurrences; and the distinct hashes, sorted.

@@ -88,7 +88,7 @@ class VectorTable:
         return len(self.values)
 
     def length_of(self, rows: np.ndarray) -> np.ndarray:
-        """Returns zeros, int64 [...], for `rows` [...]."""
+        """Returns the numbers of tokens of `rows` [...]: zeros, since vectors have none."""
         return np.zeros(rows.shape, np.int64)
 
     def pad(self, rows: np.ndarray, length: int) -> Vectors:

@@ -19,6 +19,7 @@ from endx_jax.data.token_store import MANIFEST, SIDES, PartWriter, TokenStore, i
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.errors import EndxError
 from endx_jax.experiment.data import BUILT_IN, PREPARED, read_records, settings_of
+from endx_jax.experiment.manifest import cores
 from endx_jax.files import locked, write_text
 from endx_jax.parallel.console import say
 from endx_jax.parallel.distributed import on_primary
@@ -107,7 +108,7 @@ def _write(
             write_text(folder / PARTS / ABOUT, json.dumps(about))
         parts = [_parts(folder / PARTS / str(n), source, settings) for n, source in enumerate(settings.sets)]
         missing = [part for own in parts for part in own if not is_complete(part.folder)]
-        wanted = settings.tokenizing_processes or len(os.sched_getaffinity(0))
+        wanted = settings.tokenizing_processes or cores()
         say(f"tokenising {len(missing)} parts of {', '.join(source.path for source in settings.sets)} into {folder}")
         specs = {side: (str(own.tokenizer.folder), own.length, own.prompt) for side, own in processors.items()}
         if min(wanted, len(missing)) > 1:

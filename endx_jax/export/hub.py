@@ -81,7 +81,7 @@ def _content(place: str, path: pathlib.Path, name: str) -> bytes | str:
 
 
 def _explain(failure, name: str) -> str:
-    """Returns the line for a response of the hub that is an error."""
+    """Returns the error message for a request that the hub has refused."""
     status, owner = failure.response.status_code, name.partition("/")[0]
     if status == 401:
         return "the hub does not accept the login: run `hf auth login` again, or set HF_TOKEN to a token that may write"

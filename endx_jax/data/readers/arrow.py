@@ -57,11 +57,12 @@ def parts(file: str, size: int) -> list[tuple[tuple[int, int] | None, int]]:
         with pq.ParquetFile(file, pre_buffer=False) as table:
             counts = [table.metadata.row_group(n).num_rows for n in range(table.num_row_groups)]
     found: list[tuple[tuple[int, int] | None, int]] = []
-    start, rows = 0, 0
-    for end in range(1, len(counts) + 1):
-        if sum(counts[start:end]) >= size or end == len(counts):
-            found.append(((start, end), rows))
-            start, rows = end, rows + sum(counts[start:end])
+    start, before, own = 0, 0, 0
+    for end, count in enumerate(counts, 1):
+        own += count
+        if own >= size or end == len(counts):
+            found.append(((start, end), before))
+            start, before, own = end, before + own, 0
     return found or [(None, 0)]
 
 
