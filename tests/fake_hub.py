@@ -4,12 +4,13 @@ import hashlib
 import http.server
 import json
 import pathlib
-import threading
+
+from loopback import LoopbackServer
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-class FakeHub:
+class FakeHub(LoopbackServer):
     """Serves the files of a folder as the model `name`; any other name is not found.
 
     Attributes:
@@ -60,16 +61,7 @@ class FakeHub:
                 if body:
                     self.wfile.write(data)
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self):
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *failure):
-        self._server.shutdown()
-        self._server.server_close()
+        super().__init__(Handler)
 
 
 def describe(folder: pathlib.Path, file: pathlib.Path) -> dict:

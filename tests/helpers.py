@@ -12,6 +12,7 @@ import pytest
 from endx_jax.batch import Tokens
 from endx_jax.encoders.bert import BertConfig
 from endx_jax.errors import EndxError
+from endx_jax.experiment.run import run
 from endx_jax.models import Projection, TokenEmbedder, Tower, TransformerConfig, TransformerEncoder
 from endx_jax.pretrained.towers import stored_params
 
@@ -95,6 +96,16 @@ def logged_losses(workdir) -> dict[int, float]:
     """Returns the losses of a run by step."""
     lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
     return {line["step"]: line["loss"] for line in lines if "loss" in line}
+
+
+def whole_and_resumed(config, folder, step: int = 3) -> tuple[dict[int, float], dict[int, float]]:
+    """Trains in `folder / "whole"`, and in `folder / "parts"` with a stop at a step; returns the losses of both."""
+    run(config, folder / "whole")
+    config.train.stop_at_step = step
+    run(config, folder / "parts")
+    config.train.stop_at_step = 0
+    run(config, folder / "parts")
+    return logged_losses(folder / "whole"), logged_losses(folder / "parts")
 
 
 def without_metrics(loss):

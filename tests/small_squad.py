@@ -7,6 +7,8 @@ import json
 import pathlib
 import threading
 
+from loopback import LoopbackServer
+
 from endx_jax.data.readers.squad import FILES
 
 
@@ -63,7 +65,7 @@ def sha256(file: pathlib.Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-class Publisher:
+class Publisher(LoopbackServer):
     """Serves the files of a folder on this machine.
 
     Attributes:
@@ -95,15 +97,8 @@ class Publisher:
                     publisher.fetched.append(file.name)
                     self.wfile.write(data)
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.address = f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self):
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        return self
+        super().__init__(Handler)
 
     def __exit__(self, *failure):
         self._closing.set()
-        self._server.shutdown()
-        self._server.server_close()
+        super().__exit__(*failure)

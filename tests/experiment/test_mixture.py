@@ -4,11 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from helpers import logged_losses
+from helpers import whole_and_resumed
 from tiny_bert import tiny_recipe
 
 from endx_jax.experiment.prepare import prepare
-from endx_jax.experiment.run import run
 
 
 @pytest.fixture
@@ -44,12 +43,7 @@ def test_batches_of_one_set_with_prompts_of_their_own(config, tmp_path):
 @pytest.mark.slow
 def test_a_run_on_a_mixture_is_resumed_exactly(config, tmp_path):
     config.evaluation.min_questions = (2, 50)
-    run(config, tmp_path / "whole")
-    config.train.stop_at_step = 3
-    run(config, tmp_path / "parts")
-    config.train.stop_at_step = 0
-    run(config, tmp_path / "parts")
-    whole, parts = (logged_losses(tmp_path / name) for name in ("whole", "parts"))
+    whole, parts = whole_and_resumed(config, tmp_path)
     assert list(whole) == [1, 2, 3, 4, 5, 6]
     assert whole == parts
     assert json.loads((tmp_path / "whole" / "config.json").read_text())["data"]["mixture"][0][1] == 3.0

@@ -6,7 +6,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from helpers import logged_losses
+from helpers import whole_and_resumed
 from small_squad import write_squad
 from tiny_bert import tiny_recipe
 
@@ -17,7 +17,6 @@ from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.errors import EndxError
 from endx_jax.experiment.data import read_records, read_splits
 from endx_jax.experiment.prepare import prepare
-from endx_jax.experiment.run import run
 from endx_jax.experiment.tokens import stored
 
 pa = pytest.importorskip("pyarrow")
@@ -210,11 +209,6 @@ def test_what_needs_texts_is_refused(config, tmp_path):
 @pytest.mark.slow
 def test_a_run_on_disk_is_resumed_exactly_by_processes(config, tmp_path):
     config.data.tokenizing_processes = 2
-    run(config, tmp_path / "whole")
-    config.train.stop_at_step = 3
-    run(config, tmp_path / "parts")
-    config.train.stop_at_step = 0
-    run(config, tmp_path / "parts")
-    whole, parts = (logged_losses(tmp_path / name) for name in ("whole", "parts"))
+    whole, parts = whole_and_resumed(config, tmp_path)
     assert whole == parts
     assert len(whole) > 3

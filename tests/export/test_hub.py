@@ -3,11 +3,11 @@
 import base64
 import http.server
 import json
-import threading
 
 import huggingface_hub
 import huggingface_hub.constants
 import pytest
+from loopback import LoopbackServer
 
 import endx_jax
 from endx_jax.cli.entry import run_verb
@@ -15,7 +15,7 @@ from endx_jax.cli.entry import run_verb
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-class Hub:
+class Hub(LoopbackServer):
     """Accepts uploads; large files, the safetensors here, are sent to an address that it gives.
 
     Attributes:
@@ -58,14 +58,14 @@ class Hub:
                     hub.repositories[name] = {}
                     # Earlier versions of huggingface_hub send `private`, later ones `visibility`.
                     hub.private[name] = asked.get("private", asked.get("visibility") == "private")
-                    return self.answer({"url": f"{hub.endpoint}/{name}"})
+                    return self.answer({"url": f"{hub.address}/{name}"})
                 if "/preupload/" in self.path:
                     files = [file["path"] for file in json.loads(body)["files"]]
                     modes = ("lfs" if path.endswith(".safetensors") else "regular" for path in files)
                     return self.answer({"files": [_mode(*pair) for pair in zip(files, modes, strict=True)]})
                 if self.path.endswith("/info/lfs/objects/batch"):
                     objects = [
-                        one | {"actions": {"upload": {"href": f"{hub.endpoint}/large/{one['oid']}"}}}
+                        one | {"actions": {"upload": {"href": f"{hub.address}/large/{one['oid']}"}}}
                         for one in json.loads(body)["objects"]
                     ]
                     return self.answer({"transfer": "basic", "objects": objects})
@@ -73,7 +73,7 @@ class Hub:
                     name = self.path.removeprefix("/api/models/").partition("/commit/")[0]
                     for line in body.splitlines():
                         hub.apply(name, json.loads(line))
-                    url = f"{hub.endpoint}/{name}/commit/{COMMIT}"
+                    url = f"{hub.address}/{name}/commit/{COMMIT}"
                     return self.answer({"commitUrl": url, "commitOid": COMMIT, "success": True})
                 return self.answer({})
 
@@ -88,8 +88,7 @@ class Hub:
                 self.end_headers()
                 self.wfile.write(data)
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
+        super().__init__(Handler)
 
     def apply(self, name: str, line: dict) -> None:
         """Applies a line of a commit to a repository."""
@@ -101,14 +100,6 @@ class Hub:
         elif line["key"] == "deletedFile":
             del self.repositories[name][value["path"]]
 
-    def __enter__(self):
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *failure):
-        self._server.shutdown()
-        self._server.server_close()
-
 
 def _mode(path: str, mode: str) -> dict:
     return {"path": path, "uploadMode": mode, "shouldIgnore": False}
@@ -117,7 +108,7 @@ def _mode(path: str, mode: str) -> dict:
 @pytest.fixture
 def hub(monkeypatch):
     with Hub() as running:
-        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", running.endpoint)
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", running.address)
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
         monkeypatch.setenv("HF_TOKEN", "secret")
@@ -141,7 +132,7 @@ def refused(capsys, *arguments) -> str:
 @pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # huggingface_hub's upload by httpx
 def test_a_run_is_uploaded_as_its_export_and_updated(hub, trained_workdir, exported, tmp_path, capsys):
     assert run_verb(["push", str(trained_workdir), "me/cats"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == f"{trained_workdir} is at {hub.endpoint}/me/cats"
+    assert capsys.readouterr().out.splitlines()[-1] == f"{trained_workdir} is at {hub.address}/me/cats"
     assert hub.private["me/cats"] is True
     files = hub.repositories["me/cats"]
     same = {path.relative_to(exported).as_posix() for path in exported.rglob("*") if path.is_file()}

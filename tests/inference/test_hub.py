@@ -30,7 +30,7 @@ def test_a_model_of_two_towers_is_downloaded_with_all_its_folders(tmp_path):
     (published / "pytorch_model.bin").write_bytes(b"the same weights again")
     with FakeHub("some/model", published) as hub:
         # In a process of its own, as the hub's address is read when its client is imported.
-        settings = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
+        settings = {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
         environment = os.environ | settings | {"JAX_PLATFORMS": "cpu"}
         command = [sys.executable, "-c", PROGRAM, *TEXTS]
         found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)

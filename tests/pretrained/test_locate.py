@@ -204,9 +204,9 @@ def test_a_model_is_downloaded_once_and_found_again_without_the_hub(tmp_path):
     (published / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}')
     (published / "pytorch_model.bin").write_bytes(b"the same weights again")
     with FakeHub("some/model", published) as hub:
-        first = located("some/model", hub.endpoint, tmp_path / "home")
-        unknown = located("some/other", hub.endpoint, tmp_path / "home")
-    again = located("some/model", hub.endpoint, tmp_path / "home")
+        first = located("some/model", hub.address, tmp_path / "home")
+        unknown = located("some/other", hub.address, tmp_path / "home")
+    again = located("some/model", hub.address, tmp_path / "home")
 
     folder = first.stdout.strip()
     assert folder.endswith(COMMIT), first.stderr
