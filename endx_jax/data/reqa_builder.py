@@ -4,6 +4,7 @@ Importing this module imports tensorflow-datasets; `endx_jax.data.reqa_dataset` 
 """
 
 import hashlib
+import pathlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from endx_jax.data import reqa, reqa_dataset
 from endx_jax.data.origins import ORIGINS, SPLITS, Origin, Published
 from endx_jax.data.readers import text_files
 from endx_jax.errors import EndxError
+from endx_jax.files import sha256_of
 
 TIMEOUT = 10.0  # seconds until a server must respond
 
@@ -162,12 +164,10 @@ def _are(paths: Sequence[str], published: Sequence[Published]) -> bool:
     """Returns true if files are the published ones, as published or decompressed."""
     if len(paths) != len(published):
         return False
-    return all(file.sha256 in (_hash(path), digest([path])) for path, file in zip(paths, published, strict=True))
-
-
-def _hash(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return all(
+        file.sha256 in (sha256_of(pathlib.Path(path)), digest([path]))
+        for path, file in zip(paths, published, strict=True)
+    )
 
 
 def _refusal(url: str) -> str | None:

@@ -22,7 +22,6 @@ from endx_jax.models.transformer import TransformerEncoder
 from endx_jax.pretrained.checkpoint import PretrainedEncoder
 from endx_jax.pretrained.sentence_transformers import Dense
 from endx_jax.pretrained.settings import NEW_ENCODERS, NO_ENCODER, ModelSettings
-from endx_jax.pretrained.token_tables import PretrainedTokens
 from endx_jax.settings import check
 
 # Positions of a new transformer if the pretrained config has no limit.
@@ -258,9 +257,3 @@ def finished_towers(sources: Mapping[str, PretrainedEncoder], platform: str | No
     params = question.params()
     same = (question.folder, question.head.projection) == (answer.folder, answer.head.projection)
     return dual_encoder, dual_encoder.join({"question": params, "answer": params if same else answer.params()})
-
-
-def token_table_towers(tokens: PretrainedTokens) -> tuple[DualEncoder, dict]:
-    """Builds towers of only the token table of a pretrained model; returns them and their parameters."""
-    tower = build_tower(fill_in(ModelSettings(encoder=NO_ENCODER), tokens), tokens)
-    return DualEncoder(tower, tower), {"shared": tokens.params()}

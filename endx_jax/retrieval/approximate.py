@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from endx_jax.errors import EndxError
-from endx_jax.retrieval.search import Neighbours
+from endx_jax.retrieval.search import Neighbours, no_neighbours
 from endx_jax.retrieval.snapshot import Snapshot
 
 FLAT, IVF, HNSW = ENGINES = ("flat", "ivf", "hnsw")
@@ -55,7 +55,7 @@ class Approximate:
         """
         k = min(k, len(snapshot))
         if k == 0 or len(questions) == 0:
-            return Neighbours(np.zeros((len(questions), k), np.float32), np.zeros((len(questions), k), np.int32))
+            return no_neighbours(len(questions), k)
         with self._lock:
             self._bring_up_to_date(snapshot)
             scores, rows = self._index.search(questions, k, params=self._parameters(snapshot, k))

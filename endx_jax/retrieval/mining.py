@@ -17,6 +17,7 @@ from endx_jax.retrieval.bm25 import BM25, highest
 from endx_jax.retrieval.rerank import ScorePairs
 from endx_jax.retrieval.search import top_k
 from endx_jax.retrieval.snapshot import Snapshot
+from endx_jax.retrieval.systems import Encode
 from endx_jax.settings import check
 
 # Reasons for rejecting a candidate in the window of ranks.
@@ -215,8 +216,6 @@ def _text_keys(candidates: Sequence[str]) -> list[int]:
     return [numbers.setdefault(" ".join(text.casefold().split()), len(numbers)) for text in candidates]
 
 
-# (side, texts) to float32 [n, E], of unit norm if embeddings are compared by cosine.
-Encode = Callable[[str, Sequence[str]], np.ndarray]
 # Rows, int [n], to their embeddings, float32 [n, E].
 Embedded = Callable[[np.ndarray], np.ndarray]
 

@@ -70,8 +70,8 @@ def _products(questions, candidates, rows, columns):
     return scores[:rows, :columns]
 
 
+# (side, texts) to float32 [n, E], of unit norm if embeddings are compared by cosine.
 Encode = Callable[[str, Sequence[str]], np.ndarray]
-# Data sets by pool name; one of them contains the questions and candidates of all others.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -94,7 +94,8 @@ class DenseResult:
 def evaluate_dense(encode: Encode, pools: Pools, *, reverse: bool = False) -> DenseResult:
     """Encodes questions and candidates with `encode(side, texts)`, each once, and ranks each pool by inner product.
 
-    With `reverse` the questions are also ranked for each candidate.
+    One pool contains the questions and candidates of all others. With `reverse` the questions are also ranked for each
+    candidate.
     """
     widest = max(pools.values(), key=lambda records: (len(records.candidates), len(records.questions)))
     vectors = {"question": encode("question", widest.questions), "answer": encode("answer", widest.candidates)}

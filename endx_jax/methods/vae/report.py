@@ -1,6 +1,5 @@
 """Check of the decoders on held-out texts: likelihood with matching and with shuffled latent vectors."""
 
-import dataclasses
 from collections.abc import Mapping
 
 import jax
@@ -63,8 +62,6 @@ def check_decoders(
     batches = len(pairs) // batch_size
     if not batches:
         return None
-    # Disable word sampling.
-    objective = dataclasses.replace(objective, settings=dataclasses.replace(objective.settings, word_share=1.0))
 
     def measure(params: dict, batch: Batch, step) -> dict:
         keys = example_keys(jax.random.key(0, impl="threefry2x32"), step, batch_size)
