@@ -4,18 +4,19 @@ import argparse
 import json
 import pathlib
 
+from endx_jax.settings import check
+
 
 def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
     arguments = _parser().parse_args(argv)
 
-    from endx_jax.errors import EndxError
     from endx_jax.experiment.comparison import compare, read_per_question
     from endx_jax.files import write_text
 
     systems = arguments.systems.split(",")
-    if len(systems) > 2 or not all(systems):
-        raise EndxError(f"--systems={arguments.systems}: give one name, or two names separated by a comma")
+    known = len(systems) <= 2 and all(systems)
+    check(known, f"--systems={arguments.systems}: give one name, or two names separated by a comma")
     runs = (arguments.first, arguments.second)
     first, second = (
         read_per_question(run, system, arguments.pool)

@@ -4,6 +4,8 @@ import argparse
 import pathlib
 from collections.abc import Callable, Collection
 
+from endx_jax.settings import check, check_choice
+
 
 def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
@@ -100,7 +102,6 @@ def _reproduce(arguments: argparse.Namespace) -> None:
 
 
 def _cost(arguments: argparse.Namespace) -> None:
-    from endx_jax.errors import EndxError, nearest
     from endx_jax.papers import cost
     from endx_jax.papers.tables import papers
     from endx_jax.parallel.console import say
@@ -110,8 +111,8 @@ def _cost(arguments: argparse.Namespace) -> None:
     options = _options(arguments)
     stay_offline()
     chip, tables = chip_named(arguments.chip), papers().tables
-    if arguments.table and arguments.table not in tables:
-        raise EndxError(f"unknown table {arguments.table!r}{nearest(arguments.table, tables)}")
+    if arguments.table:
+        check_choice("the table", arguments.table, tables)
     costs = cost.Costs(options, chip)
     for table in [tables[arguments.table]] if arguments.table else tables.values():
         found = [costs(row) for row in table.chosen(arguments.rows)]
@@ -119,12 +120,10 @@ def _cost(arguments: argparse.Namespace) -> None:
 
 
 def _options(arguments: argparse.Namespace):
-    from endx_jax.errors import EndxError
     from endx_jax.papers.runs import Options
     from endx_jax.papers.tables import papers
 
-    if arguments.seeds < 0 or arguments.budget < 0:
-        raise EndxError("--seeds and --budget must not be negative")
+    check(min(arguments.seeds, arguments.budget) >= 0, "--seeds and --budget must not be negative")
     return Options(
         output=arguments.output,
         data=_named(arguments.data, "--data", papers().data),
@@ -136,14 +135,11 @@ def _options(arguments: argparse.Namespace):
 
 def _named(given: list[str], flag: str, known: Collection[str] | None = None) -> dict[str, str]:
     """Parses NAME=PLACE arguments; raises EndxError for names that are not `known`."""
-    from endx_jax.errors import EndxError, nearest
-
     found = dict(one.partition("=")[::2] for one in given)
     for name, place in found.items():
-        if not (name and place):
-            raise EndxError(f"{flag}={name}: give NAME=PLACE, such as {flag}=squad=path/to/squad")
-        if known is not None and name not in known:
-            raise EndxError(f"{flag}={name}=...: unknown name{nearest(name, known)}; the names are {', '.join(known)}")
+        check(bool(name and place), f"{flag}={name}: give NAME=PLACE, such as {flag}=squad=path/to/squad")
+        if known is not None:
+            check_choice(f"NAME of {flag}=NAME=PLACE", name, known)
     return found
 
 

@@ -12,18 +12,18 @@ import argparse
 import json
 import pathlib
 
+from endx_jax.settings import check
+
 
 def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
     options, rest = _parser().parse_known_args(argv)
 
     from endx_jax.cli import train
-    from endx_jax.errors import EndxError
 
-    if options.devices < 0:
-        raise EndxError(f"--devices={options.devices}: give a positive number of devices")
-    if options.topology and (options.chip or options.devices):
-        raise EndxError("--topology determines chip and devices: remove --chip and --devices")
+    check(options.devices >= 0, f"--devices={options.devices}: give a positive number of devices")
+    determined = options.topology and (options.chip or options.devices)
+    check(not determined, "--topology determines chip and devices: remove --chip and --devices")
     config, name, _ = train.parse(rest)
 
     from endx_jax.planning.topologies import topology_named, topology_of

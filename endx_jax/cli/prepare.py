@@ -8,6 +8,8 @@ import argparse
 import pathlib
 import sys
 
+from endx_jax.settings import check
+
 
 def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
@@ -16,12 +18,8 @@ def main(argv: list[str]) -> None:
         return
     arguments = _parser().parse_args(argv)
 
-    from endx_jax.data.reqa_dataset import NAMES, prepare, summary
-    from endx_jax.errors import EndxError, nearest
+    from endx_jax.data.reqa_dataset import prepare, summary
 
-    if arguments.name not in NAMES:
-        close = nearest(arguments.name, NAMES)
-        raise EndxError(f"unknown data set {arguments.name!r}{close}; the data sets are {', '.join(NAMES)}")
     folder = prepare(arguments.name, source=arguments.source, data_dir=arguments.data_dir, progress=sys.stderr.isatty())
     print(f"{arguments.name} is in {folder}\n")
     print(_table(summary(arguments.name, data_dir=arguments.data_dir)))
@@ -33,15 +31,13 @@ def main(argv: list[str]) -> None:
 def _tokenise(argv: list[str]) -> None:
     """Writes the training pairs of a config into `data.tokens`."""
     from endx_jax.cli.train import parse
-    from endx_jax.errors import EndxError
     from endx_jax.experiment.config import resolve
     from endx_jax.experiment.data import read_splits
     from endx_jax.experiment.model import build_model
     from endx_jax.experiment.tokens import stored
 
     settings = resolve(parse(argv)[0])
-    if not settings.data.tokens:
-        raise EndxError("data.tokens is not set: name the folder to write with --config.data.tokens=DIR")
+    check(bool(settings.data.tokens), "data.tokens is not set: name the folder to write with --config.data.tokens=DIR")
     counts = stored(settings.data, build_model(settings).processors, read_splits(settings.data)).manifest
     texts = ", ".join(f"{count:,} {side}s" for side, count in counts["texts"].items())
     print(f"{settings.data.tokens} holds {sum(counts['pairs']):,} pairs of {texts}")

@@ -7,12 +7,11 @@ from typing import Any
 
 from endx_jax import json_files
 from endx_jax.data.settings import DataSettings
-from endx_jax.errors import EndxError, nearest
 from endx_jax.methods import METHODS, find_method
 from endx_jax.parallel.mesh import MeshSettings
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.retrieval.evaluate import EvaluationSettings
-from endx_jax.settings import check_section, from_mapping, key, results_only
+from endx_jax.settings import check, check_choice, check_section, from_mapping, key, results_only
 from endx_jax.training.loop import TrainSettings
 from endx_jax.training.optimizer import OptimizerSettings
 
@@ -70,8 +69,7 @@ def resolve(config: Mapping, *, finished: bool = False) -> Settings:
         "evaluation": EvaluationSettings,
     }
     for name in config:
-        if name != "seed" and name not in known:
-            raise EndxError(f"unknown section {json_files.shown(name)} in the config{nearest(name, known)}")
+        check_choice("a section of the config", name, ("seed", *known))
     if unknown:
         config = {**config, "objective": {"name": method, "values": config["objective"]}}
     sections = {name: from_mapping(cls, config.get(name, {}), name) for name, cls in known.items()}
@@ -90,6 +88,6 @@ def _method_of(config: Mapping) -> str:
     section = config.get("objective", {})
     check_section(section, "objective")
     name = section.get("name", "dual")
-    if not isinstance(name, str):
-        raise EndxError(f"objective.name is {json_files.shown(name)}; it must be one of {', '.join(METHODS)}")
+    known = ", ".join(METHODS)
+    check(isinstance(name, str), f"objective.name is {json_files.shown(name)}; it must be one of {known}")
     return name

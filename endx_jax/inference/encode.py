@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from endx_jax.batch import Tokens
 from endx_jax.data.token_tables import TokenTable
 from endx_jax.data.tokenization import TextProcessor
-from endx_jax.errors import EndxError, nearest
+from endx_jax.errors import EndxError
 from endx_jax.inference.identity import model_identity
 from endx_jax.inference.text_batches import Shapes, TextBatch, batches, delayed
 from endx_jax.models.dual_encoder import DualEncoder
@@ -23,6 +23,7 @@ from endx_jax.numerics import Quantized, l2_normalize, quantize
 from endx_jax.parallel.execution import Execution
 from endx_jax.parallel.sharding import to_global
 from endx_jax.progress import ticking
+from endx_jax.settings import check_choice
 
 Array = jax.Array
 Precision = Literal["float32", "bfloat16", "float16", "int8"]
@@ -45,10 +46,7 @@ class Output:
     precision: Precision = "float32"
 
     def __post_init__(self):
-        choices = get_args(Precision)
-        if self.precision not in choices:
-            hint = nearest(self.precision, choices)
-            raise EndxError(f"unknown precision {self.precision!r}{hint}; choose one of {', '.join(choices)}")
+        check_choice("precision", self.precision, get_args(Precision))
         if self.width is not None and self.width < 1:
             raise EndxError(f"embeddings can't be truncated to {self.width} dimensions; keep at least 1")
 

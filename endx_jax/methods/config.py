@@ -13,11 +13,11 @@ from typing import Any
 import ml_collections
 
 from endx_jax.data.settings import DataSettings
-from endx_jax.errors import EndxError, nearest
 from endx_jax.methods.dual import DualSettings
 from endx_jax.parallel.mesh import MeshSettings
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.retrieval.evaluate import EvaluationSettings
+from endx_jax.settings import check_choice
 from endx_jax.training.loop import TrainSettings
 from endx_jax.training.optimizer import OptimizerSettings
 
@@ -50,6 +50,5 @@ def load_recipe(name: str) -> types.ModuleType:
       EndxError: for an unknown name, naming the nearest known one.
     """
     files = recipe_files()
-    if name not in files:
-        raise EndxError(f"{name!r} is no recipe{nearest(name, files)}; the recipes are {', '.join(files)}")
+    check_choice("the recipe", name, files)
     return importlib.import_module(f"endx_jax.methods.{files[name].parts[-3]}.recipes.{name}")

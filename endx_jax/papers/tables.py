@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from endx_jax.errors import EndxError, nearest
+from endx_jax.settings import check_choice
 
 FILE = "papers.toml"
 
@@ -103,10 +103,8 @@ class Table:
         Raises:
           EndxError: there is no such row.
         """
-        known = [row.row for row in self.rows]
         for name in names:
-            if name not in known:
-                raise EndxError(f"{self.name} has no row {name!r}{nearest(name, known)}; its rows: {', '.join(known)}")
+            check_choice(f"a row of {self.name}", name, [row.row for row in self.rows])
         return [row for row in self.rows if not names or row.row in names]
 
 

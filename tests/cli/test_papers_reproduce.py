@@ -28,8 +28,8 @@ def test_a_reader_that_has_seen_enough_is_no_traceback():
 def test_refusals_are_one_line(capsys):
     for argv, expected in (
         (["endx-tabel2"], "did you mean"),
-        (["endx-table2", "GRU"], "has no row 'GRU'"),
-        (["endx-table2", "--data=squod=x"], "unknown name"),
+        (["endx-table2", "GRU"], "a row of endx-table2 is 'GRU', which is none of"),
+        (["endx-table2", "--data=squod=x"], "NAME of --data=NAME=PLACE is 'squod', which is none of"),
         (["endx-table2", "--data=squad"], "give NAME=PLACE"),
         (["endx-table2", "--budget=-1"], "must not be negative"),
     ):

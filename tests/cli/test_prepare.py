@@ -30,9 +30,10 @@ def test_a_stranger_sees_counts_and_places_and_nothing_else(tmp_path):
 def test_an_unknown_set_is_answered_with_the_known_ones(capsys):
     assert run_verb(["prepare", "reqa/squat"]) == 2
     told = capsys.readouterr().err
-    assert told == (
-        "endx prepare: unknown data set 'reqa/squat'; did you mean 'reqa/squad'?; the data sets are "
-        f"{', '.join(NAMES)}\n"
+    known = ", ".join(NAMES)
+    assert (
+        told
+        == f"endx prepare: the prepared set is 'reqa/squat', which is none of {known}; did you mean 'reqa/squad'?\n"
     )
 
 

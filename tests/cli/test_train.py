@@ -72,10 +72,10 @@ def test_every_config_is_one_that_a_run_accepts(file):
     [
         (
             ["--config=t5:base,adespl"],
-            "sharing 'adespl'; .* sde, ade, ade_ste, ade_fte, ade_spl; did you mean 'ade_spl'",
+            "'adespl', which is none of sde, ade, ade_ste, ade_fte, ade_spl; did you mean 'ade_spl'",
         ),
-        (["--config=fcrr:questions"], "^fcrr:questions: unknown side 'questions'; .*; did you mean 'question'"),
-        (["--config=t5:bass,sde"], "^t5:bass,sde: unknown size 'bass'; .*; did you mean 'base'"),
+        (["--config=fcrr:questions"], "^SIDE of fcrr:SIDE,BASE is 'questions', .*; did you mean 'question'"),
+        (["--config=t5:bass,sde"], "^SIZE of t5:SIZE,SHARING is 'bass', .*; did you mean 'base'"),
         ([], "--config is missing; give a file, or one of the recipes .*quickstart"),
         (["--config=quickstat"], "neither a file nor a recipe; did you mean 'quickstart'"),
         (["--config=quickstart", "--config.train.stps=3"], r"unknown setting 'stps'; Did you mean \"steps\""),

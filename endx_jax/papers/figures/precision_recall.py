@@ -6,12 +6,13 @@ import pathlib
 import numpy as np
 
 from endx_jax import json_files
-from endx_jax.errors import EndxError, nearest
+from endx_jax.errors import EndxError
 from endx_jax.papers.figures import style
 from endx_jax.papers.figures.figure import Figure, rounded
 from endx_jax.papers.figures.study import Source, Study, bar
 from endx_jax.parallel.console import say
 from endx_jax.retrieval.evaluate import precision_recall
+from endx_jax.settings import check_choice
 
 # Points of each curve that are kept, at recalls as even as can be; average precision is of all.
 POINTS = 400
@@ -107,8 +108,6 @@ def read_curve(source: Source) -> tuple[dict, dict]:
         counts = report["sets"]["test"]
     except (OSError, ValueError, KeyError, TypeError) as failure:
         raise EndxError(f"{source.name}: {folder} is no folder that endx papers layers wrote ({failure!r})") from None
-    if system not in metrics:
-        known = ", ".join(metrics)
-        raise EndxError(f"{source.name}: {folder} has no system {system!r}{nearest(system, metrics)}; it has {known}")
+    check_choice(f"{source.name}: the system of {folder}", system, metrics)
     curve = {name: [float(point[name]) for point in points] for name in ("recall", "precision")}
     return {"name": source.name, "average_precision": metrics[system]["ap"], **curve}, counts

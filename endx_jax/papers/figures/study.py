@@ -13,7 +13,7 @@ from endx_jax.data.readers.squad import files_of
 from endx_jax.data.records import RetrievalSet, questions_by_candidate
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.token_tables import content_key
-from endx_jax.errors import EndxError, nearest
+from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.data import has_paragraphs, pools, read_records, read_splits
 from endx_jax.experiment.workdir import read_config
@@ -24,6 +24,7 @@ from endx_jax.retrieval.bm25 import BM25
 from endx_jax.retrieval.results import read_results
 from endx_jax.retrieval.systems import dense_scores
 from endx_jax.retrieval.vector_cache import VectorCache
+from endx_jax.settings import check_choice
 
 # The place that stands for the lexical baseline, which no folder holds.
 LEXICAL = "bm25"
@@ -206,9 +207,7 @@ def metric_of(entry: dict, metric: str) -> float:
     Raises:
       EndxError: it was not measured.
     """
-    if metric not in entry["metrics"]:
-        known = entry["metrics"]
-        raise EndxError(f"{metric!r} is none of the metrics {', '.join(known)}{nearest(metric, known)}")
+    check_choice("the metric", metric, entry["metrics"])
     return entry["metrics"][metric]
 
 

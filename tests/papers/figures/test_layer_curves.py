@@ -31,7 +31,7 @@ def test_a_system_of_layers_is_read(tmp_path):
 
 @pytest.mark.parametrize(
     ("place", "says"),
-    [("layers#token", "has no system 'token'; did you mean 'tokens'"), ("none#tokens", "is no folder")],
+    [("layers#token", "is 'token', which is none of .*; did you mean 'tokens'"), ("none#tokens", "is no folder")],
 )
 def test_missing_systems_and_folders_are_named(tmp_path, place, says):
     write(tmp_path / "layers")

@@ -9,18 +9,15 @@ this recipe counts them in the training file (docs/frozen-embeddings.md).
 The row `trained` is not in the paper: it trains the vectors by the in-batch softmax, in a minute on two CPU cores.
 """
 
-from endx_jax.errors import EndxError, nearest
 from endx_jax.methods.config import base_config
+from endx_jax.settings import check_choice
 
 WEIGHTINGS = {"idf": "idf", "plain": ""}
 
 
 def get_config(weighting: str = "idf"):
     """Returns the config for a weighting: 25,600 pairs in global batches of 128 from four articles each."""
-    if weighting not in WEIGHTINGS:
-        raise EndxError(
-            f"glove:{weighting} is unknown; choose one of {', '.join(WEIGHTINGS)}{nearest(weighting, WEIGHTINGS)}"
-        )
+    check_choice("WEIGHTING of glove:WEIGHTING", weighting, WEIGHTINGS)
     config = base_config()
 
     config.data.path = "squad"

@@ -7,9 +7,9 @@ steps, dropout 0.1, no masking of false negatives. Our own choices: the checkpoi
 the train file; large encoders are sharded and rematerialised, which does not affect results (docs/large-models.md).
 """
 
-from endx_jax.errors import EndxError, nearest
 from endx_jax.methods.config import base_config
 from endx_jax.models.sharing import SHARINGS
+from endx_jax.settings import check_choice
 
 SIZES = ("small", "base", "large", "xl", "xxl")
 # `model.remat` of the sizes with 24 layers.
@@ -19,12 +19,8 @@ REMATS = {"large": "dots", "xl": "full", "xxl": "full"}
 def get_config(arguments: str = "base,ade_spl"):
     """Returns the config for `SIZE,SHARING`."""
     size, _, sharing = arguments.partition(",")
-    for value, known, what in ((size, SIZES, "size"), (sharing, tuple(SHARINGS), "sharing")):
-        if value not in known:
-            raise EndxError(
-                f"t5:{arguments}: unknown {what} {value!r}; choose one of {', '.join(known)}"
-                f"{nearest(value, known)}; for example t5:base,ade_spl"
-            )
+    check_choice("SIZE of t5:SIZE,SHARING", size, SIZES)
+    check_choice("SHARING of t5:SIZE,SHARING", sharing, SHARINGS)
     config = base_config()
 
     config.data.path = "reqa/squad"

@@ -9,10 +9,10 @@ weight decay 0.01, gradients clipped to norm 1, no warm-up, dropout 0.1, a train
 recurrences of width 768.
 """
 
-from endx_jax.errors import EndxError, nearest
 from endx_jax.methods.config import base_config
 from endx_jax.methods.dual import DualSettings
 from endx_jax.methods.endx import EndxSettings
+from endx_jax.settings import check_choice
 
 METHODS = ("dual", "endx")
 ENCODERS = ("rnn", "gru", "lstm", "transformer", "bert")
@@ -21,12 +21,8 @@ ENCODERS = ("rnn", "gru", "lstm", "transformer", "bert")
 def get_config(arguments: str = "endx,bert"):
     """Returns the config for `METHOD,ENCODER`."""
     method, _, encoder = arguments.partition(",")
-    for value, known, what in ((method, METHODS, "method"), (encoder, ENCODERS, "encoder")):
-        if value not in known:
-            raise EndxError(
-                f"endx:{arguments}: unknown {what} {value!r}; choose one of {', '.join(known)}"
-                f"{nearest(value, known)}; for example endx:endx,bert"
-            )
+    check_choice("METHOD of endx:METHOD,ENCODER", method, METHODS)
+    check_choice("ENCODER of endx:METHOD,ENCODER", encoder, ENCODERS)
     config = base_config(EndxSettings() if method == "endx" else DualSettings())
 
     config.data.path = "reqa/squad"

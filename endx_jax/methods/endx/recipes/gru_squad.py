@@ -9,11 +9,11 @@ temperature, batches of articles. The learning rate was selected on held-out art
 
 import dataclasses
 
-from endx_jax.errors import EndxError, nearest
 from endx_jax.methods.config import base_config
 from endx_jax.methods.dual import DualSettings
 from endx_jax.methods.endx import EndxSettings
 from endx_jax.methods.endx.distill import DistillSettings
+from endx_jax.settings import check_choice
 
 TEMPERATURE = 0.05
 CROSS = EndxSettings(
@@ -34,8 +34,7 @@ METHODS = {
 
 def get_config(method: str = "dual"):
     """Returns the config for a method: 25,600 pairs in global batches of 128."""
-    if method not in METHODS:
-        raise EndxError(f"gru_squad:{method} is none of {', '.join(METHODS)}{nearest(method, METHODS)}")
+    check_choice("METHOD of gru_squad:METHOD", method, METHODS)
     config = base_config(METHODS[method])
 
     config.data.path = "reqa/squad"

@@ -6,9 +6,9 @@ batch 512, 50 to 200 "iterations". MiniLM's token table replaces ELMo's token la
 the train file (docs/frozen-embeddings.md): margin 0.2, hidden width 2,048, dropout 0.5, 400 steps, linear decay.
 """
 
-from endx_jax.errors import EndxError, nearest
 from endx_jax.methods.config import base_config
 from endx_jax.methods.residual import ResidualSettings
+from endx_jax.settings import check_choice
 
 # `objective.direction` by the side whose head is trained: that side is the anchor of the triplets.
 SIDES = {"question": "question_to_answer", "answer": "answer_to_question", "both": "question_to_answer"}
@@ -31,12 +31,9 @@ def with_heads(head: str, arguments: str):
     """
     side, _, on = arguments.partition(",")
     side, on = side or "question", on or BASES[0]
-    for value, known, what in ((side, tuple(SIDES), "side"), (on, BASES, "base")):
-        if value not in known:
-            raise EndxError(
-                f"{head.replace('+', '_')}:{arguments}: unknown {what} {value!r}; choose one of "
-                f"{', '.join(known)}{nearest(value, known)}"
-            )
+    form = f"{head.replace('+', '_')}:SIDE,BASE"
+    check_choice(f"SIDE of {form}", side, SIDES)
+    check_choice(f"BASE of {form}", on, BASES)
     config = base_config(ResidualSettings())
 
     config.data.path = "squad"

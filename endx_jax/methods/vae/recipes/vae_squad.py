@@ -7,9 +7,9 @@ softmax as matching loss, which learns most from few pairs. docs/vae.md gives th
 
 import dataclasses
 
-from endx_jax.errors import EndxError, nearest
 from endx_jax.methods.config import base_config
 from endx_jax.methods.vae import MatchingSettings, VaeSettings
+from endx_jax.settings import check_choice
 
 STEPS = 120
 CROSS = VaeSettings(
@@ -35,8 +35,7 @@ METHODS = {
 
 def get_config(method: str = "cross_vae"):
     """Returns the config for a method: 15,360 pairs in global batches of 128."""
-    if method not in METHODS:
-        raise EndxError(f"vae_squad:{method} is none of {', '.join(METHODS)}{nearest(method, METHODS)}")
+    check_choice("METHOD of vae_squad:METHOD", method, METHODS)
     config = base_config(METHODS[method])
 
     config.data.path = "reqa/squad"

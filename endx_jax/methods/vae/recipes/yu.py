@@ -9,9 +9,9 @@ weight decay, gradients clipped to norm 1. The paper initialises whole words by 
 word pieces are the tokens.
 """
 
-from endx_jax.errors import EndxError, nearest
 from endx_jax.methods.config import base_config
 from endx_jax.methods.vae import MatchingSettings, VaeSettings
+from endx_jax.settings import check_choice
 
 METHODS = {
     "dual": MatchingSettings(),
@@ -22,8 +22,7 @@ METHODS = {
 
 def get_config(method: str = "cross_vae"):
     """Returns the config for a method."""
-    if method not in METHODS:
-        raise EndxError(f"yu:{method} is none of {', '.join(METHODS)}{nearest(method, METHODS)}")
+    check_choice("METHOD of yu:METHOD", method, METHODS)
     config = base_config(METHODS[method])
     config.objective.match = "bce"
     config.objective.negatives = 0
