@@ -19,8 +19,8 @@ from endx_jax.models.transformer import TransformerConfig, TransformerEncoder
 
 EncoderConfig = TransformerConfig | StaticConfig
 
-# Names in PyTorch of the parameters of a module. A parameter of another name is a table of its own.
-LEAVES = {"kernel": "weight", "scale": "weight", "embedding": "weight", "bias": "bias"}
+# Names in PyTorch of the parameters of a module. A table may be a parameter by itself.
+LEAVES = {"": "weight", "/kernel": "weight", "/scale": "weight", "/embedding": "weight", "/bias": "bias"}
 _LAYER = re.compile(r"encoder/layers_(\d+)/")
 
 
@@ -88,14 +88,10 @@ class Architecture:
                 own = " ".join(f"encoder/layers_{n}/{module}" for module in ours.split())
                 rows[own] = f"{names.layer.format(n=n)}.{theirs}"
         for ours, theirs in rows.items():
-            modules = ours.split()
-            if modules[0] in left:
-                yield Rule(f"{theirs}.weight", (modules[0],))
-                del left[modules[0]]
             for leaf, their_leaf in LEAVES.items():
-                paths = tuple(f"{module}/{leaf}" for module in modules)
+                paths = tuple(module + leaf for module in ours.split())
                 if paths[0] in left:
-                    yield Rule(f"{theirs}.{their_leaf}", paths, transpose=leaf == "kernel")
+                    yield Rule(f"{theirs}.{their_leaf}", paths, transpose=leaf == "/kernel")
                     for path in paths:
                         del left[path]
         if left:

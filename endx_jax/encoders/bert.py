@@ -1,26 +1,22 @@
-"""BERT (Devlin et al. 2019), and those with other positions or embeddings: RoBERTa, XLM-RoBERTa, CamemBERT, ELECTRA.
+"""BERT (Devlin et al. 2019), and encoders that differ from it in positions, embeddings or shared parameters.
 
-Liu et al. 2019 (RoBERTa), Conneau et al. 2020 (XLM-R), Martin et al. 2020 (CamemBERT), Clark et al. 2020 (ELECTRA).
+Liu et al. 2019 (RoBERTa), Conneau et al. 2020 (XLM-R), Martin et al. 2020 (CamemBERT), Clark et al. 2020 (ELECTRA),
+Sanh et al. 2019 (DistilBERT), Song et al. 2020 (MPNet), Lan et al. 2020 (ALBERT).
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import ClassVar, Self
+from collections.abc import Mapping
+from typing import Self
 
 from endx_jax.encoders.architecture import Architecture, Names
-from endx_jax.models.config_keys import MOST_TOKENS, whole
-from endx_jax.models.transformer import TransformerConfig
+from endx_jax.models.config_keys import MOST_TOKENS, choice, fraction, whole
+from endx_jax.models.layers import ACTIVATIONS
+from endx_jax.models.transformer import TransformerConfig, only
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BertConfig(TransformerConfig):
     """Config of BERT: a table of positions, token types (`type_vocab_size`) and post-norm."""
-
-    ONLY: ClassVar[Mapping[str, Sequence]] = {
-        **TransformerConfig.ONLY,
-        "position_embedding_type": ("absolute", None),
-        "add_cross_attention": (False, None),
-    }
 
     position_table: bool = True
     token_types: int = whole("type_vocab_size", default=2)
@@ -47,6 +43,39 @@ class ElectraConfig(BertConfig):
         return dataclasses.replace(found, embedding_width=None) if found.embedding_width == found.width else found
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AlbertConfig(BertConfig):
+    """Config of ALBERT, whose layers share their parameters; its embeddings (`embedding_size`) are always projected."""
+
+    ONLY = only(num_hidden_groups=(1,), inner_group_num=(1,), down_scale_factor=(1,))
+
+    embedding_width: int | None = whole("embedding_size", default=128)
+    activation: str = choice("hidden_act", choices=ACTIVATIONS, default="gelu_new")
+    shared_layers: bool = True
+    dropout: float = fraction("hidden_dropout_prob", default=0.0)
+    attention_dropout: float = fraction("attention_probs_dropout_prob", default=0.0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DistilBertConfig(BertConfig):
+    """Config of DistilBERT, which has no token types."""
+
+    token_types: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MPNetConfig(RobertaConfig):
+    """Config of MPNet, with a relative-position bias as in T5 and without token types.
+
+    Its class in transformers has 32 buckets and the padding id 1, whatever `config.json` says.
+    """
+
+    ONLY = only(pad_token_id=(1,), relative_attention_num_buckets=(32,))
+
+    token_types: int = 0
+    buckets: int = 32
+
+
 NAMES = Names(
     outside={
         "token_embedder": "embeddings.word_embeddings",
@@ -67,6 +96,46 @@ NAMES = Names(
         "mlp_norm": "output.LayerNorm",
     },
 )
+DISTILBERT_NAMES = Names(
+    outside=NAMES.outside,
+    layer="transformer.layer.{n}",
+    inside={
+        "attention/query": "attention.q_lin",
+        "attention/key": "attention.k_lin",
+        "attention/value": "attention.v_lin",
+        "attention/output": "attention.out_lin",
+        "attention_norm": "sa_layer_norm",
+        "mlp_up": "ffn.lin1",
+        "mlp_down": "ffn.lin2",
+        "mlp_norm": "output_layer_norm",
+    },
+)
+ALBERT_NAMES = Names(
+    outside={**NAMES.outside, "encoder/embedding_projection": "encoder.embedding_hidden_mapping_in"},
+    layer="encoder.albert_layer_groups.0.albert_layers.{n}",
+    inside={
+        "attention/query": "attention.query",
+        "attention/key": "attention.key",
+        "attention/value": "attention.value",
+        "attention/output": "attention.dense",
+        "attention_norm": "attention.LayerNorm",
+        "mlp_up": "ffn",
+        "mlp_down": "ffn_output",
+        "mlp_norm": "full_layer_layer_norm",
+    },
+)
+MPNET_NAMES = Names(
+    outside={**NAMES.outside, "encoder/relative_position_bias": "encoder.relative_attention_bias"},
+    layer=NAMES.layer,
+    inside={
+        **NAMES.inside,
+        "attention/query": "attention.attn.q",
+        "attention/key": "attention.attn.k",
+        "attention/value": "attention.attn.v",
+        "attention/output": "attention.attn.o",
+        "attention_norm": "attention.LayerNorm",
+    },
+)
 
 BERT = Architecture(
     BertConfig,
@@ -83,3 +152,8 @@ CAMEMBERT = dataclasses.replace(ROBERTA, transformers_class="CamembertModel")
 ELECTRA = dataclasses.replace(
     BERT, config=ElectraConfig, transformers_class="ElectraModel", prefixes=("electra.",), pooler=""
 )
+DISTILBERT = Architecture(
+    DistilBertConfig, "DistilBertModel", lambda config: DISTILBERT_NAMES, prefixes=("distilbert.",)
+)
+ALBERT = Architecture(AlbertConfig, "AlbertModel", lambda config: ALBERT_NAMES, prefixes=("albert.",), pooler="pooler")
+MPNET = Architecture(MPNetConfig, "MPNetModel", lambda config: MPNET_NAMES, prefixes=("mpnet.",), pooler="pooler.dense")

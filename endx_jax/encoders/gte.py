@@ -1,27 +1,26 @@
 """BERT of GTE v1.5 and gte-multilingual (Zhang et al. 2024), `new` on the hub: rotary positions and a gated MLP."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import ClassVar, Self
+from collections.abc import Mapping
+from typing import Self
 
 from endx_jax.encoders import bert
 from endx_jax.encoders.architecture import Architecture, Names
-from endx_jax.encoders.rope import read_rope
 from endx_jax.models.config_keys import fraction, whole
-from endx_jax.models.transformer import PROJECTIONS, TransformerConfig
+from endx_jax.models.layers import Rope
+from endx_jax.models.transformer import PROJECTIONS, TransformerConfig, only
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GteConfig(TransformerConfig):
     """Config of GTE's BERT; gte-base-en-v1.5 has no token types."""
 
-    ONLY: ClassVar[Mapping[str, Sequence]] = {
-        **TransformerConfig.ONLY,
-        "position_embedding_type": ("rope", "absolute", None),
-        "layer_norm_type": ("layer_norm", None),
-        "logn_attention_scale": (False, None),
-        "pack_qkv": (True, None),
-    }
+    ONLY = only(
+        position_embedding_type=("rope", "absolute", None),
+        layer_norm_type=("layer_norm", None),
+        logn_attention_scale=(False, None),
+        pack_qkv=(True, None),
+    )
 
     token_types: int = whole("type_vocab_size", default=1, least=0)
     gated: bool = True
@@ -35,7 +34,7 @@ class GteConfig(TransformerConfig):
         found = super().from_hugging_face(config, where)
         default = 10_000.0 if config.get("model_type") == "new" else 160_000.0
         parameters = config.get("rope_parameters") or config.get("rope_scaling")
-        rope = read_rope(parameters, config.get("rope_theta", default), found.head, where)
+        rope = Rope.read(parameters, config.get("rope_theta", default), found.head, where)
         return dataclasses.replace(found, rope=rope)
 
 

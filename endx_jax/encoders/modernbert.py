@@ -1,16 +1,15 @@
 """ModernBERT (Warner et al. 2024): pre-norm, rotary positions, alternating local and global attention, gated GELU."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import ClassVar, Self
+from collections.abc import Mapping
+from typing import Self
 
 from endx_jax import json_files
 from endx_jax.encoders.architecture import Architecture, Names
-from endx_jax.encoders.rope import read_rope
 from endx_jax.errors import EndxError
 from endx_jax.models.config_keys import MOST_TOKENS, HuggingFaceConfig, choice, flag, fraction, whole
-from endx_jax.models.layers import ACTIVATIONS
-from endx_jax.models.transformer import PROJECTIONS, LayerKind, TransformerConfig
+from endx_jax.models.layers import ACTIVATIONS, Rope
+from endx_jax.models.transformer import MLP, PROJECTIONS, LayerKind, TransformerConfig, only
 
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
 # Bases of the rotations by type of layer: key in older files, and default.
@@ -31,10 +30,7 @@ class _Structure(HuggingFaceConfig):
 class ModernBertConfig(TransformerConfig):
     """Config of ModernBERT. A token attends to half of `local_attention` tokens on either side in local layers."""
 
-    ONLY: ClassVar[Mapping[str, Sequence]] = {
-        **TransformerConfig.ONLY,
-        "position_embedding_type": ("rope", "absolute", None),  # the latter is in files, and not used
-    }
+    ONLY = only(position_embedding_type=("rope", "absolute", None))  # absolute is in files, and not used
 
     gated: bool = True
     biases: tuple[str, ...] = ()
@@ -62,7 +58,7 @@ class ModernBertConfig(TransformerConfig):
             )
         stated = json_files.mapped(config.get("rope_parameters") or {}, f"{where}: 'rope_parameters'")
         ropes = {
-            kind: read_rope(
+            kind: Rope.read(
                 stated.get(kind) or config.get("rope_scaling"), config.get(key, default), found.head, f"{where}: {kind}"
             )
             for kind, (key, default) in BASES.items()
@@ -71,7 +67,7 @@ class ModernBertConfig(TransformerConfig):
             LayerKind(ropes[kind], structure.window // 2 if kind == LOCAL else None, attention_norm=n > 0)
             for n, kind in enumerate(types)
         ]
-        biases = (*(PROJECTIONS * structure.attention_bias), *(("mlp_up", "mlp_gate", "mlp_down") * structure.mlp_bias))
+        biases = PROJECTIONS * structure.attention_bias + MLP * structure.mlp_bias
         return dataclasses.replace(found, layer_kinds=tuple(kinds), biases=biases)
 
 

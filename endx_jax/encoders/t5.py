@@ -11,11 +11,9 @@ from typing import Self
 
 import flax.linen as nn
 
-from endx_jax import json_files
 from endx_jax.encoders.architecture import Architecture, Names
-from endx_jax.errors import EndxError
-from endx_jax.models.config_keys import MOST_LAYERS, fraction, whole
-from endx_jax.models.transformer import TransformerConfig
+from endx_jax.models.config_keys import fraction, whole
+from endx_jax.models.transformer import TransformerConfig, only
 
 # Activations by `feed_forward_proj`.
 ACTIVATIONS = {
@@ -31,11 +29,9 @@ ACTIVATIONS = {
 class T5Config(TransformerConfig):
     """Config of T5's encoder; T5 has keys of its own in `config.json`."""
 
-    width: int = whole("d_model")
-    layers: int = whole("num_layers", most=MOST_LAYERS)
-    heads: int = whole("num_heads")
+    ONLY = only(feed_forward_proj=tuple(ACTIVATIONS))
+
     head_width: int = whole("d_kv")
-    mlp_width: int = whole("d_ff")
     positions: int | None = None
     buckets: int = whole("relative_attention_num_buckets", default=32, least=4)
     max_distance: int = whole("relative_attention_max_distance", default=128, least=2)
@@ -47,7 +43,6 @@ class T5Config(TransformerConfig):
     embedding_norm: bool = False
     rms: bool = True
     norm_epsilon: float = fraction("layer_norm_epsilon", default=1e-6)
-    dropout: float = fraction("dropout_rate", default=0.1)
     hidden_dropout: bool = True
     final_dropout: bool = True
     attention_dropout: float = fraction("dropout_rate", default=0.1)
@@ -56,13 +51,8 @@ class T5Config(TransformerConfig):
     @classmethod
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
         """Converts the contents of a `config.json`, whose `feed_forward_proj` is a gate and an activation."""
-        projection = config.get("feed_forward_proj", "relu")
-        if projection not in list(ACTIVATIONS):
-            raise EndxError(
-                f"{where}: feed_forward_proj={json_files.shown(projection)} is not supported; supported: "
-                f"{', '.join(ACTIVATIONS)}"
-            )
         found = super().from_hugging_face(config, where)
+        projection = config.get("feed_forward_proj", "relu")
         return dataclasses.replace(found, activation=ACTIVATIONS[projection], gated=projection.startswith("gated-"))
 
     @property

@@ -1,16 +1,21 @@
-"""Parts of transformer layers: norms, activations, rotary positions, relative-position bias, self-attention and MLP.
+"""Parts of transformer layers: norms, activations, rotary positions and relative-position bias.
 
 Parameters are float32 and computation is in `dtype`; norms and softmaxes are computed in float32.
 """
 
+import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
+from typing import Self
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from endx_jax.errors import EndxError
+from endx_jax.models.config_keys import HuggingFaceConfig, choice, fraction
 from endx_jax.models.layout import Layout
 from endx_jax.numerics import at_least_float32
 
@@ -42,11 +47,7 @@ def gelu(x: Array) -> Array:
     return x * (0.5 * (1 + jax.lax.erf(x * math.sqrt(0.5))))
 
 
-@keeps_slope
-def gelu_tanh(x: Array) -> Array:
-    """Computes the tanh approximation of GELU (Hendrycks and Gimpel 2016)."""
-    return nn.gelu(x, approximate=True)
-
+gelu_tanh = keeps_slope(functools.partial(nn.gelu, approximate=True))
 
 # Activation functions by their names in transformers.
 ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
@@ -110,16 +111,42 @@ def _normalize_backward(kept, gradient):
 _normalize.defvjp(_normalize_forward, _normalize_backward)
 
 
-def rotations(layout: Layout, head_width: int, base: float, factor: float = 1.0) -> tuple[Array, Array]:
-    """Returns cosines and sines of rotary position embeddings (Su et al. 2021), float32 token arrays [..., Dh / 2].
+@dataclasses.dataclass(frozen=True)
+class Rope(HuggingFaceConfig):
+    """Rotary position embeddings (Su et al. 2021) as in `rope_parameters` or `rope_scaling` of a `config.json`.
 
-    Args:
-      layout: arrangement of the tokens; positions are counted within a text.
-      head_width: width Dh of a head, even.
-      base: base of the wavelengths; the n-th is 2 pi base^(2n / Dh).
-      factor: divides positions.
+    Attributes:
+      base: base of the wavelengths (`rope_theta`); the n-th is 2 pi base^(2n / Dh).
+      kind: scaling: none, of positions by 1 / `factor`, or NTK-aware with a fixed factor (kexue.fm/archives/9706).
+      factor: factor of the scaling.
+      part: part of a head that is rotated; only all of it is supported.
     """
-    frequencies = 1 / (factor * base ** (np.arange(0, head_width, 2, dtype=np.float64) / head_width))
+
+    base: float = fraction("rope_theta", least=1, most=1e12)
+    kind: str = choice("rope_type", "type", choices=("default", "linear", "ntk"), default="default")
+    factor: float = fraction("factor", default=1.0, least=1.0, most=1e6)
+    part: float = fraction("partial_rotary_factor", default=1.0, least=1.0, most=1.0)
+
+    @classmethod
+    def read(cls, parameters: Mapping | None, base: object, head_width: int, where: object) -> Self:
+        """Converts the parameters of a file, if there are any, with `base` where they state none.
+
+        Raises:
+          EndxError: a parameter is not supported, or the width Dh of a head is odd.
+        """
+        if head_width % 2:
+            raise EndxError(f"{where}: heads are {head_width} wide; rotary position embeddings need an even width")
+        return cls.from_hugging_face({"rope_theta": base} | dict(parameters or {}), where)
+
+
+def rotations(layout: Layout, head_width: int, rope: Rope) -> tuple[Array, Array]:
+    """Returns cosines and sines for `rotate`, by positions within a text: float32 token arrays [..., Dh / 2]."""
+    base, divisor = rope.base, 1.0
+    if rope.kind == "linear":
+        divisor = rope.factor
+    elif rope.kind == "ntk":
+        base, divisor = base * rope.factor, rope.factor ** (2 / head_width)
+    frequencies = 1 / (divisor * base ** (np.arange(0, head_width, 2, dtype=np.float64) / head_width))
     angles = jnp.arange(layout.width)[:, None] * jnp.asarray(frequencies, jnp.float32)[None]
     return layout.by_position(jnp.cos(angles)), layout.by_position(jnp.sin(angles))
 
@@ -140,12 +167,10 @@ def relative_position_bias(table: Array, layout: Layout, max_distance: int, *, b
       max_distance: distance from which all positions share a bucket.
       by_distance: the form that `attention.attend_within` needs: by distance, [2L - 1, H], or [1, H, L, L].
     """
-    if by_distance:
-        distance = jnp.arange(1 - layout.width, layout.width)
-        return table[relative_position_buckets(distance, len(table), max_distance)]
     position = jnp.arange(layout.width)
-    distance = position[None, :] - position[:, None]
-    return jnp.moveaxis(table[relative_position_buckets(distance, len(table), max_distance)], -1, 0)[None]
+    distance = jnp.arange(1 - layout.width, layout.width) if by_distance else position[None, :] - position[:, None]
+    bias = table[relative_position_buckets(distance, len(table), max_distance)]
+    return bias if by_distance else jnp.moveaxis(bias, -1, 0)[None]
 
 
 def relative_position_buckets(distance: Array, buckets: int, max_distance: int) -> Array:

@@ -21,7 +21,7 @@ from endx_jax.errors import EndxError
 from endx_jax.models.attention import attend_within, is_fused_packed
 from endx_jax.models.config_keys import MOST_LAYERS, MOST_TOKENS, HuggingFaceConfig, choice, fraction, whole
 from endx_jax.models.dropout import dropout, fold
-from endx_jax.models.layers import ACTIVATIONS, LayerNorm, relative_position_bias, rotate, rotations
+from endx_jax.models.layers import ACTIVATIONS, LayerNorm, Rope, relative_position_bias, rotate, rotations
 from endx_jax.models.layout import Layout
 from endx_jax.models.sharding_hints import keep_rows
 from endx_jax.models.stack import run_layers
@@ -29,14 +29,13 @@ from endx_jax.models.stack import run_layers
 Array = jax.Array
 
 PROJECTIONS = ("query", "key", "value", "output")
-LINEAR = (*PROJECTIONS, "mlp_up", "mlp_gate", "mlp_down")
+MLP = ("mlp_up", "mlp_gate", "mlp_down")
 
 
-class Rope(NamedTuple):
-    """Rotary position embeddings of a layer: see `layers.rotations`."""
-
-    base: float
-    factor: float = 1.0
+def only(**values: Sequence) -> Mapping[str, Sequence]:
+    """Returns the supported values, the default first, of keys of `config.json`, with those of every family."""
+    common = {"is_decoder": (False, None), "add_cross_attention": (False, None), "quantization_config": (None,)}
+    return common | {"position_embedding_type": ("absolute", None)} | values
 
 
 class LayerKind(NamedTuple):
@@ -55,7 +54,7 @@ class LayerKind(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TransformerConfig(HuggingFaceConfig):
-    """Config of a transformer encoder; where a family doesn't change a key of `config.json`, it has BERT's name.
+    """Config of a transformer encoder, whose keys in `config.json` have BERT's names or those of other families.
 
     Attributes:
       vocab_size: rows V of the token table (`vocab_size`).
@@ -76,7 +75,7 @@ class TransformerConfig(HuggingFaceConfig):
       layer_kinds: kinds of the layers, where they differ.
       activation: activation function of the MLP (`hidden_act`).
       gated: multiplies the activated `mlp_gate` by `mlp_up`; else `mlp_up` is activated.
-      biases: names of the linear layers with a bias, of `LINEAR`.
+      biases: names of the layers' linear maps with a bias, of `PROJECTIONS` and `MLP`.
       scaled: multiplies attention scores by 1 / sqrt(Dh).
       pre_norm: norms come before the sublayers and at the end; else after each residual.
       embedding_norm: normalises the sum of the embeddings.
@@ -92,17 +91,16 @@ class TransformerConfig(HuggingFaceConfig):
       pad_id: id of the padding token (`pad_token_id`).
     """
 
-    # Values of keys of `config.json` that are supported, the default first.
-    ONLY: ClassVar[Mapping[str, Sequence]] = {"is_decoder": (False, None), "quantization_config": (None,)}
+    ONLY: ClassVar[Mapping[str, Sequence]] = only()
 
     vocab_size: int = whole("vocab_size", most=MOST_TOKENS)
     embedding_width: int | None = None
-    width: int = whole("hidden_size")
-    layers: int = whole("num_hidden_layers", most=MOST_LAYERS)
-    heads: int = whole("num_attention_heads")
+    width: int = whole("hidden_size", "dim", "d_model", "n_embd")
+    layers: int = whole("num_hidden_layers", "n_layers", "num_layers", "n_layer", most=MOST_LAYERS)
+    heads: int = whole("num_attention_heads", "n_heads", "num_heads", "n_head")
     head_width: int | None = None
-    mlp_width: int = whole("intermediate_size")
-    positions: int | None = whole("max_position_embeddings")
+    mlp_width: int = whole("intermediate_size", "hidden_dim", "d_ff", "n_inner")
+    positions: int | None = whole("max_position_embeddings", "n_positions")
     position_table: bool = False
     after_padding: bool = False
     token_types: int = 0
@@ -111,20 +109,20 @@ class TransformerConfig(HuggingFaceConfig):
     bias_by_layer: bool = False
     rope: Rope | None = None
     layer_kinds: tuple[LayerKind, ...] = ()
-    activation: str = choice("hidden_act", choices=ACTIVATIONS, default="gelu")
+    activation: str = choice("hidden_act", "activation", choices=ACTIVATIONS, default="gelu")
     gated: bool = False
-    biases: tuple[str, ...] = LINEAR
+    biases: tuple[str, ...] = (*PROJECTIONS, *MLP)
     scaled: bool = True
     pre_norm: bool = False
     embedding_norm: bool = True
     rms: bool = False
     norm_bias: bool = True
-    norm_epsilon: float = fraction("layer_norm_eps", default=1e-12)
+    norm_epsilon: float = fraction("layer_norm_eps", "layer_norm_epsilon", default=1e-12)
     shared_layers: bool = False
-    dropout: float = fraction("hidden_dropout_prob", default=0.1)
+    dropout: float = fraction("hidden_dropout_prob", "dropout", "dropout_rate", default=0.1)
     hidden_dropout: bool = False
     final_dropout: bool = False
-    attention_dropout: float = fraction("attention_probs_dropout_prob", default=0.1)
+    attention_dropout: float = fraction("attention_probs_dropout_prob", "attention_dropout", default=0.1)
     initializer_range: float = fraction("initializer_range", default=0.02)
     pad_id: int = whole("pad_token_id", default=0, least=0, most=MOST_TOKENS)
 
@@ -232,9 +230,9 @@ class TransformerEncoder(nn.Module):
             x = norm("norm")(x)
         x = dropout(x, outer[0], config.dropout)
         if config.embedding_width is not None:
-            x = _dense(config, self.dtype, config.width, "embedding_projection", use_bias=True)(x)
+            x = nn.Dense(config.width, dtype=self.dtype, kernel_init=config.kernel_init, name="embedding_projection")(x)
 
-        rotated = {rope: rotations(layout, config.head, *rope) for rope in {k.rope for k in config.kinds} if rope}
+        rotated = {rope: rotations(layout, config.head, rope) for rope in {k.rope for k in config.kinds} if rope}
         bias = None if config.bias_by_layer else _relative_bias(self, layout, dropout_keys)
         *inner, last = run_layers(
             self, TransformerLayer, x, dropout_keys, layout, bias, rotated, every=every, shared=config.shared_layers
@@ -325,12 +323,7 @@ class SelfAttention(nn.Module):
 
     @nn.compact
     def __call__(
-        self,
-        x: Array,
-        layout: Layout,
-        bias: Array | None = None,
-        rotation: tuple[Array, Array] | None = None,
-        dropout_keys: Array | None = None,
+        self, x: Array, layout: Layout, bias: Array | None, rotation: tuple | None, dropout_keys: Array | None
     ) -> Array:
         """Maps a token array [..., D] to one of the same shape, with a bias on scores and rotations of the heads."""
         config = self.config
@@ -366,11 +359,8 @@ def _relative_bias(module: Any, layout: Layout, dropout_keys: Array | None) -> A
     return relative_position_bias(table, layout, config.max_distance, by_distance=by_distance)
 
 
-def _dense(
-    config: TransformerConfig, dtype: jnp.dtype, width: int, name: str, *, use_bias: bool | None = None
-) -> nn.Dense:
-    use_bias = name in config.biases if use_bias is None else use_bias
-    return nn.Dense(width, use_bias=use_bias, dtype=dtype, kernel_init=config.kernel_init, name=name)
+def _dense(config: TransformerConfig, dtype: jnp.dtype, width: int, name: str) -> nn.Dense:
+    return nn.Dense(width, use_bias=name in config.biases, dtype=dtype, kernel_init=config.kernel_init, name=name)
 
 
 def _norm(config: TransformerConfig, dtype: jnp.dtype, name: str) -> nn.Module:

@@ -1,10 +1,14 @@
 """Configs in the notations of published folders, and what they refuse."""
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from helpers import one_line_error
 
 from endx_jax.encoders import ARCHITECTURES
-from endx_jax.models.transformer import LayerKind, Rope
+from endx_jax.models.layers import Rope, rotations
+from endx_jax.models.layout import Padded
+from endx_jax.models.transformer import LayerKind
 
 SMALL = {
     "vocab_size": 60,
@@ -55,7 +59,10 @@ def test_modernbert_in_the_notation_of_transformers_4():
 def test_the_fixed_scaling_of_gte_multilingual():
     """By kexue.fm/archives/9706 (6): a base 8 times as large, and frequencies divided by 8^(2 / Dh)."""
     scaled = {"rope_theta": 20000, "rope_scaling": {"type": "ntk", "factor": 8.0}}
-    assert read("new", SMALL | scaled).rope == Rope(160_000.0, 8.0 ** (2 / 12))
+    rope, layout = read("new", SMALL | scaled).rope, Padded(jnp.ones((1, 5), bool))
+    assert rope == Rope(20_000.0, "ntk", 8.0)
+    by_hand = rotations(layout, 12, Rope(160_000.0, "linear", 8.0 ** (2 / 12)))
+    np.testing.assert_array_equal(rotations(layout, 12, rope), by_hand)
 
 
 def test_positions_after_the_padding_id_are_fewer():

@@ -1,0 +1,50 @@
+"""Training steps of every encoder family at the size of a base model, compiled for TPUs and a GPU from its config."""
+
+import json
+
+import pytest
+from accelerator_programs import compiled_on, faults
+
+from endx_jax.cli import train
+from endx_jax.encoders import ARCHITECTURES
+
+BASE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
+BERT = BASE | {"vocab_size": 30522, "max_position_embeddings": 512, "pad_token_id": 0}
+ROBERTA = BERT | {"vocab_size": 50265, "max_position_embeddings": 514, "pad_token_id": 1, "type_vocab_size": 1}
+ROTARY = BERT | {"vocab_size": 30528, "max_position_embeddings": 8192}
+MODERN = {"num_hidden_layers": 22, "intermediate_size": 1152}
+T5 = {"vocab_size": 32128, "d_model": 768, "d_kv": 64, "d_ff": 3072, "num_layers": 12, "num_heads": 12}
+GATED = T5 | {"d_ff": 2048, "feed_forward_proj": "gated-gelu"}
+FAMILIES = {
+    "bert": BERT,
+    "roberta": ROBERTA,
+    "xlm-roberta": ROBERTA | {"vocab_size": 250002},
+    "camembert": ROBERTA | {"vocab_size": 32005},
+    "electra": BERT | {"embedding_size": 128},
+    "distilbert": {"vocab_size": 30522, "dim": 768, "n_layers": 6, "n_heads": 12, "hidden_dim": 3072}
+    | {"max_position_embeddings": 512},
+    "mpnet": ROBERTA | {"vocab_size": 30527},
+    "albert": BERT | {"vocab_size": 30000, "embedding_size": 128},
+    "modernbert": ROTARY | MODERN | {"vocab_size": 50368, "local_attention": 128},
+    "nomic_bert": ROTARY | {"rope_parameters": {"rope_theta": 1000.0}},
+    "gte": ROTARY | {"type_vocab_size": 0},
+    "t5": T5,
+    "mt5": GATED | {"vocab_size": 250112},
+    "umt5": GATED | {"vocab_size": 256384},
+}
+# Layers that a GPU's compiler unrolls: a pattern of ModernBERT's; a TPU's compiles a scan of them all as fast.
+FEW = 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("topology", ["v5e:4x4", "h200:1"])
+@pytest.mark.parametrize("model_type", sorted(set(ARCHITECTURES) - {"new", "static"}))
+def test_families(model_type, topology, tmp_path, effort):
+    keys = FAMILIES[model_type] | {"model_type": model_type}
+    if topology.startswith("h200"):
+        keys |= dict.fromkeys(keys.keys() & {"num_hidden_layers", "n_layers", "num_layers"}, FEW)
+    (tmp_path / "config.json").write_text(json.dumps(keys))
+    config, *_ = train.parse(["--config=bert_base_sde", f"--config.model.pretrained={tmp_path}"])
+    config.model.attention_dropout = 0.0  # with it attention is plain, as in the tests of recipes
+    effort(-1.0)
+    assert faults(*compiled_on(config, topology)) == []
