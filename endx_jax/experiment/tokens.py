@@ -1,6 +1,7 @@
 """Tokenised training pairs of a run in `data.tokens`: written once by several processes, and then only mapped."""
 
 import concurrent.futures
+import gc
 import json
 import math
 import multiprocessing
@@ -163,7 +164,11 @@ def _tokenize_with(
     source = part.source
     uncached = {side: TextProcessor(own.tokenizer, own.length, own.prompt) for side, own in processors.items()}
     writer = PartWriter(part.folder, uncached, (source.question_prompt, source.answer_prompt), held_out)
-    writer.write(_examples(part, settings))
+    gc.freeze()  # garbage collection would visit all objects of the libraries again and again, a fifth of the time
+    try:
+        writer.write(_examples(part, settings))
+    finally:
+        gc.unfreeze()
 
 
 def _examples(part: Part, settings: DataSettings) -> Iterator[examples.Example]:

@@ -2,10 +2,12 @@
 
 import contextlib
 import json
+import string
 from concurrent import futures
 
 import numpy as np
 import pytest
+import tokenizers
 from helpers import one_line_error
 from tiny_bert import write_tiny_bert
 
@@ -220,6 +222,22 @@ def test_a_tokenizer_that_is_written_in_python_counts_too(folder, monkeypatch):
     loaded = tokenization._by_transformers(folder)
     assert loaded.size == 9
     assert loaded.encode(["ab", "abc", "abcd"], 3) == ([[1, 1], [1, 1, 1], [1, 1, 1]], 1)
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_simple_texts_get_the_ids_of_the_whole_normalizer(folder, lowercase, monkeypatch):
+    backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    backend.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=lowercase)
+    backend.add_tokens(["Zürich", tokenizers.AddedToken("Cat", normalized=False)])
+    backend.save(str(folder / "tokenizer.json"))
+    change(folder / "tokenizer_config.json", do_lower_case=lowercase)
+    draw = np.random.default_rng(0)
+    pieces = [*string.printable, *"éİ中\u0301\x7f\xa0", "[MASK]", "[mask]", "Zürich", "zurich", "Cat", "the cat"]
+    texts = ["".join(draw.choice(pieces, draw.integers(12))) for _ in range(300)] + ["The Cat, zurich!"]
+    expected = [encoding.ids for encoding in backend.encode_batch(texts)]
+    assert ids_of(load_tokenizer(folder), texts, 512) == expected
+    monkeypatch.setattr(tokenization, "_fast_normalizer", lambda _: str.lower)
+    assert ids_of(load_tokenizer(folder), texts, 512) != expected
 
 
 def test_halves_of_surrogate_pairs_are_joined_or_unknown(folder):
