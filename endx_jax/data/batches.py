@@ -208,8 +208,6 @@ class BatchStream:
 
     def example_ids(self, step: int) -> np.ndarray:
         """Returns the rows of `pairs.index` in the global batch of `step`, int [B]."""
-        if step % -(-RELEASED_PAIRS // self._size) == 0:
-            self.pairs.release()
         return self._order(np.arange(step * self._size, (step + 1) * self._size))
 
     def __getitem__(self, step: int) -> Batch:
@@ -314,8 +312,15 @@ class BatchStream:
         """Returns the lengths of the texts of a global batch by side."""
         return self._draw(step).lengths(self.pairs)
 
-    def _draw(self, step: int) -> "_Drawn":
+    def _read_pairs(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the question and answer rows of a global batch, and releases the pages of earlier ones at times."""
+        if step % -(-RELEASED_PAIRS // self._size) == 0:
+            self.pairs.release()
         question_id, answer_id = self.pairs.index[self.example_ids(step)].T
+        return question_id, answer_id
+
+    def _draw(self, step: int) -> "_Drawn":
+        question_id, answer_id = self._read_pairs(step)
         hard_id = self._draw_hard_negatives(question_id, step)
         # Missing hard negatives have the id -1 and the text of the question's answer, which adds no width.
         return _Drawn(question_id, answer_id, hard_id, np.where(hard_id >= 0, hard_id, answer_id[:, None]))

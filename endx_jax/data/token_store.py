@@ -114,20 +114,10 @@ def is_complete(folder: pathlib.Path) -> bool:
     return (folder / PART).is_file()
 
 
-@dataclasses.dataclass(frozen=True)
-class _Column:
-    """Column of parts, one file in each."""
-
-    files: Sequence[pathlib.Path]
-    dtype: np.dtype
-
-    def parts(self) -> list[np.ndarray]:
-        return [
-            np.memmap(file, self.dtype, "r") if file.stat().st_size else np.zeros(0, self.dtype) for file in self.files
-        ]
-
-    def all(self) -> np.ndarray:
-        return np.concatenate(self.parts()) if self.files else np.zeros(0, self.dtype)
+def _columns(parts: Sequence[pathlib.Path], name: str, dtype: str | np.dtype) -> list[np.ndarray]:
+    """Maps a column of parts, a file in each."""
+    files = [part / name for part in parts]
+    return [np.memmap(file, dtype, "r") if file.stat().st_size else np.zeros(0, dtype) for file in files]
 
 
 def merge(folder: pathlib.Path, parts: Sequence[Sequence[pathlib.Path]], names: Sequence[str], about: Mapping) -> None:
@@ -146,7 +136,7 @@ def merge(folder: pathlib.Path, parts: Sequence[Sequence[pathlib.Path]], names: 
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     rows, counts = {}, {}
     for side in SIDES:
-        found = _Column([part / f"{side}.hashes" for part in files], np.dtype("<i8")).all()
+        found = np.concatenate(_columns(files, f"{side}.hashes", "<i8"))
         digest.update(found.data)
         rows[side], kept, distinct = _distinct(found)
         if side == "question":
@@ -184,15 +174,14 @@ def _distinct(found: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _write_tokens(folder: pathlib.Path, side: str, files: Sequence[pathlib.Path], kept: np.ndarray) -> None:
     """Writes the tokens of the texts that are kept, bool [N], of all parts."""
-    lengths = _Column([part / f"{side}.lengths" for part in files], np.dtype("<i4"))
-    offsets = offsets_of(lengths.all()[kept])
-    ids = _Column([part / f"{side}.ids" for part in files], np.dtype("<i4"))
-    largest = max((int(part.max()) for part in ids.parts() if len(part)), default=0)
+    ids, lengths = (_columns(files, f"{side}.{name}", "<i4") for name in ("ids", "lengths"))
+    offsets = offsets_of(np.concatenate(lengths)[kept])
+    largest = max((int(part.max()) for part in ids if len(part)), default=0)
     dtype = np.uint16 if largest < 1 << 16 else np.int32
     np.save(folder / f"{side}.offsets.npy", offsets)
     target = np.lib.format.open_memmap(folder / f"{side}.ids.npy", "w+", dtype, (int(offsets[-1]),))
     at, before = 0, 0
-    for own, of_part in zip(ids.parts(), lengths.parts(), strict=True):
+    for own, of_part in zip(ids, lengths, strict=True):
         read = 0
         for start in range(0, len(of_part), COPIED):
             block = of_part[start : start + COPIED]
@@ -231,7 +220,7 @@ def _judgements(
     for own, name in zip(parts, names, strict=True):
         of_source = [np.zeros(0, np.int64)]
         for part in own:
-            edges = _Column([part / "edges"], EDGE).all()
+            edges = np.array(*_columns([part], "edges", EDGE))
             digest.update(edges.data)
             places = {side: edges[side].astype(np.int64) + before[side] for side in SIDES}
             for side in SIDES:
@@ -243,7 +232,7 @@ def _judgements(
             of_source.append(keys[0][-1])
         sources.append(np.unique(np.concatenate(of_source)))
         if not len(sources[-1]):
-            raise EndxError(f"{name}: no questions with a right passage are left to train on")
+            raise EndxError(f"{name}: no questions with a right passage are left to train on; leave it out of the data")
     scored = any(not np.isnan(part).all() for own in scores for part in own)
     found = [_first(own, of_keys if scored else None) for own, of_keys in zip(keys, scores, strict=True)]
     (right, of_right), (wrong, of_wrong) = found

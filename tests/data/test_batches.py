@@ -281,6 +281,16 @@ def test_batches_of_a_mixture_can_be_of_one_source(tiny_bert):
     assert abs(second[:, 0].sum() - 333) <= 1  # 10 of 30 pairs
 
 
+def test_only_reading_a_batch_releases_mapped_pages(pairs, monkeypatch):
+    released = []
+    monkeypatch.setattr(Pairs, "release", lambda self: released.append(self))
+    source = stream(pairs)
+    source.example_ids(0)
+    assert released == []
+    _ = source[0]
+    assert released == [pairs]
+
+
 def test_of_many_right_answers_those_in_the_batch_are_listed(tiny_bert, monkeypatch):
     records = RetrievalSet.from_pairs([("who?", f"cat {i}") for i in range(12)] + [(f"{i}?", "dog") for i in range(12)])
     pairs = Pairs.tokenize(records, processors(tiny_bert))

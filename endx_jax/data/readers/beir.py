@@ -17,7 +17,6 @@ from typing import IO, Any, NamedTuple
 
 from endx_jax import json_files
 from endx_jax.data.readers import row_files, text_files
-from endx_jax.data.readers.text_files import chosen_split
 from endx_jax.data.records import RetrievalSet
 from endx_jax.errors import EndxError
 from endx_jax.files import aside, put_in_place
@@ -87,7 +86,6 @@ def judgements(folder: str, split: str | None = None) -> tuple[dict[str, str], d
             raise EndxError(f"{where}: query {query[:100]!r} is not in queries.jsonl")
         if score > 0 and document not in right.setdefault(query, []):
             right[query].append(document)
-    right = {query: documents for query, documents in right.items() if documents}
     if not right:
         raise EndxError(f"{path}: no judgement has a score above 0")
     return {query: queries[query] for query in right}, right
@@ -159,8 +157,7 @@ def _with_scores(
                 found[question].setdefault(candidate, score)
     for row, right in enumerate(records.qrels):
         wrong = records.hard_negatives[row] if records.hard_negatives else ()
-        missing = [other for other in (*right, *wrong) if other not in found[row]]
-        if missing:
+        if missing := [other for other in (*right, *wrong) if other not in found[row]]:
             raise EndxError(
                 f"{path}: no score of document {records.candidate_ids[missing[0]][:100]!r} for query "
                 f"{records.question_ids[row][:100]!r}; score all right documents and negatives, or remove the file"
@@ -185,7 +182,7 @@ def _judgements_path(folder: str, split: str | None) -> tuple[str, str]:
     found = {name.removesuffix(".tsv"): name for name in os.listdir(qrels) if name.endswith(".tsv")} or _tables(qrels)
     if not found:
         raise EndxError(f"{qrels}: no .tsv file in the folder")
-    split = chosen_split(sorted(found), split, qrels)
+    split = text_files.chosen_split(sorted(found), split, qrels)
     return split, os.path.join(qrels, found[split])
 
 
@@ -195,7 +192,8 @@ def _part(folder: str, name: str, split: str) -> str:
     if os.path.exists(path):
         return path
     tables = _tables(os.path.join(folder, name))
-    return os.path.join(folder, name, tables[chosen_split(sorted(tables), split if len(tables) > 1 else None, path)])
+    chosen = text_files.chosen_split(sorted(tables), split if len(tables) > 1 else None, path)
+    return os.path.join(folder, name, tables[chosen])
 
 
 def _tables(folder: str) -> dict[str, str]:
@@ -252,8 +250,8 @@ def _add(found: dict[str, str], row: dict, text: str, where: str) -> str:
 
 
 def _id(row: dict, where: str) -> str:
-    found = json_files.identifier(json_files.value(row, "_id", where), f"{where}: '_id'")
-    return json_files.text(found, f"{where}: '_id'")
+    at = f"{where}: '_id'"
+    return json_files.text(json_files.identifier(json_files.value(row, "_id", where), at), at)
 
 
 def _judgements(path: str, invalid: text_files.InvalidRows) -> Iterator[tuple[str, str, int, str]]:
@@ -364,7 +362,8 @@ def write_mined(
                 f"the id {name!r} contains a tab, a line break or white space at its ends: give the data other ids"
             )
     with aside(folder) as fresh:
-        _write_lines(fresh / "corpus.jsonl", (_document(records, row) for row in rows))
+        documents = ({"_id": records.candidate_ids[n], "title": "", "text": records.candidates[n]} for n in rows)
+        _write_lines(fresh / "corpus.jsonl", documents)
         _write_lines(fresh / "queries.jsonl", (_query(records, row) for row in range(len(records.questions))))
         judged = ((q, c, 1) for q, right in enumerate(records.qrels) for c in right)
         _write_table(fresh / "qrels" / f"{split}.tsv", HEADER, records, judged)
@@ -377,13 +376,9 @@ def write_mined(
         put_in_place(fresh, folder)
 
 
-def _document(records: RetrievalSet, row: int) -> dict:
-    return {"_id": records.candidate_ids[row], "title": "", "text": records.candidates[row]}
-
-
 def _query(records: RetrievalSet, row: int) -> dict:
-    query: dict[str, Any] = {"_id": records.question_ids[row], "text": records.questions[row]}
-    return query if records.groups is None else query | {"metadata": {"group": records.groups[row]}}
+    group = {} if records.groups is None else {"metadata": {"group": records.groups[row]}}
+    return {"_id": records.question_ids[row], "text": records.questions[row], **group}
 
 
 def _write_lines(path: pathlib.Path, rows: Iterable[dict]) -> None:

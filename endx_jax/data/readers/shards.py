@@ -67,7 +67,8 @@ def files(path: str, split: str | None = None) -> list[str]:
     for file, own in zip(found, columns, strict=True):
         if own and set(own) != set(columns[0]):
             raise EndxError(
-                f"{file}: the columns are {json_files.names(own)}, and {json_files.names(columns[0])} in {found[0]}"
+                f"{file}: the columns are {json_files.names(own)}, and {json_files.names(columns[0])} in {found[0]}; "
+                "rename them, or name only files with the same columns, as in DIR/part-*.parquet"
             )
     return found
 
@@ -92,7 +93,7 @@ def _splits(path: str) -> dict[str, list[str]]:
     if (folder / SPLITS).is_file():
         names = json_files.list_at(json_files.read(folder / SPLITS), "splits", str(folder / SPLITS))
         if not names:
-            raise EndxError(f"{folder / SPLITS}: no splits")
+            raise EndxError(f"{folder / SPLITS}: no splits; save the data set again")
         names = [json_files.text(name, f"{folder / SPLITS}: a split") for name in names]
         return {name: _saved(folder / _inside(name, folder / SPLITS)) for name in names}
     if (folder / STATE).is_file():
@@ -100,7 +101,7 @@ def _splits(path: str) -> dict[str, list[str]]:
     if not folder.is_dir():
         found = sorted(glob.glob(path, recursive=True))
         if not found:
-            raise EndxError(f"{path}: no files match this pattern")
+            raise EndxError(f"{path}: no files match this pattern; correct data.path")
         return {"": found}
     splits: dict[str, list[str]] = {}
     for name in _inside_of(path):
@@ -134,7 +135,7 @@ def _saved(folder: pathlib.Path) -> list[str]:
     state = folder / STATE
     entries = json_files.list_at(json_files.read(state), "_data_files", str(state))
     if not entries:
-        raise EndxError(f"{state}: no files")
+        raise EndxError(f"{state}: no files; save the data set again")
     return [str(folder / _inside(json_files.text_at(entry, "filename", str(state)), state)) for entry in entries]
 
 

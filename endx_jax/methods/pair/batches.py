@@ -111,7 +111,7 @@ class PairStream(BatchStream):
 
     def _joined(self, step: int) -> tuple[TokenTable, np.ndarray]:
         """Returns the B (1 + K) joined texts of a global batch and the mask `PairBatch.where` [B, 1 + K]."""
-        question_id, answer_id = self.pairs.index[self.example_ids(step)].T
+        question_id, answer_id = self._read_pairs(step)
         hard = self._draw_hard_negatives(question_id, step)
         taken = np.concatenate([self._positives(question_id, answer_id), hard], axis=1)
         answers = np.concatenate([answer_id[:, None], hard, self._draw_in_batch(answer_id, taken, step)], axis=1)
