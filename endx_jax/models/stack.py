@@ -87,15 +87,16 @@ def run_layers(
             results.append(x)
         return x, results if every else None
 
-    def stack(*leaves: Array) -> Array:
-        # Matrices are cast before, as the layer would cast them, so that the stack of them is smaller.
-        return jnp.stack([leaf.astype(dtype) if leaf.ndim > 1 else leaf for leaf in leaves])
+    def stack(path: tuple, *leaves: Array) -> Array:
+        # Kernels are cast before, as the layer would cast them, so that the stack of them is smaller.
+        is_kernel = "kernel" in jax.tree_util.keystr(path)
+        return jnp.stack([leaf.astype(dtype) if is_kernel else leaf for leaf in leaves])
 
     own_params, repeated = owner.variables["params"], range(start, len(kinds), period)
     stacked, each_keys = None, None
     if not shared:
         names = [[f"layers_{begin + n}" for begin in repeated] for n in range(period)]
-        stacked = [jax.tree.map(stack, *(own_params[name] for name in alike)) for alike in names]
+        stacked = [jax.tree.map_with_path(stack, *(own_params[name] for name in alike)) for alike in names]
     if dropout_keys is not None:
         each_keys = [jax.vmap(fold, (None, 0))(dropout_keys, jnp.asarray(repeated) + n) for n in range(period)]
     last, results = jax.lax.scan(run, outputs[-1], (stacked, each_keys), length=len(repeated))

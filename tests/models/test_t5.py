@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -48,6 +50,18 @@ def test_scanned_and_recomputed_layers_are_the_plain_ones(keys):
     expected, _ = encode(12, keys)
     found, _ = encode(12, keys, scan_layers=True, remat="full")
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_biases_of_single_layers_stay_float32_in_a_scan():
+    """Around 100 bfloat16 has steps of 0.5."""
+    config = dataclasses.replace(TINY, bias_by_layer=True)
+    embedded, layout = jax.random.normal(jax.random.key(1), (1, 12, 8)), Padded(jnp.ones((1, 12), bool))
+    params = random_params(TransformerEncoder(config), embedded, layout)
+    for layer in ("layers_0", "layers_1"):
+        params[layer]["relative_position_bias"] = 100 + 3 * params[layer]["relative_position_bias"]
+    half = [TransformerEncoder(config, jnp.dtype(jnp.bfloat16), scan_layers=scan) for scan in (False, True)]
+    plain, scanned = (encoder.apply({"params": params}, embedded, layout).astype(jnp.float32) for encoder in half)
+    np.testing.assert_allclose(scanned, plain, atol=2**-6)
 
 
 def test_buckets_by_hand():
