@@ -52,12 +52,12 @@ def from_mapping(cls, mapping: Mapping, where: str):
     """Builds the settings dataclass `cls` from a mapping.
 
     Args:
-      cls: a dataclass whose fields were declared with `key`, or are such dataclasses themselves.
+      cls: a dataclass, whose fields may be dataclasses themselves.
       mapping: values by name; missing names keep their defaults.
       where: prefix of names in messages, such as `objective`.
 
     Raises:
-      EndxError: a name is unknown, or a value has the wrong type.
+      EndxError: a name is unknown, a name without a default is missing, or a value has the wrong type.
     """
     known = typing.get_type_hints(cls)
     check_section(mapping, where)
@@ -65,6 +65,9 @@ def from_mapping(cls, mapping: Mapping, where: str):
         if name not in known:
             hint, names = nearest(name, known), ", ".join(known)
             raise EndxError(f"unknown setting {where}.{name:.80}{hint} (the settings of {where}: {names})")
+    for field in dataclasses.fields(cls):
+        needed = field.default is field.default_factory is dataclasses.MISSING
+        check(field.name in mapping or not needed, f"{where} has no {field.name!r}")
     return cls(**{name: _typed(value, known[name], f"{where}.{name}") for name, value in mapping.items()})
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from endx_jax import json_files
 from endx_jax.errors import EndxError
 from endx_jax.models.dual_encoder import SIDES, TASKS
+from endx_jax.settings import check_range, from_mapping
 
 ABOUT, VERSION = "endx.json", 1
 FORMATS = HUGGING_FACE, STABLEHLO, TOWERS = ("hugging-face", "stablehlo", "towers")
@@ -88,35 +89,14 @@ def read_about(folder: pathlib.Path) -> About:
         )
     sides = json_files.value(contents, "sides", str(file))
     read = {side: _side(folder, json_files.value(sides, side, f"{file}: 'sides'"), f"{file}: {side}") for side in SIDES}
-    return About(**(_fields(About, contents, str(file)) | {"sides": read}))
+    about = from_mapping(About, contents | {"sides": read}, str(file))
+    check_range(f"{file}: 'width'", about.width, 1, 2**31 - 1)
+    return about
 
 
 def _side(folder: pathlib.Path, contents: object, where: str) -> Side:
-    side = Side(**_fields(Side, contents, where))
+    side = from_mapping(Side, json_files.mapped(contents, where), where)
+    check_range(f"{where}: 'length'", side.length, 1, 2**31 - 1)
     for name in ("folder", "projection", "program"):
         json_files.inside(folder, getattr(side, name), f"{where}: {name!r}")
     return side
-
-
-def _fields(cls: type, contents: object, where: str) -> dict[str, Any]:
-    """Returns the values of the fields of a dataclass; checks those that are strings, positive integers or booleans.
-
-    Raises:
-      EndxError: a field is missing, has another type, or is unknown.
-    """
-    stated = json_files.mapped(contents, where)
-    fields = {field.name: field for field in dataclasses.fields(cls)}
-    values = {}
-    for name in [*fields, *stated]:
-        if name not in fields:
-            raise EndxError(f"{where} does not describe a model: {json_files.shown(name)} is unknown; export again")
-        value = stated.get(name, fields[name].default)
-        if value is dataclasses.MISSING:
-            raise EndxError(f"{where} does not describe a model: it has no {name!r}; export the model again")
-        if fields[name].type is int:
-            json_files.whole(value, f"{where}: {name!r}", least=1)
-        elif fields[name].type in (str, bool) and type(value) is not fields[name].type:
-            expected = "a string" if fields[name].type is str else "true or false"
-            raise EndxError(f"{where}: {name!r} is {json_files.shown(value)}; it must be {expected}")
-        values[name] = value
-    return values

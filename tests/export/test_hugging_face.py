@@ -73,9 +73,9 @@ def test_its_example_is_a_program(written, expected, monkeypatch, capsys):
     [
         ("folder", "../../x", "answer: 'folder' is '../../x', which is not in the folder of the file"),
         ("projection", "/x", "answer: 'projection' is '/x', which is not in the folder of the file"),
-        ("length", -1, "answer: 'length' is -1; it must be a whole number from 1"),
-        ("prompt", None, "answer: 'prompt' is None; it must be a string"),
-        ("colour", "red", "answer does not describe a model: 'colour' is unknown"),
+        ("length", -1, "answer: 'length' is -1; it must be from 1 to"),
+        ("prompt", None, "answer.prompt is None, a NoneType; it must be str"),
+        ("colour", "red", "unknown setting .*answer.colour"),
     ],
 )
 def test_damaged_sides_are_refused(written, tmp_path, key, value, reason):

@@ -125,7 +125,7 @@ def towers(folder, **values):
         (lambda folder: (folder / "towers.safetensors").unlink(), "towers.safetensors is missing"),
         (lambda folder: (folder / "towers.safetensors").write_bytes(b"other"), "its sha256 is not the one in"),
         (lambda folder: change(folder, towers=None), "'towers' must be an object"),
-        (lambda folder: change(folder, towers=[1]), "'towers' must be an object"),
+        (lambda folder: change(folder, towers=[1]), "towers is .*1.*, a list; it must be Mapping or empty"),
         (lambda folder: towers(folder, pooling="median"), "model.pooling is 'median'"),
         (lambda folder: change(folder, method={"name": "own"}), "objective.name is 'own', which is none of .*dual"),
         (lambda folder: change(folder, method={"name": "dual", "settings": {}}), "is dual, which adds no heads"),
