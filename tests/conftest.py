@@ -9,6 +9,7 @@ import jax
 import pytest
 from tiny_bert import tiny_recipe, write_tiny_bert
 
+from endx_jax.cli.entry import run_verb
 from endx_jax.experiment.run import run
 from endx_jax.methods.pair import PairSettings
 
@@ -61,6 +62,20 @@ def pairs_csv(tmp_path_factory) -> pathlib.Path:
     file = tmp_path_factory.mktemp("pairs") / "pairs.csv"
     file.write_text("\n".join(rows) + "\n")
     return file
+
+
+@pytest.fixture
+def endx(capsys):
+    """Runs a verb; returns its `out` and `err`, which is one line where the status is 2."""
+
+    def run_and_read(*arguments, status=0):
+        capsys.readouterr()
+        assert run_verb([*map(str, arguments)]) == status
+        printed = capsys.readouterr()
+        assert status != 2 or printed.err.count("\n") == 1
+        return printed
+
+    return run_and_read
 
 
 @pytest.fixture

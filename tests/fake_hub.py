@@ -1,11 +1,10 @@
 """A Hugging Face hub of one model on this machine: the few answers that a download asks for."""
 
 import hashlib
-import http.server
 import json
 import pathlib
 
-from loopback import LoopbackServer
+from loopback import Handler, LoopbackServer
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -22,46 +21,28 @@ class FakeHub(LoopbackServer):
         self.fetched: list[str] = []
         hub = self
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def log_message(self, *args):
-                pass
-
-            def do_HEAD(self):
-                self.answer(body=False)
-
+        class Files(Handler):
             def do_GET(self):
-                self.answer(body=True)
-
-            def answer(self, body: bool):
                 path = self.path.partition("?")[0]
                 if path in (f"/api/models/{name}", f"/api/models/{name}/revision/main"):
-                    self.send_json({"id": name, "sha": COMMIT, "siblings": [], "tags": []})
+                    self.reply_json({"id": name, "sha": COMMIT, "siblings": [], "tags": []})
                 elif path == f"/api/models/{name}/tree/{COMMIT}":
-                    self.send_json([describe(folder, file) for file in sorted(folder.rglob("*")) if file.is_file()])
+                    self.reply_json([describe(folder, file) for file in sorted(folder.rglob("*")) if file.is_file()])
                 elif path.startswith(f"/{name}/resolve/{COMMIT}/"):
                     file = folder / path.partition(f"{COMMIT}/")[2]
-                    if body:
+                    if self.command == "GET":
                         hub.fetched.append(file.relative_to(folder).as_posix())
-                    headers = {"ETag": f'"{blob_id(file)}"', "X-Repo-Commit": COMMIT}
-                    self.send(file.read_bytes(), "application/octet-stream", headers, body)
+                    kind = "application/octet-stream"
+                    self.reply(file.read_bytes(), Content_Type=kind, ETag=f'"{blob_id(file)}"', X_Repo_Commit=COMMIT)
                 else:
-                    self.send_response(404)
-                    self.send_header("X-Error-Code", "RepoNotFound")
-                    self.send_header("Content-Length", "0")
-                    self.end_headers()
+                    self.reply(b"", 404, X_Error_Code="RepoNotFound")
 
-            def send_json(self, contents):
-                self.send(json.dumps(contents).encode(), "application/json", {}, body=True)
+            do_HEAD = do_GET
 
-            def send(self, data: bytes, kind: str, headers: dict, body: bool):
-                self.send_response(200)
-                for key, value in {"Content-Type": kind, "Content-Length": str(len(data)), **headers}.items():
-                    self.send_header(key, value)
-                self.end_headers()
-                if body:
-                    self.wfile.write(data)
+            def reply_json(self, contents):
+                self.reply(json.dumps(contents).encode(), Content_Type="application/json")
 
-        super().__init__(Handler)
+        super().__init__(Files)
 
 
 def describe(folder: pathlib.Path, file: pathlib.Path) -> dict:

@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import socket
 import threading
 import time
 
@@ -34,6 +35,9 @@ class Running:
         wait_for(lambda: self._server.started)
         if ready:
             wait_for(lambda: self.get("/readyz")[0] == 200, 60)
+
+    def connect(self):
+        return socket.create_connection(("127.0.0.1", self.port), timeout=10)
 
     def ask(self, method, path, body=None, headers=None):
         """Status, and the answer: JSON, or text where it is none."""

@@ -4,10 +4,26 @@ import http.server
 import threading
 
 
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Handler that prints nothing."""
+
+    def log_message(self, *args):
+        pass
+
+    def reply(self, data: bytes, status: int = 200, **headers: str):
+        """Sends a response; underscores in the names of headers stand for hyphens."""
+        self.send_response(status)
+        for name, value in {"Content_Length": str(len(data)), **headers}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+
 class LoopbackServer:
     """Server of a handler's responses at `address`."""
 
-    def __init__(self, handler: type[http.server.BaseHTTPRequestHandler]):
+    def __init__(self, handler: type[Handler]):
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.address = f"http://127.0.0.1:{self._server.server_port}"
 

@@ -2,12 +2,11 @@
 
 import gzip
 import hashlib
-import http.server
 import json
 import pathlib
 import threading
 
-from loopback import LoopbackServer
+from loopback import Handler, LoopbackServer
 
 from endx_jax.data.readers.squad import FILES
 
@@ -61,6 +60,13 @@ def regular(articles: int, first: int = 0) -> str:
     return json.dumps({"data": data})
 
 
+def write_regular(folder: pathlib.Path) -> pathlib.Path:
+    """Writes the two files into an existing folder, of 30 and of 40 articles of `regular`."""
+    for name, data in zip(FILES, (regular(30), regular(40, first=30)), strict=True):
+        (folder / name).write_text(data)
+    return folder
+
+
 def sha256(file: pathlib.Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
@@ -80,24 +86,18 @@ class Publisher(LoopbackServer):
         self._closing = threading.Event()
         publisher = self
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def log_message(self, *args):
-                pass
-
+        class Files(Handler):
             def do_GET(self):
                 file = folder / self.path.rpartition("/")[2]
                 if publisher.silent:
                     publisher._closing.wait()
-                    return
-                self.send_response(200 if file.is_file() else 404)
-                data = file.read_bytes() if file.is_file() else b""
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                if data:
+                elif file.is_file():
                     publisher.fetched.append(file.name)
-                    self.wfile.write(data)
+                    self.reply(file.read_bytes())
+                else:
+                    self.reply(b"", 404)
 
-        super().__init__(Handler)
+        super().__init__(Files)
 
     def __exit__(self, *failure):
         self._closing.set()

@@ -4,14 +4,11 @@ import json
 
 import pytest
 
-from endx_jax.cli.entry import run_verb
 
-
-def test_the_means_of_two_systems_are_those_of_the_run(trained_workdir, tmp_path, capsys):
+def test_the_means_of_two_systems_are_those_of_the_run(trained_workdir, tmp_path, endx):
     output = tmp_path / "new" / "compared.json"
-    arguments = [str(trained_workdir), str(trained_workdir), "--systems=bm25,trained"]
-    assert run_verb(["compare", *arguments, f"--output={output}"]) == 0
-    assert "10,000 draws" in capsys.readouterr().out
+    arguments = [trained_workdir, trained_workdir, "--systems=bm25,trained"]
+    assert "10,000 draws" in endx("compare", *arguments, f"--output={output}").out
     found = json.loads(output.read_text())
     results = json.loads((trained_workdir / "results.json").read_text())
     assert found["questions"] == results["evaluations"][0]["questions"]

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import endx_jax
-from endx_jax.cli.entry import run_verb
 from endx_jax.numerics import Quantized, dequantize
 from endx_jax.retrieval.shards import read_manifest
 
@@ -35,15 +34,13 @@ def contents(folder) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
-def test_an_index_holds_what_the_model_says(trained_workdir, corpus, tmp_path, capsys, precision):
+def test_an_index_holds_what_the_model_says(trained_workdir, corpus, tmp_path, endx, precision):
     arguments = [f"--workdir={trained_workdir}", f"--corpus={corpus}", f"--output={tmp_path}", "--shard-size=128"]
     arguments += [f"--precision={precision}", "--truncate-dim=8"]
-    assert run_verb(["encode", *arguments]) == 0
-    out = capsys.readouterr().out
     assert re.fullmatch(
         rf"200 documents in {corpus}\nencoding 200 documents; programs are compiled the first time only\n"
         rf"encoded 200 documents in \d+ s, \d+ a second\nthe index is in {tmp_path}\n",
-        out,
+        endx("encode", *arguments).out,
     )
     manifest, model = read_manifest(tmp_path), endx_jax.load(trained_workdir)
     assert (manifest.metric, manifest.precision, manifest.width) == ("cosine", precision, 8)
@@ -58,8 +55,7 @@ def test_an_index_holds_what_the_model_says(trained_workdir, corpus, tmp_path, c
     texts = [document["text"] for document in documents]
     expected = model.encode_document(texts, truncate_dim=8, normalize_embeddings=True)
     np.testing.assert_allclose(found, expected, atol={"float32": 1e-6, "float16": 1e-3, "int8": 1 / 254}[precision])
-    assert run_verb(["encode", *arguments]) == 0
-    assert capsys.readouterr().out.endswith(f"{tmp_path} is finished; nothing to do\n")
+    assert endx("encode", *arguments).out.endswith(f"{tmp_path} is finished; nothing to do\n")
 
 
 @pytest.mark.parametrize(
@@ -72,10 +68,9 @@ def test_an_index_holds_what_the_model_says(trained_workdir, corpus, tmp_path, c
         (["--pool=answers"], "only reading-comprehension data can be split into answers"),
     ],
 )
-def test_invalid_arguments_are_refused(tiny_bert, corpus, tmp_path, capsys, arguments, reason):
+def test_invalid_arguments_are_refused(tiny_bert, corpus, tmp_path, endx, arguments, reason):
     common = [f"--model={tiny_bert}", f"--corpus={corpus}", f"--output={tmp_path / 'new'}"]
-    assert run_verb(["encode", *common, *arguments]) == 2
-    assert re.search(reason, capsys.readouterr().err)
+    assert re.search(reason, endx("encode", *common, *arguments, status=2).err)
     assert not (tmp_path / "new").exists()
 
 

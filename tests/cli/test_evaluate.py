@@ -10,20 +10,19 @@ from endx_jax.data.documents import Document
 from endx_jax.retrieval.index import Index, write_index
 
 
-def test_without_data_it_repeats_the_runs_own_evaluation(trained_workdir, tmp_path, capsys):
-    assert run_verb(["evaluate", f"--workdir={trained_workdir}", f"--output={tmp_path}"]) == 0
-    assert "trained" in capsys.readouterr().out
+def test_without_data_it_repeats_the_runs_own_evaluation(trained_workdir, tmp_path, endx):
+    assert "trained" in endx("evaluate", f"--workdir={trained_workdir}", f"--output={tmp_path}").out
     again = json.loads((tmp_path / "results.json").read_text())["systems"]
     first = json.loads((trained_workdir / "results.json").read_text())["systems"]
     assert again["bm25"] == first["bm25"]
     assert again["trained"] == pytest.approx(first["trained"], abs=1e-6)
 
 
-def test_other_data_with_a_pretrained_model(tiny_bert, tmp_path, capsys):
+def test_other_data_with_a_pretrained_model(tiny_bert, tmp_path, endx):
     data = tmp_path / "mine.tsv"
     data.write_text("q\ta\nwhere is the cat\tthe mat\nwhere is the dog\tthe sofa\n")
-    arguments = ["--model", str(tiny_bert), "--data", str(data), "--question-column=q", "--answer-column=a"]
-    assert run_verb(["evaluate", *arguments, "--output", str(tmp_path / "out")]) == 0
+    arguments = ["--model", tiny_bert, "--data", data, "--question-column=q", "--answer-column=a"]
+    endx("evaluate", *arguments, "--output", tmp_path / "out")
     written = json.loads((tmp_path / "out" / "results.json").read_text())
     assert list(written["systems"]) == ["bm25", tiny_bert.name]
     assert written["evaluations"][0]["candidates"] == 2
@@ -35,28 +34,25 @@ def test_other_data_with_a_pretrained_model(tiny_bert, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("pool", "candidates"), [(None, 2), ("answers", 2), ("sentences", 3)])
-def test_squad_is_ranked_by_paragraphs_or_after_reqa(tiny_bert, tmp_path, pool, candidates):
+def test_squad_is_ranked_by_paragraphs_or_after_reqa(tiny_bert, tmp_path, endx, pool, candidates):
     data = write_squad(tmp_path / "squad") / "dev-v1.1.json"
     arguments = [f"--model={tiny_bert}", f"--data={data}", f"--output={tmp_path / 'out'}"]
-    assert run_verb(["evaluate", *arguments, *([f"--pool={pool}"] if pool else [])]) == 0
+    endx("evaluate", *arguments, *([f"--pool={pool}"] if pool else []))
     (bm25, dense) = json.loads((tmp_path / "out" / "results.json").read_text())["evaluations"]
     assert bm25["pool"] == dense["pool"] == (pool or "all")
     assert dense["candidates"] == candidates
 
 
-def test_it_needs_something_to_evaluate_and_something_to_evaluate_on(tiny_bert, capsys):
-    assert run_verb(["evaluate"]) == 2
-    assert "nothing to evaluate: set --workdir, --model or --index" in capsys.readouterr().err
-    assert run_verb(["evaluate", f"--model={tiny_bert}"]) == 2
-    assert "--model needs --data" in capsys.readouterr().err
+def test_it_needs_something_to_evaluate_and_something_to_evaluate_on(tiny_bert, endx):
+    assert "nothing to evaluate: set --workdir, --model or --index" in endx("evaluate", status=2).err
+    assert "--model needs --data" in endx("evaluate", f"--model={tiny_bert}", status=2).err
 
 
 def test_the_best_of_a_dual_encoder_are_put_in_the_order_of_a_pair_classifier(
-    trained_workdir, pair_workdir, tmp_path, capsys
+    trained_workdir, pair_workdir, tmp_path, endx
 ):
     arguments = [f"--workdir={trained_workdir}", f"--rerank={pair_workdir}", "--top=3", f"--output={tmp_path}"]
-    assert run_verb(["evaluate", *arguments]) == 0
-    assert f"reranked: the top 3 of the previous row, re-ranked by {pair_workdir}" in capsys.readouterr().out
+    assert f"reranked: the top 3 of the previous row, re-ranked by {pair_workdir}" in endx("evaluate", *arguments).out
 
     def best(system):
         lines = [line.split() for line in (tmp_path / f"{system}.run.trec").read_text().splitlines()]
@@ -80,15 +76,14 @@ def index(tmp_path_factory, tiny_bert):
 
 
 @pytest.mark.slow
-def test_a_whole_index_is_ranked_by_ids(tiny_bert, index, tmp_path, capsys):
+def test_a_whole_index_is_ranked_by_ids(tiny_bert, index, tmp_path, endx):
     arguments = [f"--index={index}", f"--data={index.parent}", "--split=dev", f"--output={tmp_path}"]
-    assert run_verb(["evaluate", *arguments]) == 0
-    assert "evaluating 3 questions against 3 documents" in capsys.readouterr().out
+    assert "evaluating 3 questions against 3 documents" in endx("evaluate", *arguments).out
     (found,) = json.loads((tmp_path / "results.json").read_text())["evaluations"]
     assert (found["questions"], found["candidates"], found["system"]) == (3, 3, "index")
     # The same as in memory: every passage here is right for some question, so that all are in that pool.
     data = [f"--data={index.parent}", "--split=dev"]
-    assert run_verb(["evaluate", f"--model={tiny_bert}", *data, f"--output={tmp_path / 'memory'}"]) == 0
+    endx("evaluate", f"--model={tiny_bert}", *data, f"--output={tmp_path / 'memory'}")
     in_memory = json.loads((tmp_path / "memory" / "results.json").read_text())["systems"][tiny_bert.name]
     assert found["metrics"] == pytest.approx(in_memory, abs=1e-7)
     rows = [json.loads(line) for line in (tmp_path / "index.per_question.jsonl").read_text().splitlines()]
@@ -100,11 +95,10 @@ def test_a_whole_index_is_ranked_by_ids(tiny_bert, index, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_whole_index_is_ranked_by_answers(index, tmp_path, capsys):
+def test_a_whole_index_is_ranked_by_answers(index, tmp_path, endx):
     data = tmp_path / "nq.jsonl"
     data.write_text('{"question": "where is the mat", "answer": ["SOFA", "bed"]}\n{"question": "a", "answer": ["x"]}\n')
-    assert run_verb(["evaluate", f"--index={index}", f"--data={data}"]) == 0
-    assert "accuracy@20" in capsys.readouterr().out
+    assert "accuracy@20" in endx("evaluate", f"--index={index}", f"--data={data}").out
     output = index / "evaluation" / "nq"
     found = json.loads((output / "results.json").read_text())["systems"]["index"]
     assert found == {"accuracy@5": 0.5, "accuracy@20": 0.5, "accuracy@100": 0.5}
@@ -112,23 +106,22 @@ def test_a_whole_index_is_ranked_by_answers(index, tmp_path, capsys):
     assert (first["id"], first["accuracy@5"], second["ranks"], second["accuracy@100"]) == ("q0", 1.0, [], 0.0)
 
 
-def test_a_whole_index_needs_data_that_fit_it(tmp_path, capsys):
+def test_a_whole_index_needs_data_that_fit_it(tmp_path, endx):
     index = tmp_path / "index"
     write_index(index, np.ones((1, 2), np.float32), [Document("d7", "x")], metric="cosine", model={"name": "x"})
-    assert run_verb(["evaluate", f"--index={index}"]) == 2
-    assert "--index needs --data" in capsys.readouterr().err
+    assert "--index needs --data" in endx("evaluate", f"--index={index}", status=2).err
     data = tmp_path / "x.csv"
     data.write_text("question,answer\nwhere is the mat,on the sofa\n")
-    assert run_verb(["evaluate", f"--index={index}", f"--data={data}", f"--output={tmp_path / 'out'}"]) == 2
-    assert "1 of 1 right documents are not in the index, such as 'd0'" in capsys.readouterr().err
+    refused = endx("evaluate", f"--index={index}", f"--data={data}", f"--output={tmp_path / 'out'}", status=2)
+    assert "1 of 1 right documents are not in the index, such as 'd0'" in refused.err
     assert not (tmp_path / "out").exists()
 
 
-def test_questions_that_share_an_answer_are_ranked_apart_too(tiny_bert, tmp_path):
+def test_questions_that_share_an_answer_are_ranked_apart_too(tiny_bert, tmp_path, endx):
     data = tmp_path / "pairs.tsv"
     data.write_text("question\tanswer\nis it a cat\tyes\nis it a dog\tyes\nis it a mat\tno\n")
     arguments = [f"--model={tiny_bert}", f"--data={data}", f"--output={tmp_path / 'out'}"]
-    assert run_verb(["evaluate", *arguments, "--min-questions", "2", "9"]) == 0
+    endx("evaluate", *arguments, "--min-questions", "2", "9")
     found = json.loads((tmp_path / "out" / "results.json").read_text())["evaluations"]
     counts = {entry["pool"]: (entry["questions"], entry["candidates"]) for entry in found}
     assert counts == {"all": (3, 2), "answers>=2": (2, 2), "answers>=2-alone": (2, 1)}

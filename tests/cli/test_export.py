@@ -4,26 +4,23 @@ import numpy as np
 import pytest
 
 import endx_jax
-from endx_jax.cli.entry import run_verb
 
 
-def test_a_workdir_is_exported_for_sentence_transformers(trained_workdir, tmp_path, capsys):
+def test_a_workdir_is_exported_for_sentence_transformers(trained_workdir, tmp_path, endx):
     output = tmp_path / "out"
-    assert run_verb(["export", f"--workdir={trained_workdir}", f"--output={output}"]) == 0
-    assert f"is in {output}, as sentence-transformers; README.md there says how to use it" in capsys.readouterr().out
+    said = endx("export", f"--workdir={trained_workdir}", f"--output={output}").out
+    assert f"is in {output}, as sentence-transformers; README.md there says how to use it" in said
     texts = ["where is the cat", "", "🙂"]
     expected = endx_jax.load(trained_workdir).encode_document(texts)
     np.testing.assert_allclose(endx_jax.load(output).encode_document(texts), expected, atol=1e-6)
     assert json.loads((output / "export_report.json").read_text())["passed"] is None
 
 
-def test_a_pretrained_model_is_exported_and_verified(tiny_bert, tmp_path, capsys, monkeypatch):
+def test_a_pretrained_model_is_exported_and_verified(tiny_bert, tmp_path, endx, monkeypatch):
     pytest.importorskip("flatbuffers", reason="flatbuffers is not installed")
     monkeypatch.setattr("endx_jax.export.verify.sample_texts", lambda workdir: ["", "the cat", "a dog " * 99])
     arguments = [f"--model={tiny_bert}", "--format=stablehlo", f"--output={tmp_path / 'out'}", "--verify"]
-    assert run_verb(["export", *arguments]) == 0
-    assert "verified: over 3 texts the largest difference is" in capsys.readouterr().out
+    assert "verified: over 3 texts the largest difference is" in endx("export", *arguments).out
     # No two machines round alike to the last bit: nothing passes a tolerance below 0.
-    assert run_verb(["export", *arguments, "--tolerance=-1"]) == 2
-    assert "more than --tolerance=-1; see" in capsys.readouterr().err
+    assert "more than --tolerance=-1; see" in endx("export", *arguments, "--tolerance=-1", status=2).err
     assert (tmp_path / "out.failed" / "export_report.json").is_file()

@@ -1,3 +1,4 @@
+import functools
 import json
 
 import numpy as np
@@ -5,7 +6,6 @@ import pytest
 from small_squad import regular
 from tiny_bert import tiny_recipe
 
-from endx_jax.cli.entry import run_verb
 from endx_jax.data.readers import read
 from endx_jax.data.settings import DataSettings
 from endx_jax.experiment.data import pools, read_splits
@@ -13,8 +13,10 @@ from endx_jax.experiment.model import load_pairs
 from endx_jax.experiment.run import run
 
 
-def mine(*arguments) -> int:
-    return run_verb(["mine", *map(str, arguments)])
+@pytest.fixture
+def mine(endx):
+    """Runs the verb; returns its `out` and `err`."""
+    return functools.partial(endx, "mine")
 
 
 def table(folder):
@@ -27,11 +29,10 @@ def negatives(folder):
     return [(query, document, rank) for query, document, _, rank in table(folder)]
 
 
-def test_bm25_negatives_of_squad_keep_its_articles(tmp_path, capsys):
+def test_bm25_negatives_of_squad_keep_its_articles(tmp_path, mine):
     squad = tmp_path / "squad.json"
     squad.write_text(regular(3))  # "Cats number 0. Dogs number 0. Nothing of 0.", asked "Cats 0?" and "Dogs 0?"
-    assert mine(f"--data={squad}", "--pool=sentences", "--bm25", f"--output={tmp_path / 'out'}") == 0
-    said = capsys.readouterr().out
+    said = mine(f"--data={squad}", "--pool=sentences", "--bm25", f"--output={tmp_path / 'out'}").out
     assert "12 hard negatives for 6 questions (0 without any), from ranks 1 to 100 of bm25; excluded: 6 right\n" in said
     assert f"--config.data.path={tmp_path / 'out'} --config.data.hard_negatives=1" in said
     records = read(tmp_path / "out", split="train")
@@ -44,11 +45,11 @@ def test_bm25_negatives_of_squad_keep_its_articles(tmp_path, capsys):
     assert about["data"] == {"path": str(squad), "pool": "sentences", "split": "train"}
 
 
-def test_the_trainer_reads_them_and_reports_on_another_file(tmp_path):
+def test_the_trainer_reads_them_and_reports_on_another_file(tmp_path, mine):
     train, dev = tmp_path / "train.json", tmp_path / "dev.json"
     train.write_text(regular(3))
     dev.write_text(regular(2, first=10))
-    assert mine(f"--data={train}", "--pool=sentences", "--bm25", f"--output={tmp_path / 'out'}") == 0
+    mine(f"--data={train}", "--pool=sentences", "--bm25", f"--output={tmp_path / 'out'}")
     settings = DataSettings(path=str(tmp_path / "out"), test_path=str(dev), pool="answers", validation_fraction=0.0)
     splits = read_splits(settings)
     assert [len(wrong) for wrong in splits.train.hard_negatives] == [2] * 6
@@ -59,9 +60,9 @@ def test_the_trainer_reads_them_and_reports_on_another_file(tmp_path):
     }
 
 
-def test_options_reach_the_miner(tmp_path, pairs_csv, capsys):
+def test_options_reach_the_miner(tmp_path, pairs_csv, mine):
     options = ("--questions=6", "--negatives=2", "--ranks=3-20", "--relative-margin=0.1")
-    assert mine(f"--data={pairs_csv}", "--bm25", *options, f"--output={tmp_path}/out") == 0
+    mine(f"--data={pairs_csv}", "--bm25", *options, f"--output={tmp_path}/out")
     found = negatives(tmp_path / "out")
     assert len({query for query, _, _ in found}) <= 6
     assert max(sum(query == other for other, _, _ in found) for query, _, _ in found) == 2
@@ -80,38 +81,32 @@ def test_options_reach_the_miner(tmp_path, pairs_csv, capsys):
         (("--bm25", "--data=missing.csv"), "missing.csv: no such file"),
     ],
 )
-def test_contradictory_options_are_refused_in_one_line_and_write_nothing(
-    tmp_path, pairs_csv, capsys, arguments, reason
-):
-    assert mine(f"--data={pairs_csv}", f"--output={tmp_path}/out", *arguments) == 2
-    said = capsys.readouterr().err
-    assert reason in said
-    assert said.count("\n") == 1
+def test_contradictory_options_are_refused_in_one_line_and_write_nothing(tmp_path, pairs_csv, mine, arguments, reason):
+    assert reason in mine(f"--data={pairs_csv}", f"--output={tmp_path}/out", *arguments, status=2).err
     assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.slow
-def test_a_model_in_memory_and_its_index_mine_the_same(tmp_path, trained_workdir, pairs_csv):
+def test_a_model_in_memory_and_its_index_mine_the_same(tmp_path, trained_workdir, pairs_csv, mine, endx):
     corpus = tmp_path / "corpus.jsonl"
     records = read(pairs_csv)
     corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in records.candidates))
-    encode = ["encode", f"--workdir={trained_workdir}", f"--corpus={corpus}", f"--output={tmp_path}/index"]
-    assert run_verb(encode) == 0
+    endx("encode", f"--workdir={trained_workdir}", f"--corpus={corpus}", f"--output={tmp_path}/index")
     rules = (f"--data={pairs_csv}", "--ranks=1-30", "--margin=0.001")
-    assert mine(*rules, f"--workdir={trained_workdir}", f"--output={tmp_path}/memory") == 0
+    mine(*rules, f"--workdir={trained_workdir}", f"--output={tmp_path}/memory")
     index = (f"--index={tmp_path}/index", f"--model={trained_workdir}")
-    assert mine(*rules, *index, f"--output={tmp_path}/exact") == 0
+    mine(*rules, *index, f"--output={tmp_path}/exact")
     found = negatives(tmp_path / "memory")
     assert found
     assert negatives(tmp_path / "exact") == found
 
 
 @pytest.mark.slow
-def test_a_teacher_doubts_some_of_what_bm25_finds(tmp_path, trained_workdir, pair_workdir, pairs_csv):
+def test_a_teacher_doubts_some_of_what_bm25_finds(tmp_path, trained_workdir, pair_workdir, pairs_csv, mine):
     rules = (f"--data={pairs_csv}", "--bm25", "--negatives=5")
-    assert mine(*rules, f"--output={tmp_path}/all") == 0
+    mine(*rules, f"--output={tmp_path}/all")
     for name, teacher in (("dual", trained_workdir), ("pair", pair_workdir)):
-        assert mine(*rules, f"--teacher={teacher}", f"--output={tmp_path / name}") == 0
+        mine(*rules, f"--teacher={teacher}", f"--output={tmp_path / name}")
         about = json.loads((tmp_path / name / "mining.json").read_text())
         assert about["dropped"]["teacher"] > 0
         assert about["teacher"] == str(teacher)
@@ -119,12 +114,9 @@ def test_a_teacher_doubts_some_of_what_bm25_finds(tmp_path, trained_workdir, pai
 
 
 @pytest.mark.slow
-def test_scores_of_a_pair_classifier_are_written_and_distilled(tmp_path, tiny_bert, pair_workdir, pairs_csv):
+def test_scores_of_a_pair_classifier_are_written_and_distilled(tmp_path, tiny_bert, pair_workdir, pairs_csv, mine):
     output = tmp_path / "mined"
-    assert (
-        mine(f"--data={pairs_csv}", "--bm25", "--negatives=3", f"--score-with={pair_workdir}", f"--output={output}")
-        == 0
-    )
+    mine(f"--data={pairs_csv}", "--bm25", "--negatives=3", f"--score-with={pair_workdir}", f"--output={output}")
     assert json.loads((output / "mining.json").read_text())["score_with"] == str(pair_workdir)
     records = read(output)
     score = load_pairs(pair_workdir)(records.questions, records.candidates)
@@ -150,17 +142,16 @@ def test_scores_of_a_pair_classifier_are_written_and_distilled(tmp_path, tiny_be
         ("reqa/squad", None, (), "--data=reqa/squad needs --pool, answers or sentences"),
     ],
 )
-def test_messages_name_the_verbs_own_flags(tmp_path, capsys, name, text, options, message):
+def test_messages_name_the_verbs_own_flags(tmp_path, name, text, options, message, mine):
     if text is not None:
         (tmp_path / name).write_text(text)
         name = tmp_path / name
-    assert mine(f"--data={name}", "--bm25", f"--output={tmp_path}/out", *options) == 2
-    said = capsys.readouterr().err
+    said = mine(f"--data={name}", "--bm25", f"--output={tmp_path}/out", *options, status=2).err
     assert message in said
     assert "data." not in said.replace(str(tmp_path), "")
 
 
-def test_rows_that_are_not_valid_can_be_skipped(tmp_path, capsys):
+def test_rows_that_are_not_valid_can_be_skipped(tmp_path, mine):
     (tmp_path / "x.csv").write_text("question;answer\n" + "".join(f"cat {n};cats {n}\n" for n in range(9)) + "cat 9;\n")
-    assert mine(f"--data={tmp_path}/x.csv", "--skip-invalid", "--bm25", f"--output={tmp_path}/out") == 0
-    assert "9 questions and 9 candidates" in capsys.readouterr().out
+    said = mine(f"--data={tmp_path}/x.csv", "--skip-invalid", "--bm25", f"--output={tmp_path}/out").out
+    assert "9 questions and 9 candidates" in said

@@ -2,20 +2,17 @@ import json
 
 import pytest
 
-from endx_jax.cli.entry import run_verb
-
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 
 
-def test_figures_of_a_run(trained_workdir, tmp_path, capsys):
+def test_figures_of_a_run(trained_workdir, tmp_path, endx):
     runs = [f"--run=a={trained_workdir}", f"--run=b={trained_workdir}", f"--output={tmp_path}"]
-    assert run_verb(["papers", "figures", "relative", *runs]) == 0
-    assert f"{tmp_path / 'relative'}.png" in capsys.readouterr().out
+    assert f"{tmp_path / 'relative'}.png" in endx("papers", "figures", "relative", *runs).out
     found = json.loads((tmp_path / "relative.json").read_text())
     assert found["data"]["values"]["a"] == found["data"]["values"]["b"]
 
-    assert run_verb(["papers", "figures", "size", *runs]) == 0
+    endx("papers", "figures", "size", *runs)
     (size,) = {
         run["parameters"]
         for line in json.loads((tmp_path / "size.json").read_text())["data"]["lines"].values()
@@ -32,8 +29,5 @@ def test_figures_of_a_run(trained_workdir, tmp_path, capsys):
         (["relative", "--run=a=x"], "gains need a baseline and at least one more --run"),
     ],
 )
-def test_mistakes_are_a_line(arguments, says, tmp_path, capsys):
-    assert run_verb(["papers", "figures", *arguments, f"--output={tmp_path}"]) == 2
-    error = capsys.readouterr().err
-    assert says in error
-    assert error.count("\n") == 1
+def test_mistakes_are_a_line(arguments, says, tmp_path, endx):
+    assert says in endx("papers", "figures", *arguments, f"--output={tmp_path}", status=2).err

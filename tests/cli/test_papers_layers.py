@@ -5,18 +5,14 @@ import json
 
 import numpy as np
 import pytest
-from small_squad import regular
+from small_squad import write_regular
 
-from endx_jax.cli.entry import run_verb
 from endx_jax.pretrained.static import split_words
 
 
 @pytest.fixture(scope="module")
 def squad(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("squad")
-    (folder / "train-v1.1.json").write_text(regular(30))
-    (folder / "dev-v1.1.json").write_text(regular(40, first=30))
-    return folder
+    return write_regular(tmp_path_factory.mktemp("squad"))
 
 
 def vector(word, layer=0):
@@ -39,13 +35,19 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
 
 
-def run(output, *arguments):
-    assert run_verb(["papers", "layers", f"--output={output}", *arguments]) == 0
-    return json.loads((output / "layers.json").read_text())
+@pytest.fixture
+def run(endx, tmp_path):
+    """Runs the verb; returns its JSON and what it prints."""
+
+    def report(*arguments):
+        printed = endx("papers", "layers", f"--output={tmp_path}", *arguments)
+        return json.loads((tmp_path / "layers.json").read_text()), printed.out
+
+    return report
 
 
-def test_word_vectors_retrieve_better_with_idf(squad, words, tmp_path, capsys):
-    found = run(tmp_path, f"--model={words}", f"--data={squad}")
+def test_word_vectors_retrieve_better_with_idf(squad, words, tmp_path, run):
+    found, shown = run(f"--model={words}", f"--data={squad}")
     assert found["layers"] == ["token table"]
     assert found["sets"]["test"] == {"questions": 80, "candidates": 40, "right": 80}
     plain, idf = (system["metrics"]["test"] for system in found["systems"])
@@ -56,7 +58,6 @@ def test_word_vectors_retrieve_better_with_idf(squad, words, tmp_path, capsys):
         f"--config.model.pretrained={words} --config.model.encoder=none --config.model.token_weights=idf "
         "--config.model.pooling=mean"
     )
-    shown = capsys.readouterr().out
     assert "test: 80 questions, 40 candidates" in shown
     assert "best on held out: token table + idf; as a tower: --config" in shown
     rows = [*csv.DictReader((tmp_path / "precision_recall.csv").read_text().splitlines())]
@@ -65,13 +66,13 @@ def test_word_vectors_retrieve_better_with_idf(squad, words, tmp_path, capsys):
     assert curve[-1][0] == 1
 
 
-def test_elmos_file_is_made_of_the_texts_that_are_written_for_it(squad, tmp_path, capsys):
+def test_elmos_file_is_made_of_the_texts_that_are_written_for_it(squad, tmp_path, endx, run):
     h5py = pytest.importorskip("h5py")
     texts, file = tmp_path / "texts.txt", tmp_path / "elmo.hdf5"
     arguments = [f"--model={file}", f"--data={squad}"]
-    assert run_verb(["papers", "layers", *arguments, f"--write-texts={texts}"]) == 0
+    said = endx("papers", "layers", *arguments, f"--write-texts={texts}").out
     lines = texts.read_text().splitlines()
-    assert f"wrote {len(lines)} texts" in capsys.readouterr().out
+    assert f"wrote {len(lines)} texts" in said
     assert lines[-1] == "Cats number 69 . Dogs number 69 . Nothing of 69 ."
     with h5py.File(file, "w") as written:
         for number, line in enumerate(lines):
@@ -80,7 +81,7 @@ def test_elmos_file_is_made_of_the_texts_that_are_written_for_it(squad, tmp_path
             # The first layer knows the words; the others tell texts apart by nothing that questions share.
             layers = [[vector(w) for w in tokens], *([vector(f"{n} {number}")] * len(tokens) for n in (1, 2))]
             written.create_dataset(str(number), data=np.array(layers, np.float32))
-    found = run(tmp_path, *arguments)
+    found, _ = run(*arguments)
     assert found["layers"] == ["layer 0", "layer 1", "layer 2"]
     systems = {system["system"]: system for system in found["systems"]}
     assert [*systems][:5] == ["layer 0", "layer 1", "layer 2", "mean of layers", "best mixture"]
@@ -91,8 +92,8 @@ def test_elmos_file_is_made_of_the_texts_that_are_written_for_it(squad, tmp_path
 
 
 @pytest.mark.slow
-def test_a_models_layers_and_the_config_of_one(squad, tiny_bert, tmp_path):
-    found = run(tmp_path, f"--model={tiny_bert}", f"--data={squad}")
+def test_a_models_layers_and_the_config_of_one(squad, tiny_bert, run):
+    found, _ = run(f"--model={tiny_bert}", f"--data={squad}")
     assert found["layers"] == ["token table", "encoder input", "layer 1", "layer 2"]
     configs = {system["system"]: system["config"] for system in found["systems"]}
     assert "--config.model.encoder=none" in configs["token table"]
@@ -101,7 +102,6 @@ def test_a_models_layers_and_the_config_of_one(squad, tiny_bert, tmp_path):
     assert len({json.dumps(system["metrics"]) for system in found["systems"]}) > 6
 
 
-def test_a_model_that_is_not_there_is_one_line(squad, tmp_path, capsys):
+def test_a_model_that_is_not_there_is_one_line(squad, tmp_path, endx):
     arguments = [f"--model={tmp_path / 'none.hdf5'}", f"--data={squad}", f"--output={tmp_path}"]
-    assert run_verb(["papers", "layers", *arguments]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    endx("papers", "layers", *arguments, status=2)

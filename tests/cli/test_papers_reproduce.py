@@ -6,12 +6,9 @@ import sys
 
 from small_squad import write_squad
 
-from endx_jax.cli.entry import run_verb
 
-
-def test_without_a_table_all_are_listed(capsys):
-    assert run_verb(["papers", "reproduce"]) == 0
-    listed = capsys.readouterr().out.splitlines()
+def test_without_a_table_all_are_listed(endx):
+    listed = endx("papers", "reproduce").out.splitlines()
     assert any(line.startswith("endx-table2 ") for line in listed)
     assert any(line.startswith("dong-figure2 ") for line in listed)
 
@@ -25,7 +22,7 @@ def test_a_reader_that_has_seen_enough_is_no_traceback():
         assert process.wait() == 141
 
 
-def test_refusals_are_one_line(capsys):
+def test_refusals_are_one_line(endx):
     for argv, expected in (
         (["endx-tabel2"], "did you mean"),
         (["endx-table2", "GRU"], "a row of endx-table2 is 'GRU', which is none of"),
@@ -33,17 +30,13 @@ def test_refusals_are_one_line(capsys):
         (["endx-table2", "--data=squad"], "give NAME=PLACE"),
         (["endx-table2", "--budget=-1"], "must not be negative"),
     ):
-        assert run_verb(["papers", "reproduce", *argv]) == 2
-        error = capsys.readouterr().err
-        assert expected in error
-        assert error.count("\n") == 1
+        assert expected in endx("papers", "reproduce", *argv, status=2).err
 
 
-def test_bm25_is_ranked_quoted_rows_stay_quoted_and_a_page_is_written(tmp_path, capsys):
+def test_bm25_is_ranked_quoted_rows_stay_quoted_and_a_page_is_written(tmp_path, endx):
     folder, out = write_squad(tmp_path / "squad"), tmp_path / "out"
-    argv = ["papers", "reproduce", "endx-table2", "BM25", "USE-QA", f"--data=squad={folder}", f"--output={out}"]
-    assert run_verb([*argv, f"--page={tmp_path / 'page.md'}"]) == 0
-    shown = capsys.readouterr().out
+    argv = ["endx-table2", "BM25", "USE-QA", f"--data=squad={folder}", f"--output={out}"]
+    shown = endx("papers", "reproduce", *argv, f"--page={tmp_path / 'page.md'}").out
     assert "USE-QA: quoted, not run" in shown
     held = json.loads((out / "endx-table2" / "full.json").read_text())["rows"]
     assert held["USE-QA"]["values"] == []

@@ -4,7 +4,7 @@ import pytest
 from helpers import one_line_error
 from tiny_bert import write_tiny_bert
 
-from endx_jax.cli import entry, plan
+from endx_jax.cli import plan
 from endx_jax.planning.chips import CHIPS
 
 
@@ -70,9 +70,8 @@ def test_mistakes_are_one_line(arguments, more, message, capsys):
         plan.main([*arguments, *more])
 
 
-def test_the_verb_is_there(capsys):
-    assert entry.run_verb(["plan"]) == 2
-    assert "--config is missing" in capsys.readouterr().err
+def test_the_verb_is_there(endx):
+    assert "--config is missing" in endx("plan", status=2).err
 
 
 @pytest.mark.slow

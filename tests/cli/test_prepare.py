@@ -3,7 +3,6 @@ import sys
 
 from small_squad import write_squad
 
-from endx_jax.cli.entry import run_verb
 from endx_jax.data.reqa_dataset import NAMES
 
 
@@ -27,25 +26,20 @@ def test_a_stranger_sees_counts_and_places_and_nothing_else(tmp_path):
         assert "--config.data.path=reqa/squad" in advice
 
 
-def test_an_unknown_set_is_answered_with_the_known_ones(capsys):
-    assert run_verb(["prepare", "reqa/squat"]) == 2
-    told = capsys.readouterr().err
-    known = ", ".join(NAMES)
-    assert (
-        told
-        == f"endx prepare: the prepared set is 'reqa/squat', which is none of {known}; did you mean 'reqa/squad'?\n"
-    )
+def test_an_unknown_set_is_answered_with_the_known_ones(endx):
+    expected = f"the prepared set is 'reqa/squat', which is none of {', '.join(NAMES)}; did you mean 'reqa/squad'?"
+    assert endx("prepare", "reqa/squat", status=2).err == f"endx prepare: {expected}\n"
 
 
-def test_a_missing_file_is_named(tmp_path, capsys):
+def test_a_missing_file_is_named(tmp_path, endx):
     source = write_squad(tmp_path / "squad")
     (source / "dev-v1.1.json").unlink()
-    assert run_verb(["prepare", "reqa/squad", f"--source={source}", f"--data-dir={tmp_path / 'data'}"]) == 2
-    assert capsys.readouterr().err == (f"endx prepare: {source} lacks dev-v1.1.json, which may also be there as .gz\n")
+    error = endx("prepare", "reqa/squad", f"--source={source}", f"--data-dir={tmp_path / 'data'}", status=2).err
+    assert error == f"endx prepare: {source} lacks dev-v1.1.json, which may also be there as .gz\n"
     assert not (tmp_path / "data").exists()
 
 
-def test_the_pairs_of_a_run_are_tokenised(tiny_bert, tmp_path, capsys):
+def test_the_pairs_of_a_run_are_tokenised(tiny_bert, tmp_path, endx):
     for name, asked in (("train", "where is"), ("test", "who is")):
         rows = "".join(f"{asked} cat {n},cat {n}\n" for n in range(4))
         (tmp_path / f"{name}.csv").write_text(f"question,answer\n{rows}")
@@ -56,7 +50,6 @@ def test_the_pairs_of_a_run_are_tokenised(tiny_bert, tmp_path, capsys):
     }
     given |= {"data.question_length": 16, "data.answer_length": 16}
     arguments = ["prepare", "--config=minilm", *(f"--config.{name}={value}" for name, value in given.items())]
-    assert run_verb(arguments) == 2
-    assert "data.tokens is not set: name the folder" in capsys.readouterr().err
-    assert run_verb([*arguments, f"--config.data.tokens={tmp_path / 'tokens'}"]) == 0
-    assert capsys.readouterr().out.endswith("tokens holds 4 pairs of 4 questions, 4 answers\n")
+    assert "data.tokens is not set: name the folder" in endx(*arguments, status=2).err
+    said = endx(*arguments, f"--config.data.tokens={tmp_path / 'tokens'}").out
+    assert said.endswith("tokens holds 4 pairs of 4 questions, 4 answers\n")

@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 
-from endx_jax.cli.entry import run_verb
 from endx_jax.data.documents import Document
 from endx_jax.retrieval import milvus
 from endx_jax.retrieval.index import Index, write_index
@@ -20,17 +19,15 @@ def index(tmp_path) -> Index:
     return Index(tmp_path / "index")
 
 
-def test_an_index_is_published_and_says_so(index, tmp_path, capsys):
+def test_an_index_is_published_and_says_so(index, tmp_path, endx):
     to = str(tmp_path / "there.db")
     arguments = [f"--index={index.folder}", f"--to={to}", "--collection=animals"]
-    assert run_verb(["publish", *arguments]) == 0
-    assert capsys.readouterr().out.splitlines() == [
+    assert endx("publish", *arguments).out.splitlines() == [
         f"3 documents of {index.folder} are in collection animals at {to}",
         "cut 1 texts to 65,535 bytes, the limit of Milvus",
     ]
     index.delete(["d/1"])
-    assert run_verb(["publish", *arguments]) == 0
-    assert capsys.readouterr().out.splitlines() == [
+    assert endx("publish", *arguments).out.splitlines() == [
         f"2 documents of {index.folder} are in collection animals at {to}",
         "deleted 1 documents from the collection that were deleted from the index",
     ]
@@ -41,7 +38,7 @@ def test_an_index_is_published_and_says_so(index, tmp_path, capsys):
     assert best["distance"] == pytest.approx(1 / 1.25**0.5)
 
 
-def test_the_token_comes_from_the_environment(index, monkeypatch, capsys):
+def test_the_token_comes_from_the_environment(index, monkeypatch, endx):
     given = {}
 
     class Refusing:
@@ -53,6 +50,6 @@ def test_the_token_comes_from_the_environment(index, monkeypatch, capsys):
 
     monkeypatch.setattr("pymilvus.MilvusClient", Refusing)
     monkeypatch.setenv("MILVUS_TOKEN", "root:secret")
-    assert run_verb(["publish", f"--index={index.folder}", "--to=https://cluster:19530", "--collection=a"]) == 2
+    refused = endx("publish", f"--index={index.folder}", "--to=https://cluster:19530", "--collection=a", status=2)
     assert (given["address"], given["token"]) == ("https://cluster:19530", "root:secret")
-    assert capsys.readouterr().err == "endx publish: https://cluster:19530: no entry\n"
+    assert refused.err == "endx publish: https://cluster:19530: no entry\n"

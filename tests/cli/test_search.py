@@ -1,3 +1,4 @@
+import functools
 import io
 import json
 import shutil
@@ -7,7 +8,6 @@ import numpy as np
 import pytest
 
 import endx_jax
-from endx_jax.cli.entry import run_verb
 from endx_jax.data.documents import Document
 from endx_jax.experiment.model import load_pairs
 from endx_jax.retrieval.index import Index, write_index
@@ -25,20 +25,20 @@ def texts(workdir):
     return {document.id: document.text for _, document in Index(workdir / "index").snapshot.documents()}
 
 
-def search(*arguments, status=0):
-    assert run_verb(["search", *map(str, arguments)]) == status
+@pytest.fixture
+def search(endx):
+    """Runs the verb; returns its `out` and `err`."""
+    return functools.partial(endx, "search")
 
 
-def error(capsys, *arguments):
-    search(*arguments, status=2)
-    message = capsys.readouterr().err
-    assert message.count("\n") == 1
-    return message
+@pytest.fixture
+def error(search):
+    """Runs the verb, which has to fail; returns the line."""
+    return lambda *arguments: search(*arguments, status=2).err
 
 
-def test_answers_are_those_of_the_model(workdir, texts, capsys):
-    search(f"--workdir={workdir}", "--top=3", "where is the cat 3", "--format=jsonl")
-    (line,) = capsys.readouterr().out.splitlines()
+def test_answers_are_those_of_the_model(workdir, texts, search):
+    (line,) = search(f"--workdir={workdir}", "--top=3", "where is the cat 3", "--format=jsonl").out.splitlines()
     found = json.loads(line)
     assert (found["id"], found["question"]) == ("1", "where is the cat 3")
     model = endx_jax.load(workdir)
@@ -49,10 +49,10 @@ def test_answers_are_those_of_the_model(workdir, texts, capsys):
     assert all(texts[answer["id"]] == answer["text"] for answer in found["answers"])
 
 
-def test_text_is_for_reading(workdir, texts, capsys, monkeypatch):
+def test_text_is_for_reading(workdir, texts, monkeypatch, search):
     monkeypatch.setenv("COLUMNS", "80")
-    search(f"--workdir={workdir}", "--mode=bm25", "--top=2", "the dog", "zebra")
-    first, second = capsys.readouterr().out.split("zebra\n")
+    found = search(f"--workdir={workdir}", "--mode=bm25", "--top=2", "the dog", "zebra").out
+    first, second = found.split("zebra\n")
     lines = first.splitlines()
     assert lines[0] == "the dog"
     rank, score, name = lines[1].split()
@@ -62,61 +62,55 @@ def test_text_is_for_reading(workdir, texts, capsys, monkeypatch):
     assert max(map(len, lines)) <= 80
 
 
-def test_bm25_loads_no_model(workdir, monkeypatch, capsys):
+def test_bm25_loads_no_model(workdir, monkeypatch, search):
     monkeypatch.setattr("endx_jax.retrieval.index_model.load", lambda _: pytest.fail("loaded"))
-    search(f"--index={workdir / 'index'}", "--mode=bm25", "a mat")
-    assert "1  " in capsys.readouterr().out
+    assert "1  " in search(f"--index={workdir / 'index'}", "--mode=bm25", "a mat").out
 
 
 @pytest.mark.parametrize("how", ["--mode=hybrid", "--mode=hybrid --weight=0.9", "--engine=flat"])
-def test_other_ways_to_search(workdir, texts, capsys, how):
+def test_other_ways_to_search(workdir, texts, how, search):
     if how == "--engine=flat":
         pytest.importorskip("faiss", reason="the package faiss-cpu is not installed")
-    search(f"--workdir={workdir}", *how.split(), "the dog of 3", "--format=trec")
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    run = search(f"--workdir={workdir}", *how.split(), "the dog of 3", "--format=trec").out
+    lines = [line.split() for line in run.splitlines()]
     assert [line[3] for line in lines] == [str(n) for n in range(1, len(lines) + 1)]
     assert {line[2] for line in lines} <= {*texts}
 
 
-def test_a_pair_classifier_re_orders_what_was_found(workdir, texts, pair_workdir, capsys):
+def test_a_pair_classifier_re_orders_what_was_found(workdir, texts, pair_workdir, search):
     question = "where is the cat 3"
     arguments = (f"--workdir={workdir}", question, "--format=jsonl")
-    search(*arguments, "--top=4")
-    before = [answer["id"] for answer in json.loads(capsys.readouterr().out)["answers"]]
-    search(*arguments, "--top=2", f"--rerank={pair_workdir}", "--rerank-top=4")
-    after = json.loads(capsys.readouterr().out)["answers"]
+    before = [answer["id"] for answer in json.loads(search(*arguments, "--top=4").out)["answers"]]
+    reranked = search(*arguments, "--top=2", f"--rerank={pair_workdir}", "--rerank-top=4").out
+    after = json.loads(reranked)["answers"]
     pairs = np.array([[0, n] for n in range(4)])
     scores = load_pairs(pair_workdir)([question], [texts[name] for name in before])(pairs)
     assert [answer["id"] for answer in after] == [before[n] for n in np.argsort(-scores, kind="stable")[:2]]
     np.testing.assert_allclose([answer["score"] for answer in after], np.sort(scores)[:1:-1], atol=1e-4)
 
 
-def test_another_run_does_not_re_order(workdir, capsys):
+def test_another_run_does_not_re_order(workdir, error):
     assert "needs a pair classifier, a run of objective.name=pair" in error(
-        capsys, f"--workdir={workdir}", "the cat", f"--rerank={workdir}"
+        f"--workdir={workdir}", "the cat", f"--rerank={workdir}"
     )
-    assert "--rerank-top=0" in error(capsys, f"--workdir={workdir}", "the cat", "--rerank-top=0")
+    assert "--rerank-top=0" in error(f"--workdir={workdir}", "the cat", "--rerank-top=0")
 
 
-def test_a_file_of_questions_to_a_trec_run(workdir, texts, tmp_path, capsys):
-    (tmp_path / "questions.txt").write_text("the dog\n\nwhere is the cat\n")
-    search(
-        f"--workdir={workdir}",
-        f"--questions={tmp_path / 'questions.txt'}",
-        f"--output={tmp_path / 'out.run'}",
-        "--top=2",
-    )
-    lines = [line.split() for line in (tmp_path / "out.run").read_text().splitlines()]
+def test_a_file_of_questions_to_a_trec_run(workdir, texts, tmp_path, search):
+    questions, output = tmp_path / "questions.txt", tmp_path / "out.run"
+    questions.write_text("the dog\n\nwhere is the cat\n")
+    said = search(f"--workdir={workdir}", f"--questions={questions}", f"--output={output}", "--top=2").err
+    lines = [line.split() for line in output.read_text().splitlines()]
     assert [(line[0], line[1], line[3], line[5]) for line in lines] == [
         ("1", "Q0", "1", "dense"),
         ("1", "Q0", "2", "dense"),
         ("3", "Q0", "1", "dense"),
         ("3", "Q0", "2", "dense"),
     ]
-    assert f"2 questions, {len(texts)} documents" in capsys.readouterr().err
+    assert f"2 questions, {len(texts)} documents" in said
 
 
-def test_standard_input_to_jsonl(workdir, tmp_path, monkeypatch):
+def test_standard_input_to_jsonl(workdir, tmp_path, monkeypatch, search):
     lines = ['{"_id": "a", "text": "the dog"}', '{"id": 7, "question": "the cat"}', '{"text": "the mat"}']
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(lines).encode())))
     search(f"--workdir={workdir}", "--questions=-", f"--output={tmp_path / 'out.jsonl'}", "--mode=bm25")
@@ -124,19 +118,19 @@ def test_standard_input_to_jsonl(workdir, tmp_path, monkeypatch):
     assert [(line["id"], line["question"]) for line in found] == [("a", "the dog"), ("7", "the cat"), ("3", "the mat")]
 
 
-def test_deleted_documents_are_removed_from_the_files_on_demand(tmp_path, capsys):
+def test_deleted_documents_are_removed_from_the_files_on_demand(tmp_path, search):
     documents = [Document(name, f"text of {name}") for name in "abc"]
     write_index(tmp_path / "i", np.eye(3, dtype=np.float32), documents, metric="cosine", model={})
     search(f"--index={tmp_path / 'i'}", "--delete=b")
     files = tmp_path / "i"
     assert any("text of b" in file.read_text() for file in files.glob("documents-*"))
-    search(f"--index={files}", "--compact")
-    assert capsys.readouterr().err.splitlines()[1] == f"removed 1 deleted documents from the files of {files}"
+    said = search(f"--index={files}", "--compact").err
+    assert said == f"removed 1 deleted documents from the files of {files}\n"
     assert not any("text of b" in file.read_text() for file in files.glob("documents-*"))
     assert {document.id for _, document in Index(files).snapshot.documents()} == {"a", "c"}
 
 
-def test_documents_are_added_replaced_and_deleted(workdir, texts, tmp_path, capsys):
+def test_documents_are_added_replaced_and_deleted(workdir, texts, tmp_path, search, error):
     replaced = next(iter(texts))
     corpus = tmp_path / "more.jsonl"
     corpus.write_text(
@@ -144,18 +138,16 @@ def test_documents_are_added_replaced_and_deleted(workdir, texts, tmp_path, caps
         + "\n"
         + json.dumps({"_id": replaced, "text": "the giraffe"})
     )
-    search(f"--workdir={workdir}", f"--add={corpus}")
-    assert f"added 2 documents, replacing 1; {len(texts) + 1} documents" in capsys.readouterr().err
-    search(f"--workdir={workdir}", "--top=1", "the elephant")
-    assert "new · example.org\n    the elephant\n" in capsys.readouterr().out
-    search(f"--workdir={workdir}", "--delete=new", f"--delete={replaced}", "the elephant", "--format=trec")
-    captured = capsys.readouterr()
+    said = search(f"--workdir={workdir}", f"--add={corpus}").err
+    assert f"added 2 documents, replacing 1; {len(texts) + 1} documents" in said
+    assert "new · example.org\n    the elephant\n" in search(f"--workdir={workdir}", "--top=1", "the elephant").out
+    captured = search(f"--workdir={workdir}", "--delete=new", f"--delete={replaced}", "the elephant", "--format=trec")
     assert " new " not in captured.out
     assert "deleted 2" in captured.err
-    assert "no document 'new'" in error(capsys, f"--workdir={workdir}", "--delete=new")
+    assert "no document 'new'" in error(f"--workdir={workdir}", "--delete=new")
 
 
-def test_the_prompt_answers_until_the_input_ends(workdir, texts, monkeypatch, capsys):
+def test_the_prompt_answers_until_the_input_ends(workdir, texts, monkeypatch, search):
     typed = iter(["the dog", "   ", "the cat"])
 
     def type_line(prompt):
@@ -166,39 +158,37 @@ def test_the_prompt_answers_until_the_input_ends(workdir, texts, monkeypatch, ca
 
     monkeypatch.setattr("builtins.input", type_line)
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
-    search(f"--workdir={workdir}", "--top=1")
-    captured = capsys.readouterr()
+    captured = search(f"--workdir={workdir}", "--top=1")
     assert captured.out.count(" ms\n") == 2
     assert "documents, mode dense. Type a question; Ctrl-D exits.\n" in captured.err
 
 
-def test_the_index_leads_to_its_model(tiny_bert, tmp_path, workdir, capsys):
+def test_the_index_leads_to_its_model(tiny_bert, tmp_path, workdir, search, error):
     model = endx_jax.load(tiny_bert)
     documents = [document for _, document in Index(workdir / "index").snapshot.documents()][:5]
     embeddings = model.encode_document([document.text for document in documents], truncate_dim=8)
     about = {"name": str(tiny_bert), "identity": model.identity}
     write_index(tmp_path / "i", embeddings, documents, metric="inner product", model=about)
-    search(f"--index={tmp_path / 'i'}", "--top=1", "the cat")
-    assert capsys.readouterr().out.startswith(" 1  ")
-    message = error(capsys, f"--index={tmp_path / 'i'}", f"--workdir={workdir}", "the cat")
+    assert search(f"--index={tmp_path / 'i'}", "--top=1", "the cat").out.startswith(" 1  ")
+    message = error(f"--index={tmp_path / 'i'}", f"--workdir={workdir}", "the cat")
     assert f"was encoded by {tiny_bert}" in message
     assert f"not by {workdir}" in message
     write_index(tmp_path / "i", embeddings, documents, metric="inner product", model={})
-    assert "does not name its model" in error(capsys, f"--index={tmp_path / 'i'}", "the cat")
+    assert "does not name its model" in error(f"--index={tmp_path / 'i'}", "the cat")
 
 
-def test_mistakes_are_found_before_anything_is_loaded(workdir, tmp_path, capsys, monkeypatch):
+def test_mistakes_are_found_before_anything_is_loaded(workdir, tmp_path, monkeypatch, error):
     monkeypatch.setattr("endx_jax.retrieval.index.Index.__init__", lambda *_: pytest.fail("opened"))
     here = f"--workdir={workdir}"
-    assert "nothing to search" in error(capsys, "the cat")
-    assert "not both" in error(capsys, here, "the cat", "--questions=x")
-    assert "it must be at least 1" in error(capsys, here, "the cat", "--top=0")
-    assert "--weight needs --mode=hybrid" in error(capsys, here, "the cat", "--weight=0.5")
-    assert "not from 0 to 1" in error(capsys, here, "a", "--mode=hybrid", "--weight=2")
-    assert "--output needs questions" in error(capsys, here, "--output=x")
-    assert "standard input is not a terminal" in error(capsys, here)
-    assert "question 2 is empty" in error(capsys, here, "the cat", " ")
-    assert "x.txt: no such file" in error(capsys, here, f"--questions={tmp_path / 'x.txt'}")
+    assert "nothing to search" in error("the cat")
+    assert "not both" in error(here, "the cat", "--questions=x")
+    assert "it must be at least 1" in error(here, "the cat", "--top=0")
+    assert "--weight needs --mode=hybrid" in error(here, "the cat", "--weight=0.5")
+    assert "not from 0 to 1" in error(here, "a", "--mode=hybrid", "--weight=2")
+    assert "--output needs questions" in error(here, "--output=x")
+    assert "standard input is not a terminal" in error(here)
+    assert "question 2 is empty" in error(here, "the cat", " ")
+    assert "x.txt: no such file" in error(here, f"--questions={tmp_path / 'x.txt'}")
 
 
 @pytest.mark.parametrize(
@@ -212,12 +202,12 @@ def test_mistakes_are_found_before_anything_is_loaded(workdir, tmp_path, capsys,
         ('{"text": "a", "id": [1]}', "line 1: the id must be a string, not a list"),
     ],
 )
-def test_broken_questions_are_named_by_their_line(workdir, tmp_path, capsys, text, message):
+def test_broken_questions_are_named_by_their_line(workdir, tmp_path, text, message, error):
     (tmp_path / "q").write_text(text)
-    assert message in error(capsys, f"--workdir={workdir}", f"--questions={tmp_path / 'q'}")
+    assert message in error(f"--workdir={workdir}", f"--questions={tmp_path / 'q'}")
 
 
-def test_a_reader_that_leaves_early_is_no_mistake(workdir, monkeypatch):
+def test_a_reader_that_leaves_early_is_no_mistake(workdir, monkeypatch, search):
     class Closed(io.StringIO):
         def writelines(self, lines):
             raise BrokenPipeError

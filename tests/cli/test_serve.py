@@ -9,18 +9,10 @@ import numpy as np
 import pytest
 
 from endx_jax.cli import serve
-from endx_jax.cli.entry import run_verb
 from endx_jax.data.documents import Document
 from endx_jax.errors import EndxError, InUse
 from endx_jax.retrieval import index as index_module
 from endx_jax.retrieval.index import Index, write_index
-
-
-def refusal(capsys, *arguments):
-    """The one line that the verb ends with."""
-    assert run_verb(["serve", *map(str, arguments)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    return line
 
 
 def test_serves_until_it_is_told_to_stop(trained_workdir):
@@ -53,12 +45,12 @@ def test_a_server_holds_its_index_or_says_why_it_cannot(tmp_path, capsys, monkey
     assert [document.id for _, document in Index(tmp_path / "i").snapshot.documents()] == ["e"]
 
 
-def test_a_port_that_is_in_use_is_one_line(capsys, trained_workdir):
+def test_a_port_that_is_in_use_is_one_line(endx, trained_workdir):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        line = refusal(capsys, f"--workdir={trained_workdir}", f"--port={port}")
+        line = endx("serve", f"--workdir={trained_workdir}", f"--port={port}", status=2).err
     assert line.startswith(f"endx serve: 127.0.0.1 port {port} can't be bound (Address already in use)")
 
 
@@ -77,16 +69,16 @@ def test_a_port_that_is_in_use_is_one_line(capsys, trained_workdir):
         (["--index=nowhere", "--token-file=missing"], "--token-file=missing can't be read"),
     ],
 )
-def test_mistakes_are_one_line(capsys, monkeypatch, tmp_path, arguments, message):
+def test_mistakes_are_one_line(endx, monkeypatch, tmp_path, arguments, message):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(serve.TOKEN, raising=False)
-    assert message in refusal(capsys, *arguments)
+    assert message in endx("serve", *arguments, status=2).err
 
 
-def test_a_package_that_is_missing_is_one_line(capsys, monkeypatch):
+def test_a_package_that_is_missing_is_one_line(endx, monkeypatch):
     monkeypatch.setitem(sys.modules, "endx_jax.serving.app", None)
     monkeypatch.setitem(sys.modules, "fastapi", None)
-    assert 'pip install "endx_jax[serve]"' in refusal(capsys, "--index=nowhere")
+    assert 'pip install "endx_jax[serve]"' in endx("serve", "--index=nowhere", status=2).err
 
 
 def test_a_token_comes_from_a_file_or_the_environment(monkeypatch, tmp_path):

@@ -7,8 +7,6 @@ import pytest
 from helpers import one_line_error
 
 from endx_jax.cli import train
-from endx_jax.cli.entry import run_verb
-from endx_jax.errors import EndxError
 from endx_jax.experiment.config import resolve
 from endx_jax.methods.endx.recipes.endx import ENCODERS, METHODS
 from endx_jax.methods.residual.recipes import fcrr
@@ -90,9 +88,8 @@ def test_every_config_is_one_that_a_run_accepts(file):
     ],
 )
 def test_unknown_arguments_are_refused_in_one_line(arguments, message):
-    with pytest.raises(EndxError, match=message) as refused:
+    with one_line_error(message):
         train.parse(arguments)
-    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -113,36 +110,29 @@ def test_steps_on_the_command_line_replace_the_recipes_epochs_and_the_other_way_
 def test_a_mistake_in_a_recipe_is_shown_with_its_file(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("def get_config():\n    raise ValueError('no such thing')\n")
-    with pytest.raises(EndxError, match=r"mine.py.*no such thing") as refused:
+    with one_line_error(r"mine.py.*no such thing"):
         train.parse([f"--config={file}"])
-    assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(("arguments", "shown"), [([], "usage: endx VERB"), (["--help"], "usage: endx VERB")])
-def test_endx_alone_prints_help(arguments, shown, capsys):
-    assert run_verb(arguments) == 0
-    assert shown in capsys.readouterr().out
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_endx_alone_prints_help(arguments, endx):
+    assert "usage: endx VERB" in endx(*arguments).out
 
 
-def test_the_version_is_printed(capsys):
-    assert run_verb(["--version"]) == 0
-    assert re.fullmatch(r"\d+\.\d+\.\d+\n", capsys.readouterr().out)
+def test_the_version_is_printed(endx):
+    assert re.fullmatch(r"\d+\.\d+\.\d+\n", endx("--version").out)
 
 
-def test_an_unknown_verb_exits_with_2_and_one_line(capsys):
-    assert run_verb(["trian"]) == 2
-    error = capsys.readouterr().err
-    assert "unknown verb 'trian'; did you mean 'train'?" in error
-    assert error.count("\n") == 1
+def test_an_unknown_verb_exits_with_2_and_one_line(endx):
+    assert "unknown verb 'trian'; did you mean 'train'?" in endx("trian", status=2).err
 
 
-def test_an_interrupt_is_no_traceback(monkeypatch, capsys):
+def test_an_interrupt_is_no_traceback(monkeypatch, endx):
     def interrupted(argv):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(train, "main", interrupted)
-    assert run_verb(["train"]) == 130
-    assert "the same command resumes" in capsys.readouterr().err
+    assert "the same command resumes" in endx("train", status=130).err
 
 
 def test_a_recipe_without_get_config_is_refused(tmp_path, monkeypatch):

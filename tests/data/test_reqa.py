@@ -3,17 +3,13 @@ import os
 import pathlib
 
 import pytest
+from small_squad import asked
 
 from endx_jax.data.reqa import Conversion, convert, read
 from endx_jax.errors import EndxError
 
 CATS = "Cats sleep a lot. Dr. Doe says so. They also eat."
 SLEEP, SAYS, EAT = "Cats sleep a lot.", "Dr. Doe says so.", "They also eat."
-
-
-def asked(name: str, text: str, *starts: int, **more) -> dict:
-    """A question with an answer at each of `starts`."""
-    return {"id": name, "question": text, "answers": [{"text": "A", "answer_start": n} for n in starts], **more}
 
 
 def paragraph(context: str, *questions: dict) -> dict:

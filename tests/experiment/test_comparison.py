@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from endx_jax.cli.entry import run_verb
 from endx_jax.errors import EndxError
 from endx_jax.experiment.comparison import SystemResults, compare, read_per_question
 
@@ -45,10 +44,9 @@ def runs(tmp_path):
     return a, b
 
 
-def test_the_table_of_two_runs(runs, tmp_path, capsys):
+def test_the_table_of_two_runs(runs, tmp_path, endx):
     output = tmp_path / "compared.json"
-    assert run_verb(["compare", *map(str, runs), f"--output={output}"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = endx("compare", *runs, f"--output={output}").out.splitlines()
     assert lines[0] == f"first:  {runs[0]}, trained, pool all"
     assert lines[2] == "10 questions, the same for both"
     found = json.loads(output.read_text())
@@ -66,9 +64,8 @@ def test_the_table_of_two_runs(runs, tmp_path, capsys):
     assert columns[-2:] == ["9", "1"]
 
 
-def test_two_systems_of_one_run(runs, capsys):
-    assert run_verb(["compare", str(runs[0]), str(runs[0]), "--systems=bm25,trained"]) == 0
-    assert "-0.2000" in capsys.readouterr().out
+def test_two_systems_of_one_run(runs, endx):
+    assert "-0.2000" in endx("compare", runs[0], runs[0], "--systems=bm25,trained").out
 
 
 def test_a_pool_and_a_file_can_be_named(runs):
@@ -79,12 +76,10 @@ def test_a_pool_and_a_file_can_be_named(runs):
     assert read_per_question(runs[1] / "trained.per_question.jsonl").candidates is None
 
 
-def test_other_questions_are_refused(runs, capsys):
-    assert run_verb(["compare", str(runs[0]), str(runs[0] / "evaluation/test/answers-at-least-8")]) == 2
-    error = capsys.readouterr().err
+def test_other_questions_are_refused(runs, endx):
+    error = endx("compare", runs[0], runs[0] / "evaluation/test/answers-at-least-8", status=2).err
     assert "8 of the 10 questions" in error
     assert "'q0'" in error
-    assert error.count("\n") == 1
 
 
 def results(candidates=None, metrics=("mrr",), questions=("a", "b")):
@@ -125,9 +120,6 @@ def test_damaged_files_are_named_with_the_line(tmp_path, line, message):
         (["a", "nowhere"], "nowhere: no such file or folder"),
     ],
 )
-def test_mistakes_are_one_line(runs, monkeypatch, capsys, arguments, message):
+def test_mistakes_are_one_line(runs, monkeypatch, endx, arguments, message):
     monkeypatch.chdir(runs[0].parent)
-    assert run_verb(["compare", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+    assert message in endx("compare", *arguments, status=2).err

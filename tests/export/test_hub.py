@@ -1,13 +1,12 @@
 """Upload to a hub, which here is a server on this machine."""
 
 import base64
-import http.server
 import json
 
 import huggingface_hub
 import huggingface_hub.constants
 import pytest
-from loopback import LoopbackServer
+from loopback import Handler, LoopbackServer
 
 import endx_jax
 from endx_jax.cli.entry import run_verb
@@ -29,16 +28,13 @@ class Hub(LoopbackServer):
         self.refusal, self.large = 0, {}
         hub = self
 
-        class Handler(http.server.BaseHTTPRequestHandler):
+        class Uploads(Handler):
             protocol_version = "HTTP/1.1"
-
-            def log_message(self, *args):
-                pass
 
             def do_GET(self):
                 found = hub.repositories.get(self.path.removeprefix("/api/models/"))
                 if found is None:
-                    self.answer({}, 404, {"X-Error-Code": "RepoNotFound"})
+                    self.answer({}, 404, X_Error_Code="RepoNotFound")
                 else:
                     self.answer({"id": "x", "sha": COMMIT, "siblings": [{"rfilename": name} for name in found]})
 
@@ -80,15 +76,10 @@ class Hub(LoopbackServer):
             def body(self) -> bytes:
                 return self.rfile.read(int(self.headers["Content-Length"]))
 
-            def answer(self, contents, status=200, headers=None):
-                data = json.dumps(contents).encode()
-                self.send_response(status)
-                for key, value in {"Content-Length": str(len(data)), **(headers or {})}.items():
-                    self.send_header(key, value)
-                self.end_headers()
-                self.wfile.write(data)
+            def answer(self, contents, status=200, **headers):
+                self.reply(json.dumps(contents).encode(), status, **headers)
 
-        super().__init__(Handler)
+        super().__init__(Uploads)
 
     def apply(self, name: str, line: dict) -> None:
         """Applies a line of a commit to a repository."""
@@ -122,17 +113,18 @@ def exported(trained_workdir, tmp_path_factory):
     return output
 
 
-def refused(capsys, *arguments) -> str:
-    """Returns the line of a refused `endx push`."""
-    assert run_verb(["push", *map(str, arguments)]) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    return line.removeprefix("endx push: ")
+@pytest.fixture
+def refused(endx):
+    """Runs an `endx push` that is refused; returns the line."""
+    return lambda *arguments: endx("push", *arguments, status=2).err.removeprefix("endx push: ")
 
 
 @pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # huggingface_hub's upload by httpx
-def test_a_run_is_uploaded_as_its_export_and_updated(hub, trained_workdir, exported, tmp_path, capsys):
-    assert run_verb(["push", str(trained_workdir), "me/cats"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == f"{trained_workdir} is at {hub.address}/me/cats"
+def test_a_run_is_uploaded_as_its_export_and_updated(hub, trained_workdir, exported, tmp_path, endx):
+    assert (
+        endx("push", trained_workdir, "me/cats").out.splitlines()[-1]
+        == f"{trained_workdir} is at {hub.address}/me/cats"
+    )
     assert hub.private["me/cats"] is True
     files = hub.repositories["me/cats"]
     same = {path.relative_to(exported).as_posix() for path in exported.rglob("*") if path.is_file()}
@@ -144,27 +136,27 @@ def test_a_run_is_uploaded_as_its_export_and_updated(hub, trained_workdir, expor
         (tmp_path / name).write_bytes(data)
     assert endx_jax.load(tmp_path).identity == endx_jax.load(exported).identity
     files["stale.bin"], files[".gitattributes"] = b"", b""
-    assert run_verb(["push", str(exported), "me/cats"]) == 0
+    endx("push", exported, "me/cats")
     assert set(files) == same | {".gitattributes"}
-    assert run_verb(["push", str(exported), "me/dogs", "--public"]) == 0
+    endx("push", exported, "me/dogs", "--public")
     assert hub.private["me/dogs"] is False
 
 
-def test_refusals_are_one_line(hub, exported, trained_workdir, tmp_path, monkeypatch, capsys):
-    assert "holds neither a run nor an export" in refused(capsys, tmp_path, "me/cats")
-    assert "write OWNER/NAME" in refused(capsys, exported, "me/cats/more")
+def test_refusals_are_one_line(hub, exported, trained_workdir, tmp_path, monkeypatch, refused):
+    assert "holds neither a run nor an export" in refused(tmp_path, "me/cats")
+    assert "write OWNER/NAME" in refused(exported, "me/cats/more")
     hub.repositories["me/taken"] = {".gitattributes": b"", "weights.bin": b""}
-    assert refused(capsys, exported, "me/taken").startswith("me/taken on the hub holds files that are not an export")
+    assert refused(exported, "me/taken").startswith("me/taken on the hub holds files that are not an export")
     hub.refusal = 403
-    assert "the login may not write to you/cats" in refused(capsys, exported, "you/cats")
+    assert "the login may not write to you/cats" in refused(exported, "you/cats")
     monkeypatch.setenv("HF_TOKEN", "other")
-    assert "the hub does not accept the login" in refused(capsys, exported, "me/cats")
+    assert "the hub does not accept the login" in refused(exported, "me/cats")
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
-    assert "there is no login for the hub: run `hf auth login`" in refused(capsys, exported, "me/cats")
+    assert "there is no login for the hub: run `hf auth login`" in refused(exported, "me/cats")
 
 
-def test_a_hub_that_is_not_there(exported, monkeypatch, capsys):
+def test_a_hub_that_is_not_there(exported, monkeypatch, refused):
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setenv("HF_TOKEN", "secret")
-    assert "the hub at http://127.0.0.1:9 can't be reached" in refused(capsys, exported, "me/cats")
+    assert "the hub at http://127.0.0.1:9 can't be reached" in refused(exported, "me/cats")

@@ -84,38 +84,27 @@ print(jax.device_count())
     assert status == 0
 
 
-def test_a_failure_stops_the_others(folder):
-    program = """
+@pytest.mark.parametrize(
+    ("ending", "number", "reported"),
+    [
+        ("sys.exit(7)", 7, []),
+        ("os.kill(os.getpid(), 9)", 128 + 9, ["launch/local.py: process 1 was killed (SIGKILL)"]),
+    ],
+)
+def test_a_failure_stops_the_others_and_a_kill_is_reported(folder, ending, number, reported):
+    program = f"""
 import os, pathlib, sys, time
 if os.environ["JAX_PROCESS_ID"] == "1":
     while not pathlib.Path("waiting").exists():
         time.sleep(0.01)
-    sys.exit(7)
+    {ending}
 try:
     pathlib.Path("waiting").touch()
     time.sleep(60)
 except KeyboardInterrupt:
     print("told to stop")
 """
-    assert run(folder, program, "--processes=2") == (7, ["[0] told to stop"])
-
-
-def test_a_kill_is_reported_and_the_others_are_stopped(folder):
-    program = """
-import os, pathlib, time
-if os.environ["JAX_PROCESS_ID"] == "1":
-    while not pathlib.Path("waiting").exists():
-        time.sleep(0.01)
-    os.kill(os.getpid(), 9)
-try:
-    pathlib.Path("waiting").touch()
-    time.sleep(60)
-except KeyboardInterrupt:
-    print("told to stop")
-"""
-    status, lines = run(folder, program, "--processes=2")
-    assert lines == ["[0] told to stop", "launch/local.py: process 1 was killed (SIGKILL)"]
-    assert status == 128 + 9
+    assert run(folder, program, "--processes=2") == (number, ["[0] told to stop", *reported])
 
 
 def test_an_interrupt_stops_all(folder):

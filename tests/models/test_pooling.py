@@ -1,7 +1,6 @@
 """Poolings against loops, with texts of all lengths."""
 
 import chex
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +9,7 @@ from helpers import padded, random_params, texts
 
 from endx_jax.models import DualEncoder, MultiHopAttention, TokenEmbedder, Tower
 from endx_jax.models.pooling import POOLINGS, first, last, mean, weighted_mean
+from endx_jax.models.static import NoEncoder
 
 ENCODINGS = np.random.default_rng(0).normal(size=(4, 5, 3)).astype(np.float32)
 LENGTHS = (5, 2, 1, 0)
@@ -110,17 +110,10 @@ def test_multi_hop_attention_is_finite_for_a_text_without_tokens_and_float32_at_
         assert module.apply({"params": params}, jnp.asarray(ENCODINGS, jnp.float64), MASK).dtype == jnp.float64
 
 
-class Identity(nn.Module):
-    """Encodings are the token embeddings."""
-
-    def __call__(self, embedded, layout, dropout_keys=None):
-        return embedded
-
-
 def test_encode_with_penalty_is_encode_and_the_penalty():
     tokens = padded(texts((5, 2)), 6)
     for pooling, has_one in ((MultiHopAttention(3, 4), True), (mean, False)):
-        tower = Tower(TokenEmbedder(50, 3), Identity(), pooling)
+        tower = Tower(TokenEmbedder(50, 3), NoEncoder(), pooling)
         model, params = DualEncoder(tower, tower), {"shared": random_params(tower, tokens)}
         embeddings, penalty = model.encode_with_penalty(params, "answer", tokens)
         np.testing.assert_array_equal(embeddings, model.encode(params, "answer", tokens))

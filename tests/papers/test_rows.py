@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 from helpers import one_line_error
-from small_squad import regular
+from small_squad import write_regular
 
 from endx_jax.data.records import RetrievalSet
 from endx_jax.papers import reproduce, rows
@@ -19,10 +19,7 @@ from endx_jax.papers.tables import papers
 
 @pytest.fixture(scope="module")
 def squad(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("squad")
-    (folder / "train-v1.1.json").write_text(regular(30))
-    (folder / "dev-v1.1.json").write_text(regular(40, first=30))
-    return folder
+    return write_regular(tmp_path_factory.mktemp("squad"))
 
 
 def test_layers_are_reported_once_and_taken_by_every_row(squad, tmp_path, monkeypatch):

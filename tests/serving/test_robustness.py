@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import socket
 import threading
 import time
 
@@ -13,10 +12,6 @@ from endx_jax.serving.service import Preparation
 from endx_jax.serving.settings import Limits, ServingSettings
 
 QUESTION = json.dumps({"query": "where is the cat"}).encode()
-
-
-def connect(running):
-    return socket.create_connection(("127.0.0.1", running.port), timeout=10)
 
 
 def head(running, length, path="/search", method="POST", more=""):
@@ -39,7 +34,7 @@ def assert_alive(running):
 
 
 def test_a_body_of_ten_megabytes_is_refused_before_it_is_read(served):
-    with connect(served) as connection:
+    with served.connect() as connection:
         connection.sendall(head(served, 10_000_000))  # and nothing of it
         answer = connection.recv(65536)
     assert answer.startswith(b"HTTP/1.1 413 ")
@@ -54,7 +49,7 @@ def test_a_client_that_sends_ten_megabytes_receives_the_refusal(served):
 
 
 def test_bytes_are_counted_where_no_length_is_given(served):
-    with connect(served) as connection:
+    with served.connect() as connection:
         connection.sendall(head(served, None, more="Transfer-Encoding: chunked\r\n"))
         chunk = b"%x\r\n" % 100_000 + b" " * 100_000 + b"\r\n"
         with contextlib.suppress(ConnectionError):
@@ -67,7 +62,7 @@ def test_bytes_are_counted_where_no_length_is_given(served):
 
 def test_a_slow_body_is_given_up(serve):
     running = serve(ServingSettings(Limits(max_seconds=0.2)))
-    with connect(running) as connection:
+    with running.connect() as connection:
         connection.sendall(head(running, 100) + b'{"query"')
         answer = read_all(connection)
     assert answer.startswith(b"HTTP/1.1 408 ")
@@ -77,7 +72,7 @@ def test_a_slow_body_is_given_up(serve):
 
 def test_slow_and_endless_headers_are_given_up(serve):
     running = serve(ServingSettings(Limits(max_seconds=0.2)))
-    with connect(running) as silent, connect(running) as slow, connect(running) as endless:
+    with running.connect() as silent, running.connect() as slow, running.connect() as endless:
         slow.sendall(b"POST /search HTTP/1.1\r\nHost:")
         endless.sendall(b"GET / HTTP/1.1\r\n")
         with contextlib.suppress(ConnectionError):
@@ -89,7 +84,7 @@ def test_slow_and_endless_headers_are_given_up(serve):
 
 
 def test_bytes_that_are_not_http_are_refused(served):
-    with connect(served) as connection:
+    with served.connect() as connection:
         connection.sendall(b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n")
         assert read_all(connection).startswith(b"HTTP/1.1 400 ")
     assert_alive(served)
@@ -97,10 +92,10 @@ def test_bytes_that_are_not_http_are_refused(served):
 
 def test_requests_of_disconnected_clients_are_not_computed(serve, gated):
     running = serve(service=gated)
-    with connect(running) as first:
+    with running.connect() as first:
         first.sendall(head(running, len(QUESTION)) + QUESTION)
         wait_for(lambda: len(gated.batches) == 1)
-        with connect(running) as second:
+        with running.connect() as second:
             second.sendall(head(running, len(QUESTION)) + QUESTION)
             wait_for(lambda: running.metric("endx_waiting_requests") == 2)
         wait_for(lambda: running.metric("endx_waiting_requests") == 1)
@@ -112,7 +107,7 @@ def test_requests_of_disconnected_clients_are_not_computed(serve, gated):
 
 
 def test_a_client_that_disconnects_during_its_body_does_no_harm(served):
-    with connect(served) as connection:
+    with served.connect() as connection:
         connection.sendall(head(served, 100) + b'{"query"')
     assert_alive(served)
 
@@ -166,14 +161,14 @@ def test_before_it_is_ready_it_is_alive_and_says_when_to_come(serve, gated):
 
 def test_when_it_is_stopped_it_finishes_what_it_has(serve, gated):
     running = serve(service=gated)
-    with connect(running) as asked:
+    with running.connect() as asked:
         asked.sendall(head(running, len(QUESTION)) + QUESTION)
         wait_for(lambda: len(gated.batches) == 1)
         stopping = threading.Thread(target=running.stop)
         stopping.start()
         time.sleep(0.3)
         with pytest.raises(ConnectionRefusedError):
-            connect(running)
+            running.connect()
         gated.gate.set()
         assert read_all(asked).startswith(b"HTTP/1.1 200 ")
         stopping.join(10)

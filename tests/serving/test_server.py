@@ -32,10 +32,6 @@ def short_times(monkeypatch):
     monkeypatch.setattr(server, "KEPT_OPEN", 0.5)
 
 
-def connect(running):
-    return socket.create_connection(("127.0.0.1", running.port), timeout=10)
-
-
 def held(connection, drip=b"0"):
     """Sends a byte every 20 ms until the server closes the connection; the seconds that took, and what came."""
     start, parts = time.monotonic(), []
@@ -62,7 +58,7 @@ def held(connection, drip=b"0"):
 @pytest.mark.parametrize("length", ["Content-Length: 100000\r\n", "Transfer-Encoding: chunked\r\n"])
 def test_a_refused_client_that_drips_its_body_is_cut_off(serve, head, status, length):
     running = serve(ServingSettings(LIMITS, "right", loopback_only=True))
-    with connect(running) as connection:
+    with running.connect() as connection:
         connection.sendall(f"{head}{length}\r\n".encode())
         seconds, answer = held(connection)
     assert answer.startswith(b"HTTP/1.1 %d " % status)
@@ -74,7 +70,7 @@ def test_a_refused_client_that_drips_its_body_is_cut_off(serve, head, status, le
 def test_a_refusal_without_a_body_closes_at_once(serve, monkeypatch):
     monkeypatch.setattr(middleware, "LINGER_SECONDS", 60.0)
     running = serve(ServingSettings(LIMITS, "right"))
-    with connect(running) as connection:
+    with running.connect() as connection:
         connection.sendall(f"GET /info HTTP/1.1\r\n{HOST}\r\n".encode())
         start, answer = time.monotonic(), b""
         while part := connection.recv(65536):
@@ -86,7 +82,7 @@ def test_a_refusal_without_a_body_closes_at_once(serve, monkeypatch):
 @pytest.mark.parametrize("drip", [b"", b"\r\n"])
 def test_the_time_limit_between_requests_is_not_extended_by_blank_lines(serve, drip):
     running = serve(ServingSettings(LIMITS))
-    with connect(running) as connection:
+    with running.connect() as connection:
         connection.sendall(ASK)
         seconds, answer = held(connection, drip)
     assert answer.startswith(b"HTTP/1.1 200 ")
@@ -98,7 +94,7 @@ def test_the_time_limit_between_requests_is_not_extended_by_blank_lines(serve, d
 )
 def test_bytes_that_add_nothing_to_a_body_are_limited(serve, endless):
     running = serve(ServingSettings(Limits(max_seconds=60)))
-    with connect(running) as connection:
+    with running.connect() as connection:
         begin = (
             ASK if endless[:1] == b"\r" else f"POST /search HTTP/1.1\r\n{HOST}{JSON}Transfer-Encoding: chunked\r\n\r\n"
         )
@@ -135,7 +131,7 @@ def test_a_client_that_does_not_read_is_cut_off_although_it_goes_on_asking(serve
 def test_requests_that_are_sent_ahead_are_few(serve, gated):
     running = serve(service=gated)
     most = 0
-    with connect(running) as connection:
+    with running.connect() as connection:
         connection.sendall(ASK)
         wait_for(lambda: len(gated.batches) == 1)
         (held,) = running.connections
@@ -151,7 +147,7 @@ def test_requests_that_are_sent_ahead_are_few(serve, gated):
 
 def test_a_few_requests_that_are_sent_ahead_are_answered_in_order(serve):
     running = serve(ServingSettings(LIMITS))
-    with connect(running) as connection:
+    with running.connect() as connection:
         connection.sendall(ASK + f"GET /nowhere HTTP/1.1\r\n{HOST}\r\n".encode() + ASK)
         answer = held(connection, b"")[1]
     assert [part[:3] for part in answer.split(b"HTTP/1.1 ")[1:]] == [b"200", b"404", b"200"]
@@ -212,7 +208,7 @@ def test_requests_that_outlast_the_grace_period_are_refused(serve, gated, monkey
     for client in clients:
         client.start()
     wait_for(lambda: running.metric("endx_waiting_requests") == 3)
-    with socket.create_connection(("127.0.0.1", running.port)) as slow:
+    with running.connect() as slow:
         slow.sendall(HEAD.format("search", 100).encode() + b"{")
         wait_for(lambda: any(connection.cycle for connection in list(running.connections)))
         start = time.monotonic()

@@ -1,6 +1,5 @@
 import dataclasses
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,19 +13,13 @@ from endx_jax.methods.dual import DualObjective, DualSettings
 from endx_jax.methods.dual.batches import ContrastiveBatch
 from endx_jax.methods.dual.settings import ContrastiveSettings, DistillationSettings
 from endx_jax.models.dual_encoder import DualEncoder
+from endx_jax.models.static import NoEncoder
 from endx_jax.models.tower import TokenEmbedder, Tower
 
 in_batch_softmax = without_metrics(losses.in_batch_softmax)
 
 
-class Identity(nn.Module):
-    """An encoder that encodes nothing, so that embeddings can be computed by hand."""
-
-    def __call__(self, embedded, layout, dropout_keys=None):
-        return embedded
-
-
-TOWER = Tower(TokenEmbedder(12, 4, initializer_range=1.0), Identity(), normalize=False)
+TOWER = Tower(TokenEmbedder(12, 4, initializer_range=1.0), NoEncoder(), normalize=False)
 MODEL = DualEncoder(TOWER, TOWER)
 
 

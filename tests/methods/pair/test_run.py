@@ -10,7 +10,6 @@ from helpers import logged_losses, one_line_error
 from tiny_bert import tiny_recipe, write_tiny_bert
 
 import endx_jax
-from endx_jax.cli.entry import run_verb
 from endx_jax.data.splits import limit_questions
 from endx_jax.experiment import prepare
 from endx_jax.experiment.data import read_splits
@@ -64,7 +63,7 @@ def test_its_scores_are_those_of_the_report(pair_workdir):
     np.testing.assert_allclose(score(np.array([pair])), float(line[4]), rtol=1e-4)
 
 
-def test_requests_for_embeddings_are_refused_in_one_line(pair_workdir, tmp_path, capsys):
+def test_requests_for_embeddings_are_refused_in_one_line(pair_workdir, tmp_path, endx):
     with one_line_error("holds a pair classifier, .* pass it to --rerank of `endx evaluate` or `endx search`"):
         endx_jax.load(pair_workdir)
     corpus = tmp_path / "corpus.txt"
@@ -77,10 +76,7 @@ def test_requests_for_embeddings_are_refused_in_one_line(pair_workdir, tmp_path,
         ["encode", workdir, output, f"--corpus={corpus}"],
         ["evaluate", workdir, output],
     ):
-        assert run_verb(verb) == 2
-        message = capsys.readouterr().err
-        assert "holds a pair classifier" in message
-        assert message.count("\n") == 1
+        assert "holds a pair classifier" in endx(*verb, status=2).err
     assert not (tmp_path / "out").exists()
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +14,7 @@ from endx_jax.methods.vae import MatchingObjective, MatchingSettings
 from endx_jax.methods.vae.matching import _DRAW
 from endx_jax.models import DualEncoder, TokenEmbedder, Tower
 from endx_jax.models.dropout import example_keys, fold
+from endx_jax.models.static import NoEncoder
 
 in_batch_softmax = without_metrics(losses.in_batch_softmax)
 sampled_matching = without_metrics(losses.sampled_matching)
@@ -23,15 +23,8 @@ B, WIDTH, VOCABULARY = 6, 4, 50
 RNG, STEP = jax.random.key(2, impl="threefry2x32"), jnp.int32(0)
 
 
-class Identity(nn.Module):
-    """An encoder that encodes nothing."""
-
-    def __call__(self, embedded, layout, dropout_keys=None):
-        return embedded
-
-
 def model(normalize=True):
-    tower = Tower(TokenEmbedder(VOCABULARY, WIDTH, initializer_range=1.0), Identity(), normalize=normalize)
+    tower = Tower(TokenEmbedder(VOCABULARY, WIDTH, initializer_range=1.0), NoEncoder(), normalize=normalize)
     return DualEncoder(tower, tower)
 
 
