@@ -19,8 +19,9 @@ def main(argv: list[str]) -> None:
     from endx_jax.experiment.compilation_cache import keep_programs
     from endx_jax.experiment.workdir import check_writable
     from endx_jax.inference import load
-    from endx_jax.parallel.console import say
-    from endx_jax.retrieval.corpus_encoding import Claims, begin, survey
+    from endx_jax.inference.encode import Output
+    from endx_jax.parallel.console import say, showing_progress
+    from endx_jax.retrieval.corpus_encoding import Claims, begin, encoding_of, survey
 
     folder = arguments.output
     check_writable(folder, "--output")
@@ -31,7 +32,16 @@ def main(argv: list[str]) -> None:
     say(f"{found.documents:,} documents in {arguments.corpus}{empty}")
     keep_programs()
     model = load(arguments.workdir or arguments.model)
-    encoding, encode = _encoding(arguments, model, found)
+    width, precision, size = arguments.truncate_dim, arguments.precision, arguments.shard_size
+    encoding = encoding_of(model, arguments.corpus, found, width=width, precision=precision, shard_size=size)
+    encode = functools.partial(
+        model.encoder,
+        model.params,
+        "answer",
+        batch_size=arguments.batch_size,
+        progress=showing_progress(),
+        output=Output(encoding.width, model.cosine, precision),
+    )
     with Claims(folder) as claims:
         if begin(folder, claims, encoding):
             _run(folder, claims, encoding, read, encode)
@@ -71,25 +81,6 @@ def _bar(items, **options):
     from endx_jax.parallel.console import showing_progress
 
     return tqdm.tqdm(items, unit="text", disable=not showing_progress(), leave=False, **options)
-
-
-def _encoding(arguments: argparse.Namespace, model, found):
-    """Returns the specification of the encoding, and the function that encodes texts."""
-    from endx_jax.inference.encode import Output
-    from endx_jax.parallel.console import showing_progress
-    from endx_jax.retrieval.corpus_encoding import encoding_of
-
-    precision, size = arguments.precision, arguments.shard_size
-    encoding = encoding_of(
-        model, arguments.corpus, found, width=arguments.truncate_dim, precision=precision, shard_size=size
-    )
-    output = Output(encoding.width, model.cosine, precision)
-
-    def encode(texts):
-        size, progress = arguments.batch_size, showing_progress()
-        return model.encoder(model.params, "answer", texts, batch_size=size, progress=progress, output=output)
-
-    return encoding, encode
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -146,7 +146,7 @@ def _pools(arguments: argparse.Namespace):
     from endx_jax.data.settings import DataSettings
     from endx_jax.data.splits import with_many_questions
     from endx_jax.errors import EndxError
-    from endx_jax.experiment.data import has_paragraphs, pools, read_records, read_splits
+    from endx_jax.experiment.data import pools, read_records, read_splits, settings_of
     from endx_jax.experiment.workdir import read_config
 
     if not (arguments.data or arguments.workdir):
@@ -154,8 +154,8 @@ def _pools(arguments: argparse.Namespace):
     settings = read_config(arguments.workdir).data if arguments.workdir else DataSettings()
     if arguments.pool:
         settings = dataclasses.replace(settings, pool=arguments.pool)
-    elif arguments.data and not has_paragraphs(arguments.data):
-        settings = dataclasses.replace(settings, pool="")
+    elif arguments.data:
+        settings = settings_of(arguments.data, settings)
     if arguments.data:
         settings = with_data_flags(settings, arguments)
         dataset, records = arguments.data, read_records(arguments.data, settings, arguments.split)

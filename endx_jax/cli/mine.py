@@ -28,9 +28,15 @@ def main(argv: list[str]) -> None:
     from endx_jax.experiment.compilation_cache import keep_programs
     from endx_jax.experiment.workdir import check_writable
     from endx_jax.parallel.console import say
-    from endx_jax.retrieval.mining import mine, score_candidates
+    from endx_jax.retrieval.mining import Margin, MiningSettings, mine, score_candidates
 
-    settings = _settings(arguments)
+    first, last = arguments.ranks
+    settings = MiningSettings(
+        negatives=arguments.negatives,
+        first_rank=first,
+        last_rank=last,
+        margin=Margin(arguments.margin, arguments.relative_margin),
+    )
     check_replaceable(arguments.output)
     check_writable(arguments.output, "--output")
     records = _read(arguments)
@@ -60,18 +66,6 @@ def _check(arguments: argparse.Namespace) -> None:
     check(arguments.questions >= 0, f"--questions={arguments.questions}: give a number of questions, or 0 for all")
 
 
-def _settings(arguments: argparse.Namespace) -> "MiningSettings":
-    from endx_jax.retrieval.mining import Margin, MiningSettings
-
-    first, last = arguments.ranks
-    return MiningSettings(
-        negatives=arguments.negatives,
-        first_rank=first,
-        last_rank=last,
-        margin=Margin(arguments.margin, arguments.relative_margin),
-    )
-
-
 def _read(arguments: argparse.Namespace) -> "RetrievalSet":
     """Returns the set that a run with this data would train on, before any questions are held out."""
     from endx_jax.data.settings import DataSettings
@@ -92,7 +86,7 @@ def _rank(
 ) -> tuple["RetrievalSet", "Ranked", dict[str, Any]]:
     """Returns the set with the documents of an index, its ranking, and the source of that ranking."""
     from endx_jax.parallel.console import showing_progress
-    from endx_jax.retrieval.mining import rank_by_bm25, rank_by_embeddings, rank_by_index
+    from endx_jax.retrieval.mining import rank_by_bm25, rank_by_embeddings
 
     if arguments.bm25:
         from endx_jax.retrieval.bm25 import BM25
@@ -100,7 +94,7 @@ def _rank(
         about = {"name": "bm25", "description": BM25.DESCRIPTION}
         return records, rank_by_bm25(records, depth, progress=showing_progress()), about
     if arguments.index:
-        return _rank_by_index(arguments, records, depth, rank_by_index)
+        return _rank_by_index(arguments, records, depth)
     from endx_jax.inference import load
 
     model = load(arguments.workdir or arguments.model)
@@ -108,9 +102,10 @@ def _rank(
     return records, rank_by_embeddings(model.comparable, records, depth), about
 
 
-def _rank_by_index(arguments, records, depth, rank: Callable):
+def _rank_by_index(arguments, records, depth):
     from endx_jax.retrieval.index import Index
     from endx_jax.retrieval.index_model import IndexModel
+    from endx_jax.retrieval.mining import rank_by_index
 
     index = Index(arguments.index)
     model = IndexModel(index, arguments.model)
@@ -118,7 +113,7 @@ def _rank_by_index(arguments, records, depth, rank: Callable):
     def encode(side, texts):
         return (model.encode_query if side == "question" else model.encode_document)(list(texts))
 
-    grown, ranked = rank(encode, index.snapshot, records, depth)
+    grown, ranked = rank_by_index(encode, index.snapshot, records, depth)
     return grown, ranked, {"name": model.model.name, "identity": model.model.identity, "index": str(arguments.index)}
 
 

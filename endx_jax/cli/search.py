@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import functools
 import itertools
-import os
 import pathlib
 import sys
 import time
@@ -13,6 +12,7 @@ from typing import IO, TYPE_CHECKING
 
 from endx_jax import json_files
 from endx_jax.errors import EndxError
+from endx_jax.files import replacing
 from endx_jax.settings import check
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def main(argv: list[str]) -> None:
     search = _open(arguments)
     changed = _change(arguments, search)
     if questions:
-        with _output(arguments.output) as stream:
+        with replacing(arguments.output) if arguments.output else contextlib.nullcontext(sys.stdout) as stream:
             _answer_all(arguments, search, questions, stream)
     elif not changed:
         _converse(arguments, search)
@@ -115,6 +115,7 @@ def _answer_all(
     started = time.monotonic()
     asked = _answered(arguments, search, questions)
     stream.writelines(formatted(_form(arguments), asked, tag=arguments.mode, naming=len(questions) > 1))
+    stream.flush()
     if arguments.output:
         seconds = time.monotonic() - started
         _note(f"{len(questions):,} questions, {len(search):,} documents, {seconds:.1f} s: {arguments.output}")
@@ -184,22 +185,6 @@ def _form(arguments: argparse.Namespace) -> str:
     if not arguments.questions:
         return "text"
     return "jsonl" if arguments.output and arguments.output.suffix == ".jsonl" else "trec"
-
-
-@contextlib.contextmanager
-def _output(path: pathlib.Path | None) -> Iterator[IO]:
-    """Opens the output: a file written atomically, or standard output."""
-    if path:
-        from endx_jax.files import replacing
-
-        with replacing(path) as stream:
-            yield stream
-        return
-    try:
-        yield sys.stdout
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _note(line: str) -> None:

@@ -85,26 +85,26 @@ class RetrievalSet:
         """
         hard = self.hard_negatives if hard_negatives else None
         columns = [self.qrels] if hard is None else [self.qrels, hard]
-        kept = list(dict.fromkeys(candidate for row in rows for column in columns for candidate in column[row]))
+        kept = dict.fromkeys(candidate for row in rows for column in columns for candidate in column[row])
+        return dataclasses.replace(self, hard_negatives=hard).select_questions(rows).with_pool([*kept])
+
+    def with_pool(self, kept: Sequence[int]) -> "RetrievalSet":
+        """Returns all questions with a pool of only the candidates in `kept`, in that order."""
         new = {candidate: n for n, candidate in enumerate(kept)}
 
-        def scores_of(row: int) -> dict[int, float]:
-            assert self.scores is not None
-            return {new[candidate]: score for candidate, score in self.scores[row].items() if candidate in new}
-
         def renumbered(column):
-            return tuple(tuple(sorted(new[candidate] for candidate in column[row])) for row in rows)
+            return column and tuple(tuple(sorted(new[old] for old in ids if old in new)) for ids in column)
 
-        return RetrievalSet(
-            questions=tuple(self.questions[row] for row in rows),
+        def rescored(row: Mapping[int, float]) -> dict[int, float]:
+            return {new[old]: score for old, score in row.items() if old in new}
+
+        return dataclasses.replace(
+            self,
             candidates=tuple(self.candidates[candidate] for candidate in kept),
-            qrels=renumbered(self.qrels),
-            question_ids=tuple(self.question_ids[row] for row in rows),
             candidate_ids=tuple(self.candidate_ids[candidate] for candidate in kept),
-            groups=None if self.groups is None else tuple(self.groups[row] for row in rows),
-            hard_negatives=None if hard is None else renumbered(hard),
-            sources=None if self.sources is None else tuple(self.sources[row] for row in rows),
-            scores=None if self.scores is None else tuple(scores_of(row) for row in rows),
+            qrels=renumbered(self.qrels),
+            hard_negatives=renumbered(self.hard_negatives),
+            scores=self.scores and tuple(map(rescored, self.scores)),
         )
 
     def with_prompts(self, question: str, answer: str) -> "RetrievalSet":

@@ -179,20 +179,7 @@ def with_many_questions(records: RetrievalSet, minimums: Sequence[int]) -> dict[
         kept = sorted(candidate for candidate, questions in asked.items() if len(questions) >= minimum)
         if kept:
             rows = sorted({row for candidate in kept for row in asked[candidate]})
-            found[f"answers>={minimum}"] = records.select_questions(rows)
+            whole = found[f"answers>={minimum}"] = records.select_questions(rows)
             if any(WORD.search(records.candidates[candidate]) for candidate in kept):
-                found[f"answers>={minimum}-alone"] = _alone(records, rows, kept)
+                found[f"answers>={minimum}-alone"] = whole.with_pool(kept)
     return found
-
-
-def _alone(records: RetrievalSet, rows: Sequence[int], kept: Sequence[int]) -> RetrievalSet:
-    """Returns the questions in `rows` with a pool of only the candidates in `kept`."""
-    new = {candidate: n for n, candidate in enumerate(kept)}
-    return dataclasses.replace(
-        records.select_questions(rows),
-        candidates=tuple(records.candidates[candidate] for candidate in kept),
-        candidate_ids=tuple(records.candidate_ids[candidate] for candidate in kept),
-        qrels=tuple(tuple(new[c] for c in records.qrels[row] if c in new) for row in rows),
-        hard_negatives=None,
-        scores=None,
-    )

@@ -81,11 +81,9 @@ def _split(settings: DataSettings) -> Splits:
         return SPLITS[settings.held_out_by](
             records, validation=settings.validation_fraction, test=settings.test_fraction
         )
-    own = dict.fromkeys((path, test_path), settings)
-    if settings.pool:
-        own = {file: settings_of(file, settings) for file in own}
-        if settings not in own.values():
-            own[path] = settings  # `read_records` raises an error about the pool
+    own = {file: settings_of(file, settings) for file in (path, test_path)}
+    if settings not in own.values():
+        own[path] = settings  # `read_records` raises an error about the pool
     records = read_records(path, own[path], settings.split, whole=False)
     test = read_records(test_path, own[test_path], settings.test_split)
     rest = without_questions(records, set(test.questions))

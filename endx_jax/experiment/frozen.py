@@ -52,7 +52,7 @@ class HeadEncoder:
         )
         params = below_heads(model.initial_params()["dual_encoder"])
         self._params = place(params, state_shardings(params, mesh))
-        self._cache = VectorCache(settings.data.cache) if settings.data.cache else None
+        self._cache = VectorCache(settings.data.cache)
         self._known: dict[tuple[str, tuple[str, ...]], np.ndarray] = {}
         replicated = NamedSharding(mesh, PartitionSpec())
         self._heads = jax.jit(model.dual_encoder.encode, static_argnums=1, out_shardings=replicated)

@@ -28,8 +28,7 @@ from endx_jax.retrieval.results import Results
 from endx_jax.retrieval.shards import MANIFEST, metric_of
 from endx_jax.settings import check
 from endx_jax.training.checkpoints import Checkpoints, best_step, best_validation
-from endx_jax.training.early_stopping import EarlyStopping
-from endx_jax.training.loop import fit
+from endx_jax.training.loop import EarlyStopping, fit
 from endx_jax.training.metric_writers import check_installed
 from endx_jax.training.monitor import Monitor
 from endx_jax.training.preemption import Preemption

@@ -3,7 +3,7 @@
 import pathlib
 
 from endx_jax.errors import EndxError, first_line
-from endx_jax.export.output import REPORT
+from endx_jax.export.verify import REPORT
 from endx_jax.parallel.console import showing_progress
 from endx_jax.pretrained.locate import HUB_PATIENCE
 

@@ -26,6 +26,8 @@ from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.retrieval.index import Index
 
+REPORT = "export_report.json"
+
 TEXTS = 200  # in addition to HARD_TEXTS
 
 ENCODE = pathlib.Path(__file__).parent / "scripts" / "encode_elsewhere.py"

@@ -150,7 +150,7 @@ def pool_model(
     params: dict,
     processors: Mapping[str, TextProcessor],
     sets: Mapping[str, RetrievalSet],
-    cache: VectorCache | None,
+    cache: VectorCache,
 ) -> tuple[tuple[str, ...], dict[str, PooledLayers]]:
     """Pools the texts of each set in every layer, without and with the IDFs of the set's own texts.
 
@@ -159,7 +159,7 @@ def pool_model(
       params: parameters of the towers.
       processors: text processors of each side.
       sets: sets by name.
-      cache: cache of the vectors; None for none.
+      cache: cache of the vectors.
 
     Returns:
       The layers' names, and the pooled layers of each set.
@@ -272,5 +272,4 @@ def pooled_layers(
     if is_token_vectors(file):
         return pool_file(file, sets)
     towers = Towers.of(load(model))
-    cached = VectorCache(cache) if cache else None
-    return pool_model(towers.dual_encoder, towers.params, towers.processors, sets, cached)
+    return pool_model(towers.dual_encoder, towers.params, towers.processors, sets, VectorCache(cache))

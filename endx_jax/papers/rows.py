@@ -205,13 +205,9 @@ def encode_collection(model: EmbeddingModel, corpus: str, folder: pathlib.Path) 
     """Encodes a collection as `endx encode` does; resumes where that was interrupted."""
     read = functools.partial(read_corpus, corpus)
     found = survey(read())
-    output = Output(model.width, model.cosine)
     encoding = encoding_of(model, corpus, found, precision="float32", shard_size=SHARD)
     say(f"encoding the {found.documents:,} documents of {corpus}")
-
-    def encode(texts):
-        return model.encoder(model.params, "answer", texts, output=output)
-
+    encode = functools.partial(model.encoder, model.params, "answer", output=Output(model.width, model.cosine))
     with Claims(folder) as claims:
         if begin(folder, claims, encoding):
             for _ in encode_shards(folder, claims, encoding, read, encode):

@@ -6,6 +6,7 @@ memory. An entry with a wrong shape or checksum counts as missing and is written
 
 import dataclasses
 import os
+import pathlib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, cast
@@ -25,9 +26,9 @@ CHECKSUM = np.dtype("<u4")
 class VectorCache:
     """Cache of vectors in a folder, by the hash of their inputs."""
 
-    def __init__(self, folder: str | os.PathLike):
-        """Stores the folder, in which `~` is the home directory; creates nothing yet."""
-        self._folder = CacheFolder(folder)
+    def __init__(self, folder: str | os.PathLike = ""):
+        """Stores the folder, in which `~` is the home directory, or "" to cache nothing; creates nothing yet."""
+        self._folder = CacheFolder(folder) if folder else None
 
     def vectors(self, key: str, shape: tuple[int, ...], blocks: Callable[[], Iterable[np.ndarray]]) -> np.ndarray:
         """Returns the vectors of a key, computing them if missing; of several processes, all compute them or none.
@@ -40,23 +41,27 @@ class VectorCache:
         Returns:
           float32 [N, ...], memory-mapped and read-only; in memory if the folder can't be written.
         """
+        if self._folder is None:
+            return np.concatenate([*blocks()])
         name = f"vectors-{key}.npy"
-        found = self._read(name, shape)
+        file = self._folder.path(name)
+        found = _read(file, shape)
         if not all_processes(found is not None):
             self._folder.write(name, lambda stream: _write(stream, shape, blocks()))
-            found = self._read(name, shape)
+            found = _read(file, shape)
             if not all_processes(found is not None):
                 found = np.concatenate([*blocks()])
         return cast(np.ndarray, found)
 
-    def _read(self, name: str, shape: tuple[int, ...]) -> np.ndarray | None:
-        try:
-            found = np.load(self._folder.path(name), mmap_mode="r", allow_pickle=False)
-            checksum = np.fromfile(self._folder.path(name), CHECKSUM, offset=found.offset + found.nbytes)
-        except (OSError, ValueError, EOFError):  # missing, truncated, or not an array
-            return None
-        sound = found.shape == shape and found.dtype == np.float32 and checksum.tolist() == [zlib.crc32(found.data)]
-        return np.asarray(found) if sound else None  # np.memmap slows down every access
+
+def _read(file: pathlib.Path, shape: tuple[int, ...]) -> np.ndarray | None:
+    try:
+        found = np.load(file, mmap_mode="r", allow_pickle=False)
+        checksum = np.fromfile(file, CHECKSUM, offset=found.offset + found.nbytes)
+    except (OSError, ValueError, EOFError):  # missing, truncated, or not an array
+        return None
+    sound = found.shape == shape and found.dtype == np.float32 and checksum.tolist() == [zlib.crc32(found.data)]
+    return np.asarray(found) if sound else None  # np.memmap slows down every access
 
 
 def _write(stream: IO[bytes], shape: tuple[int, ...], blocks: Iterable[np.ndarray]) -> None:
@@ -79,7 +84,7 @@ def base_vectors(
     params: dict,
     side: str,
     texts: Sequence[str],
-    cache: VectorCache | None = None,
+    cache: VectorCache,
     *,
     progress: bool = False,
 ) -> np.ndarray:
@@ -90,7 +95,7 @@ def base_vectors(
       params: parameters; those of heads have no effect.
       side: `question` or `answer`.
       texts: N texts.
-      cache: cache of the vectors; None: no cache.
+      cache: cache of the vectors.
       progress: show a progress bar.
 
     Returns:
@@ -122,7 +127,7 @@ def encode_once(
     side: str,
     texts: Sequence[str],
     key: str,
-    cache: VectorCache | None,
+    cache: VectorCache,
     shape: tuple[int, ...],
     *,
     progress: bool = False,
@@ -133,4 +138,4 @@ def encode_once(
         for start in range(0, max(1, len(texts)), BLOCK):
             yield encoder(params, side, texts[start : start + BLOCK], progress=progress)
 
-    return np.concatenate([*blocks()]) if cache is None else cache.vectors(key, (len(texts), *shape), blocks)
+    return cache.vectors(key, (len(texts), *shape), blocks)

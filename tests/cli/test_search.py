@@ -217,4 +217,4 @@ def test_a_reader_that_leaves_early_is_no_mistake(workdir, monkeypatch, search):
 
     with open("/dev/null", "w") as null:
         monkeypatch.setattr(sys, "stdout", Closed())
-        search(f"--workdir={workdir}", "--mode=bm25", "the dog")
+        search(f"--workdir={workdir}", "--mode=bm25", "the dog", status=141)

@@ -9,7 +9,7 @@ from endx_jax.experiment import validation as validations
 from endx_jax.experiment.run import run
 from endx_jax.retrieval.evaluate import MEASURES, EvaluationSettings
 from endx_jax.training.checkpoints import best_validation
-from endx_jax.training.early_stopping import EarlyStopping
+from endx_jax.training.loop import EarlyStopping
 
 
 @pytest.fixture(scope="module")

@@ -132,7 +132,7 @@ def test_they_are_computed_once_whatever_the_heads_are(model, tmp_path, monkeypa
     cache = VectorCache(tmp_path)
     _, params, base = with_heads(model, 2.0, -3.0)
     first = base_vectors(base, params, "question", TEXTS, cache)
-    np.testing.assert_allclose(first, base_vectors(base, params, "question", TEXTS), atol=1e-6)
+    np.testing.assert_allclose(first, base_vectors(base, params, "question", TEXTS, VectorCache()), atol=1e-6)
     _, params, base = with_heads(model, 5.0, 1.0)
     monkeypatch.setattr(TextEncoder, "__call__", None)
     np.testing.assert_array_equal(base_vectors(base, params, "question", TEXTS, cache), first)

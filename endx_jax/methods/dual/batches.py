@@ -135,14 +135,14 @@ def embed_by_guide(pairs: Pairs, records: RetrievalSet | None, settings: Any, me
         zero = np.zeros((1, 1), np.float32)
         zeros = {side: np.broadcast_to(zero, (len(table.lengths), width)) for side, table in tables}
         return dataclasses.replace(pairs, guide=zeros)
-    guide, cache = load(name, mesh=mesh), VectorCache(settings.data.cache) if settings.data.cache else None
+    guide, cache = load(name, mesh=mesh), VectorCache(settings.data.cache)
     count = len(records.questions) + len(records.candidates)
     say(f"embedding {count:,} texts by {guide.name}, or reading them from {settings.data.cache or 'no cache'}")
     sides = zip(SIDES, (records.questions, records.candidates), strict=True)
     return dataclasses.replace(pairs, guide={side: _embed(guide, side, texts, cache) for side, texts in sides})
 
 
-def _embed(guide: EmbeddingModel, side: str, texts: Sequence[str], cache: VectorCache | None) -> np.ndarray:
+def _embed(guide: EmbeddingModel, side: str, texts: Sequence[str], cache: VectorCache) -> np.ndarray:
     def blocks() -> Iterator[np.ndarray]:
         for start in range(0, len(texts), BLOCK):
             block = guide.comparable(side, texts[start : start + BLOCK])
@@ -154,8 +154,6 @@ def _embed(guide: EmbeddingModel, side: str, texts: Sequence[str], cache: Vector
                 )
             yield block
 
-    if cache is None:
-        return np.concatenate([*blocks()])
     return cache.vectors(content_key(texts, "guide", side, guide.identity), (len(texts), guide.width), blocks)
 
 

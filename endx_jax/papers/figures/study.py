@@ -15,7 +15,7 @@ from endx_jax.data.settings import DataSettings
 from endx_jax.data.token_tables import content_key
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
-from endx_jax.experiment.data import has_paragraphs, pools, read_records, read_splits
+from endx_jax.experiment.data import has_paragraphs, pools, read_records, read_splits, settings_of
 from endx_jax.experiment.workdir import read_config
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.inference.saved import MODEL
@@ -92,7 +92,7 @@ class Study:
         if not sources:
             raise EndxError("a figure needs at least one --run")
         self.sources = tuple(sources)
-        self._cache = None if cache is None else VectorCache(cache)
+        self._cache = VectorCache(cache or "")
         self._data, self._pool = data, pool
         self._models: dict[str, EmbeddingModel] = {}
 
@@ -104,8 +104,7 @@ class Study:
             path = self._data
             if settings.pool and pathlib.Path(path).is_dir() and not has_paragraphs(path):
                 path = files_of(path)[1]
-            if not has_paragraphs(path):
-                settings = dataclasses.replace(settings, pool="")
+            settings = settings_of(path, settings)
             records = read_records(path, settings, settings.test_split)
         else:
             records = read_splits(settings).test
@@ -131,8 +130,6 @@ class Study:
             say(f"encoding {len(texts):,} {side}s with {source.name}")
             return model.comparable(side, texts)
 
-        if self._cache is None:
-            return encode()
         key = content_key(texts, "embeddings", side, model.identity)
         shape = len(texts), model.encoder.width(model.params)
         return self._cache.vectors(key, shape, lambda: [encode()])
