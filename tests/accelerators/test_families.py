@@ -32,7 +32,7 @@ FAMILIES = {
     "mt5": GATED | {"vocab_size": 250112},
     "umt5": GATED | {"vocab_size": 256384},
 }
-# Layers that a GPU's compiler unrolls: a pattern of ModernBERT's; a TPU's compiles a scan of them all as fast.
+# Layers for GPUs, where all are unrolled and ModernBERT's pattern takes four; for TPUs a scan of all compiles as fast.
 FEW = 4
 
 
