@@ -1,4 +1,4 @@
-"""A Hugging Face hub of one model on this machine: the few answers that a download asks for."""
+"""A Hugging Face hub of one model or data set on this machine: the few answers that a download asks for."""
 
 import hashlib
 import json
@@ -10,25 +10,25 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class FakeHub(LoopbackServer):
-    """Serves the files of a folder as the model `name`; any other name is not found.
+    """Serves the files of a folder as the model or data set `name`; any other name is not found.
 
     Attributes:
       endpoint: what to give as `HF_ENDPOINT`.
       fetched: paths of the files that were downloaded.
     """
 
-    def __init__(self, name: str, folder: pathlib.Path):
+    def __init__(self, name: str, folder: pathlib.Path, *, dataset: bool = False):
         self.fetched: list[str] = []
-        hub = self
+        hub, api, files = self, f"/api/{'datasets' if dataset else 'models'}/{name}", "/datasets" * dataset + f"/{name}"
 
         class Files(Handler):
             def do_GET(self):
                 path = self.path.partition("?")[0]
-                if path in (f"/api/models/{name}", f"/api/models/{name}/revision/main"):
+                if path in (api, f"{api}/revision/main"):
                     self.reply_json({"id": name, "sha": COMMIT, "siblings": [], "tags": []})
-                elif path == f"/api/models/{name}/tree/{COMMIT}":
+                elif path == f"{api}/tree/{COMMIT}":
                     self.reply_json([describe(folder, file) for file in sorted(folder.rglob("*")) if file.is_file()])
-                elif path.startswith(f"/{name}/resolve/{COMMIT}/"):
+                elif path.startswith(f"{files}/resolve/{COMMIT}/"):
                     file = folder / path.partition(f"{COMMIT}/")[2]
                     if self.command == "GET":
                         hub.fetched.append(file.relative_to(folder).as_posix())

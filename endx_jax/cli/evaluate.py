@@ -86,9 +86,11 @@ def _evaluate_index(arguments: argparse.Namespace) -> None:
     """Evaluates the questions of `--data` on an index."""
     from endx_jax.data.readers.formats import ANSWERS, detect_format
     from endx_jax.data.relevance import JUDGED, Answered, Judged, read_answered, read_judged
+    from endx_jax.hub import local_path
 
     check(bool(arguments.data), "--index needs --data with questions and their right documents or answers")
     check(not (arguments.rerank or arguments.reverse), "--rerank and --reverse can't be used with --index")
+    arguments.data = local_path(arguments.data)
     found = detect_format(arguments.data) if os.path.exists(arguments.data) else ""  # otherwise a prepared set
     judged: Judged | list[Answered]
     with naming_flags():

@@ -28,9 +28,9 @@ class DataSettings:
 
     path: str = key(
         "",
-        "Training data, which must be set: a file or folder of any supported format; `docstrings`, the built-in set; "
-        "or, with `pool`, a set of `endx prepare` such as `reqa/squad` or `reqa/squad:validation`, or a folder with "
-        "SQuAD's train and dev files.",
+        "Training data, which must be set: a file or folder of any supported format; `hf://datasets/OWNER/NAME`, a "
+        "data set of the hub, or a folder in it; `docstrings`, the built-in set; or, with `pool`, a set of `endx "
+        "prepare` such as `reqa/squad` or `reqa/squad:validation`, or a folder with SQuAD's train and dev files.",
     )
     pool: str = key(
         "",

@@ -14,6 +14,7 @@ from endx_jax.data.settings import PARAGRAPHS, DataSettings
 from endx_jax.data.splits import SPLITS, Splits, split_questions, take, without_questions
 from endx_jax.data.token_store import TokenStore
 from endx_jax.errors import EndxError
+from endx_jax.hub import local_path
 from endx_jax.settings import check_choice
 
 BUILT_IN = {"docstrings": docstring_pairs}  # readers of built-in data sets by their name in `data.path`
@@ -95,7 +96,7 @@ def read_records(path: str, settings: DataSettings, judgements: str | None, *, w
     """Reads one data set.
 
     Args:
-      path: file, folder, or name of a built-in or prepared data set.
+      path: file, folder, `hf://datasets/OWNER/NAME`, or name of a built-in or prepared data set.
       settings: settings of the data. With the pool `sentences` or `answers`, all sentences are read: see `pools`.
       judgements: split of a BEIR, MS MARCO or `save_to_disk` folder; None for the only one.
       whole: true to keep the whole corpus of a BEIR folder: see `readers.read`.
@@ -111,6 +112,7 @@ def read_records(path: str, settings: DataSettings, judgements: str | None, *, w
         from endx_jax.data import reqa_dataset
 
         return reqa_dataset.read(*_name_and_split(path))
+    path = local_path(path)
     if settings.pool == PARAGRAPHS:
         return formats.read_unmerged(path, skip_invalid=settings.skip_invalid)
     if settings.pool:
@@ -142,7 +144,7 @@ def pools(records: RetrievalSet, settings: DataSettings) -> Pools:
 
 def has_paragraphs(path: str) -> bool:
     """Returns true if `path` is reading-comprehension data, to which `data.pool` applies."""
-    return path not in BUILT_IN and (path.startswith(PREPARED) or formats.holds_paragraphs(path))
+    return path not in BUILT_IN and (path.startswith(PREPARED) or formats.holds_paragraphs(local_path(path)))
 
 
 def settings_of(path: str, settings: DataSettings) -> DataSettings:

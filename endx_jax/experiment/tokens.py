@@ -22,6 +22,7 @@ from endx_jax.errors import EndxError
 from endx_jax.experiment.data import BUILT_IN, PREPARED, read_records, settings_of
 from endx_jax.experiment.manifest import cores
 from endx_jax.files import locked, write_text
+from endx_jax.hub import local_path
 from endx_jax.parallel.console import say
 from endx_jax.parallel.distributed import on_primary
 
@@ -135,10 +136,11 @@ def _holds(file: pathlib.Path, about: Mapping) -> bool:
 
 def _parts(folder: pathlib.Path, source: Source, settings: DataSettings) -> list[Part]:
     """Returns the parts of a source in order."""
-    found = "" if source.path in BUILT_IN or source.path.startswith(PREPARED) else formats.detect_format(source.path)
+    path = local_path(source.path)
+    found = "" if path in BUILT_IN or path.startswith(PREPARED) else formats.detect_format(path)
     if found not in (formats.COLUMNS, *formats.ROW_PARSERS):
         return [Part(folder / "0", source, "", shards.Part(source.path))]
-    parts = shards.parts(source.path, settings.split, ROWS)
+    parts = shards.parts(path, settings.split, ROWS)
     return [Part(folder / str(n), source, found, part) for n, part in enumerate(parts)]
 
 

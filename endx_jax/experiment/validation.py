@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from endx_jax import hub
 from endx_jax.data.records import Pools, RetrievalSet
 from endx_jax.data.settings import DataSettings
 from endx_jax.errors import EndxError
@@ -28,7 +29,8 @@ def read_sets(evaluation: EvaluationSettings, data: DataSettings) -> dict[str, R
     found = {}
     for name, path in zip(evaluation.names_of_sets, evaluation.sets, strict=True):
         whole, _, split = path.rpartition(":")
-        if os.path.exists(path) or not os.path.exists(whole):  # the splits of prepared sets are part of their names
+        # The splits of prepared sets are part of their names.
+        if os.path.exists(path) or not (os.path.exists(whole) or whole.startswith(hub.DATA)):
             whole, split = path, ""
         try:
             own = data if has_paragraphs(whole) else dataclasses.replace(data, pool="")

@@ -4,8 +4,8 @@ import pathlib
 
 from endx_jax.errors import EndxError, first_line
 from endx_jax.export.verify import REPORT
+from endx_jax.hub import PATIENCE
 from endx_jax.parallel.console import showing_progress
-from endx_jax.pretrained.locate import HUB_PATIENCE
 
 README = "README.md"
 # Files that a repository may have before its first upload: the hub makes them.
@@ -65,7 +65,7 @@ def _files(hub, name: str) -> set[str] | None:
     from huggingface_hub.errors import RepositoryNotFoundError
 
     try:
-        return {file.rfilename for file in hub.model_info(name, timeout=HUB_PATIENCE).siblings or ()}
+        return {file.rfilename for file in hub.model_info(name, timeout=PATIENCE).siblings or ()}
     except RepositoryNotFoundError:
         return None
 

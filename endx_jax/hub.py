@@ -1,0 +1,72 @@
+"""Downloads of models and data sets from the Hugging Face hub into its cache."""
+
+import functools
+import os
+import pathlib
+from collections.abc import Sequence
+
+from endx_jax.errors import EndxError
+
+PATIENCE = 10.0  # seconds
+DATA = "hf://datasets/"  # of the paths of data sets, as in `datasets`, pandas and `hf`
+# Files of a data set that are downloaded, with or without `.gz`.
+DATA_ENDINGS = (".parquet", ".arrow", ".feather", ".jsonl", ".json", ".csv", ".tsv")
+
+
+def download(name: str, patterns: Sequence[str], *, dataset: bool = False, revision: str | None = None) -> pathlib.Path:
+    """Returns the folder in the hub's cache with the files of a repository; the cache alone, if the hub is away.
+
+    Args:
+      name: `OWNER/NAME`.
+      patterns: patterns of the files to download, also in subfolders.
+      dataset: true for a data set, false for a model.
+      revision: branch, tag or commit; None for the main branch.
+
+    Raises:
+      EndxError: the files are neither downloaded nor in the cache; the message continues a sentence.
+    """
+    import huggingface_hub
+    from huggingface_hub.errors import HTTPError
+
+    # Errors of the hub, of the connection, and of malformed ids and responses.
+    failures = (OSError, HTTPError, ValueError)
+    options = {"repo_type": "dataset"} if dataset else {}
+    options |= {"revision": revision} if revision else {}
+    reason = None
+    try:
+        # Request this first: snapshot_download waits forever for a hub that does not answer.
+        (huggingface_hub.dataset_info if dataset else huggingface_hub.model_info)(name, timeout=PATIENCE)
+    except failures as failure:
+        reason = type(failure).__name__
+    try:
+        found = huggingface_hub.snapshot_download(
+            name, allow_patterns=list(patterns), local_files_only=reason is not None, **options
+        )
+        return pathlib.Path(found)
+    except failures as failure:
+        raise EndxError(f"cannot be downloaded from the hub ({reason or type(failure).__name__})") from None
+
+
+@functools.cache
+def local_path(path: str) -> str:
+    """Returns the local path of data at `path`, and downloads `hf://datasets/OWNER/NAME[@REVISION][/PATH]` first.
+
+    Raises:
+      EndxError: the data set is neither on the hub nor in its cache, or has no such file or folder.
+    """
+    if not path.startswith(DATA):
+        return path
+    owner, name, inside = (*path.removeprefix(DATA).strip("/").split("/", 2), "", "")[:3]
+    name, _, revision = name.partition("@")
+    endings = [f"{inside}{'/' * bool(inside)}*{ending}{packed}" for ending in DATA_ENDINGS for packed in ("", ".gz")]
+    try:
+        folder = download(f"{owner}/{name}", [*filter(None, [inside]), *endings], dataset=True, revision=revision)
+    except EndxError as failure:
+        raise EndxError(
+            f"{path} {failure}: check the name, {DATA}OWNER/NAME or a folder in it, and the connection; a private data "
+            "set needs `hf auth login`"
+        ) from None
+    found = str(folder / inside)
+    if not os.path.exists(found) or not (inside or os.listdir(found)):
+        raise EndxError(f"{path}: no {', '.join(DATA_ENDINGS)} file there; name another folder of the data set")
+    return found

@@ -1,0 +1,75 @@
+"""Data sets by their name on the hub, which here is a server on this machine."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import huggingface_hub
+import pytest
+from fake_hub import COMMIT, FakeHub
+from helpers import one_line_error
+
+from endx_jax.data.settings import DataSettings
+from endx_jax.experiment.data import read_splits
+from endx_jax.hub import local_path
+
+PROGRAM = "import sys, endx_jax.hub as hub; print(hub.local_path(sys.argv[1]))"
+
+
+def write_shards(folder: pathlib.Path) -> pathlib.Path:
+    (folder / "pairs").mkdir(parents=True)
+    (folder / "picture.png").write_bytes(b"not data")
+    for split in ("train", "test"):
+        rows = "".join(f"{split} {n},answer {n}\n" for n in range(8))
+        (folder / "pairs" / f"{split}-0.csv").write_text(f"question,answer\n{rows}")
+    return folder
+
+
+@pytest.fixture
+def asked(monkeypatch, tmp_path):
+    """Replaces the hub by a folder; returns the arguments of the download."""
+    local_path.cache_clear()
+    found = {}
+    monkeypatch.setattr(huggingface_hub, "dataset_info", lambda name, timeout: None)
+    folder = write_shards(tmp_path / "hub")
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **about: found.update(about) or str(folder))
+    yield found
+    local_path.cache_clear()
+
+
+def test_a_data_set_of_the_hub_is_read_as_a_folder(asked):
+    path = "hf://datasets/some/pairs@v1/pairs"
+    splits = read_splits(DataSettings(path=path, test_path=path, validation_fraction=0.0))
+    assert [len(part.questions) for part in (splits.train, splits.test)] == [8, 8]
+    assert (asked["repo_type"], asked["revision"]) == ("dataset", "v1")
+    assert {"pairs", "pairs/*.csv", "pairs/*.jsonl.gz"} < set(asked["allow_patterns"])
+
+
+def test_what_is_not_on_the_hub_is_one_line(asked, monkeypatch):
+    with one_line_error(r"hf://datasets/some/pairs/triplets: no .parquet, .* file there; name another folder"):
+        local_path("hf://datasets/some/pairs/triplets")
+    monkeypatch.undo()
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with one_line_error(r"hf://datasets/no/such cannot be downloaded from the hub \(OfflineModeIsEnabled\): check"):
+        local_path("hf://datasets/no/such")
+    with one_line_error(r"hf://datasets/ cannot be downloaded from the hub \(HFValidationError\): check the name"):
+        local_path("hf://datasets/")
+
+
+@pytest.mark.slow
+def test_a_data_set_is_downloaded_without_other_files_and_found_again_without_the_hub(tmp_path):
+    published = write_shards(tmp_path / "published")
+
+    def local(hub: str, name: str) -> subprocess.CompletedProcess:
+        environment = os.environ | {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
+        command = [sys.executable, "-c", PROGRAM, name]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+    with FakeHub("some/pairs", published, dataset=True) as hub:
+        first = local(hub.address, "hf://datasets/some/pairs")
+        unknown = local(hub.address, "hf://datasets/some/other")
+    assert first.stdout.strip().endswith(COMMIT), first.stderr
+    assert sorted(hub.fetched) == ["pairs/test-0.csv", "pairs/train-0.csv"]
+    assert local(hub.address, "hf://datasets/some/pairs").stdout == first.stdout
+    assert "RepositoryNotFoundError" in unknown.stderr.splitlines()[-1]
