@@ -30,8 +30,6 @@ def download(name: str, patterns: Sequence[str], *, dataset: bool = False, revis
 
     # Errors of the hub, of the connection, and of malformed ids and responses.
     failures = (OSError, HTTPError, ValueError)
-    options = {"repo_type": "dataset"} if dataset else {}
-    options |= {"revision": revision} if revision else {}
     reason = None
     try:
         # Request this first: snapshot_download waits forever for a hub that does not answer.
@@ -40,7 +38,11 @@ def download(name: str, patterns: Sequence[str], *, dataset: bool = False, revis
         reason = type(failure).__name__
     try:
         found = huggingface_hub.snapshot_download(
-            name, allow_patterns=list(patterns), local_files_only=reason is not None, **options
+            name,
+            repo_type="dataset" if dataset else "model",
+            revision=revision or None,
+            allow_patterns=list(patterns),
+            local_files_only=reason is not None,
         )
         return pathlib.Path(found)
     except failures as failure:

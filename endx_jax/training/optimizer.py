@@ -11,7 +11,7 @@ from endx_jax.errors import EndxError
 from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.settings import check, check_choice, key
 
-SCHEDULES = ("linear", "constant")
+SCHEDULES = ("linear", "cosine", "constant")
 OPTIMIZERS = ("adamw", "sgd", "adafactor")
 
 # Settings of Adafactor in google-research/t5x_retrieval, and so of Dong et al. 2022.
@@ -34,7 +34,7 @@ class OptimizerSettings:
     )
     schedule: str = key(
         "linear",
-        f"Learning-rate schedule after warm-up: one of {', '.join(SCHEDULES)}; linear decays to 0 at the last step.",
+        f"Learning-rate schedule after warm-up: one of {', '.join(SCHEDULES)}; linear and cosine end at 0.",
     )
     warmup_steps: int = key(0, "Steps over which the learning rate rises linearly from 0 to its peak.")
     weight_decay: float = key(
@@ -68,6 +68,8 @@ def make_schedule(settings: OptimizerSettings, steps: int) -> Callable[[jax.Arra
         raise EndxError(f"optimizer.warmup_steps is {warmup}, but the run has {steps} steps; set it below that")
     if settings.schedule == "linear":
         decay = optax.linear_schedule(settings.learning_rate, 0.0, steps - warmup)
+    elif settings.schedule == "cosine":
+        decay = optax.cosine_decay_schedule(settings.learning_rate, steps - warmup)
     else:
         decay = optax.constant_schedule(settings.learning_rate)
     if not warmup:

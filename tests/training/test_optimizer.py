@@ -28,11 +28,18 @@ def update(settings, params, gradients, steps=10):
     return updates
 
 
-def test_linear_schedule_rises_then_falls_to_zero():
-    schedule = make_schedule(OptimizerSettings(learning_rate=1.0, warmup_steps=3), steps=7)
+@pytest.mark.parametrize(
+    ("name", "fall"),
+    [
+        ("linear", [1.0, 0.75, 0.5, 0.25, 0.0]),
+        ("cosine", [(1 + np.cos(np.pi * n / 4)) / 2 for n in range(5)]),
+        ("constant", [1.0] * 5),
+    ],
+)
+def test_schedules_rise_and_then_fall_to_zero_unless_constant(name, fall):
+    schedule = make_schedule(OptimizerSettings(learning_rate=1.0, warmup_steps=3, schedule=name), steps=7)
     # Rise: (t + 1) / (3 + 1); then 4 steps from 1 down, reaching 0 at step 7, which is never taken.
-    expected = [0.25, 0.5, 0.75, 1.0, 0.75, 0.5, 0.25, 0.0]
-    np.testing.assert_allclose([schedule(t) for t in range(8)], expected, rtol=1e-6)
+    np.testing.assert_allclose([schedule(t) for t in range(8)], [0.25, 0.5, 0.75, *fall], rtol=1e-6, atol=1e-7)
 
 
 def test_warm_up_must_leave_something_of_the_run():
@@ -131,7 +138,7 @@ def test_every_parameter_matches_exactly_one_multiplier(multipliers, message):
     ("values", "message"),
     [
         ({"name": "adamm"}, "did you mean 'adamw'"),
-        ({"schedule": "cosine"}, "linear, constant"),
+        ({"schedule": "step"}, "linear, cosine, constant"),
         ({"learning_rate": -1.0}, "must not be negative"),
         ({"warmup_steps": -1}, "must not be negative"),
     ],
