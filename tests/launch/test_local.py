@@ -27,6 +27,7 @@ signal.signal(signal.SIGTERM, save)
 def folder(tmp_path):
     """Where `python -m endx_jax` finds the stand-in that `start` puts there."""
     (tmp_path / "endx_jax").mkdir()
+    (tmp_path / "endx_jax" / "__init__.py").touch()
     return tmp_path
 
 
