@@ -124,6 +124,8 @@ def plan_of(row: Row, options: Options) -> Plan:
     """
     if row.of:
         return plan_of(papers().row(row.of), options)
+    if options.budget and "void" in row.short:
+        raise EndxError(f"void when shortened: {row.short['void']}")
     if not options.budget:
         return Plan(row, row.recipe, row.data, row.set, "", _folder(row, options), options.seeds or row.seeds)
     if "of" in row.short:

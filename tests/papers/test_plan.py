@@ -48,6 +48,8 @@ def test_missing_data_and_forms_are_named():
         Options(OUT).place_of("msmarco")
     with one_line_error("needs --data squad=PATH"):
         Options(OUT).place_of("squad-folder")
+    with one_line_error("void when shortened: at temperature 0.05"):
+        plan_of(row("endx-table5/ENDX-without-q|q"), Options(OUT, budget=60))
     with one_line_error("no shortened form"):
         plan_of(row("endx-table3/NQ/Dual-RNNs"), Options(OUT, budget=60))
 
