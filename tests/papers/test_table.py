@@ -84,5 +84,5 @@ def test_figures_are_known_and_drawn_from_rows():
 
 
 def test_an_unknown_row_is_refused_with_the_nearest():
-    with one_line_error("no row 'Dual-GRU'.*Dual-GRUs"):
+    with one_line_error("a row of endx-table2 is 'Dual-GRU', .*Dual-GRUs"):
         papers().tables["endx-table2"].chosen(["Dual-GRU"])
