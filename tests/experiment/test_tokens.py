@@ -2,11 +2,15 @@
 
 import dataclasses
 import json
+import os
+import socket
+import subprocess
+import sys
 
 import jax
 import numpy as np
 import pytest
-from helpers import whole_and_resumed
+from helpers import logged_losses, whole_and_resumed
 from small_squad import write_squad
 from tiny_bert import tiny_recipe
 
@@ -17,6 +21,7 @@ from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.errors import EndxError
 from endx_jax.experiment.data import read_records, read_splits
 from endx_jax.experiment.prepare import prepare
+from endx_jax.experiment.run import run
 from endx_jax.experiment.tokens import stored
 
 pa = pytest.importorskip("pyarrow")
@@ -212,3 +217,41 @@ def test_a_run_on_disk_is_resumed_exactly_by_processes(config, tmp_path):
     whole, parts = whole_and_resumed(config, tmp_path)
     assert whole == parts
     assert len(whole) > 3
+
+
+# Trains as one of several processes, the first of which writes the folder of tokens.
+PROGRAM = """
+import pathlib
+import sys
+from tiny_bert import tiny_recipe
+from endx_jax.experiment.run import run
+from endx_jax.parallel import distributed
+
+pretrained, path, test_path, tokens, workdir = sys.argv[1:]
+config = tiny_recipe(pretrained, path)
+config.data.update(test_path=test_path, tokens=tokens, tokenizing_processes=1, hard_negatives=1)
+distributed.initialize()
+run(config, pathlib.Path(workdir))
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_train_on_one_folder_as_one_does(config, tmp_path):
+    config.data.update(question_length=24, answer_length=24)
+    run(config, tmp_path / "one")
+    with socket.create_server(("localhost", 0)) as probe:
+        address = f"localhost:{probe.getsockname()[1]}"
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1", "JAX_NUM_PROCESSES": "2"}
+    environment |= {"JAX_COORDINATOR_ADDRESS": address, "PYTHONPATH": os.pathsep.join(sys.path)}
+    paths = [config.model.pretrained, config.data.path, config.data.test_path, tmp_path / "both", tmp_path / "two"]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *map(str, paths)], env=environment | {"JAX_PROCESS_ID": str(index)}
+        )
+        for index in range(2)
+    ]
+    assert [process.wait(timeout=300) for process in processes] == [0, 0]
+    assert TokenStore.open(tmp_path / "both").sha256 == TokenStore.open(tmp_path / "tokens").sha256
+    expected = logged_losses(tmp_path / "one")
+    assert len(expected) == 6
+    assert logged_losses(tmp_path / "two") == pytest.approx(expected, rel=1e-5)
