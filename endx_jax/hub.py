@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from endx_jax.errors import EndxError
 
 PATIENCE = 10.0  # seconds
-DATA = "hf://datasets/"  # of the paths of data sets, as in `datasets`, pandas and `hf`
+DATA = "hf://datasets/"  # prefix of the paths of data sets, as in `datasets`, pandas and `hf`
 # Files of a data set that are downloaded, with or without `.gz`.
 DATA_ENDINGS = (".parquet", ".arrow", ".feather", ".jsonl", ".json", ".csv", ".tsv")
 
 
 def download(name: str, patterns: Sequence[str], *, dataset: bool = False, revision: str | None = None) -> pathlib.Path:
-    """Returns the folder in the hub's cache with the files of a repository; the cache alone, if the hub is away.
+    """Returns the folder in the hub's cache with the files of a repository, offline if the hub can't be reached.
 
     Args:
       name: `OWNER/NAME`.
@@ -23,7 +23,7 @@ def download(name: str, patterns: Sequence[str], *, dataset: bool = False, revis
       revision: branch, tag or commit; None for the main branch.
 
     Raises:
-      EndxError: the files are neither downloaded nor in the cache; the message continues a sentence.
+      EndxError: the files are neither downloaded nor in the cache; the message lacks a subject, which the caller adds.
     """
     import huggingface_hub
     from huggingface_hub.errors import HTTPError
@@ -54,7 +54,7 @@ def local_path(path: str) -> str:
     """Returns the local path of data at `path`, and downloads `hf://datasets/OWNER/NAME[@REVISION][/PATH]` first.
 
     Raises:
-      EndxError: the data set is neither on the hub nor in its cache, or has no such file or folder.
+      EndxError: the data set can't be downloaded and is not in the cache, or has no such file or folder.
     """
     if not path.startswith(DATA):
         return path

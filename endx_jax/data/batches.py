@@ -313,7 +313,7 @@ class BatchStream:
         return self._draw(step).lengths(self.pairs)
 
     def _read_pairs(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the question and answer rows of a global batch, and releases the pages of earlier ones at times."""
+        """Returns the question and answer rows of a global batch; periodically releases mapped pages."""
         if step % -(-RELEASED_PAIRS // self._size) == 0:
             self.pairs.release()
         question_id, answer_id = self.pairs.index[self.example_ids(step)].T

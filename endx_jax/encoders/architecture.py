@@ -19,7 +19,7 @@ from endx_jax.models.transformer import TransformerConfig, TransformerEncoder
 
 EncoderConfig = TransformerConfig | StaticConfig
 
-# Names in PyTorch of the parameters of a module. A table may be a parameter by itself.
+# Names in PyTorch of the parameters of a module, and of a table that is a parameter itself.
 LEAVES = {"": "weight", "/kernel": "weight", "/scale": "weight", "/embedding": "weight", "/bias": "bias"}
 _LAYER = re.compile(r"encoder/layers_(\d+)/")
 

@@ -30,7 +30,7 @@ class _Structure(HuggingFaceConfig):
 class ModernBertConfig(TransformerConfig):
     """Config of ModernBERT. A token attends to half of `local_attention` tokens on either side in local layers."""
 
-    ONLY = only(position_embedding_type=("rope", "absolute", None))  # absolute is in files, and not used
+    ONLY = only(position_embedding_type=("rope", "absolute", None))  # files may say absolute; it is ignored
 
     gated: bool = True
     biases: tuple[str, ...] = ()

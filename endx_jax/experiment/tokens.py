@@ -166,7 +166,7 @@ def _tokenize_with(
     source = part.source
     uncached = {side: TextProcessor(own.tokenizer, own.length, own.prompt) for side, own in processors.items()}
     writer = PartWriter(part.folder, uncached, (source.question_prompt, source.answer_prompt), held_out)
-    gc.freeze()  # garbage collection would visit all objects of the libraries again and again, a fifth of the time
+    gc.freeze()  # else garbage collection visits the libraries' objects repeatedly, a fifth of the time
     try:
         writer.write(_examples(part, settings))
     finally:

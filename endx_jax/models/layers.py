@@ -117,7 +117,8 @@ class Rope(HuggingFaceConfig):
 
     Attributes:
       base: base of the wavelengths (`rope_theta`); the n-th is 2 pi base^(2n / Dh).
-      kind: scaling: none, of positions by 1 / `factor`, or NTK-aware with a fixed factor (kexue.fm/archives/9706).
+      kind: `default` (no scaling), `linear` (positions by 1 / `factor`) or `ntk` (NTK-aware with a
+        fixed factor, kexue.fm/archives/9706).
       factor: factor of the scaling.
       part: part of a head that is rotated; only all of it is supported.
     """

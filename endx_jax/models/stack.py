@@ -88,7 +88,7 @@ def run_layers(
         return x, results if every else None
 
     def stack(path: tuple, *leaves: Array) -> Array:
-        # Kernels are cast before, as the layer would cast them, so that the stack of them is smaller.
+        # Kernels are cast before stacking, as the layer would cast them, so that the stack is smaller.
         is_kernel = "kernel" in jax.tree_util.keystr(path)
         return jnp.stack([leaf.astype(dtype) if is_kernel else leaf for leaf in leaves])
 

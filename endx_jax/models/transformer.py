@@ -33,7 +33,7 @@ MLP = ("mlp_up", "mlp_gate", "mlp_down")
 
 
 def only(**values: Sequence) -> Mapping[str, Sequence]:
-    """Returns the supported values, the default first, of keys of `config.json`, with those of every family."""
+    """Returns the supported values of keys of `config.json`, the default first, and those common to all families."""
     common = {"is_decoder": (False, None), "add_cross_attention": (False, None), "quantization_config": (None,)}
     return common | {"position_embedding_type": ("absolute", None)} | values
 

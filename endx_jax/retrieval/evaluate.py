@@ -50,12 +50,12 @@ class EvaluationSettings:
         check(
             len({*names, MEAN}) > len(names),
             f"evaluation.sets have the names {', '.join(names)}, the last parts of their paths: rename files, so "
-            f"that all differ, also from {MEAN}",
+            f"that names differ from each other and from {MEAN}",
         )
         source, _, measure = self.metric.rpartition("/")
         check_choice("the measure of evaluation.metric", measure, MEASURES)
         if source:
-            check(bool(names), f"evaluation.metric={self.metric} is of a set, and evaluation.sets is empty: set both")
+            check(bool(names), f"evaluation.metric={self.metric} names a set, and evaluation.sets is empty: set both")
             check_choice("the set of evaluation.metric", source, (*names, MEAN))
         whole = all(type(minimum) is int and minimum > 0 for minimum in self.min_questions)
         check(whole, f"evaluation.min_questions={self.min_questions} must be whole numbers of questions, above 0")

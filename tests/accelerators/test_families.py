@@ -32,7 +32,7 @@ FAMILIES = {
     "mt5": GATED | {"vocab_size": 250112},
     "umt5": GATED | {"vocab_size": 256384},
 }
-# Layers for GPUs, where all are unrolled and ModernBERT's pattern takes four; for TPUs a scan of all compiles as fast.
+# Layers for GPUs, where layers are unrolled; ModernBERT's pattern needs four. For TPUs all layers are scanned.
 FEW = 4
 
 
@@ -45,6 +45,6 @@ def test_families(model_type, topology, tmp_path, effort):
         keys |= dict.fromkeys(keys.keys() & {"num_hidden_layers", "n_layers", "num_layers"}, FEW)
     (tmp_path / "config.json").write_text(json.dumps(keys))
     config, *_ = train.parse(["--config=bert_base_sde", f"--config.model.pretrained={tmp_path}"])
-    config.model.attention_dropout = 0.0  # with it attention is plain, as in the tests of recipes
+    config.model.attention_dropout = 0.0  # attention dropout needs plain attention, which the tests of recipes cover
     effort(-1.0)
     assert faults(*compiled_on(config, topology)) == []

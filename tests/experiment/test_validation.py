@@ -117,12 +117,12 @@ def test_early_stopping_counts_validations_and_not_steps():
 
 def test_settings_that_contradict_each_other_are_refused(config, beir, tmp_path):
     for sets, metric, said in (
-        ((), "mats/mrr", "evaluation.metric=mats/mrr is of a set, and evaluation.sets is empty: set both"),
+        ((), "mats/mrr", "evaluation.metric=mats/mrr names a set, and evaluation.sets is empty: set both"),
         (("dogs",), "mats/mrr", "the set of evaluation.metric is 'mats', which is none of dogs, mean"),
         (
             ("a/mats", "b/mats"),
             "mrr",
-            "have the names mats, mats, .*: rename files, so that all differ, also from mean",
+            "have the names mats, mats, .*: rename files, so that names differ from each other and from mean",
         ),
         (("mats",), "mats/speed", "the measure of evaluation.metric is 'speed'"),
     ):
