@@ -78,7 +78,7 @@ def read_corpus(
 
 def _holds_paragraphs(path: str) -> bool:
     endings = (".json", ".jsonl", *text_files.ARROW_ENDINGS)
-    may = os.path.isdir(path) or path.lower().removesuffix(".gz").endswith(endings)
+    may = os.path.isdir(path) or text_files.uncompressed(path).endswith(endings)
     return may and os.path.exists(path) and formats.holds_paragraphs(path)
 
 

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from endx_jax import json_files
-from endx_jax.data.readers import beir, msmarco, row_files
+from endx_jax.data.readers import beir, msmarco, row_files, text_files
 from endx_jax.data.readers.formats import BEIR, MSMARCO, detect_format
 from endx_jax.data.records import RetrievalSet
 from endx_jax.errors import EndxError
@@ -85,7 +85,7 @@ def read_answered(path: str) -> list[Answered]:
     Raises:
       EndxError: the file is broken, named by line, or a question has no answer.
     """
-    rows = _lines(path) if path.lower().removesuffix(".gz").endswith((".csv", ".tsv")) else _objects(path)
+    rows = _lines(path) if text_files.uncompressed(path).endswith((".csv", ".tsv")) else _objects(path)
     found = []
     for number, (where, question, answers) in enumerate(rows):
         if not answers:

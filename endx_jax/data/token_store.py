@@ -50,7 +50,7 @@ class PartWriter:
         prompts: tuple[str, str] = ("", ""),
         held_out: Set[str] = frozenset(),
     ):
-        """Removes what an interrupted process has left.
+        """Creates the folder, and removes files that an interrupted process left in it.
 
         Args:
           folder: folder of the part.
@@ -375,7 +375,7 @@ class TokenStore:
         )
 
     def contains(self, questions: Sequence[str]) -> list[str]:
-        """Returns those of these questions that are trained on."""
+        """Returns the given questions that the store holds."""
         known, trained = self._map("question.hashes", []), np.zeros(len(questions), bool)
         for _, prompt, _ in self.manifest["sources"]:
             wanted = hashes(prompt + question for question in questions)

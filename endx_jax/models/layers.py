@@ -130,7 +130,7 @@ class Rope(HuggingFaceConfig):
 
     @classmethod
     def read(cls, parameters: Mapping | None, base: object, head_width: int, where: object) -> Self:
-        """Converts the parameters of a file, if there are any, with `base` where they state none.
+        """Converts the rotary parameters of a `config.json`; `base` is used if they state none.
 
         Raises:
           EndxError: a parameter is not supported, or the width Dh of a head is odd.

@@ -272,7 +272,7 @@ class ColumnParser:
     """
 
     def __init__(self, names: tuple[str, str] = (QUESTION, ANSWER)):
-        """Takes the columns of question and answer; for the default names, other tools' names are found too."""
+        """Stores the names of the columns of question and answer; the defaults also match the names of other tools."""
         self._names = names
         self._known: dict[tuple[str, ...], Columns] = {}
 

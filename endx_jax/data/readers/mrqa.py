@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from endx_jax import json_files
 from endx_jax.data.paragraphs import Answer, Paragraph, Question, QuestionIds, split_sentences
 from endx_jax.data.readers import row_files
-from endx_jax.data.readers.text_files import InvalidRows
+from endx_jax.data.readers.text_files import InvalidRows, uncompressed
 from endx_jax.errors import EndxError
 
 # Tags in the texts of Natural Questions, with attributes joined to the name: <P>, </P>, <Td_colspan="2">.
@@ -188,7 +188,7 @@ class _Bounds:
 def multireqa_paragraphs(folder: str) -> Iterator[Paragraph]:
     """Yields the contexts of a MultiReQA folder with their sentences: see `join_multireqa`."""
     names = sorted(os.listdir(folder))
-    candidates = next(name for name in names if name.lower().removesuffix(".gz") in CANDIDATES)
+    candidates = next(name for name in names if uncompressed(name) in CANDIDATES)
     texts = [name for name in names if name != candidates and name.lower().endswith(CONTEXTS)]
     if not texts:
         raise EndxError(f"{folder}: no texts beside {candidates}; put MRQA's .jsonl.gz of the same split there")

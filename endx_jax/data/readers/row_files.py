@@ -84,7 +84,7 @@ def rows(
       EndxError: the file is missing or invalid.
     """
     found = [part.file] if part else files(path, split)
-    if found[0].lower().removesuffix(".gz")[-4:] not in DELIMITERS:
+    if text_files.uncompressed(found[0])[-4:] not in DELIMITERS:
         yield from objects(path, invalid, split=split, part=part)
         return
     for file in found:
@@ -92,7 +92,7 @@ def rows(
 
 
 def _csv_rows(path: str, check: Callable[[list[str], str], object], invalid: InvalidRows) -> Iterator[Row]:
-    ending = path.lower().removesuffix(".gz")[-4:]
+    ending = text_files.uncompressed(path)[-4:]
     header: list[str] = []
     for number, fields in fields_of(path, _delimiter(path, DELIMITERS[ending])):
         where = f"{path}, line {number}"

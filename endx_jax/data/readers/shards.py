@@ -23,7 +23,7 @@ SPLIT = re.compile(r"(?:^|/)(train|validation|valid|dev|test)(?=[-_./\d])")
 
 
 class Part(NamedTuple):
-    """File of a table, or some row groups of one.
+    """File of a table, or a range of its row groups.
 
     Attributes:
       file: path of the file.
@@ -59,7 +59,7 @@ def files(path: str, split: str | None = None) -> list[str]:
         return [path]
     splits = _splits(path)
     found = splits[chosen_split(list(splits), None if "" in splits else split, path)]
-    endings = {os.path.splitext(file.lower().removesuffix(".gz"))[1] for file in found}
+    endings = {os.path.splitext(text_files.uncompressed(file))[1] for file in found}
     if len(endings) > 1:
         kinds = ", ".join(sorted(endings))
         raise EndxError(f"{path}: files of several kinds, {kinds}; name those of one kind, as in DIR/*.parquet")
@@ -116,16 +116,16 @@ def _columns(file: str) -> Iterable[str]:
     """Returns the columns of an Arrow table, or the header line of CSV; nothing for JSONL, whose rows have keys."""
     if arrow.is_table(file):
         return arrow.kinds(file)
-    header = not file.lower().removesuffix(".gz").endswith(".jsonl")
+    header = not text_files.uncompressed(file).endswith(".jsonl")
     return [text_files.head(file).lstrip().partition("\n")[0].strip()] if header else []
 
 
 def _inside_of(folder: str) -> list[str]:
-    """Returns the names of a folder's shards, in it and in its subfolders, sorted."""
+    """Returns the names of the shards in a folder and in its subfolders, sorted."""
     found = []
     for pattern in ("*", "*/*"):
         for name in glob.glob(pattern, root_dir=folder):
-            if name.lower().removesuffix(".gz").endswith(ENDINGS) and os.path.isfile(os.path.join(folder, name)):
+            if text_files.uncompressed(name).endswith(ENDINGS) and os.path.isfile(os.path.join(folder, name)):
                 found.append(name)
     return sorted(found)
 

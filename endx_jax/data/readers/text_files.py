@@ -73,6 +73,11 @@ class InvalidRows:
             LOG.warning("%s: %s", self._path, self.report)
 
 
+def uncompressed(path: str) -> str:
+    """Returns a file name in lower case, without `.gz`."""
+    return path.lower().removesuffix(".gz")
+
+
 def ending(path: str, known: Iterable[str]) -> str:
     """Returns the ending of a file name in lower case, without `.gz`.
 
@@ -81,8 +86,8 @@ def ending(path: str, known: Iterable[str]) -> str:
     """
     if not os.path.exists(path):
         raise EndxError(f"{path}: no such file or folder")
-    stem, packed = path.lower().removesuffix(".gz"), ".gz" * path.lower().endswith(".gz")
-    found = os.path.splitext(stem)[1]
+    packed = ".gz" * path.lower().endswith(".gz")
+    found = os.path.splitext(uncompressed(path))[1]
     if found not in known or (found in ARROW_ENDINGS and packed):
         text = ", ".join(name for name in known if name not in ARROW_ENDINGS)
         raise EndxError(

@@ -8,7 +8,7 @@ from endx_jax.methods.dual.recipes import pairs
 
 
 def get_config(width: str = "384"):
-    """Returns the config for a model whose embeddings have `width` numbers, as in `pairs`."""
+    """Returns the config of `pairs` with batches from one set each; `width` is that of the model's embeddings."""
     config = pairs.get_config(width)
     config.data.mixture_batches = "one_set"
     config.data.mixture_temperature = 2.0
