@@ -11,9 +11,10 @@ import tokenizers
 from helpers import one_line_error
 from tiny_bert import write_tiny_bert
 
-from endx_jax.data import tokenization
+from endx_jax.data import tokenizer_files
 from endx_jax.data.token_tables import TokenTable, padded_length
-from endx_jax.data.tokenization import Tokenizer, load_tokenizer
+from endx_jax.data.tokenization import Tokenizer
+from endx_jax.data.tokenizer_files import load_tokenizer
 from endx_jax.errors import EndxError
 from endx_jax.pretrained import locate
 
@@ -106,8 +107,8 @@ def ids_of(loaded, texts, length) -> list[list[int]]:
 
 def asked_transformers(folder, monkeypatch):
     asked = []
-    load = tokenization._by_transformers
-    monkeypatch.setattr(tokenization, "_by_transformers", lambda folder: asked.append(folder) or load(folder))
+    load = tokenizer_files._by_transformers
+    monkeypatch.setattr(tokenizer_files, "_by_transformers", lambda folder: asked.append(folder) or load(folder))
     load_tokenizer(folder)
     return bool(asked)
 
@@ -218,8 +219,8 @@ def test_a_tokenizer_that_is_written_in_python_counts_too(folder, monkeypatch):
         class AutoTokenizer:
             from_pretrained = staticmethod(lambda folder, **_: Slow())
 
-    monkeypatch.setattr(tokenization, "_transformers", lambda: Transformers)
-    loaded = tokenization._by_transformers(folder)
+    monkeypatch.setattr(tokenizer_files, "_transformers", lambda: Transformers)
+    loaded = tokenizer_files._by_transformers(folder)
     assert loaded.size == 9
     assert loaded.encode(["ab", "abc", "abcd"], 3) == ([[1, 1], [1, 1, 1], [1, 1, 1]], 1)
 
@@ -236,7 +237,7 @@ def test_simple_texts_get_the_ids_of_the_whole_normalizer(folder, lowercase, mon
     texts = ["".join(draw.choice(pieces, draw.integers(12))) for _ in range(300)] + ["The Cat, zurich!"]
     expected = [encoding.ids for encoding in backend.encode_batch(texts)]
     assert ids_of(load_tokenizer(folder), texts, 512) == expected
-    monkeypatch.setattr(tokenization, "_fast_normalizer", lambda _: str.lower)
+    monkeypatch.setattr(tokenizer_files, "_fast_normalizer", lambda _: str.lower)
     assert ids_of(load_tokenizer(folder), texts, 512) != expected
 
 
