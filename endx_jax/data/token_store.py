@@ -7,12 +7,14 @@ texts with the same hash are one row, as in `RetrievalSet`. Its memory is about 
 The hash of a text is 64 bits of BLAKE2b. Two of 100 million texts have the same one with a probability of 0.0003.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import mmap
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from typing import IO
 
 import numpy as np
 
@@ -26,8 +28,8 @@ from endx_jax.files import reporting_full_disk, write_text
 
 SIDES = ("question", "answer")
 MANIFEST, PART = "pairs.json", "part.json"
-# Examples that are tokenised at once; texts whose tokens are copied at once.
-BLOCK, COPIED = 8192, 1 << 20
+# Examples that are tokenised at once; texts or pairs that are copied at once.
+BLOCK, COPIED = 8192, 1 << 16
 # Judgement of an answer by a row: `right` is false for a hard negative; `score` is a teacher's, NaN if unknown.
 EDGE = np.dtype([("question", "<i4"), ("answer", "<i4"), ("right", "?"), ("score", "<f4")])
 # Largest row number, as batches hold ids as int32.
@@ -65,8 +67,12 @@ class PartWriter:
         for file in folder.iterdir():
             file.unlink()
 
-    def write(self, examples: Iterator[Example]) -> None:
+    def write(self, examples: Iterator[Example], contents: str = "") -> None:
         """Writes all examples, and then the file that marks a part as complete.
+
+        Args:
+          examples: examples of the part.
+          contents: description of their source, for `is_complete`.
 
         Raises:
           DiskFull: the disk is full.
@@ -76,7 +82,9 @@ class PartWriter:
                 self._append(block)
             if not (self._folder / "edges").exists():
                 self._append([])
-            write_text(self._folder / PART, json.dumps({"texts": self._counts, "cut": self._cut}) + "\n")
+            write_text(
+                self._folder / PART, json.dumps({"texts": self._counts, "cut": self._cut, "of": contents}) + "\n"
+            )
 
     def _append(self, examples: list[Example]) -> None:
         questions: dict[str, int] = {}
@@ -109,9 +117,9 @@ class PartWriter:
             stream.write(values.tobytes())
 
 
-def is_complete(folder: pathlib.Path) -> bool:
-    """Returns true if a part was written to its end."""
-    return (folder / PART).is_file()
+def is_complete(folder: pathlib.Path, contents: str) -> bool:
+    """Returns true if a part with these contents was written to its end."""
+    return json_files.read_optional(folder / PART).get("of") == contents
 
 
 def _columns(parts: Sequence[pathlib.Path], name: str, dtype: str | np.dtype) -> list[np.ndarray]:
@@ -179,21 +187,31 @@ def _write_tokens(folder: pathlib.Path, side: str, files: Sequence[pathlib.Path]
     largest = max((int(part.max()) for part in ids if len(part)), default=0)
     dtype = np.uint16 if largest < 1 << 16 else np.int32
     np.save(folder / f"{side}.offsets.npy", offsets)
-    target = np.lib.format.open_memmap(folder / f"{side}.ids.npy", "w+", dtype, (int(offsets[-1]),))
-    at, before = 0, 0
-    for own, of_part in zip(ids, lengths, strict=True):
-        read = 0
-        for start in range(0, len(of_part), COPIED):
-            block = of_part[start : start + COPIED]
-            tokens = own[read : read + int(block.sum(dtype=np.int64))]
-            read += len(tokens)
-            chosen = kept[before + start : before + start + len(block)]
-            if not chosen.all():
-                tokens = tokens[np.repeat(chosen, block)]
-            target[at : at + len(tokens)] = tokens
-            at += len(tokens)
-        before += len(of_part)
-    target.flush()
+    before = 0
+    with _array_file(folder / f"{side}.ids.npy", np.dtype(dtype), (int(offsets[-1]),)) as stream:
+        for own, of_part in zip(ids, lengths, strict=True):
+            read = 0
+            for start in range(0, len(of_part), COPIED):
+                block = of_part[start : start + COPIED]
+                tokens = own[read : read + int(block.sum(dtype=np.int64))]
+                read += len(tokens)
+                chosen = kept[before + start : before + start + len(block)]
+                if not chosen.all():
+                    tokens = tokens[np.repeat(chosen, block)]
+                stream.write(tokens.astype(dtype).data)
+            before += len(of_part)
+
+
+@contextlib.contextmanager
+def _array_file(file: pathlib.Path, dtype: np.dtype, shape: tuple[int, ...]) -> Iterator[IO[bytes]]:
+    """Context that yields an `.npy` file to which the values are appended.
+
+    Writes to a map of a file would end the process by a signal, without a message, if the disk were full.
+    """
+    with open(file, "wb") as stream:
+        about = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(stream, about)
+        yield stream
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,13 +274,11 @@ def _first(keys: list[np.ndarray], scores: list[np.ndarray] | None) -> tuple[np.
 def _write_judgements(folder: pathlib.Path, judged: _Judged, counts: Mapping[str, int]) -> dict:
     """Writes pairs and lists of right answers and hard negatives; returns their numbers for the manifest."""
     sizes = [len(own) for own in judged.sources]
-    index = np.lib.format.open_memmap(folder / "index.npy", "w+", np.int32, (sum(sizes), 2))
-    at = 0
-    for own in judged.sources:
-        index[at : at + len(own), 0] = own >> 32
-        index[at : at + len(own), 1] = own & 0xFFFFFFFF
-        at += len(own)
-    index.flush()
+    with _array_file(folder / "index.npy", np.dtype(np.int32), (sum(sizes), 2)) as stream:
+        for own in judged.sources:
+            for start in range(0, len(own), COPIED):
+                block = own[start : start + COPIED]
+                stream.write(np.stack([block >> 32, block & 0xFFFFFFFF], axis=1).astype(np.int32).data)
     widths = {}
     for n, (name, keys) in enumerate((("positives", judged.right), ("hard_negatives", judged.wrong))):
         lengths = np.bincount(keys >> 32, minlength=counts["question"])

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import gc
+import hashlib
 import json
 import math
 import multiprocessing
@@ -16,12 +17,13 @@ from endx_jax.data.readers import examples, formats, shards, text_files
 from endx_jax.data.records import RetrievalSet
 from endx_jax.data.settings import DataSettings, Source
 from endx_jax.data.splits import Splits
-from endx_jax.data.token_store import MANIFEST, SIDES, PartWriter, TokenStore, is_complete, merge
+from endx_jax.data.token_store import MANIFEST, SIDES, PartWriter, TokenStore, hashes, is_complete, merge
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.errors import EndxError
 from endx_jax.experiment.data import BUILT_IN, PREPARED, read_records, settings_of
 from endx_jax.experiment.manifest import cores
-from endx_jax.files import locked, write_text
+from endx_jax.experiment.workdir import check_writable
+from endx_jax.files import locked, reporting_full_disk, write_text
 from endx_jax.hub import local_path
 from endx_jax.parallel.console import say
 from endx_jax.parallel.distributed import on_primary
@@ -45,6 +47,12 @@ class Part(NamedTuple):
     source: Source
     format: str
     part: shards.Part
+
+    @property
+    def contents(self) -> str:
+        """File, row groups and size of the part: a finished part of other contents is written again."""
+        file = self.part.file
+        return f"{self.part} of {os.path.getsize(file) if os.path.exists(file) else 0} bytes"
 
 
 def stored(settings: DataSettings, processors: Mapping[str, TextProcessor], splits: Splits) -> TokenStore:
@@ -103,13 +111,17 @@ def _write(
 ) -> None:
     """Writes the parts that are missing, and merges them."""
     began = time.perf_counter()
-    (folder / PARTS).mkdir(parents=True, exist_ok=True)
+    check_writable(folder, "--config.data.tokens")
+    folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / LOCK):
-        if not _holds(folder / PARTS / ABOUT, about):
-            shutil.rmtree(folder / PARTS)
-            write_text(folder / PARTS / ABOUT, json.dumps(about))
+        if (folder / MANIFEST).is_file():  # written by another run since the caller looked
+            return
         parts = [_parts(folder / PARTS / str(n), source, settings) for n, source in enumerate(settings.sets)]
-        missing = [part for own in parts for part in own if not is_complete(part.folder)]
+        begun = json.dumps([about, hashlib.sha256(hashes(sorted(held_out)).tobytes()).hexdigest()])
+        if not _holds(folder / PARTS / ABOUT, begun):
+            shutil.rmtree(folder / PARTS, ignore_errors=True)
+            write_text(folder / PARTS / ABOUT, begun)
+        missing = [part for own in parts for part in own if not is_complete(part.folder, part.contents)]
         wanted = settings.tokenizing_processes or cores()
         say(f"tokenising {len(missing)} parts of {', '.join(source.path for source in settings.sets)} into {folder}")
         specs = {side: (str(own.tokenizer.folder), own.length, own.prompt) for side, own in processors.items()}
@@ -125,13 +137,14 @@ def _write(
                 _tokenize_with(part, processors, settings, held_out)
         say("merging equal texts")
         folders = [[part.folder for part in own] for own in parts]
-        merge(folder, folders, [source.path for source in settings.sets], about)
+        with reporting_full_disk(folder):
+            merge(folder, folders, [source.path for source in settings.sets], about)
         shutil.rmtree(folder / PARTS)
     say(f"tokenised in {time.perf_counter() - began:.0f} s")
 
 
-def _holds(file: pathlib.Path, about: Mapping) -> bool:
-    return file.is_file() and file.read_text() == json.dumps(about)
+def _holds(file: pathlib.Path, text: str) -> bool:
+    return file.is_file() and file.read_text() == text
 
 
 def _parts(folder: pathlib.Path, source: Source, settings: DataSettings) -> list[Part]:
@@ -168,7 +181,7 @@ def _tokenize_with(
     writer = PartWriter(part.folder, uncached, (source.question_prompt, source.answer_prompt), held_out)
     gc.freeze()  # else garbage collection visits the libraries' objects repeatedly, a fifth of the time
     try:
-        writer.write(_examples(part, settings))
+        writer.write(_examples(part, settings), part.contents)
     finally:
         gc.unfreeze()
 

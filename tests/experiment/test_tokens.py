@@ -167,6 +167,34 @@ def test_an_interrupted_tokenisation_keeps_its_finished_parts(settings, processo
     assert len(merged) == 1
 
 
+@pytest.mark.parametrize("change", ["held_out", "shards"])
+def test_finished_parts_of_other_shards_or_held_out_questions_are_written_again(settings, processors, tmp_path, change):
+    """A run that failed after tokenising, with another test set or fewer shards, must not determine the pairs."""
+    first, shards = settings, tmp_path / "shards"
+    if change == "held_out":
+        write(tmp_path / "held_out.jsonl", ROWS)
+        first = dataclasses.replace(settings, test_path=str(tmp_path / "held_out.jsonl"))
+    else:  # the second shard is the first part, and the broken one the second
+        (shards / "train-00000-of-00002.parquet").unlink()
+        write(shards / "train-00002-of-00002.parquet", [{**ROWS[0], "query": ""}])
+    with pytest.raises(EndxError, match=r"no questions with a right passage|is empty"):
+        stored(first, processors, read_splits(first))
+    assert (tmp_path / "tokens" / "parts" / "0" / "0" / "part.json").is_file()
+    (shards / "train-00002-of-00002.parquet").unlink(missing_ok=True)
+    write(shards / "train-00000-of-00002.parquet", ROWS[:50])
+    store = stored(settings, processors, read_splits(settings))
+    kept = read_records(settings.path, settings, "train")
+    assert texts(store.pairs()) == texts(Pairs.tokenize(kept, processors))
+
+
+def test_a_folder_of_tokens_that_is_a_file_is_refused(settings, processors, tmp_path):
+    wrong = dataclasses.replace(settings, tokens=settings.test_path)
+    with pytest.raises(
+        EndxError, match=r"test.jsonl can't be written \(.*\); choose another with --config.data.tokens"
+    ):
+        stored(wrong, processors, read_splits(wrong))
+
+
 def test_sources_without_a_pair_and_shards_that_differ_are_refused(settings, processors, tmp_path):
     empty = write(tmp_path / "empty.jsonl", [{"query": "who?", "pos": [""]}])
     mixed = dataclasses.replace(settings, mixture=((str(empty), 1.0),))

@@ -71,10 +71,9 @@ def kinds(file: str) -> dict[str, str]:
     with _refusing(file):
         import pyarrow as pa
 
-        schema = next((batch.schema for batch in _batches(file)), pa.schema([]))
         return {
             field.name: "[" if _is_list(field.type) else "{" if pa.types.is_struct(field.type) else ""
-            for field in schema
+            for field in _schema(file)
         }
 
 
@@ -111,13 +110,31 @@ def _batches(file: str, groups: tuple[int, int] | None = None) -> Iterator[Any]:
             yield from table.iter_batches(TOGETHER * 4, row_groups=range(*groups) if groups else None)
         return
     with pa.memory_map(file) as source:
-        is_file = source.read(6) == b"ARROW1"
-        source.seek(0)
-        if is_file:
-            found = pa.ipc.open_file(source)
+        found = _ipc_reader(source)
+        if isinstance(found, pa.ipc.RecordBatchFileReader):
             yield from (found.get_batch(n) for n in range(found.num_record_batches))
         else:
-            yield from pa.ipc.open_stream(source)
+            yield from found
+
+
+def _schema(file: str) -> Any:
+    import pyarrow as pa
+
+    if file.lower().endswith(".parquet"):
+        import pyarrow.parquet as pq
+
+        return pq.read_schema(file)
+    with pa.memory_map(file) as source:
+        return _ipc_reader(source).schema
+
+
+def _ipc_reader(source: Any) -> Any:
+    """Returns the reader of an Arrow file or stream."""
+    import pyarrow as pa
+
+    is_file = source.read(6) == b"ARROW1"
+    source.seek(0)
+    return pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
 
 
 def _is_list(kind: Any) -> bool:

@@ -63,11 +63,12 @@ def files(path: str, split: str | None = None) -> list[str]:
     if len(endings) > 1:
         kinds = ", ".join(sorted(endings))
         raise EndxError(f"{path}: files of several kinds, {kinds}; name those of one kind, as in DIR/*.parquet")
-    columns = [_columns(file) for file in found]
-    for file, own in zip(found, columns, strict=True):
-        if own and set(own) != set(columns[0]):
+    columns = {file: own for file in found if (own := _columns(file))}
+    for file, own in columns.items():
+        first = next(iter(columns))
+        if set(own) != set(columns[first]):
             raise EndxError(
-                f"{file}: the columns are {json_files.names(own)}, and {json_files.names(columns[0])} in {found[0]}; "
+                f"{file}: the columns are {json_files.names(own)}, and {json_files.names(columns[first])} in {first}; "
                 "rename them, or name only files with the same columns, as in DIR/part-*.parquet"
             )
     return found

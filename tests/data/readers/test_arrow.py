@@ -72,6 +72,22 @@ def test_folders_written_by_datasets_are_read(tmp_path):
     assert read(tmp_path / "saved") == expected(tmp_path)
 
 
+@pytest.mark.parametrize("ending", ARROW_ENDINGS)
+def test_empty_shards_have_columns(tmp_path, ending):
+    """Spark writes a file without rows for each partition without any; the first is often one of them."""
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    write(folder / f"part-0{ending}", ROWS).rename(folder / f"part-1{ending}")
+    table = pa.Table.from_pylist(ROWS).schema.empty_table()
+    if ending == ".parquet":
+        parquet.write_table(table, folder / f"part-0{ending}")
+    elif ending == ".feather":
+        feather.write_feather(table, folder / f"part-0{ending}")
+    else:
+        pa.ipc.new_stream(str(folder / f"part-0{ending}"), table.schema).close()
+    assert read(folder) == expected(tmp_path)
+
+
 def test_corpora(tmp_path):
     rows = [{"id": 7, "text": "one", "title": "T"}, {"id": 8, "text": "two", "title": None}]
     for path in (write(tmp_path / "x.parquet", rows), save_to_disk(tmp_path / "saved", rows)):
