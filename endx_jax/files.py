@@ -34,9 +34,11 @@ def replacing(path: pathlib.Path, mode: str = "w") -> Iterator[IO]:
       mode: `w` (UTF-8) or `wb`.
 
     Raises:
-      EndxError: the folder can't be written to, or the disk is full.
+      EndxError: the path is a folder, its folder can't be written to, or the disk is full.
     """
     path = pathlib.Path(path)
+    if path.is_dir():
+        raise EndxError(f"can't write {path}: it is a folder; name a file")
     try:
         with reporting_full_disk(path):
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
 """Downloads of models and data sets from the Hugging Face hub into its cache."""
 
 import functools
+import glob
 import os
 import pathlib
 from collections.abc import Sequence
@@ -69,6 +70,7 @@ def local_path(path: str) -> str:
             "set needs `hf auth login`"
         ) from None
     found = str(folder / inside)
-    if not os.path.exists(found) or not (inside or os.listdir(found)):
+    there = os.listdir(found) if not inside else os.path.exists(found) or glob.glob(found)
+    if not there:
         raise EndxError(f"{path}: no {', '.join(DATA_ENDINGS)} file there; name another folder of the data set")
     return found

@@ -46,6 +46,12 @@ def test_a_file_that_cannot_be_written_whole_is_left_as_it_was(tmp_path):
     assert list(tmp_path.iterdir()) == [file]
 
 
+def test_a_folder_is_not_replaced_by_a_file(tmp_path):
+    with one_line_error("can't write .*: it is a folder; name a file"), replacing(tmp_path):
+        raise AssertionError("the block must not run")
+    assert not [*tmp_path.parent.glob(f".{tmp_path.name}.*")]
+
+
 def test_a_growing_file_hands_everything_over_at_once(tmp_path):
     file = tmp_path / "folder" / "file"
     growing = AppendOnlyFile(file)

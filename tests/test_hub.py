@@ -46,6 +46,12 @@ def test_a_data_set_of_the_hub_is_read_as_a_folder(asked):
     assert {"pairs", "pairs/*.csv", "pairs/*.jsonl.gz"} < set(asked["allow_patterns"])
 
 
+def test_a_pattern_of_files_of_a_data_set_is_read(asked):
+    found = read_splits(DataSettings(path="hf://datasets/some/pairs/pairs/tr*.csv", test_fraction=0.0))
+    assert found.train.questions[0].startswith("train")
+    assert "pairs/tr*.csv" in asked["allow_patterns"]
+
+
 def test_what_is_not_on_the_hub_is_one_line(asked, monkeypatch):
     with one_line_error(r"hf://datasets/some/pairs/triplets: no .parquet, .* file there; name another folder"):
         local_path("hf://datasets/some/pairs/triplets")

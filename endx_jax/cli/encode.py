@@ -8,6 +8,7 @@ import functools
 import pathlib
 import time
 
+from endx_jax.cli.data_flags import naming_flags
 from endx_jax.data.reqa import POOLS
 
 
@@ -27,7 +28,8 @@ def main(argv: list[str]) -> None:
     check_writable(folder, "--output")
     columns = {"text_column": arguments.text_column, "split": arguments.split}
     read = functools.partial(read_corpus, arguments.corpus, pool=arguments.pool, **columns)
-    found = survey(_bar(read(), desc="reading the corpus"))
+    with naming_flags():
+        found = survey(_bar(read(), desc="reading the corpus"))
     empty = f", {found.empty:,} of them empty" if found.empty else ""
     say(f"{found.documents:,} documents in {arguments.corpus}{empty}")
     keep_programs()

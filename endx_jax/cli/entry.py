@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable
 
@@ -42,8 +43,10 @@ def run_verb(argv: list[str]) -> int:
     if argv[0] == "--version":
         print(endx_jax.__version__)
         return 0
+    # Shells expand `~` in `--workdir ~/runs/a` and not in `--workdir=~/runs/a`, which would make a folder named `~`.
+    arguments = [re.sub(r"(?<==)~(?=/)", os.path.expanduser("~"), argument, count=1) for argument in argv[1:]]
     try:
-        _verb(argv[0])(argv[1:])
+        _verb(argv[0])(arguments)
     except (EndxError, RunInterrupted) as end:
         print(f"endx {argv[0]}: {end}", file=sys.stderr, flush=True)
         return _leave(TRY_AGAIN if isinstance(end, RunInterrupted) else 2)

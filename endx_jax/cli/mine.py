@@ -45,7 +45,8 @@ def main(argv: list[str]) -> None:
     keep_programs()
     loaded = {name: _load_teacher(name) for name in dict.fromkeys((arguments.teacher, arguments.score_with)) if name}
     teacher, scorer = loaded.get(arguments.teacher), loaded.get(arguments.score_with)
-    records, ranked, source = _rank(arguments, records, settings.last_rank)
+    with naming_flags():
+        records, ranked, source = _rank(arguments, records, settings.last_rank)
     score = teacher(records) if teacher else None
     mined = mine(ranked, records.qrels, records.candidates, settings, score)
     scores = None

@@ -96,7 +96,7 @@ def _change(arguments: argparse.Namespace, search: "TextSearch") -> bool:
     if arguments.add:
         from endx_jax.data.corpus import read_corpus
 
-        before, added, documents = len(search), 0, read_corpus(arguments.add)
+        before, added, documents = len(search), 0, read_corpus(arguments.add, text_column=arguments.text_column)
         while some := [*itertools.islice(documents, TOGETHER)]:
             search.add(some)
             added += len(some)
@@ -247,6 +247,7 @@ def _parser() -> argparse.ArgumentParser:
     change.add_argument(
         "--add", metavar="FILE", help="corpus to add, as for encode; documents with a known id are replaced"
     )
+    change.add_argument("--text-column", default="text", metavar="NAME", help="column of the texts of --add [text]")
     change.add_argument("--delete", action="append", metavar="ID", help="id of a document to delete; repeatable")
     change.add_argument(
         "--compact",

@@ -59,6 +59,11 @@ def parse(argv: list[str]) -> tuple[ConfigDict, str, pathlib.Path]:
         config = values.config
     except (flags.Error, AttributeError, KeyError, OSError) as failure:
         raise EndxError(_explain(failure)) from None
+    except SyntaxError as failure:
+        raise EndxError(
+            f"--config={failure.filename}, line {failure.lineno}: {failure.msg}; a config is a Python file; data are "
+            "set with --config.data.path=FILE"
+        ) from None
     if rest:
         raise EndxError(f"unexpected argument {rest[0]!r}; settings are given as --config.SECTION.KEY=VALUE")
     if config is None:

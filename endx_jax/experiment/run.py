@@ -80,7 +80,6 @@ def _run(config: Mapping, workdir: pathlib.Path, preemption: Preemption, began: 
         validate is not None or not settings.train.patience,
         "train.patience needs validation data: set data.validation_fraction above 0, or evaluation.sets",
     )
-    on_primary(lambda: _describe(prepared), "workdir-described")
     reached, ended = _train(prepared, validate, preemption, began)
     params, step = best_params(prepared.workdir, prepared.model, prepared.mesh)
     if prepared.model.method.embeds:
@@ -109,8 +108,11 @@ def _train(run: Run, validate: Validate | None, preemption: Preemption, began: f
     checkpoints = Checkpoints(
         run.workdir, keep=settings.train.keep_checkpoints, metric=settings.evaluation.metric, report=say
     )
-    run, state, train_step = begin(run, checkpoints)
+    begun, state, train_step = begin(run, checkpoints)
     barrier("compiled")
+    # After the last check of the settings, so that a workdir may be used with others until training begins.
+    on_primary(lambda: _describe(run), "workdir-described")
+    run = begun
     start = int(state.step)
     metric, train = settings.evaluation.metric, settings.train
     best = best_validation(run.workdir, metric)

@@ -49,7 +49,10 @@ def read_config(workdir: pathlib.Path) -> Settings:
     file = workdir / CONFIG
     if not file.exists():
         raise EndxError(f"{workdir} holds no run: it has no {CONFIG}")
-    return resolve(json_files.read(file), finished=True)
+    contents = json_files.read(file)
+    if "objective" not in contents:
+        raise EndxError(f"{workdir} holds no run: its {CONFIG} is that of a pretrained model, which --model may take")
+    return resolve(contents, finished=True)
 
 
 def read_data(workdir: pathlib.Path) -> dict:

@@ -34,6 +34,8 @@ def push(folder: pathlib.Path, name: str, *, private: bool) -> str:
 
     if not (folder / REPORT).is_file():
         raise EndxError(f"{folder} holds neither a run nor an export: it has no {REPORT}; export the model first")
+    if "/" not in name:
+        raise EndxError(f"{name!r} is not a name on the hub: write OWNER/NAME")
     if huggingface_hub.get_token() is None:
         raise EndxError("there is no login for the hub: run `hf auth login`, or set HF_TOKEN to a token that may write")
     if not showing_progress():

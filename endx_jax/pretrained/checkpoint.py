@@ -109,6 +109,11 @@ def _readable(pretrained: PretrainedEncoder) -> PretrainedEncoder:
 def architecture_of(hugging_face: dict, where: object) -> Architecture:
     """Returns the architecture that a `config.json` names."""
     kind = hugging_face.get("model_type", "")
+    if "objective" in hugging_face:
+        raise EndxError(
+            f"{where} is the workdir of a run, not a pretrained model: if its training has not ended, run its command "
+            "again; to train on from its parameters, set model.init_from"
+        )
     if kind not in list(ARCHITECTURES):
         own_code = "; its own code (auto_map) is never run" if "auto_map" in hugging_face else ""
         raise EndxError(

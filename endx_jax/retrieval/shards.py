@@ -98,6 +98,8 @@ def read_manifest(folder: pathlib.Path) -> Manifest:
             f"{folder} contains no index (no {MANIFEST}): make one with `endx train`, `endx evaluate` or `endx encode`"
         )
     fields, where = json_files.read(path), str(path)
+    if "version" not in fields and (folder / "index" / MANIFEST).is_file():  # a workdir, which has a manifest too
+        raise EndxError(f"{folder} is the workdir of a run: its index is {folder / 'index'}")
     version = json_files.value(fields, "version", where)
     if version != VERSION:
         raise EndxError(

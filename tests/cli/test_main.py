@@ -23,3 +23,15 @@ def test_running_out_of_memory_is_one_line(failure, monkeypatch, endx):
     error = endx("train", status=2).err
     assert error.startswith("endx train: out of memory: ")
     assert "--config.train.tower_chunk" in error
+
+
+def test_a_tilde_in_a_flag_is_the_home_folder(tmp_path, monkeypatch, endx):
+    """Shells leave it as it is after an equals sign."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert (
+        f"{tmp_path}/none.csv: no such file"
+        in endx("mine", "--data=~/none.csv", "--bm25", "--output=~/mined", status=2).err
+    )
+    assert (
+        "~user/none.csv: no such file" in endx("mine", "--data=~user/none.csv", "--bm25", "--output=a~/b", status=2).err
+    )

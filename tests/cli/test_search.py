@@ -134,11 +134,12 @@ def test_documents_are_added_replaced_and_deleted(workdir, texts, tmp_path, sear
     replaced = next(iter(texts))
     corpus = tmp_path / "more.jsonl"
     corpus.write_text(
-        json.dumps({"_id": "new", "text": "the elephant", "url": "example.org"})
+        json.dumps({"_id": "new", "body": "the elephant", "url": "example.org"})
         + "\n"
-        + json.dumps({"_id": replaced, "text": "the giraffe"})
+        + json.dumps({"_id": replaced, "body": "the giraffe"})
     )
-    said = search(f"--workdir={workdir}", f"--add={corpus}").err
+    assert "name yours with --text-column" in error(f"--workdir={workdir}", f"--add={corpus}")
+    said = search(f"--workdir={workdir}", f"--add={corpus}", "--text-column=body").err
     assert f"added 2 documents, replacing 1; {len(texts) + 1} documents" in said
     assert "new · example.org\n    the elephant\n" in search(f"--workdir={workdir}", "--top=1", "the elephant").out
     captured = search(f"--workdir={workdir}", "--delete=new", f"--delete={replaced}", "the elephant", "--format=trec")

@@ -8,6 +8,7 @@ from helpers import one_line_error
 
 from endx_jax.cli import train
 from endx_jax.experiment.config import resolve
+from endx_jax.experiment.run import run
 from endx_jax.methods.endx.recipes.endx import ENCODERS, METHODS
 from endx_jax.methods.residual.recipes import fcrr
 from endx_jax.models.sharing import SHARINGS
@@ -140,3 +141,32 @@ def test_a_recipe_without_get_config_is_refused(tmp_path, monkeypatch):
     (tmp_path / "recipe.py").write_text("config = 1")
     with one_line_error("the file of --config has no function get_config that returns the settings"):
         train.parse([f"--config={tmp_path / 'recipe.py'}"])
+
+
+def test_a_config_that_is_no_python_file_is_one_line(tmp_path, endx):
+    file = tmp_path / "pairs.csv"
+    file.write_text("question,answer\nwhere is it,on the mat\n")
+    assert (
+        f"--config={file}, line 2: invalid syntax; a config is a Python file"
+        in endx("train", f"--config={file}", status=2).err
+    )
+
+
+def test_settings_that_the_step_refuses_leave_no_run(config, tmp_path):
+    """Otherwise the run with mended settings would be refused, as of other settings."""
+    config.objective.matryoshka_dims = (64,)
+    with one_line_error(r"matryoshka_dims is \(64,\), but the embeddings have 32 numbers"):
+        run(config, tmp_path)
+    assert not (tmp_path / "config.json").exists()
+    assert not (tmp_path / "model").exists()
+
+
+def test_folders_of_another_kind_are_told_apart(trained_workdir, tiny_bert, tmp_path, endx):
+    asked = ("search", "--index", trained_workdir, "where")
+    assert f"is the workdir of a run: its index is {trained_workdir}/index" in endx(*asked, status=2).err
+    asked = ("evaluate", "--workdir", tiny_bert)
+    assert "holds no run: its config.json is that of a pretrained model, which --model" in endx(*asked, status=2).err
+    (tmp_path / "config.json").write_text((trained_workdir / "config.json").read_text())
+    (tmp_path / "corpus.txt").write_text("a cat\n")
+    asked = ("encode", "--workdir", tmp_path, "--corpus", tmp_path / "corpus.txt", "--output", tmp_path / "index")
+    assert "is the workdir of a run, not a pretrained model: if its training has not" in endx(*asked, status=2).err

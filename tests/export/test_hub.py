@@ -145,6 +145,7 @@ def test_a_run_is_uploaded_as_its_export_and_updated(hub, trained_workdir, expor
 def test_refusals_are_one_line(hub, exported, trained_workdir, tmp_path, monkeypatch, refused):
     assert "holds neither a run nor an export" in refused(tmp_path, "me/cats")
     assert "write OWNER/NAME" in refused(exported, "me/cats/more")
+    assert "'cats' is not a name on the hub: write OWNER/NAME" in refused(exported, "cats")
     hub.repositories["me/taken"] = {".gitattributes": b"", "weights.bin": b""}
     assert refused(exported, "me/taken").startswith("me/taken on the hub holds files that are not an export")
     hub.refusal = 403

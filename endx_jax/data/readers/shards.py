@@ -102,7 +102,7 @@ def _splits(path: str) -> dict[str, list[str]]:
     if not folder.is_dir():
         found = sorted(glob.glob(path, recursive=True))
         if not found:
-            raise EndxError(f"{path}: no files match this pattern; correct data.path")
+            raise EndxError(f"{path}: no files match this pattern")
         return {"": found}
     splits: dict[str, list[str]] = {}
     for name in _inside_of(path):
