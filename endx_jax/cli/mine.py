@@ -123,9 +123,11 @@ def _load_teacher(name: str) -> Callable[["RetrievalSet"], "ScorePairs"]:
     from endx_jax.experiment.model import foreign_pairs, load_pairs
     from endx_jax.inference import load
     from endx_jax.inference.saved import embeds
+    from endx_jax.pretrained.locate import locate
     from endx_jax.retrieval.mining import InnerProducts
 
     folder = pathlib.Path(name)
+    folder = folder if folder.is_dir() else locate(name)  # cross-encoders have names on the hub too
     classifier = foreign_pairs(folder) if embeds(folder) else load_pairs(folder)
     if classifier is not None:
         return lambda records: classifier(records.questions, records.candidates)
@@ -220,7 +222,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--score-with",
         metavar="MODEL",
-        help="workdir of a pair classifier, sentence-transformers CrossEncoder folder, or workdir or name of a dual "
-        "encoder, whose scores are written, for distillation",
+        help="workdir of a pair classifier, folder or name of a sentence-transformers CrossEncoder, or workdir or name "
+        "of a dual encoder, whose scores are written, for distillation",
     )
     return parser

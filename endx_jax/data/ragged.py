@@ -48,6 +48,22 @@ class Ragged:
         lengths = np.minimum(self.offsets[np.asarray(rows) + 1] - starts, width)
         return padded(self.values, starts, lengths, width, self.fill, self.values.dtype)[0]
 
+    def find(self, rows: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+        """Returns the places in `values` of `wanted` [B, K] in `rows` [B], whose values ascend; -1 where there is none.
+
+        Binary search, so memory does not depend on the lengths of the rows.
+        """
+        if not len(self.values):
+            return np.full(wanted.shape, -1)
+        last = len(self.values) - 1
+        low, end = (np.repeat(self.offsets[rows + n][:, None], wanted.shape[1], axis=1) for n in (0, 1))
+        high = end
+        while (open_ := low < high).any():
+            middle = (low + high) // 2
+            below = self.values[np.minimum(middle, last)] < wanted
+            low, high = np.where(open_ & below, middle + 1, low), np.where(open_ & ~below, middle, high)
+        return np.where((low < end) & (self.values[np.minimum(low, last)] == wanted), low, -1)
+
     def row(self, row: int) -> np.ndarray:
         """Returns the values of one row without padding."""
         return self.values[self.offsets[row] : self.offsets[row + 1]]

@@ -202,7 +202,9 @@ def _checkpoints(subject: Subject, settings: Settings | None) -> list[str]:
 
 
 def _public(value):
-    """Returns a setting without local paths: the last part of a path."""
+    """Returns a setting, perhaps a nested list, without local paths: the last part of each."""
+    if isinstance(value, list):
+        return [_public(item) for item in value]
     if isinstance(value, str) and "/" in value and (value.startswith(("/", ".", "~")) or pathlib.Path(value).exists()):
         return pathlib.Path(value).name
     return value

@@ -1,6 +1,6 @@
 """Tokenised training pairs of a run in `data.tokens`: written once by several processes, and then only mapped."""
 
-import concurrent.futures
+import concurrent.futures.process
 import gc
 import hashlib
 import json
@@ -126,12 +126,17 @@ def _write(
         say(f"tokenising {len(missing)} parts of {', '.join(source.path for source in settings.sets)} into {folder}")
         specs = {side: (str(own.tokenizer.folder), own.length, own.prompt) for side, own in processors.items()}
         if min(wanted, len(missing)) > 1:
-            context = multiprocessing.get_context("spawn")
-            with concurrent.futures.ProcessPoolExecutor(
-                min(wanted, len(missing)), context, _start, (specs, settings, held_out)
-            ) as pool:
-                for n, _ in enumerate(pool.map(_tokenize, missing), 1):
-                    say(f"tokenised {n} of {len(missing)} parts in {time.perf_counter() - began:.0f} s")
+            count, context = min(wanted, len(missing)), multiprocessing.get_context("spawn")
+            state = specs, settings, held_out
+            try:
+                with concurrent.futures.ProcessPoolExecutor(count, context, _start, state) as pool:
+                    for n, _ in enumerate(pool.map(_tokenize, missing), 1):
+                        say(f"tokenised {n} of {len(missing)} parts in {time.perf_counter() - began:.0f} s")
+            except concurrent.futures.process.BrokenProcessPool:
+                raise EndxError(
+                    f"one of {count} processes that tokenise was killed, perhaps as memory ran out: set "
+                    "data.tokenizing_processes to fewer; the finished parts are kept"
+                ) from None
         else:
             for part in missing:
                 _tokenize_with(part, processors, settings, held_out)

@@ -1,5 +1,6 @@
 """Training pairs on disk: the same pairs as in memory, written once, by one or several processes."""
 
+import concurrent.futures.process
 import dataclasses
 import json
 import os
@@ -185,6 +186,16 @@ def test_finished_parts_of_other_shards_or_held_out_questions_are_written_again(
     store = stored(settings, processors, read_splits(settings))
     kept = read_records(settings.path, settings, "train")
     assert texts(store.pairs()) == texts(Pairs.tokenize(kept, processors))
+
+
+def test_a_killed_process_is_one_line(settings, processors, monkeypatch):
+    def killed(*given):
+        raise concurrent.futures.process.BrokenProcessPool
+
+    monkeypatch.setattr(concurrent.futures.ProcessPoolExecutor, "map", killed)
+    several = dataclasses.replace(settings, tokenizing_processes=2)
+    with pytest.raises(EndxError, match="one of 2 processes that tokenise was killed, .*: set data.tokenizing_proc"):
+        stored(several, processors, read_splits(several))
 
 
 def test_a_folder_of_tokens_that_is_a_file_is_refused(settings, processors, tmp_path):

@@ -64,6 +64,8 @@ def test_the_card_names_the_training_data_of_minilm(towers):
 def test_both_checkpoints_and_an_earlier_run_are_told(towers, trained_workdir, tmp_path):
     config = json.loads((trained_workdir / "config.json").read_text())
     config["model"] |= {"answer_pretrained": "org/other-bert", "init_from": "/home/me/runs/before"}
+    config["data"]["mixture"] = [["/home/me/more.csv", 1.0, "query: "]]
+    config["evaluation"]["sets"] = ["/home/me/beir/nfcorpus:test"]
     (tmp_path / "config.json").write_text(json.dumps(config))
     shutil.copy(trained_workdir / "data.json", tmp_path / "data.json")
     card = text("sentence-transformers", dataclasses.replace(towers, workdir=tmp_path))
@@ -71,6 +73,8 @@ def test_both_checkpoints_and_an_earlier_run_are_told(towers, trained_workdir, t
     assert "no record of the training data of `org/other-bert`" in card
     assert "base_model:\n- org/other-bert\n" in card
     assert "from the best parameters of the run `before`" in card
+    assert 'data.mixture: [["more.csv", 1.0, "query: "]]' in card
+    assert 'evaluation.sets: ["nfcorpus:test"]' in card
     assert "/home/me" not in card
 
 

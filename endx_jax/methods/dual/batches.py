@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from endx_jax.batch import Batch
 from endx_jax.data.batches import BatchStream, Pairs
+from endx_jax.data.ragged import Ragged
 from endx_jax.data.records import RetrievalSet
 from endx_jax.data.token_tables import content_key
 from endx_jax.errors import EndxError
@@ -85,17 +86,18 @@ class ContrastiveStream(BatchStream):
     def _teacher(self, batch: Batch) -> np.ndarray | None:
         if not self._distils or self.pairs.scores is None:
             return None
-        question, hard = np.asarray(batch.question_id), np.asarray(batch.hard_negative_ids)
-        right, wrong = self.pairs.scores
-        own = _scores_of(np.asarray(batch.answer_id)[:, None], self.pairs.positives[question], right[question])
-        return np.concatenate([own, _scores_of(hard, self.pairs.hard_negatives[question], wrong[question])], axis=1)
+        question, (right, wrong) = np.asarray(batch.question_id), self.pairs.scores
+        own = _scores_of(np.asarray(batch.answer_id)[:, None], question, self.pairs.positives, right)
+        hard = _scores_of(np.asarray(batch.hard_negative_ids), question, self.pairs.hard_negatives, wrong)
+        return np.concatenate([own, hard], axis=1)
 
 
-def _scores_of(candidates: np.ndarray, listed: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """Returns the scores [B, K] of candidates [B, K], given listed ones and their scores [B, H]; NaN for -1."""
-    equal = (candidates[:, :, None] == listed[:, None, :]) & (candidates >= 0)[:, :, None]
-    found = np.take_along_axis(scores, equal.argmax(axis=2), axis=1)
-    return np.where(equal.any(axis=2), found, np.float32(np.nan))
+def _scores_of(candidates: np.ndarray, question: np.ndarray, listed: Ragged, scores: Ragged) -> np.ndarray:
+    """Returns the scores, float32 [B, K], of candidates [B, K] among those listed of questions [B]; NaN for others."""
+    places = listed.find(question, candidates)
+    found = np.full(places.shape, np.nan, np.float32)
+    found[places >= 0] = scores.values[places[places >= 0]]
+    return found
 
 
 def contrastive_batches(pairs: Pairs, settings: DualSettings, **options) -> BatchStream:

@@ -63,8 +63,8 @@ def test_a_guide_s_embeddings_are_those_of_the_batch_s_texts():
 
 
 def test_scores_of_a_teacher_are_those_of_the_batch_s_pairs():
-    right, wrong = np.arange(5.0)[:, None], 10 + np.arange(5.0)[:, None]
-    scored = pairs(scores=(Ragged.from_array(right), Ragged.from_array(wrong)))
+    wrong = Ragged.from_rows([[10], [11], [], [13], [14]], np.float32, np.nan)
+    scored = pairs(scores=(Ragged.from_array(np.arange(5.0)[:, None]), wrong))
     settings = DualSettings(distillation=DistillationSettings(loss="margin_mse"))
     options = {"seed": 0, "global_batch_size": 5, "hard_negatives": 1}
     found = contrastive_batches(scored, settings, **options)[0]
@@ -74,6 +74,19 @@ def test_scores_of_a_teacher_are_those_of_the_batch_s_pairs():
         contrastive_batches(pairs(), settings, **options)
     with one_line_error("compares hard negatives: set data.hard_negatives"):
         contrastive_batches(scored, settings, seed=0, global_batch_size=5)
+
+
+def test_values_are_found_in_rows_of_any_length():
+    draw = np.random.default_rng(0)
+    rows = [sorted(draw.choice(50, size, replace=False).tolist()) for size in (0, 1, 2, 7, 30, 0, 50)]
+    listed = Ragged.from_rows(rows)
+    asked, wanted = draw.integers(len(rows), size=200), draw.integers(-1, 52, (200, 3))
+    expected = [
+        [listed.offsets[row] + rows[row].index(value) if value in rows[row] else -1 for value in own]
+        for row, own in zip(asked, wanted, strict=True)
+    ]
+    np.testing.assert_array_equal(listed.find(asked, wanted), expected)
+    assert (Ragged.from_rows([[], []]).find(np.array([0, 1]), np.array([[3], [-1]])) == -1).all()
 
 
 def test_without_either_batches_are_the_plain_ones():

@@ -1,6 +1,7 @@
 """Cross-encoders of sentence-transformers as scorers of pairs."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -8,8 +9,11 @@ from helpers import one_line_error
 from safetensors.numpy import load_file, save_file
 from tiny_bert import write_tiny_bert
 
+from endx_jax.cli.mine import _load_teacher
+from endx_jax.data.records import RetrievalSet
 from endx_jax.experiment.model import foreign_pairs, load_pairs
 from endx_jax.methods.pair.cross_encoder import SUPPORTED
+from endx_jax.pretrained import locate
 
 QUESTIONS, ANSWERS = ["where is the cat 3", "who"], ["the mat of 3", "a dog sat on the mat", "x"]
 PAIRS = np.array([[0, 0], [0, 1], [1, 2], [1, 1]])
@@ -54,6 +58,15 @@ def test_scores_are_those_of_sentence_transformers(tmp_path):
     np.testing.assert_allclose(load_pairs(folder)(QUESTIONS, ANSWERS)(PAIRS), expected, atol=1e-5)
     reference.save_pretrained(str(tmp_path / "saved"))
     np.testing.assert_allclose(load_pairs(tmp_path / "saved")(QUESTIONS, ANSWERS)(PAIRS), expected, atol=1e-5)
+
+
+def test_a_name_on_the_hub_is_a_cross_encoder_s_too(tmp_path, monkeypatch):
+    """Read as an embedding model, it would give scores without a meaning."""
+    folder = write_classifier(tmp_path / "classifier")
+    monkeypatch.setattr(sys.modules[locate.__module__], "download", lambda name, patterns: folder)
+    records = RetrievalSet.from_pairs(zip(QUESTIONS, ANSWERS, strict=False))
+    scored = _load_teacher("cross-encoder/of-the-hub")(records)(PAIRS[:2])
+    np.testing.assert_array_equal(scored, load_pairs(folder)(records.questions, records.candidates)(PAIRS[:2]))
 
 
 def test_other_folders_are_refused(tmp_path, tiny_bert):
