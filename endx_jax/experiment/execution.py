@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from endx_jax.batch import Batch
 from endx_jax.data.batches import BatchStream
 from endx_jax.experiment.model import Model
 from endx_jax.models.dropout import example_keys
@@ -55,7 +54,7 @@ def choose_execution(
         # Chunks need full parameters anyway.
         packed = mesh.shape["fsdp"] == 1 or execution.chunks(size) > 1
         dtype = compute_dtype(settings.model.dtype, model.platform)
-        execution = dataclasses.replace(execution, packed=packed and not model.trains_heads_alone, dtype=dtype)
+        execution = dataclasses.replace(execution, packed=packed and not model.method.frozen_towers, dtype=dtype)
         planned = stream
         if execution.packed:
             planned = stream.without_padding(steps, shards=execution.shards, chunks=execution.chunks(size))
@@ -68,7 +67,7 @@ def choose_execution(
         fitting = max(1, rows * budget // kept)
         if not chunk:
             busy = BUSY.get(platform, ACCELERATOR_BUSY)
-            fitting = min(fitting, max(1, busy // max(1, tokens_of_a_row(stream.typical()))))
+            fitting = min(fitting, max(1, busy // max(1, sum(side.places for side in stream.typical().sides))))
         chunk = 1 << (fitting.bit_length() - 1)
 
 
@@ -81,7 +80,7 @@ def activation_bytes(model: Model, execution: Execution, stream: BatchStream) ->
     batch = (stream.profiles() or [stream.typical()])[-1]
     keys = jax.eval_shape(lambda: example_keys(jax.random.key(0, impl="threefry2x32"), jnp.int32(0), rows))
     chunk = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), batch)
-    params = model.abstract_params()
+    params = model.abstract_params
     with execution.on_mesh():
         kept = bytes_kept(model.objective.embed, params, (chunk, keys))
     if execution.packed or execution.mesh is None:
@@ -101,11 +100,6 @@ def rows_at_once(execution: Execution, global_batch_size: int) -> int:
     """Returns the number of pairs that a device encodes at a time."""
     own = global_batch_size // execution.shards
     return -(-own // execution.chunks(global_batch_size))
-
-
-def tokens_of_a_row(batch: Batch) -> int:
-    """Returns the number of token positions in a row of a batch, padding included."""
-    return sum(side.places for side in batch.sides)
 
 
 def loss_tile(setting: int, global_batch_size: int, arrays: int = 1) -> int | None:

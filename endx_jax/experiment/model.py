@@ -60,17 +60,12 @@ class Model:
     @property
     def frozen(self) -> tuple[str, ...]:
         """Patterns of the paths of frozen parameters."""
-        towers = self.abstract_params()["dual_encoder"].values()
+        towers = self.abstract_params["dual_encoder"].values()
         there = {group for groups in towers for group, params in groups.items() if params}
-        frozen = there - {"head"} if self.trains_heads_alone else self.dual_encoder.sharing.frozen | {"token_weights"}
+        frozen = there - {"head"} if self.method.frozen_towers else self.dual_encoder.sharing.frozen | {"token_weights"}
         groups = there & frozen
         of_towers = (rf"^dual_encoder/\w+/{group}/" for group in sorted(groups))
         return (*self.settings.optimizer.frozen, *self.objective.frozen, *of_towers)
-
-    @property
-    def trains_heads_alone(self) -> bool:
-        """True if everything below the heads is frozen, so that it can be computed once."""
-        return self.method.frozen_towers
 
     @functools.cached_property
     def objective(self):
@@ -82,12 +77,9 @@ class Model:
         """Method that trains the model."""
         return find_method(self.settings.objective.name)
 
-    def abstract_params(self):
-        """Returns the shapes of all parameters of the objective."""
-        return self._abstract_params
-
     @functools.cached_property
-    def _abstract_params(self):
+    def abstract_params(self):
+        """Shapes of all parameters of the objective."""
         key = jax.random.key(0)
         return jax.eval_shape(lambda key: self.objective.init(key, self.dual_encoder.init(key)), key)
 
@@ -101,7 +93,7 @@ class Model:
         if self.new_parameters:
             drawn = stored_params(self.dual_encoder, settings, self.sources, key, self.token_weights)
             kept = parameter_paths(drawn) | kept
-        abstract = self.abstract_params()["dual_encoder"]
+        abstract = self.abstract_params["dual_encoder"]
         dual_encoder = jax.tree.unflatten(
             jax.tree.structure(abstract), [kept[path] for path in parameter_paths(abstract)]
         )
@@ -224,7 +216,7 @@ def best_params(workdir: pathlib.Path, model: Model, mesh: Mesh) -> tuple[dict, 
     step = best_step(workdir, model.settings.evaluation.metric)
     if step is None:
         raise EndxError(f"{workdir} holds no checkpoint yet; continue its training, or choose another workdir")
-    shapes = model.abstract_params()
+    shapes = model.abstract_params
     return restore_params(workdir, step, abstract(shapes, state_shardings(shapes, mesh))), step
 
 

@@ -32,7 +32,7 @@ from endx_jax.parallel.mesh import make_mesh
 from endx_jax.parallel.sharding import place
 from endx_jax.training.checkpoints import Checkpoints
 from endx_jax.training.state import TrainState
-from endx_jax.training.step import CompiledStep, Objective, Step, compile_ahead
+from endx_jax.training.step import CompiledStep, Step, compile_ahead
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,11 +67,6 @@ class Run:
         """Number of steps of the whole run."""
         return self.train_plan.steps
 
-    @property
-    def objective(self) -> Objective:
-        """Objective, prepared for the devices of this run."""
-        return self.train_plan.objective
-
 
 def prepare(config: Mapping, workdir: pathlib.Path) -> Run:
     """Reads and checks everything that a run needs; writes nothing.
@@ -95,7 +90,7 @@ def prepare(config: Mapping, workdir: pathlib.Path) -> Run:
     model = dataclasses.replace(with_token_weights(model, data.train), platform=platform(mesh))
     encoder: TextEncoder | HeadEncoder = model.text_encoder(mesh)
     readers: Mapping[str, TextReader] = model.processors
-    if model.trains_heads_alone:
+    if model.method.frozen_towers:
         _ = data.train.questions[0]  # raises EndxError for a store, which has no texts
         encoder = HeadEncoder(model, mesh)
         readers = encoder.readers

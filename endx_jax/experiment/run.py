@@ -63,7 +63,7 @@ def _run(config: Mapping, workdir: pathlib.Path, preemption: Preemption, began: 
     sets = read_sets(settings.evaluation, settings.data)
     prepared = prepare(config, workdir)
     evaluator = prepared.model.method.evaluator(
-        prepared.objective, prepared.encoder, prepared.mesh, prepared.model.settings.evaluation
+        prepared.train_plan.objective, prepared.encoder, prepared.mesh, prepared.model.settings.evaluation
     )
     if all_processes(_is_finished(prepared)):
         say(f"{workdir} holds this run, trained and evaluated: nothing to do; its results are in {workdirs.RESULTS}")
@@ -179,13 +179,15 @@ def _report(run: Run, evaluator: Evaluator, params: dict, step: int) -> Results:
     results.add_bm25()
 
     def initial() -> dict:
-        return place(run.model.initial_params(), state_shardings(run.model.abstract_params(), run.mesh))
+        return place(run.model.initial_params(), state_shardings(run.model.abstract_params, run.mesh))
 
     embeddings = evaluator.report(results, params, initial if settings.evaluation.untrained else None)
     if method.section:
         held_out = run.data.validation if run.data.validation.questions else run.data.test
         pairs = Pairs.tokenize(held_out, run.model.processors)
-        section = method.section(run.objective, params, pairs, run.mesh, batch_size=settings.evaluation.batch_size)
+        section = method.section(
+            run.train_plan.objective, params, pairs, run.mesh, batch_size=settings.evaluation.batch_size
+        )
         results.sections += [section] if section else []
     best = best_validation(run.workdir, settings.evaluation.metric)
     watched = validation_section(*best) if best else None

@@ -32,7 +32,7 @@ def log_summary(model: Model, mesh: Mesh, steps: int, questions: Mapping[str, in
         say(f"starts from: {settings.model.init_from}; new: {', '.join(new) or 'nothing'}")
     say(f"parameters: {_parameter_counts(model)}")
     say(f"devices: {len(devices)} x {devices[0].device_kind}, in {jax.process_count()} process(es)")
-    batches = _describe_batches(plan, model.trains_heads_alone)
+    batches = _describe_batches(plan, model.method.frozen_towers)
     say(f"training: {steps} steps of {settings.train.global_batch_size} pairs, {batches}")
     configured, warmup = settings.optimizer.warmup_steps, settings.optimizer.fitted(steps).warmup_steps
     if warmup != configured:
@@ -57,7 +57,7 @@ def _parameter_counts(model: Model) -> str:
     def count(tree) -> int:
         return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
 
-    params = model.abstract_params()
+    params = model.abstract_params
     _, frozen = split_frozen(params, model.frozen)
     parts = {name: count(params["dual_encoder"].get(name, {})) for name in ("shared", *SIDES)}
     parts |= {name: count(tree) for name, tree in params.items() if name != "dual_encoder"}

@@ -96,7 +96,7 @@ def plan_training(model: Model, mesh: Mesh, pairs: Pairs, memory: Memory, platfo
         hard_negatives=settings.data.hard_negatives,
         sources=settings.data.sources,
     )
-    params = model.abstract_params()
+    params = model.abstract_params
     optimizer = make_optimizer(settings.optimizer.fitted(steps), steps, split_frozen(params, model.frozen)[0])
     state = bytes_held(_abstract_state(model, mesh, optimizer))
     budget, platform = memory.activations(state), platform or sharding_hints.platform(mesh)
@@ -132,5 +132,5 @@ def abstract_step(model: Model, mesh: Mesh, train_plan: TrainPlan) -> AbstractSt
 def _abstract_state(model: Model, mesh: Mesh, optimizer: optax.GradientTransformation) -> TrainState:
     """Returns the shapes and shardings of the initial state."""
     create = functools.partial(TrainState.create, optimizer=optimizer, frozen=model.frozen)
-    shapes = jax.eval_shape(create, model.abstract_params())
+    shapes = jax.eval_shape(create, model.abstract_params)
     return abstract(shapes, state_shardings(shapes, mesh))

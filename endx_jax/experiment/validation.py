@@ -1,6 +1,5 @@
 """Validation during training: the held-out questions of the run's data and the sets of `evaluation.sets`."""
 
-import dataclasses
 import os
 from collections.abc import Callable, Mapping
 
@@ -10,7 +9,7 @@ from endx_jax import hub
 from endx_jax.data.records import Pools, RetrievalSet
 from endx_jax.data.settings import DataSettings
 from endx_jax.errors import EndxError
-from endx_jax.experiment.data import has_paragraphs, pools, read_records
+from endx_jax.experiment.data import pools, read_records, settings_of
 from endx_jax.methods.evaluation import Evaluator
 from endx_jax.retrieval.evaluate import MEAN, MEASURES, EvaluationSettings
 from endx_jax.retrieval.results import COLUMNS, Section
@@ -33,7 +32,7 @@ def read_sets(evaluation: EvaluationSettings, data: DataSettings) -> dict[str, R
         if os.path.exists(path) or not (os.path.exists(whole) or whole.startswith(hub.DATA)):
             whole, split = path, ""
         try:
-            own = data if has_paragraphs(whole) else dataclasses.replace(data, pool="")
+            own = settings_of(whole, data)
             found[name] = pools(read_records(whole, own, split or None), own).primary
         except EndxError as failure:
             raise EndxError(f"evaluation.sets: {str(failure).replace('data.split', 'PATH:SPLIT')}") from None

@@ -17,16 +17,8 @@ from endx_jax.parallel.console import say
 from endx_jax.parallel.distributed import is_primary, on_primary
 from endx_jax.retrieval.index import Index
 
-CONFIG, DATA, MANIFEST, INDEX, EVALUATION, RESULTS, PROFILE, PROFILE_NOW = (
-    "config.json",
-    "data.json",
-    "manifest.json",
-    "index",
-    "evaluation",
-    "results.json",
-    "profile",
-    "profile-now",
-)
+CONFIG, DATA, MANIFEST, RESULTS = "config.json", "data.json", "manifest.json", "results.json"
+INDEX, EVALUATION, PROFILE, PROFILE_NOW = "index", "evaluation", "profile", "profile-now"
 
 
 def check_writable(folder: pathlib.Path, flag: str = "--workdir") -> None:

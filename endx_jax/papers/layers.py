@@ -236,7 +236,8 @@ def pool_file(path: pathlib.Path, sets: Mapping[str, RetrievalSet]) -> tuple[tup
     for part, records in sets.items():
         counts = len(records.questions), len(records.candidates)
         own = [*itertools.islice(vectors, sum(counts))]
-        idf = _idf([words for words, _ in own])
+        frequencies = Counter(word for words, _ in own for word in set(words))
+        idf = {word: math.log(len(own) / count) for word, count in frequencies.items()}
         means = np.stack([_means(layers, [idf[word] for word in words]) for words, layers in own])
         pooled[part] = PooledLayers(means[: counts[0]], means[counts[0] :], records.qrels)
     layers = means.shape[2]
@@ -245,11 +246,6 @@ def pool_file(path: pathlib.Path, sets: Mapping[str, RetrievalSet]) -> tuple[tup
 
 def _words(sets: Mapping[str, RetrievalSet]) -> list[list[str]]:
     return [split_words(text) for records in sets.values() for text in (*records.questions, *records.candidates)]
-
-
-def _idf(documents: Sequence[Sequence[str]]) -> dict[str, float]:
-    frequencies = Counter(word for words in documents for word in set(words))
-    return {word: math.log(len(documents) / count) for word, count in frequencies.items()}
 
 
 def _means(layers: np.ndarray, weights: Sequence[float]) -> np.ndarray:

@@ -48,8 +48,7 @@ Metrics = dict[str, float]
 FEW_PARAGRAPHS, FEW_PAIRS = 27, 500
 # Questions of an answer from which it belongs to the subset of ENDX's Table 4.
 FEWEST = 8
-# Rows over a whole collection: cutoffs of top-k accuracy and documents a shard.
-CUTOFFS = (5, 20, 100)
+# Documents a shard of rows over a whole collection.
 SHARD = 32768
 
 
@@ -196,7 +195,7 @@ def collection(row: Row, options: Options, budget: Budget) -> Outcome:
         encode_collection(load(workdir), options.place_of(row.collection), folder)
         index = Index(folder)
         embeddings = IndexModel(index, workdir).encode_query([question.text for question in asked])
-        return evaluate_answered(index.snapshot, embeddings, asked, cutoffs=CUTOFFS).metrics
+        return evaluate_answered(index.snapshot, embeddings, asked).metrics
 
     return trained(row, options, budget, read=functools.partial(_kept, "collection.json", measure))
 

@@ -19,7 +19,7 @@ from endx_jax.experiment.model import build_model
 from endx_jax.experiment.run import run
 from endx_jax.methods.config import load_recipe
 from endx_jax.papers.outcome import Outcome
-from endx_jax.papers.tables import Form, Row, papers
+from endx_jax.papers.tables import Row, papers
 from endx_jax.parallel.console import say
 from endx_jax.retrieval.results import read_results
 from endx_jax.training import metric_log
@@ -130,22 +130,13 @@ def plan_of(row: Row, options: Options) -> Plan:
         return Plan(row, row.recipe, row.data, row.set, "", _folder(row, options), options.seeds or row.seeds)
     if "of" in row.short:
         return plan_of(papers().row(row.short["of"]), options)
-    form = form_of(row)
+    if "form" not in row.short:
+        raise EndxError("has no shortened form; run it without --budget")
+    form = papers().forms[row.short["form"]]
     steps = max(1, round(form.steps * options.budget / papers().tables[row.table].minutes))
     changed = {**papers().shorter, **form.set, **row.short.get("set", {}), "train.steps": steps}
     recipe = row.short.get("recipe", form.recipe)
     return Plan(row, recipe, form.data, changed, form.differs, _folder(row, options), options.seeds or 1)
-
-
-def form_of(row: Row) -> Form:
-    """Returns a row's shortened form.
-
-    Raises:
-      EndxError: it has none.
-    """
-    if "form" not in row.short:
-        raise EndxError("has no shortened form; run it without --budget")
-    return papers().forms[row.short["form"]]
 
 
 def _folder(row: Row, options: Options) -> pathlib.Path:
@@ -244,18 +235,14 @@ def facts_of(runs: list[pathlib.Path]) -> dict:
     """Returns seeds, steps, pairs a step and manifests of runs."""
     facts = []
     for workdir in runs:
-        settings = workdirs.read_config(workdir)
+        settings, metrics = workdirs.read_config(workdir), metric_log.read_metrics(workdir / metric_log.FILE)
         facts.append(
             {
                 "workdir": str(workdir),
                 "seed": settings.seed,
-                "steps": _last_step(workdir),
+                "steps": max((line["step"] for line in metrics), default=0),
                 "batch": settings.train.global_batch_size,
                 "manifest": json_files.read(workdir / workdirs.MANIFEST),
             }
         )
     return {"runs": facts} if facts else {}
-
-
-def _last_step(workdir: pathlib.Path) -> int:
-    return max((line["step"] for line in metric_log.read_metrics(workdir / metric_log.FILE)), default=0)

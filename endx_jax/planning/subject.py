@@ -79,7 +79,7 @@ def read_texts(settings: Settings) -> Texts:
         if path.startswith(PREPARED) and not reqa_dataset.is_prepared(path.partition(":")[0]):
             raise EndxError(f"{path} is not prepared here")
         model = build_model(settings)
-        if model.trains_heads_alone:
+        if model.method.frozen_towers:
             return Texts(None, "only heads are trained, on vectors")
         if settings.data.tokens:
             return Texts(TokenStore.open(pathlib.Path(settings.data.tokens).expanduser()).pairs())
@@ -150,7 +150,7 @@ def stand_in(model: Model) -> Pairs:
     for side, length in lengths.items():
         tokens = np.zeros(size * length, np.int32)
         tables[side] = TokenTable.from_lengths(tokens, np.full(size, length), model.sources[side].config.pad_id)
-        if model.trains_heads_alone:
+        if model.method.frozen_towers:
             tables[side] = VectorTable(np.zeros((size, _base_width(model, side)), np.float32))
     negatives = max(1, settings.data.hard_negatives)
 
@@ -187,7 +187,7 @@ def _outlined(settings: Settings, platform: str) -> Model:
 def _base_width(model: Model, side: str) -> int:
     """Returns the width of the input of a side's head."""
     tokens = Tokens(np.zeros((1, 4), np.int32), np.ones((1, 4), bool))  # type: ignore[arg-type]
-    params = model.abstract_params()["dual_encoder"]
+    params = model.abstract_params["dual_encoder"]
     return jax.eval_shape(lambda p: model.dual_encoder.base(p, side, tokens), params).shape[-1]
 
 

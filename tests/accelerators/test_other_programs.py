@@ -86,7 +86,7 @@ def test_encoders(recipe, topology):
     outline = outline_run(resolve(config), Texts(None, "no data"), devices=devices_or_skip(topology))
     mesh, model = outline.mesh, outline.model.dual_encoder
     encoder = TextEncoder(model, {}, mesh)
-    params = {"shared": model.tower_params(outline.model.abstract_params()["dual_encoder"], "answer")}
+    params = {"shared": model.tower_params(outline.model.abstract_params["dual_encoder"], "answer")}
     params = jax.tree.map(lambda x: arrays(mesh, PartitionSpec(), x.shape, dtype=x.dtype)[0], params)
     split = functools.partial(arrays, mesh, PartitionSpec(("data", "fsdp")), (64, 256))
     tokens = Tokens(*split(dtype=jnp.int32), *split(dtype=bool))

@@ -37,13 +37,13 @@ def test_a_workdir_describes_a_new_encoder_without_the_pretrained_folder(config,
     ]
     again = read_model(tmp_path)
     assert again.dual_encoder == model.dual_encoder
-    chex.assert_trees_all_equal_shapes_and_dtypes(again.abstract_params(), model.abstract_params())
+    chex.assert_trees_all_equal_shapes_and_dtypes(again.abstract_params, model.abstract_params)
 
 
 def test_the_token_table_of_a_new_encoder_can_be_frozen(config):
     config.optimizer.frozen = ("token_embedder/",)
     model = build_model(resolve(config))
-    trained, frozen = (parameter_paths(part) for part in split_frozen(model.abstract_params(), model.frozen))
+    trained, frozen = (parameter_paths(part) for part in split_frozen(model.abstract_params, model.frozen))
     assert list(frozen) == ["dual_encoder/shared/token_embedder/embedding"]
     assert {path.split("/")[2] for path in trained} == {"encoder", "pooling"}
 

@@ -236,8 +236,8 @@ def parameter_shapes(name: str, arguments: tuple = (), **changes) -> dict:
     source = described(settings.model.pretrained)
     settings = dataclasses.replace(settings, model=fill_in(settings.model, source))
     model = Model(settings, {"question": source, "answer": source}, {})
-    optimizer = make_optimizer(settings.optimizer, 20_000, model.abstract_params())
-    return jax.eval_shape(functools.partial(TrainState.create, optimizer=optimizer), model.abstract_params())
+    optimizer = make_optimizer(settings.optimizer, 20_000, model.abstract_params)
+    return jax.eval_shape(functools.partial(TrainState.create, optimizer=optimizer), model.abstract_params)
 
 
 @pytest.mark.parametrize(("name", "arguments"), RECIPES)

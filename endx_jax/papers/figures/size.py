@@ -35,7 +35,7 @@ def data(study: Study) -> dict:
 def parameters(source: Source) -> int:
     """Returns the number of parameters of a run's question tower, token table included."""
     model = read_model(source.workdir)
-    tower = model.dual_encoder.tower_params(model.abstract_params()["dual_encoder"], "question")
+    tower = model.dual_encoder.tower_params(model.abstract_params["dual_encoder"], "question")
     return sum(leaf.size for leaf in jax.tree.leaves(tower))
 
 

@@ -89,7 +89,7 @@ def test_a_teacher_of_another_run_is_taken_and_stays_as_it_is(workdir, tmp_path,
 
 
 def test_a_teacher_that_does_not_fit_is_refused(workdir, tmp_path):
-    like = read_model(workdir).abstract_params()["teacher"]
+    like = read_model(workdir).abstract_params["teacher"]
     halved = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), like)
     with one_line_error("objective.teacher_from=.* has another architecture: its teacher's .* set model"):
         read_teacher(workdir, halved, "endx")

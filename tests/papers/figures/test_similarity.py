@@ -28,7 +28,7 @@ def taught(tmp_path_factory, tiny_bert, pairs_csv):
     write_config(folder, model.settings, {"sha256": ""})
     save_description(folder, model)
     draw = np.random.default_rng(0)
-    return folder, jax.tree.map(lambda p: draw.normal(0, 1, p.shape).astype(np.float32), model.abstract_params())
+    return folder, jax.tree.map(lambda p: draw.normal(0, 1, p.shape).astype(np.float32), model.abstract_params)
 
 
 def test_a_teacher_sees_each_question_beside_its_own_answer(taught, monkeypatch):
