@@ -207,7 +207,9 @@ def locked(path: pathlib.Path, *, wait: float = 0.0, advice: str = "wait for it 
         if not acquired:
             raise InUse(f"{path.parent} is in use by {_holder(path)}: {advice}")
         with contextlib.suppress(OSError):  # for example a full disk; the lock is valid without its holder's name
-            _write_holder(handle)
+            since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+            os.ftruncate(handle, 0)
+            os.write(handle, json.dumps({"host": platform.node(), "process": os.getpid(), "since": since}).encode())
         yield reason
     finally:
         os.close(handle)
@@ -231,13 +233,6 @@ def poll(lock: Callable[[], object], seconds: float) -> bool:
 def refusal_to_open(failure: OSError) -> str | None:
     """Returns the reason why a file was not opened with `OPEN_LOCK`."""
     return "it is a symbolic link; remove it" if failure.errno == errno.ELOOP else failure.strerror
-
-
-def _write_holder(handle: int) -> None:
-    """Writes host, process and time into a lock file."""
-    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-    os.ftruncate(handle, 0)
-    os.write(handle, json.dumps({"host": platform.node(), "process": os.getpid(), "since": since}).encode())
 
 
 def _holder(path: pathlib.Path) -> str:

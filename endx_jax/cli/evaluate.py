@@ -29,10 +29,7 @@ def main(argv: list[str]) -> None:
     if arguments.index:
         distributed.on_primary(lambda: _evaluate_index(arguments), "index-evaluated")
         return
-    check(
-        bool(arguments.workdir or arguments.model),
-        "nothing to evaluate: set --workdir, --model or --index",
-    )
+    check(bool(arguments.workdir or arguments.model), "nothing to evaluate: set --workdir, --model or --index")
 
     from endx_jax.experiment import workdir as workdirs
     from endx_jax.experiment.index_results import write_pool
@@ -83,10 +80,17 @@ def main(argv: list[str]) -> None:
 
 
 def _evaluate_index(arguments: argparse.Namespace) -> None:
-    """Evaluates the questions of `--data` on an index."""
+    """Ranks the documents of an index for the questions of `--data`, writes the results and prints the table."""
     from endx_jax.data.readers.formats import ANSWERS, detect_format
     from endx_jax.data.relevance import JUDGED, Answered, Judged, read_answered, read_judged
+    from endx_jax.experiment import workdir as workdirs
+    from endx_jax.experiment.compilation_cache import keep_programs
+    from endx_jax.experiment.index_results import write_answered, write_judged
     from endx_jax.hub import local_path
+    from endx_jax.parallel.console import say
+    from endx_jax.retrieval.index import Index
+    from endx_jax.retrieval.index_evaluation import evaluate_answered, evaluate_judged, rows_of
+    from endx_jax.retrieval.index_model import IndexModel
 
     check(bool(arguments.data), "--index needs --data with questions and their right documents or answers")
     check(not (arguments.rerank or arguments.reverse), "--rerank and --reverse can't be used with --index")
@@ -100,25 +104,6 @@ def _evaluate_index(arguments: argparse.Namespace) -> None:
             judged = read_judged(arguments.data, arguments.split)
         else:
             judged = Judged.from_records(_pools(arguments)[1].primary)
-    _rank_index(arguments, judged)
-
-
-def _rank_index(arguments: argparse.Namespace, judged) -> None:
-    """Ranks the documents of an index for judged questions, writes the results and prints the table.
-
-    Args:
-      arguments: arguments of the command line.
-      judged: `Judged`, or a list of `Answered`.
-    """
-    from endx_jax.data.relevance import Judged
-    from endx_jax.experiment import workdir as workdirs
-    from endx_jax.experiment.compilation_cache import keep_programs
-    from endx_jax.experiment.index_results import write_answered, write_judged
-    from endx_jax.parallel.console import say
-    from endx_jax.retrieval.index import Index
-    from endx_jax.retrieval.index_evaluation import evaluate_answered, evaluate_judged, rows_of
-    from endx_jax.retrieval.index_model import IndexModel
-
     index = Index(arguments.index)
     dataset = arguments.data
     output = arguments.output or arguments.index / "evaluation" / pathlib.Path(dataset).name.partition(".")[0]

@@ -162,12 +162,9 @@ def _rows(path: str, columns: _Columns, *, split: str | None = None) -> Iterator
 def _tsv(path: str, columns: _Columns) -> Iterator[Placed]:
     first = text_files.head(path).partition("\n")[0].split("\t")
     has_header = len(first) != 2 or columns.text != TEXT_KEY or not any(map(str.isdigit, first[0]))
-    return _rows(path, columns) if has_header else _ids_and_texts(path)
-
-
-def _ids_and_texts(path: str) -> Iterator[Placed]:
-    for where, name, text in msmarco.ids_and_texts(path):
-        yield where, Document(name, text)
+    if has_header:
+        return _rows(path, columns)
+    return ((where, Document(name, text)) for where, name, text in msmarco.ids_and_texts(path))
 
 
 def _lines(path: str, columns: _Columns) -> Iterator[Placed]:

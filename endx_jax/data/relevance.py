@@ -8,7 +8,6 @@ answer if it contains the answer's tokens in sequence.
 
 import ast
 import dataclasses
-import functools
 import unicodedata
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -145,16 +144,12 @@ def strings(text: str, where: str) -> list[str]:
 _SEPARATOR = "\0"
 
 
-@functools.cache
-def _tokens_pattern():
-    import regex
-
-    return regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
-
-
 def tokens(text: str) -> list[str]:
     """Returns the tokens of a text in lower case."""
-    return [token.lower() for token in _tokens_pattern().findall(unicodedata.normalize("NFD", text))]
+    import regex
+
+    found = regex.findall(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]", unicodedata.normalize("NFD", text))
+    return [token.lower() for token in found]
 
 
 def searchable(text: str) -> str:

@@ -115,7 +115,9 @@ def load_programs(folder: pathlib.Path, about: About, mesh: Mesh, name: str) -> 
         sha256: _program(folder / name, sha256)
         for name, sha256 in {(stated.program, stated.sha256) for stated in about.sides.values()}
     }
-    _check_weights(folder / SINGLE_FILE, about.weights_sha256)
+    weights = folder / SINGLE_FILE
+    if weights.is_file() and sha256_of(weights) != about.weights_sha256:
+        raise EndxError(f"{weights} is damaged: its sha256 is not the one in {ABOUT}; export the model again")
     params: dict[str, dict[str, np.ndarray]] = {}
     for full_name, array in read_tensors(folder).items():
         owner, _, own_name = full_name.partition("/")
@@ -138,12 +140,6 @@ def load_programs(folder: pathlib.Path, about: About, mesh: Mesh, name: str) -> 
         named_prompts=about.prompts,
         default_prompt=about.sides["question"].prompt,
     )
-
-
-def _check_weights(file: pathlib.Path, sha256: str) -> None:
-    """Raises EndxError if a file of weights exists and has another sha256."""
-    if file.is_file() and sha256_of(file) != sha256:
-        raise EndxError(f"{file} is damaged: its sha256 is not the one in {ABOUT}; export the model again")
 
 
 def _program(file: pathlib.Path, sha256: str) -> "Exported":

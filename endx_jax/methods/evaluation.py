@@ -102,4 +102,5 @@ def evaluate_embeddings(
 ) -> EmbeddingEvaluator:
     """Returns the evaluator of methods that embed each text independently."""
     del mesh
-    return EmbeddingEvaluator(encode, settings, objective.prefix_widths, objective.model.question.normalize)
+    prefixes = getattr(objective.settings, "matryoshka_dims", ())
+    return EmbeddingEvaluator(encode, settings, prefixes, objective.model.question.normalize)

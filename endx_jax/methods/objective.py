@@ -74,11 +74,6 @@ class Objective(abc.ABC):
         """Returns the objective with the execution and the epoch length of a run."""
         return dataclasses.replace(self, execution=execution, steps_per_epoch=steps_per_epoch)
 
-    @property
-    def prefix_widths(self) -> tuple[int, ...]:
-        """Widths of the trained prefixes of embeddings, which are evaluated beside the whole ones."""
-        return getattr(self.settings, "matryoshka_dims", ())
-
     def __call__(self, params: dict, batch: Any, rng: Array, step: Array) -> LossAndMetrics:
         """Computes the loss of one global batch and the metrics to log.
 

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import cast
 
 import numpy as np
 
@@ -170,7 +169,10 @@ def read_usage(folder: pathlib.Path) -> Usage:
     contents = json_files.read_optional(file)
     _check_supported(file, contents, USAGE)
     prompts = json_files.mapped(contents.get("prompts") or {}, f"{file}: 'prompts'")
-    prompts = {name: _string(prompt or "", f"{file}: the prompt {name!r}") for name, prompt in prompts.items()}
+    prompts = {
+        name: json_files.text(prompt or "", f"{file}: the prompt {name!r}", may_be_empty=True, strip=False)
+        for name, prompt in prompts.items()
+    }
     default = contents.get("default_prompt_name")
     if default is not None and default not in [*prompts]:
         raise EndxError(f"{file}: default_prompt_name is {json_files.shown(default)}, which is not in its prompts")
@@ -253,12 +255,6 @@ def _dense(before: Dense | None, folder: pathlib.Path) -> Dense:
         function=ACTIVATIONS[config.get("activation_function", DENSE_DEFAULTS["activation_function"])],
         before=before,
     )
-
-
-def _string(value: object, where: str) -> str:
-    """Checks a string and returns it with its leading and trailing white space, which matters in prompts."""
-    json_files.text(value, where, may_be_empty=True)
-    return cast(str, value)
 
 
 def _check_supported(

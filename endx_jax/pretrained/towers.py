@@ -100,19 +100,16 @@ def build_tower(settings: ModelSettings, source: PretrainedEncoder, platform: st
             f"model.layer_weights has {len(settings.layer_weights)} weights for the {len(layers)} layers of "
             f"{source.folder}: {', '.join(layers)}",
         )
+    projection = Projection(settings.projection, settings.projection_bias, settings.projection_function)
     return Tower(
         token_embedder=TokenEmbedder(tokens.vocab_size, tokens.table_width, dtype, tokens.initializer_range),
         encoder=encoder,
         pooling=pooling or MultiHopAttention(settings.multi_hop.hops, settings.multi_hop.width),
-        projection=_projection(settings) if settings.projection else None,
+        projection=projection if settings.projection else None,
         normalize=settings.normalize,
         token_weights=TokenWeights(tokens.vocab_size) if settings.token_weights else None,
         layer_weights=settings.layer_weights or None,
     )
-
-
-def _projection(settings: ModelSettings) -> Projection:
-    return Projection(settings.projection, settings.projection_bias, settings.projection_function)
 
 
 def encoder_config(settings: ModelSettings, source: PretrainedEncoder) -> EncoderConfig | RecurrentConfig:

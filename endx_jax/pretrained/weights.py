@@ -108,11 +108,9 @@ def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
     index = folder / SHARD_INDEX
     if index.is_file():
         named = json_files.value(json_files.read(index), "weight_map", str(index))
-        if not isinstance(named, dict):
-            raise EndxError(f"{index}: 'weight_map' must be an object, not {json_files.kind(named)}")
         places = {
             json_files.inside(folder, name, f"{index}: the file of {json_files.shown(tensor)}")
-            for tensor, name in named.items()
+            for tensor, name in json_files.mapped(named, f"{index}: 'weight_map'").items()
         }
         files = sorted(places)
     else:

@@ -106,13 +106,11 @@ def read_manifest(folder: pathlib.Path) -> Manifest:
             f"{folder} has an index of version {json_files.shown(version)}, but this endx_jax reads version {VERSION}: "
             "remove it and make it again with `endx evaluate` or `endx encode`"
         )
-    shards = tuple(
-        _shard(entry, f"{where}: shards[{n}]")
-        for n, entry in enumerate(json_files.listed(json_files.value(fields, "shards", where), f"{where}: 'shards'"))
-    )
+    entries = json_files.list_at(fields, "shards", where)
+    shards = tuple(_shard(entry, f"{where}: shards[{n}]") for n, entry in enumerate(entries))
     if len({shard.name for shard in shards}) < len(shards):
         raise EndxError(f"{where}: 'shards' contains a name twice")
-    deleted = json_files.listed(json_files.value(fields, "deleted", where, []), f"{where}: 'deleted'")
+    deleted = json_files.list_at(fields, "deleted", where, [])
     _check_deleted(deleted, sum(shard.documents for shard in shards), f"{where}: 'deleted'")
     # Manifests of version 0.1.0 lack the field. An unchanged index has at most one shard there.
     seems_changed = bool(deleted) or [shard.name for shard in shards] not in ([], ["00000"])
@@ -133,7 +131,7 @@ def read_manifest(folder: pathlib.Path) -> Manifest:
 
 
 def _shard(entry: object, where: str) -> Shard:
-    name = json_files.text(json_files.value(entry, "name", where), f"{where}: 'name'")
+    name = json_files.text_at(entry, "name", where)
     if not re.fullmatch(r"\d{5,18}", name, re.ASCII):
         raise EndxError(f"{where}: 'name' must be a number of five digits or more, not {name!r:.40}")
     return Shard(name, json_files.whole(json_files.value(entry, "documents", where), f"{where}: 'documents'", least=1))

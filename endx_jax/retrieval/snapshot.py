@@ -206,9 +206,9 @@ class Snapshot:
         shard = int(np.searchsorted(self._starts, row, side="right")) - 1
         return self.shards[shard].documents[row - int(self._starts[shard])]
 
-    def documents(self, start: int = 0) -> Iterator[tuple[int, Document]]:
-        """Yields the rows from `start` on that are not deleted, with their documents."""
-        for row in (np.flatnonzero(self.living[start:]) + start).tolist():
+    def documents(self) -> Iterator[tuple[int, Document]]:
+        """Yields the rows that are not deleted, with their documents."""
+        for row in np.flatnonzero(self.living).tolist():
             yield row, self.document(row)
 
     def parts_of_shards(self) -> Iterator[tuple[StoredShard, np.ndarray]]:

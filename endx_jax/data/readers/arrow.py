@@ -77,19 +77,12 @@ def kinds(file: str) -> dict[str, str]:
         }
 
 
-def import_pyarrow() -> None:
-    """Imports pyarrow; raises EndxError if it is not installed."""
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        raise EndxError('parquet and Arrow data need pyarrow: pip install "endx_jax[data]"') from None
-
-
 @contextlib.contextmanager
 def _refusing(file: str, read: Callable[[], int] = lambda: 0) -> Iterator[None]:
-    import_pyarrow()
-    import pyarrow as pa
-
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise EndxError('parquet and Arrow data need pyarrow: pip install "endx_jax[data]"') from None
     try:
         yield
     except EndxError:

@@ -13,7 +13,6 @@ as there are right passages and negatives. Then all rows must have them.
 A passage is its title, a space and its text. Empty passages, and questions without a right passage, are ignored.
 """
 
-import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterable
@@ -220,24 +219,12 @@ def _texts(value: object, where: str) -> list[Named]:
     return [Named(json_files.text(item, f"{where}, item {n}", may_be_empty=True)) for n, item in enumerate(value)]
 
 
-@dataclasses.dataclass(frozen=True)
-class Columns:
+class Columns(NamedTuple):
     """Names of the columns of question, answer and hard negatives."""
 
     question: str
     answer: str
     negatives: tuple[str, ...]
-
-    @classmethod
-    def choose(cls, names: tuple[str, str], known: list[str], where: str) -> "Columns":
-        """Chooses the columns `names` among `known`, or columns with the names of other tools.
-
-        Raises:
-          EndxError: there is no column for the question or the answer, or more than one.
-        """
-        question = _choose(names[0], QUESTION, QUESTIONS, known, where)
-        answer = _choose(names[1], ANSWER, ANSWERS, known, where)
-        return cls(question, answer, tuple(name for name in known if NEGATIVE.fullmatch(name)))
 
 
 def called(name: str, known: Iterable[str]) -> list[str]:
@@ -277,11 +264,13 @@ class ColumnParser:
         self._known: dict[tuple[str, ...], Columns] = {}
 
     def choose(self, row: Iterable[str], where: str) -> Columns:
-        """Returns the columns of a row with these keys; raises EndxError if one is missing."""
+        """Returns the columns of a row with these keys; raises EndxError if one is missing, or there are several."""
         keys = tuple(row)
         if keys not in self._known:
             self._known.clear()  # nearly all rows have the keys of the previous row
-            self._known[keys] = Columns.choose(self._names, list(keys), where)
+            question = _choose(self._names[0], QUESTION, QUESTIONS, list(keys), where)
+            answer = _choose(self._names[1], ANSWER, ANSWERS, list(keys), where)
+            self._known[keys] = Columns(question, answer, tuple(name for name in keys if NEGATIVE.fullmatch(name)))
         return self._known[keys]
 
     def __call__(self, row: dict, where: str) -> Example:

@@ -165,8 +165,9 @@ class EndxObjective(Objective):
         """Returns the initial parameters for a given dual encoder's; `key` draws the cross-encoder's."""
         if self.settings.teacher_model:
             return self.dual.init(key, dual_encoder)
-        width = self._encodings_width(dual_encoder)
-        encodings, mask = jnp.zeros((1, 2, width)), jnp.ones((1, 2), bool)
+        tokens = Tokens(ids=jnp.zeros((1, 2), jnp.int32), mask=jnp.ones((1, 2), bool))
+        shape = jax.eval_shape(lambda p: self.model.encodings(p, "question", tokens), dual_encoder).shape
+        encodings, mask = jnp.zeros(shape), tokens.mask
         drawn = self.cross_encoder.init(key, encodings, mask, encodings, mask)["params"]
         own = {"token_embedder", "encoder"} - set(SHARED_WITH_TEACHER[self.settings.teacher_shares])
         encoders = {
@@ -307,10 +308,6 @@ class EndxObjective(Objective):
         risen = ramp(step, self.settings.ramp_start, ramp_steps)
         weights = dict(self.settings.weights) if self.settings.alignment == "geometry" else {"regression": 1.0}
         return {term: weight * risen for term, weight in weights.items()}
-
-    def _encodings_width(self, dual_encoder: dict) -> int:
-        tokens = Tokens(ids=jnp.zeros((1, 2), jnp.int32), mask=jnp.ones((1, 2), bool))
-        return jax.eval_shape(lambda p: self.model.encodings(p, "question", tokens), dual_encoder).shape[-1]
 
 
 def ramp(step: Array, start: int, steps: float) -> Array:
