@@ -24,11 +24,7 @@ _SETTING = re.compile(rf"\bdata\.({'|'.join(FLAGS)})\b(?:=True)?")
 
 def add_data_flags(parser: argparse.ArgumentParser, *, split: str) -> None:
     """Adds the flags for reading a data set, except `--data` and `--pool`; `split` is the default of `--split`."""
-    parser.add_argument(
-        "--split",
-        default=split,
-        help=f"split of a BEIR, MS MARCO or save_to_disk folder [{split}]",
-    )
+    parser.add_argument("--split", default=split, help=f"split of a BEIR, MS MARCO or save_to_disk folder [{split}]")
     parser.add_argument("--question-column", default="question", help="column of questions [question]")
     parser.add_argument("--answer-column", default="answer", help="column of answers [answer]")
     parser.add_argument("--skip-invalid", action="store_true", help="skip invalid rows and log their number")

@@ -111,11 +111,7 @@ def _parser() -> argparse.ArgumentParser:
         help="documents per shard; an interrupt loses at most one shard [32768]",
     )
     parser.add_argument(
-        "--batch-size",
-        type=int,
-        default=64,
-        metavar="N",
-        help="texts of maximum length encoded together [64]",
+        "--batch-size", type=int, default=64, metavar="N", help="texts of maximum length encoded together [64]"
     )
     parser.add_argument(
         "--pool", choices=POOLS, default="", help="sentences of reading-comprehension data [paragraphs]"

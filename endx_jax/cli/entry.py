@@ -89,11 +89,7 @@ SMALLER = {
 SMALLER_DATA = "end other programs, or use less data at a time"
 
 # Verbs that resume after an interrupt, and the point from which.
-RESUMES = {
-    "train": "from the last checkpoint",
-    "encode": "with the missing shards",
-    "papers": "with the missing rows",
-}
+RESUMES = {"train": "from the last checkpoint", "encode": "with the missing shards", "papers": "with the missing rows"}
 
 VERBS = (
     "prepare", "mine", "train", "evaluate", "compare", "search", "serve", "encode", "export", "push", "publish", "plan",

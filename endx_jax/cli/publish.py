@@ -22,11 +22,7 @@ def main(argv: list[str]) -> None:
         logging.getLogger(library).setLevel(logging.CRITICAL)
     index = Index(arguments.index)
     done = publish(
-        index,
-        arguments.to,
-        arguments.collection,
-        token=os.environ.get("MILVUS_TOKEN", ""),
-        progress=showing_progress(),
+        index, arguments.to, arguments.collection, token=os.environ.get("MILVUS_TOKEN", ""), progress=showing_progress()
     )
     say(f"{done.documents:,} documents of {arguments.index} are in collection {arguments.collection} at {arguments.to}")
     if done.removed:

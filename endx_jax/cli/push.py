@@ -39,9 +39,7 @@ def _exported(workdir: pathlib.Path, output: pathlib.Path) -> pathlib.Path:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="endx push",
-        description=__doc__.partition(": ")[2],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="endx push", description=__doc__.partition(": ")[2], formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", type=pathlib.Path, metavar="FOLDER", help="workdir of a run, or an export")
     parser.add_argument("name", metavar="OWNER/NAME", help="repository on the hub, created if it is missing")

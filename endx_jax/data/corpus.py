@@ -28,11 +28,7 @@ ID_KEYS = ("_id", "id")
 
 
 def read_corpus(
-    path: str | os.PathLike,
-    *,
-    pool: str = "",
-    text_column: str = TEXT_KEY,
-    split: str | None = None,
+    path: str | os.PathLike, *, pool: str = "", text_column: str = TEXT_KEY, split: str | None = None
 ) -> Iterator[Document]:
     """Yields the documents of a corpus in file order.
 

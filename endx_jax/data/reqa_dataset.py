@@ -227,11 +227,7 @@ def _rows_of(titles: Iterable[str]) -> dict[str, list[int]]:
 
 
 def _table(rows: Sequence[int], ids: Sequence[str], texts: Sequence[str]) -> dict[str, Any]:
-    return {
-        "index": np.array(rows, np.int32),
-        "id": [ids[row] for row in rows],
-        "text": [texts[row] for row in rows],
-    }
+    return {"index": np.array(rows, np.int32), "id": [ids[row] for row in rows], "text": [texts[row] for row in rows]}
 
 
 def _read_table(table: Mapping[str, Any]) -> dict[int, tuple[str, str]]:

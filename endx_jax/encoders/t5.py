@@ -16,13 +16,7 @@ from endx_jax.models.config_keys import fraction, whole
 from endx_jax.models.transformer import TransformerConfig, only
 
 # Activations by `feed_forward_proj`.
-ACTIVATIONS = {
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_new": "gelu_new",
-    "gated-gelu": "gelu_new",
-    "gated-silu": "silu",
-}
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu_new", "gated-gelu": "gelu_new", "gated-silu": "silu"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -135,10 +135,7 @@ def pools(records: RetrievalSet, settings: DataSettings) -> Pools:
     """
     if settings.pool in ("", PARAGRAPHS):
         return Pools({settings.pool or "all": records})
-    found = {
-        "answers": records.subset(range(len(records.questions)), hard_negatives=False),
-        "sentences": records,
-    }
+    found = {"answers": records.subset(range(len(records.questions)), hard_negatives=False), "sentences": records}
     return Pools({settings.pool: found[settings.pool]} | found)
 
 

@@ -71,10 +71,7 @@ def _run(config: Mapping, workdir: pathlib.Path, preemption: Preemption, began: 
     log_summary(prepared.model, prepared.mesh, prepared.steps, _question_counts(prepared), prepared.stream.plan)
     held_out = prepared.data.validation
     validate = validation(
-        evaluator,
-        settings.evaluation,
-        pools(held_out, settings.data).primary if held_out.questions else None,
-        sets,
+        evaluator, settings.evaluation, pools(held_out, settings.data).primary if held_out.questions else None, sets
     )
     check(
         validate is not None or not settings.train.patience,

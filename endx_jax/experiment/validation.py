@@ -40,10 +40,7 @@ def read_sets(evaluation: EvaluationSettings, data: DataSettings) -> dict[str, R
 
 
 def validation(
-    evaluator: Evaluator,
-    settings: EvaluationSettings,
-    held_out: RetrievalSet | None,
-    sets: Mapping[str, RetrievalSet],
+    evaluator: Evaluator, settings: EvaluationSettings, held_out: RetrievalSet | None, sets: Mapping[str, RetrievalSet]
 ) -> Callable[[dict], dict[str, float]] | None:
     """Returns a function from parameters to their metrics; None if there is nothing to rank.
 

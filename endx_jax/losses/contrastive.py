@@ -24,12 +24,7 @@ from endx_jax.settings import check_choice
 Array = jax.Array
 
 # Weights of the losses from question to answer and from answer to question.
-WEIGHTS = {
-    "question_to_answer": (1, 0),
-    "answer_to_question": (0, 1),
-    "sum": (1, 1),
-    "mean": (0.5, 0.5),
-}
+WEIGHTS = {"question_to_answer": (1, 0), "answer_to_question": (0, 1), "sum": (1, 1), "mean": (0.5, 0.5)}
 DIRECTIONS = tuple(WEIGHTS)
 # Terms of each direction's sum, besides those of one side.
 TO_ANSWERS, TO_QUESTIONS = ("a|q", "h|q"), ("q|a",)

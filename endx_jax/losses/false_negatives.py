@@ -12,10 +12,7 @@ Array = jax.Array
 
 
 def false_negative_mask(
-    *,
-    question_id: Array | None = None,
-    answer_id: Array | None = None,
-    positive_ids: Array | None = None,
+    *, question_id: Array | None = None, answer_id: Array | None = None, positive_ids: Array | None = None
 ) -> Array | None:
     """Returns a mask of the off-diagonal pairs of a batch that are not negatives.
 

@@ -45,10 +45,7 @@ def pair_binary(scores: Array, *, where: Array | None = None) -> tuple[Array, di
 def _metrics(scores: Array, where: Array | None) -> dict[str, Array]:
     counts = jnp.ones(scores.shape, bool) if where is None else where
     wrong = jnp.max(jnp.where(counts, scores, -jnp.inf)[:, 1:], axis=1, initial=-jnp.inf)
-    return {
-        "pair_accuracy": jnp.mean(scores[:, 0] > wrong),
-        "negatives": jnp.mean(jnp.sum(counts, axis=1) - 1.0),
-    }
+    return {"pair_accuracy": jnp.mean(scores[:, 0] > wrong), "negatives": jnp.mean(jnp.sum(counts, axis=1) - 1.0)}
 
 
 def _check(scores: Array, where: Array | None) -> None:

@@ -325,10 +325,7 @@ def _pull_back(tiles: tuple[Array, ...], kept: Array, sums: _Sums, cotangents: R
         return (to_sum * probabilities[0],)
     student, teacher = probabilities
     above_mean = tiles[1] - tiles[0] - _mean_difference(sums)[:, None]
-    return (
-        to_sum * student - to_difference * teacher,
-        (to_teacher_sum + to_difference * (1 + above_mean)) * teacher,
-    )
+    return (to_sum * student - to_difference * teacher, (to_teacher_sum + to_difference * (1 + above_mean)) * teacher)
 
 
 def _whole(tiles: tuple[Array, ...], kept: Array) -> RowStatistics:

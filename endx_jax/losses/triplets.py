@@ -94,12 +94,7 @@ def triplet(
 
 
 def quadratic_regression_conditional(
-    question: Array,
-    answer: Array,
-    *,
-    margin: float = 0.2,
-    where: Array | None = None,
-    axis_name: AxisName = None,
+    question: Array, answer: Array, *, margin: float = 0.2, where: Array | None = None, axis_name: AxisName = None
 ) -> tuple[Array, Metrics]:
     """Computes the quadratic regression conditional loss of right pairs, [d - m]^+ + m [d > m] with d = |q - p|^2.
 

@@ -87,10 +87,7 @@ def _reasons(outcome: Outcome) -> list[str]:
 def cells(outcome: Outcome, table: Table, budget: float) -> list[str]:
     """Returns a row's name, seeds, and for each measure the values of `parts`."""
     columns = parts(table, budget)
-    found = [
-        name_of(outcome),
-        str(len(outcome.values)) if outcome.values else "quoted" if outcome.row.quoted else "-",
-    ]
+    found = [name_of(outcome), str(len(outcome.values)) if outcome.values else "quoted" if outcome.row.quoted else "-"]
     for n in range(len(table.measures)):
         spread = f" ±{outcome.deviations[n]:.2f}" if outcome.deviations else ""
         values = {

@@ -44,10 +44,7 @@ class ModelSettings:
         "name, or a hub id.",
     )
     answer_pretrained: str = key("", "Pretrained encoder of the answer tower. Empty: the same as `pretrained`.")
-    sharing: str = key(
-        "sde",
-        f"Parameter sharing between the towers: one of {', '.join(SHARINGS)} (Dong et al. 2022).",
-    )
+    sharing: str = key("sde", f"Parameter sharing between the towers: one of {', '.join(SHARINGS)} (Dong et al. 2022).")
     question_prompt: str = key("", "Text put before every question, in training and inference.")
     answer_prompt: str = key("", "Text put before every answer, in training and inference.")
     init_from: str = key(

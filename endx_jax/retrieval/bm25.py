@@ -22,11 +22,7 @@ class Tokenizer:
     def __init__(self):
         bm25s, stemmer = _libraries()
         self._split = functools.partial(
-            bm25s.tokenize,
-            stopwords=None,
-            stemmer=stemmer.Stemmer("english"),
-            return_ids=False,
-            show_progress=False,
+            bm25s.tokenize, stopwords=None, stemmer=stemmer.Stemmer("english"), return_ids=False, show_progress=False
         )
 
     def __call__(self, texts) -> list[list[str]]:

@@ -80,13 +80,7 @@ BLOCK = 1 << 14
 
 
 def base_vectors(
-    encoder: TextEncoder,
-    params: dict,
-    side: str,
-    texts: Sequence[str],
-    cache: VectorCache,
-    *,
-    progress: bool = False,
+    encoder: TextEncoder, params: dict, side: str, texts: Sequence[str], cache: VectorCache, *, progress: bool = False
 ) -> np.ndarray:
     """Computes the input of the head of one side's tower for N texts: see `Tower.base`.
 

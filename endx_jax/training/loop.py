@@ -61,9 +61,7 @@ class TrainSettings:
         "", "Weights & Biases project to log to, besides metrics.jsonl. Needs the extra [wandb].", changes_results=False
     )
     compilation_cache: str = key(
-        "~/.cache/endx_jax/xla",
-        "Folder of the cache of compiled programs. Empty: no cache.",
-        changes_results=False,
+        "~/.cache/endx_jax/xla", "Folder of the cache of compiled programs. Empty: no cache.", changes_results=False
     )
 
     def __post_init__(self):

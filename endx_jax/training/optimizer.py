@@ -33,13 +33,11 @@ class OptimizerSettings:
         "al.: 1e-3 for T5).",
     )
     schedule: str = key(
-        "linear",
-        f"Learning-rate schedule after warm-up: one of {', '.join(SCHEDULES)}; linear and cosine end at 0.",
+        "linear", f"Learning-rate schedule after warm-up: one of {', '.join(SCHEDULES)}; linear and cosine end at 0."
     )
     warmup_steps: int = key(0, "Steps over which the learning rate rises linearly from 0 to its peak.")
     weight_decay: float = key(
-        0.01,
-        "Decoupled weight decay of AdamW and Adafactor, for kernels and embedding tables only.",
+        0.01, "Decoupled weight decay of AdamW and Adafactor, for kernels and embedding tables only."
     )
     clip_norm: float = key(1.0, "Maximum global norm of the gradient. 0: no clipping.")
     beta1: float = key(0.9, "Decay of AdamW's first moment.")

@@ -88,12 +88,7 @@ class Convolutional(nn.Module):
     def __call__(self, x: Array, keys: Array | None) -> Array:
         """Maps [B, E] to [B, E]."""
         convolution = nn.Conv(
-            self.filters,
-            (WINDOW,),
-            STRIDE,
-            padding="VALID",
-            precision=jax.lax.Precision.HIGHEST,
-            name="filters",
+            self.filters, (WINDOW,), STRIDE, padding="VALID", precision=jax.lax.Precision.HIGHEST, name="filters"
         )
         found = nn.relu(convolution(x[:, :, None]))  # [B, windows, filters]
         found = dropout(found.reshape(len(x), -1), keys, self.dropout)

@@ -19,10 +19,7 @@ from endx_jax.settings import check, check_choice, key
 Array = jax.Array
 
 # The side whose latent vectors each side's decoder reads.
-SOURCES = {
-    "own": {"question": "question", "answer": "answer"},
-    "other": {"question": "answer", "answer": "question"},
-}
+SOURCES = {"own": {"question": "question", "answer": "answer"}, "other": {"question": "answer", "answer": "question"}}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,13 +8,7 @@ import jax.numpy as jnp
 from endx_jax.batch import Batch
 from endx_jax.errors import EndxError
 from endx_jax.losses.matching import MATCHINGS, draw_others, sampled_matching
-from endx_jax.methods.dual import (
-    DualObjective,
-    DualSettings,
-    contrastive_batches,
-    embed_by_guide,
-    loss_arrays,
-)
+from endx_jax.methods.dual import DualObjective, DualSettings, contrastive_batches, embed_by_guide, loss_arrays
 from endx_jax.methods.method import Method
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, known_ids
 from endx_jax.models.dropout import fold
@@ -34,8 +28,7 @@ class MatchingSettings(DualSettings):
     name: str = key("matching", "Name of the method.")
     match: str = key("mse", "Loss of cosines: mse, bce (Yu et al. Eq. 6), or inbatch, the in-batch softmax.")
     negatives: int = key(
-        2,
-        "Wrong answers per question that mse and bce draw from the batch; 0: all others (unstated; a port draws 2).",
+        2, "Wrong answers per question that mse and bce draw from the batch; 0: all others (unstated; a port draws 2)."
     )
 
     def __post_init__(self):

@@ -151,10 +151,7 @@ class VaeObjective(Objective):
 
         latents, decoders = {side: getattr(posteriors, side).latent for side in SIDES}, self.decoders
         decoded, of_side = self.execution.sum_rows(
-            decoders.trained_nll,
-            decoders.parameters(params),
-            (latents, tokens_of(batch), keys),
-            cost=decoding_cost,
+            decoders.trained_nll, decoders.parameters(params), (latents, tokens_of(batch), keys), cost=decoding_cost
         )
         weight = self._kl_weight(step)
         divergences = jnp.zeros(())

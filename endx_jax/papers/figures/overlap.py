@@ -64,8 +64,7 @@ def draw(data: dict):
         style.bare(panel)
         panel.set(title=model["name"], xlim=(-1.06, 1.06), ylim=(-1.06, 1.06), box_aspect=1)
         panel.set_xlabel(
-            f"linear probe {model['probe_accuracy']:.2f}\nsame side {model['same_side_neighbours']:.2f}",
-            fontsize=8,
+            f"linear probe {model['probe_accuracy']:.2f}\nsame side {model['same_side_neighbours']:.2f}", fontsize=8
         )
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, markerscale=2.2)
     return figure
