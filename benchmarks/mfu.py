@@ -10,6 +10,7 @@ Prints a table and, with --json=FILE, writes it with the machine and the version
 
 import argparse
 import dataclasses
+from collections.abc import Sequence
 
 import common
 import jax
@@ -25,13 +26,14 @@ from endx_jax.models.tower import Projection, TokenEmbedder, Tower
 from endx_jax.models.transformer import TransformerConfig, TransformerEncoder
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import state_shardings
-from endx_jax.planning.chips import peak_flops
-from endx_jax.planning.flops import model_flops
+from endx_jax.planning.chips import chip_of
 from endx_jax.training.optimizer import OptimizerSettings, make_optimizer, make_schedule
 from endx_jax.training.state import TrainState
 from endx_jax.training.step import make_train_step
 
 STEPS = 100
+# Peaks of devices that are not among the chips of `endx plan`.
+OTHER_PEAKS = {"NVIDIA H100 PCIe": 756e12, "NVIDIA L4": 121e12}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,9 +78,23 @@ SHAPES = {
 }
 
 
-def flops(shape: Shape, pairs: int, lengths: tuple[int, int]) -> float:
+def flops(shape: Shape, pairs: int, lengths: Sequence[int]) -> float:
     """Returns the model FLOPs of one step: three times those of the forward pass."""
-    return model_flops(shape.config, shape.projection, pairs, lengths)
+    config = shape.config
+    inner = config.heads * config.head
+    weights = 4 * config.width * inner + (3 if config.gated else 2) * config.width * config.mlp_width
+    forward = 0.0
+    for length in lengths:
+        a_layer = 2 * length * weights + 4 * length**2 * inner
+        forward += pairs * (config.layers * a_layer + 2 * config.width * shape.projection)
+    return 3 * (forward + 2 * pairs**2 * (shape.projection or config.width))
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """Returns the peak rate of dense bfloat16 products of a device, FLOP/s; None for unknown devices."""
+    other = next((peak for kind, peak in OTHER_PEAKS.items() if device_kind.startswith(kind)), None)
+    chip = chip_of(device_kind)
+    return other or (chip.flops if chip else None)
 
 
 def random_batch(shape: Shape, pairs: int, lengths: tuple[int, int], seed: int) -> Batch:

@@ -43,8 +43,6 @@ CHIPS = {
         Chip("H200", ("NVIDIA H200",), 989e12, 141 * 10**9, 4800e9, 450e9, "gpu"),
     )
 }
-# Devices that have their peak here and are not planned for.
-OTHER_PEAKS = {"NVIDIA H100 PCIe": 756e12, "NVIDIA L4": 121e12}
 
 
 def chip_named(name: str, flag: str = "--chip") -> Chip:
@@ -64,10 +62,3 @@ def chip_of(device_kind: str) -> Chip | None:
     kinds = [(kind, chip) for chip in CHIPS.values() for kind in chip.kinds]
     longest_first = sorted(kinds, key=lambda pair: -len(pair[0]))
     return next((chip for kind, chip in longest_first if device_kind.startswith(kind)), None)
-
-
-def peak_flops(device_kind: str) -> float | None:
-    """Returns the peak rate of dense bfloat16 products of a device, FLOP/s; None for unknown devices."""
-    other = next((peak for kind, peak in OTHER_PEAKS.items() if device_kind.startswith(kind)), None)
-    chip = chip_of(device_kind)
-    return other or (chip.flops if chip else None)

@@ -1,11 +1,8 @@
-"""FLOP of a training step, counted in its traced program or computed from the model's config."""
+"""FLOP of a training step, counted in its traced program."""
 
 import math
-from collections.abc import Sequence
 
 from jax.extend.core import jaxprs_in_params
-
-from endx_jax.models.transformer import TransformerConfig
 
 
 def traced_flops(jaxpr) -> int:
@@ -43,27 +40,3 @@ def _flops(equation) -> int:
     elif name == "pallas_call":
         times = math.prod(size for size in params["grid_mapping"].grid if isinstance(size, int))
     return times * sum(inner)
-
-
-def model_flops(
-    config: TransformerConfig, projection: int, pairs: int, lengths: Sequence[int], embedding: int = 0
-) -> float:
-    """Computes the FLOP of matrix products in a step of an in-batch softmax, without recomputation (PaLM, appendix B).
-
-    Args:
-      config: config of both towers' encoder.
-      projection: its width; 0: none.
-      pairs: B.
-      lengths: lengths of questions and answers, in tokens.
-      embedding: width E; 0: the projection's, or the encoder's.
-
-    Returns:
-      Three times those of the forward pass.
-    """
-    inner = config.heads * config.head
-    weights = 4 * config.width * inner + (3 if config.gated else 2) * config.width * config.mlp_width
-    forward = 0.0
-    for length in lengths:
-        a_layer = 2 * length * weights + 4 * length**2 * inner
-        forward += pairs * (config.layers * a_layer + 2 * config.width * projection)
-    return 3 * (forward + 2 * pairs**2 * (embedding or projection or config.width))
