@@ -135,7 +135,7 @@ def build_model(settings: Settings) -> Model:
     Raises:
       EndxError: an encoder or tokenizer is missing, they do not match, or a length exceeds an encoder's positions.
     """
-    load = _loader(settings)
+    load = pretrained.load_tokens if settings.model.encoder else pretrained.load
     question = load(settings.model.pretrained)
     answer = load(settings.model.answer_pretrained) if settings.model.answer_pretrained else question
     sources = {"question": question, "answer": answer}
@@ -152,7 +152,7 @@ def read_model(workdir: pathlib.Path) -> Model:
     """
     settings = read_config(workdir)
     folders = {side: workdir / MODEL / name for side, name in _description(settings).items()}
-    load = _loader(settings)
+    load = pretrained.load_tokens if settings.model.encoder else pretrained.load
     return _assemble(settings, {side: load(str(folder)) for side, folder in folders.items()}, folders, None)
 
 
@@ -197,11 +197,6 @@ def save_description(workdir: pathlib.Path, model: Model) -> None:
 def _description(settings: Settings) -> dict[str, str]:
     """Returns the subfolder of each side in the model folder; it is the same if both have one pretrained encoder."""
     return {"question": "", "answer": "answer" if settings.model.answer_pretrained else ""}
-
-
-def _loader(settings: Settings):
-    """Returns the function that reads a pretrained folder's description, or its token table only for new encoders."""
-    return pretrained.load_tokens if settings.model.encoder else pretrained.load
 
 
 def best_params(workdir: pathlib.Path, model: Model, mesh: Mesh) -> tuple[dict, int]:

@@ -53,9 +53,8 @@ def read_data(workdir: pathlib.Path) -> dict:
     Raises:
       EndxError: the file can't be read, or has no hash.
     """
-    file = workdir / DATA
-    contents = json_files.read(file)
-    json_files.text(json_files.value(contents, "sha256", str(file)), f"{file}: 'sha256'")
+    contents = json_files.read(workdir / DATA)
+    json_files.text_at(contents, "sha256", str(workdir / DATA))
     return contents
 
 

@@ -38,11 +38,7 @@ def load_folder(name: str, mesh: Mesh) -> EmbeddingModel:
 def load_hugging_face(folder: pathlib.Path, about: About, mesh: Mesh, name: str) -> EmbeddingModel:
     """Loads a Hugging Face export: encoders from their folders and heads from `endx.json`.
 
-    Args:
-      folder: folder of the export.
-      about: contents of its `endx.json`.
-      mesh: device mesh over which batches are split.
-      name: name of the model.
+    Arguments are those of `saved.load_towers`.
 
     Raises:
       EndxError: a file is missing or can't be read, or the files do not match.

@@ -151,7 +151,7 @@ def _make_head(about: About, folder: pathlib.Path) -> MakeHead | None:
     if about.method is None:
         return None
     where = f"{folder / ABOUT}: 'method'"
-    name = json_files.text(json_files.value(about.method, "name", where), f"{where}: 'name'")
+    name = json_files.text_at(about.method, "name", where)
     # Imported by name, since methods are in a layer above this package.
     method = importlib.import_module("endx_jax.methods").find_method(name)
     check(method.head is not None, f"{where} is {name}, which adds no heads to towers; copy the model again")

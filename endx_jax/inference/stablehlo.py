@@ -101,11 +101,7 @@ class ProgramEncoder(TextEncoder):
 def load_programs(folder: pathlib.Path, about: About, mesh: Mesh, name: str) -> EmbeddingModel:
     """Loads a StableHLO export.
 
-    Args:
-      folder: folder of the export.
-      about: contents of its `endx.json`.
-      mesh: device mesh over which batches are split.
-      name: name of the model.
+    Arguments are those of `saved.load_towers`.
 
     Raises:
       EndxError: a file is missing, damaged or can't be read, or the package flatbuffers is not installed.

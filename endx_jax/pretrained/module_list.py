@@ -53,7 +53,7 @@ def read_module(folder: pathlib.Path, entry: object, where: str) -> Module:
     Raises:
       EndxError: the entry has no type or path, or its path is outside the folder.
     """
-    kind = json_files.text(json_files.value(entry, "type", where), f"{where}: 'type'")
+    kind = json_files.text_at(entry, "type", where)
     path = json_files.inside(folder, json_files.value(entry, "path", where), f"{where}: 'path'")
     return Module(kind.rpartition(".")[2], path)
 

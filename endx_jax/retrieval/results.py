@@ -186,7 +186,7 @@ def read_results(file: pathlib.Path) -> list[dict]:
     for number, entry in enumerate(found):
         where = f"{file}: evaluation {number}"
         for key in ("pool", "system", "direction"):
-            json_files.text(json_files.value(entry, key, where), f"{where}: {key!r}", may_be_empty=True)
+            json_files.text_at(entry, key, where, may_be_empty=True)
         metrics = json_files.mapped(json_files.value(entry, "metrics", where), f"{where}: 'metrics'")
         for name, value in metrics.items():
             json_files.number(value, f"{where}: {json_files.shown(name)}")
