@@ -11,12 +11,8 @@ PORT = "JAX_COORDINATOR_PORT"
 ADDRESS_SECONDS = 300  # maximum wait for the address of the first host of a TPU pod
 
 # Variables of a SLURM step, as `srun` starts it. A batch script outside of a step is a single process.
-SLURM_JOB, SLURM_NODES, SLURM_COUNT, SLURM_INDEX = (
-    "SLURM_JOB_ID",
-    "SLURM_STEP_NODELIST",
-    "SLURM_STEP_NUM_TASKS",
-    "SLURM_PROCID",
-)
+SLURM_JOB, SLURM_NODES = "SLURM_JOB_ID", "SLURM_STEP_NODELIST"
+SLURM_COUNT, SLURM_INDEX = "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"
 
 
 @dataclasses.dataclass(frozen=True)
