@@ -111,11 +111,11 @@ def to_trec(question: Question, answers: Sequence[Answer], tag: str) -> str:
     """Formats each answer as a line of a TREC run.
 
     Raises:
-      EndxError: an id holds white space.
+      EndxError: an id is empty.
     """
-    trec.check_ids("the run", "question", [question.id])
-    trec.check_ids("the run", "document", [answer.document.id for answer in answers])
-    return "".join(trec.run_line(question.id, a.document.id, a.rank, a.score, tag) for a in answers)
+    (asked,) = trec.columns("the run", "question", [question.id])
+    ids = trec.columns("the run", "document", [answer.document.id for answer in answers])
+    return "".join(trec.run_line(asked, name, a.rank, a.score, tag) for name, a in zip(ids, answers, strict=True))
 
 
 def formatted(

@@ -1,6 +1,12 @@
-"""Writers of rankings: TREC runs and judgements, and per-question metrics as JSON lines."""
+"""Writers of rankings: TREC runs and judgements, and per-question metrics as JSON lines.
+
+White space separates the columns of TREC files, so white space in an id is percent-encoded there.
+"""
 
 import json
+import re
+import urllib.parse
+from collections.abc import Iterable
 
 from endx_jax.errors import EndxError
 from endx_jax.files import replacing
@@ -21,11 +27,11 @@ def write_run(path, question_ids, candidate_ids, top_ids, top_scores, tag) -> No
       tag: name of the system (last column).
 
     Raises:
-      EndxError: an id or the tag is empty or holds white space, which separates the columns, or an id is repeated.
+      EndxError: an id or the tag is empty, or an id is repeated.
     """
-    check_ids(path, "question", question_ids)
-    check_ids(path, "candidate", candidate_ids)
-    check_ids(path, "tag", [tag])
+    question_ids = columns(path, "question", question_ids)
+    candidate_ids = columns(path, "candidate", candidate_ids)
+    (tag,) = columns(path, "tag", [tag])
     with replacing(path) as file:
         for question, ids, scores in zip(question_ids, top_ids.tolist(), top_scores.tolist(), strict=True):
             for rank, (candidate, score) in enumerate(zip(ids, scores, strict=True), start=1):
@@ -33,7 +39,7 @@ def write_run(path, question_ids, candidate_ids, top_ids, top_scores, tag) -> No
 
 
 def run_line(question: str, candidate: str, rank: int, score: float, tag: str) -> str:
-    """Formats one line of a run."""
+    """Formats one line of a run; ids and tag are those of `columns`."""
     return f"{question} Q0 {candidate} {rank} {score:.9g} {tag}\n"
 
 
@@ -47,10 +53,10 @@ def write_qrels(path, question_ids, candidate_ids, qrels) -> None:
       qrels: for each question the indices of its right candidates.
 
     Raises:
-      EndxError: an id is empty, repeated, or holds white space.
+      EndxError: an id is empty or repeated.
     """
-    check_ids(path, "question", question_ids)
-    check_ids(path, "candidate", candidate_ids)
+    question_ids = columns(path, "question", question_ids)
+    candidate_ids = columns(path, "candidate", candidate_ids)
     with replacing(path) as file:
         for question, right in zip(question_ids, qrels, strict=True):
             for candidate in right:
@@ -70,12 +76,18 @@ def write_per_question(path, question_ids, evaluation) -> None:
             file.write(json.dumps({"id": identity, **row}, ensure_ascii=False) + "\n")
 
 
-def check_ids(path, kind, ids) -> None:
-    """Raises EndxError if an id of this `kind` is not valid in the TREC file `path`, or occurs twice."""
+def columns(path, kind: str, ids: Iterable[str]) -> list[str]:
+    """Returns ids of this `kind` with their white space percent-encoded.
+
+    Raises:
+      EndxError: an id is empty, or occurs twice in the file `path`.
+    """
+    found = [re.sub(r"\s", lambda space: urllib.parse.quote(space[0]), identity) for identity in ids]
     seen = set()
-    for identity in ids:
-        if identity.split() != [identity]:
-            raise EndxError(f"{path}: {kind} {identity!r} is empty or contains white space, which TREC does not allow")
+    for identity in found:
+        if not identity:
+            raise EndxError(f"{path}: a {kind} has an empty id")
         if identity in seen:
             raise EndxError(f"{path}: {kind} {identity!r} occurs twice; ids must be unique")
         seen.add(identity)
+    return found

@@ -46,14 +46,20 @@ def test_per_question_lines(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("bad", ["a b", "a\n", "", "\u00a0"])
-def test_ids_that_would_break_a_column_are_refused(tmp_path, bad):
-    with pytest.raises(EndxError, match=r"question .* white space"):
-        write_qrels(tmp_path / "f", [bad], ["a"], [[0]])
-    with pytest.raises(EndxError, match=r"candidate .* white space"):
-        write_qrels(tmp_path / "f", ["q"], [bad], [[0]])
-    with pytest.raises(EndxError, match=r"tag .* white space"):
-        write_run(tmp_path / "f", ["q"], ["a"], IDS[:1, :1] * 0, SCORES[:1, :1], bad)
+@pytest.mark.parametrize(("name", "column"), [("a b", "a%20b"), ("a\n", "a%0A"), ("\u00a0", "%C2%A0"), ("50%", "50%")])
+def test_white_space_in_ids_is_encoded(tmp_path, name, column):
+    """File names are common ids, and a report comes at the end of a run."""
+    write_qrels(tmp_path / "qrels", [name], [name], [[0]])
+    assert (tmp_path / "qrels").read_text() == f"{column} 0 {column} 1\n"
+    write_run(tmp_path / "run", [name], [name], IDS[:1, :1] * 0, SCORES[:1, :1], name)
+    assert (tmp_path / "run").read_text() == f"{column} Q0 {column} 1 0.5 {column}\n"
+
+
+def test_empty_ids_are_refused(tmp_path):
+    with pytest.raises(EndxError, match="a question has an empty id"):
+        write_qrels(tmp_path / "f", [""], ["a"], [[0]])
+    with pytest.raises(EndxError, match="a tag has an empty id"):
+        write_run(tmp_path / "f", ["q"], ["a"], IDS[:1, :1] * 0, SCORES[:1, :1], "")
     assert list(tmp_path.iterdir()) == []
 
 
