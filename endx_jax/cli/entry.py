@@ -44,7 +44,8 @@ def run_verb(argv: list[str]) -> int:
         print(endx_jax.__version__)
         return 0
     # Shells expand `~` in `--workdir ~/runs/a` and not in `--workdir=~/runs/a`, which would make a folder named `~`.
-    arguments = [re.sub(r"(?<==)~(?=/)", os.path.expanduser("~"), argument, count=1) for argument in argv[1:]]
+    home = os.path.expanduser("~")
+    arguments = [re.sub(r"^(--[\w.-]+=)~(?=/)", lambda flag: flag[1] + home, argument) for argument in argv[1:]]
     try:
         _verb(argv[0])(arguments)
     except (EndxError, RunInterrupted) as end:
