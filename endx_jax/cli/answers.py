@@ -111,7 +111,7 @@ def to_trec(question: Question, answers: Sequence[Answer], tag: str) -> str:
     """Formats each answer as a line of a TREC run.
 
     Raises:
-      EndxError: an id is empty.
+      EndxError: an id is empty or repeated.
     """
     (asked,) = trec.columns("the run", "question", [question.id])
     ids = trec.columns("the run", "document", [answer.document.id for answer in answers])

@@ -222,7 +222,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--score-with",
         metavar="MODEL",
-        help="workdir of a pair classifier, folder or name of a sentence-transformers CrossEncoder, or workdir or name "
-        "of a dual encoder, whose scores are written, for distillation",
+        help="model whose scores are written for distillation: workdir of a pair classifier, folder or name of a "
+        "sentence-transformers CrossEncoder, or workdir or name of a dual encoder",
     )
     return parser

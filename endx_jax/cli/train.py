@@ -61,8 +61,8 @@ def parse(argv: list[str]) -> tuple[ConfigDict, str, pathlib.Path]:
         raise EndxError(_explain(failure)) from None
     except SyntaxError as failure:
         raise EndxError(
-            f"--config={failure.filename}, line {failure.lineno}: {failure.msg}; a config is a Python file; data are "
-            "set with --config.data.path=FILE"
+            f"--config={failure.filename}, line {failure.lineno}: {failure.msg}; correct the Python file, or pass data "
+            "with --config.data.path=FILE"
         ) from None
     if rest:
         raise EndxError(f"unexpected argument {rest[0]!r}; settings are given as --config.SECTION.KEY=VALUE")

@@ -49,9 +49,10 @@ class Ragged:
         return padded(self.values, starts, lengths, width, self.fill, self.values.dtype)[0]
 
     def find(self, rows: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-        """Returns the places in `values` of `wanted` [B, K] in `rows` [B], whose values ascend; -1 where there is none.
+        """Returns the index in `values`, [B, K], of each wanted value; -1 if its row lacks it.
 
-        Binary search, so memory does not depend on the lengths of the rows.
+        Row `rows[b]` is searched for `wanted[b]`; the values of a row must ascend. Memory does not depend on the
+        lengths of the rows.
         """
         if not len(self.values):
             return np.full(wanted.shape, -1)

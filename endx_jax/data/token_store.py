@@ -206,7 +206,7 @@ def _write_tokens(folder: pathlib.Path, side: str, files: Sequence[pathlib.Path]
 def _array_file(file: pathlib.Path, dtype: np.dtype, shape: tuple[int, ...]) -> Iterator[IO[bytes]]:
     """Context that yields an `.npy` file to which the values are appended.
 
-    Writes to a map of a file would end the process by a signal, without a message, if the disk were full.
+    A write to a memory-mapped file on a full disk would end the process with SIGBUS.
     """
     with open(file, "wb") as stream:
         about = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}

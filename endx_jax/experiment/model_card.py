@@ -202,7 +202,7 @@ def _checkpoints(subject: Subject, settings: Settings | None) -> list[str]:
 
 
 def _public(value):
-    """Returns a setting, perhaps a nested list, without local paths: the last part of each."""
+    """Replaces each local path in a setting, which may be a nested list, by its last part."""
     if isinstance(value, list):
         return [_public(item) for item in value]
     if isinstance(value, str) and "/" in value and (value.startswith(("/", ".", "~")) or pathlib.Path(value).exists()):

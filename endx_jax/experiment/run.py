@@ -107,7 +107,7 @@ def _train(run: Run, validate: Validate | None, preemption: Preemption, began: f
     )
     begun, state, train_step = begin(run, checkpoints)
     barrier("compiled")
-    # After the last check of the settings, so that a workdir may be used with others until training begins.
+    # After the last check of the settings, so that a workdir can be used with other settings until training begins.
     on_primary(lambda: _describe(run), "workdir-described")
     run = begun
     start = int(state.step)

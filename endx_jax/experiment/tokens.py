@@ -134,8 +134,8 @@ def _write(
                         say(f"tokenised {n} of {len(missing)} parts in {time.perf_counter() - began:.0f} s")
             except concurrent.futures.process.BrokenProcessPool:
                 raise EndxError(
-                    f"one of {count} processes that tokenise was killed, perhaps as memory ran out: set "
-                    "data.tokenizing_processes to fewer; the finished parts are kept"
+                    "a tokenising process was killed, possibly for lack of memory: set data.tokenizing_processes "
+                    f"below {count} and run again; finished parts are kept"
                 ) from None
         else:
             for part in missing:

@@ -43,7 +43,7 @@ def read_config(workdir: pathlib.Path) -> Settings:
         raise EndxError(f"{workdir} holds no run: it has no {CONFIG}")
     contents = json_files.read(file)
     if "objective" not in contents:
-        raise EndxError(f"{workdir} holds no run: its {CONFIG} is that of a pretrained model, which --model may take")
+        raise EndxError(f"{workdir} is a pretrained model, not a run: pass it as --model")
     return resolve(contents, finished=True)
 
 

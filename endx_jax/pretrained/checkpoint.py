@@ -111,8 +111,8 @@ def architecture_of(hugging_face: dict, where: object) -> Architecture:
     kind = hugging_face.get("model_type", "")
     if "objective" in hugging_face:
         raise EndxError(
-            f"{where} is the workdir of a run, not a pretrained model: if its training has not ended, run its command "
-            "again; to train on from its parameters, set model.init_from"
+            f"{where} is the workdir of a run, not a pretrained model: finish its training, or set model.init_from "
+            "to start from its parameters"
         )
     if kind not in list(ARCHITECTURES):
         own_code = "; its own code (auto_map) is never run" if "auto_map" in hugging_face else ""

@@ -99,7 +99,7 @@ def read_manifest(folder: pathlib.Path) -> Manifest:
         )
     fields, where = json_files.read(path), str(path)
     if "version" not in fields and (folder / "index" / MANIFEST).is_file():  # a workdir, which has a manifest too
-        raise EndxError(f"{folder} is the workdir of a run: its index is {folder / 'index'}")
+        raise EndxError(f"{folder} is the workdir of a run, not an index: use {folder / 'index'}")
     version = json_files.value(fields, "version", where)
     if version != VERSION:
         raise EndxError(

@@ -86,7 +86,7 @@ def columns(path, kind: str, ids: Iterable[str]) -> list[str]:
     seen = set()
     for identity in found:
         if not identity:
-            raise EndxError(f"{path}: a {kind} has an empty id")
+            raise EndxError(f"{path}: a {kind} is empty; TREC files need a value in each column")
         if identity in seen:
             raise EndxError(f"{path}: {kind} {identity!r} occurs twice; ids must be unique")
         seen.add(identity)

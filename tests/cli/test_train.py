@@ -147,7 +147,7 @@ def test_a_config_that_is_no_python_file_is_one_line(tmp_path, endx):
     file = tmp_path / "pairs.csv"
     file.write_text("question,answer\nwhere is it,on the mat\n")
     assert (
-        f"--config={file}, line 2: invalid syntax; a config is a Python file"
+        f"--config={file}, line 2: invalid syntax; correct the Python file"
         in endx("train", f"--config={file}", status=2).err
     )
 
@@ -163,9 +163,9 @@ def test_settings_that_the_step_refuses_leave_no_run(config, tmp_path):
 
 def test_folders_of_another_kind_are_told_apart(trained_workdir, tiny_bert, tmp_path, endx):
     asked = ("search", "--index", trained_workdir, "where")
-    assert f"is the workdir of a run: its index is {trained_workdir}/index" in endx(*asked, status=2).err
+    assert f"is the workdir of a run, not an index: use {trained_workdir}/index" in endx(*asked, status=2).err
     asked = ("evaluate", "--workdir", tiny_bert)
-    assert "holds no run: its config.json is that of a pretrained model, which --model" in endx(*asked, status=2).err
+    assert "is a pretrained model, not a run: pass it as --model" in endx(*asked, status=2).err
     (tmp_path / "config.json").write_text((trained_workdir / "config.json").read_text())
     (tmp_path / "corpus.txt").write_text("a cat\n")
     asked = ("encode", "--workdir", tmp_path, "--corpus", tmp_path / "corpus.txt", "--output", tmp_path / "index")

@@ -194,7 +194,7 @@ def test_a_killed_process_is_one_line(settings, processors, monkeypatch):
 
     monkeypatch.setattr(concurrent.futures.ProcessPoolExecutor, "map", killed)
     several = dataclasses.replace(settings, tokenizing_processes=2)
-    with pytest.raises(EndxError, match="one of 2 processes that tokenise was killed, .*: set data.tokenizing_proc"):
+    with pytest.raises(EndxError, match="a tokenising process was killed, .*: set data.tokenizing_processes below 2"):
         stored(several, processors, read_splits(several))
 
 

@@ -56,9 +56,9 @@ def test_white_space_in_ids_is_encoded(tmp_path, name, column):
 
 
 def test_empty_ids_are_refused(tmp_path):
-    with pytest.raises(EndxError, match="a question has an empty id"):
+    with pytest.raises(EndxError, match="a question is empty"):
         write_qrels(tmp_path / "f", [""], ["a"], [[0]])
-    with pytest.raises(EndxError, match="a tag has an empty id"):
+    with pytest.raises(EndxError, match="a tag is empty"):
         write_run(tmp_path / "f", ["q"], ["a"], IDS[:1, :1] * 0, SCORES[:1, :1], "")
     assert list(tmp_path.iterdir()) == []
 

@@ -102,7 +102,7 @@ def _splits(path: str) -> dict[str, list[str]]:
     if not folder.is_dir():
         found = sorted(glob.glob(path, recursive=True))
         if not found:
-            raise EndxError(f"{path}: no files match this pattern")
+            raise EndxError(f"{path}: no files match this pattern; correct the path")
         return {"": found}
     splits: dict[str, list[str]] = {}
     for name in _inside_of(path):

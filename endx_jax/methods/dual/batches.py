@@ -93,7 +93,7 @@ class ContrastiveStream(BatchStream):
 
 
 def _scores_of(candidates: np.ndarray, question: np.ndarray, listed: Ragged, scores: Ragged) -> np.ndarray:
-    """Returns the scores, float32 [B, K], of candidates [B, K] among those listed of questions [B]; NaN for others."""
+    """Returns the scores, float32 [B, K], of candidates in the lists of their questions; NaN for others."""
     places = listed.find(question, candidates)
     found = np.full(places.shape, np.nan, np.float32)
     found[places >= 0] = scores.values[places[places >= 0]]
