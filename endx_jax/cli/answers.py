@@ -113,8 +113,8 @@ def to_trec(question: Question, answers: Sequence[Answer], tag: str) -> str:
     Raises:
       EndxError: an id is empty or repeated.
     """
-    (asked,) = trec.columns("the run", "question", [question.id])
-    ids = trec.columns("the run", "document", [answer.document.id for answer in answers])
+    (asked,) = trec.encoded("the run", "question", [question.id])
+    ids = trec.encoded("the run", "document", [answer.document.id for answer in answers])
     return "".join(trec.run_line(asked, name, a.rank, a.score, tag) for name, a in zip(ids, answers, strict=True))
 
 

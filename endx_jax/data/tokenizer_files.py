@@ -77,7 +77,7 @@ def load_tokenizer(folder: pathlib.Path) -> LoadedTokenizer:
 
 @contextlib.contextmanager
 def refusing_broken(folder: pathlib.Path, *further: type[Exception]) -> Iterator[None]:
-    """Context that converts exceptions of the tokenizers library about broken files to EndxError.
+    """Context that converts exceptions which the tokenizers library raises for broken files to EndxError.
 
     The library raises plain `Exception`, or `PanicException`, a `BaseException`, if its Rust code panics.
 
@@ -274,7 +274,7 @@ def _encode(backend: "tokenizers.Tokenizer", texts: list[str], *, normalized: bo
 
 
 def _well_formed(text: str) -> str:
-    """Replaces halves of surrogate pairs, which JSON escapes can leave in a string, with U+FFFD."""
+    """Replaces lone surrogates, which JSON escapes can leave in a string, with U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

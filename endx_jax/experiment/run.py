@@ -105,11 +105,10 @@ def _train(run: Run, validate: Validate | None, preemption: Preemption, began: f
     checkpoints = Checkpoints(
         run.workdir, keep=settings.train.keep_checkpoints, metric=settings.evaluation.metric, report=say
     )
-    begun, state, train_step = begin(run, checkpoints)
+    run, state, train_step = begin(run, checkpoints)
     barrier("compiled")
     # After the last check of the settings, so that a workdir can be used with other settings until training begins.
     on_primary(lambda: _describe(run), "workdir-described")
-    run = begun
     start = int(state.step)
     metric, train = settings.evaluation.metric, settings.train
     best = best_validation(run.workdir, metric)

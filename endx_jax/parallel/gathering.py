@@ -64,7 +64,7 @@ class Gathered(flax.struct.PyTreeNode, nn.meta.AxisMetadata):
         return self.replace(value=val)
 
     def add_axis(self, index, params):
-        """Not used: layers are stacked in `models/stack.py`, which leaves boxes as they are."""
+        """Required by Flax for `nn.scan` of modules, which is not used: `models/stack.py` leaves boxes as they are."""
         raise NotImplementedError
 
     remove_axis = add_axis

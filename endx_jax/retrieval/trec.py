@@ -29,9 +29,9 @@ def write_run(path, question_ids, candidate_ids, top_ids, top_scores, tag) -> No
     Raises:
       EndxError: an id or the tag is empty, or an id is repeated.
     """
-    question_ids = columns(path, "question", question_ids)
-    candidate_ids = columns(path, "candidate", candidate_ids)
-    (tag,) = columns(path, "tag", [tag])
+    question_ids = encoded(path, "question", question_ids)
+    candidate_ids = encoded(path, "candidate", candidate_ids)
+    (tag,) = encoded(path, "tag", [tag])
     with replacing(path) as file:
         for question, ids, scores in zip(question_ids, top_ids.tolist(), top_scores.tolist(), strict=True):
             for rank, (candidate, score) in enumerate(zip(ids, scores, strict=True), start=1):
@@ -39,7 +39,7 @@ def write_run(path, question_ids, candidate_ids, top_ids, top_scores, tag) -> No
 
 
 def run_line(question: str, candidate: str, rank: int, score: float, tag: str) -> str:
-    """Formats one line of a run; ids and tag are those of `columns`."""
+    """Formats one line of a TREC run; ids and tag have no white space, as `encoded` returns them."""
     return f"{question} Q0 {candidate} {rank} {score:.9g} {tag}\n"
 
 
@@ -55,8 +55,8 @@ def write_qrels(path, question_ids, candidate_ids, qrels) -> None:
     Raises:
       EndxError: an id is empty or repeated.
     """
-    question_ids = columns(path, "question", question_ids)
-    candidate_ids = columns(path, "candidate", candidate_ids)
+    question_ids = encoded(path, "question", question_ids)
+    candidate_ids = encoded(path, "candidate", candidate_ids)
     with replacing(path) as file:
         for question, right in zip(question_ids, qrels, strict=True):
             for candidate in right:
@@ -76,7 +76,7 @@ def write_per_question(path, question_ids, evaluation) -> None:
             file.write(json.dumps({"id": identity, **row}, ensure_ascii=False) + "\n")
 
 
-def columns(path, kind: str, ids: Iterable[str]) -> list[str]:
+def encoded(path, kind: str, ids: Iterable[str]) -> list[str]:
     """Returns ids of this `kind` with their white space percent-encoded.
 
     Raises:

@@ -64,8 +64,8 @@ def files(path: str, split: str | None = None) -> list[str]:
         kinds = ", ".join(sorted(endings))
         raise EndxError(f"{path}: files of several kinds, {kinds}; name those of one kind, as in DIR/*.parquet")
     columns = {file: own for file in found if (own := _columns(file))}
+    first = next(iter(columns), "")
     for file, own in columns.items():
-        first = next(iter(columns))
         if set(own) != set(columns[first]):
             raise EndxError(
                 f"{file}: the columns are {json_files.names(own)}, and {json_files.names(columns[first])} in {first}; "

@@ -93,7 +93,7 @@ class ContrastiveStream(BatchStream):
 
 
 def _scores_of(candidates: np.ndarray, question: np.ndarray, listed: Ragged, scores: Ragged) -> np.ndarray:
-    """Returns the scores, float32 [B, K], of candidates in the lists of their questions; NaN for others."""
+    """Looks up the teacher's scores, float32 [B, K], of candidates; NaN for those that their question does not list."""
     places = listed.find(question, candidates)
     found = np.full(places.shape, np.nan, np.float32)
     found[places >= 0] = scores.values[places[places >= 0]]
