@@ -89,10 +89,15 @@ def test_a_token_comes_from_a_file_or_the_environment(monkeypatch, tmp_path):
     assert serve._token(None) == "other"
     monkeypatch.setenv(serve.TOKEN, "")
     assert serve._token(None) is None
-    for wrong in ("", "two words", "naïve"):
+    monkeypatch.setenv(serve.TOKEN, " other\n")
+    assert serve._token(None) == "other"
+    for wrong in (" ", "two words", "naïve"):
         file.write_text(wrong)
-        with pytest.raises(EndxError, match="one line of ASCII without spaces"):
+        with pytest.raises(EndxError, match=r"^--token-file=.*: one line of ASCII without spaces"):
             serve._token(file)
+        monkeypatch.setenv(serve.TOKEN, wrong)
+        with pytest.raises(EndxError, match="^the variable ENDX_TOKEN .*: one line of ASCII without spaces"):
+            serve._token(None)
 
 
 @pytest.mark.parametrize(
