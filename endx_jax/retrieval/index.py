@@ -134,6 +134,10 @@ class Index:
     def __repr__(self) -> str:
         return f"Index({str(self.folder)!r}, {self.snapshot})"
 
+    def __contains__(self, identifier: str) -> bool:
+        """Returns true if the index has a document with this id. The first call reads all ids."""
+        return identifier in self._rows()
+
     def get(self, identifier: str) -> Document | None:
         """Returns the document with this id, or None. The first call reads all ids."""
         row = self._rows().get(identifier)

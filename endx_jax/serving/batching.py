@@ -195,10 +195,8 @@ async def in_pieces(
     batcher: Batcher[Work, Result], receive: Receive, job: Callable[[Sequence[str]], Work], texts: Sequence[str]
 ) -> list[Result]:
     """Runs the job of each piece of the texts, so that other clients' questions are computed in between."""
-    bulk = len(texts) > 1
-    return [
-        await while_connected(receive, batcher.submit(job(piece), cost(piece), bulk=bulk)) for piece in pieces(texts)
-    ]
+    submit = functools.partial(batcher.submit, bulk=len(texts) > 1)
+    return [await while_connected(receive, submit(job(piece), cost(piece))) for piece in pieces(texts)]
 
 
 def pieces(texts: Sequence[str]) -> list[Sequence[str]]:

@@ -27,10 +27,8 @@ class Taken(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
 
-class EmbeddingsRequest(Taken):
+class EmbeddingsRequest(Taken, extra="ignore"):
     """Request of OpenAI's API, with `input_type` as an extension."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
 
     input: Annotated[list[str], BeforeValidator(_listed, json_schema_input_type=str | list[str])] = Field(
         description="one text or several; token ids are not supported"
@@ -116,10 +114,8 @@ class DocumentsRequest(Taken):
     documents: list[NewDocument] = Field(min_length=1)
 
 
-class RerankRequest(BaseModel):
+class RerankRequest(Taken, extra="ignore"):
     """Question and documents to rank, as Cohere's and Jina's clients send them."""
-
-    model_config = ConfigDict(strict=True)
 
     query: str
     documents: list[str]

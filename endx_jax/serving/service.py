@@ -187,7 +187,7 @@ class Service:
 
     def delete(self, identifier: str) -> bool:
         """Deletes a document; returns false if there is none with this id."""
-        known = self.search.index.get(identifier) is not None
+        known = identifier in self.search.index
         if known:
             self.search.index.delete([identifier])
         return known

@@ -11,6 +11,7 @@ import pytest
 from endx_jax.cli import serve
 from endx_jax.data.documents import Document
 from endx_jax.errors import EndxError, InUse
+from endx_jax.experiment.model import load_pairs
 from endx_jax.retrieval import index as index_module
 from endx_jax.retrieval.index import Index, write_index
 
@@ -27,6 +28,15 @@ def test_serves_until_it_is_told_to_stop(trained_workdir):
         finally:
             program.kill()
     assert program.returncode == 0
+
+
+def test_the_cross_encoder_of_a_run_scores_documents(trained_workdir, pair_workdir):
+    arguments = serve._parser().parse_args([f"--workdir={trained_workdir}", f"--rerank={pair_workdir}"])
+    documents = ["the mat of 3", "a dog", "the mats of 12"]
+    found = serve._service(arguments).score("where is the cat 3", documents)
+    expected = load_pairs(pair_workdir)(["where is the cat 3"], documents)(np.array([[0, 0], [0, 1], [0, 2]]))
+    np.testing.assert_array_equal(found, expected)
+    assert len(set(found.tolist())) == 3
 
 
 def test_a_server_holds_its_index_or_says_why_it_cannot(tmp_path, capsys, monkeypatch):
@@ -65,6 +75,7 @@ def test_a_port_that_is_in_use_is_one_line(endx, trained_workdir):
         ),
         (["--index=nowhere", "--port=0"], "nowhere"),
         ([], "nothing to serve: set --workdir=RUN or --index=DIR"),
+        (["--index=nowhere", "--rerank=missing"], "missing"),
         (["--index=nowhere", "--max-k=0"], "--max-k must be positive"),
         (["--index=nowhere", "--token-file=missing"], "--token-file=missing can't be read"),
     ],

@@ -94,7 +94,8 @@ def test_deleted_documents_are_not_found_here_nor_when_it_is_opened_again(opened
     opened.delete(["d1"])
     for found in (opened, Index(opened.folder)):
         assert ids(found) == ["d2", "d0"]
-        assert (len(found), found.get("d1"), found.get("d2")) == (2, None, DOCUMENTS[2])
+        assert (len(found), "d1" in found, "d2" in found) == (2, False, True)
+        assert (found.get("d1"), found.get("d2")) == (None, DOCUMENTS[2])
         assert [(row, document.id) for row, document in found.snapshot.documents()] == [(0, "d0"), (2, "d2")]
         assert found.document(1) == DOCUMENTS[1]  # who found it a moment before can still read it
     opened.add([Document("d1", "again")], np.float32([[9, 9]]))
@@ -181,7 +182,7 @@ def test_another_process_is_not_overwritten(opened):
         opened.add([Document("ours", "")], np.float32([[1, 1]]))
     with one_line_error("changed, replaced or moved by another process"):
         opened.delete(["d0"])
-    assert Index(opened.folder).get("theirs").id == "theirs"
+    assert "theirs" in Index(opened.folder)
 
 
 def test_an_add_that_is_cut_off_before_its_manifest_leaves_the_index_as_it_was(opened, monkeypatch):
