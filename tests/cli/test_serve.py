@@ -7,6 +7,7 @@ import urllib.request
 
 import numpy as np
 import pytest
+from http_server import Running
 
 from endx_jax.cli import serve
 from endx_jax.data.documents import Document
@@ -33,10 +34,18 @@ def test_serves_until_it_is_told_to_stop(trained_workdir):
 def test_the_cross_encoder_of_a_run_scores_documents(trained_workdir, pair_workdir):
     arguments = serve._parser().parse_args([f"--workdir={trained_workdir}", f"--rerank={pair_workdir}"])
     documents = ["the mat of 3", "a dog", "the mats of 12"]
-    found = serve._service(arguments).score("where is the cat 3", documents)
     expected = load_pairs(pair_workdir)(["where is the cat 3"], documents)(np.array([[0, 0], [0, 1], [0, 2]]))
-    np.testing.assert_array_equal(found, expected)
-    assert len(set(found.tolist())) == 3
+    assert len(set(expected.tolist())) == 3
+    service = serve._service(arguments)
+    service.preparations = list
+    running = Running(service)
+    try:
+        status, content = running.post("/v1/rerank", {"query": "where is the cat 3", "documents": documents})
+    finally:
+        running.stop()
+    found = [(result["index"], result["relevance_score"]) for result in content["results"]]
+    assert (status, [n for n, _ in found]) == (200, np.argsort(-expected).tolist())
+    np.testing.assert_allclose([score for _, score in found], np.sort(expected)[::-1], rtol=1e-6)
 
 
 def test_a_server_holds_its_index_or_says_why_it_cannot(tmp_path, capsys, monkeypatch):
