@@ -88,9 +88,12 @@ def _assemble(name: str, sources: Mapping[str, PretrainedEncoder], usage: Usage,
     folders = {side: source.folder for side, source in sources.items()}
     lengths = {side: _length(source) for side, source in sources.items()}
     processors = text_processors(sources, folders, lengths, {side: usage.prompt(side) for side in SIDES})
+    encoder = TextEncoder(dual_encoder, processors, mesh)
+    if usage.truncate_dim is not None:
+        json_files.whole(usage.truncate_dim, f"{name}: 'truncate_dim'", least=1, most=encoder.width(params))
     return EmbeddingModel(
         name,
-        TextEncoder(dual_encoder, processors, mesh),
+        encoder,
         jax.device_put(params),
         cosine=usage.cosine,
         source=Source(sources),
