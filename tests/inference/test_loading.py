@@ -2,7 +2,6 @@ import json
 
 import numpy as np
 import pytest
-
 from helpers import one_line_error
 
 import endx_jax
