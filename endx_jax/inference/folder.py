@@ -53,7 +53,7 @@ def load_hugging_face(folder: pathlib.Path, about: About, mesh: Mesh, name: str)
             max_length=stated.length,
         )
         sources[side] = PretrainedEncoder(head.encoder, head, json_files.read(head.encoder / "config.json"))
-    usage = Usage(about.prompts, default_prompt=about.prompts["query"], cosine=about.cosine)
+    usage = Usage(about.prompts, default_prompt=about.default_prompt, cosine=about.cosine)
     return _assemble(name, sources, usage, mesh)
 
 
