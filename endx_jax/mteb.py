@@ -90,7 +90,7 @@ class MTEBModel:
         del hf_split, hf_subset
         model, task, kind = self.model, task_metadata, getattr(prompt_type, "value", prompt_type)
         texts = [text for batch in inputs for text in batch["text"]]
-        names = (f"{task.name}-{kind}", task.name, f"{task.type}-{kind}", task.type, kind)
+        names = (f"{task.name}-{kind}", task.name, f"{task.type}-{kind}", task.type, str(kind))
         prompt = next((model.named_prompts[name] for name in names if name in model.named_prompts), None)
         if kind is None and prompt is None:
             prompt = model.default_prompt
