@@ -155,7 +155,7 @@ def identifier(value: object, where: str) -> str:
 
 def whole(value: object, where: str, *, least: int = 0, most: int = 2**31 - 1) -> int:
     """Returns `value` if it is an integer from `least` to `most`; raises EndxError otherwise."""
-    if isinstance(value, numbers.Integral) and type(value) is not bool and least <= int(value) <= most:
+    if not isinstance(value, bool) and isinstance(value, numbers.Integral) and least <= int(value) <= most:
         return int(value)
     raise EndxError(f"{where} is {shown(value)}; it must be a whole number from {least:,} to {most:,}")
 

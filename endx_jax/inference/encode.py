@@ -140,13 +140,10 @@ class TextEncoder:
           params: parameters of the dual encoder.
           side: `question` or `answer`.
           texts: N texts.
-          batch_size: overrides the encoder's `batch_size`.
+          batch_size: overrides the encoder's `batch_size`; raises EndxError if below 1.
           progress: true to show a progress bar.
           output: operations on the embeddings before they are fetched.
           prompt: string prepended to every text; None for the prompt of the side.
-
-        Raises:
-          EndxError: `batch_size` is below 1, or `output` keeps more dimensions than there are.
 
         Returns:
           NumPy [N, E] in the order of the texts and the precision of `output`, the same on every process; `Quantized`
