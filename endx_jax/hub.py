@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from endx_jax.errors import EndxError
 
 PATIENCE = 10.0  # seconds
+# Errors of the hub's client about responses that are not the hub's, such as a login page or a list.
+MALFORMED = (ValueError, TypeError, LookupError, AttributeError)
 DATA = "hf://datasets/"  # prefix of the paths of data sets, as in `datasets`, pandas and `hf`
 # Files of a data set that are downloaded, with or without `.gz`.
 DATA_ENDINGS = (".parquet", ".arrow", ".feather", ".jsonl", ".json", ".csv", ".tsv")
@@ -29,8 +31,8 @@ def download(name: str, patterns: Sequence[str], *, dataset: bool = False, revis
     import huggingface_hub
     from huggingface_hub.errors import HTTPError
 
-    # Errors of the hub, of the connection, and of malformed ids and responses.
-    failures = (OSError, HTTPError, ValueError)
+    # Errors of the hub, of the connection, and of malformed ids.
+    failures = (OSError, HTTPError, *MALFORMED)
     reason = None
     try:
         # Request this first: snapshot_download waits forever for a hub that does not answer.

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import numbers
 import pathlib
 import reprlib
 from collections.abc import Iterable
@@ -154,8 +155,8 @@ def identifier(value: object, where: str) -> str:
 
 def whole(value: object, where: str, *, least: int = 0, most: int = 2**31 - 1) -> int:
     """Returns `value` if it is an integer from `least` to `most`; raises EndxError otherwise."""
-    if type(value) is int and least <= value <= most:
-        return value
+    if not isinstance(value, bool) and isinstance(value, numbers.Integral) and least <= int(value) <= most:
+        return int(value)
     raise EndxError(f"{where} is {shown(value)}; it must be a whole number from {least:,} to {most:,}")
 
 

@@ -4,6 +4,7 @@ MTEB (https://github.com/embeddings-benchmark/mteb) is not a dependency; install
 """
 
 import functools
+import logging
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,12 +17,17 @@ from endx_jax.models.dual_encoder import SIDES
 if TYPE_CHECKING:
     from mteb.models import ModelMeta
 
+LOG = logging.getLogger("endx_jax")
+
 
 class MTEBModel:
     """Implementation of MTEB's `EncoderProtocol` for an `EmbeddingModel`.
 
-    Queries and documents are encoded by `encode_query` and `encode_document`. Texts that are neither, as in clustering
-    or similarity tasks, are encoded by `encode`, which raises EndxError if the sides of the model differ.
+    Queries and documents are encoded by `encode_query` and `encode_document`; texts that are neither, as in clustering
+    or similarity tasks, by `encode`. Prompts are chosen as by MTEB's wrapper of sentence-transformers: the first of the
+    model's `named_prompts` that is named as the task and kind, joined by a hyphen (`NFCorpus-query`), the task
+    (`NFCorpus`), the type of task and kind (`Retrieval-query`), the type of task (`Retrieval`) or the kind (`query`).
+    Without one, queries and documents have the prompt of their side, and other texts the model's default prompt.
     """
 
     def __init__(self, model: EmbeddingModel, name: str = ""):
@@ -68,7 +74,7 @@ class MTEBModel:
 
         Args:
           inputs: batches, each with its texts under `text`.
-          task_metadata: ignored.
+          task_metadata: MTEB's `TaskMetadata`, of which `name` and `type` choose the prompt.
           hf_split: ignored.
           hf_subset: ignored.
           prompt_type: `query` or `document`; None for texts that are neither.
@@ -79,13 +85,23 @@ class MTEBModel:
           Embeddings, float32 [N, E].
 
         Raises:
-          EndxError: `prompt_type` is None and the sides of the model differ.
+          EndxError: `prompt_type` is None and the sides of the model differ in parameters or tokenizers.
         """
-        del task_metadata, hf_split, hf_subset
+        del hf_split, hf_subset
+        model, task, kind = self.model, task_metadata, getattr(prompt_type, "value", prompt_type)
         texts = [text for batch in inputs for text in batch["text"]]
-        encoders = {"query": self.model.encode_query, "document": self.model.encode_document}
-        encode = self.model.encode if prompt_type is None else encoders[prompt_type]
-        return np.asarray(encode(texts, batch_size=batch_size, show_progress_bar=show_progress_bar))
+        names = (f"{task.name}-{kind}", task.name, f"{task.type}-{kind}", task.type, str(kind))
+        prompt = next((model.named_prompts[name] for name in names if name in model.named_prompts), None)
+        if kind is None and prompt is None:
+            prompt = model.default_prompt
+            if len(set(model.prompts.values())) > 1:
+                LOG.warning(
+                    "%s: texts of %s are neither queries nor documents, and no prompt is named %s or %s; they are "
+                    "encoded with the default prompt, %r",
+                    *(model.name, task.name, task.name, task.type, prompt),
+                )
+        encode = {"query": model.encode_query, "document": model.encode_document, None: model.encode}[kind]
+        return np.asarray(encode(texts, prompt=prompt, batch_size=batch_size, show_progress_bar=show_progress_bar))
 
     def similarity(self, embeddings1: np.ndarray, embeddings2: np.ndarray) -> np.ndarray:
         """Returns the similarities of all pairs of rows, [A, B]: see `EmbeddingModel.similarity`."""

@@ -20,6 +20,23 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(data)
 
 
+# Bodies of a login page and of broken proxies.
+NO_API = (b"<html>Log in</html>", b"[1, 2]", b"5", b"null", b'"x"', b"{}", b"")
+
+
+def always(data: bytes) -> type[Handler]:
+    """Returns a handler that sends the same body in response to every request."""
+
+    class Always(Handler):
+        def do_GET(self):
+            self.rfile.read(int(self.headers["Content-Length"] or 0))
+            self.reply(data, Content_Type="application/json")
+
+        do_HEAD = do_POST = do_PUT = do_GET
+
+    return Always
+
+
 class LoopbackServer:
     """Server of a handler's responses at `address`."""
 

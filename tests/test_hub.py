@@ -6,13 +6,16 @@ import subprocess
 import sys
 
 import huggingface_hub
+import huggingface_hub.constants
 import pytest
 from fake_hub import COMMIT, FakeHub
 from helpers import one_line_error
+from loopback import NO_API, LoopbackServer, always
 
 from endx_jax.data.settings import DataSettings
 from endx_jax.experiment.data import read_splits
 from endx_jax.hub import local_path
+from endx_jax.pretrained import locate
 
 PROGRAM = "import sys, endx_jax.hub as hub; print(hub.local_path(sys.argv[1]))"
 
@@ -61,6 +64,20 @@ def test_what_is_not_on_the_hub_is_one_line(asked, monkeypatch):
         local_path("hf://datasets/no/such")
     with one_line_error(r"hf://datasets/ cannot be downloaded from the hub \(HFValidationError\): check the name"):
         local_path("hf://datasets/")
+
+
+@pytest.mark.parametrize("body", [*NO_API, b'{"id": 5, "sha": []}'])
+def test_a_hub_that_answers_something_else_is_one_line(monkeypatch, tmp_path, body):
+    local_path.cache_clear()
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    with LoopbackServer(always(body)) as hub:
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.address)
+        monkeypatch.setattr(huggingface_hub.model_info.__self__, "endpoint", hub.address)
+        with one_line_error(r"hf://datasets/some/pairs cannot be downloaded from the hub \(\w+\): check the name"):
+            local_path("hf://datasets/some/pairs")
+        with one_line_error(r"'some/pairs' is not a local folder and cannot be downloaded from the hub \(\w+\): give"):
+            locate("some/pairs")
 
 
 @pytest.mark.slow

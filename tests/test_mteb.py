@@ -1,13 +1,16 @@
 """MTEB's own evaluation of our models, on a task that is made here."""
 
+import dataclasses
 import json
 import shutil
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
 from helpers import one_line_error
+from tiny_models import make_model
 
 import endx_jax
 import endx_jax.mteb
@@ -87,21 +90,86 @@ def batches(texts):
     return [{"text": texts[:2]}, {"text": texts[2:]}]
 
 
+# What the adapter reads of a task.
+NFCORPUS = types.SimpleNamespace(name="NFCorpus", type="Retrieval")
+STS = types.SimpleNamespace(name="STSBenchmark", type="STS")
+PLACE = {"hf_split": "test", "hf_subset": "default"}
+# Prompts by name: of a task and kind, a task, a type and kind, a type, a kind; and three of others.
+PROMPTS = {
+    "NFCorpus-query": "who ",
+    "NFCorpus": "where ",
+    "Retrieval-query": "what ",
+    "Retrieval": "cat ",
+    "query": "dog ",
+    "SciFact": "mat ",
+    "Clustering": "sat ",
+    "cluster": "in ",
+}
+
+
+def test_the_prompt_is_the_most_specific_of_the_task(model):
+    texts = list(DOCUMENTS.values())
+    for first, name in enumerate([*PROMPTS][:5]):
+        left = {name: PROMPTS[name] for name in [*PROMPTS][first:]}
+        wrapped = endx_jax.mteb.wrap(dataclasses.replace(model, named_prompts=left))
+        found = wrapped.encode(batches(texts), task_metadata=NFCORPUS, prompt_type="query", **PLACE)
+        np.testing.assert_allclose(found, model.encode([PROMPTS[name] + text for text in texts]), atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the benchmark, about the prompts that are of no task
+@pytest.mark.parametrize("default", ["cluster", None])
+def test_prompts_are_those_of_the_benchmark_s_own_wrapper(mteb, tiny_bert, tmp_path, default):
+    from datasets import Dataset
+    from mteb.models.sentence_transformer_wrapper import SentenceTransformerEncoderWrapper
+    from sentence_transformers import SentenceTransformer
+    from torch.utils.data import DataLoader
+
+    texts = DataLoader(Dataset.from_dict({"text": list(DOCUMENTS.values())}), batch_size=2)
+    clustering = types.SimpleNamespace(name="TwentyNewsgroupsClustering", type="Clustering")
+    for first, name in enumerate(PROMPTS):
+        left = {name: PROMPTS[name] for name in [*PROMPTS][first:]}
+        library = SentenceTransformer(str(tiny_bert), device="cpu", prompts=left, default_prompt_name=default)
+        library.save_pretrained(str(tmp_path / name), create_model_card=False)
+        theirs = SentenceTransformerEncoderWrapper(library)
+        ours = endx_jax.mteb.wrap(endx_jax.load(tmp_path / name))
+        for task in (NFCORPUS, STS, clustering):
+            for kind in (*mteb.types.PromptType, None):
+                about = {"task_metadata": task, "prompt_type": kind, **PLACE}
+                expected = theirs.encode(texts, show_progress_bar=False, **about)
+                np.testing.assert_allclose(ours.encode(texts, **about), expected, atol=1e-5, err_msg=f"{task}, {kind}")
+
+
+def test_texts_of_no_kind_and_without_a_prompt_are_told_of(prompted, model, caplog):
+    texts = list(DOCUMENTS.values())
+    found = endx_jax.mteb.wrap(prompted).encode(batches(texts), task_metadata=STS, **PLACE)
+    np.testing.assert_allclose(found, model.encode(texts), atol=1e-6)
+    (message,) = caplog.messages
+    assert message.endswith(
+        "/model: texts of STSBenchmark are neither queries nor documents, and no prompt is named STSBenchmark or STS; "
+        "they are encoded with the default prompt, ''"
+    )
+
+
+def test_texts_of_no_kind_are_refused_where_the_towers_differ(tiny_bert):
+    wrapped = endx_jax.mteb.wrap(make_model(tiny_bert, sharing="ade"))
+    with one_line_error("different parameters for questions and documents: use encode_query"):
+        wrapped.encode(batches(list(DOCUMENTS.values())), task_metadata=STS, **PLACE)
+
+
 @pytest.mark.slow
 def test_queries_and_documents_are_encoded_as_such(mteb, prompted):
-    texts, about = list(DOCUMENTS.values()), {"task_metadata": None, "hf_split": "test", "hf_subset": "default"}
+    texts, about = list(DOCUMENTS.values()), {"task_metadata": NFCORPUS, **PLACE}
     wrapped = endx_jax.mteb.wrap(prompted)
     for kind, encode in (("query", prompted.encode_query), ("document", prompted.encode_document)):
         for prompt_type in (kind, mteb.types.PromptType(kind)):
             found = wrapped.encode(batches(texts), prompt_type=prompt_type, batch_size=2, **about)
             np.testing.assert_allclose(found, encode(texts), atol=1e-6)
-    with one_line_error("for questions and documents: use encode_query"):
-        wrapped.encode(batches(texts), **about)
 
 
 def test_texts_of_no_kind_are_for_symmetric_models(model):
     texts = list(DOCUMENTS.values())
-    found = endx_jax.mteb.wrap(model).encode(batches(texts), task_metadata=None, hf_split="test", hf_subset="default")
+    found = endx_jax.mteb.wrap(model).encode(batches(texts), task_metadata=STS, **PLACE)
     np.testing.assert_allclose(found, model.encode(texts), atol=1e-6)
 
 

@@ -23,8 +23,10 @@ def main(argv: list[str]) -> None:
     from endx_jax.inference.encode import Output
     from endx_jax.parallel.console import say, showing_progress
     from endx_jax.retrieval.corpus_encoding import Claims, begin, encoding_of, survey
+    from endx_jax.settings import check_range
 
     folder = arguments.output
+    check_range("--batch-size", arguments.batch_size, 1, 2**31 - 1)
     check_writable(folder, "--output")
     columns = {"text_column": arguments.text_column, "split": arguments.split}
     read = functools.partial(read_corpus, arguments.corpus, pool=arguments.pool, **columns)

@@ -14,8 +14,10 @@ import flax.linen as nn
 from endx_jax.encoders.architecture import Architecture, Names
 from endx_jax.models.config_keys import fraction, whole
 from endx_jax.models.transformer import TransformerConfig, only
+from endx_jax.settings import check_range
 
 # Activations by `feed_forward_proj`.
+MOST_DISTANCE = 2**16  # a bucket is computed for every distance up to the greatest; published models have 128
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu_new", "gated-gelu": "gelu_new", "gated-silu": "silu"}
 
 
@@ -28,7 +30,7 @@ class T5Config(TransformerConfig):
     head_width: int = whole("d_kv")
     positions: int | None = None
     buckets: int = whole("relative_attention_num_buckets", default=32, least=4)
-    max_distance: int = whole("relative_attention_max_distance", default=128, least=2)
+    max_distance: int = whole("relative_attention_max_distance", default=128, least=2, most=MOST_DISTANCE)
     activation: str = "gelu_new"
     gated: bool = True
     biases: tuple[str, ...] = ()
@@ -46,6 +48,9 @@ class T5Config(TransformerConfig):
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
         """Converts the contents of a `config.json`, whose `feed_forward_proj` is a gate and an activation."""
         found = super().from_hugging_face(config, where)
+        # Distances below a quarter of the buckets have their own; those from there on share the rest.
+        limited = f"{where}: relative_attention_max_distance for {found.buckets} buckets"
+        check_range(limited, found.max_distance, found.buckets // 4 + 1, MOST_DISTANCE)
         projection = config.get("feed_forward_proj", "relu")
         return dataclasses.replace(found, activation=ACTIVATIONS[projection], gated=projection.startswith("gated-"))
 

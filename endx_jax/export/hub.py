@@ -4,7 +4,7 @@ import pathlib
 
 from endx_jax.errors import EndxError, first_line
 from endx_jax.export.verify import REPORT
-from endx_jax.hub import PATIENCE
+from endx_jax.hub import MALFORMED, PATIENCE
 from endx_jax.parallel.console import showing_progress
 
 README = "README.md"
@@ -60,6 +60,13 @@ def push(folder: pathlib.Path, name: str, *, private: bool) -> str:
     except (OSError, RuntimeError, errors.HTTPError) as failure:  # RuntimeError: a large file was not uploaded
         reason = first_line(failure)
         raise EndxError(f"the hub at {hub.endpoint} can't be reached ({reason}): check the connection") from None
+    except EndxError:
+        raise
+    except MALFORMED as failure:
+        raise EndxError(
+            f"the server at {hub.endpoint} does not answer as the hub does ({type(failure).__name__}): check "
+            "HF_ENDPOINT and the connection"
+        ) from None
 
 
 def _files(hub, name: str) -> set[str] | None:

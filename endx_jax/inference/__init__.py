@@ -8,11 +8,13 @@ from collections.abc import Callable
 import jax
 from jax.sharding import Mesh
 
+from endx_jax.errors import EndxError
 from endx_jax.inference.about import HUGGING_FACE, STABLEHLO, TOWERS, read_about
 from endx_jax.inference.embedding_model import EmbeddingModel, Source
 from endx_jax.inference.folder import load_folder, load_hugging_face
 from endx_jax.inference.saved import described_folder, load_towers
 from endx_jax.inference.stablehlo import load_programs
+from endx_jax.json_files import shown
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 
 __all__ = ["EmbeddingModel", "Source", "load"]
@@ -38,8 +40,12 @@ def load(path_or_name: str | os.PathLike, *, mesh: Mesh | None = None) -> Embedd
       EndxError: there is no such model, or it is incomplete or damaged.
     """
     name = str(path_or_name)
+    if not isinstance(path_or_name, str | os.PathLike) or not name.strip():
+        raise EndxError(f"path_or_name is {shown(path_or_name)}; pass a folder or the name of a model")
     mesh = mesh or make_mesh(MeshSettings(), jax.local_devices())
     path = pathlib.Path(name).expanduser()
+    if isinstance(path_or_name, os.PathLike) and not path.exists():
+        raise EndxError(f"{name} does not exist; give the workdir of a run, an export, or a folder of a model")
     folder = described_folder(path)
     if folder is None:
         return load_folder(name, mesh)

@@ -72,6 +72,12 @@ class About:
         """Prompts by sentence-transformers' names of the sides, `query` and `document`."""
         return {task: self.sides[side].prompt for side, task in TASKS.items()}
 
+    @property
+    def default_prompt(self) -> str:
+        """Prompt of texts that are of no side: that of both sides, or none if they differ."""
+        prompts = set(self.prompts.values())
+        return prompts.pop() if len(prompts) == 1 else ""
+
 
 def read_about(folder: pathlib.Path) -> About:
     """Reads the `endx.json` of a folder.

@@ -126,7 +126,7 @@ class EmbeddingModel:
         Texts that are longer than the maximum length of their side are truncated; a warning is logged the first time.
 
         Args:
-          sentences: N texts, or one.
+          sentences: N texts, or one; a column of NumPy, pandas or pyarrow too.
           prompt_name: name of a prompt in `named_prompts`; None for the prompt of questions.
           prompt: string prepended to every text; takes precedence over `prompt_name`.
           batch_size: number of texts of maximum length to encode together. Batches of shorter texts have more rows and
@@ -145,7 +145,8 @@ class EmbeddingModel:
           [N, E], and scales, float32 [N]: row i is `codes[i] * scales[i]`. No calibration set is needed.
 
         Raises:
-          EndxError: a text is not a string, a prompt, precision or argument is unknown, or `truncate_dim` is below 1.
+          EndxError: a text is not a string, a prompt, precision or argument is unknown, `batch_size` is below 1, or
+            `truncate_dim` is not between 1 and E.
         """
         _check_others(others)
         output = self._output(truncate_dim, normalize_embeddings, precision)
@@ -318,9 +319,12 @@ def _check_texts(sentences: object) -> list[str]:
     """Returns the texts as a list; raises EndxError unless all are strings."""
     if isinstance(sentences, str):
         return [sentences]
-    if isinstance(sentences, Mapping) or not isinstance(sentences, Iterable):
-        raise EndxError(f"sentences is of type {type(sentences).__name__}; pass a string or a list of strings")
-    texts = list(sentences)
+    kind, shape, wanted = type(sentences).__name__, getattr(sentences, "shape", (0,)), "a string or a list of strings"
+    if len(shape) != 1:  # a table, whose items are its columns' names or its rows
+        raise EndxError(f"sentences is a {kind} of shape {shape}; pass {wanted}, such as one of its columns")
+    if isinstance(sentences, Mapping | bytes | set | frozenset) or not isinstance(sentences, Iterable):
+        raise EndxError(f"sentences is of type {kind}; pass {wanted}")
+    texts = sentences.to_pylist() if hasattr(sentences, "to_pylist") else list(sentences)
     for index, text in enumerate(texts):
         if not isinstance(text, str):
             kind, shown = type(text).__name__, repr(text)[:40]

@@ -15,9 +15,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from endx_jax.batch import Tokens
 from endx_jax.data.token_tables import TokenTable
 from endx_jax.data.tokenization import TextProcessor
-from endx_jax.errors import EndxError
 from endx_jax.inference.identity import model_identity
 from endx_jax.inference.text_batches import Shapes, TextBatch, batches, delayed
+from endx_jax.json_files import whole
 from endx_jax.models.dual_encoder import DualEncoder
 from endx_jax.numerics import Quantized, l2_normalize, quantize
 from endx_jax.parallel.execution import Execution
@@ -47,11 +47,13 @@ class Output:
 
     def __post_init__(self):
         check_choice("precision", self.precision, get_args(Precision))
-        if self.width is not None and self.width < 1:
-            raise EndxError(f"embeddings can't be truncated to {self.width} dimensions; keep at least 1")
+        if self.width is not None:
+            whole(self.width, "truncate_dim", least=1)
 
     def __call__(self, embeddings: Array) -> Array | Quantized:
-        """Converts embeddings, float32 [B, E]."""
+        """Converts embeddings, float32 [B, E]; raises EndxError if `width` is greater than E."""
+        if self.width is not None:
+            whole(self.width, "truncate_dim", least=1, most=embeddings.shape[1])
         embeddings = embeddings[:, : self.width]
         if self.normalize:
             embeddings = l2_normalize(embeddings)
@@ -138,7 +140,7 @@ class TextEncoder:
           params: parameters of the dual encoder.
           side: `question` or `answer`.
           texts: N texts.
-          batch_size: overrides the encoder's `batch_size`.
+          batch_size: overrides the encoder's `batch_size`; raises EndxError if below 1.
           progress: true to show a progress bar.
           output: operations on the embeddings before they are fetched.
           prompt: string prepended to every text; None for the prompt of the side.
@@ -150,7 +152,7 @@ class TextEncoder:
         processor = self.processors[side]
         if prompt is not None:
             processor = dataclasses.replace(processor, prompt=prompt)
-        shapes = self.shapes(side, batch_size or self.batch_size)
+        shapes = self.shapes(side, self.batch_size if batch_size is None else whole(batch_size, "batch_size", least=1))
         bar = tqdm.tqdm(total=len(texts), desc=f"encoding {side}s", unit="text", disable=not progress, leave=False)
         encoded = self._encode_batches(params, side, batches(self._counting(processor), texts, shapes), output, bar)
         results = None

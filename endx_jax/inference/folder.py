@@ -53,7 +53,7 @@ def load_hugging_face(folder: pathlib.Path, about: About, mesh: Mesh, name: str)
             max_length=stated.length,
         )
         sources[side] = PretrainedEncoder(head.encoder, head, json_files.read(head.encoder / "config.json"))
-    usage = Usage(about.prompts, default_prompt=about.prompts["query"], cosine=about.cosine)
+    usage = Usage(about.prompts, default_prompt=about.default_prompt, cosine=about.cosine)
     return _assemble(name, sources, usage, mesh)
 
 
@@ -88,9 +88,12 @@ def _assemble(name: str, sources: Mapping[str, PretrainedEncoder], usage: Usage,
     folders = {side: source.folder for side, source in sources.items()}
     lengths = {side: _length(source) for side, source in sources.items()}
     processors = text_processors(sources, folders, lengths, {side: usage.prompt(side) for side in SIDES})
+    encoder = TextEncoder(dual_encoder, processors, mesh)
+    if usage.truncate_dim is not None:
+        json_files.whole(usage.truncate_dim, f"{name}: 'truncate_dim'", least=1, most=encoder.width(params))
     return EmbeddingModel(
         name,
-        TextEncoder(dual_encoder, processors, mesh),
+        encoder,
         jax.device_put(params),
         cosine=usage.cosine,
         source=Source(sources),

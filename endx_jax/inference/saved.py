@@ -137,8 +137,7 @@ def load_towers(folder: pathlib.Path, about: About, mesh: Mesh, name: str) -> Em
         cosine=about.cosine,
         source=Source(sources),
         named_prompts=about.prompts,
-        # `encode` without a prompt is only allowed if both sides have the same one.
-        default_prompt=about.prompts["query"],
+        default_prompt=about.default_prompt,
     )
 
 

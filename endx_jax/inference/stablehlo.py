@@ -134,7 +134,7 @@ def load_programs(folder: pathlib.Path, about: About, mesh: Mesh, name: str) -> 
         cosine=about.cosine,
         source=Source({}),
         named_prompts=about.prompts,
-        default_prompt=about.sides["question"].prompt,
+        default_prompt=about.default_prompt,
     )
 
 

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from endx_jax import json_files
 from endx_jax.errors import EndxError
 from endx_jax.models.config_keys import HuggingFaceConfig, choice, fraction
 from endx_jax.models.layout import Layout
@@ -129,15 +130,16 @@ class Rope(HuggingFaceConfig):
     part: float = fraction("partial_rotary_factor", default=1.0, least=1.0, most=1.0)
 
     @classmethod
-    def read(cls, parameters: Mapping | None, base: object, head_width: int, where: object) -> Self:
-        """Converts the rotary parameters of a `config.json`; `base` is used if they state none.
+    def read(cls, parameters: object, base: object, head_width: int, where: object) -> Self:
+        """Converts the rotary parameters of a `config.json`, an object or none; `base` is used if they state none.
 
         Raises:
-          EndxError: a parameter is not supported, or the width Dh of a head is odd.
+          EndxError: they are no object, a parameter is not supported, or the width Dh of a head is odd.
         """
         if head_width % 2:
             raise EndxError(f"{where}: heads are {head_width} wide; rotary position embeddings need an even width")
-        return cls.from_hugging_face({"rope_theta": base} | dict(parameters or {}), where)
+        stated = json_files.mapped(parameters or {}, f"{where}: the rotary parameters")
+        return cls.from_hugging_face({"rope_theta": base} | stated, where)
 
 
 def rotations(layout: Layout, head_width: int, rope: Rope) -> tuple[Array, Array]:

@@ -40,6 +40,8 @@ Index = tuple[slice, ...]
 class Stored(abc.ABC):
     """A float32 array that is read when it is indexed by slices or converted to a NumPy array.
 
+    Reading raises EndxError, which names the tensor, if a part holds NaN or infinity.
+
     Attributes:
       shape: shape of the array.
     """
@@ -78,6 +80,7 @@ class _InFile(Stored):
     """A tensor in a safetensors file, at the byte `offset`."""
 
     file: pathlib.Path
+    name: str
     stored_dtype: np.dtype
     offset: int
     shape: tuple[int, ...]
@@ -87,7 +90,15 @@ class _InFile(Stored):
             return np.zeros(self.shape, self.dtype)[index]
         # Map the file for each read: only the pages of this part are read, and they are released afterwards.
         mapped = np.memmap(self.file, self.stored_dtype, "r", self.offset, self.shape)
-        return np.array(mapped[index], self.dtype, order="C")
+        with np.errstate(over="ignore"):  # float64 beyond the range of float32 becomes infinite
+            part = np.array(mapped[index], self.dtype, order="C")
+        # NaN is the least and the greatest of all; unlike np.isfinite(part), this allocates nothing.
+        if not np.isfinite((part.min(initial=0), part.max(initial=0))).all():
+            raise EndxError(
+                f"{self.file}: tensor {self.name!r} holds NaN or infinity: the file is damaged, or its training "
+                "diverged; copy the file again, or use an earlier checkpoint"
+            )
+        return part
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,4 +184,4 @@ def _described(file: pathlib.Path, name: str, about: dict, data: int) -> _InFile
     kind = about["dtype"]
     if kind not in DTYPES:
         raise EndxError(f"{file}: tensor {name!r} has dtype {kind}, which is none of {', '.join(DTYPES)}")
-    return _InFile(file, np.dtype(DTYPES[kind]), data + about["data_offsets"][0], tuple(about["shape"]))
+    return _InFile(file, name, np.dtype(DTYPES[kind]), data + about["data_offsets"][0], tuple(about["shape"]))

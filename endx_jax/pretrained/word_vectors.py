@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from endx_jax.errors import EndxError
+from endx_jax.json_files import shown
 
 TEXT = (".txt", ".vec", ".txt.gz", ".vec.gz")
 ARRAY = ".npy"
@@ -52,7 +53,7 @@ def _read_text(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
                 row = np.array(fields, np.float32)
         except (ValueError, FloatingPointError):
             row = np.zeros(0, np.float32)
-        if len(row) != width or not width or not word:
+        if len(row) != width or not width or not word or not np.isfinite(row).all():
             raise EndxError(f"{path}, line {number}: expected a word and {width} numbers, separated by single spaces")
         words.append(word)
         rows.append(row)
@@ -86,7 +87,13 @@ def _read_array(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
         raise EndxError(
             f"{path} has shape {vectors.shape} and {beside.name} {len(words)} words; expected a row per word"
         )
-    return words, vectors.astype(np.float32)
+    with np.errstate(over="ignore"):  # to infinity
+        vectors = vectors.astype(np.float32)
+    finite = np.isfinite(vectors).all(axis=1)
+    if not finite.all():
+        row = int(finite.argmin())
+        raise EndxError(f"{path} holds NaN or infinity in row {row}, the vector of {shown(words[row])}")
+    return words, vectors
 
 
 def map_array(path: pathlib.Path) -> np.ndarray:

@@ -16,9 +16,10 @@ import jax
 import orbax.checkpoint as ocp
 
 from endx_jax import json_files
-from endx_jax.errors import DiskFull, EndxError
+from endx_jax.errors import DiskFull, EndxError, first_line
 from endx_jax.files import reporting_full_disk, sha256_of, write_text
 from endx_jax.parallel.distributed import is_primary, on_primary
+from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.training.state import TrainState
 
 FOLDER, MANIFESTS = "checkpoints", "checkpoint_manifests"
@@ -127,8 +128,10 @@ def best_validation(workdir: pathlib.Path, metric: str) -> tuple[int, dict[str, 
 def restore_params(workdir: pathlib.Path, step: int, like):
     """Restores those parameters of a step that are in `like`, with its shardings.
 
+    A group of parameters, such as `teacher`, is restored whole or not at all.
+
     Raises:
-      EndxError: the checkpoint is damaged.
+      EndxError: the checkpoint is damaged, or its groups have other parameters or shapes.
     """
     problem = find_damage(workdir, step)
     if problem:
@@ -136,10 +139,26 @@ def restore_params(workdir: pathlib.Path, step: int, like):
             f"checkpoint {step} in {workdir} is damaged: {problem}; run `endx train` on this workdir again: it removes "
             "the checkpoint and repeats its steps"
         )
-    with ocp.CheckpointManager((workdir / FOLDER).absolute()) as manager:
-        onto = ocp.checkpoint_utils.construct_restore_args(like)
-        only = ocp.args.PyTreeRestore(like, restore_args=onto, partial_restore=True)
-        return manager.restore(step, args=ocp.args.Composite(params=only)).params
+    folder = (workdir / FOLDER).absolute()
+    try:
+        # Orbax leaves parameters that it does not find as they are in `like`, and omits those that are not in it.
+        stored = parameter_paths(ocp.PyTreeCheckpointHandler().metadata(folder / str(step) / "params").tree)
+        expected, groups = parameter_paths(like), {*like}
+        for path in [*expected, *(path for path in stored if path.partition("/")[0] in groups)]:
+            shapes = [leaves[path].shape if path in leaves else "none" for leaves in (stored, expected)]
+            if shapes[0] != shapes[1]:
+                raise EndxError(
+                    f"checkpoint {step} in {workdir} has another architecture: its {path} has the shape {shapes[0]} "
+                    f"instead of {shapes[1]}; set model.* and objective.* as in {workdir / 'config.json'}"
+                )
+        with ocp.CheckpointManager(folder) as manager:
+            onto = ocp.checkpoint_utils.construct_restore_args(like)
+            only = ocp.args.PyTreeRestore(like, restore_args=onto, partial_restore=True)
+            return manager.restore(step, args=ocp.args.Composite(params=only)).params
+    except EndxError:
+        raise
+    except (OSError, ValueError, LookupError, TypeError) as failure:  # no hash covers what is missing
+        raise EndxError(f"checkpoint {step} in {workdir} can't be restored: {first_line(failure)}") from None
 
 
 def _check_room(folder: pathlib.Path, state: TrainState) -> None:

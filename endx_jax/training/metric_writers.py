@@ -27,7 +27,8 @@ class MetricWriter(Protocol):
 
 def check_installed(wandb_project: str) -> None:
     """Raises EndxError if `train.wandb_project` is set and wandb is not installed."""
-    if wandb_project and importlib.util.find_spec("wandb") is None:
+    # A folder that Weights & Biases has written, also named `wandb`, is found as a package without a file.
+    if wandb_project and getattr(importlib.util.find_spec("wandb"), "origin", None) is None:
         raise EndxError("train.wandb_project needs Weights & Biases: pip install 'endx_jax[wandb]', or leave it empty")
 
 
@@ -64,7 +65,7 @@ class WeightsAndBiases:
         name, run_id = workdir.absolute().name, id_file.read_text()
         try:
             self._run = wandb.init(project=project, name=name, id=run_id, resume="allow", dir=str(workdir))
-        except wandb.Error as failure:
+        except (wandb.Error, ValueError) as failure:  # ValueError: an environment variable WANDB_* is invalid
             raise EndxError(
                 f"Weights & Biases rejects train.wandb_project={project} ({' '.join(str(failure).split())}): "
                 "log in with `wandb login`, or set WANDB_MODE=offline"

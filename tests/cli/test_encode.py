@@ -63,6 +63,7 @@ def test_an_index_holds_what_the_model_says(trained_workdir, corpus, tmp_path, e
     [
         (["--truncate-dim=33"], "--truncate-dim=33: embeddings of .* have 32 dimensions"),
         (["--truncate-dim=0"], "--truncate-dim=0: embeddings"),
+        (["--batch-size=0"], "--batch-size is 0; it must be from 1"),
         (["--shard-size=0"], "--shard-size=0: a shard holds at least one document"),
         (["--text-column=body"], "line 1: no column 'body'"),
         (["--pool=answers"], "only reading-comprehension data can be split into answers"),

@@ -6,7 +6,7 @@ import json
 import huggingface_hub
 import huggingface_hub.constants
 import pytest
-from loopback import Handler, LoopbackServer
+from loopback import NO_API, Handler, LoopbackServer, always
 
 import endx_jax
 from endx_jax.cli.entry import run_verb
@@ -154,6 +154,24 @@ def test_refusals_are_one_line(hub, exported, trained_workdir, tmp_path, monkeyp
     assert "the hub does not accept the login" in refused(exported, "me/cats")
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
     assert "there is no login for the hub: run `hf auth login`" in refused(exported, "me/cats")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *NO_API,
+        b'{"id": "x", "siblings": 5}',
+        b'{"id": "x", "siblings": [5]}',
+        b'{"id": "x", "siblings": [{}]}',
+    ],
+)
+def test_a_hub_that_answers_something_else(exported, monkeypatch, refused, body):
+    with LoopbackServer(always(body)) as hub:
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.address)
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setenv("HF_TOKEN", "secret")
+        assert f"the server at {hub.address} does not answer as the hub does (" in refused(exported, "me/cats")
 
 
 def test_a_hub_that_is_not_there(exported, monkeypatch, refused):

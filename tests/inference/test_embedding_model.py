@@ -5,6 +5,7 @@ import logging
 import shutil
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from helpers import one_line_error
 
@@ -77,8 +78,18 @@ def test_the_width_of_the_folder_goes_unless_the_call_has_its_own(prompted):
     whole = prompted.encode_query(TEXTS, truncate_dim=32)
     np.testing.assert_array_equal(prompted.encode_query(TEXTS), whole[:, :8])
     assert prompted.encode_query(TEXTS, truncate_dim=3, normalize_embeddings=True).shape == (3, 3)
-    with one_line_error("can't be truncated to 0 dimensions"):
-        prompted.encode_query(TEXTS, truncate_dim=0)
+    for width in (0, 33, "8", [8], 2.5):
+        with one_line_error(r"truncate_dim is .*; it must be a whole number from 1 to "):
+            prompted.encode_query(TEXTS, truncate_dim=width)
+    with one_line_error("truncate_dim is 1000; it must be a whole number from 1 to 32"):
+        prompted.encode_query([], truncate_dim=1000)
+
+
+def test_batches_have_a_text_or_more(plain):
+    for size in (0, -1, 1.5, "8", True):
+        with one_line_error(r"batch_size is .*; it must be a whole number from 1 to "):
+            plain.encode(TEXTS, batch_size=size)
+    np.testing.assert_allclose(plain.encode(TEXTS, batch_size=np.int64(2)), plain.encode(TEXTS), atol=1e-6)
 
 
 def test_bare_encode_is_for_models_whose_sides_are_one(prompted, plain):
@@ -122,6 +133,13 @@ def test_bare_encode_reads_as_much_of_a_text_as_either_side(tiny_bert, tmp_path)
         ([["a"]], r"sentences\[0\] is of type list, \['a'\]; every"),
         ({"text": "a"}, "sentences is of type dict; pass a string or a list of strings"),
         (7, "sentences is of type int; pass a string"),
+        (b"the cat", "sentences is of type bytes; pass a string or a list of strings"),
+        ({"a", "b"}, "sentences is of type set; pass a string or a list of strings"),
+        (frozenset("ab"), "sentences is of type frozenset; pass a string or a list of strings"),
+        (pa.table({"text": ["a", "b"]}), r"sentences is a Table of shape \(2, 1\); pass a string or a list of strings"),
+        (np.array([["a"]]), r"sentences is a ndarray of shape \(1, 1\); pass .*, such as one of its columns$"),
+        (np.array("a"), r"sentences is a ndarray of shape \(\); pass a string or a list of strings"),
+        (pa.array(["a", None]), r"sentences\[1\] is of type NoneType, None; every text must be a string"),
     ],
 )
 def test_inputs_that_are_not_texts_are_named_by_their_position(plain, sentences, message):
@@ -132,11 +150,22 @@ def test_inputs_that_are_not_texts_are_named_by_their_position(plain, sentences,
 
 def test_texts_come_in_any_shape(plain):
     expected = plain.encode(TEXTS)
-    for sentences in (tuple(TEXTS), np.array(TEXTS), (text for text in TEXTS)):
+    columns = (pa.array(TEXTS), pa.chunked_array([TEXTS[:1], TEXTS[1:]]))
+    for sentences in (tuple(TEXTS), np.array(TEXTS), (text for text in TEXTS), dict.fromkeys(TEXTS).keys(), *columns):
         np.testing.assert_array_equal(plain.encode(sentences), expected)
     assert plain.encode([]).shape == (0, 32)
     assert plain.encode("").shape == (32,)
     assert np.isfinite(plain.encode(["", " ", "🙂🏳️‍🌈", "a\x00b", "é" * 500])).all()
+
+
+def test_a_table_s_column_is_read_and_a_table_is_not(plain):
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    table = pd.DataFrame({"text": TEXTS, "id": [1, 2, 3]}, index=[7, 5, 3])
+    np.testing.assert_array_equal(plain.encode(table["text"]), plain.encode(TEXTS))
+    with one_line_error(r"sentences is a DataFrame of shape \(3, 2\); pass .*, such as one of its columns$"):
+        plain.encode(table)
+    with one_line_error(r"sentences\[1\] is of type \w+, \w+; every text must be a string"):
+        plain.encode(pd.Series(["a", None]))
 
 
 def test_halves_of_surrogate_pairs_are_no_reason_to_stop(plain):

@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+from helpers import one_line_error
 
 import endx_jax
 from endx_jax.errors import EndxError
@@ -48,6 +49,17 @@ def test_a_name_that_nothing_has_is_refused_with_the_ways_out(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(EndxError, match="give a folder"):
         endx_jax.load("nobody/nothing")
+
+
+@pytest.mark.parametrize("name", [None, "", " ", 5, b"model", ["model"]])
+def test_what_is_no_name_is_refused(name):
+    with one_line_error("path_or_name is .*; pass a folder or the name of a model"):
+        endx_jax.load(name)
+
+
+def test_a_path_that_is_missing_is_not_looked_for_on_the_hub(tmp_path):
+    with one_line_error("runs/first does not exist; give the workdir of a run, an export, or a folder of a model"):
+        endx_jax.load(tmp_path / "runs" / "first")
 
 
 def test_subpackages_are_there_without_importing_them():

@@ -9,12 +9,13 @@ import jax
 import numpy as np
 import pytest
 from helpers import one_line_error
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from tiny_bert import tiny_recipe
 
 import endx_jax
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.model import build_model, save_description, save_towers
+from endx_jax.files import sha256_of
 from endx_jax.inference.saved import params_of_run
 from endx_jax.methods.dual import DualSettings
 from endx_jax.methods.residual import HeadSettings, ResidualSettings
@@ -57,6 +58,17 @@ def test_the_model_folder_is_enough_and_gives_the_same_bits(model_folder, traine
         (copied.encode_document(TEXTS), run.encode_document(TEXTS)),
     ):
         np.testing.assert_array_equal(found, expected)
+
+
+def test_a_model_folder_with_nan_is_refused_as_a_file_and_by_its_tensor(model_folder):
+    file, about = model_folder / "towers.safetensors", model_folder / "endx.json"
+    tensors = load_file(file)
+    tensors["shared/encoder/layers_1/mlp_up/kernel"][0, 3] = np.nan
+    save_file(tensors, file)
+    stated = json.loads(about.read_text()) | {"weights_sha256": sha256_of(file)}
+    about.write_text(json.dumps(stated))
+    with one_line_error("towers.safetensors: tensor 'shared/encoder/layers_1/mlp_up/kernel' holds NaN or infinity"):
+        endx_jax.load(model_folder)
 
 
 @pytest.mark.parametrize(

@@ -96,8 +96,8 @@ def test_a_folder_is_made_once_for_each_state_of_the_file(tmp_path, monkeypatch)
 
 @pytest.mark.parametrize(
     ("line", "what"),
-    [("cat 1 2", "line 2"), ("cat 1 2 x", "line 2"), ("cat 1 2 1e99", "line 2"), ("", "line 2")],
-    ids=["short", "no number", "too large", "empty"],
+    [(line, "line 2") for line in ("cat 1 2", "cat 1 2 x", "cat 1 2 1e99", "", "cat 1 2 nan", "cat 1 2 inf")],
+    ids=["short", "no number", "too large", "empty", "nan", "inf"],
 )
 def test_a_broken_line_is_named(tmp_path, line, what):
     (tmp_path / "v.txt").write_text(f"the 1 2 3\n{line}\nmat 1 2 3\n")
@@ -109,6 +109,15 @@ def test_an_array_needs_as_many_words(tmp_path):
     np.save(tmp_path / "v.npy", VECTORS)
     (tmp_path / "v.words.txt").write_text("the\n")
     with one_line_error("v.npy has shape .10, 3. and v.words.txt 1 words"):
+        static_folder(str(tmp_path / "v.npy"))
+
+
+def test_an_array_is_finite(tmp_path):
+    vectors = VECTORS.copy()
+    vectors[3, 1] = np.nan
+    np.save(tmp_path / "v.npy", vectors)
+    (tmp_path / "v.words.txt").write_text("\n".join(WORDS) + "\n")
+    with one_line_error("v.npy holds NaN or infinity in row 3, the vector of '" + WORDS[3]):
         static_folder(str(tmp_path / "v.npy"))
 
 

@@ -79,6 +79,25 @@ def test_a_type_of_number_that_we_cannot_read_is_named(tmp_path):
         open_file(file)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16, np.float64], ids=str)
+@pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
+def test_a_tensor_that_is_not_finite_is_named(tmp_path, dtype, broken):
+    values = np.ones((7, 5), dtype)
+    values[4, 2] = broken
+    save_file({"whole": np.ones(3, np.float32), "layer.3.weight": values}, tmp_path / "x.safetensors")
+    tensors = open_file(tmp_path / "x.safetensors")
+    np.testing.assert_array_equal(tensors["layer.3.weight"][:4], np.ones((4, 5)))
+    for tensor in (tensors["layer.3.weight"], tensors["layer.3.weight"].T):
+        with one_line_error("x.safetensors: tensor 'layer.3.weight' holds NaN or infinity: .*copy the file again"):
+            np.asarray(tensor)
+
+
+def test_a_number_beyond_float32_is_not_finite(tmp_path):
+    save_file({"x": np.array([1.0, 1e300])}, tmp_path / "x.safetensors")
+    with one_line_error("tensor 'x' holds NaN or infinity"):
+        np.asarray(open_file(tmp_path / "x.safetensors")["x"])
+
+
 PEAK = """
 import pathlib, sys
 import jax

@@ -255,6 +255,32 @@ def test_a_checkpoint_whose_removal_fails_half_way_no_longer_counts(tmp_path, mo
         restore_params(tmp_path, 1, like(make_state(0)).params)
 
 
+@pytest.mark.parametrize(
+    ("ours", "message"),
+    [
+        ({"kernel": (4, 4)}, r"its projection/kernel has the shape \(8, 4\) instead of \(4, 4\); set model"),
+        ({"kernel": (8, 4), "bias": (4,)}, r"its projection/bias has the shape none instead of \(4,\)"),
+        ({}, r"its projection/kernel has the shape \(8, 4\) instead of none"),
+    ],
+)
+@pytest.mark.parametrize("on_host", [True, False])
+def test_parameters_of_another_architecture_are_not_mixed(three_checkpoints, ours, message, on_host):
+    """Orbax would leave the missing ones as they are in the target."""
+    made = np.zeros if on_host else lambda shape: jax.ShapeDtypeStruct(shape, np.float32)
+    with one_line_error(f"checkpoint 2 in .* has another architecture: {message}"):
+        restore_params(three_checkpoints, 2, {"projection": {name: made(shape) for name, shape in ours.items()}})
+
+
+def test_damage_that_no_hash_covers_is_one_line(three_checkpoints):
+    manifest = three_checkpoints / MANIFESTS / "2.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"sha256": {}}))
+    for file in (three_checkpoints / FOLDER / "2" / "params").rglob("*"):
+        if file.is_file():
+            file.write_bytes(file.read_bytes()[:20])
+    with one_line_error("checkpoint 2 in .* can't be restored: "):
+        restore_params(three_checkpoints, 2, like(make_state(0)).params)
+
+
 def test_parameters_alone_can_be_restored(three_checkpoints):
     params = restore_params(three_checkpoints, 2, like(make_state(0)).params)
     np.testing.assert_array_equal(params["projection"]["kernel"], np.full((8, 4), 2.0))

@@ -102,6 +102,25 @@ def test_a_refusal_is_one_line(tmp_path, wandb):
         MetricLog(tmp_path, resume_step=0, wandb_project="papers")
 
 
+def test_an_invalid_variable_of_wandb_is_one_line(tmp_path, wandb):
+    def refuse(**arguments):
+        raise ValueError("1 validation error for Settings\nmode\n  Input should be 'online'")  # as pydantic
+
+    wandb.init = refuse
+    with one_line_error(
+        r"train.wandb_project=papers \(1 validation error for Settings mode Input should be 'online'\)"
+    ):
+        MetricLog(tmp_path, resume_step=0, wandb_project="papers")
+
+
+def test_a_folder_of_wandb_s_files_is_not_its_package(tmp_path, monkeypatch):
+    (tmp_path / "wandb").mkdir()
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    with one_line_error(r"pip install 'endx_jax\[wandb\]'"):
+        check_installed("papers")
+
+
 def test_a_missing_wandb_is_reported_early(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     check_installed("")

@@ -132,8 +132,8 @@ def _scores(path: str) -> dict[str, dict[str, float]]:
             score = float(written)
         except ValueError:
             score = math.nan
-        if not math.isfinite(score):
-            raise EndxError(f"{where}: the score {written[:30]!r} is not a finite number")
+        if not abs(score) <= row_files.MOST_SCORE:
+            raise EndxError(f"{where}: the score {written[:30]!r} is not a finite number of float32")
         found.setdefault(query, {})[document] = score
     return found
 

@@ -13,13 +13,12 @@ as there are right passages and negatives. Then all rows must have them.
 A passage is its title, a space and its text. Empty passages, and questions without a right passage, are ignored.
 """
 
-import math
 import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from endx_jax import json_files
-from endx_jax.data.readers.row_files import Row
+from endx_jax.data.readers.row_files import MOST_SCORE, Row
 from endx_jax.data.readers.text_files import InvalidRows
 from endx_jax.data.records import RetrievalSet
 from endx_jax.errors import EndxError
@@ -189,8 +188,8 @@ def _example(question: Named, right: list[Named], wrong: list[Named], row: dict,
                 raise EndxError(f"{where}: {key!r} has {len(own)} scores for {len(passages)} passages")
             found = [json_files.number(score, f"{where}: {key}[{n}]") for n, score in enumerate(own)]
             for n, score in enumerate(found):
-                if not math.isfinite(score):
-                    raise EndxError(f"{where}: {key}[{n}] is {score}; it must be finite")
+                if not abs(score) <= MOST_SCORE:
+                    raise EndxError(f"{where}: {key}[{n}] is {score}; it must be a finite number of float32")
             scores += [score for score, passage in zip(found, passages, strict=True) if passage.text]
     return Example(question, _filled(right), _filled(wrong), scores)
 

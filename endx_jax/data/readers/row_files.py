@@ -11,6 +11,8 @@ from endx_jax.data.readers.shards import Part, files
 from endx_jax.data.readers.text_files import InvalidRows
 from endx_jax.errors import EndxError
 
+MOST_SCORE = 3e38  # float32, the type of scores in training, has no number much beyond it
+
 # (number of the line or row from 1, its location for messages, values by key)
 Row = tuple[int, str, dict[str, Any]]
 

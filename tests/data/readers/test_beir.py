@@ -189,8 +189,9 @@ def test_scores_of_a_teacher_are_read_and_must_be_complete_and_finite(tmp_path):
     assert lines == ["query-id\tcorpus-id\tscore", "q0\td0\t2.5", "q0\td2\t-1", "q1\td1\t0.25"]
     path.write_text("\n".join(lines[:2] + lines[3:]))
     assert refusal(tmp_path / "out").startswith(f"{path}: no score of document 'd2' for query 'q0'; score all")
-    path.write_text("\n".join([*lines, "q1\td2\tnan"]))
-    assert refusal(tmp_path / "out") == f"{path}, line 5: the score 'nan' is not a finite number"
+    for score in ("nan", "-inf", "1e39", "x"):
+        path.write_text("\n".join([*lines, f"q1\td2\t{score}"]))
+        assert refusal(tmp_path / "out") == f"{path}, line 5: the score {score!r} is not a finite number of float32"
 
 
 def test_groups_count_where_every_question_has_one(folder):

@@ -277,6 +277,7 @@ def test_the_score_of_an_empty_passage_is_left_out_with_it(tmp_path):
         ([1.0], [1.0, 2.0], "line 2: 'neg_scores' has 2 scores for 1 passages"),
         ([], [1.0], "line 2: 'pos_scores' has 0 scores for 1 passages"),
         ([float("nan")], [1.0], r"line 2.*(finite|NaN)"),
+        ([1.0], [-1e39], r"line 2: neg_scores\[0\] is -1e\+39; it must be a finite number of float32"),
         (["1"], [1.0], r"line 2: pos_scores\[0\] is '1'; it must be a number"),
         (1.0, [1.0], "line 2: 'pos_scores' must be a list"),
         (None, None, "line 2: the row has no scores of a teacher, and the rows above have some"),

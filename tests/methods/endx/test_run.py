@@ -5,7 +5,9 @@ import json
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from helpers import one_line_error
 from tiny_bert import tiny_recipe
@@ -19,6 +21,8 @@ from endx_jax.methods.dual.settings import ContrastiveSettings, DualSettings
 from endx_jax.methods.endx import EndxSettings
 from endx_jax.methods.endx.given import read_teacher
 from endx_jax.parallel import MeshSettings, make_mesh
+from endx_jax.training.checkpoints import Checkpoints
+from endx_jax.training.state import TrainState
 
 
 @pytest.fixture(scope="module")
@@ -91,13 +95,19 @@ def test_a_teacher_of_another_run_is_taken_and_stays_as_it_is(workdir, tmp_path,
 def test_a_teacher_that_does_not_fit_is_refused(workdir, tmp_path):
     like = read_model(workdir).abstract_params["teacher"]
     halved = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), like)
-    with one_line_error("objective.teacher_from=.* has another architecture: its teacher's .* set model"):
+    with one_line_error(r"checkpoint \d in .* has another architecture: its teacher/.* instead of .*; set model"):
         read_teacher(workdir, halved, "endx")
     with one_line_error("objective.teacher_from=.* holds no run of objective.name=endx"):
         read_teacher(tmp_path, like, "endx")
     (tmp_path / "config.json").write_text('{"objective": {"name": "endx"}}')
     with one_line_error("objective.teacher_from=.* holds no checkpoint yet"):
         read_teacher(tmp_path, like, "endx")
+    broken = {"teacher": {"bias": jnp.array([1.0, jnp.nan])}}
+    checkpoints = Checkpoints(tmp_path, keep=1, metric="mrr", report=print)
+    checkpoints.save(1, TrainState.create(broken, optax.sgd(0.1)))
+    checkpoints.close()
+    with one_line_error("objective.teacher_from=.*: bias of checkpoint 1 holds NaN or infinity"):
+        read_teacher(tmp_path, {"bias": np.zeros(2, np.float32)}, "endx")
 
 
 @pytest.mark.parametrize(

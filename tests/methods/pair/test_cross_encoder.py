@@ -78,3 +78,7 @@ def test_other_folders_are_refused(tmp_path, tiny_bert):
     (folder / "config.json").write_text(json.dumps(config | {"architectures": ["RobertaForSequenceClassification"]}))
     with one_line_error("of the classifiers only BertForSequenceClassification can score pairs"):
         load_pairs(folder)
+    for kind in ("t5", "static", "modernbert", ["bert"], None):
+        (folder / "config.json").write_text(json.dumps(config | {"model_type": kind}))
+        with one_line_error("holds a 'BertForSequenceClassification' of model_type .*; of the classifiers only"):
+            load_pairs(folder)
