@@ -6,6 +6,7 @@ Several processes, as started by `launch/local.py`, divide the encoding; the fir
 """
 
 import argparse
+import itertools
 import os
 import pathlib
 
@@ -91,6 +92,7 @@ def _evaluate_index(arguments: argparse.Namespace) -> None:
     from endx_jax.retrieval.index import Index
     from endx_jax.retrieval.index_evaluation import evaluate_answered, evaluate_judged, rows_of
     from endx_jax.retrieval.index_model import IndexModel
+    from endx_jax.retrieval.results import OWN_ID
 
     check(bool(arguments.data), "--index needs --data with questions and their right documents or answers")
     check(not (arguments.rerank or arguments.reverse), "--rerank and --reverse can't be used with --index")
@@ -112,14 +114,19 @@ def _evaluate_index(arguments: argparse.Namespace) -> None:
     check(len(snapshot) > 0, f"{index.folder} has no documents")
     about = {"dataset": dataset, "split": arguments.split, "index": str(index.folder), "model": index.manifest.model}
     if isinstance(judged, Judged):
-        rows = rows_of(snapshot, (name for names in judged.right for name in names))
-        right = [sorted(rows[name] for name in names) for names in judged.right]
+        rows = rows_of(snapshot, itertools.chain(*judged.right), itertools.chain(*judged.excluded))
+        graded = [sorted((rows[name], grade) for name, grade in grades.items()) for grades in judged.right]
+        right, gains = ([[pair[n] for pair in own] for own in graded] for n in (0, 1))
+        excluded = [[rows[name] for name in names if name in rows] for names in judged.excluded]
     texts = list(judged.texts) if isinstance(judged, Judged) else [question.text for question in judged]
     say(f"evaluating {len(texts):,} questions against {len(snapshot):,} documents of {index.folder}")
     keep_programs()
     questions = IndexModel(index, arguments.model or arguments.workdir).encode_query(texts)
     if isinstance(judged, Judged):
-        table = write_judged(output, about, snapshot, judged, right, evaluate_judged(snapshot, questions, right, DEPTH))
+        evaluation = evaluate_judged(snapshot, questions, right, DEPTH, gains=gains, excluded=excluded)
+        table = write_judged(output, about, snapshot, judged, right, gains, evaluation)
+        if any(excluded):
+            table += f"\n{sum(map(bool, excluded)):,} {OWN_ID}"
     else:
         table = write_answered(output, about, snapshot, judged, evaluate_answered(snapshot, questions, judged))
     say(f"\n{table}\n\nresults are in {output}")

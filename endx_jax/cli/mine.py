@@ -48,7 +48,7 @@ def main(argv: list[str]) -> None:
     with naming_flags():
         records, ranked, source = _rank(arguments, records, settings.last_rank)
     score = teacher(records) if teacher else None
-    mined = mine(ranked, records.qrels, records.candidates, settings, score)
+    mined = mine(ranked, records.qrels, records.candidates, settings, score, records.excluded)
     scores = None
     if scorer is not None:
         scores = score_candidates(scorer(records), records.qrels, mined.negatives)

@@ -10,7 +10,7 @@ def mix(sets: Sequence[RetrievalSet]) -> RetrievalSet:
 
     Equal candidates are merged, and so are equal questions, with all their right candidates, so that no right answer
     of any set is a negative in a batch, and no right answer is a hard negative. Of several teachers' scores of a pair
-    the first is kept. Ids of the first set are kept; those of
+    the first is kept, and of several grades the highest. Ids of the first set are kept; those of
     the others are prefixed with the set's number and a colon. If only some sets have groups, each question of the
     others is a group of its own.
     """
@@ -30,6 +30,8 @@ def mix(sets: Sequence[RetrievalSet]) -> RetrievalSet:
         hard_negatives=tuple(tuple(sorted(found)) for found in wrong) if hard else None,
         sources=tuple(tuple(found) for found in merged.sources),
         scores=tuple(merged.scores) if any(merged.scores) else None,
+        grades=tuple(merged.grades) if any(records.grades is not None for records in sets) else None,
+        excluded=tuple(tuple(sorted(found)) for found in merged.excluded) if any(merged.excluded) else None,
     )
 
 
@@ -46,6 +48,8 @@ class _Mixture:
         self.groups: list[str] = []
         self.sources: list[list[int]] = []
         self.scores: list[dict[int, float]] = []
+        self.grades: list[dict[int, int]] = []
+        self.excluded: list[set[int]] = []
 
     def add(self, records: RetrievalSet, number: int) -> None:
         prefix = f"{number}:" if number else ""
@@ -59,6 +63,11 @@ class _Mixture:
             if place == len(self.right):
                 self._begin(prefix + records.question_ids[row], records.groups[row] if records.groups else None)
             self.right[place].update(places[candidate] for candidate in records.qrels[row])
+            for candidate in records.qrels[row]:
+                grade = records.grades[row][candidate] if records.grades else 1
+                self.grades[place][places[candidate]] = max(grade, self.grades[place].get(places[candidate], 1))
+            if records.excluded:
+                self.excluded[place].update(places[candidate] for candidate in records.excluded[row])
             if records.hard_negatives:
                 self.hard[place].update(places[candidate] for candidate in records.hard_negatives[row])
             for candidate, score in (records.scores[row] if records.scores else {}).items():
@@ -73,3 +82,5 @@ class _Mixture:
         self.hard.append(set())
         self.sources.append([])
         self.scores.append({})
+        self.grades.append({})
+        self.excluded.append(set())

@@ -8,6 +8,9 @@ import numpy as np
 from endx_jax.data.documents import Document
 from endx_jax.errors import EndxError
 
+# Columns of a retrieval set with one entry per question.
+COLUMNS = ("questions", "qrels", "question_ids", "groups", "hard_negatives", "sources", "scores", "grades", "excluded")
+
 
 @dataclasses.dataclass(frozen=True)
 class RetrievalSet:
@@ -25,6 +28,9 @@ class RetrievalSet:
         were mixed.
       scores: for each question, a teacher's scores of its right candidates and hard negatives by index, or nothing;
         None if there are none.
+      grades: for each question, the grades of its right candidates by index, 1 or more; None if all are 1.
+      excluded: for each question, sorted indices of candidates that are not ranked for it, such as the document that is
+        the question itself; None if there are none.
     """
 
     questions: tuple[str, ...]
@@ -36,10 +42,12 @@ class RetrievalSet:
     hard_negatives: tuple[tuple[int, ...], ...] | None = None
     sources: tuple[tuple[int, ...], ...] | None = None
     scores: tuple[Mapping[int, float], ...] | None = None
+    grades: tuple[Mapping[int, int], ...] | None = None
+    excluded: tuple[tuple[int, ...], ...] | None = None
 
     def __post_init__(self):
         count = len(self.questions)
-        for name in ("qrels", "question_ids", "groups", "hard_negatives", "sources", "scores"):
+        for name in COLUMNS[1:]:
             column = getattr(self, name)
             if column is not None and len(column) != count:
                 raise EndxError(
@@ -63,14 +71,20 @@ class RetrievalSet:
         return [(q, c) for q, right in enumerate(self.qrels) for c in right]
 
     @property
+    def gains(self) -> tuple[tuple[int, ...], ...] | None:
+        """Grades in the order of `qrels`; None if all are 1."""
+        if self.grades is None:
+            return None
+        return tuple(tuple(map(own.__getitem__, right)) for own, right in zip(self.grades, self.qrels, strict=True))
+
+    @property
     def documents(self) -> list[Document]:
         """Candidates with their ids, as documents."""
         return [Document(name, text) for name, text in zip(self.candidate_ids, self.candidates, strict=True)]
 
     def select_questions(self, rows: Sequence[int]) -> "RetrievalSet":
         """Returns the questions in `rows`, in that order, with the whole pool."""
-        names = ("questions", "qrels", "question_ids", "groups", "hard_negatives", "sources", "scores")
-        columns = {name: getattr(self, name) for name in names}
+        columns = {name: getattr(self, name) for name in COLUMNS}
         kept = {name: column and tuple(column[row] for row in rows) for name, column in columns.items()}
         return dataclasses.replace(self, **kept)
 
@@ -95,8 +109,8 @@ class RetrievalSet:
         def renumbered(column):
             return column and tuple(tuple(sorted(new[old] for old in ids if old in new)) for ids in column)
 
-        def rescored(row: Mapping[int, float]) -> dict[int, float]:
-            return {new[old]: score for old, score in row.items() if old in new}
+        def rekeyed(column):
+            return column and tuple({new[old]: value for old, value in row.items() if old in new} for row in column)
 
         return dataclasses.replace(
             self,
@@ -104,7 +118,9 @@ class RetrievalSet:
             candidate_ids=tuple(self.candidate_ids[candidate] for candidate in kept),
             qrels=renumbered(self.qrels),
             hard_negatives=renumbered(self.hard_negatives),
-            scores=self.scores and tuple(map(rescored, self.scores)),
+            scores=rekeyed(self.scores),
+            grades=rekeyed(self.grades),
+            excluded=renumbered(self.excluded),
         )
 
     def with_prompts(self, question: str, answer: str) -> "RetrievalSet":
@@ -121,12 +137,15 @@ class RetrievalSet:
         """Returns the set for retrieval of all questions by the right candidates."""
         asked = questions_by_candidate(self.qrels)
         asking = sorted(asked)
+        grades, excluded = self.grades, questions_by_candidate(self.excluded or ())
         return RetrievalSet(
             questions=tuple(self.candidates[candidate] for candidate in asking),
             candidates=self.questions,
             qrels=tuple(tuple(asked[candidate]) for candidate in asking),
             question_ids=tuple(self.candidate_ids[candidate] for candidate in asking),
             candidate_ids=self.question_ids,
+            grades=grades and tuple({row: grades[row][candidate] for row in asked[candidate]} for candidate in asking),
+            excluded=self.excluded and tuple(tuple(excluded.get(candidate, ())) for candidate in asking),
         )
 
     @classmethod
@@ -179,7 +198,12 @@ def one_to_one(qrels: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
 
 def pad_ids(rows: Sequence[Sequence[int]]) -> np.ndarray:
     """Returns rows of ids as int32 [len(rows), max(longest row, 1)], padded with -1."""
-    padded = np.full((len(rows), max(map(len, rows), default=0) or 1), -1, np.int32)
+    return pad_rows(rows, -1, np.int32)
+
+
+def pad_rows(rows: Sequence[Sequence], value, dtype) -> np.ndarray:
+    """Returns rows as an array [len(rows), max(longest row, 1)], padded with a value."""
+    padded = np.full((len(rows), max(map(len, rows), default=0) or 1), value, dtype)
     for n, row in enumerate(rows):
         padded[n, : len(row)] = row
     return padded

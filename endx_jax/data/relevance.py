@@ -26,22 +26,27 @@ class Judged:
     Attributes:
       ids: Q external ids.
       texts: Q questions.
-      right: distinct ids of each question's right documents, at least one.
+      right: distinct ids of each question's right documents, at least one, with their grades.
+      excluded: ids of the documents that are not ranked for each question, if they exist.
     """
 
     ids: tuple[str, ...]
     texts: tuple[str, ...]
-    right: tuple[tuple[str, ...], ...]
+    right: tuple[Mapping[str, int], ...]
+    excluded: tuple[tuple[str, ...], ...]
 
     @classmethod
     def from_records(cls, records: RetrievalSet) -> "Judged":
         """Returns the questions of a set whose candidate ids are the document ids of an index."""
-        right = tuple(tuple(records.candidate_ids[row] for row in rows) for rows in records.qrels)
-        return cls(records.question_ids, records.questions, right)
+        names = records.candidate_ids
+        graded = records.grades or [dict.fromkeys(rows, 1) for rows in records.qrels]
+        right = tuple({names[row]: grade for row, grade in own.items()} for own in graded)
+        excluded = tuple(tuple(names[row] for row in rows) for rows in records.excluded or [()] * len(right))
+        return cls(records.question_ids, records.questions, right, excluded)
 
 
 # Readers of judgements without their corpus, by format.
-JUDGED: dict[str, Callable[[str, str | None], tuple[Mapping[str, str], Mapping[str, Iterable[str]]]]] = {
+JUDGED: dict[str, Callable[[str, str | None], tuple[Mapping[str, str], Mapping[str, Mapping[str, int]]]]] = {
     BEIR: beir.judgements,
     MSMARCO: msmarco.judgements,
 }
@@ -50,13 +55,16 @@ JUDGED: dict[str, Callable[[str, str | None], tuple[Mapping[str, str], Mapping[s
 def read_judged(folder: str, split: str | None) -> Judged:
     """Reads the judged questions of a BEIR or MS MARCO folder, without its corpus.
 
-    Questions and documents with equal text are not merged, as in other tools that rank ids.
+    Questions and documents with equal text are not merged, as in other tools that rank ids. In BEIR folders the
+    document with a question's own id is excluded, as by `beir.read`.
 
     Raises:
       EndxError: there is no such split, a line is broken, or a judged query is missing.
     """
-    queries, right = JUDGED[detect_format(folder)](folder, split)
-    return Judged(tuple(right), tuple(queries[name] for name in right), tuple(map(tuple, right.values())))
+    found = detect_format(folder)
+    queries, right = JUDGED[found](folder, split)
+    own = tuple((name,) if found == BEIR and name not in grades else () for name, grades in right.items())
+    return Judged(tuple(right), tuple(queries[name] for name in right), tuple(right.values()), own)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ from endx_jax.retrieval.results import pool_folder, read_results
 from endx_jax.retrieval.tables import aligned
 
 ENDING = ".per_question.jsonl"
+FEWEST = 30  # questions, below which intervals and p-values are not given
 NO_METRICS = ("id", "question", "ranks")  # keys of a line that are not metrics
 
 
@@ -56,17 +57,21 @@ class Comparison:
     confidence: float
 
     def rows(self) -> list[dict]:
-        """Returns one entry per metric: means, difference, interval, p-value, numbers of better and worse questions."""
+        """Returns one entry per metric: means, difference, interval, p-value, numbers of better and worse questions.
+
+        Interval and p-value are None for fewer than `FEWEST` questions.
+        """
         first, second = self.first.values, self.second.values
+        enough = len(first) >= FEWEST
         return [
             {
                 "measure": name,
                 "first": float(first[:, n].mean()),
                 "second": float(second[:, n].mean()),
                 "difference": difference.mean,
-                "low": difference.low,
-                "high": difference.high,
-                "p": difference.p,
+                "low": difference.low if enough else None,
+                "high": difference.high if enough else None,
+                "p": difference.p if enough else None,
                 "better": int((second[:, n] > first[:, n]).sum()),
                 "worse": int((second[:, n] < first[:, n]).sum()),
             }
@@ -84,10 +89,12 @@ class Comparison:
             ["measure", "first", "second", "difference", f"{self.confidence:.0%} interval", "p", "better", "worse"]
         ]
         for row in self.rows():
-            interval = f"{row['low']:+.4f} to {row['high']:+.4f}"
+            enough = row["p"] is not None
+            interval = f"{row['low']:+.4f} to {row['high']:+.4f}" if enough else "-"
+            p = f"{row['p']:.4f}" if enough else "-"
             means = [f"{row[name]:.4f}" for name in ("first", "second")]
             counts = [f"{row[name]:,}" for name in ("better", "worse")]
-            lines.append([row["measure"], *means, f"{row['difference']:+.4f}", interval, f"{row['p']:.4f}", *counts])
+            lines.append([row["measure"], *means, f"{row['difference']:+.4f}", interval, p, *counts])
         return "\n".join(
             [
                 f"first:  {self.first.name}",
@@ -96,7 +103,9 @@ class Comparison:
                 "",
                 *aligned(lines),
                 "",
-                f"interval: paired bootstrap over questions; p: paired randomisation test; {self.draws:,} draws.",
+                f"interval: paired bootstrap over questions; p: paired randomisation test; {self.draws:,} draws."
+                if len(self.first.question_ids) >= FEWEST
+                else f"fewer than {FEWEST} questions: no interval and no p-value",
                 "better, worse: questions on which the second system scores higher, or lower, than the first.",
             ]
         )

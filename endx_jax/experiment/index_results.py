@@ -47,6 +47,7 @@ def write_judged(
     snapshot: Snapshot,
     judged: Judged,
     right: Sequence[Sequence[int]],
+    gains: Sequence[Sequence[int]],
     evaluation: Evaluation,
 ) -> str:
     """Writes qrels, run, metrics of each question and mean metrics; returns a table of the means.
@@ -57,12 +58,13 @@ def write_judged(
       snapshot: searched snapshot of the index.
       judged: questions.
       right: rows of the right documents of each question.
+      gains: their grades.
       evaluation: result of `evaluate_judged`.
     """
     rows = np.unique(np.concatenate([evaluation.top_ids.ravel(), *map(np.asarray, right)]))
     names = _write_run(folder, snapshot, rows, judged.ids, evaluation)
     positions = [np.searchsorted(rows, some).tolist() for some in right]
-    trec.write_qrels(folder / "qrels.trec", judged.ids, names, positions)
+    trec.write_qrels(folder / "qrels.trec", judged.ids, names, positions, gains)
     trec.write_per_question(folder / f"{SYSTEM}.per_question.jsonl", judged.ids, evaluation)
     _write_means(folder, about, evaluation.metrics, len(judged.ids), evaluation.candidates)
     return format_table({SYSTEM: evaluation.metrics}, COLUMNS)

@@ -1,6 +1,6 @@
 """Ranks and ranking metrics, as pure functions of arrays."""
 
-from endx_jax.metrics.counting import TIE_RULE, ranks
+from endx_jax.metrics.counting import TIE_RULE, ranked_gains, ranks
 from endx_jax.metrics.ranking import (
     average_precision,
     average_recall,
@@ -18,6 +18,7 @@ __all__ = [
     "hit_at",
     "ndcg_at",
     "precision_at_1",
+    "ranked_gains",
     "ranks",
     "recall_at",
     "reciprocal_rank",

@@ -56,3 +56,28 @@ def ranks(scores: Array, positives: Array) -> Array:
 
     unranked = jnp.full(positives.shape, jnp.inf, jnp.float32)
     return jax.lax.fori_loop(0, jnp.max(counts, initial=0), rank_column, unranked)
+
+
+@jax.jit
+def ranked_gains(scores: Array, gains: Array) -> Array:
+    """Returns the gain at each of the ranks of `ranks`, of right candidates with different gains.
+
+    Right candidates with equal scores all get their mean gain, so that nDCG does not depend on their order.
+
+    Args:
+      scores: scores of the right candidates [B, P], nan where padded.
+      gains: their gains [B, P], 0 where padded.
+
+    Returns:
+      float32 [B, P], 0 where padded.
+    """
+    check_arrays({"scores": (scores, "[B, P]"), "gains": (gains, "[B, P]")})
+    order = jnp.argsort(-scores, axis=1)  # best first; nan last
+    scores, gains = (jnp.take_along_axis(x, order, axis=1) for x in (scores, gains.astype(jnp.float32)))
+
+    def mean_column(i, result):
+        tied = scores == scores[:, i][:, None]
+        total = jnp.sum(jnp.where(tied, gains, 0), axis=1)
+        return result.at[:, i].set(total / jnp.maximum(jnp.sum(tied, axis=1), 1))
+
+    return jax.lax.fori_loop(0, scores.shape[1], mean_column, jnp.zeros_like(gains))

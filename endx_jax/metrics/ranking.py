@@ -49,15 +49,25 @@ def average_recall(ranks: Array) -> Array:
     return jnp.mean(jnp.stack([recall_at(ranks, n) for n in RECALLS]), axis=0)
 
 
-def ndcg_at(ranks: Array, n: int = 10) -> Array:
-    """Returns DCG / ideal DCG with gains of 0 and 1 (Järvelin and Kekäläinen 2002), the metric of BEIR.
+def ndcg_at(ranks: Array, n: int = 10, gains: Array | None = None, judged: Array | None = None) -> Array:
+    """Returns DCG / ideal DCG with linear gains (Järvelin and Kekäläinen 2002), the metric of trec_eval and BEIR.
 
-    DCG is the sum of 1 / log2(1 + r_i) over r_i <= n; the ideal DCG is that of ranks 1, 2, ..., min(n, |A*|).
+    DCG is the sum of g_i / log2(1 + r_i) over r_i <= n, where g_i is the gain at rank r_i; the ideal DCG is that of the
+    judged gains, highest first, at ranks 1, 2, ...
+
+    Args:
+      ranks: ranks of the right candidates [Q, P].
+      n: cutoff.
+      gains: gain at each rank [Q, P], as `endx_jax.metrics.ranked_gains` returns them; None: 1.
+      judged: gains of the right candidates [Q, P] in any order, 0 where padded; None: `gains`. They differ only if
+        right candidates with different gains are tied, which all have the mean in `gains`.
     """
     ranks = _checked(ranks, n)
+    gains = jnp.isfinite(ranks).astype(ranks.dtype) if gains is None else jnp.asarray(gains)
+    check_arrays({"gains": (gains, "[Q, P]")})
+    best = -jnp.sort(-(gains if judged is None else jnp.asarray(judged)), axis=1)
     places = jnp.arange(1, ranks.shape[1] + 1, dtype=ranks.dtype)[None, :]
-    ideal = jnp.where(places <= _right(ranks)[:, None], places, jnp.inf)
-    return _dcg(ranks, n) / _dcg(ideal, n)
+    return _dcg(ranks, gains, n) / _dcg(places, best, n)
 
 
 def average_precision(ranks: Array) -> Array:
@@ -79,5 +89,5 @@ def _right(ranks: Array) -> Array:
     return jnp.sum(jnp.isfinite(ranks), axis=1).astype(ranks.dtype)
 
 
-def _dcg(ranks: Array, n: int) -> Array:
-    return jnp.sum(jnp.where(ranks <= n, 1 / jnp.log2(1 + ranks), 0), axis=1)
+def _dcg(ranks: Array, gains: Array, n: int) -> Array:
+    return jnp.sum(jnp.where(ranks <= n, gains / jnp.log2(1 + ranks), 0), axis=1)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from endx_jax import metrics
-from endx_jax.data.records import pad_ids
+from endx_jax.data.records import RetrievalSet, pad_ids, pad_rows
 from endx_jax.errors import EndxError
 from endx_jax.settings import check, check_choice, key
 
@@ -67,6 +67,8 @@ class EvaluationSettings:
         return tuple(pathlib.PurePath(path).name for path in self.sets)
 
 
+NDCG = "ndcg@10"  # the metric that depends on grades
+
 # Reported metrics, by their names in tables and in results.json.
 MEASURES: dict[str, Callable[..., jax.Array]] = {
     "mrr": metrics.reciprocal_rank,
@@ -75,7 +77,7 @@ MEASURES: dict[str, Callable[..., jax.Array]] = {
     **{f"recall@{n}": functools.partial(metrics.recall_at, n=n) for n in (1, 2, 5, 10, 20, 50, 100)},
     "avg_recall": metrics.average_recall,
     **{f"hit@{n}": functools.partial(metrics.hit_at, n=n) for n in (1, 5, 10)},
-    "ndcg@10": functools.partial(metrics.ndcg_at, n=10),
+    NDCG: functools.partial(metrics.ndcg_at, n=10),
     "map": metrics.average_precision,
 }
 
@@ -92,9 +94,10 @@ class Evaluation:
       metrics: the mean over questions of each of `MEASURES`, fractions in [0, 1].
       ranks: float32 [Q, P], ranks of the right candidates, ascending; inf if a question has fewer than P.
       top_ids: int32 [Q, depth], the best candidates in order of score; ties are ordered by index.
-      top_scores: float32 [Q, depth], their scores.
+      top_scores: float32 [Q, depth], their scores; -inf for candidates that are not ranked for the question.
       questions: Q.
       candidates: N.
+      gains: for `metrics.ndcg_at`, float32 [Q, P] the gains at the ranks and the judged gains; None if all are 1.
     """
 
     metrics: dict[str, float]
@@ -103,17 +106,25 @@ class Evaluation:
     top_scores: np.ndarray
     questions: int
     candidates: int
+    gains: tuple[np.ndarray, np.ndarray] | None = None
 
     @classmethod
-    def of(cls, ranks: np.ndarray, top_ids: np.ndarray, top_scores: np.ndarray, candidates: int) -> "Evaluation":
+    def of(
+        cls,
+        ranks: np.ndarray,
+        top_ids: np.ndarray,
+        top_scores: np.ndarray,
+        candidates: int,
+        gains: tuple[np.ndarray, np.ndarray] | None = None,
+    ) -> "Evaluation":
         """Computes the metrics of these ranks."""
-        values = jax.device_get(_measure(ranks))
+        values = jax.device_get(_measure(ranks, gains))
         means = {name: float(np.mean(values[name], dtype=np.float64)) for name in MEASURES}
-        return cls(means, ranks, top_ids, top_scores, len(ranks), candidates)
+        return cls(means, ranks, top_ids, top_scores, len(ranks), candidates, gains)
 
     def per_question(self) -> Iterator[dict]:
         """Yields one row per question: its index `question`, its finite `ranks`, and the value of each metric."""
-        values = jax.device_get(_measure(self.ranks))
+        values = jax.device_get(_measure(self.ranks, self.gains))
         for question, ranks in enumerate(self.ranks):
             row = {name: float(values[name][question]) for name in MEASURES}
             yield {"question": question, "ranks": ranks[np.isfinite(ranks)].tolist(), **row}
@@ -124,6 +135,8 @@ def evaluate(
     qrels: Sequence[Sequence[int]],
     *,
     candidates: int,
+    gains: Sequence[Sequence[float]] | None = None,
+    excluded: Sequence[Sequence[int]] | None = None,
     block: int | None = None,
     depth: int = 100,
     progress: Callable[[int, int], None] | None = None,
@@ -137,6 +150,8 @@ def evaluate(
         see `dense_scores` and `BM25.score_block`.
       qrels: for each question the distinct indices of its right candidates.
       candidates: N, the size of the pool.
+      gains: gains of the right candidates, in the order of `qrels`; None if all are 1.
+      excluded: for each question the indices of candidates that are not ranked for it; None if there are none.
       block: questions scored at once; by default `default_block(candidates)`.
       depth: number of best candidates kept per question; the whole pool if it is smaller.
       progress: called after each block with the number of questions done and Q.
@@ -148,14 +163,31 @@ def evaluate(
     block = default_block(candidates) if block is None else block
     if block < 1 or depth < 1:
         raise EndxError(f"evaluation needs a block and a depth of at least 1: block {block}, depth {depth}")
+    judged = None if gains is None else pad_rows(gains, 0, np.float32)
+    left_out = None if excluded is None else pad_ids(excluded)
     ranked = []
     for start in range(0, len(positives), block):
         stop = min(start + block, len(positives))
-        ranked.append(_rank_block(score_block(start, stop), positives[start:stop], start, block, candidates, depth))
+        rows = [None if part is None else part[start:stop] for part in (positives, judged, left_out)]
+        ranked.append(_rank_block(score_block(start, stop), rows, start, block, candidates, depth))
         if progress is not None:
             progress(stop, len(positives))
-    ranks, top_scores, top_ids = (np.concatenate(parts) for parts in zip(*ranked, strict=True))
-    return Evaluation.of(ranks, top_ids, top_scores, candidates)
+    ranks, top_scores, top_ids, *at_ranks = (np.concatenate(parts) for parts in zip(*ranked, strict=True))
+    return Evaluation.of(ranks, top_ids, top_scores, candidates, None if judged is None else (at_ranks[0], judged))
+
+
+def evaluate_set(
+    score_block: Callable[[int, int], jax.Array | np.ndarray], records: RetrievalSet, *, depth: int = 100
+) -> Evaluation:
+    """Ranks a retrieval set with its grades and exclusions: see `evaluate`."""
+    return evaluate(
+        score_block,
+        records.qrels,
+        candidates=len(records.candidates),
+        gains=records.gains,
+        excluded=records.excluded,
+        depth=depth,
+    )
 
 
 def default_block(candidates: int) -> int:
@@ -167,19 +199,24 @@ def default_block(candidates: int) -> int:
 
 
 @jax.jit
-def _measure(ranks) -> dict[str, jax.Array]:
-    return {name: measure(ranks) for name, measure in MEASURES.items()}
+def _measure(ranks, gains) -> dict[str, jax.Array]:
+    values = {name: measure(ranks) for name, measure in MEASURES.items()}
+    return values if gains is None else values | {NDCG: MEASURES[NDCG](ranks, gains=gains[0], judged=gains[1])}
 
 
-def _rank_block(scores, positives, start, block, candidates, depth):
-    """Returns ranks [b, P], top scores and top ids [b, depth] of one block, on the host."""
-    rows = len(positives)
+def _rank_block(scores, parts, start, block, candidates, depth):
+    """Returns ranks [b, P], top scores and ids [b, depth] of one block, and with gains those at the ranks, on the host.
+
+    `parts` are the rows of right candidates, their gains and excluded candidates, the last two of which may be None.
+    """
+    rows = len(parts[0])
     if scores.shape != (rows, candidates):
         raise ValueError(f"score_block({start}, {start + rows}) gave {scores.shape}, not {(rows, candidates)}")
     if rows < block:  # the last block is padded, so that all blocks run the same compiled program
         scores = jnp.pad(scores, ((0, block - rows), (0, 0)))
-        positives = np.pad(positives, ((0, block - rows), (0, 0)), constant_values=-1)
-    *found, unordered = (np.asarray(part)[:rows] for part in _rank(scores, positives, min(depth, candidates)))
+        padding = ((0, block - rows), (0, 0))
+        parts = [part if part is None else np.pad(part, padding, constant_values=-1) for part in parts]
+    unordered, *found = (np.asarray(part)[:rows] for part in _rank(scores, *parts, min(depth, candidates)))
     if unordered.any():
         raise EndxError(
             f"the scores of question {start + int(unordered.argmax())} contain nan, which has no rank: check the "
@@ -188,10 +225,21 @@ def _rank_block(scores, positives, start, block, candidates, depth):
     return found
 
 
-@functools.partial(jax.jit, static_argnums=2)
-def _rank(scores, positives, depth):
+@functools.partial(jax.jit, static_argnums=4)
+def _rank(scores, positives, gains, excluded, depth):
     scores = scores.astype(jnp.float32)
-    return metrics.ranks(scores, positives), *jax.lax.top_k(scores, depth), jnp.isnan(scores).any(axis=1)
+    unordered = jnp.isnan(scores).any(axis=1)
+
+    def places(ids):  # padding becomes a column past the last one
+        return jnp.arange(len(scores))[:, None], jnp.where(ids < 0, scores.shape[1], ids)
+
+    if excluded is not None:
+        scores = scores.at[places(excluded)].set(-jnp.inf, mode="drop")
+    found = unordered, metrics.ranks(scores, positives), *jax.lax.top_k(scores, depth)
+    if gains is None:
+        return found
+    right = scores.at[places(positives)].get(mode="fill", fill_value=jnp.nan)
+    return *found, metrics.ranked_gains(right, gains)
 
 
 def _positives(qrels, candidates) -> np.ndarray:

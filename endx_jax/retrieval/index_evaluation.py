@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from endx_jax import metrics
 from endx_jax.data.documents import Document
-from endx_jax.data.records import pad_ids
+from endx_jax.data.records import pad_ids, pad_rows
 from endx_jax.data.relevance import Answered, contains_answer, searchable
 from endx_jax.errors import EndxError
 from endx_jax.models.sharding_hints import platform
@@ -24,14 +25,15 @@ from endx_jax.retrieval.snapshot import Snapshot
 CUTOFFS = (5, 20, 100)
 
 
-def rows_of(snapshot: Snapshot, ids: Iterable[str]) -> dict[str, int]:
-    """Finds the rows of documents by their ids, in one pass over the index.
+def rows_of(snapshot: Snapshot, ids: Iterable[str], others: Iterable[str] = ()) -> dict[str, int]:
+    """Finds the rows of documents by their ids, in one pass over the index; `others` may have no document.
 
     Raises:
       EndxError: there is no document with one of the ids.
     """
     wanted = set(ids)
-    found = {document.id: row for row, document in snapshot.documents() if document.id in wanted}
+    either = wanted.union(others)
+    found = {document.id: row for row, document in snapshot.documents() if document.id in either}
     missing = wanted - found.keys()
     if missing:
         raise EndxError(
@@ -42,7 +44,13 @@ def rows_of(snapshot: Snapshot, ids: Iterable[str]) -> dict[str, int]:
 
 
 def evaluate_judged(
-    snapshot: Snapshot, questions: np.ndarray, right: Sequence[Sequence[int]], depth: int
+    snapshot: Snapshot,
+    questions: np.ndarray,
+    right: Sequence[Sequence[int]],
+    depth: int,
+    *,
+    gains: Sequence[Sequence[float]] | None = None,
+    excluded: Sequence[Sequence[int]] | None = None,
 ) -> Evaluation:
     """Ranks the right documents among all of the index, exactly as `evaluate` does, a block at a time.
 
@@ -51,12 +59,23 @@ def evaluate_judged(
       questions: float32 [Q, E], as the index's model encodes them.
       right: for each question the rows of its right documents.
       depth: number of best documents kept per question.
+      gains: gains of the right documents, in the order of `right`; None if all are 1.
+      excluded: for each question the rows of documents that are not ranked for it; None if there are none.
     """
-    found = snapshot.search(questions, depth)
-    ranks = streamed_ranks(
-        questions, pad_ids(right), snapshot.embeddings, scales=snapshot.scales, where=snapshot.living
+    left_out, positives = pad_ids(excluded or [()] * len(right)), pad_ids(right)
+    found = snapshot.search(questions, depth + left_out.shape[1])
+    dropped = (found.rows[:, :, None] == left_out[:, None]).any(axis=2)
+    kept = np.argsort(dropped, axis=1, kind="stable")[:, :depth]
+    rows, scores = (np.take_along_axis(x, kept, axis=1) for x in (found.rows, np.where(dropped, -np.inf, found.scores)))
+    counted = streamed_counts(
+        questions, positives, snapshot.embeddings, left_out, scales=snapshot.scales, where=snapshot.living
     )
-    return Evaluation.of(ranks, found.rows, found.scores, len(snapshot))
+    graded = None
+    if gains is not None:
+        judged = pad_rows(gains, 0, np.float32)
+        own = np.where(positives >= 0, counted[1], np.nan)
+        graded = np.asarray(metrics.ranked_gains(own, judged)), judged
+    return Evaluation.of(places(*counted, positives), rows, scores.astype(np.float32), len(snapshot), graded)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -129,6 +148,20 @@ def streamed_ranks(questions, positives: np.ndarray, candidates, *, scales=None,
     Returns:
       float32 [Q, P], ascending in each row, inf where padded.
     """
+    return places(*streamed_counts(questions, positives, candidates, scales=scales, where=where), positives)
+
+
+def streamed_counts(
+    questions, positives: np.ndarray, candidates, excluded: np.ndarray | None = None, *, scales=None, where=None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Counts the wrong candidates before each right one: see `streamed_ranks`.
+
+    `excluded` int32 [Q, X] are rows of candidates that do not count for a question, padded with -1.
+
+    Returns:
+      int32 [Q, P], twice the number of wrong candidates with a higher score plus the number of those with an equal one;
+      and float32 [Q, P], the scores of the right candidates.
+    """
     mesh = make_mesh(MeshSettings(), jax.local_devices()[:1])
     tile = TILES.get(platform(mesh), LARGE_TILE)
     size = round_up(min(BLOCK, len(candidates)), tile.candidates)
@@ -146,14 +179,20 @@ def streamed_ranks(questions, positives: np.ndarray, candidates, *, scales=None,
     counted, scores = (
         np.concatenate([np.asarray(part) for part in parts])[: len(questions)] for parts in (beaten, own)
     )
-    return _places(counted, scores, positives)
+    if excluded is not None and (excluded >= 0).any():
+        cut = [(q, _padded(excluded[c], rows)) for (q, _), c in zip(asked, chunks, strict=True)]
+        others = [np.asarray(_own_scores(q, x, candidates, scales, tile.candidates, mesh)) for q, x in cut]
+        other = np.where(excluded >= 0, np.concatenate(others)[: len(questions)], -np.inf)
+        beats = np.sign(other[:, None, :] - scores[:, :, None]) + 1  # 2 for a higher score, 1 for an equal one
+        counted = counted - beats.sum(axis=2, dtype=np.int32)
+    return counted, scores
 
 
 def _padded(positives: np.ndarray, rows: int) -> np.ndarray:
     return np.pad(positives, ((0, rows - len(positives)), (0, 0)), constant_values=-1)
 
 
-def _places(beaten: np.ndarray, own: np.ndarray, positives: np.ndarray) -> np.ndarray:
+def places(beaten: np.ndarray, own: np.ndarray, positives: np.ndarray) -> np.ndarray:
     """Returns ranks [Q, P], given twice the number of wrong candidates before each right one."""
     order = np.argsort(np.where(positives >= 0, -own, np.inf), axis=1, kind="stable")
     doubled = np.take_along_axis(beaten, order, axis=1)

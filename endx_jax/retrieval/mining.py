@@ -110,6 +110,7 @@ def mine(
     candidates: Sequence[str],
     settings: MiningSettings,
     teacher: ScorePairs | None = None,
+    excluded: Sequence[Sequence[int]] | None = None,
 ) -> Mined:
     """Selects hard negatives from a ranking.
 
@@ -123,10 +124,13 @@ def mine(
       candidates: N texts.
       settings: selection.
       teacher: scores (question, candidate) rows; None: no teacher.
+      excluded: for each question the rows of candidates that are not ranked for it, which are rejected as right ones
+        are; None if there are none.
     """
     dropped = Counter(dict.fromkeys(REASONS, 0))
     margin = settings.margin if teacher is None else Margin()
-    places = _places_left(ranked, qrels, candidates, settings, margin, dropped)
+    known = [(*right, *own) for right, own in zip(qrels, excluded or [()] * len(qrels), strict=True)]
+    places = _places_left(ranked, known, candidates, settings, margin, dropped)
     if teacher is None:
         kept = [own[: settings.negatives] for own in places]
     else:
@@ -165,19 +169,19 @@ def lowest_right(score: ScorePairs, qrels: Sequence[Sequence[int]]) -> np.ndarra
     return lowest
 
 
-def _places_left(ranked, qrels, candidates, settings: MiningSettings, margin: Margin, dropped) -> list[list[int]]:
-    """Returns for each question the positions in its ranking, from 0, of possible negatives."""
+def _places_left(ranked, known, candidates, settings: MiningSettings, margin: Margin, dropped) -> list[list[int]]:
+    """Returns for each question the positions in its ranking, from 0, of possible negatives, which are not `known`."""
     key = _text_keys(candidates)
-    limit = margin.limit(ranked.lowest_right()) if margin else np.full(len(qrels), np.inf)
+    limit = margin.limit(ranked.lowest_right()) if margin else np.full(len(known), np.inf)
     left = []
-    for question, right in enumerate(qrels):
+    for question, rejected in enumerate(known):
         rows = ranked.rows[question, : settings.last_rank].tolist()
-        known, seen, own = set(right), {key[row] for row in right}, []
+        seen, own = {key[row] for row in rejected}, []
         for place in range(settings.first_rank - 1, len(rows)):
             row = rows[place]
             if row < 0:
                 break
-            if row in known:
+            if row in rejected:
                 dropped[RIGHT] += 1
             elif key[row] in seen:
                 dropped[DUPLICATE] += 1

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from endx_jax.data.records import RetrievalSet
-from endx_jax.retrieval.evaluate import Evaluation, evaluate
+from endx_jax.retrieval.evaluate import Evaluation, evaluate_set
 from endx_jax.retrieval.text_search import Answer
 
 # (question, answer) rows, int [n, 2], to scores float32 [n].
@@ -35,8 +35,8 @@ def evaluate_pairs(
     if first is None or not 0 < top < candidates:
         best = np.broadcast_to(np.arange(candidates), (count, candidates))
         scores = score(_pairs(best)).reshape(best.shape)
-        return evaluate(lambda a, b: scores[a:b], records.qrels, candidates=candidates, depth=depth)
-    best = evaluate(first, records.qrels, candidates=candidates, depth=top).top_ids
+        return evaluate_set(lambda a, b: scores[a:b], records, depth=depth)
+    best = evaluate_set(first, records, depth=top).top_ids
     scores = score(_pairs(best)).reshape(best.shape)
 
     def combined(start: int, stop: int) -> np.ndarray:
@@ -44,7 +44,7 @@ def evaluate_pairs(
         np.put_along_axis(below, best[start:stop], scores[start:stop], axis=1)
         return below
 
-    return evaluate(combined, records.qrels, candidates=candidates, depth=depth)
+    return evaluate_set(combined, records, depth=depth)
 
 
 def rerank_answers(

@@ -20,6 +20,9 @@ from endx_jax.retrieval.tables import format_table
 
 # Columns of the tables; results.json has more cutoffs.
 COLUMNS = ("mrr", "mrr@10", "p@1", "recall@1", "recall@5", "recall@10", "hit@1", "hit@5", "ndcg@10", "map")
+OWN_ID = "questions leave out the document with their own id, as BEIR's evaluation does"
+# Number of questions below which the width of the interval is printed: 0.98 / sqrt(FEW) = 0.057.
+FEW = 300
 # Columns for paragraphs (RR).
 PARAGRAPH_COLUMNS = ("mrr", *(f"recall@{n}" for n in RECALLS), "avg_recall")
 
@@ -117,6 +120,14 @@ class Results:
             f"{found['sse_any']:.3f}"
             for system, found in self.agreement.items()
         ]
+        primary = self.pools.primary
+        if alike := sum(map(bool, primary.excluded or ())):
+            lines.append(f"{alike:,} {OWN_ID}")
+        if len(primary.questions) < FEW:
+            lines.append(
+                f"few questions: a share of 0.5 of {len(primary.questions)} has a 95 % interval of plus or minus "
+                f"{0.98 / len(primary.questions) ** 0.5:.2f}"
+            )
         lines += [line for section in self.sections for line in section.lines]
         return "\n".join([*lines, *self.notes])
 
@@ -165,9 +176,9 @@ class Results:
     def _write_rankings(self, rankings: pathlib.Path) -> None:
         for number, (pool, systems) in enumerate(self.evaluations.items()):
             records, folder = self.pools[pool], rankings / pool_folder(pool) if number else rankings
-            trec.write_qrels(folder / "qrels.trec", records.question_ids, records.candidate_ids, records.qrels)
+            ids = (records.question_ids, records.candidate_ids)
+            trec.write_qrels(folder / "qrels.trec", *ids, records.qrels, records.gains)
             for name, found in systems.items():
-                ids = (records.question_ids, records.candidate_ids)
                 trec.write_run(folder / f"{name}.run.trec", *ids, found.top_ids, found.top_scores, name)
                 trec.write_per_question(folder / f"{name}.per_question.jsonl", records.question_ids, found)
         if self.reverse:

@@ -11,7 +11,7 @@ import numpy as np
 from endx_jax.data.records import Pools, RetrievalSet
 from endx_jax.errors import EndxError
 from endx_jax.retrieval.bm25 import BM25
-from endx_jax.retrieval.evaluate import Evaluation, evaluate
+from endx_jax.retrieval.evaluate import Evaluation, evaluate_set
 
 Array = jax.Array
 
@@ -108,7 +108,7 @@ def evaluate_dense(encode: Encode, pools: Pools, *, reverse: bool = False) -> De
         return vectors[side][[row[side][name] for name in names]]
 
     def rank(asking: np.ndarray, ranked: np.ndarray, part: RetrievalSet) -> Evaluation:
-        return evaluate(dense_scores(asking, ranked), part.qrels, candidates=len(part.candidates))
+        return evaluate_set(dense_scores(asking, ranked), part)
 
     evaluations, backwards = {}, {}
     for pool, part in pools.items():
@@ -124,6 +124,5 @@ def evaluate_bm25(pools: Pools) -> dict[str, Evaluation]:
     """Ranks each pool by stemmed BM25."""
     index = functools.lru_cache(maxsize=2)(BM25.of_texts)  # several pools may share their candidates
     return {
-        pool: evaluate(index(part.candidates).score_block(part.questions), part.qrels, candidates=len(part.candidates))
-        for pool, part in pools.items()
+        pool: evaluate_set(index(part.candidates).score_block(part.questions), part) for pool, part in pools.items()
     }

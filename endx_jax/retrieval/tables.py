@@ -9,13 +9,15 @@ from endx_jax.metrics import TIE_RULE
 def format_table(rows: Mapping[str, Mapping[str, float]], keys: Sequence[str]) -> str:
     """Formats a table with one line per system and one column per metric, with three decimals.
 
-    The best values of a column are marked with `*`; missing values are shown as `-`. The last lines state the tie rule.
+    The best values of a column are marked with `*` unless all are equal; missing values are shown as `-`. The last
+    lines state the tie rule.
 
     Args:
       rows: metrics of each system, as in `results.json` or `Evaluation.metrics`.
       keys: metrics to show, in order; higher is better in all of them.
     """
-    best = {key: max((row[key] for row in rows.values() if key in row), default=None) for key in keys}
+    found = {key: {row[key] for row in rows.values() if key in row} for key in keys}
+    best = {key: max(values) if len(values) > 1 else None for key, values in found.items()}
 
     def cell(row, key):
         if key not in row:

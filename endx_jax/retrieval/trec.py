@@ -4,6 +4,7 @@ White space separates the columns of TREC files, so white space in an id is perc
 """
 
 import json
+import math
 import re
 import urllib.parse
 from collections.abc import Iterable
@@ -16,7 +17,8 @@ def write_run(path, question_ids, candidate_ids, top_ids, top_scores, tag) -> No
     """Writes a TREC run: lines `question Q0 candidate rank score tag`, rank from 1.
 
     Scores have 9 digits, which represent every float32 exactly, so the file keeps the order and ties of the ranking.
-    (trec_eval ignores the rank column and orders ties by candidate id, backwards.)
+    (trec_eval ignores the rank column and orders ties by candidate id, backwards.) Candidates with the score -inf,
+    which are not ranked for a question, are left out.
 
     Args:
       path: file to write, atomically.
@@ -34,7 +36,8 @@ def write_run(path, question_ids, candidate_ids, top_ids, top_scores, tag) -> No
     (tag,) = encoded(path, "tag", [tag])
     with replacing(path) as file:
         for question, ids, scores in zip(question_ids, top_ids.tolist(), top_scores.tolist(), strict=True):
-            for rank, (candidate, score) in enumerate(zip(ids, scores, strict=True), start=1):
+            ranked = ((candidate, score) for candidate, score in zip(ids, scores, strict=True) if score > -math.inf)
+            for rank, (candidate, score) in enumerate(ranked, start=1):
                 file.write(run_line(question, candidate_ids[candidate], rank, score, tag))
 
 
@@ -43,14 +46,15 @@ def run_line(question: str, candidate: str, rank: int, score: float, tag: str) -
     return f"{question} Q0 {candidate} {rank} {score:.9g} {tag}\n"
 
 
-def write_qrels(path, question_ids, candidate_ids, qrels) -> None:
-    """Writes TREC judgements: lines `question 0 candidate 1`, one for each right candidate.
+def write_qrels(path, question_ids, candidate_ids, qrels, gains=None) -> None:
+    """Writes TREC judgements: lines `question 0 candidate grade`, one for each right candidate.
 
     Args:
       path: file to write, atomically.
       question_ids: Q external ids.
       candidate_ids: N external ids.
       qrels: for each question the indices of its right candidates.
+      gains: their grades in the order of `qrels`; None if all are 1.
 
     Raises:
       EndxError: an id is empty or repeated.
@@ -58,9 +62,10 @@ def write_qrels(path, question_ids, candidate_ids, qrels) -> None:
     question_ids = encoded(path, "question", question_ids)
     candidate_ids = encoded(path, "candidate", candidate_ids)
     with replacing(path) as file:
-        for question, right in zip(question_ids, qrels, strict=True):
-            for candidate in right:
-                file.write(f"{question} 0 {candidate_ids[candidate]} 1\n")
+        for row, (question, right) in enumerate(zip(question_ids, qrels, strict=True)):
+            grades = [1] * len(right) if gains is None else gains[row]
+            for candidate, grade in zip(right, grades, strict=True):
+                file.write(f"{question} 0 {candidate_ids[candidate]} {grade}\n")
 
 
 def write_per_question(path, question_ids, evaluation) -> None:

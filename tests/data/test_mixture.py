@@ -47,6 +47,16 @@ def test_fields_that_no_set_has_stay_empty_in_a_mixture():
     assert mixed.hard_negatives is None
 
 
+def test_of_scores_the_first_and_of_grades_the_highest_is_kept():
+    first = dataclasses.replace(FIRST, scores=({0: 1.0, 1: 0.5}, {1: 2.0}), grades=({0: 3}, {1: 1}))
+    second = dataclasses.replace(SECOND, scores=({0: 4.0}, {0: 5.0, 1: 6.0}), excluded=((1,), ()))
+    third = RetrievalSet(("who?",), ("x",), ((0,),), ("q0",), ("d0",), scores=({0: 9.0},), grades=({0: 2},))
+    mixed = mix([first, second, third])
+    assert mixed.scores == ({0: 1.0, 1: 0.5, 2: 5.0}, {1: 2.0}, {2: 4.0})
+    assert mixed.grades == ({0: 3, 1: 1, 2: 1}, {1: 1}, {2: 1})
+    assert mixed.excluded == ((), (), (1,))
+
+
 def test_one_set_comes_out_as_it_was():
     assert mix([FIRST]) == dataclasses.replace(FIRST, sources=((0,), (0,)))
 

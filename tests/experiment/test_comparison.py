@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from endx_jax.errors import EndxError
+from endx_jax.experiment import comparison
 from endx_jax.experiment.comparison import SystemResults, compare, read_per_question
 
 # Ten questions: the second is better on nine, worse on one.
@@ -44,7 +45,8 @@ def runs(tmp_path):
     return a, b
 
 
-def test_the_table_of_two_runs(runs, tmp_path, endx):
+def test_the_table_of_two_runs(runs, tmp_path, endx, monkeypatch):
+    monkeypatch.setattr(comparison, "FEWEST", 10)
     output = tmp_path / "compared.json"
     lines = endx("compare", *runs, f"--output={output}").out.splitlines()
     assert lines[0] == f"first:  {runs[0]}, trained, pool all"

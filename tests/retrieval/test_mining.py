@@ -64,6 +64,12 @@ def test_right_and_repeated_candidates_are_left_out_and_ranks_count_all():
     assert mined.dropped == NOTHING | {"right": 1, "equal text": 2}
 
 
+def test_a_question_s_own_document_is_no_negative():
+    scores = [np.arange(9, 0, -1)]
+    mined = mine(ranked(scores, [(1,)]), [(1,)], list("abcdefghi"), MiningSettings(negatives=2), excluded=[(0,)])
+    assert [one.row for one in mined.negatives[0]] == [2, 3]
+
+
 def test_only_ranks_in_the_window_count_and_of_those_the_best_are_kept():
     qrels = [(0,)]
     settings = MiningSettings(negatives=2, first_rank=3, last_rank=5)

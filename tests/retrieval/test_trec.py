@@ -22,17 +22,26 @@ def test_run_lines(tmp_path):
 
 
 def test_scores_read_back_exactly(tmp_path):
-    # Neighbouring floats of every size, which fewer digits would make equal.
-    sizes = np.float32([1e30, 1.0, 0.1, 1e-3, 1e-30])
+    # Neighbouring floats, of which eight digits would make some equal.
+    sizes = 10 ** np.random.default_rng(0).uniform(-30, 30, 500).astype(np.float32)
     scores = np.stack([np.nextafter(sizes, np.float32(np.inf)), sizes]).T
-    write_run(tmp_path / "run", list("vwxyz"), ["a", "b"], np.tile(np.int32([0, 1]), (5, 1)), scores, "t")
+    ids = [f"q{n}" for n in range(500)]
+    write_run(tmp_path / "run", ids, ["a", "b"], np.tile(np.int32([0, 1]), (500, 1)), scores, "t")
     read = [np.float32(line.split()[4]) for line in (tmp_path / "run").read_text().splitlines()]
-    np.testing.assert_array_equal(np.reshape(read, (5, 2)), scores)
+    np.testing.assert_array_equal(np.reshape(read, (500, 2)), scores)
 
 
 def test_qrels_lines(tmp_path):
     write_qrels(tmp_path / "new" / "qrels", ["q1", "q2"], ["a", "b", "c"], [[0, 2], [1]])
     assert (tmp_path / "new" / "qrels").read_text() == "q1 0 a 1\nq1 0 c 1\nq2 0 b 1\n"
+
+
+def test_grades_are_written_and_candidates_that_are_not_ranked_are_left_out(tmp_path):
+    write_qrels(tmp_path / "qrels", ["q1", "q2"], ["a", "b", "c"], [[0, 2], [1]], [[2, 1], [3]])
+    assert (tmp_path / "qrels").read_text().splitlines() == ["q1 0 a 2", "q1 0 c 1", "q2 0 b 3"]
+    scores = np.float32([[1.0, -np.inf]])
+    write_run(tmp_path / "run", ["q1"], ["a", "b"], np.int32([[1, 0]]), scores, "t")
+    assert (tmp_path / "run").read_text() == "q1 Q0 b 1 1 t\n"
 
 
 def test_per_question_lines(tmp_path):

@@ -26,12 +26,13 @@ NEGATIVES_HEADER = f"{HEADER}\trank"
 
 
 def read(folder: str, split: str | None = None, *, whole: bool = True, skip_invalid: bool = False) -> RetrievalSet:
-    """Reads one split; a document is right for a query if its judgement has a score above 0.
+    """Reads one split; a document is right for a query if its judgement has a score above 0, which is its grade.
 
     A candidate's text is `title`, a space, `text`. Only queries with a right document become questions. Equal texts
     are merged: documents with equal text become one candidate with the id of the first one, which is right for a query
-    if any of them is; queries are merged in the same way. A pool with duplicates is therefore smaller than in tools
-    that rank ids.
+    if any of them is, with the highest of their grades; queries are merged in the same way. A pool with duplicates is
+    therefore smaller than in tools that rank ids. A document with the id of a query is not ranked for that query, as
+    in BEIR's own evaluation (`RetrievalSet.excluded`), unless it is judged right.
 
     Three extensions of `endx mine` are read as well: `negatives/SPLIT.tsv` with hard negatives of queries,
     `scores/SPLIT.tsv` with a teacher's scores of all right documents and negatives, and `metadata.group` of queries,
@@ -54,14 +55,14 @@ def read(folder: str, split: str | None = None, *, whole: bool = True, skip_inva
     named = None if whole else _named(judgements, negatives)
     documents = _documents(_part(folder, "corpus", split), named, invalid)
     queries, groups = _queries(_part(folder, "queries", split), invalid)
-    right: dict[str, list[str]] = {}
+    right: dict[str, dict[str, int]] = {}
     for query, document, score, where in _judgements(judgements, invalid):
         with invalid.row():
             _check_known(query, document, queries, documents, where)
             if score > 0 and not documents[document]:
                 raise EndxError(f"{where}: document {document[:100]!r} is judged right, but has neither title nor text")
             if score > 0:
-                right.setdefault(query, []).append(document)
+                _keep_highest(right.setdefault(query, {}), document, score)
     invalid.log()
     if not right:
         raise EndxError(f"{judgements}: no judgement has a score above 0" + (invalid.report and f"; {invalid.report}"))
@@ -72,20 +73,20 @@ def read(folder: str, split: str | None = None, *, whole: bool = True, skip_inva
     return merged if scores is None else _with_scores(merged, scores, queries, documents, scores_path)
 
 
-def judgements(folder: str, split: str | None = None) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """Returns the queries of a split that have a right document, by id, and the ids of their right documents.
+def judgements(folder: str, split: str | None = None) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
+    """Returns the queries of a split that have a right document, by id, and the grades of these documents by id.
 
     Arguments and errors are those of `read`; the corpus is not read.
     """
     split, path = _judgements_path(folder, split)
     invalid = text_files.InvalidRows(folder)
     queries, _ = _queries(_part(folder, "queries", split), invalid)
-    right: dict[str, list[str]] = {}
+    right: dict[str, dict[str, int]] = {}
     for query, document, score, where in _judgements(path, invalid):
         if query not in queries:
             raise EndxError(f"{where}: query {query[:100]!r} is not in queries.jsonl")
-        if score > 0 and document not in right.setdefault(query, []):
-            right[query].append(document)
+        if score > 0:
+            _keep_highest(right.setdefault(query, {}), document, score)
     if not right:
         raise EndxError(f"{path}: no judgement has a score above 0")
     return {query: queries[query] for query in right}, right
@@ -94,7 +95,7 @@ def judgements(folder: str, split: str | None = None) -> tuple[dict[str, str], d
 def _merge(
     documents: Mapping[str, str],
     queries: Mapping[str, str],
-    right: Mapping[str, Sequence[str]],
+    right: Mapping[str, Mapping[str, int]],
     wrong: Mapping[str, Sequence[str]] | None,
     groups: Mapping[str, str],
 ) -> RetrievalSet:
@@ -107,21 +108,36 @@ def _merge(
     for name, text in queries.items():
         if name in right:
             asked.setdefault(text, []).append(name)
-    qrels = [{row[document] for name in names for document in right[name]} for names in asked.values()]
+    grades: list[dict[int, int]] = [{} for _ in asked]
+    for own, names in zip(grades, asked.values(), strict=True):
+        for name in names:
+            for document, grade in right[name].items():
+                _keep_highest(own, row[document], grade)
+    excluded = [
+        {row[name] for name in names if name in row} - own.keys()
+        for names, own in zip(asked.values(), grades, strict=True)
+    ]
     negatives = [
-        {row[document] for name in names for document in (wrong or {}).get(name, ())} - own
-        for names, own in zip(asked.values(), qrels, strict=True)
+        {row[document] for name in names for document in (wrong or {}).get(name, ())} - own.keys()
+        for names, own in zip(asked.values(), grades, strict=True)
     ]
     ids = tuple(names[0] for names in asked.values())
     return RetrievalSet(
         questions=tuple(asked),
         candidates=tuple(candidates),
-        qrels=tuple(tuple(sorted(own)) for own in qrels),
+        qrels=tuple(tuple(sorted(own)) for own in grades),
         question_ids=ids,
         candidate_ids=tuple(first.values()),
         groups=tuple(groups[name] for name in ids) if all(name in groups for name in ids) else None,
         hard_negatives=None if wrong is None else tuple(tuple(sorted(own)) for own in negatives),
+        grades=tuple(grades) if any(grade > 1 for own in grades for grade in own.values()) else None,
+        excluded=tuple(tuple(sorted(own)) for own in excluded) if any(excluded) else None,
     )
+
+
+def _keep_highest(grades: dict, document, grade: int) -> None:
+    """Sets the grade of a document, unless it has a higher one."""
+    grades[document] = max(grade, grades.get(document, grade))
 
 
 def _scores(path: str) -> dict[str, dict[str, float]]:
@@ -365,7 +381,8 @@ def write_mined(
         documents = ({"_id": records.candidate_ids[n], "title": "", "text": records.candidates[n]} for n in rows)
         _write_lines(fresh / "corpus.jsonl", documents)
         _write_lines(fresh / "queries.jsonl", (_query(records, row) for row in range(len(records.questions))))
-        judged = ((q, c, 1) for q, right in enumerate(records.qrels) for c in right)
+        grades = records.grades or [dict.fromkeys(right, 1) for right in records.qrels]
+        judged = ((q, c, grades[q][c]) for q, right in enumerate(records.qrels) for c in right)
         _write_table(fresh / "qrels" / f"{split}.tsv", HEADER, records, judged)
         found = ((q, one.row, f"{one.score:.6g}", one.rank) for q, own in enumerate(negatives) for one in own)
         _write_table(fresh / "negatives" / f"{split}.tsv", NEGATIVES_HEADER, records, found)

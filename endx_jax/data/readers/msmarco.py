@@ -39,12 +39,12 @@ def read(folder: str, split: str | None = None) -> RetrievalSet:
 
 
 def judgements(folder: str, split: str | None = None) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
-    """Returns the judged queries of a split by id, and the ids of their right passages with line numbers.
+    """Returns the judged queries of a split by id, and the grades of their right passages, all 1, by id.
 
     Arguments and errors are those of `read`; the collection is not read.
     """
     path, right = _right(folder, split)
-    return _queries(folder, path, right), right
+    return _queries(folder, path, right), {query: dict.fromkeys(passages, 1) for query, passages in right.items()}
 
 
 def _queries(folder: str, judgements: str, right: Mapping[str, Mapping[str, int]]) -> dict[str, str]:

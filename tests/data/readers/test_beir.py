@@ -194,6 +194,41 @@ def test_scores_of_a_teacher_are_read_and_must_be_complete_and_finite(tmp_path):
         assert refusal(tmp_path / "out") == f"{path}, line 5: the score {score!r} is not a finite number of float32"
 
 
+def test_of_two_scores_of_a_pair_the_first_counts(tmp_path):
+    records = RetrievalSet(("a", "b"), ("x", "y"), ((0,), (1,)), ("q0", "q1"), ("d0", "d1"))
+    write_mined(tmp_path / "out", records, [[], []], about={}, scores=[{0: 2.5}, {1: 0.25}])
+    for name, line in (("queries", '{"_id": "q2", "text": "a"}'), ("corpus", '{"_id": "d2", "text": "x"}')):
+        path = tmp_path / "out" / f"{name}.jsonl"
+        path.write_text(f"{path.read_text()}{line}\n")
+    path = tmp_path / "out" / "scores" / "train.tsv"
+    path.write_text(f"{path.read_text()}q0\td2\t7\nq2\td0\t8\n")
+    assert read(tmp_path / "out").scores == ({0: 2.5}, {1: 0.25})
+
+
+def test_grades_and_own_documents(tmp_path):
+    (tmp_path / "qrels").mkdir()
+    write_lines(
+        tmp_path / "corpus.jsonl", [{"_id": n, "text": text} for n, text in zip("123456", "aabcde", strict=True)]
+    )
+    queries = [{"_id": n, "text": text} for n, text in zip("1347", "QQRS", strict=True)]
+    write_lines(tmp_path / "queries.jsonl", queries)
+    rows = ["query-id\tcorpus-id\tscore", "1\t5\t1", "1\t5\t2", "3\t5\t1", "3\t6\t1", "4\t4\t3", "7\t1\t0", "7\t2\t1"]
+    (tmp_path / "qrels" / "test.tsv").write_text("\n".join(rows))
+    records = read(tmp_path)
+    assert records.candidates == ("a", "b", "c", "d", "e")
+    assert records.qrels == ((3, 4), (2,), (0,))
+    assert records.grades == ({3: 2, 4: 1}, {2: 3}, {0: 1})
+    assert records.gains == ((2, 1), (3,), (1,))
+    assert records.excluded == ((0, 1), (), ())  # query 4 is judged to be answered by its own document
+    part = records.subset([1, 0])
+    assert (part.candidates, part.gains, part.excluded) == (("c", "d", "e"), ((3,), (2, 1)), ((), ()))
+    back = records.reversed()
+    assert back.gains == ((1,), (3,), (2,), (1,))
+    assert back.excluded == ((0,), (), (), ())
+    write_mined(tmp_path / "out", records, [[], [], []], about={})
+    assert read(tmp_path / "out").gains == records.gains
+
+
 def test_groups_count_where_every_question_has_one(folder):
     queries = [
         {"_id": f"q{n}", "text": text, "metadata": {"group": f"g{n}"}} for n, text in enumerate(("", "one", "two"))

@@ -264,6 +264,12 @@ def test_scores_of_a_teacher_are_those_of_right_passages_and_negatives(tmp_path,
     assert read(path).scores is None
 
 
+def test_of_two_scores_of_a_pair_the_first_counts(tmp_path):
+    path = tmp_path / "train.jsonl"
+    path.write_text(lines(scored({"query": "q", "pos": ["a"], "neg": ["b"]}, [s], [-s]) for s in (1, 2)))
+    assert read(path).scores == ({0: 1.0, 1: -1.0},)
+
+
 def test_the_score_of_an_empty_passage_is_left_out_with_it(tmp_path):
     path = tmp_path / "train.jsonl"
     path.write_text(lines([scored({"query": "q", "pos": ["a"], "neg": ["b", "", "c"]}, [1], [2, 3, 4])]))
