@@ -38,7 +38,7 @@ EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.+?)\\[)\]]</\1>'
 # Packages whose public names are all described in reference/python.md.
 DESCRIBED = (losses, metrics, methods)
 # Words that the site's search has to find, among them settings, functions, commands and words beside punctuation.
-SEARCHED = "learning_rate evaluate_every global_batch_size hard_negatives in_batch_softmax ndcg_at load softmax workdir BM25"
+SEARCHED = "learning_rate evaluate_every global_batch_size warmup_steps in_batch_softmax ndcg_at load softmax workdir bm25"
 
 
 def on_files(files, config):
@@ -66,9 +66,9 @@ def on_page_content(html, page, config, files):
 def on_post_build(config):
     """Warns about words that the site's search does not find, which fails a strict build."""
     index = json.loads(pathlib.Path(config.site_dir, "search", "search_index.json").read_text())
-    text = " ".join(f"{page['title']} {page['text']}" for page in index["docs"])
-    words = {word.lower() for word in re.split(index["config"]["separator"], markup.unescape(re.sub("<[^>]+>", " ", text)))}
-    for word in SEARCHED.lower().split():
+    text = re.sub("<[^>]+>", " ", " ".join(f"{page['title']} {page['text']}" for page in index["docs"]))
+    words = set(re.split(index["config"]["separator"], markup.unescape(text).lower()))
+    for word in SEARCHED.split():
         if word not in words:
             logging.getLogger("mkdocs").warning("the search does not find %s", word)
 
