@@ -1,10 +1,10 @@
 """Time and memory of exact search, compared with faiss's flat index: `python benchmarks/search.py [--json=FILE]`.
 
 Both find the k best of a corpus of random unit vectors by inner product, on all cores of this machine, each in a
-process of its own, in alternation. The corpus is a memory-mapped file, as in an index; faiss has its own copy, made before the
-timing. Prints the median seconds, questions per second and the ratio to faiss; seconds of start-up and of the first
-call; the number of results that differ, which happens if scores are equal up to rounding; and the peak memory of a
-process that only runs `top_k`, with the corpus and Python.
+process of its own, in alternation. The corpus is a memory-mapped file, as in an index; faiss has its own copy, made
+before the timing. Prints the median seconds, questions per second and the ratio to faiss; seconds of start-up and of
+the first call; the number of results that differ, which happens if scores are equal up to rounding; and the peak
+memory of a process that only runs `top_k`, with the corpus and Python.
 """
 
 import argparse

@@ -38,7 +38,7 @@ EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.+?)\\[)\]]</\1>'
 # Packages whose public names are all described in reference/python.md.
 DESCRIBED = (losses, metrics, methods)
 # Words that the site's search has to find, among them settings, functions, commands and words beside punctuation.
-SEARCHED = "learning_rate evaluate_every global_batch_size warmup_steps in_batch_softmax ndcg_at load softmax workdir bm25"
+SEARCHED = "softmax learning_rate evaluate_every global_batch_size warmup_steps tower_chunk ndcg_at load workdir bm25"
 
 
 def on_files(files, config):
