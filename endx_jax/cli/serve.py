@@ -58,6 +58,7 @@ def main(argv: list[str]) -> None:
 def _service(arguments: argparse.Namespace) -> "Service":
     """Loads the model and the index, and logs them."""
     from endx_jax.experiment.compilation_cache import keep_programs
+    from endx_jax.experiment.model import load_pairs
     from endx_jax.experiment.workdir import run_index
     from endx_jax.parallel.console import say
     from endx_jax.retrieval.index import Index
@@ -66,11 +67,12 @@ def _service(arguments: argparse.Namespace) -> "Service":
     from endx_jax.serving.service import Service
 
     keep_programs()
+    pairs = load_pairs(arguments.rerank) if arguments.rerank else None
     index = Index(arguments.index) if arguments.index else run_index(arguments.workdir)
     source = IndexModel(index, arguments.model or arguments.workdir)
     say(f"{len(index):,} documents of {index.folder}, encoded by {source.model.name}; warming up")
     search = TextSearch(index, source.encode_query, source.encode_document)
-    return Service(source.model, search, arguments.max_text)
+    return Service(source.model, search, arguments.max_text, pairs)
 
 
 @contextlib.contextmanager
@@ -97,14 +99,18 @@ def _settle_and_say(address: str) -> None:
 
 def _token(file: pathlib.Path | None) -> str | None:
     """Returns the token of a file, or of the environment, or None."""
-    if file is None:
-        return os.environ.get(TOKEN) or None
-    try:
-        token = file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as failure:
-        raise EndxError(f"--token-file={file} can't be read: {failure}") from None
+    source, token = f"the variable {TOKEN}", os.environ.get(TOKEN, "")
+    if file is not None:
+        source = f"--token-file={file}"
+        try:
+            token = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as failure:
+            raise EndxError(f"{source} can't be read: {failure}") from None
+    elif not token:
+        return None
+    token = token.strip()
     if not token.isascii() or not token or any(character.isspace() for character in token):
-        raise EndxError(f"--token-file={file} must contain the token: one line of ASCII without spaces")
+        raise EndxError(f"{source} must contain the token: one line of ASCII without spaces")
     return token
 
 
@@ -124,6 +130,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--model",
         help="folder or name of the model that encoded the index [the run's, or the one that the index names]",
+    )
+    parser.add_argument(
+        "--rerank", type=pathlib.Path, metavar="WORKDIR", help="workdir of a pair classifier for /v1/rerank"
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on [127.0.0.1: this machine only]")
     parser.add_argument("--port", type=int, default=8000, help="port; 0 chooses a free one [8000]")

@@ -138,6 +138,11 @@ class Index:
         """Returns true if the index has a document with this id. The first call reads all ids."""
         return identifier in self._rows()
 
+    def get(self, identifier: str) -> Document | None:
+        """Returns the document with this id, or None. The first call reads all ids."""
+        row = self._rows().get(identifier)
+        return None if row is None else self.document(row)
+
     def check_model(self, name: str, identity: str) -> None:
         """Raises EndxError unless the index was encoded by the model of this identity; the message names both."""
         model = self.manifest.model

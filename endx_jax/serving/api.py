@@ -2,6 +2,7 @@
 
 import base64
 import collections
+import functools
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
@@ -15,8 +16,8 @@ from fastapi.routing import APIRoute
 import endx_jax
 from endx_jax.data.documents import Document
 from endx_jax.models.dual_encoder import SIDE_OF_TASK
-from endx_jax.serving.batching import Batcher, cost, encode, while_connected
-from endx_jax.serving.errors import Refusal
+from endx_jax.serving.batching import Batcher, cost, encode, in_pieces, while_connected
+from endx_jax.serving.errors import Refusal, clipped
 from endx_jax.serving.schemas import (
     DeletedResponse,
     DocumentsRequest,
@@ -24,10 +25,13 @@ from endx_jax.serving.schemas import (
     EmbeddingsRequest,
     EmbeddingsResponse,
     ErrorResponse,
+    RerankRequest,
+    RerankResponse,
     SearchRequest,
     SearchResponse,
+    StoredDocument,
 )
-from endx_jax.serving.service import Add, Ask, Delete, Service, cut
+from endx_jax.serving.service import Ask, Service, cut
 from endx_jax.serving.settings import Limits
 
 
@@ -70,7 +74,7 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
     async def embeddings(request: Request, asked: EmbeddingsRequest) -> Response:
         """Embeds texts."""
         check_texts("input", asked.input, limits)
-        side = SIDE_OF_TASK[_input_type(asked, model.asymmetric)]
+        side = SIDE_OF_TASK[_task(asked, model.asymmetric)]
         if asked.dimensions is not None and asked.dimensions > model.width:
             raise Refusal(422, f"dimensions: embeddings have {model.width}", param="dimensions")
         with batcher.request():
@@ -87,6 +91,35 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
                 "usage": {"prompt_tokens": used, "total_tokens": used},
             }
         )
+
+    @api.get("/v1/models")
+    async def models() -> Response:
+        """Lists the model, and its names for each side, in the format of OpenAI's API."""
+        names = [model.name, *(f"{model.name}:{task}" for task in SIDE_OF_TASK)]
+        about = {"object": "model", "created": 0, "owned_by": "endx_jax"}
+        return _json({"object": "list", "data": [{"id": name, **about} for name in names]})
+
+    @api.post("/v1/rerank", response_model=RerankResponse)
+    async def rerank(request: Request, asked: RerankRequest) -> Response:
+        """Ranks documents by a cross-encoder, or by the embeddings if the server has none."""
+        check_texts("query", [asked.query], limits)
+        check_texts("documents", asked.documents, limits)
+        with batcher.request():
+            if service.pairs is None:
+                (question,), _ = await encode(batcher, request.receive, "question", [asked.query])
+                scores = (await encode(batcher, request.receive, "answer", asked.documents)).embeddings @ question
+            else:
+
+                def job(piece: Sequence[str]) -> Callable[[], np.ndarray]:
+                    return functools.partial(service.score, asked.query, piece)
+
+                scores = np.concatenate(await in_pieces(batcher, request.receive, job, asked.documents))
+        results = []
+        for n in np.argsort(-scores, kind="stable")[: asked.top_n].tolist():
+            results.append({"index": n, "relevance_score": scores[n]})
+            if asked.return_documents:
+                results[-1]["document"] = {"text": asked.documents[n]}
+        return _json({"model": asked.model or model.name, "results": results})
 
     @api.post("/search", response_model=SearchResponse)
     async def find(request: Request, asked: SearchRequest) -> Response:
@@ -126,16 +159,25 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
         with batcher.request():
             found, _ = await encode(batcher, request.receive, "answer", texts)
             # The change is made even if the client disconnects from here on.
-            await batcher.submit(Add(documents, found), 0)
+            await batcher.submit(functools.partial(service.add, documents, found), 0)
         return _json({"ids": [document.id for document in documents]}, status=201)
+
+    @api.get("/documents/{id:path}", response_model=StoredDocument)
+    async def read(id: str) -> Response:
+        """Returns a document."""
+        with batcher.request():
+            found = await batcher.submit(functools.partial(search.index.get, id), 0)
+        if found is None:
+            raise unknown(id)
+        return _json({"id": found.id, "text": found.text, "metadata": found.metadata})
 
     @api.delete("/documents/{id:path}", response_model=DeletedResponse)
     async def delete(id: str) -> Response:
         """Deletes a document."""
         with batcher.request():
-            known = await batcher.submit(Delete(id), 0)
+            known = await batcher.submit(functools.partial(service.delete, id), 0)
         if not known:
-            raise Refusal(404, f"there is no document with the id {id!r}", param="id", code="unknown_id")
+            raise unknown(id)
         return _json({"deleted": id})
 
     @api.get("/info")
@@ -156,6 +198,11 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
     return api
 
 
+def unknown(id: str) -> Refusal:
+    """Returns the refusal of a request for a document that does not exist."""
+    return Refusal(404, f"there is no document with the id {clipped(repr(id))}", param="id", code="unknown_id")
+
+
 def check_texts(param: str, texts: Sequence[str], limits: Limits) -> None:
     """Raises Refusal if there are no texts, too many, or one that is too long."""
     if not texts:
@@ -170,11 +217,15 @@ def check_texts(param: str, texts: Sequence[str], limits: Limits) -> None:
             raise Refusal(422, message, param=where, code="text_too_long")
 
 
-def _input_type(asked: EmbeddingsRequest, asymmetric: bool) -> str:
-    if asymmetric and asked.input_type is None:
-        message = 'input_type: this model embeds questions and documents differently: set it to "query" or "document"'
-        raise Refusal(422, message, param="input_type", code="missing")
-    return asked.input_type or "document"
+def _task(asked: EmbeddingsRequest, asymmetric: bool) -> str:
+    """Returns `query` or `document`, as `input_type` or the end of the model's name says."""
+    name, kind = asked.model or "", asked.input_type or ""
+    tasks = [task for task in SIDE_OF_TASK if kind.endswith(task) or name.endswith(f":{task}")]
+    if len(tasks) > 1 or (asymmetric and not tasks):
+        reason = "the model's name differs" if tasks else "this model embeds questions and documents differently"
+        remedy = 'set it to "query" or "document", or end the model\'s name by :query or :document'
+        raise Refusal(422, f"input_type: {reason}: {remedy}", param="input_type", code="missing")
+    return tasks[0] if tasks else "document"
 
 
 def _base64(row: np.ndarray) -> str:

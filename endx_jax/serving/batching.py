@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +34,9 @@ class Batcher(Generic[Work, Result]):
     """Passes waiting jobs to one thread as a batch whenever the thread is free.
 
     There is no timer. A job that arrives while the thread is free starts at once; jobs that arrive meanwhile form the
-    next batch. So a single client never waits, and batches grow with the number of clients.
+    next batch. So a single client never waits, and batches grow with the number of clients. Pieces of requests with
+    many texts wait in a queue of their own, and the two queues take turns: a question waits for at most one batch of
+    such pieces, and they for one batch of questions.
 
     All methods are called in the event loop.
 
@@ -59,7 +62,8 @@ class Batcher(Generic[Work, Result]):
           seen: called with each batch before it runs.
         """
         self._run, self._most_cost, self._most_requests, self._seen = run, most_cost, most_requests, seen
-        self._waiting: deque[_Job[Work, Result]] = deque()
+        self._waiting: dict[bool, deque[_Job[Work, Result]]] = {False: deque(), True: deque()}  # by `bulk`
+        self._bulk_is_next = False
         self._batch: list[_Job[Work, Result]] = []  # the batch that the thread computes
         self._thread = ThreadPoolExecutor(1, "compute")
         self.requests = 0
@@ -83,10 +87,10 @@ class Batcher(Generic[Work, Result]):
         finally:
             self.requests -= 1
 
-    def submit(self, work: Work, cost: int) -> "asyncio.Future[Result]":
-        """Queues a job. A job whose future is cancelled before its turn is skipped."""
+    def submit(self, work: Work, cost: int, *, bulk: bool = False) -> "asyncio.Future[Result]":
+        """Queues a job, with `bulk` among the pieces of large requests. Cancelling its future skips it."""
         job = _Job[Work, Result](work, cost, asyncio.get_running_loop().create_future())
-        self._waiting.append(job)
+        self._waiting[bulk].append(job)
         if not self._batch:
             self._start()
         return job.answer
@@ -99,10 +103,9 @@ class Batcher(Generic[Work, Result]):
 
     def give_up(self) -> None:
         """Refuses all jobs that wait or are computed with 503."""
-        for job in (*self._batch, *self._waiting):
+        for job in itertools.chain(self._batch, *self._waiting.values()):
             if not job.answer.done():
                 job.answer.set_exception(Refusal(503, "the server is stopping", code="stopping"))
-        self._waiting.clear()
 
     def close(self) -> None:
         """Stops the thread after the current batch or step, without waiting for it."""
@@ -118,13 +121,19 @@ class Batcher(Generic[Work, Result]):
             running.add_done_callback(functools.partial(self._finish, self._batch))
 
     def _next_batch(self) -> list[_Job[Work, Result]]:
+        """Returns jobs of one queue: of the one that did not have the last batch, if any job waits there."""
         batch: list[_Job[Work, Result]] = []
         cost = 0
-        while self._waiting and (not batch or cost + self._waiting[0].cost <= self._most_cost):
-            job = self._waiting.popleft()
-            if not job.answer.done():  # otherwise its client has disconnected
-                batch.append(job)
-                cost += job.cost
+        for bulk in (self._bulk_is_next, not self._bulk_is_next):
+            queue = self._waiting[bulk]
+            while queue and (not batch or cost + queue[0].cost <= self._most_cost):
+                job = queue.popleft()
+                if not job.answer.done():  # otherwise its client has disconnected
+                    batch.append(job)
+                    cost += job.cost
+            if batch:
+                self._bulk_is_next = not bulk
+                break
         return batch
 
     def _finish(
@@ -177,11 +186,17 @@ async def _hang_up(receive: Receive) -> None:
 
 
 async def encode(batcher: Batcher, receive: Receive, side: str, texts: Sequence[str]) -> Encoded:
-    """Encodes any number of texts in pieces, so that other clients' questions are computed in between."""
-    found = []
-    for piece in pieces(texts):
-        found.append(await while_connected(receive, batcher.submit(Encode(side, piece), cost(piece))))
+    """Encodes any number of texts."""
+    found = await in_pieces(batcher, receive, functools.partial(Encode, side), texts)
     return Encoded(*map(np.concatenate, zip(*found, strict=True)))
+
+
+async def in_pieces(
+    batcher: Batcher[Work, Result], receive: Receive, job: Callable[[Sequence[str]], Work], texts: Sequence[str]
+) -> list[Result]:
+    """Runs the job of each piece of the texts, so that other clients' questions are computed in between."""
+    submit = functools.partial(batcher.submit, bulk=len(texts) > 1)
+    return [await while_connected(receive, submit(job(piece), cost(piece))) for piece in pieces(texts)]
 
 
 def pieces(texts: Sequence[str]) -> list[Sequence[str]]:

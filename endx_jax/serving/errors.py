@@ -56,6 +56,11 @@ class ClientGone(Exception):
     """Exception for a client that disconnected before its answer was ready."""
 
 
+def clipped(text: str) -> str:
+    """Returns the beginning of a client's text, for a message."""
+    return text if len(text) <= 80 else f"{text[:80]}..."
+
+
 def error_response(refusal: Refusal) -> Response:
     """Returns the response of a refusal."""
     kind = TYPES.get(refusal.status, "invalid_request_error" if refusal.status < 500 else "server_error")
@@ -89,7 +94,7 @@ def handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def not_there(request: Request, failure: HTTPException) -> Response:
-        message = f"{request.method} {request.url.path}: {failure.detail}"
+        message = f"{request.method} {clipped(request.url.path)}: {failure.detail}"
         return error_response(Refusal(failure.status_code, message, headers=failure.headers))
 
     @app.exception_handler(ClientGone)
@@ -109,8 +114,9 @@ def _explained(errors: Sequence[Mapping[str, Any]]) -> Refusal:
     if kind == "json_invalid":
         reason = f"{error['ctx']['error']}, at character {place[-1]}"
         return Refusal(400, f"the body is not JSON: {reason}", code=kind)
-    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
+    where = clipped("".join(parts).removeprefix("."))
     words = WORDS.get(kind) or error["msg"].removeprefix("Input ").removeprefix("Value error, ")
     shown = kind not in (*WORDS, "value_error") and isinstance(error["input"], str | int | float | None)
-    found = f", not {json.dumps(error['input'])[:80]}" if shown else ""
+    found = f", not {clipped(json.dumps(error['input']))}" if shown else ""
     return Refusal(422, f"{where or 'the body'}: {words}{found}", param=where or None, code=kind)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import hmac
+import re
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -13,7 +14,7 @@ from endx_jax.serving.settings import Limits, ServingSettings
 # Paths that need no token, as they do not disclose anything about the index.
 PUBLIC = ("/", "/healthz", "/readyz")
 PUBLIC_FOLDER = "/static/"
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
+LOOPBACK = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]*)?", re.IGNORECASE)
 
 # The page loads everything from this server and must not be framed.
 SECURITY = {
@@ -49,8 +50,8 @@ class Guard:
         await self._app(scope, receive, with_headers)
 
     def _check(self, method: str, path: str, headers: Headers) -> None:
-        if self._settings.loopback_only and _host(headers.get("host", "")) not in LOOPBACK:
-            raise Refusal(421, f"the Host header must name {' or '.join(LOOPBACK)}", code="wrong_host")
+        if self._settings.loopback_only and not LOOPBACK.fullmatch(headers.get("host", "")):
+            raise Refusal(421, "the Host header must name localhost or 127.0.0.1 or [::1]", code="wrong_host")
         if self._token is not None and path not in PUBLIC and not path.startswith(PUBLIC_FOLDER):
             shown = headers.get("authorization", "").encode()
             if not hmac.compare_digest(shown, self._token):
@@ -60,11 +61,6 @@ class Guard:
         # which fails here.
         if method == "POST" and headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise Refusal(415, "send JSON with the header Content-Type: application/json", code="content_type")
-
-
-def _host(header: str) -> str:
-    """Returns the name or address in a Host header, without its port."""
-    return header[1:].partition("]")[0] if header.startswith("[") else header.partition(":")[0].lower()
 
 
 # Limits on the rest of the body that is read and discarded after a refusal. A connection that is closed with unread

@@ -27,19 +27,17 @@ class Taken(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
 
-class EmbeddingsRequest(Taken):
+class EmbeddingsRequest(Taken, extra="ignore"):
     """Request of OpenAI's API, with `input_type` as an extension."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
 
     input: Annotated[list[str], BeforeValidator(_listed, json_schema_input_type=str | list[str])] = Field(
         description="one text or several; token ids are not supported"
     )
-    model: str | None = Field(None, description="returned unchanged; the server has one model")
+    model: str | None = Field(None, description="returned unchanged; see input_type")
     encoding_format: Literal["float", "base64"] = Field("float", description="base64: of little-endian float32")
     dimensions: int | None = Field(None, ge=1, description="leading dimensions to keep [all]")
-    input_type: Literal["query", "document"] | None = Field(
-        None, description="required if the model embeds questions and documents differently"
+    input_type: Literal["query", "document", "search_query", "search_document"] | None = Field(
+        None, description="side; or end `model` by :query or :document; required if the model embeds them differently"
     )
 
 
@@ -75,14 +73,19 @@ class SearchRequest(Taken):
     mode: Mode = "dense"
 
 
-class SearchResult(BaseModel):
+class StoredDocument(BaseModel):
+    """A document of the index."""
+
+    id: str
+    text: str
+    metadata: dict[str, Scalar]
+
+
+class SearchResult(StoredDocument):
     """A document that was found."""
 
     rank: int
-    id: str
     score: float
-    text: str
-    metadata: dict[str, Scalar]
     truncated: bool = Field(description="true if text or metadata were cut to the limit max_text")
 
 
@@ -109,6 +112,31 @@ class DocumentsRequest(Taken):
     """Documents to add."""
 
     documents: list[NewDocument] = Field(min_length=1)
+
+
+class RerankRequest(Taken, extra="ignore"):
+    """Question and documents to rank, as Cohere's and Jina's clients send them."""
+
+    query: str
+    documents: list[str]
+    top_n: int | None = Field(None, ge=1, description="largest number of results [all]")
+    return_documents: bool = Field(False, description="true to return the texts too")
+    model: str | None = Field(None, description="returned unchanged; the server has one model")
+
+
+class RerankResult(BaseModel):
+    """Score of a document."""
+
+    index: int = Field(description="position in the request")
+    relevance_score: float
+    document: dict[Literal["text"], str] | None = None
+
+
+class RerankResponse(BaseModel):
+    """Results, best first."""
+
+    model: str
+    results: list[RerankResult]
 
 
 class DocumentsResponse(BaseModel):

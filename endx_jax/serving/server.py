@@ -83,7 +83,9 @@ def bounded_protocol(seconds: float) -> type[HttpToolsProtocol]:
 
         def on_headers_complete(self) -> None:
             self._unused_bytes = 0
-            if len(self.pipeline) >= MOST_PIPELINED:
+            # The last bytes received may have exceeded the limit and completed the headers at once.
+            length = len(self.url) + sum(len(name) + len(value) + len(": \r\n") for name, value in self.headers)
+            if length > MOST_HEADERS or len(self.pipeline) >= MOST_PIPELINED:
                 self.transport.abort()
             if self.transport.is_closing():
                 return

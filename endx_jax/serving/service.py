@@ -14,6 +14,7 @@ from endx_jax.inference import EmbeddingModel
 from endx_jax.inference.encode import Output
 from endx_jax.inference.warm import Encoded, WarmEncoder
 from endx_jax.numerics import unit_rows
+from endx_jax.retrieval.rerank import LoadedPairs
 from endx_jax.retrieval.text_search import TextSearch
 from endx_jax.serving.settings import Limits
 
@@ -44,29 +45,6 @@ class Ask:
     question: str
     k: int
     mode: str
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Add:
-    """Job that adds or replaces documents; its result is None.
-
-    Attributes:
-      documents: n documents.
-      embeddings: float32 [n, E].
-    """
-
-    documents: Sequence[Document]
-    embeddings: np.ndarray
-
-
-@dataclasses.dataclass(frozen=True)
-class Delete:
-    """Job that deletes a document; its result is false if there is none with this id."""
-
-    id: str
-
-
-Work = Encode | Ask | Add | Delete
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +80,11 @@ def shortened(document: Document, longest: int) -> tuple[Document, bool]:
     return Document(document.id, document.text[:longest], kept), truncated
 
 
+Result = Encoded | list[Hit] | Document | np.ndarray | bool | None
+# Any other job is a function that the compute thread calls.
+Work = Encode | Ask | Callable[[], Result]
+
+
 def to_encode(work: Work) -> tuple[str, Sequence[str]]:
     """Returns the side and the texts that have to be encoded for a job; there may be no texts."""
     match work:
@@ -112,8 +95,6 @@ def to_encode(work: Work) -> tuple[str, Sequence[str]]:
         case _:
             return "question", []
 
-
-Result = Encoded | list[Hit] | bool | None
 
 # Numbers of questions that searches are compiled for; the last is the largest of a batch.
 QUESTIONS = (1, 8, 16, 32, 64)
@@ -135,17 +116,25 @@ class Service:
     Attributes:
       model: embedding model.
       search: search of the index.
+      pairs: cross-encoder that re-ranks; None: the model's embeddings do.
     """
 
-    def __init__(self, model: EmbeddingModel, search: TextSearch, max_text: int = Limits.max_text):
+    def __init__(
+        self,
+        model: EmbeddingModel,
+        search: TextSearch,
+        max_text: int = Limits.max_text,
+        pairs: LoadedPairs | None = None,
+    ):
         """Stores the parts.
 
         Args:
           model: model that encoded the index.
           search: search of the index.
           max_text: largest number of characters of text, and of metadata, in a hit.
+          pairs: see above.
         """
-        self.model, self.search, self._max_text = model, search, max_text
+        self.model, self.search, self.pairs, self._max_text = model, search, pairs, max_text
         output = Output(model.truncate_dim, normalize=model.cosine)
         self._encode = WarmEncoder(model.encoder, model.params, output)
 
@@ -180,14 +169,33 @@ class Service:
                     results[n] = encoded[n]
                 case Ask():
                     asked.setdefault(work.mode, []).append(n)
-                case Add() | Delete():
-                    results[n] = self._changed(work)
+                case _:
+                    try:
+                        results[n] = work()
+                    except EndxError as failure:
+                        results[n] = failure
         for mode, places in asked.items():
             questions = [work for work in (works[n] for n in places) if isinstance(work, Ask)]
             embeddings = None if mode == "bm25" else self._of_index([encoded[n].embeddings for n in places])
             for n, answers in zip(places, self._answers(mode, questions, embeddings), strict=True):
                 results[n] = answers
         return results
+
+    def add(self, documents: Sequence[Document], embeddings: np.ndarray) -> None:
+        """Adds or replaces n documents with the model's embeddings, float32 [n, E]."""
+        self.search.add(documents, self._of_index([embeddings]))
+
+    def delete(self, identifier: str) -> bool:
+        """Deletes a document; returns false if there is none with this id."""
+        known = identifier in self.search.index
+        if known:
+            self.search.index.delete([identifier])
+        return known
+
+    def score(self, question: str, texts: Sequence[str]) -> np.ndarray:
+        """Returns the cross-encoder's scores of n texts for a question, float32 [n]; needs `pairs`."""
+        assert self.pairs is not None
+        return self.pairs([question], texts)(np.stack([np.zeros(len(texts), int), np.arange(len(texts))], axis=1))
 
     def _encodings(self, works: Sequence[Work]) -> dict[int, Encoded]:
         """Encodes the texts of all jobs, those of a side together; returns the results by position of the job."""
@@ -227,19 +235,6 @@ class Service:
             ]
         except EndxError as failure:
             return [failure] * len(asked)
-
-    def _changed(self, work: Add | Delete) -> bool | EndxError | None:
-        """Changes the index; returns the result of the job."""
-        try:
-            if isinstance(work, Add):
-                self.search.add(work.documents, self._of_index([work.embeddings]))
-                return None
-            known = work.id in self.search.index
-            if known:
-                self.search.index.delete([work.id])
-            return known
-        except EndxError as failure:
-            return failure
 
 
 def cut(embeddings: np.ndarray, width: int, cosine: bool) -> np.ndarray:

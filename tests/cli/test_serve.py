@@ -7,10 +7,12 @@ import urllib.request
 
 import numpy as np
 import pytest
+from http_server import Running
 
 from endx_jax.cli import serve
 from endx_jax.data.documents import Document
 from endx_jax.errors import EndxError, InUse
+from endx_jax.experiment.model import load_pairs
 from endx_jax.retrieval import index as index_module
 from endx_jax.retrieval.index import Index, write_index
 
@@ -27,6 +29,23 @@ def test_serves_until_it_is_told_to_stop(trained_workdir):
         finally:
             program.kill()
     assert program.returncode == 0
+
+
+def test_the_cross_encoder_of_a_run_scores_documents(trained_workdir, pair_workdir):
+    arguments = serve._parser().parse_args([f"--workdir={trained_workdir}", f"--rerank={pair_workdir}"])
+    documents = ["the mat of 3", "a dog", "the mats of 12"]
+    expected = load_pairs(pair_workdir)(["where is the cat 3"], documents)(np.array([[0, 0], [0, 1], [0, 2]]))
+    assert len(set(expected.tolist())) == 3
+    service = serve._service(arguments)
+    service.preparations = list
+    running = Running(service)
+    try:
+        status, content = running.post("/v1/rerank", {"query": "where is the cat 3", "documents": documents})
+    finally:
+        running.stop()
+    found = [(result["index"], result["relevance_score"]) for result in content["results"]]
+    assert (status, [n for n, _ in found]) == (200, np.argsort(-expected).tolist())
+    np.testing.assert_allclose([score for _, score in found], np.sort(expected)[::-1], rtol=1e-6)
 
 
 def test_a_server_holds_its_index_or_says_why_it_cannot(tmp_path, capsys, monkeypatch):
@@ -65,6 +84,7 @@ def test_a_port_that_is_in_use_is_one_line(endx, trained_workdir):
         ),
         (["--index=nowhere", "--port=0"], "nowhere"),
         ([], "nothing to serve: set --workdir=RUN or --index=DIR"),
+        (["--index=nowhere", "--rerank=missing"], "missing"),
         (["--index=nowhere", "--max-k=0"], "--max-k must be positive"),
         (["--index=nowhere", "--token-file=missing"], "--token-file=missing can't be read"),
     ],
@@ -89,10 +109,15 @@ def test_a_token_comes_from_a_file_or_the_environment(monkeypatch, tmp_path):
     assert serve._token(None) == "other"
     monkeypatch.setenv(serve.TOKEN, "")
     assert serve._token(None) is None
-    for wrong in ("", "two words", "naïve"):
+    monkeypatch.setenv(serve.TOKEN, " other\n")
+    assert serve._token(None) == "other"
+    for wrong in (" ", "two words", "naïve"):
         file.write_text(wrong)
-        with pytest.raises(EndxError, match="one line of ASCII without spaces"):
+        with pytest.raises(EndxError, match=r"^--token-file=.*: one line of ASCII without spaces"):
             serve._token(file)
+        monkeypatch.setenv(serve.TOKEN, wrong)
+        with pytest.raises(EndxError, match="^the variable ENDX_TOKEN .*: one line of ASCII without spaces"):
+            serve._token(None)
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,7 @@ def test_deleted_documents_are_not_found_here_nor_when_it_is_opened_again(opened
     for found in (opened, Index(opened.folder)):
         assert ids(found) == ["d2", "d0"]
         assert (len(found), "d1" in found, "d2" in found) == (2, False, True)
+        assert (found.get("d1"), found.get("d2")) == (None, DOCUMENTS[2])
         assert [(row, document.id) for row, document in found.snapshot.documents()] == [(0, "d0"), (2, "d2")]
         assert found.document(1) == DOCUMENTS[1]  # who found it a moment before can still read it
     opened.add([Document("d1", "again")], np.float32([[9, 9]]))

@@ -1,10 +1,18 @@
 import base64
+import json
+import shutil
 import urllib.parse
 
 import numpy as np
 import pytest
+from http_server import Running
 
-from endx_jax.retrieval.index import Index
+from endx_jax import load
+from endx_jax.data.documents import Document
+from endx_jax.inference import warm
+from endx_jax.retrieval.index import Index, write_index
+from endx_jax.retrieval.text_search import TextSearch
+from endx_jax.serving.service import Service
 
 TEXTS = ["where is the cat 3", "", "the mat of 7"]
 
@@ -153,6 +161,13 @@ REFUSED = [
     ("/search", {"query": "x", "k": "3"}, 422, '^k: should be a valid integer, not "3"$'),
     ("/search", {"query": "x", "k": 101}, 422, "^k: at most 100, not 101$"),
     ("/search", {"query": "x", "K": 3}, 422, "^K: there is no such field$"),
+    ("/search", {"query": "x", "K" * 9000: 3}, 422, r"^K{50,80}\.\.\.: there is no such field$"),
+    (
+        "/documents",
+        {"documents": [{"text": "x", "metadata": {"K" * 9000: []}}]},
+        422,
+        r"K\.\.\.: must be text, a number",
+    ),
     ("/search", {"query": "x", "mode": "sparse"}, 422, "^mode: should be 'dense', 'bm25' or 'hybrid', not \"sparse\"$"),
     ("/search", {"query": "x" * 100_000}, 422, "^query: 100000 characters exceed the limit of 20000"),
     ("/documents", {"documents": []}, 422, "^documents: give at least one$"),
@@ -173,6 +188,7 @@ def test_errors_have_one_format(served, path, content, status, message):
     found, answer = served.post(path, content)
     assert (found, answer["error"]["type"]) == (status, "invalid_request_error")
     assert set(answer["error"]) == {"message", "type", "param", "code"}
+    assert len(str(answer)) < 400
     with pytest.raises(AssertionError, match=message):
         raise AssertionError(answer["error"]["message"])
 
@@ -181,7 +197,10 @@ def test_errors_have_one_format(served, path, content, status, message):
     ("method", "path", "status", "kind"),
     [
         ("DELETE", "/documents/no/such", 404, "not_found_error"),
+        ("DELETE", "/documents/" + "x" * 9000, 404, "not_found_error"),
+        ("GET", "/documents/no/such", 404, "not_found_error"),
         ("GET", "/nowhere", 404, "not_found_error"),
+        ("GET", "/nowhere" * 1000, 404, "not_found_error"),
         ("GET", "/search", 405, "invalid_request_error"),
         ("GET", "/static/../api.py", 404, "not_found_error"),
         ("GET", "/static/%2e%2e/api.py", 404, "not_found_error"),
@@ -191,3 +210,139 @@ def test_errors_have_one_format(served, path, content, status, message):
 def test_missing_routes_and_documents_have_the_same_error_format(served, method, path, status, kind):
     found, answer, _ = served.ask(method, path)
     assert (found, answer["error"]["type"]) == (status, kind)
+    assert len(str(answer)) < 400
+
+
+@pytest.fixture(scope="module")
+def prompted(tiny_bert, tmp_path_factory):
+    """A server of a model with prompts, and an index of two documents."""
+    folder = shutil.copytree(tiny_bert, tmp_path_factory.mktemp("prompted") / "model")
+    prompts = {"query": "who: ", "document": "what: "}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": prompts}))
+    model, documents = load(folder), [Document(str(n), text) for n, text in enumerate(TEXTS)]
+    write_index(folder / "index", model.encode_document(TEXTS), documents, metric="cosine", model={})
+    with pytest.MonkeyPatch.context() as fewer_programs:
+        fewer_programs.setitem(warm.PLANS, "cpu", warm.Plan(rows=(4, 1), tokens=1024, call=24))
+        running = Running(Service(model, TextSearch(Index(folder / "index"), model.encode_query)))
+    yield running
+    running.stop()
+
+
+@pytest.mark.parametrize("chosen", [{"model": "any:{}"}, {"input_type": "{}"}, {"input_type": "search_{}"}])
+@pytest.mark.parametrize(("kind", "method"), [("query", "encode_query"), ("document", "encode_document")])
+def test_the_side_is_chosen_by_the_models_name_or_the_input_type(prompted, served, chosen, kind, method):
+    (field,), (form,) = chosen.keys(), chosen.values()
+    for running in (prompted, served):  # a symmetric model too accepts both
+        found = embeddings(running.post("/v1/embeddings", {"input": TEXTS, field: form.format(kind)}))
+        expected = getattr(running.service.model, method)(TEXTS, normalize_embeddings=True)
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+# What clients send, from their source: the model's name is all that can be set in LangChain's and LlamaIndex's classes.
+BODIES = {
+    "openai": {"input": "the cat", "model": "M:query", "encoding_format": "base64"},
+    "langchain-openai": {"input": ["the cat"], "model": "M:query", "encoding_format": "base64"},
+    "llama-index": {"input": ["the cat"], "model": "M:query", "encoding_format": "base64"},
+}
+
+
+@pytest.mark.parametrize("client", BODIES)
+def test_questions_of_clients_of_openais_api_get_their_prompt(prompted, client):
+    name = f"{prompted.service.model.name}:query"
+    status, content = prompted.post("/v1/embeddings", {**BODIES[client], "model": name})
+    assert (status, content["model"]) == (200, name)
+    (entry,) = content["data"]
+    found = np.frombuffer(base64.b64decode(entry["embedding"]), "<f4")
+    expected = prompted.service.model.encode_query("the cat", normalize_embeddings=True)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, '^input_type: this model embeds questions and documents differently: set it to "query" or "document", or'),
+        ({"model": "query"}, "^input_type: this model embeds"),
+        ({"model": "m:latest"}, "^input_type: this model embeds"),
+        ({"model": "m:query", "input_type": "search_document"}, "^input_type: the model's name differs: set it to"),
+    ],
+)
+def test_a_side_that_is_missing_or_contradicted_is_refused(prompted, given, message):
+    status, content = prompted.post("/v1/embeddings", {"input": "the cat", **given})
+    assert (status, content["error"]["param"]) == (422, "input_type")
+    with pytest.raises(AssertionError, match=message):
+        raise AssertionError(content["error"]["message"])
+
+
+def test_the_names_of_the_model_are_listed(prompted):
+    status, content = prompted.get("/v1/models")
+    name = prompted.service.model.name
+    assert (status, content["object"]) == (200, "list")
+    assert [entry["id"] for entry in content["data"]] == [name, f"{name}:query", f"{name}:document"]
+    assert {(entry["object"], entry["owned_by"]) for entry in content["data"]} == {("model", "endx_jax")}
+    assert all(isinstance(entry["created"], int) for entry in content["data"])
+
+
+def test_a_document_can_be_read_whole(served):
+    new = {"id": "read/1 ü", "text": "where? " * 2000, "metadata": {"source": "here", "page": 3}}
+    served.post("/documents", {"documents": [new]})
+    address = f"/documents/{urllib.parse.quote(new['id'], safe='')}"
+    assert served.get(address) == (200, new)
+    served.ask("DELETE", address)
+    status, content = served.get(address)
+    assert (status, content["error"]["code"]) == (404, "unknown_id")
+
+
+DOCUMENTS = [*(f"the mat of {n}" for n in range(100)), "where is the cat 3"]
+
+
+@pytest.mark.parametrize("more", [{}, {"top_n": 3}, {"top_n": 1000, "return_documents": True, "max_chunks_per_doc": 9}])
+def test_documents_are_ranked_by_the_model_that_embeds(prompted, more):
+    query, model = "where is the cat 3", prompted.service.model
+    status, content = prompted.post("/v1/rerank", {"model": "m", "query": query, "documents": DOCUMENTS, **more})
+    assert (status, content["model"]) == (200, "m")
+    scores = model.similarity(model.encode_query(query), model.encode_document(DOCUMENTS))[0]
+    results = content["results"]
+    assert len(results) == min(more.get("top_n", 101), 101)
+    found = [result["relevance_score"] for result in results]
+    np.testing.assert_allclose(found, sorted(scores, reverse=True)[: len(results)], atol=1e-5)
+    np.testing.assert_allclose(found, scores[[result["index"] for result in results]], atol=1e-5)
+    for result in results:
+        expected = {"text": DOCUMENTS[result["index"]]} if "return_documents" in more else None
+        assert result.get("document") == expected
+
+
+def test_documents_are_ranked_by_the_cross_encoder_if_there_is_one(service, serve):
+    asked = []
+
+    def pairs(questions, documents):
+        asked.append((questions, documents))
+        return lambda rows: np.float32([len(documents[document]) + len(questions[0]) for _, document in rows])
+
+    other = Service(service.model, service.search, pairs=pairs)
+    other.preparations = lambda: []
+    documents = ["x" * n for n in (3, 1, 2, 4096)]
+    _, content = serve(service=other).post("/v1/rerank", {"query": "why", "documents": documents})
+    assert [(result["index"], result["relevance_score"]) for result in content["results"]] == [
+        (3, 4099.0),
+        (0, 6.0),
+        (2, 5.0),
+        (1, 4.0),
+    ]
+    assert asked == [(["why"], documents[:3]), (["why"], documents[3:])]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"documents": []}, "^documents: give at least one text$"),
+        ({"documents": ["x"] * 1025}, "^documents: 1025 texts exceed the limit"),
+        ({"documents": "x"}, "^documents: should be a valid list"),
+        ({"query": "x" * 20_001}, "^query: 20001 characters exceed"),
+        ({"top_n": 0}, "^top_n: should be greater"),
+    ],
+)
+def test_what_cannot_be_ranked_is_refused(served, given, message):
+    status, content = served.post("/v1/rerank", {"query": "x", "documents": ["x"], **given})
+    assert status == 422
+    with pytest.raises(AssertionError, match=message):
+        raise AssertionError(content["error"]["message"])

@@ -73,6 +73,18 @@ def test_a_batch_costs_no_more_than_it_may_unless_it_is_one_job(runs, in_loop):
     in_loop(test)
 
 
+def test_questions_wait_for_one_batch_of_bulk_at_most_and_bulk_for_one_of_questions(runs, in_loop):
+    async def test(batcher):
+        answers = [batcher.submit(work, 100, bulk=True) for work in range(40)]
+        await begun(runs)
+        answers += [batcher.submit(work, 100) for work in (100, 101, 102)]
+        runs.gate.set()
+        await asyncio.gather(*answers)
+        assert runs.batches[:8] == [[0], [100], [1], [101], [2], [102], [3], [4]]
+
+    in_loop(test)
+
+
 def test_cancelled_jobs_are_not_computed(runs, in_loop):
     async def test(batcher):
         first, second, third = (batcher.submit(work, 1) for work in (1, 2, 3))

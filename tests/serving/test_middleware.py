@@ -44,7 +44,10 @@ def test_with_the_token_all_is_told(guarded):
     assert guarded.post("/search", {"query": "the cat"}, {**JSON, **TOKEN})[0] == 200
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", ""])
+DISGUISED = ["[::1].evil.com", "[::1]evil.com:80", "127.0.0.1:@evil", "127.0.0.1:80@evil", "localhost:x", "[::1"]
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", *DISGUISED])
 def test_a_name_that_is_not_this_machines_is_refused_where_there_is_no_token(served, guarded, host):
     status, content, _ = served.ask("GET", "/info", headers={"Host": host})
     assert (status, content["error"]["code"]) == (421, "wrong_host")

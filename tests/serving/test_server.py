@@ -110,6 +110,18 @@ def test_bytes_that_add_nothing_to_a_body_are_limited(serve, endless):
     wait_for(lambda: not running.connections)
 
 
+@pytest.mark.parametrize("line", [b"X-More: " + b"x" * 992 + b"\r\n", b"X:\r\n"], ids=["long", "short"])
+def test_headers_are_limited_where_their_last_bytes_complete_them(serve, line):
+    running = serve(ServingSettings(Limits(max_seconds=60)))
+    with running.connect() as connection:
+        lines = line * (70_000 // len(line))
+        connection.sendall(PAGE[:-2] + lines[:60_000])
+        wait_for(lambda: sum(protocol._unused_bytes for protocol in running.connections) > 60_000)
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(lines[60_000:] + b"\r\n")
+        assert held(connection, b"")[1] == b""
+
+
 def test_a_client_that_does_not_read_is_cut_off_although_it_goes_on_asking(serve, monkeypatch):
     monkeypatch.setattr(server, "KEPT_OPEN", 20.0)
     running = serve(ServingSettings(Limits(max_seconds=1)))

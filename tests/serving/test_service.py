@@ -1,10 +1,12 @@
+import functools
+
 import numpy as np
 import pytest
 
 from endx_jax.data.documents import Document
 from endx_jax.errors import EndxError
 from endx_jax.retrieval.snapshot import Snapshot
-from endx_jax.serving.service import Add, Ask, Delete, Encode, Service, cut, shortened
+from endx_jax.serving.service import Ask, Encode, Service, cut, shortened
 
 TEXTS = ["where is the cat 3", "the mat of 7"]
 
@@ -16,7 +18,7 @@ def test_works_of_all_kinds_are_done_in_one_batch(service):
         Ask(TEXTS[1], 1, "bm25"),
         Ask(TEXTS[1], 2, "dense"),
         Encode("question", TEXTS[:1]),
-        Delete("no such document"),
+        functools.partial(service.delete, "no such document"),
     ]
     results = service.run(works)
     for n in (0, 2, 3):
@@ -30,7 +32,9 @@ def test_works_of_all_kinds_are_done_in_one_batch(service):
 def test_an_error_of_one_client_is_returned_in_its_place(service):
     twice = [Document("a", "x")] * 2
     embeddings = np.zeros((2, service.model.width), np.float32)
-    wrong, unknown, right = service.run([Add(twice, embeddings), Ask("x", 1, "sparse"), Ask(TEXTS[0], 1, "dense")])
+    wrong, unknown, right = service.run(
+        [functools.partial(service.add, twice, embeddings), Ask("x", 1, "sparse"), Ask(TEXTS[0], 1, "dense")]
+    )
     assert isinstance(wrong, EndxError)
     assert isinstance(unknown, EndxError)
     assert len(right) == 1
