@@ -1,6 +1,7 @@
 """Shared code of the benchmarks: description of the machine, alternating timing, tables and JSON.
 
-Scripts in this folder run as `python benchmarks/X.py`, so that `import common` finds this file.
+Scripts in this folder run as `python benchmarks/X.py`, so that `import common` finds this file. Processes of
+peers import it too, so it imports JAX in functions only.
 """
 
 import argparse
@@ -15,12 +16,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import jax
-
-from endx_jax.data.readers import squad
-from endx_jax.experiment.manifest import cores, processor
-from endx_jax.methods.config import base_config
-
 median = statistics.median
 # Seconds of the wall, or with CLOCK=processor those of all threads of this process, for machines that others use too.
 clock = time.process_time if os.environ.get("CLOCK") == "processor" else time.perf_counter
@@ -28,6 +23,10 @@ clock = time.process_time if os.environ.get("CLOCK") == "processor" else time.pe
 
 def machine() -> dict[str, Any]:
     """Returns processor, cores that this process may use, memory in GB, operating system and devices."""
+    import jax
+
+    from endx_jax.experiment.manifest import cores, processor
+
     devices = jax.devices()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     return {
@@ -47,6 +46,9 @@ def versions(*packages: str) -> dict[str, str]:
 
 def pairs_config(options: argparse.Namespace):
     """Returns a config without dropout for all pairs of `options.data`, SQuAD's folder or another `data.path`."""
+    from endx_jax.data.readers import squad
+    from endx_jax.methods.config import base_config
+
     config = base_config()
     is_squad = os.path.isdir(options.data)
     config.data.path = squad.files_of(options.data)[0] if is_squad else options.data
@@ -60,7 +62,9 @@ def pairs_config(options: argparse.Namespace):
 
 
 def alternate(cases: Mapping[str, Callable[[], Any]], repeats: int, warmup: int = 1) -> dict[str, list[float]]:
-    """Times all cases in alternation, so that other load on the machine affects them alike.
+    """Times all cases in alternation in this process, so that other load on the machine affects them alike.
+
+    For comparisons with another library see sides.py.
 
     Args:
       cases: functions to time by name; each must return only when its result is computed.

@@ -10,28 +10,35 @@ from collections.abc import Callable, Iterator
 import common
 import jax
 import jax.numpy as jnp
+import sides
 
 SCALE = 20.0  # 1 / temperature
 NEEDED = "torch sentence-transformers"
 
 
 def compare(options) -> Iterator[dict]:
-    """Yields a row for each form: seconds, timed in alternation, and peak memory in a separate process."""
-    forms = {name: make(options) for name, make in FORMS.items()}
-    values = {name: form() for name, form in forms.items()}  # also the warm-up
+    """Yields a row for each form: seconds, in alternation, and peak memory, in processes of their own."""
+    cases = {name: sides.Case("peer_losses", "make", (name, options)) for name in FORMS}
+    timings = sides.alternate(cases, options.repeats)
+    values = {name: timing.results[0] for name, timing in timings.items()}
     if max(values.values()) - min(values.values()) > 1e-4:
         raise SystemExit(f"the losses differ by more than 1e-4, so the times are not comparable: {values}")
-    medians = {name: common.median(times) for name, times in common.alternate(forms, options.repeats, warmup=0).items()}
-    fastest = min(seconds for name, seconds in medians.items() if not name.startswith(OURS))
-    for name, seconds in medians.items():
+    fastest = min(timing.median for name, timing in timings.items() if not name.startswith(OURS))
+    for name, timing in timings.items():
         yield {
             "form": name.format(tile=options.tile),
             "batch": options.batch,
-            "seconds": seconds,
-            "to_fastest_peer": fastest / seconds,
+            "seconds": timing.median,
+            "to_fastest_peer": fastest / timing.median,
+            "first_call": timing.first,
             "peak_mb": _in_new_process(name, options),
             "loss": values[name],
         }
+
+
+def make(name: str, options) -> Callable[[], float]:
+    """Returns the function of a form, which computes the loss and the gradient."""
+    return FORMS[name](options)
 
 
 def _ours(options, tile: int | None) -> Callable[[], float]:

@@ -9,7 +9,6 @@ import common
 
 NEEDED = "sentence-transformers datasets accelerate"
 PLAIN = "plain"
-WARM_UP_ROWS = 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,16 +44,14 @@ class PeerStep:
     """Training step over given batches; each call uses the next one.
 
     A call does the work of the trainer's loop between two batches: forward, loss and backward (`training_step`),
-    clipping, the steps of the optimizer and the schedule, and zeroing the gradients.
+    clipping, the steps of the optimizer and the schedule, and zeroing the gradients. It returns the loss.
 
     Attributes:
-      losses: losses of all steps so far.
-      prepare_seconds: seconds to tokenize and pad a batch in the collator.
-      padding: padded tokens over real tokens, in the mini-batches of the loss.
+      about: seconds to tokenize and pad a batch, and padded over real tokens in the mini-batches of the loss.
     """
 
     def __init__(self, recipe: Recipe, form: str, batches: Sequence[Sequence[tuple[str, str]]]):
-        """Builds model, loss and trainer, tokenizes the batches and runs a small forward and backward pass.
+        """Builds model, loss and trainer, and tokenizes the batches.
 
         Args:
           recipe: settings of the training.
@@ -64,25 +61,21 @@ class PeerStep:
         self._trainer = _trainer(recipe, _loss(recipe, form))
         rows = [[{"question": question, "answer": answer} for question, answer in batch] for batch in batches]
         start = time.perf_counter()
-        self._inputs = [self._trainer.data_collator(batch) for batch in rows]
-        self.prepare_seconds = (time.perf_counter() - start) / len(batches)
-        self.padding = _padding(self._inputs, recipe.batch if form == PLAIN else int(form))
-        self.losses: list[float] = []
-        self._backward(self._trainer.data_collator(rows[0][:WARM_UP_ROWS]))
-        self._trainer.model.zero_grad()
+        inputs = [self._trainer.data_collator(batch) for batch in rows]
+        seconds = time.perf_counter() - start
+        padding = _padding(inputs, recipe.batch if form == PLAIN else int(form))
+        self.about = {"prepare_seconds": seconds / len(batches), "padding": padding}
+        self._inputs = iter(inputs)
 
-    def __call__(self) -> None:
+    def __call__(self) -> float:
         """Takes a step on the next batch."""
         trainer = self._trainer
-        loss = self._backward(self._inputs[len(self.losses)])
+        loss = trainer.training_step(trainer.model, dict(next(self._inputs)))
         trainer._clip_grad_norm(trainer.model)
         trainer.optimizer.step()
         trainer.lr_scheduler.step()
         trainer.model.zero_grad()
-        self.losses.append(float(loss))  # waits for a GPU
-
-    def _backward(self, inputs: dict):
-        return self._trainer.training_step(self._trainer.model, dict(inputs))
+        return float(loss)  # waits for a GPU
 
 
 def _loss(recipe: Recipe, form: str):

@@ -66,6 +66,30 @@ def trainer(job: Job, callbacks=()):
     )
 
 
+def read_batches(job: Job, steps: int):
+    """Returns a function that reads `steps` batches of the trainer's data loader."""
+    loader = trainer(job).get_train_dataloader()
+
+    def read() -> None:
+        for _, _ in zip(range(steps), loader, strict=False):
+            pass
+
+    return read
+
+
+def tokenize(folder: str, length: int, *columns: list[str]):
+    """Returns a function that tokenizes all texts with transformers' tokenizer."""
+    with common.needs("transformers"):
+        from transformers import AutoTokenizer
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+    def run() -> None:
+        for texts in columns:
+            tokenizer(texts, truncation=True, max_length=length, return_attention_mask=False)
+
+    return run
+
+
 def first_step(file: str) -> None:
     """Trains one step and prints a line after it."""
     with common.needs(NEEDED):

@@ -5,17 +5,20 @@ from the cache: reads the same tables from `data.cache`, including the hash of t
 batches: draws, pads and prefetches training batches of these tables; the peer is the data loader of
 sentence-transformers' trainer, which tokenizes every batch in its collator, on the same pairs.
 
-All forms run in alternation in this process. Prints a table and, with --json=FILE, writes it
-with the machine and the versions.
+Each form runs in a process of its own, in alternation. Prints a table and, with --json=FILE, writes it with the machine
+and the versions.
 """
 
 import argparse
+import collections
 import functools
 import os
 import tempfile
+from collections.abc import Callable
 
 import common
 import peer_trainer
+import sides
 
 from endx_jax.data import reqa
 from endx_jax.data.batches import BatchStream, Pairs
@@ -26,93 +29,80 @@ from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.pretrained import locate
 
 
-def tables(records: RetrievalSet, options: argparse.Namespace) -> tuple[list[dict], Pairs]:
-    """Measures tokenization and the cache; returns the rows of the table, and the tokenized pairs."""
-    folder, length = locate(options.model), options.length
-    tokenizer = Tokenizer(folder)
-    fresh, kept = (
-        {side: TextProcessor(tokenizer, length, cache=cache) for side in ("question", "answer")}
-        for cache in (None, TokenCache(tempfile.mkdtemp()))
-    )
+def records_of(data: str) -> RetrievalSet:
+    """Reads the training pairs of SQuAD's folder, or another file."""
+    return reqa.read(squad.files_of(data)[0]) if os.path.isdir(data) else read(data)
+
+
+def tokenize(options: argparse.Namespace, cache: bool) -> Callable[[], Pairs]:
+    """Returns a function that tokenizes all texts, or reads their tokens from a cache that it fills here."""
+    records, tokenizer = records_of(options.data), Tokenizer(locate(options.model))
+    kept = TokenCache(tempfile.mkdtemp()) if cache else None
+    processors = {side: TextProcessor(tokenizer, options.length, cache=kept) for side in ("question", "answer")}
+    run = functools.partial(Pairs.tokenize, records, processors)
+    if cache:
+        run()
+    return lambda: run() and None
+
+
+def read_batches(options: argparse.Namespace, batch: int, steps: int, threads: int) -> Callable[[], None]:
+    """Returns a function that reads `steps` batches."""
+    pairs = tokenized(options)
+    stream = BatchStream(pairs, seed=options.seed, global_batch_size=batch)
+    return lambda: collections.deque(stream.iterate(0, steps, threads), maxlen=0) and None
+
+
+def tokenized(options: argparse.Namespace) -> Pairs:
+    """Returns the tokenized pairs."""
+    processor = TextProcessor(Tokenizer(locate(options.model)), options.length)
+    return Pairs.tokenize(records_of(options.data), dict.fromkeys(("question", "answer"), processor))
+
+
+def tables(options: argparse.Namespace, records: RetrievalSet, pairs: Pairs) -> list[dict]:
+    """Measures tokenization and the cache; returns the rows of the table."""
     cases = {
-        "tokenise": functools.partial(Pairs.tokenize, records, fresh),
-        "from the cache": functools.partial(Pairs.tokenize, records, kept),
+        "tokenise": sides.Case("pipeline", "tokenize", (options, False)),
+        "from the cache": sides.Case("pipeline", "tokenize", (options, True)),
     }
     if options.peer:
-        cases["tokenise, transformers"] = functools.partial(_by_transformers, folder, length, records)
-    pairs = cases["from the cache"]()  # fills the cache
-    medians = _medians(cases, options.repeats)
+        texts = (str(locate(options.model)), options.length, list(records.questions), list(records.candidates))
+        cases["tokenise, transformers"] = sides.Case("peer_trainer", "tokenize", texts)
     texts, tokens = len(records.questions) + len(records.candidates), len(pairs.questions.ids) + len(pairs.answers.ids)
-    return [
-        {
-            "what": name,
-            "texts_per_second": texts / seconds,
-            "pairs_per_second": len(pairs) / seconds,
-            "real_tokens_per_second": tokens / seconds,
-            "seconds": seconds,
-            "to_peer": medians["tokenise, transformers"] / seconds if options.peer else "",
-        }
-        for name, seconds in medians.items()
-    ], pairs
+    return _rows(cases, options, {"texts": texts, "pairs": len(pairs), "real_tokens": tokens}, "tokenise, transformers")
 
 
 def batches(pairs: Pairs, records: RetrievalSet, batch: int, options: argparse.Namespace) -> list[dict]:
     """Measures reading batches of one size; returns the rows of the table."""
     steps = max(1, min(options.pairs, len(pairs)) // batch)
-    stream = BatchStream(pairs, seed=options.seed, global_batch_size=batch)
-    cases = {f"batches, {threads} threads": functools.partial(_read, stream, steps, threads) for threads in (1, 2)}
-    if options.peer:
-        cases["batches, sentence-transformers"] = functools.partial(
-            _read_loader, _loader(records, batch, options), steps
+    cases = {
+        f"batches of {batch:,}, {threads} threads": sides.Case(
+            "pipeline", "read_batches", (options, batch, steps, threads)
         )
-    medians = _medians(cases, options.repeats)
+        for threads in (1, 2)
+    }
+    peer = f"batches of {batch:,}, sentence-transformers"
+    if options.peer:
+        texts = zip(*((records.questions[q], records.candidates[a]) for q, a in records.pairs), strict=True)
+        job = peer_trainer.Job(str(locate(options.model)), *texts, batch, options.length, workers=options.workers)
+        cases[peer] = sides.Case("peer_trainer", "read_batches", (job, steps))
+    stream = BatchStream(pairs, seed=options.seed, global_batch_size=batch)
     real = pairs.index[[row for step in range(steps) for row in stream.example_ids(step)]]
     tokens = int(pairs.questions.lengths[real[:, 0]].sum() + pairs.answers.lengths[real[:, 1]].sum())
+    return _rows(cases, options, {"pairs": steps * batch, "real_tokens": tokens}, peer)
+
+
+def _rows(cases: dict, options: argparse.Namespace, work: dict[str, int], peer: str) -> list[dict]:
+    timings = sides.alternate(cases, options.repeats)
     return [
         {
             "what": name,
-            "batch": batch,
-            "pairs_per_second": steps * batch / seconds,
-            "real_tokens_per_second": tokens / seconds,
-            "seconds": seconds,
-            "to_peer": medians["batches, sentence-transformers"] / seconds if options.peer else "",
+            **{f"{unit}_per_second": count / timing.median for unit, count in work.items()},
+            "seconds": timing.median,
+            "first_seconds": timing.first,
+            "to_peer": timings[peer].median / timing.median if options.peer else "",
         }
-        for name, seconds in medians.items()
+        for name, timing in timings.items()
     ]
-
-
-def _medians(cases: dict, repeats: int) -> dict[str, float]:
-    return {name: common.median(seconds) for name, seconds in common.alternate(cases, repeats).items()}
-
-
-def _read(stream: BatchStream, steps: int, threads: int) -> None:
-    for _ in stream.iterate(0, steps, threads):
-        pass
-
-
-def _read_loader(loader, steps: int) -> None:
-    for _, _ in zip(range(steps), loader, strict=False):
-        pass
-
-
-def _loader(records: RetrievalSet, batch: int, options: argparse.Namespace):
-    """Returns the peer's data loader of the same pairs."""
-    questions, answers = zip(*((records.questions[q], records.candidates[a]) for q, a in records.pairs), strict=True)
-    folder = str(locate(options.model))
-    job = peer_trainer.Job(folder, questions, answers, batch, options.length, workers=options.workers)
-    return peer_trainer.trainer(job).get_train_dataloader()
-
-
-def _by_transformers(folder, length: int, records: RetrievalSet) -> None:
-    for texts in (records.questions, records.candidates):
-        _peer_tokenizer(folder)(list(texts), truncation=True, max_length=length, return_attention_mask=False)
-
-
-@functools.cache
-def _peer_tokenizer(folder):
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 
 def main() -> None:
@@ -128,9 +118,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", default="")
     options = parser.parse_args()
-    is_squad = os.path.isdir(options.data)
-    records = reqa.read(squad.files_of(options.data)[0]) if is_squad else read(options.data)
-    results, pairs = tables(records, options)
+    records, pairs = records_of(options.data), tokenized(options)
+    results = tables(options, records, pairs)
     for batch in options.batches:
         results += batches(pairs, records, batch, options)
     print(common.table(results))

@@ -1,9 +1,10 @@
 """Time and memory of exact search, compared with faiss's flat index: `python benchmarks/search.py [--json=FILE]`.
 
-Both find the k best of a corpus of random unit vectors by inner product, on all cores of this machine, in alternation.
-The corpus is a memory-mapped file, as in an index; faiss has its own copy, made before the timing. Prints the median
-seconds, questions per second and the ratio to faiss; the number of results that differ, which happens if scores are
-equal up to rounding; and the peak memory of a process that only runs `top_k`, with the corpus and Python.
+Both find the k best of a corpus of random unit vectors by inner product, on all cores of this machine, each in a
+process of its own, in alternation. The corpus is a memory-mapped file, as in an index; faiss has its own copy, made
+before the timing. Prints the median seconds, questions per second and the ratio to faiss; seconds of start-up and of
+the first call; the number of results that differ, which happens if scores are equal up to rounding; and the peak
+memory of a process that only runs `top_k`, with the corpus and Python.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import tempfile
 
 import common
 import numpy as np
+import sides
 
 from endx_jax.retrieval.search import Neighbours, top_k
 
@@ -55,36 +57,39 @@ def differing(ours: Neighbours, scores: np.ndarray, ids: np.ndarray) -> tuple[in
     return int((ours.rows != ids).sum()), float(np.abs(ours.scores - scores).max())
 
 
+class Ours:
+    """Search of endx_jax for given questions."""
+
+    def __init__(self, path: pathlib.Path, questions: np.ndarray, k: int, block: int):
+        self._arguments = questions, np.load(path, mmap_mode="r"), k
+        self._block = block
+
+    def __call__(self) -> Neighbours:
+        """Returns the k best of each question."""
+        return top_k(*self._arguments, block=self._block)
+
+
 def compare(path: pathlib.Path, questions: np.ndarray, options: argparse.Namespace) -> list[dict]:
     """Returns the rows of faiss and endx_jax."""
-    with common.needs("faiss-cpu"):
-        import faiss
-    corpus = np.load(path, mmap_mode="r")
-    index = faiss.IndexFlatIP(corpus.shape[1])
-    index.add(corpus)
-    found = {}
-
-    def search_ours():
-        found["ours"] = top_k(questions, corpus, options.k, block=options.block)
-
-    def search_faiss():
-        found["faiss"] = index.search(questions, options.k)
-
-    seconds = common.alternate({"faiss": search_faiss, "ours": search_ours}, options.repeats)
-    places, difference = differing(found["ours"], *found["faiss"])
+    faiss = sides.Case("peer_search", "FaissSearch", (path, questions, options.k))
+    ours = sides.Case("search", "Ours", (path, questions, options.k, options.block))
+    timings = sides.alternate({"faiss IndexFlatIP": faiss, "endx_jax top_k": ours}, options.repeats)
+    theirs, found = timings.values()
+    places, difference = differing(found.results[-1], *theirs.results[-1])
     if difference > ROUNDING:
         raise SystemExit(f"the searches differ by {difference} in a score, which exceeds rounding")
     print(f"{places} of {questions.shape[0] * options.k} places differ, scores by at most {difference:.1e}")
-    faiss_time, our_time = (common.median(seconds[name]) for name in ("faiss", "ours"))
-    threads = faiss.omp_get_max_threads()
     return [
-        {"search": f"faiss IndexFlatIP, {threads} threads", **speed(faiss_time, faiss_time, len(questions))},
-        {"search": "endx_jax top_k", **speed(our_time, faiss_time, len(questions))},
+        {
+            "search": name,
+            "seconds": timing.median,
+            "questions a second": len(questions) / timing.median,
+            "time / faiss": timing.median / theirs.median,
+            "start-up, seconds": timing.start_up,
+            "first call, seconds": timing.first,
+        }
+        for name, timing in timings.items()
     ]
-
-
-def speed(seconds: float, peer: float, questions: int) -> dict:
-    return {"seconds": seconds, "questions a second": questions / seconds, "time / faiss": seconds / peer}
 
 
 def main() -> None:

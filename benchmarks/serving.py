@@ -2,10 +2,10 @@
 
 Compares `endx serve` with peer_server.py (FastAPI with sentence-transformers): the same MiniLM in float32, the same
 embeddings of 10,000 sentences of SQuAD, and the same questions, from 1, 8 and 32 clients. Each client sends its next
-request once the last one is answered. All servers run all the time and get load in alternation. The peer runs with
-PyTorch's default threads, and with one thread for each of as many concurrent questions as there are cores, which suits
-many clients better; the better one is compared. Servers and clients share the machine's cores. The scores of the ten
-best must agree to 1e-5.
+request once the last one is answered. The peer does not batch: each thread encodes one question at a time. All
+servers run all the time and get load in alternation. The peer runs with PyTorch's default threads, and with one
+thread for each of as many concurrent questions as there are cores, which suits many clients better; the better one is
+compared. Servers and clients share the machine's cores. The scores of the ten best must agree to 1e-5.
 
 `--soak=600` then runs 32 clients against `endx serve` for ten minutes and prints failures and resident memory for each
 minute. `--slow=8` adds eight refused clients that send a byte every five seconds, and eight that send requests but do
@@ -115,8 +115,8 @@ def running(options: argparse.Namespace, index: pathlib.Path) -> Iterator[dict[s
     cores = len(os.sched_getaffinity(0))
     commands = {"endx serve": ours}
     if options.peer:
-        commands["peer"] = peer
-        commands[f"peer, {cores} at a time"] = [*peer, f"--at_once={cores}", "--threads=1"]
+        commands["peer, unbatched"] = peer
+        commands[f"peer, unbatched, {cores} threads"] = [*peer, f"--at_once={cores}", "--threads=1"]
     servers: dict[str, Server] = {}
     try:
         for name, command in commands.items():

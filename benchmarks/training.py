@@ -3,7 +3,7 @@
 Both fine-tune the same MiniLM weights on the same batches of SQuAD's (question, answer sentence) pairs in the same
 order, with the same loss, precision, AdamW, clipping and schedule, and without dropout. A step is timed from a
 tokenized batch in host memory to updated parameters; `prepare_seconds` is the time to make the batch (for the peer with
-tokenization). All forms run in alternation in this process. Their losses on the first batch must agree.
+tokenization). Each form runs in a process of its own, in alternation. Their losses on the first batch must agree.
 
 Prints a table and, with --json=FILE, writes it with the machine and the versions.
 """
@@ -16,8 +16,8 @@ from collections.abc import Sequence
 
 import common
 import jax
-import jax.numpy as jnp
-from peer_step import NEEDED, PLAIN, PeerStep, Recipe
+import sides
+from peer_step import NEEDED, PLAIN, Recipe
 
 from endx_jax.batch import Batch
 from endx_jax.cli.memory import use_large_pages
@@ -32,42 +32,33 @@ TOLERANCE = {"float32": 1e-4, "bfloat16": 3e-2}  # largest difference of the fir
 
 
 class OurStep:
-    """Training step of endx_jax over the first batches of a run; each call uses the next one.
+    """Training step of endx_jax over the first batches of a run; each call uses the next one and returns its loss.
 
     Attributes:
-      losses: losses of all steps so far.
-      prepare_seconds: seconds to pad a tokenized batch.
-      padding: computed over real tokens, in both towers.
-      texts: (question, answer) texts of each batch.
+      about: seconds to prepare a batch, tokens computed over real tokens in both towers, and the texts of each batch.
     """
 
-    def __init__(self, config, batches: int):
-        """Prepares a run and its first batches, compiles the step and runs it once without keeping the result."""
+    def __init__(self, options: argparse.Namespace):
+        """Prepares a run and its first batches."""
+        config = configure(options)
         run, self._state, self._step = begin(prepare(config, pathlib.Path(tempfile.mkdtemp())))
         self._run = run
         self._size = config.train.global_batch_size
         start = time.perf_counter()
-        self._batches = [run.stream[step] for step in range(batches)]
-        self.prepare_seconds = (time.perf_counter() - start) / batches
-        self.padding = _padding(self._batches, run.stream)
-        rows = [run.stream.pairs.index[run.stream.example_ids(step)] for step in range(batches)]
-        self.texts = [[(run.data.train.questions[q], run.data.train.candidates[a]) for q, a in pairs] for pairs in rows]
-        self.losses: list[float] = []
-        self._take(jax.tree.map(jnp.copy, self._state), self._batches[0])
+        batches = [run.stream[step] for step in range(1 + options.repeats)]
+        seconds = time.perf_counter() - start
+        rows = [run.stream.pairs.index[run.stream.example_ids(step)] for step in range(len(batches))]
+        texts = [[(run.data.train.questions[q], run.data.train.candidates[a]) for q, a in pairs] for pairs in rows]
+        padding = _padding(batches, run.stream)
+        self.about = {"prepare_seconds": seconds / len(batches), "padding": padding, "texts": texts}
+        self._batches = iter(batches)
 
-    def __call__(self) -> None:
+    def __call__(self) -> float:
         """Takes a step on the next batch."""
-        self._state, loss = self._take(self._state, self._batches[len(self.losses)])
-        self.losses.append(loss)
-
-    def programs(self):
-        """Returns the compiled programs of the step."""
-        return self._step.programs.values()
-
-    def _take(self, state, batch):
-        state, metrics = self._step(state, to_global(batch, self._run.mesh, self._size))
-        jax.block_until_ready(state)
-        return state, float(metrics["loss"])
+        batch = to_global(next(self._batches), self._run.mesh, self._size)
+        self._state, metrics = self._step(self._state, batch)
+        jax.block_until_ready(self._state)
+        return float(metrics["loss"])
 
 
 def _padding(batches: Sequence[Batch], stream: BatchStream) -> float:
@@ -80,28 +71,33 @@ def _padding(batches: Sequence[Batch], stream: BatchStream) -> float:
 
 def compare(options: argparse.Namespace) -> list[dict]:
     """Returns a row for endx_jax and one for each form of the peer."""
-    config = configure(options)
-    ours = OurStep(config, options.repeats)
-    peers = {f"sentence-transformers, {form}": PeerStep(_recipe(config), form, ours.texts) for form in options.peers}
-    steps = {OURS: ours} | peers
-    seconds = common.alternate(steps, options.repeats, warmup=0)
-    check_same_work({name: step.losses[0] for name, step in steps.items()}, TOLERANCE[options.dtype])
-    medians = {name: common.median(times) for name, times in seconds.items()}
-    fastest = min((medians[name] for name in peers), default=None)
+    cases = {OURS: sides.Case("training", "OurStep", (options,))}
+    peers = [f"sentence-transformers, {form}" for form in options.peers]
+    if peers:
+        with sides.Side(cases[OURS]) as ours:
+            texts = ours.about["texts"]
+        recipe = _recipe(configure(options))
+        for name, form in zip(peers, options.peers, strict=True):
+            cases[name] = sides.Case("peer_step", "PeerStep", (recipe, form, texts))
+    timings = sides.alternate(cases, options.repeats)
+    check_same_work({name: timing.results[0] for name, timing in timings.items()}, TOLERANCE[options.dtype])
+    fastest = min((timings[name].median for name in peers), default=None)
     return [
         {
             "step": name,
             "batch": options.batch,
-            "pairs_per_second": options.batch / medians[name],
-            "seconds": medians[name],
-            "to_fastest_peer": fastest / medians[name] if fastest else "",
-            "padding": step.padding,
-            "prepare_seconds": step.prepare_seconds,
-            "first_loss": step.losses[0],
-            "last_loss": step.losses[-1],
-            "all_seconds": [round(time, 3) for time in seconds[name]],
+            "pairs_per_second": options.batch / timing.median,
+            "seconds": timing.median,
+            "to_fastest_peer": fastest / timing.median if fastest else "",
+            "start_up": timing.start_up,
+            "first_step": timing.first,
+            "padding": timing.about["padding"],
+            "prepare_seconds": timing.about["prepare_seconds"],
+            "first_loss": timing.results[0],
+            "last_loss": timing.results[-1],
+            "all_seconds": [round(time, 3) for time in timing.seconds],
         }
-        for name, step in steps.items()
+        for name, timing in timings.items()
     ]
 
 
@@ -177,5 +173,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    use_large_pages()  # as `endx train` does; applies to the peer too
+    use_large_pages()  # as `endx train` does; the peer inherits it
     main()

@@ -4,7 +4,9 @@ import contextlib
 import html as markup
 import io
 import itertools
+import json
 import logging
+import pathlib
 import re
 
 from latex2mathml.converter import convert
@@ -35,6 +37,8 @@ OUTSIDE = re.compile(
 EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.+?)\\[)\]]</\1>', re.DOTALL)
 # Packages whose public names are all described in reference/python.md.
 DESCRIBED = (losses, metrics, methods)
+# Words that the site's search has to find, among them settings, functions, commands and words beside punctuation.
+SEARCHED = "softmax learning_rate evaluate_every global_batch_size warmup_steps tower_chunk ndcg_at load workdir bm25"
 
 
 def on_files(files, config):
@@ -57,6 +61,16 @@ def on_page_content(html, page, config, files):
             if f'id="{name}"' not in html:
                 logging.getLogger("mkdocs").warning("%s is public and has no docstring", name)
     return html
+
+
+def on_post_build(config):
+    """Warns about words that the site's search does not find, which fails a strict build."""
+    index = json.loads(pathlib.Path(config.site_dir, "search", "search_index.json").read_text())
+    text = re.sub("<[^>]+>", " ", " ".join(f"{page['title']} {page['text']}" for page in index["docs"]))
+    words = set(re.split(index["config"]["separator"], markup.unescape(text).lower()))
+    for word in SEARCHED.split():
+        if word not in words:
+            logging.getLogger("mkdocs").warning("the search does not find %s", word)
 
 
 def _mathml(tex: str, display: bool) -> str:

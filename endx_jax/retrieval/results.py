@@ -110,11 +110,6 @@ class Results:
             lines += ["questions ranked for each answer:", *self.reverse._rankings()]
         lines.append(f"bm25: {BM25.DESCRIPTION}")
         lines += [
-            f"{system}: a linear probe separates questions from answers with accuracy {found['probe_accuracy']:.3f}; "
-            f"{found['same_side_neighbours']:.3f} of nearest neighbours are on the same side (0.5: mixed, 1: apart)"
-            for system, found in self.overlap.items()
-        ]
-        lines += [
             f"{system}: SSE {found['sse']:.3f}, the mean squared distance between questions of one answer, over the "
             f"{found['answers']:,} answers with at least {FEWEST} questions; between any two questions "
             f"{found['sse_any']:.3f}"

@@ -1,0 +1,27 @@
+"""Exact search of faiss, the peer of search.py."""
+
+import os
+
+import common
+import numpy as np
+
+
+class FaissSearch:
+    """Flat index of a corpus; each call searches all questions.
+
+    Attributes:
+      about: number of its threads.
+    """
+
+    def __init__(self, path: str | os.PathLike, questions: np.ndarray, k: int):
+        with common.needs("faiss-cpu"):
+            import faiss
+        corpus = np.load(path, mmap_mode="r")
+        self._index = faiss.IndexFlatIP(corpus.shape[1])
+        self._index.add(corpus)
+        self._questions, self._k = questions, k
+        self.about = faiss.omp_get_max_threads()
+
+    def __call__(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns scores and rows, [B, k]."""
+        return self._index.search(self._questions, self._k)
