@@ -42,8 +42,6 @@ def main(argv: list[str]) -> None:
     changed = _change(arguments, search)
     if arguments.mode is None:
         arguments.mode = search.default_mode if arguments.weight is None else "hybrid"
-    if questions or not changed:
-        _note(search.describe(arguments.mode))
     if questions:
         with replacing(arguments.output) if arguments.output else contextlib.nullcontext(sys.stdout) as stream:
             _answer_all(arguments, search, questions, stream)
@@ -76,9 +74,9 @@ def _open(arguments: argparse.Namespace) -> "TextSearch":
     from endx_jax.retrieval.index_model import hybrid_of
     from endx_jax.retrieval.text_search import TextSearch
 
+    hybrid = None if arguments.weight is None else Hybrid(arguments.weight)
     index = Index(arguments.index) if arguments.index else run_index(arguments.workdir)
     source = arguments.model or arguments.workdir
-    hybrid = hybrid_of(index, source) if arguments.weight is None else Hybrid(arguments.weight)
 
     @functools.cache
     def model():
@@ -93,7 +91,7 @@ def _open(arguments: argparse.Namespace) -> "TextSearch":
         lambda texts: model().encode_query(texts),
         lambda texts: model().encode_document(texts),
         engine=arguments.engine,
-        hybrid=hybrid,
+        hybrid=hybrid or hybrid_of(index, source),
     )
 
 
@@ -125,6 +123,7 @@ def _answer_all(
     asked = _answered(arguments, search, questions)
     stream.writelines(formatted(_form(arguments), asked, tag=arguments.mode, naming=len(questions) > 1))
     stream.flush()
+    _note(search.describe(arguments.mode))
     if arguments.output:
         seconds = time.monotonic() - started
         _note(f"{len(questions):,} questions, {len(search):,} documents, {seconds:.1f} s: {arguments.output}")
@@ -166,7 +165,7 @@ def _converse(arguments: argparse.Namespace, search: "TextSearch") -> None:
         return f"{to_text(answers)}  {1000 * (time.monotonic() - started):.0f} ms\n"
 
     _ask(arguments, search, ["ready"])  # loads and compiles before the first question
-    _note("Type a question; Ctrl-D exits.")
+    _note(f"{search.describe(arguments.mode)}\nType a question; Ctrl-D exits.")
     _prompt(answer)
 
 

@@ -11,7 +11,7 @@ from endx_jax.experiment.data import pools
 from endx_jax.experiment.prepare import Run
 from endx_jax.parallel.console import say, showing_progress
 from endx_jax.parallel.distributed import all_processes
-from endx_jax.retrieval.hybrid import ENOUGH, Hybrid, fit
+from endx_jax.retrieval.hybrid import ENOUGH, WEIGHT, Hybrid, fit
 from endx_jax.retrieval.systems import dense_scores
 
 # Largest number of validation questions for which a fusion is fitted; more hardly change it.
@@ -24,7 +24,7 @@ def fit_hybrid(run: Run, params: dict) -> Hybrid:
     """Returns the best fusion with BM25 for the run's validation questions, given the parameters of its towers."""
     settings, cosine = run.model.settings, run.model.settings.model.normalize
     if len(run.data.validation.questions) < ENOUGH:
-        return Hybrid.default(cosine=cosine)
+        return Hybrid(WEIGHT if cosine else None)
     asked = limit_questions(pools(run.data.validation, settings.data).primary, QUESTIONS)
     texts = {"question": asked.questions, "answer": asked.candidates}
     scores = dense_scores(*(run.encoder(params, side, own) for side, own in texts.items()))
@@ -54,15 +54,8 @@ def searched_answers(
 ) -> tuple[list[Document], np.ndarray, dict[str, str]]:
     """Returns the documents of the run's index, their embeddings, and their source for the manifest.
 
-    They are the evaluated pool, and all other answers of the data unless these are on disk or too many: then a line
-    names the command that indexes them.
-
-    Args:
-      run: finished run.
-      params: parameters of the towers.
-      pool: evaluated pool.
-      embeddings: float32 [N, E] of its candidates.
-      most: largest number of other answers to encode, if it is above `FEW`.
+    They are the evaluated pool with its `embeddings`, and all other answers of the data unless these are on disk or
+    more than `most` and `FEW`: then a line names the command that indexes them.
     """
     data, others = run.model.settings.data, other_answers(run, pool)
     source = " and ".join(filter(None, (data.path, data.test_path)))

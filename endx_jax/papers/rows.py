@@ -40,7 +40,8 @@ from endx_jax.retrieval.index_evaluation import evaluate_answered
 from endx_jax.retrieval.index_model import IndexModel
 from endx_jax.retrieval.rerank import evaluate_pairs
 from endx_jax.retrieval.results import Results
-from endx_jax.retrieval.systems import evaluate_bm25, evaluate_dense
+from endx_jax.retrieval.systems import bm25_scores, evaluate_dense
+from endx_jax.retrieval.systems import rank as ranked
 
 Metrics = dict[str, float]
 
@@ -54,7 +55,7 @@ SHARD = 32768
 
 def bm25(row: Row, options: Options, budget: Budget) -> Outcome:
     """Ranks the row's pool by stemmed BM25."""
-    return _ranked(row, options, lambda pool: evaluate_bm25(Pools(all=pool))["all"].metrics)
+    return _ranked(row, options, lambda pool: ranked(bm25_scores(Pools(all=pool))["all"], pool).metrics)
 
 
 def pretrained(row: Row, options: Options, budget: Budget) -> Outcome:

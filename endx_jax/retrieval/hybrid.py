@@ -19,7 +19,7 @@ from endx_jax.settings import check, from_mapping
 
 Ranking = Sequence[tuple[int, float]]
 
-# Default weight of a BM25 point beside a cosine; from 0.5 / 30 to 1 / 30, results hardly depend on it.
+# Default weight of a BM25 point beside a cosine.
 WEIGHT = 0.7 / 30
 # Weights that `fit` compares. The default is the first, so that it is kept unless another weight is better.
 GRID = (WEIGHT, *(share / 30 for share in (0.0, 0.1, 0.2, 0.35, 0.5, 1.0, 1.4, 2.0, 4.0)))
@@ -36,8 +36,7 @@ class Hybrid:
     """Fusion of dense and BM25 scores: score = dense + weight * BM25.
 
     Attributes:
-      weight: weight of a BM25 point, at least 0. None: the sum of reciprocal ranks (`reciprocal_ranks`), for dense
-        scores that are not cosines, which have no common scale.
+      weight: weight of a BM25 point, at least 0; None: the sum of reciprocal ranks, for scores that are not cosines.
       questions: number of validation questions that `fit` used; 0 for the default.
       bm25: settings of BM25 for which the weight holds.
     """
@@ -49,11 +48,6 @@ class Hybrid:
     def __post_init__(self):
         valid = self.weight is None or 0 <= self.weight < math.inf
         check(valid, f"the weight of BM25 must be a number from 0 up, and is {self.weight}")
-
-    @classmethod
-    def default(cls, *, cosine: bool) -> "Hybrid":
-        """Returns the fusion for models without a fitted one; `cosine` is true if they compare by cosine."""
-        return cls() if cosine else cls(None)
 
     def __str__(self) -> str:
         if self.weight is None:
@@ -88,13 +82,9 @@ class Hybrid:
 
 
 def fit(dense: ScoreBlock, records: RetrievalSet, measure: str, *, cosine: bool) -> Hybrid:
-    """Returns the fusion that is best for validation questions and their pool.
+    """Returns the fusion with the best `measure` for validation questions and their pool.
 
-    Args:
-      dense: scorer of the questions and candidates of `records`.
-      records: validation questions and their pool.
-      measure: measure that is compared, one of `MEASURES`.
-      cosine: true to choose a weight from `GRID`; false to choose between reciprocal ranks and dense scores alone.
+    The weight is chosen from `GRID` for cosines; for other scores, reciprocal ranks or dense scores alone are chosen.
     """
     lexical = BM25.of_texts(records.candidates).score_block(records.questions)
     tried = [Hybrid(weight, len(records.questions)) for weight in (GRID if cosine else (None, 0.0))]
@@ -106,7 +96,7 @@ def stored_hybrid(path_or_name: str | os.PathLike, *, cosine: bool) -> Hybrid:
     folder = described_folder(pathlib.Path(path_or_name))
     stored = read_about(folder).hybrid if folder else None
     found = None if stored is None else from_mapping(Hybrid, stored, f"{folder}/{ABOUT}: 'hybrid'")
-    return found if found and found.bm25 == BM25.DESCRIPTION else Hybrid.default(cosine=cosine)
+    return found if found and found.bm25 == BM25.DESCRIPTION else Hybrid(WEIGHT if cosine else None)
 
 
 def reciprocal_ranks(rankings: Sequence[Ranking]) -> list[tuple[int, float]]:

@@ -10,7 +10,7 @@ from endx_jax.data.documents import Document
 from endx_jax.errors import EndxError
 from endx_jax.retrieval.approximate import ENGINES, Approximate
 from endx_jax.retrieval.bm25 import Lexical
-from endx_jax.retrieval.hybrid import FUSED, Hybrid, Ranking
+from endx_jax.retrieval.hybrid import FUSED, WEIGHT, Hybrid, Ranking
 from endx_jax.retrieval.index import Index
 from endx_jax.retrieval.shards import COSINE
 from endx_jax.retrieval.snapshot import Snapshot
@@ -65,11 +65,11 @@ class TextSearch:
             BM25 and searches by embeddings are possible.
           encode_document: encodes documents likewise; None: documents can only be added with their embeddings.
           engine: search of embeddings: `exact`, or faiss's `flat`, `ivf` or `hnsw`.
-          hybrid: fusion of mode `hybrid`, such as the model's (`hybrid.stored_hybrid`); None: `Hybrid.default`.
+          hybrid: fusion of mode `hybrid`, such as the model's (`index_model.hybrid_of`); None: the default.
         """
         check_choice("engine", engine, ("exact", *ENGINES))
         self.index = index
-        self.hybrid = hybrid or Hybrid.default(cosine=index.manifest.metric == COSINE)
+        self.hybrid = hybrid or Hybrid(WEIGHT if index.manifest.metric == COSINE else None)
         self._encode_query, self._encode_document = encode_query, encode_document
         self._approximate = None if engine == "exact" else Approximate(index.folder, engine)
 

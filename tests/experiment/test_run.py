@@ -141,7 +141,7 @@ def test_an_evaluation_replaces_no_index_that_was_changed_or_is_held(finished, c
         results = run(config, finished)
     shown = capsys.readouterr().out
     reason = {"changed": "was not replaced, as documents were added or deleted", "held": "is in use by process"}[how]
-    assert f"note: the evaluated pool was not written as an index: {finished}/index {reason}" in shown
+    assert f"note: the index was not written: {finished}/index {reason}" in shown
     assert len(Index(finished / "index")) == documents
     written = json.loads((finished / "results.json").read_text())
     assert written["systems"]["trained"] == results.evaluations["all"]["trained"].metrics
