@@ -59,21 +59,18 @@ def searched_answers(
     """
     data, others = run.model.settings.data, other_answers(run, pool)
     source = " and ".join(filter(None, (data.path, data.test_path)))
-    if isinstance(run.data.train, RetrievalSet) and all_processes(len(others) <= max(most, FEW)):
+    stored = not isinstance(run.data.train, RetrievalSet)
+    if not stored and all_processes(len(others) <= max(most, FEW)):
         say(f"encoding {len(others):,} other answers for the index")
         texts = [document.text for document in others]
         added = run.encoder(params, "answer", texts, progress=showing_progress())
-        return (
-            [*pool.documents, *others],
-            np.concatenate([embeddings, added]),
-            {"part": "all answers of ", "path": source},
-        )
+        about = {"part": "all answers of ", "path": source}
+        return [*pool.documents, *others], np.concatenate([embeddings, added]), about
     corpus = pathlib.Path(data.path)
     column = f" --text-column={data.answer_column}" if corpus.is_file() else ""
     unit, folder = f" --pool={data.pool}" if data.pool else column, run.workdir / "all-answers"
     command = f"endx encode --workdir={run.workdir} --corpus={corpus}{unit} --output={folder}"
-    say(
-        f"the index holds the {len(pool.candidates):,} held-out answers: to encode the others would take more than a "
-        f"tenth of the run's time{f'. To search all: {command}; endx search --index={folder}' * corpus.exists()}"
-    )
+    reason = "are on disk" if stored else "would take more than a tenth of the run's time to encode"
+    advice = f". To search all: {command}; endx search --index={folder}" if corpus.exists() else ""
+    say(f"the index holds the {len(pool.candidates):,} held-out answers: the others {reason}{advice}")
     return pool.documents, embeddings, {"part": "held-out answers of ", "path": source}
