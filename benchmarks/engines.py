@@ -18,6 +18,7 @@ import endx_jax
 from endx_jax.data import reqa
 from endx_jax.data.readers import squad
 from endx_jax.retrieval.approximate import ENGINES
+from endx_jax.retrieval.hybrid import Hybrid
 from endx_jax.retrieval.index import Index, write_index
 from endx_jax.retrieval.text_search import BM25, DENSE, HYBRID, Answer, TextSearch
 
@@ -29,16 +30,16 @@ Search = Callable[[np.ndarray, Sequence[str], int], list[list[Answer]]]
 def ways(folder: pathlib.Path) -> dict[str, Search]:
     """Returns the compared searches by name: functions of embeddings [Q, E], texts and k."""
 
-    def way(engine: str = "exact", **options) -> Search:
-        search = TextSearch(Index(folder), engine=engine)
-        return lambda embeddings, texts, k: search.search(texts, k, embeddings=embeddings, **options)
+    def way(engine: str = "exact", *, mode: str, hybrid: Hybrid | None = None) -> Search:
+        search = TextSearch(Index(folder), engine=engine, hybrid=hybrid)
+        return lambda embeddings, texts, k: search.search(texts, k, embeddings=embeddings, mode=mode)
 
     return {
         "exact": way(mode=DENSE),
         **{f"faiss {engine}": way(engine, mode=DENSE) for engine in ENGINES},
         "BM25": way(mode=BM25),
-        "hybrid, reciprocal ranks": way(mode=HYBRID),
-        "hybrid, weighted 0.5": way(mode=HYBRID, weight=0.5),
+        "hybrid, sum of scores": way(mode=HYBRID),
+        "hybrid, reciprocal ranks": way(mode=HYBRID, hybrid=Hybrid(None)),
     }
 
 

@@ -38,6 +38,7 @@ def main(argv: list[str]) -> None:
     from endx_jax.inference import load
     from endx_jax.parallel.console import say
     from endx_jax.parallel.mesh import MeshSettings, make_mesh
+    from endx_jax.retrieval.hybrid import stored_hybrid
     from endx_jax.retrieval.rerank import evaluate_pairs
     from endx_jax.retrieval.results import Results
     from endx_jax.retrieval.shards import metric_of
@@ -52,17 +53,20 @@ def main(argv: list[str]) -> None:
     records = pools.primary
     say(f"evaluating {len(records.questions):,} questions against {len(records.candidates):,} candidates of {dataset}")
 
-    results = Results(dataset=dataset, split=arguments.split if arguments.data else "test", pools=pools)
+    hybrid = stored_hybrid(arguments.workdir or arguments.model, cosine=model.cosine)
+    split = arguments.split if arguments.data else "test"
+    results = Results(dataset=dataset, split=split, pools=pools, hybrid=hybrid)
     if arguments.reverse:
         results.rank_both_ways()
     results.add_bm25()
-    dense = evaluate_dense(model.comparable, pools, reverse=arguments.reverse)
-    results.add_dense("trained" if arguments.workdir else pathlib.Path(arguments.model).name, dense)
+    dense = evaluate_dense(model.comparable, pools, reverse=arguments.reverse, fuse=results.fuse)
+    system = "trained" if arguments.workdir else pathlib.Path(arguments.model).name
+    results.add_dense(system, dense)
     if pair_model:
         score = pair_model(records.questions, records.candidates)
         first = dense_scores(dense.questions, dense.candidates)
         results.add("reranked", {pools.primary_name: evaluate_pairs(score, first, records, top=arguments.top)})
-        given = f"the top {arguments.top} of the previous row" if arguments.top else "all candidates"
+        given = f"the top {arguments.top} of {system}" if arguments.top else "all candidates"
         results.notes.append(f"reranked: {given}, re-ranked by {arguments.rerank}")
     identity = model.identity
 
@@ -73,6 +77,7 @@ def main(argv: list[str]) -> None:
             records.documents,
             metric=metric_of(cosine=model.cosine),
             model={"name": model.name, "identity": identity},
+            corpus={"path": dataset},
         )
         results.write(output / workdirs.RESULTS, output)
 

@@ -40,6 +40,8 @@ def main(argv: list[str]) -> None:
         _pair_model(arguments.rerank)  # raises an error early if it is not a pair classifier
     search = _open(arguments)
     changed = _change(arguments, search)
+    if arguments.mode is None:
+        arguments.mode = search.default_mode if arguments.weight is None else "hybrid"
     if questions:
         with replacing(arguments.output) if arguments.output else contextlib.nullcontext(sys.stdout) as stream:
             _answer_all(arguments, search, questions, stream)
@@ -54,8 +56,8 @@ def _check(arguments: argparse.Namespace) -> None:
     check(not (arguments.question and arguments.questions), "give questions as arguments or by --questions, not both")
     check(arguments.top >= 1, f"--top={arguments.top}: it must be at least 1")
     check(arguments.rerank_top >= 1, f"--rerank-top={arguments.rerank_top}: it must be at least 1")
-    check(arguments.mode == "hybrid" or arguments.weight is None, "--weight needs --mode=hybrid")
-    check(arguments.weight is None or 0 <= arguments.weight <= 1, f"--weight={arguments.weight} is not from 0 to 1")
+    mode_fits = arguments.weight is None or arguments.mode in (None, "hybrid")
+    check(mode_fits, f"--weight is for --mode=hybrid, not {arguments.mode}")
     asked = arguments.question or arguments.questions
     check(
         bool(asked) or not arguments.output, "--output needs questions: give them as arguments or by --questions=FILE"
@@ -67,10 +69,14 @@ def _check(arguments: argparse.Namespace) -> None:
 def _open(arguments: argparse.Namespace) -> "TextSearch":
     """Opens the search; the model is loaded on first use, as BM25 does not need it."""
     from endx_jax.experiment.workdir import run_index
+    from endx_jax.retrieval.hybrid import Hybrid
     from endx_jax.retrieval.index import Index
+    from endx_jax.retrieval.index_model import hybrid_of
     from endx_jax.retrieval.text_search import TextSearch
 
+    hybrid = None if arguments.weight is None else Hybrid(arguments.weight)
     index = Index(arguments.index) if arguments.index else run_index(arguments.workdir)
+    source = arguments.model or arguments.workdir
 
     @functools.cache
     def model():
@@ -78,13 +84,14 @@ def _open(arguments: argparse.Namespace) -> "TextSearch":
         from endx_jax.retrieval.index_model import IndexModel
 
         keep_programs()
-        return IndexModel(index, arguments.model or arguments.workdir)
+        return IndexModel(index, source)
 
     return TextSearch(
         index,
         lambda texts: model().encode_query(texts),
         lambda texts: model().encode_document(texts),
         engine=arguments.engine,
+        hybrid=hybrid or hybrid_of(index, source),
     )
 
 
@@ -116,6 +123,7 @@ def _answer_all(
     asked = _answered(arguments, search, questions)
     stream.writelines(formatted(_form(arguments), asked, tag=arguments.mode, naming=len(questions) > 1))
     stream.flush()
+    _note(search.describe(arguments.mode))
     if arguments.output:
         seconds = time.monotonic() - started
         _note(f"{len(questions):,} questions, {len(search):,} documents, {seconds:.1f} s: {arguments.output}")
@@ -131,7 +139,7 @@ def _answered(
 
 def _ask(arguments: argparse.Namespace, search: "TextSearch", texts: list[str]) -> list[list["Answer"]]:
     count = max(arguments.top, arguments.rerank_top) if arguments.rerank else arguments.top
-    found = search.search(texts, count, mode=arguments.mode, weight=arguments.weight)
+    found = search.search(texts, count, mode=arguments.mode)
     if not arguments.rerank:
         return found
     from endx_jax.retrieval.rerank import rerank_answers
@@ -157,7 +165,7 @@ def _converse(arguments: argparse.Namespace, search: "TextSearch") -> None:
         return f"{to_text(answers)}  {1000 * (time.monotonic() - started):.0f} ms\n"
 
     _ask(arguments, search, ["ready"])  # loads and compiles before the first question
-    _note(f"{len(search):,} documents, mode {arguments.mode}. Type a question; Ctrl-D exits.")
+    _note(f"{search.describe(arguments.mode)}\nType a question; Ctrl-D exits.")
     _prompt(answer)
 
 
@@ -220,13 +228,13 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument(
         "--mode",
         choices=("dense", "bm25", "hybrid"),
-        default="dense",
-        help="search by embeddings, words, or both [dense]",
+        help="search by embeddings, words, or both [hybrid, or dense if it was better in validation]",
     )
     how.add_argument(
         "--weight",
         type=float,
-        help="weight of embeddings in hybrid search, from 0 to 1; BM25 gets the rest [fuse by reciprocal ranks]",
+        help="weight of a BM25 point beside the dense score in hybrid search [the model's, else 0.7/30 for cosines; "
+        "others are fused by reciprocal ranks]",
     )
     how.add_argument(
         "--engine",

@@ -62,7 +62,7 @@ def _service(arguments: argparse.Namespace) -> "Service":
     from endx_jax.experiment.workdir import run_index
     from endx_jax.parallel.console import say
     from endx_jax.retrieval.index import Index
-    from endx_jax.retrieval.index_model import IndexModel
+    from endx_jax.retrieval.index_model import IndexModel, hybrid_of
     from endx_jax.retrieval.text_search import TextSearch
     from endx_jax.serving.service import Service
 
@@ -70,8 +70,10 @@ def _service(arguments: argparse.Namespace) -> "Service":
     pairs = load_pairs(arguments.rerank) if arguments.rerank else None
     index = Index(arguments.index) if arguments.index else run_index(arguments.workdir)
     source = IndexModel(index, arguments.model or arguments.workdir)
-    say(f"{len(index):,} documents of {index.folder}, encoded by {source.model.name}; warming up")
-    search = TextSearch(index, source.encode_query, source.encode_document)
+    hybrid = hybrid_of(index, arguments.model or arguments.workdir)
+    search = TextSearch(index, source.encode_query, source.encode_document, hybrid=hybrid)
+    say(search.describe(search.default_mode))
+    say(f"encoded by {source.model.name}; warming up")
     return Service(source.model, search, arguments.max_text, pairs)
 
 

@@ -140,9 +140,11 @@ def _explain(failure: Exception) -> str:
 
 
 def _next_steps(workdir: pathlib.Path) -> str:
+    from endx_jax.experiment.workdir import run_index
+
     return f"""
 Next steps:
-  search, here or in a browser (needs pip install -e ".[serve]"):
+  search {run_index(workdir).contents}, here or in a browser (needs pip install -e ".[serve]"):
     endx search --workdir={workdir} "QUESTION"
     endx serve --workdir={workdir}
   train on your own pairs (CSV, TSV or JSONL with columns question and answer, SQuAD JSON, a BEIR folder):

@@ -30,15 +30,16 @@ def write_pool(
     *,
     metric: str,
     model: Mapping[str, object],
+    corpus: Mapping[str, object],
 ) -> None:
-    """Writes an encoded pool as an index; logs a line if the existing index is in use.
+    """Writes encoded documents as an index; logs a line if the existing index is in use.
 
     The arguments are those of `write_index`.
     """
     try:
-        write_index(folder, embeddings, documents, metric=metric, model=model)
+        write_index(folder, embeddings, documents, metric=metric, model=model, corpus=corpus)
     except InUse as reason:
-        say(f"note: the evaluated pool was not written as an index: {reason}")
+        say(f"note: the index was not written: {reason}")
 
 
 def write_judged(

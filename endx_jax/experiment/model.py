@@ -29,6 +29,7 @@ from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import parameter_paths, state_shardings
 from endx_jax.pretrained.stored import Stored
 from endx_jax.pretrained.towers import build_dual_encoder, encoder_config, fill_in, stored_params
+from endx_jax.retrieval.hybrid import Hybrid
 from endx_jax.retrieval.rerank import LoadedPairs
 from endx_jax.training.checkpoints import abstract, best_step, restore_params
 
@@ -165,7 +166,7 @@ def with_token_weights(model: Model, data: RetrievalSet) -> Model:
     return dataclasses.replace(model, token_weights=idf_of_sides(texts, model.processors, sizes))
 
 
-def save_towers(workdir: pathlib.Path, model: Model, params: dict, mesh: Mesh) -> None:
+def save_towers(workdir: pathlib.Path, model: Model, params: dict, mesh: Mesh, hybrid: Hybrid | None = None) -> None:
     """Writes the model folder that `endx_jax.load` reads, after training: see `inference.saved`.
 
     Args:
@@ -173,6 +174,7 @@ def save_towers(workdir: pathlib.Path, model: Model, params: dict, mesh: Mesh) -
       model: trained model.
       params: parameters of the dual encoder.
       mesh: device mesh over which they are split.
+      hybrid: fusion with BM25; None for the default.
 
     Raises:
       EndxError: the workdir can't be written to.
@@ -180,7 +182,9 @@ def save_towers(workdir: pathlib.Path, model: Model, params: dict, mesh: Mesh) -
     places = _description(model.settings)
     objective = model.settings.objective
     method = {"name": objective.name, "settings": dataclasses.asdict(objective)} if model.method.head else None
-    save_model(workdir / MODEL, workdir.name, model.settings.model, model.text_encoder(mesh), params, places, method)
+    fused = dataclasses.asdict(hybrid) if hybrid else None
+    encoder = model.text_encoder(mesh)
+    save_model(workdir / MODEL, workdir.name, model.settings.model, encoder, params, places, method, fused)
 
 
 def save_description(workdir: pathlib.Path, model: Model) -> None:

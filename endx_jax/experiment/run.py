@@ -15,6 +15,7 @@ from endx_jax.experiment.data import pools
 from endx_jax.experiment.index_results import write_pool
 from endx_jax.experiment.model import best_params, save_description, save_towers
 from endx_jax.experiment.prepare import Run, begin, prepare
+from endx_jax.experiment.searched import fit_hybrid, searched_answers
 from endx_jax.experiment.summary import log_summary
 from endx_jax.experiment.validation import read_sets, validation, validation_section
 from endx_jax.experiment.workdir import RunLock
@@ -24,6 +25,7 @@ from endx_jax.methods.evaluation import Evaluator
 from endx_jax.parallel.console import say
 from endx_jax.parallel.distributed import all_processes, barrier, on_primary
 from endx_jax.parallel.sharding import place, state_shardings
+from endx_jax.retrieval.hybrid import Hybrid
 from endx_jax.retrieval.results import Results
 from endx_jax.retrieval.shards import MANIFEST, metric_of
 from endx_jax.settings import check
@@ -35,6 +37,9 @@ from endx_jax.training.preemption import Preemption
 from endx_jax.training.trace import Trace
 
 Validate = Callable[[dict], dict[str, float]]
+
+# Largest share of a run's time that the encoding of answers outside the evaluated pool may take.
+SHARE = 0.1
 
 
 def run(config: Mapping, workdir: pathlib.Path) -> Results | None:
@@ -79,12 +84,15 @@ def _run(config: Mapping, workdir: pathlib.Path, preemption: Preemption, began: 
     )
     reached, ended = _train(prepared, validate, preemption, began)
     params, step = best_params(prepared.workdir, prepared.model, prepared.mesh)
+    hybrid = None
     if prepared.model.method.embeds:
-        save_towers(prepared.workdir, prepared.model, params["dual_encoder"], prepared.mesh)
+        towers = params["dual_encoder"]
+        hybrid = fit_hybrid(prepared, towers) if ended else None
+        save_towers(prepared.workdir, prepared.model, towers, prepared.mesh, hybrid)
     if not ended:
         say(f"stopped at step {reached} of {prepared.steps}; run the same command without train.stop_at_step to resume")
         return None
-    return _report(prepared, evaluator, params, step)
+    return _report(prepared, evaluator, params, step, hybrid, began)
 
 
 def _is_finished(run: Run) -> bool:
@@ -161,15 +169,15 @@ def _train(run: Run, validate: Validate | None, preemption: Preemption, began: f
     return reached, reached == run.steps
 
 
-def _report(run: Run, evaluator: Evaluator, params: dict, step: int) -> Results:
-    """Evaluates the parameters of a step on the test set; writes and prints the results."""
+def _report(run: Run, evaluator: Evaluator, params: dict, step: int, hybrid: Hybrid | None, began: float) -> Results:
+    """Evaluates the parameters of a step on the test set; writes and prints the results; indexes the answers."""
     settings, method = run.model.settings, run.model.method
     whole = pools(run.data.test, settings.data)
     shared = with_many_questions(whole.primary, settings.evaluation.min_questions)
     test = Pools({name: evaluator.select(records) for name, records in (whole | shared).items()})
     primary = test.primary
     say(f"evaluating {len(primary.questions):,} held-out questions against {len(primary.candidates):,} candidates")
-    results = Results(dataset=settings.data.test_path or settings.data.path, split="test", pools=test)
+    results = Results(dataset=settings.data.test_path or settings.data.path, split="test", pools=test, hybrid=hybrid)
     if settings.evaluation.reverse:
         results.rank_both_ways()
     results.add_bm25()
@@ -177,6 +185,7 @@ def _report(run: Run, evaluator: Evaluator, params: dict, step: int) -> Results:
     def initial() -> dict:
         return place(run.model.initial_params(), state_shardings(run.model.abstract_params, run.mesh))
 
+    reporting = time.perf_counter()
     embeddings = evaluator.report(results, params, initial if settings.evaluation.untrained else None)
     if method.section:
         held_out = run.data.validation if run.data.validation.questions else run.data.test
@@ -188,16 +197,23 @@ def _report(run: Run, evaluator: Evaluator, params: dict, step: int) -> Results:
     best = best_validation(run.workdir, settings.evaluation.metric)
     watched = validation_section(*best) if best else None
     results.sections += [watched] if watched else []
-    identity = "" if embeddings is None else run.encoder.identity(params["dual_encoder"])
+    identity, indexed = "", None
+    if embeddings is not None:
+        identity = run.encoder.identity(params["dual_encoder"])
+        now, encoded = time.perf_counter(), len(primary.questions) + len(primary.candidates)
+        most = encoded / (now - reporting) * SHARE * (now - began)
+        indexed = searched_answers(run, params["dual_encoder"], primary, embeddings, most)
 
     def write() -> None:
-        if embeddings is not None:
+        if indexed:
+            documents, vectors, corpus = indexed
             write_pool(
                 run.workdir / workdirs.INDEX,
-                embeddings,
-                primary.documents,
+                vectors,
+                documents,
                 metric=metric_of(cosine=settings.model.normalize),
                 model={"name": str(run.workdir), "identity": identity, "step": step},
+                corpus=corpus,
             )
         results.write(run.workdir / workdirs.RESULTS, run.workdir / workdirs.EVALUATION / "test")
         if method.embeds:

@@ -50,6 +50,7 @@ class About:
       identity: StableHLO only: identity of the exported model, so that its indexes can be searched with the export.
       towers: model folders only: settings of the towers, as in `config.model`.
       method: model folders only: `name` and `settings` of a method that added a head to the towers; None without one.
+      hybrid: model folders only: fusion with BM25, the fields of `retrieval.hybrid.Hybrid`; None for the default.
       weights_sha256: StableHLO and model folders: sha256 of the file of weights.
       version: version of this format.
     """
@@ -65,6 +66,7 @@ class About:
     weights_sha256: str = ""
     towers: Mapping[str, Any] | None = None
     method: Mapping[str, Any] | None = None
+    hybrid: Mapping[str, Any] | None = None
     version: int = VERSION
 
     @property

@@ -50,6 +50,7 @@ def save_model(
     params: dict,
     places: Mapping[str, str],
     method: Mapping[str, Any] | None = None,
+    hybrid: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes the weights of a trained model, one array at a time, and then its description.
 
@@ -63,6 +64,7 @@ def save_model(
       params: parameters of the towers; may be split over processes.
       places: subfolder of each side's `config.json` and tokenizer.
       method: name and settings of a method that added heads to the towers.
+      hybrid: fusion with BM25, as in `About`.
 
     Raises:
       EndxError: the folder can't be written to.
@@ -93,6 +95,7 @@ def save_model(
             sides=sides,
             towers=towers,
             method=method,
+            hybrid=hybrid,
             weights_sha256=sha256,
         )
         write_text(folder / ABOUT, json.dumps(dataclasses.asdict(about), indent=1) + "\n")

@@ -62,22 +62,22 @@ class EmbeddingEvaluator:
         return evaluate_dense(self._encoder(params, progress=False), pools).evaluations
 
     def report(self, results: Results, trained: dict, untrained: Callable[[], dict] | None) -> np.ndarray | None:
-        """Adds the systems `untrained` and `trained` to the results; returns the candidates' embeddings [N, E].
+        """Adds the systems `untrained`, `trained` and `hybrid`; returns the candidates' embeddings [N, E].
 
         The systems of prefixes are `untrained@WIDTH` and `trained@WIDTH`.
         """
         if untrained:
             self._add("untrained", untrained(), results)
-        return self._add("trained", trained, results)
+        return self._add("trained", trained, results, fuse=results.fuse if results.hybrid else None)
 
-    def _add(self, name: str, params: dict, results: Results) -> np.ndarray:
+    def _add(self, name: str, params: dict, results: Results, fuse: Callable | None = None) -> np.ndarray:
         encode, known = self._encoder(params, progress=showing_progress()), {}
 
         def encode_once(side: str, texts: Sequence[str]) -> np.ndarray:
             known[side] = encode(side, texts)
             return known[side]
 
-        found = evaluate_dense(encode_once, results.pools, reverse=self.settings.reverse)
+        found = evaluate_dense(encode_once, results.pools, reverse=self.settings.reverse, fuse=fuse)
         results.add_dense(name, found)
         for width in sorted(self.prefixes, reverse=True):
             if width < found.candidates.shape[1]:

@@ -35,12 +35,13 @@ from endx_jax.papers.runs import Budget, Options, measures_of_results, slug, tra
 from endx_jax.papers.tables import Row
 from endx_jax.parallel.console import say
 from endx_jax.retrieval.corpus_encoding import Claims, begin, encode_shards, encoding_of, survey
+from endx_jax.retrieval.evaluate import evaluate_set as ranked
 from endx_jax.retrieval.index import Index
 from endx_jax.retrieval.index_evaluation import evaluate_answered
 from endx_jax.retrieval.index_model import IndexModel
 from endx_jax.retrieval.rerank import evaluate_pairs
 from endx_jax.retrieval.results import Results
-from endx_jax.retrieval.systems import evaluate_bm25, evaluate_dense
+from endx_jax.retrieval.systems import bm25_scores, evaluate_dense
 
 Metrics = dict[str, float]
 
@@ -54,7 +55,7 @@ SHARD = 32768
 
 def bm25(row: Row, options: Options, budget: Budget) -> Outcome:
     """Ranks the row's pool by stemmed BM25."""
-    return _ranked(row, options, lambda pool: evaluate_bm25(Pools(all=pool))["all"].metrics)
+    return _ranked(row, options, lambda pool: ranked(bm25_scores(Pools(all=pool))["all"], pool).metrics)
 
 
 def pretrained(row: Row, options: Options, budget: Budget) -> Outcome:

@@ -19,6 +19,7 @@ import numpy as np
 from endx_jax.data.documents import Document
 from endx_jax.errors import EndxError, InUse
 from endx_jax.files import locked
+from endx_jax.json_files import shown
 from endx_jax.numerics import Quantized, quantize
 from endx_jax.retrieval.search import Neighbours
 from endx_jax.retrieval.shards import (
@@ -51,6 +52,7 @@ def write_index(
     *,
     metric: str,
     model: Mapping[str, Any],
+    corpus: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes an index of one shard, which atomically replaces an older index in the folder.
 
@@ -60,6 +62,7 @@ def write_index(
       documents: N documents with unique ids.
       metric: `cosine` or `inner product`.
       model: identifies the model that encoded them: see `shards.Manifest`.
+      corpus: source of the documents: see `shards.Manifest`.
 
     Raises:
       InUse: the folder holds an index that was changed since it was written, is locked by another process, or can't be
@@ -78,7 +81,9 @@ def write_index(
         number = next_number(old.shards) if old else 0
         shards = (write_shard(folder, number, embeddings, documents),) if documents else ()
         generation = old.generation + 1 if old else 0
-        new = Manifest(width, precision_of(embeddings), metric, model, shards, generation=generation)
+        new = Manifest(
+            width, precision_of(embeddings), metric, model, shards, corpus=corpus or {}, generation=generation
+        )
         write_manifest(folder, new)
         clear(folder, new, engines=True)
 
@@ -126,6 +131,13 @@ class Index:
     def manifest(self) -> Manifest:
         """Manifest of the present snapshot."""
         return self.snapshot.manifest
+
+    @property
+    def contents(self) -> str:
+        """Number of documents and their source, for messages."""
+        corpus = self.manifest.corpus
+        source = f"{corpus.get('part', '')!s:.80}{shown(corpus['path'])}" if "path" in corpus else self.folder
+        return f"{len(self):,} documents ({source}{', changed since' if self.manifest.changed else ''})"
 
     def __len__(self) -> int:
         """Returns the number of documents."""

@@ -9,7 +9,9 @@ import numpy as np
 from endx_jax.errors import EndxError
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.inference.saved import ABOUT, MODEL
+from endx_jax.retrieval.hybrid import Hybrid, stored_hybrid
 from endx_jax.retrieval.index import Index
+from endx_jax.retrieval.shards import COSINE
 
 
 class IndexModel:
@@ -44,6 +46,12 @@ class IndexModel:
 
     def _encode(self, encode: Callable, texts: list[str]) -> np.ndarray:
         return encode(texts, truncate_dim=self._width, normalize_embeddings=self.model.cosine)
+
+
+def hybrid_of(index: Index, path_or_name: str | os.PathLike | None = None) -> Hybrid:
+    """Returns the fusion of the model that encoded an index, without loading it; arguments as in `IndexModel`."""
+    source = path_or_name or _home(index) or index.manifest.model.get("name", "")
+    return stored_hybrid(source, cosine=index.manifest.metric == COSINE)
 
 
 def _home(index: Index) -> pathlib.Path | None:

@@ -1,6 +1,7 @@
 """Results of a run: evaluations of several systems, as tables and in `results.json`."""
 
 import dataclasses
+import functools
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -14,8 +15,9 @@ from endx_jax.metrics.ranking import RECALLS
 from endx_jax.retrieval import trec
 from endx_jax.retrieval.bm25 import BM25
 from endx_jax.retrieval.diagnostics import FEWEST, SMALLEST, probe_accuracy, question_agreement, same_side_neighbours
-from endx_jax.retrieval.evaluate import Evaluation
-from endx_jax.retrieval.systems import DenseResult, evaluate_bm25
+from endx_jax.retrieval.evaluate import Evaluation, evaluate_set
+from endx_jax.retrieval.hybrid import Hybrid
+from endx_jax.retrieval.systems import DenseResult, ScoreBlock, bm25_scores
 from endx_jax.retrieval.tables import format_table
 
 # Columns of the tables; results.json has more cutoffs.
@@ -50,6 +52,7 @@ class Results:
       dataset: name of the data set.
       split: split of the data set.
       pools: the set with each pool, by the pool's name; the first is the primary one.
+      hybrid: fusion of BM25 with the model; None if the model scores pairs, or is not fused.
       evaluations: evaluations by pool and system, in the order of the tables.
       overlap: overlap of question and answer embeddings by dense system: see `retrieval.diagnostics`.
       agreement: distances between questions of the same answer by dense system: see `retrieval.diagnostics`.
@@ -62,6 +65,7 @@ class Results:
     dataset: str
     split: str
     pools: Pools
+    hybrid: Hybrid | None = None
     evaluations: dict[str, dict[str, Evaluation]] = dataclasses.field(default_factory=dict)
     overlap: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     agreement: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
@@ -82,13 +86,25 @@ class Results:
 
     def add_bm25(self) -> None:
         """Evaluates BM25 and adds it."""
-        self.add("bm25", evaluate_bm25(self.pools))
+        self.add("bm25", {pool: evaluate_set(scores, self.pools[pool]) for pool, scores in self._bm25.items()})
         if self.reverse:
             self.reverse.add_bm25()
 
+    @functools.cached_property
+    def _bm25(self) -> dict[str, ScoreBlock]:
+        return bm25_scores(self.pools)
+
+    def fuse(self, pool: str, dense: ScoreBlock) -> ScoreBlock:
+        """Returns the scorer of a pool by `hybrid`, for `evaluate_dense`."""
+        assert self.hybrid
+        return self.hybrid.score_block(dense, self._bm25[pool])
+
     def add_dense(self, system: str, result: DenseResult) -> None:
-        """Adds a dense system's evaluations, and diagnostics of its embeddings if there are enough."""
+        """Adds a dense system's evaluations, alone and fused, and diagnostics of its embeddings if there are enough."""
         self.add(system, result.evaluations)
+        if result.fused:
+            self.add("hybrid", result.fused)
+            self.notes.append(f"hybrid: {system} and BM25 over the whole pool, {self.hybrid}")
         if self.reverse:
             self.reverse.add(system, result.reverse)
         agreement = question_agreement(result.questions, self.pools.primary.qrels)

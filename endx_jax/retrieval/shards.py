@@ -63,7 +63,7 @@ class Manifest:
         a run.
       shards: shards in the order of rows.
       deleted: deleted rows, ascending.
-      corpus: source of the documents; may be empty.
+      corpus: source of the documents: `path`, and for the index of a run the `part` of it; may be empty.
       generation: number of times that rows were renumbered.
       changed: true if documents were added or deleted since the index was written.
     """

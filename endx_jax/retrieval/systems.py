@@ -3,12 +3,13 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from endx_jax.data.records import Pools, RetrievalSet
+from endx_jax.data.records import Pools
 from endx_jax.errors import EndxError
 from endx_jax.retrieval.bm25 import BM25
 from endx_jax.retrieval.evaluate import Evaluation, evaluate_set
@@ -72,6 +73,8 @@ def _products(questions, candidates, rows, columns):
 
 # (side, texts) to float32 [n, E], of unit norm if embeddings are compared by cosine.
 Encode = Callable[[str, Sequence[str]], np.ndarray]
+# (start, stop) to scores [stop - start, N] of those questions, as `evaluate` takes it.
+ScoreBlock = Callable[[int, int], Any]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -83,19 +86,27 @@ class DenseResult:
       questions: float32 [Q, E].
       candidates: float32 [N, E].
       reverse: rankings of questions for each right candidate (`RetrievalSet.reversed`); empty if not requested.
+      fused: rankings of candidates by the fused scores; empty if not requested.
     """
 
     evaluations: dict[str, Evaluation]
     questions: np.ndarray
     candidates: np.ndarray
     reverse: dict[str, Evaluation] = dataclasses.field(default_factory=dict)
+    fused: dict[str, Evaluation] = dataclasses.field(default_factory=dict)
 
 
-def evaluate_dense(encode: Encode, pools: Pools, *, reverse: bool = False) -> DenseResult:
+def evaluate_dense(
+    encode: Encode,
+    pools: Pools,
+    *,
+    reverse: bool = False,
+    fuse: Callable[[str, ScoreBlock], ScoreBlock] | None = None,
+) -> DenseResult:
     """Encodes questions and candidates with `encode(side, texts)`, each once, and ranks each pool by inner product.
 
     One pool contains the questions and candidates of all others. With `reverse` the questions are also ranked for each
-    candidate.
+    candidate. With `fuse`, a function of pool's name and inner products, candidates are also ranked by its scores.
     """
     widest = max(pools.values(), key=lambda records: (len(records.candidates), len(records.questions)))
     vectors = {"question": encode("question", widest.questions), "answer": encode("answer", widest.candidates)}
@@ -107,22 +118,21 @@ def evaluate_dense(encode: Encode, pools: Pools, *, reverse: bool = False) -> De
     def of(side: str, names: Sequence[str]) -> np.ndarray:
         return vectors[side][[row[side][name] for name in names]]
 
-    def rank(asking: np.ndarray, ranked: np.ndarray, part: RetrievalSet) -> Evaluation:
-        return evaluate_set(dense_scores(asking, ranked), part)
-
-    evaluations, backwards = {}, {}
+    evaluations, backwards, fused = {}, {}, {}
     for pool, part in pools.items():
-        evaluations[pool] = rank(of("question", part.question_ids), of("answer", part.candidate_ids), part)
+        scores = dense_scores(of("question", part.question_ids), of("answer", part.candidate_ids))
+        evaluations[pool] = evaluate_set(scores, part)
+        if fuse:
+            fused[pool] = evaluate_set(fuse(pool, scores), part)
         if reverse:
             back = part.reversed()
-            backwards[pool] = rank(of("answer", back.question_ids), of("question", back.candidate_ids), back)
-    first = pools.primary
-    return DenseResult(evaluations, of("question", first.question_ids), of("answer", first.candidate_ids), backwards)
+            scores = dense_scores(of("answer", back.question_ids), of("question", back.candidate_ids))
+            backwards[pool] = evaluate_set(scores, back)
+    asked, searched = of("question", pools.primary.question_ids), of("answer", pools.primary.candidate_ids)
+    return DenseResult(evaluations, asked, searched, backwards, fused)
 
 
-def evaluate_bm25(pools: Pools) -> dict[str, Evaluation]:
-    """Ranks each pool by stemmed BM25."""
+def bm25_scores(pools: Pools) -> dict[str, ScoreBlock]:
+    """Returns scorers by stemmed BM25 of each pool."""
     index = functools.lru_cache(maxsize=2)(BM25.of_texts)  # several pools may share their candidates
-    return {
-        pool: evaluate_set(index(part.candidates).score_block(part.questions), part) for pool, part in pools.items()
-    }
+    return {pool: index(part.candidates).score_block(part.questions) for pool, part in pools.items()}

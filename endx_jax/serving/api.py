@@ -130,7 +130,8 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
             raise Refusal(422, "query: is empty", param="query", code="empty")
         if asked.k > limits.max_k:
             raise Refusal(422, f"k: at most {limits.max_k}, not {asked.k}", param="k")
-        ask = Ask(asked.query, asked.k, asked.mode)
+        mode = asked.mode or search.default_mode
+        ask = Ask(asked.query, asked.k, mode)
         with batcher.request():
             hits = await while_connected(request.receive, batcher.submit(ask, cost([asked.query])))
         results = [
@@ -145,7 +146,7 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
             for hit in hits
         ]
         took = round(1e3 * (time.perf_counter() - start), 3)
-        return _json({"results": results, "mode": asked.mode, "took_ms": took, "documents": len(search)})
+        return _json({"results": results, "mode": mode, "took_ms": took, "documents": len(search)})
 
     @api.post("/documents", status_code=201, response_model=DocumentsResponse)
     async def add(request: Request, asked: DocumentsRequest) -> Response:
@@ -188,6 +189,7 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
                 "model": model.name,
                 "documents": len(search),
                 "modes": list(service.scores),
+                "mode": search.default_mode,
                 "scores": service.scores,
                 "asymmetric": model.asymmetric,
                 "limits": {"max_text": limits.max_text, "max_texts": limits.max_texts, "max_k": limits.max_k},

@@ -70,7 +70,7 @@ class SearchRequest(Taken):
 
     query: str
     k: int = Field(10, ge=1, description="largest number of results")
-    mode: Mode = "dense"
+    mode: Mode | None = Field(None, description="the server's default if omitted")
 
 
 class StoredDocument(BaseModel):

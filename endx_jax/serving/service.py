@@ -15,7 +15,7 @@ from endx_jax.inference.encode import Output
 from endx_jax.inference.warm import Encoded, WarmEncoder
 from endx_jax.numerics import unit_rows
 from endx_jax.retrieval.rerank import LoadedPairs
-from endx_jax.retrieval.text_search import TextSearch
+from endx_jax.retrieval.text_search import WORDS_OF, TextSearch
 from endx_jax.serving.settings import Limits
 
 
@@ -99,8 +99,6 @@ def to_encode(work: Work) -> tuple[str, Sequence[str]]:
 # Numbers of questions that searches are compiled for; the last is the largest of a batch.
 QUESTIONS = (1, 8, 16, 32, 64)
 K = 10
-# Largest number of documents for which the BM25 index is built during the warm-up; it takes seconds.
-WORDS_OF = 200_000
 
 
 class Preparation(NamedTuple):
@@ -142,7 +140,7 @@ class Service:
     def scores(self) -> dict[str, str]:
         """Descriptions of the scores, by mode."""
         dense = f"{'cosine' if self.model.cosine else 'inner product'} of embeddings"
-        return {"dense": dense, "bm25": "BM25", "hybrid": "sum of reciprocal ranks in dense and BM25"}
+        return {"dense": dense, "bm25": "BM25", "hybrid": str(self.search.hybrid)}
 
     def preparations(self) -> list[Preparation]:
         """Returns the steps of the warm-up, which compile all programs of encoding and search."""

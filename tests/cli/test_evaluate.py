@@ -16,6 +16,7 @@ def test_without_data_it_repeats_the_runs_own_evaluation(trained_workdir, tmp_pa
     first = json.loads((trained_workdir / "results.json").read_text())["systems"]
     assert again["bm25"] == first["bm25"]
     assert again["trained"] == pytest.approx(first["trained"], abs=1e-6)
+    assert again["hybrid"] == pytest.approx(first["hybrid"], abs=1e-6)
 
 
 def test_other_data_with_a_pretrained_model(tiny_bert, tmp_path, endx):
@@ -24,7 +25,7 @@ def test_other_data_with_a_pretrained_model(tiny_bert, tmp_path, endx):
     arguments = ["--model", tiny_bert, "--data", data, "--question-column=q", "--answer-column=a"]
     endx("evaluate", *arguments, "--output", tmp_path / "out")
     written = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert list(written["systems"]) == ["bm25", tiny_bert.name]
+    assert list(written["systems"]) == ["bm25", tiny_bert.name, "hybrid"]
     assert written["evaluations"][0]["candidates"] == 2
     index = Index(tmp_path / "out" / "index")
     assert [document.text for _, document in index.snapshot.documents()] == ["the mat", "the sofa"]
@@ -38,8 +39,8 @@ def test_squad_is_ranked_by_paragraphs_or_after_reqa(tiny_bert, tmp_path, endx, 
     data = write_squad(tmp_path / "squad") / "dev-v1.1.json"
     arguments = [f"--model={tiny_bert}", f"--data={data}", f"--output={tmp_path / 'out'}"]
     endx("evaluate", *arguments, *([f"--pool={pool}"] if pool else []))
-    (bm25, dense) = json.loads((tmp_path / "out" / "results.json").read_text())["evaluations"]
-    assert bm25["pool"] == dense["pool"] == (pool or "all")
+    (bm25, dense, hybrid) = json.loads((tmp_path / "out" / "results.json").read_text())["evaluations"]
+    assert bm25["pool"] == dense["pool"] == hybrid["pool"] == (pool or "all")
     assert dense["candidates"] == candidates
 
 
@@ -52,7 +53,7 @@ def test_the_best_of_a_dual_encoder_are_put_in_the_order_of_a_pair_classifier(
     trained_workdir, pair_workdir, tmp_path, endx
 ):
     arguments = [f"--workdir={trained_workdir}", f"--rerank={pair_workdir}", "--top=3", f"--output={tmp_path}"]
-    assert f"reranked: the top 3 of the previous row, re-ranked by {pair_workdir}" in endx("evaluate", *arguments).out
+    assert f"reranked: the top 3 of trained, re-ranked by {pair_workdir}" in endx("evaluate", *arguments).out
 
     def best(system):
         lines = [line.split() for line in (tmp_path / f"{system}.run.trec").read_text().splitlines()]

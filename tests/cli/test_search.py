@@ -38,7 +38,9 @@ def error(search):
 
 
 def test_answers_are_those_of_the_model(workdir, texts, search):
-    (line,) = search(f"--workdir={workdir}", "--top=3", "where is the cat 3", "--format=jsonl").out.splitlines()
+    (line,) = search(
+        f"--workdir={workdir}", "--top=3", "where is the cat 3", "--mode=dense", "--format=jsonl"
+    ).out.splitlines()
     found = json.loads(line)
     assert (found["id"], found["question"]) == ("1", "where is the cat 3")
     model = endx_jax.load(workdir)
@@ -99,7 +101,9 @@ def test_another_run_does_not_re_order(workdir, error):
 def test_a_file_of_questions_to_a_trec_run(workdir, texts, tmp_path, search):
     questions, output = tmp_path / "questions.txt", tmp_path / "out.run"
     questions.write_text("the dog\n\nwhere is the cat\n")
-    said = search(f"--workdir={workdir}", f"--questions={questions}", f"--output={output}", "--top=2").err
+    said = search(
+        f"--workdir={workdir}", f"--questions={questions}", f"--output={output}", "--top=2", "--mode=dense"
+    ).err
     lines = [line.split() for line in output.read_text().splitlines()]
     assert [(line[0], line[1], line[3], line[5]) for line in lines] == [
         ("1", "Q0", "1", "dense"),
@@ -161,7 +165,7 @@ def test_the_prompt_answers_until_the_input_ends(workdir, texts, monkeypatch, se
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     captured = search(f"--workdir={workdir}", "--top=1")
     assert captured.out.count(" ms\n") == 2
-    assert "documents, mode dense. Type a question; Ctrl-D exits.\n" in captured.err
+    assert "mode hybrid: dense + 0.0233 x BM25 (weight: the default)\nType a question; Ctrl-D exits.\n" in captured.err
 
 
 def test_the_index_leads_to_its_model(tiny_bert, tmp_path, workdir, search, error):
@@ -184,10 +188,10 @@ def test_mistakes_are_found_before_anything_is_loaded(workdir, tmp_path, monkeyp
     assert "nothing to search" in error("the cat")
     assert "not both" in error(here, "the cat", "--questions=x")
     assert "it must be at least 1" in error(here, "the cat", "--top=0")
-    assert "--weight needs --mode=hybrid" in error(here, "the cat", "--weight=0.5")
-    assert "not from 0 to 1" in error(here, "a", "--mode=hybrid", "--weight=2")
+    assert "--weight is for --mode=hybrid, not dense" in error(here, "the cat", "--weight=0.5", "--mode=dense")
     assert "--output needs questions" in error(here, "--output=x")
     assert "standard input is not a terminal" in error(here)
+    assert "the weight of BM25 must be a number from 0 up" in error(here, "a", "--weight=-2")
     assert "question 2 is empty" in error(here, "the cat", " ")
     assert "x.txt: no such file" in error(here, f"--questions={tmp_path / 'x.txt'}")
 

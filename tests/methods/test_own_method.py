@@ -63,7 +63,12 @@ def test_it_trains_and_evaluates(workdir):
     losses = logged(workdir)
     assert len(losses) == 4
     assert np.isfinite(losses).all()
-    assert set(json.loads((workdir / "results.json").read_text())["systems"]) == {"bm25", "untrained", "trained"}
+    assert set(json.loads((workdir / "results.json").read_text())["systems"]) == {
+        "bm25",
+        "untrained",
+        "trained",
+        "hybrid",
+    }
 
 
 def test_a_resumed_run_is_the_same_as_one_in_one_go(workdir, command, tmp_path):

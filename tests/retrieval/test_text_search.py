@@ -10,44 +10,11 @@ from helpers import one_line_error
 import endx_jax
 from endx_jax.data import reqa
 from endx_jax.data.documents import Document
+from endx_jax.retrieval import text_search
 from endx_jax.retrieval.approximate import ENGINES
+from endx_jax.retrieval.hybrid import Hybrid
 from endx_jax.retrieval.index import Index, write_index
-from endx_jax.retrieval.text_search import Answer, TextSearch, reciprocal_ranks, weighted_scores
-
-FIRST = [(7, 30.0), (3, 20.0), (5, 10.0)]
-SECOND = [(3, 0.9), (9, 0.5)]
-
-
-def test_reciprocal_ranks_are_summed():
-    found = reciprocal_ranks([FIRST, SECOND])
-    assert found == [
-        (3, pytest.approx(1 / 62 + 1 / 61)),
-        (7, pytest.approx(1 / 61)),
-        (9, pytest.approx(1 / 62)),
-        (5, pytest.approx(1 / 63)),
-    ]
-
-
-def test_a_small_k_lets_first_places_stand_out():
-    # Two second places beat one first where k is large, 2 / 62 > 1 / 61, and no more at k = 0: 2 / 2 = 1 / 1.
-    rankings = [[(1, 0), (2, 0)], [(3, 0), (2, 0)]]
-    assert reciprocal_ranks(rankings)[0][0] == 2
-    assert reciprocal_ranks(rankings, k=0) == [(1, 1.0), (2, 1.0), (3, 1.0)]
-
-
-def test_weighted_scores_are_of_one_scale():
-    # 30, 20 and 10 become 1, 0.5 and 0; 0.9 and 0.5 become 1 and 0.
-    assert weighted_scores([FIRST, SECOND], (0.75, 0.25)) == [
-        (7, 0.75 * 1),
-        (3, 0.75 * 0.5 + 0.25 * 1),
-        (5, 0.0),
-        (9, 0.0),
-    ]
-
-
-def test_ties_keep_the_order_of_the_first_ranking():
-    assert [item for item, _ in reciprocal_ranks([[(8, 1)], [(2, 1)]])] == [8, 2]
-
+from endx_jax.retrieval.text_search import Answer, TextSearch
 
 TEXTS = ["cats sleep", "dogs bark", "cats bark", "fish"]
 ANIMALS = ("cat", "dog", "fish")
@@ -70,7 +37,7 @@ def ids(answers):
 
 
 def test_dense_answers_carry_rank_score_and_document(index):
-    cat, fish = TextSearch(index, encode).search(["my cat", "a fish"], 2)
+    cat, fish = TextSearch(index, encode).search(["my cat", "a fish"], 2, mode="dense")
     assert cat == [
         Answer(1, 1.0, Document("d0", "cats sleep", {"line": 0})),
         Answer(2, 1.0, Document("d2", "cats bark", {"line": 2})),
@@ -86,10 +53,8 @@ def test_bm25_needs_no_model_and_finds_only_shared_words(index):
 
 
 def test_hybrid_is_the_fusion_of_both(index):
-    search = TextSearch(index, encode)
-
-    def scores(**options):
-        (answers,) = search.search(["a cat, barking"], 4, **options)
+    def scores(hybrid=None, **options):
+        (answers,) = TextSearch(index, encode, hybrid=hybrid).search(["a cat, barking"], 4, **options)
         return {answer.document.id: answer.score for answer in answers}
 
     dense, lexical = scores(mode="dense"), scores(mode="bm25")
@@ -99,8 +64,42 @@ def test_hybrid_is_the_fusion_of_both(index):
     assert lexical["d0"] == lexical["d1"] < lexical["d2"]
     by_place = {"d0": 1 / 61 + 1 / 62, "d2": 1 / 62 + 1 / 61, "d1": 1 / 63 + 1 / 63, "d3": 1 / 64}
     assert [*scores(mode="hybrid").items()] == [(name, pytest.approx(score)) for name, score in by_place.items()]
-    by_score = {"d2": 0.75 + 0.25, "d0": 0.75, "d1": 0, "d3": 0}
-    assert [*scores(mode="hybrid", weight=0.75).items()] == [*by_score.items()]
+    by_score = {"d2": 1 + 2 * lexical["d2"], "d0": 1 + 2 * lexical["d0"], "d1": 2 * lexical["d1"], "d3": 0}
+    assert [*scores(Hybrid(2.0), mode="hybrid").items()] == [
+        (name, pytest.approx(score)) for name, score in by_score.items()
+    ]
+
+
+def test_hybrid_is_the_default_unless_it_does_not_help(index, monkeypatch):
+    def ranked(hybrid=None, **options):
+        return TextSearch(index, encode, hybrid=hybrid).search(["a cat, barking"], 4, **options)
+
+    assert ranked() == ranked(mode="hybrid") == ranked(Hybrid(None)) != ranked(mode="dense")
+    assert ranked(Hybrid(2.0)) == ranked(Hybrid(2.0), mode="hybrid")
+    assert ranked(Hybrid(0.0, 150)) == ranked(mode="dense")
+
+    def line(hybrid=None, mode=None):
+        search = TextSearch(index, hybrid=hybrid)
+        return search.describe(mode or search.default_mode).replace(str(index.folder), "FOLDER")
+
+    assert line() == "searching 4 documents (FOLDER), mode hybrid: the sum of reciprocal ranks in dense and BM25"
+    assert line(Hybrid()).endswith("mode hybrid: dense + 0.0233 x BM25 (weight: the default)")
+    assert line(Hybrid(0.0, 150)).endswith("mode dense (in validation, BM25 did not improve it)")
+    assert line(mode="dense").endswith("mode dense")
+    assert line(mode="bm25").endswith("mode bm25")
+    monkeypatch.setattr(text_search, "WORDS_OF", 3)
+    assert line().endswith("mode dense (BM25 is not used by default for more than 3 documents)")
+    assert ranked() == ranked(mode="dense")
+
+
+def test_an_index_names_its_source(index, tmp_path):
+    assert index.contents == f"4 documents ({index.folder})"
+    about = {"metric": "cosine", "model": {}, "corpus": {"part": "all answers of ", "path": "faq.csv"}}
+    write_index(tmp_path / "of", np.eye(2, dtype=np.float32), [Document(n, n) for n in "ab"], **about)
+    found = Index(tmp_path / "of")
+    assert found.contents == "2 documents (all answers of 'faq.csv')"
+    found.delete(["a"])
+    assert found.contents == "1 documents (all answers of 'faq.csv', changed since)"
 
 
 @pytest.mark.parametrize("engine", ["exact", *ENGINES])
@@ -137,8 +136,6 @@ def test_mistakes(index):
         TextSearch(index, encode).search(["a"], 3, mode="sparse")
     with one_line_error("k must be at least 1, and is 0"):
         search.search(["a"], 0, mode="bm25")
-    with one_line_error("weight must lie between 0 and 1, and is 2"):
-        search.search(["a"], 1, mode="bm25", weight=2)
 
 
 @pytest.mark.slow
@@ -160,7 +157,7 @@ def test_engines_find_what_is_found_exactly_among_real_sentences(test_data, mini
     questions = model.encode_query(asked)
 
     def found(engine):
-        answers = TextSearch(index, engine=engine).search(asked, 10, embeddings=questions)
+        answers = TextSearch(index, engine=engine).search(asked, 10, embeddings=questions, mode="dense")
         return [{*ids(line)} for line in answers]
 
     exact = found("exact")

@@ -150,11 +150,12 @@ def test_a_question_is_answered_in_order(open_page, served):
     expect(page.locator("#documents")).to_have_text(f"{info['documents']:,} documents")
     expect(page.locator("#intro")).to_be_visible()
     ask(page, QUESTION)
-    assert_shown(page, served, QUESTION, "dense")
+    assert info["mode"] == "hybrid"
+    assert_shown(page, served, QUESTION, "hybrid")
     shown = answers(page)
     assert list(shown.values()) == sorted(shown.values(), reverse=True)
     assert re.fullmatch(rf"{len(shown)} answers in [\d.]+ m?s", page.get_by_role("status").text_content())
-    expect(page.locator("#meaning")).to_have_text(f"Score: {info['scores']['dense']}")
+    expect(page.locator("#meaning")).to_have_text(f"Score: {info['scores']['hybrid']}")
     expect(page.locator("#intro")).to_be_hidden()
     assert page.title() == f"{QUESTION} · endx"
 
@@ -162,18 +163,18 @@ def test_a_question_is_answered_in_order(open_page, served):
 def test_each_way_of_ranking_asks_again_and_can_be_gone_back_to(open_page, served):
     page = open_page()
     ask(page, QUESTION)
-    dense = answers(page)
-    for mode, name in (("bm25", "BM25"), ("hybrid", "Hybrid")):
+    default = answers(page)
+    for mode, name in (("bm25", "BM25"), ("dense", "Dense")):
         page.get_by_text(name, exact=True).first.click()
         expect(page.locator("#meaning")).to_have_text(f"Score: {served.get('/info')[1]['scores'][mode]}")
         assert_shown(page, served, QUESTION, mode)
-        assert answers(page) != dense
+        assert answers(page) != default
         assert parse_qs(urlsplit(page.url).query) == {"q": [QUESTION], "mode": [mode], "k": ["10"]}
     page.go_back()
     expect(page.get_by_label("BM25")).to_be_checked()
     page.go_back()
-    expect(page.get_by_label("Dense")).to_be_checked()
-    expect(page.locator("#answers data").first).to_have_text(f"{max(dense.values()):.3f}")
+    expect(page.get_by_label("Hybrid")).to_be_checked()
+    expect(page.locator("#answers data").first).to_have_text(f"{max(default.values()):.4f}")
     page.go_back()
     expect(page.locator("#intro")).to_be_visible()
     expect(page.get_by_label("Your question")).to_have_value("")
@@ -297,7 +298,7 @@ def test_a_slow_answer_does_not_replace_a_later_one(open_page, served):
     held[0].fulfill(json={"results": [], "mode": "dense", "took_ms": 1.0, "documents": 1})
     page.wait_for_load_state("networkidle")
     assert answers(page) == found
-    assert_shown(page, served, QUESTION, "dense")
+    assert_shown(page, served, QUESTION, "hybrid")
 
 
 def test_a_token_is_asked_for_and_kept(open_page, serve):
@@ -344,8 +345,8 @@ def test_everything_can_be_done_with_the_keyboard(open_page):
     press("Enter")
     page.locator("#answers > li").first.wait_for()
     tab_to("Ask")
-    tab_to("Dense")
-    press("ArrowRight")
+    tab_to("Hybrid")
+    press("ArrowLeft")
     expect(page.get_by_label("BM25")).to_be_checked()
     expect(page.locator("#meaning")).to_have_text("Score: BM25")
     tab_to("Answers")

@@ -94,6 +94,7 @@ function showServer(news) {
 async function lookUpServer() {
   showServer(await call("GET", "info"));
   for (const radio of form.elements.mode) radio.disabled = !server.modes.includes(radio.value);
+  form.elements.mode.value ||= server.mode;
 }
 
 // ---- Asking ----------------------------------------------------------------------------------------------------------
@@ -105,13 +106,14 @@ async function ask() {
   asking.abort();
   asking = new AbortController();
   const { signal } = asking;
-  const [query, mode, k] = ["q", "mode", "k"].map((name) => form.elements[name].value.trim());
+  const [query, k] = ["q", "k"].map((name) => form.elements[name].value.trim());
   document.title = query ? `${query} · endx` : "endx";
   find("#failure").hidden = true;
   results.ariaBusy = Boolean(query);
   const patience = setTimeout(() => query && say("Searching…"), 500);
   try {
     if (!server.model) await lookUpServer();
+    const mode = form.elements.mode.value; // the server's, once it is known
     const found = query ? await call("POST", "search", { query, mode, k: Number(k) }, signal) : null;
     signal.throwIfAborted();
     if (found) showServer({ documents: found.documents });
@@ -140,7 +142,7 @@ function askFromAddress() {
   const address = new URLSearchParams(location.search);
   form.reset();
   form.elements.q.value = address.get("q") ?? "";
-  form.elements.mode.value = address.get("mode");
+  form.elements.mode.value = address.get("mode") ?? server.mode;
   for (const option of form.elements.k) if (option.value === address.get("k")) option.selected = true;
   return ask();
 }

@@ -127,7 +127,11 @@ def test_a_run_logs_the_share_that_is_left_out_and_the_loss_of_each_prefix(guide
 @pytest.mark.slow
 def test_prefixes_are_ranked(guided):
     systems = json.loads((guided / "run" / "results.json").read_text())["systems"]
-    assert set(systems) == {"bm25", *(f"{name}{at}" for name in ("untrained", "trained") for at in ("", "@8", "@4"))}
+    assert set(systems) == {
+        "bm25",
+        "hybrid",
+        *(f"{name}{at}" for name in ("untrained", "trained") for at in ("", "@8", "@4")),
+    }
     assert systems["trained"] != systems["trained@4"]
 
 

@@ -1,0 +1,125 @@
+"""Hybrid search: dense and BM25 scores in one ranking."""
+
+import dataclasses
+import math
+import os
+import pathlib
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from endx_jax.data.records import RetrievalSet
+from endx_jax.inference.about import ABOUT, read_about
+from endx_jax.inference.saved import described_folder
+from endx_jax.retrieval.bm25 import BM25
+from endx_jax.retrieval.evaluate import evaluate_set
+from endx_jax.retrieval.systems import ScoreBlock
+from endx_jax.settings import check, from_mapping
+
+Ranking = Sequence[tuple[int, float]]
+
+# Default weight of a BM25 point beside a cosine.
+WEIGHT = 0.7 / 30
+# Weights that `fit` compares. The default is the first, so that it is kept unless another weight is better.
+GRID = (WEIGHT, *(share / 30 for share in (0.0, 0.1, 0.2, 0.35, 0.5, 1.0, 1.4, 2.0, 4.0)))
+# Smallest number of validation questions for which a weight is fitted.
+ENOUGH = 100
+# Smallest number of documents of each ranking that are fused; lower ones hardly affect the top.
+FUSED = 100
+# Chosen by Cormack et al. (2009) on pilot runs; results hardly depend on it.
+RRF_K = 60
+
+
+@dataclasses.dataclass(frozen=True)
+class Hybrid:
+    """Fusion of dense and BM25 scores: score = dense + weight * BM25.
+
+    Attributes:
+      weight: weight of a BM25 point, at least 0; None: the sum of reciprocal ranks, for scores that are not cosines.
+      questions: number of validation questions that `fit` used; 0 for the default.
+      bm25: settings of BM25 for which the weight holds.
+    """
+
+    weight: float | None = WEIGHT
+    questions: int = 0
+    bm25: str = BM25.DESCRIPTION
+
+    def __post_init__(self):
+        valid = self.weight is None or 0 <= self.weight < math.inf
+        check(valid, f"the weight of BM25 must be a number from 0 up, and is {self.weight}")
+
+    def __str__(self) -> str:
+        if self.weight is None:
+            return "the sum of reciprocal ranks in dense and BM25"
+        chosen = f"fitted on {self.questions:,} validation questions" if self.questions else "the default"
+        return f"dense + {self.weight:.4f} x BM25 (weight: {chosen})"
+
+    def score_block(self, dense: ScoreBlock, lexical: ScoreBlock) -> ScoreBlock:
+        """Returns the scorer of all candidates, for `evaluate`, from those of dense and BM25 scores."""
+
+        def fused(start: int, stop: int):
+            if self.weight is None:
+                return _reciprocals(dense(start, stop), -np.inf) + _reciprocals(lexical(start, stop), 0)
+            return dense(start, stop) + self.weight * lexical(start, stop)
+
+        return fused
+
+    def fuse(self, dense: Ranking, lexical: Ranking, depth: int) -> list[tuple[int, float]]:
+        """Fuses two rankings, pairs of item and score, best first, of at most `depth` items each.
+
+        An item that one ranking lacks gets that ranking's lowest score; from BM25 it gets 0 if that ranking is shorter
+        than `depth`, and so holds all items with a common word. Ties are in the order of `dense`, then of `lexical`.
+        """
+        if self.weight is None:
+            return reciprocal_ranks([dense, lexical])
+        meaning, words = dict(dense), dict(lexical)
+        lowest = dense[-1][1] if dense else 0.0
+        fewest = lexical[-1][1] if len(lexical) >= depth else 0.0
+        return _ordered(
+            {item: meaning.get(item, lowest) + self.weight * words.get(item, fewest) for item in meaning | words}
+        )
+
+
+def fit(dense: ScoreBlock, records: RetrievalSet, measure: str, *, cosine: bool) -> Hybrid:
+    """Returns the fusion with the best `measure` for validation questions and their pool.
+
+    The weight is chosen from `GRID` for cosines; for other scores, reciprocal ranks or dense scores alone are chosen.
+    """
+    lexical = BM25.of_texts(records.candidates).score_block(records.questions)
+    tried = [Hybrid(weight, len(records.questions)) for weight in (GRID if cosine else (None, 0.0))]
+    return max(tried, key=lambda hybrid: evaluate_set(hybrid.score_block(dense, lexical), records).metrics[measure])
+
+
+def stored_hybrid(path_or_name: str | os.PathLike, *, cosine: bool) -> Hybrid:
+    """Returns the fusion in a model's folder, without loading the model; the default without one for this BM25."""
+    folder = described_folder(pathlib.Path(path_or_name))
+    stored = read_about(folder).hybrid if folder else None
+    found = None if stored is None else from_mapping(Hybrid, stored, f"{folder}/{ABOUT}: 'hybrid'")
+    return found if found and found.bm25 == BM25.DESCRIPTION else Hybrid(WEIGHT if cosine else None)
+
+
+def reciprocal_ranks(rankings: Sequence[Ranking]) -> list[tuple[int, float]]:
+    """Fuses rankings by reciprocal ranks (Cormack, Clarke and Buettcher 2009), for scores that can't be compared.
+
+    The score of an item is the sum of 1 / (RRF_K + r) over the rankings that hold it, with its rank r there, from 1.
+    Ties are in the order of the first ranking that holds the item.
+    """
+    fused: dict[int, float] = {}
+    for ranking in rankings:
+        for place, (item, _) in enumerate(ranking, start=1):
+            fused[item] = fused.get(item, 0.0) + 1 / (RRF_K + place)
+    return _ordered(fused)
+
+
+def _ordered(fused: dict[int, float]) -> list[tuple[int, float]]:
+    return sorted(fused.items(), key=lambda pair: -pair[1])
+
+
+def _reciprocals(scores: jax.Array | np.ndarray, above: float) -> np.ndarray:
+    """Returns 1 / (RRF_K + rank) for the `FUSED` best scores [b, N] if they exceed `above`; 0 for all others."""
+    best, ids = map(np.asarray, jax.lax.top_k(jnp.asarray(scores), min(FUSED, scores.shape[1])))
+    found = np.zeros(scores.shape, np.float32)
+    np.put_along_axis(found, ids, (best > above) / (RRF_K + 1 + np.arange(ids.shape[1], dtype=np.float32)), axis=1)
+    return found

@@ -1,0 +1,104 @@
+"""Tests of what is searched after training."""
+
+import json
+import re
+import shlex
+
+import pytest
+from tiny_bert import tiny_recipe
+
+from endx_jax.experiment import run as runs
+from endx_jax.experiment import searched
+from endx_jax.experiment.data import read_splits
+from endx_jax.experiment.run import run
+from endx_jax.experiment.workdir import read_config
+from endx_jax.retrieval import hybrid
+from endx_jax.retrieval.index import Index
+
+
+@pytest.fixture
+def config(tiny_bert, tmp_path):
+    """A run of two steps on questions that share a word with their answers, half of which are held out."""
+    rows = [f"where is word{n} kept,word{n} is on the mat {n}" for n in range(40)]
+    (tmp_path / "faq.csv").write_text("\n".join(["Question,Reply", *rows]) + "\n")
+    config = tiny_recipe(tiny_bert, tmp_path / "faq.csv")
+    config.data.validation_fraction = config.data.test_fraction = 0.25
+    config.data.answer_column = "Reply"
+    config.train.steps = 2
+    return config
+
+
+def best(endx, *arguments) -> str:
+    (line,) = endx("search", *arguments, "--format=jsonl").out.splitlines()
+    return json.loads(line)["answers"][0]["text"]
+
+
+def test_a_question_of_the_training_data_finds_its_answer(config, tmp_path, endx, capsys):
+    run(config, tmp_path / "run")
+    splits = read_splits(read_config(tmp_path / "run").data)
+    others = len(splits.train.candidates) + len(splits.validation.candidates)
+    assert f"encoding {others} other answers for the index\n" in capsys.readouterr().out
+    index = Index(tmp_path / "run" / "index")
+    assert index.contents == f"40 documents (all answers of '{tmp_path}/faq.csv')"
+    for part in (splits.train, splits.validation, splits.test):
+        answer = part.candidates[part.qrels[0][0]]
+        assert best(endx, f"--workdir={tmp_path / 'run'}", part.questions[0]) == answer
+        assert best(endx, f"--workdir={tmp_path / 'run'}", "--mode=bm25", part.questions[0]) == answer
+    evaluated = json.loads((tmp_path / "run" / "results.json").read_text())["evaluations"]
+    assert {found["candidates"] for found in evaluated} == {len(splits.test.candidates)}  # a pool of its own
+
+
+def test_too_many_answers_are_left_to_a_command(config, tmp_path, endx, capsys, monkeypatch):
+    monkeypatch.setattr(searched, "FEW", 0)
+    monkeypatch.setattr(runs, "SHARE", 0.0)
+    run(config, tmp_path / "run")
+    said = capsys.readouterr().out
+    splits = read_splits(read_config(tmp_path / "run").data)
+    test = splits.test
+    assert f"the index holds the {len(test.candidates)} held-out answers: the others would take more than" in said
+    index = Index(tmp_path / "run" / "index")
+    assert index.contents == f"{len(test.candidates)} documents (held-out answers of '{tmp_path}/faq.csv')"
+    encode, search = re.search(r"To search all: endx (.*); endx search (.*)\n", said).groups()
+    endx(*shlex.split(encode))
+    assert best(endx, *shlex.split(search), splits.train.questions[0]) == splits.train.candidates[0]
+
+
+def test_answers_of_separate_files_keep_apart(config, tmp_path):
+    (tmp_path / "test.csv").write_text("question,Reply\nwhere is it,nowhere\nwhere was word3,word3 is on the mat 3\n")
+    config.data.test_path = str(tmp_path / "test.csv")
+    run(config, tmp_path / "run")
+    index = Index(tmp_path / "run" / "index")
+    assert len(index) == 41
+    assert index.manifest.corpus["path"] == f"{tmp_path}/faq.csv and {tmp_path}/test.csv"
+    documents = [document for _, document in index.snapshot.documents()]
+    assert [(document.id, document.text) for document in documents[:2]] == [
+        ("d0", "nowhere"),
+        ("d1", "word3 is on the mat 3"),
+    ]
+    assert len({document.text for document in documents}) == 41
+
+
+def test_answers_of_a_mixtures_further_sets_are_left_out(config, tmp_path):
+    (tmp_path / "more.csv").write_text("question,Reply\nwhere is it,nowhere\n")
+    config.data.mixture = ((str(tmp_path / "more.csv"), 1.0, "ask: ", "say: "),)
+    run(config, tmp_path / "run")
+    texts = {document.text for _, document in Index(tmp_path / "run" / "index").snapshot.documents()}
+    assert len(texts) == 40
+    assert not any("nowhere" in text for text in texts)
+
+
+def test_the_fusion_is_fitted_in_validation_and_stored(config, tmp_path, endx, monkeypatch):
+    monkeypatch.setattr(searched, "ENOUGH", 5)
+    monkeypatch.setattr(hybrid, "GRID", (0.05, 0.0))
+    results = run(config, tmp_path / "run")
+    stored = json.loads((tmp_path / "run" / "model" / "endx.json").read_text())["hybrid"]
+    validation = read_splits(read_config(tmp_path / "run").data).validation
+    assert stored["questions"] == len(validation.questions) >= 5
+    assert stored["weight"] == 0.05  # the tiny tower ranks by chance, and the words are always right
+    assert (
+        results.evaluations["all"]["hybrid"].metrics["mrr"] == 1 > results.evaluations["all"]["trained"].metrics["mrr"]
+    )
+    line = f"dense + {stored['weight']:.4f} x BM25 (weight: fitted on {stored['questions']} validation questions)"
+    assert line in results.tables()
+    assert line in endx("search", f"--workdir={tmp_path / 'run'}", "word3").err
+    assert line in endx("evaluate", f"--workdir={tmp_path / 'run'}").out
