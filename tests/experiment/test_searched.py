@@ -12,6 +12,7 @@ from endx_jax.experiment import searched
 from endx_jax.experiment.data import read_splits
 from endx_jax.experiment.run import run
 from endx_jax.experiment.workdir import read_config
+from endx_jax.json_files import shown
 from endx_jax.retrieval import hybrid
 from endx_jax.retrieval.index import Index
 
@@ -39,7 +40,7 @@ def test_a_question_of_the_training_data_finds_its_answer(config, tmp_path, endx
     others = len(splits.train.candidates) + len(splits.validation.candidates)
     assert f"encoding {others} other answers for the index\n" in capsys.readouterr().out
     index = Index(tmp_path / "run" / "index")
-    assert index.contents == f"40 documents (all answers of '{tmp_path}/faq.csv')"
+    assert index.contents == f"40 documents (all answers of {shown(f'{tmp_path}/faq.csv')})"
     for part in (splits.train, splits.validation, splits.test):
         answer = part.candidates[part.qrels[0][0]]
         assert best(endx, f"--workdir={tmp_path / 'run'}", part.questions[0]) == answer
@@ -57,7 +58,7 @@ def test_too_many_answers_are_left_to_a_command(config, tmp_path, endx, capsys, 
     test = splits.test
     assert f"the index holds the {len(test.candidates)} held-out answers: the others would take more than" in said
     index = Index(tmp_path / "run" / "index")
-    assert index.contents == f"{len(test.candidates)} documents (held-out answers of '{tmp_path}/faq.csv')"
+    assert index.contents == f"{len(test.candidates)} documents (held-out answers of {shown(f'{tmp_path}/faq.csv')})"
     encode, search = re.search(r"To search all: endx (.*); endx search (.*)\n", said).groups()
     endx(*shlex.split(encode))
     assert best(endx, *shlex.split(search), splits.train.questions[0]) == splits.train.candidates[0]
