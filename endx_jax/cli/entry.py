@@ -56,21 +56,20 @@ def run_verb(argv: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (MemoryError, RuntimeError) as failure:
-        if not _out_of_memory(failure):
+        # XLA and JAX name these only in the message.
+        if isinstance(failure, MemoryError) or str(failure).startswith("RESOURCE_EXHAUSTED"):
+            reason = f"out of memory: {first_line(failure)}; {SMALLER.get(argv[0], SMALLER_DATA)}"
+        elif str(failure).startswith("Unable to initialize backend"):  # the rest says what to set
+            reason = f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}: {first_line(failure)}"
+        else:
             raise
-        advice = SMALLER.get(argv[0], SMALLER_DATA)
-        print(f"endx {argv[0]}: out of memory: {first_line(failure)}; {advice}", file=sys.stderr)
+        print(f"endx {argv[0]}: {reason}", file=sys.stderr)
         return _leave(2)
     except KeyboardInterrupt:
         hint = f"; the same command resumes {RESUMES[argv[0]]}" if argv[0] in RESUMES else ""
         print(f"endx {argv[0]}: interrupted{hint}", file=sys.stderr)
         return _leave(130)
     return 0
-
-
-def _out_of_memory(failure: Exception) -> bool:
-    """Returns true if Python or XLA ran out of memory; XLA names this only in the message."""
-    return isinstance(failure, MemoryError) or str(failure).startswith("RESOURCE_EXHAUSTED")
 
 
 def _leave(status: int) -> int:

@@ -25,6 +25,18 @@ def test_running_out_of_memory_is_one_line(failure, monkeypatch, endx):
     assert "--config.train.tower_chunk" in error
 
 
+def test_an_unknown_platform_is_one_line(monkeypatch, endx):
+    def run(argv):
+        raise RuntimeError("Unable to initialize backend 'tpuu': it is unknown. (set JAX_PLATFORMS='')")
+
+    monkeypatch.setenv("JAX_PLATFORMS", "tpuu")
+    monkeypatch.setattr(entry, "_verb", lambda name: run)
+    error = endx("train", status=2).err
+    assert error == "endx train: JAX_PLATFORMS=tpuu: Unable to initialize backend 'tpuu': it is unknown. " + (
+        "(set JAX_PLATFORMS='')\n"
+    )
+
+
 def test_a_tilde_in_a_flag_is_the_home_folder(tmp_path, monkeypatch, endx):
     """Shells leave it as it is after an equals sign."""
     monkeypatch.setenv("HOME", str(tmp_path))
