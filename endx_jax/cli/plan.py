@@ -12,6 +12,7 @@ import argparse
 import json
 import pathlib
 
+from endx_jax.cli.data_flags import naming_flags
 from endx_jax.settings import check
 
 
@@ -46,12 +47,13 @@ def main(argv: list[str]) -> None:
     from endx_jax.planning.subject import read_texts, stay_offline
 
     stay_offline()
-    settings = resolve(config)
-    texts = read_texts(settings)
-    if topology:
-        found = plan_topology(settings, texts, topology)
-    else:
-        found = plan(settings, texts, list(CHIPS.values()), here=not count)
+    with naming_flags(train.flags_of(config)):
+        settings = resolve(config)
+        texts = read_texts(settings)
+        if topology:
+            found = plan_topology(settings, texts, topology)
+        else:
+            found = plan(settings, texts, list(CHIPS.values()), here=not count)
     say(report.text(found, name))
     if options.json:
         write_text(options.json, json.dumps(report.as_dict(found, name), indent=1) + "\n")

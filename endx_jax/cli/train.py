@@ -3,8 +3,8 @@
   endx train --config=CONFIG [--workdir=DIR] [--config.SECTION.KEY=VALUE ...]
 
 CONFIG is a file with a `get_config` function, or the name of a recipe in the package, such as `quickstart`. A file may
-also define a method as `METHOD` (docs/adding-a-method.md). The workdir is runs/NAME by default. These are the
-settings, with their values in CONFIG if it is given, else their defaults:
+also define a method as `METHOD` (docs/adding-a-method.md). The workdir is runs/NAME by default. Settings are shown with
+their values in CONFIG if it is given, else their defaults. Those that are changed most:
 """
 
 import argparse
@@ -13,15 +13,22 @@ import re
 import runpy
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 import endx_jax
+from endx_jax.cli.data_flags import naming_flags
 from endx_jax.errors import EndxError, first_line, nearest
 from endx_jax.json_files import shown
 from endx_jax.settings import check, flattened
+
+# Settings that begin the help.
+MOST_CHANGED = (
+    "data.path", "data.question_column", "data.answer_column", "data.answer_length", "model.pretrained",
+    "train.epochs", "train.steps", "train.global_batch_size", "train.evaluate_every", "optimizer.learning_rate",
+)  # fmt: skip
 
 
 def main(argv: list[str]) -> None:
@@ -41,7 +48,8 @@ def main(argv: list[str]) -> None:
     say(f"endx_jax {endx_jax.__version__}: {name} in {workdir}")
     from endx_jax.experiment.run import run
 
-    results = run(config, workdir)
+    with naming_flags(flags_of(config)):
+        results = run(config, workdir)
     say(f"{(time.monotonic() - started) / 60:.1f} minutes in total; results are in {workdir}")
     if results is not None:
         say(_next_steps(workdir) if find_method(config.objective.name).embeds else _next_steps_with_pairs(workdir))
@@ -88,16 +96,14 @@ def _execute(file: str, arguments: list[str]) -> ConfigDict:
         config = get_config(*arguments)
     except EndxError:
         raise
-    except SyntaxError as failure:  # binary files have no line
-        line = f", line {failure.lineno}" if failure.lineno else ""
-        raise EndxError(
-            f"--config={failure.filename or file}{line}: {failure.msg}; correct the Python file, or pass data with "
-            "--config.data.path=FILE"
-        ) from None
     except Exception as failure:
-        lines = [frame.lineno for frame in traceback.extract_tb(failure.__traceback__) if frame.filename == file]
-        line, kind = f", line {lines[-1]}" if lines else "", type(failure).__name__
-        raise EndxError(f"--config={file}{line}: {kind}: {first_line(failure)}; correct the file") from failure
+        places = [*traceback.extract_tb(failure.__traceback__), failure]  # a SyntaxError is a place too
+        lines = [place.lineno for place in places if getattr(place, "filename", "") == file]
+        where, kind = f"{file}, line {lines[-1]}" if lines else file, type(failure).__name__
+        raise EndxError(
+            f"--config={where}: {kind}: {getattr(failure, 'msg', first_line(failure))}; correct the Python file, or "
+            "pass data with --config.data.path=FILE"
+        ) from failure
     check(
         isinstance(config, Mapping | ConfigDict),
         f"--config={file}: get_config returns {shown(config)}; it must return settings, such as base_config() of "
@@ -113,19 +119,22 @@ def _execute(file: str, arguments: list[str]) -> ConfigDict:
     return config if isinstance(config, ConfigDict) else ConfigDict(config)
 
 
+def flags_of(config: ConfigDict, where: str = "") -> dict[str, str]:
+    """Returns the flags of all settings of a config by their dotted names."""
+    flags_by_name = {}
+    for key, value in config.items():
+        name = f"{where}{key}"
+        flags_by_name |= flags_of(value, f"{name}.") if isinstance(value, ConfigDict) else {name: f"--config.{name}"}
+    return flags_by_name
+
+
 def _check_names(argv: list[str], config: ConfigDict) -> None:
     """Raises EndxError for a flag that is no setting of the config; boolean settings may begin with `--noconfig`."""
-    known = ["--config", "--workdir", *(f"--config.{name}" for name in _names(config))]
+    known = ["--config", "--workdir", *flags_of(config).values()]
     for argument in argv:
         flag = argument.partition("=")[0]
         if flag.startswith("--") and re.sub("^--noconfig", "--config", flag) not in known:
             raise EndxError(f"unknown setting {flag}{nearest(flag, known) or '; endx train --help lists them all'}")
-
-
-def _names(config: ConfigDict) -> Iterator[str]:
-    """Yields the dotted names of all settings of a config."""
-    for name, value in config.items():
-        yield from (f"{name}.{key}" for key in _names(value)) if isinstance(value, ConfigDict) else [name]
 
 
 def _agree_on_length(config: ConfigDict, given: Mapping[str, object]) -> None:
@@ -140,13 +149,17 @@ def _agree_on_length(config: ConfigDict, given: Mapping[str, object]) -> None:
 
 
 def _help(argv: list[str]) -> str:
-    """Returns the usage and all settings with their values and descriptions."""
+    """Returns the usage and all settings with their values and descriptions, those that are changed most first."""
     from endx_jax.experiment.config import resolve
     from endx_jax.methods.config import base_config
 
-    settings = flattened(resolve(parse(argv)[0] if argv else base_config()))
-    lines = [f"  --config.{name}={value}\n      {declared['doc']}" for name, value, declared in settings]
-    return "\n".join([__doc__.strip(), "", *lines])
+    settings = list(flattened(resolve(parse(argv)[0] if argv else base_config())))
+    lines = {name: (f"  --config.{name}={value}", declared["doc"]) for name, value, declared in settings}
+    flag_width = max(len(lines[name][0]) for name in MOST_CHANGED)
+    phrase = re.compile(r".*?(?=\.?$|[.:;] | \()")  # the beginning of a description
+    first = [f"{flag:{flag_width}}  {phrase.match(doc)[0]}" for flag, doc in map(lines.get, MOST_CHANGED)]
+    rest = [f"{flag}\n      {doc}" for flag, doc in lines.values()]
+    return "\n".join([__doc__.strip(), "", *first, "", "All settings:", "", *rest])
 
 
 def _with_recipe_path(config: str) -> str:

@@ -121,13 +121,16 @@ def test_steps_on_the_command_line_replace_the_recipes_epochs_and_the_other_way_
     ("text", "message"),
     [
         ("def get_config():\n    raise ValueError('no such thing')", ", line 2: ValueError: no such thing; correct"),
-        ("import nosuchmodule", ", line 1: ModuleNotFoundError: No module named 'nosuchmodule'; correct the file$"),
+        ("import nosuchmodule", ", line 1: ModuleNotFoundError: No module named 'nosuchmodule'; correct the"),
         (
             "question,answer\nwhere is it,on the mat\n",
-            ", line 2: invalid syntax; correct the Python file, or pass data",
+            ", line 2: SyntaxError: invalid syntax; correct the Python file, or pass data",
         ),
-        ("PK\0\0", ": source code string cannot contain null bytes; correct the Python file, or pass data"),
-        ("caf\xe9 = 1", r", line 1: \(unicode error\) 'utf-8' codec .*; correct the Python file"),
+        (
+            "PK\0\0",
+            ": SyntaxError: source code string cannot contain null bytes; correct the Python file, or pass data",
+        ),
+        ("caf\xe9 = 1", r", line 1: SyntaxError: \(unicode error\) 'utf-8' codec .*; correct the Python file"),
         ("config = 1", " has no function get_config that returns the settings$"),
         ("def get_config():\n    return 5", ": get_config returns 5; it must return settings, such as base_config"),
         ("METHOD = 'x'\ndef get_config():\n    return {}", ": METHOD is 'x'; it must be an endx_jax.methods.Method"),
@@ -190,3 +193,20 @@ def test_folders_of_another_kind_are_told_apart(trained_workdir, tiny_bert, tmp_
     (tmp_path / "corpus.txt").write_text("a cat\n")
     asked = ("encode", "--workdir", tmp_path, "--corpus", tmp_path / "corpus.txt", "--output", tmp_path / "index")
     assert "is the workdir of a run, not a pretrained model: finish its training" in endx(*asked, status=2).err
+
+
+def test_help_begins_with_the_settings_that_are_changed_most(endx):
+    shown = endx("train", "--config=minilm", "--config.train.steps=7", "--help").out
+    first, _, every = shown.partition("\nAll settings:\n")
+    assert first.count("\n  --config.") == 10
+    assert re.search(r"\n  --config.train.steps=7 +Steps of the whole run\n", first)
+    assert re.search(r"\n  --config.train.evaluate_every=0 +Steps .* split and `evaluation.sets`\n", first)
+    assert every.startswith("\n  --config.seed=0\n")
+
+
+def test_errors_name_settings_as_they_are_typed(endx, tmp_path):
+    arguments = ("--config=quickstart", "--config.train.steps=-1", f"--workdir={tmp_path}")
+    expected = "endx train: --config.train.steps and --config.train.epochs are -1 and 0.0: set exactly one, and "
+    assert expected in endx("train", *arguments, status=2).err
+    assert expected.replace("train:", "plan:") in endx("plan", *arguments, status=2).err
+    assert "endx prepare: --config.data.tokens is not set" in endx("prepare", "--config=minilm", status=2).err
