@@ -5,6 +5,7 @@ Folders and other hub ids of supported encoders can be loaded too. Models on the
 
 import argparse
 import importlib.util
+import os
 
 
 def main(argv: list[str]) -> None:
@@ -37,5 +38,5 @@ def main(argv: list[str]) -> None:
 
 def _installed(packages: list[str]) -> str:
     """Returns the folder of installed packages that hold a model; empty if one is missing."""
-    found = [importlib.util.find_spec(package) for package in packages]
-    return f"installed: {found[0].origin.rpartition('/')[0]}" if all(found) else ""
+    origins = [spec.origin for spec in map(importlib.util.find_spec, packages) if spec and spec.origin]
+    return f"installed: {os.path.dirname(origins[0])}" if len(origins) == len(packages) else ""

@@ -92,7 +92,8 @@ def _execute(file: str, arguments: list[str]) -> ConfigDict:
     try:
         defined = runpy.run_path(file)
         get_config = defined.get("get_config")
-        check(callable(get_config), f"--config={file} has no function get_config that returns the settings")
+        if not callable(get_config):
+            raise EndxError(f"--config={file} has no function get_config that returns the settings")
         config = get_config(*arguments)
     except EndxError:
         raise
@@ -121,7 +122,7 @@ def _execute(file: str, arguments: list[str]) -> ConfigDict:
 
 def flags_of(config: ConfigDict, where: str = "") -> dict[str, str]:
     """Returns the flags of all settings of a config by their dotted names."""
-    flags_by_name = {}
+    flags_by_name: dict[str, str] = {}
     for key, value in config.items():
         name = f"{where}{key}"
         flags_by_name |= flags_of(value, f"{name}.") if isinstance(value, ConfigDict) else {name: f"--config.{name}"}
@@ -156,8 +157,8 @@ def _help(argv: list[str]) -> str:
     settings = list(flattened(resolve(parse(argv)[0] if argv else base_config())))
     lines = {name: (f"  --config.{name}={value}", declared["doc"]) for name, value, declared in settings}
     flag_width = max(len(lines[name][0]) for name in MOST_CHANGED)
-    phrase = re.compile(r".*?(?=\.?$|[.:;] | \()")  # the beginning of a description
-    first = [f"{flag:{flag_width}}  {phrase.match(doc)[0]}" for flag, doc in map(lines.get, MOST_CHANGED)]
+    phrases = re.compile(r"\.?$|[.:;] | \(")
+    first = [f"{flag:{flag_width}}  {phrases.split(doc)[0]}" for flag, doc in map(lines.__getitem__, MOST_CHANGED)]
     rest = [f"{flag}\n      {doc}" for flag, doc in lines.values()]
     return "\n".join([__doc__.strip(), "", *first, "", "All settings:", "", *rest])
 
