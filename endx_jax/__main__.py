@@ -8,7 +8,7 @@ from endx_jax.cli.memory import use_large_pages
 
 def main() -> int:
     """Runs the verb of the command line; returns the exit status."""
-    if sys.argv[1:2] == ["train"]:  # only training allocates large buffers at every step
+    if sys.argv[1:2] in (["train"], ["plan"]):  # a training step allocates large buffers
         use_large_pages()
     return run_verb(sys.argv[1:])
 

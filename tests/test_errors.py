@@ -1,6 +1,6 @@
 import pytest
 
-from endx_jax.errors import MAX_MESSAGE, DiskFull, EndxError
+from endx_jax.errors import MAX_MESSAGE, DiskFull, EndxError, nearest
 
 
 def test_a_message_is_one_line():
@@ -18,3 +18,20 @@ def test_a_long_message_keeps_its_beginning_and_its_end():
 def test_other_arguments_are_refused():
     with pytest.raises(TypeError):
         EndxError("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "expected"),
+    [
+        ("trian", ["train", "plan"], "; did you mean 'train'?"),
+        ("all-minilm", ["all-MiniLM-L6-v2", "all-mpnet-base-v2"], "; did you mean 'all-MiniLM-L6-v2'?"),
+        (
+            "--data.path",
+            ["--data", "--config.model.path", "--config.data.path"],
+            "; did you mean '--config.data.path'?",
+        ),
+        ("xyz", ["train"], ""),
+    ],
+)
+def test_the_nearest_name_is_suggested(name, known, expected):
+    assert nearest(name, known) == expected

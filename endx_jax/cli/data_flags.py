@@ -4,22 +4,22 @@ import argparse
 import contextlib
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from endx_jax.data.settings import DataSettings
 from endx_jax.errors import EndxError
 
-# Flags by the corresponding setting in `data`.
+# Flags by the corresponding setting.
 FLAGS = {
-    "path": "--data",
-    "pool": "--pool",
-    "split": "--split",
-    "test_split": "--split",
-    "question_column": "--question-column",
-    "answer_column": "--answer-column",
-    "skip_invalid": "--skip-invalid",
+    "data.path": "--data",
+    "data.pool": "--pool",
+    "data.split": "--split",
+    "data.test_split": "--split",
+    "data.question_column": "--question-column",
+    "data.answer_column": "--answer-column",
+    "data.skip_invalid=True": "--skip-invalid",
+    "data.skip_invalid": "--skip-invalid",
 }
-_SETTING = re.compile(rf"\bdata\.({'|'.join(FLAGS)})\b(?:=True)?")
 
 
 def add_data_flags(parser: argparse.ArgumentParser, *, split: str) -> None:
@@ -41,9 +41,11 @@ def with_data_flags(settings: DataSettings, arguments: argparse.Namespace) -> Da
 
 
 @contextlib.contextmanager
-def naming_flags() -> Iterator[None]:
+def naming_flags(flags: Mapping[str, str] = FLAGS) -> Iterator[None]:
     """Replaces settings by flags in an EndxError of the block, such as `data.pool` by `--pool`."""
     try:
         yield
     except EndxError as failure:
-        raise EndxError(_SETTING.sub(lambda found: FLAGS[found[1]], str(failure))) from None
+        setting = rf"(?<![\w./-])({'|'.join(map(re.escape, flags))})(?!\w|\.\w)"
+        failure.args = (re.sub(setting, lambda found: flags[found[1]], str(failure)),)
+        raise

@@ -13,19 +13,21 @@ USAGE = """endx_jax {version}: answer retrieval with dual encoders, in JAX
 
 usage: endx VERB [options]      (or: python -m endx_jax VERB [options])
 
-  prepare   download and convert a data set         endx prepare reqa/squad
-  mine      find hard negatives for training        endx mine --data=pairs.csv --bm25 --output=mined
-  train     train, evaluate, write a workdir        endx train --config=quickstart
-  evaluate  rank a data set with a model            endx evaluate --workdir=runs/quickstart
-  compare   compare two runs by question            endx compare runs/a runs/b
-  search    search, at a prompt or in bulk          endx search --workdir=runs/quickstart "how to join paths"
-  serve     serve search over HTTP                  endx serve --workdir=runs/quickstart
-  encode    encode a corpus into an index           endx encode --workdir=runs/quickstart --corpus=corpus.jsonl
-  export    write a model for other libraries       endx export --workdir=runs/quickstart --output=exported
-  push      upload a model to the hub               endx push runs/quickstart OWNER/NAME
-  publish   copy an index to a vector database      endx publish --index=DIR --to=http://HOST:19530
-  plan      estimate memory and time of a run       endx plan --config=t5:xxl,sde --devices=64
-  papers    reproduce tables and figures            endx papers reproduce endx-table2 --budget=60
+  prepare     download and convert a data set         endx prepare reqa/squad
+  mine        find hard negatives for training        endx mine --data=pairs.csv --bm25 --output=mined
+  train       train, evaluate, write a workdir        endx train --config=quickstart
+  evaluate    rank a data set with a model            endx evaluate --workdir=runs/quickstart
+  compare     compare two runs by question            endx compare runs/a runs/b
+  search      search, at a prompt or in bulk          endx search --workdir=runs/quickstart "how to join paths"
+  serve       serve search over HTTP                  endx serve --workdir=runs/quickstart
+  encode      encode a corpus into an index           endx encode --workdir=runs/quickstart --corpus=corpus.jsonl
+  export      write a model for other libraries       endx export --workdir=runs/quickstart --output=exported
+  push        upload a model to the hub               endx push runs/quickstart OWNER/NAME
+  publish     copy an index to a vector database      endx publish --index=DIR --to=http://HOST:19530
+  plan        estimate memory and time of a run       endx plan --config=t5:xxl,sde --devices=64
+  papers      reproduce tables and figures            endx papers reproduce endx-table2 --budget=60
+  models      list models that have a name            endx models
+  completion  complete verbs and flags by Tab         source <(endx completion bash)
 
 endx VERB --help lists the arguments of a verb."""
 
@@ -56,21 +58,20 @@ def run_verb(argv: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (MemoryError, RuntimeError) as failure:
-        if not _out_of_memory(failure):
+        # XLA and JAX name these only in the message.
+        if isinstance(failure, MemoryError) or str(failure).startswith("RESOURCE_EXHAUSTED"):
+            reason = f"out of memory: {first_line(failure)}; {SMALLER.get(argv[0], SMALLER_DATA)}"
+        elif str(failure).startswith("Unable to initialize backend"):  # the rest says what to set
+            reason = f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}: {first_line(failure)}"
+        else:
             raise
-        advice = SMALLER.get(argv[0], SMALLER_DATA)
-        print(f"endx {argv[0]}: out of memory: {first_line(failure)}; {advice}", file=sys.stderr)
+        print(f"endx {argv[0]}: {reason}", file=sys.stderr)
         return _leave(2)
     except KeyboardInterrupt:
         hint = f"; the same command resumes {RESUMES[argv[0]]}" if argv[0] in RESUMES else ""
         print(f"endx {argv[0]}: interrupted{hint}", file=sys.stderr)
         return _leave(130)
     return 0
-
-
-def _out_of_memory(failure: Exception) -> bool:
-    """Returns true if Python or XLA ran out of memory; XLA names this only in the message."""
-    return isinstance(failure, MemoryError) or str(failure).startswith("RESOURCE_EXHAUSTED")
 
 
 def _leave(status: int) -> int:
@@ -94,7 +95,7 @@ RESUMES = {"train": "from the last checkpoint", "encode": "with the missing shar
 
 VERBS = (
     "prepare", "mine", "train", "evaluate", "compare", "search", "serve", "encode", "export", "push", "publish", "plan",
-    "papers",
+    "papers", "models", "completion",
 )  # fmt: skip
 
 

@@ -5,13 +5,15 @@
 CONFIG and its settings are those of `endx train`. Weights, data and devices are not needed. For a topology such as
 v5e:4x4, or for N devices of a chip, the training step is compiled by the chip's own compiler, if it is installed
 (extras compile-tpu and compile-gpu). Without a chip, the run is planned for all chips without compiling and, without
---devices, compiled for this machine too. If the data can be read without a network, the batches are those of training.
+--devices, compiled for this machine too, where a few steps are timed. If the data can be read without a network, the
+batches are those of training.
 """
 
 import argparse
 import json
 import pathlib
 
+from endx_jax.cli.data_flags import naming_flags
 from endx_jax.settings import check
 
 
@@ -46,12 +48,13 @@ def main(argv: list[str]) -> None:
     from endx_jax.planning.subject import read_texts, stay_offline
 
     stay_offline()
-    settings = resolve(config)
-    texts = read_texts(settings)
-    if topology:
-        found = plan_topology(settings, texts, topology)
-    else:
-        found = plan(settings, texts, list(CHIPS.values()), here=not count)
+    with naming_flags(train.flags_of(config)):
+        settings = resolve(config)
+        texts = read_texts(settings)
+        if topology:
+            found = plan_topology(settings, texts, topology)
+        else:
+            found = plan(settings, texts, list(CHIPS.values()), here=not count)
     say(report.text(found, name))
     if options.json:
         write_text(options.json, json.dumps(report.as_dict(found, name), indent=1) + "\n")
@@ -74,7 +77,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--topology", default="", metavar="NAME", help="topology, such as v5e:4x4, 2xv5p:4x4x4 or h200:8"
     )
-    parser.add_argument("--chip", default="", metavar="NAME", help="chip: v4, v5e, v5p, v6e, A100, H100 or H200")
+    parser.add_argument(
+        "--chip", default="", metavar="NAME", help="chip: v4, v5e, v5p, v6e, T4, L4, A10G, RTX4090, A100, H100 or H200"
+    )
     parser.add_argument(
         "--devices", type=int, default=0, metavar="N", help="number of devices [this machine's; 1 with --chip]"
     )

@@ -3,21 +3,32 @@
   endx train --config=CONFIG [--workdir=DIR] [--config.SECTION.KEY=VALUE ...]
 
 CONFIG is a file with a `get_config` function, or the name of a recipe in the package, such as `quickstart`. A file may
-also define a method as `METHOD` (docs/adding-a-method.md). The workdir is runs/NAME by default. These are the
-settings, with their values in CONFIG if it is given, else their defaults:
+also define a method as `METHOD` (docs/adding-a-method.md). The workdir is runs/NAME by default. Settings are shown with
+their values in CONFIG if it is given, else their defaults. Those that are changed most:
 """
 
+import argparse
 import pathlib
 import re
 import runpy
 import time
+import traceback
+from collections.abc import Mapping
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 import endx_jax
-from endx_jax.errors import EndxError, nearest
-from endx_jax.settings import flattened
+from endx_jax.cli.data_flags import naming_flags
+from endx_jax.errors import EndxError, first_line, nearest
+from endx_jax.json_files import shown
+from endx_jax.settings import check, flattened
+
+# Settings that begin the help.
+MOST_CHANGED = (
+    "data.path", "data.question_column", "data.answer_column", "data.answer_length", "model.pretrained",
+    "train.epochs", "train.steps", "train.global_batch_size", "train.evaluate_every", "optimizer.learning_rate",
+)  # fmt: skip
 
 
 def main(argv: list[str]) -> None:
@@ -37,7 +48,8 @@ def main(argv: list[str]) -> None:
     say(f"endx_jax {endx_jax.__version__}: {name} in {workdir}")
     from endx_jax.experiment.run import run
 
-    results = run(config, workdir)
+    with naming_flags(flags_of(config)):
+        results = run(config, workdir)
     say(f"{(time.monotonic() - started) / 60:.1f} minutes in total; results are in {workdir}")
     if results is not None:
         say(_next_steps(workdir) if find_method(config.objective.name).embeds else _next_steps_with_pairs(workdir))
@@ -49,62 +61,104 @@ def parse(argv: list[str]) -> tuple[ConfigDict, str, pathlib.Path]:
     Raises:
       EndxError: an argument is invalid.
     """
-    argv = ["endx train", *(_with_recipe_path(argument) for argument in argv)]
-    values = flags.FlagValues()
-    config_flags.DEFINE_config_file("config", None, "the recipe", flag_values=values, sys_argv=argv)
-    flags.DEFINE_string("workdir", None, "folder of the run", flag_values=values)
-    try:
-        rest = values(argv)[1:]
-        config = values.config
-    except (flags.Error, AttributeError, KeyError, OSError) as failure:
-        raise EndxError(_explain(failure)) from None
-    except SyntaxError as failure:
-        raise EndxError(
-            f"--config={failure.filename}, line {failure.lineno}: {failure.msg}; correct the Python file, or pass data "
-            "with --config.data.path=FILE"
-        ) from None
-    if rest:
-        raise EndxError(f"unexpected argument {rest[0]!r}; settings are given as --config.SECTION.KEY=VALUE")
-    if config is None:
+    parser = argparse.ArgumentParser(prog="endx train", add_help=False, allow_abbrev=False)
+    parser.add_argument("--config")
+    parser.add_argument("--workdir")
+    options, rest = parser.parse_known_args(argv)
+    if not options.config:
         from endx_jax.methods.config import recipe_files
 
         raise EndxError(f"--config is missing; give a file, or one of the recipes {', '.join(recipe_files())}")
+    file, colon, arguments = _with_recipe_path(options.config).partition(":")
+    config = _execute(file, [arguments] if colon else [])
+    _check_names(rest, config)
+    values, argv = flags.FlagValues(), ["endx train", *rest]
+    config_flags.DEFINE_config_dict("config", config, "the recipe", flag_values=values, sys_argv=argv)
+    try:
+        rest = values(argv)[1:]
+    except flags.Error as failure:
+        raise EndxError(str(failure)) from None
+    if rest:
+        raise EndxError(f"unexpected argument {rest[0]!r}; settings are given as --config.SECTION.KEY=VALUE")
     from endx_jax.experiment.config import agree_on_length
 
-    agree_on_length(config.train, config_flags.get_override_values(values["config"]))
-    file, _, arguments = config_flags.get_config_filename(values["config"]).partition(":")
-    _register_method(file)
+    agree_on_length(values.config.train, config_flags.get_override_values(values["config"]))
     name = re.sub(r"\W+", "_", f"{pathlib.Path(file).stem}_{arguments}").strip("_")
-    return config, name, pathlib.Path(values.workdir or f"runs/{name}")
+    return values.config, name, pathlib.Path(options.workdir or f"runs/{name}")
 
 
-def _register_method(file: str) -> None:
-    """Registers the method that a config file defines, if any."""
-    from endx_jax.methods import register
+def _execute(file: str, arguments: list[str]) -> ConfigDict:
+    """Executes a config file, registers its method, if any, and returns the result of its `get_config`."""
+    from endx_jax.methods import Method, register
 
-    method = runpy.run_path(file).get("METHOD")
+    try:
+        defined = runpy.run_path(file)
+        get_config = defined.get("get_config")
+        if not callable(get_config):
+            raise EndxError(f"--config={file} has no function get_config that returns the settings")
+        config = get_config(*arguments)
+    except EndxError:
+        raise
+    except Exception as failure:
+        places = [*traceback.extract_tb(failure.__traceback__), failure]  # a SyntaxError is a place too
+        lines = [place.lineno for place in places if getattr(place, "filename", "") == file]
+        where, kind = f"{file}, line {lines[-1]}" if lines else file, type(failure).__name__
+        raise EndxError(
+            f"--config={where}: {kind}: {getattr(failure, 'msg', first_line(failure))}; correct the Python file, or "
+            "pass data with --config.data.path=FILE"
+        ) from failure
+    check(
+        isinstance(config, Mapping | ConfigDict),
+        f"--config={file}: get_config returns {shown(config)}; it must return settings, such as base_config() of "
+        "endx_jax.methods.config",
+    )
+    method = defined.get("METHOD")
+    check(
+        isinstance(method, Method | None),
+        f"--config={file}: METHOD is {shown(method)}; it must be an endx_jax.methods.Method (docs/adding-a-method.md)",
+    )
     if method is not None:
         register(method)
+    return config if isinstance(config, ConfigDict) else ConfigDict(config)
+
+
+def flags_of(config: ConfigDict, where: str = "") -> dict[str, str]:
+    """Returns the flags of all settings of a config by their dotted names."""
+    flags_by_name: dict[str, str] = {}
+    for key, value in config.items():
+        name = f"{where}{key}"
+        flags_by_name |= flags_of(value, f"{name}.") if isinstance(value, ConfigDict) else {name: f"--config.{name}"}
+    return flags_by_name
+
+
+def _check_names(argv: list[str], config: ConfigDict) -> None:
+    """Raises EndxError for a flag that is no setting of the config; boolean settings may begin with `--noconfig`."""
+    known = ["--config", "--workdir", *flags_of(config).values()]
+    for argument in argv:
+        flag = argument.partition("=")[0]
+        if flag.startswith("--") and re.sub("^--noconfig", "--config", flag) not in known:
+            raise EndxError(f"unknown setting {flag}{nearest(flag, known) or '; endx train --help lists them all'}")
 
 
 def _help(argv: list[str]) -> str:
-    """Returns the usage and all settings with their values and descriptions."""
+    """Returns the usage and all settings with their values and descriptions, those that are changed most first."""
     from endx_jax.experiment.config import resolve
     from endx_jax.methods.config import base_config
 
-    settings = flattened(resolve(parse(argv)[0] if argv else base_config()))
-    lines = [f"  --config.{name}={value}\n      {declared['doc']}" for name, value, declared in settings]
-    return "\n".join([__doc__.strip(), "", *lines])
+    settings = list(flattened(resolve(parse(argv)[0] if argv else base_config())))
+    lines = {name: (f"  --config.{name}={value}", declared["doc"]) for name, value, declared in settings}
+    flag_width = max(len(lines[name][0]) for name in MOST_CHANGED)
+    phrases = re.compile(r"\.?$|[.:;] | \(")
+    first = [f"{flag:{flag_width}}  {phrases.split(doc)[0]}" for flag, doc in map(lines.__getitem__, MOST_CHANGED)]
+    rest = [f"{flag}\n      {doc}" for flag, doc in lines.values()]
+    return "\n".join([__doc__.strip(), "", *first, "", "All settings:", "", *rest])
 
 
-def _with_recipe_path(argument: str) -> str:
-    """Replaces `--config=NAME` by the file of the recipe NAME, unless NAME is a file."""
-    flag, _, value = argument.partition("=")
-    if flag.lstrip("-") != "config" or not value:
-        return argument
-    file, colon, arguments = value.partition(":")
+def _with_recipe_path(config: str) -> str:
+    """Replaces the name of a recipe by its file, unless it is a file itself."""
+    file, colon, arguments = config.partition(":")
     if pathlib.Path(file).is_file():
-        return argument
+        return config
     from endx_jax.methods.config import recipe_files
 
     files = recipe_files()
@@ -112,21 +166,7 @@ def _with_recipe_path(argument: str) -> str:
         raise EndxError(
             f"--config={file} is neither a file nor a recipe{nearest(file, files)}; the recipes are {', '.join(files)}"
         )
-    return f"--config={files[file]}{colon}{arguments}"
-
-
-def _explain(failure: Exception) -> str:
-    """Converts an exception of the flag parser, whose messages have several lines, to one line."""
-    lines = [line.strip().strip("'\"") for line in str(failure).replace("\\n", "\n").splitlines() if line.strip()]
-    if isinstance(failure, AttributeError) and "get_config" in lines[0]:
-        return "the file of --config has no function get_config that returns the settings"
-    if isinstance(failure, AttributeError | KeyError):
-        unknown = lines[0].strip("'\"\\")
-        return f"unknown setting {unknown!r}; " + (lines[1] if len(lines) > 1 else "endx train --help lists them all")
-    for line in lines:  # an EndxError of a recipe, wrapped by the flag parser
-        if f"{EndxError.__name__}: " in line:
-            return line.partition(f"{EndxError.__name__}: ")[2]
-    return lines[0] if len(lines) < 3 else f"{lines[0]} {lines[-1]}"
+    return f"{files[file]}{colon}{arguments}"
 
 
 def _next_steps(workdir: pathlib.Path) -> str:

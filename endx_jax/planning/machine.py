@@ -1,21 +1,30 @@
-"""Memory of a run on the local machine, from its compiled step."""
+"""Memory and time of a run on the local machine, from its compiled step."""
 
 import dataclasses
+import statistics
+import time
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from endx_jax.experiment.compilation_cache import use_compilation_cache
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.execution import rows_at_once
+from endx_jax.parallel.console import working
 from endx_jax.parallel.memory import resident
+from endx_jax.parallel.sharding import place, to_global
 from endx_jax.planning.compiled import compile_step
-from endx_jax.planning.subject import Texts, outline_run
+from endx_jax.planning.subject import Subject, Texts, outline_run
+from endx_jax.training.step import shape_of
+
+# Steps to time: so many, and none after so many seconds.
+TIMED, ENOUGH = 3, 20.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """Memory of a training step on the local devices.
+    """Memory and time of a training step on the local devices.
 
     Attributes:
       device: kind of the device.
@@ -25,6 +34,8 @@ class Machine:
       process: bytes held by the process beside the step: on a CPU the interpreter, libraries and data.
       step: bytes of state, batch, temporaries and results on all devices that share the memory.
       compiled: true if `step` is the compiled program's; a step that can't fit is only estimated.
+      seconds: measured time of a step; None if it does not fit.
+      steps: number of steps of the whole run; 0 if it depends on data that can't be read here.
     """
 
     device: str
@@ -34,6 +45,8 @@ class Machine:
     process: int
     step: int
     compiled: bool
+    seconds: float | None = None
+    steps: int = 0
 
     @property
     def peak(self) -> int:
@@ -47,7 +60,7 @@ class Machine:
 
 
 def plan_machine(settings: Settings, texts: Texts) -> Machine:
-    """Compiles the largest step of a run for the local devices, if it can fit.
+    """Compiles the largest step of a run for the local devices and times its first steps, if they fit.
 
     Args:
       settings: settings of the run.
@@ -66,7 +79,7 @@ def plan_machine(settings: Settings, texts: Texts) -> Machine:
         step = memory.devices * compile_step(subject).peak
         if "bytes_limit" not in (jax.local_devices()[0].memory_stats() or {}):
             process = max(process, resident())  # with what the compiler keeps
-    return Machine(
+    machine = Machine(
         device=jax.local_devices()[0].device_kind,
         dtype=str(jnp.dtype(train_plan.execution.dtype)),
         tower_chunk=rows_at_once(train_plan.execution, settings.train.global_batch_size),
@@ -74,4 +87,29 @@ def plan_machine(settings: Settings, texts: Texts) -> Machine:
         process=process,
         step=step,
         compiled=compiled,
+        steps=train_plan.steps if texts.pairs is not None or settings.train.steps else 0,
     )
+    if not (compiled and machine.fits):
+        return machine
+    with working("timing steps of this machine"):
+        return dataclasses.replace(machine, seconds=time_steps(subject))
+
+
+def time_steps(subject: Subject) -> float:
+    """Returns the mean time of the first steps in seconds, of random parameters and without compilation."""
+    step, mesh, rng = subject.step, subject.mesh, np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: rng.normal(0, 0.02, leaf.shape).astype(leaf.dtype), step.state.params)
+    state = jax.jit(step.create, out_shardings=step.shardings)(place(params, step.shardings.params))
+    compiled: set = set()
+    times: list[float] = []
+    while len(times) < TIMED and sum(times) < ENOUGH:
+        rows = subject.train_plan.stream[len(times)]
+        batch = to_global(rows, mesh, subject.model.settings.train.global_batch_size)
+        for _ in range(1 if shape_of(rows) in compiled else 2):  # the first call compiles
+            started = time.perf_counter()
+            state, metrics = step.train_step(state, batch)
+            jax.block_until_ready((state, metrics))
+            seconds = time.perf_counter() - started
+        compiled.add(shape_of(rows))
+        times.append(seconds)
+    return statistics.mean(times)

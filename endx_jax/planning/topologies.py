@@ -14,37 +14,45 @@ from endx_jax.errors import EndxError
 from endx_jax.planning.chips import Chip, chip_named
 
 NAME = re.compile(r"(?:(\d+)x)?(\w+):(\d+(?:x\d+)*)")
-# Dimensions of the torus of a TPU slice, and how Cloud TPU names a slice; v4's compiler knows no pair of cores as one.
+# Chips that no step is compiled for, and why.
+UNCOMPILED = {
+    "v4": "its compiler does not know a v4 chip as one device",
+    "T4": "it has no bfloat16: set --config.model.dtype=float32 there",
+}
+# Dimensions of the torus of a TPU slice, and how Cloud TPU names a slice.
 TORUS = {"v5e": 2, "v6e": 2, "v5p": 3}
 ACCELERATORS = {"v5e": "v5litepod-{0}", "v6e": "v6e-{0}", "v5p": "v5p-{1}"}
 GPUS_OF_A_NODE = 8
-# From NVIDIA's data sheets and architecture papers, which NVIDIA calls Ampere and Hopper.
-_HOPPER = {
-    "core_count": 132,
-    "fpus_per_core": 128,
-    "clock_rate_ghz": 1.98,
-    "l2_cache_size": 50 * 2**20,
-    "shared_memory_per_core": 228 * 2**10,
-    "shared_memory_per_block_optin": 227 * 2**10,
-    "cuda_compute_capability": "{ major: 9 minor: 0 }",
-}
+
+
+def _gpu(
+    cores: int, lanes: int, clock: float, cache: int, shared: int, capability: tuple[int, int], threads=2048
+) -> dict:
+    """Returns properties of a GPU: streaming multiprocessors, their float32 lanes, GHz, MiB of cache, KiB shared."""
+    return {
+        "core_count": cores,
+        "fpus_per_core": lanes,
+        "clock_rate_ghz": clock,
+        "l2_cache_size": cache * 2**20,
+        "shared_memory_per_core": shared * 2**10,
+        "shared_memory_per_block_optin": (shared - 1) * 2**10,
+        "threads_per_core_limit": threads,
+        "cuda_compute_capability": "{{ major: {} minor: {} }}".format(*capability),
+    }
+
+
+# From NVIDIA's data sheets and architecture papers (Ampere, Hopper, Ada).
 GPUS = {
-    "A100": {
-        "core_count": 108,
-        "fpus_per_core": 64,
-        "clock_rate_ghz": 1.41,
-        "l2_cache_size": 40 * 2**20,
-        "shared_memory_per_core": 164 * 2**10,
-        "shared_memory_per_block_optin": 163 * 2**10,
-        "cuda_compute_capability": "{ major: 8 minor: 0 }",
-    },
-    "H100": _HOPPER,
-    "H200": _HOPPER,
+    "L4": _gpu(58, 128, 2.04, 48, 100, (8, 9), 1536),
+    "A10G": _gpu(80, 128, 1.71, 6, 100, (8, 6), 1536),
+    "RTX4090": _gpu(128, 128, 2.52, 72, 100, (8, 9), 1536),
+    "A100": _gpu(108, 64, 1.41, 40, 164, (8, 0)),
+    "H100": _gpu(132, 128, 1.98, 50, 228, (9, 0)),
+    "H200": _gpu(132, 128, 1.98, 50, 228, (9, 0)),
 }
 _OF_ALL_GPUS = {
     "threads_per_block_limit": 1024,
     "threads_per_warp": 32,
-    "threads_per_core_limit": 2048,
     "shared_memory_per_block": 48 * 2**10,
     "registers_per_core_limit": 2**16,
     "registers_per_block_limit": 2**16,
@@ -116,14 +124,14 @@ def topology_of(chip: Chip, count: int) -> Topology:
 
 def missing_compiler(chip: Chip) -> str:
     """Returns how to install the compiler for a chip; empty if it is installed."""
+    if chip.name in UNCOMPILED:
+        return UNCOMPILED[chip.name]
     if chip.platform == "gpu":
         # JAX asks cuDNN for its version where it traces its attention.
         has_cudnn = _is_installed("nvidia.cudnn") or ctypes.util.find_library("cudnn")
         if has_cudnn and any(_is_installed(f"jax_plugins.xla_cuda{n}") for n in (12, 13)):
             return ""
         return 'install the extra compile-gpu (pip install "endx_jax[compile-gpu]") to compile for it'
-    if chip.name not in TORUS:
-        return f"its compiler does not know a {chip.name} chip as one device"
     if importlib.util.find_spec("libtpu"):
         return ""
     return 'install the extra compile-tpu (pip install "endx_jax[compile-tpu]") to compile for it'

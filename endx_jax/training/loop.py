@@ -72,7 +72,10 @@ class TrainSettings:
             (self.steps > 0) != (self.epochs > 0),
             f"train.steps and train.epochs are {self.steps} and {self.epochs}: set exactly one, and the other to 0",
         )
-        check(self.log_every > 0 and self.checkpoint_every > 0, "train.log_every and checkpoint_every must be positive")
+        check(
+            self.log_every > 0 and self.checkpoint_every > 0,
+            "train.log_every and train.checkpoint_every must be above 0",
+        )
         check(
             self.patience == 0 or (self.patience > 0 and self.evaluate_every > 0),
             f"train.patience={self.patience} must be a number of validations, and needs train.evaluate_every",

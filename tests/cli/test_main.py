@@ -4,7 +4,9 @@ import endx_jax.__main__ as program
 from endx_jax.cli import entry
 
 
-@pytest.mark.parametrize(("verb", "keeps"), [("train", True), ("serve", False), ("search", False), ("encode", False)])
+@pytest.mark.parametrize(
+    ("verb", "keeps"), [("train", True), ("plan", True), ("serve", False), ("search", False), ("encode", False)]
+)
 def test_the_allocator_settings_of_training_apply_to_no_other_verb(verb, keeps, monkeypatch):
     called = []
     monkeypatch.setattr(program.sys, "argv", ["endx", verb])
@@ -23,6 +25,18 @@ def test_running_out_of_memory_is_one_line(failure, monkeypatch, endx):
     error = endx("train", status=2).err
     assert error.startswith("endx train: out of memory: ")
     assert "--config.train.tower_chunk" in error
+
+
+def test_an_unknown_platform_is_one_line(monkeypatch, endx):
+    def run(argv):
+        raise RuntimeError("Unable to initialize backend 'tpuu': it is unknown. (set JAX_PLATFORMS='')")
+
+    monkeypatch.setenv("JAX_PLATFORMS", "tpuu")
+    monkeypatch.setattr(entry, "_verb", lambda name: run)
+    error = endx("train", status=2).err
+    assert error == "endx train: JAX_PLATFORMS=tpuu: Unable to initialize backend 'tpuu': it is unknown. " + (
+        "(set JAX_PLATFORMS='')\n"
+    )
 
 
 def test_a_tilde_in_a_flag_is_the_home_folder(tmp_path, monkeypatch, endx):

@@ -1,7 +1,6 @@
 import json
 import pathlib
 import re
-import sys
 
 import pytest
 from helpers import one_line_error
@@ -77,10 +76,20 @@ def test_every_config_is_one_that_a_run_accepts(file):
         (["--config=t5:bass,sde"], "^SIZE of t5:SIZE,SHARING is 'bass', .*; did you mean 'base'"),
         ([], "--config is missing; give a file, or one of the recipes .*quickstart"),
         (["--config=quickstat"], "neither a file nor a recipe; did you mean 'quickstart'"),
-        (["--config=quickstart", "--config.train.stps=3"], r"unknown setting 'stps'; Did you mean \"steps\""),
-        (["--config=quickstart", "--config.trin.steps=3"], r"unknown setting 'trin'; Did you mean \"train\""),
-        (["--config=quickstart", "--config.train.steps=abc"], "--config.train.steps=abc"),
-        (["--config=quickstart", "--wrkdir=x"], "wrkdir.*Did you mean: workdir"),
+        (
+            ["--config=quickstart", "--config.train.stps=3"],
+            "^unknown setting --config.train.stps; did you mean '--config.train.steps'?",
+        ),
+        (["--config=quickstart", "--config.trin.steps=3"], "did you mean '--config.train.steps'?"),
+        (["--config=quickstart", "--config.train.batch_size=3"], "did you mean '--config.train.global_batch_size'?"),
+        (
+            ["--config=quickstart", "--data.path=x.csv"],
+            "^unknown setting --data.path; did you mean '--config.data.path'?",
+        ),
+        (["--config=quickstart", "--zzzzzz=1"], "--zzzzzz; endx train --help lists them all"),
+        (["--config=quickstart", "--config.train.steps=abc"], "--config.train.steps=abc: .*'abc'$"),
+        (["--config=quickstart", "--wrkdir=x"], "--wrkdir; did you mean '--workdir'?"),
+        (["--config=quickstart:fast"], "quickstart.py: TypeError: get_config"),
         (["--config=quickstart", "extra"], "unexpected argument 'extra'"),
         (
             ["--config=quickstart", "--config.train.steps=3", "--config.train.epochs=2.0"],
@@ -108,11 +117,41 @@ def test_steps_on_the_command_line_replace_the_recipes_epochs_and_the_other_way_
     assert (config.train.steps, config.train.epochs) == length
 
 
-def test_a_mistake_in_a_recipe_is_shown_with_its_file(tmp_path):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def get_config():\n    raise ValueError('no such thing')", ", line 2: ValueError: no such thing; correct"),
+        ("import nosuchmodule", ", line 1: ModuleNotFoundError: No module named 'nosuchmodule'; correct the"),
+        (
+            "question,answer\nwhere is it,on the mat\n",
+            ", line 2: SyntaxError: invalid syntax; correct the Python file, or pass data",
+        ),
+        (
+            "PK\0\0",
+            ": SyntaxError: source code string cannot contain null bytes; correct the Python file, or pass data",
+        ),
+        ("caf\xe9 = 1", r", line 1: SyntaxError: \(unicode error\) 'utf-8' codec .*; correct the Python file"),
+        ("config = 1", " has no function get_config that returns the settings$"),
+        ("def get_config():\n    return 5", ": get_config returns 5; it must return settings, such as base_config"),
+        ("METHOD = 'x'\ndef get_config():\n    return {}", ": METHOD is 'x'; it must be an endx_jax.methods.Method"),
+    ],
+)
+def test_a_mistake_in_a_config_file_is_one_line_with_its_place(text, message, tmp_path):
     file = tmp_path / "mine.py"
-    file.write_text("def get_config():\n    raise ValueError('no such thing')\n")
-    with one_line_error(r"mine.py.*no such thing"):
+    file.write_bytes(text.encode("latin-1"))
+    with one_line_error(f"^--config={file}{message}"):
         train.parse([f"--config={file}"])
+
+
+def test_a_config_file_is_executed_once(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import pathlib\nfrom endx_jax.methods.config import base_config as get_config\n"
+        "log = pathlib.Path(__file__).with_suffix('.log')\n"
+        "log.write_text((log.read_text() if log.exists() else '') + 'x')\n"
+    )
+    train.parse([f"--config={file}", "--config.train.steps=3"])
+    assert (tmp_path / "mine.log").read_text() == "x"
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"]])
@@ -136,22 +175,6 @@ def test_an_interrupt_is_no_traceback(monkeypatch, endx):
     assert "the same command resumes" in endx("train", status=130).err
 
 
-def test_a_recipe_without_get_config_is_refused(tmp_path, monkeypatch):
-    monkeypatch.delitem(sys.modules, "config_config", raising=False)  # it would keep the last recipe's functions
-    (tmp_path / "recipe.py").write_text("config = 1")
-    with one_line_error("the file of --config has no function get_config that returns the settings"):
-        train.parse([f"--config={tmp_path / 'recipe.py'}"])
-
-
-def test_a_config_that_is_no_python_file_is_one_line(tmp_path, endx):
-    file = tmp_path / "pairs.csv"
-    file.write_text("question,answer\nwhere is it,on the mat\n")
-    assert (
-        f"--config={file}, line 2: invalid syntax; correct the Python file"
-        in endx("train", f"--config={file}", status=2).err
-    )
-
-
 def test_settings_that_the_step_refuses_leave_no_run(config, tmp_path):
     """Otherwise the run with mended settings would be refused, as of other settings."""
     config.objective.matryoshka_dims = (64,)
@@ -170,3 +193,20 @@ def test_folders_of_another_kind_are_told_apart(trained_workdir, tiny_bert, tmp_
     (tmp_path / "corpus.txt").write_text("a cat\n")
     asked = ("encode", "--workdir", tmp_path, "--corpus", tmp_path / "corpus.txt", "--output", tmp_path / "index")
     assert "is the workdir of a run, not a pretrained model: finish its training" in endx(*asked, status=2).err
+
+
+def test_help_begins_with_the_settings_that_are_changed_most(endx):
+    shown = endx("train", "--config=minilm", "--config.train.steps=7", "--help").out
+    first, _, every = shown.partition("\nAll settings:\n")
+    assert first.count("\n  --config.") == 10
+    assert re.search(r"\n  --config.train.steps=7 +Steps of the whole run\n", first)
+    assert re.search(r"\n  --config.train.evaluate_every=0 +Steps .* split and `evaluation.sets`\n", first)
+    assert every.startswith("\n  --config.seed=0\n")
+
+
+def test_errors_name_settings_as_they_are_typed(endx, tmp_path):
+    arguments = ("--config=quickstart", "--config.train.steps=-1", f"--workdir={tmp_path}")
+    expected = "endx train: --config.train.steps and --config.train.epochs are -1 and 0.0: set exactly one, and "
+    assert expected in endx("train", *arguments, status=2).err
+    assert expected.replace("train:", "plan:") in endx("plan", *arguments, status=2).err
+    assert "endx prepare: --config.data.tokens is not set" in endx("prepare", "--config=minilm", status=2).err

@@ -72,6 +72,22 @@ def test_chips_are_found_by_name_and_by_kind():
     assert chip_of("cpu") is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("Tesla T4", "T4"),
+        ("NVIDIA L4", "L4"),
+        ("NVIDIA L40S", None),
+        ("NVIDIA A10G", "A10G"),
+        ("NVIDIA A10", None),
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("NVIDIA GeForce RTX 4090", "RTX4090"),
+    ],
+)
+def test_a_kind_that_only_begins_alike_is_another_chip(kind, name):
+    assert chip_of(kind) is (CHIPS[name] if name else None)
+
+
 def test_a_step_takes_as_long_as_its_slowest_part(planned):
     work = dataclasses.replace(planned.chips[0].work, flops=275 * 10**12, parameters=10**9, optimizer=0, batch=0)
     one = OnChip(CHIPS["v4"], work)
@@ -164,7 +180,10 @@ def test_sizes_and_times_in_the_unit_that_suits_them():
     assert [report.size(count) for count in (5, 2_300, 45_600_000, 1.234e9, 3.21e11)] == [
         "5 B", "2.30 kB", "45.6 MB", "1.23 GB", "321 GB",
     ]  # fmt: skip
-    assert [report.seconds(value) for value in (0.0012, 0.25, 3.0)] == ["1.2 ms", "250 ms", "3.00 s"]
+    assert [report.seconds(value) for value in (0.0012, 0.25, 3.0, 119)] == ["1.2 ms", "250 ms", "3.00 s", "119.00 s"]
+    assert [report.seconds(value) for value in (150, 3000, 7200, 1e6)] == [
+        "2.5 minutes", "50 minutes", "2.0 hours", "278 hours",
+    ]  # fmt: skip
 
 
 def test_collectives_in_loops_count_as_often_as_they_run():

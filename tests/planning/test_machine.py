@@ -1,0 +1,81 @@
+"""The plan for the machine at hand: a step is compiled and timed there."""
+
+import dataclasses
+
+import pytest
+from tiny_bert import tiny_recipe
+
+from endx_jax.experiment.config import resolve
+from endx_jax.parallel.memory import Memory
+from endx_jax.planning import machine as machines
+from endx_jax.planning import report, subject
+from endx_jax.planning.chips import CHIPS
+from endx_jax.planning.machine import plan_machine
+from endx_jax.planning.plan import plan
+from endx_jax.planning.subject import Texts, read_texts
+
+NO_DATA = Texts(None, "not read")
+
+
+@pytest.fixture
+def config(tiny_bert, pairs_csv):
+    return tiny_recipe(tiny_bert, pairs_csv)
+
+
+def test_steps_are_timed_and_the_run_is_estimated(config):
+    settings = resolve(config)
+    texts = read_texts(settings)
+    found = plan(settings, texts, [CHIPS["L4"]], here=True)
+    machine = found.machine
+    assert machine.steps == settings.train.total_steps(len(texts.pairs)) == 6
+    assert 0 < machine.seconds < 60
+    known = dataclasses.replace(found, machine=dataclasses.replace(machine, seconds=25.0))
+    expected = "timed here, a step takes 25.00 s: about 2.5 minutes for the 6 steps of the run, without compilation and"
+    assert expected in report.text(known, "tiny")
+    assert report.as_dict(known, "tiny")["machine"]["seconds"] == 25.0
+
+
+def test_a_call_that_compiles_is_not_counted(config, monkeypatch):
+    found = subject.outline_run(resolve(config), NO_DATA).on(None)
+    seconds = iter([100.0, 1.0, 2.0, 6.0])  # the first compiles
+    now = [0.0]
+
+    def perf_counter():
+        return now[0]
+
+    def step(state, batch):
+        now[0] += next(seconds)
+        return train_step(state, batch)
+
+    train_step = found.step.train_step
+    found = dataclasses.replace(found, step=dataclasses.replace(found.step, train_step=step))
+    monkeypatch.setattr(machines.time, "perf_counter", perf_counter)
+    assert machines.time_steps(found) == 3.0
+
+
+def test_the_length_of_a_run_of_unknown_data_is_not_estimated(config):
+    config.train.steps, config.train.epochs = 0, 1.0
+    settings = resolve(config)
+    found = plan(settings, NO_DATA, [CHIPS["L4"]], here=True)
+    assert (found.machine.steps, found.machine.seconds > 0) == (0, True)
+    assert report.text(found, "tiny").splitlines()[-1].startswith("timed here, a step takes ")
+    assert "of the run" not in report.text(found, "tiny")
+
+
+def test_a_step_that_does_not_fit_is_not_timed(config, monkeypatch):
+    monkeypatch.setattr(subject, "measure", lambda: Memory(10**6))
+    machine = plan_machine(resolve(config), NO_DATA)
+    assert (machine.fits, machine.seconds) == (False, None)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"objective.contrastive.guide": "all-MiniLM-L6-v2"},
+        {"data.hard_negatives": 2, "objective.distillation.loss": "margin_mse", "train.global_batch_size": 8},
+        {"mesh.data": 2, "mesh.fsdp": 2, "mesh.tensor": 2},
+    ],
+)
+def test_other_batches_are_timed_without_their_data(config, change):
+    config.update_from_flattened_dict(change)
+    assert plan_machine(resolve(config), NO_DATA).seconds > 0
