@@ -55,11 +55,12 @@ def run(config: Mapping, workdir: pathlib.Path) -> Results | None:
 
     Raises:
       EndxError: settings or data are invalid, another run uses the workdir, or the disk is full.
-      RunInterrupted: the process received SIGTERM and saved a checkpoint: see `training.preemption`.
+      RunInterrupted, KeyboardInterrupt: the run was stopped by SIGTERM or Ctrl-C and saved a checkpoint: see
+        `training.preemption`.
     """
     began = time.perf_counter()
     check_installed(resolve(config).train.wandb_project)
-    with Preemption() as preemption, reporting_full_disk(workdir), RunLock(workdir):
+    with Preemption(workdir) as preemption, reporting_full_disk(workdir), RunLock(workdir):
         return _run(config, workdir, preemption, began)
 
 

@@ -6,18 +6,20 @@ are fetched one step later, so that the devices never wait for the host.
 """
 
 import dataclasses
+import signal
 from collections.abc import Callable, Mapping
+from time import monotonic
 
 import jax
 
 from endx_jax.data.batches import BatchStream
 from endx_jax.errors import RunInterrupted
-from endx_jax.parallel.distributed import all_processes, barrier
+from endx_jax.parallel.distributed import all_processes, barrier, is_primary
 from endx_jax.parallel.sharding import to_global
 from endx_jax.settings import check, key
 from endx_jax.training.checkpoints import Checkpoints
 from endx_jax.training.monitor import Monitor
-from endx_jax.training.preemption import Preemption
+from endx_jax.training.preemption import NAMES, SAVE, Preemption
 from endx_jax.training.state import TrainState
 from endx_jax.training.trace import Trace
 
@@ -46,6 +48,9 @@ class TrainSettings:
         "last step.",
     )
     checkpoint_every: int = key(100, "Steps between checkpoints.", changes_results=False)
+    checkpoint_minutes: float = key(
+        10.0, "Minutes after which a checkpoint is saved if none was. 0: only by steps.", changes_results=False
+    )
     keep_checkpoints: int = key(2, "Newest checkpoints that are kept, besides the best one.", changes_results=False)
     tower_chunk: int = key(
         -1,
@@ -73,6 +78,10 @@ class TrainSettings:
             f"train.steps and train.epochs are {self.steps} and {self.epochs}: set exactly one, and the other to 0",
         )
         check(self.log_every > 0 and self.checkpoint_every > 0, "train.log_every and checkpoint_every must be positive")
+        check(
+            self.checkpoint_minutes >= 0,
+            f"train.checkpoint_minutes is {self.checkpoint_minutes}; it must not be negative",
+        )
         check(
             self.patience == 0 or (self.patience > 0 and self.evaluate_every > 0),
             f"train.patience={self.patience} must be a number of validations, and needs train.evaluate_every",
@@ -148,17 +157,18 @@ def fit(
       validate: function of the parameters that returns validation metrics; None if there is nothing to validate on.
       stopping: early stopping, which knows the validations before the state's step.
       trace: profiler.
-      preemption: handler of SIGTERM.
+      preemption: handler of SIGTERM and Ctrl-C.
       reading_threads: number of threads that prepare batches.
 
     Returns:
       The state after the last step, which is also saved.
 
     Raises:
-      RunInterrupted: the process received SIGTERM; the state was saved first.
+      RunInterrupted, KeyboardInterrupt: a process received SIGTERM or Ctrl-C; the state was saved first.
     """
     start = int(state.step)
     stop = start if stopping.stops_at(start) else min(steps, settings.stop_at_step or steps)
+    saved_at = monotonic()
     batches = stream.iterate(start, stop, reading_threads)
     for step in range(start, stop):
         with monitor.data_wait():
@@ -170,9 +180,11 @@ def fit(
         trace.end_step(done, metrics)
         monitor.push(done, metrics)
         checkpoints.raise_if_failed()
-        interrupted = preemption.should_stop(mesh)
+        # Only the primary's clock counts, and each interval once, since several processes read it one step later.
+        late = is_primary() and 0 < settings.checkpoint_minutes * 60 <= monotonic() - saved_at
+        asked = preemption.agreed(mesh, late)
         validate_now = validate if done == steps or _due(done, settings.evaluate_every) else None
-        if validate_now or _due(done, settings.checkpoint_every) or done == stop or interrupted:
+        if validate_now or _due(done, settings.checkpoint_every) or done == stop or asked:
             monitor.flush()
             with monitor.paused():
                 metrics = validate_now(state.params) if validate_now else None
@@ -180,10 +192,14 @@ def fit(
                     monitor.log_validation(done, metrics, stopping.metric)
                     stopping.add(done, metrics)
                 checkpoints.save(done, state, metrics)
-        if interrupted:
+            late = True
+        if late:
+            saved_at = monotonic()
+        if asked > SAVE:
             checkpoints.wait()
             barrier("saved-to-leave")  # no process exits before the primary has written the manifest
-            raise RunInterrupted(f"stopped by SIGTERM: saved at step {done} of {steps}; run the same command to resume")
+            kind = KeyboardInterrupt if asked == signal.SIGINT else RunInterrupted
+            raise kind(f"stopped by {NAMES[asked]}: saved at step {done} of {steps}; run the same command to resume")
         if validate_now and stopping.stops_at(done):
             break
     with monitor.paused():

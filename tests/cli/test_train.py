@@ -133,7 +133,8 @@ def test_an_interrupt_is_no_traceback(monkeypatch, endx):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(train, "main", interrupted)
-    assert "the same command resumes" in endx("train", status=130).err
+    hint = "endx train: interrupted; the same command resumes from its newest checkpoint if it has one\n"
+    assert endx("train", status=130).err == hint
 
 
 def test_a_recipe_without_get_config_is_refused(tmp_path, monkeypatch):
