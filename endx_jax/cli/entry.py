@@ -93,7 +93,7 @@ SMALLER_DATA = "end other programs, or use less data at a time"
 
 # Verbs that resume after an interrupt, and the point from which.
 RESUMES = {
-    "train": "from its newest checkpoint if it has one",
+    "train": "from its checkpoint, if any",
     "encode": "with the missing shards",
     "papers": "with the missing rows",
 }

@@ -41,7 +41,8 @@ def main(argv: list[str]) -> None:
     results = run(config, workdir)
     say(f"{(time.monotonic() - started) / 60:.1f} minutes in total; results are in {workdir}")
     if results is not None:
-        say(_next_steps(workdir) if find_method(config.objective.name).embeds else _next_steps_with_pairs(workdir))
+        embeds = find_method(config.objective.name).embeds
+        say(_next_steps(workdir, config.data.path) if embeds else _next_steps_with_pairs(workdir))
 
 
 def parse(argv: list[str]) -> tuple[ConfigDict, str, pathlib.Path]:
@@ -79,12 +80,10 @@ def parse(argv: list[str]) -> tuple[ConfigDict, str, pathlib.Path]:
 
 def _agree_on_length(config: ConfigDict, given: Mapping[str, object]) -> None:
     """Sets `train.steps` to 0 if `train.epochs` is given on the command line, and conversely."""
-    steps, epochs = (f"train.{name}" for name in ("steps", "epochs"))
-    if given.get(steps) and given.get(epochs):
-        raise EndxError(f"--config.{steps}={given[steps]} and --config.{epochs}={given[epochs]}: give one of the two")
-    if given.get(steps):
+    steps, epochs = given.get("train.steps"), given.get("train.epochs")
+    if steps and not epochs:
         config.train.epochs = 0.0
-    if given.get(epochs):
+    if epochs and not steps:
         config.train.steps = 0
 
 
@@ -139,16 +138,20 @@ def _explain(failure: Exception) -> str:
     return lines[0] if len(lines) < 3 else f"{lines[0]} {lines[-1]}"
 
 
-def _next_steps(workdir: pathlib.Path) -> str:
+def _next_steps(workdir: pathlib.Path, data: str) -> str:
     from endx_jax.experiment.workdir import run_index
 
+    further = f"""encode other documents, for endx serve --index={workdir}/corpus:
+    endx encode --workdir={workdir} --corpus=FILE --output={workdir}/corpus"""
+    if data == "docstrings":
+        further = """train on your own pairs (CSV or JSONL with columns question and answer, SQuAD JSON, a BEIR folder):
+    endx train --config=minilm --workdir=runs/mine --config.data.path=FILE"""
     return f"""
 Next steps:
   search {run_index(workdir).contents}, here or in a browser (needs pip install -e ".[serve]"):
     endx search --workdir={workdir} "QUESTION"
     endx serve --workdir={workdir}
-  train on your own pairs (CSV, TSV or JSONL with columns question and answer, SQuAD JSON, a BEIR folder):
-    endx train --config=minilm --workdir=runs/mine --config.data.path=FILE
+  {further}
   rank another data set with this model:
     endx evaluate --workdir={workdir} --data=FILE
   compute embeddings in Python:

@@ -26,11 +26,11 @@ from endx_jax.training.trace import Trace
 
 @dataclasses.dataclass(frozen=True)
 class TrainSettings:
-    """Settings of training, `config.train`; exactly one of `steps` and `epochs` sets the length of the schedule."""
+    """Settings of training, `config.train`; `steps` or `epochs` sets the length of the schedule."""
 
-    global_batch_size: int = key(64, "Pairs per step, over all devices and processes.")
+    global_batch_size: int = key(64, "Pairs per step, over all devices. 0: 32 to 128, by the number of pairs.")
     steps: int = key(0, "Steps of the whole run. 0: given by `epochs`.")
-    epochs: float = key(1.0, "Passes over the training pairs. 0: given by `steps`.")
+    epochs: float = key(1.0, "Passes over the training pairs. 0: given by `steps`, or by the number of pairs.")
     stop_at_step: int = key(
         0,
         "Step at which the run saves a checkpoint and stops, as at a preemption. 0: runs to the end.",
@@ -48,9 +48,7 @@ class TrainSettings:
         "last step.",
     )
     checkpoint_every: int = key(100, "Steps between checkpoints.", changes_results=False)
-    checkpoint_minutes: float = key(
-        10.0, "Minutes after which a checkpoint is saved if none was. 0: only by steps.", changes_results=False
-    )
+    checkpoint_minutes: float = key(10.0, "Most minutes between checkpoints. 0: no limit.", changes_results=False)
     keep_checkpoints: int = key(2, "Newest checkpoints that are kept, besides the best one.", changes_results=False)
     tower_chunk: int = key(
         -1,
@@ -70,18 +68,13 @@ class TrainSettings:
     )
 
     def __post_init__(self):
+        size = self.global_batch_size
+        check(size == 0 or size > 1, f"train.global_batch_size is {size}; it must be at least 2, for negatives, or 0")
         check(
-            self.global_batch_size > 1, "train.global_batch_size must be at least 2: the negatives come from the batch"
-        )
-        check(
-            (self.steps > 0) != (self.epochs > 0),
-            f"train.steps and train.epochs are {self.steps} and {self.epochs}: set exactly one, and the other to 0",
+            min(self.steps, self.epochs) == 0 <= max(self.steps, self.epochs),
+            f"train.steps and train.epochs are {self.steps} and {self.epochs}: set one of them, and the other to 0",
         )
         check(self.log_every > 0 and self.checkpoint_every > 0, "train.log_every and checkpoint_every must be positive")
-        check(
-            self.checkpoint_minutes >= 0,
-            f"train.checkpoint_minutes is {self.checkpoint_minutes}; it must not be negative",
-        )
         check(
             self.patience == 0 or (self.patience > 0 and self.evaluate_every > 0),
             f"train.patience={self.patience} must be a number of validations, and needs train.evaluate_every",
@@ -89,6 +82,13 @@ class TrainSettings:
         check(self.profile_steps >= 0, f"train.profile_steps is {self.profile_steps}; it must not be negative")
         check(self.keep_checkpoints > 0, "train.keep_checkpoints must be positive")
         check(self.tower_chunk >= -1, f"train.tower_chunk is {self.tower_chunk}; it must be positive, 0 or -1")
+
+    def sized(self, pairs: int) -> "TrainSettings":
+        """Returns settings with a batch size and a length for `pairs` training pairs, where they are 0."""
+        usual = 32 if pairs < 1_000 else 64 if pairs < 100_000 else 128
+        size = self.global_batch_size or min(usual, 2 ** max(1, pairs.bit_length() - 1))
+        epochs = self.epochs if self.steps or self.epochs else 5.0 if pairs < 1_000 else 3.0 if pairs < 100_000 else 1.0
+        return dataclasses.replace(self, global_batch_size=size, epochs=epochs)
 
     def total_steps(self, pairs: int) -> int:
         """Returns the number of steps of a run with `pairs` training pairs."""

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,23 +39,21 @@ class Preemption:
     def __init__(self, workdir: pathlib.Path) -> None:
         """Takes the run's folder, whose newest checkpoint the last line names."""
         self._workdir = workdir
-        self._received, self._deferred = 0, False
+        self._received, self._deferred, self._interactive = 0, False, hasattr(sys, "ps1")
         self._pending: jax.Array | None = None
 
     def __enter__(self) -> "Preemption":
         self._previous, self._wakeup = {}, None
         if threading.current_thread() is threading.main_thread():
-            handler = self._handle
-            if not _interactive():
+            handler: Callable[[int, Any], None] = self._handle if self._interactive else lambda *_: None
+            if not self._interactive:
                 # Python calls handlers only after the step that the main thread waits for; a thread reacts at once.
                 received, self._wakeup = socket.socketpair()
                 self._wakeup.setblocking(False)
                 signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
                 threading.Thread(target=self._watch, args=(received,), daemon=True).start()
-                handler = _left_to_thread
             # A shell makes background jobs ignore interrupts.
-            numbers = [number for number in NAMES if signal.getsignal(number) != signal.SIG_IGN]
-            self._previous = {number: signal.signal(number, handler) for number in numbers}
+            self._previous = {n: signal.signal(n, handler) for n in NAMES if signal.getsignal(n) != signal.SIG_IGN}
         return self
 
     def __exit__(self, *failure) -> None:
@@ -66,7 +65,7 @@ class Preemption:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Context in which the first signal only sets what `agreed` returns; at its end, the process ends if one came."""
+        """Context in which a first signal only sets what `agreed` returns; the process ends after it if one came."""
         self._deferred = True
         try:
             yield
@@ -76,9 +75,7 @@ class Preemption:
             self._leave(self._received)
 
     def agreed(self, mesh: Mesh, save: bool = False) -> int:
-        """Returns the number of the signal that any process has received, else `SAVE` if one asks for it, else 0.
-
-        All processes get the same value.
+        """Returns the largest request of a process, the same on all: the number of a signal, `SAVE` or 0.
 
         Args:
           mesh: mesh of the training step. Every process must call this once after each step.
@@ -105,21 +102,11 @@ class Preemption:
 
     def _leave(self, number: int) -> None:
         step = newest_step(self._workdir)
-        resume = "there is no checkpoint yet: run the same command to start again"
-        if step is not None:
-            resume = f"run the same command to resume at step {step}, the newest checkpoint"
-        message = f"stopped by {NAMES[number]}; {resume}"
-        if number == signal.SIGINT and _interactive():
+        resume = "start again: there is no checkpoint yet" if step is None else f"resume at step {step}, its checkpoint"
+        message = f"stopped by {NAMES[number]}; run the same command to {resume}"
+        if number == signal.SIGINT and self._interactive:
             raise KeyboardInterrupt(message)
         _exit_now(INTERRUPTED if number == signal.SIGINT else TRY_AGAIN, message)
-
-
-def _interactive() -> bool:
-    return hasattr(sys, "ps1")
-
-
-def _left_to_thread(number: int, frame: object) -> None:
-    """Handles a signal that a thread acts on; without a handler, Python would not pass it to the thread."""
 
 
 def _largest(local: int, mesh: Mesh) -> jax.Array:

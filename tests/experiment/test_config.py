@@ -29,7 +29,7 @@ def test_an_unknown_method_names_the_known_ones():
 
 
 def test_steps_and_epochs_exclude_each_other():
-    with pytest.raises(EndxError, match="train.steps and train.epochs are 5 and 1.0: set exactly one"):
+    with pytest.raises(EndxError, match="train.steps and train.epochs are 5 and 1.0: set one of them"):
         resolve({"train": {"steps": 5}})
 
 
