@@ -72,7 +72,7 @@ class TrainSettings:
         check(size == 0 or size > 1, f"train.global_batch_size is {size}; it must be at least 2, for negatives, or 0")
         check(
             min(self.steps, self.epochs) == 0 <= max(self.steps, self.epochs),
-            f"train.steps and train.epochs are {self.steps} and {self.epochs}: set one of them, and the other to 0",
+            f"--config.train.steps={self.steps} and --config.train.epochs={self.epochs}: set one of the two",
         )
         check(self.log_every > 0 and self.checkpoint_every > 0, "train.log_every and checkpoint_every must be positive")
         check(

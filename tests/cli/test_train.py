@@ -82,10 +82,6 @@ def test_every_config_is_one_that_a_run_accepts(file):
         (["--config=quickstart", "--config.train.steps=abc"], "--config.train.steps=abc"),
         (["--config=quickstart", "--wrkdir=x"], "wrkdir.*Did you mean: workdir"),
         (["--config=quickstart", "extra"], "unexpected argument 'extra'"),
-        (
-            ["--config=quickstart", "--config.train.steps=3", "--config.train.epochs=2.0"],
-            "^--config.train.steps=3 and --config.train.epochs=2.0: give one of the two$",
-        ),
     ],
 )
 def test_unknown_arguments_are_refused_in_one_line(arguments, message):
@@ -106,6 +102,19 @@ def test_unknown_arguments_are_refused_in_one_line(arguments, message):
 def test_steps_on_the_command_line_replace_the_recipes_epochs_and_the_other_way_round(recipe, arguments, length):
     config, _, _ = train.parse([f"--config={recipe}", *arguments])
     assert (config.train.steps, config.train.epochs) == length
+
+
+@pytest.mark.parametrize(
+    ("data", "shown", "hidden"),
+    [
+        ("docstrings", "train on your own pairs", "encode other documents"),
+        ("mine.csv", "encode other documents", "train on your own pairs"),
+    ],
+)
+def test_next_steps_fit_the_data(trained_workdir, data, shown, hidden):
+    steps = train._next_steps(trained_workdir, data)
+    assert f"\n  {shown}" in steps
+    assert hidden not in steps
 
 
 def test_a_mistake_in_a_recipe_is_shown_with_its_file(tmp_path):
