@@ -82,6 +82,10 @@ def test_every_config_is_one_that_a_run_accepts(file):
         (["--config=quickstart", "--config.train.steps=abc"], "--config.train.steps=abc"),
         (["--config=quickstart", "--wrkdir=x"], "wrkdir.*Did you mean: workdir"),
         (["--config=quickstart", "extra"], "unexpected argument 'extra'"),
+        (
+            ["--config=quickstart", "--config.train.steps=3", "--config.train.epochs=2.0"],
+            "^--config.train.steps=3 and --config.train.epochs=2.0: give one of the two$",
+        ),
     ],
 )
 def test_unknown_arguments_are_refused_in_one_line(arguments, message):
