@@ -68,8 +68,7 @@ class TrainSettings:
     )
 
     def __post_init__(self):
-        size = self.global_batch_size
-        check(size == 0 or size > 1, f"train.global_batch_size is {size}; it must be at least 2, for negatives, or 0")
+        check(0 <= self.global_batch_size != 1, "train.global_batch_size must be at least 2, for negatives, or 0")
         check(
             min(self.steps, self.epochs) == 0 <= max(self.steps, self.epochs),
             f"--config.train.steps={self.steps} and --config.train.epochs={self.epochs}: set one of the two",
@@ -193,8 +192,7 @@ def fit(
                     stopping.add(done, metrics)
                 checkpoints.save(done, state, metrics)
             late = True
-        if late:
-            saved_at = monotonic()
+        saved_at = monotonic() if late else saved_at
         if asked > SAVE:
             checkpoints.wait()
             barrier("saved-to-leave")  # no process exits before the primary has written the manifest

@@ -14,7 +14,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +44,7 @@ class Preemption:
     def __enter__(self) -> "Preemption":
         self._previous, self._wakeup = {}, None
         if threading.current_thread() is threading.main_thread():
-            handler: Callable[[int, Any], None] = self._handle if self._interactive else lambda *_: None
+            handler: Callable[..., None] = self._handle if self._interactive else lambda *_: None
             if not self._interactive:
                 # Python calls handlers only after the step that the main thread waits for; a thread reacts at once.
                 received, self._wakeup = socket.socketpair()
@@ -75,11 +74,9 @@ class Preemption:
             self._leave(self._received)
 
     def agreed(self, mesh: Mesh, save: bool = False) -> int:
-        """Returns the largest request of a process, the same on all: the number of a signal, `SAVE` or 0.
+        """Returns the largest request of any process: the number of a signal, `SAVE` if it asks to `save`, or 0.
 
-        Args:
-          mesh: mesh of the training step. Every process must call this once after each step.
-          save: whether this process asks for a checkpoint.
+        Every process of the mesh must call this once after each step; all get the same value.
         """
         asked = max(self._received, SAVE * save)
         if jax.process_count() == 1:
@@ -88,9 +85,8 @@ class Preemption:
         return 0 if previous is None else int(jax.device_get(previous))
 
     def _watch(self, received: socket.socket) -> None:
-        with received:
-            while number := received.recv(1):
-                self._handle(number[0])
+        while number := received.recv(1):
+            self._handle(number[0])
 
     def _handle(self, number: int, frame: object = None) -> None:
         if number in NAMES:
