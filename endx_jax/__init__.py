@@ -1,6 +1,7 @@
 """endx_jax: answer retrieval with dual encoders in JAX.
 
-`endx_jax.load` returns an embedding model, and `endx_jax.train` trains one; `endx_jax.losses` and `endx_jax.metrics` are pure functions of arrays.
+`endx_jax.load` returns an embedding model, and `endx_jax.train` trains one. `endx_jax.losses` and `endx_jax.metrics`
+are pure functions of arrays.
 """
 
 import importlib

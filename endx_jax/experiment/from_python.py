@@ -43,24 +43,26 @@ def train(
     """
     rows, file = _jsonl(pairs), pathlib.Path(workdir).expanduser() / PAIRS
     if isinstance(config, str):
-        name, _, argument = config.partition(":")
-        config = load_recipe(name).get_config(*filter(None, [argument]))
-    config, values = json.loads(json.dumps(resolve(config).as_dict())), {**(settings or {}), "data.path": str(file)}
-    names = [name for name, _, _ in flattened(resolve(config))]
+        recipe, _, argument = config.partition(":")
+        tree: Mapping = load_recipe(recipe).get_config(*filter(None, [argument]))
+    else:
+        tree = config
+    resolved, values = resolve(tree), {**(settings or {}), "data.path": str(file)}
+    tree, names = resolved.as_dict(), [name for name, _, _ in flattened(resolved)]
     for setting, value in values.items():
         if setting not in names:
             raise EndxError(f"unknown setting {setting!r}{nearest(setting, names)}; endx train --help lists them all")
         *sections, key = setting.split(".")
-        holder = config
+        holder = tree
         for section in sections:
             holder = holder[section]
         holder[key] = value
-    agree_on_length(config["train"], values)
-    resolve(config)
+    agree_on_length(tree["train"], values)
+    resolve(tree)
     if file.exists() and file.read_text(encoding="utf-8") != rows:
         raise EndxError(f"{file.parent} holds a run on other pairs; pass another workdir")
     write_text(file, rows)
-    run(config, file.parent)
+    run(tree, file.parent)
     return load(file.parent)
 
 

@@ -76,6 +76,7 @@ def in_batch_sigmoid(
     terms = ["a|q", *(SAME_SIDE[side] for side in same_side)] + (["h|q"] if hard_negatives is not None else [])
     found = {term: batch.reduce(term, SUMS, _wrong) for term in terms}
     rows = batch.rows["q"]
+    assert rows.bias is not None
     right_logits = batch.right * rows.scale[:, None] + rows.bias[:, None]
     right = jnp.where(batch.shard.where[:, None], jax.nn.softplus(-right_logits), 0)
     sums = [
@@ -90,9 +91,11 @@ def in_batch_sigmoid(
 
 def _wrong(widths: tuple[int, ...], rows: Rows, columns: Side) -> tuple[Array, ...]:
     """Computes -log(1 - sigmoid(logit)) of all rows and columns."""
+    assert rows.bias is not None
+    shift = rows.bias[:, None]
 
     def cross_entropy(scores, prefix):
         del prefix
-        return jax.nn.softplus(scores * rows.scale[:, None] + rows.bias[:, None])
+        return jax.nn.softplus(scores * rows.scale[:, None] + shift)
 
     return scores_below(widths, rows, columns, cross_entropy)
