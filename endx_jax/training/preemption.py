@@ -85,8 +85,9 @@ class Preemption:
         return 0 if previous is None else int(jax.device_get(previous))
 
     def _watch(self, received: socket.socket) -> None:
-        while number := received.recv(1):
-            self._handle(number[0])
+        with received:
+            while number := received.recv(1):
+                self._handle(number[0])
 
     def _handle(self, number: int, frame: object = None) -> None:
         if number in NAMES:

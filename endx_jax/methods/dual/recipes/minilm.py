@@ -9,6 +9,5 @@ def get_config():
     config.model.pretrained = "all-MiniLM-L6-v2"
     config.optimizer.learning_rate = 5e-5
     config.optimizer.warmup_steps = -1
-    config.train.global_batch_size = 0
-    config.train.epochs = 0.0
+    config.train.update(global_batch_size=0, epochs=0.0)
     return config
