@@ -52,7 +52,8 @@ def main(argv: list[str]) -> None:
         results = run(config, workdir)
     say(f"{(time.monotonic() - started) / 60:.1f} minutes in total; results are in {workdir}")
     if results is not None:
-        say(_next_steps(workdir) if find_method(config.objective.name).embeds else _next_steps_with_pairs(workdir))
+        embeds = find_method(config.objective.name).embeds
+        say(_next_steps(workdir, config.data.path) if embeds else _next_steps_with_pairs(workdir))
 
 
 def parse(argv: list[str]) -> tuple[ConfigDict, str, pathlib.Path]:
@@ -169,16 +170,20 @@ def _with_recipe_path(config: str) -> str:
     return f"{files[file]}{colon}{arguments}"
 
 
-def _next_steps(workdir: pathlib.Path) -> str:
+def _next_steps(workdir: pathlib.Path, data: str) -> str:
     from endx_jax.experiment.workdir import run_index
 
+    further = f"""encode other documents, for endx serve --index={workdir}/corpus:
+    endx encode --workdir={workdir} --corpus=FILE --output={workdir}/corpus"""
+    if data == "docstrings":
+        further = """train on your own pairs (CSV or JSONL with columns question and answer, SQuAD JSON, a BEIR folder):
+    endx train --config=minilm --workdir=runs/mine --config.data.path=FILE"""
     return f"""
 Next steps:
   search {run_index(workdir).contents}, here or in a browser (needs pip install -e ".[serve]"):
     endx search --workdir={workdir} "QUESTION"
     endx serve --workdir={workdir}
-  train on your own pairs (CSV, TSV or JSONL with columns question and answer, SQuAD JSON, a BEIR folder):
-    endx train --config=minilm --workdir=runs/mine --config.data.path=FILE
+  {further}
   rank another data set with this model:
     endx evaluate --workdir={workdir} --data=FILE
   compute embeddings in Python:

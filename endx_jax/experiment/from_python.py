@@ -39,7 +39,7 @@ def train(
 
     Raises:
       EndxError: pairs or settings are invalid, or the workdir holds another run.
-      RunInterrupted: the process was interrupted and saved a checkpoint; the same call resumes.
+      RunInterrupted, KeyboardInterrupt: the run was interrupted and saved a checkpoint; the same call resumes.
     """
     rows, file = _jsonl(pairs), pathlib.Path(workdir).expanduser() / PAIRS
     if isinstance(config, str):
