@@ -44,12 +44,10 @@ def first_line(failure: BaseException) -> str:
 
 
 def nearest(name: str, known) -> str:
-    """Returns a phrase with the name in `known` that is closest to `name`, to append to a message; empty if none is.
-
-    Names that end with `name` after a dot come first, so that a key finds its section.
-    """
+    """Returns a phrase with the name in `known` that is closest to `name`, to append to a message; empty if none is."""
     import difflib
 
     lower, bare = {str(k).lower(): str(k) for k in known}, name.lower().lstrip("-")
+    # A key without its section, such as `data.path` for `config.data.path`, comes first.
     close = [k for k in lower if k.endswith(f".{bare}")] or difflib.get_close_matches(name.lower(), lower, 1, 0.5)
     return f"; did you mean {lower[close[0]]!r}?" if close else ""

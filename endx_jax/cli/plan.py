@@ -14,6 +14,7 @@ import json
 import pathlib
 
 from endx_jax.cli.data_flags import naming_flags
+from endx_jax.planning.chips import CHIPS, chip_named
 from endx_jax.settings import check
 
 
@@ -32,8 +33,6 @@ def main(argv: list[str]) -> None:
 
     topology = topology_named(options.topology) if options.topology else None
     if options.chip:
-        from endx_jax.planning.chips import chip_named
-
         topology = topology_of(chip_named(options.chip), options.devices or 1)
     count = topology.size if topology else options.devices
     if count:
@@ -43,7 +42,6 @@ def main(argv: list[str]) -> None:
     from endx_jax.files import write_text
     from endx_jax.parallel.console import say
     from endx_jax.planning import report
-    from endx_jax.planning.chips import CHIPS
     from endx_jax.planning.plan import plan, plan_topology
     from endx_jax.planning.subject import read_texts, stay_offline
 
@@ -77,9 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--topology", default="", metavar="NAME", help="topology, such as v5e:4x4, 2xv5p:4x4x4 or h200:8"
     )
-    parser.add_argument(
-        "--chip", default="", metavar="NAME", help="chip: v4, v5e, v5p, v6e, T4, L4, A10G, RTX4090, A100, H100 or H200"
-    )
+    parser.add_argument("--chip", default="", metavar="NAME", help=f"chip: one of {', '.join(CHIPS)}")
     parser.add_argument(
         "--devices", type=int, default=0, metavar="N", help="number of devices [this machine's; 1 with --chip]"
     )

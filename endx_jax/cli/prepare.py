@@ -30,18 +30,15 @@ def main(argv: list[str]) -> None:
 
 def _tokenise(argv: list[str]) -> None:
     """Writes the training pairs of a config into `data.tokens`."""
-    from endx_jax.cli.data_flags import naming_flags
-    from endx_jax.cli.train import flags_of, parse
+    from endx_jax.cli.train import parse
     from endx_jax.experiment.config import resolve
     from endx_jax.experiment.data import read_splits
     from endx_jax.experiment.model import build_model
     from endx_jax.experiment.tokens import stored
 
-    config, _, _ = parse(argv)
-    with naming_flags(flags_of(config)):
-        settings = resolve(config)
-        check(bool(settings.data.tokens), "data.tokens is not set: name the folder to write by it")
-        counts = stored(settings.data, build_model(settings).processors, read_splits(settings.data)).manifest
+    settings = resolve(parse(argv)[0])
+    check(bool(settings.data.tokens), "data.tokens is not set: name the folder to write with --config.data.tokens=DIR")
+    counts = stored(settings.data, build_model(settings).processors, read_splits(settings.data)).manifest
     texts = ", ".join(f"{count:,} {side}s" for side, count in counts["texts"].items())
     print(f"{settings.data.tokens} holds {sum(counts['pairs']):,} pairs of {texts}")
 

@@ -22,7 +22,7 @@ import endx_jax
 from endx_jax.cli.data_flags import naming_flags
 from endx_jax.errors import EndxError, first_line, nearest
 from endx_jax.json_files import shown
-from endx_jax.settings import check, flattened
+from endx_jax.settings import flattened
 
 # Settings that begin the help.
 MOST_CHANGED = (
@@ -66,11 +66,8 @@ def parse(argv: list[str]) -> tuple[ConfigDict, str, pathlib.Path]:
     parser.add_argument("--config")
     parser.add_argument("--workdir")
     options, rest = parser.parse_known_args(argv)
-    if not options.config:
-        from endx_jax.methods.config import recipe_files
-
-        raise EndxError(f"--config is missing; give a file, or one of the recipes {', '.join(recipe_files())}")
-    file, colon, arguments = _with_recipe_path(options.config).partition(":")
+    file, colon, arguments = (options.config or "").partition(":")
+    file = _recipe_file(file)
     config = _execute(file, [arguments] if colon else [])
     _check_names(rest, config)
     values, argv = flags.FlagValues(), ["endx train", *rest]
@@ -90,7 +87,7 @@ def parse(argv: list[str]) -> tuple[ConfigDict, str, pathlib.Path]:
 
 def _execute(file: str, arguments: list[str]) -> ConfigDict:
     """Executes a config file, registers its method, if any, and returns the result of its `get_config`."""
-    from endx_jax.methods import Method, register
+    from endx_jax.methods import register
 
     try:
         defined = runpy.run_path(file)
@@ -108,28 +105,19 @@ def _execute(file: str, arguments: list[str]) -> ConfigDict:
             f"--config={where}: {kind}: {getattr(failure, 'msg', first_line(failure))}; correct the Python file, or "
             "pass data with --config.data.path=FILE"
         ) from failure
-    check(
-        isinstance(config, Mapping | ConfigDict),
-        f"--config={file}: get_config returns {shown(config)}; it must return settings, such as base_config() of "
-        "endx_jax.methods.config",
-    )
-    method = defined.get("METHOD")
-    check(
-        isinstance(method, Method | None),
-        f"--config={file}: METHOD is {shown(method)}; it must be an endx_jax.methods.Method (docs/adding-a-method.md)",
-    )
-    if method is not None:
-        register(method)
+    if not isinstance(config, Mapping | ConfigDict):
+        raise EndxError(f"--config={file}: get_config returns {shown(config)}; it must return settings: base_config()")
+    if defined.get("METHOD") is not None:
+        register(defined["METHOD"])
     return config if isinstance(config, ConfigDict) else ConfigDict(config)
 
 
-def flags_of(config: ConfigDict, where: str = "") -> dict[str, str]:
+def flags_of(config: object, name: str = "") -> dict[str, str]:
     """Returns the flags of all settings of a config by their dotted names."""
-    flags_by_name: dict[str, str] = {}
-    for key, value in config.items():
-        name = f"{where}{key}"
-        flags_by_name |= flags_of(value, f"{name}.") if isinstance(value, ConfigDict) else {name: f"--config.{name}"}
-    return flags_by_name
+    if not isinstance(config, ConfigDict):
+        return {name: f"--config.{name}"}
+    sections = [flags_of(value, f"{name}.{key}".lstrip(".")) for key, value in config.items()]
+    return {name: flag for section in sections for name, flag in section.items()}
 
 
 def _check_names(argv: list[str], config: ConfigDict) -> None:
@@ -155,19 +143,17 @@ def _help(argv: list[str]) -> str:
     return "\n".join([__doc__.strip(), "", *first, "", "All settings:", "", *rest])
 
 
-def _with_recipe_path(config: str) -> str:
-    """Replaces the name of a recipe by its file, unless it is a file itself."""
-    file, colon, arguments = config.partition(":")
-    if pathlib.Path(file).is_file():
-        return config
+def _recipe_file(file: str) -> str:
+    """Returns the config file: `file` itself, or that of the recipe with this name."""
     from endx_jax.methods.config import recipe_files
 
+    if file and pathlib.Path(file).is_file():
+        return file
     files = recipe_files()
     if file not in files:
-        raise EndxError(
-            f"--config={file} is neither a file nor a recipe{nearest(file, files)}; the recipes are {', '.join(files)}"
-        )
-    return f"{files[file]}{colon}{arguments}"
+        problem = f"={file} is neither a file nor a recipe{nearest(file, files)}" if file else " is missing"
+        raise EndxError(f"--config{problem}; give a file, or one of the recipes {', '.join(files)}")
+    return str(files[file])
 
 
 def _next_steps(workdir: pathlib.Path, data: str) -> str:

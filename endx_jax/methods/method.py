@@ -108,8 +108,10 @@ def register(method: Method) -> None:
     """Adds a user's method to `METHODS` in this process.
 
     Raises:
-      EndxError: a method of the package has this name.
+      EndxError: it is no `Method`, or a method of the package has this name.
     """
+    if not isinstance(method, Method):
+        raise EndxError(f"METHOD in the file of --config is {json_files.shown(method)}; it must be a Method")
     if isinstance(METHODS.get(method.name), str):
         raise EndxError(f"the name of METHOD, {method.name!r}, is taken by a method of endx_jax: choose another name")
     METHODS[method.name] = method

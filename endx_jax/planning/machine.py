@@ -1,7 +1,6 @@
 """Memory and time of a run on the local machine, from its compiled step."""
 
 import dataclasses
-import statistics
 import time
 
 import jax
@@ -16,7 +15,6 @@ from endx_jax.parallel.memory import resident
 from endx_jax.parallel.sharding import place, to_global
 from endx_jax.planning.compiled import compile_step
 from endx_jax.planning.subject import Subject, Texts, outline_run
-from endx_jax.training.step import shape_of
 
 # Steps to time: so many, and none after so many seconds.
 TIMED, ENOUGH = 3, 20.0
@@ -96,20 +94,15 @@ def plan_machine(settings: Settings, texts: Texts) -> Machine:
 
 
 def time_steps(subject: Subject) -> float:
-    """Returns the mean time of the first steps in seconds, of random parameters and without compilation."""
-    step, mesh, rng = subject.step, subject.mesh, np.random.default_rng(0)
+    """Returns the mean time in seconds of steps on the first batch, of random parameters and without compilation."""
+    step, rng = subject.step, np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: rng.normal(0, 0.02, leaf.shape).astype(leaf.dtype), step.state.params)
     state = jax.jit(step.create, out_shardings=step.shardings)(place(params, step.shardings.params))
-    compiled: set = set()
+    size = subject.model.settings.train.global_batch_size
+    batch = to_global(subject.train_plan.stream[0], subject.mesh, size)
     times: list[float] = []
-    while len(times) < TIMED and sum(times) < ENOUGH:
-        rows = subject.train_plan.stream[len(times)]
-        batch = to_global(rows, mesh, subject.model.settings.train.global_batch_size)
-        for _ in range(1 if shape_of(rows) in compiled else 2):  # the first call compiles
-            started = time.perf_counter()
-            state, metrics = step.train_step(state, batch)
-            jax.block_until_ready((state, metrics))
-            seconds = time.perf_counter() - started
-        compiled.add(shape_of(rows))
-        times.append(seconds)
-    return statistics.mean(times)
+    while len(times) <= TIMED and sum(times[1:]) < ENOUGH:  # the first call compiles
+        started = time.perf_counter()
+        state, _ = jax.block_until_ready(step.train_step(state, batch))
+        times.append(time.perf_counter() - started)
+    return sum(times[1:]) / (len(times) - 1)

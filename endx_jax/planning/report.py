@@ -166,8 +166,7 @@ def _chips(chips: Sequence[OnChip]) -> str:
         rows.append((one.chip.name, *known, *(seconds(s) for s in (one.seconds, one.compute, one.memory))))
     return (
         f"{columns(rows, indent='')}\n"
-        "peaks are estimated from shapes; times are those of data sheets, in bfloat16 (T4: float16): no program is "
-        "faster\n"
+        "peaks: estimated from shapes; times: of data sheets, in bfloat16 (T4: float16), which no program reaches\n"
         f"it fits up to {USABLE:.0%} of the memory; with --chip=NAME the step is compiled"
     )
 

@@ -14,20 +14,13 @@ from endx_jax.errors import EndxError
 from endx_jax.planning.chips import Chip, chip_named
 
 NAME = re.compile(r"(?:(\d+)x)?(\w+):(\d+(?:x\d+)*)")
-# Chips that no step is compiled for, and why.
-UNCOMPILED = {
-    "v4": "its compiler does not know a v4 chip as one device",
-    "T4": "it has no bfloat16: set --config.model.dtype=float32 there",
-}
-# Dimensions of the torus of a TPU slice, and how Cloud TPU names a slice.
+# Dimensions of the torus of a TPU slice, and how Cloud TPU names a slice; v4's compiler knows no pair of cores as one.
 TORUS = {"v5e": 2, "v6e": 2, "v5p": 3}
 ACCELERATORS = {"v5e": "v5litepod-{0}", "v6e": "v6e-{0}", "v5p": "v5p-{1}"}
 GPUS_OF_A_NODE = 8
 
 
-def _gpu(
-    cores: int, lanes: int, clock: float, cache: int, shared: int, capability: tuple[int, int], threads=2048
-) -> dict:
+def _gpu(cores: int, lanes: int, clock: float, cache: int, shared: int, version: str, threads=2048) -> dict:
     """Returns properties of a GPU: streaming multiprocessors, their float32 lanes, GHz, MiB of cache, KiB shared."""
     return {
         "core_count": cores,
@@ -37,28 +30,26 @@ def _gpu(
         "shared_memory_per_core": shared * 2**10,
         "shared_memory_per_block_optin": (shared - 1) * 2**10,
         "threads_per_core_limit": threads,
-        "cuda_compute_capability": "{{ major: {} minor: {} }}".format(*capability),
+        "threads_per_block_limit": 1024,
+        "threads_per_warp": 32,
+        "shared_memory_per_block": 48 * 2**10,
+        "registers_per_core_limit": 2**16,
+        "registers_per_block_limit": 2**16,
+        "block_dim_limit_x": 2**31 - 1,
+        "block_dim_limit_y": 2**16 - 1,
+        "block_dim_limit_z": 2**16 - 1,
+        "cuda_compute_capability": "{{ major: {} minor: {} }}".format(*version.split(".")),
     }
 
 
 # From NVIDIA's data sheets and architecture papers (Ampere, Hopper, Ada).
 GPUS = {
-    "L4": _gpu(58, 128, 2.04, 48, 100, (8, 9), 1536),
-    "A10G": _gpu(80, 128, 1.71, 6, 100, (8, 6), 1536),
-    "RTX4090": _gpu(128, 128, 2.52, 72, 100, (8, 9), 1536),
-    "A100": _gpu(108, 64, 1.41, 40, 164, (8, 0)),
-    "H100": _gpu(132, 128, 1.98, 50, 228, (9, 0)),
-    "H200": _gpu(132, 128, 1.98, 50, 228, (9, 0)),
-}
-_OF_ALL_GPUS = {
-    "threads_per_block_limit": 1024,
-    "threads_per_warp": 32,
-    "shared_memory_per_block": 48 * 2**10,
-    "registers_per_core_limit": 2**16,
-    "registers_per_block_limit": 2**16,
-    "block_dim_limit_x": 2**31 - 1,
-    "block_dim_limit_y": 2**16 - 1,
-    "block_dim_limit_z": 2**16 - 1,
+    "L4": _gpu(58, 128, 2.04, 48, 100, "8.9", 1536),
+    "A10G": _gpu(80, 128, 1.71, 6, 100, "8.6", 1536),
+    "RTX4090": _gpu(128, 128, 2.52, 72, 100, "8.9", 1536),
+    "A100": _gpu(108, 64, 1.41, 40, 164, "8.0"),
+    "H100": _gpu(132, 128, 1.98, 50, 228, "9.0"),
+    "H200": _gpu(132, 128, 1.98, 50, 228, "9.0"),
 }
 
 
@@ -124,14 +115,16 @@ def topology_of(chip: Chip, count: int) -> Topology:
 
 def missing_compiler(chip: Chip) -> str:
     """Returns how to install the compiler for a chip; empty if it is installed."""
-    if chip.name in UNCOMPILED:
-        return UNCOMPILED[chip.name]
     if chip.platform == "gpu":
+        if chip.name not in GPUS:
+            return "it has no bfloat16: set --config.model.dtype=float32 there"
         # JAX asks cuDNN for its version where it traces its attention.
         has_cudnn = _is_installed("nvidia.cudnn") or ctypes.util.find_library("cudnn")
         if has_cudnn and any(_is_installed(f"jax_plugins.xla_cuda{n}") for n in (12, 13)):
             return ""
         return 'install the extra compile-gpu (pip install "endx_jax[compile-gpu]") to compile for it'
+    if chip.name not in TORUS:
+        return f"its compiler does not know a {chip.name} chip as one device"
     if importlib.util.find_spec("libtpu"):
         return ""
     return 'install the extra compile-tpu (pip install "endx_jax[compile-tpu]") to compile for it'
@@ -181,7 +174,6 @@ def _is_installed(module: str) -> bool:
 def _target_config(chip: Chip) -> str:
     """Returns the properties of a GPU that XLA needs, as the text of a `GpuTargetConfigProto`."""
     known = {
-        **_OF_ALL_GPUS,
         **GPUS[chip.name],
         "memory_bandwidth": int(chip.bandwidth),
         "device_memory_size": chip.memory,

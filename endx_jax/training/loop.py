@@ -73,10 +73,7 @@ class TrainSettings:
             min(self.steps, self.epochs) == 0 <= max(self.steps, self.epochs),
             f"--config.train.steps={self.steps} and --config.train.epochs={self.epochs}: set one of the two",
         )
-        check(
-            self.log_every > 0 and self.checkpoint_every > 0,
-            "train.log_every and train.checkpoint_every must be above 0",
-        )
+        check(self.log_every > 0 and self.checkpoint_every > 0, "train.log_every and checkpoint_every must be positive")
         check(
             self.patience == 0 or (self.patience > 0 and self.evaluate_every > 0),
             f"train.patience={self.patience} must be a number of validations, and needs train.evaluate_every",
