@@ -104,14 +104,12 @@ def _escape(text: str) -> str:
 
 def commands_page() -> str:
     """Returns the page of all verbs with the output of `endx VERB --help`."""
-    commands = [[verb] for verb in VERBS if verb != "papers"]
-    commands += [["papers", task] for task in ("reproduce", "cost", "figures", "layers")]
     parts = [COMMANDS]
-    for command in commands:
+    for verb in VERBS:
         shown = io.StringIO()
         with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
-            run_verb([*command, "--help"])
+            run_verb([verb, "--help"])
         # `endx train --help` lists the settings, which have a page of their own.
         text = shown.getvalue().partition("\n  --config.seed")[0].strip()
-        parts.append(f"## endx {' '.join(command)}\n\n```\n{text}\n```\n")
+        parts.append(f"## endx {verb}\n\n```\n{text}\n```\n")
     return "\n".join(parts)

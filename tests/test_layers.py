@@ -25,7 +25,6 @@ LAYERS = (
     ("methods",),
     ("experiment",),
     ("export", "serving", "mteb", "planning"),
-    ("papers",),
     ("cli main __main__",),
 )
 PLACES = {unit: (layer, group) for layer, groups in enumerate(LAYERS) for group in groups for unit in group.split()}

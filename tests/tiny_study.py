@@ -5,7 +5,7 @@ import zlib
 import numpy as np
 
 from endx_jax.data.records import RetrievalSet
-from endx_jax.papers.figures import Source, Study
+from reproduction.figures import Source, Study
 
 WIDTH = 8
 

@@ -25,7 +25,6 @@ usage: endx VERB [options]      (or: python -m endx_jax VERB [options])
   push      upload a model to the hub               endx push runs/quickstart OWNER/NAME
   publish   copy an index to a vector database      endx publish --index=DIR --to=http://HOST:19530
   plan      estimate memory and time of a run       endx plan --config=t5:xxl,sde --devices=64
-  papers    reproduce tables and figures            endx papers reproduce endx-table2 --budget=60
 
 endx VERB --help lists the arguments of a verb."""
 
@@ -90,11 +89,10 @@ SMALLER = {
 SMALLER_DATA = "end other programs, or use less data at a time"
 
 # Verbs that resume after an interrupt, and the point from which.
-RESUMES = {"train": "from the last checkpoint", "encode": "with the missing shards", "papers": "with the missing rows"}
+RESUMES = {"train": "from the last checkpoint", "encode": "with the missing shards"}
 
 VERBS = (
     "prepare", "mine", "train", "evaluate", "compare", "search", "serve", "encode", "export", "push", "publish", "plan",
-    "papers",
 )  # fmt: skip
 
 
