@@ -1,1 +1,1 @@
-"""Tables and figures of the papers, computed with the library: `papers.toml` holds the expected values."""
+"""Tables and figures of the papers, computed with endx_jax: `papers.toml` holds the expected values."""

@@ -1,4 +1,4 @@
-"""Outcome of a row: its values, or the reason why it has none."""
+"""Outcome of a row, its values or the reason why it has none, and tests between rows."""
 
 import dataclasses
 import statistics
@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from endx_jax.metrics.significance import holm, paired_t_test, t_test
 from reproduction.tables import Row, Table
+
+FEWEST_SEEDS = 3  # of a row for a p-value or an interval
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,7 +19,7 @@ class Outcome:
       values: for each seed the measures in the row's order, in the table's unit; empty if nothing was computed.
       why: reason why values are missing.
       differs: description of the differences from the paper's row; empty if there are none.
-      runs: folders from which the values were read, for `endx papers figures`.
+      runs: folders from which the values were read, for figures.
       facts: settings, versions and hardware of those runs, for the page.
     """
 
@@ -57,40 +59,32 @@ class Outcome:
         return all(abs(difference) <= table.tolerance for difference in self.differences)
 
 
-@dataclasses.dataclass(frozen=True)
-class Test:
-    """T-test over seeds of a row against another.
+def compared(outcomes: Sequence[Outcome]) -> list[tuple[Outcome, Outcome]]:
+    """Returns each row that names a row to compare with, and that one, if both have at least three seeds."""
+    found = {outcome.row.row: outcome for outcome in outcomes if len(outcome.values) >= FEWEST_SEEDS}
+    return [(one, found[one.row.against]) for one in found.values() if one.row.against in found]
 
-    Attributes:
-      row: name of the row.
-      against: name of the other row.
-      paired: true if both rows have the same seeds, which then have the same batches.
-      gains: mean difference of each measure, in the table's unit.
-      p: two-sided p-value of each measure: of the paired t-test, or of Welch's.
-      adjusted: the p-values, by Holm's method for the number of tests of the table on the same measure.
+
+def t_tests(outcomes: Sequence[Outcome]) -> list[str]:
+    """Tests the rows of `compared` over their seeds, in pairs where both have the same seeds and so the same batches.
+
+    Returns:
+      A line for each row: gain and two-sided p-value of each measure; of several tests also adjusted by Holm's method.
     """
-
-    row: str
-    against: str
-    paired: bool
-    gains: tuple[float, ...]
-    p: tuple[float, ...]
-    adjusted: tuple[float, ...]
-
-
-def t_tests(outcomes: Sequence[Outcome]) -> list[Test]:
-    """Tests every row that names a row to compare with; rows with fewer than two seeds on either side are left out."""
-    found = {outcome.row.row: outcome for outcome in outcomes}
-    tests = []
-    for outcome in outcomes:
-        other = found.get(outcome.row.against)
-        if other is None or min(len(outcome.values), len(other.values)) < 2:
-            continue
-        paired = bool(outcome.seeds) and outcome.seeds == other.seeds
-        test = paired_t_test if paired else t_test
-        columns = zip(zip(*other.values, strict=True), zip(*outcome.values, strict=True), strict=True)
-        p = tuple(test(*pair) for pair in columns)
-        gains = tuple(mine - theirs for mine, theirs in zip(outcome.means, other.means, strict=True))
-        tests.append(Test(outcome.row.row, outcome.row.against, paired, gains, p, p))
-    adjusted = zip(*(holm(column) for column in zip(*(test.p for test in tests), strict=True)), strict=True)
-    return [dataclasses.replace(test, adjusted=values) for test, values in zip(tests, adjusted, strict=True)]
+    pairs = compared(outcomes)
+    columns = [[list(zip(*each.values, strict=True)) for each in pair] for pair in pairs]
+    paired = [bool(one.seeds) and one.seeds == other.seeds for one, other in pairs]
+    p = [
+        [(paired_t_test if same else t_test)(*both) for both in zip(other, one, strict=True)]
+        for (one, other), same in zip(columns, paired, strict=True)
+    ]
+    adjusted = zip(*map(holm, zip(*p, strict=True)), strict=True)
+    lines = []
+    for (one, other), same, *found in zip(pairs, paired, p, adjusted, strict=True):
+        shown = [
+            f"{measure} {mine - theirs:+.2f}, p = {p:.3g}" + (f" (Holm {holm:.3g})" if len(pairs) > 1 else "")
+            for measure, mine, theirs, p, holm in zip(one.row.measures, one.means, other.means, *found, strict=True)
+        ]
+        name = "paired" if same else "Welch's"
+        lines.append(f"{one.row.row} against {other.row.row}, {name} t-test over seeds: {', '.join(shown)}")
+    return lines

@@ -2,8 +2,10 @@
 
 import dataclasses
 import gc
+import math
 import pathlib
 import re
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -27,7 +29,7 @@ from reproduction.tables import Row, papers
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Options of `endx papers reproduce`: data and weights at hand, seeds, and the time budget.
+    """Data and weights at hand, seeds, and the time budget.
 
     Attributes:
       output: the folder of all runs.
@@ -35,6 +37,7 @@ class Options:
       weights: places of pretrained models, by their names in recipes.
       seeds: runs of each row; 0: the paper's number, or one for a shortened row.
       budget: minutes for a whole table; 0: every row as in the paper.
+      deadline: `time.monotonic()` after which no run starts.
     """
 
     output: pathlib.Path
@@ -42,6 +45,7 @@ class Options:
     weights: Mapping[str, str] = dataclasses.field(default_factory=dict)
     seeds: int = 0
     budget: float = 0.0
+    deadline: float = math.inf
 
     @property
     def length(self) -> str:
@@ -62,10 +66,6 @@ class Options:
         if about.get("part") == "train":
             return paths_of(DataSettings(path=place, pool="answers"))[0]
         return place
-
-    def model(self, name: str) -> str:
-        """Returns the place of a pretrained model."""
-        return self.weights.get(name, name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Plan:
         for key, row in self.row.after.items():
             other = plan_of(papers().row(row), options).workdir(seed)
             config.update_from_flattened_dict({key: str(other.absolute())})
-        config.model.pretrained = options.model(config.model.pretrained)
+        config.model.pretrained = options.weights.get(config.model.pretrained, config.model.pretrained)
         config.evaluation.untrained = self.row.system == "untrained"
         return config
 
@@ -124,23 +124,20 @@ def plan_of(row: Row, options: Options) -> Plan:
     """
     if row.of:
         return plan_of(papers().row(row.of), options)
-    if options.budget and "void" in row.short:
-        raise EndxError(f"void when shortened: {row.short['void']}")
+    folder = options.output / row.table / slug(row.row) / options.length
     if not options.budget:
-        return Plan(row, row.recipe, row.data, row.set, "", _folder(row, options), options.seeds or row.seeds)
+        return Plan(row, row.recipe, row.data, row.set, "", folder, options.seeds or row.seeds)
+    if "void" in row.short:
+        raise EndxError(f"void when shortened: {row.short['void']}")
     if "of" in row.short:
         return plan_of(papers().row(row.short["of"]), options)
     if "form" not in row.short:
         raise EndxError("has no shortened form; run it without --budget")
     form = papers().forms[row.short["form"]]
-    steps = max(1, round(form.steps * options.budget / papers().tables[row.table].minutes))
-    changed = {**papers().shorter, **form.set, **row.short.get("set", {}), "train.steps": steps}
-    recipe = row.short.get("recipe", form.recipe)
-    return Plan(row, recipe, form.data, changed, form.differs, _folder(row, options), options.seeds or 1)
-
-
-def _folder(row: Row, options: Options) -> pathlib.Path:
-    return options.output / row.table / slug(row.row) / options.length
+    steps = max(1, round(form["steps"] * options.budget / papers().tables[row.table].minutes))
+    changed = {**papers().shorter, **form["set"], **row.short.get("set", {}), "train.steps": steps}
+    recipe = row.short.get("recipe", form["recipe"])
+    return Plan(row, recipe, form["data"], changed, form["differs"], folder, options.seeds or 1)
 
 
 def slug(name: str) -> str:
@@ -151,23 +148,6 @@ def slug(name: str) -> str:
 def _tuples(value: Any) -> Any:
     """Converts lists to tuples at every depth, as settings hold them."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
-# Takes a finished run's workdir and the row, and gives the row's measures.
-Read = Callable[[pathlib.Path, Row], tuple[float, ...]]
-
-
-class Budget:
-    """Time budget of a table."""
-
-    def __init__(self, seconds_left: Callable[[], float] = lambda: float("inf")):
-        """Takes a function that returns the seconds left."""
-        self._seconds_left = seconds_left
-
-    def check(self) -> None:
-        """Raises EndxError when the time is used up."""
-        if self._seconds_left() <= 0:
-            raise EndxError("the budget is used up; the same command resumes")
 
 
 def measures_of_results(workdir: pathlib.Path, row: Row) -> tuple[float, ...]:
@@ -184,35 +164,36 @@ def measures_of_results(workdir: pathlib.Path, row: Row) -> tuple[float, ...]:
     raise EndxError(f"{file} has no {row.system} in the pool {row.pool!r}, {row.direction}")
 
 
-def trained(row: Row, options: Options, budget: Budget, read: Read = measures_of_results) -> Outcome:
+def trained(
+    row: Row, options: Options, read: Callable[[pathlib.Path, Row], tuple[float, ...]] = measures_of_results
+) -> Outcome:
     """Trains the missing runs of a row, in order, and reads the measures of all.
 
-    If a run is not possible, the outcome has the reason: missing data or weights, no shortened form, no time left.
+    If a run is not possible, the outcome has the reason: missing data or weights, no time left.
 
     Args:
       row: row of a table.
       options: data, weights and lengths.
-      budget: the remaining time.
       read: reads a row's measures from a workdir; by default from its results.
     """
-    values, runs, why, plan = [], [], "", None
+    plan = plan_of(row, options)
+    values, runs, facts, why = [], [], [], ""
     try:
-        plan = plan_of(row, options)
         for seed in range(plan.seeds):
-            workdir = make(plan, seed, options, budget)
+            workdir = make(plan, seed, options)
             values.append(read(workdir, row))
-            runs.append(workdir)
+            runs.append(str(workdir))
+            facts.append(_facts(workdir))
     except EndxError as reason:
         why = str(reason)
-    differs = plan.differs if plan else ""
-    return Outcome(row, tuple(values), why, differs, tuple(map(str, runs)), facts_of(runs))
+    return Outcome(row, tuple(values), why, plan.differs, tuple(runs), {"runs": facts} if facts else {})
 
 
-def make(plan: Plan, seed: int, options: Options, budget: Budget) -> pathlib.Path:
+def make(plan: Plan, seed: int, options: Options) -> pathlib.Path:
     """Returns the workdir of a finished run, after training it if it is missing.
 
     Raises:
-      EndxError: training is not possible, or the folder holds another run.
+      EndxError: training is not possible, the time is used up, or the folder holds another run.
     """
     workdir = plan.workdir(seed)
     config = plan.config(seed, options)
@@ -222,8 +203,9 @@ def make(plan: Plan, seed: int, options: Options, budget: Budget) -> pathlib.Pat
             raise EndxError(f"{workdir} holds a run with other settings ({'; '.join(found)}); give another --output")
         return workdir
     for name in plan.row.after.values():
-        make(plan_of(papers().row(name), options), seed, options, budget)
-    budget.check()
+        make(plan_of(papers().row(name), options), seed, options)
+    if time.monotonic() >= options.deadline:
+        raise EndxError("the budget is used up; the same command resumes")
     say(f"\n== {plan.row.name}, seed {seed}: {workdir}")
     run(config, workdir)
     jax.clear_caches()  # each row has programs of its own, and they would all stay in memory
@@ -231,18 +213,13 @@ def make(plan: Plan, seed: int, options: Options, budget: Budget) -> pathlib.Pat
     return workdir
 
 
-def facts_of(runs: list[pathlib.Path]) -> dict:
-    """Returns seeds, steps, pairs a step and manifests of runs."""
-    facts = []
-    for workdir in runs:
-        settings, metrics = workdirs.read_config(workdir), metric_log.read_metrics(workdir / metric_log.FILE)
-        facts.append(
-            {
-                "workdir": str(workdir),
-                "seed": settings.seed,
-                "steps": max((line["step"] for line in metrics), default=0),
-                "batch": settings.train.global_batch_size,
-                "manifest": json_files.read(workdir / workdirs.MANIFEST),
-            }
-        )
-    return {"runs": facts} if facts else {}
+def _facts(workdir: pathlib.Path) -> dict:
+    """Returns seed, steps, pairs a step and manifest of a run."""
+    settings, metrics = workdirs.read_config(workdir), metric_log.read_metrics(workdir / metric_log.FILE)
+    return {
+        "workdir": str(workdir),
+        "seed": settings.seed,
+        "steps": max((line["step"] for line in metrics), default=0),
+        "batch": settings.train.global_batch_size,
+        "manifest": json_files.read(workdir / workdirs.MANIFEST),
+    }

@@ -2,33 +2,14 @@
 
 import dataclasses
 import functools
-import importlib.resources
+import pathlib
 import tomllib
 from collections.abc import Mapping
 from typing import Any
 
 from endx_jax.settings import check_choice
 
-FILE = "papers.toml"
-
-
-@dataclasses.dataclass(frozen=True)
-class Form:
-    """Shortened run.
-
-    Attributes:
-      recipe: recipe of the package, with its arguments.
-      data: name of its data in `Papers.data`.
-      steps: with a budget of the table's `minutes`.
-      set: changed settings of the recipe, by dotted name.
-      differs: description of the differences from the paper's rows.
-    """
-
-    recipe: str
-    data: str
-    steps: int
-    set: Mapping[str, Any]
-    differs: str
+FILE = pathlib.Path(__file__).with_name("papers.toml")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,31 +91,22 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class PaperFigure:
-    """Figure of a paper: its kind in `endx papers figures`, and the rows whose runs it shows."""
+    """Figure of a paper, and the rows whose runs it shows; `note` is a remark for readers."""
 
     name: str
     title: str
     paper: str
-    figure: str
     runs: tuple[str, ...]
     note: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Papers:
-    """Contents of `papers.toml`.
-
-    Attributes:
-      data: by name, the default `path`, and the name in `--data NAME=PATH`, `given`.
-      shorter: settings of every shortened run, by dotted name.
-      forms: forms of shortened runs, by name.
-      tables: tables by name.
-      figures: figures by name.
-    """
+    """Contents of `papers.toml`: data, settings and forms of shortened runs, tables and figures, by name."""
 
     data: Mapping[str, Mapping[str, str]]
     shorter: Mapping[str, Any]
-    forms: Mapping[str, Form]
+    forms: Mapping[str, Mapping[str, Any]]
     tables: Mapping[str, Table]
     figures: Mapping[str, PaperFigure]
 
@@ -146,19 +118,11 @@ class Papers:
 
 @functools.cache
 def papers() -> Papers:
-    """Reads the package's own `papers.toml`."""
-    file = importlib.resources.files(__package__) / FILE
-    tree = tomllib.loads(file.read_text(encoding="utf-8"))
-    return Papers(
-        data=tree["data"],
-        shorter=tree["shorter"],
-        forms={name: Form(**form) for name, form in tree["forms"].items()},
-        tables={name: _table(name, table, tree["tables"]) for name, table in tree["tables"].items()},
-        figures={
-            name: PaperFigure(name, **{**figure, "runs": tuple(figure["runs"])})
-            for name, figure in tree["figures"].items()
-        },
-    )
+    """Reads `papers.toml`."""
+    tree = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    tables = {name: _table(name, table, tree["tables"]) for name, table in tree["tables"].items()}
+    figures = {name: PaperFigure(name, **figure) for name, figure in tree["figures"].items()}
+    return Papers(tree["data"], tree["shorter"], tree["forms"], tables, figures)
 
 
 def _table(name: str, tree: Mapping[str, Any], tables: Mapping[str, Any]) -> Table:
@@ -167,8 +131,12 @@ def _table(name: str, tree: Mapping[str, Any], tables: Mapping[str, Any]) -> Tab
     special = own | {"rows_of", "without", "vary"}
     shared = {key: value for key, value in tree.items() if key not in special} | {"measures": tuple(tree["measures"])}
     found = tree["rows"] if "rows" in tree else _rows_of(tree, tables[tree["rows_of"]])
-    rows = tuple(_row(name, shared | row | {"set": shared.get("set", {}) | row.get("set", {})}) for row in found)
-    return Table(name, **{key: tree[key] for key in own & tree.keys()} | {"rows": rows, "measures": shared["measures"]})
+    rows = []
+    for row in found:
+        changed = shared.get("set", {}) | row.get("set", {})
+        rows.append(Row(name, **{**shared, **row, "set": changed, "expected": tuple(row["expected"])}))
+    entries = {key: tree[key] for key in own & tree.keys()}
+    return Table(name, **{**entries, "rows": tuple(rows), "measures": shared["measures"]})
 
 
 def _rows_of(tree: Mapping[str, Any], other: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -186,7 +154,3 @@ def _rows_of(tree: Mapping[str, Any], other: Mapping[str, Any]) -> list[dict[str
         for row in rows
         for key, value in settings
     ]
-
-
-def _row(table: str, tree: Mapping[str, Any]) -> Row:
-    return Row(table, **{**tree, "expected": tuple(tree["expected"])})

@@ -1,65 +1,32 @@
-"""Models, texts and measures that a figure is made from."""
+"""Models and texts that a figure is made from."""
 
-import contextlib
-import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
-import tqdm
 
-from endx_jax.data.readers.squad import files_of
 from endx_jax.data.records import RetrievalSet, questions_by_candidate
-from endx_jax.data.settings import DataSettings
-from endx_jax.data.token_tables import content_key
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
-from endx_jax.experiment.data import has_paragraphs, pools, read_records, read_splits, settings_of
-from endx_jax.experiment.workdir import read_config
-from endx_jax.inference import EmbeddingModel, load
-from endx_jax.inference.saved import MODEL
-from endx_jax.parallel.console import say, showing_progress
-from endx_jax.retrieval.bm25 import BM25
+from endx_jax.experiment.data import pools, read_splits
+from endx_jax.inference import load
+from endx_jax.parallel.console import say
 from endx_jax.retrieval.results import read_results
 from endx_jax.retrieval.systems import dense_scores
-from endx_jax.retrieval.vector_cache import VectorCache
-from endx_jax.settings import check_choice
-
-# The place that stands for the lexical baseline, which no folder holds.
-LEXICAL = "bm25"
 
 
-@contextlib.contextmanager
-def bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Shows a progress bar on a terminal; yields a function of (questions done, all questions)."""
-    with tqdm.tqdm(desc=what, unit="question", disable=not showing_progress(), leave=False) as shown:
-
-        def progress(done: int, every: int) -> None:
-            shown.total = every
-            shown.update(done - shown.n)
-
-        yield progress
-
-
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """One model in a figure.
-
-    Attributes:
-      name: its label in the figure.
-      place: the workdir of a run, a pretrained folder or name, or `bm25`; some figures accept others.
-    """
+class Source(NamedTuple):
+    """One model in a figure: its label, and the workdir of its run or `FOLDER#SYSTEM` of measured layers."""
 
     name: str
     place: str
 
     @classmethod
     def parse(cls, text: str) -> "Source":
-        """Parses `NAME=PLACE`, or a place alone, whose last part is then the name."""
-        name, equals, place = text.partition("=")
-        if not equals:
-            name, place = pathlib.Path(text).name, text
+        """Parses `NAME=PLACE`."""
+        name, _, place = text.partition("=")
         if not (name and place):
             raise EndxError(f"--run={text} must be NAME=WORKDIR, such as --run=dual=runs/dual")
         return cls(name, place)
@@ -72,43 +39,31 @@ class Source:
           EndxError: it is not the workdir of a run.
         """
         folder = pathlib.Path(self.place).expanduser()
-        if not (folder / workdirs.CONFIG).is_file() or not (folder / MODEL).is_dir():
+        if not (folder / workdirs.CONFIG).is_file():
             raise EndxError(f"{self.name}: {self.place} is no workdir of a run; this figure needs runs")
         return folder
 
+    def evaluations(self) -> list[dict]:
+        """Returns the evaluations of the trained model in the run's results, those of the primary pool first."""
+        found = [entry for entry in read_results(self.workdir / workdirs.RESULTS) if entry["system"] == "trained"]
+        if not found:
+            raise EndxError(f"{self.name}: {self.place} has no results of the trained model")
+        return found
+
 
 class Study:
-    """Models and the texts they are compared on; texts are read and encoded on first use."""
+    """Models of a figure and the texts they are compared on; texts are read and encoded on first use."""
 
-    def __init__(self, sources: Sequence[Source], cache: pathlib.Path | None = None, data: str = "", pool: str = ""):
-        """Initialises the study without reading anything.
-
-        Args:
-          sources: the models, at least one.
-          cache: a folder that keeps encodings for the next figure; None keeps none.
-          data: a file or folder that a reader knows; empty: the test split of the first run.
-          pool: of data after ReQA, `answers` or `sentences`; empty: what the first run retrieves.
-        """
-        if not sources:
-            raise EndxError("a figure needs at least one --run")
+    def __init__(self, sources: Sequence[Source]):
+        """Stores the models."""
         self.sources = tuple(sources)
-        self._cache = VectorCache(cache or "")
-        self._data, self._pool = data, pool
-        self._models: dict[str, EmbeddingModel] = {}
+        self.embed = functools.cache(self._embed)
 
     @functools.cached_property
     def records(self) -> RetrievalSet:
-        """Questions and the pool to rank."""
-        settings = self._data_settings()
-        if self._data:
-            path = self._data
-            if settings.pool and pathlib.Path(path).is_dir() and not has_paragraphs(path):
-                path = files_of(path)[1]
-            settings = settings_of(path, settings)
-            records = read_records(path, settings, settings.test_split)
-        else:
-            records = read_splits(settings).test
-        chosen = pools(records, settings).primary
+        """Questions and the pool of the first run's test split."""
+        settings = workdirs.read_config(self.sources[0].workdir).data
+        chosen = pools(read_splits(settings).test, settings).primary
         say(f"{len(chosen.questions):,} questions, {len(chosen.candidates):,} candidates")
         return chosen
 
@@ -119,109 +74,33 @@ class Study:
             if names.count(name) > 1:
                 raise EndxError(f"two runs are called {name}; give each a name of its own: --run=NAME=WORKDIR")
 
-    def embed(self, source: Source, side: str, texts: Sequence[str]) -> np.ndarray:
-        """Encodes N texts with one side, `question` or `answer`: float32 [N, E], taken from the cache where they are.
-
-        Of unit norm where the model compares by cosine, so that inner products are its similarities.
-        """
-        model = self.model(source)
-
-        def encode() -> np.ndarray:
-            say(f"encoding {len(texts):,} {side}s with {source.name}")
-            return model.comparable(side, texts)
-
-        key = content_key(texts, "embeddings", side, model.identity)
-        shape = len(texts), model.encoder.width(model.params)
-        return self._cache.vectors(key, shape, lambda: [encode()])
+    def _embed(self, source: Source, side: str) -> np.ndarray:
+        """Encodes all texts of one side, `question` or `answer`: float32 [N, E], whose inner products are compared."""
+        texts = self.records.questions if side == "question" else self.records.candidates
+        say(f"encoding {len(texts):,} {side}s with {source.name}")
+        return load(source.workdir).comparable(side, texts)
 
     def scores(self, source: Source, part: RetrievalSet) -> Callable[[int, int], np.ndarray]:
-        """Returns a score function for `retrieval.evaluate` over a part of the records, or all of them.
-
-        BM25 counts words in the part's candidates, as if there were no others.
-        """
-        if source.place == LEXICAL:
-            return BM25.of_texts(part.candidates).score_block(part.questions)
-        sides = (
+        """Returns a score function for `retrieval.evaluate` over a part of the records, or all of them."""
+        vectors = []
+        for side, every, wanted in (
             ("question", self.records.questions, part.questions),
             ("answer", self.records.candidates, part.candidates),
-        )
-        vectors = []
-        for side, every, wanted in sides:
+        ):
             row = {text: n for n, text in enumerate(every)}
-            vectors.append(self.embed(source, side, every)[[row[text] for text in wanted]])
+            vectors.append(self.embed(source, side)[[row[text] for text in wanted]])
         return dense_scores(*vectors)
 
-    def model(self, source: Source) -> EmbeddingModel:
-        """Returns the model of a source, loaded once.
 
-        Raises:
-          EndxError: there is none, or it is `bm25`.
-        """
-        if source.place == LEXICAL:
-            raise EndxError(f"{source.name} has no embeddings; this figure needs trained or pretrained models")
-        if source.place not in self._models:
-            say(f"loading {source.name}")
-            self._models[source.place] = load(source.place)
-        return self._models[source.place]
-
-    def _data_settings(self) -> DataSettings:
-        """Returns the data settings of the first run, or defaults if data are given and no source is a run."""
-        for source in self.sources:
-            if (pathlib.Path(source.place).expanduser() / workdirs.CONFIG).is_file():
-                settings = read_config(source.workdir).data
-                return dataclasses.replace(settings, pool=self._pool or settings.pool)
-        if not self._data:
-            raise EndxError("no --run is a workdir, whose test split would be taken: give --data")
-        return DataSettings(pool=self._pool)
-
-
-# What tells one evaluation of a system from another.
-PARTS = ("dataset", "split", "pool", "direction")
-
-
-def read_evaluations(source: Source) -> list[dict]:
-    """Returns the evaluations of a run's training, then those of `endx evaluate`.
-
-    Raises:
-      EndxError: there are none, or a file of them is damaged.
-    """
-    workdir = source.workdir
-    own = workdir / workdirs.RESULTS
-    files = [own] if own.is_file() else []
-    found = [
-        entry
-        for file in files + sorted((workdir / workdirs.EVALUATION).glob("*/results.json"))
-        for entry in read_results(file)
-    ]
-    if not found:
-        raise EndxError(f"{source.name}: {workdir} has no results yet; endx evaluate --workdir={workdir} makes them")
-    return found
-
-
-def metric_of(entry: dict, metric: str) -> float:
-    """Returns one metric of an evaluation, a fraction.
-
-    Raises:
-      EndxError: it was not measured.
-    """
-    check_choice("the metric", metric, entry["metrics"])
-    return entry["metrics"][metric]
-
-
-def questions_of(qrels: Sequence[Sequence[int]], candidates: int) -> list[list[int]]:
-    """Returns, for each candidate, the questions that it answers, in order."""
-    asked = questions_by_candidate(qrels)
-    return [asked.get(candidate, []) for candidate in range(candidates)]
-
-
-def with_at_least(asked: Sequence[Sequence[int]], count: int) -> list[int]:
-    """Returns the candidates with at least `count` questions.
+def with_at_least(records: RetrievalSet, count: int) -> dict[int, list[int]]:
+    """Returns the questions of each answer that has at least `count` of them.
 
     Raises:
       EndxError: there is none.
     """
-    found = [candidate for candidate, questions in enumerate(asked) if len(questions) >= count]
+    asked = questions_by_candidate(records.qrels)
+    found = {answer: asked[answer] for answer in sorted(asked) if len(asked[answer]) >= count}
     if not found:
-        most = max(map(len, asked), default=0)
-        raise EndxError(f"no answer has {count} questions, the most is {most}: give more questions, or ask for fewer")
+        most = max(map(len, asked.values()), default=0)
+        raise EndxError(f"no answer has {count} questions, the most is {most}: give more questions")
     return found

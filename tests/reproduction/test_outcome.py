@@ -34,9 +34,9 @@ def test_a_row_is_tested_against_the_one_it_names():
     dual = Outcome(DUAL, ((55.0, 44.0, 68.0), (55.2, 44.3, 68.4), (55.1, 44.1, 68.2)))
     endx = Outcome(ENDX, ((58.0, 48.0, 70.0), (58.3, 48.1, 70.9), (58.1, 48.3, 70.5)))
     (found,) = t_tests([dual, endx])
-    assert (found.row, found.against, found.paired) == ("ENDX-GRUs", "Dual-GRUs", False)
-    assert found.p[0] == found.adjusted[0] == t_test([58.0, 58.3, 58.1], [55.0, 55.2, 55.1]) < 0.01
-    assert found.gains[0] == pytest.approx((58.0 + 58.3 + 58.1) / 3 - (55.0 + 55.2 + 55.1) / 3)
+    p = t_test([58.0, 58.3, 58.1], [55.0, 55.2, 55.1])
+    assert p < 0.01
+    assert found.startswith(f"ENDX-GRUs against Dual-GRUs, Welch's t-test over seeds: mrr +3.03, p = {p:.3g}, recall@1")
 
 
 def test_rows_of_the_same_seeds_are_tested_in_pairs_and_adjusted_for_their_number():
@@ -51,13 +51,17 @@ def test_rows_of_the_same_seeds_are_tested_in_pairs_and_adjusted_for_their_numbe
 
     first = outcome("a", (51.0, 56.1, 60.9))
     second = outcome("b", (51.0, 56.1, 60.9), seeds=(0, 1, 3))
-    found = t_tests([outcome("base", base), first, second])
-    assert [test.paired for test in found] == [True, False]
-    assert found[0].p[0] == paired_t_test(base, (51.0, 56.1, 60.9)) < 0.01 < found[1].p[0]
-    assert found[0].gains == pytest.approx((1.0,) * 3)
-    assert found[0].adjusted[0] == pytest.approx(2 * found[0].p[0])
-    assert found[1].adjusted[0] == pytest.approx(found[1].p[0])
+    paired, other = t_tests([outcome("base", base), first, second])
+    p, p_other = (test(base, (51.0, 56.1, 60.9)) for test in (paired_t_test, t_test))
+    assert paired.startswith(f"a against base, paired t-test over seeds: mrr +1.00, p = {p:.3g} (Holm {2 * p:.3g}), ")
+    assert other.startswith(
+        f"b against base, Welch's t-test over seeds: mrr +1.00, p = {p_other:.3g} (Holm {p_other:.3g})"
+    )
 
 
-def test_one_seed_is_no_sample():
-    assert t_tests([Outcome(DUAL, ((1.0, 2.0, 3.0),)), Outcome(ENDX, ((1.0, 2.0, 3.0), (1.0, 2.0, 4.0)))]) == []
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_fewer_than_three_seeds_give_no_test(seeds):
+    three = ((1.0, 2.0, 3.0), (1.0, 2.0, 4.0), (1.5, 2.0, 4.0))
+    assert t_tests([Outcome(DUAL, three), Outcome(ENDX, three)]) != []
+    assert t_tests([Outcome(DUAL, three[:seeds]), Outcome(ENDX, three)]) == []
+    assert t_tests([Outcome(DUAL, three), Outcome(ENDX, three[:seeds])]) == []

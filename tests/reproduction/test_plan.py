@@ -28,7 +28,7 @@ def test_a_budget_scales_the_steps_of_the_form_and_says_how_it_differs():
     options = Options(OUT, data={"squad": "folder"}, budget=30)
     plan = plan_of(row("endx-table2/Dual-LSTMs"), options)
     config = plan.config(0, options)
-    assert papers().forms["new-dual"].steps == 80
+    assert papers().forms["new-dual"]["steps"] == 80
     assert (config.train.steps, config.train.epochs) == (40, 0.0)  # half of the table's 60 minutes
     assert (config.data.path, config.model.encoder) == ("folder", "lstm")
     assert "128 pairs a step" in plan.differs

@@ -60,7 +60,7 @@ def test_kept_outcomes_are_read_again_and_other_rows_stay(tmp_path, outcomes):
     assert "- Dual-GRUs: 80 steps of 128 pairs; seed 0" in text
     assert "commit 1234567+, Python 3.11.7, endx_jax 0.1.0, jax 0.10.2; 2 cores of a processor, 1 x cpu" in text
     assert "- commit 1234567+; sha256 of the training data: abababababab..." in text
-    assert "endx papers reproduce endx-table2 --budget=60" in text
+    assert "python -m reproduction table endx-table2 --budget=60" in text
 
 
 def test_a_shortened_row_has_the_name_of_what_was_run():
@@ -72,11 +72,11 @@ def test_a_shortened_row_has_the_name_of_what_was_run():
 
 def test_rows_of_our_own_have_no_column_of_a_paper_and_intervals_over_questions():
     table = papers().tables["endx-study"]
-    facts = {"over_questions": {"mrr": (-0.5, 1.25)}}
+    facts = {"over_questions": {"mrr": (-0.5, 1.25), "recall@1": (None, None)}}
     found = Outcome(papers().row("endx-study/GRU/ENDX"), ((54.0, 44.0, 63.0),), facts=facts)
     page = report.section(table, [found], 0)
     assert "| row | seeds | mrr got | recall@1 got | recall@5 got |" in page
-    assert "- GRU/ENDX against GRU/Dual, 95 % interval over questions: mrr -0.50 to +1.25" in page
+    assert "- GRU/ENDX against GRU/Dual, 95 % interval over questions: mrr -0.50 to +1.25\n" in page
 
 
 def test_bars_in_names_are_escaped_on_the_page():
