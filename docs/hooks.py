@@ -31,7 +31,7 @@ same command resumes the work, 130 after an interrupt.
 """
 # Links to files outside of the documentation, which are replaced by their text.
 OUTSIDE = re.compile(
-    r"\[([^\]]+)\]\((?:\.\./)+(?:endx_jax|benchmarks|launch|examples|configs|tests|README|CONTRIBUTING|CHANGELOG)[^)]*\)"
+    r"\[([^\]]+)\]\((?:\.\./)+(?:endx_jax|benchmarks|launch|examples|configs|tests|reproduction|README|CONTRIBUTING|CHANGELOG)[^)]*\)"
 )
 # Equations in the form of arithmatex: \(...\) inline and \[...\] displayed.
 EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.+?)\\[)\]]</\1>', re.DOTALL)

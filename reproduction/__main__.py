@@ -13,11 +13,11 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when JAX is imported,
 
 
 def table(arguments: argparse.Namespace) -> None:
-    """Computes a table, resumes if interrupted, and compares with the paper; lists all tables without a name."""
+    """Computes a table, resumes if interrupted, and compares with the paper; without a name lists all."""
     from endx_jax.experiment.workdir import check_writable
     from reproduction import report
     from reproduction.rows import reproduce
-    from reproduction.tables import papers
+    from reproduction.tables import PaperFigure, Table, papers
 
     options = _options(arguments)
     check_writable(options.output, "--output")
@@ -25,14 +25,11 @@ def table(arguments: argparse.Namespace) -> None:
         check_choice("the table", arguments.table, papers().tables)
         chosen = papers().tables[arguments.table]
         outcomes = reproduce(chosen.chosen(arguments.rows), options)
-        report.keep(chosen, outcomes, options)
-        print(f"\n{report.text(chosen, outcomes, options.budget)}")
-    elif not arguments.page:
-        for one in (*papers().tables.values(), *papers().figures.values()):
-            print(f"{one.name:<18} {one.title} ({one.paper})")
-    if arguments.page:
-        report.write_page(arguments.page, options.output)
-        print(f"wrote {arguments.page}")
+        page = report.keep(chosen, outcomes, options)
+        print(f"\n{report.text(chosen, outcomes, options.budget)}\n\nall rows so far are in {page}")
+    else:
+        listed: list[Table | PaperFigure] = [*papers().tables.values(), *papers().figures.values()]
+        print("\n".join(f"{one.name:<18} {one.title} ({one.paper})" for one in listed))
 
 
 def figure(arguments: argparse.Namespace) -> None:
@@ -107,7 +104,6 @@ def parser() -> argparse.ArgumentParser:
         added[task].add_argument("--budget", type=float, default=0.0, metavar="MINUTES", help=about)
         default = pathlib.Path("runs/reproduce")
         added[task].add_argument("--output", type=pathlib.Path, default=default, help=f"folder of runs [{default}]")
-    added[table].add_argument("--page", type=pathlib.Path, metavar="FILE.md", help="write all results so far as a page")
     added[cost].add_argument("--chip", default="A100", help="chip to estimate for [A100]")
     about = "pretrained folder or name, file of word vectors, or workdir"
     added[layers].add_argument("--model", required=True, help=about)

@@ -18,7 +18,8 @@ HEADING = ("row", "runs", "steps", "pairs", "parameters", "peak", "TFLOP a step"
 
 def text(table: Table, rows: list[Row], options: Options, chip: Chip) -> str:
     """Formats the costs of rows for the terminal; rows without training have a reason in place of a cost."""
-    found, reasons = [HEADING], []
+    found: list[tuple[str, ...]] = [HEADING]
+    reasons = []
     for row in rows:
         try:
             found.append(cells(row, options, chip))

@@ -70,13 +70,13 @@ def measure_layers(model: str, data: str, folder: pathlib.Path) -> dict:
                 found = dict(zip(names, of_layers, strict=True))
                 if len(names) > 1:
                     found[EVEN] = [side[:, weighting].mean(axis=1) for side in pooled]
-                for name, sides in found.items():
-                    systems.setdefault(name + suffix, {})[part] = _measured(*map(unit_rows, sides), records.qrels)
+                for name, (questions, candidates) in found.items():
+                    systems.setdefault(name + suffix, {})[part] = _measured(questions, candidates, records.qrels)
         sizes = {
             part: {
                 "questions": len(records.questions),
                 "candidates": len(records.candidates),
-                "right": sum(map(len, records.qrels)),
+                "right": len(records.pairs),
             }
             for part, records in sets.items()
         }
@@ -95,8 +95,8 @@ def tables(measured: Mapping) -> str:
 
 
 def _measured(questions: np.ndarray, candidates: np.ndarray, qrels: Sequence[Sequence[int]]) -> dict:
-    """Ranks candidates by the inner products of unit rows; returns metrics and the precision-recall curve."""
-    scores = dense_scores(questions, candidates)
+    """Ranks candidates by cosine; returns metrics and the precision-recall curve."""
+    scores = dense_scores(unit_rows(questions), unit_rows(candidates))
     curve = precision_recall(scores, qrels, candidates=len(candidates))
     metrics = evaluate(scores, qrels, candidates=len(candidates)).metrics
     return {"metrics": metrics | {"ap": curve.average_precision}, "curve": thinned(curve)}
@@ -154,7 +154,7 @@ def pool_texts(towers: Towers, records: RetrievalSet) -> tuple[np.ndarray, np.nd
         side: towers.dual_encoder.tower_params(towers.params, side) | {"token_weights": {"weight": idf[side]}}
         for side in SIDES
     }
-    model = dataclasses.replace(towers.dual_encoder, **weighted)
+    model = dataclasses.replace(towers.dual_encoder, question=weighted["question"], answer=weighted["answer"])
     mesh = make_mesh(MeshSettings(), jax.local_devices())
     encoder = TextEncoder(model, towers.processors, mesh, part=lambda *given: pool_layers(model, *given))
     question, answer = (encoder(params, side, texts[side], progress=showing_progress()) for side in SIDES)

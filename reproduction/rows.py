@@ -180,13 +180,11 @@ def over_questions(outcome: Outcome, other: Outcome) -> dict[str, tuple[float | 
     Each question's value is its mean over the seeds, so that the interval covers the choice of questions only.
 
     Returns:
-      (low, high) by measure, in per cent, None with too few questions; empty if a run has no metrics of questions.
+      (low, high) by measure, in per cent; None with too few questions.
     """
     means = []
     for each in (other, outcome):
         folders = [results_folder(each.row, pathlib.Path(run)) for run in each.runs]
-        if not folders or not all((folder / workdirs.RESULTS).is_file() for folder in folders):
-            return {}
         found = [read_per_question(folder, each.row.system, each.row.pool) for folder in folders]
         means.append(dataclasses.replace(found[0], values=np.mean([one.values for one in found], axis=0)))
     ends = {

@@ -14,13 +14,7 @@ FILE = pathlib.Path(__file__).with_name("papers.toml")
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Row of a paper's table; `papers.toml` explains the fields.
-
-    Attributes:
-      table: name of its table, such as `endx-table2`.
-      row: name of the row.
-      expected: the paper's values in the order of `measures`; empty for rows that are ours.
-    """
+    """Row of a table such as `endx-table2`; `papers.toml` explains the fields."""
 
     table: str
     row: str
@@ -54,19 +48,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A table of a paper.
-
-    Attributes:
-      name: such as `endx-table2`.
-      title: description.
-      paper: paper and number of the table.
-      rows: rows in the paper's order.
-      measures: its columns, by their names in results.json.
-      unit: `points`, of a hundred, or `count`.
-      tolerance: allowed difference from the paper's value, in the unit.
-      minutes: the budget for which the steps of its forms are given.
-      note: remark for readers.
-    """
+    """A table of a paper, with its rows in the paper's order; `papers.toml` explains the fields."""
 
     name: str
     title: str

@@ -1,7 +1,5 @@
 """Figures 2 to 4 of Dong et al. (2022): overlap of the sides, gains over ADE, and measures over the size of towers."""
 
-import statistics
-
 import jax
 import numpy as np
 
@@ -21,7 +19,6 @@ EVALUATION = ("pool", "direction", "questions", "candidates")
 
 def overlap(study: Study) -> dict:
     """Computes t-SNE of the same pairs for every model, and two measures of the separation of the sides."""
-    study.distinct()
     pairs = np.random.default_rng(0).permutation(one_to_one(study.records.qrels))[:MEASURED]
     models = []
     for source in study.sources:
@@ -58,7 +55,6 @@ def draw_overlap(data: dict):
 
 def gains(study: Study) -> dict:
     """Computes gains in MRR over the first run, in per cent of it, on every evaluation that all runs share."""
-    study.distinct()
     of_runs = [
         {tuple(entry.get(key, "") for key in EVALUATION): entry["metrics"]["mrr"] for entry in source.evaluations()}
         for source in study.sources
@@ -106,15 +102,12 @@ def sizes(study: Study) -> dict:
 
 
 def draw_sizes(data: dict):
-    """Draws one panel for each metric and one line for each name, through the means of runs of equal size."""
+    """Draws one panel for each metric and one line for each name."""
     figure, axes = drawing.panels(len(drawing.MEASURES), columns=2, height=3.0)
     for axis, (metric, label) in zip(axes, drawing.MEASURES.items(), strict=True):
         for name, runs in data["lines"].items():
-            of_sizes: dict[float, list[float]] = {}
-            for run in sorted(runs, key=lambda run: run["parameters"]):
-                of_sizes.setdefault(run["parameters"] / 1e6, []).append(100 * run[metric])
-            means = [statistics.fmean(values) for values in of_sizes.values()]
-            axis.plot(list(of_sizes), means, label=name)
+            points = sorted((run["parameters"] / 1e6, 100 * run[metric]) for run in runs)
+            axis.plot(*zip(*points, strict=True), label=name)
         axis.set(xlabel="parameters of a tower (millions)", ylabel=f"{label} (%)")
         axis.grid(True, axis="y")
     drawing.legend(figure, axes[0], min(len(data["lines"]), 6))

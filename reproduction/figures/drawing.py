@@ -47,9 +47,10 @@ def save(draw: Callable[[dict], Any], data: dict, target: pathlib.Path) -> None:
     missing = [name for name in ("matplotlib", "sklearn") if importlib.util.find_spec(name) is None]
     if missing:
         raise EndxError(f"figures need {' and '.join(missing)}: pip install 'endx_jax[plot]'")
+    import cycler
     import matplotlib
 
-    cycle = matplotlib.cycler(color=COLOURS, marker=MARKERS, linestyle=LINES)
+    cycle = cycler.cycler(color=COLOURS, marker=MARKERS, linestyle=LINES)
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_SETTINGS, "axes.prop_cycle": cycle}):
         figure = draw(data)
         for ending, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):

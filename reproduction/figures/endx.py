@@ -33,7 +33,6 @@ TOGETHER = 64
 
 def minimum_questions(study: Study) -> dict:
     """Computes each model's MRR on questions of answers with at least n, in the whole pool and among these answers."""
-    study.distinct()
     records = study.records
     minimums = range(1, min(MOST, max(map(len, questions_by_candidate(records.qrels).values()))) + 1)
     parts = with_many_questions(records, minimums)
@@ -84,7 +83,6 @@ def draw_minimum_questions(data: dict):
 
 def similarity(study: Study) -> dict:
     """Computes cosines of the same questions for every model, and for its teacher if it had one."""
-    study.distinct()
     records = study.records
     # A question with several such answers stands under the first, if others still leave that enough.
     answer_of: dict[int, int] = {}
@@ -110,13 +108,7 @@ def similarity(study: Study) -> dict:
         unit = unit_rows(np.asarray(vectors, np.float64))
         cosines = unit @ unit.T
         panels.append({"name": name, "cosines": rounded(cosines[np.ix_(shown, shown)]), **blocks(cosines, groups)})
-    return {
-        "questions": [questions[place] for place in shown],
-        "answers": [answers[place] for place in shown],
-        "groups": groups[shown].tolist(),
-        "measured": {"questions": len(rows), "answers": len(np.unique(groups))},
-        "panels": panels,
-    }
+    return {"questions": [questions[place] for place in shown], "groups": groups[shown].tolist(), "panels": panels}
 
 
 def blocks(cosines: np.ndarray, groups: np.ndarray) -> dict[str, float]:
@@ -205,7 +197,6 @@ def one_answer(study: Study) -> dict:
 
     The spread is the mean squared distance of two questions of one answer over that of any two questions.
     """
-    study.distinct()
     records = study.records
     many = with_at_least(records, QUESTIONS)
     rng = np.random.default_rng(0)

@@ -45,10 +45,7 @@ class Source(NamedTuple):
 
     def evaluations(self) -> list[dict]:
         """Returns the evaluations of the trained model in the run's results, those of the primary pool first."""
-        found = [entry for entry in read_results(self.workdir / workdirs.RESULTS) if entry["system"] == "trained"]
-        if not found:
-            raise EndxError(f"{self.name}: {self.place} has no results of the trained model")
-        return found
+        return [entry for entry in read_results(self.workdir / workdirs.RESULTS) if entry["system"] == "trained"]
 
 
 class Study:
@@ -66,13 +63,6 @@ class Study:
         chosen = pools(read_splits(settings).test, settings).primary
         say(f"{len(chosen.questions):,} questions, {len(chosen.candidates):,} candidates")
         return chosen
-
-    def distinct(self) -> None:
-        """Raises EndxError if two sources have the same name, for figures that show each separately."""
-        names = [source.name for source in self.sources]
-        for name in names:
-            if names.count(name) > 1:
-                raise EndxError(f"two runs are called {name}; give each a name of its own: --run=NAME=WORKDIR")
 
     def _embed(self, source: Source, side: str) -> np.ndarray:
         """Encodes all texts of one side, `question` or `answer`: float32 [N, E], whose inner products are compared."""

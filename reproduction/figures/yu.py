@@ -10,7 +10,6 @@ from reproduction.figures.study import Study, with_at_least
 
 def shared_answer(study: Study) -> dict:
     """Computes each model's projection of the answer with the most questions, and of these."""
-    study.distinct()
     answer, own = max(with_at_least(study.records, 2).items(), key=lambda one: len(one[1]))
     models = []
     for source in study.sources:

@@ -35,13 +35,13 @@ def test_refusals_are_one_line(argv, expected, reproduce, tmp_path, monkeypatch)
 def test_bm25_is_ranked_quoted_rows_stay_quoted_and_a_page_is_written(tmp_path, reproduce):
     folder, out = write_squad(tmp_path / "squad"), tmp_path / "out"
     argv = ["endx-table2", "BM25", "USE-QA", f"--data=squad={folder}", f"--output={out}"]
-    shown = reproduce("table", *argv, f"--page={tmp_path / 'page.md'}").out
+    shown = reproduce("table", *argv).out
     assert "USE-QA: quoted, not run" in shown
-    held = json.loads((out / "endx-table2" / "full.json").read_text())["rows"]
+    held = json.loads((out / "endx-table2" / "full.json").read_text())
     assert held["USE-QA"]["values"] == []
     (values,) = held["BM25"]["values"]
     assert all(0 < value <= 100 for value in values)
-    assert f"| BM25 | 1 | 52.96 | {values[0]:.2f} |" in (tmp_path / "page.md").read_text()
+    assert f"| BM25 | 1 | 52.96 | {values[0]:.2f} |" in (out / "endx-table2" / "full.md").read_text()
 
 
 @pytest.fixture
