@@ -26,7 +26,7 @@ def table(arguments: argparse.Namespace) -> None:
         chosen = papers().tables[arguments.table]
         outcomes = reproduce(chosen.chosen(arguments.rows), options)
         page = report.keep(chosen, outcomes, options)
-        print(f"\n{report.text(chosen, outcomes, options.budget)}\n\nall rows so far are in {page}")
+        print(f"\n{report.section(chosen, outcomes, options.budget)}\nall rows so far are in {page}")
     else:
         listed: list[Table | PaperFigure] = [*papers().tables.values(), *papers().figures.values()]
         print("\n".join(f"{one.name:<18} {one.title} ({one.paper})" for one in listed))

@@ -1,4 +1,4 @@
-"""Reports of reproduced rows: a table for the terminal and a page in Markdown."""
+"""Reports of reproduced rows: tables in Markdown, for the terminal and as pages."""
 
 import dataclasses
 import json
@@ -7,25 +7,13 @@ from collections.abc import Sequence
 
 from endx_jax import json_files
 from endx_jax.files import write_text
-from endx_jax.retrieval.tables import aligned
 from reproduction.outcome import Outcome, t_tests
 from reproduction.runs import Options
 from reproduction.tables import Table
 
 
-def text(table: Table, outcomes: Sequence[Outcome], budget: float) -> str:
-    """Formats a table and its notes for the terminal."""
-    rows = [headings(table, budget), *(cells(outcome, table, budget) for outcome in outcomes)]
-    return "\n".join([f"{table.name}: {_title(table, budget)}", "", *aligned(rows), "", *notes(table, outcomes)])
-
-
-def headings(table: Table, budget: float) -> list[str]:
-    """Returns the names of the columns of `cells`."""
-    return ["row", "seeds", *(f"{measure} {part}" for measure in table.measures for part in _parts(table, budget))]
-
-
-def cells(outcome: Outcome, table: Table, budget: float) -> list[str]:
-    """Returns a row's name, seeds, and for each measure the paper's value, ours and their difference."""
+def cells(outcome: Outcome, table: Table, parts: Sequence[str]) -> list[str]:
+    """Returns a row's name, seeds, and for each measure the parts `paper`, `got` and `diff`."""
     digits = 0 if table.unit == "count" else 2
     ran = outcome.row.short.get("name", "") if outcome.differs else ""
     seeds = str(len(outcome.values)) if outcome.values else "quoted" if outcome.row.quoted else "-"
@@ -37,20 +25,8 @@ def cells(outcome: Outcome, table: Table, budget: float) -> list[str]:
             "got": f"{outcome.means[n]:,.{digits}f}{spread}" if outcome.values else "",
             "diff": f"{outcome.differences[n]:+,.{digits}f}" if outcome.differences else "",
         }
-        found += [values[part] for part in _parts(table, budget)]
+        found += [values[part] for part in parts]
     return found
-
-
-def _parts(table: Table, budget: float) -> list[str]:
-    """Returns the columns of a measure; shortened runs are not compared with a paper's, and some rows have no paper."""
-    if not any(row.expected for row in table.rows):
-        return ["got"]
-    return ["paper", "got"] if budget else ["paper", "got", "diff"]
-
-
-def _title(table: Table, budget: float) -> str:
-    short = f" SHORTENED to {budget:g} minutes: not the paper's runs." if budget else ""
-    return f"{table.title}. {table.paper}.{short}"
 
 
 def notes(table: Table, outcomes: Sequence[Outcome]) -> list[str]:
@@ -107,15 +83,24 @@ def keep(table: Table, outcomes: Sequence[Outcome], options: Options) -> pathlib
 
 def section(table: Table, outcomes: Sequence[Outcome], budget: float) -> str:
     """Formats a table in Markdown, with notes; skipped rows are in the notes only."""
-    names = headings(table, budget)
+    # Shortened runs are not compared with a paper's, and some rows have no paper.
+    parts = ["paper", "got"] if budget else ["paper", "got", "diff"]
+    if not any(row.expected for row in table.rows):
+        parts = ["got"]
+    rows = [["row", "seeds", *(f"{measure} {part}" for measure in table.measures for part in parts)]]
+    rows += [cells(one, table, parts) for one in outcomes if one.values or one.row.quoted]
+    rows = [[cell.replace("|", r"\|") for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rows.insert(1, ["-" * width for width in widths])
+    padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
+    minutes = f", {budget:g} minutes" if budget else ""
+    short = f" SHORTENED to {budget:g} minutes: not the paper's runs." if budget else ""
     lines = [
-        f"## {table.name}{f', {budget:g} minutes' if budget else ''}",
+        f"## {table.name}{minutes}",
         "",
-        _title(table, budget),
+        f"{table.title}. {table.paper}.{short}",
         "",
-        _line(names),
-        _line(["---"] * len(names)),
-        *(_line(cells(outcome, table, budget)) for outcome in outcomes if outcome.values or outcome.row.quoted),
+        *(f"| {' | '.join(row)} |" for row in padded),
         "",
         *(f"- {note}" for note in [*notes(table, outcomes), *_made_with(outcomes)]),
         "",
@@ -146,8 +131,3 @@ def _made_with(outcomes: Sequence[Outcome]) -> list[str]:
         rows.setdefault(f"{length}; seed {', '.join(found)}", []).append(name)
     lines = [f"{', '.join(names)}: {length}" for length, names in rows.items()]
     return [*lines, f"sha256 of the training data: {', '.join(hashes)}", *machines] if lines else []
-
-
-def _line(cells: Sequence[str]) -> str:
-    escaped = (cell.replace("|", r"\|") for cell in cells)
-    return f"| {' | '.join(escaped)} |"

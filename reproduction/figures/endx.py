@@ -93,13 +93,11 @@ def similarity(study: Study) -> dict:
     rows, groups = list(answer_of), np.asarray(list(answer_of.values()))
     if len(np.unique(groups)) < 2:
         raise EndxError(f"only one answer has {QUESTIONS} questions: give more questions")
-    articles = None if records.groups is None else [records.groups[row] for row in rows]
-    shown = sample(groups.tolist(), articles)
+    shown = sample(groups, None if records.groups is None else [records.groups[row] for row in rows])
     questions = [records.questions[row] for row in rows]
-    answers = [records.candidates[group] for group in groups]
     embedded = {}
     for source in study.sources:
-        taught = teacher_embeddings(source, questions, answers)
+        taught = teacher_embeddings(source, questions, [records.candidates[group] for group in groups])
         if taught is not None:
             embedded[f"{source.name}: teacher"] = taught
         embedded[source.name] = study.embed(source, "question")[rows]
@@ -133,19 +131,13 @@ def blocks(cosines: np.ndarray, groups: np.ndarray) -> dict[str, float]:
     }
 
 
-def sample(groups: list[int], articles: list[str] | None, *, seed: int = 0) -> list[int]:
+def sample(groups: np.ndarray, articles: list[str] | None, *, seed: int = 0) -> list[int]:
     """Draws answers of different articles and returns the positions of their first questions."""
-    own: dict[int, list[int]] = {}
-    for place, group in enumerate(groups):
-        own.setdefault(group, []).append(place)
-    taken: list[int] = []
-    seen: set[str] = set()
-    for answer in np.random.default_rng(seed).permutation(list(own)).tolist():
-        article = str(answer) if articles is None else articles[own[answer][0]]
-        if article not in seen and len(seen) < ANSWERS:
-            seen.add(article)
-            taken += own[answer][:QUESTIONS]
-    return taken
+    taken: dict[str, list[int]] = {}
+    for answer in np.random.default_rng(seed).permutation(np.unique(groups)).tolist():
+        places = np.flatnonzero(groups == answer).tolist()
+        taken.setdefault(str(answer) if articles is None else articles[places[0]], places[:QUESTIONS])
+    return list(itertools.chain(*list(taken.values())[:ANSWERS]))
 
 
 def teacher_embeddings(source: Source, questions: list[str], answers: list[str]) -> np.ndarray | None:

@@ -106,7 +106,7 @@ def test_similarity_of_blocks():
 def test_similarity_shows_answers_of_different_articles(monkeypatch):
     monkeypatch.setattr(endx, "ANSWERS", 3)
     monkeypatch.setattr(endx, "QUESTIONS", 2)
-    groups, articles = [0, 0, 0, 1, 1, 1, 2, 2, 2], [*"aaaaaabbb"]  # answers 0 and 1 are of one article
+    groups, articles = np.array([0, 0, 0, 1, 1, 1, 2, 2, 2]), [*"aaaaaabbb"]  # answers 0 and 1 are of one article
     for seed in range(5):
         assert sorted(endx.sample(groups, articles, seed=seed)) in ([0, 1, 6, 7], [3, 4, 6, 7])
     assert len(endx.sample(groups, None)) == 6
