@@ -11,7 +11,6 @@ import pathlib
 import re
 import runpy
 import time
-from collections.abc import Mapping
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
@@ -70,22 +69,13 @@ def parse(argv: list[str]) -> tuple[ConfigDict, str, pathlib.Path]:
         from endx_jax.methods.config import recipe_files
 
         raise EndxError(f"--config is missing; give a file, or one of the recipes {', '.join(recipe_files())}")
-    _agree_on_length(config, config_flags.get_override_values(values["config"]))
+    from endx_jax.experiment.config import agree_on_length
+
+    agree_on_length(config.train, config_flags.get_override_values(values["config"]))
     file, _, arguments = config_flags.get_config_filename(values["config"]).partition(":")
     _register_method(file)
     name = re.sub(r"\W+", "_", f"{pathlib.Path(file).stem}_{arguments}").strip("_")
     return config, name, pathlib.Path(values.workdir or f"runs/{name}")
-
-
-def _agree_on_length(config: ConfigDict, given: Mapping[str, object]) -> None:
-    """Sets `train.steps` to 0 if `train.epochs` is given on the command line, and conversely."""
-    steps, epochs = (f"train.{name}" for name in ("steps", "epochs"))
-    if given.get(steps) and given.get(epochs):
-        raise EndxError(f"--config.{steps}={given[steps]} and --config.{epochs}={given[epochs]}: give one of the two")
-    if given.get(steps):
-        config.train.epochs = 0.0
-    if given.get(epochs):
-        config.train.steps = 0
 
 
 def _register_method(file: str) -> None:

@@ -108,6 +108,13 @@ def test_first_adafactor_step_is_the_parameters_size_plus_decay_of_matrices_and_
     )
 
 
+def test_biases_beside_tables_do_not_decay():
+    params = {"embedding_projection": {"bias": jnp.ones(2), "kernel": jnp.ones((2, 2))}}
+    settings = dataclasses.replace(PLAIN, name="adamw", weight_decay=0.1)
+    updates = of_each_parameter(update(settings, params, jax.tree.map(jnp.zeros_like, params)))
+    assert updates == pytest.approx({"embedding_projection/bias": 0, "embedding_projection/kernel": -0.05})
+
+
 def test_multipliers_scale_by_path():
     settings = dataclasses.replace(PLAIN, multipliers=(("^encoder/", 0.1), ("^token_", 10.0), ("^log_", 0.0)))
     updates = update(settings, PARAMS, jax.tree.map(jnp.ones_like, PARAMS))
