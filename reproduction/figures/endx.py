@@ -17,6 +17,7 @@ from endx_jax.parallel.console import say
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.retrieval.diagnostics import question_agreement
 from endx_jax.retrieval.evaluate import MEASURES, evaluate
+from endx_jax.retrieval.systems import dense_scores
 from endx_jax.training import metric_log
 from reproduction.figures import drawing
 from reproduction.figures.drawing import rounded, tsne
@@ -37,11 +38,15 @@ def minimum_questions(study: Study) -> dict:
     minimums = range(1, min(MOST, max(map(len, questions_by_candidate(records.qrels).values()))) + 1)
     parts = with_many_questions(records, minimums)
     sets = [(parts[f"answers>={n}"], parts[f"answers>={n}-alone"]) for n in minimums]
+    places = {("q", name): n for n, name in enumerate(records.question_ids)}
+    places |= {("a", name): n for n, name in enumerate(records.candidate_ids)}
     models = []
     for source in study.sources:
 
         def mrr(part, source=source) -> np.ndarray:
-            found = evaluate(study.scores(source, part), part.qrels, candidates=len(part.candidates), depth=1)
+            questions = study.embed(source, "question")[[places["q", name] for name in part.question_ids]]
+            answers = study.embed(source, "answer")[[places["a", name] for name in part.candidate_ids]]
+            found = evaluate(dense_scores(questions, answers), part.qrels, candidates=len(answers), depth=1)
             return np.asarray(jax.device_get(MEASURES["mrr"](found.ranks)), np.float64)
 
         of_question = dict(zip(records.question_ids, mrr(records), strict=True))

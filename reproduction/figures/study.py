@@ -2,7 +2,7 @@
 
 import functools
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +14,6 @@ from endx_jax.experiment.data import pools, read_splits
 from endx_jax.inference import load
 from endx_jax.parallel.console import say
 from endx_jax.retrieval.results import read_results
-from endx_jax.retrieval.systems import dense_scores
 
 
 class Source(NamedTuple):
@@ -69,17 +68,6 @@ class Study:
         texts = self.records.questions if side == "question" else self.records.candidates
         say(f"encoding {len(texts):,} {side}s with {source.name}")
         return load(source.workdir).comparable(side, texts)
-
-    def scores(self, source: Source, part: RetrievalSet) -> Callable[[int, int], np.ndarray]:
-        """Returns a score function for `retrieval.evaluate` over a part of the records, or all of them."""
-        vectors = []
-        for side, every, wanted in (
-            ("question", self.records.questions, part.questions),
-            ("answer", self.records.candidates, part.candidates),
-        ):
-            row = {text: n for n, text in enumerate(every)}
-            vectors.append(self.embed(source, side)[[row[text] for text in wanted]])
-        return dense_scores(*vectors)
 
 
 def with_at_least(records: RetrievalSet, count: int) -> dict[int, list[int]]:

@@ -205,13 +205,10 @@ def test_precision_recall_is_of_measured_layers_on_one_set(tmp_path):
 def test_a_run_is_shown_on_its_own_test_split(trained_workdir):
     source = Source("run", str(trained_workdir))
     study = Study([source])
-    records, rows = study.records, [3, 0]
-    assert len(records.questions) > 5
-    q, a = study.embed(source, "question"), study.embed(source, "answer")
-    np.testing.assert_allclose(np.linalg.norm(q, axis=1), 1, atol=1e-5)
-    part = records.subset(rows)
-    columns = [records.candidates.index(text) for text in part.candidates]
-    np.testing.assert_allclose(study.scores(source, part)(0, 2), q[rows] @ a[columns].T, atol=1e-6)
+    questions, answers = study.embed(source, "question"), study.embed(source, "answer")
+    assert len(questions) == len(study.records.questions) > 5
+    assert len(answers) == len(study.records.candidates)
+    np.testing.assert_allclose(np.linalg.norm(questions, axis=1), 1, atol=1e-5)
 
 
 def test_a_figure_is_drawn_from_the_runs_that_there_are(tmp_path, monkeypatch, capsys):

@@ -93,3 +93,12 @@ def test_a_collection_is_encoded_once_and_answers_are_looked_for(trained_workdir
     assert found == (50.0, 50.0, 50.0)  # one of two questions, among the best five of three
     monkeypatch.setattr(rows, "load", None)  # not called again
     assert rows.collection(row, options) == found
+
+
+@pytest.mark.parametrize(("seeds", "expected"), [(2, {}), (3, {"over_questions": {"mrr": (None, None)}})])
+def test_intervals_over_questions_need_three_seeds(seeds, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr(rows, "outcome_of", lambda row, options: Outcome(row, ((1.0, 2.0, 3.0),) * seeds))
+    monkeypatch.setattr(rows, "over_questions", lambda outcome, other: {"mrr": (None, None)})
+    chosen = papers().tables["endx-table2"].chosen(["Dual-GRUs", "ENDX-GRUs"])
+    dual, endx = rows.reproduce(chosen, Options(tmp_path))
+    assert (dual.facts, endx.facts) == ({}, expected)
