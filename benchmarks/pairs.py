@@ -24,10 +24,10 @@ from endx_jax.cli.memory import use_large_pages
 from endx_jax.data import reqa
 from endx_jax.data.readers import squad
 from endx_jax.data.records import Pools, RetrievalSet
+from endx_jax.data.splits import of_few_paragraphs
 from endx_jax.experiment.model import LoadedPairs, load_pairs
 from endx_jax.inference.encode import Output
 from endx_jax.inference.warm import WarmEncoder
-from endx_jax.papers.rows import small_pool
 from endx_jax.retrieval.evaluate import Evaluation, evaluate, evaluate_set
 from endx_jax.retrieval.rerank import ScorePairs, evaluate_pairs
 from endx_jax.retrieval.systems import bm25_scores, dense_scores
@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("--timed", type=int, default=10, help="number of timed questions")
     parser.add_argument("--json", help="file for the results")
     options = parser.parse_args()
-    records = small_pool(reqa.read(squad.files_of(options.data)[1]), options.paragraphs, options.pairs)
+    records = of_few_paragraphs(reqa.read(squad.files_of(options.data)[1]), options.paragraphs, options.pairs)
     counts = len(records.questions), len(records.pairs), len(records.candidates)
     print("{} questions, {} pairs, {} sentences\n".format(*counts))
     runs = dict(name.split("=", 1) for name in options.run)

@@ -26,7 +26,6 @@ usage: endx VERB [options]      (or: python -m endx_jax VERB [options])
   push        upload a model to the hub               endx push runs/quickstart OWNER/NAME
   publish     copy an index to a vector database      endx publish --index=DIR --to=http://HOST:19530
   plan        estimate memory and time of a run       endx plan --config=t5:xxl,sde --devices=64
-  papers      reproduce tables and figures            endx papers reproduce endx-table2 --budget=60
   models      list models that have a name            endx models
   completion  complete verbs and flags by Tab         source <(endx completion bash)
 
@@ -93,15 +92,11 @@ SMALLER = {
 SMALLER_DATA = "end other programs, or use less data at a time"
 
 # Verbs that resume after an interrupt, and the point from which.
-RESUMES = {
-    "train": "from its checkpoint, if any",
-    "encode": "with the missing shards",
-    "papers": "with the missing rows",
-}
+RESUMES = {"train": "from its checkpoint, if any", "encode": "with the missing shards"}
 
 VERBS = (
     "prepare", "mine", "train", "evaluate", "compare", "search", "serve", "encode", "export", "push", "publish", "plan",
-    "papers", "models", "completion",
+    "models", "completion",
 )  # fmt: skip
 
 
