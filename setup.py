@@ -56,7 +56,7 @@ setup(
     license_expression="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["endx_jax", "endx_jax.*"]),
-    package_data={"endx_jax": ["py.typed", "export/scripts/*.py", "serving/page/*", "papers/papers.toml"]},
+    package_data={"endx_jax": ["py.typed", "export/scripts/*.py", "serving/page/*"]},
     install_requires=DEPENDENCIES,
     extras_require={
         "tpu": ["jax[tpu]"],

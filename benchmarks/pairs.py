@@ -24,13 +24,13 @@ from endx_jax.cli.memory import use_large_pages
 from endx_jax.data import reqa
 from endx_jax.data.readers import squad
 from endx_jax.data.records import Pools, RetrievalSet
+from endx_jax.data.splits import of_few_paragraphs
 from endx_jax.experiment.model import LoadedPairs, load_pairs
 from endx_jax.inference.encode import Output
 from endx_jax.inference.warm import WarmEncoder
-from endx_jax.papers.rows import small_pool
-from endx_jax.retrieval.evaluate import Evaluation, evaluate
+from endx_jax.retrieval.evaluate import Evaluation, evaluate, evaluate_set
 from endx_jax.retrieval.rerank import ScorePairs, evaluate_pairs
-from endx_jax.retrieval.systems import dense_scores, evaluate_bm25
+from endx_jax.retrieval.systems import bm25_scores, dense_scores
 
 MEASURES = ("mrr", "recall@1", "recall@5", "hit@1")
 
@@ -81,7 +81,7 @@ def compare(records: RetrievalSet, pair: LoadedPairs, runs: dict[str, str], top:
         scores = score(np.stack([np.full_like(candidates, question), candidates], axis=1))
         return candidates[np.argsort(-scores, kind="stable")]
 
-    rows = [row("BM25", *evaluate_bm25(Pools(all=records)).values())]
+    rows = [row("BM25", evaluate_set(bm25_scores(Pools(all=records))["all"], records))]
     known, seconds = score_all(score, records)
     for name, workdir in runs.items():
         embedded = Embedded(workdir, records)
@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("--timed", type=int, default=10, help="number of timed questions")
     parser.add_argument("--json", help="file for the results")
     options = parser.parse_args()
-    records = small_pool(reqa.read(squad.files_of(options.data)[1]), options.paragraphs, options.pairs)
+    records = of_few_paragraphs(reqa.read(squad.files_of(options.data)[1]), options.paragraphs, options.pairs)
     counts = len(records.questions), len(records.pairs), len(records.candidates)
     print("{} questions, {} pairs, {} sentences\n".format(*counts))
     runs = dict(name.split("=", 1) for name in options.run)

@@ -31,7 +31,7 @@ same command resumes the work, 130 after an interrupt.
 """
 # Links to files outside of the documentation, which are replaced by their text.
 OUTSIDE = re.compile(
-    r"\[([^\]]+)\]\((?:\.\./)+(?:endx_jax|benchmarks|launch|examples|configs|tests|README|CONTRIBUTING|CHANGELOG)[^)]*\)"
+    r"\[([^\]]+)\]\((?:\.\./)+(?:endx_jax|benchmarks|launch|examples|configs|tests|reproduction|README|CONTRIBUTING|CHANGELOG)[^)]*\)"
 )
 # Equations in the form of arithmatex: \(...\) inline and \[...\] displayed.
 EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.+?)\\[)\]]</\1>', re.DOTALL)
@@ -104,14 +104,12 @@ def _escape(text: str) -> str:
 
 def commands_page() -> str:
     """Returns the page of all verbs with the output of `endx VERB --help`."""
-    commands = [[verb] for verb in VERBS if verb != "papers"]
-    commands += [["papers", task] for task in ("reproduce", "cost", "figures", "layers")]
     parts = [COMMANDS]
-    for command in commands:
+    for verb in VERBS:
         shown = io.StringIO()
         with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
-            run_verb([*command, "--help"])
+            run_verb([verb, "--help"])
         # `endx train --help` lists the settings, which have a page of their own.
         text = shown.getvalue().partition("\n  --config.seed")[0].strip()
-        parts.append(f"## endx {' '.join(command)}\n\n```\n{text}\n```\n")
+        parts.append(f"## endx {verb}\n\n```\n{text}\n```\n")
     return "\n".join(parts)

@@ -1,6 +1,7 @@
 """endx_jax: answer retrieval with dual encoders in JAX.
 
-`endx_jax.load` returns an embedding model; `endx_jax.losses` and `endx_jax.metrics` are pure functions of arrays.
+`endx_jax.load` returns an embedding model, and `endx_jax.train` trains one. `endx_jax.losses` and `endx_jax.metrics`
+are pure functions of arrays.
 """
 
 import importlib
@@ -8,6 +9,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterable, Mapping
+    from typing import Any
 
     from endx_jax.inference import EmbeddingModel
 
@@ -25,7 +28,7 @@ _SUBPACKAGES = (
     "retrieval",
     "training",
 )
-__all__ = ["__version__", "load", *_SUBPACKAGES]
+__all__ = ["__version__", "load", "train", *_SUBPACKAGES]
 
 
 def load(path_or_name: "str | os.PathLike") -> "EmbeddingModel":
@@ -33,6 +36,19 @@ def load(path_or_name: "str | os.PathLike") -> "EmbeddingModel":
     from endx_jax.inference import load
 
     return load(path_or_name)
+
+
+def train(
+    pairs: "Iterable[Any]",
+    workdir: "str | os.PathLike" = "runs/mine",
+    *,
+    config: "str | Mapping" = "minilm",
+    settings: "Mapping[str, Any] | None" = None,
+) -> "EmbeddingModel":
+    """Trains a model on (question, answer) pairs in memory and returns it: see `endx_jax.experiment.from_python`."""
+    from endx_jax.experiment.from_python import train
+
+    return train(pairs, workdir, config=config, settings=settings)
 
 
 def __getattr__(name: str):

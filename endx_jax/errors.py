@@ -27,6 +27,7 @@ class DiskFull(EndxError):
 
 
 TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h; the files in `launch/` run the command again after this exit status
+INTERRUPTED = 130  # exit status after Ctrl-C
 
 
 class RunInterrupted(Exception):

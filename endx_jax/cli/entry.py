@@ -3,11 +3,12 @@
 import importlib
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable
 
 import endx_jax
-from endx_jax.errors import TRY_AGAIN, EndxError, RunInterrupted, first_line, nearest
+from endx_jax.errors import INTERRUPTED, TRY_AGAIN, EndxError, RunInterrupted, first_line, nearest
 
 USAGE = """endx_jax {version}: answer retrieval with dual encoders, in JAX
 
@@ -25,7 +26,6 @@ usage: endx VERB [options]      (or: python -m endx_jax VERB [options])
   push        upload a model to the hub               endx push runs/quickstart OWNER/NAME
   publish     copy an index to a vector database      endx publish --index=DIR --to=http://HOST:19530
   plan        estimate memory and time of a run       endx plan --config=t5:xxl,sde --devices=64
-  papers      reproduce tables and figures            endx papers reproduce endx-table2 --budget=60
   models      list models that have a name            endx models
   completion  complete verbs and flags by Tab         source <(endx completion bash)
 
@@ -67,10 +67,11 @@ def run_verb(argv: list[str]) -> int:
             raise
         print(f"endx {argv[0]}: {reason}", file=sys.stderr)
         return _leave(2)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as end:
         hint = f"; the same command resumes {RESUMES[argv[0]]}" if argv[0] in RESUMES else ""
-        print(f"endx {argv[0]}: interrupted{hint}", file=sys.stderr)
-        return _leave(130)
+        message = f"{end}: endx {shlex.join(argv)}" if end.args else f"interrupted{hint}"
+        print(f"endx {argv[0]}: {message}", file=sys.stderr)
+        return _leave(INTERRUPTED)
     return 0
 
 
@@ -91,11 +92,11 @@ SMALLER = {
 SMALLER_DATA = "end other programs, or use less data at a time"
 
 # Verbs that resume after an interrupt, and the point from which.
-RESUMES = {"train": "from the last checkpoint", "encode": "with the missing shards", "papers": "with the missing rows"}
+RESUMES = {"train": "from its checkpoint, if any", "encode": "with the missing shards"}
 
 VERBS = (
     "prepare", "mine", "train", "evaluate", "compare", "search", "serve", "encode", "export", "push", "publish", "plan",
-    "papers", "models", "completion",
+    "models", "completion",
 )  # fmt: skip
 
 

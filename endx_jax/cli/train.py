@@ -52,7 +52,8 @@ def main(argv: list[str]) -> None:
         results = run(config, workdir)
     say(f"{(time.monotonic() - started) / 60:.1f} minutes in total; results are in {workdir}")
     if results is not None:
-        say(_next_steps(workdir) if find_method(config.objective.name).embeds else _next_steps_with_pairs(workdir))
+        embeds = find_method(config.objective.name).embeds
+        say(_next_steps(workdir, config.data.path) if embeds else _next_steps_with_pairs(workdir))
 
 
 def parse(argv: list[str]) -> tuple[ConfigDict, str, pathlib.Path]:
@@ -77,7 +78,9 @@ def parse(argv: list[str]) -> tuple[ConfigDict, str, pathlib.Path]:
         raise EndxError(str(failure)) from None
     if rest:
         raise EndxError(f"unexpected argument {rest[0]!r}; settings are given as --config.SECTION.KEY=VALUE")
-    _agree_on_length(values.config, config_flags.get_override_values(values["config"]))
+    from endx_jax.experiment.config import agree_on_length
+
+    agree_on_length(values.config.train, config_flags.get_override_values(values["config"]))
     name = re.sub(r"\W+", "_", f"{pathlib.Path(file).stem}_{arguments}").strip("_")
     return values.config, name, pathlib.Path(options.workdir or f"runs/{name}")
 
@@ -126,17 +129,6 @@ def _check_names(argv: list[str], config: ConfigDict) -> None:
             raise EndxError(f"unknown setting {flag}{nearest(flag, known) or '; endx train --help lists them all'}")
 
 
-def _agree_on_length(config: ConfigDict, given: Mapping[str, object]) -> None:
-    """Sets `train.steps` to 0 if `train.epochs` is given on the command line, and conversely."""
-    steps, epochs = (f"train.{name}" for name in ("steps", "epochs"))
-    if given.get(steps) and given.get(epochs):
-        raise EndxError(f"--config.{steps}={given[steps]} and --config.{epochs}={given[epochs]}: give one of the two")
-    if given.get(steps):
-        config.train.epochs = 0.0
-    if given.get(epochs):
-        config.train.steps = 0
-
-
 def _help(argv: list[str]) -> str:
     """Returns the usage and all settings with their values and descriptions, those that are changed most first."""
     from endx_jax.experiment.config import resolve
@@ -164,16 +156,20 @@ def _recipe_file(file: str) -> str:
     return str(files[file])
 
 
-def _next_steps(workdir: pathlib.Path) -> str:
+def _next_steps(workdir: pathlib.Path, data: str) -> str:
     from endx_jax.experiment.workdir import run_index
 
+    further = f"""encode other documents, for endx serve --index={workdir}/corpus:
+    endx encode --workdir={workdir} --corpus=FILE --output={workdir}/corpus"""
+    if data == "docstrings":
+        further = """train on your own pairs (CSV or JSONL with columns question and answer, SQuAD JSON, a BEIR folder):
+    endx train --config=minilm --workdir=runs/mine --config.data.path=FILE"""
     return f"""
 Next steps:
   search {run_index(workdir).contents}, here or in a browser (needs pip install -e ".[serve]"):
     endx search --workdir={workdir} "QUESTION"
     endx serve --workdir={workdir}
-  train on your own pairs (CSV, TSV or JSONL with columns question and answer, SQuAD JSON, a BEIR folder):
-    endx train --config=minilm --workdir=runs/mine --config.data.path=FILE
+  {further}
   rank another data set with this model:
     endx evaluate --workdir={workdir} --data=FILE
   compute embeddings in Python:

@@ -118,5 +118,12 @@ class TextProcessor:
         self.cache.write(key, table.ids, table.lengths)
         return table
 
+    def describe_cut(self, cut: int, documents: int) -> str:
+        """Returns a line about `cut` of `documents` documents that are too long, and what to do about it."""
+        return (
+            f"{cut:,} of {documents:,} documents reach the limit of {self.length} tokens: only their beginnings are "
+            "embedded; split them into passages, or train with a larger --config.data.answer_length"
+        )
+
     def _tokenize(self, texts: Sequence[str]) -> TokenTable:
         return self.tokenizer([self.prompt + text for text in texts] if self.prompt else texts, self.length)

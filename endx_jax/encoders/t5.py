@@ -51,7 +51,8 @@ class T5Config(TransformerConfig):
         # Distances below a quarter of the buckets have their own; those from there on share the rest.
         limited = f"{where}: relative_attention_max_distance for {found.buckets} buckets"
         check_range(limited, found.max_distance, found.buckets // 4 + 1, MOST_DISTANCE)
-        projection = config.get("feed_forward_proj", "relu")
+        default = "gated-gelu" if config.get("model_type") in ("mt5", "umt5") else "relu"
+        projection = config.get("feed_forward_proj", default)
         return dataclasses.replace(found, activation=ACTIVATIONS[projection], gated=projection.startswith("gated-"))
 
     @property

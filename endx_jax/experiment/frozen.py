@@ -53,7 +53,7 @@ class HeadEncoder:
         params = below_heads(model.initial_params()["dual_encoder"])
         self._params = place(params, state_shardings(params, mesh))
         self._cache = VectorCache(settings.data.cache)
-        self._known: dict[tuple[str, tuple[str, ...]], np.ndarray] = {}
+        self._known: dict[str, dict[str, np.ndarray]] = {side: {} for side in SIDES}
         replicated = NamedSharding(mesh, PartitionSpec())
         self._heads = jax.jit(model.dual_encoder.encode, static_argnums=1, out_shardings=replicated)
 
@@ -72,12 +72,13 @@ class HeadEncoder:
 
     def vectors(self, side: str, texts: Sequence[str]) -> np.ndarray:
         """Returns the inputs of one side's head for N texts, float32 [N, E]."""
-        key = (side, tuple(texts))
-        if key not in self._known:
+        known = self._known[side]
+        if any(text not in known for text in texts):
             progress = showing_progress()
             say(f"computing the inputs of the heads once, for {len(texts):,} {side}s")
-            self._known[key] = base_vectors(self._base, self._params, side, texts, self._cache, progress=progress)
-        return self._known[key]
+            values = base_vectors(self._base, self._params, side, texts, self._cache, progress=progress)
+            known.update(zip(texts, values, strict=True))
+        return np.stack([known[text] for text in texts])
 
     @property
     def readers(self) -> dict[str, Reader]:

@@ -85,6 +85,10 @@ def prepare(config: Mapping, workdir: pathlib.Path) -> Run:
     model, data = _all_of(lambda: build_model(settings), lambda: read_splits(settings.data))
     if settings.data.tokens:
         data = dataclasses.replace(data, train=stored(settings.data, model.processors, data))
+    most, records = settings.data.max_train_pairs, data.train
+    count = len(records.pairs() if isinstance(records, TokenStore) else records.pairs)
+    settings = dataclasses.replace(settings, train=settings.train.sized(min(count, most or count)))
+    model = dataclasses.replace(model, settings=settings)
     data_sha256 = fingerprint(data.train)
     workdirs.check_agrees(workdir, model.settings, data_sha256)
     model = dataclasses.replace(with_token_weights(model, data.train), platform=platform(mesh))
@@ -94,7 +98,6 @@ def prepare(config: Mapping, workdir: pathlib.Path) -> Run:
         _ = data.train.questions[0]  # raises EndxError for a store, which has no texts
         encoder = HeadEncoder(model, mesh)
         readers = encoder.readers
-    most, records = settings.data.max_train_pairs, data.train
     if isinstance(records, TokenStore):
         pairs = records.pairs()
     else:

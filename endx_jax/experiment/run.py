@@ -55,11 +55,11 @@ def run(config: Mapping, workdir: pathlib.Path) -> Results | None:
 
     Raises:
       EndxError: settings or data are invalid, another run uses the workdir, or the disk is full.
-      RunInterrupted: the process received SIGTERM and saved a checkpoint: see `training.preemption`.
+      RunInterrupted, KeyboardInterrupt: SIGTERM or Ctrl-C; a checkpoint was saved: see `training.preemption`.
     """
     began = time.perf_counter()
     check_installed(resolve(config).train.wandb_project)
-    with Preemption() as preemption, reporting_full_disk(workdir), RunLock(workdir):
+    with Preemption(workdir) as preemption, reporting_full_disk(workdir), RunLock(workdir):
         return _run(config, workdir, preemption, began)
 
 
@@ -73,7 +73,7 @@ def _run(config: Mapping, workdir: pathlib.Path, preemption: Preemption, began: 
     if all_processes(_is_finished(prepared)):
         say(f"{workdir} holds this run, trained and evaluated: nothing to do; its results are in {workdirs.RESULTS}")
         return None
-    log_summary(prepared.model, prepared.mesh, prepared.steps, _question_counts(prepared), prepared.stream.plan)
+    log_summary(prepared.model, prepared.mesh, prepared.steps, _question_counts(prepared), prepared.stream)
     held_out = prepared.data.validation
     validate = validation(
         evaluator, settings.evaluation, pools(held_out, settings.data).primary if held_out.questions else None, sets

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import jax
 from jax.sharding import Mesh
 
+from endx_jax.data.batches import BatchStream
 from endx_jax.data.packing import PackingPlan
 from endx_jax.experiment.model import Model
 from endx_jax.models.dual_encoder import SIDES
@@ -14,7 +15,7 @@ from endx_jax.pretrained.settings import NO_ENCODER
 from endx_jax.training.state import split_frozen
 
 
-def log_summary(model: Model, mesh: Mesh, steps: int, questions: Mapping[str, int], plan: PackingPlan | None) -> None:
+def log_summary(model: Model, mesh: Mesh, steps: int, questions: Mapping[str, int], stream: BatchStream) -> None:
     """Prints one line each about data, model, parameters, devices and steps, and warnings."""
     settings, devices = model.settings, mesh.devices.ravel()
     sizes = ", ".join(f"{count:,} {name}" for name, count in questions.items())
@@ -32,10 +33,11 @@ def log_summary(model: Model, mesh: Mesh, steps: int, questions: Mapping[str, in
         say(f"starts from: {settings.model.init_from}; new: {', '.join(new) or 'nothing'}")
     say(f"parameters: {_parameter_counts(model)}")
     say(f"devices: {len(devices)} x {devices[0].device_kind}, in {jax.process_count()} process(es)")
-    batches = _describe_batches(plan, model.method.frozen_towers)
-    say(f"training: {steps} steps of {settings.train.global_batch_size} pairs, {batches}")
+    batches = _describe_batches(stream.plan, model.method.frozen_towers)
     configured, warmup = settings.optimizer.warmup_steps, settings.optimizer.fitted(steps).warmup_steps
-    if warmup != configured:
+    length = f"{len(stream.pairs):,} pairs: {steps:,} steps of {settings.train.global_batch_size}, warm-up {warmup}"
+    say(f"training: {length}; set --config.train.steps=... to change; {batches}")
+    if 0 <= configured != warmup:
         say(f"warning: optimizer.warmup_steps={configured} is too long for {steps} steps; it is reduced to {warmup}")
     drawback = model.dual_encoder.sharing.drawback
     if drawback:

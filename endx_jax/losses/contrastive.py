@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from endx_jax.losses.in_batch import SAME_SIDE, Ceiling, Guide, InBatch, Prefixes, Rows, Side, scores_below
 from endx_jax.losses.shard import AxisName
-from endx_jax.losses.streaming import SOFTMAXES, RowStatistics
+from endx_jax.losses.streaming import SOFTMAXES
 from endx_jax.settings import check_choice
 
 Array = jax.Array
@@ -130,35 +130,38 @@ def in_batch_softmax(
         weighted = zip(WEIGHTS[direction], (TO_ANSWERS, TO_QUESTIONS), strict=True)
         sums = [(weight, (*terms, *both)) for weight, terms in weighted if weight]
     known = {term for _, terms in sums for term in terms if term != "h|q" or hard_negatives is not None}
-    # Candidates of `q|a` differ in their questions only, so that their answer's frequency cancels.
-    found = {term: batch.reduce(term, SOFTMAXES, _margins, shifted=term != "q|a") for term in sorted(known | {"a|q"})}
+    found = {term: batch.reduce(term, SOFTMAXES, _margins) for term in sorted(known | {"a|q"})}
 
     def losses(prefix: int) -> Array:
         total = jnp.zeros_like(batch.right[:, 0])
         for weight, terms in sums:
-            total += weight * _row_losses([found[term][prefix] for term in terms if term in known])
+            parts = {term: found[term][prefix].log_sum_exp for term in terms if term in known}
+            if batch.log_q is not None and "a|q" in terms:
+                # The right candidate is an answer. Those of `q|a` share it, so that its frequency cancels.
+                parts = {term: part if term == "q|a" else part + batch.log_q for term, part in parts.items()}
+            total += weight * _row_losses(list(parts.values()))
         return total
 
     loss, by_prefix = batch.mean([losses(prefix) for prefix in range(len(batch.widths))])
     answers = found["a|q"][-1]
-    return loss, batch.metrics(answers.kept, answers.highest < 0) | by_prefix
+    highest = answers.highest if batch.log_q is None else answers.highest + batch.log_q
+    return loss, batch.metrics(answers.kept, highest < -batch.rounding * batch.rows["q"].scale) | by_prefix
 
 
 def _margins(widths: tuple[int, ...], rows: Rows, columns: Side) -> tuple[Array, ...]:
-    """Computes the margins of the columns' logits over the row's right logit."""
+    """Computes the margins of the columns' logits over the row's right logit before its own correction."""
 
     def margins(scores, prefix):
         # Subtract before the division by the temperature, so that large scores do not cancel.
         found = (scores - rows.right[:, prefix, None]) * rows.scale[:, None]
-        found = found if rows.shift is None else found + rows.shift[:, None]
         return found if columns.log_q is None else found - columns.log_q[None, :]
 
     return scores_below(widths, rows, columns, margins)
 
 
-def _row_losses(others: list[RowStatistics]) -> Array:
-    """Returns log(1 + sum of the exponentials of all margins) [R], given statistics of several sets of columns."""
-    losses = jnp.zeros_like(others[0].log_sum_exp)
-    for statistics in others:
-        losses += jax.nn.softplus(statistics.log_sum_exp - losses)
+def _row_losses(others: list[Array]) -> Array:
+    """Returns log(1 + sum of the exponentials of all margins) [R], given log-sum-exps [R] of sets of columns."""
+    losses = jnp.zeros_like(others[0])
+    for log_sum_exp in others:
+        losses += jax.nn.softplus(log_sum_exp - losses)
     return losses

@@ -118,7 +118,7 @@ class Rows(NamedTuple):
       side: embeddings of the rows.
       right: [R, P], right scores.
       scale: [R], factor of the scores in the logits.
-      shift: [R], added to the logits.
+      bias: [R], added to the logits; None for zeros.
       ceilings: [R, P], highest scores of negatives; None for no limit.
       guide_ceiling: [R], the guide's.
     """
@@ -126,7 +126,7 @@ class Rows(NamedTuple):
     side: Side
     right: Array
     scale: Array
-    shift: Any
+    bias: Array | None
     ceilings: Array | None
     guide_ceiling: Array | None
 
@@ -140,6 +140,8 @@ class InBatch:
       widths: widths of the prefixes.
       weights: weight of each prefix.
       right: [R, P], right scores.
+      rounding: [R], bound on the rounding errors of scores: see `_rounding`.
+      log_q: [R], logarithms of the frequencies of the rows' answers; None for no correction.
       rows: operands of the rows by side, `q` and `a`.
       marks: marks of the rows by side.
       columns: operands and marks of the candidates of all devices by side, `q`, `a` and, with hard negatives, `h`.
@@ -150,6 +152,8 @@ class InBatch:
     widths: tuple[int, ...]
     weights: tuple[float, ...]
     right: Array
+    rounding: Array
+    log_q: Array | None
     rows: Mapping[str, Rows]
     marks: Mapping[str, Marks]
     columns: Mapping[str, tuple[Side, Marks]]
@@ -182,7 +186,7 @@ class InBatch:
           ceiling: highest score of negatives.
           guide: embeddings by another model.
           guide_ceiling: highest score of negatives by the guide.
-          log_q: logarithms of the answers' frequencies; excludes a bias.
+          log_q: logarithms of the answers' frequencies.
           tile: side of a tile of scores.
           axis_name: mesh axes over which the batch is split.
 
@@ -214,13 +218,15 @@ class InBatch:
         scale = jnp.broadcast_to(1 / jnp.asarray(temperature, right.dtype), right.shape[:1])
         if bias is not None:
             bias = jnp.broadcast_to(jnp.asarray(bias, right.dtype), scale.shape)
+        rounding = _rounding(sides["q"].vectors, sides["a"].vectors)
+        guides = sides["q"].guide, sides["a"].guide
         rows = Rows(
             side=sides["q"],
             right=right,
             scale=scale,
-            shift=log_q if bias is None else bias,
-            ceilings=None if ceiling is None else ceiling(right),
-            guide_ceiling=None if guide is None else guide_ceiling(_rowwise(sides["q"].guide, sides["a"].guide)),
+            bias=bias,
+            ceilings=None if ceiling is None else ceiling(right) + rounding[:, None],
+            guide_ceiling=None if guide is None else guide_ceiling(_rowwise(*guides)) + _rounding(*guides),
         )
         gathered = shard.all_gather((columns, column_marks))
         return cls(
@@ -228,29 +234,27 @@ class InBatch:
             widths=prefixes.widths,
             weights=prefixes.weights or (1.0,) * len(prefixes.widths),
             right=right,
+            rounding=rounding,
+            log_q=log_q,
             rows={name: rows._replace(side=own) for name, own in sides.items()},
             marks=marks,
             columns={name: (own, gathered[1][name]) for name, own in gathered[0].items()},
             tile=tile,
         )
 
-    def reduce(
-        self, term: str, reduction: Reduction, scores: Callable[..., tuple[Array, ...]], *, shifted: bool = True
-    ) -> tuple[Any, ...]:
+    def reduce(self, term: str, reduction: Reduction, scores: Callable[..., tuple[Array, ...]]) -> tuple[Any, ...]:
         """Reduces each row's scores of a term, for each prefix.
 
         Args:
           term: a term of the module's table.
           reduction: `streaming.SOFTMAXES` or `streaming.SUMS`.
           scores: module-level function (widths, `Rows`, `Side` of the columns) -> scores [R, C] of each prefix.
-          shifted: false to leave out the rows' shift.
         """
         candidates, given = term.split("|")
         columns, column_marks = self.columns[candidates]
         score = functools.partial(scores, self.widths)
-        rows, marks = self.rows[given], self.marks[given]
-        rows = rows if shifted else rows._replace(shift=None)
-        return reduce_rows(reduction, score, KEEP[term], rows, columns, marks, column_marks, tile=self.tile)
+        marks = self.marks[given]
+        return reduce_rows(reduction, score, KEEP[term], self.rows[given], columns, marks, column_marks, tile=self.tile)
 
     def mean(self, losses: Sequence[Array]) -> tuple[Array, dict[str, Array]]:
         """Returns the loss of a batch and its parts by prefix, given each prefix's losses [R], zero for excluded pairs.
@@ -315,6 +319,17 @@ def _matrix(rows: Any, columns: Any) -> Array:
 
 def _rowwise(rows: Any, others: Any) -> Array:
     return jnp.sum(rows * others, axis=1)
+
+
+def _rounding(rows: Any, others: Any) -> Array:
+    """Returns a bound on the rounding errors of rows' inner products, [R].
+
+    A sum over a row and a matrix product of any tile round differently, so scores that differ by less than this are
+    equal. Products of E terms have errors of about eps sqrt(E) times the norms.
+    """
+    rows, others = jax.lax.stop_gradient((rows, others))
+    epsilon = jnp.finfo(rows.dtype).eps * rows.shape[1] ** 0.5
+    return epsilon * jnp.sqrt(_rowwise(rows, rows) * _rowwise(others, others))
 
 
 def _products(widths: tuple[int, ...], rows: Side, columns: Side, multiply: Callable) -> list[Array]:

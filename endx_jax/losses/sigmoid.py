@@ -76,7 +76,8 @@ def in_batch_sigmoid(
     terms = ["a|q", *(SAME_SIDE[side] for side in same_side)] + (["h|q"] if hard_negatives is not None else [])
     found = {term: batch.reduce(term, SUMS, _wrong) for term in terms}
     rows = batch.rows["q"]
-    right_logits = batch.right * rows.scale[:, None] + rows.shift[:, None]
+    assert rows.bias is not None
+    right_logits = batch.right * rows.scale[:, None] + rows.bias[:, None]
     right = jnp.where(batch.shard.where[:, None], jax.nn.softplus(-right_logits), 0)
     sums = [
         sum((found[term][prefix].total for term in terms), start=right[:, prefix])
@@ -84,14 +85,17 @@ def in_batch_sigmoid(
     ]
     loss, by_prefix = batch.mean(sums)
     answers = found["a|q"][-1]
-    return loss, batch.metrics(answers.kept, answers.highest < jax.nn.softplus(right_logits[:, -1])) | by_prefix
+    limit = right_logits[:, -1] - batch.rounding * rows.scale
+    return loss, batch.metrics(answers.kept, answers.highest < jax.nn.softplus(limit)) | by_prefix
 
 
 def _wrong(widths: tuple[int, ...], rows: Rows, columns: Side) -> tuple[Array, ...]:
     """Computes -log(1 - sigmoid(logit)) of all rows and columns."""
+    assert rows.bias is not None
+    shift = rows.bias[:, None]
 
     def cross_entropy(scores, prefix):
         del prefix
-        return jax.nn.softplus(scores * rows.scale[:, None] + rows.shift[:, None])
+        return jax.nn.softplus(scores * rows.scale[:, None] + shift)
 
     return scores_below(widths, rows, columns, cross_entropy)

@@ -17,8 +17,8 @@ def say(line: str) -> None:
 
 
 def showing_progress() -> bool:
-    """Returns true on the primary process if stderr is a terminal: progress bars are shown then."""
-    return is_primary() and sys.stderr.isatty()
+    """Returns true on the primary process if stderr is a terminal or a notebook: progress bars are shown then."""
+    return is_primary() and (sys.stderr.isatty() or "ipykernel" in sys.modules)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,6 @@ from endx_jax.parallel.environment import read_environment
 
 BARRIER_MILLISECONDS = 24 * 3600 * 1000  # effectively unlimited, since JAX's heartbeats detect a dead process
 PRIMARY_EXIT_DELAY = 5.0  # seconds: process 0 exits last, since JAX aborts the other processes when it is gone
-INTERRUPTED = 130  # exit status after Ctrl-C, which all processes receive
 MAX_MESSAGE_BYTES = 2048  # length at which the message of a failure is cut before it is sent to all processes
 
 _barrier_counts: Counter[str] = Counter()  # number of calls of each barrier, the same on every process
@@ -59,7 +58,7 @@ def exit_if_distributed(status: int) -> None:
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-        if is_primary() and status != INTERRUPTED:
+        if is_primary():
             time.sleep(PRIMARY_EXIT_DELAY)
     finally:
         os._exit(status)

@@ -129,6 +129,8 @@ def outline_run(
       EndxError: training would refuse the settings.
     """
     mesh = make_mesh(settings.mesh, devices)
+    count = SOME_STEPS if texts.pairs is None else len(texts.pairs)
+    settings = dataclasses.replace(settings, train=settings.train.sized(count))
     model, pairs = _outlined(settings, platform or sharding_hints.platform(mesh)), texts.pairs
     if pairs is None:
         pairs = stand_in(model)

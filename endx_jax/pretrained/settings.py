@@ -73,7 +73,7 @@ class ModelSettings:
     layer_weights: tuple[float, ...] = key(
         (),
         "Weights of a mixture of the pretrained model's layers, which replaces the last layer: the token table, for "
-        "BERT the input of the first layer, then each layer. They sum to one (RR). `endx papers layers` finds them.",
+        "BERT the input of the first layer, then each layer. They sum to one (RR).",
     )
     token_weights: str = key(
         "",

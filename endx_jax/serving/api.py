@@ -158,10 +158,13 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
             raise Refusal(422, f"documents: the id {twice[0]!r} is given twice", param="documents", code="repeated_id")
         documents = [Document(new.id or uuid.uuid4().hex, new.text, new.metadata) for new in asked.documents]
         with batcher.request():
-            found, _ = await encode(batcher, request.receive, "answer", texts)
+            found, tokens = await encode(batcher, request.receive, "answer", texts)
             # The change is made even if the client disconnects from here on.
             await batcher.submit(functools.partial(service.add, documents, found), 0)
-        return _json({"ids": [document.id for document in documents]}, status=201)
+        processor = service.model.encoder.processors["answer"]
+        cut = int((tokens >= processor.length).sum())
+        note = {"note": processor.describe_cut(cut, len(texts))} if cut else {}
+        return _json({"ids": [document.id for document in documents], **note}, status=201)
 
     @api.get("/documents/{id:path}", response_model=StoredDocument)
     async def read(id: str) -> Response:

@@ -140,9 +140,10 @@ class RerankResponse(BaseModel):
 
 
 class DocumentsResponse(BaseModel):
-    """Ids of the documents that were added, in order."""
+    """Ids of the documents that were added, in order, and a note if some are longer than what is embedded."""
 
     ids: list[str]
+    note: str | None = None
 
 
 class DeletedResponse(BaseModel):

@@ -116,7 +116,12 @@ class Checkpoints:
 def best_step(workdir: pathlib.Path, metric: str) -> int | None:
     """Returns the step of the best checkpoint by a metric, or the newest if none has the metric; None without any."""
     best = best_validation(workdir, metric)
-    return best[0] if best else max(_read_manifests(workdir), default=None)
+    return best[0] if best else newest_step(workdir)
+
+
+def newest_step(workdir: pathlib.Path) -> int | None:
+    """Returns the step of the newest complete checkpoint; None without any."""
+    return max(_read_manifests(workdir), default=None)
 
 
 def best_validation(workdir: pathlib.Path, metric: str) -> tuple[int, dict[str, float]] | None:

@@ -6,29 +6,31 @@ are fetched one step later, so that the devices never wait for the host.
 """
 
 import dataclasses
+import signal
 from collections.abc import Callable, Mapping
+from time import monotonic
 
 import jax
 
 from endx_jax.data.batches import BatchStream
 from endx_jax.errors import RunInterrupted
-from endx_jax.parallel.distributed import all_processes, barrier
+from endx_jax.parallel.distributed import all_processes, barrier, is_primary
 from endx_jax.parallel.sharding import to_global
 from endx_jax.settings import check, key
 from endx_jax.training.checkpoints import Checkpoints
 from endx_jax.training.monitor import Monitor
-from endx_jax.training.preemption import Preemption
+from endx_jax.training.preemption import NAMES, SAVE, Preemption
 from endx_jax.training.state import TrainState
 from endx_jax.training.trace import Trace
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainSettings:
-    """Settings of training, `config.train`; exactly one of `steps` and `epochs` sets the length of the schedule."""
+    """Settings of training, `config.train`; `steps` or `epochs` sets the length of the schedule."""
 
-    global_batch_size: int = key(64, "Pairs per step, over all devices and processes.")
+    global_batch_size: int = key(64, "Pairs per step, over all devices. 0: 32 to 128, by the number of pairs.")
     steps: int = key(0, "Steps of the whole run. 0: given by `epochs`.")
-    epochs: float = key(1.0, "Passes over the training pairs. 0: given by `steps`.")
+    epochs: float = key(1.0, "Passes over the training pairs. 0: given by `steps`, or by the number of pairs.")
     stop_at_step: int = key(
         0,
         "Step at which the run saves a checkpoint and stops, as at a preemption. 0: runs to the end.",
@@ -46,6 +48,7 @@ class TrainSettings:
         "last step.",
     )
     checkpoint_every: int = key(100, "Steps between checkpoints.", changes_results=False)
+    checkpoint_minutes: float = key(10.0, "Most minutes between checkpoints. 0: no limit.", changes_results=False)
     keep_checkpoints: int = key(2, "Newest checkpoints that are kept, besides the best one.", changes_results=False)
     tower_chunk: int = key(
         -1,
@@ -65,12 +68,10 @@ class TrainSettings:
     )
 
     def __post_init__(self):
+        check(0 <= self.global_batch_size != 1, "train.global_batch_size must be at least 2, for negatives, or 0")
         check(
-            self.global_batch_size > 1, "train.global_batch_size must be at least 2: the negatives come from the batch"
-        )
-        check(
-            (self.steps > 0) != (self.epochs > 0),
-            f"train.steps and train.epochs are {self.steps} and {self.epochs}: set exactly one, and the other to 0",
+            min(self.steps, self.epochs) == 0 <= max(self.steps, self.epochs),
+            f"--config.train.steps={self.steps} and --config.train.epochs={self.epochs}: set one of the two",
         )
         check(self.log_every > 0 and self.checkpoint_every > 0, "train.log_every and checkpoint_every must be positive")
         check(
@@ -80,6 +81,13 @@ class TrainSettings:
         check(self.profile_steps >= 0, f"train.profile_steps is {self.profile_steps}; it must not be negative")
         check(self.keep_checkpoints > 0, "train.keep_checkpoints must be positive")
         check(self.tower_chunk >= -1, f"train.tower_chunk is {self.tower_chunk}; it must be positive, 0 or -1")
+
+    def sized(self, pairs: int) -> "TrainSettings":
+        """Returns settings with a batch size and a length for `pairs` training pairs, where they are 0."""
+        usual = 32 if pairs < 1_000 else 64 if pairs < 100_000 else 128
+        size = self.global_batch_size or min(usual, 2 ** max(1, pairs.bit_length() - 1))
+        epochs = self.epochs if self.steps or self.epochs else 5.0 if pairs < 1_000 else 3.0 if pairs < 100_000 else 1.0
+        return dataclasses.replace(self, global_batch_size=size, epochs=epochs)
 
     def total_steps(self, pairs: int) -> int:
         """Returns the number of steps of a run with `pairs` training pairs."""
@@ -148,17 +156,18 @@ def fit(
       validate: function of the parameters that returns validation metrics; None if there is nothing to validate on.
       stopping: early stopping, which knows the validations before the state's step.
       trace: profiler.
-      preemption: handler of SIGTERM.
+      preemption: handler of SIGTERM and Ctrl-C.
       reading_threads: number of threads that prepare batches.
 
     Returns:
       The state after the last step, which is also saved.
 
     Raises:
-      RunInterrupted: the process received SIGTERM; the state was saved first.
+      RunInterrupted, KeyboardInterrupt: a process received SIGTERM or Ctrl-C; the state was saved first.
     """
     start = int(state.step)
     stop = start if stopping.stops_at(start) else min(steps, settings.stop_at_step or steps)
+    saved_at = monotonic()
     batches = stream.iterate(start, stop, reading_threads)
     for step in range(start, stop):
         with monitor.data_wait():
@@ -170,9 +179,11 @@ def fit(
         trace.end_step(done, metrics)
         monitor.push(done, metrics)
         checkpoints.raise_if_failed()
-        interrupted = preemption.should_stop(mesh)
+        # Only the primary's clock counts, and each interval once, since several processes read it one step later.
+        late = is_primary() and 0 < settings.checkpoint_minutes * 60 <= monotonic() - saved_at
+        asked = preemption.agreed(mesh, late)
         validate_now = validate if done == steps or _due(done, settings.evaluate_every) else None
-        if validate_now or _due(done, settings.checkpoint_every) or done == stop or interrupted:
+        if validate_now or _due(done, settings.checkpoint_every) or done == stop or asked:
             monitor.flush()
             with monitor.paused():
                 metrics = validate_now(state.params) if validate_now else None
@@ -180,10 +191,13 @@ def fit(
                     monitor.log_validation(done, metrics, stopping.metric)
                     stopping.add(done, metrics)
                 checkpoints.save(done, state, metrics)
-        if interrupted:
+            late = True
+        saved_at = monotonic() if late else saved_at
+        if asked > SAVE:
             checkpoints.wait()
             barrier("saved-to-leave")  # no process exits before the primary has written the manifest
-            raise RunInterrupted(f"stopped by SIGTERM: saved at step {done} of {steps}; run the same command to resume")
+            kind = KeyboardInterrupt if asked == signal.SIGINT else RunInterrupted
+            raise kind(f"stopped by {NAMES[asked]}: saved at step {done} of {steps}; run the same command to resume")
         if validate_now and stopping.stops_at(done):
             break
     with monitor.paused():

@@ -35,7 +35,7 @@ class OptimizerSettings:
     schedule: str = key(
         "linear", f"Learning-rate schedule after warm-up: one of {', '.join(SCHEDULES)}; linear and cosine end at 0."
     )
-    warmup_steps: int = key(0, "Steps over which the learning rate rises linearly from 0 to its peak.")
+    warmup_steps: int = key(0, "Steps of the linear rise from 0 to the peak. -1: a tenth of all, at most 100.")
     weight_decay: float = key(
         0.01, "Decoupled weight decay of AdamW and Adafactor, for kernels and embedding tables only."
     )
@@ -49,14 +49,16 @@ class OptimizerSettings:
     frozen: tuple[str, ...] = key((), "Patterns of parameter paths that are not trained, such as `token_embedder/`.")
 
     def fitted(self, steps: int) -> "OptimizerSettings":
-        """Returns settings whose warm-up is shorter than the run: a tenth of it if the configured one is not."""
-        return self if self.warmup_steps < steps else dataclasses.replace(self, warmup_steps=steps // 10)
+        """Returns settings with a warm-up that is shorter than the run: a tenth of it if it is too long or -1."""
+        if 0 <= self.warmup_steps < steps:
+            return self
+        return dataclasses.replace(self, warmup_steps=min(steps // 10, max(self.warmup_steps, 100)))
 
     def __post_init__(self):
         check_choice("optimizer.name", self.name, OPTIMIZERS)
         check_choice("optimizer.schedule", self.schedule, SCHEDULES)
         check(self.learning_rate >= 0, f"optimizer.learning_rate is {self.learning_rate}; it must not be negative")
-        check(self.warmup_steps >= 0, f"optimizer.warmup_steps is {self.warmup_steps}; it must not be negative")
+        check(self.warmup_steps >= -1, f"optimizer.warmup_steps is {self.warmup_steps}; it must be -1 or more")
 
 
 def make_schedule(settings: OptimizerSettings, steps: int) -> Callable[[jax.Array], jax.Array]:

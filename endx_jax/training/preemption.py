@@ -1,13 +1,16 @@
-"""Preemption by SIGTERM: training saves a checkpoint and exits; all other phases exit immediately.
+"""Interruption by SIGTERM or Ctrl-C: training saves a checkpoint and exits; all other phases exit immediately.
 
-All processes must save at the same step, even if only one receives the signal. They agree through a flag that is
+All processes must save at the same step, even if only one receives the signal. They agree through a number that is
 reduced over all devices after each step and read one step later, like the metrics, so that no process waits for it.
 JAX's own preemption service is not used: its handler would stay installed outside of the training steps too.
 """
 
 import functools
 import os
+import pathlib
 import signal
+import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,70 +20,106 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from endx_jax.errors import TRY_AGAIN
+from endx_jax.errors import INTERRUPTED, TRY_AGAIN
+from endx_jax.training.checkpoints import newest_step
 
-EXIT_MESSAGE = "endx_jax: stopped by SIGTERM outside of the training steps; run the same command to resume\n"
+SAVE = 1  # request for a checkpoint only; less than the numbers of the signals
+NAMES: dict[int, str] = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
+NOTICE = b"endx_jax: Ctrl-C: the run saves after this step and ends; a second Ctrl-C ends it at once, without saving\n"
 
 
 class Preemption:
-    """Context manager that handles SIGTERM; has no effect outside the main thread, where Python delivers no signals."""
+    """Context manager that handles SIGTERM and Ctrl-C (SIGINT) for a run.
 
-    def __init__(self) -> None:
-        self._received = self._deferred = False
+    A second Ctrl-C ends the process at once; in a notebook or another interactive session, it raises KeyboardInterrupt.
+    Has no effect outside the main thread, where Python delivers no signals.
+    """
+
+    def __init__(self, workdir: pathlib.Path) -> None:
+        """Takes the run's folder, whose newest checkpoint the last line names."""
+        self._workdir = workdir
+        self._received, self._deferred, self._interactive = 0, False, hasattr(sys, "ps1")
         self._pending: jax.Array | None = None
 
     def __enter__(self) -> "Preemption":
-        self._installed = threading.current_thread() is threading.main_thread()
-        if self._installed:
-            self._previous = signal.signal(signal.SIGTERM, self._handle)
+        self._previous, self._wakeup = {}, None
+        if threading.current_thread() is threading.main_thread():
+            handler: Callable[..., None] = self._handle if self._interactive else lambda *_: None
+            if not self._interactive:
+                # Python calls handlers only after the step that the main thread waits for; a thread reacts at once.
+                received, self._wakeup = socket.socketpair()
+                self._wakeup.setblocking(False)
+                signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
+                threading.Thread(target=self._watch, args=(received,), daemon=True).start()
+            # A shell makes background jobs ignore interrupts.
+            self._previous = {n: signal.signal(n, handler) for n in NAMES if signal.getsignal(n) != signal.SIG_IGN}
         return self
 
     def __exit__(self, *failure) -> None:
-        if self._installed:
-            signal.signal(signal.SIGTERM, self._previous)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        if self._wakeup:
+            signal.set_wakeup_fd(-1)
+            self._wakeup.close()
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Context in which SIGTERM only sets the flag of `should_stop`; exits the process at its end if it is set."""
+        """Context in which a first signal only sets what `agreed` returns; the process ends after it if one came."""
         self._deferred = True
         try:
             yield
         finally:
             self._deferred = False
         if self._received:
-            _exit_now()
+            self._leave(self._received)
 
-    def should_stop(self, mesh: Mesh) -> bool:
-        """Returns true if any process has received SIGTERM; all processes get the same value.
+    def agreed(self, mesh: Mesh, save: bool = False) -> int:
+        """Returns the largest request of any process: the number of a signal, `SAVE` if it asks to `save`, or 0.
 
-        Args:
-          mesh: mesh of the training step. Every process must call this once after each step.
+        Every process of the mesh must call this once after each step; all get the same value.
         """
+        asked = max(self._received, SAVE * save)
         if jax.process_count() == 1:
-            return self._received
-        previous, self._pending = self._pending, _any(self._received, mesh)
-        return previous is not None and bool(jax.device_get(previous))
+            return asked
+        previous, self._pending = self._pending, _largest(asked, mesh)
+        return 0 if previous is None else int(jax.device_get(previous))
 
-    def _handle(self, number: int, frame: object) -> None:
-        self._received = True
-        if not self._deferred:
-            _exit_now()
+    def _watch(self, received: socket.socket) -> None:
+        with received:
+            while number := received.recv(1):
+                self._handle(number[0])
+
+    def _handle(self, number: int, frame: object = None) -> None:
+        if number in NAMES:
+            again, self._received = self._received == number == signal.SIGINT, number
+            if again or not self._deferred:
+                self._leave(number)
+            elif number == signal.SIGINT:
+                os.write(2, NOTICE)
+
+    def _leave(self, number: int) -> None:
+        step = newest_step(self._workdir)
+        resume = "start again: there is no checkpoint yet" if step is None else f"resume at step {step}, its checkpoint"
+        message = f"stopped by {NAMES[number]}; run the same command to {resume}"
+        if number == signal.SIGINT and self._interactive:
+            raise KeyboardInterrupt(message)
+        _exit_now(INTERRUPTED if number == signal.SIGINT else TRY_AGAIN, message)
 
 
-def _any(local: bool, mesh: Mesh) -> jax.Array:
-    """Reduces a flag over all processes, asynchronously; true if it is set in one of them."""
+def _largest(local: int, mesh: Mesh) -> jax.Array:
+    """Reduces a number over all processes to the largest, asynchronously."""
     split = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
-    flags = jax.make_array_from_callback((mesh.size,), split, lambda part: np.full(mesh.size, local)[part])
-    return _reduction(mesh)(flags)
+    numbers = jax.make_array_from_callback((mesh.size,), split, lambda part: np.full(mesh.size, local, np.int32)[part])
+    return _reduction(mesh)(numbers)
 
 
 @functools.cache
 def _reduction(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
     """Returns the compiled reduction of a mesh, the same for all steps."""
-    return jax.jit(jnp.any, out_shardings=NamedSharding(mesh, PartitionSpec()))
+    return jax.jit(jnp.max, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
-def _exit_now() -> None:
+def _exit_now(status: int, message: str) -> None:
     """Exits without Python's cleanup, which may wait for a compilation; files on disk are complete at any time."""
-    os.write(2, EXIT_MESSAGE.encode())
-    os._exit(TRY_AGAIN)
+    os.write(2, f"endx_jax: {message}\n".encode())
+    os._exit(status)

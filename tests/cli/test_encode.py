@@ -33,6 +33,16 @@ def contents(folder) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+def test_documents_that_are_cut_are_counted(trained_workdir, tmp_path, endx):
+    path = tmp_path / "corpus.jsonl"
+    path.write_text("".join(json.dumps({"text": "the cat " * n}) + "\n" for n in (1, 20, 30)))
+    shown = endx("encode", f"--workdir={trained_workdir}", f"--corpus={path}", f"--output={tmp_path / 'index'}").out
+    assert shown.splitlines()[-1] == (
+        "2 of 3 documents reach the limit of 24 tokens: only their beginnings are embedded; split them into passages, "
+        "or train with a larger --config.data.answer_length"
+    )
+
+
 @pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
 def test_an_index_holds_what_the_model_says(trained_workdir, corpus, tmp_path, endx, precision):
     arguments = [f"--workdir={trained_workdir}", f"--corpus={corpus}", f"--output={tmp_path}", "--shard-size=128"]

@@ -105,7 +105,7 @@ def test_unknown_arguments_are_refused_in_one_line(arguments, message):
 @pytest.mark.parametrize(
     ("recipe", "arguments", "length"),
     [
-        ("minilm", [], (0, 3.0)),
+        ("minilm", [], (0, 0.0)),
         ("minilm", ["--config.train.steps=5"], (5, 0.0)),
         ("minilm", ["--config.train.steps=5", "--config.train.epochs=0.0"], (5, 0.0)),
         ("quickstart", ["--config.train.epochs=2.0"], (0, 2.0)),
@@ -115,6 +115,19 @@ def test_unknown_arguments_are_refused_in_one_line(arguments, message):
 def test_steps_on_the_command_line_replace_the_recipes_epochs_and_the_other_way_round(recipe, arguments, length):
     config, _, _ = train.parse([f"--config={recipe}", *arguments])
     assert (config.train.steps, config.train.epochs) == length
+
+
+@pytest.mark.parametrize(
+    ("data", "shown", "hidden"),
+    [
+        ("docstrings", "train on your own pairs", "encode other documents"),
+        ("mine.csv", "encode other documents", "train on your own pairs"),
+    ],
+)
+def test_next_steps_fit_the_data(trained_workdir, data, shown, hidden):
+    steps = train._next_steps(trained_workdir, data)
+    assert f"\n  {shown}" in steps
+    assert hidden not in steps
 
 
 @pytest.mark.parametrize(
@@ -175,7 +188,8 @@ def test_an_interrupt_is_no_traceback(monkeypatch, endx):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(train, "main", interrupted)
-    assert "the same command resumes" in endx("train", status=130).err
+    hint = "endx train: interrupted; the same command resumes from its checkpoint, if any\n"
+    assert endx("train", status=130).err == hint
 
 
 def test_settings_that_the_step_refuses_leave_no_run(config, tmp_path):

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from endx_jax.data.order import ROUND, Mixed, Sources, epoch_order, permuted, runs_of_round
+from endx_jax.data.order import ROUND, Epochs, Mixed, Sources, epoch_order, permuted, runs_of_round
 from endx_jax.errors import EndxError
 
 # Groups of 7, 5, 4 and 1, mixed up.
@@ -114,6 +114,13 @@ def test_large_sources_are_drawn_in_computed_epochs(monkeypatch):
     np.testing.assert_array_equal(other[other < 5], small)  # too small to be computed
     assert not np.array_equal(other[other >= 5], large)
     assert len(set(large[:12])) == len(large[:12])
+
+
+def test_computed_epochs_have_orders_of_their_own(monkeypatch):
+    monkeypatch.setattr("endx_jax.data.order.MOST_DRAWN", 8)
+    epochs = Epochs(None, 20, run=1, seed=0)(np.arange(60)).reshape(3, 20)
+    np.testing.assert_array_equal(np.sort(epochs, axis=1), np.tile(np.arange(20), (3, 1)))
+    assert len({tuple(epoch) for epoch in epochs}) == 3
 
 
 def test_shares_of_sizes():

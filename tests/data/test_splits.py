@@ -6,7 +6,7 @@ import hashlib
 import pytest
 
 from endx_jax.data.records import RetrievalSet
-from endx_jax.data.splits import first_pairs, limit_questions, split, take, with_many_questions
+from endx_jax.data.splits import first_pairs, limit_questions, of_few_paragraphs, split, take, with_many_questions
 from endx_jax.errors import EndxError
 
 NAMES = ("train", "validation", "test")
@@ -203,3 +203,17 @@ def test_among_several_answers_judgements_are_renumbered():
 def test_a_pool_without_words_is_left_out():
     signs = dataclasses.replace(RECORDS, candidates=("sea", "cat", "bee", "4!"))
     assert list(with_many_questions(signs, (2, 3))) == ["answers>=2", "answers>=2-alone", "answers>=3"]
+
+
+def test_few_paragraphs_takes_a_question_of_each_paragraph_in_turn():
+    # Paragraph 0 has three questions, paragraph 1 two, paragraph 2 one; each question has the one sentence `sP.Q`.
+    names = ["s0.0", "s0.1", "s0.2", "s1.0", "s1.1", "s2.0"]
+    records = RetrievalSet(
+        questions=tuple(f"about {name}" for name in names),
+        candidates=tuple(names),
+        qrels=tuple((n,) for n in range(len(names))),
+        question_ids=tuple(f"q{n}" for n in range(len(names))),
+        candidate_ids=tuple(names),
+    )
+    found = of_few_paragraphs(records, paragraphs=2, pairs=3)
+    assert found.candidate_ids == ("s0.0", "s1.0", "s0.1")

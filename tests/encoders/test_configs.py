@@ -1,5 +1,7 @@
 """Configs in the notations of published folders, and what they refuse."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -34,6 +36,23 @@ NOMIC = {
 
 def read(model_type, config):
     return ARCHITECTURES[model_type].config.from_hugging_face({"model_type": model_type, **config})
+
+
+@pytest.mark.parametrize("model_type", sorted({*ARCHITECTURES} - {"new", "static"}))
+def test_absent_keys_have_the_defaults_of_transformers(model_type):
+    config = pytest.importorskip("transformers").CONFIG_MAPPING[model_type]
+    t5 = {"d_model": 24, "d_kv": 12, "d_ff": 40, "num_layers": 4, "num_heads": 2}
+    sizes = {"vocab_size": 60000, **t5} if "t5" in model_type else SMALL | {"vocab_size": 60000}
+    every = config(**sizes).to_dict()
+    given = {name: value for name, value in every.items() if {name, *mapped(config, name)} & {*sizes}}
+    ours, theirs = (read(model_type, values) for values in (given, every))
+    head = {} if "t5" in model_type else {"head_width": theirs.head}
+    pad = {} if theirs.after_padding else {"pad_id": theirs.pad_id}  # no vector depends on it
+    assert dataclasses.replace(ours, **head, **pad) == dataclasses.replace(theirs, **head)
+
+
+def mapped(config, name):
+    return [key for key, attribute in config.attribute_map.items() if attribute == name]
 
 
 def test_nomic_in_the_notation_of_its_hub_folder():

@@ -3,6 +3,7 @@ import pytest
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import differences, resolve
 from endx_jax.methods.config import base_config
+from endx_jax.methods.dual.recipes import minilm
 
 
 def test_the_base_config_resolves_to_itself():
@@ -29,7 +30,7 @@ def test_an_unknown_method_names_the_known_ones():
 
 
 def test_steps_and_epochs_exclude_each_other():
-    with pytest.raises(EndxError, match="train.steps and train.epochs are 5 and 1.0: set exactly one"):
+    with pytest.raises(EndxError, match=r"^--config.train.steps=5 and --config.train.epochs=1.0: set one of the two$"):
         resolve({"train": {"steps": 5}})
 
 
@@ -64,3 +65,18 @@ def test_only_what_changes_results_counts_as_a_difference():
 def test_values_of_other_types_are_refused(changes, message):
     with pytest.raises(EndxError, match=message):
         resolve(changes)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "size", "steps"),
+    [(1, 2, 2), (20, 16, 6), (300, 32, 47), (3_000, 64, 141), (300_000, 128, 2_344)],
+)
+def test_batches_and_steps_that_are_not_set_fit_the_number_of_pairs(pairs, size, steps):
+    settings = resolve(minilm.get_config()).train.sized(pairs)
+    assert (settings.global_batch_size, settings.total_steps(pairs)) == (size, steps)
+
+
+def test_batches_and_steps_that_are_set_stay():
+    for train in ({"steps": 7, "epochs": 0.0}, {"epochs": 2.0, "global_batch_size": 8}):
+        settings = resolve({"train": train}).train
+        assert settings.sized(300) == settings

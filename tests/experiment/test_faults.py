@@ -1,11 +1,14 @@
 """What a run survives: a notice to leave, a second start, a disk that is full. Kills are for benchmarks/soak.py."""
 
+import itertools
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import time
 
 import chex
 import jax
@@ -16,7 +19,9 @@ from endx_jax.experiment.model import best_params, read_model
 from endx_jax.experiment.run import run
 from endx_jax.experiment.workdir import LOCK
 from endx_jax.parallel import MeshSettings, make_mesh
-from endx_jax.training.checkpoints import Checkpoints
+from endx_jax.training import loop
+from endx_jax.training.checkpoints import Checkpoints, newest_step
+from endx_jax.training.preemption import NOTICE
 
 
 def log(workdir):
@@ -36,9 +41,10 @@ def test_told_to_stop_a_run_saves_and_the_same_command_goes_on(trained_workdir, 
         looks.append(checkpoints)
         if len(looks) == 3:
             os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)  # a thread handles it
 
     with monkeypatch.context() as told:
-        told.setattr(Checkpoints, "look", look)
+        told.setattr(Checkpoints, "raise_if_failed", look)
         with pytest.raises(RunInterrupted, match=r"saved at step 3 of 6; run the same command to resume$"):
             run(config, tmp_path)
     assert [step for step, _ in log(tmp_path)] == [1, 2, 3]
@@ -56,6 +62,58 @@ def test_the_workdir_of_a_run_that_is_refused_is_taken_back(config, tmp_path):
 
 def test_a_run_holds_its_workdir(trained_workdir):
     assert set(json.loads((trained_workdir / LOCK).read_text())) == {"host", "process", "since"}
+
+
+def flags(config):
+    """The settings of a config as arguments of `endx train --config=minilm`."""
+    return [
+        f"--config.{section}.{name}={value}"
+        for section, values in config.to_dict().items()
+        for name, value in (values.items() if isinstance(values, dict) else ())
+        if isinstance(value, str | int | float) and (section, name) != ("objective", "name")
+    ]
+
+
+@pytest.mark.slow
+def test_a_process_saves_after_ctrl_c_and_the_same_command_goes_on(config, tmp_path):
+    config.train.update(steps=300, epochs=0.0, checkpoint_every=1000, evaluate_every=0, log_every=1)
+    run(config, tmp_path / "whole")
+    command = ["train", "--config=minilm", f"--workdir={tmp_path / 'run'}", *flags(config)]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8", "PYTHONUNBUFFERED": "1"}
+    metrics, errors = tmp_path / "run" / "metrics.jsonl", tmp_path / "errors"
+    with (
+        errors.open("w") as stderr,
+        subprocess.Popen(
+            [sys.executable, "-m", "endx_jax", *command], stdout=subprocess.DEVNULL, stderr=stderr, env=environment
+        ) as process,
+    ):
+        while process.poll() is None and not (metrics.exists() and len(metrics.read_bytes().splitlines()) > 5):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+    assert process.returncode == 130
+    notice, last = errors.read_text().splitlines()
+    assert notice == NOTICE.decode().strip()
+    step = newest_step(tmp_path / "run")
+    assert 5 <= step < 300
+    saved = f"endx train: stopped by Ctrl-C: saved at step {step} of 300; run the same command to resume: endx "
+    assert last == saved + shlex.join(command)
+    run(config, tmp_path / "run")
+    assert log(tmp_path / "run") == log(tmp_path / "whole")
+    chex.assert_trees_all_equal(best(tmp_path / "run"), best(tmp_path / "whole"))
+
+
+def test_checkpoints_are_saved_by_the_clock(config, tmp_path, monkeypatch):
+    """A step takes four minutes by this clock."""
+    config.train.update(steps=8, epochs=0.0, checkpoint_every=1000, evaluate_every=0, stop_at_step=7)
+    now, saved = itertools.count(0, 4 * 60), []
+    monkeypatch.setattr(loop, "monotonic", lambda: next(now))
+    save = Checkpoints.save
+    monkeypatch.setattr(Checkpoints, "save", lambda self, step, *rest: saved.append(step) or save(self, step, *rest))
+    run(config, tmp_path / "run")
+    assert saved == [3, 6, 7]
+    config.train.checkpoint_minutes, saved[:] = 0.0, []
+    run(config, tmp_path / "other")
+    assert saved == [7]
 
 
 # Mounts a small file system, trains into it until it is full, makes room, and trains on.
@@ -77,12 +135,7 @@ def test_on_a_full_disk_a_run_ends_with_one_line_and_goes_on_when_there_is_room(
     space = ["unshare", "--map-root-user", "--mount"]
     if not shutil.which("unshare") or subprocess.run([*space, "true"], capture_output=True).returncode:
         pytest.skip("this user may not mount file systems of its own")
-    settings = [
-        f"--config.{section}.{name}={value}"
-        for section, values in config.to_dict().items()
-        for name, value in (values.items() if isinstance(values, dict) else ())
-        if isinstance(value, str | int | float) and (section, name) != ("objective", "name")
-    ]
+    settings = flags(config)
     command = [*space, sys.executable, "-c", ON_A_SMALL_DISK, str(tmp_path), size, *settings]
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)

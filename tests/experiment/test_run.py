@@ -233,6 +233,19 @@ def test_a_damaged_checkpoint_is_passed_over(trained_workdir, stopped, config, c
     assert logged_losses(stopped) == {step: expected[step] for step in range(1, 6)}
 
 
+def test_what_is_not_set_fits_the_number_of_pairs_and_is_said(config, tmp_path, capsys):
+    config.train.update(global_batch_size=0, steps=0, epochs=0.0, stop_at_step=1)
+    config.optimizer.warmup_steps = -1
+    run(config, tmp_path)
+    line = "training: 29 pairs: 9 steps of 16, warm-up 0; set --config.train.steps=... to change; "
+    assert line in capsys.readouterr().out
+    train = json.loads((tmp_path / "config.json").read_text())["train"]
+    assert (train["global_batch_size"], train["steps"], train["epochs"]) == (16, 0, 5.0)
+    config.train.stop_at_step = 2
+    run(config, tmp_path)
+    assert "resuming from the checkpoint of step 1 of 9" in capsys.readouterr().out
+
+
 def test_a_config_that_contradicts_the_workdir_is_refused_with_the_keys(config, stopped):
     config.optimizer.learning_rate = 2e-3
     config.objective.temperature = 0.1

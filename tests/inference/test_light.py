@@ -10,7 +10,7 @@ import endx_jax
 endx_jax.load(sys.argv[1]).encode_query("who")
 print(json.dumps(sorted(name for name in sys.modules if name.partition(".")[0] == "endx_jax")))
 """
-NOT_NEEDED = ("training", "methods", "losses", "experiment", "retrieval", "papers", "export", "serving", "cli")
+NOT_NEEDED = ("training", "methods", "losses", "experiment", "retrieval", "export", "serving", "cli")
 
 
 def test_loading_and_encoding_import_at_most_80_modules_and_none_about_training(tiny_bert):

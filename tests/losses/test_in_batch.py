@@ -25,6 +25,7 @@ CASES = {
         "ceiling": Ceiling(1.0, 0.3),
     },
     "joint": {"direction": "joint", "same_side": ("questions", "answers"), "log_q": True},
+    "frequencies of answers": {"direction": "sum", "same_side": ("questions", "answers"), "log_q": True},
     "all": {
         "prefixes": Prefixes((2, 6), (1.0, 2.0)),
         "same_side": ("questions",),
@@ -99,6 +100,7 @@ def twin(loss, moving, rest, *, prefixes, ceiling, guide_ceiling, same_side=(), 
 
     guide = terms_of(sides(*rest["guide"])) if rest["guide"] else None
     log_q = jnp.zeros(B) if rest["log_q"] is None else jnp.where(where, rest["log_q"], 0)
+    # Candidates of `q|a` are pairs with the row's own answer where the right candidate is an answer.
     of_candidates = {"a|q": log_q[None], "a|a": log_q[None], "q|a": log_q[:, None], "h|q": 0, "q|q": 0}
     losses = []
     for width in prefixes.widths:
@@ -125,7 +127,10 @@ def twin(loss, moving, rest, *, prefixes, ceiling, guide_ceiling, same_side=(), 
             own = jnp.exp(right / moving["temperature"] - log_q)
             to_answers, to_questions = ["a|q", "h|q", *both], ["q|a", *both]
 
-            def one_sum(terms, own=own, exponentials=exponentials):
+            def one_sum(terms, right=right, own=own, exponentials=exponentials):
+                if "a|q" not in terms:  # the right candidate is a question, and so are those of `q|a`
+                    own = jnp.exp(right / moving["temperature"])
+                    exponentials = exponentials | {"q|a": exponentials["q|a"] * jnp.exp(log_q)}
                 rows = jnp.log(own + sum(exponentials[term] for term in terms)) - jnp.log(own)
                 return jnp.sum(jnp.where(where, rows, 0))
 
@@ -209,6 +214,7 @@ def agree(found, expected) -> None:
     [
         "all",
         "joint",
+        "frequencies of answers",
         "other direction",
         *(pytest.param(name, marks=pytest.mark.slow) for name in ("sigmoid", "prefixes of any norm")),
     ],
@@ -233,6 +239,66 @@ def test_whole_arrays_are_the_twin(name):
 )
 def test_tiles_are_the_twin(name, devices):
     agree(found(name, tile=TILE, devices=devices), expected(name))
+
+
+def masked(loss, tile, devices=None, **given):
+    """Loss, accuracy and number of excluded pairs of 64 pairs of which each two have equal answers."""
+    draw = np.random.default_rng(0)
+    question, answer = (draw.normal(size=(64, 384)).astype(np.float32) for _ in range(2))
+    answer[1::2] = answer[0::2]
+    question, answer = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (question, answer))
+    given = {"temperature": 0.05} | given
+    if given.pop("guide", False):
+        given["guide"] = Guide(question, answer)
+    if devices is None:
+        value, metrics = jax.jit(lambda q, a: loss(q, a, tile=tile, **given))(question, answer)
+    else:
+        mesh = jax.make_mesh((devices,), "data", (jax.sharding.AxisType.Auto,), devices=jax.devices()[:devices])
+        spec = PartitionSpec("data")
+        compute = jax.shard_map(
+            lambda q, a: loss(q, a, tile=tile, axis_name="data", **given),
+            mesh=mesh, in_specs=(spec, spec), out_specs=PartitionSpec(),
+        )  # fmt: skip
+        value, metrics = jax.jit(compute)(question, answer)
+    return float(value), float(metrics["in_batch_accuracy"]), round(float(metrics["masked_fraction"]) * 64 * 63)
+
+
+@pytest.mark.parametrize("loss", [in_batch_softmax, in_batch_sigmoid])
+@pytest.mark.parametrize("given", [{"ceiling": Ceiling()}, {"guide": True}], ids=["ceiling", "guide"])
+def test_equal_scores_are_equal_in_every_tile(loss, given):
+    """A row's sum and a matrix product round differently: neither decides what is excluded, or what is right."""
+    given = given | ({"bias": -10.0} if loss is in_batch_sigmoid else {})
+    whole = masked(loss, None, **given)
+    assert whole[1] == 0  # all right answers are there twice
+    for tile, devices in ((32, None), (24, None), (16, None), (8, None), (16, 4)):
+        other = masked(loss, tile, devices if "guide" not in given else None, **given)
+        np.testing.assert_allclose(other[0], whole[0], rtol=1e-6)
+        assert other[1:] == whole[1:]
+
+
+@pytest.mark.parametrize("tile", [None, 8])
+@pytest.mark.parametrize(("loss", "given"), [(in_batch_softmax, {}), (in_batch_sigmoid, {"bias": -10.0})])
+def test_a_model_with_one_embedding_has_no_right_answers(loss, given, tile):
+    vector = np.random.default_rng(1).normal(size=(1, 384)).astype(np.float32)
+    one = np.repeat(vector / np.linalg.norm(vector), 16, axis=0)
+    _, metrics = loss(one, one, tile=tile, temperature=0.05, **given)
+    assert metrics["in_batch_accuracy"] == 0
+
+
+@pytest.mark.parametrize("tile", [None, 2])
+def test_a_score_at_the_ceiling_counts(tile):
+    question, answer = np.eye(2, dtype=np.float32)[[0, 0, 1]], np.eye(2, dtype=np.float32)[[0, 0, 1]]
+    _, metrics = in_batch_softmax(question, answer, ceiling=Ceiling(), tile=tile)
+    assert metrics["masked_fraction"] == 0
+
+
+def test_frequencies_leave_sums_over_questions_as_they_are():
+    draw = np.random.default_rng(2)
+    question, answer = draw.normal(size=(2, 3, 4)).astype(np.float32)
+    given = {"direction": "answer_to_question", "same_side": ("questions",)}
+    plain, _ = in_batch_softmax(question, answer, **given)
+    corrected, _ = in_batch_softmax(question, answer, log_q=jnp.array([2.0, 0, -1]), **given)
+    assert corrected == plain
 
 
 def transposed(monkeypatch):

@@ -81,6 +81,18 @@ def packed(tokens, packing):
     return dataclasses.replace(tokens, packing=packing)
 
 
+@pytest.mark.parametrize("window", [None, 2])
+def test_tokens_attend_to_their_own_text_within_the_window(window):
+    _, layout = lay_out(packed(TOKENS, SPARE))
+    first, last = layout.bounds(window)
+    ends = np.cumsum(sorted(LENGTHS))
+    for place in range(48):
+        text = np.searchsorted(ends, place, side="right")
+        own = range(ends[text] - sorted(LENGTHS)[text], ends[text]) if text < len(ends) else range(0)
+        seen = [other for other in own if window is None or abs(other - place) <= window]
+        assert [*range(first[place], last[place])] == seen
+
+
 @pytest.mark.parametrize(
     ("name", "packing"),
     [

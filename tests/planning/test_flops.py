@@ -71,3 +71,8 @@ def test_of_branches_the_dearest_counts():
         return jax.lax.cond(a[0, 0] > 0, lambda: a @ b, lambda: jnp.zeros((3, 7)))
 
     assert flops_of(function, shape(3, 5), shape(5, 7)) == 2 * 3 * 5 * 7
+
+    def function_of_two(a, b):
+        return jax.lax.cond(a[0, 0] > 0, lambda: a @ b, lambda: a[:, :1] @ b[:1])
+
+    assert flops_of(function_of_two, shape(3, 5), shape(5, 7)) == 2 * 3 * 5 * 7

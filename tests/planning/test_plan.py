@@ -8,7 +8,7 @@ from endx_jax.experiment.config import resolve
 from endx_jax.planning import plan as planning
 from endx_jax.planning import report
 from endx_jax.planning.chips import CHIPS, chip_named, chip_of
-from endx_jax.planning.compiled import Collectives, Compiled
+from endx_jax.planning.compiled import Collectives, Compiled, summarize
 from endx_jax.planning.plan import OnChip, changed, plan, plan_topology
 from endx_jax.planning.subject import Texts
 from endx_jax.planning.topologies import topology_named
@@ -184,3 +184,22 @@ def test_sizes_and_times_in_the_unit_that_suits_them():
     assert [report.seconds(value) for value in (150, 3000, 7200, 1e6)] == [
         "2.5 minutes", "50 minutes", "2.0 hours", "278 hours",
     ]  # fmt: skip
+
+
+def test_collectives_in_loops_count_as_often_as_they_run():
+    program = """\
+HloModule jit_f, num_partitions=2
+
+%body (arg: (s32[], f32[4])) -> (s32[], f32[4]) {
+  %all = f32[4]{0} all-reduce(%a), replica_groups={{0,1}}, to_apply=%add
+}
+
+ENTRY %main (p: f32[4]) -> f32[4] {
+  %one = f32[8]{0} all-gather(%p), dimensions={0}
+  %w = (s32[], f32[4]) while(%t), condition=%c, body=%body, backend_config={"known_trip_count":{"n":"5"}}
+}
+"""
+    assert summarize(program) == (
+        Collectives("all-reduce", True, False, times=5, bytes=80),
+        Collectives("all-gather", False, False, times=1, bytes=32),
+    )

@@ -56,6 +56,14 @@ def test_state_and_batch_are_those_of_a_real_run(config, tmp_path, optimizer, me
     assert work.batch == on_first_device(batch)
 
 
+@pytest.mark.parametrize(("texts", "size"), [(True, 16), (False, 64)])
+def test_a_run_whose_batch_is_not_set_is_planned(config, texts, size):
+    config.train.update(global_batch_size=0, steps=0, epochs=0.0)
+    settings = resolve(config)
+    planned = outline_run(settings, read_texts(settings) if texts else Texts(None)).on(None)
+    assert planned.model.settings.train.global_batch_size == size
+
+
 def test_a_run_that_distils_is_planned_without_its_data(config):
     config.objective.distillation.loss, config.data.hard_negatives, config.train.global_batch_size = "margin_mse", 2, 8
     settings = resolve(config)

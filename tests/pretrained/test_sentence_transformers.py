@@ -217,7 +217,7 @@ def test_lower_case_that_the_tokenizer_sees_to_is_no_matter(tmp_path):
 
 def test_each_side_may_have_a_length(tmp_path):
     limits = {
-        "sentence_bert_config.json": {"query_length": 16, "document_length": 48},
+        "sentence_bert_config.json": {"max_seq_length": 32, "query_length": 16, "document_length": 48},
         "tokenizer_config.json": {"model_max_length": 60},
     }
     write_head(tmp_path, types=NEW, pooling={"pooling_mode": "mean"}, limits=limits)

@@ -75,6 +75,15 @@ def test_answers_are_those_of_the_search(served, mode):
     assert content["took_ms"] > 0
 
 
+def test_a_note_counts_documents_that_are_cut(served):
+    documents = [{"id": f"long {n}", "text": "the cat " * n} for n in (1, 30)]
+    status, content = served.post("/documents", {"documents": documents})
+    assert (status, content["ids"]) == (201, ["long 1", "long 30"])
+    assert content["note"].startswith("1 of 2 documents reach the limit of 24 tokens: ")
+    for document in documents:
+        served.ask("DELETE", f"/documents/{document['id'].replace(' ', '%20')}")
+
+
 def test_documents_are_added_found_replaced_and_deleted_and_that_lasts(served):
     text = "who sat in what? a dog!"
     new = {"id": "api/1 ü", "text": text, "metadata": {"source": "here", "page": 3, "old": False}}

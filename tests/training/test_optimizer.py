@@ -56,6 +56,11 @@ def test_a_warm_up_shrinks_to_a_tenth_of_the_run():
     assert OptimizerSettings(warmup_steps=1000).fitted(60).warmup_steps == 6
 
 
+@pytest.mark.parametrize(("steps", "warmup"), [(5, 0), (112, 11), (3000, 100)])
+def test_an_automatic_warm_up_is_a_tenth(steps, warmup):
+    assert OptimizerSettings(warmup_steps=-1).fitted(steps).warmup_steps == warmup
+
+
 def test_sgd_is_the_gradient_times_the_rate():
     gradients = jax.tree.map(jnp.ones_like, PARAMS)
     chex.assert_trees_all_close(update(PLAIN, PARAMS, gradients), jax.tree.map(lambda g: -0.5 * g, gradients))
@@ -108,6 +113,13 @@ def test_first_adafactor_step_is_the_parameters_size_plus_decay_of_matrices_and_
     )
 
 
+def test_biases_beside_tables_do_not_decay():
+    params = {"embedding_projection": {"bias": jnp.ones(2), "kernel": jnp.ones((2, 2))}}
+    settings = dataclasses.replace(PLAIN, name="adamw", weight_decay=0.1)
+    updates = of_each_parameter(update(settings, params, jax.tree.map(jnp.zeros_like, params)))
+    assert updates == pytest.approx({"embedding_projection/bias": 0, "embedding_projection/kernel": -0.05})
+
+
 def test_multipliers_scale_by_path():
     settings = dataclasses.replace(PLAIN, multipliers=(("^encoder/", 0.1), ("^token_", 10.0), ("^log_", 0.0)))
     updates = update(settings, PARAMS, jax.tree.map(jnp.ones_like, PARAMS))
@@ -140,7 +152,7 @@ def test_every_parameter_matches_exactly_one_multiplier(multipliers, message):
         ({"name": "adamm"}, "did you mean 'adamw'"),
         ({"schedule": "step"}, "linear, cosine, constant"),
         ({"learning_rate": -1.0}, "must not be negative"),
-        ({"warmup_steps": -1}, "must not be negative"),
+        ({"warmup_steps": -2}, "must be -1 or more"),
     ],
 )
 def test_settings_out_of_bounds_are_refused(values, message):

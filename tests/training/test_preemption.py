@@ -1,5 +1,6 @@
 import contextlib
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -7,40 +8,43 @@ import threading
 
 import pytest
 
-from endx_jax.errors import TRY_AGAIN
+from endx_jax.errors import INTERRUPTED, TRY_AGAIN
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.training import preemption
-from endx_jax.training.preemption import Preemption
+from endx_jax.training.preemption import SAVE, Preemption
+
+WORKDIR = pathlib.Path("nowhere")
 
 
 @pytest.fixture
 def left(monkeypatch):
-    """Fills up with what would have ended this process."""
+    """Fills up with what would have ended this process; as in a notebook, no thread reacts to signals."""
     found = []
-    monkeypatch.setattr(preemption, "_exit_now", lambda: found.append("left"))
+    monkeypatch.setattr(preemption, "_exit_now", lambda status, message: found.append("left"))
+    monkeypatch.setattr(sys, "ps1", "", raising=False)
     return found
 
 
-def tell():
-    os.kill(os.getpid(), signal.SIGTERM)
+def tell(number=signal.SIGTERM):
+    os.kill(os.getpid(), number)
 
 
 def test_a_notice_during_training_is_remembered(left):
     mesh = make_mesh(MeshSettings())
-    with Preemption() as told, told.deferred():
-        assert not told.should_stop(mesh)
+    with Preemption(WORKDIR) as told, told.deferred():
+        assert told.agreed(mesh) == 0
         tell()
-        assert told.should_stop(mesh)
+        assert told.agreed(mesh) == signal.SIGTERM
         assert left == []
     assert left == ["left"]  # nobody acted on it
 
 
 def test_a_notice_at_any_other_time_ends_the_process(left):
-    with Preemption() as told:
+    with Preemption(WORKDIR) as told:
         tell()
         assert left == ["left"]
         left.clear()
-    with Preemption() as told:
+    with Preemption(WORKDIR) as told:
         with told.deferred():
             pass
         assert left == []
@@ -49,7 +53,7 @@ def test_a_notice_at_any_other_time_ends_the_process(left):
 
 
 def test_a_notice_is_acted_on_once(left):
-    with Preemption() as told:
+    with Preemption(WORKDIR) as told:
         with contextlib.suppress(KeyError), told.deferred():
             tell()
             raise KeyError
@@ -59,15 +63,15 @@ def test_a_notice_is_acted_on_once(left):
 def test_several_processes_learn_of_it_one_step_later(left, monkeypatch):
     mesh = make_mesh(MeshSettings())
     monkeypatch.setattr("jax.process_count", lambda: 2)
-    with Preemption() as told, told.deferred():
-        assert [told.should_stop(mesh), told.should_stop(mesh)] == [False, False]
+    with Preemption(WORKDIR) as told, told.deferred():
+        assert [told.agreed(mesh), told.agreed(mesh)] == [0, 0]
         tell()
-        assert [told.should_stop(mesh), told.should_stop(mesh)] == [False, True]
+        assert [told.agreed(mesh), told.agreed(mesh)] == [0, signal.SIGTERM]
 
 
 def test_signals_are_left_as_they_were():
     before = signal.getsignal(signal.SIGTERM)
-    with Preemption():
+    with Preemption(WORKDIR):
         assert signal.getsignal(signal.SIGTERM) != before
     assert signal.getsignal(signal.SIGTERM) == before
 
@@ -76,7 +80,7 @@ def test_in_another_thread_signals_are_left_alone():
     found = []
 
     def enter():
-        with Preemption():
+        with Preemption(WORKDIR):
             found.append(signal.getsignal(signal.SIGTERM))
 
     thread = threading.Thread(target=enter)
@@ -85,8 +89,78 @@ def test_in_another_thread_signals_are_left_alone():
     assert found == [signal.getsignal(signal.SIGTERM)]
 
 
-def test_leaving_says_one_line_and_ends_with_the_status_that_is_requeued():
-    program = "from endx_jax.training import preemption; preemption._exit_now(); print('not reached')"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (TRY_AGAIN, "", preemption.EXIT_MESSAGE)
-    assert preemption.EXIT_MESSAGE.count("\n") == 1
+@pytest.mark.parametrize(("processes", "answers"), [(1, [1, 0, 1, 15]), (2, [0, 1, 0, 1])])
+def test_a_request_for_a_checkpoint_is_agreed_on_and_a_signal_comes_first(left, monkeypatch, processes, answers):
+    mesh = make_mesh(MeshSettings())
+    monkeypatch.setattr("jax.process_count", lambda: processes)
+    with contextlib.suppress(KeyError), Preemption(WORKDIR) as told, told.deferred():
+        found = [told.agreed(mesh, True), told.agreed(mesh, False), told.agreed(mesh, True)]
+        tell()
+        assert [*found, told.agreed(mesh, True)] == answers
+        assert answers[0] in (0, SAVE)
+        assert told.agreed(mesh) == signal.SIGTERM
+        raise KeyError
+
+
+def test_in_a_notebook_a_second_interrupt_is_an_exception(left):
+    mesh = make_mesh(MeshSettings())
+    with Preemption(WORKDIR) as told, contextlib.suppress(KeyError), told.deferred():
+        tell(signal.SIGINT)
+        assert told.agreed(mesh) == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt, match="^stopped by Ctrl-C; run the same .* no checkpoint yet$"):
+            tell(signal.SIGINT)
+        raise KeyError
+    with pytest.raises(KeyboardInterrupt), Preemption(WORKDIR):
+        tell(signal.SIGINT)
+    assert left == []
+
+
+def test_ignored_interrupts_stay_ignored():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Preemption(WORKDIR):
+            assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+# A long step: the main thread is in code that handles no signals.
+STEP = """
+import hashlib, pathlib, sys
+from endx_jax.training.preemption import Preemption
+with Preemption(pathlib.Path(sys.argv[1])) as told{deferred}:
+    print("ready", flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+"""
+AGAIN = "run the same command to start again: there is no checkpoint yet"
+
+
+@pytest.mark.parametrize(
+    ("number", "deferred", "status", "line"),
+    [
+        (signal.SIGTERM, "", TRY_AGAIN, f"endx_jax: stopped by SIGTERM; {AGAIN}"),
+        (signal.SIGINT, "", INTERRUPTED, f"endx_jax: stopped by Ctrl-C; {AGAIN}"),
+        (signal.SIGINT, ", told.deferred()", INTERRUPTED, f"endx_jax: stopped by Ctrl-C; {AGAIN}"),
+    ],
+)
+def test_a_process_leaves_at_once_with_one_line(tmp_path, number, deferred, status, line):
+    command = [sys.executable, "-c", STEP.format(deferred=deferred), str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        if deferred:
+            assert process.stderr.readline() == preemption.NOTICE.decode()
+            process.send_signal(number)
+        try:
+            _, errors = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert (process.returncode, errors) == (status, line + "\n")
+
+
+def test_the_last_line_names_the_newest_checkpoint(trained_workdir, monkeypatch):
+    found = []
+    monkeypatch.setattr(preemption, "_exit_now", lambda status, message: found.append((status, message)))
+    Preemption(trained_workdir)._leave(signal.SIGTERM)
+    resume = "run the same command to resume at step 6, its checkpoint"
+    assert found == [(TRY_AGAIN, f"stopped by SIGTERM; {resume}")]

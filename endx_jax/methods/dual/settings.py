@@ -123,6 +123,11 @@ class DualSettings:
     def __post_init__(self):
         check(self.temperature > 0, f"objective.temperature is {self.temperature}; it must be positive")
         check_choice("objective.direction", self.direction, (*DIRECTIONS, JOINT))
+        check(
+            self.contrastive.loss != SIGMOID or self.direction == DualSettings.direction,
+            f"objective.direction is {self.direction!r}, which the sigmoid loss does not have: leave it, or set "
+            "objective.contrastive.loss=softmax",
+        )
         check(self.orthogonality >= 0, f"objective.orthogonality is {self.orthogonality}; it must not be negative")
         check(self.loss_tile >= -1, f"objective.loss_tile is {self.loss_tile}; it must be positive, 0 or -1")
         dims, weights = self.matryoshka_dims, self.matryoshka_weights

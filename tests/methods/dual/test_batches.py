@@ -166,6 +166,7 @@ def test_prefixes_of_embeddings_are_truncated_and_normalised():
         ({"contrastive": {"same_side": ("both",)}}, "'both', which is none of questions, answers"),
         ({"contrastive": {"ceiling": (1.0,)}}, r"it must be \(share, margin\), or empty"),
         ({"contrastive": {"loss": "sigmoid", "answer_frequencies": True}}, "corrects the softmax"),
+        ({"contrastive": {"loss": "sigmoid"}, "direction": "sum"}, "'sum', which the sigmoid loss does not have"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(values, message):

@@ -16,6 +16,7 @@ import endx_jax
 from endx_jax.experiment.config import differences, resolve
 from endx_jax.experiment.execution import DENSE_UP_TO, TILE, loss_tile
 from endx_jax.experiment.model import best_params, read_model
+from endx_jax.experiment.prepare import prepare
 from endx_jax.experiment.run import run
 from endx_jax.methods.dual.settings import ContrastiveSettings, DualSettings
 from endx_jax.methods.endx import EndxSettings
@@ -108,6 +109,26 @@ def test_a_teacher_that_does_not_fit_is_refused(workdir, tmp_path):
     checkpoints.close()
     with one_line_error("objective.teacher_from=.*: bias of checkpoint 1 holds NaN or infinity"):
         read_teacher(tmp_path, {"bias": np.zeros(2, np.float32)}, "endx")
+
+
+def test_the_teacher_is_the_best_by_its_own_run_s_metric(tmp_path):
+    config = {"objective": {"name": "endx"}, "evaluation": {"metric": "p@1"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    checkpoints = Checkpoints(tmp_path, keep=1, metric="p@1", report=print)
+    for step, metrics in ((1, {"mrr": 0.1, "p@1": 0.9}), (2, {"mrr": 0.8, "p@1": 0.2})):
+        checkpoints.save(
+            step, TrainState.create({"teacher": {"bias": jnp.full(2, 1.0 * step)}}, optax.sgd(0.1)), metrics
+        )
+    checkpoints.close()
+    found = read_teacher(tmp_path, {"bias": np.zeros(2, np.float32)}, "endx")
+    np.testing.assert_array_equal(found["bias"], 1)
+
+
+def test_epochs_are_counted_in_parts_of_batches(tiny_bert, pairs_csv, tmp_path):
+    config = tiny_recipe(tiny_bert, pairs_csv)
+    found = prepare(config, tmp_path)
+    assert found.train_plan.objective.steps_per_epoch == len(found.stream.pairs) / 16
+    assert len(found.stream.pairs) % 16
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from endx_jax.methods.dual.recipes import minilm
 
 
 def get_config(loss: str = "listwise_kl"):
-    """Returns the config: three epochs in global batches of 32 questions with seven hard negatives each.
+    """Returns the config: global batches of 32 questions with seven hard negatives each; epochs by the number of pairs.
 
     Args:
       loss: `listwise_kl`, or `margin_mse`, for which `objective.distillation.temperature` has to bring the teacher's

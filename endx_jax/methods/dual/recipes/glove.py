@@ -3,8 +3,8 @@
 The row `untrained` of the results is the paper's system: the mean of GloVe vectors, each multiplied by the IDF of its
 word (`plain`: unweighted), scaled to unit norm. The paper uses 300 dimensions (840B tokens):
 `--config.model.pretrained=glove.840B.300d.txt` reads them from Stanford's file. The default is 50 dimensions (6B) from
-a PyPI package. The paper counts document frequencies in the texts that are searched, and so does `endx papers layers`;
-this recipe counts them in the training file (docs/frozen-embeddings.md).
+a PyPI package. The paper counts document frequencies in the texts that are searched; this recipe counts them in the
+training file (docs/frozen-embeddings.md).
 
 The row `trained` is not in the paper: it trains the vectors by the in-batch softmax, in a minute on two CPU cores.
 """

@@ -4,9 +4,10 @@ from endx_jax.methods.config import base_config
 
 
 def get_config():
-    """Returns the config: three epochs of the training pairs; a tenth of the questions is the test set."""
+    """Returns the config: batches, epochs and warm-up by the number of pairs; a tenth of the questions for the test."""
     config = base_config()
     config.model.pretrained = "all-MiniLM-L6-v2"
     config.optimizer.learning_rate = 5e-5
-    config.train.epochs = 3.0
+    config.optimizer.warmup_steps = -1
+    config.train.update(global_batch_size=0, epochs=0.0)
     return config

@@ -9,7 +9,7 @@ from endx_jax.methods.dual.recipes import minilm
 
 
 def get_config(width: str = "384"):
-    """Returns the config: three epochs in global batches of 128.
+    """Returns the config: global batches of 128, epochs by the number of pairs.
 
     Args:
       width: width of the model's embeddings, such as 768 for all-mpnet-base-v2; its half, quarter and eighth are

@@ -1,0 +1,86 @@
+"""`endx_jax.train`: training on pairs that are in memory."""
+
+import json
+import os
+import pathlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from endx_jax.errors import EndxError, nearest
+from endx_jax.experiment.config import agree_on_length, resolve
+from endx_jax.experiment.run import run
+from endx_jax.files import write_text
+from endx_jax.inference import EmbeddingModel, load
+from endx_jax.json_files import shown
+from endx_jax.methods.config import load_recipe
+from endx_jax.settings import flattened
+
+PAIRS = "pairs.jsonl"
+
+
+def train(
+    pairs: Iterable[Any],
+    workdir: str | os.PathLike = "runs/mine",
+    *,
+    config: str | Mapping = "minilm",
+    settings: Mapping[str, Any] | None = None,
+) -> EmbeddingModel:
+    """Trains a model on pairs in memory, evaluates it, and returns it.
+
+    As `endx train`, it writes a workdir, which `endx search`, `endx serve` and `endx_jax.load` read, and it resumes an
+    interrupted run. The pairs are kept in the workdir as `pairs.jsonl`.
+
+    Args:
+      pairs: (question, answer) tuples; mappings with `question`, `answer` and further columns of a JSONL file, such as
+        `negative`; a pandas DataFrame, a pyarrow Table, or a `datasets.Dataset` with these columns.
+      workdir: the run's folder.
+      config: name of a recipe, or a config tree.
+      settings: values of settings by dotted name, such as `{"train.steps": 500, "model.pretrained": "bge-small-en"}`.
+
+    Raises:
+      EndxError: pairs or settings are invalid, or the workdir holds another run.
+      RunInterrupted, KeyboardInterrupt: the run was interrupted and saved a checkpoint; the same call resumes.
+    """
+    rows, file = _jsonl(pairs), pathlib.Path(workdir).expanduser() / PAIRS
+    if isinstance(config, str):
+        recipe, _, argument = config.partition(":")
+        tree: Mapping = load_recipe(recipe).get_config(*filter(None, [argument]))
+    else:
+        tree = config
+    resolved, values = resolve(tree), {**(settings or {}), "data.path": str(file)}
+    tree, names = resolved.as_dict(), [name for name, _, _ in flattened(resolved)]
+    for setting, value in values.items():
+        if setting not in names:
+            raise EndxError(f"unknown setting {setting!r}{nearest(setting, names)}; endx train --help lists them all")
+        *sections, key = setting.split(".")
+        holder = tree
+        for section in sections:
+            holder = holder[section]
+        holder[key] = value
+    agree_on_length(tree["train"], values)
+    resolve(tree)
+    if file.exists() and file.read_text(encoding="utf-8") != rows:
+        raise EndxError(f"{file.parent} holds a run on other pairs; pass another workdir")
+    write_text(file, rows)
+    run(tree, file.parent)
+    return load(file.parent)
+
+
+def _jsonl(pairs: Any) -> str:
+    """Returns a line of JSON for each pair."""
+    if hasattr(pairs, "iterrows"):
+        pairs = pairs.to_dict("records")
+    elif hasattr(pairs, "to_pylist"):
+        pairs = pairs.to_pylist()
+    if isinstance(pairs, str | bytes | Mapping) or not isinstance(pairs, Iterable):
+        raise EndxError(f"pairs is {shown(pairs)}; pass (question, answer) tuples, or a table with such columns")
+    lines = []
+    for number, pair in enumerate(pairs):
+        if isinstance(pair, tuple | list) and len(pair) == 2:
+            pair = {"question": pair[0], "answer": pair[1]}
+        if not isinstance(pair, Mapping):
+            raise EndxError(f"pairs[{number}] is {shown(pair)}; it must be (question, answer), or a mapping with both")
+        lines.append(json.dumps(dict(pair), ensure_ascii=False, default=str))
+    if not lines:
+        raise EndxError("pairs is empty; pass at least a few hundred (question, answer) tuples")
+    return "\n".join([*lines, ""])

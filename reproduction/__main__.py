@@ -1,0 +1,147 @@
+"""Computes the tables and figures of the papers: `python -m reproduction TASK`."""
+
+import argparse
+import os
+import pathlib
+import sys
+from collections.abc import Collection
+
+from endx_jax.errors import EndxError, RunInterrupted
+from endx_jax.settings import check, check_choice
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when JAX is imported, below
+
+
+def table(arguments: argparse.Namespace) -> None:
+    """Computes a table, resumes if interrupted, and compares with the paper; without a name lists all."""
+    from endx_jax.experiment.workdir import check_writable
+    from reproduction import report
+    from reproduction.rows import reproduce
+    from reproduction.tables import PaperFigure, Table, papers
+
+    options = _options(arguments)
+    check_writable(options.output, "--output")
+    if arguments.table:
+        check_choice("the table", arguments.table, papers().tables)
+        chosen = papers().tables[arguments.table]
+        outcomes = reproduce(chosen.chosen(arguments.rows), options)
+        page = report.keep(chosen, outcomes, options)
+        print(f"\n{report.section(chosen, outcomes, options.budget)}\nall rows so far are in {page}")
+    else:
+        listed: list[Table | PaperFigure] = [*papers().tables.values(), *papers().figures.values()]
+        print("\n".join(f"{one.name:<18} {one.title} ({one.paper})" for one in listed))
+
+
+def figure(arguments: argparse.Namespace) -> None:
+    """Draws a figure from the runs of its rows, or from those of --run, and writes the numbers behind it."""
+    from endx_jax.experiment.compilation_cache import keep_programs
+    from endx_jax.experiment.workdir import check_writable
+    from reproduction.figures import make, sources_of
+    from reproduction.figures.study import Source
+    from reproduction.tables import papers
+
+    options = _options(arguments)
+    check_choice("the figure", arguments.figure, papers().figures)
+    check_writable(options.output, "--output")
+    keep_programs()
+    given = [Source.parse(run) for run in arguments.run]
+    name = arguments.figure if given else f"{arguments.figure}-{options.length}"
+    target = options.output / "figures" / name
+    make(arguments.figure, given or sources_of(papers().figures[arguments.figure], options), target)
+    print(f"wrote {target}.png and its numbers, {target}.json")
+
+
+def cost(arguments: argparse.Namespace) -> None:
+    """Estimates memory and time of the trained rows of one table, or of all, on one chip."""
+    from endx_jax.planning.chips import chip_named
+    from endx_jax.planning.subject import stay_offline
+    from reproduction import cost
+    from reproduction.tables import papers
+
+    options, chip, tables = _options(arguments), chip_named(arguments.chip), papers().tables
+    stay_offline()
+    if arguments.table:
+        check_choice("the table", arguments.table, tables)
+    for one in [tables[arguments.table]] if arguments.table else tables.values():
+        print(f"{cost.text(one, one.chosen(arguments.rows), options, chip)}\n")
+
+
+def layers(arguments: argparse.Namespace) -> None:
+    """Ranks paragraphs by the pooled token vectors of each layer of a model, without and with IDF."""
+    from endx_jax.experiment.compilation_cache import keep_programs
+    from endx_jax.experiment.workdir import check_writable
+    from reproduction.layers import measure_layers, tables
+
+    output = arguments.output or pathlib.Path("runs") / pathlib.Path(arguments.model).name / "layers"
+    check_writable(output, "--output")
+    keep_programs()
+    print(f"\n{tables(measure_layers(arguments.model, arguments.data, output))}\n\nresults are in {output}")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m reproduction", description=__doc__.partition(":")[0])
+    tasks = parser.add_subparsers(required=True, metavar="TASK")
+    added = {}
+    for task in (table, figure, cost, layers):
+        added[task] = tasks.add_parser(task.__name__, help=task.__doc__, description=task.__doc__)
+        added[task].set_defaults(task=task)
+    for task in (table, cost):
+        added[task].add_argument("table", nargs="?", default="", help="table, such as endx-table2 [all]")
+        added[task].add_argument("rows", nargs="*", metavar="ROW", help="rows of the table [all]")
+    added[figure].add_argument("figure", help="figure, such as dong-figure2")
+    added[figure].add_argument(
+        "--run", action="append", default=[], metavar="NAME=WORKDIR", help="run with its label; repeatable"
+    )
+    for task in (table, figure, cost):
+        for flag, about in (
+            ("--data", "place of a data set, such as squad=path"),
+            ("--weights", "folder of a pretrained model, by its name in recipes: google/t5-v1_1-base=path"),
+        ):
+            added[task].add_argument(flag, action="append", default=[], metavar="NAME=PLACE", help=about)
+        added[task].add_argument("--seeds", type=int, default=0, help="runs per row [the paper's number; shortened: 1]")
+        about = "shorten runs so that a table takes this long on two CPU cores"
+        added[task].add_argument("--budget", type=float, default=0.0, metavar="MINUTES", help=about)
+        default = pathlib.Path("runs/reproduce")
+        added[task].add_argument("--output", type=pathlib.Path, default=default, help=f"folder of runs [{default}]")
+    added[cost].add_argument("--chip", default="A100", help="chip to estimate for [A100]")
+    about = "pretrained folder or name, file of word vectors, or workdir"
+    added[layers].add_argument("--model", required=True, help=about)
+    added[layers].add_argument("--data", required=True, help="folder of SQuAD's train and dev files")
+    added[layers].add_argument("--output", type=pathlib.Path, help="folder to write into [runs/MODEL/layers]")
+    return parser
+
+
+def _options(arguments: argparse.Namespace):
+    from reproduction.runs import Options
+    from reproduction.tables import papers
+
+    check(min(arguments.seeds, arguments.budget) >= 0, "--seeds and --budget must not be negative")
+    data = _named(arguments.data, "--data", {about.get("given", name) for name, about in papers().data.items()})
+    weights = _named(arguments.weights, "--weights")
+    return Options(arguments.output, data, weights, arguments.seeds, arguments.budget)
+
+
+def _named(given: list[str], flag: str, known: Collection[str] | None = None) -> dict[str, str]:
+    """Parses NAME=PLACE arguments; raises EndxError for names that are not `known`."""
+    found = dict(one.partition("=")[::2] for one in given)
+    for name, place in found.items():
+        check(bool(name and place), f"{flag}={name}: give NAME=PLACE, such as {flag}=squad=path/to/squad")
+        if known is not None:
+            check_choice(f"NAME of {flag}=NAME=PLACE", name, sorted(known))
+    return found
+
+
+def run(argv: list[str]) -> int:
+    """Runs a task; returns 2 after a user error and 75 if the same command resumes, both with one line."""
+    try:
+        arguments = parser().parse_args(argv)
+        arguments.task(arguments)
+    except (EndxError, RunInterrupted) as end:
+        print(f"reproduction: {end}", file=sys.stderr)
+        return 75 if isinstance(end, RunInterrupted) else 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))

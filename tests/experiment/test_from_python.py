@@ -1,0 +1,71 @@
+"""Training from Python, on pairs in memory."""
+
+import re
+
+import numpy as np
+import pytest
+from helpers import one_line_error
+from tiny_bert import tiny_recipe
+
+import endx_jax
+from endx_jax.parallel import console
+
+PAIRS = [(f"where is the cat {n}", f"the cat {n} is in the {'house' if n % 2 else 'dog'} {n}") for n in range(60)]
+SETTINGS = {"train.steps": 3, "evaluation.untrained": False}
+
+
+@pytest.fixture
+def config(tiny_bert):
+    return tiny_recipe(tiny_bert, "unused")
+
+
+def test_pairs_become_a_model_and_a_workdir(config, tmp_path, capsys):
+    model = endx_jax.train(PAIRS, tmp_path, config=config, settings=SETTINGS)
+    assert model.encode_query(["where is the cat 3"]).shape == (1, 32)
+    assert re.search(r"trained +\d\.\d{3}", capsys.readouterr().out)
+    again = endx_jax.train(iter(PAIRS), tmp_path, config=config, settings=SETTINGS)
+    assert "nothing to do" in capsys.readouterr().out
+    np.testing.assert_array_equal(again.encode_query(["a"]), model.encode_query(["a"]))
+    with one_line_error("holds a run on other pairs; pass another workdir"):
+        endx_jax.train(PAIRS[1:], tmp_path, config=config, settings=SETTINGS)
+
+
+@pytest.mark.parametrize("kind", ["mappings", "pandas", "pyarrow", "datasets"])
+def test_tables_are_pairs(kind, config, tmp_path, monkeypatch):
+    rows = [{"question": question, "answer": answer, "negative": "the dog"} for question, answer in PAIRS]
+    if kind == "pandas":
+        rows = pytest.importorskip("pandas").DataFrame(rows)
+    if kind == "pyarrow":
+        rows = pytest.importorskip("pyarrow").Table.from_pylist(rows)
+    if kind == "datasets":
+        rows = pytest.importorskip("datasets").Dataset.from_list(rows)
+    monkeypatch.setattr("endx_jax.experiment.from_python.run", lambda *args: None)
+    monkeypatch.setattr("endx_jax.experiment.from_python.load", lambda path: path)
+    assert endx_jax.train(rows, tmp_path / "run", config=config) == tmp_path / "run"
+    lines = (tmp_path / "run" / "pairs.jsonl").read_text().splitlines()
+    assert lines[1] == (
+        '{"question": "where is the cat 1", "answer": "the cat 1 is in the house 1", "negative": "the dog"}'
+    )
+    assert len(lines) == 60
+
+
+@pytest.mark.parametrize(
+    ("pairs", "settings", "message"),
+    [
+        ([], {}, "pairs is empty"),
+        ("pairs.csv", {}, "pairs is 'pairs.csv'; pass .question, answer. tuples"),
+        ([("a", "b", "c")], {}, r"pairs\[0\] is .*; it must be"),
+        (PAIRS, {"train.step": 3}, "unknown setting 'train.step'.*did you mean 'train.steps'"),
+        (PAIRS, {"train.steps": "3"}, "train.steps is '3', a str; it must be int"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_written(pairs, settings, message, config, tmp_path):
+    with one_line_error(message):
+        endx_jax.train(pairs, tmp_path / "run", config=config, settings=settings)
+    assert not (tmp_path / "run").exists()
+
+
+def test_notebooks_show_progress(monkeypatch):
+    assert not console.showing_progress()
+    monkeypatch.setitem(console.sys.modules, "ipykernel", console)
+    assert console.showing_progress()

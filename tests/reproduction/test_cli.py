@@ -1,0 +1,80 @@
+"""The command line: the list, refusals, rows that need nothing, and the layers of a model."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from small_squad import write_regular, write_squad
+
+
+def test_without_a_table_all_are_listed(reproduce):
+    listed = reproduce("table").out.splitlines()
+    assert any(line.startswith("endx-table2 ") for line in listed)
+    assert any(line.startswith("dong-figure2 ") for line in listed)
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["table", "endx-tabel2"], "did you mean"),
+        (["table", "endx-table2", "GRU"], "a row of endx-table2 is 'GRU', which is none of"),
+        (["table", "endx-table2", "--data=squod=x"], "NAME of --data=NAME=PLACE is 'squod', which is none of"),
+        (["table", "endx-table2", "--data=squad"], "give NAME=PLACE"),
+        (["table", "endx-table2", "--budget=-1"], "must not be negative"),
+        (["figure", "dong-figure5"], "did you mean"),
+        (["figure", "dong-figure4", "--run=nowhere"], "--run=nowhere must be NAME=WORKDIR"),
+        (["figure", "dong-figure4", "--run=a=nowhere"], "a: nowhere is no workdir of a run"),
+        (["layers", "--model=none", "--data=none", "--output=none"], "none"),
+    ],
+)
+def test_refusals_are_one_line(argv, expected, reproduce, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert expected in reproduce(*argv, status=2).err
+
+
+def test_bm25_is_ranked_quoted_rows_stay_quoted_and_a_page_is_written(tmp_path, reproduce):
+    folder, out = write_squad(tmp_path / "squad"), tmp_path / "out"
+    argv = ["endx-table2", "BM25", "USE-QA", f"--data=squad={folder}", f"--output={out}"]
+    shown = reproduce("table", *argv).out
+    assert "USE-QA: quoted, not run" in shown
+    held = json.loads((out / "endx-table2" / "full.json").read_text())
+    assert held["USE-QA"]["values"] == []
+    (values,) = held["BM25"]["values"]
+    assert all(0 < value <= 100 for value in values)
+    assert f"| BM25 | 1 | 52.96 | {values[0]:.2f} |" in re.sub(" +", " ", shown)
+    assert shown.startswith(f"\n{(out / 'endx-table2' / 'full.md').read_text()}")
+
+
+@pytest.fixture
+def squad(tmp_path):
+    folder = tmp_path / "regular"
+    folder.mkdir()
+    return write_regular(folder)
+
+
+def test_word_vectors_retrieve_better_with_idf(squad, tmp_path, reproduce, monkeypatch):
+    """A number in the question names the paragraph that holds it."""
+    monkeypatch.setenv("HOME", str(tmp_path))  # keeps the cache of vectors out of the user's home
+    draw, words = np.random.default_rng(0), tmp_path / "words.txt"
+    known = ["cats", "dogs", "number", "nothing", "of", "?", ".", *map(str, range(70))]
+    words.write_text("".join(f"{word} {' '.join(map(str, draw.normal(size=6)))}\n" for word in known))
+    shown = reproduce("layers", f"--model={words}", f"--data={squad}", f"--output={tmp_path}").out
+    assert "test: 80 questions, 40 candidates" in shown
+    found = json.loads((tmp_path / "layers.json").read_text())
+    assert found["layers"] == ["token table"]
+    assert found["sets"]["test"] == {"questions": 80, "candidates": 40, "right": 80}
+    plain, idf = (system["test"] for system in found["systems"].values())
+    assert idf["metrics"]["recall@1"] > plain["metrics"]["recall@1"] + 0.2
+    assert idf["metrics"]["ap"] > plain["metrics"]["ap"]
+    assert idf["curve"]["recall"] == sorted(idf["curve"]["recall"])
+    assert idf["curve"]["recall"][-1] == 1
+
+
+@pytest.mark.slow
+def test_a_models_layers_and_their_mean(squad, tiny_bert, tmp_path, reproduce):
+    reproduce("layers", f"--model={tiny_bert}", f"--data={squad}", f"--output={tmp_path}")
+    systems = json.loads((tmp_path / "layers.json").read_text())["systems"]
+    names = ["token table", "encoder input", "layer 1", "layer 2", "mean of layers"]
+    assert list(systems) == [*names, *(f"{name} + idf" for name in names)]
+    assert len({json.dumps(system) for system in systems.values()}) > 6

@@ -1,0 +1,104 @@
+"""Rows that are not one training run: layers, counts, few pairs, other data and a whole collection."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from small_squad import write_regular
+
+from reproduction import layers, rows
+from reproduction.outcome import Outcome
+from reproduction.runs import Options
+from reproduction.tables import papers
+
+
+@pytest.fixture(scope="module")
+def squad(tmp_path_factory):
+    return write_regular(tmp_path_factory.mktemp("squad"))
+
+
+def test_layers_are_reported_once_and_taken_by_every_row(squad, tmp_path, monkeypatch):
+    draw = np.random.default_rng(0)
+    known = ["cats", "dogs", "number", "nothing", "of", "?", ".", *map(str, range(70))]
+    vectors = squad / "words.txt"
+    vectors.write_text("".join(f"{word} {' '.join(map(str, draw.normal(size=6)))}\n" for word in known))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    options = Options(tmp_path, data={"squad": str(squad)}, weights={"glove.840B.300d": str(vectors)})
+    plain = rows.layers(papers().row("rr-table3/GloVe"), options)
+    monkeypatch.setattr(layers, "load", None)  # the second row finds what the first has left
+    weighted = rows.layers(papers().row("rr-table4/GloVe with IDF"), options)
+    (file,) = (tmp_path / "layers").glob("*/layers.json")
+    systems = json.loads(file.read_text())["systems"]
+    recalls = {name: system["test"]["metrics"]["recall@1"] for name, system in systems.items()}
+    assert plain.values[0][0] == 100 * recalls["token table"]
+    assert weighted.values[0][0] == 100 * recalls["token table + idf"]
+    assert weighted.runs[0].endswith("#token table + idf")
+
+
+def test_data_are_counted_as_the_papers_count(squad, tmp_path):
+    options = Options(tmp_path, data={"squad": str(squad)})
+    # An article has a paragraph, two questions, and two sentences that answer one.
+    counted = rows.counts(papers().row("endx-table1/SQuAD"), options)
+    assert counted.values == ((60.0, 60.0, 60.0, 80.0, 80.0),)
+    assert counted.differences[0] == 60 - 87355
+    assert rows.counts(papers().row("rr-table1/Train"), options).values == ((60.0, 30.0),)
+    assert rows.outcome_of(papers().row("endx-table1/NQ"), options).why.startswith("reqa/nq is not prepared")
+
+
+def test_a_run_ranks_the_few_once(trained_workdir, squad, tmp_path, monkeypatch):
+    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
+    config = json.loads((workdir / "config.json").read_text())
+    config["data"] |= {"path": str(squad), "pool": "answers"}
+    (workdir / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr(rows, "trained", lambda row, options, read: read(workdir, row))
+    row = papers().row("endx-table6/Dual-BERTs")
+    first = rows.few(row, Options(tmp_path))
+    assert len(first) == 3
+    assert 0 < first[0] <= 100
+    monkeypatch.setattr(rows, "load", None)  # not called again
+    assert rows.few(row, Options(tmp_path)) == first
+
+
+def test_a_run_is_ranked_on_data_that_it_has_not_seen(trained_workdir, squad, tmp_path, monkeypatch):
+    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
+    monkeypatch.setattr(rows, "trained", lambda row, options, read: read(workdir, row))
+    options = Options(tmp_path, data={"squad": str(squad)})
+    row = papers().row("endx-study-dev/GRU/ENDX")
+    first = rows.evaluated(row, options)
+    found = json.loads((workdir / "evaluation" / "squad" / "results.json").read_text())["evaluations"]
+    assert [(entry["pool"], entry["questions"]) for entry in found] == [("answers", 80)]
+    assert first == tuple(100 * found[0]["metrics"][name] for name in row.measures)
+    monkeypatch.setattr(rows, "load", None)  # not called again
+    assert rows.evaluated(row, options) == first
+
+    outcome = Outcome(row, (first,), runs=(str(workdir),))
+    intervals = rows.over_questions(outcome, outcome)
+    assert intervals == dict.fromkeys(row.measures, (0.0, 0.0))
+
+
+def test_a_collection_is_encoded_once_and_answers_are_looked_for(trained_workdir, tmp_path, monkeypatch):
+    corpus = tmp_path / "passages.jsonl"
+    passages = ["the mats of 0", "the mat of 1", "nothing here"]
+    corpus.write_text("".join(json.dumps({"id": str(n), "text": text}) + "\n" for n, text in enumerate(passages)))
+    asked = tmp_path / "asked.jsonl"
+    asked.write_text(
+        '{"question": "where is the cat 0", "answer": ["mats"]}\n{"question": "where?", "answer": ["the sea"]}\n'
+    )
+    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
+    monkeypatch.setattr(rows, "trained", lambda row, options, read: read(workdir, row))
+    row = papers().row("dong-table4/small/SDE")
+    options = Options(tmp_path, data={"dpr-wikipedia": str(corpus), "dpr-nq-questions": str(asked)})
+    found = rows.collection(row, options)
+    assert found == (50.0, 50.0, 50.0)  # one of two questions, among the best five of three
+    monkeypatch.setattr(rows, "load", None)  # not called again
+    assert rows.collection(row, options) == found
+
+
+@pytest.mark.parametrize(("seeds", "expected"), [(2, {}), (3, {"over_questions": {"mrr": (None, None)}})])
+def test_intervals_over_questions_need_three_seeds(seeds, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr(rows, "outcome_of", lambda row, options: Outcome(row, ((1.0, 2.0, 3.0),) * seeds))
+    monkeypatch.setattr(rows, "over_questions", lambda outcome, other: {"mrr": (None, None)})
+    chosen = papers().tables["endx-table2"].chosen(["Dual-GRUs", "ENDX-GRUs"])
+    dual, endx = rows.reproduce(chosen, Options(tmp_path))
+    assert (dual.facts, endx.facts) == ({}, expected)
