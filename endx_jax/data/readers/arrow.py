@@ -3,6 +3,7 @@
 It needs pyarrow, an optional dependency: `pip install "endx_jax[data]"`.
 """
 
+import collections
 import contextlib
 import os
 from collections.abc import Callable, Iterator
@@ -13,6 +14,8 @@ from endx_jax.errors import EndxError
 
 # Number of rows that are converted to Python objects at once; four times as many are decoded at once.
 TOGETHER = 64
+# Maximum columns of a table, since each row is a dict of them.
+MOST_COLUMNS = 10_000
 
 
 def is_table(file: str) -> bool:
@@ -34,9 +37,9 @@ def rows(file: str, groups: tuple[int, int] | None = None, before: int = 0) -> I
     number = before
     with _refusing(file, lambda: number):
         for batch in _batches(file, groups):
-            kept = [name for name in batch.schema.names if batch.schema.names.count(name) == 1]
-            kept = [name for name in kept if _is_json(batch.schema.field(name).type)]
-            batch = batch.select(kept)
+            fields = _fields(batch.schema, file)
+            counts = collections.Counter(field.name for field in fields)
+            batch = batch.select([n for n, own in enumerate(fields) if counts[own.name] == 1 and _is_json(own.type)])
             batch.validate(full=True)  # damaged offsets could point anywhere in memory
             for start in range(0, batch.num_rows, TOGETHER):
                 for row in batch.slice(start, TOGETHER).to_pylist():
@@ -73,7 +76,7 @@ def kinds(file: str) -> dict[str, str]:
 
         return {
             field.name: "[" if _is_list(field.type) else "{" if pa.types.is_struct(field.type) else ""
-            for field in _schema(file)
+            for field in _fields(_schema(file), file)
         }
 
 
@@ -119,6 +122,13 @@ def _schema(file: str) -> Any:
         return pq.read_schema(file)
     with pa.memory_map(file) as source:
         return _ipc_reader(source).schema
+
+
+def _fields(schema: Any, file: str) -> list[Any]:
+    """Returns the fields of a schema; raises EndxError if there are too many."""
+    if len(schema) > MOST_COLUMNS:
+        raise EndxError(f"{file}: {len(schema):,} columns, more than {MOST_COLUMNS:,}; write only those with texts")
+    return list(schema)
 
 
 def _ipc_reader(source: Any) -> Any:
