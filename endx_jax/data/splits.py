@@ -1,5 +1,6 @@
 """Splits and subsets of retrieval sets, chosen by hashes so that they are the same on every machine."""
 
+import collections
 import dataclasses
 import hashlib
 import re
@@ -46,16 +47,29 @@ def split(records: RetrievalSet, *, validation: float, test: float) -> Splits:
             f"the validation and test fractions must be in [0, 1) with a sum below 1, not {validation} and {test}"
         )
     rows: dict[str, list[int]] = {"train": [], "validation": [], "test": []}
-    for question, place in enumerate(_places(records)):
+    places = _places(records)
+    for question, place in enumerate(places):
         name = "test" if place < test else "validation" if place < test + validation else "train"
         rows[name].append(question)
     for name, fraction in (("train", 1 - validation - test), ("validation", validation), ("test", test)):
         if fraction > 0 and not rows[name]:
             raise EndxError(
-                f"none of the {len(records.questions)} questions fell into the {name} split, a share of "
-                f"{fraction:.3g}; use more data or another share"
+                f"none of the {len(places)} questions fell into the {name} split, a share of {fraction:.3g}"
+                f"{_why_empty(collections.Counter(places), bool(records.groups))}"
             )
     return Splits(**{name: records.subset(kept) for name, kept in rows.items()})
+
+
+def _why_empty(sizes: collections.Counter, grouped: bool) -> str:
+    """Returns the cause of an empty split and a remedy, for the number of questions at each place."""
+    largest, shared = max(sizes.values(), default=0), "an article or an answer" if grouped else "an answer"
+    if largest * 20 <= sizes.total():  # the largest component is smaller than the usual share of a split
+        return ": there are too few for this share; use more data or another share, or 0 for no such split"
+    return (
+        f": questions that share {shared}, also through other questions, stay together, and these form "
+        f"{len(sizes):,} sets, the largest of {largest:,} questions; correct --config.data.answer_column if answers "
+        "should differ, or hold out single questions with --config.data.held_out_by=questions"
+    )
 
 
 def split_questions(records: RetrievalSet, *, validation: float, test: float) -> Splits:

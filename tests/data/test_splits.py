@@ -137,12 +137,28 @@ def test_fractions_that_leave_no_train_split_are_refused(validation, test):
         split(some(10), validation=validation, test=test)
 
 
-def test_a_split_that_came_out_empty_is_refused():
-    # One answer, so two of the three splits must be empty, whichever it falls into.
-    with pytest.raises(
-        EndxError, match=r"^none of the 2 questions fell into the \w+ split, a share of 0\.\d; use more"
-    ):
-        split(some(2), validation=0.1, test=0.1)
+@pytest.mark.parametrize(
+    ("answers", "sets", "largest"),
+    [([["yes"]] * 60, 1, 60), ([["yes"], ["no"]] * 30, 2, 30), ([[n, n + 1] for n in range(60)], 1, 60)],
+)
+def test_a_split_is_empty_because_questions_share_answers(answers, sets, largest):
+    pairs = [(f"question {n}", f"answer {answer}") for n, own in enumerate(answers) for answer in own]
+    reason = (
+        rf"^none of the 60 questions fell into the \w+ split, a share of 0\.\d+: questions that share an answer, also "
+        rf"through other questions, stay together, and these form {sets} sets, the largest of {largest} questions; "
+        r"correct --config.data.answer_column if .* --config.data.held_out_by=questions$"
+    )
+    with pytest.raises(EndxError, match=reason):
+        split(RetrievalSet.from_pairs(pairs), validation=0.05, test=0.1)
+
+
+def test_a_split_is_empty_because_groups_or_questions_are_few():
+    records = dataclasses.replace(some(60), groups=("one article",) * 60)
+    with pytest.raises(EndxError, match="questions that share an article or an answer, .* form 1 sets"):
+        split(records, validation=0.05, test=0.1)
+    pairs = [(f"question {n}", f"answer {n}") for n in range(30)]
+    with pytest.raises(EndxError, match="a share of 0.001: there are too few for this share; use more data or another"):
+        split(RetrievalSet.from_pairs(pairs), validation=0.001, test=0.1)
 
 
 def test_take_keeps_the_smallest_hashes_in_their_order():
