@@ -53,23 +53,18 @@ def split(records: RetrievalSet, *, validation: float, test: float) -> Splits:
         rows[name].append(question)
     for name, fraction in (("train", 1 - validation - test), ("validation", validation), ("test", test)):
         if fraction > 0 and not rows[name]:
+            largest = max(collections.Counter(places).values(), default=0)
+            reason = "there are too few for this share; use more data or another share, or 0 for no such split"
+            if largest > 1 and largest * 20 > len(places):  # a component exceeds the usual share of a split
+                reason = (
+                    f"those that share {'an article or ' * bool(records.groups)}an answer, also through others, stay "
+                    f"together, and up to {largest:,} do; correct --config.data.answer_column if answers should "
+                    "differ, or hold out single questions with --config.data.held_out_by=questions"
+                )
             raise EndxError(
-                f"none of the {len(places)} questions fell into the {name} split, a share of {fraction:.3g}"
-                f"{_why_empty(collections.Counter(places), bool(records.groups))}"
+                f"none of the {len(places)} questions fell into {name}, a share of {fraction:.3g}: {reason}"
             )
     return Splits(**{name: records.subset(kept) for name, kept in rows.items()})
-
-
-def _why_empty(sizes: collections.Counter, grouped: bool) -> str:
-    """Returns the cause of an empty split and a remedy, for the number of questions at each place."""
-    largest, shared = max(sizes.values(), default=0), "an article or an answer" if grouped else "an answer"
-    if largest * 20 <= sizes.total():  # the largest component is smaller than the usual share of a split
-        return ": there are too few for this share; use more data or another share, or 0 for no such split"
-    return (
-        f": questions that share {shared}, also through other questions, stay together, and these form "
-        f"{len(sizes):,} sets, the largest of {largest:,} questions; correct --config.data.answer_column if answers "
-        "should differ, or hold out single questions with --config.data.held_out_by=questions"
-    )
 
 
 def split_questions(records: RetrievalSet, *, validation: float, test: float) -> Splits:

@@ -144,8 +144,8 @@ def test_fractions_that_leave_no_train_split_are_refused(validation, test):
 def test_a_split_is_empty_because_questions_share_answers(answers, sets, largest):
     pairs = [(f"question {n}", f"answer {answer}") for n, own in enumerate(answers) for answer in own]
     reason = (
-        rf"^none of the 60 questions fell into the \w+ split, a share of 0\.\d+: questions that share an answer, also "
-        rf"through other questions, stay together, and these form {sets} sets, the largest of {largest} questions; "
+        rf"^none of the 60 questions fell into \w+, a share of 0\.\d+: those that share an answer, also "
+        rf"through other questions, stay together, and form {sets} sets, the largest of {largest}; "
         r"correct --config.data.answer_column if .* --config.data.held_out_by=questions$"
     )
     with pytest.raises(EndxError, match=reason):
@@ -154,10 +154,12 @@ def test_a_split_is_empty_because_questions_share_answers(answers, sets, largest
 
 def test_a_split_is_empty_because_groups_or_questions_are_few():
     records = dataclasses.replace(some(60), groups=("one article",) * 60)
-    with pytest.raises(EndxError, match="questions that share an article or an answer, .* form 1 sets"):
+    with pytest.raises(EndxError, match="those that share an article or an answer, .* form 1 sets"):
         split(records, validation=0.05, test=0.1)
     pairs = [(f"question {n}", f"answer {n}") for n in range(30)]
-    with pytest.raises(EndxError, match="a share of 0.001: there are too few for this share; use more data or another"):
+    with pytest.raises(
+        EndxError, match="into validation, a share of 0.001: there are too few for this share; use more data or another"
+    ):
         split(RetrievalSet.from_pairs(pairs), validation=0.001, test=0.1)
 
 

@@ -110,12 +110,6 @@ class ExampleSet:
         for passage, score in zip((*right, *wrong), scores or (), strict=scores is not None):
             own.setdefault(self._row(passage), score)
 
-    @property
-    def report(self) -> str:
-        """Number of rows without a right passage, and their use; empty if there are none."""
-        use = "they are hard negatives of questions that have a right answer in another row"
-        return f"{len(self._wrong_only):,} rows have wrong answers only: {use}" if self._wrong_only else ""
-
     def _row(self, passage: Named) -> int:
         row = self._passages.setdefault(passage.text, len(self._passages))
         if row == len(self._passage_ids):
@@ -137,8 +131,12 @@ class ExampleSet:
           EndxError: there are no questions; the message ends with `note`.
         """
         if not self._questions:
-            note = "; ".join(filter(None, (note, self.report)))
+            note = note or f"{len(self._wrong_only):,} rows have wrong ones" * bool(self._wrong_only)
             raise EndxError(f"{path}: no questions with a right passage in the file" + (note and f"; {note}"))
+        if self._wrong_only:
+            text_files.LOG.warning(
+                "%s: wrong answers of %d rows are used as hard negatives", path, len(self._wrong_only)
+            )
         for example, where in self._wrong_only:
             if example.question.text in self._right:
                 self._store(example, where)
@@ -165,8 +163,6 @@ def collect(path: str, found: Iterable[Row], parse: Parser, invalid: InvalidRows
         with invalid.row():
             examples.add(parse(row, where), where)
     invalid.log()
-    if examples.report:
-        text_files.LOG.warning("%s: %s", path, examples.report)
     return examples.records(path, invalid.report)
 
 
@@ -297,10 +293,7 @@ class ColumnParser:
         return self._known[keys]
 
     def labelled(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Yields the rows; raises EndxError if a label varies and has values other than 0 and 1.
-
-        This error is not one of an invalid row, which could be skipped.
-        """
+        """Yields the rows; raises EndxError, even if invalid rows are skipped, if a label varies and is not 0 or 1."""
         first: dict[str, str] = {}
         for number, where, row in rows:
             for name in [name for name in row if name.casefold() in LABELS and name not in self._names]:
