@@ -21,7 +21,6 @@ IN_FOLDERS = ("corpus.jsonl", msmarco.COLLECTION, "psgs_w100.tsv")
 
 # (location in the file for messages, document)
 Placed = tuple[str, Document]
-Say = Callable[[str], object]
 
 # Default column of the text, and of the id.
 TEXT_KEY = "text"
@@ -29,7 +28,12 @@ ID_KEYS = ("_id", "id")
 
 
 def read_corpus(
-    path: str | os.PathLike, *, pool: str = "", text_column: str = TEXT_KEY, split: str | None = None, say: Say = str
+    path: str | os.PathLike,
+    *,
+    pool: str = "",
+    text_column: str = TEXT_KEY,
+    split: str | None = None,
+    say: Callable = str,
 ) -> Iterator[Document]:
     """Yields the documents of a corpus in file order.
 
@@ -198,17 +202,16 @@ FORMATS: dict[str, Callable[[str, _Columns], Iterator[Placed]]] = {
 }
 
 
-def _found(path: str, split: str | None, say: Say) -> tuple[str, Callable[[str, _Columns], Iterator[Placed]]]:
+def _found(path: str, split: str | None, say: Callable) -> tuple[str, Callable[[str, _Columns], Iterator[Placed]]]:
     """Returns the file or folder of the corpus at a path, and its reader."""
     inside = [os.path.join(path, name + packed) for name in IN_FOLDERS for packed in ("", ".gz")]
     file = next(filter(os.path.isfile, inside), None)
+    if file is None and os.path.isdir(path) and document_files.holds_documents(path):
+        return path, lambda folder, _: document_files.passages(folder, say)
     if file is None and shards.holds_shards(path):
         return path, functools.partial(_rows, split=split)
     if os.path.isdir(path):
-        if document_files.holds_documents(path):
-            return path, lambda folder, _: document_files.passages(folder, say)
         if file is None:
-            names, endings = " or ".join(IN_FOLDERS), " ".join(document_files.ENDINGS)
-            raise EndxError(f"{path}: the folder has no corpus file: {names}; and no documents: {endings}")
+            raise EndxError(f"{path}: the folder has no documents or corpus file: {' or '.join(IN_FOLDERS)}")
         path = file
     return path, FORMATS[text_files.ending(path, FORMATS)]

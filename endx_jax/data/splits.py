@@ -57,9 +57,8 @@ def split(records: RetrievalSet, *, validation: float, test: float) -> Splits:
             reason = "there are too few for this share; use more data or another share, or 0 for no such split"
             if largest > 1 and largest * 20 > len(places):  # a component exceeds the usual share of a split
                 reason = (
-                    f"those that share {'an article or ' * bool(records.groups)}an answer, also through others, stay "
-                    f"together, and up to {largest:,} do; correct --config.data.answer_column if answers should "
-                    "differ, or hold out single questions with --config.data.held_out_by=questions"
+                    f"those with a common {'article or ' * bool(records.groups)}answer stay together, here up to "
+                    f"{largest:,}; correct --config.data.answer_column or set --config.data.held_out_by=questions"
                 )
             raise EndxError(
                 f"none of the {len(places)} questions fell into {name}, a share of {fraction:.3g}: {reason}"

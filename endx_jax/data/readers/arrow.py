@@ -69,9 +69,7 @@ def parts(file: str, size: int) -> list[tuple[tuple[int, int] | None, int]]:
 def kinds(file: str) -> dict[str, str]:
     """Returns the first character of each column's values in JSON: `[`, `{`, or empty for others."""
     with _opened(file) as (_, fields, _):
-        from pyarrow.types import is_struct
-
-        return {own.name: "[" if _is_list(own.type) else "{" if is_struct(own.type) else "" for own in fields}
+        return {own.name: "[" if _is_list(own.type) else "{" * str(own.type).startswith("struct<") for own in fields}
 
 
 @contextlib.contextmanager

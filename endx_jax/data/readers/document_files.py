@@ -1,7 +1,4 @@
-"""Reader of a folder of documents (Markdown, plain text, HTML, PDF) as a corpus of passages.
-
-PDF needs pypdf, an optional dependency: `pip install "endx_jax[pdf]"`.
-"""
+"""Reader of a folder of documents (Markdown, text, HTML; PDF with the extra `pdf`) as a corpus of passages."""
 
 import glob
 import io
@@ -61,14 +58,12 @@ def split_passages(text: str) -> list[str]:
     found: list[str] = []
     text = re.sub(r"(?m)^(#{1,6} .*)\n\s*\n", r"\1\n", text)
     for paragraph in map(str.strip, re.split(r"\n\s*\n", text)):
-        pieces = [paragraph]
-        if len(paragraph) > MOST:
-            spans = split_sentences(paragraph)
-            pieces = [part for a, b in spans for part in textwrap.wrap(paragraph[a:b], MOST, replace_whitespace=False)]
+        spans = split_sentences(paragraph) if len(paragraph) > MOST else [(0, len(paragraph))]
+        pieces = [part for a, b in spans for part in textwrap.wrap(paragraph[a:b], MOST, replace_whitespace=False)]
         for n, piece in enumerate(pieces):
             if found and len(found[-1]) + len(piece) <= MOST:
                 found[-1] += (" " if n else "\n\n") + piece
-            elif piece:
+            else:
                 found.append(piece)
     return found
 
@@ -88,9 +83,9 @@ def _read(folder: str, name: str) -> tuple[str, list[str]]:
     if ending not in ENDINGS:
         raise EndxError("of another type")
     if os.path.islink(file) or not os.path.isfile(file):
-        raise EndxError("that are links")
+        raise EndxError("that are links or no files")
     if not name.isprintable() or len(name.encode()) > LONGEST_ID - 20:
-        raise EndxError("with names that are too long or not printable")
+        raise EndxError("with names that can't be ids")
     if os.path.getsize(file) > text_files.MOST:
         raise EndxError(f"over {text_files.MOST:,} bytes")
     try:
@@ -107,8 +102,7 @@ def _read(folder: str, name: str) -> tuple[str, list[str]]:
         raise EndxError(f"that can't be read as {'PDF' if ending == '.pdf' else 'UTF-8'}") from None
     if ending.startswith(".htm"):
         page = _Page()
-        page.feed(text)
-        page.close()
+        page.feed(text + "<p>")  # ends the last text; `close` takes quadratic time for broken markup
         text = "".join(page.parts)
     title = stem
     if heading := re.search(r"(?m)^# +(\S.*)$", re.sub(r"(?s)```.*?```", "", text)):

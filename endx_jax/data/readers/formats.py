@@ -133,8 +133,7 @@ class Rows:
     ) -> Iterator[row_files.Row]:
         """Yields the rows of a table, or of a part of it, which `parse` converts to examples."""
         if self._columns:
-            rows = row_files.rows(path, self._columns.choose, invalid, split=split, part=part)
-            return self._columns.labelled(rows)
+            return self._columns.labelled(row_files.rows(path, self._columns.choose, invalid, split=split, part=part))
         return row_files.objects(path, invalid, split=split, part=part)
 
 

@@ -130,7 +130,7 @@ def test_tables_of_many_columns_are_read_in_linear_time_or_refused(tmp_path, mon
     assert read(path).candidates == ("a",)
     assert time.process_time() - began < 8  # 0.4 s; with a list of names for each column 18 s
     monkeypatch.setattr(arrow, "MOST_COLUMNS", arrow.MOST_COLUMNS - 1)
-    with pytest.raises(EndxError, match=r"x\.parquet: 10,000 columns, more than 9,999; write only those with texts$"):
+    with pytest.raises(EndxError, match=r"x\.parquet: 10,000 columns, over 9,999; write only those with texts$"):
         read(path)
 
 

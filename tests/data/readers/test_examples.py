@@ -60,7 +60,7 @@ def test_a_label_of_zero_makes_an_answer_a_hard_negative(tmp_path, caplog, name)
     records = read(write(tmp_path, "x.csv", "\n".join([f"question,answer,{name}", *LABELLED])))
     assert (records.questions, records.candidates) == (("q", "r"), ("right", "Right", "wrong"))
     assert (records.qrels, records.hard_negatives) == (((0, 1), (0,)), ((2,), (2,)))
-    assert "x.csv: 4 rows have wrong answers only, hard negatives of questions that have a right" in caplog.text
+    assert "x.csv: wrong answers of 4 rows are used as hard negatives" in caplog.text
     rows = [{"question": q, "answer": a, name: float(n)} for q, a, n in (("q", "wrong", 0), ("q", "right", 1))]
     for path in (write(tmp_path, "x.jsonl", "\n".join(map(json.dumps, rows))), tmp_path / "x.parquet"):
         if path.suffix == ".parquet":
@@ -77,7 +77,7 @@ def test_labels_that_do_not_say_what_is_right_are_refused(tmp_path):
     )
     assert refusal(path) == refusal(path, skip_invalid=True) == reason
     path = write(tmp_path, "y.csv", "question,answer,label\nq,a,0\nr,b,0\n")
-    assert "no questions with a right passage in the file; 2 rows have wrong answers only" in refusal(path)
+    assert "no questions with a right passage in the file; 2 rows have wrong ones" in refusal(path)
     path = write(tmp_path, "z.csv", "question,answer,label\nq,a,faq\nr,b,faq\n")  # constant
     assert read(path).hard_negatives is None
     path = write(tmp_path, "z.csv", "label,score\nq,a\nr,b\n")  # the question and the answer
