@@ -82,10 +82,8 @@ def _read(folder: str, name: str) -> tuple[str, list[str]]:
     file, (stem, ending) = os.path.join(folder, name), os.path.splitext(os.path.basename(name).lower())
     if ending not in ENDINGS:
         raise EndxError("of another type")
-    if os.path.islink(file) or not os.path.isfile(file):
-        raise EndxError("that are links or no files")
-    if not name.isprintable() or len(name.encode()) > LONGEST_ID - 20:
-        raise EndxError("with names that can't be ids")
+    if os.path.islink(file) or not os.path.isfile(file) or not name.isprintable() or len(name) > LONGEST_ID // 5:
+        raise EndxError("that are links, no files or have names that can't be ids")
     if os.path.getsize(file) > text_files.MOST:
         raise EndxError(f"over {text_files.MOST:,} bytes")
     try:
