@@ -87,7 +87,8 @@ def prepare(config: Mapping, workdir: pathlib.Path) -> Run:
         data = dataclasses.replace(data, train=stored(settings.data, model.processors, data))
     most, records = settings.data.max_train_pairs, data.train
     count = len(records.pairs() if isinstance(records, TokenStore) else records.pairs)
-    settings = dataclasses.replace(settings, train=settings.train.sized(min(count, most or count)))
+    # Not the settings above: the model's are completed from the pretrained folder.
+    settings = dataclasses.replace(model.settings, train=settings.train.sized(min(count, most or count)))
     model = dataclasses.replace(model, settings=settings)
     data_sha256 = fingerprint(data.train)
     workdirs.check_agrees(workdir, model.settings, data_sha256)

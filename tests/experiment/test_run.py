@@ -408,3 +408,8 @@ def test_lengths_beyond_the_positions_are_refused(config, tmp_path):
     config.data.answer_length = 65
     with pytest.raises(EndxError, match="data.answer_length is 65, more than the 64 positions"):
         run(config, tmp_path)
+
+
+def test_what_the_pretrained_folder_says_completes_the_settings(config, tmp_path):
+    config.model.dropout = -1.0
+    assert prepare.prepare(config, tmp_path).model.settings.model.dropout == 0.1
