@@ -44,6 +44,7 @@ SERVE = [
 ]
 PLOT = ["matplotlib>=3.9", "scikit-learn>=1.5"]
 DATA = ["pyarrow>=17.0"]
+PDF = ["pypdf>=5.0"]
 DOCS = ["latex2mathml>=3.77", "mkdocs-material>=9.6", "mkdocstrings[python]>=0.29"]
 PUBLISH = ["milvus-lite>=3.2; sys_platform != 'win32'", "pymilvus>=2.6"]
 
@@ -72,6 +73,7 @@ setup(
         "publish": PUBLISH,
         "plot": PLOT,
         "data": DATA,
+        "pdf": PDF,
         "docs": DOCS,
         "test": [
             "hypothesis>=6.112",
@@ -85,6 +87,7 @@ setup(
             *PUBLISH,
             *PLOT,
             *DATA,
+            *PDF,
         ],
         "reference": [
             "accelerate>=1.15",

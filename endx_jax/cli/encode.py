@@ -12,8 +12,8 @@ from endx_jax.cli.data_flags import naming_flags
 from endx_jax.data.reqa import POOLS
 
 
-def main(argv: list[str]) -> None:
-    """Runs the verb with the arguments of the command line."""
+def main(argv: list[str]) -> pathlib.Path:
+    """Runs the verb with the arguments of the command line; returns the folder of the index."""
     arguments = _parser().parse_args(argv)
 
     from endx_jax.data.corpus import read_corpus
@@ -25,19 +25,21 @@ def main(argv: list[str]) -> None:
     from endx_jax.retrieval.corpus_encoding import Claims, begin, encoding_of, survey
     from endx_jax.settings import check_range
 
-    folder = arguments.output
     check_range("--batch-size", arguments.batch_size, 1, 2**31 - 1)
-    check_writable(folder, "--output")
+    if arguments.output:
+        check_writable(arguments.output, "--output")
     columns = {"text_column": arguments.text_column, "split": arguments.split}
     read = functools.partial(read_corpus, arguments.corpus, pool=arguments.pool, **columns)
     with naming_flags():
-        found = survey(_bar(read(), desc="reading the corpus"))
+        found = survey(_bar(read(say=say), desc="reading the corpus"))
     empty = f", {found.empty:,} of them empty" if found.empty else ""
     say(f"{found.documents:,} documents in {arguments.corpus}{empty}")
     keep_programs()
     model = load(arguments.workdir or arguments.model)
     width, precision, size = arguments.truncate_dim, arguments.precision, arguments.shard_size
     encoding = encoding_of(model, arguments.corpus, found, width=width, precision=precision, shard_size=size)
+    cached = f"~/.cache/endx_jax/indexes/{encoding.model['identity'][:16]}-{found.sha256[:16]}"
+    folder = arguments.output or pathlib.Path(cached).expanduser()
     encode = functools.partial(
         model.encoder,
         model.params,
@@ -53,6 +55,7 @@ def main(argv: list[str]) -> None:
             say(f"{folder} is finished; nothing to do")
     if model.encoder.cut:
         say(model.encoder.processors["answer"].describe_cut(model.encoder.cut, found.documents))
+    return folder
 
 
 def _run(folder: pathlib.Path, claims, encoding, read, encode) -> None:
@@ -97,10 +100,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--corpus",
         required=True,
-        help="folder of BEIR, MS MARCO, DPR or save_to_disk; .parquet or .arrow file; or .jsonl, .json, .csv, .tsv or "
-        ".txt file, also with .gz; SQuAD's .json too",
+        help="folder of documents (.md, .txt, .html, .pdf), BEIR, MS MARCO, DPR or save_to_disk; .parquet or .arrow "
+        "file; or .jsonl, .json, .csv, .tsv or .txt file, also with .gz; SQuAD's .json too",
     )
-    parser.add_argument("--output", type=pathlib.Path, required=True, help="folder of the index")
+    parser.add_argument("--output", type=pathlib.Path, help="folder of the index [one in ~/.cache/endx_jax/indexes]")
     parser.add_argument(
         "--precision", choices=PRECISIONS, default="float32", help="data type of the embeddings [float32]"
     )

@@ -1,4 +1,4 @@
-"""Large memory pages for training on a CPU."""
+"""Large memory pages for training steps on a CPU."""
 
 import glob
 import os

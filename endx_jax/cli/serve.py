@@ -25,7 +25,9 @@ TOKEN = "ENDX_TOKEN"
 def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
     arguments = _parser().parse_args(argv)
-    check(bool(arguments.workdir or arguments.index), "nothing to serve: set --workdir=RUN or --index=DIR")
+    served = arguments.workdir or arguments.index or (arguments.corpus and arguments.model)
+    check(bool(served), "nothing to serve: set --workdir=RUN, --index=DIR, or --model=NAME and --corpus=FOLDER")
+    check(not (arguments.corpus and arguments.index), "--corpus gets an index of its own: leave out --index")
     check(0 <= arguments.port < 1 << 16, f"--port={arguments.port}: it must be from 1 to 65535, or 0 for a free port")
     try:
         from endx_jax.serving.app import make_app
@@ -56,7 +58,8 @@ def main(argv: list[str]) -> None:
 
 
 def _service(arguments: argparse.Namespace) -> "Service":
-    """Loads the model and the index, and logs them."""
+    """Loads the model and the index, which is made from the corpus if there is one, and logs them."""
+    from endx_jax.cli import encode
     from endx_jax.experiment.compilation_cache import keep_programs
     from endx_jax.experiment.model import load_pairs
     from endx_jax.experiment.workdir import run_index
@@ -68,6 +71,9 @@ def _service(arguments: argparse.Namespace) -> "Service":
 
     keep_programs()
     pairs = load_pairs(arguments.rerank) if arguments.rerank else None
+    if arguments.corpus:
+        model = arguments.model or arguments.workdir
+        arguments.index = encode.main([f"--model={model}", f"--corpus={arguments.corpus}"])
     index = Index(arguments.index) if arguments.index else run_index(arguments.workdir)
     source = IndexModel(index, arguments.model or arguments.workdir)
     hybrid = hybrid_of(index, arguments.model or arguments.workdir)
@@ -129,6 +135,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--index", type=pathlib.Path, help="folder of an index, as written by endx encode [index in WORKDIR]"
     )
+    parser.add_argument("--corpus", help="folder of documents, or another corpus of endx encode, to encode and serve")
     parser.add_argument(
         "--model",
         help="folder or name of the model that encoded the index [the run's, or the one that the index names]",

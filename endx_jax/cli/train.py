@@ -147,7 +147,7 @@ def _recipe_file(file: str) -> str:
     """Returns the config file: `file` itself, or that of the recipe with this name."""
     from endx_jax.methods.config import recipe_files
 
-    if file and pathlib.Path(file).is_file():
+    if pathlib.Path(file).is_file():
         return file
     files = recipe_files()
     if file not in files:

@@ -12,7 +12,7 @@ import numpy as np
 from endx_jax import json_files
 from endx_jax.data import reqa
 from endx_jax.data.documents import Document, Scalar, check_id
-from endx_jax.data.readers import examples, formats, msmarco, row_files, shards, text_files
+from endx_jax.data.readers import document_files, examples, formats, msmarco, row_files, shards, text_files
 from endx_jax.errors import EndxError
 from endx_jax.settings import check_choice
 
@@ -28,7 +28,12 @@ ID_KEYS = ("_id", "id")
 
 
 def read_corpus(
-    path: str | os.PathLike, *, pool: str = "", text_column: str = TEXT_KEY, split: str | None = None
+    path: str | os.PathLike,
+    *,
+    pool: str = "",
+    text_column: str = TEXT_KEY,
+    split: str | None = None,
+    say: Callable = str,
 ) -> Iterator[Document]:
     """Yields the documents of a corpus in file order.
 
@@ -43,6 +48,7 @@ def read_corpus(
     - `.tsv` of two columns without a header: ids and texts, unquoted, as in MS MARCO's `collection.tsv`. The file has
       no header if its first id contains a digit;
     - `.txt`: one text per line; blank lines are skipped;
+    - a folder of documents in Markdown, text, HTML or PDF: their passages (`document_files.passages`);
     - reading-comprehension data (SQuAD's `.json`, MRQA's and Natural Questions' `.jsonl`, a MultiReQA folder): its
       distinct paragraphs or sentences, with the same ids as in `endx evaluate`; these are kept in memory.
 
@@ -57,6 +63,7 @@ def read_corpus(
         Must be empty for other formats.
       text_column: column or key of the text.
       split: split of a `save_to_disk` folder; None if it has only one.
+      say: receives a line on the passages of a folder of documents, once all have been read.
 
     Raises:
       EndxError: the corpus can't be read; the message names file and line. Repeated ids are reported after all
@@ -66,7 +73,7 @@ def read_corpus(
     check_choice("pool", pool, ("", *reqa.POOLS))
     if _holds_paragraphs(path):
         return _checked(path, functools.partial(_paragraphs, path, pool))
-    file, reader = _found(path, split)
+    file, reader = _found(path, split, say)
     if pool:
         raise EndxError(f"{file}: only reading-comprehension data can be split into {pool}; leave out the pool")
     return _checked(file, functools.partial(reader, file, _Columns(text_column)))
@@ -75,7 +82,8 @@ def read_corpus(
 def _holds_paragraphs(path: str) -> bool:
     endings = (".json", ".jsonl", *text_files.ARROW_ENDINGS)
     may = os.path.isdir(path) or text_files.uncompressed(path).endswith(endings)
-    return may and os.path.exists(path) and formats.holds_paragraphs(path)
+    may = may and os.path.exists(path) and not document_files.holds_documents(path)
+    return may and formats.holds_paragraphs(path)
 
 
 def _checked(path: str, reader: Callable[[], Iterator[Placed]]) -> Iterator[Document]:
@@ -194,14 +202,16 @@ FORMATS: dict[str, Callable[[str, _Columns], Iterator[Placed]]] = {
 }
 
 
-def _found(path: str, split: str | None) -> tuple[str, Callable[[str, _Columns], Iterator[Placed]]]:
+def _found(path: str, split: str | None, say: Callable) -> tuple[str, Callable[[str, _Columns], Iterator[Placed]]]:
     """Returns the file or folder of the corpus at a path, and its reader."""
     inside = [os.path.join(path, name + packed) for name in IN_FOLDERS for packed in ("", ".gz")]
     file = next(filter(os.path.isfile, inside), None)
+    if file is None and os.path.isdir(path) and document_files.holds_documents(path):
+        return path, lambda folder, _: document_files.passages(folder, say)
     if file is None and shards.holds_shards(path):
         return path, functools.partial(_rows, split=split)
     if os.path.isdir(path):
         if file is None:
-            raise EndxError(f"{path}: the folder has no corpus file: {' or '.join(IN_FOLDERS)}")
+            raise EndxError(f"{path}: the folder has no documents or corpus file: {' or '.join(IN_FOLDERS)}")
         path = file
     return path, FORMATS[text_files.ending(path, FORMATS)]

@@ -1,5 +1,6 @@
 """Splits and subsets of retrieval sets, chosen by hashes so that they are the same on every machine."""
 
+import collections
 import dataclasses
 import hashlib
 import itertools
@@ -47,14 +48,21 @@ def split(records: RetrievalSet, *, validation: float, test: float) -> Splits:
             f"the validation and test fractions must be in [0, 1) with a sum below 1, not {validation} and {test}"
         )
     rows: dict[str, list[int]] = {"train": [], "validation": [], "test": []}
-    for question, place in enumerate(_places(records)):
+    places = _places(records)
+    for question, place in enumerate(places):
         name = "test" if place < test else "validation" if place < test + validation else "train"
         rows[name].append(question)
     for name, fraction in (("train", 1 - validation - test), ("validation", validation), ("test", test)):
         if fraction > 0 and not rows[name]:
+            largest = max(collections.Counter(places).values(), default=0)
+            reason = "there are too few for this share; use more data or another share, or 0 for no such split"
+            if largest > 1 and largest * 20 > len(places):  # a component exceeds the usual share of a split
+                reason = (
+                    f"those with a common {'article or ' * bool(records.groups)}answer stay together, here up to "
+                    f"{largest:,}; correct --config.data.answer_column or set --config.data.held_out_by=questions"
+                )
             raise EndxError(
-                f"none of the {len(records.questions)} questions fell into the {name} split, a share of "
-                f"{fraction:.3g}; use more data or another share"
+                f"none of the {len(places)} questions fell into {name}, a share of {fraction:.3g}: {reason}"
             )
     return Splits(**{name: records.subset(kept) for name, kept in rows.items()})
 

@@ -91,7 +91,7 @@ class PartWriter:
         answers: dict[str, int] = {}
         edges: list[tuple[int, int, bool, float]] = []
         for question, right, wrong, scores in examples:
-            if not right or question.text in self._held_out:
+            if not (right or wrong) or question.text in self._held_out:
                 continue
             row = questions.setdefault(question.text, len(questions))
             known = iter(scores or ())

@@ -88,6 +88,8 @@ def _split(settings: DataSettings) -> Splits:
     records = read_records(path, own[path], settings.split, whole=False)
     test = read_records(test_path, own[test_path], settings.test_split)
     rest = without_questions(records, set(test.questions))
+    if not rest.questions:
+        raise EndxError(f"{path}: all its questions are in the test data {test_path} too; train on other questions")
     splits = SPLITS[settings.held_out_by](rest, validation=settings.validation_fraction, test=0.0)
     return dataclasses.replace(splits, test=test)
 

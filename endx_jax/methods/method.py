@@ -75,7 +75,6 @@ class Method:
 
 # To add a method, map its name to the module that defines `METHOD`, or to the `Method` itself.
 METHODS: dict[str, str | Method] = {
-    "distill": "endx_jax.methods.endx.distill",
     "dual": "endx_jax.methods.dual",
     "endx": "endx_jax.methods.endx",
     "matching": "endx_jax.methods.vae.matching",

@@ -44,9 +44,7 @@ def as_dict(plan: Plan, name: str) -> dict:
         "compiled": _as_dict(plan.compiled) | {"fits": plan.fits} if plan.compiled else None,
         "missing": plan.missing,
         "remedies": [{"change": one.change, "fits": one.fits, **_as_dict(one.compiled)} for one in plan.remedies],
-        "machine": dataclasses.asdict(plan.machine) | {"peak": plan.machine.peak, "fits": plan.machine.fits}
-        if plan.machine
-        else None,
+        "machine": (here := plan.machine) and dataclasses.asdict(here) | {"peak": here.peak, "fits": here.fits},
     }
 
 
@@ -116,8 +114,8 @@ def _work(plan: Plan) -> str:
     widths = [max(len(row[n]) for row in rows) for n in range(3)]
     lines = [f"  {a.ljust(widths[0])}  {b.rjust(widths[1])}  {c}".rstrip() for a, b, c in rows]
     again = work.flops - work.model_flops
-    computed = f"each device computes {_tera(work.flops)} TFLOP in matrix products a step, "
-    computed += f"{_tera(work.model_flops)} of it the model's" if again > 0 else "all of it the model's"
+    computed = f"each device computes {work.flops / 1e12:,.3g} TFLOP in matrix products a step, "
+    computed += f"{work.model_flops / 1e12:,.3g} of it the model's" if again > 0 else "all of it the model's"
     return "\n".join(["each device holds", *lines, computed])
 
 
@@ -155,10 +153,6 @@ def _roofline(one: OnChip) -> str:
     return f"step of at least {seconds(one.seconds)} by the data sheet ({bound}), MFU of at most {mfu:.0%}"
 
 
-def _tera(flops: int) -> str:
-    return f"{flops / 1e12:,.3g}"
-
-
 def _chips(chips: Sequence[OnChip]) -> str:
     rows: list[tuple[str, ...]] = [("chip", "memory", "peak", "fits", "step at least", "compute", "memory")]
     for one in chips:
@@ -172,12 +166,11 @@ def _chips(chips: Sequence[OnChip]) -> str:
 
 
 def _machine(machine: Machine) -> str:
-    how, time = "compiled" if machine.compiled else "estimated", ""
-    if machine.seconds:
-        time = f"\ntimed here, a step takes {seconds(machine.seconds)}"
-        if machine.steps:
-            time += f": about {seconds(machine.steps * machine.seconds)} for the {machine.steps:,} steps of the run, "
-            time += "without compilation and evaluation"
+    how = "compiled" if machine.compiled else "estimated"
+    time = f"\ntimed here, a step takes {seconds(machine.seconds)}" if machine.seconds else ""
+    if machine.seconds and machine.steps:
+        whole = seconds(machine.steps * machine.seconds)
+        time += f": about {whole} for the {machine.steps:,} steps of the run, without compilation and evaluation"
     return (
         f"this machine ({machine.device}, {machine.dtype}, {machine.tower_chunk} pairs at a time): "
         f"{size(machine.peak)} at the peak of a step, {size(machine.step)} of it the step's ({how}) and "

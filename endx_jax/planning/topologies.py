@@ -173,11 +173,7 @@ def _is_installed(module: str) -> bool:
 
 def _target_config(chip: Chip) -> str:
     """Returns the properties of a GPU that XLA needs, as the text of a `GpuTargetConfigProto`."""
-    known = {
-        **GPUS[chip.name],
-        "memory_bandwidth": int(chip.bandwidth),
-        "device_memory_size": chip.memory,
-    }
+    known = GPUS[chip.name] | {"memory_bandwidth": int(chip.bandwidth), "device_memory_size": chip.memory}
     fields = "\n".join(
         f"  {name} {value}" if str(value).startswith("{") else f"  {name}: {value}" for name, value in known.items()
     )

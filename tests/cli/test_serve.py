@@ -33,6 +33,20 @@ def test_serves_until_it_is_told_to_stop(trained_workdir):
     assert program.returncode == 0
 
 
+def test_a_folder_of_documents_is_encoded_once_and_served(tiny_bert, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "cat.md").write_text("# The cat\n\nThe cat sat on a mat.")
+    arguments = serve._parser().parse_args([f"--model={tiny_bert}", f"--corpus={tmp_path / 'docs'}"])
+    ((answer,),) = serve._service(arguments).search.search(["where is the cat"], 3)
+    assert (answer.document.id, answer.document.metadata["source"]) == ("cat.md#1", "cat.md")
+    said = capsys.readouterr().out
+    assert "docs: 1 files, split into 1 passages\n1 documents in " in said
+    assert f"the index is in {tmp_path}/.cache/endx_jax/indexes/" in said
+    serve._service(serve._parser().parse_args([f"--model={tiny_bert}", f"--corpus={tmp_path / 'docs'}"]))
+    assert "is finished; nothing to do" in capsys.readouterr().out
+
+
 def test_the_cross_encoder_of_a_run_scores_documents(trained_workdir, pair_workdir):
     arguments = serve._parser().parse_args([f"--workdir={trained_workdir}", f"--rerank={pair_workdir}"])
     documents = ["the mat of 3", "a dog", "the mats of 12"]
@@ -85,7 +99,9 @@ def test_a_port_that_is_in_use_is_one_line(endx, trained_workdir):
             "--host=0.0.0.0 lets everyone who can connect read and change the index",
         ),
         (["--index=nowhere", "--port=0"], "nowhere"),
-        ([], "nothing to serve: set --workdir=RUN or --index=DIR"),
+        ([], "nothing to serve: set --workdir=RUN, --index=DIR, or --model=NAME and --corpus=FOLDER"),
+        (["--corpus=docs"], "nothing to serve: set --workdir=RUN, --index=DIR, or --model=NAME and --corpus=FOLDER"),
+        (["--index=nowhere", "--corpus=docs"], "--corpus gets an index of its own: leave out --index"),
         (["--index=nowhere", "--rerank=missing"], "missing"),
         (["--index=nowhere", "--max-k=0"], "--max-k must be positive"),
         (["--index=nowhere", "--token-file=missing"], "--token-file=missing can't be read"),

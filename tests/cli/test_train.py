@@ -222,7 +222,7 @@ def test_help_begins_with_the_settings_that_are_changed_most(endx):
 
 
 def test_errors_name_settings_as_they_are_typed(endx, tmp_path):
-    arguments = ("--config=quickstart", "--config.train.steps=-1", f"--workdir={tmp_path}")
-    expected = "endx train: --config.train.steps and --config.train.epochs are -1 and 0.0: set exactly one, and "
+    arguments = ("--config=quickstart", "--config.optimizer.learning_rate=-1.0", f"--workdir={tmp_path}")
+    expected = "endx train: --config.optimizer.learning_rate is -1.0; it must not be negative"
     assert expected in endx("train", *arguments, status=2).err
     assert expected.replace("train:", "plan:") in endx("plan", *arguments, status=2).err

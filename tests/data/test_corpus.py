@@ -74,7 +74,9 @@ def test_a_beir_folder_is_its_corpus(tmp_path):
     (tmp_path / "corpus.jsonl").write_text('{"_id": "d", "title": "T", "text": "x", "metadata": {"url": "u"}}\n')
     assert list(read_corpus(tmp_path)) == [Document("d", "T x", {"title": "T", "url": "u"})]
     (tmp_path / "corpus.jsonl").rename(tmp_path / "documents.json")
-    with pytest.raises(EndxError, match="the folder has no corpus file: corpus.jsonl or collection.tsv or"):
+    with pytest.raises(
+        EndxError, match="the folder has no documents or corpus file: corpus.jsonl or collection.tsv or"
+    ):
         read_corpus(tmp_path)
 
 

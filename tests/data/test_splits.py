@@ -137,12 +137,27 @@ def test_fractions_that_leave_no_train_split_are_refused(validation, test):
         split(some(10), validation=validation, test=test)
 
 
-def test_a_split_that_came_out_empty_is_refused():
-    # One answer, so two of the three splits must be empty, whichever it falls into.
-    with pytest.raises(
-        EndxError, match=r"^none of the 2 questions fell into the \w+ split, a share of 0\.\d; use more"
-    ):
-        split(some(2), validation=0.1, test=0.1)
+@pytest.mark.parametrize(
+    ("answers", "largest"), [([["yes"]] * 60, 60), ([["yes"], ["no"]] * 30, 30), ([[n, n + 1] for n in range(60)], 60)]
+)
+def test_a_split_is_empty_because_questions_share_answers(answers, largest):
+    pairs = [(f"question {n}", f"answer {answer}") for n, own in enumerate(answers) for answer in own]
+    reason = (
+        r"^none of the 60 questions fell into \w+, a share of 0\.\d+: those with a common answer stay together, here "
+        rf"up to {largest}; correct --config.data.answer_column or set --config.data.held_out_by=questions$"
+    )
+    with pytest.raises(EndxError, match=reason):
+        split(RetrievalSet.from_pairs(pairs), validation=0.05, test=0.1)
+
+
+def test_a_split_is_empty_because_groups_or_questions_are_few():
+    records = dataclasses.replace(some(60), groups=("one article",) * 60)
+    with pytest.raises(EndxError, match="those with a common article or answer stay together, here up to 60; correct"):
+        split(records, validation=0.05, test=0.1)
+    for count in (30, 3):
+        pairs = [(f"question {n}", f"answer {n}") for n in range(count)]
+        with pytest.raises(EndxError, match="a share of 0.001: there are too few for this share; use more data or"):
+            split(RetrievalSet.from_pairs(pairs), validation=0.001, test=0.0)
 
 
 def test_take_keeps_the_smallest_hashes_in_their_order():

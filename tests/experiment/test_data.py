@@ -60,6 +60,13 @@ def test_questions_after_reqa_are_ranked_against_both_pools_the_chosen_one_first
         assert right == [{test.candidates[n] for n in row} for row in test.qrels]
 
 
+def test_training_questions_that_are_all_in_the_test_data_are_refused(tmp_path):
+    file = tmp_path / "pairs.csv"
+    file.write_text("question,answer\nq1,a\nq2,b\n")
+    with one_line_error("pairs.csv: all its questions are in the test data .*pairs.csv too; train on other questions"):
+        read_splits(DataSettings(path=str(file), test_path=str(file)))
+
+
 def test_training_data_have_to_be_named():
     """A recipe for one's own data, such as `minilm`, names none."""
     with one_line_error("data.path is not set: set a file or folder, or `docstrings` to try training without data"):

@@ -102,6 +102,16 @@ def test_a_store_holds_the_pairs_of_the_set_in_memory(settings, processors):
     assert texts(pairs) == texts(expected)
 
 
+def test_labelled_rows_are_stored_as_in_memory(settings, processors, tmp_path):
+    """The wrong answers of a question are in other parts than its right one."""
+    rows = [{"query": f"where is cat {n % 30}", "answer": f"cat {n}", "label": int(n < 30)} for n in range(90)]
+    for n in range(2):
+        write(tmp_path / "shards" / f"train-0000{n}-of-00002.parquet", rows[::-1][n * 45 : n * 45 + 45])
+    pairs = stored(settings, processors, read_splits(settings)).pairs()
+    assert texts(pairs) == texts(Pairs.tokenize(read_records(settings.path, settings, "train"), processors))
+    assert (len(pairs), pairs.hard_negatives.width) == (30, 2)
+
+
 def test_scores_prompts_and_sources_are_kept(settings, processors, tmp_path):
     rows = [
         {

@@ -3,9 +3,10 @@
 It needs pyarrow, an optional dependency: `pip install "endx_jax[data]"`.
 """
 
+import collections
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from endx_jax.data.readers.text_files import ARROW_ENDINGS
@@ -13,6 +14,8 @@ from endx_jax.errors import EndxError
 
 # Number of rows that are converted to Python objects at once; four times as many are decoded at once.
 TOGETHER = 64
+# Maximum columns of a table, since each row is a dict of them.
+MOST_COLUMNS = 10_000
 
 
 def is_table(file: str) -> bool:
@@ -32,10 +35,10 @@ def rows(file: str, groups: tuple[int, int] | None = None, before: int = 0) -> I
       EndxError: pyarrow is not installed, or the data are invalid.
     """
     number = before
-    with _refusing(file, lambda: number):
-        for batch in _batches(file, groups):
-            kept = [name for name in batch.schema.names if batch.schema.names.count(name) == 1]
-            kept = [name for name in kept if _is_json(batch.schema.field(name).type)]
+    with _opened(file, groups, lambda: number) as (_, fields, batches):
+        counts = collections.Counter(field.name for field in fields)
+        kept = [n for n, field in enumerate(fields) if counts[field.name] == 1 and _is_json(field.type)]
+        for batch in batches:
             batch = batch.select(kept)
             batch.validate(full=True)  # damaged offsets could point anywhere in memory
             for start in range(0, batch.num_rows, TOGETHER):
@@ -51,11 +54,8 @@ def parts(file: str, size: int) -> list[tuple[tuple[int, int] | None, int]]:
     """
     if not file.lower().endswith(".parquet"):
         return [(None, 0)]
-    with _refusing(file):
-        import pyarrow.parquet as pq
-
-        with pq.ParquetFile(file, pre_buffer=False) as table:
-            counts = [table.metadata.row_group(n).num_rows for n in range(table.num_row_groups)]
+    with _opened(file) as (table, _, _):
+        counts = [table.metadata.row_group(n).num_rows for n in range(table.num_row_groups)]
     found: list[tuple[tuple[int, int] | None, int]] = []
     start, before, own = 0, 0, 0
     for end, count in enumerate(counts, 1):
@@ -68,66 +68,42 @@ def parts(file: str, size: int) -> list[tuple[tuple[int, int] | None, int]]:
 
 def kinds(file: str) -> dict[str, str]:
     """Returns the first character of each column's values in JSON: `[`, `{`, or empty for others."""
-    with _refusing(file):
-        import pyarrow as pa
-
-        return {
-            field.name: "[" if _is_list(field.type) else "{" if pa.types.is_struct(field.type) else ""
-            for field in _schema(file)
-        }
+    with _opened(file) as (_, fields, _):
+        return {own.name: "[" if _is_list(own.type) else "{" * str(own.type).startswith("struct<") for own in fields}
 
 
 @contextlib.contextmanager
-def _refusing(file: str, read: Callable[[], int] = lambda: 0) -> Iterator[None]:
+def _opened(
+    file: str, groups: tuple[int, int] | None = None, read: Callable[[], int] = lambda: 0
+) -> Iterator[tuple[Any, list[Any], Iterable[Any]]]:
+    """Opens a table; yields it, its fields and its batches; converts errors in the block after `read()` rows."""
     try:
         import pyarrow as pa
+        import pyarrow.parquet as pq
     except ImportError:
         raise EndxError('parquet and Arrow data need pyarrow: pip install "endx_jax[data]"') from None
     try:
-        yield
+        with contextlib.ExitStack() as stack:
+            if file.lower().endswith(".parquet"):
+                table = stack.enter_context(pq.ParquetFile(file, pre_buffer=False))
+                batches = table.iter_batches(TOGETHER * 4, row_groups=range(*groups) if groups else None)
+                schema = table.schema_arrow
+            else:
+                source = stack.enter_context(pa.memory_map(file))
+                is_file = source.read(6) == b"ARROW1"
+                source.seek(0)
+                table = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
+                batches = map(table.get_batch, range(table.num_record_batches)) if is_file else table
+                schema = table.schema
+            if len(schema) > MOST_COLUMNS:
+                raise EndxError(f"{file}: {len(schema):,} columns, over {MOST_COLUMNS:,}; write only those with texts")
+            yield table, list(schema), batches
     except EndxError:
         raise
     except (pa.ArrowException, OSError, ValueError, OverflowError, RecursionError) as error:
         reason = str(error).partition("\n")[0][:200] or type(error).__name__
         place = f" after row {read()}" if read() else ""
         raise EndxError(f"{file} can't be read as {os.path.splitext(file)[1]}{place}: {reason}") from None
-
-
-def _batches(file: str, groups: tuple[int, int] | None = None) -> Iterator[Any]:
-    import pyarrow as pa
-
-    if file.lower().endswith(".parquet"):
-        import pyarrow.parquet as pq
-
-        with pq.ParquetFile(file, pre_buffer=False) as table:
-            yield from table.iter_batches(TOGETHER * 4, row_groups=range(*groups) if groups else None)
-        return
-    with pa.memory_map(file) as source:
-        found = _ipc_reader(source)
-        if isinstance(found, pa.ipc.RecordBatchFileReader):
-            yield from (found.get_batch(n) for n in range(found.num_record_batches))
-        else:
-            yield from found
-
-
-def _schema(file: str) -> Any:
-    import pyarrow as pa
-
-    if file.lower().endswith(".parquet"):
-        import pyarrow.parquet as pq
-
-        return pq.read_schema(file)
-    with pa.memory_map(file) as source:
-        return _ipc_reader(source).schema
-
-
-def _ipc_reader(source: Any) -> Any:
-    """Returns the reader of an Arrow file or stream."""
-    import pyarrow as pa
-
-    is_file = source.read(6) == b"ARROW1"
-    source.seek(0)
-    return pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
 
 
 def _is_list(kind: Any) -> bool:

@@ -14,10 +14,11 @@ A passage is its title, a space and its text. Empty passages, and questions with
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from endx_jax import json_files
+from endx_jax.data.readers import text_files
 from endx_jax.data.readers.row_files import MOST_SCORE, Row
 from endx_jax.data.readers.text_files import InvalidRows
 from endx_jax.data.records import RetrievalSet
@@ -29,6 +30,9 @@ QUESTIONS = ("query", "anchor")
 ANSWERS = ("positive", "passage", "document", "response")
 # Columns of hard negatives, as in sentence-transformers: `negative`, `negative_1`, `negative_2`, ...
 NEGATIVE = re.compile(r"(hard_)?negative(_\d+)?", re.IGNORECASE)
+# Columns that say if the answer is right, and their values for right and wrong ones.
+LABELS = ("label", "score", "similarity")
+LABEL = re.compile(r"(?P<right>1(\.0*)?|true)|0(\.0*)?|false", re.IGNORECASE)
 
 
 class Named(NamedTuple):
@@ -66,9 +70,10 @@ class ExampleSet:
         self._texts: dict[tuple[str, str], str] = {}
         self._scores: dict[str, dict[int, float]] = {}
         self._scored: bool | None = None
+        self._wrong_only: list[tuple[Example, str]] = []
 
     def add(self, example: Example, where: str) -> None:
-        """Adds an example, unless it has no right passage.
+        """Adds an example; one without a right passage counts if another one of the question has a right passage.
 
         Args:
           example: contents of a row.
@@ -77,9 +82,13 @@ class ExampleSet:
         Raises:
           EndxError: two texts have the same id, or only some rows have scores.
         """
+        if example.right:
+            self._store(example, where)
+        elif example.wrong:
+            self._wrong_only.append((example, where))  # the right passage may be in a later row
+
+    def _store(self, example: Example, where: str) -> None:
         question, right, wrong, scores = example
-        if not right:
-            return
         if self._scored not in (None, scores is not None):
             here, before = ("scores", "none") if scores else ("no scores", "some")
             raise EndxError(f"{where}: the row has {here} of a teacher, and the rows above have {before}")
@@ -122,7 +131,15 @@ class ExampleSet:
           EndxError: there are no questions; the message ends with `note`.
         """
         if not self._questions:
+            note = note or f"{len(self._wrong_only):,} rows have wrong ones" * bool(self._wrong_only)
             raise EndxError(f"{path}: no questions with a right passage in the file" + (note and f"; {note}"))
+        if self._wrong_only:
+            text_files.LOG.warning(
+                "%s: wrong answers of %d rows are used as hard negatives", path, len(self._wrong_only)
+            )
+        for example, where in self._wrong_only:
+            if example.question.text in self._right:
+                self._store(example, where)
         wrong = [self._wrong[question] - self._right[question] for question in self._questions]
         return RetrievalSet(
             questions=tuple(self._questions),
@@ -219,11 +236,12 @@ def _texts(value: object, where: str) -> list[Named]:
 
 
 class Columns(NamedTuple):
-    """Names of the columns of question, answer and hard negatives."""
+    """Names of the columns of question, answer, hard negatives and labels."""
 
     question: str
     answer: str
     negatives: tuple[str, ...]
+    labels: tuple[str, ...]
 
 
 def called(name: str, known: Iterable[str]) -> list[str]:
@@ -253,8 +271,8 @@ class ColumnParser:
     """Parser of rows with a question and an answer each.
 
     A question may have several rows with different answers. Columns named `negative`, `negative_1`, ... hold hard
-    negatives, each a text, or in JSON and Arrow also a list of texts. Empty hard negatives and other columns are
-    ignored.
+    negatives, each a text, or in JSON and Arrow also a list of texts. An answer with a 0 in one of the columns `LABELS`
+    is a hard negative of its question. Empty hard negatives and other columns are ignored.
     """
 
     def __init__(self, names: tuple[str, str] = (QUESTION, ANSWER)):
@@ -269,12 +287,31 @@ class ColumnParser:
             self._known.clear()  # nearly all rows have the keys of the previous row
             question = _choose(self._names[0], QUESTION, QUESTIONS, list(keys), where)
             answer = _choose(self._names[1], ANSWER, ANSWERS, list(keys), where)
-            self._known[keys] = Columns(question, answer, tuple(name for name in keys if NEGATIVE.fullmatch(name)))
+            labels = tuple(name for name in keys if name.casefold() in LABELS and name not in (question, answer))
+            negatives = tuple(name for name in keys if NEGATIVE.fullmatch(name))
+            self._known[keys] = Columns(question, answer, negatives, labels)
         return self._known[keys]
+
+    def labelled(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yields the rows; raises EndxError, even if invalid rows are skipped, if a label varies and is not 0 or 1."""
+        first: dict[str, str] = {}
+        for number, where, row in rows:
+            for name in [name for name in row if name.casefold() in LABELS and name not in self._names]:
+                value = str(row[name]).strip()
+                before = first.setdefault(name, value)
+                if value != before and not (LABEL.fullmatch(value) and LABEL.fullmatch(before)):
+                    raise EndxError(
+                        f"{where}: column {name!r} is {value[:40]!r}, and {before[:40]!r} above: only 1 (right) and 0 "
+                        "(wrong) say which answers are right; write these, or leave out the wrong rows and the column"
+                    )
+            yield number, where, row
 
     def __call__(self, row: dict, where: str) -> Example:
         """Parses a row."""
         columns = self.choose(row, where)
         question, answer = (json_files.text_at(row, name, where) for name in (columns.question, columns.answer))
         wrong = [text for name in columns.negatives for text in _texts(row.get(name), f"{where}: {name!r}")]
+        labels = (LABEL.fullmatch(str(row[name]).strip()) for name in columns.labels)
+        if any(label and not label["right"] for label in labels):
+            return Example(Named(question), [], [Named(answer), *_filled(wrong)])
         return Example(Named(question), [Named(answer)], _filled(wrong))

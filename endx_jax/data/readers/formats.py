@@ -9,6 +9,7 @@ from endx_jax.data.paragraphs import Paragraph, whole_paragraphs
 from endx_jax.data.readers import (
     arrow,
     beir,
+    document_files,
     examples,
     mrqa,
     msmarco,
@@ -132,7 +133,7 @@ class Rows:
     ) -> Iterator[row_files.Row]:
         """Yields the rows of a table, or of a part of it, which `parse` converts to examples."""
         if self._columns:
-            return row_files.rows(path, self._columns.choose, invalid, split=split, part=part)
+            return self._columns.labelled(row_files.rows(path, self._columns.choose, invalid, split=split, part=part))
         return row_files.objects(path, invalid, split=split, part=part)
 
 
@@ -191,6 +192,12 @@ def detect_format(path: str) -> str:
     Raises:
       EndxError: there is nothing at the path, its ending is unknown, or it can't be read.
     """
+    if document_files.holds_documents(path):
+        folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
+        raise EndxError(
+            f"{path} holds documents, which have no questions: search them with `endx serve --model=all-MiniLM-L6-v2 "
+            f"--corpus={folder}`, or give questions with answers, such as a CSV file with these columns"
+        )
     if os.path.isdir(path):
         found = next((name for name, parts in _FOLDERS.items() if _has_file(path, parts)), "")
         if found or not shards.holds_shards(path):

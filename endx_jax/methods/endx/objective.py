@@ -187,7 +187,7 @@ class EndxObjective(Objective):
         if not self.settings.teacher_from:
             return params
         where = pathlib.Path(self.settings.teacher_from)
-        return params | {"teacher": read_teacher(where, params["teacher"], method="endx")}
+        return params | {"teacher": read_teacher(where, params["teacher"])}
 
     def teacher_temperature(self, student: Array) -> Array:
         """Returns the temperature of the teacher's retrieval loss for the student's."""

@@ -52,6 +52,38 @@ def test_other_columns_are_ignored_and_names_can_be_given(tmp_path):
     assert read(path, question_column="asked", answer_column="body") == records
 
 
+LABELLED = ["q,wrong,0", "q,right,1", "q,Right,1.0", "r,right,true", "r,wrong,False", "s,alone,0", "r,right,0"]
+
+
+@pytest.mark.parametrize("name", ["label", "Score", "similarity"])
+def test_a_label_of_zero_makes_an_answer_a_hard_negative(tmp_path, caplog, name):
+    records = read(write(tmp_path, "x.csv", "\n".join([f"question,answer,{name}", *LABELLED])))
+    assert (records.questions, records.candidates) == (("q", "r"), ("right", "Right", "wrong"))
+    assert (records.qrels, records.hard_negatives) == (((0, 1), (0,)), ((2,), (2,)))
+    assert "x.csv: wrong answers of 4 rows are used as hard negatives" in caplog.text
+    rows = [{"question": q, "answer": a, name: float(n)} for q, a, n in (("q", "wrong", 0), ("q", "right", 1))]
+    for path in (write(tmp_path, "x.jsonl", "\n".join(map(json.dumps, rows))), tmp_path / "x.parquet"):
+        if path.suffix == ".parquet":
+            table = pytest.importorskip("pyarrow").Table.from_pylist(rows)
+            pytest.importorskip("pyarrow.parquet").write_table(table, path)
+        assert read(path).hard_negatives == ((1,),)
+
+
+def test_labels_that_do_not_say_what_is_right_are_refused(tmp_path):
+    path = write(tmp_path, "x.csv", "question,answer,score\nq,a,1\nr,b,0.93\n")
+    reason = (
+        f"{path}, line 3: column 'score' is '0.93', and '1' above: only 1 (right) and 0 (wrong) say which answers are "
+        "right; write these, or leave out the wrong rows and the column"
+    )
+    assert refusal(path) == refusal(path, skip_invalid=True) == reason
+    path = write(tmp_path, "y.csv", "question,answer,label\nq,a,0\nr,b,0\n")
+    assert "no questions with a right passage in the file; 2 rows have wrong ones" in refusal(path)
+    path = write(tmp_path, "z.csv", "question,answer,label\nq,a,faq\nr,b,faq\n")  # constant
+    assert read(path).hard_negatives is None
+    path = write(tmp_path, "z.csv", "label,score\nq,a\nr,b\n")  # the question and the answer
+    assert read(path, question_column="label", answer_column="score").questions == ("q", "r")
+
+
 def test_missing_columns_are_refused_with_those_that_are_there(tmp_path):
     hint = "name yours with data.question_column and data.answer_column"
     path = write(tmp_path, "x.csv", "asked,answer\na,b\n")

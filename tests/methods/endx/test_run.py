@@ -97,18 +97,18 @@ def test_a_teacher_that_does_not_fit_is_refused(workdir, tmp_path):
     like = read_model(workdir).abstract_params["teacher"]
     halved = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), like)
     with one_line_error(r"checkpoint \d in .* has another architecture: its teacher/.* instead of .*; set model"):
-        read_teacher(workdir, halved, "endx")
+        read_teacher(workdir, halved)
     with one_line_error("objective.teacher_from=.* holds no run of objective.name=endx"):
-        read_teacher(tmp_path, like, "endx")
+        read_teacher(tmp_path, like)
     (tmp_path / "config.json").write_text('{"objective": {"name": "endx"}}')
     with one_line_error("objective.teacher_from=.* holds no checkpoint yet"):
-        read_teacher(tmp_path, like, "endx")
+        read_teacher(tmp_path, like)
     broken = {"teacher": {"bias": jnp.array([1.0, jnp.nan])}}
     checkpoints = Checkpoints(tmp_path, keep=1, metric="mrr", report=print)
     checkpoints.save(1, TrainState.create(broken, optax.sgd(0.1)))
     checkpoints.close()
     with one_line_error("objective.teacher_from=.*: bias of checkpoint 1 holds NaN or infinity"):
-        read_teacher(tmp_path, {"bias": np.zeros(2, np.float32)}, "endx")
+        read_teacher(tmp_path, {"bias": np.zeros(2, np.float32)})
 
 
 def test_the_teacher_is_the_best_by_its_own_run_s_metric(tmp_path):
@@ -120,7 +120,7 @@ def test_the_teacher_is_the_best_by_its_own_run_s_metric(tmp_path):
             step, TrainState.create({"teacher": {"bias": jnp.full(2, 1.0 * step)}}, optax.sgd(0.1)), metrics
         )
     checkpoints.close()
-    found = read_teacher(tmp_path, {"bias": np.zeros(2, np.float32)}, "endx")
+    found = read_teacher(tmp_path, {"bias": np.zeros(2, np.float32)})
     np.testing.assert_array_equal(found["bias"], 1)
 
 

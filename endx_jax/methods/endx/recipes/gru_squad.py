@@ -1,7 +1,7 @@
 """GRU trained from scratch on ReQA SQuAD in minutes on two CPU cores: `gru_squad.py:METHOD`.
 
-The methods are `dual`; `endx`, with MiniLM's embeddings as the teacher's (docs/endx.md says why); `endx_cross`, with
-the paper's own teacher; and `distill`, which needs `objective.teacher_from`, a run of `minilm_pairs`.
+The methods are `dual`; `endx`, with MiniLM's embeddings as the teacher's (docs/endx.md says why); and `endx_cross`,
+with the paper's own teacher.
 
 For experiments with methods, not from a paper: width 256 on MiniLM's frozen token embeddings, unit vectors with a
 temperature, batches of articles. The learning rate was selected on held-out articles (docs/results.md).
@@ -12,7 +12,6 @@ import dataclasses
 from endx_jax.methods.config import base_config
 from endx_jax.methods.dual import DualSettings
 from endx_jax.methods.endx import EndxSettings
-from endx_jax.methods.endx.distill import DistillSettings
 from endx_jax.settings import check_choice
 
 TEMPERATURE = 0.05
@@ -28,7 +27,6 @@ METHODS = {
     "dual": DualSettings(temperature=TEMPERATURE),
     "endx": dataclasses.replace(CROSS, ramp_steps=0, diagonal=False, teacher_model="all-MiniLM-L6-v2"),
     "endx_cross": CROSS,
-    "distill": DistillSettings(temperature=TEMPERATURE, candidates=7),
 }
 
 

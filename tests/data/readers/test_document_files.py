@@ -1,0 +1,144 @@
+import io
+import os
+import time
+
+import helpers
+import pytest
+
+from endx_jax.data import read
+from endx_jax.data.corpus import read_corpus
+from endx_jax.data.readers import document_files, text_files
+from endx_jax.data.readers.document_files import holds_documents, split_passages
+
+
+def fill(folder, files):
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
+    return folder
+
+
+def documents(folder):
+    lines = []
+    found = list(read_corpus(folder, say=lines.append))
+    (line,) = lines
+    return found, line
+
+
+def test_a_folder_is_split_into_passages_with_title_and_source(tmp_path):
+    page = """<html><head><title>Caf&eacute; &amp; bar</title><style>p {}</style><script>var x = "<p>";</script></head>
+    <body><h1>Drinks</h1><p>Hot <b>te</b>a,
+    cold water.</p><ul><li>one</li><li>two</li></ul></body></html>"""
+    markdown = "\ufeffIntro.\r\n\r\n```\r\n# a comment\r\n```\r\n\r\n# Install it\r\n\r\nRun it.\r\n"
+    fill(tmp_path, {"b/page.HTML": page, "a.md": markdown, "b/notes.txt": "Notes.\n\nMore.", ".git/x.md": "hidden"})
+    found, line = documents(tmp_path)
+    assert [(d.id, d.text) for d in found] == [
+        ("a.md#1", "Install it Intro.\n\n```\n# a comment\n```\n\nRun it."),
+        ("b/notes.txt#1", "notes Notes.\n\nMore."),
+        ("b/page.HTML#1", "Café & bar # Drinks\nHot tea, cold water.\n\none\n\ntwo"),
+    ]
+    assert found[2].metadata == {"title": "Café & bar", "source": "b/page.HTML"}
+    assert line == f"{tmp_path}: 3 files, split into 3 passages"
+
+
+def test_what_is_skipped_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_files, "MOST", 1000)
+    outside = fill(tmp_path, {"secret.md": "secret", "folder/secret.md": "secret"})
+    folder = fill(
+        tmp_path / "docs",
+        {"a.md": "a", "latin.txt": b"\xe9", "empty.md": "# Title", "x.png": b"", "y.py": "", "large.txt": "a " * 501},
+    )
+    fill(folder, {"line\nbreak.md": "text", "old.pdf": b"no PDF"})
+    os.symlink(outside / "secret.md", folder / "link.md")
+    os.symlink(outside / "folder", folder / "linked")
+    os.mkfifo(folder / "pipe.md")
+    found, line = documents(folder)
+    assert [d.text for d in found] == ["a a"]
+    assert line.startswith(f"{folder}: 1 files, split into 1 passages; skipped 1 without text (such as 'empty.md'), ")
+    for reason in (
+        "1 over 1,000 bytes (such as 'large.txt')",
+        "1 that can't be read as UTF-8 (such as 'latin.txt')",
+        "3 that are links, no files or have names that can't be ids (such as 'line\\nbreak.md')",
+        "2 of another type (such as 'x.png')",
+    ):
+        assert reason in line
+    assert "old.pdf" in line
+
+
+def test_passages_are_whole_paragraphs_or_sentences_of_bounded_length():
+    paragraphs = [f"Paragraph {n} is short, as most are in a text like this one." for n in range(40)]
+    found = split_passages("\n\n".join(paragraphs))
+    assert [part for passage in found for part in passage.split("\n\n")] == paragraphs
+    assert all(document_files.MOST / 2 < len(passage) <= document_files.MOST + 20 for passage in found[:-1])
+    sentences = [f"Sentence {n} ends here." for n in range(100)]
+    found = split_passages(" ".join(sentences))
+    assert " ".join(found) == " ".join(sentences)
+    assert all(passage.startswith("Sentence") and passage.endswith("here.") for passage in found)
+    assert all(len(passage) <= document_files.MOST for passage in split_passages("word" * 5000))
+    long = "w " * (document_files.MOST // 2 - 3)
+    assert split_passages(f"{long}\n\n## Head\n\ntext")[1:] == ["## Head\ntext"]  # not at the end of the first
+    assert split_passages(" \n\n \n") == []
+
+
+def test_broken_markup_takes_linear_time(tmp_path):
+    parts = ("<", "<!--", "<a ", "<script>", "<![CDATA[", "&#x", "\n ", "# a\n\n", "```", "<p>a")
+    fill(tmp_path, {f"{n}{ending}": part * 20_000 for n, part in enumerate(parts) for ending in (".html", ".md")})
+    began = time.process_time()
+    assert "skipped" in documents(tmp_path)[1]
+    assert time.process_time() - began < 30  # 2 s; with `HTMLParser.close` minutes
+
+
+def test_pdf_is_read_with_its_extra(tmp_path):
+    pypdf = pytest.importorskip("pypdf")
+    fill(tmp_path, {"a.pdf": pdf("Zebras are striped.")})
+    assert pypdf.PdfReader(tmp_path / "a.pdf").pages[0].extract_text().strip() == "Zebras are striped."
+    assert [(d.id, d.text) for d in documents(tmp_path)[0]] == [("a.pdf#1", "a Zebras are striped.")]
+
+
+def test_pdf_without_its_extra_is_skipped(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pypdf", None)
+    fill(tmp_path, {"a.pdf": pdf("text"), "b.md": "b"})
+    assert documents(tmp_path)[1].endswith("1 in PDF, which needs pip install \"endx_jax[pdf]\" (such as 'a.pdf')")
+
+
+def pdf(text):
+    """Returns a PDF of one page."""
+    stream = f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET".encode()
+    objects = [
+        b"<</Type/Catalog/Pages 2 0 R>>",
+        b"<</Type/Pages/Kids[3 0 R]/Count 1>>",
+        b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 612 792]/Contents 4 0 R/Resources<</Font<</F1 5 0 R>>>>>>",
+        b"<</Length %d>>stream\n%s\nendstream" % (len(stream), stream),
+        b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
+    ]
+    out, places = io.BytesIO(b"%PDF-1.4\n"), []
+    out.seek(0, 2)
+    for n, content in enumerate(objects, 1):
+        places.append(out.tell())
+        out.write(b"%d 0 obj%s endobj\n" % (n, content))
+    start = out.tell()
+    rows = b"".join(b"%010d 00000 n \n" % place for place in places)
+    out.write(
+        b"xref\n0 6\n0000000000 65535 f \n%strailer<</Size 6/Root 1 0 R>>\nstartxref\n%d\n%%%%EOF" % (rows, start)
+    )
+    return out.getvalue()
+
+
+def test_folders_of_data_are_no_folders_of_documents(tmp_path):
+    folder = fill(tmp_path / "data", {"pairs.csv": "question,answer\nq,a\n", "README.md": "", "LICENSE.txt": ""})
+    assert not holds_documents(str(folder))
+    assert read(folder).questions == ("q",)
+    fill(tmp_path / "docs", {"table.csv": "a,b\n", **{f"{n}.md": "x" for n in range(4)}})
+    assert len(documents(tmp_path / "docs")[0]) == 4
+    with helpers.one_line_error("only reading-comprehension data can be split into answers"):
+        read_corpus(tmp_path / "docs", pool="answers")
+
+
+@pytest.mark.parametrize("path", ["docs", "docs/*.md", "docs/a.md"])
+def test_documents_given_for_pairs_are_refused_with_what_to_do(tmp_path, path):
+    fill(tmp_path / "docs", {"a.md": "a", "b.md": "b"})
+    with helpers.one_line_error(
+        f"{tmp_path}/{path}".replace("*", r"\*") + " holds documents, which have no questions: search them with `endx "
+        f"serve --model=all-MiniLM-L6-v2 --corpus={tmp_path}/docs`, or give questions with answers, such as a CSV file"
+    ):
+        read(tmp_path / path)
