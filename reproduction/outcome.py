@@ -31,6 +31,12 @@ class Outcome:
     facts: dict = dataclasses.field(default_factory=dict)
 
     @property
+    def label(self) -> str:
+        """Name of the row, and of a shortened one what was run in its place."""
+        ran = self.row.short.get("name", self.row.short.get("model", "")) if self.differs else ""
+        return f"{self.row.row}: {ran}" if ran else self.row.row
+
+    @property
     def means(self) -> tuple[float, ...]:
         """Returns the mean over seeds of each measure."""
         return tuple(map(statistics.fmean, zip(*self.values, strict=True)))

@@ -15,9 +15,8 @@ from reproduction.tables import Table
 def cells(outcome: Outcome, table: Table, parts: Sequence[str]) -> list[str]:
     """Returns a row's name, seeds, and for each measure the parts `paper`, `got` and `diff`."""
     digits = 0 if table.unit == "count" else 2
-    ran = outcome.row.short.get("name", "") if outcome.differs else ""
     seeds = str(len(outcome.values)) if outcome.values else "quoted" if outcome.row.quoted else "-"
-    found = [f"{outcome.row.row}: {ran}" if ran else outcome.row.row, seeds]
+    found = [outcome.label, seeds]
     for n in range(len(table.measures)):
         spread = f" ±{outcome.deviations[n]:.2f}" if outcome.deviations else ""
         values = {

@@ -50,7 +50,7 @@ def sources_of(figure: PaperFigure, options: Options) -> list[Source]:
         if not outcome.runs:
             say(f"{figure.name}: left out {name}: {outcome.why or outcome.row.quoted}")
         runs = outcome.runs if FIGURES[figure.name].seeds else outcome.runs[:1]
-        sources += [Source(outcome.row.row.rpartition("/")[2], run) for run in runs]
+        sources += [Source(outcome.label.rpartition("/")[2], run) for run in runs]
     if not sources:
         raise EndxError(f"{figure.name}: none of its rows has a run")
     return sources

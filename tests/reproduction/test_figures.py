@@ -216,6 +216,11 @@ def test_a_figure_is_drawn_from_the_runs_that_there_are(tmp_path, monkeypatch, c
     monkeypatch.setattr(figures, "outcome_of", lambda row, options: Outcome(row, why="none", runs=runs[row.row]))
     figure, options = papers().figures["yu-figure2"], Options(tmp_path, budget=20)
     assert figures.sources_of(figure, options) == [("Dual-GRUs", "folder")]
+    shortened = Outcome(papers().row("rr-table5/ELMo"), differs="other layers", runs=("folder#token table",))
+    monkeypatch.setattr(figures, "outcome_of", lambda row, options: shortened)
+    (source, *_) = figures.sources_of(papers().figures["rr-figure4"], options)
+    assert source.name == "ELMo: all-MiniLM-L6-v2"
+    monkeypatch.setattr(figures, "outcome_of", lambda row, options: Outcome(row, why="none", runs=runs[row.row]))
     assert "left out yu-table2/Cross-VAEs: none" in capsys.readouterr().out
     runs["Dual-GRUs"] = ()
     with one_line_error("none of its rows has a run"):
