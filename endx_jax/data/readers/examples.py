@@ -135,7 +135,7 @@ class ExampleSet:
             raise EndxError(f"{path}: no questions with a right passage in the file" + (note and f"; {note}"))
         if self._wrong_only:
             text_files.LOG.warning(
-                "%s: wrong answers of %d rows are used as hard negatives", path, len(self._wrong_only)
+                "%s: wrong answers of %d rows are hard negatives, for data.hard_negatives", path, len(self._wrong_only)
             )
         for example, where in self._wrong_only:
             if example.question.text in self._right:

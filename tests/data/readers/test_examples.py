@@ -60,7 +60,7 @@ def test_a_label_of_zero_makes_an_answer_a_hard_negative(tmp_path, caplog, name)
     records = read(write(tmp_path, "x.csv", "\n".join([f"question,answer,{name}", *LABELLED])))
     assert (records.questions, records.candidates) == (("q", "r"), ("right", "Right", "wrong"))
     assert (records.qrels, records.hard_negatives) == (((0, 1), (0,)), ((2,), (2,)))
-    assert "x.csv: wrong answers of 4 rows are used as hard negatives" in caplog.text
+    assert "x.csv: wrong answers of 4 rows are hard negatives, for data.hard_negatives" in caplog.text
     rows = [{"question": q, "answer": a, name: float(n)} for q, a, n in (("q", "wrong", 0), ("q", "right", 1))]
     for path in (write(tmp_path, "x.jsonl", "\n".join(map(json.dumps, rows))), tmp_path / "x.parquet"):
         if path.suffix == ".parquet":
