@@ -1,3 +1,12 @@
-"""Residual retrieval heads on SQuAD's paragraphs, also as `convrr:answer`; see the recipe `convrr`."""
+"""ConvRR on the paragraphs of SQuAD: a convolution over frozen text vectors, `convrr:SIDE,BASE`; see `fcrr`.
 
-from endx_jax.methods.residual.recipes.convrr import get_config  # noqa: F401
+RR has 1,024 filters of width 5 and stride 2, and does not state what follows them. Here 16 filters are followed by a
+linear layer; methods/residual/heads.py gives the reasons.
+"""
+
+from endx_jax.methods.config import load_recipe
+
+
+def get_config(arguments: str = ""):
+    """Returns the config for `SIDE,BASE`, by default `question,token_table`."""
+    return load_recipe("fcrr").with_heads("convrr", arguments)

@@ -34,7 +34,7 @@ PLACES = {unit: (layer, group) for layer, groups in enumerate(LAYERS) for group 
 CONFIG_LIBRARY, MAY_IMPORT_CONFIG = "ml_collections", {"methods", "experiment", "cli"}
 
 # Folders beside the package, which use it.
-SCRIPTS = ("benchmarks", "examples", "reproduction", "tests")
+SCRIPTS = ("benchmarks", "configs", "examples", "reproduction", "tests")
 
 
 def unit_of(file: pathlib.Path) -> str:

@@ -1,4 +1,4 @@
-"""Training methods: one folder per method with its settings, objective, modules, batches, evaluator and recipes."""
+"""Training methods: one folder per method with its settings, objective, modules, batches and evaluator."""
 
 from endx_jax.methods.method import METHODS, Method, find_method, register
 

@@ -1,12 +1,12 @@
-"""The default config and the recipes of the package.
+"""The default config and the recipes in `configs/`.
 
 A key is declared, with its unit and source, in the settings dataclass of the component that reads it; a config is the
 union of these for one method. Recipes and the command line (`--config.train.steps=100`) change the values.
 """
 
 import dataclasses
-import importlib
 import pathlib
+import runpy
 import types
 from typing import Any
 
@@ -38,17 +38,19 @@ def base_config(objective: Any = None) -> ml_collections.ConfigDict:
 
 
 def recipe_files() -> dict[str, pathlib.Path]:
-    """Returns the files of the recipes in the package, `METHOD/recipes/NAME.py`, by name."""
-    files = pathlib.Path(__file__).parent.glob("*/recipes/*.py")
-    return {file.stem: file for file in sorted(files, key=lambda file: file.stem) if file.stem != "__init__"}
+    """Returns the files of the recipes by name: those of `configs/`, which a wheel holds as `endx_jax/recipes/`."""
+    package = pathlib.Path(__file__).parents[1]
+    installed = package / "recipes"
+    folder = installed if installed.is_dir() else package.parent / "configs"
+    return {file.stem: file for file in sorted(folder.glob("*.py"))}
 
 
-def load_recipe(name: str) -> types.ModuleType:
-    """Imports a recipe of the package.
+def load_recipe(name: str) -> types.SimpleNamespace:
+    """Returns what the file of a recipe defines, such as its `get_config`.
 
     Raises:
       EndxError: for an unknown name, naming the nearest known one.
     """
     files = recipe_files()
     check_choice("the recipe", name, files)
-    return importlib.import_module(f"endx_jax.methods.{files[name].parts[-3]}.recipes.{name}")
+    return types.SimpleNamespace(**runpy.run_path(str(files[name])))

@@ -1,25 +1,32 @@
 """Training steps of all recipes at real size, compiled for TPUs and a GPU: what must not be in their programs."""
 
 import hashlib
-import pathlib
 
 import pytest
 from accelerator_programs import faults, subject_on
 
 from endx_jax.cli import train
 from endx_jax.errors import EndxError
+from endx_jax.methods.config import load_recipe, recipe_files
+from endx_jax.models.sharing import SHARINGS
 from endx_jax.planning.compiled import compile_step
 
-FILES = sorted((pathlib.Path(__file__).parents[2] / "configs").glob("*.py"))
+ENDX = load_recipe("endx")
+RECIPES = [
+    *recipe_files(),
+    *(f"t5:base,{sharing}" for sharing in SHARINGS),
+    *(f"endx:{method},{encoder}" for method in ENDX.METHODS for encoder in ENDX.ENCODERS),
+    *(f"yu:{method}" for method in load_recipe("yu").METHODS),
+]
 # Recipes without faults by topology and hash of their lowered programs.
 PASSED: dict[tuple[str, bytes], str] = {}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("topology", ["v5e:2x2", "h200:1"])
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_recipes(file, topology, effort):
-    config, *_ = train.parse([f"--config={file}"])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_recipes(recipe, topology, effort):
+    config, *_ = train.parse([f"--config={recipe}"])
     try:
         subject = subject_on(config, topology)
     except EndxError as error:
@@ -31,4 +38,4 @@ def test_recipes(file, topology, effort):
         pytest.skip(f"its program is that of {PASSED[program]}")
     effort(-1.0)
     assert faults(subject, compile_step(subject)) == []
-    PASSED[program] = file.stem
+    PASSED[program] = recipe

@@ -7,11 +7,11 @@ from accelerator_programs import compiled_on, faults
 from tiny_bert import tiny_recipe, write_tiny_bert
 from tiny_models import write_tiny_t5
 
+from endx_jax.methods.config import load_recipe
 from endx_jax.methods.dual import DualSettings
 from endx_jax.methods.endx import EndxSettings
 from endx_jax.methods.pair import PairSettings
 from endx_jax.methods.residual import HeadSettings, ResidualSettings
-from endx_jax.methods.vae.recipes import vae_squad
 from endx_jax.models import stack
 from endx_jax.models.sharing import SHARINGS
 
@@ -22,7 +22,7 @@ OBJECTIVES = {
     "endx": EndxSettings(loss_tile=TILE, cross_heads=2, ramp_epochs=0.0, ramp_steps=2),
     "pair": PairSettings(top=5, questions=8),
     "residual": ResidualSettings(head=HeadSettings(width=16), loss_tile=TILE),
-    "vae": dataclasses.replace(vae_squad.CROSS, loss_tile=TILE, decoder_width=16),
+    "vae": dataclasses.replace(load_recipe("vae_squad").CROSS, loss_tile=TILE, decoder_width=16),
 }
 
 

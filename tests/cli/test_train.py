@@ -8,19 +8,27 @@ from helpers import one_line_error
 from endx_jax.cli import train
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.run import run
-from endx_jax.methods.endx.recipes.endx import ENCODERS, METHODS
-from endx_jax.methods.residual.recipes import fcrr
+from endx_jax.methods.config import load_recipe, recipe_files
 from endx_jax.models.sharing import SHARINGS
 
+ENDX = load_recipe("endx")
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
 QUICKSTART = str(CONFIGS / "quickstart.py")
 
 
-def test_a_file_and_its_recipe_are_the_same_config():
-    by_file, name, workdir = train.parse([f"--config={QUICKSTART}"])
-    by_name, _, _ = train.parse(["--config=quickstart"])
-    assert by_file.to_dict() == by_name.to_dict()
-    assert (name, workdir) == ("quickstart", pathlib.Path("runs/quickstart"))
+def test_a_file_and_its_recipe_are_the_same_config(tmp_path):
+    own = tmp_path / "quickstart.py"
+    own.write_text('from endx_jax.methods import config\nget_config = config.load_recipe("quickstart").get_config\n')
+    by_name, *names = train.parse(["--config=quickstart"])
+    for file in (QUICKSTART, own):
+        by_file, *same = train.parse([f"--config={file}"])
+        assert (by_file.to_dict(), same) == (by_name.to_dict(), names)
+    assert names == ["quickstart", pathlib.Path("runs/quickstart")]
+
+
+def test_every_file_in_configs_is_a_recipe():
+    assert load_recipe("minilm").__file__ == str(CONFIGS / "minilm.py")
+    assert sorted(recipe_files().values()) == sorted(CONFIGS.glob("*.py"))
 
 
 def test_settings_are_overridden():
@@ -31,22 +39,24 @@ def test_settings_are_overridden():
 
 
 @pytest.mark.parametrize("sharing", SHARINGS)
-def test_the_t5_configs_are_the_parametric_recipe(sharing):
-    by_file, name, _ = train.parse([f"--config={CONFIGS / f't5_base_{sharing}.py'}"])
-    by_name, same_name, workdir = train.parse([f"--config=t5:base,{sharing}"])
-    assert by_file.to_dict() == by_name.to_dict()
-    assert (name, same_name) == (f"t5_base_{sharing}",) * 2
-    assert workdir == pathlib.Path(f"runs/t5_base_{sharing}")
-    assert (by_name.model.sharing, by_name.model.pretrained) == (sharing, "google/t5-v1_1-base")
+def test_t5_is_trained_with_every_sharing(sharing):
+    config, name, workdir = train.parse([f"--config=t5:base,{sharing}"])
+    assert (config.model.sharing, config.model.pretrained) == (sharing, "google/t5-v1_1-base")
+    assert (name, workdir) == (f"t5_base_{sharing}", pathlib.Path(f"runs/t5_base_{sharing}"))
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("encoder", ENCODERS)
-def test_the_endx_configs_are_the_parametric_recipe(method, encoder):
-    by_file, _, _ = train.parse([f"--config={CONFIGS / f'{method}_{encoder}.py'}"])
-    by_name, _, _ = train.parse([f"--config=endx:{method},{encoder}"])
-    assert by_file.to_dict() == by_name.to_dict()
-    assert (by_name.objective.name, by_name.model.encoder or "bert") == (method, encoder)
+def test_the_file_of_t5_base_ade_spl_is_the_recipe_with_these_arguments():
+    by_file, *same = train.parse([f"--config={CONFIGS / 't5_base_ade_spl.py'}"])
+    by_name, *names = train.parse(["--config=t5:base,ade_spl"])
+    assert (by_file.to_dict(), same) == (by_name.to_dict(), names)
+
+
+@pytest.mark.parametrize("method", ENDX.METHODS)
+@pytest.mark.parametrize("encoder", ENDX.ENCODERS)
+def test_endx_and_its_baseline_are_trained_with_every_encoder(method, encoder):
+    config, _, _ = train.parse([f"--config=endx:{method},{encoder}"])
+    assert (config.objective.name, config.model.encoder or "bert") == (method, encoder)
+    assert resolve(config).as_dict() == json.loads(config.to_json_best_effort())
 
 
 def test_heads_go_on_from_where_the_ones_below_them_are_left():
@@ -56,7 +66,7 @@ def test_heads_go_on_from_where_the_ones_below_them_are_left():
         assert (below.objective.head.names, config.objective.head.names) == ("fcrr", "fcrr+convrr")
         assert config.model.init_from == str(workdir)
         assert config.model.encoder == ("" if "sentence" in arguments else "none")
-        assert config.objective.direction == fcrr.SIDES[config.objective.head.sides]
+        assert config.objective.direction == load_recipe("fcrr").SIDES[config.objective.head.sides]
 
 
 @pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.py")), ids=lambda file: file.stem)

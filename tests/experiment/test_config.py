@@ -2,8 +2,7 @@ import pytest
 
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import differences, resolve
-from endx_jax.methods.config import base_config
-from endx_jax.methods.dual.recipes import minilm
+from endx_jax.methods.config import base_config, load_recipe
 
 
 def test_the_base_config_resolves_to_itself():
@@ -72,7 +71,7 @@ def test_values_of_other_types_are_refused(changes, message):
     [(1, 2, 2), (20, 16, 6), (300, 32, 47), (3_000, 64, 141), (300_000, 128, 2_344)],
 )
 def test_batches_and_steps_that_are_not_set_fit_the_number_of_pairs(pairs, size, steps):
-    settings = resolve(minilm.get_config()).train.sized(pairs)
+    settings = resolve(load_recipe("minilm").get_config()).train.sized(pairs)
     assert (settings.global_batch_size, settings.total_steps(pairs)) == (size, steps)
 
 

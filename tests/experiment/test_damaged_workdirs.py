@@ -10,9 +10,7 @@ from hypothesis import given
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.comparison import read_per_question
 from endx_jax.experiment.config import resolve
-from endx_jax.methods.config import base_config
-from endx_jax.methods.pair.recipes import minilm_pairs
-from endx_jax.methods.vae.recipes import vae_squad
+from endx_jax.methods.config import base_config, load_recipe
 from endx_jax.retrieval.results import read_results
 from endx_jax.training import checkpoints, metric_log
 
@@ -43,8 +41,8 @@ def encoded(value) -> bytes:
 @fuzzed
 @given(
     contents=damaged_json(encoded(MIXED))
-    | damaged_json(encoded(resolve(minilm_pairs.get_config()).as_dict()))
-    | damaged_json(encoded(resolve(vae_squad.get_config()).as_dict()))
+    | damaged_json(encoded(resolve(load_recipe("minilm_pairs").get_config()).as_dict()))
+    | damaged_json(encoded(resolve(load_recipe("vae_squad").get_config()).as_dict()))
 )
 def test_the_config(tmp_path, contents):
     (tmp_path / workdirs.CONFIG).write_bytes(contents)

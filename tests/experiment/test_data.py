@@ -11,7 +11,7 @@ from small_squad import regular, write_squad
 from endx_jax.data import reqa, reqa_dataset
 from endx_jax.data.settings import DataSettings
 from endx_jax.experiment.data import counts_of, fingerprint, pools, read_records, read_splits
-from endx_jax.methods.dual.recipes import minilm, quickstart
+from endx_jax.methods.config import load_recipe
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +74,8 @@ def test_training_data_have_to_be_named():
 
 
 def test_only_the_quickstart_trains_on_docstrings():
-    assert quickstart.get_config().data.path == "docstrings"
-    assert minilm.get_config().data.path == ""
+    assert load_recipe("quickstart").get_config().data.path == "docstrings"
+    assert load_recipe("minilm").get_config().data.path == ""
 
 
 def test_rows_that_are_not_valid_can_be_skipped(tmp_path):

@@ -9,8 +9,8 @@ from tiny_bert import WIDTH, tiny_recipe
 
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.prepare import begin, prepare
+from endx_jax.methods.config import load_recipe
 from endx_jax.methods.dual import contrastive_batches
-from endx_jax.methods.dual.recipes import t5
 from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, to_global
 from endx_jax.parallel.memory import bytes_held
 from endx_jax.planning.chips import CHIPS
@@ -126,7 +126,7 @@ def test_bytes_are_those_of_a_device():
 
 
 def test_split_matrices_are_not_expected_whole():
-    config = t5.get_config("xxl,sde")  # 19 GB of parameters, split over eight devices
+    config = load_recipe("t5").get_config("xxl,sde")  # 19 GB of parameters, split over eight devices
     work = work_of(outline_run(resolve(config), Texts(None, "no data"), platform="tpu").on(CHIPS["v5p"]))
     assert work.parameters == pytest.approx(2.39e9, rel=0.01)
     assert 2 * work.parameters < work.expected < 12e9

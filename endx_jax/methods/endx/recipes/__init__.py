@@ -1,1 +1,0 @@
-"""Recipes of ENDX and its baselines."""

@@ -1,1 +1,0 @@
-"""Recipes of the residual heads."""

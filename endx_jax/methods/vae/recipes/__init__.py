@@ -1,1 +1,0 @@
-"""Recipes of the variational auto-encoders and Dual-GRUs."""
