@@ -48,7 +48,7 @@ def questions(options: argparse.Namespace) -> list[bytes]:
     asked = reqa.read(squad.files_of(options.data)[1], "sentences").questions
     random = np.random.default_rng(options.seed)
     chosen = random.permutation(len(asked))[: options.questions]
-    return [json.dumps({"query": asked[n], "k": 10}).encode() for n in chosen]
+    return [json.dumps({"query": asked[n], "k": 10, "mode": "dense"}).encode() for n in chosen]
 
 
 def make_index(options: argparse.Namespace, folder: pathlib.Path) -> None:

@@ -40,7 +40,7 @@ class Timing:
     Attributes:
       start_up: seconds from the start of the process until the object is made.
       first: seconds of the first call, which compiles programs where that is needed.
-      seconds: seconds of each further call.
+      seconds: seconds of each timed call.
       results: what each call returned, the first one included.
       about: `object.about`, or None.
     """
@@ -87,17 +87,29 @@ class Side:
             raise SystemExit(f"a process of the comparison ended with status {self._process.wait()}") from None
 
 
+def calls(repeats: int) -> int:
+    """Returns the number of times that `alternate` calls each case."""
+    return 1 + 2 * repeats
+
+
 def alternate(cases: Mapping[str, Case], repeats: int) -> dict[str, Timing]:
-    """Times all cases in alternation: the first call of each, then `repeats` rounds in which each is called once."""
+    """Times all cases in alternation: the first call of each, then `repeats` rounds.
+
+    In a round each case is called twice, and the second call is timed: a system may take memory from a process that
+    waits for its turn, and the first call gets it back.
+    """
     with contextlib.ExitStack() as stack:
         sides = {name: stack.enter_context(Side(case)) for name, case in cases.items()}
-        rounds = [{name: side() for name, side in sides.items()} for _ in range(1 + repeats)]
+        results = {name: [side()] for name, side in sides.items()}
+        for _ in range(repeats):
+            for name, side in sides.items():
+                results[name] += [side(), side()]
     return {
         name: Timing(
             start_up=side.start_up,
-            first=rounds[0][name][0],
-            seconds=[round_[name][0] for round_ in rounds[1:]],
-            results=[round_[name][1] for round_ in rounds],
+            first=results[name][0][0],
+            seconds=[seconds for seconds, _ in results[name][2::2]],
+            results=[result for _, result in results[name]],
             about=side.about,
         )
         for name, side in sides.items()

@@ -27,7 +27,7 @@ from endx_jax.parallel.sharding import to_global
 from endx_jax.pretrained.locate import locate
 
 OURS = "endx_jax"
-STEPS = 700  # length of the schedule, about an epoch at batch 128; `--repeats` steps are run
+STEPS = 700  # length of the schedule, about an epoch at batch 128; of which a few are run
 TOLERANCE = {"float32": 1e-4, "bfloat16": 3e-2}  # largest difference of the first losses
 
 
@@ -45,7 +45,7 @@ class OurStep:
         self._run = run
         self._size = config.train.global_batch_size
         start = time.perf_counter()
-        batches = [run.stream[step] for step in range(1 + options.repeats)]
+        batches = [run.stream[step] for step in range(sides.calls(options.repeats))]
         seconds = time.perf_counter() - start
         rows = [run.stream.pairs.index[run.stream.example_ids(step)] for step in range(len(batches))]
         texts = [[(run.data.train.questions[q], run.data.train.candidates[a]) for q, a in pairs] for pairs in rows]
