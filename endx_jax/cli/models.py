@@ -32,6 +32,6 @@ def main(argv: list[str]) -> None:
 
 
 def _installed(packages: list[str], otherwise: str) -> str:
-    """Returns the folder of installed packages that hold a model, or `otherwise` if one is missing."""
+    """Returns where the packages of a model are installed, or `otherwise` if one is missing."""
     origins = [spec.origin for spec in map(importlib.util.find_spec, packages) if spec and spec.origin]
     return f"installed: {os.path.dirname(origins[0])}" if len(origins) == len(packages) else otherwise

@@ -1,6 +1,8 @@
-"""`endx_jax.train`: training on pairs that are in memory."""
+"""Training from Python on pairs in memory (`endx_jax.train`)."""
 
+import functools
 import json
+import operator
 import os
 import pathlib
 from collections.abc import Iterable, Mapping
@@ -53,10 +55,7 @@ def train(
         if setting not in names:
             raise EndxError(f"unknown setting {setting!r}{nearest(setting, names)}; endx train --help lists them all")
         *sections, key = setting.split(".")
-        holder = tree
-        for section in sections:
-            holder = holder[section]
-        holder[key] = value
+        functools.reduce(operator.getitem, sections, tree)[key] = value
     agree_on_length(tree["train"], values)
     resolve(tree)
     if file.exists() and file.read_text(encoding="utf-8") != rows:

@@ -38,7 +38,7 @@ def base_config(objective: Any = None) -> ml_collections.ConfigDict:
 
 
 def recipe_files() -> dict[str, pathlib.Path]:
-    """Returns the files of the recipes by name: those of `configs/`, which a wheel holds as `endx_jax/recipes/`."""
+    """Returns the recipe files by name, from `configs/` or, in a wheel, from `endx_jax/recipes/`."""
     package = pathlib.Path(__file__).parents[1]
     installed = package / "recipes"
     folder = installed if installed.is_dir() else package.parent / "configs"

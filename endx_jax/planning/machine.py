@@ -94,7 +94,7 @@ def plan_machine(settings: Settings, texts: Texts) -> Machine:
 
 
 def time_steps(subject: Subject) -> float:
-    """Returns the mean time in seconds of steps on the first batch, of random parameters and without compilation."""
+    """Times steps on the first batch with random parameters; returns the mean in seconds, without compilation."""
     step, rng = subject.step, np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: rng.normal(0, 0.02, leaf.shape).astype(leaf.dtype), step.state.params)
     state = jax.jit(step.create, out_shardings=step.shardings)(place(params, step.shardings.params))

@@ -76,7 +76,7 @@ def kinds(file: str) -> dict[str, str]:
 def _opened(
     file: str, groups: tuple[int, int] | None = None, read: Callable[[], int] = lambda: 0
 ) -> Iterator[tuple[Any, list[Any], Iterable[Any]]]:
-    """Opens a table; yields it, its fields and its batches; converts errors in the block after `read()` rows."""
+    """Context that yields a table, its fields and its batches; errors of pyarrow name the row after `read()` rows."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq

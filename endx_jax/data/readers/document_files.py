@@ -111,7 +111,7 @@ def _read(folder: str, name: str) -> tuple[str, list[str]]:
 
 
 class _Page(HTMLParser):
-    """Parser of HTML, whose `parts` are the text, with headings as in Markdown."""
+    """HTML parser that collects the text in `parts`, with headings as in Markdown."""
 
     def __init__(self):
         super().__init__()
