@@ -16,10 +16,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO
 
+import filelock
+
 from endx_jax import json_files
 from endx_jax.errors import DiskFull, EndxError, InUse
 
 REPLACED = "replaced"  # name of an old folder while a new one replaces it
+
+# Errors of file systems that have no locks, such as NFS without its lock service.
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 # Flags that open a lock file, but not through a symbolic link, whose target would be overwritten.
 OPEN_LOCK = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
@@ -190,29 +195,29 @@ def locked(path: pathlib.Path, *, wait: float = 0.0, advice: str = "wait for it 
       InUse: another context or process holds the lock.
       EndxError: the file can't be written, or is a symbolic link.
     """
+    # With `on_acquired`, FileLock never falls back to a lock file that a killed process would leave behind.
+    lock = filelock.FileLock(path, wait, mode=0o644, thread_local=False, poll_interval=0.02, on_acquired=_sign)
+    reason = None
     try:
-        handle = os.open(path, OPEN_LOCK, 0o644)
+        lock.acquire()
+    except filelock.Timeout:
+        raise InUse(f"{path.parent} is in use by {_holder(path)}: {advice}") from None
     except OSError as failure:
-        raise EndxError(f"can't write {path}: {refusal_to_open(failure)}") from None
-    acquired, reason = True, None
+        if failure.errno not in NO_LOCKS:
+            raise EndxError(f"can't write {path}: {refusal_to_open(failure)}") from None
+        reason = failure.strerror
     try:
-        try:
-            import fcntl
-
-            acquired = poll(lambda: fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB), wait)
-        except ImportError:
-            reason = "Windows does not support such locks"
-        except OSError as failure:
-            reason = failure.strerror
-        if not acquired:
-            raise InUse(f"{path.parent} is in use by {_holder(path)}: {advice}")
-        with contextlib.suppress(OSError):  # for example a full disk; the lock is valid without its holder's name
-            since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-            os.ftruncate(handle, 0)
-            os.write(handle, json.dumps({"host": platform.node(), "process": os.getpid(), "since": since}).encode())
         yield reason
     finally:
-        os.close(handle)
+        lock.release()
+
+
+def _sign(handle: int) -> None:
+    """Writes the name of this process into the open lock file, if there is space for it."""
+    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+    with contextlib.suppress(OSError):
+        os.ftruncate(handle, 0)
+        os.write(handle, json.dumps({"host": platform.node(), "process": os.getpid(), "since": since}).encode())
 
 
 def poll(lock: Callable[[], object], seconds: float) -> bool:
