@@ -20,7 +20,6 @@ DEPENDENCIES = [
     "huggingface_hub>=1.3.0",
     "jax>=0.9.0",
     "ml-collections>=1.1.0",
-    "msgspec>=0.20",
     "numpy>=2.0",
     "optax>=0.2.6",
     "orbax-checkpoint>=0.11.26",

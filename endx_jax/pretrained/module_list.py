@@ -35,27 +35,22 @@ def read_modules(folder: pathlib.Path, side: str) -> list[Module]:
     Raises:
       EndxError: the module list is invalid, has a path outside the folder, or a Router has no route for the side.
     """
-    file, modules = folder / MODULES, list[Module]()
-    for number, entry in enumerate(json_files.read(file, list)):
-        kind, place = read_module(folder, entry, f"{file}, item {number}")
-        modules += _expanded(kind, place, side, ())
-    return modules
+    return [each for kind, place in read_list(folder) for each in _expanded(kind, place, side, ())]
 
 
-def read_module(folder: pathlib.Path, entry: object, where: str) -> Module:
-    """Returns the module of an entry of `modules.json`.
-
-    Args:
-      folder: folder of `modules.json`.
-      entry: parsed entry.
-      where: position of the entry, for messages.
+def read_list(folder: pathlib.Path) -> list[Module]:
+    """Returns the modules of `modules.json`, Routers included.
 
     Raises:
-      EndxError: the entry has no type or path, or its path is outside the folder.
+      EndxError: the file holds no list, or an entry has no type or path, or a path outside the folder.
     """
-    kind = json_files.text_at(entry, "type", where)
-    path = json_files.inside(folder, json_files.value(entry, "path", where), f"{where}: 'path'")
-    return Module(kind.rpartition(".")[2], path)
+    modules = []
+    for number, entry in enumerate(json_files.read(folder / MODULES, list)):
+        where = f"{folder / MODULES}, item {number}"
+        kind = json_files.text_at(entry, "type", where)
+        place = json_files.inside(folder, json_files.value(entry, "path", where), f"{where}: 'path'")
+        modules.append(Module(kind.rpartition(".")[2], place))
+    return modules
 
 
 def _expanded(kind: str, folder: pathlib.Path, side: str, routers: tuple[pathlib.Path, ...]) -> list[Module]:

@@ -18,7 +18,7 @@ from endx_jax import json_files
 from endx_jax.data.tokenizer_files import read_specification, refusing_broken
 from endx_jax.errors import EndxError
 from endx_jax.pretrained.cache import cached_folder
-from endx_jax.pretrained.module_list import MODULES, read_module
+from endx_jax.pretrained.module_list import MODULES, read_list
 from endx_jax.pretrained.weights import read_tensors
 from endx_jax.pretrained.word_vectors import is_word_vectors, read_word_vectors
 
@@ -157,10 +157,9 @@ def _token_vectors(folder: pathlib.Path) -> pathlib.Path | None:
     """Returns the folder of a token table and its tokenizer inside `folder`, or None if there is an encoder or none."""
     if not folder.is_dir():
         return None
-    modules = json_files.read(folder / MODULES, list) if (folder / MODULES).is_file() else []
+    modules = read_list(folder) if (folder / MODULES).is_file() else []
     if modules:
-        kind, inside = read_module(folder, modules[0], f"{folder / MODULES}, item 0")
-        return inside if kind == "StaticEmbedding" else None
+        return modules[0].folder if modules[0].kind == "StaticEmbedding" else None
     architecture = json_files.read_optional(folder / "config.json").get("model_type")
     ours = architecture == "model2vec" or (architecture is None and _has_table(folder))
     return folder if ours and (folder / "tokenizer.json").is_file() else None
