@@ -23,9 +23,6 @@ from endx_jax.errors import DiskFull, EndxError, InUse
 
 REPLACED = "replaced"  # name of an old folder while a new one replaces it
 
-# Errors of file systems that have no locks, such as NFS without its lock service.
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-
 # Flags that open a lock file, but not through a symbolic link, whose target would be overwritten.
 OPEN_LOCK = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 
@@ -203,7 +200,7 @@ def locked(path: pathlib.Path, *, wait: float = 0.0, advice: str = "wait for it 
     except filelock.Timeout:
         raise InUse(f"{path.parent} is in use by {_holder(path)}: {advice}") from None
     except OSError as failure:
-        if failure.errno not in NO_LOCKS:
+        if failure.filename is not None:  # opening the file failed, not locking it
             raise EndxError(f"can't write {path}: {refusal_to_open(failure)}") from None
         reason = failure.strerror
     try:

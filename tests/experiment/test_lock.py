@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -84,15 +85,16 @@ def test_a_folder_in_which_nothing_was_written_is_taken_back(tmp_path):
     assert tmp_path.is_dir()  # it was there before
 
 
-def test_a_file_system_without_locks_is_reported_in_one_line(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EIO])
+def test_a_file_system_without_locks_is_reported_in_one_line(tmp_path, monkeypatch, capsys, number):
     def no_locks(*arguments):
-        raise OSError(errno.ENOLCK, "No locks available")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
     with RunLock(tmp_path):
         pass
     found = capsys.readouterr().out
-    assert "can't be locked (No locks available): do not start a second run in this workdir\n" in found
+    assert f"can't be locked ({os.strerror(number)}): do not start a second run in this workdir\n" in found
     assert found.count("\n") == 1
 
 
