@@ -33,9 +33,9 @@ SENTENCES = [
 ]
 
 
-def ours(source, texts) -> np.ndarray:
-    """Embeddings in one batch, padded to the longest text."""
-    settings = fill_in(ModelSettings(normalize=source.head.normalize), source)
+def ours(source, texts, **changes) -> np.ndarray:
+    """Embeddings in one batch, padded to the longest text, of a model with changed settings."""
+    settings = fill_in(ModelSettings(normalize=source.head.normalize, **changes), source)
     model = build_dual_encoder(settings, {"question": source, "answer": source})
     params = initial_params(model, settings, {"question": source, "answer": source}, jax.random.key(0))
     table = Tokenizer(source.folder)(texts, source.head.max_length)
