@@ -30,13 +30,13 @@ def attend_within(
 
     Args:
       query: token array [..., H, Dh].
-      key: alike.
-      value: alike.
+      key: token array [..., H, Dh].
+      value: token array [..., H, Dh].
       layout: layout of the tokens.
-      scale: multiplies the scores.
-      bias: added to the scaled scores: by position, [1, H, L, L] with L the layout's width; or where `is_fused_packed`,
-        by the key's position less the query's, float32 [2L - 1, H] from -(L - 1) on.
-      window: tokens attend to those at most so many positions before and after them; None: to all of their text.
+      scale: factor of the scores.
+      bias: added to the scaled scores. [1, H, L, L], where L is the layout's width; if `is_fused_packed`, float32
+        [2L - 1, H], indexed by the key's position minus the query's plus L - 1.
+      window: maximum distance, in tokens, over which a token attends; None for the whole text.
       dropout_keys: keys [B], or None outside training.
       dropout_rate: dropout rate of the attention weights.
 
@@ -48,13 +48,13 @@ def attend_within(
         kernel = _split_heads(functools.partial(attend_packed, width=width, scale=scale))
         return kernel(query[0], key[0], value[0], *layout.bounds(window), bias)[None]
     attended = []
-    for (own_query, own_key, own_value), mask, keys in layout.rows((query, key, value), dropout_keys):
+    for (row_query, row_key, row_value), mask, keys in layout.rows((query, key, value), dropout_keys):
         length = mask.shape[1]
         attended.append(
             attend(
-                own_query,
-                own_key,
-                own_value,
+                row_query,
+                row_key,
+                row_value,
                 mask,
                 scale=scale,
                 bias=None if bias is None else bias[..., :length, :length],
@@ -67,9 +67,9 @@ def attend_within(
 
 
 def is_fused_packed(layout: Layout, heads: int, dropout_keys: Array | None, dropout_rate: float) -> bool:
-    """Returns true if attention runs without buckets: on TPUs, of packed texts, without attention dropout.
+    """Returns true if the kernel for packed texts applies: on TPU, without attention dropout.
 
-    The heads must divide by the devices of the `tensor` axis.
+    The number of heads must be a multiple of the size of the `tensor` axis.
     """
     dropping = dropout_keys is not None and dropout_rate > 0
     if dropping or not isinstance(layout, Packed) or platform() != "tpu":
@@ -78,9 +78,9 @@ def is_fused_packed(layout: Layout, heads: int, dropout_keys: Array | None, drop
 
 
 def _split_heads(kernel):
-    """Runs a kernel of (query, key, value, begin, end, bias) on each device with its own heads.
+    """Returns a kernel of (query, key, value, begin, end, bias) that runs on each device with that device's heads.
 
-    The compiler splits no kernel by itself, and refuses one wherever any axis of a mesh is left to it.
+    The compiler cannot partition a kernel; it rejects one if any mesh axis is automatic.
     """
     axes, heads, whole = axes_left(), PartitionSpec(None, TENSOR), PartitionSpec()
 
@@ -111,8 +111,8 @@ def attend(
       query: [B, L, H, Dh].
       key: [B, M, H, Dh].
       value: [B, M, H, Dh].
-      mask: bool [B, M], true at positions that may be attended to; they come first.
-      scale: multiplies the scores: 1/sqrt(Dh) in BERT, 1 in T5.
+      mask: bool [B, M], true at the positions to attend to, which precede the others.
+      scale: factor of the scores: 1/sqrt(Dh) in BERT, 1 in T5.
       bias: added to the scaled scores, broadcast to [B, H, L, M].
       window: as in `attend_within`; L must be M.
       dropout_keys: keys [B], or None outside training.
@@ -123,13 +123,13 @@ def attend(
     """
     dropping = dropout_keys is not None and dropout_rate > 0
     if isinstance(mask.shape[1], int) and window is not None and mask.shape[1] <= window + 1:
-        window = None  # it covers the text; lengths are symbolic in an export
+        window = None  # the window covers the text; lengths are symbolic in an export
     if not dropping and bias is None and window is None and has_fused_attention(query, key, platform()):
         lengths = jnp.sum(mask, axis=1, dtype=jnp.int32)
         return jax.nn.dot_product_attention(
             query, key, value, scale=scale, key_value_seq_lengths=lengths, implementation="cudnn"
         )
-    # Heads first: CPUs multiply stacks of matrices, and would turn them over inside every product.
+    # Heads first: CPUs multiply batches of matrices and would otherwise transpose them in every product.
     query, key, value = (jnp.moveaxis(x, 2, 1) for x in (query, key, value))
     scores = product("bhld,bhmd->bhlm", query, key) * scale
     if bias is not None:
@@ -138,9 +138,9 @@ def attend(
     if window is not None:
         place = jnp.arange(mask.shape[1])
         attended_to &= (jnp.abs(place[:, None] - place[None, :]) <= window)[None, None]
-    # Added, as the gradient of a choice would keep the mask in the shape of the scores.
+    # Adding a bias saves memory: the gradient of `where` would keep a mask in the shape of the scores.
     scores = scores + jnp.where(attended_to, 0, jnp.finfo(scores.dtype).min).astype(scores.dtype)
-    # The softmax's division comes last, where it is of [L, Dh] a head and not of [L, M].
+    # The division of the softmax comes last, on [L, Dh] per head instead of [L, M].
     weights = jnp.exp(scores - jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True)))
     total = jnp.sum(weights, axis=-1, keepdims=True)
     if dropping:
@@ -151,9 +151,9 @@ def attend(
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def product(subscripts: str, a: Array, b: Array) -> Array:
-    """Computes an einsum of two arrays in float32, whose gradient's products are in the dtype of the arrays.
+    """Computes an einsum of two arrays in float32; the products of its gradient are in the dtype of the arrays.
 
-    The gradient of such a result is float32, and without the cast so would be both products of the backward pass.
+    Without the cast, both products of the backward pass would be float32.
     """
     return jnp.einsum(subscripts, a, b, preferred_element_type=jnp.float32)
 
@@ -161,7 +161,7 @@ def product(subscripts: str, a: Array, b: Array) -> Array:
 @product.defjvp
 def _product_jvp(subscripts, arrays, tangents):
     (a, b), (of_a, of_b) = arrays, tangents
-    # Written out, so that rematerialisation policies see a product.
+    # Repeats the einsum so that rematerialisation policies see a product.
     result = jnp.einsum(subscripts, a, b, preferred_element_type=jnp.float32)
     tangent = jnp.einsum(subscripts, of_a, b) + jnp.einsum(subscripts, a, of_b)
     return result, tangent.astype(result.dtype)

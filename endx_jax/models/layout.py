@@ -1,7 +1,7 @@
 """Layouts of the tokens of B texts during encoding: padded rows, or packed end to end without padding.
 
-What treats every token alone (products with weights, norms, activations) does not care and sees arrays `[..., D]`. What
-brings the tokens of a text together (attention, recurrences, pooling) asks the layout for padded rows.
+Operations on single tokens (products with weights, norms, activations) work on arrays `[..., D]` of either layout.
+Operations that combine the tokens of a text (attention, recurrences, pooling) get padded rows from the layout.
 """
 
 import dataclasses
@@ -28,8 +28,8 @@ class Padded:
 
     Attributes:
       mask: bool [B, L], true at real tokens.
-      second: int32 [B], where each text's second segment begins; None: they have one.
-      ids: int32 [B, L], the tokens; None where nothing asks for them.
+      second: int32 [B], position at which each text's second segment begins; None if every text has one segment.
+      ids: int32 [B, L], the token ids; None if no module needs them.
     """
 
     mask: Array
@@ -46,9 +46,9 @@ class Padded:
         return table[None, : self.width]
 
     def by_position_after(self, table: Array, pad_id: int) -> Array:
-        """Returns the row of a table for each token, counted from `pad_id` + 1 on over those that are not `pad_id`.
+        """Returns the row of a table for each token by RoBERTa's positions, which start at `pad_id` + 1.
 
-        Those that are, where a text spells the padding token, have its row, as in RoBERTa.
+        The positions count the tokens that are not `pad_id`. A token of a text that is `pad_id` has row `pad_id`.
         """
         if self.ids is None:
             return self.by_position(table[pad_id + 1 :])
@@ -66,11 +66,11 @@ class Padded:
         return None if keys is None else position_keys(keys, self.width)
 
     def rows(self, tokens: Any, texts: Any = None) -> list[tuple[Any, Array, Any]]:
-        """Padded rows: a list of (token arrays [R, W, ...], mask [R, W], arrays of texts [R, ...])."""
+        """Returns padded rows as a list of (token arrays [R, W, ...], mask [R, W], arrays of texts [R, ...])."""
         return [(tokens, self.mask, texts)]
 
     def join(self, rows: Sequence[Array]) -> Array:
-        """Back from padded rows [R, W, ...], listed as `rows` lists them, to a token array."""
+        """Returns the token array of padded rows [R, W, ...]; the inverse of `rows`."""
         return rows[0]
 
     def pad(self, tokens: Array) -> Array:
@@ -80,21 +80,22 @@ class Padded:
 
 @flax.struct.dataclass
 class Packed:
-    """Texts end to end, in order of length; token arrays are `[1, T, ...]`, and `rows` cuts buckets of like lengths.
+    """Layout with the texts concatenated in order of length; token arrays are `[1, T, ...]`.
 
-    A text that `packing` has no room for turns into NaN.
+    `rows` cuts the tokens into buckets of texts of similar length. The embedding of a text that does not fit into
+    `packing` is NaN.
 
     Attributes:
-      order: int32 [B], the texts by length.
-      lengths: int32 [B], in that order, as all below.
-      text: int32 [T], the place of each token's text in that order; any for padding.
-      position: int32 [T], of each token in its text.
-      to_rows: int32 [P], for each place in the buckets' rows the token that stands there; T for padding.
-      to_tokens: int32 [T], and for each token its place; P for padding, and for what its row is too short for.
-      shape: (B, L), of the padded form.
-      packing: the static side of it.
-      second: int32 [B], where each text's second segment begins; None: they have one.
-      ids: int32 [T], the tokens; None where nothing asks for them.
+      order: int32 [B], indices of the texts, sorted by length.
+      lengths: int32 [B], lengths of the sorted texts. All fields below refer to the sorted texts.
+      text: int32 [T], index of each token's text; undefined for padding.
+      position: int32 [T], position of each token in its text.
+      to_rows: int32 [P], index of the token at each position of the buckets' rows; T for padding.
+      to_tokens: int32 [T], position of each token in the buckets' rows; P for padding and for tokens beyond the row.
+      shape: (B, L), shape of the padded form.
+      packing: static shapes of the packed form.
+      second: int32 [B], position at which each text's second segment begins; None if every text has one segment.
+      ids: int32 [T], the token ids; None if no module needs them.
     """
 
     order: Array
@@ -110,7 +111,7 @@ class Packed:
 
     @property
     def width(self) -> int:
-        """The longest text that there is room for, in tokens."""
+        """Maximum length of a text, in tokens."""
         return self.packing.width
 
     def by_position(self, table: Array) -> Array:
@@ -118,7 +119,7 @@ class Packed:
         return table[self.position][None]
 
     def by_position_after(self, table: Array, pad_id: int) -> Array:
-        """Returns table rows by number, as `Padded.by_position_after`."""
+        """Returns table rows by RoBERTa's positions, as `Padded.by_position_after`."""
         if self.ids is None:
             return self.by_position(table[pad_id + 1 :])
         real = self.ids != pad_id
@@ -138,17 +139,17 @@ class Packed:
         return None if keys is None else fold(keys[self.order][self.text], self.position)[None]
 
     def rows(self, tokens: Any, texts: Any = None) -> list[tuple[Any, Array, Any]]:
-        """Yields padded rows as `Padded.rows`, one entry per bucket."""
+        """Returns padded rows as `Padded.rows`, one entry per bucket."""
         placed = jax.tree.map(lambda x: _move(x[0], self.to_rows, self.to_tokens), tokens)
         texts = jax.tree.map(lambda x: x[self.order], texts)
-        found, row, place = [], 0, 0
+        buckets, row, place = [], 0, 0
         for count, width in self.packing.buckets:
             end_row, end = row + count, place + count * width
-            own = jax.tree.map(lambda x: x[place:end].reshape(count, width, *x.shape[1:]), placed)  # noqa: B023
+            bucket = jax.tree.map(lambda x: x[place:end].reshape(count, width, *x.shape[1:]), placed)  # noqa: B023
             mask = jnp.arange(width)[None] < self.lengths[row:end_row, None]
-            found.append((own, mask, jax.tree.map(lambda x: x[row:end_row], texts)))  # noqa: B023
+            buckets.append((bucket, mask, jax.tree.map(lambda x: x[row:end_row], texts)))  # noqa: B023
             row, place = end_row, end
-        return found
+        return buckets
 
     def join(self, rows: Sequence[Array]) -> Array:
         """Joins buckets into a token array, as `Padded.join`."""
@@ -156,9 +157,9 @@ class Packed:
         return _move(places, self.to_tokens, self.to_rows)[None]
 
     def bounds(self, window: int | None = None) -> tuple[Array, Array]:
-        """Returns the first place that each token attends to and the place after the last, int32 [T].
+        """Returns the range of tokens that each token attends to, as (begin, end), each int32 [T]; end is exclusive.
 
-        They are those of its text, or of the part of it at most `window` places away. For padding they are zero.
+        The range is the token's text, or the part of it at most `window` tokens away. It is (0, 0) for padding.
         """
         ends, place = jnp.cumsum(self.lengths), jnp.arange(self.packing.tokens)
         begin, end = (ends - self.lengths)[self.text], ends[self.text]
@@ -168,10 +169,10 @@ class Packed:
         return jnp.where(real, begin, 0), jnp.where(real, end, 0)
 
     def pad(self, tokens: Array) -> Array:
-        """Returns padded rows as `Padded.pad`, with zeros where there is no token."""
+        """Returns padded rows as `Padded.pad`, with zeros at padding."""
         count, length = self.shape
         rank = jnp.argsort(self.order)
-        own = self.lengths[rank]
+        lengths = self.lengths[rank]
         columns = jnp.arange(length)
         ends = jnp.cumsum(self.lengths)
         index = ((ends - self.lengths)[rank][:, None] + columns[None]).reshape(-1)
@@ -180,14 +181,14 @@ class Packed:
         padded = _move(tokens[0], index, place).reshape(count, length, -1)
         fits = (self.lengths <= self.packing.row_widths) & (ends <= self.packing.tokens)
         padded = jnp.where(fits[rank][:, None, None], padded, jnp.nan)
-        return jnp.where((columns[None] < own[:, None])[:, :, None], padded, 0)
+        return jnp.where((columns[None] < lengths[:, None])[:, :, None], padded, 0)
 
 
 Layout = Padded | Packed
 
 
 def lay_out(tokens: Tokens) -> tuple[Array, Layout]:
-    """Token ids as an encoder is to be given them, [B, L] or [1, T], and their layout."""
+    """Returns the token ids for an encoder, [B, L] or [1, T], and their layout."""
     packing = tokens.packing
     if packing is None:
         return tokens.ids, Padded(tokens.mask, tokens.second, tokens.ids)
@@ -204,7 +205,7 @@ def lay_out(tokens: Tokens) -> tuple[Array, Layout]:
     real = token < total
     position = jnp.where(real, token - first[text], 0)
 
-    # Where each text's row begins in the buckets, and how wide it is; and the way back.
+    # Start and width of each text's row in the buckets, and the text and column of each position there.
     width = packing.row_widths
     begin = np.cumsum(width) - width
     row = np.repeat(np.arange(len(width)), width)
@@ -236,9 +237,9 @@ def _rows_of(table: Array, second: Array) -> Array:
 
 @jax.custom_vjp
 def _move(x: Array, index: Array, back: Array) -> Array:
-    """x[index] of [N, ...], zero where the index is N or more.
+    """Returns x[index] for x [N, ...], zero where the index is N or more.
 
-    Its gradient is a gather too, by `back`, and no scatter: `back` says where each of the N went.
+    The gradient is a gather by `back`, the inverse of `index`, since a scatter is slow on accelerators.
     """
     return x.at[index].get(mode="fill", fill_value=0)
 

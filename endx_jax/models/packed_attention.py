@@ -1,12 +1,12 @@
 r"""Flash attention for TPUs over texts that are concatenated without padding (Dao 2023; Pallas).
 
-Tokens [T] are cut into blocks. The texts are contiguous, so the keys of a block of queries are a range of blocks, which
-is read from the texts' bounds at run time: the work is that of the blocks in which a query has a key. Scores are kept a
-block at a time, [keys, queries], so that maxima, sums and bounds of queries are rows; they never reach main memory.
+Tokens [T] are divided into blocks. The texts are contiguous, so the keys of a block of queries are a range of blocks,
+which is computed from the bounds of the texts at run time; other blocks are skipped. The scores of one block at a time
+are kept in fast memory as [keys, queries], so that the maxima, sums and bounds of the queries are rows.
 
-A bias by distance, such as T5's relative-position bias, is added inside: on a block it is constant along diagonals, so
-a vector of 2 x block numbers describes it, and rolling each row by its number lays it out. Its gradient is rolled back
-and summed over the rows. Several heads share a grid step, side by side in the last axis.
+A bias by distance, such as T5's relative-position bias, is added in the kernel. It is constant along the diagonals of a
+block, so a vector of 2 x block numbers describes it; row j of the block is that vector rolled by j. Its gradient is
+rolled back and summed over the rows. Several heads share a grid step, adjacent in the last axis.
 """
 
 import dataclasses
@@ -20,13 +20,13 @@ from jax.experimental.pallas import tpu as pltpu
 
 Array = jax.Array
 
-# Tokens of a block: of many texts, and of what T has to be a multiple of. Several heads share a grid step: as many as
-# fill whole registers of so many lanes, and are no wider than that. Chosen by reasoning and the compiler, not measured.
+# Tokens of a block: LARGE_BLOCK if it divides T, else BLOCK, which must. The heads of a grid step together are a
+# multiple of LANES wide, and at most MOST_LANES. Chosen from the hardware's tiles and the compiler, not measured.
 LARGE_BLOCK, BLOCK, LANES, MOST_LANES = 256, 128, 128, 256
-# Scores of masked pairs, and the first maximum.
+# Score of masked pairs, and initial value of the running maximum.
 LOWEST = -1e30
 
-# The contracted axes of products of matrices: a b^T, and a^T b.
+# Contracted axes of the matrix products a b^T, a^T b and a b.
 TRANSPOSED, LEFT_TRANSPOSED = (((1,), (1,)), ((), ())), (((0,), (0,)), ((), ()))
 PLAIN = (((1,), (0,)), ((), ()))
 
@@ -47,18 +47,18 @@ def attend_packed(
     """Computes attention of each token over the tokens of its own text, or those at most a window away.
 
     Args:
-      query: [T, H, Dh], T a multiple of `BLOCK`, the texts one after the other.
-      key: alike.
-      value: alike.
-      begin: int32 [T], the first place that each token attends to: of its text, or of a symmetric window inside it; of
-        padding, as `end`, 0.
-      end: int32 [T], the place after the last.
-      width: the longest text in tokens, or one more than the window; results are undefined where either is longer.
-      scale: multiplies the scores.
-      by_distance: float32 [2 width - 1, H], added to the scaled scores by the key's place less the query's, from
-        -(width - 1) on; None: nothing is added.
-      block: tokens of a block; None: by T.
-      interpret: emulate the kernel, which works on any platform and is slow.
+      query: [T, H, Dh], the tokens of all texts, concatenated; T is a multiple of `BLOCK`.
+      key: [T, H, Dh].
+      value: [T, H, Dh].
+      begin: int32 [T], first token that each token attends to: the first of its text or of a symmetric window inside
+        it; 0 for padding.
+      end: int32 [T], one past the last token that each token attends to; 0 for padding.
+      width: maximum length of a text in tokens, or the window plus one; the results for longer texts are undefined.
+      scale: factor of the scores.
+      by_distance: float32 [2 width - 1, H], added to the scaled scores; indexed by the key's position minus the query's
+        plus width - 1. None adds nothing.
+      block: tokens of a block; None chooses by T.
+      interpret: emulates the kernel on any platform, slowly.
 
     Returns:
       [T, H, Dh] in the dtype of `value`, zero for padding; all of query, key, value and by_distance have gradients.
@@ -69,7 +69,7 @@ def attend_packed(
     plan = _Plan(heads, head_width, _heads_at_once(heads, head_width), block, reach, scale, interpret)
     windows = None
     if by_distance is not None:
-        # Of a block of keys `apart` blocks after the queries': entry c is for the distance (apart + 1) block - c.
+        # For keys `apart` blocks after the queries, entry c belongs to the distance (apart + 1) block - c.
         apart = jnp.arange(-reach, reach + 1)[:, None]
         distance = (apart + 1) * block - jnp.arange(2 * block)[None]
         rows = jnp.clip(distance, 1 - width, width - 1) + width - 1
@@ -83,13 +83,13 @@ class _Plan:
     """Static description of the kernels.
 
     Attributes:
-      heads: H.
-      head_width: Dh.
+      heads: number of heads, H.
+      head_width: width of a head, Dh.
       group: heads of a grid step.
       block: tokens of a block.
-      reach: blocks before and after a block that its texts may reach into.
-      scale: multiplies the scores.
-      interpret: emulate the kernels.
+      reach: maximum number of blocks between a query and a key of the same text.
+      scale: factor of the scores.
+      interpret: emulates the kernels.
     """
 
     heads: int
@@ -102,12 +102,12 @@ class _Plan:
 
     @property
     def groups(self) -> int:
-        """Grid steps for all heads of a pair of blocks."""
+        """Number of grid steps for all heads of a pair of blocks."""
         return self.heads // self.group
 
     @property
     def lanes(self) -> int:
-        """Width of the heads of a grid step."""
+        """Total width of the heads of a grid step."""
         return self.group * self.head_width
 
     def columns(self, head: int) -> slice:
@@ -157,15 +157,16 @@ def _run(
     """Runs a kernel on each pair of blocks that share a text.
 
     Args:
-      plan: plan of the kernels.
-      kernel: takes the plan, `pair`, and references to inputs, windows or None, outputs and scratch memory.
-      products: matrix products of a head and a pair of blocks, for the compiler's estimates.
-      begin: int32 [T].
-      end: int32 [T].
-      inputs: forms and arrays: the `own` block's part, or that of the `other` block, with which it is paired.
-      outputs: forms and dtypes.
-      windows: windows of the bias, or None.
-      scratch: shapes, float32.
+      plan: static description of the kernels.
+      kernel: function of the plan, the pair, and references to inputs, windows or None, outputs and scratch memory.
+      products: number of matrix products per head and pair of blocks, for the compiler's cost estimate.
+      begin: int32 [T], as in `attend_packed`.
+      end: int32 [T], as in `attend_packed`.
+      inputs: pairs of a form and an array. A form names the block that the kernel reads (`own`, over which the grid
+        runs, or `other`, which is paired with it) and the kind of array.
+      outputs: pairs of a form and a dtype.
+      windows: diagonals of the bias, or None.
+      scratch: shapes of float32 scratch memory.
 
     Returns:
       The outputs.
@@ -186,7 +187,7 @@ def _run(
         which, form = form.split() if " " in form else ("", form)
 
         def place(own, step, first, pairs):
-            # Of steps beyond the last pair nothing is computed, and nothing new is fetched.
+            # Steps after the last pair compute nothing; they name its block again, so that nothing is fetched.
             return own if which == "own" else jnp.minimum(first[own] + jnp.clip(step, 0, pairs[own] - 1), count - 1)
 
         if form == "windows":
@@ -200,7 +201,7 @@ def _run(
     if windows is not None:
         inputs = [*inputs, ("windows", windows)]
 
-    # Pairs of a block of texts as long as may be; the compiler cannot look into a kernel.
+    # An upper bound, for texts of maximum length; the compiler cannot inspect a kernel.
     scores = plan.heads * count * min(2 * plan.reach + 1, plan.reach + 2) * plan.block**2
     cost = pl.CostEstimate(
         flops=products * scores * 2 * plan.head_width,
@@ -210,10 +211,10 @@ def _run(
 
     def body(first, pairs, *refs):
         own, step = pl.program_id(1), pl.program_id(2)
-        given, rest = refs[: len(inputs)], refs[len(inputs) :]
+        read, rest = refs[: len(inputs)], refs[len(inputs) :]
         if windows is None:
-            given = (*given, None)
-        kernel(plan, (own, first[own] + step, step, pairs[own]), *given, *rest)
+            read = (*read, None)
+        kernel(plan, (own, first[own] + step, step, pairs[own]), *read, *rest)
 
     return pl.pallas_call(
         body,
@@ -265,7 +266,7 @@ def _forward_kernel(plan, pair, query, key, value, begin, end, windows, out, log
 
 
 def _query_kernel(plan, pair, query, key, value, gradient, begin, end, log_total, inner, windows, *refs):
-    """Adds what a block of keys contributes to the gradient of a block of queries, and to that of the bias."""
+    """Adds the contribution of a block of keys to the gradients of a block of queries and of the bias."""
     (own, other, step, pairs), (to_query, *to_windows, sums) = pair, refs
 
     @pl.when(step == 0)
@@ -297,7 +298,7 @@ def _query_kernel(plan, pair, query, key, value, gradient, begin, end, log_total
 def _key_kernel(
     plan, pair, query, key, value, gradient, begin, end, log_total, inner, windows, to_key, to_value, keys, values
 ):
-    """Adds what a block of queries contributes to the gradients of a block of keys and values."""
+    """Adds the contribution of a block of queries to the gradients of a block of keys and values."""
     own, other, step, pairs = pair
 
     @pl.when(step == 0)
@@ -329,13 +330,13 @@ def _weights_and_gradient(scores, mask, value, gradient, log_total, inner, at: s
 
 
 def _mask(plan: _Plan, keys: Array, begin, end) -> Array:
-    """Bool [block of keys, block of queries], true where they are of one text."""
+    """Returns the mask of a pair of blocks, bool [keys, queries], true where the query attends to the key."""
     place = keys * plan.block + jax.lax.broadcasted_iota(jnp.int32, (plan.block, plan.block), 0)
     return (begin[...] <= place) & (place < end[...])
 
 
 def _scores(plan: _Plan, head: int, apart: Array, query, key, windows, mask: Array) -> Array:
-    """Masked scores of a head, [block of keys, block of queries], keys `apart` blocks after the queries."""
+    """Returns the masked scores of a head, [keys, queries], for keys `apart` blocks after the queries."""
     columns = plan.columns(head)
     scores = _product(key[:, columns], query[:, columns], TRANSPOSED) * plan.scale
     if windows is not None:
@@ -344,29 +345,29 @@ def _scores(plan: _Plan, head: int, apart: Array, query, key, windows, mask: Arr
 
 
 def _lay_diagonals(window: Array, block: int) -> Array:
-    """Lays a window [1, 2 block] out on a block: entry (j, i) is window[block + i - j]."""
+    """Returns the block [block, block] whose entry (j, i) is window[block + i - j], from a window [1, 2 block]."""
     rows = jnp.broadcast_to(window, (block, 2 * block))
     return pltpu.roll(rows, block, 1, stride=1, stride_axis=0)[:, :block]
 
 
 def _sum_diagonals(scores: Array) -> Array:
-    """Transpose of `_lay_diagonals`: the sums [1, 2 block] of the diagonals of a block."""
+    """Returns the sums [1, 2 block] of the diagonals of a block; the transpose of `_lay_diagonals`."""
     block = len(scores)
     rows = jnp.concatenate([jnp.zeros_like(scores), scores], axis=1)
-    # Row j is to be rolled back by j: the second half of the rows by half of them first, and so on.
+    # Rolls row j back by j in log2(block) steps: each rolls the second half of the rows back and adds it to the first.
     while (half := len(rows) // 2) > 0:
         rows = rows[:half] + pltpu.roll(rows[half:], 2 * block - half, 1)
     return rows
 
 
 def _product(a: Array, b: Array, axes) -> Array:
-    """Product of two matrices in float32; of float32 ones without rounding them to bfloat16."""
+    """Returns the product of two matrices in float32; float32 matrices are not rounded to bfloat16."""
     precision = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else jax.lax.Precision.DEFAULT
     return jax.lax.dot_general(a, b, axes, precision=precision, preferred_element_type=jnp.float32)
 
 
 def _heads_at_once(heads: int, head_width: int) -> int:
-    """Returns the heads of a grid step: a divisor of H whose width is whole lanes, or all."""
+    """Returns the number of heads of a grid step: a divisor of H that fills whole lanes, or H."""
     fitting = (
         n
         for n in range(heads, 0, -1)
