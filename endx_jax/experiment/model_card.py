@@ -41,7 +41,7 @@ documents = model.encode_document(["Around 3.5 million people live in Berlin.", 
 print(model.similarity(queries, documents))
 ```
 
-`endx export` writes the model for sentence-transformers, transformers and StableHLO.
+`endx export` writes the model for sentence-transformers and StableHLO.
 """
 
 TRAINED = "trained"  # the system of `results.json` that is the model
