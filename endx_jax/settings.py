@@ -37,7 +37,7 @@ class MethodSettings:
     """
 
     loss_tile = 0
-    matryoshka_dims = ()
+    matryoshka_dims = tuple[int, ...]()
 
     def score_arrays(self, hard_negatives: int) -> int:
         """Returns the number of arrays of scores [B, B] of the dense loss with K hard negatives a question."""
