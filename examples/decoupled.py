@@ -11,14 +11,14 @@ import jax.numpy as jnp
 from endx_jax.losses.false_negatives import Marks, negatives
 from endx_jax.losses.shard import Shard
 from endx_jax.losses.streaming import SOFTMAX, reduce_rows
-from endx_jax.methods import Method
+from endx_jax.methods import Method, MethodSettings
 from endx_jax.methods.config import base_config
 from endx_jax.methods.objective import Objective, known_ids
 from endx_jax.settings import check, key
 
 
 @dataclasses.dataclass(frozen=True)
-class DecoupledSettings:
+class DecoupledSettings(MethodSettings):
     """`config.objective` of the method `decoupled`."""
 
     name: str = key("decoupled", "Name of the method.")

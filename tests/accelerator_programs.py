@@ -7,9 +7,7 @@ import pytest
 from endx_jax.experiment.config import resolve
 from endx_jax.parallel.memory import bytes_held
 from endx_jax.parallel.programs import SHAPE, collectives, instructions
-from endx_jax.planning.chips import chip_of
 from endx_jax.planning.compiled import Compiled, compile_step
-from endx_jax.planning.plan import fits
 from endx_jax.planning.subject import Subject, Texts, outline_run
 from endx_jax.planning.topologies import devices_of, missing_compiler, topology_named
 
@@ -40,8 +38,7 @@ def faults(subject: Subject, compiled: Compiled) -> list[str]:
     execution, size = subject.train_plan.execution, subject.model.settings.train.global_batch_size
     if execution.loss_tile:
         found += batch_squares(compiled.text, size, size // execution.shards)
-    chip = chip_of(subject.mesh.devices.flat[0].device_kind)
-    if not fits(compiled, chip):
+    if not compiled.fits:
         found.append(f"it does not fit: {compiled.peak} bytes")
     # What a step does not read, such as Adafactor's stand-ins, is not given to it.
     held = bytes_held(subject.step.state)

@@ -1,9 +1,9 @@
-"""`endx export`: writes a model for sentence-transformers, transformers or StableHLO."""
+"""`endx export`: writes a model for sentence-transformers or as StableHLO programs."""
 
 import argparse
 import pathlib
 
-FORMATS = ("sentence-transformers", "hugging-face", "stablehlo")
+FORMATS = ("sentence-transformers", "stablehlo")
 
 
 def main(argv: list[str]) -> None:

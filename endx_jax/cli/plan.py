@@ -42,7 +42,8 @@ def main(argv: list[str]) -> None:
     from endx_jax.files import write_text
     from endx_jax.parallel.console import say
     from endx_jax.planning import report
-    from endx_jax.planning.plan import plan, plan_topology
+    from endx_jax.planning.machine import plan_machine
+    from endx_jax.planning.plan import Plan, on_chips, plan_topology
     from endx_jax.planning.subject import read_texts, stay_offline
 
     stay_offline()
@@ -50,12 +51,13 @@ def main(argv: list[str]) -> None:
         settings = resolve(config)
         texts = read_texts(settings)
         if topology:
-            found = plan_topology(settings, texts, topology)
+            planned = plan_topology(settings, texts, topology)
         else:
-            found = plan(settings, texts, list(CHIPS.values()), here=not count)
-    say(report.text(found, name))
+            chips = on_chips(settings, texts, CHIPS.values())
+            planned = Plan(texts, chips, machine=None if count else plan_machine(settings, texts))
+    say(report.text(planned, name))
     if options.json:
-        write_text(options.json, json.dumps(report.as_dict(found, name), indent=1) + "\n")
+        write_text(options.json, json.dumps(report.as_dict(planned, name), indent=1) + "\n")
 
 
 def _make_up(count: int) -> None:

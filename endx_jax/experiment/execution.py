@@ -44,10 +44,8 @@ def choose_execution(
     settings = model.settings
     size = settings.train.global_batch_size
     chunk = max(settings.train.tower_chunk, 0)
-    # Methods that do not compare the rows of a batch have no `loss_tile`.
-    count_arrays = getattr(settings.objective, "score_arrays", lambda hard_negatives: 1)
-    arrays = count_arrays(settings.data.hard_negatives)
-    tile = loss_tile(getattr(settings.objective, "loss_tile", 0), size, arrays)
+    arrays = settings.objective.score_arrays(settings.data.hard_negatives)
+    tile = loss_tile(settings.objective.loss_tile, size, arrays)
     while True:
         execution = Execution(mesh, chunk, tile)
         # Each device encodes packed texts with full parameters, which would undo the gathering by layer of `fsdp`.

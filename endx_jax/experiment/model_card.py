@@ -13,7 +13,7 @@ from endx_jax.experiment.workdir import DATA, MANIFEST, RESULTS, read_config, re
 from endx_jax.files import write_text
 from endx_jax.inference.about import read_about
 from endx_jax.inference.saved import MODEL
-from endx_jax.pretrained.locate import MINILM, MPNET, PUBLISHED
+from endx_jax.pretrained.locate import PUBLISHED
 from endx_jax.retrieval.results import COLUMNS, read_results
 from endx_jax.settings import results_only
 
@@ -21,12 +21,12 @@ HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 # Training data of initial checkpoints.
 SEEN = {
-    model.hub_id: (
-        f"The initial checkpoint is [{model.hub_id}](https://huggingface.co/{model.hub_id}), which was fine-tuned on "
+    hub_id: (
+        f"The initial checkpoint is [{hub_id}](https://huggingface.co/{hub_id}), which was fine-tuned on "
         "a billion sentence pairs, including SQuAD 2.0, Natural Questions, TriviaQA, MS MARCO, Quora and WikiAnswers. "
         "Results on these data sets are not zero-shot; compare with that checkpoint to see the effect of this training."
     )
-    for model in (MINILM, MPNET)
+    for hub_id in ("sentence-transformers/all-MiniLM-L6-v2", "sentence-transformers/all-mpnet-base-v2")
 }
 UNKNOWN = "endx_jax has no record of the training data of {checkpoint}. Check it before you compare results."
 
@@ -41,7 +41,7 @@ documents = model.encode_document(["Around 3.5 million people live in Berlin.", 
 print(model.similarity(queries, documents))
 ```
 
-`endx export` writes the model for sentence-transformers, transformers and StableHLO.
+`endx export` writes the model for sentence-transformers and StableHLO.
 """
 
 TRAINED = "trained"  # the system of `results.json` that is the model

@@ -1,1 +1,1 @@
-"""Exports of trained towers: sentence-transformers, Hugging Face and StableHLO."""
+"""Exports of trained towers: sentence-transformers and StableHLO."""

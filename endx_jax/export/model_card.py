@@ -1,7 +1,7 @@
 """README of an export: its usage, and what `experiment.model_card` tells about the model."""
 
 from endx_jax.experiment import model_card
-from endx_jax.export import hugging_face, sentence_transformers, stablehlo
+from endx_jax.export import sentence_transformers, stablehlo
 from endx_jax.export.towers import Towers
 
 USAGE = {
@@ -14,22 +14,6 @@ model = SentenceTransformer(".")
 queries = model.encode_query(["How many people live in Berlin?"])
 documents = model.encode_document(["Around 3.5 million people live in Berlin.", "Cats sleep for most of the day."])
 print(model.similarity(queries, documents))
-```
-""",
-    hugging_face.HUGGING_FACE: """In this folder, with `pip install torch transformers safetensors`:
-
-```python
-from encode import encode
-
-queries = encode("question", ["How many people live in Berlin?"])
-documents = encode("answer", ["Around 3.5 million people live in Berlin.", "Cats sleep for most of the day."])
-print(queries @ documents.T)
-```
-
-`encode.py` is the complete code; it reads the model's settings from `endx.json`:
-
-```python
-{code}
 ```
 """,
     stablehlo.STABLEHLO: """In this folder, with `pip install jax flatbuffers numpy safetensors tokenizers`:
@@ -48,14 +32,10 @@ mask bool [b, l], true for tokens and false for the padding after them; its resu
 `model.safetensors`: both sides use those named `shared/...`, and each side those with its own name.
 """,
 }
-LIBRARIES = {sentence_transformers.NAME: sentence_transformers.NAME, hugging_face.HUGGING_FACE: "transformers"}
 
 
 def text(kind: str, towers: Towers) -> str:
     """Returns the README of an export in the format `kind`."""
-    usage = USAGE[kind]
-    if kind == hugging_face.HUGGING_FACE:
-        usage = usage.format(code=hugging_face.EXAMPLE.read_text().rstrip())
     subject = model_card.Subject(
         name=towers.name,
         width=towers.width,
@@ -66,4 +46,5 @@ def text(kind: str, towers: Towers) -> str:
         loaded_from=towers.loaded_from,
         workdir=towers.workdir,
     )
-    return model_card.text(subject, LIBRARIES.get(kind, "jax"), usage)
+    library = "jax" if kind == stablehlo.STABLEHLO else kind
+    return model_card.text(subject, library, USAGE[kind])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import endx_jax
 from endx_jax.errors import EndxError
 from endx_jax.experiment.workdir import check_writable
-from endx_jax.export import hugging_face, model_card, sentence_transformers, stablehlo
+from endx_jax.export import model_card, sentence_transformers, stablehlo
 from endx_jax.export.towers import Towers
 from endx_jax.export.transformer_folder import write_json
 from endx_jax.export.verify import REPORT, Report, check_runtime, verify
@@ -17,7 +17,6 @@ from endx_jax.settings import check_range
 
 FORMATS: Mapping[str, Callable[[pathlib.Path, Towers], None]] = {
     sentence_transformers.NAME: sentence_transformers.write,
-    hugging_face.HUGGING_FACE: hugging_face.write,
     stablehlo.STABLEHLO: stablehlo.write,
 }
 

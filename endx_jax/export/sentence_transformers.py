@@ -140,7 +140,7 @@ def write(folder: pathlib.Path, towers: Towers) -> None:
     Raises:
       EndxError: the towers have a part without a sentence-transformers module.
     """
-    Writer(folder, towers, towers.pooling(NAME)).write()
+    Writer(folder, towers, towers.pooling).write()
 
 
 def truncate(folder: pathlib.Path, width: int) -> None:

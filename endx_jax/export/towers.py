@@ -105,8 +105,9 @@ class Towers:
         """Returns the projection's parameters, `kernel` float32 [P, E] and perhaps `bias` [E]; None without one."""
         return self.tower_params(side).get("projection")
 
-    def pooling(self, format_name: str) -> str:
-        """Returns the name of the pooling, for a format of separate modules.
+    @property
+    def pooling(self) -> str:
+        """Name of the pooling, for sentence-transformers' modules.
 
         Raises:
           EndxError: the towers have a part that only a StableHLO program supports.
@@ -115,15 +116,15 @@ class Towers:
             tower = self.dual_encoder.tower(side)
             for part in ("token_weights", "layer_weights", "head"):
                 if getattr(tower, part) is not None:
-                    raise EndxError(_cannot_hold(format_name, f"a tower with {part}"))
+                    raise EndxError(_no_module(f"a tower with {part}"))
             if isinstance(tower.encoder, NoEncoder):
-                raise EndxError(_cannot_hold(format_name, "token vectors without an encoder"))
+                raise EndxError(_no_module("token vectors without an encoder"))
             if isinstance(self.encoders[side], PretrainedTokens):
-                raise EndxError(_cannot_hold(format_name, f"a new encoder ({type(tower.encoder).__name__})"))
+                raise EndxError(_no_module(f"a new encoder ({type(tower.encoder).__name__})"))
         known = {function: name for name, function in POOLINGS.items()}
         pooling = self.dual_encoder.question.pooling
         if pooling not in known:
-            raise EndxError(_cannot_hold(format_name, "multi-hop pooling"))
+            raise EndxError(_no_module("multi-hop pooling"))
         return known[pooling]
 
 
@@ -134,5 +135,5 @@ def in_float32(tower: Tower) -> Tower:
     return tower.clone(token_embedder=tower.token_embedder.clone(dtype=jnp.float32), encoder=tower.encoder.clone(**own))
 
 
-def _cannot_hold(format_name: str, part: str) -> str:
-    return f"the format {format_name} does not support {part}: use --format=stablehlo"
+def _no_module(part: str) -> str:
+    return f"the format sentence-transformers does not support {part}: use --format=stablehlo"

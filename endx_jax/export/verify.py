@@ -35,7 +35,6 @@ ENCODE = pathlib.Path(__file__).parent / "scripts" / "encode_elsewhere.py"
 # pip requirements of each format's runtime, by imported module.
 REQUIREMENTS = {
     "sentence-transformers": {"sentence_transformers": "'sentence-transformers>=6.2'"},
-    "hugging-face": {"torch": "torch"},
     "stablehlo": {"flatbuffers": "flatbuffers"},
 }
 

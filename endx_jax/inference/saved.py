@@ -154,7 +154,7 @@ def _make_head(about: About, folder: pathlib.Path) -> MakeHead | None:
         return None
     where = f"{folder / ABOUT}: 'method'"
     name = json_files.text_at(about.method, "name", where)
-    # Imported by name, since methods are in a layer above this package.
+    # Imported by name, since methods are in a layer above this package; tests/test_layers.py lists this exception.
     method = importlib.import_module("endx_jax.methods").find_method(name)
     check(method.head is not None, f"{where} is {name}, which adds no heads to towers; copy the model again")
     settings = json_files.mapped(about.method.get("settings"), f"{where}: 'settings'")

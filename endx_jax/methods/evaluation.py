@@ -102,5 +102,4 @@ def evaluate_embeddings(
 ) -> EmbeddingEvaluator:
     """Returns the evaluator of methods that embed each text independently."""
     del mesh
-    prefixes = getattr(objective.settings, "matryoshka_dims", ())
-    return EmbeddingEvaluator(encode, settings, prefixes, objective.model.question.normalize)
+    return EmbeddingEvaluator(encode, settings, objective.settings.matryoshka_dims, objective.model.question.normalize)

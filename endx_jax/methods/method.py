@@ -17,6 +17,7 @@ from endx_jax.methods.evaluation import Evaluator, evaluate_embeddings
 from endx_jax.parallel.sharding import Rule, add_rules
 from endx_jax.retrieval.rerank import LoadedPairs
 from endx_jax.retrieval.results import Section
+from endx_jax.settings import MethodSettings
 
 
 def pair_batches(pairs: Pairs, settings: Any, **options) -> BatchStream:
@@ -31,7 +32,8 @@ class Method:
 
     Attributes:
       name: `objective.name` in configs.
-      settings: the dataclass of `config.objective`, whose fields are declared with `settings.key`; one is `name`.
+      settings: the dataclass of `config.objective`, a `MethodSettings` whose fields are declared with `settings.key`;
+        one is `name`.
       objective: (dual encoder, settings) to an `Objective`.
       stream: (pairs, settings, **options of `BatchStream`) to the batches of a run.
       annotate: (pairs, their retrieval set, settings of the run, mesh) to the pairs with what the stream needs beside
@@ -53,7 +55,7 @@ class Method:
     """
 
     name: str
-    settings: type
+    settings: type[MethodSettings]
     objective: Callable[[Any, Any], Any]
     stream: Callable[..., BatchStream] = pair_batches
     annotate: Callable[[Pairs, RetrievalSet | None, Any, Mesh], Pairs] | None = None
@@ -111,6 +113,8 @@ def register(method: Method) -> None:
     """
     if not isinstance(method, Method):
         raise EndxError(f"METHOD in the file of --config is {json_files.shown(method)}; it must be a Method")
+    if not issubclass(method.settings, MethodSettings):
+        raise EndxError(f"the settings of METHOD, {method.settings.__name__}, must inherit from MethodSettings")
     if isinstance(METHODS.get(method.name), str):
         raise EndxError(f"the name of METHOD, {method.name!r}, is taken by a method of endx_jax: choose another name")
     METHODS[method.name] = method

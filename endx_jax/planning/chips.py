@@ -30,6 +30,8 @@ class Chip:
     clock: float = 0.0
 
 
+# Share of a chip's memory for programs; the rest is for the runtime and fragmentation.
+USABLE = 0.92
 _GIB = 2**30
 CHIPS = {
     chip.name: chip

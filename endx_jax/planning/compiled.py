@@ -10,7 +10,7 @@ import jax
 from endx_jax.errors import EndxError
 from endx_jax.parallel.memory import bytes_held
 from endx_jax.parallel.programs import collectives, instructions
-from endx_jax.planning.chips import Chip, chip_of
+from endx_jax.planning.chips import USABLE, Chip, chip_of
 from endx_jax.planning.subject import Subject
 from endx_jax.training.step import abstract_batch, program_bytes
 
@@ -53,6 +53,7 @@ class Compiled:
       code: bytes of the program, if it resides in the device's memory.
       peak: bytes of all of them and of results that reuse no argument's buffer.
       room: bytes that are missing if the compiler refused the program; else 0.
+      fits: true if the program fits in the memory of a device, by its compiler or its data sheet.
       donated: bytes of arguments whose buffers the results reuse.
       collectives: collectives of the step by kind.
       step: the compiler's estimate of the time of a step, in seconds, without communication; None if it has none.
@@ -65,6 +66,7 @@ class Compiled:
     code: int
     peak: int
     room: int
+    fits: bool
     donated: int
     collectives: tuple[Collectives, ...]
     step: float | None
@@ -79,6 +81,7 @@ def compile_step(subject: Subject) -> Compiled:
       EndxError: the compiler refuses the step for a reason other than memory.
     """
     device = subject.mesh.devices.flat[0]
+    chip = chip_of(device.device_kind)
     start = time.perf_counter()
     try:
         program = subject.trace().lower().compile(GPU_OPTIONS if device.platform == "gpu" else None)
@@ -89,19 +92,21 @@ def compile_step(subject: Subject) -> Compiled:
         peak, limit = (int(float(used[n]) * UNITS[used[n + 1]]) for n in (1, 3))
         arguments = bytes_held((subject.step.state, abstract_batch(subject.batch, subject.mesh)))
         seconds = time.perf_counter() - start
-        return Compiled(arguments, peak - arguments, 0, peak, peak - limit, 0, (), None, seconds, "")
+        return Compiled(arguments, peak - arguments, 0, peak, peak - limit, False, 0, (), None, seconds, "")
     seconds = time.perf_counter() - start
     memory, text = program.memory_analysis(), program.as_text()
     code = memory.generated_code_size_in_bytes if device.platform == "tpu" else 0
+    peak = program_bytes(program) + code
     return Compiled(
         arguments=memory.argument_size_in_bytes,
         temporaries=memory.temp_size_in_bytes,
         code=code,
-        peak=program_bytes(program) + code,
+        peak=peak,
         room=0,
+        fits=not chip or chip.platform == "tpu" or peak <= USABLE * chip.memory,
         donated=memory.alias_size_in_bytes,
         collectives=summarize(text),
-        step=step_seconds(text, chip_of(device.device_kind)),
+        step=step_seconds(text, chip),
         seconds=seconds,
         text=text,
     )
@@ -114,8 +119,8 @@ def summarize(program: str) -> tuple[Collectives, ...]:
         entry = counts[one.kind, one.loops > 0, one.asynchronous]
         entry[0] += one.times or 1
         entry[1] += (one.times or 1) * one.bytes
-    found = (Collectives(*place, *count) for place, count in counts.items())
-    return tuple(sorted(found, key=lambda one: -one.bytes))
+    summed = (Collectives(*place, *count) for place, count in counts.items())
+    return tuple(sorted(summed, key=lambda one: -one.bytes))
 
 
 def step_seconds(program: str, chip: Chip | None) -> float | None:

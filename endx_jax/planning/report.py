@@ -3,9 +3,10 @@
 import dataclasses
 from collections.abc import Sequence
 
+from endx_jax.planning.chips import USABLE
 from endx_jax.planning.compiled import Compiled
 from endx_jax.planning.machine import Machine
-from endx_jax.planning.plan import USABLE, OnChip, Plan
+from endx_jax.planning.plan import OnChip, Plan
 from endx_jax.retrieval.tables import aligned
 
 
@@ -25,14 +26,12 @@ def text(plan: Plan, name: str) -> str:
         parts.append(f"{_roofline(plan.chips[0])}\nnot compiled for {plan.topology}: {plan.missing}")
     if plan.machine:
         parts.append(_machine(plan.machine))
-    if not plan.fits:
-        parts.append(_remedies(plan))
     return "\n\n".join(parts)
 
 
 def as_dict(plan: Plan, name: str) -> dict:
     """Returns a plan as nested dictionaries: bytes, FLOP and seconds of one device and one step."""
-    subject = plan.chips[0].work.subject
+    subject, compiled, machine = plan.chips[0].subject, plan.compiled, plan.machine
     return {
         "run": name,
         "devices": subject.mesh.size,
@@ -41,10 +40,9 @@ def as_dict(plan: Plan, name: str) -> dict:
         "texts": "planned by the data" if plan.texts.pairs is not None else plan.texts.why,
         "settings": subject.model.settings.as_dict(),
         "chips": {one.chip.name: _on_chip(one) for one in plan.chips},
-        "compiled": _as_dict(plan.compiled) | {"fits": plan.fits} if plan.compiled else None,
+        "compiled": compiled and {key: value for key, value in dataclasses.asdict(compiled).items() if key != "text"},
         "missing": plan.missing,
-        "remedies": [{"change": one.change, "fits": one.fits, **_as_dict(one.compiled)} for one in plan.remedies],
-        "machine": (here := plan.machine) and dataclasses.asdict(here) | {"peak": here.peak, "fits": here.fits},
+        "machine": machine and dataclasses.asdict(machine) | {"peak": machine.peak, "fits": machine.fits},
     }
 
 
@@ -70,18 +68,13 @@ def columns(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
 
 
 def _on_chip(one: OnChip) -> dict:
-    work = {field.name: getattr(one.work, field.name) for field in dataclasses.fields(one.work)}
-    del work["subject"]
-    times = {name: getattr(one, name) for name in ("compute", "memory", "seconds", "fits")}
-    return work | times | {"tower_chunk": one.work.subject.train_plan.execution.tower_chunk}
-
-
-def _as_dict(compiled: Compiled) -> dict:
-    return {name: value for name, value in dataclasses.asdict(compiled).items() if name != "text"}
+    names = ("parameters", "optimizer", "batch", "expected", "flops", "model_flops", "compute", "memory", "seconds")
+    tower_chunk = one.subject.train_plan.execution.tower_chunk
+    return {name: getattr(one, name) for name in (*names, "fits")} | {"tower_chunk": tower_chunk}
 
 
 def _heading(plan: Plan, name: str) -> str:
-    subject = plan.chips[0].work.subject
+    subject = plan.chips[0].subject
     settings, execution = subject.model.settings, subject.train_plan.execution
     pairs = settings.train.global_batch_size
     mesh = " x ".join(f"{axis} {count}" for axis, count in subject.mesh.shape.items())
@@ -103,7 +96,7 @@ def _heading(plan: Plan, name: str) -> str:
 
 
 def _work(plan: Plan) -> str:
-    work = plan.chips[0].work
+    work = plan.chips[0]
     rows = [
         ("parameters", size(work.parameters), "exact"),
         ("optimizer state", size(work.optimizer), "exact"),
@@ -111,8 +104,8 @@ def _work(plan: Plan) -> str:
     ]
     if not plan.compiled:
         rows.append(("at the peak", size(work.expected), "estimated from shapes"))
-    widths = [max(len(row[n]) for row in rows) for n in range(3)]
-    lines = [f"  {a.ljust(widths[0])}  {b.rjust(widths[1])}  {c}".rstrip() for a, b, c in rows]
+    widths = [max(len(row[n]) for row in rows) for n in range(2)]
+    lines = [f"  {a.ljust(widths[0])}  {b.rjust(widths[1])}  {c}" for a, b, c in rows]
     again = work.flops - work.model_flops
     computed = f"each device computes {work.flops / 1e12:,.3g} TFLOP in matrix products a step, "
     computed += f"{work.model_flops / 1e12:,.3g} of it the model's" if again > 0 else "all of it the model's"
@@ -120,27 +113,27 @@ def _work(plan: Plan) -> str:
 
 
 def _compiled(plan: Plan, compiled: Compiled) -> str:
-    on_chip = plan.chips[0]
-    chip, work = on_chip.chip, on_chip.work
-    share = f"{compiled.peak / chip.memory:.0%} of {size(chip.memory)}"
+    work, chip = plan.chips[0], plan.chips[0].chip
     parts = [("arguments", compiled.arguments), ("temporaries", compiled.temporaries), ("program", compiled.code)]
     rows = [(label, size(value)) for label, value in [*parts, ("peak", compiled.peak)] if value]
-    verdict = "it fits" if plan.fits else "it does NOT fit"
+    verdict = "it fits" if compiled.fits else "it does NOT fit"
     if compiled.room:
         verdict += f": the compiler lacks {size(compiled.room)}"
     lines = [f"compiled for {plan.topology} in {compiled.seconds:.0f} s", columns(rows)]
-    lines[-1] += f", {share}: {verdict}"
+    lines[-1] += f", {compiled.peak / chip.memory:.0%} of {size(chip.memory)}: {verdict}"
     if compiled.collectives:
         table: list[tuple[str, ...]] = [("collectives", "times", "results", "in a loop", "asynchronous")]
         for one in compiled.collectives:
             yes = ["yes" if said else "no" for said in (one.in_loop, one.asynchronous)]
             table.append((one.kind, f"{one.times:,}", size(one.bytes), *yes))
-        lines.append(columns(table))
         received = sum(one.bytes for one in compiled.collectives)
-        lines.append(f"  {size(received)} received: at least {seconds(received / chip.link)} over the links")
+        lines += [
+            columns(table),
+            f"  {size(received)} received: at least {seconds(received / chip.link)} over the links",
+        ]
     elif not compiled.room:
         lines.append("  no collectives")
-    lines.append(_roofline(on_chip))
+    lines.append(_roofline(work))
     if compiled.step:
         mfu = work.model_flops / compiled.step / chip.flops
         lines.append(f"step of the compiler's estimate: {seconds(compiled.step)}, predicted MFU {mfu:.0%}")
@@ -149,15 +142,15 @@ def _compiled(plan: Plan, compiled: Compiled) -> str:
 
 def _roofline(one: OnChip) -> str:
     bound = "compute" if one.compute >= one.memory else "memory"
-    mfu = one.work.model_flops / one.seconds / one.chip.flops
+    mfu = one.model_flops / one.seconds / one.chip.flops
     return f"step of at least {seconds(one.seconds)} by the data sheet ({bound}), MFU of at most {mfu:.0%}"
 
 
 def _chips(chips: Sequence[OnChip]) -> str:
-    rows: list[tuple[str, ...]] = [("chip", "memory", "peak", "fits", "step at least", "compute", "memory")]
+    rows: list[tuple[str, ...]] = [("chip", "memory", "peak", "fits", "step at least")]
     for one in chips:
-        known = (size(one.chip.memory), size(one.work.expected), "yes" if one.fits else "NO")
-        rows.append((one.chip.name, *known, *(seconds(s) for s in (one.seconds, one.compute, one.memory))))
+        fits = "yes" if one.fits else "NO"
+        rows.append((one.chip.name, size(one.chip.memory), size(one.expected), fits, seconds(one.seconds)))
     return (
         f"{columns(rows, indent='')}\n"
         "peaks: estimated from shapes; times: of data sheets, in bfloat16 (T4: float16), which no program reaches\n"
@@ -177,15 +170,3 @@ def _machine(machine: Machine) -> str:
         f"{size(machine.process)} the process's; {size(machine.free)} are free: "
         f"it {'fits' if machine.fits else 'does NOT fit'}{time}"
     )
-
-
-def _remedies(plan: Plan) -> str:
-    if not plan.remedies:
-        return "no remedy is known; more devices, shorter texts or a smaller batch would help"
-    rows = [("change", "peak", "fits", "step", "")]
-    for one in plan.remedies:
-        change = " ".join(f"--config.{name}={value}" for name, value in one.change.items())
-        step = seconds(one.compiled.step) if one.compiled.step else ""
-        note = "changes what is learned" if one.changes_results else ""
-        rows.append((change, size(one.compiled.peak), "yes" if one.fits else "no", step, note))
-    return f"what to change, compiled\n{columns(rows)}"

@@ -1,29 +1,29 @@
-"""Cache of pretrained folders that are converted or unpacked from other files."""
+"""Cache of pretrained folders that are converted from other files."""
 
 import hashlib
 import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from endx_jax.errors import EndxError
 
 
-def cached_folder(sources: Sequence[pathlib.Path], fill: Callable[[pathlib.Path], None]) -> pathlib.Path:
-    """Returns a folder in `$XDG_CACHE_HOME/endx_jax/pretrained`, filled once for each state of its sources.
+def cached_folder(source: pathlib.Path, fill: Callable[[pathlib.Path], None]) -> pathlib.Path:
+    """Returns a folder in `$XDG_CACHE_HOME/endx_jax/pretrained`, filled once for each state of its source.
 
     Args:
-      sources: files that the folder is made from; their sizes and modification times are the state.
+      source: file that the folder is made from; its size and modification time are the state.
       fill: function (empty folder) that writes the contents. The folder gets its name once it is complete.
 
     Raises:
       EndxError: the cache can't be written.
     """
-    state = [(str(source.resolve()), source.stat().st_size, source.stat().st_mtime_ns) for source in sources]
+    state = [(str(source.resolve()), source.stat().st_size, source.stat().st_mtime_ns)]
     key = hashlib.sha256(repr(state).encode()).hexdigest()[:16]
     home = pathlib.Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "endx_jax" / "pretrained"
-    folder = home / f"{sources[0].parent.name}-{key}"
+    folder = home / f"{source.parent.name}-{key}"
     if folder.is_dir():
         return folder
     try:

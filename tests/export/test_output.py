@@ -4,34 +4,35 @@ import pytest
 from helpers import one_line_error
 
 from endx_jax.export.run import export
+from endx_jax.export.sentence_transformers import NAME
 
 
 def test_other_folders_are_not_replaced_by_an_export(models, tmp_path):
     mine = tmp_path / "thesis.txt"
     mine.write_text("mine")
     with one_line_error("contains files that are not an export; name a new folder, or empty it"):
-        export(models["sde"], "hugging-face", tmp_path)
+        export(models["sde"], NAME, tmp_path)
     with one_line_error("thesis.txt is a file; name a folder"):
-        export(models["sde"], "hugging-face", mine)
+        export(models["sde"], NAME, mine)
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
 
 
 def test_an_older_export_is_replaced_as_a_whole(models, tmp_path):
     output = tmp_path / "deep" / "out"
-    export(models["ade_spl"], "sentence-transformers", output)
-    export(models["sde"], "hugging-face", output)
-    assert not (output / "modules.json").exists()
+    export(models["ade_spl"], NAME, output)
+    export(models["sde"], NAME, output)
+    assert not (output / "router_config.json").exists()
     report = json.loads((output / "export_report.json").read_text())
-    assert (report["format"], report["model"], report["passed"]) == ("hugging-face", "tiny", None)
+    assert (report["format"], report["model"], report["passed"]) == (NAME, "tiny", None)
     assert [folder.name for folder in output.parent.iterdir()] == ["out"]
     assert output.stat().st_mode & 0o777 == 0o755
 
 
 def test_a_refusal_leaves_nothing_behind_and_the_older_one_whole(models, tmp_path):
     output = tmp_path / "out"
-    export(models["sde"], "hugging-face", output)
+    export(models["sde"], NAME, output)
     files = sorted(output.rglob("*"))
     with pytest.raises(ValueError, match="use --format=stablehlo"):
-        export(models["gru"], "hugging-face", output)
+        export(models["gru"], NAME, output)
     assert sorted(output.rglob("*")) == files
     assert [folder.name for folder in tmp_path.iterdir()] == ["out"]

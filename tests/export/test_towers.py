@@ -38,12 +38,11 @@ def test_a_model_that_is_cut_is_refused(models):
 
 def test_cosine_and_norm_are_two_things(models, tmp_path):
     model = dataclasses.replace(models["ade_ste"], cosine=True)
-    for kind in ("sentence-transformers", "hugging-face"):
-        export(model, kind, tmp_path / kind)
-        loaded = endx_jax.load(tmp_path / kind)
-        assert loaded.cosine
-        assert not loaded.encoder.model.question.normalize
-        assert "without normalization, compared by cosine" in (tmp_path / kind / "README.md").read_text()
+    export(model, "sentence-transformers", tmp_path)
+    loaded = endx_jax.load(tmp_path)
+    assert loaded.cosine
+    assert not loaded.encoder.model.question.normalize
+    assert "without normalization, compared by cosine" in (tmp_path / "README.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -55,5 +54,5 @@ def test_cosine_and_norm_are_two_things(models, tmp_path):
 )
 def test_a_tower_that_only_a_program_can_hold_is_refused(tiny_bert, tmp_path, settings, part):
     model = make_model(tiny_bert, **settings)
-    with one_line_error(f"the format hugging-face does not support {part}: use --format=stablehlo"):
-        export(model, "hugging-face", tmp_path)
+    with one_line_error(f"the format sentence-transformers does not support {part}: use --format=stablehlo"):
+        export(model, "sentence-transformers", tmp_path)

@@ -11,7 +11,7 @@ from endx_jax.export import verify
 from endx_jax.export.run import FORMATS, export
 from endx_jax.export.towers import Towers
 
-NEEDED = {"stablehlo": "flatbuffers", "hugging-face": "torch", "sentence-transformers": "sentence_transformers"}
+NEEDED = {"stablehlo": "flatbuffers", "sentence-transformers": "sentence_transformers"}
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_an_export_is_the_model_in_a_process_of_its_own_and_a_damaged_one_is_not
 @pytest.mark.parametrize("off", [0.001, np.nan])
 def test_an_export_that_differs_is_put_aside_and_named(models, tmp_path, few_texts, monkeypatch, off):
     model, output = models["sde"], tmp_path / "out"
-    export(model, "hugging-face", output)
+    export(model, "sentence-transformers", output)
     before = (output / "export_report.json").read_bytes()
 
     def elsewhere(kind, folder, texts):
@@ -65,7 +65,7 @@ def test_an_export_that_differs_is_put_aside_and_named(models, tmp_path, few_tex
     with one_line_error(
         r"embeddings differ from the model's by (0.001|nan), more than --tolerance=1e-05; see .*out.failed"
     ):
-        export(model, "hugging-face", output, tolerance=1e-5)
+        export(model, "sentence-transformers", output, tolerance=1e-5)
     assert (output / "export_report.json").read_bytes() == before
     report = read_report(tmp_path / "out.failed")
     assert (report["passed"], report["tolerance"]) == (False, 1e-5)
@@ -85,7 +85,7 @@ def test_a_runtime_that_fails_is_one_line(tmp_path, monkeypatch):
     failed = subprocess.CompletedProcess([], 1, "", "Traceback ...\nKeyError: 'encoder.weight'\n")
     monkeypatch.setattr(subprocess, "run", lambda *args, **kwargs: failed)
     with one_line_error("the export failed in its runtime: KeyError: 'encoder.weight'"):
-        verify.encoded_elsewhere("hugging-face", tmp_path, ["a"])
+        verify.encoded_elsewhere("sentence-transformers", tmp_path, ["a"])
 
 
 def test_texts_are_the_runs_own_and_docstrings_where_those_are_few(trained_workdir, monkeypatch):

@@ -102,6 +102,13 @@ def test_a_name_of_the_package_is_refused():
         register(dataclasses.replace(find_method("dual"), name="endx"))
 
 
+def test_settings_that_do_not_say_what_a_run_asks_are_refused():
+    with one_line_error("the settings of METHOD, Point, must inherit from MethodSettings"):
+        register(
+            dataclasses.replace(find_method("dual"), name="mine", settings=dataclasses.make_dataclass("Point", []))
+        )
+
+
 @pytest.mark.parametrize("tile", [None, 2])
 def test_its_loss_is_the_decoupled_one(tile):
     """Three pairs, by the formula, without the right answer and the answer equal to it."""

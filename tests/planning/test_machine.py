@@ -11,7 +11,7 @@ from endx_jax.planning import machine as machines
 from endx_jax.planning import report, subject
 from endx_jax.planning.chips import CHIPS
 from endx_jax.planning.machine import plan_machine
-from endx_jax.planning.plan import plan
+from endx_jax.planning.plan import Plan, on_chips
 from endx_jax.planning.subject import Texts, read_texts
 
 NO_DATA = Texts(None, "not read")
@@ -22,10 +22,14 @@ def config(tiny_bert, pairs_csv):
     return tiny_recipe(tiny_bert, pairs_csv)
 
 
+def planned_here(settings, texts):
+    return Plan(texts, on_chips(settings, texts, [CHIPS["L4"]]), machine=plan_machine(settings, texts))
+
+
 def test_steps_are_timed_and_the_run_is_estimated(config):
     settings = resolve(config)
     texts = read_texts(settings)
-    found = plan(settings, texts, [CHIPS["L4"]], here=True)
+    found = planned_here(settings, texts)
     machine = found.machine
     assert machine.steps == settings.train.total_steps(len(texts.pairs)) == 6
     assert 0 < machine.seconds < 60
@@ -56,7 +60,7 @@ def test_a_call_that_compiles_is_not_counted(config, monkeypatch):
 def test_the_length_of_a_run_of_unknown_data_is_not_estimated(config):
     config.train.steps, config.train.epochs = 0, 1.0
     settings = resolve(config)
-    found = plan(settings, NO_DATA, [CHIPS["L4"]], here=True)
+    found = planned_here(settings, NO_DATA)
     assert (found.machine.steps, found.machine.seconds > 0) == (0, True)
     assert report.text(found, "tiny").splitlines()[-1].startswith("timed here, a step takes ")
     assert "of the run" not in report.text(found, "tiny")

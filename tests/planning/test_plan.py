@@ -1,5 +1,6 @@
 import dataclasses
 
+import jax
 import pytest
 from tiny_bert import tiny_recipe
 
@@ -9,7 +10,7 @@ from endx_jax.planning import plan as planning
 from endx_jax.planning import report
 from endx_jax.planning.chips import CHIPS, chip_named, chip_of
 from endx_jax.planning.compiled import Collectives, Compiled, summarize
-from endx_jax.planning.plan import OnChip, changed, plan, plan_topology
+from endx_jax.planning.plan import Plan, on_chips, plan_topology
 from endx_jax.planning.subject import Texts
 from endx_jax.planning.topologies import topology_named
 
@@ -21,6 +22,7 @@ COMPILED = Compiled(
     code=0,
     peak=3 * 10**9,
     room=0,
+    fits=True,
     donated=10**9,
     collectives=(Collectives("all-reduce", False, True, 3, 10**8),),
     step=0.5,
@@ -38,26 +40,19 @@ def settings(tiny_bert, pairs_csv):
 
 @pytest.fixture(scope="module")
 def planned(settings):
-    return plan(settings, NO_DATA, list(CHIPS.values()))
+    return Plan(NO_DATA, on_chips(settings, NO_DATA, CHIPS.values()))
 
 
 @pytest.fixture
 def compiler(monkeypatch):
-    """Stands in for a TPU's compiler: refuses all but what is compiled with one of these changes."""
-    import jax
+    """Stands in for a TPU's compiler, which returns a given result."""
 
-    tried, fitting = [], {}
+    def use(compiled):
+        monkeypatch.setattr(planning, "missing_compiler", lambda chip: "")
+        monkeypatch.setattr(planning, "devices_of", lambda topology: jax.devices()[: topology.size])
+        monkeypatch.setattr(planning, "compile_step", lambda subject: compiled)
 
-    def compile_step(subject):
-        settings = subject.model.settings
-        tried.append(settings)
-        fits = any(changed(settings, change) == settings for change in fitting.values())
-        return COMPILED if fits else dataclasses.replace(COMPILED, peak=SIZE + 10**9, room=10**9, step=None)
-
-    monkeypatch.setattr(planning, "missing_compiler", lambda chip: "")
-    monkeypatch.setattr(planning, "devices_of", lambda topology: jax.devices()[: topology.size])
-    monkeypatch.setattr(planning, "compile_step", compile_step)
-    return fitting, tried
+    return use
 
 
 def test_chips_are_found_by_name_and_by_kind():
@@ -89,33 +84,29 @@ def test_a_kind_that_only_begins_alike_is_another_chip(kind, name):
 
 
 def test_a_step_takes_as_long_as_its_slowest_part(planned):
-    work = dataclasses.replace(planned.chips[0].work, flops=275 * 10**12, parameters=10**9, optimizer=0, batch=0)
-    one = OnChip(CHIPS["v4"], work)
+    one = dataclasses.replace(planned.chips[0], flops=275 * 10**12, parameters=10**9, optimizer=0, batch=0)
     assert (one.compute, one.memory, one.seconds) == (1.0, 2 * 10**9 / 1200e9, 1.0)
 
 
 def test_all_chips_are_planned(planned):
     assert [one.chip.name for one in planned.chips] == list(CHIPS)
     assert all(one.fits for one in planned.chips)
-    work = planned.chips[0].work
+    work = planned.chips[0]
     assert work.parameters == 4 * 24128
     assert work.flops == pytest.approx(work.model_flops, rel=0.01)  # nothing is computed again
-    assert not dataclasses.replace(planned.chips[0], work=dataclasses.replace(work, expected=34 * 10**9)).fits
+    assert not dataclasses.replace(work, expected=34 * 10**9).fits
 
 
 def test_what_is_recomputed_is_no_work_of_the_model(settings, planned):
-    again = plan(changed(settings, {"model.remat": "full"}), NO_DATA, [CHIPS["v4"]]).chips[0].work
-    work = planned.chips[0].work
+    recomputed = dataclasses.replace(settings, model=dataclasses.replace(settings.model, remat="full"))
+    (again,), work = on_chips(recomputed, NO_DATA, [CHIPS["v4"]]), planned.chips[0]
     assert again.model_flops == work.model_flops
     assert work.flops < again.flops <= 4 / 3 * work.flops
 
 
 def test_a_compiled_step_is_reported(settings, compiler):
-    fitting, _ = compiler
-    fitting["none"] = {}
+    compiler(COMPILED)
     found = plan_topology(settings, NO_DATA, topology_named("v5e:2x4"))
-    assert found.fits
-    assert not found.remedies
     shown = report.text(found, "tiny")
     assert shown.startswith("tiny: 16 pairs a step on v5e:2x4, 8 devices (data 8 x fsdp 1 x tensor 1)")
     assert "3.00 GB, 17% of 17.2 GB: it fits" in shown
@@ -124,36 +115,11 @@ def test_a_compiled_step_is_reported(settings, compiler):
     assert report.as_dict(found, "tiny")["compiled"]["peak"] == 3 * 10**9
 
 
-def test_remedies_are_compiled_where_a_step_does_not_fit(settings, compiler):
-    fitting, tried = compiler
-    fitting["fsdp"] = {"mesh.fsdp": 8}
-    fitting["adafactor"] = {"optimizer.name": "adafactor"}
+def test_a_step_that_does_not_fit_says_how_much_is_missing(settings, compiler):
+    compiler(dataclasses.replace(COMPILED, peak=SIZE + 10**9, room=10**9, fits=False, step=None, collectives=()))
     found = plan_topology(settings, NO_DATA, topology_named("v5e:2x4"))
-    assert not found.fits
-    assert [(tuple(one.change), one.fits) for one in found.remedies[:2]] == [
-        (("mesh.data", "mesh.fsdp"), True),
-        (("optimizer.name",), True),
-    ]
-    assert [one.changes_results for one in found.remedies[:2]] == [False, True]
-    assert not found.remedies[-1].fits
-    assert len(tried) == 1 + len(found.remedies)
-    shown = report.text(found, "tiny")
-    assert "it does NOT fit: the compiler lacks 1.00 GB" in shown
-    assert "--config.mesh.data=1 --config.mesh.fsdp=8" in shown
-    assert "changes what is learned" in shown
-
-
-def test_what_may_help_is_known_from_the_settings(planned):
-    alone = [
-        {"model.remat": "full"},
-        {"train.tower_chunk": 1},
-        {"mesh.data": 1, "mesh.fsdp": 8},
-        {"optimizer.name": "adafactor"},
-    ]
-    assert planning.changes(planned.chips[0].work.subject) == [
-        *alone,
-        {name: value for change in alone for name, value in change.items()},
-    ]
+    assert "it does NOT fit: the compiler lacks 1.00 GB" in report.text(found, "tiny")
+    assert report.as_dict(found, "tiny")["compiled"]["fits"] is False
 
 
 def test_without_the_compiler_exact_figures_and_the_roofline_remain(settings, monkeypatch):

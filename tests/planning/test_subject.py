@@ -15,7 +15,7 @@ from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, to_global
 from endx_jax.parallel.memory import bytes_held
 from endx_jax.planning.chips import CHIPS
 from endx_jax.planning.compiled import compile_step
-from endx_jax.planning.plan import work_of
+from endx_jax.planning.plan import on_chip
 from endx_jax.planning.subject import Texts, outline_run, read_texts
 
 SPLIT = {"mesh": {"fsdp": 2, "tensor": 2}}
@@ -48,7 +48,7 @@ def test_state_and_batch_are_those_of_a_real_run(config, tmp_path, optimizer, me
     _, state, _ = begin(run)
     settings = run.model.settings
     subject = outline_run(settings, read_texts(settings)).on(None)
-    work = work_of(subject)
+    work = on_chip(subject, CHIPS["v4"])
     assert work.parameters == on_first_device(state.params)
     assert work.optimizer == on_first_device((state.step, state.opt_state))
     batch = to_global(run.stream[0], run.mesh, settings.train.global_batch_size)
@@ -127,6 +127,7 @@ def test_bytes_are_those_of_a_device():
 
 def test_split_matrices_are_not_expected_whole():
     config = load_recipe("t5").get_config("xxl,sde")  # 19 GB of parameters, split over eight devices
-    work = work_of(outline_run(resolve(config), Texts(None, "no data"), platform="tpu").on(CHIPS["v5p"]))
+    subject = outline_run(resolve(config), Texts(None, "no data"), platform="tpu").on(CHIPS["v5p"])
+    work = on_chip(subject, CHIPS["v5p"])
     assert work.parameters == pytest.approx(2.39e9, rel=0.01)
     assert 2 * work.parameters < work.expected < 12e9

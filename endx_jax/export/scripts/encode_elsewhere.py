@@ -15,7 +15,6 @@ import numpy as np
 
 RUNTIMES = {
     "sentence-transformers": ("sentence-transformers", "transformers", "torch"),
-    "hugging-face": ("transformers", "torch"),
     "stablehlo": ("jax", "tokenizers"),
 }
 

@@ -6,7 +6,7 @@ from endx_jax.losses import Ceiling, Prefixes
 from endx_jax.losses.contrastive import DIRECTIONS, JOINT
 from endx_jax.losses.distillation import DISTILLATIONS
 from endx_jax.losses.in_batch import SAME_SIDE
-from endx_jax.settings import check, check_choice, key
+from endx_jax.settings import MethodSettings, check, check_choice, key
 
 SOFTMAX, SIGMOID = LOSSES = ("softmax", "sigmoid")
 
@@ -85,7 +85,7 @@ class DistillationSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class DualSettings:
+class DualSettings(MethodSettings):
     """`config.objective` of the method `dual`. `model.normalize` selects between inner product and cosine."""
 
     name: str = key("dual", "Name of the method.")

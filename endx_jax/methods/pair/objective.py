@@ -10,7 +10,7 @@ from endx_jax.methods.objective import LossAndMetrics, Objective
 from endx_jax.methods.pair.batches import PairBatch
 from endx_jax.methods.pair.classifier import PairClassifier
 from endx_jax.models.dropout import fold
-from endx_jax.settings import check, check_choice, key
+from endx_jax.settings import MethodSettings, check, check_choice, key
 
 Array = jax.Array
 
@@ -18,7 +18,7 @@ LOSSES = {"softmax": pair_softmax, "binary": pair_binary}
 
 
 @dataclasses.dataclass(frozen=True)
-class PairSettings:
+class PairSettings(MethodSettings):
     """`config.objective` of the method `pair`. docs/pair-classifier.md lists what the papers leave open."""
 
     name: str = key("pair", "Name of the method.")

@@ -10,7 +10,7 @@ from endx_jax.losses.contrastive import DIRECTIONS
 from endx_jax.losses.triplets import quadratic_regression_conditional, triplet
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective
 from endx_jax.methods.residual.heads import HeadSettings
-from endx_jax.settings import check, check_choice, key
+from endx_jax.settings import MethodSettings, check, check_choice, key
 
 Array = jax.Array
 
@@ -18,7 +18,7 @@ TRIPLET, QUADRATIC = LOSSES = ("triplet", "quadratic_regression_conditional")
 
 
 @dataclasses.dataclass(frozen=True)
-class ResidualSettings:
+class ResidualSettings(MethodSettings):
     """`config.objective` of the method `residual`."""
 
     name: str = key("residual", "Name of the method.")
