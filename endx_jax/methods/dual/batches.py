@@ -1,7 +1,7 @@
 """Batches with what a contrastive loss needs beside texts: embeddings of a guide, frequencies, scores of a teacher."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import functools
 from typing import Any
 
 import flax.struct
@@ -13,9 +13,8 @@ from endx_jax.batch import Batch
 from endx_jax.data.batches import BatchStream, Pairs
 from endx_jax.data.ragged import Ragged
 from endx_jax.data.records import RetrievalSet
-from endx_jax.data.token_tables import content_key
 from endx_jax.errors import EndxError
-from endx_jax.inference import EmbeddingModel, load
+from endx_jax.inference import load
 from endx_jax.losses import Guide
 from endx_jax.methods.dual.settings import DualSettings
 from endx_jax.methods.objective import known_ids
@@ -23,7 +22,7 @@ from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.console import say
 from endx_jax.pretrained.published import is_known, outline
-from endx_jax.retrieval.vector_cache import BLOCK, VectorCache
+from endx_jax.retrieval.vector_cache import VectorCache
 
 Array = jax.Array
 
@@ -140,23 +139,17 @@ def embed_by_guide(pairs: Pairs, records: RetrievalSet | None, settings: Any, me
     guide, cache = load(name, mesh=mesh), VectorCache(settings.data.cache)
     count = len(records.questions) + len(records.candidates)
     say(f"embedding {count:,} texts by {guide.name}, or reading them from {settings.data.cache or 'no cache'}")
-    sides = zip(SIDES, (records.questions, records.candidates), strict=True)
-    return dataclasses.replace(pairs, guide={side: _embed(guide, side, texts, cache) for side, texts in sides})
-
-
-def _embed(guide: EmbeddingModel, side: str, texts: Sequence[str], cache: VectorCache) -> np.ndarray:
-    def blocks() -> Iterator[np.ndarray]:
-        for start in range(0, len(texts), BLOCK):
-            block = guide.comparable(side, texts[start : start + BLOCK])
-            if not np.isfinite(block).all():
-                row = start + int((~np.isfinite(block)).any(axis=1).argmax())
-                raise EndxError(
-                    f"{guide.name} gives an embedding that is not finite for the {side} {texts[row][:60]!r}: "
-                    "use another model"
-                )
-            yield block
-
-    return cache.vectors(content_key(texts, "guide", side, guide.identity), (len(texts), guide.width), blocks)
+    embedded = {
+        side: cache.embeddings(
+            functools.partial(guide.comparable, side),
+            texts,
+            ("guide", side, guide.identity),
+            guide.width,
+            name=guide.name,
+        )
+        for side, texts in zip(SIDES, (records.questions, records.candidates), strict=True)
+    }
+    return dataclasses.replace(pairs, guide=embedded)
 
 
 def _log_frequencies(pairs: Pairs) -> np.ndarray:

@@ -110,7 +110,7 @@ def test_the_next_stage_takes_everything_from_the_one_before(first_stage, config
     config.optimizer.frozen = ("question/head/fcrr/",)
     run(config, tmp_path)
     shown = capsys.readouterr().out
-    assert f"begins with: {first_stage}; new: answer/head/convrr, answer/head/fcrr, question/head/convrr\n" in shown
+    assert f"starts from: {first_stage}; new: answer/head/convrr, answer/head/fcrr, question/head/convrr\n" in shown
     assert "heads on questions and answers" in shown
     assert "of vectors that are computed once" in shown
     before, after = params_of(first_stage), params_of(tmp_path)
