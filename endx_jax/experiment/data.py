@@ -15,7 +15,6 @@ from endx_jax.data.splits import SPLITS, Splits, split_questions, take, without_
 from endx_jax.data.token_store import TokenStore
 from endx_jax.errors import EndxError
 from endx_jax.hub import local_path
-from endx_jax.settings import check_choice
 
 BUILT_IN = {"docstrings": docstring_pairs}  # readers of built-in data sets by their name in `data.path`
 PREPARED = ("reqa/", "multireqa/")  # prefixes of the names of data sets of `endx prepare`
@@ -113,7 +112,7 @@ def read_records(path: str, settings: DataSettings, judgements: str | None, *, w
     if path.startswith(PREPARED):
         from endx_jax.data import reqa_dataset
 
-        return reqa_dataset.read(*_name_and_split(path))
+        return reqa_dataset.read(*name_and_split(path))
     path = local_path(path)
     if settings.pool == PARAGRAPHS:
         return formats.read_unmerged(path, skip_invalid=settings.skip_invalid)
@@ -151,38 +150,7 @@ def settings_of(path: str, settings: DataSettings) -> DataSettings:
     return settings if not settings.pool or has_paragraphs(path) else dataclasses.replace(settings, pool="")
 
 
-def counts_of(path: str, pool: str) -> dict[str, int]:
-    """Counts questions, answers and pairs of reading-comprehension data, as papers report them.
-
-    Args:
-      path: file, MultiReQA folder, or split of a prepared data set.
-      pool: `answers`, `sentences` or `paragraphs`; see `pools`.
-
-    Returns:
-      `questions`; `answers`, the candidates of the pool; and `rows`, the pairs before equal questions are merged.
-    """
-    if path.startswith(PREPARED):
-        from endx_jax.data import reqa_dataset
-
-        name, part = _name_and_split(path)
-        check_choice(f"the split of {name}", part, reqa_dataset.SPLITS)
-        reqa_dataset.ensure(name)
-        counts = reqa_dataset.summary(name)[part]
-        return {
-            "questions": counts["questions"],
-            "answers": counts["answers" if pool == "answers" else "candidates"],
-            "rows": counts["rows"],
-        }
-    if pool == PARAGRAPHS:
-        records = formats.read_unmerged(path)
-        rows = len(records.pairs)
-    else:
-        conversion = reqa.convert(path, pool)
-        records, rows = conversion.records, conversion.rows
-    return {"questions": len(records.questions), "answers": len(records.candidates), "rows": rows}
-
-
-def _name_and_split(path: str) -> tuple[str, str]:
+def name_and_split(path: str) -> tuple[str, str]:
     """Returns name and split of a prepared data set such as `reqa/squad:validation`; the default split is `train`."""
     name, _, part = path.partition(":")
     return name, part or "train"

@@ -17,6 +17,7 @@ from endx_jax.retrieval.bm25 import BM25
 from endx_jax.retrieval.diagnostics import FEWEST, SMALLEST, probe_accuracy, question_agreement, same_side_neighbours
 from endx_jax.retrieval.evaluate import Evaluation, evaluate_set
 from endx_jax.retrieval.hybrid import Hybrid
+from endx_jax.retrieval.index_evaluation import AnswerEvaluation
 from endx_jax.retrieval.systems import DenseResult, ScoreBlock, bm25_scores
 from endx_jax.retrieval.tables import format_table
 
@@ -152,27 +153,6 @@ class Results:
             lines += [format_table({name: found.metrics for name, found in systems.items()}, columns), ""]
         return lines
 
-    def as_dict(self) -> dict:
-        """Returns the contents of `results.json`; metrics are fractions in [0, 1]."""
-        about = {"dataset": self.dataset, "split": self.split, "direction": self.direction}
-        evaluations = []
-        for pool, systems in self.evaluations.items():
-            counts = {"questions": len(self.pools[pool].questions), "candidates": len(self.pools[pool].candidates)}
-            evaluations += [
-                {**about, "pool": pool, "system": name, "metrics": found.metrics, **counts}
-                for name, found in systems.items()
-            ]
-        if self.reverse:
-            evaluations += self.reverse.as_dict()["evaluations"]
-        primary = self.evaluations[self.pools.primary_name]
-        return {
-            "systems": {name: found.metrics for name, found in primary.items()},
-            "overlap": self.overlap,
-            "agreement": self.agreement,
-            **{section.name: section.values for section in self.sections},
-            "evaluations": evaluations,
-        }
-
     def write(self, json_path: pathlib.Path, rankings: pathlib.Path) -> None:
         """Writes the JSON, and TREC files: the judgements, and each system's run and per-question metrics.
 
@@ -182,7 +162,18 @@ class Results:
             other pools (such as `answers-at-least-8`, see `pool_folder`) and the reverse direction have subfolders.
         """
         self._write_rankings(rankings)
-        write_text(json_path, json.dumps(self.as_dict(), indent=1) + "\n")
+        sections = {"overlap": self.overlap, "agreement": self.agreement}
+        sections |= {section.name: section.values for section in self.sections}
+        write_results(json_path, self.evaluations[self.pools.primary_name], self._entries(), **sections)
+
+    def _entries(self) -> list[dict]:
+        about = {"dataset": self.dataset, "split": self.split, "direction": self.direction}
+        entries = [
+            entry_of(about, pool, name, evaluation)
+            for pool, systems in self.evaluations.items()
+            for name, evaluation in systems.items()
+        ]
+        return entries + self.reverse._entries() if self.reverse else entries
 
     def _write_rankings(self, rankings: pathlib.Path) -> None:
         for number, (pool, systems) in enumerate(self.evaluations.items()):
@@ -194,6 +185,23 @@ class Results:
                 trec.write_per_question(folder / f"{name}.per_question.jsonl", records.question_ids, found)
         if self.reverse:
             self.reverse._write_rankings(rankings / self.reverse.direction)
+
+
+def entry_of(about: Mapping[str, Any], pool: str, system: str, evaluation: Evaluation | AnswerEvaluation) -> dict:
+    """Returns an entry of `evaluations` in `results.json`; `about` names its data and the direction."""
+    counts = {"questions": len(evaluation.top_ids), "candidates": evaluation.candidates}
+    return {**about, "pool": pool, "system": system, "metrics": evaluation.metrics, **counts}
+
+
+def write_results(
+    file: pathlib.Path,
+    primary: Mapping[str, Evaluation | AnswerEvaluation],
+    entries: Sequence[dict],
+    **sections: Mapping[str, Any],
+) -> None:
+    """Writes `results.json`: the metrics of each system in the primary pool, sections, and the entries of all."""
+    means = {system: evaluation.metrics for system, evaluation in primary.items()}
+    write_text(file, json.dumps({"systems": means, **sections, "evaluations": entries}, indent=1) + "\n")
 
 
 def read_results(file: pathlib.Path) -> list[dict]:
