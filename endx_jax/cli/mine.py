@@ -60,10 +60,10 @@ def main(argv: list[str]) -> None:
 def _check(arguments: argparse.Namespace) -> None:
     """Refuses contradicting arguments before anything is read."""
     ways = {"--bm25": arguments.bm25, "--workdir": arguments.workdir, "--index": arguments.index}
-    given = [name for name, value in ways.items() if value]
+    chosen = [name for name, value in ways.items() if value]
     if arguments.model and not arguments.index:
-        given.append("--model")
-    check(len(given) == 1, "set exactly one of --bm25, --workdir=RUN, --model=NAME and --index=DIR")
+        chosen.append("--model")
+    check(len(chosen) == 1, "set exactly one of --bm25, --workdir=RUN, --model=NAME and --index=DIR")
     check(arguments.questions >= 0, f"--questions={arguments.questions}: give a number of questions, or 0 for all")
 
 
@@ -159,12 +159,12 @@ def _about(
 
 
 def _summary(arguments: argparse.Namespace, settings: "MiningSettings", source: dict, mined: "Mined") -> str:
-    count, asked = sum(map(len, mined.negatives)), len(mined.negatives)
-    without = sum(not own for own in mined.negatives)
+    count, questions = sum(map(len, mined.negatives)), len(mined.negatives)
+    without = sum(not kept for kept in mined.negatives)
     dropped = ", ".join(f"{number:,} {reason}" for reason, number in mined.dropped.items() if number) or "nothing"
     return (
-        f"{count:,} hard negatives for {asked:,} questions ({without:,} without any), from ranks {settings.first_rank} "
-        f"to {settings.last_rank} of {source['name']}; excluded: {dropped}\n"
+        f"{count:,} hard negatives for {questions:,} questions ({without:,} without any), from ranks "
+        f"{settings.first_rank} to {settings.last_rank} of {source['name']}; excluded: {dropped}\n"
         f"Train on them with --config.data.path={arguments.output} --config.data.hard_negatives=1"
         + (" --config.objective.distillation.loss=listwise_kl" if arguments.score_with else "")
     )

@@ -65,9 +65,9 @@ def _mixture(settings: DataSettings, splits: Splits) -> list[RetrievalSet]:
     held_out = {*splits.validation.questions, *splits.test.questions}
     records = []
     for source in settings.sets[1:]:
-        found = read_records(source.path, settings_of(source.path, settings), settings.split, whole=False)
-        found = without_questions(found, held_out)
-        records.append(found.with_prompts(source.question_prompt, source.answer_prompt))
+        part = read_records(source.path, settings_of(source.path, settings), settings.split, whole=False)
+        part = without_questions(part, held_out)
+        records.append(part.with_prompts(source.question_prompt, source.answer_prompt))
     return records
 
 
@@ -81,11 +81,11 @@ def _split(settings: DataSettings) -> Splits:
         return SPLITS[settings.held_out_by](
             records, validation=settings.validation_fraction, test=settings.test_fraction
         )
-    own = {file: settings_of(file, settings) for file in (path, test_path)}
-    if settings not in own.values():
-        own[path] = settings  # `read_records` raises an error about the pool
-    records = read_records(path, own[path], settings.split, whole=False)
-    test = read_records(test_path, own[test_path], settings.test_split)
+    settings_by_file = {file: settings_of(file, settings) for file in (path, test_path)}
+    if settings not in settings_by_file.values():
+        settings_by_file[path] = settings  # `read_records` raises an error about the pool
+    records = read_records(path, settings_by_file[path], settings.split, whole=False)
+    test = read_records(test_path, settings_by_file[test_path], settings.test_split)
     rest = without_questions(records, set(test.questions))
     if not rest.questions:
         raise EndxError(f"{path}: all its questions are in the test data {test_path} too; train on other questions")
@@ -136,8 +136,8 @@ def pools(records: RetrievalSet, settings: DataSettings) -> Pools:
     """
     if settings.pool in ("", PARAGRAPHS):
         return Pools({settings.pool or "all": records})
-    found = {"answers": records.subset(range(len(records.questions)), hard_negatives=False), "sentences": records}
-    return Pools({settings.pool: found[settings.pool]} | found)
+    sets = {"answers": records.subset(range(len(records.questions)), hard_negatives=False), "sentences": records}
+    return Pools({settings.pool: sets[settings.pool]} | sets)
 
 
 def has_paragraphs(path: str) -> bool:

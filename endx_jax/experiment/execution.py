@@ -98,8 +98,8 @@ def _bytes_elsewhere(params, mesh: Mesh) -> int:
 
 def rows_at_once(execution: Execution, global_batch_size: int) -> int:
     """Returns the number of pairs that a device encodes at a time."""
-    own = global_batch_size // execution.shards
-    return -(-own // execution.chunks(global_batch_size))
+    rows = global_batch_size // execution.shards
+    return -(-rows // execution.chunks(global_batch_size))
 
 
 def loss_tile(setting: int, global_batch_size: int, arrays: int = 1) -> int | None:

@@ -43,9 +43,8 @@ def train(
       RunInterrupted, KeyboardInterrupt: the run was interrupted and saved a checkpoint; the same call resumes.
     """
     rows, file = _jsonl(pairs), pathlib.Path(workdir).expanduser() / PAIRS
-    if isinstance(config, str | os.PathLike):
-        config = load_config(os.fspath(config))
-    tree, values = resolve(config).as_dict(), {**(settings or {}), "data.path": str(file)}
+    chosen: Any = load_config(os.fspath(config)) if isinstance(config, str | os.PathLike) else config
+    tree, values = resolve(chosen).as_dict(), {**(settings or {}), "data.path": str(file)}
     names = names_of(tree)
     for setting, value in values.items():
         if setting not in names:

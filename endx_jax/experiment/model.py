@@ -223,9 +223,9 @@ def foreign_pairs(folder: pathlib.Path) -> LoadedPairs | None:
     """Loads a scorer of pairs of another library, such as a cross-encoder; None if no method reads the folder."""
     for name in METHODS:
         read = find_method(name).foreign_scorer
-        found = read(folder) if read else None
-        if found is not None:
-            return found
+        scorer = read(folder) if read else None
+        if scorer is not None:
+            return scorer
     return None
 
 

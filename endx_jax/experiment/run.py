@@ -14,7 +14,7 @@ from endx_jax.experiment.config import resolve
 from endx_jax.experiment.data import pools
 from endx_jax.experiment.index_results import write_pool
 from endx_jax.experiment.model import best_params, save_description, save_towers
-from endx_jax.experiment.prepare import Run, begin, prepare
+from endx_jax.experiment.prepare import Run, begin, prepare_run
 from endx_jax.experiment.searched import fit_hybrid, searched_answers
 from endx_jax.experiment.summary import log_summary
 from endx_jax.experiment.validation import read_sets, validation, validation_section
@@ -66,7 +66,7 @@ def run(config: Mapping, workdir: pathlib.Path) -> Results | None:
 def _run(config: Mapping, workdir: pathlib.Path, preemption: Preemption, began: float) -> Results | None:
     settings = resolve(config)
     sets = read_sets(settings.evaluation, settings.data)
-    prepared = prepare(config, workdir)
+    prepared = prepare_run(config, workdir)
     evaluator = prepared.model.method.evaluator(
         prepared.train_plan.objective, prepared.encoder, prepared.mesh, prepared.model.settings.evaluation
     )

@@ -153,10 +153,11 @@ class TextEncoder:
         tower = "question" if self.model.question == self.model.answer else side
 
         def encode(tokens: Tokens) -> Array | Quantized:
-            program = (tower, *tokens.ids.shape)
+            rows, width = tokens.ids.shape
+            program = (tower, rows, width)
             if program in self.compiled:
                 return self._finish(output, self._encode(towers, tower, tokens))
-            bar.set_postfix_str(f"compiling for {tokens.ids.shape[1]} tokens (first use)")
+            bar.set_postfix_str(f"compiling for {width} tokens (first use)")
             embeddings = self._encode(towers, tower, tokens)
             self.compiled.add(program)
             bar.set_postfix_str("")

@@ -102,8 +102,8 @@ def _split(tables: Iterable[TokenTable], shapes: Shapes) -> Iterator[TextBatch]:
             width = shapes.width(table.lengths[order[start]])
             rows = shapes.rows(width, len(order) - start)
             chosen = order[start : start + rows]
-            own = np.resize(chosen, rows)[local_rows(shapes.mesh, rows)]
-            yield TextBatch(first + chosen, rows, table.pad(own, width))
+            local = np.resize(chosen, rows)[local_rows(shapes.mesh, rows)]
+            yield TextBatch(first + chosen, rows, table.pad(local, width))
             start += len(chosen)
         first += len(order)
 

@@ -216,13 +216,13 @@ def _rank_block(scores, parts, start, block, candidates, depth):
         scores = jnp.pad(scores, ((0, block - rows), (0, 0)))
         padding = ((0, block - rows), (0, 0))
         parts = [part if part is None else np.pad(part, padding, constant_values=-1) for part in parts]
-    unordered, *found = (np.asarray(part)[:rows] for part in _rank(scores, *parts, min(depth, candidates)))
+    unordered, *results = (np.asarray(part)[:rows] for part in _rank(scores, *parts, min(depth, candidates)))
     if unordered.any():
         raise EndxError(
             f"the scores of question {start + int(unordered.argmax())} contain nan, which has no rank: check the "
             "embeddings of that question and of the candidates for nan and inf"
         )
-    return found
+    return results
 
 
 @functools.partial(jax.jit, static_argnums=4)
@@ -235,11 +235,11 @@ def _rank(scores, positives, gains, excluded, depth):
 
     if excluded is not None:
         scores = scores.at[places(excluded)].set(-jnp.inf, mode="drop")
-    found = unordered, metrics.ranks(scores, positives), *jax.lax.top_k(scores, depth)
+    ranked = unordered, metrics.ranks(scores, positives), *jax.lax.top_k(scores, depth)
     if gains is None:
-        return found
+        return ranked
     right = scores.at[places(positives)].get(mode="fill", fill_value=jnp.nan)
-    return *found, metrics.ranked_gains(right, gains)
+    return *ranked, metrics.ranked_gains(right, gains)
 
 
 def _positives(qrels, candidates) -> np.ndarray:

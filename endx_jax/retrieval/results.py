@@ -82,8 +82,8 @@ class Results:
 
     def add(self, system: str, evaluations: Mapping[str, Evaluation]) -> None:
         """Adds a system's evaluations by pool."""
-        for pool, found in evaluations.items():
-            self.evaluations.setdefault(pool, {})[system] = found
+        for pool, evaluation in evaluations.items():
+            self.evaluations.setdefault(pool, {})[system] = evaluation
 
     def add_bm25(self) -> None:
         """Evaluates BM25 and adds it."""
@@ -127,10 +127,10 @@ class Results:
             lines += ["questions ranked for each answer:", *self.reverse._rankings()]
         lines.append(f"bm25: {BM25.DESCRIPTION}")
         lines += [
-            f"{system}: SSE {found['sse']:.3f}, the mean squared distance between questions of one answer, over the "
-            f"{found['answers']:,} answers with at least {FEWEST} questions; between any two questions "
-            f"{found['sse_any']:.3f}"
-            for system, found in self.agreement.items()
+            f"{system}: SSE {values['sse']:.3f}, the mean squared distance between questions of one answer, over the "
+            f"{values['answers']:,} answers with at least {FEWEST} questions; between any two questions "
+            f"{values['sse_any']:.3f}"
+            for system, values in self.agreement.items()
         ]
         primary = self.pools.primary
         if alike := sum(map(bool, primary.excluded or ())):
@@ -150,7 +150,7 @@ class Results:
                 questions, candidates = len(self.pools[pool].questions), len(self.pools[pool].candidates)
                 lines.append(f"pool {pool}, {questions:,} questions, {candidates:,} candidates:")
             columns = PARAGRAPH_COLUMNS if pool == PARAGRAPHS else COLUMNS
-            lines += [format_table({name: found.metrics for name, found in systems.items()}, columns), ""]
+            lines += [format_table({name: evaluation.metrics for name, evaluation in systems.items()}, columns), ""]
         return lines
 
     def write(self, json_path: pathlib.Path, rankings: pathlib.Path) -> None:
@@ -162,7 +162,7 @@ class Results:
             other pools (such as `answers-at-least-8`, see `pool_folder`) and the reverse direction have subfolders.
         """
         self._write_rankings(rankings)
-        sections = {"overlap": self.overlap, "agreement": self.agreement}
+        sections: dict[str, Any] = {"overlap": self.overlap, "agreement": self.agreement}
         sections |= {section.name: section.values for section in self.sections}
         write_results(json_path, self.evaluations[self.pools.primary_name], self._entries(), **sections)
 
@@ -180,9 +180,9 @@ class Results:
             records, folder = self.pools[pool], rankings / pool_folder(pool) if number else rankings
             ids = (records.question_ids, records.candidate_ids)
             trec.write_qrels(folder / "qrels.trec", *ids, records.qrels, records.gains)
-            for name, found in systems.items():
-                trec.write_run(folder / f"{name}.run.trec", *ids, found.top_ids, found.top_scores, name)
-                trec.write_per_question(folder / f"{name}.per_question.jsonl", records.question_ids, found)
+            for name, evaluation in systems.items():
+                trec.write_run(folder / f"{name}.run.trec", *ids, evaluation.top_ids, evaluation.top_scores, name)
+                trec.write_per_question(folder / f"{name}.per_question.jsonl", records.question_ids, evaluation)
         if self.reverse:
             self.reverse._write_rankings(rankings / self.reverse.direction)
 
@@ -197,7 +197,7 @@ def write_results(
     file: pathlib.Path,
     primary: Mapping[str, Evaluation | AnswerEvaluation],
     entries: Sequence[dict],
-    **sections: Mapping[str, Any],
+    **sections: Any,
 ) -> None:
     """Writes `results.json`: the metrics of each system in the primary pool, sections, and the entries of all."""
     means = {system: evaluation.metrics for system, evaluation in primary.items()}
@@ -212,15 +212,15 @@ def read_results(file: pathlib.Path) -> list[dict]:
     Raises:
       EndxError: the file can't be read, or one of these is missing or of another type.
     """
-    found = json_files.listed(json_files.value(json_files.read(file), "evaluations", str(file)), str(file))
-    for number, entry in enumerate(found):
+    entries = json_files.listed(json_files.value(json_files.read(file), "evaluations", str(file)), str(file))
+    for number, entry in enumerate(entries):
         where = f"{file}: evaluation {number}"
         for key in ("pool", "system", "direction"):
             json_files.text_at(entry, key, where, may_be_empty=True)
         metrics = json_files.mapped(json_files.value(entry, "metrics", where), f"{where}: 'metrics'")
         for name, value in metrics.items():
             json_files.number(value, f"{where}: {json_files.shown(name)}")
-    return found
+    return entries
 
 
 def pool_folder(pool: str) -> str:

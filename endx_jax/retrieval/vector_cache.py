@@ -48,13 +48,13 @@ class VectorCache:
             return np.concatenate([*blocks()])
         name = f"vectors-{key}.npy"
         file = self._folder.path(name)
-        found = _read(file, shape)
-        if not all_processes(found is not None):
+        vectors = _read(file, shape)
+        if not all_processes(vectors is not None):
             self._folder.write(name, lambda stream: _write(stream, shape, blocks()))
-            found = _read(file, shape)
-            if not all_processes(found is not None):
-                found = np.concatenate([*blocks()])
-        return cast(np.ndarray, found)
+            vectors = _read(file, shape)
+            if not all_processes(vectors is not None):
+                vectors = np.concatenate([*blocks()])
+        return cast(np.ndarray, vectors)
 
     def embeddings(
         self,
@@ -94,12 +94,12 @@ class VectorCache:
 
 def _read(file: pathlib.Path, shape: tuple[int, ...]) -> np.ndarray | None:
     try:
-        found = np.load(file, mmap_mode="r", allow_pickle=False)
-        checksum = np.fromfile(file, CHECKSUM, offset=found.offset + found.nbytes)
+        vectors = np.load(file, mmap_mode="r", allow_pickle=False)
+        checksum = np.fromfile(file, CHECKSUM, offset=vectors.offset + vectors.nbytes)
     except (OSError, ValueError, EOFError):  # missing, truncated, or not an array
         return None
-    sound = found.shape == shape and found.dtype == np.float32 and checksum.tolist() == [zlib.crc32(found.data)]
-    return np.asarray(found) if sound else None  # np.memmap slows down every access
+    sound = vectors.shape == shape and vectors.dtype == np.float32 and checksum.tolist() == [zlib.crc32(vectors.data)]
+    return np.asarray(vectors) if sound else None  # np.memmap slows down every access
 
 
 def _write(stream: IO[bytes], shape: tuple[int, ...], blocks: Iterable[np.ndarray]) -> None:

@@ -86,17 +86,17 @@ class ContrastiveStream(BatchStream):
         if not self._distils or self.pairs.scores is None:
             return None
         question, (right, wrong) = np.asarray(batch.question_id), self.pairs.scores
-        own = _scores_of(np.asarray(batch.answer_id)[:, None], question, self.pairs.positives, right)
+        right_scores = _scores_of(np.asarray(batch.answer_id)[:, None], question, self.pairs.positives, right)
         hard = _scores_of(np.asarray(batch.hard_negative_ids), question, self.pairs.hard_negatives, wrong)
-        return np.concatenate([own, hard], axis=1)
+        return np.concatenate([right_scores, hard], axis=1)
 
 
 def _scores_of(candidates: np.ndarray, question: np.ndarray, listed: Ragged, scores: Ragged) -> np.ndarray:
     """Looks up the teacher's scores, float32 [B, K], of candidates; NaN for those that their question does not list."""
     places = listed.find(question, candidates)
-    found = np.full(places.shape, np.nan, np.float32)
-    found[places >= 0] = scores.values[places[places >= 0]]
-    return found
+    values = np.full(places.shape, np.nan, np.float32)
+    values[places >= 0] = scores.values[places[places >= 0]]
+    return values
 
 
 def contrastive_batches(pairs: Pairs, settings: DualSettings, **options) -> BatchStream:

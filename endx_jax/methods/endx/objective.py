@@ -17,8 +17,7 @@ from endx_jax.batch import Batch, Tokens
 from endx_jax.losses import Guide
 from endx_jax.losses.geometry import KERNELS, TERMS, embedding_regression, geometry_alignment
 from endx_jax.methods.dual import ContrastiveBatch, DualObjective, DualSettings, loss_arrays
-from endx_jax.methods.endx.given import read_teacher
-from endx_jax.methods.endx.teacher import CrossEncoder
+from endx_jax.methods.endx.teacher import CrossEncoder, read_teacher
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective
 from endx_jax.models.dropout import fold
 from endx_jax.models.pooling import PENALTIES
@@ -169,9 +168,9 @@ class EndxObjective(Objective):
         shape = jax.eval_shape(lambda p: self.model.encodings(p, "question", tokens), dual_encoder).shape
         encodings, mask = jnp.zeros(shape), tokens.mask
         drawn = self.cross_encoder.init(key, encodings, mask, encodings, mask)["params"]
-        own = {"token_embedder", "encoder"} - set(SHARED_WITH_TEACHER[self.settings.teacher_shares])
+        copied = {"token_embedder", "encoder"} - set(SHARED_WITH_TEACHER[self.settings.teacher_shares])
         encoders = {
-            place: {group: jax.tree.map(_copy, params) for group, params in groups.items() if group in own}
+            place: {group: jax.tree.map(_copy, params) for group, params in groups.items() if group in copied}
             for place, groups in dual_encoder.items()
         }
         encoders = {place: groups for place, groups in encoders.items() if groups}
@@ -241,8 +240,8 @@ class EndxObjective(Objective):
 
         def encode(side: str, tokens: Tokens, number: int) -> Array:
             # These are the student's keys: with shared encoders, both have the same dropout and the same encodings.
-            own = None if keys is None else fold(keys, number)
-            return self.model.encodings(encoders, side, tokens, own)
+            dropout_keys = None if keys is None else fold(keys, number)
+            return self.model.encodings(encoders, side, tokens, dropout_keys)
 
         question, answer = encode("question", questions, 0), encode("answer", answers, 1)
         variables = {"params": params["teacher"]["cross_encoder"]}

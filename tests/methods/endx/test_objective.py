@@ -214,7 +214,7 @@ def test_a_frozen_teacher_has_no_gradient_no_optimizer_state_and_no_dropout(batc
 @pytest.mark.parametrize(("ramp", "steps_per_epoch"), [({"ramp_steps": 10}, 3.0), ({"ramp_epochs": 5.0}, 2.0)])
 def test_the_weights_rise_linearly_over_the_ramp(ramp, steps_per_epoch):
     settings = dataclasses.replace(SETTINGS, **ramp, weights=(("a|q", 0.5), ("q|q", 1e4)))
-    objective = EndxObjective(model(), settings).prepare(Execution(), steps_per_epoch)
+    objective = EndxObjective(model(), settings).for_run(Execution(), steps_per_epoch)
     for step, risen in ((0, 0.1), (4, 0.5), (9, 1.0), (1000, 1.0)):
         weights = objective._weights(jnp.int32(step))
         np.testing.assert_allclose([weights["a|q"], weights["q|q"]], [0.5 * risen, 1e4 * risen], rtol=1e-6)
@@ -292,7 +292,7 @@ def test_cutting_the_work_up_changes_nothing(batch, devices):
     objective, params = build()
     mesh = make_mesh(MeshSettings(), jax.devices()[:devices])
     chunk = {1: 3, 8: 0}[devices]
-    cut = objective.prepare(Execution(mesh, tower_chunk=chunk, loss_tile=3), steps_per_epoch=1.0)
+    cut = objective.for_run(Execution(mesh, tower_chunk=chunk, loss_tile=3), steps_per_epoch=1.0)
     expected, found = compute(objective, params, batch), compute(cut, params, batch)
     chex.assert_trees_all_close(found[0], expected[0], rtol=2e-5)
     chex.assert_trees_all_close(found[1], expected[1], atol=1e-5 * largest(expected[1]))

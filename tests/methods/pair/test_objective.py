@@ -111,7 +111,7 @@ def test_devices_chunks_and_packing_change_nothing(batch, uncut, devices, chunk,
     packing = plan.choose(lengths)["pairs"] if packed else None
     laid_out = dataclasses.replace(batch, pairs=dataclasses.replace(batch.pairs, packing=packing))
     laid_out = jax.device_put(laid_out, batch_sharding(mesh))
-    found = differentiate(objective.prepare(execution, 1.0), params, laid_out)
+    found = differentiate(objective.for_run(execution, 1.0), params, laid_out)
     chex.assert_trees_all_close(jax.device_get(found), jax.device_get(uncut), rtol=2e-4, atol=1e-6)
 
 

@@ -33,7 +33,7 @@ PARAMS = MODEL.join({side: random_params(TOWER, TOKENS, seed=n) for n, side in e
 
 def compute(execution=None, **settings):
     objective = ResidualObjective(MODEL, ResidualSettings(**settings))
-    objective = objective.prepare(execution or Execution(), 1.0)
+    objective = objective.for_run(execution or Execution(), 1.0)
     return jax.jit(objective)({"dual_encoder": PARAMS}, BATCH, jax.random.key(0, impl="threefry2x32"), jnp.int32(0))
 
 

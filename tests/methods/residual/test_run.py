@@ -13,7 +13,7 @@ import endx_jax
 from endx_jax.cli.entry import run_verb
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.model import best_params, build_model, read_model
-from endx_jax.experiment.prepare import prepare
+from endx_jax.experiment.prepare import prepare_run
 from endx_jax.experiment.run import run
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.methods.residual import ResidualSettings
@@ -92,11 +92,11 @@ def test_below_the_heads_nothing_is_computed_twice(first_stage, config, cache, t
         run(config, tmp_path)
         config.data.answer_length = 20
         with pytest.raises(AssertionError, match="encoded again"):
-            prepare(config, tmp_path / "other")
+            prepare_run(config, tmp_path / "other")
 
 
 def test_heads_encode_blocks_of_vectors(first_stage, config, tmp_path, monkeypatch):
-    found, params = prepare(config, tmp_path), params_of(first_stage)
+    found, params = prepare_run(config, tmp_path), params_of(first_stage)
     texts = [f"the cat {n}" for n in range(20)]
     whole = found.encoder(params, "question", texts)
     monkeypatch.setattr("endx_jax.experiment.frozen.BLOCK", 8)

@@ -109,9 +109,9 @@ def test_the_mean_is_what_ranks(batch):
 @pytest.mark.parametrize(("step", "risen"), [(0, 0.0), (1, 0.25), (4, 1.0), (1000, 1.0)])
 def test_the_weight_of_the_divergence_rises_linearly(step, risen):
     objective = VaeObjective(model(), dataclasses.replace(SETTINGS, kl_weight=0.5, anneal_steps=0, anneal_epochs=2.0))
-    prepared = objective.prepare(Execution(), steps_per_epoch=2.0)
+    prepared = objective.for_run(Execution(), steps_per_epoch=2.0)
     np.testing.assert_allclose(prepared._kl_weight(jnp.int32(step)), 0.5 * risen)
-    np.testing.assert_allclose(objective.prepare(Execution(), 0.0)._kl_weight(jnp.int32(step)), 0.5)
+    np.testing.assert_allclose(objective.for_run(Execution(), 0.0)._kl_weight(jnp.int32(step)), 0.5)
 
 
 def largest(tree):
