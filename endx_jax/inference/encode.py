@@ -97,7 +97,11 @@ class TextEncoder:
         self.cut, self._lock = 0, threading.Lock()
         replicated = NamedSharding(mesh, PartitionSpec())
         self._part = part or model.encode
-        self._encode = jax.jit(self._on_devices, static_argnums=1, out_shardings=replicated)
+
+        def encode(params: dict, side: str, tokens: Tokens) -> Array:
+            return Execution(mesh).on_all(lambda params, tokens: self._part(params, side, tokens), params, tokens)
+
+        self._encode = jax.jit(encode, static_argnums=1, out_shardings=replicated)
         self._finish = jax.jit(Output.__call__, static_argnums=0, out_shardings=replicated)
 
     @overload
@@ -180,9 +184,6 @@ class TextEncoder:
     def shapes(self, side: str, batch_size: int) -> Shapes:
         """Returns the batch shapes of one side for this `batch_size`."""
         return Shapes.of(self.mesh, self.processors[side].length, batch_size)
-
-    def _on_devices(self, params: dict, side: str, tokens: Tokens) -> Array:
-        return Execution(self.mesh).on_all(lambda params, tokens: self._part(params, side, tokens), params, tokens)
 
     def _counting(self, processor: TextProcessor) -> Callable[[Sequence[str]], TokenTable]:
         """Returns a function that applies the processor and adds the number of truncated texts to `cut`."""

@@ -1,6 +1,7 @@
 """Evaluators: rank candidates with a method's parameters, for validation and for a run's report."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -80,16 +81,18 @@ class EmbeddingEvaluator:
             known[side] = encode(side, texts)
             return known[side]
 
+        def prefix(width: int, side: str, texts: Sequence[str]) -> np.ndarray:
+            del texts  # those of `known`
+            embeddings = known[side][:, :width]
+            return unit_rows(embeddings) if self.normalize else embeddings
+
         dense = evaluate_dense(encode_once, results.pools, reverse=self.settings.reverse, fuse=fuse)
         results.add_dense(name, dense)
         for width in sorted(self.prefixes, reverse=True):
             if width < dense.candidates.shape[1]:
-                cut = {side: self._prefix(embeddings, width) for side, embeddings in known.items()}
-                results.add(f"{name}@{width}", evaluate_dense(_encode_as(cut), results.pools).evaluations)
+                cut = evaluate_dense(functools.partial(prefix, width), results.pools)
+                results.add(f"{name}@{width}", cut.evaluations)
         return dense.candidates
-
-    def _prefix(self, embeddings: np.ndarray, width: int) -> np.ndarray:
-        return unit_rows(embeddings[:, :width]) if self.normalize else embeddings[:, :width]
 
     def _encoder(self, params: dict, *, progress: bool) -> Callable[[str, Sequence[str]], np.ndarray]:
         return lambda side, texts: self.encode(params["dual_encoder"], side, texts, progress=progress)
@@ -118,11 +121,6 @@ def compute_held_out(
         (stream.example_ids(number), jax.device_get(compute(params, batch, np.int32(number))))
         for number, batch in enumerate(placed)
     ]
-
-
-def _encode_as(embeddings: Mapping[str, np.ndarray]) -> Callable[[str, Sequence[str]], np.ndarray]:
-    """Returns an encoder of the texts whose embeddings are known by side."""
-    return lambda side, texts: embeddings[side]
 
 
 def evaluate_embeddings(

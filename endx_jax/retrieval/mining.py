@@ -174,7 +174,8 @@ def lowest_right(score: ScorePairs, qrels: Sequence[Sequence[int]]) -> np.ndarra
 
 def _places_left(ranked, known, candidates, settings: MiningSettings, margin: Margin, dropped) -> list[list[int]]:
     """Returns for each question the positions in its ranking, from 0, of possible negatives, which are not `known`."""
-    key = _text_keys(candidates)
+    numbers: dict[str, int] = {}  # one for each text, up to case and white space
+    key = [numbers.setdefault(" ".join(text.casefold().split()), len(numbers)) for text in candidates]
     limit = margin.limit(ranked.lowest_right()) if margin else np.full(len(known), np.inf)
     left = []
     for question, rejected in enumerate(known):
@@ -215,12 +216,6 @@ def _confirmed(rows, places, limit, wanted: int, teacher: ScorePairs, dropped: C
                 dropped[DOUBTED] += 1
             else:
                 kept[question].append(place)
-
-
-def _text_keys(candidates: Sequence[str]) -> list[int]:
-    """Returns a number for each text, equal for texts that are equal up to case and white space."""
-    numbers: dict[str, int] = {}
-    return [numbers.setdefault(" ".join(text.casefold().split()), len(numbers)) for text in candidates]
 
 
 # Rows, int [n], to their embeddings, float32 [n, E].

@@ -62,7 +62,10 @@ class ContrastiveStream(BatchStream):
                 f"objective.distillation.loss={self._distils} needs a teacher's scores, but the data has none: "
                 "write them with `endx mine --score-with`"
             )
-        self._log_q = _log_frequencies(pairs) if settings.contrastive.answer_frequencies else None
+        self._log_q = None
+        if settings.contrastive.answer_frequencies:
+            counts = np.bincount(pairs.index[:, 1], minlength=len(pairs.answers))
+            self._log_q = np.log(np.maximum(counts, 1) / counts[counts > 0].mean()).astype(np.float32)
 
     def __getitem__(self, step: int) -> ContrastiveBatch:
         """Returns this process's rows of the batch of `step`, with NumPy leaves."""
@@ -150,9 +153,3 @@ def embed_by_guide(pairs: Pairs, records: RetrievalSet | None, settings: Any, me
         for side, texts in zip(SIDES, (records.questions, records.candidates), strict=True)
     }
     return dataclasses.replace(pairs, guide=embedded)
-
-
-def _log_frequencies(pairs: Pairs) -> np.ndarray:
-    """Returns the logarithm of each answer's number of pairs over the mean of all answers with pairs, float32 [N]."""
-    counts = np.bincount(pairs.index[:, 1], minlength=len(pairs.answers))
-    return np.log(np.maximum(counts, 1) / counts[counts > 0].mean()).astype(np.float32)

@@ -168,9 +168,11 @@ class EndxObjective(Objective):
         shape = jax.eval_shape(lambda p: self.model.encodings(p, "question", tokens), dual_encoder).shape
         encodings, mask = jnp.zeros(shape), tokens.mask
         drawn = self.cross_encoder.init(key, encodings, mask, encodings, mask)["params"]
+        # Student and teacher share no buffer; host arrays are copied when they are placed.
+        copy = lambda leaf: jnp.copy(leaf) if isinstance(leaf, jax.Array) else leaf  # noqa: E731
         copied = {"token_embedder", "encoder"} - set(SHARED_WITH_TEACHER[self.settings.teacher_shares])
         encoders = {
-            place: {group: jax.tree.map(_copy, params) for group, params in groups.items() if group in copied}
+            place: {group: jax.tree.map(copy, params) for group, params in groups.items() if group in copied}
             for place, groups in dual_encoder.items()
         }
         encoders = {place: groups for place, groups in encoders.items() if groups}
@@ -304,21 +306,11 @@ class EndxObjective(Objective):
     def _weights(self, step: Array) -> dict[str, Array]:
         """Returns each term's weight at a step: it rises linearly from 0, from `ramp_start` on, to its final value."""
         ramp_steps = self.settings.ramp_steps or self.settings.ramp_epochs * self.steps_per_epoch
-        risen = ramp(step, self.settings.ramp_start, ramp_steps)
+        risen = jnp.clip((step + 1 - self.settings.ramp_start) / max(ramp_steps, 1.0), 0.0, 1.0)
         weights = dict(self.settings.weights) if self.settings.alignment == "geometry" else {"regression": 1.0}
         return {term: weight * risen for term, weight in weights.items()}
-
-
-def ramp(step: Array, start: int, steps: float) -> Array:
-    """Returns the share of a weight at a step, which rises linearly to 1 in `steps` steps from `start` on."""
-    return jnp.clip((step + 1 - start) / max(steps, 1.0), 0.0, 1.0)
 
 
 def _merge(student: dict, teacher: dict) -> dict:
     """Returns the student's parameter groups with the teacher's own groups in place of the student's."""
     return {place: groups | teacher.get(place, {}) for place, groups in student.items()}
-
-
-def _copy(leaf):
-    """Copies a device array, so that student and teacher share no buffer; host arrays are copied when placed."""
-    return jnp.copy(leaf) if isinstance(leaf, jax.Array) else leaf

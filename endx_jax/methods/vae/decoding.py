@@ -98,7 +98,9 @@ class TextDecoders:
             word_keys = fold(keys, _WORDS + number)
             weights = jnp.where(where[:, None] & target_words(tokens[side])[1], 1.0, 0.0)
             if share < 1:
-                weights = jnp.where(_bernoulli(fold(word_keys, 0), weights.shape[1], share), weights / share, 0)
+                # The draw of a word does not depend on the padded length.
+                draw = jax.vmap(jax.vmap(lambda key: jax.random.bernoulli(key, share)))
+                weights = jnp.where(draw(position_keys(fold(word_keys, 0), weights.shape[1])), weights / share, 0)
             nats, metrics = self._nll(params, side, latents, tokens[side], weights)
             by_side[side] = nats, metrics["words"]
         return by_side["question"][0] + by_side["answer"][0], by_side
@@ -153,8 +155,3 @@ def decoding_cost(rows: tuple) -> Array:
 def target_words(tokens: Tokens) -> tuple[Array, Array]:
     """Returns the words to predict, all but the first, and their mask; both [B, L - 1]."""
     return tokens.ids[:, 1:], tokens.mask[:, 1:]
-
-
-def _bernoulli(keys: Array, length: int, probability: float) -> Array:
-    """Draws bool [B, length], true with `probability`; the draw at a position does not depend on `length`."""
-    return jax.vmap(jax.vmap(lambda key: jax.random.bernoulli(key, probability)))(position_keys(keys, length))
