@@ -88,10 +88,8 @@ class EndxSettings(DualSettings):
         check_choice("objective.alignment", self.alignment, ALIGNMENTS)
         check_choice("objective.kernel", self.kernel, KERNELS)
         check_choice("objective.teacher_shares", self.teacher_shares, SHARED_WITH_TEACHER)
-        for entry in self.weights:
-            numbers = len(entry) == 2 and isinstance(entry[1], int | float)
-            check(numbers, f"objective.weights contains {entry!r}; each entry must be (term, number)")
-            check_choice("objective.weights", entry[0], TERMS)
+        for term, _ in self.weights:
+            check_choice("objective.weights", term, TERMS)
         check(
             not (self.ramp_steps and self.ramp_epochs),
             f"objective.ramp_steps and ramp_epochs are {self.ramp_steps} and {self.ramp_epochs}: set one to 0",

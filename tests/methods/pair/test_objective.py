@@ -3,12 +3,11 @@
 import dataclasses
 
 import chex
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error, random_params, texts, without_metrics
+from helpers import random_params, texts, without_metrics
 
 from endx_jax import losses
 from endx_jax.batch import Tokens
@@ -125,18 +124,3 @@ def test_its_parameters_are_a_towers_and_a_heads_and_have_a_place_on_every_mesh(
         partition_spec(f"pair/{name}", shape, mesh)
     bare = build(pooler=False)[1]
     assert set(bare["pair"]) == {"classifier"}
-
-
-class Other(nn.Module):
-    """An encoder that is no BERT."""
-
-
-def test_invalid_settings_are_refused():
-    objective, _ = build()
-    with one_line_error("objective.loss is 'sofmax'.*did you mean 'softmax'"):
-        PairSettings(loss="sofmax")
-    with one_line_error("objective.top is -1"):
-        PairSettings(top=-1)
-    tower = dataclasses.replace(objective.model.question, encoder=Other())
-    with one_line_error("only a pretrained BERT has segment embeddings"):
-        PairObjective(DualEncoder(tower, tower), PairSettings())

@@ -118,23 +118,6 @@ def test_the_next_stage_takes_everything_from_the_one_before(first_stage, config
     assert set(after["answer"]["head"]) == {"fcrr", "convrr"}
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"names": ""}, "objective.head.names is '', which is none of fcrr, convrr"),
-        ({"names": "fcr"}, "objective.head.names is 'fcr', which is none of fcrr, convrr; did you mean 'fcrr'"),
-        ({"names": "fcrr+fcrr"}, "objective.head.names is fcrr.fcrr: a head can be there once"),
-        ({"sides": "none"}, "objective.head.sides is 'none', which is none of both, question, answer"),
-        ({"dropout": 1.0}, "objective.head.dropout is 1.0; it must be in"),
-        ({"width": 0}, "objective.head.width is 0; it must be from 1 to"),
-    ],
-)
-def test_heads_that_cannot_be_are_refused(config, settings, message):
-    config.objective.head.update(settings)
-    with one_line_error(message):
-        resolve(config)
-
-
 def test_a_stage_with_another_head_below_is_refused(first_stage, config, tmp_path):
     config.model.init_from, config.objective.head.names = str(first_stage), "convrr"
     with one_line_error("does not have the architecture of model.*: its parameter question/head/fcrr/hidden/bias"):
