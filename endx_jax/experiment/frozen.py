@@ -13,10 +13,10 @@ from endx_jax.batch import Vectors
 from endx_jax.data.token_tables import VectorTable
 from endx_jax.experiment.model import Model
 from endx_jax.inference.encode import TextEncoder
-from endx_jax.inference.text_batches import TextBatch, compute_batches
+from endx_jax.inference.text_batches import compute_batches, equal_batches
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.console import say, showing_progress
-from endx_jax.parallel.sharding import local_rows, place, rounded_up, state_shardings
+from endx_jax.parallel.sharding import place, rounded_up, state_shardings
 from endx_jax.retrieval.vector_cache import VectorCache, base_vectors, below_heads
 
 BLOCK = 4096  # number of vectors that heads encode at a time
@@ -63,9 +63,7 @@ class HeadEncoder:
         """Encodes N >= 1 texts of a side with the parameters of the dual encoder; returns float32 [N, E]."""
         values = self.vectors(side, texts)
         size = rounded_up(min(BLOCK, len(values)), self._mesh)
-        rows = (np.arange(start, min(start + size, len(values))) for start in range(0, len(values), size))
-        local = local_rows(self._mesh, size)
-        blocks = (TextBatch(block, size, Vectors(values[np.resize(block, size)[local]])) for block in rows)
+        blocks = equal_batches(len(values), size, self._mesh, lambda rows: Vectors(values[rows]))
         bar = tqdm.tqdm(total=len(values), desc=f"encoding {side}s", unit="text", disable=not progress, leave=False)
         return compute_batches(blocks, lambda vectors: self._heads(params, side, vectors), self._mesh, bar)
 

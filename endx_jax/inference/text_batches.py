@@ -121,6 +121,14 @@ def prefetch(items: Iterable[T], count: int) -> Iterator[T]:
             yield item  # type: ignore[misc]  # it is not _END
 
 
+def equal_batches(count: int, rows: int, mesh: Mesh, inputs: Callable[[np.ndarray], Any]) -> Iterator[TextBatch]:
+    """Yields batches of `count` items in their order, all of `rows` rows; `inputs` gives those of an array of items."""
+    local = local_rows(mesh, rows)
+    for start in range(0, count, rows):
+        indices = np.arange(start, min(start + rows, count))
+        yield TextBatch(indices, rows, inputs(np.resize(indices, rows)[local]))
+
+
 def compute_batches(prepared: Iterable[TextBatch], compute: Callable[[Any], Any], mesh: Mesh, bar: tqdm.tqdm) -> Any:
     """Computes every batch and returns the results of all texts in their order.
 
