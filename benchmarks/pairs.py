@@ -27,7 +27,7 @@ from endx_jax.data.records import Pools, RetrievalSet
 from endx_jax.data.splits import of_few_paragraphs
 from endx_jax.experiment.model import LoadedPairs, load_pairs
 from endx_jax.inference.encode import Output
-from endx_jax.inference.warm import WarmEncoder
+from endx_jax.inference.low_latency import LowLatencyEncoder
 from endx_jax.retrieval.evaluate import Evaluation, evaluate, evaluate_set
 from endx_jax.retrieval.rerank import ScorePairs, evaluate_pairs
 from endx_jax.retrieval.systems import bm25_scores, dense_scores
@@ -41,7 +41,7 @@ class Embedded:
     def __init__(self, workdir: str, records: RetrievalSet):
         model = endx_jax.load(workdir)
         output = Output(normalize=model.cosine)
-        encoder = WarmEncoder(model.encoder, model.params, output)
+        encoder = LowLatencyEncoder(model.encoder, model.params, output)
         for shape in encoder.shapes:
             if shape[:2] == ("question", 1):
                 encoder.warm_up(shape)

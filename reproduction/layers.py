@@ -29,9 +29,10 @@ from endx_jax.models.tower import Tower
 from endx_jax.numerics import unit_rows
 from endx_jax.parallel.console import say, showing_progress
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
-from endx_jax.retrieval.evaluate import PrecisionRecall, evaluate, precision_recall
+from endx_jax.retrieval.evaluate import evaluate
 from endx_jax.retrieval.systems import dense_scores
 from endx_jax.retrieval.tables import format_table
+from reproduction.precision_recall import PrecisionRecall, precision_recall
 
 HELD_OUT, TEST = "held out", "test"
 TOKEN_TABLE, EVEN = "token table", "mean of layers"

@@ -4,7 +4,7 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 
-from endx_jax.metrics.significance import holm, paired_t_test, t_test
+from endx_jax.metrics.significance import paired_t_test, t_test
 from reproduction.tables import Row, Table
 
 FEWEST_SEEDS = 3  # of a row for a p-value or an interval
@@ -88,9 +88,25 @@ def t_tests(outcomes: Sequence[Outcome]) -> list[str]:
     lines = []
     for (one, other), same, *found in zip(pairs, paired, p, adjusted, strict=True):
         shown = [
-            f"{measure} {mine - theirs:+.2f}, p = {p:.3g}" + (f" (Holm {holm:.3g})" if len(pairs) > 1 else "")
-            for measure, mine, theirs, p, holm in zip(one.row.measures, one.means, other.means, *found, strict=True)
+            f"{measure} {mine - theirs:+.2f}, p = {p:.3g}" + (f" (Holm {corrected:.3g})" if len(pairs) > 1 else "")
+            for measure, mine, theirs, p, corrected in zip(
+                one.row.measures, one.means, other.means, *found, strict=True
+            )
         ]
         name = "paired" if same else "Welch's"
         lines.append(f"{one.row.row} against {other.row.row}, {name} t-test over seeds: {', '.join(shown)}")
     return lines
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Returns the p-values adjusted for their number (Holm 1979), in the order given.
+
+    The i-th smallest of n, counted from 0, is multiplied by n - i; none is smaller than that of a smaller p-value, nor
+    larger than 1. Tests with an adjusted value below a level have at least one false finding with at most that
+    probability.
+    """
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = largest
+    return adjusted

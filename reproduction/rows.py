@@ -16,7 +16,7 @@ from endx_jax.data.splits import of_few_paragraphs, with_many_questions
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.comparison import compare, read_per_question
-from endx_jax.experiment.data import counts_of, paths_of, pools, read_splits
+from endx_jax.experiment.data import paths_of, pools, read_splits
 from endx_jax.experiment.model import load_pairs
 from endx_jax.files import write_text
 from endx_jax.inference import load
@@ -26,6 +26,7 @@ from endx_jax.retrieval.evaluate import evaluate_set
 from endx_jax.retrieval.rerank import evaluate_pairs
 from endx_jax.retrieval.results import Results, read_results
 from endx_jax.retrieval.systems import bm25_scores, evaluate_dense
+from reproduction.counts import counts_of
 from reproduction.layers import measure_layers
 from reproduction.outcome import Outcome, compared
 from reproduction.runs import Options, measures_of_results, slug, trained

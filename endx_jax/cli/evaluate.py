@@ -66,8 +66,8 @@ def main(argv: list[str]) -> None:
         score = pair_model(records.questions, records.candidates)
         first = dense_scores(dense.questions, dense.candidates)
         results.add("reranked", {pools.primary_name: evaluate_pairs(score, first, records, top=arguments.top)})
-        given = f"the top {arguments.top} of {system}" if arguments.top else "all candidates"
-        results.notes.append(f"reranked: {given}, re-ranked by {arguments.rerank}")
+        ranked = f"the top {arguments.top} of {system}" if arguments.top else "all candidates"
+        results.notes.append(f"reranked: {ranked}, re-ranked by {arguments.rerank}")
     identity = model.identity
 
     def write() -> None:
@@ -102,12 +102,12 @@ def _evaluate_index(arguments: argparse.Namespace) -> None:
     check(bool(arguments.data), "--index needs --data with questions and their right documents or answers")
     check(not (arguments.rerank or arguments.reverse), "--rerank and --reverse can't be used with --index")
     arguments.data = local_path(arguments.data)
-    found = detect_format(arguments.data) if os.path.exists(arguments.data) else ""  # otherwise a prepared set
+    kind = detect_format(arguments.data) if os.path.exists(arguments.data) else ""  # otherwise a prepared set
     judged: Judged | list[Answered]
     with naming_flags():
-        if found == ANSWERS:
+        if kind == ANSWERS:
             judged = read_answered(arguments.data)
-        elif found in JUDGED:
+        elif kind in JUDGED:
             judged = read_judged(arguments.data, arguments.split)
         else:
             judged = Judged.from_records(_pools(arguments)[1].primary)
@@ -121,7 +121,7 @@ def _evaluate_index(arguments: argparse.Namespace) -> None:
     if isinstance(judged, Judged):
         rows = rows_of(snapshot, itertools.chain(*judged.right), itertools.chain(*judged.excluded))
         graded = [sorted((rows[name], grade) for name, grade in grades.items()) for grades in judged.right]
-        right, gains = ([[pair[n] for pair in own] for own in graded] for n in (0, 1))
+        right, gains = ([[pair[n] for pair in row_grades] for row_grades in graded] for n in (0, 1))
         excluded = [[rows[name] for name in names if name in rows] for names in judged.excluded]
     texts = list(judged.texts) if isinstance(judged, Judged) else [question.text for question in judged]
     say(f"evaluating {len(texts):,} questions against {len(snapshot):,} documents of {index.folder}")
@@ -160,9 +160,9 @@ def _pools(arguments: argparse.Namespace):
         dataset, records = arguments.data, read_records(arguments.data, settings, arguments.split)
     else:
         dataset, records = settings.test_path or settings.path, read_splits(settings).test
-    found = pools(records, settings)
-    subsets = with_many_questions(found.primary, arguments.min_questions)
-    return dataset, Pools({found.primary_name: found.primary} | subsets)
+    sets = pools(records, settings)
+    subsets = with_many_questions(sets.primary, arguments.min_questions)
+    return dataset, Pools({sets.primary_name: sets.primary} | subsets)
 
 
 def _default_output(arguments: argparse.Namespace, dataset: str) -> pathlib.Path:

@@ -6,7 +6,6 @@ can filter them.
 
 import argparse
 import pathlib
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from endx_jax.cli.data_flags import add_data_flags, naming_flags, with_data_flags
@@ -16,7 +15,6 @@ from endx_jax.settings import check
 if TYPE_CHECKING:
     from endx_jax.data.records import RetrievalSet
     from endx_jax.retrieval.mining import Mined, MiningSettings, Ranked
-    from endx_jax.retrieval.rerank import ScorePairs
 
 
 def main(argv: list[str]) -> None:
@@ -26,6 +24,7 @@ def main(argv: list[str]) -> None:
 
     from endx_jax.data.readers.beir import check_replaceable, write_mined
     from endx_jax.experiment.compilation_cache import keep_programs
+    from endx_jax.experiment.model import load_teacher
     from endx_jax.experiment.workdir import check_writable
     from endx_jax.parallel.console import say
     from endx_jax.retrieval.mining import Margin, MiningSettings, mine, score_candidates
@@ -43,15 +42,15 @@ def main(argv: list[str]) -> None:
     counts = f"{len(records.questions):,} questions and {len(records.candidates):,} candidates"
     say(f"{counts} in {arguments.data}")
     keep_programs()
-    loaded = {name: _load_teacher(name) for name in dict.fromkeys((arguments.teacher, arguments.score_with)) if name}
+    loaded = {name: load_teacher(name) for name in dict.fromkeys((arguments.teacher, arguments.score_with)) if name}
     teacher, scorer = loaded.get(arguments.teacher), loaded.get(arguments.score_with)
     with naming_flags():
         records, ranked, source = _rank(arguments, records, settings.last_rank)
-    score = teacher(records) if teacher else None
+    score = teacher(records.questions, records.candidates) if teacher else None
     mined = mine(ranked, records.qrels, records.candidates, settings, score, records.excluded)
     scores = None
     if scorer is not None:
-        scores = score_candidates(scorer(records), records.qrels, mined.negatives)
+        scores = score_candidates(scorer(records.questions, records.candidates), records.qrels, mined.negatives)
     about = _about(arguments, settings, source, records, mined)
     write_mined(arguments.output, records, mined.negatives, about=about, scores=scores)
     say(_summary(arguments, settings, source, mined))
@@ -60,10 +59,10 @@ def main(argv: list[str]) -> None:
 def _check(arguments: argparse.Namespace) -> None:
     """Refuses contradicting arguments before anything is read."""
     ways = {"--bm25": arguments.bm25, "--workdir": arguments.workdir, "--index": arguments.index}
-    given = [name for name, value in ways.items() if value]
+    chosen = [name for name, value in ways.items() if value]
     if arguments.model and not arguments.index:
-        given.append("--model")
-    check(len(given) == 1, "set exactly one of --bm25, --workdir=RUN, --model=NAME and --index=DIR")
+        chosen.append("--model")
+    check(len(chosen) == 1, "set exactly one of --bm25, --workdir=RUN, --model=NAME and --index=DIR")
     check(arguments.questions >= 0, f"--questions={arguments.questions}: give a number of questions, or 0 for all")
 
 
@@ -118,23 +117,6 @@ def _rank_by_index(arguments, records, depth):
     return grown, ranked, {"name": model.model.name, "identity": model.model.identity, "index": str(arguments.index)}
 
 
-def _load_teacher(name: str) -> Callable[["RetrievalSet"], "ScorePairs"]:
-    """Returns a function from a set to the teacher's scores of its pairs."""
-    from endx_jax.experiment.model import foreign_pairs, load_pairs
-    from endx_jax.inference import load
-    from endx_jax.inference.saved import embeds
-    from endx_jax.pretrained.locate import locate
-    from endx_jax.retrieval.mining import InnerProducts
-
-    folder = pathlib.Path(name)
-    folder = folder if folder.is_dir() else locate(name)  # cross-encoders have names on the hub too
-    classifier = foreign_pairs(folder) if embeds(folder) else load_pairs(folder)
-    if classifier is not None:
-        return lambda records: classifier(records.questions, records.candidates)
-    model = load(name)
-    return lambda records: InnerProducts.of_texts(model.comparable, records.questions, records.candidates)
-
-
 def _about(
     arguments: argparse.Namespace, settings: "MiningSettings", source: dict, records: "RetrievalSet", mined: "Mined"
 ) -> dict[str, Any]:
@@ -159,12 +141,12 @@ def _about(
 
 
 def _summary(arguments: argparse.Namespace, settings: "MiningSettings", source: dict, mined: "Mined") -> str:
-    count, asked = sum(map(len, mined.negatives)), len(mined.negatives)
-    without = sum(not own for own in mined.negatives)
+    count, questions = sum(map(len, mined.negatives)), len(mined.negatives)
+    without = sum(not kept for kept in mined.negatives)
     dropped = ", ".join(f"{number:,} {reason}" for reason, number in mined.dropped.items() if number) or "nothing"
     return (
-        f"{count:,} hard negatives for {asked:,} questions ({without:,} without any), from ranks {settings.first_rank} "
-        f"to {settings.last_rank} of {source['name']}; excluded: {dropped}\n"
+        f"{count:,} hard negatives for {questions:,} questions ({without:,} without any), from ranks "
+        f"{settings.first_rank} to {settings.last_rank} of {source['name']}; excluded: {dropped}\n"
         f"Train on them with --config.data.path={arguments.output} --config.data.hard_negatives=1"
         + (" --config.objective.distillation.loss=listwise_kl" if arguments.score_with else "")
     )

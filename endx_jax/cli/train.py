@@ -10,18 +10,14 @@ their values in CONFIG if it is given, else their defaults. Those that are chang
 import argparse
 import pathlib
 import re
-import runpy
 import time
-import traceback
-from collections.abc import Mapping
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 import endx_jax
 from endx_jax.cli.data_flags import naming_flags
-from endx_jax.errors import EndxError, first_line, nearest
-from endx_jax.json_files import shown
+from endx_jax.errors import EndxError, nearest
 from endx_jax.settings import flattened
 
 # Settings that begin the help.
@@ -66,9 +62,11 @@ def parse(argv: list[str]) -> tuple[ConfigDict, str, pathlib.Path]:
     parser.add_argument("--config")
     parser.add_argument("--workdir")
     options, rest = parser.parse_known_args(argv)
-    file, colon, arguments = (options.config or "").partition(":")
-    file = _recipe_file(file)
-    config = _execute(file, [arguments] if colon else [])
+
+    from endx_jax.experiment.config import agree_on_length
+    from endx_jax.methods.config import load_config
+
+    config = load_config(options.config or "")
     _check_names(rest, config)
     values, argv = flags.FlagValues(), ["endx train", *rest]
     config_flags.DEFINE_config_dict("config", config, "the recipe", flag_values=values, sys_argv=argv)
@@ -78,46 +76,17 @@ def parse(argv: list[str]) -> tuple[ConfigDict, str, pathlib.Path]:
         raise EndxError(str(failure)) from None
     if rest:
         raise EndxError(f"unexpected argument {rest[0]!r}; settings are given as --config.SECTION.KEY=VALUE")
-    from endx_jax.experiment.config import agree_on_length
-
     agree_on_length(values.config.train, config_flags.get_override_values(values["config"]))
+    file, _, arguments = options.config.partition(":")
     name = re.sub(r"\W+", "_", f"{pathlib.Path(file).stem}_{arguments}").strip("_")
     return values.config, name, pathlib.Path(options.workdir or f"runs/{name}")
 
 
-def _execute(file: str, arguments: list[str]) -> ConfigDict:
-    """Executes a config file, registers its method, if any, and returns the result of its `get_config`."""
-    from endx_jax.methods import register
-
-    try:
-        defined = runpy.run_path(file)
-        get_config = defined.get("get_config")
-        if not callable(get_config):
-            raise EndxError(f"--config={file} has no function get_config that returns the settings")
-        config = get_config(*arguments)
-    except EndxError:
-        raise
-    except Exception as failure:
-        places = [*traceback.extract_tb(failure.__traceback__), failure]  # a SyntaxError is a place too
-        lines = [place.lineno for place in places if getattr(place, "filename", "") == file]
-        where, kind = f"{file}, line {lines[-1]}" if lines else file, type(failure).__name__
-        raise EndxError(
-            f"--config={where}: {kind}: {getattr(failure, 'msg', first_line(failure))}; correct the Python file, or "
-            "pass data with --config.data.path=FILE"
-        ) from failure
-    if not isinstance(config, Mapping | ConfigDict):
-        raise EndxError(f"--config={file}: get_config returns {shown(config)}; it must return settings: base_config()")
-    if defined.get("METHOD") is not None:
-        register(defined["METHOD"])
-    return config if isinstance(config, ConfigDict) else ConfigDict(config)
-
-
-def flags_of(config: object, name: str = "") -> dict[str, str]:
+def flags_of(config: ConfigDict) -> dict[str, str]:
     """Returns the flags of all settings of a config by their dotted names."""
-    if not isinstance(config, ConfigDict):
-        return {name: f"--config.{name}"}
-    sections = [flags_of(value, f"{name}.{key}".lstrip(".")) for key, value in config.items()]
-    return {name: flag for section in sections for name, flag in section.items()}
+    from endx_jax.methods.config import names_of
+
+    return {name: f"--config.{name}" for name in names_of(config)}
 
 
 def _check_names(argv: list[str], config: ConfigDict) -> None:
@@ -141,19 +110,6 @@ def _help(argv: list[str]) -> str:
     first = [f"{flag:{flag_width}}  {phrases.split(doc)[0]}" for flag, doc in map(lines.__getitem__, MOST_CHANGED)]
     rest = [f"{flag}\n      {doc}" for flag, doc in lines.values()]
     return "\n".join([__doc__.strip(), "", *first, "", "All settings:", "", *rest])
-
-
-def _recipe_file(file: str) -> str:
-    """Returns the config file: `file` itself, or that of the recipe with this name."""
-    from endx_jax.methods.config import recipe_files
-
-    if pathlib.Path(file).is_file():
-        return file
-    files = recipe_files()
-    if file not in files:
-        problem = f"={file} is neither a file nor a recipe{nearest(file, files)}" if file else " is missing"
-        raise EndxError(f"--config{problem}; give a file, or one of the recipes {', '.join(files)}")
-    return str(files[file])
 
 
 def _next_steps(workdir: pathlib.Path, data: str) -> str:

@@ -129,8 +129,8 @@ def read_per_question(run: pathlib.Path, system: str = "trained", pool: str = ""
         raise EndxError(f"{run}: no such file or folder")
     sizes = _sizes(run / RESULTS)
     first = next((name for name, _ in sizes), "")
-    own = run / EVALUATION / "test"
-    folder = own if own.is_dir() else run
+    test_folder = run / EVALUATION / "test"
+    folder = test_folder if test_folder.is_dir() else run
     if pool and pool != first:
         folder /= pool_folder(pool)
     file = folder / f"{system}{ENDING}"

@@ -77,17 +77,17 @@ def resolve(config: Mapping, *, finished: bool = False) -> Settings:
     return Settings(seed=json_files.whole(seed, "seed", least=-(2**63), most=2**63 - 1), **sections)
 
 
-def agree_on_length(train: Any, given: Mapping[str, object]) -> None:
+def agree_on_length(train: Any, overrides: Mapping[str, object]) -> None:
     """Sets `train.steps` to 0 if `train.epochs` is given by the user, and conversely.
 
     Args:
       train: section `train` of a config, which is changed.
-      given: values of the settings that the user gives, by dotted name.
+      overrides: values of the settings that the user gives, by dotted name.
 
     Raises:
       EndxError: both are given.
     """
-    steps, epochs = given.get("train.steps"), given.get("train.epochs")
+    steps, epochs = overrides.get("train.steps"), overrides.get("train.epochs")
     check(
         not (steps and epochs), f"--config.train.steps={steps} and --config.train.epochs={epochs}: give one of the two"
     )

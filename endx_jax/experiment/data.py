@@ -15,7 +15,6 @@ from endx_jax.data.splits import SPLITS, Splits, split_questions, take, without_
 from endx_jax.data.token_store import TokenStore
 from endx_jax.errors import EndxError
 from endx_jax.hub import local_path
-from endx_jax.settings import check_choice
 
 BUILT_IN = {"docstrings": docstring_pairs}  # readers of built-in data sets by their name in `data.path`
 PREPARED = ("reqa/", "multireqa/")  # prefixes of the names of data sets of `endx prepare`
@@ -66,9 +65,9 @@ def _mixture(settings: DataSettings, splits: Splits) -> list[RetrievalSet]:
     held_out = {*splits.validation.questions, *splits.test.questions}
     records = []
     for source in settings.sets[1:]:
-        found = read_records(source.path, settings_of(source.path, settings), settings.split, whole=False)
-        found = without_questions(found, held_out)
-        records.append(found.with_prompts(source.question_prompt, source.answer_prompt))
+        part = read_records(source.path, settings_of(source.path, settings), settings.split, whole=False)
+        part = without_questions(part, held_out)
+        records.append(part.with_prompts(source.question_prompt, source.answer_prompt))
     return records
 
 
@@ -82,11 +81,11 @@ def _split(settings: DataSettings) -> Splits:
         return SPLITS[settings.held_out_by](
             records, validation=settings.validation_fraction, test=settings.test_fraction
         )
-    own = {file: settings_of(file, settings) for file in (path, test_path)}
-    if settings not in own.values():
-        own[path] = settings  # `read_records` raises an error about the pool
-    records = read_records(path, own[path], settings.split, whole=False)
-    test = read_records(test_path, own[test_path], settings.test_split)
+    settings_by_file = {file: settings_of(file, settings) for file in (path, test_path)}
+    if settings not in settings_by_file.values():
+        settings_by_file[path] = settings  # `read_records` raises an error about the pool
+    records = read_records(path, settings_by_file[path], settings.split, whole=False)
+    test = read_records(test_path, settings_by_file[test_path], settings.test_split)
     rest = without_questions(records, set(test.questions))
     if not rest.questions:
         raise EndxError(f"{path}: all its questions are in the test data {test_path} too; train on other questions")
@@ -113,7 +112,7 @@ def read_records(path: str, settings: DataSettings, judgements: str | None, *, w
     if path.startswith(PREPARED):
         from endx_jax.data import reqa_dataset
 
-        return reqa_dataset.read(*_name_and_split(path))
+        return reqa_dataset.read(*name_and_split(path))
     path = local_path(path)
     if settings.pool == PARAGRAPHS:
         return formats.read_unmerged(path, skip_invalid=settings.skip_invalid)
@@ -137,8 +136,8 @@ def pools(records: RetrievalSet, settings: DataSettings) -> Pools:
     """
     if settings.pool in ("", PARAGRAPHS):
         return Pools({settings.pool or "all": records})
-    found = {"answers": records.subset(range(len(records.questions)), hard_negatives=False), "sentences": records}
-    return Pools({settings.pool: found[settings.pool]} | found)
+    sets = {"answers": records.subset(range(len(records.questions)), hard_negatives=False), "sentences": records}
+    return Pools({settings.pool: sets[settings.pool]} | sets)
 
 
 def has_paragraphs(path: str) -> bool:
@@ -151,38 +150,7 @@ def settings_of(path: str, settings: DataSettings) -> DataSettings:
     return settings if not settings.pool or has_paragraphs(path) else dataclasses.replace(settings, pool="")
 
 
-def counts_of(path: str, pool: str) -> dict[str, int]:
-    """Counts questions, answers and pairs of reading-comprehension data, as papers report them.
-
-    Args:
-      path: file, MultiReQA folder, or split of a prepared data set.
-      pool: `answers`, `sentences` or `paragraphs`; see `pools`.
-
-    Returns:
-      `questions`; `answers`, the candidates of the pool; and `rows`, the pairs before equal questions are merged.
-    """
-    if path.startswith(PREPARED):
-        from endx_jax.data import reqa_dataset
-
-        name, part = _name_and_split(path)
-        check_choice(f"the split of {name}", part, reqa_dataset.SPLITS)
-        reqa_dataset.ensure(name)
-        counts = reqa_dataset.summary(name)[part]
-        return {
-            "questions": counts["questions"],
-            "answers": counts["answers" if pool == "answers" else "candidates"],
-            "rows": counts["rows"],
-        }
-    if pool == PARAGRAPHS:
-        records = formats.read_unmerged(path)
-        rows = len(records.pairs)
-    else:
-        conversion = reqa.convert(path, pool)
-        records, rows = conversion.records, conversion.rows
-    return {"questions": len(records.questions), "answers": len(records.candidates), "rows": rows}
-
-
-def _name_and_split(path: str) -> tuple[str, str]:
+def name_and_split(path: str) -> tuple[str, str]:
     """Returns name and split of a prepared data set such as `reqa/squad:validation`; the default split is `train`."""
     name, _, part = path.partition(":")
     return name, part or "train"

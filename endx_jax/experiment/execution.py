@@ -83,21 +83,16 @@ def activation_bytes(model: Model, execution: Execution, stream: BatchStream) ->
         kept = bytes_kept(model.objective.embed, params, (chunk, keys))
     if execution.packed or execution.mesh is None:
         return kept
-    return kept - _bytes_elsewhere(params, execution.mesh)
-
-
-def _bytes_elsewhere(params, mesh: Mesh) -> int:
-    """Returns the bytes of the layers' matrices that other devices hold, and that are gathered a layer at a time."""
+    # Other devices hold a part of the layers' matrices, which are gathered a layer at a time.
     matrices = {path: leaf for path, leaf in parameter_paths(params).items() if rule_of(path).by_layer}
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in matrices.values()) - bytes_held(
-        abstract(matrices, state_shardings(matrices, mesh))
-    )
+    whole = sum(leaf.size * leaf.dtype.itemsize for leaf in matrices.values())
+    return kept - whole + bytes_held(abstract(matrices, state_shardings(matrices, execution.mesh)))
 
 
 def rows_at_once(execution: Execution, global_batch_size: int) -> int:
     """Returns the number of pairs that a device encodes at a time."""
-    own = global_batch_size // execution.shards
-    return -(-own // execution.chunks(global_batch_size))
+    rows = global_batch_size // execution.shards
+    return -(-rows // execution.chunks(global_batch_size))
 
 
 def loss_tile(setting: int, global_batch_size: int, arrays: int = 1) -> int | None:

@@ -14,8 +14,7 @@ from endx_jax.experiment.run import run
 from endx_jax.files import write_text
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.json_files import shown
-from endx_jax.methods.config import load_recipe
-from endx_jax.settings import flattened
+from endx_jax.methods.config import load_config, names_of
 
 PAIRS = "pairs.jsonl"
 
@@ -24,7 +23,7 @@ def train(
     pairs: Iterable[Any],
     workdir: str | os.PathLike = "runs/mine",
     *,
-    config: str | Mapping = "minilm",
+    config: str | os.PathLike | Mapping = "minilm",
     settings: Mapping[str, Any] | None = None,
 ) -> EmbeddingModel:
     """Trains a model on pairs in memory, evaluates it, and returns it.
@@ -36,7 +35,7 @@ def train(
       pairs: (question, answer) tuples; mappings with `question`, `answer` and further columns of a JSONL file, such as
         `negative`; a pandas DataFrame, a pyarrow Table, or a `datasets.Dataset` with these columns.
       workdir: the run's folder.
-      config: name of a recipe, or a config tree.
+      config: file or recipe, as `--config` of `endx train`; or a config tree.
       settings: values of settings by dotted name, such as `{"train.steps": 500, "model.pretrained": "bge-small-en"}`.
 
     Raises:
@@ -44,13 +43,9 @@ def train(
       RunInterrupted, KeyboardInterrupt: the run was interrupted and saved a checkpoint; the same call resumes.
     """
     rows, file = _jsonl(pairs), pathlib.Path(workdir).expanduser() / PAIRS
-    if isinstance(config, str):
-        recipe, _, argument = config.partition(":")
-        tree: Mapping = load_recipe(recipe).get_config(*filter(None, [argument]))
-    else:
-        tree = config
-    resolved, values = resolve(tree), {**(settings or {}), "data.path": str(file)}
-    tree, names = resolved.as_dict(), [name for name, _, _ in flattened(resolved)]
+    chosen: Any = load_config(os.fspath(config)) if isinstance(config, str | os.PathLike) else config
+    tree, values = resolve(chosen).as_dict(), {**(settings or {}), "data.path": str(file)}
+    names = names_of(tree)
     for setting, value in values.items():
         if setting not in names:
             raise EndxError(f"unknown setting {setting!r}{nearest(setting, names)}; endx train --help lists them all")

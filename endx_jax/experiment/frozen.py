@@ -6,15 +6,17 @@ from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
+import tqdm
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from endx_jax.batch import Vectors
 from endx_jax.data.token_tables import VectorTable
 from endx_jax.experiment.model import Model
 from endx_jax.inference.encode import TextEncoder
+from endx_jax.inference.text_batches import compute_batches, equal_batches
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.console import say, showing_progress
-from endx_jax.parallel.sharding import local_rows, place, rounded_up, state_shardings, to_global
+from endx_jax.parallel.sharding import place, rounded_up, state_shardings
 from endx_jax.retrieval.vector_cache import VectorCache, base_vectors, below_heads
 
 BLOCK = 4096  # number of vectors that heads encode at a time
@@ -58,17 +60,12 @@ class HeadEncoder:
         self._heads = jax.jit(model.dual_encoder.encode, static_argnums=1, out_shardings=replicated)
 
     def __call__(self, params: dict, side: str, texts: Sequence[str], *, progress: bool = False) -> np.ndarray:
-        """Encodes N texts of a side with the parameters of the dual encoder; returns float32 [N, E]."""
-        del progress  # `vectors` shows the progress of the slow part
+        """Encodes N >= 1 texts of a side with the parameters of the dual encoder; returns float32 [N, E]."""
         values = self.vectors(side, texts)
-        size = rounded_up(min(BLOCK, max(1, len(values))), self._mesh)
-        own, results = local_rows(self._mesh, size), np.empty(values.shape, np.float32)
-        for start in range(0, len(values), size):
-            rows = np.resize(np.arange(start, min(start + size, len(values))), size)[own]
-            block = Vectors(values[rows])
-            embeddings = self._heads(params, side, to_global(block, self._mesh, size))
-            results[start : start + size] = np.asarray(embeddings)[: len(values) - start]
-        return results
+        size = rounded_up(min(BLOCK, len(values)), self._mesh)
+        blocks = equal_batches(len(values), size, self._mesh, lambda rows: Vectors(values[rows]))
+        bar = tqdm.tqdm(total=len(values), desc=f"encoding {side}s", unit="text", disable=not progress, leave=False)
+        return compute_batches(blocks, lambda vectors: self._heads(params, side, vectors), self._mesh, bar)
 
     def vectors(self, side: str, texts: Sequence[str]) -> np.ndarray:
         """Returns the inputs of one side's head for N texts, float32 [N, E]."""

@@ -10,13 +10,13 @@ from endx_jax.data.documents import Document
 from endx_jax.data.relevance import Answered, Judged
 from endx_jax.errors import InUse
 from endx_jax.experiment.workdir import RESULTS
-from endx_jax.files import replacing, write_text
+from endx_jax.files import replacing
 from endx_jax.parallel.console import say
 from endx_jax.retrieval import trec
 from endx_jax.retrieval.evaluate import Evaluation
 from endx_jax.retrieval.index import write_index
 from endx_jax.retrieval.index_evaluation import AnswerEvaluation
-from endx_jax.retrieval.results import COLUMNS
+from endx_jax.retrieval.results import COLUMNS, entry_of, write_results
 from endx_jax.retrieval.snapshot import Snapshot
 from endx_jax.retrieval.tables import format_table
 
@@ -67,7 +67,7 @@ def write_judged(
     positions = [np.searchsorted(rows, some).tolist() for some in right]
     trec.write_qrels(folder / "qrels.trec", judged.ids, names, positions, gains)
     trec.write_per_question(folder / f"{SYSTEM}.per_question.jsonl", judged.ids, evaluation)
-    _write_means(folder, about, evaluation.metrics, len(judged.ids), evaluation.candidates)
+    _write_means(folder, about, evaluation)
     return format_table({SYSTEM: evaluation.metrics}, COLUMNS)
 
 
@@ -94,7 +94,7 @@ def write_answered(
             hits = {key: float(first <= int(key.partition("@")[2])) for key in evaluation.metrics}
             row = {"id": name, "ranks": [first] if np.isfinite(first) else [], **hits}
             file.write(json.dumps(row) + "\n")
-    _write_means(folder, about, evaluation.metrics, len(ids), evaluation.candidates)
+    _write_means(folder, about, evaluation)
     return format_table({SYSTEM: evaluation.metrics}, tuple(evaluation.metrics))
 
 
@@ -112,10 +112,6 @@ def _write_run(
     return names
 
 
-def _write_means(
-    folder: pathlib.Path, about: Mapping[str, object], metrics: Mapping[str, float], questions: int, candidates: int
-) -> None:
-    counts = {"questions": questions, "candidates": candidates}
-    evaluation = {**about, "direction": "question_to_answer", "pool": "index", "system": SYSTEM, "metrics": metrics}
-    contents = {"systems": {SYSTEM: metrics}, "evaluations": [{**evaluation, **counts}]}
-    write_text(folder / RESULTS, json.dumps(contents, indent=1) + "\n")
+def _write_means(folder: pathlib.Path, about: Mapping[str, object], evaluation: Evaluation | AnswerEvaluation) -> None:
+    entry = entry_of({**about, "direction": "question_to_answer"}, "index", SYSTEM, evaluation)
+    write_results(folder / RESULTS, {SYSTEM: evaluation}, [entry])

@@ -19,17 +19,20 @@ from endx_jax.errors import EndxError
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.workdir import read_config
 from endx_jax.files import write_text
+from endx_jax.inference import load
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.folder import text_processors
-from endx_jax.inference.saved import METHOD, MODEL, params_of_run, save_model
+from endx_jax.inference.saved import METHOD, MODEL, embeds, params_of_run, save_model
 from endx_jax.methods import METHODS, Method, find_method
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.console import showing_progress
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import parameter_paths, state_shardings
+from endx_jax.pretrained.locate import locate
 from endx_jax.pretrained.stored import Stored
 from endx_jax.pretrained.towers import build_dual_encoder, encoder_config, fill_in, stored_params
 from endx_jax.retrieval.hybrid import Hybrid
+from endx_jax.retrieval.mining import InnerProducts
 from endx_jax.retrieval.rerank import LoadedPairs
 from endx_jax.training.checkpoints import abstract, best_step, restore_params
 
@@ -136,9 +139,9 @@ def build_model(settings: Settings) -> Model:
     Raises:
       EndxError: an encoder or tokenizer is missing, they do not match, or a length exceeds an encoder's positions.
     """
-    load = pretrained.load_tokens if settings.model.encoder else pretrained.load
-    question = load(settings.model.pretrained)
-    answer = load(settings.model.answer_pretrained) if settings.model.answer_pretrained else question
+    read = pretrained.load_tokens if settings.model.encoder else pretrained.load
+    question = read(settings.model.pretrained)
+    answer = read(settings.model.answer_pretrained) if settings.model.answer_pretrained else question
     sources = {"question": question, "answer": answer}
     settings = dataclasses.replace(settings, model=fill_in(settings.model, question))
     tokenizers = {side: sources[side].folder for side in SIDES}
@@ -153,8 +156,8 @@ def read_model(workdir: pathlib.Path) -> Model:
     """
     settings = read_config(workdir)
     folders = {side: workdir / MODEL / name for side, name in _description(settings).items()}
-    load = pretrained.load_tokens if settings.model.encoder else pretrained.load
-    return _assemble(settings, {side: load(str(folder)) for side, folder in folders.items()}, folders, None)
+    read = pretrained.load_tokens if settings.model.encoder else pretrained.load
+    return _assemble(settings, {side: read(str(folder)) for side, folder in folders.items()}, folders, None)
 
 
 def with_token_weights(model: Model, data: RetrievalSet) -> Model:
@@ -223,9 +226,9 @@ def foreign_pairs(folder: pathlib.Path) -> LoadedPairs | None:
     """Loads a scorer of pairs of another library, such as a cross-encoder; None if no method reads the folder."""
     for name in METHODS:
         read = find_method(name).foreign_scorer
-        found = read(folder) if read else None
-        if found is not None:
-            return found
+        scorer = read(folder) if read else None
+        if scorer is not None:
+            return scorer
     return None
 
 
@@ -252,6 +255,21 @@ def load_pairs(workdir: pathlib.Path) -> LoadedPairs:
     params, _ = best_params(workdir, model, mesh)
     scorer = model.method.pair_scorer(model.objective, model.processors, mesh, model.settings.evaluation.batch_size)
     return functools.partial(scorer, params, progress=showing_progress())
+
+
+def load_teacher(name: str) -> LoadedPairs:
+    """Loads what scores pairs for mining and distillation: all that `load_pairs` takes, or an embedding model.
+
+    Args:
+      name: folder, or name on the hub.
+
+    Raises:
+      EndxError: there is no such model, or it is damaged.
+    """
+    folder = pathlib.Path(name)
+    folder = folder if folder.is_dir() else locate(name)  # cross-encoders have names on the hub too
+    classifier = foreign_pairs(folder) if embeds(folder) else load_pairs(folder)
+    return classifier or functools.partial(InnerProducts.of_texts, load(name).comparable)
 
 
 def _assemble(

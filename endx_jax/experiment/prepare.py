@@ -68,7 +68,7 @@ class Run:
         return self.train_plan.steps
 
 
-def prepare(config: Mapping, workdir: pathlib.Path) -> Run:
+def prepare_run(config: Mapping, workdir: pathlib.Path) -> Run:
     """Reads and checks everything that a run needs; writes nothing.
 
     Args:
@@ -119,7 +119,7 @@ def begin(run: Run, checkpoints: Checkpoints | None = None) -> tuple[Run, TrainS
     step is compiled once more.
 
     Args:
-      run: run of `prepare`.
+      run: run of `prepare_run`.
       checkpoints: checkpoints to resume from; None to start from the initial parameters.
 
     Returns:

@@ -1,4 +1,10 @@
-"""Training and evaluation of a run in its workdir."""
+"""A run from its config to its results, in the order of `_run`.
+
+1. `prepare.prepare_run` reads and checks settings, data and model, tokenizes the pairs and plans the batches.
+2. `_train` compiles the step (`prepare.begin`), resumes from a checkpoint if there is one, and calls `loop.fit`.
+3. The towers of the best checkpoint and the fusion with BM25 become the model folder, which `endx_jax.load` reads.
+4. `_report` ranks the test set with BM25 and with the towers before and after training, and indexes the answers.
+"""
 
 import pathlib
 import time
@@ -14,7 +20,7 @@ from endx_jax.experiment.config import resolve
 from endx_jax.experiment.data import pools
 from endx_jax.experiment.index_results import write_pool
 from endx_jax.experiment.model import best_params, save_description, save_towers
-from endx_jax.experiment.prepare import Run, begin, prepare
+from endx_jax.experiment.prepare import Run, begin, prepare_run
 from endx_jax.experiment.searched import fit_hybrid, searched_answers
 from endx_jax.experiment.summary import log_summary
 from endx_jax.experiment.validation import read_sets, validation, validation_section
@@ -66,15 +72,14 @@ def run(config: Mapping, workdir: pathlib.Path) -> Results | None:
 def _run(config: Mapping, workdir: pathlib.Path, preemption: Preemption, began: float) -> Results | None:
     settings = resolve(config)
     sets = read_sets(settings.evaluation, settings.data)
-    prepared = prepare(config, workdir)
-    evaluator = prepared.model.method.evaluator(
-        prepared.train_plan.objective, prepared.encoder, prepared.mesh, prepared.model.settings.evaluation
-    )
-    if all_processes(_is_finished(prepared)):
+    run = prepare_run(config, workdir)
+    model, method = run.model, run.model.method
+    evaluator = method.evaluator(run.train_plan.objective, run.encoder, run.mesh, model.settings.evaluation)
+    if all_processes(_is_finished(run)):
         say(f"{workdir} holds this run, trained and evaluated: nothing to do; its results are in {workdirs.RESULTS}")
         return None
-    log_summary(prepared.model, prepared.mesh, prepared.steps, _question_counts(prepared), prepared.stream)
-    held_out = prepared.data.validation
+    log_summary(model, run.mesh, run.steps, _question_counts(run), run.stream)
+    held_out = run.data.validation
     validate = validation(
         evaluator, settings.evaluation, pools(held_out, settings.data).primary if held_out.questions else None, sets
     )
@@ -82,17 +87,20 @@ def _run(config: Mapping, workdir: pathlib.Path, preemption: Preemption, began: 
         validate is not None or not settings.train.patience,
         "train.patience needs validation data: set data.validation_fraction above 0, or evaluation.sets",
     )
-    reached, ended = _train(prepared, validate, preemption, began)
-    params, step = best_params(prepared.workdir, prepared.model, prepared.mesh)
+
+    reached, ended = _train(run, validate, preemption, began)
+
+    params, step = best_params(workdir, model, run.mesh)
     hybrid = None
-    if prepared.model.method.embeds:
+    if method.embeds:
         towers = params["dual_encoder"]
-        hybrid = fit_hybrid(prepared, towers) if ended else None
-        save_towers(prepared.workdir, prepared.model, towers, prepared.mesh, hybrid)
+        hybrid = fit_hybrid(run, towers) if ended else None
+        save_towers(workdir, model, towers, run.mesh, hybrid)
     if not ended:
-        say(f"stopped at step {reached} of {prepared.steps}; run the same command without train.stop_at_step to resume")
+        say(f"stopped at step {reached} of {run.steps}; run the same command without train.stop_at_step to resume")
         return None
-    return _report(prepared, evaluator, params, step, hybrid, began)
+
+    return _report(run, evaluator, params, step, hybrid, began)
 
 
 def _is_finished(run: Run) -> bool:
@@ -127,13 +135,18 @@ def _train(run: Run, validate: Validate | None, preemption: Preemption, began: f
         steps=settings.train.profile_steps,
         request=run.workdir / workdirs.PROFILE_NOW,
     )
+
+    def question_ids(step: int) -> list[str]:  # steps are counted from 1
+        rows = run.stream.pairs.index[run.stream.example_ids(step - 1), 0]
+        return [run.data.train.question_ids[row] for row in rows]
+
     monitor = Monitor(
         run.workdir,
         start=start,
         steps=run.steps,
         global_batch_size=settings.train.global_batch_size,
         log_every=settings.train.log_every,
-        example_names=lambda step: _question_ids(run, step),
+        example_names=question_ids,
         began=began,
         warnings=run.model.method.warnings,
         wandb_project=settings.train.wandb_project,
@@ -223,12 +236,6 @@ def _report(run: Run, evaluator: Evaluator, params: dict, step: int, hybrid: Hyb
     chosen = f"the best by {settings.evaluation.metric} in validation" if best else "the last"
     say(f"\n{results.tables()}\n\n`trained` is the checkpoint of step {step}, {chosen}.")
     return results
-
-
-def _question_ids(run: Run, step: int) -> list[str]:
-    """Returns the ids of the questions in the batch of `step`, counted from 1."""
-    rows = run.stream.pairs.index[run.stream.example_ids(step - 1), 0]
-    return [run.data.train.question_ids[row] for row in rows]
 
 
 def _describe(run: Run) -> None:

@@ -105,7 +105,7 @@ def plan_training(model: Model, mesh: Mesh, pairs: Pairs, memory: Memory, platfo
         stream=stream,
         steps=steps,
         execution=execution,
-        objective=model.objective.prepare(execution, len(pairs) / size),
+        objective=model.objective.for_run(execution, len(pairs) / size),
         optimizer=optimizer,
         memory=memory,
         state=state,

@@ -25,18 +25,18 @@ def read_sets(evaluation: EvaluationSettings, data: DataSettings) -> dict[str, R
     Raises:
       EndxError: a set can't be read.
     """
-    found = {}
+    sets = {}
     for name, path in zip(evaluation.names_of_sets, evaluation.sets, strict=True):
         whole, _, split = path.rpartition(":")
         # The splits of prepared sets are part of their names.
         if os.path.exists(path) or not (os.path.exists(whole) or whole.startswith(hub.DATA)):
             whole, split = path, ""
         try:
-            own = settings_of(whole, data)
-            found[name] = pools(read_records(whole, own, split or None), own).primary
+            settings = settings_of(whole, data)
+            sets[name] = pools(read_records(whole, settings, split or None), settings).primary
         except EndxError as failure:
             raise EndxError(f"evaluation.sets: {str(failure).replace('data.split', 'PATH:SPLIT')}") from None
-    return found
+    return sets
 
 
 def validation(
@@ -65,23 +65,29 @@ def validation(
     selected = {name: evaluator.select(records) for name, records in (ranked | dict(sets)).items()}
 
     def validate(params: dict) -> dict[str, float]:
-        found = {name: evaluator.evaluate(params, Pools({name: part}))[name].metrics for name, part in selected.items()}
-        metrics = found.pop(VALIDATION, {})
-        if len(found) > 1:
-            found[MEAN] = {measure: float(np.mean([own[measure] for own in found.values()])) for measure in MEASURES}
-        return metrics | {f"{name}/{measure}": value for name, own in found.items() for measure, value in own.items()}
+        measured = {
+            name: evaluator.evaluate(params, Pools({name: part}))[name].metrics for name, part in selected.items()
+        }
+        metrics = measured.pop(VALIDATION, {})
+        if len(measured) > 1:
+            measured[MEAN] = {
+                measure: float(np.mean([values[measure] for values in measured.values()])) for measure in MEASURES
+            }
+        return metrics | {
+            f"{name}/{measure}": value for name, values in measured.items() for measure, value in values.items()
+        }
 
     return validate if selected else None
 
 
 def validation_section(step: int, metrics: Mapping[str, float]) -> Section | None:
     """Returns the section of the report with the metrics of the best checkpoint on further sets; None without any."""
-    found: dict[str, dict[str, float]] = {}
+    measured: dict[str, dict[str, float]] = {}
     for key, value in metrics.items():
         name, _, measure = key.rpartition("/")
-        found.setdefault(name or VALIDATION, {})[measure] = value
-    if not found.keys() - {VALIDATION}:
+        measured.setdefault(name or VALIDATION, {})[measure] = value
+    if not measured.keys() - {VALIDATION}:
         return None
-    rows = [[name, *(f"{own[measure]:.3f}" for measure in COLUMNS)] for name, own in found.items()]
+    rows = [[name, *(f"{values[measure]:.3f}" for measure in COLUMNS)] for name, values in measured.items()]
     lines = ["", f"validation at step {step}:", *aligned([["set", *COLUMNS], *rows])]
-    return Section(VALIDATION, {"step": step, "metrics": found}, lines)
+    return Section(VALIDATION, {"step": step, "metrics": measured}, lines)

@@ -1,9 +1,8 @@
 """Batched encoding of texts, sorted by length so that little padding is computed."""
 
 import dataclasses
-import functools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, get_args, overload
 
 import jax
@@ -16,19 +15,15 @@ from endx_jax.batch import Tokens
 from endx_jax.data.token_tables import TokenTable
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.inference.identity import model_identity
-from endx_jax.inference.text_batches import Shapes, TextBatch, batches, delayed
+from endx_jax.inference.text_batches import Shapes, batches, compute_batches
 from endx_jax.json_files import whole
 from endx_jax.models.dual_encoder import DualEncoder
 from endx_jax.numerics import Quantized, l2_normalize, quantize
 from endx_jax.parallel.execution import Execution
-from endx_jax.parallel.sharding import to_global
-from endx_jax.progress import ticking
 from endx_jax.settings import check_choice
 
 Array = jax.Array
 Precision = Literal["float32", "bfloat16", "float16", "int8"]
-
-IN_FLIGHT = 1  # batches that the device computes while earlier results are fetched
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +97,11 @@ class TextEncoder:
         self.cut, self._lock = 0, threading.Lock()
         replicated = NamedSharding(mesh, PartitionSpec())
         self._part = part or model.encode
-        self._encode = jax.jit(self._on_devices, static_argnums=1, out_shardings=replicated)
+
+        def encode(params: dict, side: str, tokens: Tokens) -> Array:
+            return Execution(mesh).on_all(lambda params, tokens: self._part(params, side, tokens), params, tokens)
+
+        self._encode = jax.jit(encode, static_argnums=1, out_shardings=replicated)
         self._finish = jax.jit(Output.__call__, static_argnums=0, out_shardings=replicated)
 
     @overload
@@ -154,14 +153,25 @@ class TextEncoder:
             processor = dataclasses.replace(processor, prompt=prompt)
         shapes = self.shapes(side, self.batch_size if batch_size is None else whole(batch_size, "batch_size", least=1))
         bar = tqdm.tqdm(total=len(texts), desc=f"encoding {side}s", unit="text", disable=not progress, leave=False)
-        encoded = self._encode_batches(params, side, batches(self._counting(processor), texts, shapes), output, bar)
-        results = None
-        with ticking(bar):
-            for indices, batch in delayed(encoded, IN_FLIGHT):
-                results = _allocate(len(texts), batch) if results is None else results
-                jax.tree.map(functools.partial(_store, indices), results, batch)
-                bar.update(len(indices))
-        return _allocate(0, self._result_shape(params, side, output)) if results is None else results
+        towers = {"shared": self.model.tower_params(params, side)}
+        tower = "question" if self.model.question == self.model.answer else side
+
+        def encode(tokens: Tokens) -> Array | Quantized:
+            rows, width = tokens.ids.shape
+            program = (tower, rows, width)
+            if program in self.compiled:
+                return self._finish(output, self._encode(towers, tower, tokens))
+            bar.set_postfix_str(f"compiling for {width} tokens (first use)")
+            embeddings = self._encode(towers, tower, tokens)
+            self.compiled.add(program)
+            bar.set_postfix_str("")
+            return self._finish(output, embeddings)
+
+        results = compute_batches(batches(self._counting(processor), texts, shapes), encode, self.mesh, bar)
+        if results is None:
+            shape = self._result_shape(params, side, output)
+            results = jax.tree.map(lambda part: np.empty((0, *part.shape[1:]), part.dtype), shape)
+        return results
 
     def width(self, params: dict, output: Output = PLAIN) -> int:
         """Returns the width of embeddings after `output`."""
@@ -175,9 +185,6 @@ class TextEncoder:
         """Returns the batch shapes of one side for this `batch_size`."""
         return Shapes.of(self.mesh, self.processors[side].length, batch_size)
 
-    def _on_devices(self, params: dict, side: str, tokens: Tokens) -> Array:
-        return Execution(self.mesh).on_all(lambda params, tokens: self._part(params, side, tokens), params, tokens)
-
     def _counting(self, processor: TextProcessor) -> Callable[[Sequence[str]], TokenTable]:
         """Returns a function that applies the processor and adds the number of truncated texts to `cut`."""
 
@@ -189,34 +196,7 @@ class TextEncoder:
 
         return tokenize
 
-    def _encode_batches(
-        self, params: dict, side: str, prepared: Iterable[TextBatch], output: Output, bar: tqdm.tqdm
-    ) -> Iterator[tuple[np.ndarray, Array | Quantized]]:
-        """Yields the indices of the texts of each batch and their results, which may not be computed yet."""
-        params = {"shared": self.model.tower_params(params, side)}
-        tower = "question" if self.model.question == self.model.answer else side
-        for indices, (rows, width), tokens in prepared:
-            new = (tower, rows, width) not in self.compiled
-            if new:
-                bar.set_postfix_str(f"compiling for {width} tokens (first use)")
-            embeddings = self._encode(params, tower, to_global(tokens, self.mesh, rows))
-            if new:
-                self.compiled.add((tower, rows, width))
-                bar.set_postfix_str("")
-            results = self._finish(output, embeddings)
-            jax.tree.map(lambda part: part.copy_to_host_async(), results)
-            yield indices, results
-
     def _result_shape(self, params: dict, side: str, output: Output) -> jax.ShapeDtypeStruct | Quantized:
         """Returns the shapes of the results for one text."""
         tokens = Tokens(jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool))
         return jax.eval_shape(lambda params: output(self._part(params, side, tokens)), params)
-
-
-def _allocate(texts: int, batch):
-    """Allocates result arrays for `texts` texts, with the widths and dtypes of a batch."""
-    return jax.tree.map(lambda part: np.empty((texts, *part.shape[1:]), part.dtype), batch)
-
-
-def _store(indices: np.ndarray, results: np.ndarray, batch: Array) -> None:
-    results[indices] = np.asarray(batch)[: len(indices)]

@@ -1,18 +1,21 @@
-"""Batches of texts of similar length, with a fixed budget of padded tokens and few shapes."""
+"""Batches of texts of similar length, with a fixed budget of padded tokens and few shapes, and the loop over them."""
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import jax
 import numpy as np
+import tqdm
 from jax.sharding import Mesh
 
-from endx_jax.batch import Tokens
 from endx_jax.data.token_tables import TokenTable, padded_length
 from endx_jax.models.sharding_hints import platform
-from endx_jax.parallel.sharding import batch_shards, local_rows
+from endx_jax.parallel.sharding import batch_shards, local_rows, to_global
+from endx_jax.progress import ticking
 
 T = TypeVar("T")
 
@@ -27,6 +30,7 @@ LAST_STEP = 64
 CPU_TOKENS = 1024
 
 PADDED_AHEAD = 2  # batches that are padded ahead of the one that is encoded
+IN_FLIGHT = 1  # batches that the device computes while earlier results are fetched
 PART = 4  # the last batch of a window has the rows of a full batch, divided by a power of this
 
 _END = object()
@@ -37,13 +41,13 @@ class TextBatch(NamedTuple):
 
     Attributes:
       indices: int [n], indices of the texts.
-      shape: (rows, width) of the batch over all processes; rows beyond n repeat texts.
-      tokens: NumPy [rows, width], only the rows of this process's devices.
+      rows: number of rows over all processes; those beyond n repeat texts.
+      inputs: NumPy arrays of the rows of this process's devices: `Tokens` [rows, width], or another tree.
     """
 
     indices: np.ndarray
-    shape: tuple[int, int]
-    tokens: Tokens
+    rows: int
+    inputs: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,8 +102,8 @@ def _split(tables: Iterable[TokenTable], shapes: Shapes) -> Iterator[TextBatch]:
             width = shapes.width(table.lengths[order[start]])
             rows = shapes.rows(width, len(order) - start)
             chosen = order[start : start + rows]
-            own = np.resize(chosen, rows)[local_rows(shapes.mesh, rows)]
-            yield TextBatch(first + chosen, (rows, width), table.pad(own, width))
+            local = np.resize(chosen, rows)[local_rows(shapes.mesh, rows)]
+            yield TextBatch(first + chosen, rows, table.pad(local, width))
             start += len(chosen)
         first += len(order)
 
@@ -117,11 +121,50 @@ def prefetch(items: Iterable[T], count: int) -> Iterator[T]:
             yield item  # type: ignore[misc]  # it is not _END
 
 
-def delayed(items: Iterable[T], by: int) -> Iterator[T]:
-    """Iterates over items and yields each one after `by` later ones have been computed."""
-    waiting: collections.deque[T] = collections.deque()
-    for item in items:
-        waiting.append(item)
-        if len(waiting) > by:
-            yield waiting.popleft()
-    yield from waiting
+def equal_batches(count: int, rows: int, mesh: Mesh, inputs: Callable[[np.ndarray], Any]) -> Iterator[TextBatch]:
+    """Yields batches of `count` items in their order, all of `rows` rows; `inputs` gives those of an array of items."""
+    local = local_rows(mesh, rows)
+    for start in range(0, count, rows):
+        indices = np.arange(start, min(start + rows, count))
+        yield TextBatch(indices, rows, inputs(np.resize(indices, rows)[local]))
+
+
+def compute_batches(prepared: Iterable[TextBatch], compute: Callable[[Any], Any], mesh: Mesh, bar: tqdm.tqdm) -> Any:
+    """Computes every batch and returns the results of all texts in their order.
+
+    The device computes `IN_FLIGHT` batches while earlier results are fetched.
+
+    Args:
+      prepared: batches of all texts, whose number is `bar.total`.
+      compute: function from the inputs of a batch, split over the mesh, to a tree of arrays [rows, ...], which may be
+        computed later.
+      mesh: device mesh.
+      bar: progress bar over texts, which is closed at the end.
+
+    Returns:
+      Tree of NumPy arrays [N, ...], the same on every process if the results of `compute` are; None if N is 0.
+    """
+    results, waiting = None, collections.deque[tuple[np.ndarray, Any]]()
+
+    def fetch() -> None:
+        nonlocal results
+        indices, batch = waiting.popleft()
+        if results is None:
+            results = jax.tree.map(lambda part: np.empty((bar.total, *part.shape[1:]), part.dtype), batch)
+        jax.tree.map(functools.partial(_store, indices), results, batch)
+        bar.update(len(indices))
+
+    with ticking(bar):
+        for indices, rows, inputs in prepared:
+            batch = compute(to_global(inputs, mesh, rows))
+            jax.tree.map(lambda part: part.copy_to_host_async(), batch)
+            waiting.append((indices, batch))
+            if len(waiting) > IN_FLIGHT:
+                fetch()
+        while waiting:
+            fetch()
+    return results
+
+
+def _store(indices: np.ndarray, results: np.ndarray, batch: jax.Array) -> None:
+    results[indices] = np.asarray(batch)[: len(indices)]

@@ -1,4 +1,4 @@
-"""The default config and the recipes in `configs/`.
+"""The default config, the recipes in `configs/`, and the files of users.
 
 A key is declared, with its unit and source, in the settings dataclass of the component that reads it; a config is the
 union of these for one method. Recipes and the command line (`--config.train.steps=100`) change the values.
@@ -7,13 +7,18 @@ union of these for one method. Recipes and the command line (`--config.train.ste
 import dataclasses
 import pathlib
 import runpy
+import traceback
 import types
+from collections.abc import Mapping
 from typing import Any
 
-import ml_collections
+from ml_collections import ConfigDict
 
 from endx_jax.data.settings import DataSettings
+from endx_jax.errors import EndxError, first_line, nearest
+from endx_jax.json_files import shown
 from endx_jax.methods.dual import DualSettings
+from endx_jax.methods.method import register
 from endx_jax.parallel.mesh import MeshSettings
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.retrieval.evaluate import EvaluationSettings
@@ -22,7 +27,7 @@ from endx_jax.training.loop import TrainSettings
 from endx_jax.training.optimizer import OptimizerSettings
 
 
-def base_config(objective: Any = None) -> ml_collections.ConfigDict:
+def base_config(objective: Any = None) -> ConfigDict:
     """Returns the default config for a method's settings; by default those of the dual encoder."""
     sections = {
         "data": DataSettings(),
@@ -34,7 +39,7 @@ def base_config(objective: Any = None) -> ml_collections.ConfigDict:
         "evaluation": EvaluationSettings(),
     }
     values = {name: dataclasses.asdict(section) for name, section in sections.items()}
-    return ml_collections.ConfigDict({"seed": 0, **values})
+    return ConfigDict({"seed": 0, **values})
 
 
 def recipe_files() -> dict[str, pathlib.Path]:
@@ -54,3 +59,52 @@ def load_recipe(name: str) -> types.SimpleNamespace:
     files = recipe_files()
     check_choice("the recipe", name, files)
     return types.SimpleNamespace(**runpy.run_path(str(files[name])))
+
+
+def load_config(name: str) -> ConfigDict:
+    """Returns the settings of a config, after registering the method that its file defines as `METHOD`, if any.
+
+    Args:
+      name: a file or the name of a recipe; arguments of its `get_config` may follow after a colon, as in
+        `t5:base,sde`.
+
+    Raises:
+      EndxError: there is no such file, or it has a mistake.
+    """
+    file, colon, arguments = name.partition(":")
+    if not pathlib.Path(file).is_file():
+        recipes = recipe_files()
+        if file not in recipes:
+            problem = f"={file} is neither a file nor a recipe{nearest(file, recipes)}" if file else " is missing"
+            raise EndxError(f"--config{problem}; give a file, or one of the recipes {', '.join(recipes)}")
+        file = str(recipes[file])
+    try:
+        defined = runpy.run_path(file)
+        get_config = defined.get("get_config")
+        if not callable(get_config):
+            raise EndxError(f"--config={file} has no function get_config that returns the settings")
+        config = get_config(*([arguments] if colon else []))
+    except EndxError:
+        raise
+    except Exception as failure:
+        places = [*traceback.extract_tb(failure.__traceback__), failure]  # a SyntaxError is a place too
+        lines = [place.lineno for place in places if getattr(place, "filename", "") == file]
+        where, kind = f"{file}, line {lines[-1]}" if lines else file, type(failure).__name__
+        raise EndxError(
+            f"--config={where}: {kind}: {getattr(failure, 'msg', first_line(failure))}; correct the Python file, or "
+            "pass data with --config.data.path=FILE"
+        ) from failure
+    if not isinstance(config, Mapping | ConfigDict):
+        raise EndxError(f"--config={file}: get_config returns {shown(config)}; it must return settings: base_config()")
+    if defined.get("METHOD") is not None:
+        register(defined["METHOD"])
+    return config if isinstance(config, ConfigDict) else ConfigDict(config)
+
+
+def names_of(config: Mapping | ConfigDict, section: str = "") -> list[str]:
+    """Returns the dotted names of all settings of a config tree; `section` begins the names."""
+    names = []
+    for key, value in config.items():
+        name = f"{section}{key}"
+        names += names_of(value, f"{name}.") if isinstance(value, Mapping | ConfigDict) else [name]
+    return names

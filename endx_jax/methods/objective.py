@@ -70,7 +70,7 @@ class Objective(abc.ABC):
         """Returns initial parameters with those that the method takes from another run; `init` reads no files."""
         return params
 
-    def prepare(self, execution: Execution, steps_per_epoch: float):
+    def for_run(self, execution: Execution, steps_per_epoch: float):
         """Returns the objective with the execution and the epoch length of a run."""
         return dataclasses.replace(self, execution=execution, steps_per_epoch=steps_per_epoch)
 
@@ -118,8 +118,8 @@ class Objective(abc.ABC):
         """Embeds answer texts [B, K] as [B, K, E]."""
         size, count = texts.lengths.shape
         flat = jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), texts)
-        own = jax.vmap(lambda n: fold(keys, n), out_axes=1)(jnp.arange(2, 2 + count)).reshape(-1)
-        return self.model.encode(towers, "answer", flat, own).reshape(size, count, -1)
+        text_keys = jax.vmap(lambda n: fold(keys, n), out_axes=1)(jnp.arange(2, 2 + count)).reshape(-1)
+        return self.model.encode(towers, "answer", flat, text_keys).reshape(size, count, -1)
 
 
 def known_ids(batch: Batch) -> dict[str, Array]:

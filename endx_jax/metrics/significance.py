@@ -10,20 +10,6 @@ from endx_jax.errors import EndxError
 BLOCK = 2**20  # maximum count of random numbers in a block of draws, which bounds memory
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Returns the p-values adjusted for their number (Holm 1979), in the order given.
-
-    The i-th smallest of n, counted from 0, is multiplied by n - i; none is smaller than that of a smaller p-value, nor
-    larger than 1. Tests with an adjusted value below a level have at least one false finding with at most that
-    probability.
-    """
-    adjusted, largest = [0.0] * len(p_values), 0.0
-    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        adjusted[place] = largest
-    return adjusted
-
-
 @dataclasses.dataclass(frozen=True)
 class Difference:
     """Difference of two systems (second minus first) on the same questions.

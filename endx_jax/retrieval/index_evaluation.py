@@ -131,32 +131,23 @@ def passage(document: Document) -> str:
 Array = jax.Array
 
 
-def streamed_ranks(questions, positives: np.ndarray, candidates, *, scales=None, where=None) -> np.ndarray:
-    """Ranks each question's right candidates among all candidates by `metrics.TIE_RULE`.
+def streamed_counts(
+    questions, positives: np.ndarray, candidates, excluded: np.ndarray | None = None, *, scales=None, where=None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Counts the wrong candidates before each question's right ones among all candidates by `metrics.TIE_RULE`.
 
-    The result equals `metrics.ranks` of all scores, in memory that does not grow with the corpus: right candidates are
-    scored first, by products of the same shape, then the candidates that beat them are counted over the whole corpus.
+    The ranks, given by `places`, equal `metrics.ranks` of all scores, in memory that does not grow with the corpus:
+    right candidates are scored first, by products of the same shape, then the candidates that beat them are counted
+    over the whole corpus.
 
     Args:
       questions: float32 [Q, E].
       positives: int32 [Q, P], rows of the right candidates, distinct, at least one, padded with -1; `where` is true for
         all of them.
       candidates: [N, E], an array, a memory map, or an object whose slices are arrays.
+      excluded: int32 [Q, X], rows of candidates that do not count for a question, padded with -1; None: none.
       scales: float32 [N], factor of each candidate; None: 1.
       where: bool [N], true for candidates that count; None: all.
-
-    Returns:
-      float32 [Q, P], ascending in each row, inf where padded.
-    """
-    return places(*streamed_counts(questions, positives, candidates, scales=scales, where=where), positives)
-
-
-def streamed_counts(
-    questions, positives: np.ndarray, candidates, excluded: np.ndarray | None = None, *, scales=None, where=None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Counts the wrong candidates before each right one: see `streamed_ranks`.
-
-    `excluded` int32 [Q, X] are rows of candidates that do not count for a question, padded with -1.
 
     Returns:
       int32 [Q, P], twice the number of wrong candidates with a higher score plus the number of those with an equal one;
@@ -193,7 +184,7 @@ def _padded(positives: np.ndarray, rows: int) -> np.ndarray:
 
 
 def places(beaten: np.ndarray, own: np.ndarray, positives: np.ndarray) -> np.ndarray:
-    """Returns ranks [Q, P], given twice the number of wrong candidates before each right one."""
+    """Returns ranks, float32 [Q, P], ascending in each row and inf where padded, given `streamed_counts`."""
     order = np.argsort(np.where(positives >= 0, -own, np.inf), axis=1, kind="stable")
     doubled = np.take_along_axis(beaten, order, axis=1)
     places = 1 + np.arange(positives.shape[1]) + doubled / 2

@@ -129,16 +129,16 @@ def mine(
     """
     dropped = Counter(dict.fromkeys(REASONS, 0))
     margin = settings.margin if teacher is None else Margin()
-    known = [(*right, *own) for right, own in zip(qrels, excluded or [()] * len(qrels), strict=True)]
+    known = [(*right, *left_out) for right, left_out in zip(qrels, excluded or [()] * len(qrels), strict=True)]
     places = _places_left(ranked, known, candidates, settings, margin, dropped)
     if teacher is None:
-        kept = [own[: settings.negatives] for own in places]
+        kept = [ranks[: settings.negatives] for ranks in places]
     else:
         limit = (settings.margin or Margin(absolute=0.0)).limit(lowest_right(teacher, qrels))
         kept = _confirmed(ranked.rows, places, limit, settings.negatives, teacher, dropped)
     negatives = [
-        [Negative(int(rows[place]), float(scores[place]), place + 1) for place in own]
-        for rows, scores, own in zip(ranked.rows, ranked.scores, kept, strict=True)
+        [Negative(int(rows[place]), float(scores[place]), place + 1) for place in ranks]
+        for rows, scores, ranks in zip(ranked.rows, ranked.scores, kept, strict=True)
     ]
     return Mined(negatives, dict(dropped))
 
@@ -151,14 +151,17 @@ def score_candidates(
     Raises:
       EndxError: a score is not finite.
     """
-    listed = [[*right, *(one.row for one in own)] for right, own in zip(qrels, negatives, strict=True)]
+    listed = [[*right, *(one.row for one in mined)] for right, mined in zip(qrels, negatives, strict=True)]
     pairs = np.asarray([(question, row) for question, rows in enumerate(listed) for row in rows], int).reshape(-1, 2)
-    found = np.asarray(score(pairs), np.float64)
-    if not np.isfinite(found).all():
-        question, row = pairs[int((~np.isfinite(found)).argmax())]
+    scores = np.asarray(score(pairs), np.float64)
+    if not np.isfinite(scores).all():
+        question, row = pairs[int((~np.isfinite(scores)).argmax())]
         raise EndxError(f"the score of question {question} and candidate {row} is not finite: use another model")
     ends = np.cumsum([len(rows) for rows in listed])[:-1]
-    return [dict(zip(rows, own.tolist(), strict=True)) for rows, own in zip(listed, np.split(found, ends), strict=True)]
+    return [
+        dict(zip(rows, values.tolist(), strict=True))
+        for rows, values in zip(listed, np.split(scores, ends), strict=True)
+    ]
 
 
 def lowest_right(score: ScorePairs, qrels: Sequence[Sequence[int]]) -> np.ndarray:
@@ -171,12 +174,13 @@ def lowest_right(score: ScorePairs, qrels: Sequence[Sequence[int]]) -> np.ndarra
 
 def _places_left(ranked, known, candidates, settings: MiningSettings, margin: Margin, dropped) -> list[list[int]]:
     """Returns for each question the positions in its ranking, from 0, of possible negatives, which are not `known`."""
-    key = _text_keys(candidates)
+    numbers: dict[str, int] = {}  # one for each text, up to case and white space
+    key = [numbers.setdefault(" ".join(text.casefold().split()), len(numbers)) for text in candidates]
     limit = margin.limit(ranked.lowest_right()) if margin else np.full(len(known), np.inf)
     left = []
     for question, rejected in enumerate(known):
         rows = ranked.rows[question, : settings.last_rank].tolist()
-        seen, own = {key[row] for row in rejected}, []
+        seen, kept = {key[row] for row in rejected}, []
         for place in range(settings.first_rank - 1, len(rows)):
             row = rows[place]
             if row < 0:
@@ -188,36 +192,30 @@ def _places_left(ranked, known, candidates, settings: MiningSettings, margin: Ma
             elif ranked.scores[question, place] > limit[question]:
                 dropped[NEAR] += 1
             else:
-                own.append(place)
+                kept.append(place)
             seen.add(key[row])
-        left.append(own)
+        left.append(kept)
     return left
 
 
 def _confirmed(rows, places, limit, wanted: int, teacher: ScorePairs, dropped: Counter) -> list[list[int]]:
     """Returns the first `wanted` positions of each question that the teacher does not score above the limit."""
     kept: list[list[int]] = [[] for _ in places]
-    waiting = [iter(own) for own in places]
+    waiting = [iter(ranks) for ranks in places]
     while True:
-        asked = [
+        pending = [
             (question, place)
-            for question, own in enumerate(kept)
-            for _, place in zip(range(wanted - len(own)), waiting[question], strict=False)
+            for question, ranks in enumerate(kept)
+            for _, place in zip(range(wanted - len(ranks)), waiting[question], strict=False)
         ]
-        if not asked:
+        if not pending:
             return kept
-        scores = teacher(np.asarray([(question, rows[question, place]) for question, place in asked], int))
-        for (question, place), score in zip(asked, scores.tolist(), strict=True):
+        scores = teacher(np.asarray([(question, rows[question, place]) for question, place in pending], int))
+        for (question, place), score in zip(pending, scores.tolist(), strict=True):
             if score > limit[question]:
                 dropped[DOUBTED] += 1
             else:
                 kept[question].append(place)
-
-
-def _text_keys(candidates: Sequence[str]) -> list[int]:
-    """Returns a number for each text, equal for texts that are equal up to case and white space."""
-    numbers: dict[str, int] = {}
-    return [numbers.setdefault(" ".join(text.casefold().split()), len(numbers)) for text in candidates]
 
 
 # Rows, int [n], to their embeddings, float32 [n, E].
@@ -233,19 +231,19 @@ def rank_by_bm25(records: RetrievalSet, depth: int, *, progress: bool = False) -
     rows = np.full((len(records.questions), min(depth, len(records.candidates))), -1, np.int32)
     scores, lowest = np.zeros(rows.shape, np.float32), np.zeros(len(rows), np.float32)
     for n in tqdm.trange(len(rows), desc="ranking by BM25", unit="question", disable=not progress, leave=False):
-        found = score_block(n, n + 1)[0]  # one at a time: each needs a score for every candidate
-        best = highest(found, depth)
-        rows[n, : len(best)], scores[n, : len(best)] = best, found[best]
-        lowest[n] = found[list(records.qrels[n])].min()
+        block = score_block(n, n + 1)[0]  # one at a time: each needs a score for every candidate
+        best = highest(block, depth)
+        rows[n, : len(best)], scores[n, : len(best)] = best, block[best]
+        lowest[n] = block[list(records.qrels[n])].min()
     return Ranked(rows, scores, lambda: lowest)
 
 
 def rank_by_embeddings(encode: Encode, records: RetrievalSet, depth: int) -> Ranked:
     """Ranks the `depth` best by inner product, exactly; all embeddings are in memory."""
     questions, candidates = encode("question", records.questions), encode("answer", records.candidates)
-    found = top_k(questions, candidates, depth)
+    nearest = top_k(questions, candidates, depth)
     score = InnerProducts(questions.__getitem__, candidates.__getitem__)
-    return Ranked(found.rows, found.scores, lambda: lowest_right(score, records.qrels))
+    return Ranked(nearest.rows, nearest.scores, lambda: lowest_right(score, records.qrels))
 
 
 def rank_by_index(encode: Encode, snapshot: Snapshot, records: RetrievalSet, depth: int) -> tuple[RetrievalSet, Ranked]:
@@ -263,12 +261,12 @@ def rank_by_index(encode: Encode, snapshot: Snapshot, records: RetrievalSet, dep
       The set, extended by the found documents with other texts; and the ranking of its candidates.
     """
     questions = encode("question", records.questions)
-    found = snapshot.search(questions, depth)
+    nearest = snapshot.search(questions, depth)
     row = {text: n for n, text in enumerate(records.candidates)}
     known = set(records.candidate_ids)
     texts, ids = [*records.candidates], [*records.candidate_ids]
     of_document: dict[int, int] = {}
-    for document_row in np.unique(found.rows).tolist():
+    for document_row in np.unique(nearest.rows).tolist():
         document = snapshot.document(document_row)
         if document.text not in row:
             row[document.text] = len(texts)
@@ -276,10 +274,10 @@ def rank_by_index(encode: Encode, snapshot: Snapshot, records: RetrievalSet, dep
             ids.append(_free(document.id, known))
         of_document[document_row] = row[document.text]
     grown = dataclasses.replace(records, candidates=tuple(texts), candidate_ids=tuple(ids))
-    rows = np.asarray([[of_document[n] for n in own] for own in found.rows.tolist()], np.int32)
+    rows = np.asarray([[of_document[n] for n in document_rows] for document_rows in nearest.rows.tolist()], np.int32)
 
     score = InnerProducts(questions.__getitem__, _Encoded(functools.partial(encode, "answer"), records.candidates))
-    return grown, Ranked(rows.reshape(found.rows.shape), found.scores, lambda: lowest_right(score, records.qrels))
+    return grown, Ranked(rows.reshape(nearest.rows.shape), nearest.scores, lambda: lowest_right(score, records.qrels))
 
 
 class InnerProducts:

@@ -65,15 +65,15 @@ def rerank_answers(
     Returns:
       For each question its answers, with new ranks and scores, best first.
     """
-    documents = {answer.document.id: answer.document for found in answers for answer in found}
+    documents = {answer.document.id: answer.document for ranked in answers for answer in ranked}
     row = {name: n for n, name in enumerate(documents)}
     score = scores_of(questions, [document.text for document in documents.values()])
-    pairs = [(question, row[answer.document.id]) for question, own in enumerate(answers) for answer in own]
-    scores = np.split(score(np.asarray(pairs, int).reshape(-1, 2)), np.cumsum([len(own) for own in answers])[:-1])
+    pairs = [(question, row[answer.document.id]) for question, ranked in enumerate(answers) for answer in ranked]
+    scores = np.split(score(np.asarray(pairs, int).reshape(-1, 2)), np.cumsum([len(ranked) for ranked in answers])[:-1])
     return [
-        [Answer(rank, float(own[n]), found[n].document) for rank, n in enumerate(best, start=1)]
-        for found, own in zip(answers, scores, strict=True)
-        for best in [np.argsort(-own, kind="stable")[:k].tolist()]
+        [Answer(rank, float(values[n]), ranked[n].document) for rank, n in enumerate(best, start=1)]
+        for ranked, values in zip(answers, scores, strict=True)
+        for best in [np.argsort(-values, kind="stable")[:k].tolist()]
     ]
 
 
@@ -89,7 +89,7 @@ def _below(first: np.ndarray, lowest: np.ndarray) -> np.ndarray:
     They are decreasing whole numbers: the scores of the first stage, shifted, could become equal in float32.
     """
     below = np.empty(first.shape, np.float32)
-    for row, own in enumerate(first):
-        _, place = np.unique(-own, return_inverse=True)
+    for row, values in enumerate(first):
+        _, place = np.unique(-values, return_inverse=True)
         below[row] = np.floor(lowest[row]) - 1 - place
     return below

@@ -17,6 +17,7 @@ from endx_jax.retrieval.bm25 import BM25
 from endx_jax.retrieval.diagnostics import FEWEST, SMALLEST, probe_accuracy, question_agreement, same_side_neighbours
 from endx_jax.retrieval.evaluate import Evaluation, evaluate_set
 from endx_jax.retrieval.hybrid import Hybrid
+from endx_jax.retrieval.index_evaluation import AnswerEvaluation
 from endx_jax.retrieval.systems import DenseResult, ScoreBlock, bm25_scores
 from endx_jax.retrieval.tables import format_table
 
@@ -81,8 +82,8 @@ class Results:
 
     def add(self, system: str, evaluations: Mapping[str, Evaluation]) -> None:
         """Adds a system's evaluations by pool."""
-        for pool, found in evaluations.items():
-            self.evaluations.setdefault(pool, {})[system] = found
+        for pool, evaluation in evaluations.items():
+            self.evaluations.setdefault(pool, {})[system] = evaluation
 
     def add_bm25(self) -> None:
         """Evaluates BM25 and adds it."""
@@ -126,10 +127,10 @@ class Results:
             lines += ["questions ranked for each answer:", *self.reverse._rankings()]
         lines.append(f"bm25: {BM25.DESCRIPTION}")
         lines += [
-            f"{system}: SSE {found['sse']:.3f}, the mean squared distance between questions of one answer, over the "
-            f"{found['answers']:,} answers with at least {FEWEST} questions; between any two questions "
-            f"{found['sse_any']:.3f}"
-            for system, found in self.agreement.items()
+            f"{system}: SSE {values['sse']:.3f}, the mean squared distance between questions of one answer, over the "
+            f"{values['answers']:,} answers with at least {FEWEST} questions; between any two questions "
+            f"{values['sse_any']:.3f}"
+            for system, values in self.agreement.items()
         ]
         primary = self.pools.primary
         if alike := sum(map(bool, primary.excluded or ())):
@@ -149,29 +150,8 @@ class Results:
                 questions, candidates = len(self.pools[pool].questions), len(self.pools[pool].candidates)
                 lines.append(f"pool {pool}, {questions:,} questions, {candidates:,} candidates:")
             columns = PARAGRAPH_COLUMNS if pool == PARAGRAPHS else COLUMNS
-            lines += [format_table({name: found.metrics for name, found in systems.items()}, columns), ""]
+            lines += [format_table({name: evaluation.metrics for name, evaluation in systems.items()}, columns), ""]
         return lines
-
-    def as_dict(self) -> dict:
-        """Returns the contents of `results.json`; metrics are fractions in [0, 1]."""
-        about = {"dataset": self.dataset, "split": self.split, "direction": self.direction}
-        evaluations = []
-        for pool, systems in self.evaluations.items():
-            counts = {"questions": len(self.pools[pool].questions), "candidates": len(self.pools[pool].candidates)}
-            evaluations += [
-                {**about, "pool": pool, "system": name, "metrics": found.metrics, **counts}
-                for name, found in systems.items()
-            ]
-        if self.reverse:
-            evaluations += self.reverse.as_dict()["evaluations"]
-        primary = self.evaluations[self.pools.primary_name]
-        return {
-            "systems": {name: found.metrics for name, found in primary.items()},
-            "overlap": self.overlap,
-            "agreement": self.agreement,
-            **{section.name: section.values for section in self.sections},
-            "evaluations": evaluations,
-        }
 
     def write(self, json_path: pathlib.Path, rankings: pathlib.Path) -> None:
         """Writes the JSON, and TREC files: the judgements, and each system's run and per-question metrics.
@@ -182,18 +162,46 @@ class Results:
             other pools (such as `answers-at-least-8`, see `pool_folder`) and the reverse direction have subfolders.
         """
         self._write_rankings(rankings)
-        write_text(json_path, json.dumps(self.as_dict(), indent=1) + "\n")
+        sections: dict[str, Any] = {"overlap": self.overlap, "agreement": self.agreement}
+        sections |= {section.name: section.values for section in self.sections}
+        write_results(json_path, self.evaluations[self.pools.primary_name], self._entries(), **sections)
+
+    def _entries(self) -> list[dict]:
+        about = {"dataset": self.dataset, "split": self.split, "direction": self.direction}
+        entries = [
+            entry_of(about, pool, name, evaluation)
+            for pool, systems in self.evaluations.items()
+            for name, evaluation in systems.items()
+        ]
+        return entries + self.reverse._entries() if self.reverse else entries
 
     def _write_rankings(self, rankings: pathlib.Path) -> None:
         for number, (pool, systems) in enumerate(self.evaluations.items()):
             records, folder = self.pools[pool], rankings / pool_folder(pool) if number else rankings
             ids = (records.question_ids, records.candidate_ids)
             trec.write_qrels(folder / "qrels.trec", *ids, records.qrels, records.gains)
-            for name, found in systems.items():
-                trec.write_run(folder / f"{name}.run.trec", *ids, found.top_ids, found.top_scores, name)
-                trec.write_per_question(folder / f"{name}.per_question.jsonl", records.question_ids, found)
+            for name, evaluation in systems.items():
+                trec.write_run(folder / f"{name}.run.trec", *ids, evaluation.top_ids, evaluation.top_scores, name)
+                trec.write_per_question(folder / f"{name}.per_question.jsonl", records.question_ids, evaluation)
         if self.reverse:
             self.reverse._write_rankings(rankings / self.reverse.direction)
+
+
+def entry_of(about: Mapping[str, Any], pool: str, system: str, evaluation: Evaluation | AnswerEvaluation) -> dict:
+    """Returns an entry of `evaluations` in `results.json`; `about` names its data and the direction."""
+    counts = {"questions": len(evaluation.top_ids), "candidates": evaluation.candidates}
+    return {**about, "pool": pool, "system": system, "metrics": evaluation.metrics, **counts}
+
+
+def write_results(
+    file: pathlib.Path,
+    primary: Mapping[str, Evaluation | AnswerEvaluation],
+    entries: Sequence[dict],
+    **sections: Any,
+) -> None:
+    """Writes `results.json`: the metrics of each system in the primary pool, sections, and the entries of all."""
+    means = {system: evaluation.metrics for system, evaluation in primary.items()}
+    write_text(file, json.dumps({"systems": means, **sections, "evaluations": entries}, indent=1) + "\n")
 
 
 def read_results(file: pathlib.Path) -> list[dict]:
@@ -204,15 +212,15 @@ def read_results(file: pathlib.Path) -> list[dict]:
     Raises:
       EndxError: the file can't be read, or one of these is missing or of another type.
     """
-    found = json_files.listed(json_files.value(json_files.read(file), "evaluations", str(file)), str(file))
-    for number, entry in enumerate(found):
+    entries = json_files.listed(json_files.value(json_files.read(file), "evaluations", str(file)), str(file))
+    for number, entry in enumerate(entries):
         where = f"{file}: evaluation {number}"
         for key in ("pool", "system", "direction"):
             json_files.text_at(entry, key, where, may_be_empty=True)
         metrics = json_files.mapped(json_files.value(entry, "metrics", where), f"{where}: 'metrics'")
         for name, value in metrics.items():
             json_files.number(value, f"{where}: {json_files.shown(name)}")
-    return found
+    return entries
 
 
 def pool_folder(pool: str) -> str:

@@ -128,8 +128,8 @@ def evaluate_dense(
             back = part.reversed()
             scores = dense_scores(of("answer", back.question_ids), of("question", back.candidate_ids))
             backwards[pool] = evaluate_set(scores, back)
-    asked, searched = of("question", pools.primary.question_ids), of("answer", pools.primary.candidate_ids)
-    return DenseResult(evaluations, asked, searched, backwards, fused)
+    questions, candidates = of("question", pools.primary.question_ids), of("answer", pools.primary.candidate_ids)
+    return DenseResult(evaluations, questions, candidates, backwards, fused)
 
 
 def bm25_scores(pools: Pools) -> dict[str, ScoreBlock]:

@@ -5,6 +5,7 @@ memory. An entry with a wrong shape or checksum counts as missing and is written
 """
 
 import dataclasses
+import functools
 import os
 import pathlib
 import zlib
@@ -14,6 +15,7 @@ from typing import IO, cast
 import numpy as np
 
 from endx_jax.data.token_tables import content_key
+from endx_jax.errors import EndxError
 from endx_jax.files import CacheFolder
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.identity import model_identity
@@ -21,6 +23,7 @@ from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.distributed import all_processes
 
 CHECKSUM = np.dtype("<u4")
+BLOCK = 1 << 14  # texts encoded at a time, which bounds the memory of vectors that are cached on disk
 
 
 class VectorCache:
@@ -45,23 +48,58 @@ class VectorCache:
             return np.concatenate([*blocks()])
         name = f"vectors-{key}.npy"
         file = self._folder.path(name)
-        found = _read(file, shape)
-        if not all_processes(found is not None):
+        vectors = _read(file, shape)
+        if not all_processes(vectors is not None):
             self._folder.write(name, lambda stream: _write(stream, shape, blocks()))
-            found = _read(file, shape)
-            if not all_processes(found is not None):
-                found = np.concatenate([*blocks()])
-        return cast(np.ndarray, found)
+            vectors = _read(file, shape)
+            if not all_processes(vectors is not None):
+                vectors = np.concatenate([*blocks()])
+        return cast(np.ndarray, vectors)
+
+    def embeddings(
+        self,
+        encode: Callable[[Sequence[str]], np.ndarray],
+        texts: Sequence[str],
+        about: tuple[str, ...],
+        width: int,
+        *,
+        name: str,
+    ) -> np.ndarray:
+        """Returns the embeddings of N texts, float32 [N, E], computed once.
+
+        Args:
+          encode: function from n texts to their embeddings [n, E].
+          texts: N texts.
+          about: everything else that determines the embeddings: their kind, the side and the identity of the model.
+          width: E.
+          name: name of the model in errors.
+
+        Raises:
+          EndxError: an embedding is not finite.
+        """
+
+        def blocks() -> Iterator[np.ndarray]:
+            for start in range(0, max(1, len(texts)), BLOCK):
+                block = encode(texts[start : start + BLOCK])
+                if not np.isfinite(block).all():
+                    row = start + int((~np.isfinite(block)).any(axis=1).argmax())
+                    raise EndxError(
+                        f"{name} gives an embedding that is not finite for the text {texts[row][:60]!r}: use another "
+                        "model"
+                    )
+                yield block
+
+        return self.vectors(content_key(texts, *about), (len(texts), width), blocks)
 
 
 def _read(file: pathlib.Path, shape: tuple[int, ...]) -> np.ndarray | None:
     try:
-        found = np.load(file, mmap_mode="r", allow_pickle=False)
-        checksum = np.fromfile(file, CHECKSUM, offset=found.offset + found.nbytes)
+        vectors = np.load(file, mmap_mode="r", allow_pickle=False)
+        checksum = np.fromfile(file, CHECKSUM, offset=vectors.offset + vectors.nbytes)
     except (OSError, ValueError, EOFError):  # missing, truncated, or not an array
         return None
-    sound = found.shape == shape and found.dtype == np.float32 and checksum.tolist() == [zlib.crc32(found.data)]
-    return np.asarray(found) if sound else None  # np.memmap slows down every access
+    sound = vectors.shape == shape and vectors.dtype == np.float32 and checksum.tolist() == [zlib.crc32(vectors.data)]
+    return np.asarray(vectors) if sound else None  # np.memmap slows down every access
 
 
 def _write(stream: IO[bytes], shape: tuple[int, ...], blocks: Iterable[np.ndarray]) -> None:
@@ -73,10 +111,6 @@ def _write(stream: IO[bytes], shape: tuple[int, ...], blocks: Iterable[np.ndarra
         checksum = zlib.crc32(values, checksum)
         stream.write(values)
     stream.write(np.array(checksum, CHECKSUM).tobytes())
-
-
-# Texts encoded at a time, which bounds the memory of vectors that are cached on disk.
-BLOCK = 1 << 14
 
 
 def base_vectors(
@@ -95,41 +129,21 @@ def base_vectors(
     Returns:
       float32 [N, E], memory-mapped if cached.
     """
-    key = content_key(texts, "base", side, base_identity(encoder, params))
-    return encode_once(encoder, params, side, texts, key, cache, (encoder.width(params),), progress=progress)
-
-
-def base_identity(encoder: TextEncoder, params: dict) -> str:
-    """Returns a hash of the model below the heads (`model_identity`), and the dtypes of the computation."""
     model = encoder.model
     question, answer = (model.tower(side).clone(head=None) for side in SIDES)
-    dtypes = [str(model.tower(side).token_embedder.dtype) for side in SIDES]
     below = dataclasses.replace(model, question=question, answer=answer)
     identity = model_identity(below, below_heads(params), encoder.processors)
-    return " ".join([identity, *dtypes])
+    dtypes = [str(model.tower(side).token_embedder.dtype) for side in SIDES]
+    return cache.embeddings(
+        functools.partial(encoder, params, side, progress=progress),
+        texts,
+        ("base", side, " ".join([identity, *dtypes])),
+        encoder.width(params),
+        name="the pretrained model",
+    )
 
 
 def below_heads(dual_encoder: dict) -> dict:
     """Returns a dual encoder's parameters without those of its heads."""
     kept = {place: {g: p for g, p in groups.items() if g != "head"} for place, groups in dual_encoder.items()}
     return {place: groups for place, groups in kept.items() if groups}
-
-
-def encode_once(
-    encoder: TextEncoder,
-    params: dict,
-    side: str,
-    texts: Sequence[str],
-    key: str,
-    cache: VectorCache,
-    shape: tuple[int, ...],
-    *,
-    progress: bool = False,
-) -> np.ndarray:
-    """Encodes N texts to [N, *shape], or reads them from the cache by their key."""
-
-    def blocks() -> Iterator[np.ndarray]:
-        for start in range(0, max(1, len(texts)), BLOCK):
-            yield encoder(params, side, texts[start : start + BLOCK], progress=progress)
-
-    return cache.vectors(key, (len(texts), *shape), blocks)

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from starlette.types import Receive
 
-from endx_jax.inference.warm import Encoded
+from endx_jax.inference.low_latency import Encoded
 from endx_jax.serving.errors import ClientGone, Refusal
 from endx_jax.serving.service import Encode
 

@@ -12,7 +12,7 @@ from endx_jax.data.documents import Document
 from endx_jax.errors import EndxError
 from endx_jax.inference import EmbeddingModel
 from endx_jax.inference.encode import Output
-from endx_jax.inference.warm import Encoded, WarmEncoder
+from endx_jax.inference.low_latency import Encoded, LowLatencyEncoder
 from endx_jax.numerics import unit_rows
 from endx_jax.retrieval.rerank import LoadedPairs
 from endx_jax.retrieval.text_search import WORDS_OF, TextSearch
@@ -134,7 +134,7 @@ class Service:
         """
         self.model, self.search, self.pairs, self._max_text = model, search, pairs, max_text
         output = Output(model.truncate_dim, normalize=model.cosine)
-        self._encode = WarmEncoder(model.encoder, model.params, output)
+        self._encode = LowLatencyEncoder(model.encoder, model.params, output)
 
     @property
     def scores(self) -> dict[str, str]:

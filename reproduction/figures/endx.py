@@ -6,12 +6,14 @@ import statistics
 
 import jax
 import numpy as np
+import tqdm
 
 from endx_jax.batch import Batch
 from endx_jax.data.records import one_to_one, questions_by_candidate
 from endx_jax.data.splits import with_many_questions
 from endx_jax.errors import EndxError
 from endx_jax.experiment.model import best_params, read_model
+from endx_jax.inference.text_batches import compute_batches, equal_batches
 from endx_jax.numerics import unit_rows
 from endx_jax.parallel.console import say
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
@@ -150,20 +152,21 @@ def teacher_embeddings(source: Source, questions: list[str], answers: list[str])
     model = read_model(source.workdir)
     if model.method.teacher is None:
         return None
-    params, _ = best_params(source.workdir, model, make_mesh(MeshSettings(), jax.local_devices()[:1]))
+    mesh = make_mesh(MeshSettings(), jax.local_devices()[:1])
+    params, _ = best_params(source.workdir, model, mesh)
     if "teacher" not in params:
         return None
     tables = {"question": model.processors["question"](questions), "answer": model.processors["answer"](answers)}
     embed = jax.jit(functools.partial(model.method.teacher, model.objective))
-    found = []
-    for start in range(0, len(questions), TOGETHER):
-        # The last batch is filled up with texts from the front, so that all have one shape.
-        rows = np.arange(start, start + TOGETHER) % len(questions)
+
+    def batch_of(rows: np.ndarray) -> Batch:
         tokens = {side: table.pad(rows, int(table.lengths.max())) for side, table in tables.items()}
         ids = rows.astype(np.int32)
-        batch = Batch(**tokens, question_id=ids, answer_id=ids, positive_ids=ids[:, None])  # type: ignore[arg-type]
-        found.append(np.asarray(embed(params, batch).question))
-    return np.concatenate(found)[: len(questions)]
+        return Batch(**tokens, question_id=ids, answer_id=ids, positive_ids=ids[:, None])  # type: ignore[arg-type]
+
+    batches = equal_batches(len(questions), TOGETHER, mesh, batch_of)
+    bar = tqdm.tqdm(total=len(questions), disable=True)
+    return compute_batches(batches, lambda batch: embed(params, batch).question, mesh, bar)
 
 
 def draw_similarity(data: dict):

@@ -10,8 +10,9 @@ from small_squad import regular, write_squad
 
 from endx_jax.data import reqa, reqa_dataset
 from endx_jax.data.settings import DataSettings
-from endx_jax.experiment.data import counts_of, fingerprint, pools, read_records, read_splits
+from endx_jax.experiment.data import fingerprint, pools, read_records, read_splits
 from endx_jax.methods.config import load_recipe
+from reproduction.counts import counts_of
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from tiny_bert import tiny_recipe
 
 from endx_jax.experiment import prepare as preparing
 from endx_jax.experiment.execution import activation_bytes, rows_at_once
-from endx_jax.experiment.prepare import begin, prepare
+from endx_jax.experiment.prepare import begin, prepare_run
 from endx_jax.experiment.train_plan import plan_training
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.memory import Memory
@@ -24,7 +24,7 @@ def run(tiny_bert, pairs_csv, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(preparing, "measure", lambda: PLENTY)
         patch.setattr(preparing, "make_mesh", lambda settings: make_mesh(MeshSettings(), jax.devices()[:1]))
-        return prepare(config, tmp_path_factory.mktemp("run"))
+        return prepare_run(config, tmp_path_factory.mktemp("run"))
 
 
 def arranged(run, memory):

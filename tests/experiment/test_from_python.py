@@ -8,6 +8,7 @@ from helpers import one_line_error
 from tiny_bert import tiny_recipe
 
 import endx_jax
+from endx_jax.methods.config import load_recipe
 from endx_jax.parallel import console
 
 PAIRS = [(f"where is the cat {n}", f"the cat {n} is in the {'house' if n % 2 else 'dog'} {n}") for n in range(60)]
@@ -63,6 +64,23 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(pairs, settings
     with one_line_error(message):
         endx_jax.train(pairs, tmp_path / "run", config=config, settings=settings)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_config_is_a_file_a_recipe_or_a_tree(config, tmp_path, monkeypatch):
+    trees = []
+    monkeypatch.setattr("endx_jax.experiment.from_python.run", lambda tree, workdir: trees.append(tree))
+    monkeypatch.setattr("endx_jax.experiment.from_python.load", lambda path: path)
+    file = tmp_path / "mine.py"
+    file.write_text('from endx_jax.methods.config import load_recipe\nget_config = load_recipe("t5").get_config\n')
+    for source in ("t5:base,ade", f"{file}:base,ade", load_recipe("t5").get_config("base,ade")):
+        endx_jax.train(PAIRS, tmp_path / "run", config=source)
+    assert trees[0]["model"]["sharing"] == "ade"
+    assert trees == trees[:1] * 3
+    with one_line_error("=t6 is neither a file nor a recipe; did you mean 't5'"):
+        endx_jax.train(PAIRS, tmp_path / "run", config="t6")
+    file.write_text("def get_config():\n    raise ValueError('no such thing')\n")
+    with one_line_error("mine.py, line 2: ValueError: no such thing"):
+        endx_jax.train(PAIRS, tmp_path / "run", config=file)
 
 
 def test_notebooks_show_progress(monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 from helpers import whole_and_resumed
 from tiny_bert import tiny_recipe
 
-from endx_jax.experiment.prepare import prepare
+from endx_jax.experiment.prepare import prepare_run
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def config(tiny_bert, pairs_csv, tmp_path):
 
 
 def test_the_stream_of_a_run_draws_from_both(config, tmp_path):
-    prepared = prepare(config, tmp_path / "run")
+    prepared = prepare_run(config, tmp_path / "run")
     drawn = np.concatenate([prepared.stream.example_ids(step) for step in range(1000)])
     first, second = prepared.stream.pairs.sizes
     assert second == 10
@@ -31,7 +31,7 @@ def test_batches_of_one_set_with_prompts_of_their_own(config, tmp_path):
     path, weight = config.data.mixture[0]
     config.data.mixture = ((path, weight, "dogs: ", "about "),)
     config.data.mixture_batches = "one_set"
-    prepared = prepare(config, tmp_path / "run")
+    prepared = prepare_run(config, tmp_path / "run")
     train, (first, _) = prepared.data.train, prepared.stream.pairs.sizes
     for step in range(20):
         drawn = prepared.stream.example_ids(step)

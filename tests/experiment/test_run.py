@@ -67,7 +67,7 @@ def test_the_workdir_holds_what_the_readme_promises(trained_workdir):
 
 def test_the_numbers_of_every_step_are_those_of_its_batch(trained_workdir, config, tmp_path):
     lines = [json.loads(line) for line in (trained_workdir / "metrics.jsonl").read_text().splitlines()][:6]
-    stream = prepare.prepare(config, tmp_path).stream
+    stream = prepare.prepare_run(config, tmp_path).stream
     for step, line in enumerate(lines, start=1):
         questions, answers = stream.pairs.index[stream.example_ids(step - 1)].T
         equal = sum(int(a == b) for a, b in itertools.permutations(answers, 2))
@@ -272,7 +272,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_no_checkpoint(config
 
 def test_a_run_can_start_from_another_ones_best(trained_workdir, config, tmp_path):
     config.model.init_from = str(trained_workdir)
-    _, state, _ = prepare.begin(prepare.prepare(config, tmp_path))
+    _, state, _ = prepare.begin(prepare.prepare_run(config, tmp_path))
     chex.assert_trees_all_equal(jax.device_get(state.params), final_params(trained_workdir))
 
 
@@ -412,4 +412,4 @@ def test_lengths_beyond_the_positions_are_refused(config, tmp_path):
 
 def test_what_the_pretrained_folder_says_completes_the_settings(config, tmp_path):
     config.model.dropout = -1.0
-    assert prepare.prepare(config, tmp_path).model.settings.model.dropout == 0.1
+    assert prepare.prepare_run(config, tmp_path).model.settings.model.dropout == 0.1

@@ -21,7 +21,7 @@ from endx_jax.data.token_store import TokenStore
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.errors import EndxError
 from endx_jax.experiment.data import read_records, read_splits
-from endx_jax.experiment.prepare import prepare
+from endx_jax.experiment.prepare import prepare_run
 from endx_jax.experiment.run import run
 from endx_jax.experiment.tokens import stored
 
@@ -246,7 +246,7 @@ def config(tiny_bert, settings):
 
 def test_batches_on_disk_are_a_function_of_seed_and_step_above_any_size(config, tmp_path, monkeypatch):
     monkeypatch.setattr("endx_jax.data.order.MOST_DRAWN", 10)
-    first, second = (prepare(config, tmp_path / "run").stream for _ in range(2))
+    first, second = (prepare_run(config, tmp_path / "run").stream for _ in range(2))
     for step in (0, 7, 3):
         jax.tree.map(np.testing.assert_array_equal, first[step], second[step])
     steps = -(-100 // len(first.example_ids(0)))
@@ -257,7 +257,7 @@ def test_batches_on_disk_are_a_function_of_seed_and_step_above_any_size(config, 
 def test_what_needs_texts_is_refused(config, tmp_path):
     config.objective.contrastive.guide = config.model.pretrained
     with pytest.raises(EndxError, match=r"tokens holds tokens and no texts, which .*: leave data.tokens empty"):
-        prepare(config, tmp_path / "run")
+        prepare_run(config, tmp_path / "run")
 
 
 @pytest.mark.slow

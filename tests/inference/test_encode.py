@@ -39,10 +39,19 @@ def test_equal_to_texts_without_padding(model):
     assert np.ptp(expected, axis=0).max() > 0.1
 
 
-def test_windows_change_nothing(model, monkeypatch):
-    expected = model.encoder(model.params, "question", TEXTS * 3)
-    monkeypatch.setattr(text_batches, "WINDOW", 4)
-    np.testing.assert_allclose(model.encoder(model.params, "question", TEXTS * 3), expected, atol=1e-6)
+@pytest.mark.parametrize(("devices", "batch_size"), [(8, 8), (8, 16), (8, 3), (1, 64)])
+def test_order_is_kept_whatever_the_batch_and_the_devices(model, monkeypatch, devices, batch_size):
+    texts = TEXTS * 5
+    encoder = TextEncoder(
+        model.encoder.model, model.encoder.processors, make_mesh(MeshSettings(), jax.devices()[:devices])
+    )
+    params = model.params if devices == 8 else jax.device_get(model.params)
+    expected = np.tile(one_by_one(model, TEXTS), (5, 1))
+    for window in (text_batches.WINDOW, 4):
+        monkeypatch.setattr(text_batches, "WINDOW", window)
+        embeddings = encoder(params, "question", texts, batch_size=batch_size)
+        np.testing.assert_allclose(embeddings, expected, atol=1e-6)
+    assert embeddings.dtype == np.float32
 
 
 def test_few_programs_are_compiled_and_kept(model, monkeypatch):
@@ -91,37 +100,10 @@ def test_towers_of_their_own_are_told_apart(model):
     np.testing.assert_allclose(question, encoder(model.params, "question", ["the cat"]), atol=1e-6)
 
 
-def test_order_is_kept_whatever_the_batch(model):
-    expected = one_by_one(model, TEXTS)
-    for batch_size in (8, 16):
-        found = model.encoder(model.params, "question", TEXTS, batch_size=batch_size)
-        np.testing.assert_allclose(found, expected, atol=1e-6)
-    assert found.dtype == np.float32
-
-
-def test_more_texts_than_a_batch(model):
-    texts = TEXTS * 5
-    found = model.encoder(model.params, "answer", texts, batch_size=8)
-    np.testing.assert_allclose(found, np.tile(one_by_one(model, TEXTS), (5, 1)), atol=1e-6)
-
-
 def test_no_texts_give_no_rows(model):
     assert model.encoder(model.params, "question", []).shape == (0, 32)
     codes, scales = model.encoder(model.params, "question", [], output=Output(width=8, precision="int8"))
     assert (codes.shape, codes.dtype, scales.shape) == ((0, 8), np.int8, (0,))
-
-
-def test_one_device_gives_what_eight_do(model):
-    mesh = make_mesh(MeshSettings(), jax.devices()[:1])
-    encoder = TextEncoder(model.encoder.model, model.encoder.processors, mesh)
-    params = jax.device_get(model.params)
-    found = encoder(params, "question", TEXTS)
-    np.testing.assert_allclose(found, model.encoder(model.params, "question", TEXTS), atol=1e-6)
-
-
-def test_a_batch_size_that_does_not_divide_over_the_devices_is_rounded_up(model):
-    found = model.encoder(model.params, "question", TEXTS, batch_size=3)
-    np.testing.assert_allclose(found, one_by_one(model, TEXTS), atol=1e-6)
 
 
 @pytest.mark.parametrize(("precision", "off"), [("bfloat16", 2**-8), ("float16", 2**-11), ("int8", 1 / 254)])

@@ -57,9 +57,10 @@ def test_every_text_is_in_one_batch_which_keeps_the_budget(monkeypatch):
     texts = np.random.default_rng(0).integers(1, 64, 250).tolist()
     found = list(batches(lengths_to_tokens, texts, shapes(64, 256)))
     np.testing.assert_array_equal(np.sort(np.concatenate([batch.indices for batch in found])), np.arange(250))
-    for places, (rows, width), tokens in found:
-        assert tokens.ids.shape == tokens.mask.shape == (rows, width)
-        assert rows * width <= 256
+    for places, rows, tokens in found:
+        assert tokens.ids.shape == tokens.mask.shape
+        assert len(tokens.ids) == rows
+        assert tokens.ids.size <= 256
         for place, ids, mask in zip(places, tokens.ids, tokens.mask, strict=False):
             assert mask.sum() == texts[place]
             assert (ids[mask] == texts[place]).all()
@@ -69,8 +70,8 @@ def test_every_text_is_in_one_batch_which_keeps_the_budget(monkeypatch):
 def test_little_is_padded_among_many_texts():
     texts = np.random.default_rng(0).integers(4, 64, 5000).tolist()
     found = list(batches(lengths_to_tokens, texts, shapes(64, 2048)))
-    assert sum(batch.tokens.ids.size for batch in found) < 1.15 * sum(texts)
-    assert len({batch.shape for batch in found}) <= 12 + 1  # a rung each, and the last batch
+    assert sum(batch.inputs.ids.size for batch in found) < 1.15 * sum(texts)
+    assert len({batch.inputs.ids.shape for batch in found}) <= 12 + 1  # a rung each, and the last batch
 
 
 def test_no_texts_give_no_batch():

@@ -118,7 +118,7 @@ def test_packing_changes_no_loss_and_no_gradient(name, devices, chunk):
     expected, expected_gradient = of_padded(name)
     mesh = make_mesh(MeshSettings(), jax.devices()[:devices])
     execution = Execution(mesh, tower_chunk=chunk, packed=True)
-    own = objective(name).prepare(execution, steps_per_epoch=1.0)
+    own = objective(name).for_run(execution, steps_per_epoch=1.0)
     params = jax.device_put(params_of(name), state_shardings(params_of(name), mesh))
     batch = jax.device_put(pack(BATCHES[name], execution), batch_sharding(mesh))
     program, (found, gradient) = differentiate(own, params, batch)

@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 
 from endx_jax.errors import EndxError
-from endx_jax.metrics.significance import holm, paired_difference, paired_t_test, t_test
+from endx_jax.metrics.significance import paired_difference, paired_t_test, t_test
 
 SEEDS = [51.2, 50.1, 52.4], [54.9, 53.0, 53.8]
 
@@ -35,13 +35,6 @@ def test_a_sample_that_is_too_small_is_refused(first, second):
         t_test(first, second)
     with pytest.raises(EndxError):
         paired_t_test(first, second)
-
-
-def test_holm_multiplies_by_the_tests_that_are_left_and_keeps_the_order():
-    """0.01 x 4; 0.02 x 3; 0.025 x 2 is less than the one before; 0.9 x 1."""
-    np.testing.assert_allclose(holm([0.025, 0.9, 0.01, 0.02]), [0.06, 0.9, 0.04, 0.06])
-    assert holm([0.6, 0.7]) == [1.0, 1.0]
-    assert holm([]) == []
 
 
 def test_pairs_are_needed_for_a_paired_test():

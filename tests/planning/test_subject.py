@@ -8,7 +8,7 @@ import pytest
 from tiny_bert import WIDTH, tiny_recipe
 
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.prepare import begin, prepare
+from endx_jax.experiment.prepare import begin, prepare_run
 from endx_jax.methods.config import load_recipe
 from endx_jax.methods.dual import contrastive_batches
 from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, to_global
@@ -44,7 +44,7 @@ def config(tiny_bert, pairs_csv):
 def test_state_and_batch_are_those_of_a_real_run(config, tmp_path, optimizer, mesh):
     config.optimizer.name = optimizer
     config.model.projection = 16
-    run = prepare(config.to_dict() | mesh, tmp_path)
+    run = prepare_run(config.to_dict() | mesh, tmp_path)
     _, state, _ = begin(run)
     settings = run.model.settings
     subject = outline_run(settings, read_texts(settings)).on(None)
@@ -88,7 +88,7 @@ def without_sources(program):
 
 @pytest.mark.slow
 def test_the_compiled_step_is_the_one_that_training_runs(config, tmp_path):
-    run = prepare(config, tmp_path)
+    run = prepare_run(config, tmp_path)
     _, _, step = begin(run)
     (program,) = step.programs.values()
     settings = run.model.settings
@@ -117,7 +117,7 @@ def test_with_data_the_batches_are_those_that_training_plans(config, tmp_path):
     assert texts.pairs is not None
     subject = outline_run(resolve(config), texts, platform="tpu").on(None)
     assert subject.train_plan.execution.dtype == jnp.bfloat16
-    assert subject.train_plan.stream.profiles() == prepare(config, tmp_path).stream.profiles()
+    assert subject.train_plan.stream.profiles() == prepare_run(config, tmp_path).stream.profiles()
 
 
 def test_bytes_are_those_of_a_device():

@@ -9,8 +9,8 @@ from helpers import TINY, one_line_error, padded, random_params, texts, tower
 from endx_jax.models import DualEncoder, RecurrentConfig, RecurrentEncoder, TokenEmbedder, Tower
 from endx_jax.models.static import TokenWeights
 from endx_jax.numerics import unit_rows
-from endx_jax.retrieval.evaluate import PrecisionRecall
 from reproduction.layers import layer_names, pool_layers, thinned
+from reproduction.precision_recall import PrecisionRecall
 
 TOKENS = padded(texts((5, 2, 6)), 6)
 ONE_LAYER = dataclasses.replace(TINY, layers=1)

@@ -2,10 +2,11 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from endx_jax.metrics.significance import paired_t_test, t_test
-from reproduction.outcome import Outcome, t_tests
+from reproduction.outcome import Outcome, holm, t_tests
 from reproduction.tables import papers
 
 TABLE = papers().tables["endx-table2"]
@@ -65,3 +66,10 @@ def test_fewer_than_three_seeds_give_no_test(seeds):
     assert t_tests([Outcome(DUAL, three), Outcome(ENDX, three)]) != []
     assert t_tests([Outcome(DUAL, three[:seeds]), Outcome(ENDX, three)]) == []
     assert t_tests([Outcome(DUAL, three), Outcome(ENDX, three[:seeds])]) == []
+
+
+def test_holm_multiplies_by_the_tests_that_are_left_and_keeps_the_order():
+    """0.01 x 4; 0.02 x 3; 0.025 x 2 is less than the one before; 0.9 x 1."""
+    np.testing.assert_allclose(holm([0.025, 0.9, 0.01, 0.02]), [0.06, 0.9, 0.04, 0.06])
+    assert holm([0.6, 0.7]) == [1.0, 1.0]
+    assert holm([]) == []

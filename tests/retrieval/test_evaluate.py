@@ -8,7 +8,7 @@ import pytest
 
 from endx_jax import metrics
 from endx_jax.errors import EndxError
-from endx_jax.retrieval.evaluate import default_block, evaluate, precision_recall
+from endx_jax.retrieval.evaluate import default_block, evaluate
 
 RECALL = ["recall@1", "recall@2", "recall@5", "recall@10", "recall@20", "recall@50", "recall@100"]
 NAMES = ["mrr", "mrr@10", "p@1", *RECALL, "avg_recall", "hit@1", "hit@5", "hit@10", "ndcg@10", "map"]
@@ -128,44 +128,3 @@ def test_nan_scores_are_refused_and_the_question_is_named():
     scores[3, 1] = np.nan
     with pytest.raises(EndxError, match="question 3 contain nan"):
         evaluate(from_rows(scores), [[0]] * 5, candidates=3, block=2)
-
-
-def draw_pairs(levels):
-    rng = np.random.default_rng(0)
-    scores = rng.integers(0, levels, (40, 30)).astype(np.float32)
-    qrels = [sorted(rng.choice(30, 1 + n % 3, replace=False).tolist()) for n in range(40)]
-    for row, right in enumerate(qrels):
-        scores[row, right] += levels // 3
-    return scores, qrels
-
-
-def test_by_hand():
-    # By score: right .9; wrong .8; right .7 and wrong .7, which are taken together; right .1 after wrong .2 and .3.
-    scores = np.array([[0.9, 0.8, 0.2], [0.7, 0.7, 0.3], [0.15, 0.1, 0.05]], np.float32)
-    found = precision_recall(lambda start, stop: scores[start:stop], [[0], [1], [1]], candidates=3, block=2)
-    np.testing.assert_allclose(found.recall, [1 / 3, 2 / 3, 1])
-    np.testing.assert_allclose(found.precision, [1, 2 / 4, 3 / 8])
-    assert found.average_precision == pytest.approx((1 + 2 / 4 + 3 / 8) / 3)
-
-
-@pytest.mark.parametrize("levels", [6, 10**6])
-@pytest.mark.parametrize("block", [7, None])
-def test_the_curve_equals_scikit_learns(levels, block):
-    metrics = pytest.importorskip("sklearn.metrics")
-    scores, qrels = draw_pairs(levels)
-    truth = np.zeros(scores.shape)
-    for row, right in enumerate(qrels):
-        truth[row, right] = 1
-    found = precision_recall(lambda start, stop: scores[start:stop], qrels, candidates=30, block=block)
-    assert found.average_precision == pytest.approx(metrics.average_precision_score(truth.ravel(), scores.ravel()))
-    precision, recall, _ = metrics.precision_recall_curve(truth.ravel(), scores.ravel())
-    points = {(round(r, 9), round(p, 9)) for r, p in zip(recall, precision, strict=True)}
-    assert {(round(r, 9), round(p, 9)) for r, p in zip(found.recall, found.precision, strict=True)} <= points
-    assert np.all(np.diff(found.recall) > 0)
-
-
-def test_progress_is_told_over_both_passes():
-    scores, qrels = draw_pairs(6)
-    told = []
-    precision_recall(lambda a, b: scores[a:b], qrels, candidates=30, block=16, progress=lambda *n: told.append(n))
-    assert told == [(16, 80), (32, 80), (40, 80), (56, 80), (72, 80), (80, 80)]

@@ -9,7 +9,14 @@ from endx_jax.data.relevance import Answered
 from endx_jax.errors import EndxError
 from endx_jax.retrieval import index_evaluation
 from endx_jax.retrieval.index import Index, write_index
-from endx_jax.retrieval.index_evaluation import evaluate_answered, evaluate_judged, passage, rows_of, streamed_ranks
+from endx_jax.retrieval.index_evaluation import (
+    evaluate_answered,
+    evaluate_judged,
+    passage,
+    places,
+    rows_of,
+    streamed_counts,
+)
 from endx_jax.retrieval.search import Tile
 
 # Along the first axis the documents score 6, 5, 4, 3, 2, 1.
@@ -90,6 +97,10 @@ def embeddings():
         row[:count] = draw.choice(CANDIDATES, count, replace=False)
     positives[0, :2] = [0, CANDIDATES - 1]
     return questions, candidates, positives
+
+
+def streamed_ranks(questions, positives, candidates, **options):
+    return places(*streamed_counts(questions, positives, candidates, **options), positives)
 
 
 def naive(scores, positives) -> list[list[float]]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from http_server import JSON, wait_for
 
-from endx_jax.inference.warm import Encoded
+from endx_jax.inference.low_latency import Encoded
 from endx_jax.serving.service import Preparation
 from endx_jax.serving.settings import Limits, ServingSettings
 

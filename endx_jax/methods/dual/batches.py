@@ -1,7 +1,7 @@
 """Batches with what a contrastive loss needs beside texts: embeddings of a guide, frequencies, scores of a teacher."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import functools
 from typing import Any
 
 import flax.struct
@@ -13,9 +13,8 @@ from endx_jax.batch import Batch
 from endx_jax.data.batches import BatchStream, Pairs
 from endx_jax.data.ragged import Ragged
 from endx_jax.data.records import RetrievalSet
-from endx_jax.data.token_tables import content_key
 from endx_jax.errors import EndxError
-from endx_jax.inference import EmbeddingModel, load
+from endx_jax.inference import load
 from endx_jax.losses import Guide
 from endx_jax.methods.dual.settings import DualSettings
 from endx_jax.methods.objective import known_ids
@@ -23,7 +22,7 @@ from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.console import say
 from endx_jax.pretrained.published import is_known, outline
-from endx_jax.retrieval.vector_cache import BLOCK, VectorCache
+from endx_jax.retrieval.vector_cache import VectorCache
 
 Array = jax.Array
 
@@ -63,7 +62,10 @@ class ContrastiveStream(BatchStream):
                 f"objective.distillation.loss={self._distils} needs a teacher's scores, but the data has none: "
                 "write them with `endx mine --score-with`"
             )
-        self._log_q = _log_frequencies(pairs) if settings.contrastive.answer_frequencies else None
+        self._log_q = None
+        if settings.contrastive.answer_frequencies:
+            counts = np.bincount(pairs.index[:, 1], minlength=len(pairs.answers))
+            self._log_q = np.log(np.maximum(counts, 1) / counts[counts > 0].mean()).astype(np.float32)
 
     def __getitem__(self, step: int) -> ContrastiveBatch:
         """Returns this process's rows of the batch of `step`, with NumPy leaves."""
@@ -87,17 +89,17 @@ class ContrastiveStream(BatchStream):
         if not self._distils or self.pairs.scores is None:
             return None
         question, (right, wrong) = np.asarray(batch.question_id), self.pairs.scores
-        own = _scores_of(np.asarray(batch.answer_id)[:, None], question, self.pairs.positives, right)
+        right_scores = _scores_of(np.asarray(batch.answer_id)[:, None], question, self.pairs.positives, right)
         hard = _scores_of(np.asarray(batch.hard_negative_ids), question, self.pairs.hard_negatives, wrong)
-        return np.concatenate([own, hard], axis=1)
+        return np.concatenate([right_scores, hard], axis=1)
 
 
 def _scores_of(candidates: np.ndarray, question: np.ndarray, listed: Ragged, scores: Ragged) -> np.ndarray:
     """Looks up the teacher's scores, float32 [B, K], of candidates; NaN for those that their question does not list."""
     places = listed.find(question, candidates)
-    found = np.full(places.shape, np.nan, np.float32)
-    found[places >= 0] = scores.values[places[places >= 0]]
-    return found
+    values = np.full(places.shape, np.nan, np.float32)
+    values[places >= 0] = scores.values[places[places >= 0]]
+    return values
 
 
 def contrastive_batches(pairs: Pairs, settings: DualSettings, **options) -> BatchStream:
@@ -140,26 +142,14 @@ def embed_by_guide(pairs: Pairs, records: RetrievalSet | None, settings: Any, me
     guide, cache = load(name, mesh=mesh), VectorCache(settings.data.cache)
     count = len(records.questions) + len(records.candidates)
     say(f"embedding {count:,} texts by {guide.name}, or reading them from {settings.data.cache or 'no cache'}")
-    sides = zip(SIDES, (records.questions, records.candidates), strict=True)
-    return dataclasses.replace(pairs, guide={side: _embed(guide, side, texts, cache) for side, texts in sides})
-
-
-def _embed(guide: EmbeddingModel, side: str, texts: Sequence[str], cache: VectorCache) -> np.ndarray:
-    def blocks() -> Iterator[np.ndarray]:
-        for start in range(0, len(texts), BLOCK):
-            block = guide.comparable(side, texts[start : start + BLOCK])
-            if not np.isfinite(block).all():
-                row = start + int((~np.isfinite(block)).any(axis=1).argmax())
-                raise EndxError(
-                    f"{guide.name} gives an embedding that is not finite for the {side} {texts[row][:60]!r}: "
-                    "use another model"
-                )
-            yield block
-
-    return cache.vectors(content_key(texts, "guide", side, guide.identity), (len(texts), guide.width), blocks)
-
-
-def _log_frequencies(pairs: Pairs) -> np.ndarray:
-    """Returns the logarithm of each answer's number of pairs over the mean of all answers with pairs, float32 [N]."""
-    counts = np.bincount(pairs.index[:, 1], minlength=len(pairs.answers))
-    return np.log(np.maximum(counts, 1) / counts[counts > 0].mean()).astype(np.float32)
+    embedded = {
+        side: cache.embeddings(
+            functools.partial(guide.comparable, side),
+            texts,
+            ("guide", side, guide.identity),
+            guide.width,
+            name=guide.name,
+        )
+        for side, texts in zip(SIDES, (records.questions, records.candidates), strict=True)
+    }
+    return dataclasses.replace(pairs, guide=embedded)

@@ -17,8 +17,7 @@ from endx_jax.batch import Batch, Tokens
 from endx_jax.losses import Guide
 from endx_jax.losses.geometry import KERNELS, TERMS, embedding_regression, geometry_alignment
 from endx_jax.methods.dual import ContrastiveBatch, DualObjective, DualSettings, loss_arrays
-from endx_jax.methods.endx.given import read_teacher
-from endx_jax.methods.endx.teacher import CrossEncoder
+from endx_jax.methods.endx.teacher import CrossEncoder, read_teacher
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective
 from endx_jax.models.dropout import fold
 from endx_jax.models.pooling import PENALTIES
@@ -89,10 +88,8 @@ class EndxSettings(DualSettings):
         check_choice("objective.alignment", self.alignment, ALIGNMENTS)
         check_choice("objective.kernel", self.kernel, KERNELS)
         check_choice("objective.teacher_shares", self.teacher_shares, SHARED_WITH_TEACHER)
-        for entry in self.weights:
-            numbers = len(entry) == 2 and isinstance(entry[1], int | float)
-            check(numbers, f"objective.weights contains {entry!r}; each entry must be (term, number)")
-            check_choice("objective.weights", entry[0], TERMS)
+        for term, _ in self.weights:
+            check_choice("objective.weights", term, TERMS)
         check(
             not (self.ramp_steps and self.ramp_epochs),
             f"objective.ramp_steps and ramp_epochs are {self.ramp_steps} and {self.ramp_epochs}: set one to 0",
@@ -169,9 +166,11 @@ class EndxObjective(Objective):
         shape = jax.eval_shape(lambda p: self.model.encodings(p, "question", tokens), dual_encoder).shape
         encodings, mask = jnp.zeros(shape), tokens.mask
         drawn = self.cross_encoder.init(key, encodings, mask, encodings, mask)["params"]
-        own = {"token_embedder", "encoder"} - set(SHARED_WITH_TEACHER[self.settings.teacher_shares])
+        # Student and teacher share no buffer; host arrays are copied when they are placed.
+        copy = lambda leaf: jnp.copy(leaf) if isinstance(leaf, jax.Array) else leaf  # noqa: E731
+        copied = {"token_embedder", "encoder"} - set(SHARED_WITH_TEACHER[self.settings.teacher_shares])
         encoders = {
-            place: {group: jax.tree.map(_copy, params) for group, params in groups.items() if group in own}
+            place: {group: jax.tree.map(copy, params) for group, params in groups.items() if group in copied}
             for place, groups in dual_encoder.items()
         }
         encoders = {place: groups for place, groups in encoders.items() if groups}
@@ -241,8 +240,8 @@ class EndxObjective(Objective):
 
         def encode(side: str, tokens: Tokens, number: int) -> Array:
             # These are the student's keys: with shared encoders, both have the same dropout and the same encodings.
-            own = None if keys is None else fold(keys, number)
-            return self.model.encodings(encoders, side, tokens, own)
+            dropout_keys = None if keys is None else fold(keys, number)
+            return self.model.encodings(encoders, side, tokens, dropout_keys)
 
         question, answer = encode("question", questions, 0), encode("answer", answers, 1)
         variables = {"params": params["teacher"]["cross_encoder"]}
@@ -305,21 +304,11 @@ class EndxObjective(Objective):
     def _weights(self, step: Array) -> dict[str, Array]:
         """Returns each term's weight at a step: it rises linearly from 0, from `ramp_start` on, to its final value."""
         ramp_steps = self.settings.ramp_steps or self.settings.ramp_epochs * self.steps_per_epoch
-        risen = ramp(step, self.settings.ramp_start, ramp_steps)
+        risen = jnp.clip((step + 1 - self.settings.ramp_start) / max(ramp_steps, 1.0), 0.0, 1.0)
         weights = dict(self.settings.weights) if self.settings.alignment == "geometry" else {"regression": 1.0}
         return {term: weight * risen for term, weight in weights.items()}
-
-
-def ramp(step: Array, start: int, steps: float) -> Array:
-    """Returns the share of a weight at a step, which rises linearly to 1 in `steps` steps from `start` on."""
-    return jnp.clip((step + 1 - start) / max(steps, 1.0), 0.0, 1.0)
 
 
 def _merge(student: dict, teacher: dict) -> dict:
     """Returns the student's parameter groups with the teacher's own groups in place of the student's."""
     return {place: groups | teacher.get(place, {}) for place, groups in student.items()}
-
-
-def _copy(leaf):
-    """Copies a device array, so that student and teacher share no buffer; host arrays are copied when placed."""
-    return jnp.copy(leaf) if isinstance(leaf, jax.Array) else leaf

@@ -3,13 +3,14 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
-from endx_jax.data.batches import BatchStream, Pairs
+from endx_jax.data.batches import Pairs
 from endx_jax.losses.contrastive import in_batch_softmax
 from endx_jax.methods.endx.objective import EndxObjective
+from endx_jax.methods.evaluation import compute_held_out
 from endx_jax.models.dual_encoder import SIDES
-from endx_jax.parallel.sharding import local_rows, rounded_up, to_global
+from endx_jax.parallel.sharding import rounded_up
 from endx_jax.retrieval.evaluate import evaluate
 from endx_jax.retrieval.results import Section
 from endx_jax.retrieval.systems import dense_scores
@@ -44,35 +45,35 @@ def compare_teacher(
     if len(pairs) < batch_size:
         return None
 
-    def embed(params, batch):
+    def embed(params, batch, number):
+        del number
         dual_encoder, teacher = params["dual_encoder"], objective.embed_as_teacher(params, batch)
         return {
             "teacher": {side: getattr(teacher, side) for side in SIDES},
             "student": {side: objective.model.encode(dual_encoder, side, getattr(batch, side)) for side in SIDES},
         }
 
-    stream = BatchStream(pairs, seed=0, global_batch_size=batch_size, rows=local_rows(mesh, batch_size))
-    embed = jax.jit(embed, out_shardings=NamedSharding(mesh, PartitionSpec()))
-    steps = range(-(-len(pairs) // batch_size))
-    parts = jax.device_get([embed(params, to_global(stream[step], mesh, batch_size)) for step in steps])
+    batches = -(-len(pairs) // batch_size)
     # The last batch extends into the next epoch, whose pairs are repetitions.
-    embeddings = jax.tree.map(lambda *x: np.concatenate(x)[: len(pairs)], *parts)
-    rows = np.concatenate([stream.example_ids(step) for step in steps])[: len(pairs)]
+    rows, embeddings = jax.tree.map(
+        lambda *parts: np.concatenate(parts)[: len(pairs)],
+        *compute_held_out(embed, params, pairs, mesh, batch_size, batches),
+    )
     question_id, answer_id = pairs.index[rows].T
     qrels = [np.flatnonzero(np.isin(answer_id, pairs.positives[q])).tolist() for q in question_id]
     student = objective.dual.learned(params)["temperature"]
     temperatures = {"teacher": objective.teacher_temperature(student), "student": student}
 
     def measure(temperature, question, answer):
-        found = evaluate(dense_scores(question, answer), qrels, candidates=len(pairs), depth=1)
+        ranked = evaluate(dense_scores(question, answer), qrels, candidates=len(pairs), depth=1)
         embedded = jnp.asarray(question), jnp.asarray(answer)
         loss, _ = in_batch_softmax(*embedded, temperature=temperature, question_id=question_id, answer_id=answer_id)
-        return {"pairs": len(pairs), "loss": float(loss), **{name: found.metrics[name] for name in MEASURES}}
+        return {"pairs": len(pairs), "loss": float(loss), **{name: ranked.metrics[name] for name in MEASURES}}
 
     measured = {name: measure(temperatures[name], *(of[side] for side in SIDES)) for name, of in embeddings.items()}
     lines = [
-        f"{name}: {found['pairs']:,} held-out pairs ranked with MRR {found['mrr']:.3f}, hit@1 {found['hit@1']:.3f} "
-        f"and loss {found['loss']:.3f}"
-        for name, found in measured.items()
+        f"{name}: {values['pairs']:,} held-out pairs ranked with MRR {values['mrr']:.3f}, hit@1 {values['hit@1']:.3f} "
+        f"and loss {values['loss']:.3f}"
+        for name, values in measured.items()
     ]
     return Section("held_out_pairs", measured, lines)

@@ -7,19 +7,26 @@ $$ head_q^i = softmax(H_a W_q^i (H_q W_k^i)^T / \sqrt{d_h}) H_q W_v^i, \quad
    H'_q = [head_q^1; ...] W_o, \quad H_q^{cross} = LayerNorm(H'_q + FFN(H'_q)) $$
 
 So the "question" output has the answer's length M. Its values come from the question only; the answer determines the
-attention weights. The answer's embedding uses the same weights with the roles exchanged.
+attention weights. The answer's embedding uses the same weights with the roles exchanged. `read_teacher` reads its
+parameters from another run.
 """
 
 import math
+import pathlib
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from endx_jax import json_files
 from endx_jax.errors import EndxError
 from endx_jax.models.attention import attend
 from endx_jax.models.pooling import Pooling
 from endx_jax.numerics import l2_normalize
+from endx_jax.parallel.sharding import parameter_paths
+from endx_jax.settings import check
+from endx_jax.training.checkpoints import best_step, restore_params
 
 Array = jax.Array
 
@@ -117,3 +124,37 @@ class Refinement(nn.Module):
 def _dense(width: int, dtype: jnp.dtype, name: str, use_bias: bool = True) -> nn.Dense:
     # Xavier initialisation: attention without a residual needs an output of the input's scale from the start.
     return nn.Dense(width, use_bias=use_bias, dtype=dtype, kernel_init=nn.initializers.xavier_uniform(), name=name)
+
+
+def read_teacher(workdir: pathlib.Path, like: dict) -> dict:
+    """Reads the teacher of the best checkpoint of an ENDX run.
+
+    Args:
+      workdir: the run's folder.
+      like: parameters of the teacher in the run that takes it, for their paths and shapes.
+
+    Returns:
+      A tree like `like`, as NumPy arrays.
+
+    Raises:
+      EndxError: there is no such run, its teacher has another architecture, or its checkpoint is missing or damaged.
+    """
+    where, file = f"objective.teacher_from={workdir}", workdir / "config.json"
+    about = json_files.read_optional(file)
+    objective, evaluation = (
+        json_files.mapped(about.get(name, {}), f"{file}: {name!r}") for name in ("objective", "evaluation")
+    )
+    check(
+        objective.get("name") == "endx",
+        f"{where} holds no run of objective.name=endx: name the workdir of one",
+    )
+    step = best_step(workdir, str(evaluation.get("metric")))
+    if step is None:
+        raise EndxError(f"{where} holds no checkpoint yet: finish its training, or name another workdir")
+    # Host arrays without memory of their own, so that Orbax restores to the host.
+    wanted = jax.tree.map(lambda leaf: np.broadcast_to(np.float32(0), leaf.shape), like)
+    teacher = restore_params(workdir, step, {"teacher": wanted})["teacher"]
+    for path, leaf in parameter_paths(teacher).items():
+        finite = bool(np.isfinite(leaf).all())
+        check(finite, f"{where}: {path} of checkpoint {step} holds NaN or infinity; name another workdir")
+    return teacher

@@ -77,11 +77,11 @@ class PairStream(BatchStream):
         packing = self.plan.choose(lengths)[SIDE] if self.plan else None
         width = packing.width if packing else padded_length(joined.lengths.max(), self._limit(SIDE), LENGTH_STEP)
         rows = np.arange(where.size).reshape(where.shape)[self.rows]
-        own = self.pairs.index[self.example_ids(step)[self.rows], 0]
+        question_id = self.pairs.index[self.example_ids(step)[self.rows], 0]
         return PairBatch(
             pairs=dataclasses.replace(joined.pad(rows, width), packing=packing),
             where=where[self.rows],  # type: ignore[arg-type]  # NumPy until the whole batch is placed on devices
-            question_id=own,
+            question_id=question_id,
         )
 
     def shapes(self, widths: Mapping[str, int], packings: Profile | None = None) -> PairBatch:  # type: ignore[override]

@@ -53,8 +53,8 @@ def load_cross_encoder(folder: pathlib.Path) -> LoadedPairs | None:
     if not isinstance(kinds, list) or not any(str(kind).endswith(CLASSIFIER) for kind in kinds):
         return None
     if SUPPORTED not in kinds or contents.get("model_type") != "bert":
-        found = f"{json_files.shown(kinds[0])} of model_type {json_files.shown(contents.get('model_type'))}"
-        raise EndxError(f"{folder} holds a {found}; of the classifiers only {SUPPORTED} can score pairs")
+        kind = f"{json_files.shown(kinds[0])} of model_type {json_files.shown(contents.get('model_type'))}"
+        raise EndxError(f"{folder} holds a {kind}; of the classifiers only {SUPPORTED} can score pairs")
     source = PretrainedEncoder(folder, Head(folder, max_length=None), contents)
     positions = source.config.positions
     assert positions is not None  # BERT's

@@ -1,6 +1,7 @@
 """Evaluator of the pair classifier: re-ranks the top answers of BM25."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
@@ -12,14 +13,13 @@ from endx_jax.data.records import Pools, RetrievalSet
 from endx_jax.data.splits import limit_questions
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
-from endx_jax.inference.encode import IN_FLIGHT, TextEncoder
-from endx_jax.inference.text_batches import Shapes, batches, delayed
+from endx_jax.inference.encode import TextEncoder
+from endx_jax.inference.text_batches import Shapes, batches, compute_batches
 from endx_jax.methods.pair.batches import join
 from endx_jax.methods.pair.classifier import PairClassifier
 from endx_jax.methods.pair.objective import PairObjective, PairSettings
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.console import showing_progress
-from endx_jax.parallel.sharding import to_global
 from endx_jax.retrieval.bm25 import BM25
 from endx_jax.retrieval.evaluate import Evaluation, EvaluationSettings
 from endx_jax.retrieval.rerank import ScorePairs, evaluate_pairs
@@ -83,17 +83,9 @@ class PairScorer:
 
         def score(pairs: np.ndarray) -> np.ndarray:
             prepared = batches(lambda rows: join(first, second, pairs[list(rows)]), range(len(pairs)), self._shapes)
-            scored = (
-                (places, self._score(params, to_global(tokens, self._mesh, shape[0])))
-                for places, shape, tokens in prepared
-            )
-            scores = np.empty(len(pairs), np.float32)
             bar = tqdm.tqdm(total=len(pairs), desc="scoring pairs", unit="pair", disable=not progress, leave=False)
-            with bar:
-                for places, found in delayed(scored, IN_FLIGHT):
-                    scores[places] = np.asarray(found)[: len(places)]
-                    bar.update(len(places))
-            return scores
+            scores = compute_batches(prepared, functools.partial(self._score, params), self._mesh, bar)
+            return np.empty(0, np.float32) if scores is None else scores
 
         return score
 

@@ -68,5 +68,5 @@ class PairObjective(Objective):
         batch, keys = rows
         count = batch.where.shape[1]
         pairs = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch.pairs)
-        own = jax.vmap(lambda n: fold(keys, n), out_axes=1)(jnp.arange(count)).reshape(-1)
-        return self.classifier.score(params["dual_encoder"], params["pair"], pairs, own).reshape(-1, count)
+        pair_keys = jax.vmap(lambda n: fold(keys, n), out_axes=1)(jnp.arange(count)).reshape(-1)
+        return self.classifier.score(params["dual_encoder"], params["pair"], pairs, pair_keys).reshape(-1, count)

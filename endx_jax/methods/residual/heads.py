@@ -90,9 +90,9 @@ class Convolutional(nn.Module):
         convolution = nn.Conv(
             self.filters, (WINDOW,), STRIDE, padding="VALID", precision=jax.lax.Precision.HIGHEST, name="filters"
         )
-        found = nn.relu(convolution(x[:, :, None]))  # [B, windows, filters]
-        found = dropout(found.reshape(len(x), -1), keys, self.dropout)
-        return cast(Array, _output(x.shape[-1])(found))
+        activations = nn.relu(convolution(x[:, :, None]))  # [B, windows, filters]
+        activations = dropout(activations.reshape(len(x), -1), keys, self.dropout)
+        return cast(Array, _output(x.shape[-1])(activations))
 
 
 FCRR, CONVRR = "fcrr", "convrr"

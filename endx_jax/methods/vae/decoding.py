@@ -62,8 +62,8 @@ class TextDecoders:
             tower = self.model.tower_params(dual_encoder, side)
             table = jnp.asarray(tower["token_embedder"]["embedding"])
             latent_width = tower["projection"]["kernel"].shape[1]
-            given = jnp.zeros((1, latent_width)), jnp.zeros((1, 1, table.shape[1])), jnp.ones((1, 1), bool)
-            drawn = jax.jit(self._decoder(side).init)(draw, *given)["params"]
+            inputs = jnp.zeros((1, latent_width)), jnp.zeros((1, 1, table.shape[1])), jnp.ones((1, 1), bool)
+            drawn = jax.jit(self._decoder(side).init)(draw, *inputs)["params"]
             words = words_from_table(draw, table, self.settings.decoder_width)
             params[side] = drawn | {"vocabulary_kernel": words}
         return params
@@ -93,15 +93,17 @@ class TextDecoders:
           The sum of -log p(text) over both sides in nats, and a dict by side of (this sum, number of words in it).
         """
         latents, tokens, keys = rows
-        share, found = self.settings.word_share, {}
+        share, by_side = self.settings.word_share, {}
         for number, side in enumerate(SIDES):
-            own = fold(keys, _WORDS + number)
+            word_keys = fold(keys, _WORDS + number)
             weights = jnp.where(where[:, None] & target_words(tokens[side])[1], 1.0, 0.0)
             if share < 1:
-                weights = jnp.where(_bernoulli(fold(own, 0), weights.shape[1], share), weights / share, 0)
+                # The draw of a word does not depend on the padded length.
+                draw = jax.vmap(jax.vmap(lambda key: jax.random.bernoulli(key, share)))
+                weights = jnp.where(draw(position_keys(fold(word_keys, 0), weights.shape[1])), weights / share, 0)
             nats, metrics = self._nll(params, side, latents, tokens[side], weights)
-            found[side] = nats, metrics["words"]
-        return found["question"][0] + found["answer"][0], found
+            by_side[side] = nats, metrics["words"]
+        return by_side["question"][0] + by_side["answer"][0], by_side
 
     def _nll(
         self, params: dict, side: str, latents: dict[str, Array], tokens: Tokens, weights: Array
@@ -115,17 +117,17 @@ class TextDecoders:
           tokens: texts [B, L].
           weights: [B, L - 1], weights of the words after the first; 0 for padding.
         """
-        own, latent = params[side], latents[SOURCES[self.settings.decodes][side]]
+        parts, latent = params[side], latents[SOURCES[self.settings.decodes][side]]
         look_up = self.model.tower(side).token_embedder.apply
-        embedded = cast(Array, look_up({"params": own["token_embedder"]}, tokens.ids[:, :-1]))
+        embedded = cast(Array, look_up({"params": parts["token_embedder"]}, tokens.ids[:, :-1]))
         words, mask = target_words(tokens)
-        hidden = cast(Array, self._decoder(side).apply({"params": own["decoder"]}, latent, embedded, mask))
+        hidden = cast(Array, self._decoder(side).apply({"params": parts["decoder"]}, latent, embedded, mask))
         # A sequence decoder has one softmax for each word; a bag of words has one for all words of a text.
         shape = (-1, words.shape[1]) if hidden.shape[1] == 1 else (-1, 1)
         return vocabulary_nll(
             hidden.reshape(-1, hidden.shape[-1]),
-            own["decoder"]["vocabulary_kernel"],
-            own["decoder"]["vocabulary_bias"],
+            parts["decoder"]["vocabulary_kernel"],
+            parts["decoder"]["vocabulary_bias"],
             words.reshape(shape),
             weights.reshape(shape),
         )
@@ -153,8 +155,3 @@ def decoding_cost(rows: tuple) -> Array:
 def target_words(tokens: Tokens) -> tuple[Array, Array]:
     """Returns the words to predict, all but the first, and their mask; both [B, L - 1]."""
     return tokens.ids[:, 1:], tokens.mask[:, 1:]
-
-
-def _bernoulli(keys: Array, length: int, probability: float) -> Array:
-    """Draws bool [B, length], true with `probability`; the draw at a position does not depend on `length`."""
-    return jax.vmap(jax.vmap(lambda key: jax.random.bernoulli(key, probability)))(position_keys(keys, length))

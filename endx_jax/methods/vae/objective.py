@@ -172,25 +172,25 @@ class VaeObjective(Objective):
 
     def posteriors(self, params: dict, batch: Batch, keys: Array, dropout: bool = False) -> Posteriors:
         """Computes the posteriors of pairs; `keys` [B] draw the samples and the dropout."""
-        found, penalty = {}, jnp.zeros(())
+        by_side, penalty = {}, jnp.zeros(())
         for number, side in enumerate(SIDES):
-            tokens, own = cast(Tokens, getattr(batch, side)), fold(keys, number)
+            tokens, side_keys = cast(Tokens, getattr(batch, side)), fold(keys, number)
             towers = params["dual_encoder"]
-            pooled, of_side = self.model.pool_with_penalty(towers, side, tokens, own if dropout else None)
+            pooled, of_side = self.model.pool_with_penalty(towers, side, tokens, side_keys if dropout else None)
             mean = self.settings.mean_scale * self.model.project(towers, side, pooled)
             deviation = cast(Array, self._deviation.apply({"params": params["deviation"][side]}, pooled))
-            found[side] = Posterior(mean, deviation, sample(mean, deviation, fold(own, _NOISE)))
+            by_side[side] = Posterior(mean, deviation, sample(mean, deviation, fold(side_keys, _NOISE)))
             penalty = penalty + of_side
-        return Posteriors(**found, penalty=penalty)
+        return Posteriors(**by_side, penalty=penalty)
 
     def _embeddings(self, posteriors: Posteriors, sampled: bool) -> Embeddings:
         """Returns the embeddings to match, with the towers' norm."""
-        found = {}
+        by_side = {}
         for side in SIDES:
             posterior = getattr(posteriors, side)
             values = posterior.latent if sampled else posterior.mean
-            found[side] = l2_normalize(values) if self.model.tower(side).normalize else values
-        return Embeddings(**found, penalty=posteriors.penalty)
+            by_side[side] = l2_normalize(values) if self.model.tower(side).normalize else values
+        return Embeddings(**by_side, penalty=posteriors.penalty)
 
     def _kl_weight(self, step: Array) -> Array:
         """Returns beta at a step: it rises linearly from 0 at step 0 to `kl_weight`."""

@@ -5,16 +5,17 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from endx_jax.batch import Batch
-from endx_jax.data.batches import BatchStream, Pairs
+from endx_jax.data.batches import Pairs
 from endx_jax.losses.variational import gaussian_kl
+from endx_jax.methods.evaluation import compute_held_out
 from endx_jax.methods.vae.decoding import SOURCES
 from endx_jax.methods.vae.objective import VaeObjective
 from endx_jax.models.dropout import example_keys
 from endx_jax.models.dual_encoder import SIDES
-from endx_jax.parallel.sharding import local_rows, rounded_up, to_global
+from endx_jax.parallel.sharding import rounded_up
 from endx_jax.retrieval.results import Section
 
 MEASURES = ("nll", "nll_shuffled", "words", "kl")
@@ -63,37 +64,32 @@ def check_decoders(
     if not batches:
         return None
 
-    def measure(params: dict, batch: Batch, step) -> dict:
-        keys = example_keys(jax.random.key(0, impl="threefry2x32"), step, batch_size)
+    def measure(params: dict, batch: Batch, number) -> dict:
+        keys = example_keys(jax.random.key(0, impl="threefry2x32"), number, batch_size)
         posteriors = objective.posteriors(params, batch, keys)
         decoders, of_decoders = objective.decoders, objective.decoders.parameters(params)
         latents = {side: getattr(posteriors, side).latent for side in SIDES}
         shuffled = jax.tree.map(lambda latent: jnp.roll(latent, 1, axis=0), latents)
-        found = {}
+        sums = {}
         for side in SIDES:
             source = getattr(posteriors, SOURCES[objective.settings.decodes][side])
-            found[side] = {
+            sums[side] = {
                 "nll": decoders.nll(of_decoders, side, latents, batch),
                 "nll_shuffled": decoders.nll(of_decoders, side, shuffled, batch),
                 "words": jnp.sum(getattr(batch, side).mask[:, 1:]),
                 "kl": jnp.sum(gaussian_kl(source.mean, source.log_deviation)),
             }
-        return found
+        return sums
 
-    stream = BatchStream(pairs, seed=0, global_batch_size=batch_size, rows=local_rows(mesh, batch_size))
-    measure = jax.jit(measure, out_shardings=NamedSharding(mesh, PartitionSpec()))
-    parts = [
-        jax.device_get(measure(params, to_global(stream[step], mesh, batch_size), jnp.int32(step)))
-        for step in range(batches)
-    ]
+    parts = [sums for _, sums in compute_held_out(measure, params, pairs, mesh, batch_size, batches)]
     count = batches * batch_size
     measured = {
         side: {"pairs": count, **{name: float(np.sum([p[side][name] for p in parts])) / count for name in MEASURES}}
         for side in SIDES
     }
     lines = [
-        f"{side} decoder: {found['nll']:.2f} nats per held-out text of {found['words']:.1f} words, "
-        f"{found['nll_shuffled']:.2f} with another pair's latent vector; KL divergence {found['kl']:.2f} nats"
-        for side, found in measured.items()
+        f"{side} decoder: {values['nll']:.2f} nats per held-out text of {values['words']:.1f} words, "
+        f"{values['nll_shuffled']:.2f} with another pair's latent vector; KL divergence {values['kl']:.2f} nats"
+        for side, values in measured.items()
     ]
     return Section("decoders", measured, lines)

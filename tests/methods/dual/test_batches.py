@@ -155,20 +155,3 @@ def test_prefixes_of_embeddings_are_truncated_and_normalised():
     evaluator.report(results, {"dual_encoder": {}}, None)
     found = {system: evaluation.metrics["mrr"] for system, evaluation in results.evaluations["all"].items()}
     assert found == {"trained": 0.5, "trained@2": 1.0}
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"matryoshka_dims": (8, 8)}, "matryoshka_dims is .*; they must be positive and distinct"),
-        ({"matryoshka_dims": (8,), "matryoshka_weights": (1.0, 2.0)}, "has 2 weights for 1 matryoshka_dims"),
-        ({"contrastive": {"loss": "sigmod"}}, "'sigmod', which is none of softmax, sigmoid; did you mean"),
-        ({"contrastive": {"same_side": ("both",)}}, "'both', which is none of questions, answers"),
-        ({"contrastive": {"ceiling": (1.0,)}}, r"it must be \(share, margin\), or empty"),
-        ({"contrastive": {"loss": "sigmoid", "answer_frequencies": True}}, "corrects the softmax"),
-        ({"contrastive": {"loss": "sigmoid"}, "direction": "sum"}, "'sum', which the sigmoid loss does not have"),
-    ],
-)
-def test_settings_that_do_not_fit_are_refused(values, message):
-    with one_line_error(message):
-        DualSettings(**{k: ContrastiveSettings(**v) if k == "contrastive" else v for k, v in values.items()})

@@ -173,12 +173,3 @@ def test_a_learned_temperature_starts_where_told_and_has_a_gradient():
     (_, metrics), gradients = compute(params, make_batch(), jax.random.key(2), jnp.int32(0))
     np.testing.assert_allclose(metrics["temperature"], 0.1, rtol=1e-6)
     assert abs(float(gradients["log_temperature"])) > 1e-3
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [({"temperature": 0.0}, "must be positive"), ({"direction": "both"}, "question_to_answer, answer_to_question")],
-)
-def test_settings_out_of_bounds_are_refused(values, message):
-    with pytest.raises(EndxError, match=message):
-        DualSettings(**values)

@@ -16,11 +16,11 @@ import endx_jax
 from endx_jax.experiment.config import differences, resolve
 from endx_jax.experiment.execution import DENSE_UP_TO, TILE, loss_tile
 from endx_jax.experiment.model import best_params, read_model
-from endx_jax.experiment.prepare import prepare
+from endx_jax.experiment.prepare import prepare_run
 from endx_jax.experiment.run import run
 from endx_jax.methods.dual.settings import ContrastiveSettings, DualSettings
 from endx_jax.methods.endx import EndxSettings
-from endx_jax.methods.endx.given import read_teacher
+from endx_jax.methods.endx.teacher import read_teacher
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.training.checkpoints import Checkpoints
 from endx_jax.training.state import TrainState
@@ -126,7 +126,7 @@ def test_the_teacher_is_the_best_by_its_own_run_s_metric(tmp_path):
 
 def test_epochs_are_counted_in_parts_of_batches(tiny_bert, pairs_csv, tmp_path):
     config = tiny_recipe(tiny_bert, pairs_csv)
-    found = prepare(config, tmp_path)
+    found = prepare_run(config, tmp_path)
     assert found.train_plan.objective.steps_per_epoch == len(found.stream.pairs) / 16
     assert len(found.stream.pairs) % 16
 

@@ -9,9 +9,8 @@ from helpers import one_line_error
 from safetensors.numpy import load_file, save_file
 from tiny_bert import write_tiny_bert
 
-from endx_jax.cli.mine import _load_teacher
 from endx_jax.data.records import RetrievalSet
-from endx_jax.experiment.model import foreign_pairs, load_pairs
+from endx_jax.experiment.model import foreign_pairs, load_pairs, load_teacher
 from endx_jax.methods.pair.cross_encoder import SUPPORTED
 from endx_jax.pretrained import locate
 
@@ -65,7 +64,7 @@ def test_a_name_on_the_hub_is_a_cross_encoder_s_too(tmp_path, monkeypatch):
     folder = write_classifier(tmp_path / "classifier")
     monkeypatch.setattr(sys.modules[locate.__module__], "download", lambda name, patterns: folder)
     records = RetrievalSet.from_pairs(zip(QUESTIONS, ANSWERS, strict=False))
-    scored = _load_teacher("cross-encoder/of-the-hub")(records)(PAIRS[:2])
+    scored = load_teacher("cross-encoder/of-the-hub")(records.questions, records.candidates)(PAIRS[:2])
     np.testing.assert_array_equal(scored, load_pairs(folder)(records.questions, records.candidates)(PAIRS[:2]))
 
 

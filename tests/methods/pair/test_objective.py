@@ -3,12 +3,11 @@
 import dataclasses
 
 import chex
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error, random_params, texts, without_metrics
+from helpers import random_params, texts, without_metrics
 
 from endx_jax import losses
 from endx_jax.batch import Tokens
@@ -111,7 +110,7 @@ def test_devices_chunks_and_packing_change_nothing(batch, uncut, devices, chunk,
     packing = plan.choose(lengths)["pairs"] if packed else None
     laid_out = dataclasses.replace(batch, pairs=dataclasses.replace(batch.pairs, packing=packing))
     laid_out = jax.device_put(laid_out, batch_sharding(mesh))
-    found = differentiate(objective.prepare(execution, 1.0), params, laid_out)
+    found = differentiate(objective.for_run(execution, 1.0), params, laid_out)
     chex.assert_trees_all_close(jax.device_get(found), jax.device_get(uncut), rtol=2e-4, atol=1e-6)
 
 
@@ -125,18 +124,3 @@ def test_its_parameters_are_a_towers_and_a_heads_and_have_a_place_on_every_mesh(
         partition_spec(f"pair/{name}", shape, mesh)
     bare = build(pooler=False)[1]
     assert set(bare["pair"]) == {"classifier"}
-
-
-class Other(nn.Module):
-    """An encoder that is no BERT."""
-
-
-def test_invalid_settings_are_refused():
-    objective, _ = build()
-    with one_line_error("objective.loss is 'sofmax'.*did you mean 'softmax'"):
-        PairSettings(loss="sofmax")
-    with one_line_error("objective.top is -1"):
-        PairSettings(top=-1)
-    tower = dataclasses.replace(objective.model.question, encoder=Other())
-    with one_line_error("only a pretrained BERT has segment embeddings"):
-        PairObjective(DualEncoder(tower, tower), PairSettings())

@@ -5,12 +5,13 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import tiny_vae
 from helpers import one_line_error, padded, texts, without_metrics
 
 from endx_jax import losses
 from endx_jax.batch import Batch
 from endx_jax.losses.matching import draw_others
-from endx_jax.methods.vae import MatchingObjective, MatchingSettings
+from endx_jax.methods.vae import MatchingObjective, MatchingSettings, VaeObjective
 from endx_jax.methods.vae.matching import _DRAW
 from endx_jax.models import DualEncoder, TokenEmbedder, Tower
 from endx_jax.models.dropout import example_keys, fold
@@ -92,4 +93,6 @@ def test_hard_negatives_are_for_the_softmax():
 def test_cosines_must_rank():
     with one_line_error("objective.match=mse needs cosines: set model.normalize"):
         MatchingObjective(model(normalize=False), MatchingSettings())
+    with one_line_error("objective.match=mse needs cosines: set model.normalize"):
+        VaeObjective(tiny_vae.model(normalize=False), dataclasses.replace(tiny_vae.SETTINGS, match="mse"))
     MatchingObjective(model(normalize=False), MatchingSettings(match="inbatch"))

@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 
 from endx_jax import load
-from endx_jax.inference import warm
+from endx_jax.inference import low_latency
 from endx_jax.inference.encode import Output, TextEncoder
-from endx_jax.inference.warm import Plan, WarmEncoder
+from endx_jax.inference.low_latency import LowLatencyEncoder, Programs
 from endx_jax.models.dual_encoder import DualEncoder
 
 TEXTS = ["the cat sat", "", "a dog " * 30, "on the mat the cat sat on the dog", "cat", "🐈 " * 40] * 3
@@ -19,8 +19,8 @@ def model(tiny_bert):
 @pytest.fixture
 def encoder(model, monkeypatch):
     """Made under a plan of few programs; texts have at most 64 tokens."""
-    monkeypatch.setitem(warm.PLANS, "cpu", Plan(rows=(4, 1), tokens=128, call=24))
-    return WarmEncoder(model.encoder, model.params)
+    monkeypatch.setitem(low_latency.PROGRAMS, "cpu", Programs(rows=(4, 1), tokens=128, call=24))
+    return LowLatencyEncoder(model.encoder, model.params)
 
 
 def cut(encoder, *lengths):
@@ -44,7 +44,7 @@ def test_texts_share_a_call_where_that_is_cheapest(encoder):
     assert cut(encoder, 10, 64, 11, 12) == [([1], 1, 64), ([0, 2, 3], 4, 16)]
 
 
-def test_no_call_has_more_tokens_than_the_plan_says_but_for_one_text(encoder):
+def test_no_call_has_more_tokens_than_the_programs_says_but_for_one_text(encoder):
     assert cut(encoder, 48, 48, 48, 48) == [([n], 1, 48) for n in range(4)]
     assert encoder.shapes == [
         *(("question", rows, width) for width in (16, 24, 32) for rows in (1, 4)),
@@ -54,7 +54,7 @@ def test_no_call_has_more_tokens_than_the_plan_says_but_for_one_text(encoder):
 
 
 def test_nothing_is_compiled_once_it_is_warm(model, monkeypatch):
-    monkeypatch.setitem(warm.PLANS, "cpu", Plan(rows=(4, 1), tokens=128, call=24))
+    monkeypatch.setitem(low_latency.PROGRAMS, "cpu", Programs(rows=(4, 1), tokens=128, call=24))
     traced = []
 
     class Counting(DualEncoder):
@@ -64,7 +64,7 @@ def test_nothing_is_compiled_once_it_is_warm(model, monkeypatch):
 
     towers = model.encoder.model
     counting = Counting(towers.question, towers.answer, towers.sharing)
-    encoder = WarmEncoder(TextEncoder(counting, model.encoder.processors, model.encoder.mesh), model.params)
+    encoder = LowLatencyEncoder(TextEncoder(counting, model.encoder.processors, model.encoder.mesh), model.params)
     for shape in encoder.shapes:
         encoder.warm_up(shape)
     assert traced == encoder.shapes
@@ -76,13 +76,13 @@ def test_nothing_is_compiled_once_it_is_warm(model, monkeypatch):
 def test_towers_of_their_own_are_told_apart(model, encoder):
     apart = {side: jax.device_get(model.params["shared"]) for side in ("question", "answer")}
     apart["answer"] = jax.tree.map(lambda leaf: leaf * 1.1, apart["answer"])
-    found = WarmEncoder(model.encoder, apart)
+    found = LowLatencyEncoder(model.encoder, apart)
     question, answer = (found(side, ["the cat"]).embeddings for side in ("question", "answer"))
     assert np.abs(question - answer).max() > 1e-3
     np.testing.assert_allclose(question, encoder("question", ["the cat"]).embeddings, atol=1e-6)
 
 
 def test_embeddings_are_finished_as_asked(model, encoder):
-    found = WarmEncoder(model.encoder, model.params, Output(5, normalize=True))("question", TEXTS[:2]).embeddings
+    found = LowLatencyEncoder(model.encoder, model.params, Output(5, normalize=True))("question", TEXTS[:2]).embeddings
     expected = model.encode_query(TEXTS[:2], truncate_dim=5, normalize_embeddings=True)
     np.testing.assert_allclose(found, expected, atol=1e-6)

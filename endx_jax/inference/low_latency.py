@@ -21,7 +21,7 @@ Array = jax.Array
 WIDTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 
 
-class Plan(NamedTuple):
+class Programs(NamedTuple):
     """Shapes of programs and cost of a call.
 
     Attributes:
@@ -35,9 +35,9 @@ class Plan(NamedTuple):
     call: int
 
 
-# On two CPU cores, MiniLM takes 3 ms per call and 0.115 ms per token. The plan of accelerators was not measured.
-PLANS = {"cpu": Plan(rows=(16, 8, 4, 2, 1), tokens=1024, call=24)}
-ACCELERATOR = Plan(rows=(64, 8, 1), tokens=16384, call=4096)
+# On two CPU cores, MiniLM takes 3 ms per call and 0.115 ms per token. Those of accelerators were not measured.
+PROGRAMS = {"cpu": Programs(rows=(16, 8, 4, 2, 1), tokens=1024, call=24)}
+ACCELERATOR = Programs(rows=(64, 8, 1), tokens=16384, call=4096)
 
 
 class Encoded(NamedTuple):
@@ -52,7 +52,7 @@ class Encoded(NamedTuple):
     tokens: np.ndarray
 
 
-class WarmEncoder:
+class LowLatencyEncoder:
     """Encodes a few texts at a time on one device with constant parameters.
 
     Attributes:
@@ -70,7 +70,7 @@ class WarmEncoder:
         """
         towers = encoder.model
         self._device = encoder.mesh.local_devices[0]
-        self._plan = PLANS.get(self._device.platform, ACCELERATOR)
+        self._programs = PROGRAMS.get(self._device.platform, ACCELERATOR)
         self._processors = encoder.processors
         self._params = {
             side: jax.device_put({"shared": towers.tower_params(params, side)}, self._device)
@@ -85,7 +85,7 @@ class WarmEncoder:
         self.shapes = [
             (tower, rows, width)
             for tower, widths in self._widths.items()
-            for width, rows in itertools.product(widths, reversed(self._plan.rows))
+            for width, rows in itertools.product(widths, reversed(self._programs.rows))
             if self._fits(rows, width)
         ]
 
@@ -120,7 +120,7 @@ class WarmEncoder:
             return self._encode(self._params[side], self._tower[side], ids, lengths)
 
     def _fits(self, rows: int, width: int) -> bool:
-        return rows == 1 or rows * width <= self._plan.tokens
+        return rows == 1 or rows * width <= self._programs.tokens
 
     def _split(self, side: str, lengths: np.ndarray) -> Iterator[tuple[np.ndarray, int, int]]:
         """Splits texts, sorted by length, into the cheapest calls; yields (indices, rows, width) of each."""
@@ -132,8 +132,8 @@ class WarmEncoder:
         costs, first_rows = [0] * (count + 1), [0] * count
         for i in reversed(range(count)):
             choices = (
-                (self._plan.call + rows * padded[i] + costs[min(i + rows, count)], rows)
-                for rows in self._plan.rows
+                (self._programs.call + rows * padded[i] + costs[min(i + rows, count)], rows)
+                for rows in self._programs.rows
                 if self._fits(rows, padded[i])
             )
             costs[i], first_rows[i] = min(choices)

@@ -1,0 +1,36 @@
+"""Numbers of questions, answers and pairs of reading-comprehension data, as papers report them."""
+
+from endx_jax.data import reqa, reqa_dataset
+from endx_jax.data.readers import formats
+from endx_jax.data.settings import PARAGRAPHS
+from endx_jax.experiment.data import PREPARED, name_and_split
+from endx_jax.settings import check_choice
+
+
+def counts_of(path: str, pool: str) -> dict[str, int]:
+    """Counts questions, answers and pairs.
+
+    Args:
+      path: file, MultiReQA folder, or split of a prepared data set.
+      pool: `answers`, `sentences` or `paragraphs`; see `pools`.
+
+    Returns:
+      `questions`; `answers`, the candidates of the pool; and `rows`, the pairs before equal questions are merged.
+    """
+    if path.startswith(PREPARED):
+        name, part = name_and_split(path)
+        check_choice(f"the split of {name}", part, reqa_dataset.SPLITS)
+        reqa_dataset.ensure(name)
+        counts = reqa_dataset.summary(name)[part]
+        return {
+            "questions": counts["questions"],
+            "answers": counts["answers" if pool == "answers" else "candidates"],
+            "rows": counts["rows"],
+        }
+    if pool == PARAGRAPHS:
+        records = formats.read_unmerged(path)
+        rows = len(records.pairs)
+    else:
+        conversion = reqa.convert(path, pool)
+        records, rows = conversion.records, conversion.rows
+    return {"questions": len(records.questions), "answers": len(records.candidates), "rows": rows}
