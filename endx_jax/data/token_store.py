@@ -122,7 +122,8 @@ def _blocks(files: Iterable[pathlib.Path], *names: str) -> Iterator[list[np.ndar
         with pa.OSFile(str(file)) as source, pa.ipc.open_file(source, options=options) as reader:
             for number in range(reader.num_record_batches):
                 batch = reader.get_batch(number)
-                yield [batch.column(name).values.to_numpy() for name in names]
+                # Copies, since an array would keep the memory of its whole block.
+                yield [batch.column(name).values.to_numpy().copy() for name in names]
 
 
 def merge(folder: pathlib.Path, parts: Sequence[Sequence[pathlib.Path]], names: Sequence[str], about: Mapping) -> None:
@@ -137,19 +138,17 @@ def merge(folder: pathlib.Path, parts: Sequence[Sequence[pathlib.Path]], names: 
     Raises:
       EndxError: a source has no usable pair.
     """
-    import pyarrow as pa
-
     files = [file for of_source in parts for file in of_source]
     rows, count = {}, 0
     for side in reversed(SIDES):
-        # Numbers distinct hashes in the order of their first occurrence.
-        encoded = pa.array(np.concatenate([one for (one,) in _blocks(files, f"{side}.hashes")])).dictionary_encode()
-        rows[side], count = encoded.indices.to_numpy(), len(encoded.dictionary)
+        rows[side], kept, distinct = _distinct(np.concatenate([one for (one,) in _blocks(files, f"{side}.hashes")]))
+        count = len(distinct)
         if count > MOST_ROWS:
             raise EndxError(f"{folder}: {count:,} distinct {side}s, more than {MOST_ROWS:,}: use less data")
         if side == "question":
-            _save(folder, "question.hashes", [np.sort(encoded.dictionary.to_numpy())], count)
-        _write_tokens(folder, side, files, np.diff(np.maximum.accumulate(rows[side]), prepend=-1) > 0)
+            _save(folder, "question.hashes", [distinct], count)
+        _write_tokens(folder, side, files, kept)
+    del kept, distinct
     sources, judged, scores = _judgements(parts, rows, names)
     index = np.concatenate(sources)
     _save(folder, "index", [np.stack([index >> 32, index & 0xFFFFFFFF], axis=1).astype(np.int32)], len(index))
@@ -172,6 +171,20 @@ def _save(folder: pathlib.Path, name: str, chunks: Iterable[np.ndarray], count: 
                 descr, shape = np.lib.format.dtype_to_descr(chunk.dtype), (count, *chunk.shape[1:])
                 np.lib.format.write_array_header_1_0(stream, {"descr": descr, "fortran_order": False, "shape": shape})
             stream.write(chunk.tobytes())
+
+
+def _distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Assigns row numbers to distinct hashes, given as [N], in the order of their first occurrence.
+
+    Returns:
+      The number of each hash, int32 [N]; bool [N], true for first occurrences; and the distinct hashes, sorted.
+    """
+    distinct, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+    number = np.empty(len(first), np.int32)
+    number[np.argsort(first)] = np.arange(len(first))
+    kept = np.zeros(len(values), bool)
+    kept[first] = True
+    return number[inverse], kept, distinct
 
 
 def _write_tokens(folder: pathlib.Path, side: str, files: Sequence[pathlib.Path], kept: np.ndarray) -> None:
@@ -216,7 +229,8 @@ def _judgements(
         if not len(sources[-1]):
             raise EndxError(f"{name}: no questions with a right passage are left to train on; leave it out of the data")
     if all(np.isnan(part).all() for of_kind in scores for part in of_kind):
-        right, wrong = (np.unique(np.concatenate(of_kind)) for of_kind in keys)
+        right = sources[0] if len(sources) == 1 else np.unique(np.concatenate(sources))
+        wrong = np.unique(np.concatenate(keys[1]))
         return sources, [right, np.setdiff1d(wrong, right, assume_unique=True)], None
     judged, values = list[np.ndarray](), list[np.ndarray]()
     for of_kind, known in zip(keys, map(np.concatenate, scores), strict=True):
@@ -329,7 +343,7 @@ class TokenStore:
             question_length=about["length"]["question"],
             answer_length=about["length"]["answer"],
             sizes=sizes if len(sizes) > 1 else (),
-            mapped=tuple(array._mmap for array in maps.values() if array.size),
+            mapped=tuple(array._mmap for array in maps.values() if array.size),  # type: ignore[attr-defined]
         )
 
     def contains(self, questions: Sequence[str], prompts: Iterable[str]) -> list[str]:

@@ -224,8 +224,9 @@ def _examples(part: Part, settings: DataSettings) -> Iterator[examples.Example]:
         for row, question in enumerate(records.questions):
             rows = records.qrels[row], records.hard_negatives[row] if records.hard_negatives else ()
             right, wrong = ([examples.Named(records.candidates[n]) for n in listed] for listed in rows)
-            scores = records.scores and [records.scores[row].get(n, math.nan) for listed in rows for n in listed]
-            yield examples.Example(examples.Named(question), right, wrong, scores or None)
+            known = None if records.scores is None else records.scores[row]
+            scores = None if known is None else [known.get(n, math.nan) for listed in rows for n in listed]
+            yield examples.Example(examples.Named(question), right, wrong, scores)
         return
     invalid = text_files.InvalidRows(part.part.file, skip=settings.skip_invalid)
     table = formats.Rows(part.format, (settings.question_column, settings.answer_column))
