@@ -221,11 +221,11 @@ def _examples(part: Part, settings: DataSettings) -> Iterator[examples.Example]:
     if not part.format:
         own = settings_of(part.source.path, settings)
         records = read_records(part.source.path, own, settings.split, whole=False)
-        for row, question in enumerate(records.questions):
-            rows = records.qrels[row], records.hard_negatives[row] if records.hard_negatives else ()
-            right, wrong = ([examples.Named(records.candidates[n]) for n in listed] for listed in rows)
-            known = None if records.scores is None else records.scores[row]
-            scores = None if known is None else [known.get(n, math.nan) for listed in rows for n in listed]
+        for n, question in enumerate(records.questions):
+            rows = records.qrels[n], records.hard_negatives[n] if records.hard_negatives else ()
+            right, wrong = ([examples.Named(records.candidates[answer]) for answer in listed] for listed in rows)
+            known = None if records.scores is None else records.scores[n]
+            scores = None if known is None else [known.get(answer, math.nan) for listed in rows for answer in listed]
             yield examples.Example(examples.Named(question), right, wrong, scores)
         return
     invalid = text_files.InvalidRows(part.part.file, skip=settings.skip_invalid)
