@@ -84,7 +84,9 @@ def _ensure(
             raise EndxError(f"{folder} holds other files: name a new folder with --config.data.tokens")
         write_text(folder / MANIFEST, "{}\n")  # marks the folder, in which only marked ones are written to
     parts = [_parts(source, settings) for source in settings.sets]
-    digests = [hashlib.sha256(repr([part.sha256 for part in own]).encode()).hexdigest()[:16] for own in parts]
+    digests = [
+        hashlib.sha256(repr([part.sha256 for part in of_source]).encode()).hexdigest()[:16] for of_source in parts
+    ]
     about = {
         "sources": [
             [source.path, source.question_prompt, source.answer_prompt, digest]
@@ -132,11 +134,11 @@ def _write(
     for unfinished in folder.glob(".part-*"):
         unfinished.unlink(missing_ok=True)
     common = json.dumps([{**about, "sources": None}, sorted(held_out)])
-    files = [[_file(folder, part, common) for part in own] for own in parts]
+    files = [[_file(folder, part, common) for part in of_source] for of_source in parts]
     missing = {
         file: part
-        for own, of_source in zip(parts, files, strict=True)
-        for part, file in zip(own, of_source, strict=True)
+        for source_parts, source_files in zip(parts, files, strict=True)
+        for part, file in zip(source_parts, source_files, strict=True)
         if not is_whole(file)
     }
     count = min(settings.tokenizing_processes or cores(), len(missing))
@@ -177,8 +179,8 @@ def _parts(source: Source, settings: DataSettings) -> list[Part]:
     if path in BUILT_IN or path.startswith(PREPARED):
         records = read_records(path, settings_of(path, settings), settings.split, whole=False)
         return [Part(source, "", shards.Part(source.path), fingerprint(records))]
-    found = formats.detect_format(path)
-    is_table = found in (formats.COLUMNS, *formats.ROW_PARSERS)
+    kind = formats.detect_format(path)
+    is_table = kind in (formats.COLUMNS, *formats.ROW_PARSERS)
     if is_table:
         files = shards.files(path, settings.split)
     else:
@@ -187,7 +189,7 @@ def _parts(source: Source, settings: DataSettings) -> list[Part]:
     with concurrent.futures.ThreadPoolExecutor() as pool:
         digests = dict(zip(files, pool.map(sha256_of, map(pathlib.Path, files)), strict=True))
     if is_table:
-        return [Part(source, found, part, digests[part.file]) for part in shards.parts(path, settings.split, ROWS)]
+        return [Part(source, kind, part, digests[part.file]) for part in shards.parts(path, settings.split, ROWS)]
     return [Part(source, "", shards.Part(source.path), repr([*digests.values()]))]
 
 
@@ -219,8 +221,8 @@ def _tokenize(
 def _examples(part: Part, settings: DataSettings) -> Iterator[examples.Example]:
     """Yields the examples of a part."""
     if not part.format:
-        own = settings_of(part.source.path, settings)
-        records = read_records(part.source.path, own, settings.split, whole=False)
+        source_settings = settings_of(part.source.path, settings)
+        records = read_records(part.source.path, source_settings, settings.split, whole=False)
         for n, question in enumerate(records.questions):
             rows = records.qrels[n], records.hard_negatives[n] if records.hard_negatives else ()
             right, wrong = ([examples.Named(records.candidates[answer]) for answer in listed] for listed in rows)
