@@ -1,7 +1,6 @@
 """Pairs read per second, without a model: `python benchmarks/pipeline.py --data=FOLDER`.
 
 tokenise: tokenizes all texts once; the peer is `__call__` of transformers' tokenizer.
-from the cache: reads the same tables from `data.cache`, including the hash of the texts.
 batches: draws, pads and prefetches training batches of these tables; the peer is the data loader of
 sentence-transformers' trainer, which tokenizes every batch in its collator, on the same pairs.
 
@@ -13,7 +12,6 @@ import argparse
 import collections
 import functools
 import os
-import tempfile
 from collections.abc import Callable
 
 import common
@@ -24,7 +22,6 @@ from endx_jax.data import reqa
 from endx_jax.data.batches import BatchStream, Pairs
 from endx_jax.data.readers import read, squad
 from endx_jax.data.records import RetrievalSet
-from endx_jax.data.token_tables import TokenCache
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.pretrained import locate
 
@@ -34,14 +31,11 @@ def records_of(data: str) -> RetrievalSet:
     return reqa.read(squad.files_of(data)[0]) if os.path.isdir(data) else read(data)
 
 
-def tokenize(options: argparse.Namespace, cache: bool) -> Callable[[], Pairs]:
-    """Returns a function that tokenizes all texts, or reads their tokens from a cache that it fills here."""
+def tokenize(options: argparse.Namespace) -> Callable[[], Pairs]:
+    """Returns a function that tokenizes all texts."""
     records, tokenizer = records_of(options.data), Tokenizer(locate(options.model))
-    kept = TokenCache(tempfile.mkdtemp()) if cache else None
-    processors = {side: TextProcessor(tokenizer, options.length, cache=kept) for side in ("question", "answer")}
+    processors = {side: TextProcessor(tokenizer, options.length) for side in ("question", "answer")}
     run = functools.partial(Pairs.tokenize, records, processors)
-    if cache:
-        run()
     return lambda: run() and None
 
 
@@ -59,10 +53,9 @@ def tokenized(options: argparse.Namespace) -> Pairs:
 
 
 def tables(options: argparse.Namespace, records: RetrievalSet, pairs: Pairs) -> list[dict]:
-    """Measures tokenization and the cache; returns the rows of the table."""
+    """Measures tokenization; returns the rows of the table."""
     cases = {
-        "tokenise": sides.Case("pipeline", "tokenize", (options, False)),
-        "from the cache": sides.Case("pipeline", "tokenize", (options, True)),
+        "tokenise": sides.Case("pipeline", "tokenize", (options,)),
     }
     if options.peer:
         texts = (str(locate(options.model)), options.length, list(records.questions), list(records.candidates))

@@ -2,7 +2,7 @@
 
 import: seconds to import `endx_jax`, all modules that training needs, and sentence-transformers.
 step: seconds from the start of `endx train` (of the quickstart, unless --config is given) to the end of its first step;
-cold, with empty caches of compiled programs, token ids and docstrings, and warm, with those of the cold start. The peer
+cold, with empty caches of compiled programs and docstrings, and warm, with those of the cold start. The peer
 is sentence-transformers' trainer with the same pairs in a file.
 
 Every figure is the median of fresh processes, run in alternation, with files in the operating system's cache.

@@ -38,9 +38,9 @@ def _tokenise(argv: list[str]) -> None:
 
     settings = resolve(parse(argv)[0])
     check(bool(settings.data.tokens), "data.tokens is not set: name the folder to write with --config.data.tokens=DIR")
-    counts = stored(settings.data, build_model(settings).processors, read_splits(settings.data)).manifest
-    texts = ", ".join(f"{count:,} {side}s" for side, count in counts["texts"].items())
-    print(f"{settings.data.tokens} holds {sum(counts['pairs']):,} pairs of {texts}")
+    pairs = stored(settings.data, build_model(settings).processors, read_splits(settings.data)).pairs()
+    texts = f"{len(pairs.questions):,} questions, {len(pairs.answers):,} answers"
+    print(f"{settings.data.tokens} holds {len(pairs):,} pairs of {texts}")
 
 
 def _table(summary: dict[str, dict]) -> str:

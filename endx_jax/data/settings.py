@@ -98,7 +98,7 @@ class DataSettings:
     reading_threads: int = key(2, "Threads that prepare batches ahead.", changes_results=False)
     cache: str = key(
         "~/.cache/endx_jax/data",
-        "Folder of cached token ids and `docstrings` pairs. Empty: no cache.",
+        "Folder of cached vectors of frozen encoders, and of `docstrings` pairs. Empty: no cache.",
         changes_results=False,
     )
 

@@ -1,39 +1,45 @@
 """Training pairs on disk: tokens of distinct texts, and the pairs between them, mapped into memory by `Pairs`.
 
-A store is written in two passes. `PartWriter` appends the tokens, lengths and hashes of the texts of one part of the
-data, in blocks, so that parts can be written by several processes and after an interruption. `merge` then joins parts:
-texts with the same hash are one row, as in `RetrievalSet`. Its memory is about 65 bytes a text.
+`write_part` writes a part of the data as an Arrow file, with a row for each block of examples: tokens, lengths and
+hashes of the block's distinct texts, and its judgements. `merge` then joins parts: texts with the same hash are one
+row, as in `RetrievalSet`. It writes `.npy` files, since batches gather rows from whole arrays, which Arrow could only
+write from memory. Files are written aside and renamed when they are whole, the manifest with their sha256 last.
 
 The hash of a text is 64 bits of BLAKE2b. Two of 100 million texts have the same one with a probability of 0.0003.
 """
 
-import contextlib
 import dataclasses
 import hashlib
+import itertools
 import json
 import mmap
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from typing import IO
 
 import numpy as np
 
 from endx_jax import json_files
-from endx_jax.data.batches import Pairs, TextReader
+from endx_jax.data.batches import Pairs
 from endx_jax.data.ragged import Ragged, offsets_of
 from endx_jax.data.readers.examples import Example
 from endx_jax.data.token_tables import TokenTable
+from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
-from endx_jax.files import reporting_full_disk, write_text
+from endx_jax.files import replacing, sha256_of, write_text
 
 SIDES = ("question", "answer")
-MANIFEST, PART = "pairs.json", "part.json"
-# Examples that are tokenised at once; texts or pairs that are copied at once.
-BLOCK, COPIED = 8192, 1 << 16
-# Judgement of an answer by a row: `right` is false for a hard negative; `score` is a teacher's, NaN if unknown.
-EDGE = np.dtype([("question", "<i4"), ("answer", "<i4"), ("right", "?"), ("score", "<f4")])
+MANIFEST = "tokens.json"
+BLOCK = 8192  # examples that are tokenised at once
 # Largest row number, as batches hold ids as int32.
 MOST_ROWS = 2**31 - 1
+LISTS = ("positives", "hard_negatives")
+SCORES = tuple(f"{name}.scores" for name in LISTS)
+ARRAYS = ("question.hashes", "index", "sizes", *LISTS, *(f"{name}.offsets" for name in LISTS))
+ARRAYS += tuple(f"{side}.{name}" for side in SIDES for name in ("ids", "offsets"))
+# Columns of a part, lists of values; an edge is a judgement: `right` is 0 for a hard negative, `score` NaN if unknown.
+OF_TEXTS = {"ids": "<i4", "lengths": "<i4", "hashes": "<i8"}
+TEXTS = {f"{side}.{name}": kind for side in SIDES for name, kind in OF_TEXTS.items()}
+EDGES = {"edge.question": "<i4", "edge.answer": "<i4", "edge.right": "<i1", "edge.score": "<f4"}
 
 
 def hashes(texts: Iterable[str]) -> np.ndarray:
@@ -42,90 +48,82 @@ def hashes(texts: Iterable[str]) -> np.ndarray:
     return np.frombuffer(b"".join(digests), "<i8")
 
 
-class PartWriter:
-    """Writer of one part of a store: a folder with the texts and judgements of some rows, in their order."""
+def write_part(
+    file: pathlib.Path,
+    examples: Iterator[Example],
+    processors: Mapping[str, TextProcessor],
+    prompts: tuple[str, str] = ("", ""),
+    held_out: Set[str] = frozenset(),
+) -> None:
+    """Writes one part of a store, and then its sha256 beside it.
 
-    def __init__(
-        self,
-        folder: pathlib.Path,
-        processors: Mapping[str, TextReader],
-        prompts: tuple[str, str] = ("", ""),
-        held_out: Set[str] = frozenset(),
-    ):
-        """Creates the folder, and removes files that an interrupted process left in it.
+    Args:
+      file: Arrow file to write.
+      examples: examples of the part.
+      processors: text processors of the sides `question` and `answer`.
+      prompts: strings prepended to questions and answers.
+      held_out: questions that are not trained on.
 
-        Args:
-          folder: folder of the part.
-          processors: text readers of the sides `question` and `answer`.
-          prompts: strings prepended to questions and answers.
-          held_out: questions that are not trained on.
-        """
-        self._folder, self._processors, self._prompts, self._held_out = folder, processors, prompts, held_out
-        self._counts = dict.fromkeys(SIDES, 0)
-        self._cut = dict.fromkeys(SIDES, 0)
-        folder.mkdir(parents=True, exist_ok=True)
-        for file in folder.iterdir():
-            file.unlink()
+    Raises:
+      DiskFull: the disk is full.
+    """
+    import pyarrow as pa
 
-    def write(self, examples: Iterator[Example], contents: str = "") -> None:
-        """Writes all examples, and then the file that marks a part as complete.
-
-        Args:
-          examples: examples of the part.
-          contents: description of their source, for `is_complete`.
-
-        Raises:
-          DiskFull: the disk is full.
-        """
-        with reporting_full_disk(self._folder):
-            while block := [example for example, _ in zip(examples, range(BLOCK), strict=False)]:
-                self._append(block)
-            if not (self._folder / "edges").exists():
-                self._append([])
-            write_text(
-                self._folder / PART, json.dumps({"texts": self._counts, "cut": self._cut, "of": contents}) + "\n"
-            )
-
-    def _append(self, examples: list[Example]) -> None:
-        questions: dict[str, int] = {}
-        answers: dict[str, int] = {}
-        edges: list[tuple[int, int, bool, float]] = []
-        for question, right, wrong, scores in examples:
-            if not (right or wrong) or question.text in self._held_out:
-                continue
-            row = questions.setdefault(question.text, len(questions))
-            known = iter(scores or ())
-            for passages, is_right in ((right, True), (wrong, False)):
-                for passage in passages:
-                    answer = answers.setdefault(passage.text, len(answers))
-                    edges.append((row, answer, is_right, next(known, np.nan)))
-        found = np.asarray(edges, EDGE)
-        for side, texts, prompt in zip(SIDES, (questions, answers), self._prompts, strict=True):
-            found[side] += self._counts[side]
-            prompted = [prompt + text for text in texts] if prompt else list(texts)
-            table = self._processors[side](prompted)
-            assert isinstance(table, TokenTable)
-            self._add(f"{side}.ids", table.ids.astype("<i4"))
-            self._add(f"{side}.lengths", table.lengths.astype("<i4"))
-            self._add(f"{side}.hashes", hashes(prompted))
-            self._counts[side] += len(texts)
-            self._cut[side] += table.cut
-        self._add("edges", found)
-
-    def _add(self, name: str, values: np.ndarray) -> None:
-        with open(self._folder / name, "ab") as stream:
-            stream.write(values.tobytes())
+    schema = pa.schema({name: pa.list_(pa.from_numpy_dtype(kind)) for name, kind in (TEXTS | EDGES).items()})
+    blocks = iter(lambda: list(itertools.islice(examples, BLOCK)), [])
+    with replacing(file, "wb") as stream, pa.ipc.new_file(stream, schema) as writer:
+        for block in itertools.chain(blocks, [[]]):
+            columns = _columns([one for one in block if one.question.text not in held_out], processors, prompts)
+            arrays = [pa.ListArray.from_arrays([0, len(column)], pa.array(column)) for column in columns.values()]
+            writer.write_batch(pa.record_batch(arrays, schema=schema))
+    write_text(file.with_suffix(".sha256"), sha256_of(file))
 
 
-def is_complete(folder: pathlib.Path, contents: str) -> bool:
-    """Returns true if a part with these contents was written to its end."""
-    return json_files.read_optional(folder / PART).get("of") == contents
+def is_whole(file: pathlib.Path) -> bool:
+    """Returns true if a part was written to its end and is unchanged."""
+    sidecar = file.with_suffix(".sha256")
+    return file.is_file() and sidecar.is_file() and sidecar.read_bytes() == sha256_of(file).encode()
 
 
-def _columns(parts: Sequence[pathlib.Path], name: str, dtype: str | np.dtype) -> list[np.ndarray]:
-    """Maps a column of parts, a file in each."""
-    files = [part / name for part in parts]
-    return [np.memmap(file, dtype, "r") if file.stat().st_size else np.zeros(0, dtype) for file in files]
+def _columns(
+    examples: list[Example], processors: Mapping[str, TextProcessor], prompts: tuple[str, str]
+) -> dict[str, np.ndarray]:
+    """Returns the columns of a block."""
+    questions: dict[str, int] = {}
+    answers: dict[str, int] = {}
+    edges: list[tuple[int, int, bool, float]] = []
+    for question, right, wrong, scores in examples:
+        if not (right or wrong):
+            continue
+        row = questions.setdefault(question.text, len(questions))
+        known = iter(scores or ())
+        for passages, is_right in ((right, True), (wrong, False)):
+            for passage in passages:
+                answer = answers.setdefault(passage.text, len(answers))
+                edges.append((row, answer, is_right, next(known, np.nan)))
+    columns = {}
+    for side, texts, prompt in zip(SIDES, (questions, answers), prompts, strict=True):
+        prompted = [prompt + text for text in texts]
+        table = processors[side](prompted)
+        columns[f"{side}.ids"], columns[f"{side}.lengths"] = table.ids, table.lengths
+        columns[f"{side}.hashes"] = hashes(prompted)
+    values = zip(*edges, strict=True) if edges else [()] * len(EDGES)
+    columns |= dict(zip(EDGES, map(np.array, values), strict=True))
+    return {name: columns[name].astype(kind) for name, kind in (TEXTS | EDGES).items()}
+
+
+def _blocks(files: Iterable[pathlib.Path], *names: str) -> Iterator[list[np.ndarray]]:
+    """Yields the columns `names` of each block of parts, one block in memory at a time."""
+    import pyarrow as pa
+
+    places = list(TEXTS | EDGES)
+    for file in files:
+        options = pa.ipc.IpcReadOptions(included_fields=[places.index(name) for name in names])
+        with pa.OSFile(str(file)) as source, pa.ipc.open_file(source, options=options) as reader:
+            for number in range(reader.num_record_batches):
+                batch = reader.get_batch(number)
+                # Copies, since an array would keep the memory of its whole block.
+                yield [batch.column(name).values.to_numpy().copy() for name in names]
 
 
 def merge(folder: pathlib.Path, parts: Sequence[Sequence[pathlib.Path]], names: Sequence[str], about: Mapping) -> None:
@@ -133,161 +131,115 @@ def merge(folder: pathlib.Path, parts: Sequence[Sequence[pathlib.Path]], names: 
 
     Args:
       folder: folder of the store.
-      parts: complete parts of each source.
+      parts: whole parts of each source.
       names: paths of the sources, for messages.
-      about: further contents of the manifest.
+      about: what the store depends on, and `length` and `pad_id` of the sides.
 
     Raises:
       EndxError: a source has no usable pair.
     """
-    files = [part for own in parts for part in own]
-    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
-    rows, counts = {}, {}
-    for side in SIDES:
-        found = np.concatenate(_columns(files, f"{side}.hashes", "<i8"))
-        digest.update(found.data)
-        rows[side], kept, distinct = _distinct(found)
+    files = [file for of_source in parts for file in of_source]
+    rows, count = {}, 0
+    for side in reversed(SIDES):
+        rows[side], kept, distinct = _distinct(np.concatenate([one for (one,) in _blocks(files, f"{side}.hashes")]))
+        count = len(distinct)
+        if count > MOST_ROWS:
+            raise EndxError(f"{folder}: {count:,} distinct {side}s, more than {MOST_ROWS:,}: use less data")
         if side == "question":
-            np.save(folder / "question.hashes.npy", distinct)
-        counts[side] = len(distinct)
-        if counts[side] > MOST_ROWS:
-            raise EndxError(f"{folder}: {counts[side]:,} distinct {side}s, more than {MOST_ROWS:,}: use less data")
+            _save(folder, "question.hashes", [distinct], count)
         _write_tokens(folder, side, files, kept)
-        del found, kept, distinct
-    judged = _judgements(parts, rows, names, digest)
-    sizes = _write_judgements(folder, judged, counts)
-    cut = {side: sum(json_files.read(part / PART)["cut"][side] for part in files) for side in SIDES}
-    manifest = {**about, **sizes, "texts": counts, "cut": cut, "sha256": digest.hexdigest()}
-    sizes_of_files = {file.name: file.stat().st_size for file in sorted(folder.glob("*.npy"))}
-    write_text(folder / MANIFEST, json.dumps({**manifest, "files": sizes_of_files}, indent=1) + "\n")
+    del kept, distinct
+    sources, judged, scores = _judgements(parts, rows, names)
+    index = np.concatenate(sources)
+    _save(folder, "index", [np.stack([index >> 32, index & 0xFFFFFFFF], axis=1).astype(np.int32)], len(index))
+    _save(folder, "sizes", [np.array([len(keys) for keys in sources])], len(sources))
+    arrays = [*ARRAYS, *(SCORES if scores else ())]
+    for n, (name, keys) in enumerate(zip(LISTS, judged, strict=True)):
+        _save(folder, f"{name}.offsets", [offsets_of(np.bincount(keys >> 32, minlength=count))], count + 1)
+        _save(folder, name, [(keys & 0xFFFFFFFF).astype(np.int32)], len(keys))
+        if scores:
+            _save(folder, SCORES[n], [scores[n]], len(keys))
+    digests = {name: sha256_of(folder / f"{name}.npy") for name in arrays}
+    write_text(folder / MANIFEST, json.dumps({"about": about, "sha256": digests}, indent=1) + "\n")
 
 
-def _distinct(found: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _save(folder: pathlib.Path, name: str, chunks: Iterable[np.ndarray], count: int) -> None:
+    """Writes an array of `count` rows, given in at least one chunk."""
+    with replacing(folder / f"{name}.npy", "wb") as stream:
+        for number, chunk in enumerate(chunks):
+            if number == 0:
+                descr, shape = np.lib.format.dtype_to_descr(chunk.dtype), (count, *chunk.shape[1:])
+                np.lib.format.write_array_header_1_0(stream, {"descr": descr, "fortran_order": False, "shape": shape})
+            stream.write(chunk.tobytes())
+
+
+def _distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Assigns row numbers to distinct hashes, given as [N], in the order of their first occurrence.
 
     Returns:
       The number of each hash, int32 [N]; bool [N], true for first occurrences; and the distinct hashes, sorted.
     """
-    order = np.argsort(found)
-    ordered = found[order]
-    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if len(found) else np.zeros(0, np.int64)
-    firsts = np.minimum.reduceat(order, starts) if len(found) else starts
-    kept = np.zeros(len(found), bool)
-    kept[firsts] = True
-    number = np.cumsum(kept, dtype=np.int64) - 1
-    rows = np.empty(len(found), np.int32)
-    rows[order] = np.repeat(number[firsts], np.diff(np.append(starts, len(found))))
-    return rows, kept, ordered[starts]
+    distinct, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+    number = np.empty(len(first), np.int32)
+    number[np.argsort(first)] = np.arange(len(first))
+    kept = np.zeros(len(values), bool)
+    kept[first] = True
+    return number[inverse], kept, distinct
 
 
 def _write_tokens(folder: pathlib.Path, side: str, files: Sequence[pathlib.Path], kept: np.ndarray) -> None:
     """Writes the tokens of the texts that are kept, bool [N], of all parts."""
-    ids, lengths = (_columns(files, f"{side}.{name}", "<i4") for name in ("ids", "lengths"))
-    offsets = offsets_of(np.concatenate(lengths)[kept])
-    largest = max((int(part.max()) for part in ids if len(part)), default=0)
+    blocks = list(_blocks(files, f"{side}.lengths"))
+    offsets = offsets_of(np.concatenate([lengths for (lengths,) in blocks])[kept])
+    largest = max(int(ids.max(initial=0)) for (ids,) in _blocks(files, f"{side}.ids"))
     dtype = np.uint16 if largest < 1 << 16 else np.int32
-    np.save(folder / f"{side}.offsets.npy", offsets)
-    before = 0
-    with _array_file(folder / f"{side}.ids.npy", np.dtype(dtype), (int(offsets[-1]),)) as stream:
-        for own, of_part in zip(ids, lengths, strict=True):
-            read = 0
-            for start in range(0, len(of_part), COPIED):
-                block = of_part[start : start + COPIED]
-                tokens = own[read : read + int(block.sum(dtype=np.int64))]
-                read += len(tokens)
-                chosen = kept[before + start : before + start + len(block)]
-                if not chosen.all():
-                    tokens = tokens[np.repeat(chosen, block)]
-                stream.write(tokens.astype(dtype).data)
-            before += len(of_part)
 
+    def chunks() -> Iterator[np.ndarray]:
+        start = 0
+        for ids, lengths in _blocks(files, f"{side}.ids", f"{side}.lengths"):
+            chosen = kept[start : start + len(lengths)]
+            start += len(lengths)
+            yield ids[np.repeat(chosen, lengths)].astype(dtype)
 
-@contextlib.contextmanager
-def _array_file(file: pathlib.Path, dtype: np.dtype, shape: tuple[int, ...]) -> Iterator[IO[bytes]]:
-    """Context that yields an `.npy` file to which the values are appended.
-
-    A write to a memory-mapped file on a full disk would end the process with SIGBUS.
-    """
-    with open(file, "wb") as stream:
-        about = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(stream, about)
-        yield stream
-
-
-@dataclasses.dataclass(frozen=True)
-class _Judged:
-    """Distinct pairs as sorted keys, question * 2^32 + answer, with scores: right ones by source, and wrong ones."""
-
-    sources: list[np.ndarray]
-    right: np.ndarray
-    wrong: np.ndarray
-    scores: tuple[np.ndarray, np.ndarray] | None
+    _save(folder, f"{side}.offsets", [offsets], len(offsets))
+    _save(folder, f"{side}.ids", chunks(), int(offsets[-1]))
 
 
 def _judgements(
-    parts: Sequence[Sequence[pathlib.Path]],
-    rows: Mapping[str, np.ndarray],
-    names: Sequence[str],
-    digest: "hashlib._Hash",
-) -> _Judged:
-    """Returns the judgements of all parts."""
-    before = dict.fromkeys(SIDES, 0)
+    parts: Sequence[Sequence[pathlib.Path]], rows: Mapping[str, np.ndarray], names: Sequence[str]
+) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray] | None]:
+    """Returns distinct pairs as sorted keys, question * 2^32 + answer.
+
+    Returns:
+      The right pairs of each source; right and wrong pairs of all; and their scores, None without any.
+    """
+    before = np.zeros(2, np.int64)
     sources: list[np.ndarray] = []
     keys: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     scores: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
-    for own, name in zip(parts, names, strict=True):
-        of_source = [np.zeros(0, np.int64)]
-        for part in own:
-            edges = np.array(*_columns([part], "edges", EDGE))
-            digest.update(edges.data)
-            places = {side: edges[side].astype(np.int64) + before[side] for side in SIDES}
-            for side in SIDES:
-                before[side] += json_files.read(part / PART)["texts"][side]
-            question, answer = (rows[side][places[side]].astype(np.int64) for side in SIDES)
-            for n, chosen in enumerate((edges["right"], ~edges["right"])):
-                keys[n].append((question << 32 | answer)[chosen])
-                scores[n].append(edges["score"][chosen])
-            of_source.append(keys[0][-1])
-        sources.append(np.unique(np.concatenate(of_source)))
+    for files, name in zip(parts, names, strict=True):
+        begin = len(keys[0])
+        for *lengths, question, answer, right, score in _blocks(files, *(f"{side}.lengths" for side in SIDES), *EDGES):
+            question_row, answer_row = rows["question"][before[0] + question], rows["answer"][before[1] + answer]
+            before += [len(part) for part in lengths]
+            for n, chosen in enumerate((right == 1, right == 0)):
+                keys[n].append((question_row.astype(np.int64) << 32 | answer_row)[chosen])
+                scores[n].append(score[chosen])
+        sources.append(np.unique(np.concatenate(keys[0][begin:])))
         if not len(sources[-1]):
             raise EndxError(f"{name}: no questions with a right passage are left to train on; leave it out of the data")
-    scored = any(not np.isnan(part).all() for own in scores for part in own)
-    found = [_first(own, of_keys if scored else None) for own, of_keys in zip(keys, scores, strict=True)]
-    (right, of_right), (wrong, of_wrong) = found
-    negative = ~np.isin(wrong, right, assume_unique=True)
-    return _Judged(sources, right, wrong[negative], (of_right, of_wrong[negative]) if scored else None)
-
-
-def _first(keys: list[np.ndarray], scores: list[np.ndarray] | None) -> tuple[np.ndarray, np.ndarray]:
-    """Returns distinct keys, sorted, and the first known score of each, NaN without scores."""
-    joined = np.concatenate([np.zeros(0, np.int64), *keys])
-    if scores is None:
-        return np.unique(joined), np.zeros(0, np.float32)
-    values = np.concatenate([np.zeros(0, np.float32), *scores])
-    distinct = np.unique(joined)
-    found = np.full(len(distinct), np.nan, np.float32)
-    known = np.flatnonzero(~np.isnan(values))[::-1]  # the first of several is assigned last
-    found[np.searchsorted(distinct, joined[known])] = values[known]
-    return distinct, found
-
-
-def _write_judgements(folder: pathlib.Path, judged: _Judged, counts: Mapping[str, int]) -> dict:
-    """Writes pairs and lists of right answers and hard negatives; returns their numbers for the manifest."""
-    sizes = [len(own) for own in judged.sources]
-    with _array_file(folder / "index.npy", np.dtype(np.int32), (sum(sizes), 2)) as stream:
-        for own in judged.sources:
-            for start in range(0, len(own), COPIED):
-                block = own[start : start + COPIED]
-                stream.write(np.stack([block >> 32, block & 0xFFFFFFFF], axis=1).astype(np.int32).data)
-    widths = {}
-    for n, (name, keys) in enumerate((("positives", judged.right), ("hard_negatives", judged.wrong))):
-        lengths = np.bincount(keys >> 32, minlength=counts["question"])
-        np.save(folder / f"{name}.offsets.npy", offsets_of(lengths))
-        np.save(folder / f"{name}.npy", (keys & 0xFFFFFFFF).astype(np.int32))
-        if judged.scores:
-            np.save(folder / f"{name}.scores.npy", judged.scores[n])
-        widths[name] = int(lengths.max(initial=0))
-    return {"pairs": sizes, "widths": widths, "scored": judged.scores is not None}
+    if all(np.isnan(part).all() for of_kind in scores for part in of_kind):
+        right = sources[0] if len(sources) == 1 else np.unique(np.concatenate(sources))
+        wrong = np.unique(np.concatenate(keys[1]))
+        return sources, [right, np.setdiff1d(wrong, right, assume_unique=True)], None
+    judged, values = list[np.ndarray](), list[np.ndarray]()
+    for of_kind, known in zip(keys, map(np.concatenate, scores), strict=True):
+        known_first = np.argsort(np.isnan(known), kind="stable")  # the first known score of a pair is kept
+        pairs, first = np.unique(np.concatenate(of_kind)[known_first], return_index=True)
+        kept = ~np.isin(pairs, judged[0]) if judged else np.ones(len(pairs), bool)
+        judged.append(pairs[kept])
+        values.append(known[known_first][first][kept])
+    return sources, judged, values
 
 
 class _NoTexts(Sequence[str]):
@@ -317,36 +269,43 @@ class TokenStore:
 
     Attributes:
       folder: its folder.
-      manifest: contents of its manifest.
+      about: what it depends on, and `length` and `pad_id` of the sides.
+      files: sha256 of each array by its name.
     """
 
     folder: pathlib.Path
-    manifest: Mapping
+    about: Mapping
+    files: Mapping[str, str]
 
     @classmethod
     def open(cls, folder: pathlib.Path) -> "TokenStore":
-        """Opens a store, and checks the sizes of its files.
+        """Opens a store, and checks all its files.
 
         Raises:
-          EndxError: there is no complete store, or a file is too short or missing.
+          EndxError: there is no complete store, or a file was changed or removed.
         """
+        where = str(folder / MANIFEST)
         manifest = json_files.read(folder / MANIFEST)
-        for name, size in json_files.mapped(manifest.get("files"), f"{folder / MANIFEST}: 'files'").items():
-            file = folder / name
-            found = file.stat().st_size if file.is_file() else 0
-            if found != size:
-                raise EndxError(f"{file} has {found:,} bytes, and not {size:,}: remove {folder} to write it again")
-        return cls(folder, manifest)
+        about, files = (json_files.mapped(json_files.value(manifest, key, where), where) for key in ("about", "sha256"))
+        for name, side in itertools.product(("length", "pad_id"), SIDES):
+            json_files.whole(json_files.value(json_files.value(about, name, where), side, where), where)
+        if set(files) not in ({*ARRAYS}, {*ARRAYS, *SCORES}):
+            raise EndxError(f"{where}: 'sha256' names other files than those of a store: remove {folder}")
+        for name, digest in files.items():
+            file = folder / f"{name}.npy"
+            if file.is_symlink() or not file.is_file() or sha256_of(file) != digest:
+                raise EndxError(f"{file} is damaged or missing: remove {folder} to write it again")
+        return cls(folder, about, files)
 
     @property
     def questions(self) -> Sequence[str]:
         """Distinct questions, whose texts are unknown."""
-        return _NoTexts(self.manifest["texts"]["question"], self.folder)
+        return _NoTexts(len(self._load("question.offsets")) - 1, self.folder)
 
     @property
     def candidates(self) -> Sequence[str]:
         """Distinct answers, whose texts are unknown."""
-        return _NoTexts(self.manifest["texts"]["answer"], self.folder)
+        return _NoTexts(len(self._load("answer.offsets")) - 1, self.folder)
 
     @property
     def question_ids(self) -> Sequence[str]:
@@ -355,53 +314,49 @@ class TokenStore:
 
     @property
     def sha256(self) -> str:
-        """Hash of all texts and judgements."""
-        return self.manifest["sha256"]
+        """Hash of all tokens and judgements."""
+        return hashlib.sha256(json.dumps(self.files, sort_keys=True).encode()).hexdigest()
 
     def pairs(self) -> Pairs:
         """Returns the pairs, whose arrays are mapped into memory."""
-        about, widths = self.manifest, self.manifest["widths"]
-        mapped: list[mmap.mmap] = []
-
-        def load(name: str) -> np.ndarray:
-            return self._map(name, mapped)
-
-        def ragged(name: str, values: str = "", fill: float = -1) -> Ragged:
-            return Ragged(load(values or name), load(f"{name}.offsets"), widths[name] or 1, fill)
-
-        def scores(name: str) -> Ragged:
-            return ragged(name, f"{name}.scores", np.nan)
+        maps = {name: self._load(name) for name in self.files}
+        arrays = {name: np.asarray(array) for name, array in maps.items()}  # `np.memmap` adds time to every access
+        about = self.about
 
         def table(side: str) -> TokenTable:
-            return TokenTable(load(f"{side}.ids"), load(f"{side}.offsets"), about["pad_id"][side])
+            return TokenTable(arrays[f"{side}.ids"], arrays[f"{side}.offsets"], about["pad_id"][side])
 
-        sizes = tuple(about["pairs"])
+        def ragged(name: str, values: str, fill: float = -1) -> Ragged:
+            offsets = arrays[f"{name}.offsets"]
+            return Ragged(arrays[values], offsets, int(np.diff(offsets).max(initial=0)) or 1, fill)
+
+        scores = [ragged(name, values, np.nan) for name, values in zip(LISTS, SCORES, strict=True) if values in arrays]
+        sizes = tuple(arrays["sizes"].tolist())
         return Pairs(
             questions=table("question"),
             answers=table("answer"),
-            index=load("index"),
-            positives=ragged("positives"),
-            hard_negatives=ragged("hard_negatives"),
-            scores=(scores("positives"), scores("hard_negatives")) if about["scored"] else None,
+            index=arrays["index"],
+            positives=ragged("positives", "positives"),
+            hard_negatives=ragged("hard_negatives", "hard_negatives"),
+            scores=(scores[0], scores[1]) if scores else None,
             groups=None,
             question_length=about["length"]["question"],
             answer_length=about["length"]["answer"],
             sizes=sizes if len(sizes) > 1 else (),
-            mapped=tuple(mapped),
+            mapped=tuple(array._mmap for array in maps.values() if array.size),  # type: ignore[attr-defined]
         )
 
-    def contains(self, questions: Sequence[str]) -> list[str]:
-        """Returns the given questions that the store holds."""
-        known, trained = self._map("question.hashes", []), np.zeros(len(questions), bool)
-        for _, prompt, _ in self.manifest["sources"]:
+    def contains(self, questions: Sequence[str], prompts: Iterable[str]) -> list[str]:
+        """Returns the given questions that the store holds with one of the prompts."""
+        known, trained = self._load("question.hashes"), np.zeros(len(questions), bool)
+        for prompt in prompts:
             wanted = hashes(prompt + question for question in questions)
             trained |= known[np.minimum(np.searchsorted(known, wanted), len(known) - 1)] == wanted
-        return [question for question, found in zip(questions, trained, strict=True) if found]
+        return [question for question, held in zip(questions, trained, strict=True) if held]
 
-    def _map(self, name: str, mapped: list[mmap.mmap]) -> np.ndarray:
-        """Maps a column, and adds its map to `mapped`."""
+    def _load(self, name: str) -> np.memmap:
+        """Maps an array."""
         array = np.load(self.folder / f"{name}.npy", mmap_mode="r")
         if array.size and hasattr(mmap, "MADV_RANDOM"):
             array._mmap.madvise(mmap.MADV_RANDOM)  # reading ahead would read many times as much as is used
-            mapped.append(array._mmap)
-        return np.asarray(array)  # a plain array, since `np.memmap` adds time to every access
+        return array

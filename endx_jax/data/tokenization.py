@@ -1,20 +1,30 @@
-"""Tokenizers and text processors, which convert texts to token tables."""
+"""Tokenizers of transformers, and text processors, which convert texts to token tables."""
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import importlib.metadata
 import itertools
+import logging
+import os
 import pathlib
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from endx_jax.data.token_tables import TokenCache, TokenTable, content_key
-from endx_jax.data.tokenizer_files import load_tokenizer
-from endx_jax.errors import EndxError
+from endx_jax import json_files
+from endx_jax.data.token_tables import TokenTable
+from endx_jax.errors import EndxError, first_line
 
 CHUNK = 10_000  # texts that are tokenized at once: enough for all cores, few enough to limit memory
+# The tokenizers library uses memory for each unused id below the largest when it writes a tokenizer.
+LARGEST_ID = 10_000_000
+# Classes that `AutoTokenizer` would load as well, but after importing PyTorch where that is installed.
+NAMED_CLASSES = ("BertTokenizer", "BertTokenizerFast", "PreTrainedTokenizerFast", "TokenizersBackend")
+# Exceptions that transformers raises for broken files, since it checks few values before it uses them.
+BROKEN = (OSError, ValueError, ImportError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError)
 
 
 class Tokenizer:
@@ -23,26 +33,44 @@ class Tokenizer:
     Attributes:
       folder: folder it was loaded from.
       pad_id: padding id.
+      size: largest id plus one, added and special tokens included.
     """
 
     def __init__(self, folder: pathlib.Path | str):
-        """Loads a tokenizer from `tokenizer.json` or from a format that transformers converts.
+        """Loads the tokenizer with transformers.
 
         Raises:
           EndxError: the folder holds no usable tokenizer.
         """
         self.folder = pathlib.Path(folder)
-        self._loaded = load_tokenizer(self.folder)
-        if self._loaded.pad_id is None:
+        # Without this, the library uses only one core in a forked process.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+        self._loaded = _load(self.folder)
+        self._backend = self._loaded.backend_tokenizer if self._loaded.is_fast else None
+        self._lock = threading.Lock()  # truncation is state of the backend, which only one thread may change
+        with refusing_broken(self.folder, *BROKEN):
+            # The special tokens of an encoded text may have ids that are not in the vocabulary.
+            around = self._loaded([""])["input_ids"][0] if self._backend is None else self._backend.encode("").ids
+            self.size = 1 + max([*self._loaded.get_vocab().values(), *around], default=-1)
+            pad_id = self._loaded.pad_token_id
+        if pad_id is None:
             raise EndxError(f"the tokenizer in {folder} has no padding token; set one in its tokenizer_config.json")
-        self.pad_id = self._loaded.pad_id
+        self.pad_id: int = pad_id
+
+    def __reduce__(self):
+        """Pickles the folder, so that processes that tokenize load the tokenizer there."""
+        return Tokenizer, (self.folder,)
 
     @functools.cached_property
     def fingerprint(self) -> str | None:
         """sha256 of the state that determines its ids; None for tokenizers written in Python."""
-        if self._loaded.state is None:
+        if self._backend is None:
             return None
-        return hashlib.sha256(self._loaded.state().encode()).hexdigest()
+        with self._lock:
+            self._forget_length()
+            special = self._backend.encode_special_tokens
+            state = f"{self._loaded.truncation_side} {special} {self._backend.to_str()}"
+        return hashlib.sha256(state.encode()).hexdigest()
 
     @property
     def identity(self) -> str | None:
@@ -63,8 +91,8 @@ class Tokenizer:
           pad_id: padding id of the encoder.
           where: folder of the encoder, for the message.
         """
-        if self._loaded.size > vocab_size:
-            reason = f"its largest id is {self._loaded.size - 1} and the weights have {vocab_size} rows"
+        if self.size > vocab_size:
+            reason = f"its largest id is {self.size - 1} and the weights have {vocab_size} rows"
         elif self.pad_id != pad_id:
             reason = f"it pads with id {self.pad_id} and the weights expect {pad_id}"
         else:
@@ -78,8 +106,7 @@ class Tokenizer:
         """Tokenizes texts, each truncated to `max_length` tokens, special tokens included."""
         parts, lengths, cut = [np.zeros(0, np.int32)], list[int](), 0
         for start in range(0, len(texts), CHUNK):
-            encoded, longer = self._loaded.encode(texts[start : start + CHUNK], max_length)
-            rows = list(encoded)
+            rows, longer = self._encode(list(texts[start : start + CHUNK]), max_length)
             lengths += map(len, rows)
             parts.append(np.fromiter(itertools.chain.from_iterable(rows), np.int32))
             cut += longer
@@ -87,36 +114,109 @@ class Tokenizer:
 
     def save(self, folder: pathlib.Path) -> None:
         """Writes the tokenizer's files into `folder`."""
-        self._loaded.save(folder)
+        with self._lock:
+            self._forget_length()
+            self._loaded.save_pretrained(str(folder))
+
+    def _encode(self, texts: list[str], length: int) -> tuple[list[list[int]], int]:
+        """Returns the ids of texts, truncated to `length`, and the number of truncated texts."""
+        if self._backend is None:
+            whole = self._loaded(texts)["input_ids"]
+            return self._loaded(texts, truncation=True, max_length=length)["input_ids"], sum(
+                len(ids) > length for ids in whole
+            )
+        with self._lock, refusing_broken(self.folder):
+            self._backend.no_padding()
+            self._backend.enable_truncation(length, direction=self._loaded.truncation_side)
+            # `encode_batch_fast` omits the offsets of tokens, which would take a third of the time.
+            try:
+                encodings = self._backend.encode_batch_fast(texts)
+            except TypeError:  # half a surrogate pair in a text
+                encodings = self._backend.encode_batch_fast([_well_formed(text) for text in texts])
+        cut = sum(len(encoding) == length and bool(encoding.overflowing) for encoding in encodings)
+        return [encoding.ids for encoding in encodings], cut
+
+    def _forget_length(self) -> None:
+        """Resets the settings of padding and truncation, which the backend would write into its file."""
+        if self._backend is not None:
+            self._backend.no_padding()
+            self._backend.no_truncation()
+
+
+@contextlib.contextmanager
+def refusing_broken(folder: pathlib.Path, *further: type[Exception]) -> Iterator[None]:
+    """Context that converts exceptions which the tokenizers library raises for broken files to EndxError.
+
+    The library raises plain `Exception`, or `PanicException`, a `BaseException`, if its Rust code panics.
+
+    Args:
+      folder: folder of the tokenizer.
+      further: further exceptions that a broken file can cause in the block.
+    """
+    try:
+        yield
+    except BaseException as failure:
+        bare = type(failure) is Exception or type(failure).__name__ == "PanicException"
+        if isinstance(failure, EndxError) or not (bare or isinstance(failure, further)):
+            raise
+        raise EndxError(f"{folder} holds no tokenizer that can be used: {first_line(failure)}") from None
+
+
+def read_specification(file: pathlib.Path) -> dict:
+    """Reads a `tokenizer.json` under limits, before a library does.
+
+    Raises:
+      EndxError: the file can't be read, or an id is negative or above `LARGEST_ID`.
+    """
+    spec = json_files.read(file)
+    model = json_files.mapped(spec.get("model") or {}, f"{file}: 'model'")
+    words = model.get("vocab")
+    for word, id_ in words.items() if isinstance(words, dict) else ():
+        if type(id_) is not int or not 0 <= id_ <= LARGEST_ID:  # formatting messages for all words would be slow
+            json_files.whole(id_, f"{file}: the id of {json_files.shown(word)}", most=LARGEST_ID)
+    for token in json_files.listed(spec.get("added_tokens") or [], f"{file}: 'added_tokens'"):
+        id_ = json_files.value(token, "id", f"{file}: an added token")
+        json_files.whole(id_, f"{file}: the id of an added token", most=LARGEST_ID)
+    return spec
+
+
+def _load(folder: pathlib.Path):
+    """Loads a tokenizer of transformers, imported here since that takes one to two seconds."""
+    if (folder / "tokenizer.json").is_file():
+        read_specification(folder / "tokenizer.json")
+    name = json_files.read_optional(folder / "tokenizer_config.json").get("tokenizer_class")
+    # Suppresses the warning about frameworks that are not installed.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    import transformers
+
+    with refusing_broken(folder, *BROKEN):
+        kind = getattr(transformers, name) if name in list(NAMED_CLASSES) else transformers.AutoTokenizer
+        return kind.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+
+
+def _well_formed(text: str) -> str:
+    """Replaces lone surrogates, which JSON escapes can leave in a string, with U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 @dataclasses.dataclass(frozen=True)
 class TextProcessor:
-    """Tokenizer of a tower's texts, with their prompt, maximum length and cache.
+    """Tokenizer of a tower's texts, with their prompt and maximum length.
 
     Attributes:
       tokenizer: tokenizer of the tower.
       length: maximum length of a text in tokens, prompt and special tokens included.
       prompt: string prepended to every text.
-      cache: cache of tokens on disk; None for no cache.
     """
 
     tokenizer: Tokenizer
     length: int
     prompt: str = ""
-    cache: TokenCache | None = None
 
     def __call__(self, texts: Sequence[str]) -> TokenTable:
-        """Tokenizes N texts, or reads their tokens from the cache."""
-        if self.cache is None or self.tokenizer.identity is None:
-            return self._tokenize(texts)
-        key = content_key(texts, self.tokenizer.identity, self.prompt, self.length)
-        cached = self.cache.read(key)
-        if cached is not None:
-            return TokenTable.from_lengths(*cached, self.tokenizer.pad_id)
-        table = self._tokenize(texts)
-        self.cache.write(key, table.ids, table.lengths)
-        return table
+        """Tokenizes N texts."""
+        return self.tokenizer([self.prompt + text for text in texts] if self.prompt else texts, self.length)
 
     def describe_cut(self, cut: int, documents: int) -> str:
         """Returns a line about `cut` of `documents` documents that are too long, and what to do about it."""
@@ -124,6 +224,3 @@ class TextProcessor:
             f"{cut:,} of {documents:,} documents reach the limit of {self.length} tokens: only their beginnings are "
             "embedded; split them into passages, or train with a larger --config.data.answer_length"
         )
-
-    def _tokenize(self, texts: Sequence[str]) -> TokenTable:
-        return self.tokenizer([self.prompt + text for text in texts] if self.prompt else texts, self.length)

@@ -13,7 +13,6 @@ from jax.sharding import Mesh
 from endx_jax import pretrained
 from endx_jax.data.idf import idf_of_sides
 from endx_jax.data.records import RetrievalSet
-from endx_jax.data.token_tables import TokenCache
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import Settings
@@ -145,19 +144,15 @@ def build_model(settings: Settings) -> Model:
     sources = {"question": question, "answer": answer}
     settings = dataclasses.replace(settings, model=fill_in(settings.model, question))
     tokenizers = {side: sources[side].folder for side in SIDES}
-    cache = TokenCache(settings.data.cache) if settings.data.cache else None
-    return _assemble(settings, sources, tokenizers, cache)
+    return _assemble(settings, sources, tokenizers)
 
 
 def read_model(workdir: pathlib.Path) -> Model:
-    """Reads the model of a workdir from the description that `save_description` wrote.
-
-    It uses no token cache, since texts that are encoded after training are rarely encoded again.
-    """
+    """Reads the model of a workdir from the description that `save_description` wrote."""
     settings = read_config(workdir)
     folders = {side: workdir / MODEL / name for side, name in _description(settings).items()}
     read = pretrained.load_tokens if settings.model.encoder else pretrained.load
-    return _assemble(settings, {side: read(str(folder)) for side, folder in folders.items()}, folders, None)
+    return _assemble(settings, {side: read(str(folder)) for side, folder in folders.items()}, folders)
 
 
 def with_token_weights(model: Model, data: RetrievalSet) -> Model:
@@ -272,15 +267,10 @@ def load_teacher(name: str) -> LoadedPairs:
     return classifier or functools.partial(InnerProducts.of_texts, load(name).comparable)
 
 
-def _assemble(
-    settings: Settings,
-    sources: Mapping[str, pretrained.PretrainedEncoder],
-    tokenizers: Mapping,
-    cache: TokenCache | None,
-) -> Model:
+def _assemble(settings: Settings, sources: Mapping[str, pretrained.PretrainedEncoder], tokenizers: Mapping) -> Model:
     lengths = {side: checked_length(settings, side, source) for side, source in sources.items()}
     prompts = {"question": settings.model.question_prompt, "answer": settings.model.answer_prompt}
-    return Model(settings, sources, text_processors(sources, tokenizers, lengths, prompts, cache))
+    return Model(settings, sources, text_processors(sources, tokenizers, lengths, prompts))
 
 
 def checked_length(settings: Settings, side: str, source: pretrained.PretrainedEncoder) -> int:

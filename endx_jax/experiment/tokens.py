@@ -1,6 +1,7 @@
 """Tokenised training pairs of a run in `data.tokens`: written once by several processes, and then only mapped."""
 
 import concurrent.futures.process
+import functools
 import gc
 import hashlib
 import json
@@ -8,51 +9,44 @@ import math
 import multiprocessing
 import os
 import pathlib
-import shutil
+import threading
 import time
 from collections.abc import Iterator, Mapping, Set
 from typing import NamedTuple
 
+from endx_jax import json_files
 from endx_jax.data.readers import examples, formats, shards, text_files
-from endx_jax.data.records import RetrievalSet
 from endx_jax.data.settings import DataSettings, Source
 from endx_jax.data.splits import Splits
-from endx_jax.data.token_store import MANIFEST, SIDES, PartWriter, TokenStore, hashes, is_complete, merge
-from endx_jax.data.tokenization import TextProcessor, Tokenizer
+from endx_jax.data.token_store import MANIFEST, SIDES, TokenStore, is_whole, merge, write_part
+from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
-from endx_jax.experiment.data import BUILT_IN, PREPARED, read_records, settings_of
+from endx_jax.experiment.data import BUILT_IN, PREPARED, fingerprint, read_records, settings_of
 from endx_jax.experiment.manifest import cores
 from endx_jax.experiment.workdir import check_writable
-from endx_jax.files import locked, reporting_full_disk, write_text
+from endx_jax.files import locked, sha256_of, write_text
 from endx_jax.hub import local_path
 from endx_jax.parallel.console import say
 from endx_jax.parallel.distributed import on_primary
 
 # Rows of a parquet file that are one part: enough to start a process for, few enough to be repeated after a kill.
 ROWS = 1_000_000
-PARTS, ABOUT, LOCK = "parts", "about.json", ".lock"
 
 
 class Part(NamedTuple):
     """Part of a source that one process tokenises.
 
     Attributes:
-      folder: folder to write.
       source: the source.
       format: format of `formats.detect_format`; empty if the source is read as a whole.
       part: file or row groups.
+      sha256: hash of the file's contents, or of the whole source.
     """
 
-    folder: pathlib.Path
     source: Source
     format: str
     part: shards.Part
-
-    @property
-    def contents(self) -> str:
-        """File, row groups and size of the part: a finished part of other contents is written again."""
-        file = self.part.file
-        return f"{self.part} of {os.path.getsize(file) if os.path.exists(file) else 0} bytes"
+    sha256: str
 
 
 def stored(settings: DataSettings, processors: Mapping[str, TextProcessor], splits: Splits) -> TokenStore:
@@ -64,22 +58,14 @@ def stored(settings: DataSettings, processors: Mapping[str, TextProcessor], spli
       splits: validation and test sets, whose questions are not trained on.
 
     Raises:
-      EndxError: the data can't be read, or the folder holds pairs of other data, tokenizers or lengths, or pairs with
-        questions that are held out now.
+      EndxError: the data can't be read, or the folder holds other files, or pairs of other data, tokenizers or lengths,
+        or pairs with questions that are held out now.
     """
-    folder, about = pathlib.Path(settings.tokens).expanduser(), _about(settings, processors)
+    folder = pathlib.Path(settings.tokens).expanduser()
     held_out = {*splits.validation.questions, *splits.test.questions}
-    if not (folder / MANIFEST).is_file():
-        on_primary(lambda: _write(folder, settings, processors, held_out, about), "tokenised")
+    on_primary(lambda: _ensure(folder, settings, processors, held_out), "tokenised")
     store = TokenStore.open(folder)
-    changed = [
-        f"{name}: {store.manifest.get(name)} and now {value}"
-        for name, value in about.items()
-        if store.manifest.get(name) != value
-    ]
-    if changed:
-        raise EndxError(f"{folder} holds tokens of other data ({'; '.join(changed)}): set another data.tokens")
-    if trained := store.contains(sorted(held_out)):
+    if trained := store.contains(sorted(held_out), {source.question_prompt for source in settings.sets}):
         raise EndxError(
             f"{folder} has {len(trained):,} of the held-out questions, such as {trained[0][:60]!r}: set another "
             "data.tokens, so that they are left out"
@@ -87,10 +73,25 @@ def stored(settings: DataSettings, processors: Mapping[str, TextProcessor], spli
     return store
 
 
-def _about(settings: DataSettings, processors: Mapping[str, TextProcessor]) -> dict:
-    """Describes what determines the tokens; the values are those of JSON."""
-    return {
-        "sources": [[source.path, source.question_prompt, source.answer_prompt] for source in settings.sets],
+def _ensure(
+    folder: pathlib.Path, settings: DataSettings, processors: Mapping[str, TextProcessor], held_out: Set[str]
+) -> None:
+    """Writes the store if it is not there; otherwise checks that it is of the same data."""
+    check_writable(folder, "--config.data.tokens")
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / MANIFEST).is_file():
+        if any(not name.startswith(".") for name in os.listdir(folder)):
+            raise EndxError(f"{folder} holds other files: name a new folder with --config.data.tokens")
+        write_text(folder / MANIFEST, "{}\n")  # marks the folder, in which only marked ones are written to
+    parts = [_parts(source, settings) for source in settings.sets]
+    digests = [
+        hashlib.sha256(repr([part.sha256 for part in of_source]).encode()).hexdigest()[:16] for of_source in parts
+    ]
+    about = {
+        "sources": [
+            [source.path, source.question_prompt, source.answer_prompt, digest]
+            for source, digest in zip(settings.sets, digests, strict=True)
+        ],
         "split": settings.split,
         "pool": settings.pool,
         "columns": [settings.question_column, settings.answer_column],
@@ -100,10 +101,29 @@ def _about(settings: DataSettings, processors: Mapping[str, TextProcessor]) -> d
         "length": {side: processors[side].length for side in SIDES},
         "pad_id": {side: processors[side].tokenizer.pad_id for side in SIDES},
     }
+    if _is_written(folder, about):
+        return
+    with locked(folder / ".lock"):
+        if not _is_written(folder, about):  # by another run
+            _write(folder, parts, settings, processors, held_out, about)
+
+
+def _is_written(folder: pathlib.Path, about: Mapping) -> bool:
+    """Returns true if the folder has a store; raises EndxError if it is of other data."""
+    manifest = json_files.read(folder / MANIFEST)
+    if not manifest:
+        return False
+    known = json_files.mapped(manifest.get("about"), f"{folder / MANIFEST}: 'about'")
+    changed = [name for name in about if known.get(name) != about[name]]
+    if changed:
+        values = "; ".join(f"{name}: {known.get(name)} and now {about[name]}" for name in changed)
+        raise EndxError(f"{folder} holds tokens of other data ({values}): set another data.tokens")
+    return True
 
 
 def _write(
     folder: pathlib.Path,
+    parts: list[list[Part]],
     settings: DataSettings,
     processors: Mapping[str, TextProcessor],
     held_out: Set[str],
@@ -111,91 +131,104 @@ def _write(
 ) -> None:
     """Writes the parts that are missing, and merges them."""
     began = time.perf_counter()
-    check_writable(folder, "--config.data.tokens")
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / LOCK):
-        if (folder / MANIFEST).is_file():  # written by another run since the caller looked
-            return
-        parts = [_parts(folder / PARTS / str(n), source, settings) for n, source in enumerate(settings.sets)]
-        begun = json.dumps([about, hashlib.sha256(hashes(sorted(held_out)).tobytes()).hexdigest()])
-        if not _holds(folder / PARTS / ABOUT, begun):
-            shutil.rmtree(folder / PARTS, ignore_errors=True)
-            write_text(folder / PARTS / ABOUT, begun)
-        missing = [part for own in parts for part in own if not is_complete(part.folder, part.contents)]
-        wanted = settings.tokenizing_processes or cores()
-        say(f"tokenising {len(missing)} parts of {', '.join(source.path for source in settings.sets)} into {folder}")
-        specs = {side: (str(own.tokenizer.folder), own.length, own.prompt) for side, own in processors.items()}
-        if min(wanted, len(missing)) > 1:
-            count, context = min(wanted, len(missing)), multiprocessing.get_context("spawn")
-            state = specs, settings, held_out
-            try:
-                with concurrent.futures.ProcessPoolExecutor(count, context, _start, state) as pool:
-                    for n, _ in enumerate(pool.map(_tokenize, missing), 1):
-                        say(f"tokenised {n} of {len(missing)} parts in {time.perf_counter() - began:.0f} s")
-            except concurrent.futures.process.BrokenProcessPool:
-                raise EndxError(
-                    "a tokenising process was killed, possibly for lack of memory: set data.tokenizing_processes "
-                    f"below {count} and run again; finished parts are kept"
-                ) from None
-        else:
-            for part in missing:
-                _tokenize_with(part, processors, settings, held_out)
-        say("merging equal texts")
-        folders = [[part.folder for part in own] for own in parts]
-        with reporting_full_disk(folder):
-            merge(folder, folders, [source.path for source in settings.sets], about)
-        shutil.rmtree(folder / PARTS)
+    for unfinished in folder.glob(".part-*"):
+        unfinished.unlink(missing_ok=True)
+    common = json.dumps([{**about, "sources": None}, sorted(held_out)])
+    files = [[_file(folder, part, common) for part in of_source] for of_source in parts]
+    missing = {
+        file: part
+        for source_parts, source_files in zip(parts, files, strict=True)
+        for part, file in zip(source_parts, source_files, strict=True)
+        if not is_whole(file)
+    }
+    count = min(settings.tokenizing_processes or cores(), len(missing))
+    paths = [source.path for source in settings.sets]
+    say(f"tokenising {len(missing)} parts of {', '.join(paths)} into {folder}")
+    tokenize = functools.partial(_tokenize, processors=processors, settings=settings, held_out=held_out)
+    if count > 1:
+        context = multiprocessing.get_context("spawn")
+        try:
+            with concurrent.futures.ProcessPoolExecutor(count, context, _start) as pool:
+                for n, _ in enumerate(pool.map(tokenize, missing, missing.values()), 1):
+                    say(f"tokenised {n} of {len(missing)} parts in {time.perf_counter() - began:.0f} s")
+        except concurrent.futures.process.BrokenProcessPool:
+            raise EndxError(
+                "a tokenising process was killed, possibly for lack of memory: set data.tokenizing_processes "
+                f"below {count} and run again; finished parts are kept"
+            ) from None
+    else:
+        for file, part in missing.items():
+            tokenize(file, part)
+    say("merging equal texts")
+    merge(folder, files, paths, about)
+    for file in folder.glob("part-*"):
+        file.unlink()
     say(f"tokenised in {time.perf_counter() - began:.0f} s")
 
 
-def _holds(file: pathlib.Path, text: str) -> bool:
-    return file.is_file() and file.read_text() == text
+def _file(folder: pathlib.Path, part: Part, common: str) -> pathlib.Path:
+    """Returns the file of a part, named by all that determines its contents."""
+    _, _, question_prompt, answer_prompt = part.source
+    about = json.dumps([common, question_prompt, answer_prompt, part.format, part.part[1:], part.sha256])
+    return folder / f"part-{hashlib.sha256(about.encode()).hexdigest()[:32]}.arrow"
 
 
-def _parts(folder: pathlib.Path, source: Source, settings: DataSettings) -> list[Part]:
-    """Returns the parts of a source in order."""
+def _parts(source: Source, settings: DataSettings) -> list[Part]:
+    """Returns the parts of a source in order, with the hashes of their files."""
     path = local_path(source.path)
-    found = "" if path in BUILT_IN or path.startswith(PREPARED) else formats.detect_format(path)
-    if found not in (formats.COLUMNS, *formats.ROW_PARSERS):
-        return [Part(folder / "0", source, "", shards.Part(source.path))]
-    parts = shards.parts(path, settings.split, ROWS)
-    return [Part(folder / str(n), source, found, part) for n, part in enumerate(parts)]
+    if path in BUILT_IN or path.startswith(PREPARED):
+        records = read_records(path, settings_of(path, settings), settings.split, whole=False)
+        return [Part(source, "", shards.Part(source.path), fingerprint(records))]
+    kind = formats.detect_format(path)
+    is_table = kind in (formats.COLUMNS, *formats.ROW_PARSERS)
+    if is_table:
+        files = shards.files(path, settings.split)
+    else:
+        inside = (str(file) for file in sorted(pathlib.Path(path).rglob("*")) if file.is_file())
+        files = [path] if os.path.isfile(path) else list(inside)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        digests = dict(zip(files, pool.map(sha256_of, map(pathlib.Path, files)), strict=True))
+    if is_table:
+        return [Part(source, kind, part, digests[part.file]) for part in shards.parts(path, settings.split, ROWS)]
+    return [Part(source, "", shards.Part(source.path), repr([*digests.values()]))]
 
 
-# State of a process of the pool: text processors, settings and held-out questions.
-_process: list = []
-
-
-def _start(specs: Mapping[str, tuple[str, int, str]], settings: DataSettings, held_out: Set[str]) -> None:
-    """Loads the tokenizers of a process, each of which uses one core."""
+def _start() -> None:
+    """Prepares a process of the pool, which uses one core and ends when its parent does, even if that is killed."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    loaded = {folder: Tokenizer(folder) for folder, _, _ in specs.values()}
-    made = {side: TextProcessor(loaded[folder], length, prompt) for side, (folder, length, prompt) in specs.items()}
-    _process[:] = made, settings, held_out
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-def _tokenize(part: Part) -> None:
-    _tokenize_with(part, *_process)
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
-def _tokenize_with(
-    part: Part, processors: Mapping[str, TextProcessor], settings: DataSettings, held_out: Set[str]
+def _tokenize(
+    file: pathlib.Path,
+    part: Part,
+    processors: Mapping[str, TextProcessor],
+    settings: DataSettings,
+    held_out: Set[str],
 ) -> None:
-    source = part.source
-    uncached = {side: TextProcessor(own.tokenizer, own.length, own.prompt) for side, own in processors.items()}
-    writer = PartWriter(part.folder, uncached, (source.question_prompt, source.answer_prompt), held_out)
     gc.freeze()  # else garbage collection visits the libraries' objects repeatedly, a fifth of the time
-    try:
-        writer.write(_examples(part, settings), part.contents)
-    finally:
-        gc.unfreeze()
+    prompts = part.source.question_prompt, part.source.answer_prompt
+    write_part(file, _examples(part, settings), processors, prompts, held_out)
 
 
 def _examples(part: Part, settings: DataSettings) -> Iterator[examples.Example]:
     """Yields the examples of a part."""
     if not part.format:
-        own = settings_of(part.source.path, settings)
-        yield from _of_records(read_records(part.source.path, own, settings.split, whole=False))
+        source_settings = settings_of(part.source.path, settings)
+        records = read_records(part.source.path, source_settings, settings.split, whole=False)
+        for n, question in enumerate(records.questions):
+            rows = records.qrels[n], records.hard_negatives[n] if records.hard_negatives else ()
+            right, wrong = ([examples.Named(records.candidates[answer]) for answer in listed] for listed in rows)
+            known = None if records.scores is None else records.scores[n]
+            scores = None if known is None else [known.get(answer, math.nan) for listed in rows for answer in listed]
+            yield examples.Example(examples.Named(question), right, wrong, scores)
         return
     invalid = text_files.InvalidRows(part.part.file, skip=settings.skip_invalid)
     table = formats.Rows(part.format, (settings.question_column, settings.answer_column))
@@ -205,12 +238,3 @@ def _examples(part: Part, settings: DataSettings) -> Iterator[examples.Example]:
             parsed = [table.parse(row, where)]
         yield from parsed
     invalid.log()
-
-
-def _of_records(records: RetrievalSet) -> Iterator[examples.Example]:
-    """Yields a question of a retrieval set at a time."""
-    for row, question in enumerate(records.questions):
-        rows = records.qrels[row], records.hard_negatives[row] if records.hard_negatives else ()
-        right, wrong = ([examples.Named(records.candidates[n]) for n in own] for own in rows)
-        known = None if records.scores is None else [records.scores[row].get(n, math.nan) for own in rows for n in own]
-        yield examples.Example(examples.Named(question), right, wrong, known)

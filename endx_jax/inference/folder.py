@@ -7,7 +7,6 @@ import jax
 from jax.sharding import Mesh
 
 from endx_jax import json_files, pretrained
-from endx_jax.data.token_tables import TokenCache
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.inference.about import About
 from endx_jax.inference.embedding_model import EmbeddingModel, Source
@@ -62,7 +61,6 @@ def text_processors(
     tokenizers: Mapping[str, str | pathlib.Path],
     lengths: Mapping[str, int],
     prompts: Mapping[str, str],
-    cache: TokenCache | None = None,
 ) -> dict[str, TextProcessor]:
     """Returns the text processors of the sides; the keys of all mappings are sides.
 
@@ -71,7 +69,6 @@ def text_processors(
       tokenizers: folders of the tokenizers.
       lengths: maximum lengths in tokens.
       prompts: strings prepended to every text.
-      cache: cache of tokens; None for no cache.
 
     Raises:
       EndxError: a tokenizer is missing, or has ids that the encoder's token table does not have.
@@ -79,7 +76,7 @@ def text_processors(
     loaded = {folder: Tokenizer(folder) for folder in dict.fromkeys(tokenizers.values())}
     for side, source in sources.items():
         loaded[tokenizers[side]].check_matches(source.config.vocab_size, source.config.pad_id, source.folder)
-    return {side: TextProcessor(loaded[tokenizers[side]], lengths[side], prompts[side], cache) for side in SIDES}
+    return {side: TextProcessor(loaded[tokenizers[side]], lengths[side], prompts[side]) for side in SIDES}
 
 
 def _assemble(name: str, sources: Mapping[str, PretrainedEncoder], usage: Usage, mesh: Mesh) -> EmbeddingModel:

@@ -2,6 +2,6 @@
 
 from endx_jax.pretrained.checkpoint import PretrainedEncoder, load, load_sides
 from endx_jax.pretrained.locate import locate
-from endx_jax.pretrained.token_tables import PretrainedTokens, load_tokens
+from endx_jax.pretrained.token_embeddings import PretrainedTokens, load_tokens
 
 __all__ = ["PretrainedEncoder", "PretrainedTokens", "load", "load_sides", "load_tokens", "locate"]

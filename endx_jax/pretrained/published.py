@@ -12,7 +12,7 @@ from typing import Any
 from endx_jax.pretrained.checkpoint import PretrainedEncoder, load
 from endx_jax.pretrained.locate import MINILM
 from endx_jax.pretrained.sentence_transformers import Head
-from endx_jax.pretrained.token_tables import PretrainedTokens, load_tokens
+from endx_jax.pretrained.token_embeddings import PretrainedTokens, load_tokens
 
 
 def _t5(width: int, mlp_width: int, layers: int, heads: int) -> dict:

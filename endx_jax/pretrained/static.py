@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from endx_jax import json_files
-from endx_jax.data.tokenizer_files import read_specification, refusing_broken
+from endx_jax.data.tokenization import read_specification, refusing_broken
 from endx_jax.errors import EndxError
 from endx_jax.pretrained.cache import cached_folder
 from endx_jax.pretrained.module_list import MODULES, read_list

@@ -1,20 +1,21 @@
 """Tests of tokenizers and their files."""
 
 import contextlib
+import itertools
 import json
-import string
+import pickle
+import subprocess
+import sys
 from concurrent import futures
 
 import numpy as np
 import pytest
-import tokenizers
 from helpers import one_line_error
 from tiny_bert import write_tiny_bert
 
-from endx_jax.data import tokenizer_files
+from endx_jax.data import tokenization
 from endx_jax.data.token_tables import TokenTable, padded_length
 from endx_jax.data.tokenization import Tokenizer
-from endx_jax.data.tokenizer_files import load_tokenizer
 from endx_jax.errors import EndxError
 from endx_jax.pretrained import locate
 
@@ -101,22 +102,15 @@ def folder(tmp_path):
     return write_tiny_bert(tmp_path / "bert")
 
 
-def ids_of(loaded, texts, length) -> list[list[int]]:
-    return list(loaded.encode(texts, length)[0])
-
-
-def asked_transformers(folder, monkeypatch):
-    asked = []
-    load = tokenizer_files._by_transformers
-    monkeypatch.setattr(tokenizer_files, "_by_transformers", lambda folder: asked.append(folder) or load(folder))
-    load_tokenizer(folder)
-    return bool(asked)
+def ids_of(tokenizer, texts, length) -> list[list[int]]:
+    table = tokenizer(texts, length)
+    return [table.ids[start:end].tolist() for start, end in itertools.pairwise(table.offsets)]
 
 
 def agrees_with_transformers(folder):
     from transformers import AutoTokenizer
 
-    theirs, ours = AutoTokenizer.from_pretrained(str(folder), local_files_only=True), load_tokenizer(folder)
+    theirs, ours = AutoTokenizer.from_pretrained(str(folder), local_files_only=True), Tokenizer(folder)
     for length in (5, 32):
         expected = theirs(TEXTS, truncation=True, max_length=length)["input_ids"]
         assert ids_of(ours, TEXTS, length) == expected
@@ -128,13 +122,8 @@ def change(file, **values):
     file.write_text(json.dumps({k: v for k, v in (content | values).items() if v is not None}))
 
 
-def test_a_folder_that_says_all_needs_no_transformers(folder, monkeypatch):
-    assert not asked_transformers(folder, monkeypatch)
-    agrees_with_transformers(folder)
-
-
 def test_threads_may_share_a_tokenizer(folder):
-    loaded = load_tokenizer(folder)
+    loaded = Tokenizer(folder)
     lengths, texts = [3, 7, 16] * 20, TEXTS * 50
     expected = {length: ids_of(loaded, texts, length) for length in set(lengths)}
     with futures.ThreadPoolExecutor(4) as pool:
@@ -142,16 +131,7 @@ def test_threads_may_share_a_tokenizer(folder):
         assert all(ids == expected[length] for length, ids in zip(lengths, found, strict=True))
 
 
-def test_texts_are_cut_at_the_side_that_the_config_says(folder, monkeypatch):
-    change(folder / "tokenizer_config.json", truncation_side="left")
-    assert not asked_transformers(folder, monkeypatch)
-    agrees_with_transformers(folder)
-    change(folder / "tokenizer_config.json", tokenizer_class=None)
-    agrees_with_transformers(folder)
-
-
-def test_minilm_needs_no_transformers_and_agrees(minilm, monkeypatch):
-    assert not asked_transformers(locate(minilm), monkeypatch)
+def test_minilm_agrees(minilm):
     agrees_with_transformers(locate(minilm))
 
 
@@ -159,9 +139,30 @@ def test_t5_agrees(test_data):
     agrees_with_transformers(test_data / "weights" / "t5_v1_1_small_encoder")
 
 
+PROGRAM = """
+import sys
+from endx_jax.data.tokenization import Tokenizer
+assert "transformers" not in sys.modules
+tokenizer = Tokenizer(sys.argv[1])
+tokenizer(["the cat"], 8)
+tokenizer.save(sys.argv[2])
+assert "transformers" in sys.modules and "torch" not in sys.modules
+"""
+
+
+def test_a_tokenizer_imports_transformers_at_first_use_and_never_torch(folder, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PROGRAM, folder, tmp_path], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 @pytest.mark.parametrize(
     "values",
     [
+        {},
+        {"truncation_side": "left"},
+        {"truncation_side": "left", "tokenizer_class": None},
         {"tokenizer_class": None},
         {"tokenizer_class": "BertTokenizer", "do_lower_case": False},
         {"tokenizer_class": "BertTokenizer", "strip_accents": False},
@@ -171,42 +172,40 @@ def test_t5_agrees(test_data):
     ],
     ids=str,
 )
-def test_incomplete_or_contradictory_tokenizers_are_read_by_transformers(folder, monkeypatch, values):
+def test_every_config_gives_the_tokens_of_transformers(folder, values):
     change(folder / "tokenizer_config.json", **values)
-    assert asked_transformers(folder, monkeypatch)
     agrees_with_transformers(folder)
 
 
-def test_special_tokens_that_only_the_config_knows_are_for_transformers(folder, monkeypatch):
+def test_special_tokens_that_only_the_config_knows_are_used(folder):
     change(folder / "tokenizer.json", added_tokens=[])
-    assert asked_transformers(folder, monkeypatch)
     agrees_with_transformers(folder)
 
 
-def test_a_saved_tokenizer_says_all(folder, tmp_path, monkeypatch):
+def test_a_saved_or_pickled_tokenizer_is_the_same(folder, tmp_path):
     change(folder / "tokenizer_config.json", tokenizer_class="BertTokenizer", do_lower_case=False)
-    for n, source in enumerate((folder, tmp_path / "0")):
-        loaded = load_tokenizer(source)
-        loaded.encode(TEXTS, 5)  # leaves no length behind
-        loaded.save(tmp_path / str(n))
-        again = load_tokenizer(tmp_path / str(n))
+    loaded = Tokenizer(folder)
+    loaded(TEXTS, 5)
+    loaded.save(tmp_path / "saved")
+    assert json.loads((tmp_path / "saved" / "tokenizer.json").read_text())["truncation"] is None
+    for again in (Tokenizer(tmp_path / "saved"), pickle.loads(pickle.dumps(loaded))):
         assert ids_of(again, TEXTS, 32) == ids_of(loaded, TEXTS, 32)
-        assert (again.pad_id, again.size, again.state()) == (loaded.pad_id, loaded.size, loaded.state())
-    assert not asked_transformers(tmp_path / "1", monkeypatch)
+        assert again.same_ids(loaded)
+        assert (again.pad_id, again.size) == (loaded.pad_id, loaded.size)
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_texts_that_are_cut_are_counted(folder, side):
     change(folder / "tokenizer_config.json", truncation_side=side)
-    ids, cut = load_tokenizer(folder).encode(["the cat", "the cat the", "the cat the cat", ""], 5)  # two special tokens
-    assert ([len(row) for row in ids], cut) == ([4, 5, 5, 2], 1)
+    table = Tokenizer(folder)(["the cat", "the cat the", "the cat the cat", ""], 5)  # two special tokens
+    assert (table.lengths.tolist(), table.cut) == ([4, 5, 5, 2], 1)
 
 
 def test_a_tokenizer_that_is_written_in_python_counts_too(folder, monkeypatch):
     """transformers has few left; what it gives is a callable that knows nothing of what it cut."""
 
     class Slow:
-        pad_token_id = 0
+        pad_token_id, is_fast = 0, False
 
         def get_vocab(self):
             return {"a": 8}
@@ -215,34 +214,15 @@ def test_a_tokenizer_that_is_written_in_python_counts_too(folder, monkeypatch):
             rows = [[1] * len(text) for text in texts]
             return {"input_ids": [row[:max_length] for row in rows] if truncation else rows}
 
-    class Transformers:
-        class AutoTokenizer:
-            from_pretrained = staticmethod(lambda folder, **_: Slow())
-
-    monkeypatch.setattr(tokenizer_files, "_transformers", lambda: Transformers)
-    loaded = tokenizer_files._by_transformers(folder)
-    assert loaded.size == 9
-    assert loaded.encode(["ab", "abc", "abcd"], 3) == ([[1, 1], [1, 1, 1], [1, 1, 1]], 1)
-
-
-@pytest.mark.parametrize("lowercase", [True, False])
-def test_simple_texts_get_the_ids_of_the_whole_normalizer(folder, lowercase, monkeypatch):
-    backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    backend.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=lowercase)
-    backend.add_tokens(["Zürich", tokenizers.AddedToken("Cat", normalized=False)])
-    backend.save(str(folder / "tokenizer.json"))
-    change(folder / "tokenizer_config.json", do_lower_case=lowercase)
-    draw = np.random.default_rng(0)
-    pieces = [*string.printable, *"éİ中\u0301\x7f\xa0", "[MASK]", "[mask]", "Zürich", "zurich", "Cat", "the cat"]
-    texts = ["".join(draw.choice(pieces, draw.integers(12))) for _ in range(300)] + ["The Cat, zurich!"]
-    expected = [encoding.ids for encoding in backend.encode_batch(texts)]
-    assert ids_of(load_tokenizer(folder), texts, 512) == expected
-    monkeypatch.setattr(tokenizer_files, "_fast_normalizer", lambda _: str.lower)
-    assert ids_of(load_tokenizer(folder), texts, 512) != expected
+    monkeypatch.setattr(tokenization, "_load", lambda folder: Slow())
+    loaded = Tokenizer(folder)
+    table = loaded(["ab", "abc", "abcd"], 3)
+    assert (loaded.size, loaded.identity) == (9, None)
+    assert (table.ids.tolist(), table.lengths.tolist(), table.cut) == ([1] * 8, [2, 3, 3], 1)
 
 
 def test_halves_of_surrogate_pairs_are_joined_or_unknown(folder):
-    loaded = load_tokenizer(folder)
+    loaded = Tokenizer(folder)
     whole, joined, half, unknown = ids_of(loaded, ["a 🙂", "a \ud83d\ude42", "a \ud83d", "a \ufffd"], 9)
     assert whole == joined
     assert half == unknown
@@ -256,13 +236,13 @@ def test_halves_of_surrogate_pairs_are_joined_or_unknown(folder):
         ("tokenizer.json", b"[" * 100_000, r"tokenizer\.json: the JSON is nested too deeply"),
         ("tokenizer.json", b"{}", "holds no tokenizer that can be used"),
         ("tokenizer_config.json", b"[]", r"tokenizer_config\.json must be an object, not a list"),
-        ("tokenizer_config.json", b'{"pad_token": [1]}', r"tokenizer_config\.json: a token must be an object"),
+        ("tokenizer_config.json", b'{"pad_token": [1]}', "holds no tokenizer that can be used"),
     ],
 )
 def test_broken_files_are_refused(folder, name, contents, message):
     (folder / name).write_bytes(contents)
     with one_line_error(message):
-        load_tokenizer(folder)
+        Tokenizer(folder)
 
 
 @pytest.mark.parametrize(
@@ -279,26 +259,26 @@ def test_broken_files_are_refused(folder, name, contents, message):
 def test_damaged_values_are_refused_or_harmless(folder, values):
     change(folder / "tokenizer.json", **values)
     with contextlib.suppress(EndxError):
-        ids_of(load_tokenizer(folder), TEXTS, 32)
+        ids_of(Tokenizer(folder), TEXTS, 32)
 
 
 def test_a_regular_expression_without_end_is_one_line_at_the_text_that_meets_it(folder):
     pattern = {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Removed", "invert": False}
     change(folder / "tokenizer.json", pre_tokenizer=pattern)
-    loaded = load_tokenizer(folder)
+    loaded = Tokenizer(folder)
     with one_line_error("holds no tokenizer that can be used"):
-        loaded.encode(["x" * 40], 32)
+        loaded(["x" * 40], 32)
 
 
 def test_the_size_covers_sparse_ids_and_those_put_around_texts(folder):
-    dense = load_tokenizer(folder).size
+    dense = Tokenizer(folder).size
     spec = json.loads((folder / "tokenizer.json").read_text())
     special = spec["post_processor"]["special_tokens"]
     special["[SEP]"]["ids"] = [5_000]
     change(folder / "tokenizer.json", post_processor=spec["post_processor"])
-    assert (dense, load_tokenizer(folder).size) == (len(spec["model"]["vocab"]), 5_001)
+    assert (dense, Tokenizer(folder).size) == (len(spec["model"]["vocab"]), 5_001)
     change(folder / "tokenizer.json", model=spec["model"] | {"vocab": spec["model"]["vocab"] | {"zebra": 9_000}})
-    assert load_tokenizer(folder).size == 9_001
+    assert Tokenizer(folder).size == 9_001
 
 
 @pytest.mark.parametrize("place", ["vocab", "added_tokens"])
@@ -311,4 +291,4 @@ def test_a_huge_id_is_refused_before_memory_is_taken(tiny_bert, tmp_path, place)
     (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
     (tmp_path / "tokenizer_config.json").write_text((tiny_bert / "tokenizer_config.json").read_text())
     with pytest.raises(EndxError, match=r"tokenizer.json: the id of .* is 2147483648"):
-        load_tokenizer(tmp_path)
+        Tokenizer(tmp_path)

@@ -4,20 +4,22 @@ import concurrent.futures.process
 import dataclasses
 import json
 import os
+import pathlib
 import socket
 import subprocess
 import sys
+import time
 
 import jax
 import numpy as np
 import pytest
-from helpers import logged_losses, whole_and_resumed
+from helpers import logged_losses, one_line_error, whole_and_resumed
 from small_squad import write_squad
 from tiny_bert import tiny_recipe
 
 from endx_jax.data.batches import Pairs
 from endx_jax.data.settings import DataSettings
-from endx_jax.data.token_store import TokenStore
+from endx_jax.data.token_store import MANIFEST, TokenStore, merge
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.errors import EndxError
 from endx_jax.experiment.data import read_records, read_splits
@@ -46,6 +48,11 @@ def write(file, rows, groups=25):
     else:
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return file
+
+
+@pytest.fixture(autouse=True)
+def blocks_of_three_rows(monkeypatch):
+    monkeypatch.setattr("endx_jax.data.token_store.BLOCK", 3)
 
 
 @pytest.fixture
@@ -92,12 +99,12 @@ def test_a_store_holds_the_pairs_of_the_set_in_memory(settings, processors):
     assert len(pairs) == len(expected) == 100
     assert texts(pairs) == texts(expected)
     assert (len(pairs.questions), len(pairs.answers)) == (30, 41)
-    assert not list((store.folder).glob("parts"))
+    assert not list(store.folder.glob("part-*"))
     mapped = pairs.answers.ids
     while not isinstance(mapped, np.memmap):
         mapped = mapped.base
     assert TokenStore.open(store.folder).sha256 == store.sha256
-    assert len(pairs.mapped) == 9
+    assert len(pairs.mapped) == 11
     pairs.release()
     assert texts(pairs) == texts(expected)
 
@@ -147,6 +154,15 @@ def test_held_out_questions_are_left_out_and_missed_if_they_are_not(settings, pr
         stored(settings, processors, read_splits(settings))
 
 
+def test_held_out_questions_with_prompts_are_missed(settings, processors, tmp_path):
+    other = write(tmp_path / "other.jsonl", [{"query": f"who is cat {n}", "pos": ["a cat"]} for n in range(5)])
+    settings = dataclasses.replace(settings, mixture=((str(other), 1.0, "who: "),))
+    stored(settings, processors, read_splits(settings))
+    write(tmp_path / "test.jsonl", [{"query": f"who is cat {n}", "pos": ["mat"]} for n in (3, 9)])
+    with one_line_error(r"has 1 of the held-out questions, such as 'who is cat 3': set another"):
+        stored(settings, processors, read_splits(settings))
+
+
 def test_a_store_of_other_data_or_with_a_short_file_is_refused(settings, processors):
     splits = read_splits(settings)
     store = stored(settings, processors, splits)
@@ -154,28 +170,51 @@ def test_a_store_of_other_data_or_with_a_short_file_is_refused(settings, process
     with pytest.raises(EndxError, match=r"holds tokens of other data \(length: .*24.* and now .*20.*\): set another"):
         stored(settings, short, splits)
     file = store.folder / "answer.ids.npy"
-    file.write_bytes(file.read_bytes()[:-2])
-    with pytest.raises(EndxError, match=r"answer.ids.npy has .* bytes, and not .*: remove .*tokens to write it again"):
-        stored(settings, processors, splits)
+    whole = file.read_bytes()
+    for damaged in (whole[:-2], whole[:-1] + bytes([whole[-1] ^ 1])):  # one of them of equal size
+        file.write_bytes(damaged)
+        with pytest.raises(EndxError, match=r"answer.ids.npy is damaged or missing: remove .*tokens to write it again"):
+            stored(settings, processors, splits)
 
 
-def test_an_interrupted_tokenisation_keeps_its_finished_parts(settings, processors, monkeypatch, tmp_path):
+def parts_of(settings) -> dict[str, int]:
+    """Returns the times of finished parts."""
+    return {file.name: file.stat().st_mtime_ns for file in pathlib.Path(settings.tokens).glob("part-*.arrow")}
+
+
+@pytest.mark.parametrize("damage", [None, "shortened", "flipped", "link"])
+def test_an_interrupted_tokenisation_keeps_its_whole_parts(settings, processors, monkeypatch, tmp_path, damage):
     broken = write(tmp_path / "shards" / "train-00002-of-00003.parquet", ROWS)
     whole = broken.read_bytes()
-    rows = [*ROWS[:30], {"query": "", "pos": ["x"], "neg": []}]
-    write(broken, rows)
+    write(broken, [*ROWS[:30], {"query": "", "pos": ["x"], "neg": []}])
     with pytest.raises(EndxError, match=r"train-00002-of-00003.parquet, row 31: 'query' is empty; data.skip_invalid"):
         stored(settings, processors, read_splits(settings))
-    kept = tmp_path / "tokens" / "parts" / "0"
-    times = {name: (kept / name / "edges").stat().st_mtime_ns for name in ("0", "1")}
-    assert not (kept / "2" / "part.json").exists()
+    before = parts_of(settings)
+    assert len(before) == 2
+    part, other = pathlib.Path(settings.tokens) / min(before), tmp_path / "other"
+    contents = part.read_bytes()
+    flipped = bytearray(contents)
+    flipped[len(contents) // 2] ^= 1
+    if damage:
+        other.write_bytes(flipped)
+        part.unlink()
+        if damage == "link":
+            part.symlink_to(other)
+        else:
+            part.write_bytes(contents[:-8] if damage == "shortened" else flipped)
     broken.write_bytes(whole)
-    merged = []
-    monkeypatch.setattr("endx_jax.experiment.tokens.shutil.rmtree", lambda folder: merged.append(folder))
+    kept = {}
+
+    def merge_all(*args):
+        kept.update(parts_of(settings))
+        merge(*args)
+
+    monkeypatch.setattr("endx_jax.experiment.tokens.merge", merge_all)
     pairs = stored(settings, processors, read_splits(settings)).pairs()
-    assert {name: (kept / name / "edges").stat().st_mtime_ns for name in times} == times
+    assert len(kept) == 3
+    assert {name for name in before if kept[name] != before[name]} == ({part.name} if damage else set())
     assert texts(pairs) == texts(Pairs.tokenize(read_records(settings.path, settings, "train"), processors))
-    assert len(merged) == 1
+    assert not damage or other.read_bytes() == flipped
 
 
 @pytest.mark.parametrize("change", ["held_out", "shards"])
@@ -190,7 +229,7 @@ def test_finished_parts_of_other_shards_or_held_out_questions_are_written_again(
         write(shards / "train-00002-of-00002.parquet", [{**ROWS[0], "query": ""}])
     with pytest.raises(EndxError, match=r"no questions with a right passage|is empty"):
         stored(first, processors, read_splits(first))
-    assert (tmp_path / "tokens" / "parts" / "0" / "0" / "part.json").is_file()
+    assert parts_of(settings)
     (shards / "train-00002-of-00002.parquet").unlink(missing_ok=True)
     write(shards / "train-00000-of-00002.parquet", ROWS[:50])
     store = stored(settings, processors, read_splits(settings))
@@ -233,6 +272,116 @@ def test_a_source_can_be_read_as_a_whole(settings, processors, tmp_path):
     squad = read_records(file, settings, "").subset(range(4))
     assert pairs.sizes == (100, len(squad.pairs))
     assert texts(Pairs.tokenize(squad, processors)) < texts(pairs)
+
+
+@pytest.mark.parametrize("change", ["edited", "emptied", "removed", "removed shard"])
+def test_a_changed_source_is_noticed(settings, processors, tmp_path, change):
+    other = write(tmp_path / "other.jsonl", [{"query": f"who is cat {n}", "pos": ["a cat"]} for n in range(5)])
+    settings = dataclasses.replace(settings, mixture=((str(other), 1.0),))
+    stored(settings, processors, read_splits(settings))
+    before = other.stat()
+    if change == "edited":  # at the same size and time
+        other.write_text(other.read_text().replace("cat 3", "cow 3"))
+        os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+    elif change == "emptied":
+        other.write_text("")
+    else:
+        (other if change == "removed" else tmp_path / "shards" / "train-00001-of-00002.parquet").unlink()
+    with one_line_error(
+        r"tokens of other data \(sources: .*other.jsonl|other.jsonl.*(no such|does not exist|empty|no )"
+    ):
+        stored(settings, processors, read_splits(settings))
+
+
+def test_a_folder_without_the_marker_and_links_in_one_with_it_are_not_touched(settings, processors, tmp_path):
+    project, precious = tmp_path / "tokens", tmp_path / "precious"
+    (project / "parts").mkdir(parents=True)
+    (project / "parts" / "mine.txt").write_text("mine")
+    with one_line_error("tokens holds other files: name a new folder with --config.data.tokens"):
+        stored(settings, processors, read_splits(settings))
+    assert [file.name for file in project.rglob("*")] == ["parts", "mine.txt"]
+    (project / MANIFEST).write_text("{}")
+    precious.write_text("precious")
+    for name in ("answer.ids.npy", "part-0.arrow", ".part-0.arrow.x"):
+        (project / name).symlink_to(precious)
+    stored(settings, processors, read_splits(settings))
+    assert precious.read_text() == "precious"
+    assert (project / "parts" / "mine.txt").read_text() == "mine"
+    assert not (project / "answer.ids.npy").is_symlink()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda manifest: [],
+        lambda manifest: {"pairs": [10**9]},
+        lambda manifest: {"about": []},
+        lambda manifest: manifest | {"sha256": []},
+        lambda manifest: manifest | {"sha256": {"../precious": "0"}},
+        lambda manifest: manifest | {"sha256": dict.fromkeys(manifest["sha256"], 5)},
+    ],
+)
+def test_a_hostile_manifest_is_one_line(settings, processors, change):
+    splits = read_splits(settings)
+    file = stored(settings, processors, splits).folder / MANIFEST
+    file.write_text(json.dumps(change(json.loads(file.read_text()))))
+    with one_line_error("tokens"):
+        stored(settings, processors, splits)
+    with one_line_error("tokens"):
+        TokenStore.open(file.parent)
+
+
+# Tokenises in two processes, which never finish a block, so that the parent can be killed meanwhile.
+KILLED = """
+import os, sys, time
+from endx_jax.data import token_store
+from endx_jax.data.settings import DataSettings
+from endx_jax.data.tokenization import TextProcessor, Tokenizer
+from endx_jax.experiment.data import read_splits
+from endx_jax.experiment.tokens import stored
+
+path, test_path, tokens, bert, slow = sys.argv[1:]
+settings = DataSettings(path=path, test_path=test_path, tokens=tokens, tokenizing_processes=2)
+
+def never(*args):
+    open(f"{slow}-{os.getpid()}", "w").close()
+    time.sleep(600)
+
+token_store._columns = never
+if __name__ == "__main__":
+    processor = TextProcessor(Tokenizer(bert), 16)
+    stored(settings, dict.fromkeys(("question", "answer"), processor), read_splits(settings))
+"""
+
+
+def test_processes_end_with_a_killed_parent_and_the_next_run_is_right(settings, processors, tiny_bert, tmp_path):
+    program = tmp_path / "killed.py"
+    program.write_text(KILLED)
+    arguments = [settings.path, settings.test_path, settings.tokens, tiny_bert, tmp_path / "slow"]
+    parent = subprocess.Popen([sys.executable, program, *arguments], env=os.environ | {"JAX_PLATFORMS": "cpu"})
+    wait_until(lambda: len(list(tmp_path.glob("slow-*"))) == 2)
+    workers = [int(file.name.rpartition("-")[2]) for file in tmp_path.glob("slow-*")]
+    assert parent.pid not in workers
+    parent.kill()
+    parent.wait()
+    wait_until(lambda: not any(map(is_running, workers)))
+    store = stored(settings, processors, read_splits(settings))
+    assert texts(store.pairs()) == texts(Pairs.tokenize(read_records(settings.path, settings, "train"), processors))
+    assert not [name for name in os.listdir(store.folder) if "part-" in name]
+
+
+def wait_until(condition) -> None:
+    deadline = time.monotonic() + 90
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def is_running(process: int) -> bool:
+    try:
+        return "State:\tZ" not in pathlib.Path(f"/proc/{process}/status").read_text()
+    except FileNotFoundError:
+        return False
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from tiny_models import write_tiny_t5
 from tiny_modules import write_routes
 
 from endx_jax import pretrained
-from endx_jax.data import tokenizer_files
 from endx_jax.data.tokenization import Tokenizer
 from endx_jax.inference import about
 from endx_jax.pretrained.sentence_transformers import read_usage
@@ -38,7 +37,7 @@ def folders(tmp_path_factory) -> dict[str, pathlib.Path]:
     shutil.copytree(bert, table)
     (table / "config.json").write_text('{"model_type": "model2vec"}')
     save_file({"embeddings": np.zeros((150, 4), np.float32)}, table / "model.safetensors")
-    tokenizer_files._by_transformers(bert)  # which imports much that is no memory of a reader
+    Tokenizer(bert)  # imports transformers, which is no memory of a reader
     modules = ["Transformer", "Pooling-cls", "Dense-6", "Normalize"]
     return {
         "bert": bert,

@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 from tiny_bert import POSITIONS, WIDTH, vocabulary, write_tiny_bert
 
 from endx_jax import pretrained
-from endx_jax.pretrained.token_tables import TokensConfig
+from endx_jax.pretrained.token_embeddings import TokensConfig
 
 TABLE = np.arange(8.0, dtype=np.float32).reshape(4, 2)
 
