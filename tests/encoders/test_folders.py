@@ -14,7 +14,6 @@ from endx_jax.encoders import ARCHITECTURES
 from endx_jax.experiment.run import run
 from endx_jax.export.run import export
 from endx_jax.models.sharing import SHARINGS
-from endx_jax.pretrained.locate import MPNET, locate
 
 pytestmark = pytest.mark.slow
 
@@ -135,13 +134,8 @@ def test_embeddings_are_those_of_sentence_transformers(reference, tmp_path, mode
     assert report.passed
 
 
-@pytest.mark.parametrize("name", ["t5_v1_1_small_encoder", MPNET.name])
-def test_real_weights_embed_as_in_sentence_transformers(reference, request, name):
-    if name == MPNET.name:
-        pytest.importorskip(MPNET.package.format(n=1), reason=f"{name} is not installed: {MPNET.installation}")
-        folder = locate(name)
-    else:
-        folder = request.getfixturevalue("test_data") / "weights" / name
+def test_real_weights_embed_as_in_sentence_transformers(reference, test_data):
+    folder = test_data / "weights" / "t5_v1_1_small_encoder"
     whole = {"dtype": reference.torch.float32}
     theirs = reference.library.SentenceTransformer(str(folder), device="cpu", model_kwargs=whole).encode(TEXTS)
     found = endx_jax.load(folder).encode_document(TEXTS)

@@ -8,7 +8,7 @@ from http_server import Running
 
 from endx_jax import load
 from endx_jax.experiment import workdir as workdirs
-from endx_jax.inference import warm
+from endx_jax.inference import low_latency
 from endx_jax.retrieval.index import Index
 from endx_jax.retrieval.text_search import TextSearch
 from endx_jax.serving.service import Service
@@ -22,7 +22,7 @@ def service(trained_workdir, tmp_path_factory):
     shutil.copytree(trained_workdir / workdirs.INDEX, folder)
     model = load(trained_workdir)
     with pytest.MonkeyPatch.context() as fewer_programs:
-        fewer_programs.setitem(warm.PLANS, "cpu", warm.Plan(rows=(4, 1), tokens=1024, call=24))
+        fewer_programs.setitem(low_latency.PROGRAMS, "cpu", low_latency.Programs(rows=(4, 1), tokens=1024, call=24))
         made = Service(model, TextSearch(Index(folder), model.encode_query, model.encode_document))
     return made
 

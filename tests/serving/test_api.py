@@ -9,7 +9,7 @@ from http_server import Running
 
 from endx_jax import load
 from endx_jax.data.documents import Document
-from endx_jax.inference import warm
+from endx_jax.inference import low_latency
 from endx_jax.retrieval.index import Index, write_index
 from endx_jax.retrieval.text_search import TextSearch
 from endx_jax.serving.service import Service
@@ -233,7 +233,7 @@ def prompted(tiny_bert, tmp_path_factory):
     model, documents = load(folder), [Document(str(n), text) for n, text in enumerate(TEXTS)]
     write_index(folder / "index", model.encode_document(TEXTS), documents, metric="cosine", model={})
     with pytest.MonkeyPatch.context() as fewer_programs:
-        fewer_programs.setitem(warm.PLANS, "cpu", warm.Plan(rows=(4, 1), tokens=1024, call=24))
+        fewer_programs.setitem(low_latency.PROGRAMS, "cpu", low_latency.Programs(rows=(4, 1), tokens=1024, call=24))
         running = Running(Service(model, TextSearch(Index(folder / "index"), model.encode_query)))
     yield running
     running.stop()
