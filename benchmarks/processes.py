@@ -95,9 +95,9 @@ def measures(workdir: pathlib.Path) -> np.ndarray:
     return np.array([value for evaluation in evaluations for value in evaluation["metrics"].values()])
 
 
-def embeddings(folder: pathlib.Path) -> np.ndarray:
+def embeddings(path: pathlib.Path) -> np.ndarray:
     """Returns the embeddings of an index, float32 [N, E]."""
-    snapshot = Index(folder).snapshot
+    snapshot = Index(path).snapshot
     return snapshot.vectors(0, len(snapshot))
 
 
@@ -106,7 +106,10 @@ def encode(run: pathlib.Path, output: pathlib.Path, topology: Topology) -> np.nd
     corpus = output.with_suffix(".jsonl")
     documents = (document for _, document in Index(run / INDEX).snapshot.documents())
     corpus.write_text("".join(json.dumps({"_id": d.id, "text": d.text}) + "\n" for d in documents))
-    options = [f"--workdir={run}", f"--corpus={corpus}", f"--output={output}", "--shard-size=16"]
+    options = [
+        f"--workdir={run}",
+        f"--corpus={corpus}",
+    ]
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(topology.devices)}
     command = [sys.executable, "-m", "endx_jax", "encode", *options]
     processes = [

@@ -80,7 +80,7 @@ def starting(path: pathlib.Path) -> Iterator[sqlite3.Connection]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
-            raise EndxError(f"can't write {path}: it is a folder; name a file")
+            raise EndxError(f"can't write {path}: it is a folder; name a file, such as {path / 'index.sqlite'}")
     except OSError as failure:
         raise EndxError(f"can't write {path}: {failure.strerror}") from None
     try:
@@ -179,11 +179,11 @@ class Index:
         return f"{len(self):,} documents ({source}{', changed since' if self.info.changed else ''})"
 
     def __len__(self) -> int:
-        """Returns the number of documents."""
-        return len(self.snapshot)
+        """Returns the number of documents at the last search or change; `len(index.snapshot)` is the present one."""
+        return len(self._snapshot)
 
     def __repr__(self) -> str:
-        return f"Index({str(self.path)!r}, {self.snapshot})"
+        return f"Index({str(self.path)!r}, {self._snapshot})"
 
     def __contains__(self, identifier: str) -> bool:
         """Returns true if the index has a document with this id."""

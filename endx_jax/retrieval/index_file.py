@@ -156,7 +156,7 @@ def connect(path: pathlib.Path, mode: str = "rw") -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def changing(path: pathlib.Path, mode: str = "rw") -> Iterator[sqlite3.Connection]:
-    """Context of a write transaction, which is undone if the block raises an error. Raises the errors of `reporting`."""
+    """Context of a write transaction, which is undone if the block raises an error; errors as in `reporting`."""
     with reporting(path), contextlib.closing(connect(path, mode)) as database:
         database.execute("BEGIN IMMEDIATE")
         yield database
@@ -344,6 +344,24 @@ class IndexReader:
             raise EndxError(f"{self.path} is damaged: an embedding has no scale; {REMEDY}")
         return Stored(np.array(rows, np.int64), whole, np.array(scales, np.float32))
 
+    def embeddings_of(self, rows: Sequence[int]) -> Stored:
+        """Returns the embeddings of n rows, in their order; a row may occur several times."""
+        found: dict[int, tuple[bytes, float]] = {}
+        for start in range(0, len(rows), STEP):
+            query = f"SELECT row, embedding, scale FROM documents WHERE row IN {_LISTED}"
+            found |= {row: rest for row, *rest in self._rows(query, json.dumps(rows[start : start + STEP]))}
+        vectors = np.frombuffer(b"".join(found[row][0] for row in rows), self.info.dtype)
+        scales = np.array([found[row][1] for row in rows], np.float32) if self.info.precision == "int8" else None
+        return Stored(np.array(rows, np.int64), vectors.reshape(-1, self.info.width), scales)
+
+    def texts(self) -> Iterator[tuple[int, str]]:
+        """Yields row and text of all documents."""
+        yield from self._stream("SELECT row, text FROM documents ORDER BY row")
+
+    def contents(self) -> Iterator[tuple[Any, ...]]:
+        """Yields the columns of all documents, in the order of `INSERT`."""
+        yield from self._stream("SELECT id, embedding, scale, text, metadata FROM documents ORDER BY row")
+
     def documents(self, rows: Sequence[int]) -> dict[int, Document]:
         """Returns the documents of rows; rows whose document was deleted are omitted."""
         found = {}
@@ -367,13 +385,17 @@ class IndexReader:
         where = f"{self.path}, metadata of document {identifier!r}"
         return Document(str(identifier), str(text), json_files.parse(str(metadata), where, dict))
 
+    def _stream(self, query: str) -> Iterator[Any]:
+        with self._lock, reporting(self.path):
+            yield from self._database.execute(query)
+
     def _rows(self, query: str, *values: object) -> list[Any]:
         with self._lock, reporting(self.path):
             return self._database.execute(query, values).fetchall()
 
 
 def check_is_file(path: pathlib.Path) -> None:
-    """Raises EndxError if there is no file; names the index if the path is the folder of a run."""
+    """Raises EndxError if there is no file, or a folder with an index of an earlier version."""
     make = "make one with `endx train`, `endx evaluate` or `endx encode`"
     if (path / "manifest.json").is_file() and not (path / "config.json").is_file():
         raise EndxError(f"{path} is an index of an earlier version: encode the documents again, to another path")
