@@ -58,7 +58,7 @@ def main(argv: list[str]) -> pathlib.Path:
         output=output,
     )
     total, done = len(documents_of(info)), begin(path, info)
-    if done == total > 0:
+    if done == total:
         say(f"{path} is finished; nothing to do")
         return path
     reuse = Reuse(arguments.reuse, info) if arguments.reuse else None

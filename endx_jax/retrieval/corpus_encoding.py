@@ -114,7 +114,7 @@ def begin(path: pathlib.Path, info: IndexInfo) -> int:
     """
     with starting(path) as database:
         if not database.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
-            create(database, info)
+            create(database, dataclasses.replace(info, complete=not documents_of(info)))
             return 0
         stored = info_of(database, path)
         differing = differences(stored, info)
@@ -178,14 +178,8 @@ def encode_corpus(
             if _count(database) != start:
                 raise InUse(f"another process encodes documents into {path}: wait for it or stop it")
             insert(database, part, embeddings)
+            describe(database, complete=start + len(part) == len(wanted))
         yield len(part), encoded
-    if done < len(wanted) or not wanted:
-        _complete(path)
-
-
-def _complete(path: pathlib.Path) -> None:
-    with starting(path) as database:
-        describe(database, complete=True)
     share(path)
 
 
@@ -201,9 +195,7 @@ class Reuse:
         self._reader = IndexReader(path)
         differing = differences(self._reader.info, info, corpus=False)
         if differing:
-            raise EndxError(
-                f"--reuse={path} has {'; '.join(differing)}: name an index of the same kind, or leave it out"
-            )
+            raise EndxError(f"--reuse={path} has {'; of '.join(differing)}: name another index, or leave it out")
         # Hashes of texts take less memory than texts, which are compared when they are read again.
         self._rows = {hash(text): row for row, text in self._reader.texts()}
 
@@ -213,18 +205,13 @@ class Reuse:
         stored = self._reader.documents([*rows.values()])
         rows = {n: row for n, row in rows.items() if row in stored and stored[row].text == texts[n]}
         missing = [n for n in range(len(texts)) if n not in rows]
-        # An empty list gives arrays of no rows and of the right types.
-        fresh = encode([texts[n] for n in missing]) if missing else None
         kept = self._reader.embeddings_of([*rows.values()])
+        embeddings = kept.embeddings if kept.scales is None else Quantized(kept.embeddings, kept.scales)
+        if missing:
+            fresh = encode([texts[n] for n in missing])
+            embeddings = jax.tree.map(lambda old, new: np.concatenate([old, np.asarray(new)]), embeddings, fresh)
         order = np.argsort(np.array([*rows, *missing], int))
-
-        def ordered(old: np.ndarray, new: np.ndarray | None) -> np.ndarray:
-            return np.concatenate([old, *([] if new is None else [new])])[order]
-
-        if kept.scales is None:
-            return ordered(kept.embeddings, fresh), len(missing)
-        codes, scales = (None, None) if fresh is None else jax.tree.map(np.asarray, fresh)
-        return Quantized(ordered(kept.embeddings, codes), ordered(kept.scales, scales)), len(missing)
+        return jax.tree.map(lambda rows: rows[order], embeddings), len(missing)
 
 
 def join(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> int:

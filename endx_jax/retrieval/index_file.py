@@ -137,8 +137,7 @@ def connect(path: pathlib.Path, mode: str = "rw") -> sqlite3.Connection:
       mode: `rw`, which is read-only if the file is; or `rwc`, which creates the file.
     """
     name = urllib.parse.quote(str(path.absolute()))
-    options = {"uri": True, "timeout": WAIT, "isolation_level": None, "check_same_thread": False}
-    database = sqlite3.connect(f"file:{name}?mode={mode}", **options)
+    database = _connected(f"file:{name}?mode={mode}")
     try:
         # Pages of 16 KB hold several embeddings; the setting applies to new files only.
         for setting in ("page_size=16384", "trusted_schema=OFF", "secure_delete=ON"):
@@ -150,8 +149,12 @@ def connect(path: pathlib.Path, mode: str = "rw") -> sqlite3.Connection:
         if failure.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
             raise
         # A file in a folder without write permission: nobody can change it.
-        database = sqlite3.connect(f"file:{name}?immutable=1", **options)
+        database = _connected(f"file:{name}?immutable=1")
     return database
+
+
+def _connected(address: str) -> sqlite3.Connection:
+    return sqlite3.connect(address, timeout=WAIT, isolation_level=None, check_same_thread=False, uri=True)
 
 
 @contextlib.contextmanager
@@ -310,6 +313,8 @@ class IndexReader:
     def deleted(self, after: int = 0) -> tuple[int, list[tuple[int, str]]]:
         """Returns the number of deletions, and row and id of those after the first `after`."""
         found = self._rows("SELECT number, row, id FROM deleted WHERE number > ? ORDER BY number", after)
+        if not all(type(row) is int and type(name) is str for _, row, name in found):
+            raise EndxError(f"{self.path} is damaged: a deletion names no document; {REMEDY}")
         return found[-1][0] if found else after, [(row, name) for _, row, name in found]
 
     def embeddings(self, after: int = 0, count: int | None = None) -> Stored:
@@ -319,6 +324,9 @@ class IndexReader:
         rows: list[int] = []
         scales: list[float] = []
         parts: list[np.ndarray] = []
+        first = self._rows("SELECT length(embedding) FROM documents LIMIT 1")
+        if first and first[0][0] != size:
+            raise EndxError(f"{self.path} is damaged: an embedding does not have {size} bytes; {REMEDY}")
         whole = None if count is None else aligned((count, info.width), info.dtype)
         with self._lock, reporting(self.path):
             cursor = self._database.execute(

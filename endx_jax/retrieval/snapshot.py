@@ -87,8 +87,8 @@ class Snapshot:
         living = np.concatenate([self.living & ~np.isin(self._rows, deleted), np.ones(len(added.rows), bool)])
         parts = [*self._parts, added] if len(added.rows) else [*self._parts]
         if np.count_nonzero(living) < (1 - DELETED) * len(living):
-            stored = _joined(parts)
-            kept = Stored(*(None if field is None else field[living] for field in stored))
+            rows, embeddings, scales = _joined(parts)
+            kept = Stored(rows[living], embeddings[living], None if scales is None else scales[living])
             return Snapshot(self._reader, [kept], np.ones(len(kept.rows), bool), self.generation + 1)
         # A block is merged only into one at least twice as large, so a row is copied once per doubling at most.
         while len(parts) > 1 and len(parts[-2].rows) <= 2 * len(parts[-1].rows):
