@@ -57,11 +57,11 @@ def main(argv: list[str]) -> pathlib.Path:
         progress=showing_progress(),
         output=output,
     )
+    reuse = Reuse(arguments.reuse, info) if arguments.reuse else None
     total, done = len(documents_of(info)), begin(path, info)
     if done == total:
         say(f"{path} is finished; nothing to do")
         return path
-    reuse = Reuse(arguments.reuse, info) if arguments.reuse else None
     if done:
         say(f"{done:,} of them are encoded already")
     say(f"encoding {total - done:,} documents; programs are compiled the first time only")

@@ -18,6 +18,7 @@ import sqlite3
 import threading
 import urllib.parse
 import uuid
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -286,6 +287,7 @@ class IndexReader:
         check_is_file(path)
         with reporting(path):
             self._database = connect(path)
+            weakref.finalize(self, self._database.close)
             self._database.execute("PRAGMA query_only=ON")
             self.info = info_of(self._database, path)
         if not self.info.complete:
