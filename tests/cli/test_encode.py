@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import endx_jax
+from endx_jax.retrieval.index import Index
 
 WORDS = "the cat sat on a mat dog where is who what in".split()
 

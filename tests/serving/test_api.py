@@ -96,10 +96,10 @@ def test_documents_are_added_found_replaced_and_deleted_and_that_lasts(served):
     served.post("/documents", {"documents": [{**new, "text": "a mat"}]})
     _, content = served.post("/search", {"query": text, "k": 100, "mode": "dense"})
     assert [found["text"] for found in content["results"] if found["id"] == new["id"]] == ["a mat"]
-    assert len(Index(served.service.search.index.folder)) == before + 1
+    assert len(Index(served.service.search.index.path)) == before + 1
 
     assert served.ask("DELETE", "/documents/api/1%20%C3%BC")[:2] == (200, {"deleted": new["id"]})
-    assert served.get("/info")[1]["documents"] == len(Index(served.service.search.index.folder)) == before
+    assert served.get("/info")[1]["documents"] == len(Index(served.service.search.index.path)) == before
 
 
 ODD = (

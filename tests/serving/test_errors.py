@@ -7,7 +7,8 @@ import time
 import pytest
 from http_server import JSON, wait_for
 
-from endx_jax.errors import EndxError, InUse
+from endx_jax.errors import DiskFull, EndxError, InUse
+from endx_jax.retrieval import index_file
 
 DOCUMENTS = {"documents": [{"text": "new", "id": "errors"}]}
 
