@@ -50,7 +50,8 @@ def main(argv: list[str]) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Raises EndxError for contradicting arguments before anything is loaded."""
+    """Parses the filter, and raises EndxError for contradicting arguments, before anything is loaded."""
+    arguments.where = _filter(arguments.where)
     source = arguments.workdir or arguments.index
     check(source is not None, "nothing to search: set --workdir=RUN or --index=FILE")
     check(not (arguments.question and arguments.questions), "give questions as arguments or by --questions, not both")
@@ -239,7 +240,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     how.add_argument(
         "--where",
-        type=_filter,
+        default="{}",
         metavar="JSON",
         help='only documents with this metadata, such as \'{"lang": ["en", "de"], "year": {"gte": 2020}}\'',
     )
