@@ -68,7 +68,7 @@ def arms() -> Figure:
     axes.axvline(0, color=GREY, linewidth=1, linestyle="--")
     axes.set_yticks(range(len(rows)), [f"{row['arm']} ({row['seeds']})" for row in rows])
     axes.invert_yaxis()
-    axes.set_xlabel("MRR minus that of Dual, or of the Dual named in the table (seeds in brackets)")
+    axes.set_xlabel("MRR minus that of its dual encoder (in brackets: seeds)")
     axes.legend(frameon=False, loc="upper left")
     return figure
 
@@ -83,7 +83,8 @@ def minutes() -> Figure:
         if before:
             axes.plot([run, run + before], [measured[arm]] * 2, color=colour, linewidth=1, linestyle=":")
             axes.plot(run, measured[arm], "o", color=colour, fillstyle="none")
-            axes.annotate("embeddings in the cache", (run, measured[arm]), (8, 6), textcoords="offset points", color=colour)
+            label = "with MiniLM's embeddings in the cache"
+            axes.annotate(label, (run, measured[arm]), (10, -14), textcoords="offset points", color=colour)
         axes.plot(run + before, measured[arm], "o", color=colour)
         name, place = (arm.removesuffix(", terms within count"), (-4, -14)) if before else (arm, (8, -4))
         side = "right" if before else "left"
