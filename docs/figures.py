@@ -37,20 +37,6 @@ def numbers(cell: str) -> list[float]:
     return [float(number) for number in re.findall(r"[-+]?\d+(?:\.\d+)?", cell.replace(",", ""))]
 
 
-def ratios() -> Figure:
-    """Draws the rate of endx_jax over that of its peers as bars."""
-    rows = list(table("performance.md", "work", "peer"))
-    names = [re.sub(r"[\[\]]|\(#.*?\)", "", row["work"]) + "\n" + row["peer"] for row in rows]
-    values = [numbers(row["rate over the peer's"])[0] for row in rows]
-    figure, axes = _figure(4.6)
-    bars = axes.barh(names, values, color=BLUE, height=0.6)
-    axes.bar_label(bars, [f"{value:.2f}" for value in values], padding=3)
-    axes.axvline(1, color=GREY, linewidth=1, linestyle="--")
-    axes.invert_yaxis()
-    axes.set_xlabel("rate of endx_jax / rate of the peer (dashed: equal)")
-    return figure
-
-
 def arms() -> Figure:
     """Draws the difference of every arm from its dual encoder, with its interval."""
     rows = [row for row in table("endx-study.md", "arm", "seeds") if row["difference"]]
@@ -122,7 +108,6 @@ def _figure(height: float) -> tuple:
 
 
 FIGURES: dict[str, Callable[[], Figure]] = {
-    "performance-ratios": ratios,
     "endx-arms": arms,
     "endx-minutes": minutes,
     "results-prefixes": prefixes,
