@@ -1,0 +1,120 @@
+"""Draws the figures of the pages from the numbers in the pages' tables; needs the extra `plot`.
+
+python docs/figures.py
+"""
+
+import pathlib
+import re
+from collections.abc import Callable, Iterator
+
+import matplotlib
+from matplotlib.figure import Figure
+
+FOLDER = pathlib.Path(__file__).parent
+BLUE, RED, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#6B6B6B"
+STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "endx_jax"}
+
+
+def table(page: str, *columns: str) -> Iterator[dict[str, str]]:
+    """Yields the rows of the first table of a page whose first columns have these names."""
+    lines = iter((FOLDER / page).read_text().splitlines())
+    names: list[str] = []
+    while names[: len(columns)] != list(columns):
+        names = _cells(next(lines))
+    next(lines)
+    for line in lines:
+        if not line.startswith("|"):
+            return
+        yield dict(zip(names, _cells(line), strict=True))
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip().strip("*") for cell in line.strip("|").split("|")]
+
+
+def numbers(cell: str) -> list[float]:
+    """Returns the numbers in a cell."""
+    return [float(number) for number in re.findall(r"[-+]?\d+(?:\.\d+)?", cell.replace(",", ""))]
+
+
+def arms() -> Figure:
+    """Draws the difference of every arm from its dual encoder, with its interval."""
+    rows = [row for row in table("endx-study.md", "arm", "seeds") if row["difference"]]
+    dev = {row["arm"]: row["difference"] for row in table("endx-study.md", "arm", "MRR", "R@1")}
+    rows.sort(key=lambda row: -numbers(row["difference"])[0])
+    figure, axes = _figure(5.2)
+    for place, row in enumerate(rows):
+        value, (low, high) = numbers(row["difference"])[0], numbers(row["interval"])
+        colour = GREY if row["arm"].startswith("Dual") else GREEN if value > 0 else RED
+        axes.plot([low, high], [place, place], color=colour, linewidth=2)
+        axes.plot(value, place, "o", color=colour, markersize=5, label="held-out articles" if place == 0 else None)
+        if dev.get(row["arm"]):
+            label = "dev file" if "dev file" not in axes.get_legend_handles_labels()[1] else None
+            axes.plot(numbers(dev[row["arm"]])[0], place, "D", color=colour, fillstyle="none", label=label)
+    axes.axvline(0, color=GREY, linewidth=1, linestyle="--")
+    axes.set_yticks(range(len(rows)), [f"{row['arm']} ({row['seeds']})" for row in rows])
+    axes.invert_yaxis()
+    axes.set_xlabel("MRR minus that of its dual encoder (in brackets: seeds)")
+    axes.legend(frameon=False, loc="upper left")
+    return figure
+
+
+def minutes() -> Figure:
+    """Draws MRR over the time of a run, with the teacher's embedding before it."""
+    measured = {row["arm"]: numbers(row["MRR"])[0] for row in table("endx-study.md", "arm", "seeds")}
+    times = {row["arm"]: row for row in table("endx-study.md", "arm", "pairs/s in training")}
+    figure, axes = _figure(3.2)
+    for (arm, row), colour in zip(times.items(), (BLUE, RED, GREEN), strict=True):
+        run, before = (numbers(row[name])[0] / 60 for name in ("run, s", "embedding before, s"))
+        if before:
+            axes.plot([run, run + before], [measured[arm]] * 2, color=colour, linewidth=1, linestyle=":")
+            axes.plot(run, measured[arm], "o", color=colour, fillstyle="none")
+            label = "with MiniLM's embeddings in the cache"
+            axes.annotate(label, (run, measured[arm]), (10, -14), textcoords="offset points", color=colour)
+        axes.plot(run + before, measured[arm], "o", color=colour)
+        name, place = (arm.removesuffix(", terms within count"), (-4, -14)) if before else (arm, (8, -4))
+        side = "right" if before else "left"
+        axes.annotate(name, (run + before, measured[arm]), place, textcoords="offset points", color=colour, ha=side)
+    dual = times["Dual"]
+    longer = (numbers(dual["run, s"])[0] + 12_800 / numbers(dual["pairs/s in training"])[0]) / 60
+    twice = "Dual, twice the steps"
+    axes.plot(longer, measured[twice], "o", color=BLUE)
+    axes.annotate(twice, (longer, measured[twice]), (8, 3), textcoords="offset points", color=BLUE)
+    axes.set(xlim=(0, 6), ylim=(52.5, 61.5), xlabel="minutes of a run, on two CPU cores", ylabel="MRR (%)")
+    return figure
+
+
+def prefixes() -> Figure:
+    """Draws MRR over the width of the prefix: means over seeds and every seed."""
+    widths = ["48", "96", "192", "384"]
+    systems: dict[str, list[list[float]]] = {}
+    for row in table("results.md", "system", "seed", "384"):
+        if row["192"]:
+            systems.setdefault(row["system"].strip("`"), []).append([float(row[width]) for width in widths])
+    figure, axes = _figure(3.4)
+    for (name, runs), colour, marker in zip(systems.items(), (GREY, RED, BLUE, GREEN), "osD^", strict=True):
+        means = [sum(values) / len(values) for values in zip(*runs, strict=True)]
+        axes.plot(widths, means, color=colour, marker=marker, markersize=5, label=name)
+        for run in runs if len(runs) > 1 else []:
+            axes.plot(widths, run, marker, color=colour, markersize=3, alpha=0.5)
+    axes.set(xlabel="width of the prefix", ylabel="MRR (%), 2,000 dev questions")
+    axes.legend(frameon=False, loc="lower right")
+    return figure
+
+
+def _figure(height: float) -> tuple:
+    figure = Figure(figsize=(7.2, height), layout="constrained")
+    return figure, figure.subplots()
+
+
+FIGURES: dict[str, Callable[[], Figure]] = {
+    "endx-arms": arms,
+    "endx-minutes": minutes,
+    "results-prefixes": prefixes,
+}
+
+if __name__ == "__main__":
+    # Black on white in files without a date: legible on light and dark pages, and equal bytes from equal numbers.
+    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **STYLE}):
+        for name, draw in FIGURES.items():
+            draw().savefig(FOLDER / "images" / f"{name}.svg", metadata={"Date": None, "Creator": None})
