@@ -7,6 +7,8 @@ from endx_jax.json_files import shown
 
 COMPARISONS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _VALUE = "json_extract(metadata, ?)"
+# Columns of CSV files are stored as text, so text that is a number compares as one.
+_IS_NUMBER = f"(typeof({_VALUE}) IN ('integer', 'real') OR ({_VALUE} GLOB '*[0-9]*' AND ltrim({_VALUE}, '-') NOT GLOB '*[^0-9.]*'))"
 
 
 def condition(where: Mapping[str, object]) -> tuple[str, list[object]]:
@@ -14,8 +16,8 @@ def condition(where: Mapping[str, object]) -> tuple[str, list[object]]:
 
     Args:
       where: for each field of the metadata its value, a list of accepted values, or bounds such as
-        `{"gte": 2020, "lt": 2025}`. Documents meet all of them. A bound compares numbers with numbers and texts with
-        texts; true equals 1. A document without the field does not meet it.
+        `{"gte": 2020, "lt": 2025}`. Documents meet all of them. A number also matches text that is this number;
+        bounds that are text compare with text. True equals 1. A document without the field does not meet it.
 
     Raises:
       EndxError: the filter has another form.
@@ -31,13 +33,17 @@ def condition(where: Mapping[str, object]) -> tuple[str, list[object]]:
             if unknown or not wanted:
                 raise EndxError(f"the filter of {name!r} has bounds {shown(dict(wanted))}: use gt, gte, lt or lte")
             for key, bound in wanted.items():
-                types = "('text')" if isinstance(_scalar(name, bound), str) else "('integer', 'real')"
-                parts.append(f"typeof({_VALUE}) IN {types} AND {_VALUE} {COMPARISONS[key]} ?")
-                values += [path, path, bound]
+                if isinstance(_scalar(name, bound), str):
+                    parts.append(f"typeof({_VALUE}) = 'text' AND {_VALUE} {COMPARISONS[key]} ?")
+                    values += [path, path, bound]
+                else:
+                    parts.append(f"{_IS_NUMBER} AND CAST({_VALUE} AS NUMERIC) {COMPARISONS[key]} ?")
+                    values += [path, path, path, path, bound]
         else:
-            accepted = list(wanted) if isinstance(wanted, list | tuple) else [wanted]
+            accepted = [_scalar(name, value) for value in (wanted if isinstance(wanted, list | tuple) else [wanted])]
+            accepted += [str(value) for value in accepted if type(value) in (int, float)]
             parts.append(f"{_VALUE} IN ({', '.join('?' * len(accepted))})")
-            values += [path, *(_scalar(name, value) for value in accepted)]
+            values += [path, *accepted]
     return " AND ".join(parts) or "1", values
 
 

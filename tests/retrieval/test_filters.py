@@ -8,7 +8,7 @@ from endx_jax.retrieval.index import Index, write_index
 
 METADATA = [
     {"lang": "en", "year": 2019, "public": True},
-    {"lang": "de", "year": 2020.5},
+    {"lang": "de", "year": 2020.5, "date": "2024-11-24"},
     {"lang": "fr", "year": "2021", "a.b": 1, "': --": "x"},
     {},
 ]
@@ -31,8 +31,14 @@ def snapshot(tmp_path):
         ({"lang": []}, []),
         ({"lang": "de", "year": {"gte": 2020}}, [1]),
         ({"year": {"gte": 2019, "lt": 2020.5}}, [0]),
+        ({"year": {"gt": 2019}}, [1, 2]),
         ({"year": {"gt": 2019, "lte": 2020.5}}, [1]),
         ({"year": {"gte": "2000"}}, [2]),
+        ({"year": 2021}, [2]),
+        ({"year": [2019, 2021]}, [0, 2]),
+        ({"lang": {"gte": 0}}, []),
+        ({"date": {"gte": "2024-01-01", "lt": "2025"}}, [1]),
+        ({"date": {"gte": 0}}, []),
         ({"public": True}, [0]),
         ({"public": False}, []),
         ({"a.b": 1}, [2]),
