@@ -3,8 +3,8 @@
 ray start --head     # on the first node; then `ray start --address=...` on the others
 python examples/encode_with_ray.py --model=all-MiniLM-L6-v2 --corpus=corpus.jsonl --output=corpus.sqlite --actors=8
 
-Needs `pip install 'ray[data]'`, and the model on every node. The texts are kept in Ray's object store. The index has the
-same bytes of embeddings as that of `endx encode` on devices of the same kind.
+Needs `pip install 'ray[data]'`, and the model on every node. The texts are kept in Ray's object store. The embeddings are
+those of `endx encode` on devices of the same kind, byte for byte.
 """
 
 import argparse
