@@ -3,7 +3,7 @@
 ray start --head     # on the first node; then `ray start --address=...` on the others
 python examples/encode_with_ray.py --model=all-MiniLM-L6-v2 --corpus=corpus.jsonl --output=corpus.sqlite --actors=8
 
-Needs `pip install 'ray[data]'`, and the model on every node. The texts are kept in Ray's object store. The embeddings are
+Needs `pip install 'ray[data]'`, and the model on every node. Ray's object store keeps the texts. The embeddings are
 those of `endx encode` on devices of the same kind, byte for byte.
 """
 

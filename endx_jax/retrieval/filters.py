@@ -8,7 +8,8 @@ from endx_jax.json_files import shown
 COMPARISONS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _VALUE = "json_extract(metadata, ?)"
 # Columns of CSV files are stored as text, so text that is a number compares as one.
-_IS_NUMBER = f"(typeof({_VALUE}) IN ('integer', 'real') OR ({_VALUE} GLOB '*[0-9]*' AND ltrim({_VALUE}, '-') NOT GLOB '*[^0-9.]*'))"
+_NUMERAL = f"{_VALUE} GLOB '*[0-9]*' AND ltrim({_VALUE}, '-') NOT GLOB '*[^0-9.]*'"
+_IS_NUMBER = f"(typeof({_VALUE}) IN ('integer', 'real') OR ({_NUMERAL}))"
 
 
 def condition(where: Mapping[str, object]) -> tuple[str, list[object]]:

@@ -409,6 +409,8 @@ def check_is_file(path: pathlib.Path) -> None:
     make = "make one with `endx train`, `endx evaluate` or `endx encode`"
     if (path / "manifest.json").is_file() and not (path / "config.json").is_file():
         raise EndxError(f"{path} is an index of an earlier version: encode the documents again, to another path")
+    if (path / "config.json").is_file() and (path / "index.sqlite").is_file():
+        raise EndxError(f"{path} is the workdir of a run, not an index: use {path / 'index.sqlite'}")
     if path.is_dir():
         raise EndxError(f"{path} is a folder and contains no index: name the file of an index, or {make}")
     if not path.exists():

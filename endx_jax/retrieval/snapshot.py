@@ -2,6 +2,7 @@
 
 import bisect
 import functools
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -15,6 +16,8 @@ from endx_jax.retrieval.search import Neighbours, Resident, fits, no_neighbours,
 
 # Share of deleted rows above which the rows are numbered again.
 DELETED = 0.5
+# Number of filters whose rows are kept.
+FILTERS = 16
 
 
 class Rows:
@@ -72,6 +75,7 @@ class Snapshot:
         self._reader, self._parts, self._before = reader, parts, before
         self._rows = np.concatenate([part.rows for part in parts])  # of the file
         self._count = int(np.count_nonzero(living))
+        self._filtered: dict[str, np.ndarray] = {}
         self.embeddings = Rows([part.embeddings for part in parts])
         scales = [part.scales for part in parts if part.scales is not None]
         self.scales = Rows(scales) if scales else None
@@ -138,7 +142,13 @@ class Snapshot:
         """Returns bool [rows], true for the documents that a filter selects (see `filters.condition`); None: all."""
         if not filters:
             return self.living
-        return self.living & np.isin(self._rows, self._reader.rows_where(*condition(filters)))
+        # A filter reads the metadata of all documents, so the rows of the last ones are kept.
+        key = json.dumps(filters, sort_keys=True)
+        mask = self._filtered.get(key)
+        if mask is None:
+            mask = self.living & np.isin(self._rows, self._reader.rows_where(*condition(filters)))
+            self._filtered = dict([*self._filtered.items(), (key, mask)][-FILTERS:])
+        return mask
 
     def search(self, questions: np.ndarray, k: int, where: np.ndarray | None = None) -> Neighbours:
         """Finds the k documents with the highest inner products for questions [Q, E], exactly; all if there are fewer.
