@@ -25,7 +25,6 @@ from endx_jax.retrieval.index_file import (
     info_of,
     insert,
     metric_of,
-    share,
 )
 
 # Documents that are encoded and committed together; an interrupt loses these at most.
@@ -180,7 +179,6 @@ def encode_corpus(
             insert(database, part, embeddings)
             describe(database, complete=start + len(part) == len(wanted))
         yield len(part), encoded
-    share(path)
 
 
 class Reuse:
@@ -249,7 +247,6 @@ def join(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> int:
         for number in range(1, count + 1):
             database.executemany(INSERT, by_number[number].contents())
         total = _count(database)
-    share(path)
     return total
 
 

@@ -27,7 +27,6 @@ from endx_jax.retrieval.index_file import (
     info_of,
     insert,
     remove,
-    share,
 )
 from endx_jax.retrieval.search import Neighbours
 from endx_jax.retrieval.snapshot import Snapshot
@@ -66,7 +65,6 @@ def write_index(
     with starting(path) as database:
         _make_empty(database, path, info)
         insert(database, documents, embeddings)
-    share(path)
 
 
 @contextlib.contextmanager

@@ -169,12 +169,6 @@ def changing(path: pathlib.Path, mode: str = "rw") -> Iterator[sqlite3.Connectio
             database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
-def share(path: pathlib.Path) -> None:
-    """Lets processes read the finished index while one changes it (SQLite's WAL), if the file system allows that."""
-    with reporting(path), contextlib.closing(connect(path)) as database, contextlib.suppress(sqlite3.OperationalError):
-        database.execute("PRAGMA journal_mode=WAL")
-
-
 def create(database: sqlite3.Connection, info: IndexInfo) -> None:
     """Creates the tables of an index in an empty database."""
     for statement in SCHEMA.split(";"):
@@ -288,6 +282,8 @@ class IndexReader:
         with reporting(path):
             self._database = connect(path)
             weakref.finalize(self, self._database.close)
+            with contextlib.suppress(sqlite3.OperationalError):  # of files or file systems that do not allow it
+                self._database.execute("PRAGMA journal_mode=WAL")  # lets processes read while another one writes
             self._database.execute("PRAGMA query_only=ON")
             self.info = info_of(self._database, path)
         if not self.info.complete:

@@ -218,15 +218,7 @@ def test_folders_of_another_kind_are_told_apart(trained_workdir, tiny_bert, tmp_
     assert "is a pretrained model, not a run: pass it as --model" in endx(*asked, status=2).err
     (tmp_path / "config.json").write_text((trained_workdir / "config.json").read_text())
     (tmp_path / "corpus.txt").write_text("a cat\n")
-    asked = (
-        "encode",
-        "--workdir",
-        tmp_path,
-        "--corpus",
-        tmp_path / "corpus.txt",
-        "--output",
-        tmp_path / "index.sqlite",
-    )
+    asked = ("encode", "--workdir", tmp_path, "--corpus", tmp_path / "corpus.txt", "--output", tmp_path / "i")
     assert "is the workdir of a run, not a pretrained model: finish its training" in endx(*asked, status=2).err
 
 

@@ -233,7 +233,10 @@ def test_changes_of_another_process_are_seen_by_the_next_search(opened):
     assert ids(other) == ["ours", "theirs", "d2", "d1"]
 
 
-def test_a_lock_of_another_process_delays_no_search_and_refuses_changes(opened, short_wait):
+@pytest.mark.parametrize("mode", ["WAL", "DELETE"])  # a copy by `VACUUM INTO` has another journal mode
+def test_a_lock_of_another_process_delays_no_search_and_refuses_changes(path, short_wait, mode):
+    sqlite3.connect(path).execute(f"PRAGMA journal_mode={mode}")
+    opened = Index(path)
     foreign = sqlite3.connect(opened.path, isolation_level=None)
     foreign.execute("BEGIN EXCLUSIVE")
     ids(opened)
