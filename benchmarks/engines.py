@@ -27,11 +27,11 @@ DEPTH = 100  # answers per question that are ranked
 Search = Callable[[np.ndarray, Sequence[str], int], list[list[Answer]]]
 
 
-def ways(folder: pathlib.Path) -> dict[str, Search]:
+def ways(path: pathlib.Path) -> dict[str, Search]:
     """Returns the compared searches by name: functions of embeddings [Q, E], texts and k."""
 
     def way(engine: str = "exact", *, mode: str, hybrid: Hybrid | None = None) -> Search:
-        search = TextSearch(Index(folder), engine=engine, hybrid=hybrid)
+        search = TextSearch(Index(path), engine=engine, hybrid=hybrid)
         return lambda embeddings, texts, k: search.search(texts, k, embeddings=embeddings, mode=mode)
 
     return {
@@ -83,12 +83,12 @@ def main() -> None:
     model = endx_jax.load(options.model)
     embeddings = model.encode_query(texts, normalize_embeddings=True)
     with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name) / "index"
+        path = pathlib.Path(name) / "index.sqlite"
         documents = records.documents
         encoded = model.encode_document([document.text for document in documents], normalize_embeddings=True)
-        write_index(folder, encoded, documents, metric="cosine", model={"name": model.name, "identity": model.identity})
+        write_index(path, encoded, documents, metric="cosine", model={"name": model.name, "identity": model.identity})
         rows, exact = [], []
-        for name, search in ways(folder).items():
+        for name, search in ways(path).items():
             timed = measure(search, embeddings[: options.timed], texts[: options.timed])
             found = rows_of(search(embeddings, texts, DEPTH))
             exact = exact or found

@@ -95,9 +95,9 @@ def measures(workdir: pathlib.Path) -> np.ndarray:
     return np.array([value for evaluation in evaluations for value in evaluation["metrics"].values()])
 
 
-def embeddings(folder: pathlib.Path) -> np.ndarray:
+def embeddings(path: pathlib.Path) -> np.ndarray:
     """Returns the embeddings of an index, float32 [N, E]."""
-    snapshot = Index(folder).snapshot
+    snapshot = Index(path).snapshot
     return snapshot.vectors(0, len(snapshot))
 
 
@@ -106,15 +106,18 @@ def encode(run: pathlib.Path, output: pathlib.Path, topology: Topology) -> np.nd
     corpus = output.with_suffix(".jsonl")
     documents = (document for _, document in Index(run / INDEX).snapshot.documents())
     corpus.write_text("".join(json.dumps({"_id": d.id, "text": d.text}) + "\n" for d in documents))
-    options = [f"--workdir={run}", f"--corpus={corpus}", f"--output={output}", "--shard-size=16"]
+    options = [f"--workdir={run}", f"--corpus={corpus}"]
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(topology.devices)}
-    command = [sys.executable, "-m", "endx_jax", "encode", *options]
+    command = [sys.executable, "-m", "endx_jax", "encode"]
+    numbers = range(1, topology.processes + 1)
+    files = [output.with_suffix(f".{number}") for number in numbers]
+    shards = [[f"--shard={n}/{topology.processes}", f"--output={file}"] for n, file in zip(numbers, files, strict=True)]
     processes = [
-        subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) for _ in range(topology.processes)
+        subprocess.Popen([*command, *options, *shard], env=environment, stdout=subprocess.DEVNULL) for shard in shards
     ]
     if sum(process.wait() for process in processes):
         raise SystemExit(f"{topology.text}: encoding failed")
-    return embeddings(output)
+    return np.concatenate([embeddings(file) for file in files])
 
 
 def compare(name: str, workdir: pathlib.Path, first: pathlib.Path) -> dict:

@@ -51,14 +51,14 @@ def questions(options: argparse.Namespace) -> list[bytes]:
     return [json.dumps({"query": asked[n], "k": 10, "mode": "dense"}).encode() for n in chosen]
 
 
-def make_index(options: argparse.Namespace, folder: pathlib.Path) -> None:
+def make_index(options: argparse.Namespace, path: pathlib.Path) -> None:
     """Writes an index of the first sentences of SQuAD's dev file."""
     records = reqa.read(squad.files_of(options.data)[1], "sentences")
     texts, ids = (column[: options.documents] for column in (records.candidates, records.candidate_ids))
     model = endx_jax.load(options.model)
     documents = [Document(id, text) for id, text in zip(ids, texts, strict=True)]
     about = {"name": model.name, "identity": model.identity}
-    write_index(folder, model.encode_document(texts), documents, metric="cosine", model=about)
+    write_index(path, model.encode_document(texts), documents, metric="cosine", model=about)
 
 
 class Server:
@@ -201,7 +201,7 @@ def main() -> None:
     options = parser.parse_args()
     bodies = questions(options)
     with tempfile.TemporaryDirectory() as folder:
-        index = options.index or pathlib.Path(folder) / "index"
+        index = options.index or pathlib.Path(folder) / "index.sqlite"
         if not options.index:
             make_index(options, index)
         with running(options, index) as servers:

@@ -23,9 +23,6 @@ from endx_jax.errors import DiskFull, EndxError, InUse
 
 REPLACED = "replaced"  # name of an old folder while a new one replaces it
 
-# Flags that open a lock file, but not through a symbolic link, whose target would be overwritten.
-OPEN_LOCK = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
-
 
 @contextmanager
 def replacing(path: pathlib.Path, mode: str = "w") -> Iterator[IO]:
@@ -174,15 +171,14 @@ def _try_lock(folder: pathlib.Path) -> Iterator[bool]:
 
 
 @contextmanager
-def locked(path: pathlib.Path, *, wait: float = 0.0, advice: str = "wait for it or stop it") -> Iterator[str | None]:
-    """Context that holds an exclusive lock on a lock file.
+def locked(path: pathlib.Path, *, advice: str = "wait for it or stop it") -> Iterator[str | None]:
+    """Context that takes an exclusive lock on a lock file, without waiting.
 
     The lock is advisory (`flock`), and the system releases it when the process ends. It applies between machines if the
     file system supports that, as NFS does. The file contains the name of its holder and is not removed.
 
     Args:
       path: lock file, in an existing folder.
-      wait: maximum seconds to wait for the lock.
       advice: end of the error message if the lock is held elsewhere.
 
     Yields:
@@ -193,7 +189,7 @@ def locked(path: pathlib.Path, *, wait: float = 0.0, advice: str = "wait for it 
       EndxError: the file can't be written, or is a symbolic link.
     """
     # With `on_acquired`, FileLock never falls back to a lock file that a killed process would leave behind.
-    lock = filelock.FileLock(path, wait, mode=0o644, thread_local=False, poll_interval=0.02, on_acquired=_sign)
+    lock = filelock.FileLock(path, 0.0, mode=0o644, thread_local=False, on_acquired=_sign)
     reason = None
     try:
         lock.acquire()
@@ -201,7 +197,10 @@ def locked(path: pathlib.Path, *, wait: float = 0.0, advice: str = "wait for it 
         raise InUse(f"{path.parent} is in use by {_holder(path)}: {advice}") from None
     except OSError as failure:
         if failure.filename is not None:  # opening the file failed, not locking it
-            raise EndxError(f"can't write {path}: {refusal_to_open(failure)}") from None
+            link = "it is a symbolic link; remove it"
+            raise EndxError(
+                f"can't write {path}: {link if failure.errno == errno.ELOOP else failure.strerror}"
+            ) from None
         reason = failure.strerror
     try:
         yield reason
@@ -215,26 +214,6 @@ def _sign(handle: int) -> None:
     with contextlib.suppress(OSError):
         os.ftruncate(handle, 0)
         os.write(handle, json.dumps({"host": platform.node(), "process": os.getpid(), "since": since}).encode())
-
-
-def poll(lock: Callable[[], object], seconds: float) -> bool:
-    """Calls the non-blocking function `lock` until it succeeds; returns false if it fails for `seconds` seconds."""
-    end = time.monotonic() + seconds
-    while True:
-        try:
-            lock()
-            return True
-        except OSError as failure:
-            if failure.errno not in (errno.EACCES, errno.EAGAIN):
-                raise
-        if time.monotonic() >= end:
-            return False
-        time.sleep(0.02)
-
-
-def refusal_to_open(failure: OSError) -> str | None:
-    """Returns the reason why a file was not opened with `OPEN_LOCK`."""
-    return "it is a symbolic link; remove it" if failure.errno == errno.ELOOP else failure.strerror
 
 
 def _holder(path: pathlib.Path) -> str:

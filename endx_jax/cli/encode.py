@@ -1,20 +1,26 @@
 """`endx encode`: encodes a corpus of any size into an index; run the same command to resume.
 
-Several processes that run the same command, on one machine or on several with a shared folder, divide the work.
+Several processes or machines divide the work by --shard=1/N to N/N; --join makes one index of their files.
 """
 
 import argparse
 import functools
 import pathlib
+import re
 import time
 
 from endx_jax.cli.data_flags import naming_flags
 from endx_jax.data.reqa import POOLS
+from endx_jax.errors import EndxError
+from endx_jax.settings import check
 
 
 def main(argv: list[str]) -> pathlib.Path:
-    """Runs the verb with the arguments of the command line; returns the folder of the index."""
+    """Runs the verb with the arguments of the command line; returns the file of the index."""
     arguments = _parser().parse_args(argv)
+    if arguments.join:
+        return _join(arguments)
+    check(bool(arguments.corpus), "nothing to encode: set --corpus=FILE or --corpus=FOLDER")
 
     from endx_jax.data.corpus import read_corpus
     from endx_jax.experiment.compilation_cache import keep_programs
@@ -22,12 +28,14 @@ def main(argv: list[str]) -> pathlib.Path:
     from endx_jax.inference import load
     from endx_jax.inference.encode import Output
     from endx_jax.parallel.console import say, showing_progress
-    from endx_jax.retrieval.corpus_encoding import Claims, begin, encoding_of, survey
+    from endx_jax.retrieval.corpus_encoding import Reuse, begin, documents_of, encode_corpus, encoding_of, survey
     from endx_jax.settings import check_range
 
     check_range("--batch-size", arguments.batch_size, 1, 2**31 - 1)
+    shard = _shard(arguments.shard)
+    check(bool(arguments.output) or shard[1] == 1, "--shard needs --output=FILE, a file for each shard")
     if arguments.output:
-        check_writable(arguments.output, "--output")
+        check_writable(arguments.output.parent, "--output")
     columns = {"text_column": arguments.text_column, "split": arguments.split}
     read = functools.partial(read_corpus, arguments.corpus, pool=arguments.pool, **columns)
     with naming_flags():
@@ -36,50 +44,57 @@ def main(argv: list[str]) -> pathlib.Path:
     say(f"{found.documents:,} documents in {arguments.corpus}{empty}")
     keep_programs()
     model = load(arguments.workdir or arguments.model)
-    width, precision, size = arguments.truncate_dim, arguments.precision, arguments.shard_size
-    encoding = encoding_of(model, arguments.corpus, found, width=width, precision=precision, shard_size=size)
-    cached = f"~/.cache/endx_jax/indexes/{encoding.model['identity'][:16]}-{found.sha256[:16]}"
-    folder = arguments.output or pathlib.Path(cached).expanduser()
+    width, precision = arguments.truncate_dim, arguments.precision
+    info = encoding_of(model, arguments.corpus, found, width=width, precision=precision, shard=shard)
+    cached = f"~/.cache/endx_jax/indexes/{model.identity[:16]}-{found.sha256[:16]}.sqlite"
+    path = arguments.output or pathlib.Path(cached).expanduser()
+    output = Output(info.width, model.cosine, precision)
     encode = functools.partial(
         model.encoder,
         model.params,
         "answer",
         batch_size=arguments.batch_size,
         progress=showing_progress(),
-        output=Output(encoding.width, model.cosine, precision),
+        output=output,
     )
-    with Claims(folder) as claims:
-        if begin(folder, claims, encoding):
-            _run(folder, claims, encoding, read, encode)
-        else:
-            say(f"{folder} is finished; nothing to do")
-    if model.encoder.cut:
-        say(model.encoder.processors["answer"].describe_cut(model.encoder.cut, found.documents))
-    return folder
-
-
-def _run(folder: pathlib.Path, claims, encoding, read, encode) -> None:
-    """Encodes the missing shards and reports progress."""
-    from endx_jax.parallel.console import say
-    from endx_jax.retrieval.corpus_encoding import documents_left, encode_shards
-
-    total, left = encoding.corpus["documents"], documents_left(folder, encoding)
-    if left < total:
-        say(f"{total - left:,} of them are encoded already")
-    say(f"encoding {left:,} documents; programs are compiled the first time only")
-    started, count = time.monotonic(), 0
-    with _bar(None, desc="encoding", total=total, initial=total - left) as progress:
-        for shard in encode_shards(folder, claims, encoding, read, encode):
-            count += shard.documents
-            # Count the documents of other processes too.
-            progress.update(total - documents_left(folder, encoding) - progress.n)
+    reuse = Reuse(arguments.reuse, info) if arguments.reuse else None
+    total, done = len(documents_of(info)), begin(path, info)
+    if done == total:
+        say(f"{path} is finished; nothing to do")
+        return path
+    if done:
+        say(f"{done:,} of them are encoded already")
+    say(f"encoding {total - done:,} documents; programs are compiled the first time only")
+    started, encoded = time.monotonic(), 0
+    with _bar(None, desc="encoding", total=total, initial=done) as progress:
+        for count, new in encode_corpus(path, info, read(), encode, reuse=reuse):
+            encoded += new
+            progress.update(count)
     seconds = time.monotonic() - started
-    say(f"encoded {count:,} documents in {seconds:,.0f} s, {count / seconds:,.0f} a second")
-    left = documents_left(folder, encoding)
-    if left:
-        say(f"other processes are encoding the last {left:,} documents; then the index in {folder} is complete")
-    else:
-        say(f"the index is in {folder}")
+    reused = f", took over {total - done - encoded:,} of {arguments.reuse}" if reuse else ""
+    say(f"encoded {encoded:,} documents{reused} in {seconds:,.0f} s, {(total - done) / seconds:,.0f} a second")
+    say(f"the index is {path}")
+    if model.encoder.cut:
+        say(model.encoder.processors["answer"].describe_cut(model.encoder.cut, encoded))
+    return path
+
+
+def _join(arguments: argparse.Namespace) -> pathlib.Path:
+    from endx_jax.parallel.console import say
+    from endx_jax.retrieval.corpus_encoding import join
+
+    check(bool(arguments.output), "--join needs --output=FILE, the file of the joined index")
+    count = join(arguments.output, arguments.join)
+    say(f"{count:,} documents of {len(arguments.join)} shards; the index is {arguments.output}")
+    return arguments.output
+
+
+def _shard(text: str) -> tuple[int, int]:
+    """Parses `I/N`."""
+    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+    if not found:
+        raise EndxError(f"--shard={text}: give the number of the shard and of all shards, such as 1/8")
+    return int(found[1]), int(found[2])
 
 
 def _bar(items, **options):
@@ -91,29 +106,37 @@ def _bar(items, **options):
 
 
 def _parser() -> argparse.ArgumentParser:
-    from endx_jax.retrieval.shards import PRECISIONS
+    from endx_jax.retrieval.index_file import PRECISIONS
 
     parser = argparse.ArgumentParser(prog="endx encode", description=__doc__.partition(": ")[2])
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--workdir", type=pathlib.Path, help="workdir of a run, whose best checkpoint is used")
     source.add_argument("--model", help="pretrained folder or name")
+    source.add_argument(
+        "--join",
+        type=pathlib.Path,
+        nargs="+",
+        metavar="FILE",
+        help="join the indexes of all shards, in place of encoding",
+    )
     parser.add_argument(
         "--corpus",
-        required=True,
         help="folder of documents (.md, .txt, .html, .pdf), BEIR, MS MARCO, DPR or save_to_disk; .parquet or .arrow "
         "file; or .jsonl, .json, .csv, .tsv or .txt file, also with .gz; SQuAD's .json too",
     )
-    parser.add_argument("--output", type=pathlib.Path, help="folder of the index [one in ~/.cache/endx_jax/indexes]")
+    parser.add_argument("--output", type=pathlib.Path, help="file of the index [one in ~/.cache/endx_jax/indexes]")
     parser.add_argument(
         "--precision", choices=PRECISIONS, default="float32", help="data type of the embeddings [float32]"
     )
     parser.add_argument("--truncate-dim", type=int, metavar="N", help="keep the first N dimensions [all]")
     parser.add_argument(
-        "--shard-size",
-        type=int,
-        default=32768,
-        metavar="N",
-        help="documents per shard; an interrupt loses at most one shard [32768]",
+        "--shard", default="1/1", metavar="I/N", help="encode the I-th of N parts of the corpus, from 1 [all of it]"
+    )
+    parser.add_argument(
+        "--reuse",
+        type=pathlib.Path,
+        metavar="OLD",
+        help="older index of the same model, whose embeddings of unchanged texts are taken over",
     )
     parser.add_argument(
         "--batch-size", type=int, default=64, metavar="N", help="texts of maximum length encoded together [64]"

@@ -92,7 +92,7 @@ SMALLER = {
 SMALLER_DATA = "end other programs, or use less data at a time"
 
 # Verbs that resume after an interrupt, and the point from which.
-RESUMES = {"train": "from its checkpoint, if any", "encode": "with the missing shards"}
+RESUMES = {"train": "from its checkpoint, if any", "encode": "after the last documents that it wrote"}
 
 VERBS = (
     "prepare", "mine", "train", "evaluate", "compare", "search", "serve", "encode", "export", "push", "publish", "plan",

@@ -39,15 +39,15 @@ def main(argv: list[str]) -> None:
     from endx_jax.parallel.console import say
     from endx_jax.parallel.mesh import MeshSettings, make_mesh
     from endx_jax.retrieval.hybrid import stored_hybrid
+    from endx_jax.retrieval.index_file import metric_of
     from endx_jax.retrieval.rerank import evaluate_pairs
     from endx_jax.retrieval.results import Results
-    from endx_jax.retrieval.shards import metric_of
     from endx_jax.retrieval.systems import dense_scores, evaluate_dense
 
     with naming_flags():
         dataset, pools = _pools(arguments)
     output = arguments.output or _default_output(arguments, dataset)
-    workdirs.check_writable(output / workdirs.INDEX, "--output")
+    workdirs.check_writable(output, "--output")
     pair_model = load_pairs(arguments.rerank) if arguments.rerank else None
     model = load(arguments.workdir or arguments.model, mesh=make_mesh(MeshSettings()))
     records = pools.primary
@@ -113,18 +113,19 @@ def _evaluate_index(arguments: argparse.Namespace) -> None:
             judged = Judged.from_records(_pools(arguments)[1].primary)
     index = Index(arguments.index)
     dataset = arguments.data
-    output = arguments.output or arguments.index / "evaluation" / pathlib.Path(dataset).name.partition(".")[0]
+    name = pathlib.Path(dataset).name.partition(".")[0]
+    output = arguments.output or arguments.index.parent / f"{arguments.index.stem}-evaluation" / name
     workdirs.check_writable(output, "--output")
     snapshot = index.snapshot
-    check(len(snapshot) > 0, f"{index.folder} has no documents")
-    about = {"dataset": dataset, "split": arguments.split, "index": str(index.folder), "model": index.manifest.model}
+    check(len(snapshot) > 0, f"{index.path} has no documents")
+    about = {"dataset": dataset, "split": arguments.split, "index": str(index.path), "model": index.info.model}
     if isinstance(judged, Judged):
         rows = rows_of(snapshot, itertools.chain(*judged.right), itertools.chain(*judged.excluded))
         graded = [sorted((rows[name], grade) for name, grade in grades.items()) for grades in judged.right]
         right, gains = ([[pair[n] for pair in row_grades] for row_grades in graded] for n in (0, 1))
         excluded = [[rows[name] for name in names if name in rows] for names in judged.excluded]
     texts = list(judged.texts) if isinstance(judged, Judged) else [question.text for question in judged]
-    say(f"evaluating {len(texts):,} questions against {len(snapshot):,} documents of {index.folder}")
+    say(f"evaluating {len(texts):,} questions against {len(snapshot):,} documents of {index.path}")
     keep_programs()
     questions = IndexModel(index, arguments.model or arguments.workdir).encode_query(texts)
     if isinstance(judged, Judged):

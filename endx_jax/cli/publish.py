@@ -39,9 +39,7 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__.partition(": ")[2],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--index", type=pathlib.Path, required=True, help="folder of an index, as written by endx encode"
-    )
+    parser.add_argument("--index", type=pathlib.Path, required=True, help="file of an index, as written by endx encode")
     parser.add_argument("--to", required=True, metavar="ADDRESS", help="http://HOST:PORT, or a path that ends in .db")
     parser.add_argument("--collection", required=True, metavar="NAME", help="collection, created if it is missing")
     return parser

@@ -50,9 +50,10 @@ def main(argv: list[str]) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Raises EndxError for contradicting arguments before anything is loaded."""
+    """Parses the filter, and raises EndxError for contradicting arguments, before anything is loaded."""
+    arguments.where = _filter(arguments.where)
     source = arguments.workdir or arguments.index
-    check(source is not None, "nothing to search: set --workdir=RUN or --index=DIR")
+    check(source is not None, "nothing to search: set --workdir=RUN or --index=FILE")
     check(not (arguments.question and arguments.questions), "give questions as arguments or by --questions, not both")
     check(arguments.top >= 1, f"--top={arguments.top}: it must be at least 1")
     check(arguments.rerank_top >= 1, f"--rerank-top={arguments.rerank_top}: it must be at least 1")
@@ -62,7 +63,7 @@ def _check(arguments: argparse.Namespace) -> None:
     check(
         bool(asked) or not arguments.output, "--output needs questions: give them as arguments or by --questions=FILE"
     )
-    if not (asked or arguments.add or arguments.delete or arguments.compact or sys.stdin.isatty()):
+    if not (asked or arguments.add or arguments.delete or sys.stdin.isatty()):
         raise EndxError("standard input is not a terminal: give questions, or --questions=- to read them from it")
 
 
@@ -99,7 +100,7 @@ def _change(arguments: argparse.Namespace, search: "TextSearch") -> bool:
     """Applies the requested changes to the index; returns true if there are any."""
     if arguments.delete:
         search.index.delete(arguments.delete)
-        _note(f"deleted {len(set(arguments.delete)):,}; {len(search):,} documents in {search.index.folder}")
+        _note(f"deleted {len(set(arguments.delete)):,}; {len(search):,} documents in {search.index.path}")
     if arguments.add:
         from endx_jax.data.corpus import read_corpus
 
@@ -108,10 +109,8 @@ def _change(arguments: argparse.Namespace, search: "TextSearch") -> bool:
             search.add(some)
             added += len(some)
         replaced = before + added - len(search)
-        _note(f"added {added:,} documents, replacing {replaced:,}; {len(search):,} documents in {search.index.folder}")
-    if arguments.compact:
-        _note(f"removed {search.index.compact():,} deleted documents from the files of {search.index.folder}")
-    return bool(arguments.delete or arguments.add or arguments.compact)
+        _note(f"added {added:,} documents, replacing {replaced:,}; {len(search):,} documents in {search.index.path}")
+    return bool(arguments.delete or arguments.add)
 
 
 def _answer_all(
@@ -139,7 +138,7 @@ def _answered(
 
 def _ask(arguments: argparse.Namespace, search: "TextSearch", texts: list[str]) -> list[list["Answer"]]:
     count = max(arguments.top, arguments.rerank_top) if arguments.rerank else arguments.top
-    found = search.search(texts, count, mode=arguments.mode)
+    found = search.search(texts, count, mode=arguments.mode, where=arguments.where)
     if not arguments.rerank:
         return found
     from endx_jax.retrieval.rerank import rerank_answers
@@ -195,6 +194,15 @@ def _form(arguments: argparse.Namespace) -> str:
     return "jsonl" if arguments.output and arguments.output.suffix == ".jsonl" else "trec"
 
 
+def _filter(text: str) -> dict[str, object]:
+    """Parses a filter of metadata."""
+    from endx_jax.retrieval.filters import condition
+
+    where = json_files.parse(text, "--where", dict)
+    condition(where)
+    return where
+
+
 def _note(line: str) -> None:
     """Prints a message that is not a result."""
     print(line, file=sys.stderr, flush=True)
@@ -203,12 +211,12 @@ def _note(line: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="endx search",
-        description="searches an index, interactively or for given questions; --add, --delete and --compact change it.",
+        description="searches an index, interactively or for given questions; --add and --delete change it.",
     )
     parser.add_argument("question", nargs="*", help="questions, each in quotes [interactive prompt; Ctrl-D exits]")
     parser.add_argument("--workdir", type=pathlib.Path, help="workdir of a run with a model and an index")
     parser.add_argument(
-        "--index", type=pathlib.Path, help="folder of an index that train, evaluate or encode wrote [index in WORKDIR]"
+        "--index", type=pathlib.Path, help="index that train, evaluate or encode wrote [index.sqlite in WORKDIR]"
     )
     parser.add_argument("--model", help="model that encoded the index [the one that the index names]")
     asking = parser.add_argument_group("questions in bulk")
@@ -231,6 +239,12 @@ def _parser() -> argparse.ArgumentParser:
         help="search by embeddings, words, or both [hybrid, or dense if it was better in validation]",
     )
     how.add_argument(
+        "--where",
+        default="{}",
+        metavar="JSON",
+        help='only documents with this metadata, such as \'{"lang": ["en", "de"], "year": {"gte": 2020}}\'',
+    )
+    how.add_argument(
         "--weight",
         type=float,
         help="weight of a BM25 point beside the dense score in hybrid search [the model's, else 0.7/30 for cosines; "
@@ -240,7 +254,7 @@ def _parser() -> argparse.ArgumentParser:
         "--engine",
         choices=("exact", "flat", "ivf", "hnsw"),
         default="exact",
-        help="search of embeddings: exact on the device, or by faiss, which keeps a file in the index [exact]",
+        help="search of embeddings: exact on the device, or by faiss [exact]",
     )
     how.add_argument(
         "--rerank",
@@ -257,9 +271,4 @@ def _parser() -> argparse.ArgumentParser:
     )
     change.add_argument("--text-column", default="text", metavar="NAME", help="column of the texts of --add [text]")
     change.add_argument("--delete", action="append", metavar="ID", help="id of a document to delete; repeatable")
-    change.add_argument(
-        "--compact",
-        action="store_true",
-        help="remove deleted documents from the files now [once they are more than half of all rows]",
-    )
     return parser

@@ -1,14 +1,12 @@
 """`endx serve`: serves a model and its index over HTTP, with a web page for search."""
 
 import argparse
-import contextlib
 import dataclasses
 import gc
 import ipaddress
 import os
 import pathlib
 import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from endx_jax.errors import EndxError
@@ -16,7 +14,6 @@ from endx_jax.serving.settings import Limits, ServingSettings
 from endx_jax.settings import check
 
 if TYPE_CHECKING:
-    from endx_jax.retrieval.index import Index
     from endx_jax.serving.service import Service
 
 TOKEN = "ENDX_TOKEN"
@@ -26,7 +23,7 @@ def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
     arguments = _parser().parse_args(argv)
     served = arguments.workdir or arguments.index or (arguments.corpus and arguments.model)
-    check(bool(served), "nothing to serve: set --workdir=RUN, --index=DIR, or --model=NAME and --corpus=FOLDER")
+    check(bool(served), "nothing to serve: set --workdir=RUN, --index=FILE, or --model=NAME and --corpus=FOLDER")
     check(not (arguments.corpus and arguments.index), "--corpus gets an index of its own: leave out --index")
     check(0 <= arguments.port < 1 << 16, f"--port={arguments.port}: it must be from 1 to 65535, or 0 for a free port")
     try:
@@ -50,8 +47,7 @@ def main(argv: list[str]) -> None:
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
         service = _service(arguments)
         address = f"http://{host}:{bound.getsockname()[1]}"
-        with _holding(service.search.index):
-            serve(make_app(service, settings, when_ready=lambda: _settle_and_say(address)), bound, limits)
+        serve(make_app(service, settings, when_ready=lambda: _settle_and_say(address)), bound, limits)
     say("stopped")
     sys.stderr.flush()
     os._exit(0)  # do not wait for the compute thread, which may be compiling, or reading from a disconnected disk
@@ -81,19 +77,6 @@ def _service(arguments: argparse.Namespace) -> "Service":
     say(search.describe(search.default_mode))
     say(f"encoded by {source.model.name}; warming up")
     return Service(source.model, search, arguments.max_text, pairs)
-
-
-@contextlib.contextmanager
-def _holding(index: "Index") -> Iterator[None]:
-    """Prevents other processes from changing the index; logs the reason if that is impossible."""
-    from endx_jax.parallel.console import say
-
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(index.held())
-        except EndxError as reason:
-            say(f"note: documents can be searched, but not added or deleted: {reason}")
-        yield
 
 
 def _settle_and_say(address: str) -> None:
@@ -132,9 +115,7 @@ def _is_loopback(host: str) -> bool:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="endx serve", description=__doc__.partition(": ")[2])
     parser.add_argument("--workdir", type=pathlib.Path, help="workdir of a run with a model and an index")
-    parser.add_argument(
-        "--index", type=pathlib.Path, help="folder of an index, as written by endx encode [index in WORKDIR]"
-    )
+    parser.add_argument("--index", type=pathlib.Path, help="index, as written by endx encode [index.sqlite in WORKDIR]")
     parser.add_argument("--corpus", help="folder of documents, or another corpus of endx encode, to encode and serve")
     parser.add_argument(
         "--model",

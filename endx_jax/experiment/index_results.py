@@ -24,7 +24,7 @@ SYSTEM = "index"
 
 
 def write_pool(
-    folder: pathlib.Path,
+    path: pathlib.Path,
     embeddings: np.ndarray,
     documents: Sequence[Document],
     *,
@@ -37,7 +37,7 @@ def write_pool(
     The arguments are those of `write_index`.
     """
     try:
-        write_index(folder, embeddings, documents, metric=metric, model=model, corpus=corpus)
+        write_index(path, embeddings, documents, metric=metric, model=model, corpus=corpus)
     except InUse as reason:
         say(f"note: the index was not written: {reason}")
 
@@ -106,7 +106,8 @@ def _write_run(
     evaluation: Evaluation | AnswerEvaluation,
 ) -> list[str]:
     """Writes the TREC run; returns the ids of the documents in `rows`."""
-    names = [snapshot.document(row).id for row in rows.tolist()]
+    documents = snapshot.read_documents(rows.tolist())
+    names = [documents[row].id for row in rows.tolist()]
     top = np.searchsorted(rows, evaluation.top_ids)
     trec.write_run(folder / f"{SYSTEM}.run.trec", ids, names, top, evaluation.top_scores, SYSTEM)
     return names

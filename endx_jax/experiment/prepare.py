@@ -79,7 +79,7 @@ def prepare_run(config: Mapping, workdir: pathlib.Path) -> Run:
       EndxError: settings, data, model or workdir are invalid.
     """
     settings = resolve(config)
-    workdirs.check_writable(workdir / workdirs.INDEX)
+    workdirs.check_writable(workdir)
     use_compilation_cache(settings.train.compilation_cache)
     mesh = make_mesh(settings.mesh)
     model, data = _all_of(lambda: build_model(settings), lambda: read_splits(settings.data))

@@ -32,8 +32,8 @@ from endx_jax.parallel.console import say
 from endx_jax.parallel.distributed import all_processes, barrier, on_primary
 from endx_jax.parallel.sharding import place, state_shardings
 from endx_jax.retrieval.hybrid import Hybrid
+from endx_jax.retrieval.index_file import metric_of
 from endx_jax.retrieval.results import Results
-from endx_jax.retrieval.shards import MANIFEST, metric_of
 from endx_jax.settings import check
 from endx_jax.training.checkpoints import Checkpoints, best_step, best_validation
 from endx_jax.training.loop import EarlyStopping, fit
@@ -107,7 +107,7 @@ def _is_finished(run: Run) -> bool:
     """Returns true if the workdir holds the complete output of this run with the same settings."""
     needed = [run.workdir / workdirs.CONFIG, run.workdir / workdirs.RESULTS]
     if run.model.method.embeds:
-        needed += [run.workdir / workdirs.INDEX / MANIFEST, run.workdir / MODEL / ABOUT]
+        needed += [run.workdir / workdirs.INDEX, run.workdir / MODEL / ABOUT]
     return (
         all(file.is_file() for file in needed)
         and json_files.read(needed[0]) == run.model.settings.as_dict()

@@ -52,7 +52,7 @@ def other_answers(run: Run, pool: RetrievalSet) -> list[Document]:
 def searched_answers(
     run: Run, params: dict, pool: RetrievalSet, embeddings: np.ndarray, most: float
 ) -> tuple[list[Document], np.ndarray, dict[str, str]]:
-    """Returns the documents of the run's index, their embeddings, and their source for the manifest.
+    """Returns the documents of the run's index, their embeddings, and their source.
 
     They are the evaluated pool with its `embeddings`, and all other answers of the data unless these are on disk or
     more than `most` and `FEW`: then a line names the command that indexes them.
@@ -68,9 +68,9 @@ def searched_answers(
         return [*pool.documents, *others], np.concatenate([embeddings, added]), about
     corpus = pathlib.Path(data.path)
     column = f" --text-column={data.answer_column}" if corpus.is_file() else ""
-    unit, folder = f" --pool={data.pool}" if data.pool else column, run.workdir / "all-answers"
-    command = f"endx encode --workdir={run.workdir} --corpus={corpus}{unit} --output={folder}"
+    unit, file = f" --pool={data.pool}" if data.pool else column, run.workdir / "all-answers.sqlite"
+    command = f"endx encode --workdir={run.workdir} --corpus={corpus}{unit} --output={file}"
     reason = "are on disk" if stored else "would take more than a tenth of the run's time to encode"
-    advice = f". To search all: {command}; endx search --index={folder}" if corpus.exists() else ""
+    advice = f". To search all: {command}; endx search --index={file}" if corpus.exists() else ""
     say(f"the index holds the {len(pool.candidates):,} held-out answers: the others {reason}{advice}")
     return pool.documents, embeddings, {"part": "held-out answers of ", "path": source}

@@ -18,7 +18,7 @@ from endx_jax.parallel.distributed import is_primary, on_primary
 from endx_jax.retrieval.index import Index
 
 CONFIG, DATA, MANIFEST, RESULTS = "config.json", "data.json", "manifest.json", "results.json"
-INDEX, EVALUATION, PROFILE, PROFILE_NOW = "index", "evaluation", "profile", "profile-now"
+INDEX, EVALUATION, PROFILE, PROFILE_NOW = "index.sqlite", "evaluation", "profile", "profile-now"
 
 
 def check_writable(folder: pathlib.Path, flag: str = "--workdir") -> None:
@@ -65,6 +65,11 @@ def run_index(workdir: pathlib.Path) -> Index:
       EndxError: there is no index, or the model of the run has no embeddings.
     """
     check_embeds(workdir)
+    if (workdir / "index").is_dir() and not (workdir / INDEX).exists():
+        raise EndxError(
+            f"{workdir} has an index of an earlier version: repeat its training command, which makes the index again, "
+            "or make one with `endx encode`"
+        )
     return Index(workdir / INDEX)
 
 

@@ -118,7 +118,7 @@ def sample_texts(workdir: pathlib.Path | None) -> list[str]:
     """
     index = workdir / workdirs.INDEX if workdir else None
     documents: list[str] = []
-    if index is not None and index.is_dir():
+    if index is not None and index.is_file():
         documents = [document.text for _, document in itertools.islice(Index(index).snapshot.documents(), TEXTS)]
     if len(documents) < TEXTS:
         pairs = docstring_pairs(TEXTS - len(documents), cache=DataSettings().cache)

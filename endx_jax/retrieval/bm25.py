@@ -100,6 +100,10 @@ def _libraries():
     return bm25s, Stemmer
 
 
+# Texts that are split into words at a time.
+STEP = 65536
+
+
 class _Built(NamedTuple):
     snapshot: Snapshot
     rows: np.ndarray
@@ -119,8 +123,12 @@ class Lexical:
         self._built: _Built | None = None
         self._lock = threading.Lock()
 
-    def search(self, snapshot: Snapshot, questions: Sequence[str], k: int) -> list[list[tuple[int, float]]]:
+    def search(
+        self, snapshot: Snapshot, questions: Sequence[str], k: int, where: np.ndarray | None = None
+    ) -> list[list[tuple[int, float]]]:
         """Finds up to k rows per question with their scores, best first; rows that share no word with it are omitted.
+
+        `where`, bool [rows], is true for rows to search; None: all that are not deleted.
 
         Raises:
           EndxError: bm25s or PyStemmer is not installed.
@@ -131,16 +139,19 @@ class Lexical:
             built = self._built
         if built.bm25 is None:
             return [[] for _ in questions]
+        selected = 1 if where is None else where[built.rows]
         score_block = built.bm25.score_block(questions)  # one at a time: each needs a score for every document
-        return [_best(score_block(n, n + 1)[0], built.rows, k) for n in range(len(questions))]
+        return [_best(score_block(n, n + 1)[0] * selected, built.rows, k) for n in range(len(questions))]
 
     def _build(self, snapshot: Snapshot) -> _Built:
         """Builds the statistics of a snapshot; words are kept by row, whose text is constant within a generation."""
-        if self._built is not None and self._built.snapshot.manifest.generation != snapshot.manifest.generation:
+        if self._built is not None and self._built.snapshot.generation != snapshot.generation:
             self._words = []
-        known = len(self._words)
-        fresh = [snapshot.document(row).text for row in range(known, len(snapshot.living))]
-        self._words += self._tokenizer(fresh)
+        known, count = len(self._words), len(snapshot.living)
+        for start in range(known, count, STEP):
+            stop = min(start + STEP, count)
+            found = snapshot.read_documents(range(start, stop))
+            self._words += self._tokenizer(found[row].text if row in found else "" for row in range(start, stop))
         rows = np.flatnonzero(snapshot.living)
         words = [self._words[row] for row in rows]
         return _Built(snapshot, rows, BM25(words, self._tokenizer) if any(words) else None)

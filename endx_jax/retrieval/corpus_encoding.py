@@ -1,154 +1,36 @@
-"""Encoding of a corpus into the shards of an index, by one process or several, resumable."""
+"""Encoding of a corpus into an index, resumable, whole or in numbered shards that are joined afterwards."""
 
 import dataclasses
 import hashlib
 import itertools
 import json
-import os
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import jax
 import numpy as np
 
-from endx_jax import json_files
 from endx_jax.data.documents import Document
 from endx_jax.errors import EndxError, InUse
-from endx_jax.files import OPEN_LOCK, poll, refusal_to_open, write_text
 from endx_jax.inference import EmbeddingModel
 from endx_jax.numerics import Quantized
-from endx_jax.retrieval.shards import MANIFEST, Manifest, Shard, metric_of, shard_files, write_manifest, write_shard
+from endx_jax.retrieval.index import starting
+from endx_jax.retrieval.index_file import (
+    INSERT,
+    IndexInfo,
+    IndexReader,
+    create,
+    describe,
+    info_of,
+    insert,
+    metric_of,
+)
 
-LOCK_FILE = ".claims"
-# Seconds to wait for another process's claim of the whole folder; claims last milliseconds.
-WAIT = 30.0
+# Documents that are encoded and committed together; an interrupt loses these at most.
+STEP = 8192
 
-
-class Claims:
-    """Numbered claims on parts of a folder, each held by one process at most.
-
-    They are advisory locks (`fcntl`) on single bytes of one file: the system frees them when a process dies, and they
-    hold between machines if the file system shares them, as NFS does. They belong to the process: they do not exclude
-    its threads from each other, and a process must open a folder's claims only once.
-    """
-
-    def __init__(self, folder: pathlib.Path):
-        """Opens the claims of a folder, which is created if missing.
-
-        Raises:
-          EndxError: the folder can't be written, or the system has no POSIX locks.
-        """
-        try:
-            import fcntl
-        except ImportError:
-            raise EndxError("encoding a corpus needs POSIX locks, which Windows lacks: run it under WSL") from None
-        self._fcntl = fcntl
-        self._path = folder / LOCK_FILE
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self._path, OPEN_LOCK, 0o644)
-        except OSError as failure:
-            raise EndxError(f"can't write {self._path}: {refusal_to_open(failure)}") from None
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *failure):
-        os.close(self._file)
-
-    @contextmanager
-    def of(self, number: int) -> Iterator[bool]:
-        """Claims part `number`, from 0, without waiting; yields true if this process has it until the block ends."""
-        mine = self._lock(1 + number, 0.0)
-        try:
-            yield mine
-        finally:
-            if mine:
-                self._fcntl.lockf(self._file, self._fcntl.LOCK_UN, 1, 1 + number)
-
-    @contextmanager
-    def of_all(self) -> Iterator[None]:
-        """Claims the folder as a whole, waiting up to `WAIT` seconds for another process; parts are not claimed.
-
-        Raises:
-          InUse: another process holds it.
-        """
-        if not self._lock(0, WAIT):
-            raise InUse(
-                f"another process holds the lock {self._path} (`fuser {self._path}` names it): wait for it or stop it"
-            )
-        try:
-            yield
-        finally:
-            self._fcntl.lockf(self._file, self._fcntl.LOCK_UN, 1, 0)
-
-    def _lock(self, byte: int, seconds: float) -> bool:
-        exclusive = self._fcntl.LOCK_EX | self._fcntl.LOCK_NB
-        try:
-            return poll(lambda: self._fcntl.lockf(self._file, exclusive, 1, byte), seconds)
-        except OSError as failure:
-            raise EndxError(
-                f"{self._path} can't be locked ({failure.strerror}): choose a folder on a file system with POSIX locks"
-            ) from None
-
-
-ENCODING = "encoding.json"
-
-
-@dataclasses.dataclass(frozen=True)
-class Encoding:
-    """Specification of an encoding, which determines the shards; the contents of `encoding.json`.
-
-    Attributes:
-      model: `name` and `identity` (see `inference.identity`).
-      corpus: `path`, `documents` (their number) and `sha256` of their contents.
-      width: E of the embeddings.
-      precision: float32, float16 or int8.
-      metric: metric of the index.
-      shard_size: documents of each shard but the last.
-    """
-
-    model: Mapping[str, str]
-    corpus: Mapping[str, Any]
-    width: int
-    precision: str
-    metric: str
-    shard_size: int
-
-    def shards(self) -> list[Shard]:
-        """Returns all shards, in order."""
-        count, size = self.corpus["documents"], self.shard_size
-        return [Shard(f"{n:05d}", min(size, count - start)) for n, start in enumerate(range(0, count, size))]
-
-    def manifest(self) -> Manifest:
-        """Returns the manifest of the whole index."""
-        return Manifest(
-            width=self.width,
-            precision=self.precision,
-            metric=self.metric,
-            model=self.model,
-            shards=tuple(self.shards()),
-            corpus=self.corpus,
-        )
-
-    def differences(self, other: "Encoding") -> list[str]:
-        """Describes each difference from `other` that changes the index; ignores names and paths."""
-        found = []
-        for what, key in (("model", "identity"), ("corpus", "sha256")):
-            mine, its = getattr(self, what), getattr(other, what)
-            if mine[key] != its[key]:
-                found.append(f"{what} {_named(mine, key)} and not {_named(its, key)}")
-        for name in ("width", "precision", "metric", "shard_size"):
-            mine, its = getattr(self, name), getattr(other, name)
-            if mine != its:
-                found.append(f"{name.replace('_', ' ')} {mine} and not {its}")
-        return found
-
-
-def _named(what: Mapping[str, Any], key: str) -> str:
-    count = f"{what['documents']:,} documents, " if "documents" in what else ""
-    return f"{what.get('name', what.get('path'))} ({count}{key} {what[key][:12]})"
+Embeddings = np.ndarray | Quantized
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,30 +48,6 @@ class Survey:
     sha256: str
 
 
-def encoding_of(
-    model: EmbeddingModel, path: str, found: Survey, *, width: int | None = None, precision: str, shard_size: int
-) -> Encoding:
-    """Returns the specification of encoding a corpus, surveyed at `path`, with a model; all its dimensions by default.
-
-    Raises:
-      EndxError: the model has fewer dimensions than `width`, or a shard would hold no document.
-    """
-    whole = model.encoder.width(model.params)
-    width = model.width if width is None else width
-    if not 0 < width <= whole:
-        raise EndxError(f"--truncate-dim={width}: embeddings of {model.name} have {whole} dimensions")
-    if shard_size < 1:
-        raise EndxError(f"--shard-size={shard_size}: a shard holds at least one document")
-    return Encoding(
-        model={"name": model.name, "identity": model.identity},
-        corpus={"path": path, "documents": found.documents, "sha256": found.sha256},
-        width=width,
-        precision=precision,
-        metric=metric_of(cosine=model.cosine),
-        shard_size=shard_size,
-    )
-
-
 def survey(documents: Iterable[Document]) -> Survey:
     """Reads a whole corpus, so that errors in it are raised before anything is encoded."""
     digest, count, empty = hashlib.sha256(), 0, 0
@@ -201,135 +59,205 @@ def survey(documents: Iterable[Document]) -> Survey:
     return Survey(count, empty, digest.hexdigest())
 
 
-def begin(folder: pathlib.Path, claims: Claims, encoding: Encoding) -> bool:
-    """Starts or resumes an encoding in a folder.
+def encoding_of(
+    model: EmbeddingModel,
+    path: str,
+    found: Survey,
+    *,
+    width: int | None = None,
+    precision: str,
+    shard: tuple[int, int] = (1, 1),
+) -> IndexInfo:
+    """Returns the description of the index of a corpus, surveyed at `path`, or of one of its shards.
 
-    Returns:
-      False if the index is complete already.
-
-    Raises:
-      EndxError: the folder holds another encoding or index; the message names each difference.
-    """
-    path = folder / ENCODING
-    with claims.of_all():
-        _clear(folder, [ENCODING])
-        if not path.exists():
-            if (folder / MANIFEST).exists():
-                raise EndxError(f"{folder} contains an index that `endx encode` did not make; choose another --output")
-            write_text(path, json.dumps(dataclasses.asdict(encoding), indent=1, ensure_ascii=False) + "\n")
-    differences = _read(path).differences(encoding)
-    if differences:
-        raise EndxError(
-            f"{folder} belongs to another encoding: it has {'; of '.join(differences)}. Choose another --output, or "
-            "repeat the command that started it"
-        )
-    return not (folder / MANIFEST).exists()
-
-
-def _read(path: pathlib.Path) -> Encoding:
-    """Reads `encoding.json`.
+    Args:
+      model: model that encodes the documents.
+      path: path of the corpus.
+      found: its survey.
+      width: leading dimensions to keep; None: all.
+      precision: float32, float16 or int8.
+      shard: number of the shard, from 1, and number of shards.
 
     Raises:
-      EndxError: a field is missing or wrong.
+      EndxError: the model has fewer dimensions than `width`, or there is no such shard.
     """
-    fields, where = json_files.read(path), str(path)
-
-    def field(key: str, holder: object = fields) -> object:
-        return json_files.value(holder, key, where)
-
-    model, corpus = (json_files.mapped(field(key), f"{where}: {key!r}") for key in ("model", "corpus"))
-    for holder, keys in ((model, ("name", "identity")), (corpus, ("path", "sha256")), (fields, ("metric",))):
-        for key in keys:
-            json_files.text(field(key, holder), f"{where}: {key!r}", may_be_empty=True)
-    json_files.whole(field("documents", corpus), f"{where}: 'documents'")
-    return Encoding(
-        model=model,
-        corpus=corpus,
-        width=json_files.whole(field("width"), f"{where}: 'width'", least=1),
-        precision=json_files.text(field("precision"), f"{where}: 'precision'"),
-        metric=fields["metric"],
-        shard_size=json_files.whole(field("shard_size"), f"{where}: 'shard_size'", least=1),
+    whole = model.encoder.width(model.params)
+    width = model.width if width is None else width
+    if not 0 < width <= whole:
+        raise EndxError(f"--truncate-dim={width}: embeddings of {model.name} have {whole} dimensions")
+    number, count = shard
+    if not 1 <= number <= count:
+        raise EndxError(f"--shard={number}/{count}: shards are numbered from 1 to {count}")
+    return IndexInfo(
+        width=width,
+        precision=precision,
+        metric=metric_of(cosine=model.cosine),
+        model={"name": model.name, "identity": model.identity},
+        corpus={"path": path, "documents": found.documents, "sha256": found.sha256}
+        | ({"shard": [number, count]} if count > 1 else {}),
+        complete=False,
     )
 
 
-def encode_shards(
-    folder: pathlib.Path,
-    claims: Claims,
-    encoding: Encoding,
-    read: Callable[[], Iterable[Document]],
-    encode: Callable[[Sequence[str]], np.ndarray | Quantized],
-) -> Iterator[Shard]:
-    """Encodes the missing shards that no other process is encoding; yields each when it is written.
+def documents_of(info: IndexInfo) -> range:
+    """Returns the positions in the corpus of the documents of an index that `encode_corpus` makes."""
+    number, count = info.corpus.get("shard", (1, 1))
+    return range(*(info.corpus["documents"] * part // count for part in (number - 1, number)))
 
-    Shards are encoded independently, so the result does not depend on the processes or on the shards that exist
-    already. The process that finds all shards complete writes the manifest, which completes the index.
 
-    Args:
-      folder: folder of the index, prepared by `begin`.
-      claims: claims of that folder.
-      encoding: specification.
-      read: returns an iterator over the corpus from its start.
-      encode: returns the embeddings of texts, of the encoding's width and precision.
+def begin(path: pathlib.Path, info: IndexInfo) -> int:
+    """Creates the index file, or finds the one that an interrupted call left; returns its number of documents.
 
     Raises:
-      EndxError: the corpus holds fewer documents than before, or the folder can't be written.
+      EndxError: the file holds another index; the message names each difference.
     """
-    documents = _Documents(read, encoding)
-    while True:
-        idle = True
-        for number, shard in _missing(folder, encoding):
-            with claims.of(number) as mine:
-                if not mine or _is_whole(folder, shard, encoding.precision):
-                    continue
-                _clear(folder, shard_files(shard.name, encoding.precision))
-                part = documents.of(number, shard)
-                write_shard(folder, number, encode([document.text for document in part]), part)
-            idle = False
-            yield shard
-        if idle:
-            break
-    if not _missing(folder, encoding):
-        with claims.of_all():
-            _clear(folder, [MANIFEST])
-            if not (folder / MANIFEST).exists():
-                write_manifest(folder, _read(folder / ENCODING).manifest())
+    with starting(path) as database:
+        if not database.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+            create(database, dataclasses.replace(info, complete=not documents_of(info)))
+            return 0
+        stored = info_of(database, path)
+        differing = differences(stored, info)
+        if differing:
+            raise EndxError(
+                f"{path} holds another index: it has {'; of '.join(differing)}. Choose another --output, or repeat the "
+                "command that began it"
+            )
+        return len(documents_of(info)) if stored.complete else _count(database)
 
 
-def documents_left(folder: pathlib.Path, encoding: Encoding) -> int:
-    """Returns the number of documents in missing shards."""
-    return sum(shard.documents for _, shard in _missing(folder, encoding))
+def differences(stored: IndexInfo, info: IndexInfo, *, corpus: bool = True) -> list[str]:
+    """Describes each difference between two indexes; names and paths do not count, the corpus if `corpus` is true."""
+    found = []
+    compared = (("model", "identity"), *((("corpus", "sha256"),) if corpus else ()))
+    for what, key in compared:
+        ours, others = getattr(stored, what), getattr(info, what)
+        if ours.get(key) != others.get(key):
+            found.append(f"{what} {_named(ours, key)} and not {_named(others, key)}")
+    for name in ("width", "precision", "metric"):
+        if getattr(stored, name) != getattr(info, name):
+            found.append(f"{name} {getattr(stored, name)} and not {getattr(info, name)}")
+    if corpus and stored.corpus.get("shard") != info.corpus.get("shard"):
+        found.append(f"{_shard(stored)} and not {_shard(info)}")
+    return found
 
 
-def _missing(folder: pathlib.Path, encoding: Encoding) -> list[tuple[int, Shard]]:
-    """Returns the missing shards, with their numbers."""
-    return [(n, s) for n, s in enumerate(encoding.shards()) if not _is_whole(folder, s, encoding.precision)]
+def encode_corpus(
+    path: pathlib.Path,
+    info: IndexInfo,
+    documents: Iterable[Document],
+    encode: Callable[[Sequence[str]], Embeddings],
+    *,
+    reuse: "Reuse | None" = None,
+) -> Iterator[tuple[int, int]]:
+    """Encodes the documents that are missing in an index file, and completes it.
 
+    Args:
+      path: file that `begin` prepared.
+      info: description of the index.
+      documents: the whole corpus, in its order.
+      encode: returns the embeddings of texts, of the index's width and precision.
+      reuse: embeddings of texts that need not be encoded.
 
-def _is_whole(folder: pathlib.Path, shard: Shard, precision: str) -> bool:
-    return all((folder / name).exists() for name in shard_files(shard.name, precision))
+    Yields:
+      After each commit, the number of documents in it, and how many of them were encoded.
 
-
-def _clear(folder: pathlib.Path, names: Iterable[str]) -> None:
-    """Removes temporary files left by killed processes that were writing these files."""
-    for name in names:
-        for left in folder.glob(f".{name}.*"):
-            left.unlink()
-
-
-class _Documents:
-    """Corpus by shards, read forwards only: it may be larger than memory, or compressed."""
-
-    def __init__(self, read: Callable[[], Iterable[Document]], encoding: Encoding):
-        self._read, self._size = read, encoding.shard_size
-        self._stream, self._next = iter(read()), 0
-
-    def of(self, number: int, shard: Shard) -> list[Document]:
-        """Returns the documents of a shard; going back to an earlier shard reads the corpus from its start."""
-        if number < self._next:
-            self._stream, self._next = iter(self._read()), 0
-        skipped = (number - self._next) * self._size
-        found = list(itertools.islice(self._stream, skipped, skipped + shard.documents))
-        if len(found) < shard.documents:
+    Raises:
+      InUse: another process writes to the file.
+      EndxError: the corpus has fewer documents than before, or the file can't be written.
+    """
+    wanted, done = documents_of(info), begin(path, info)
+    stream = itertools.islice(documents, wanted.start + done, wanted.stop)
+    for start in range(done, len(wanted), STEP):
+        part = list(itertools.islice(stream, STEP))
+        if len(part) < min(STEP, len(wanted) - start):
             raise EndxError("the corpus is shorter than when it was first read; restore it, or encode it again")
-        self._next = number + 1
-        return found
+        texts = [document.text for document in part]
+        embeddings, encoded = reuse.encode(texts, encode) if reuse else (encode(texts), len(texts))
+        with starting(path) as database:
+            if _count(database) != start:
+                raise InUse(f"another process encodes documents into {path}: wait for it or stop it")
+            insert(database, part, embeddings)
+            describe(database, complete=start + len(part) == len(wanted))
+        yield len(part), encoded
+
+
+class Reuse:
+    """Embeddings of an older index, which are taken over for documents with the same text."""
+
+    def __init__(self, path: pathlib.Path, info: IndexInfo):
+        """Opens the older index and reads its texts.
+
+        Raises:
+          EndxError: the index is of another model, width, precision or metric than `info`.
+        """
+        self._reader = IndexReader(path)
+        differing = differences(self._reader.info, info, corpus=False)
+        if differing:
+            raise EndxError(f"--reuse={path} has {'; of '.join(differing)}: name another index, or leave it out")
+        # Hashes of texts take less memory than texts, which are compared when they are read again.
+        self._rows = {hash(text): row for row, text in self._reader.texts()}
+
+    def encode(self, texts: Sequence[str], encode: Callable[[Sequence[str]], Embeddings]) -> tuple[Embeddings, int]:
+        """Returns the embeddings of n texts, and how many were not in the older index and had to be encoded."""
+        rows = {n: self._rows[hash(text)] for n, text in enumerate(texts) if hash(text) in self._rows}
+        stored = self._reader.documents([*rows.values()])
+        rows = {n: row for n, row in rows.items() if row in stored and stored[row].text == texts[n]}
+        missing = [n for n in range(len(texts)) if n not in rows]
+        kept = self._reader.embeddings_of([*rows.values()])
+        embeddings = kept.embeddings if kept.scales is None else Quantized(kept.embeddings, kept.scales)
+        if missing:
+            fresh = encode([texts[n] for n in missing])
+            embeddings = jax.tree.map(lambda old, new: np.concatenate([old, np.asarray(new)]), embeddings, fresh)
+        order = np.argsort(np.array([*rows, *missing], int))
+        return jax.tree.map(lambda rows: rows[order], embeddings), len(missing)
+
+
+def join(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> int:
+    """Joins the indexes of all shards of a corpus into one; returns its number of documents.
+
+    Raises:
+      EndxError: a shard is missing, occurs twice, is not finished, was changed, or belongs to another encoding; or the
+        output exists.
+    """
+    readers = [IndexReader(part) for part in parts]
+    first = readers[0]
+    by_number: dict[int, IndexReader] = {}
+    for reader in readers:
+        if "shard" not in reader.info.corpus:
+            raise EndxError(f"{reader.path} is not a shard: name the files that `endx encode --shard=I/N` wrote")
+        number, count = reader.info.corpus["shard"]
+        same = dataclasses.replace(first.info, corpus={**first.info.corpus, "shard": [number, count]})
+        if differing := differences(reader.info, same):
+            raise EndxError(f"{reader.path} does not fit {first.path}: it has {'; '.join(differing)}")
+        if count != first.info.corpus["shard"][1]:
+            raise EndxError(f"{reader.path} does not fit {first.path}: it is {_shard(reader.info)}, of another number")
+        if number in by_number:
+            raise EndxError(f"{reader.path} and {by_number[number].path} are both {_shard(reader.info)}")
+        if reader.info.changed or reader.count() != len(documents_of(reader.info)):
+            raise EndxError(f"{reader.path} was changed since it was encoded: encode this shard again")
+        by_number[number] = reader
+    count = first.info.corpus["shard"][1]
+    if absent := [str(number) for number in range(1, count + 1) if number not in by_number]:
+        raise EndxError(f"of {count} shards these are missing: {', '.join(absent)}; name the files of all")
+    corpus = {key: value for key, value in first.info.corpus.items() if key != "shard"}
+    with starting(path) as database:
+        if database.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+            raise EndxError(f"{path} exists: name another --output")
+        create(database, IndexInfo(first.info.width, first.info.precision, first.info.metric, first.info.model, corpus))
+        for number in range(1, count + 1):
+            database.executemany(INSERT, by_number[number].contents())
+        total = _count(database)
+    return total
+
+
+def _count(database: sqlite3.Connection) -> int:
+    return database.execute("SELECT count(*) FROM documents").fetchone()[0]
+
+
+def _shard(info: IndexInfo) -> str:
+    return "shard {} of {}".format(*info.corpus["shard"]) if "shard" in info.corpus else "the whole corpus"
+
+
+def _named(what: dict, key: str) -> str:
+    count = f"{what['documents']:,} documents, " if "documents" in what else ""
+    return f"{what.get('name', what.get('path'))} ({count}{key} {str(what.get(key))[:12]})"

@@ -1,14 +1,11 @@
-"""Index of an encoded corpus on disk: search, addition and deletion of documents.
-
-`retrieval.shards` describes its files.
-"""
+"""Index of an encoded corpus: search, addition and deletion of documents. `retrieval.index_file` describes its file."""
 
 import collections
 import contextlib
-import dataclasses
-import itertools
 import os
 import pathlib
+import sqlite3
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,35 +15,25 @@ import numpy as np
 
 from endx_jax.data.documents import Document
 from endx_jax.errors import EndxError, InUse
-from endx_jax.files import locked
 from endx_jax.json_files import shown
 from endx_jax.numerics import Quantized, quantize
-from endx_jax.retrieval.search import Neighbours
-from endx_jax.retrieval.shards import (
-    LOCK,
-    MANIFEST,
-    Manifest,
-    clear,
-    next_number,
-    precision_of,
-    read_manifest,
-    write_manifest,
-    write_shard,
+from endx_jax.retrieval.index_file import (
+    PRECISIONS,
+    IndexInfo,
+    IndexReader,
+    changing,
+    create,
+    describe,
+    info_of,
+    insert,
+    remove,
 )
-from endx_jax.retrieval.snapshot import Snapshot, StoredShard
-
-# Largest number of documents of a merged shard.
-MERGED = 65536
-# Share of deleted rows above which a change compacts the index.
-DELETED = 0.5
-# Seconds that a change waits for another process's change.
-WAIT = 1.0
-# Attempts to open an index that changes meanwhile.
-ATTEMPTS = 100
+from endx_jax.retrieval.search import Neighbours
+from endx_jax.retrieval.snapshot import Snapshot
 
 
 def write_index(
-    folder: pathlib.Path,
+    path: pathlib.Path,
     embeddings: np.ndarray | Quantized,
     documents: Sequence[Document],
     *,
@@ -54,126 +41,187 @@ def write_index(
     model: Mapping[str, Any],
     corpus: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes an index of one shard, which atomically replaces an older index in the folder.
+    """Writes an index in one transaction, which replaces the contents of an older index.
 
     Args:
-      folder: folder of the index.
+      path: file of the index; missing folders are created.
       embeddings: float32 or float16 [N, E], or int8 with its scales.
       documents: N documents with unique ids.
       metric: `cosine` or `inner product`.
-      model: identifies the model that encoded them: see `shards.Manifest`.
-      corpus: source of the documents: see `shards.Manifest`.
+      model: identifies the model that encoded them: see `IndexInfo`.
+      corpus: source of the documents: see `IndexInfo`.
 
     Raises:
-      InUse: the folder holds an index that was changed since it was written, is locked by another process, or can't be
-        read: it may hold documents that exist nowhere else.
-      EndxError: the folder can't be written, an embedding is not finite, or two documents have the same id.
+      InUse: the file holds an index that was changed since it was written, is being changed by another process, or
+        can't be read: it may hold documents that exist nowhere else.
+      EndxError: the file can't be written, an embedding is not finite, or two documents have the same id.
     """
     _check_distinct(documents)
-    width = (embeddings.codes if isinstance(embeddings, Quantized) else embeddings).shape[1]
+    vectors = embeddings.codes if isinstance(embeddings, Quantized) else embeddings
+    precision = str(vectors.dtype)
+    if precision not in PRECISIONS or (precision == "int8") != isinstance(embeddings, Quantized):
+        raise EndxError(f"an index holds embeddings in float32, float16, or int8 with scales, not {precision}")
+    info = IndexInfo(vectors.shape[1], precision, metric, model, corpus or {})
+    with starting(path) as database:
+        _make_empty(database, path, info)
+        insert(database, documents, embeddings)
+
+
+@contextlib.contextmanager
+def starting(path: pathlib.Path) -> Iterator[sqlite3.Connection]:
+    """Context of a write transaction in a file that is created if it is missing, with its folder.
+
+    Raises:
+      EndxError: the file can't be written.
+    """
+    new = not os.path.lexists(path)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise EndxError(f"can't write {path}: it is a folder; name a file, such as {path / 'index.sqlite'}")
     except OSError as failure:
-        raise EndxError(f"can't write {folder}: {failure.strerror}") from None
-    with locked(folder / LOCK, wait=WAIT):
-        old = _replaceable(folder)
-        clear(folder, old)
-        number = next_number(old.shards) if old else 0
-        shards = (write_shard(folder, number, embeddings, documents),) if documents else ()
-        generation = old.generation + 1 if old else 0
-        new = Manifest(
-            width, precision_of(embeddings), metric, model, shards, corpus=corpus or {}, generation=generation
-        )
-        write_manifest(folder, new)
-        clear(folder, new, engines=True)
+        raise EndxError(f"can't write {path}: {failure.strerror}") from None
+    try:
+        with changing(path, "rwc") as database:
+            yield database
+    except BaseException:
+        if new and path.is_file() and not path.stat().st_size:
+            path.unlink()
+        raise
 
 
-def _replaceable(folder: pathlib.Path) -> Manifest | None:
-    """Returns the manifest of an index that may be replaced; None if there is none.
+def _make_empty(database: sqlite3.Connection, path: pathlib.Path, info: IndexInfo) -> None:
+    """Creates the tables, or empties those of an index that may be replaced.
 
     Raises:
       InUse: the index must not be replaced.
     """
-    if not os.path.lexists(folder / MANIFEST):
-        return None
+    if not database.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+        create(database, info)
+        return
     try:
-        found = read_manifest(folder)
+        changed = info_of(database, path).changed
     except EndxError as unreadable:
-        raise InUse(f"{folder} was not replaced: {unreadable}") from None
-    if found.changed:
+        raise InUse(f"{path} was not replaced: {unreadable}") from None
+    if changed:
         raise InUse(
-            f"{folder} was not replaced, as documents were added or deleted since it was written; rename it and repeat"
+            f"{path} was not replaced, as documents were added or deleted since it was written; rename it and repeat"
         )
-    return found
+    for table in ("documents", "deleted"):
+        database.execute(f"DELETE FROM {table}")
+    describe(database, **vars(info))
 
 
 class Index:
-    """An open index. One thread may change it while others search it: they see the state before or after a change.
+    """An open index. Several threads and processes may search it while others change it.
 
     Attributes:
-      folder: folder of the index.
-      snapshot: its present state, immutable. A change may renumber rows (see `compact`): look up rows in the snapshot
-        that found them.
+      path: file of the index.
     """
 
-    def __init__(self, folder: str | os.PathLike):
-        """Opens the index in `folder` and reads its manifest. Other processes may change the index meanwhile.
+    def __init__(self, path: str | os.PathLike):
+        """Opens the index and reads its embeddings into memory.
 
         Raises:
-          EndxError: there is no index, or a file is missing or does not match the manifest.
+          EndxError: there is no index, or it is damaged.
         """
-        self.folder = pathlib.Path(folder)
-        self.snapshot, self._file = _open(self.folder)
-        self._row_of: dict[str, int] | None = None
-        self._held = False
+        self.path = pathlib.Path(path)
+        self._reader = IndexReader(self.path)
+        self._lock = threading.Lock()
+        with self._reader.reading():
+            self._version = self._reader.version()
+            self._deletions, _ = self._reader.deleted()
+            self._snapshot = Snapshot.read(self._reader)
 
     @property
-    def manifest(self) -> Manifest:
-        """Manifest of the present snapshot."""
-        return self.snapshot.manifest
+    def snapshot(self) -> Snapshot:
+        """The present state of the index, immutable.
+
+        Changes of other processes are read first. While the file can't be read, the last state remains. A change may
+        renumber rows: look up rows in the snapshot that found them.
+
+        Raises:
+          EndxError: the index was replaced by one of another model.
+        """
+        with self._lock, contextlib.suppress(InUse):
+            version = self._reader.version()
+            if version != self._version:
+                with self._reader.reading():
+                    self._update()
+                self._version = version
+        return self._snapshot
+
+    def _update(self) -> None:
+        """Reads the changes since the last call; all embeddings if the index was written again."""
+        old, new = self._snapshot.info, self._reader.info
+        if old.content == new.content:
+            self._deletions, deleted = self._reader.deleted(self._deletions)
+            added = self._reader.embeddings(self._snapshot.last_row)
+            self._snapshot = self._snapshot.after([row for row, _ in deleted], added)
+            return
+        if old.model.get("identity") != new.model.get("identity") or old.width != new.width or not new.complete:
+            raise EndxError(f"{self.path} was replaced by an index of another model: open it again (restart a server)")
+        self._deletions, _ = self._reader.deleted()
+        self._snapshot = Snapshot.read(self._reader, self._snapshot.generation + 1)
+
+    @property
+    def info(self) -> IndexInfo:
+        """Description of the index."""
+        return self._snapshot.info
 
     @property
     def contents(self) -> str:
         """Number of documents and their source, for messages."""
-        corpus = self.manifest.corpus
-        source = f"{corpus.get('part', '')!s:.80}{shown(corpus['path'])}" if "path" in corpus else self.folder
-        return f"{len(self):,} documents ({source}{', changed since' if self.manifest.changed else ''})"
+        corpus = self.info.corpus
+        source = f"{corpus.get('part', '')!s:.80}{shown(corpus['path'])}" if "path" in corpus else self.path
+        return f"{len(self):,} documents ({source}{', changed since' if self.info.changed else ''})"
 
     def __len__(self) -> int:
-        """Returns the number of documents."""
-        return len(self.snapshot)
+        """Returns the number of documents at the last search or change; `len(index.snapshot)` is the present one."""
+        return len(self._snapshot)
 
     def __repr__(self) -> str:
-        return f"Index({str(self.folder)!r}, {self.snapshot})"
+        return f"Index({str(self.path)!r}, {self._snapshot})"
 
     def __contains__(self, identifier: str) -> bool:
-        """Returns true if the index has a document with this id. The first call reads all ids."""
-        return identifier in self._rows()
+        """Returns true if the index has a document with this id."""
+        return identifier in self._reader.rows_of([identifier])
 
     def get(self, identifier: str) -> Document | None:
-        """Returns the document with this id, or None. The first call reads all ids."""
-        row = self._rows().get(identifier)
-        return None if row is None else self.document(row)
+        """Returns the document with this id, or None."""
+        rows = self._reader.rows_of([identifier])
+        return next(iter(self._reader.documents(list(rows.values())).values()), None)
+
+    def deleted(self) -> list[str]:
+        """Returns the ids of all documents that were deleted since the index was written, and not added again."""
+        _, found = self._reader.deleted()
+        ids = list(dict.fromkeys(name for _, name in found))
+        living = self._reader.rows_of(ids)
+        return [name for name in ids if name not in living]
 
     def check_model(self, name: str, identity: str) -> None:
         """Raises EndxError unless the index was encoded by the model of this identity; the message names both."""
-        model = self.manifest.model
+        model = self.info.model
         if model.get("identity") != identity:
             raise EndxError(
-                f"{self.folder} was encoded by {model.get('name')} (identity {str(model.get('identity'))[:12]}), not "
+                f"{self.path} was encoded by {model.get('name')} (identity {str(model.get('identity'))[:12]}), not "
                 f"by {name} ({identity[:12]}): use the former, or encode the documents again"
             )
 
-    def search(self, questions: np.ndarray, k: int) -> Neighbours:
-        """Returns the best k documents for questions [Q, E], as rows: see `Snapshot.search`."""
-        return self.snapshot.search(questions, k)
+    def search(self, questions: np.ndarray, k: int, where: Mapping[str, object] | None = None) -> Neighbours:
+        """Finds the best k documents for questions [Q, E], as rows of the snapshot.
+
+        `where` selects documents by their metadata: see `filters.condition`.
+        """
+        snapshot = self.snapshot
+        return snapshot.search(questions, k, snapshot.where(where) if where else None)
 
     def document(self, row: int) -> Document:
-        """Returns the document of a row of the present snapshot, deleted ones included."""
-        return self.snapshot.document(row)
+        """Returns the document of a row of the snapshot."""
+        return self._snapshot.document(row)
 
     def add(self, documents: Sequence[Document], embeddings: np.ndarray, *, replace: bool = False) -> None:
-        """Adds documents, on disk too. Only small shards are written again, merged with the new documents.
+        """Adds documents in one transaction.
 
         Args:
           documents: n documents.
@@ -181,190 +229,57 @@ class Index:
           replace: whether documents replace those with the same ids.
 
         Raises:
-          InUse: another process holds the index, or changed, replaced or moved it since it was opened.
+          InUse: another process's change lasts too long, or the index was replaced since it was opened.
           EndxError: an id exists already, or occurs twice among the new documents; or the embeddings have another width
             or are not finite.
         """
         _check_distinct(documents)
-        rows = self._rows()
-        known = [document.id for document in documents if document.id in rows]
-        if known and not replace:
-            raise EndxError(f"{self.folder} already contains document {_some(known)}: delete it, or choose another id")
-        if np.shape(embeddings) != (len(documents), self.manifest.width):
+        if np.shape(embeddings) != (len(documents), self.info.width):
             raise EndxError(
                 f"embeddings have shape {np.shape(embeddings)} for {len(documents)} documents and an index of width "
-                f"{self.manifest.width}: encode them with the index's model, {self.manifest.model.get('name')}"
+                f"{self.info.width}: encode them with the index's model, {self.info.model.get('name')}"
             )
-        if documents:
-            self._change(documents, _rounded(embeddings, self.manifest.precision), known)
+        if not documents:
+            return
+        with self._changing() as database:
+            known = remove(database, [document.id for document in documents])
+            if known and not replace:
+                raise EndxError(
+                    f"{self.path} already contains document {_some(known)}: delete it, or choose another id"
+                )
+            insert(database, documents, _rounded(embeddings, self.info.precision))
 
     def delete(self, ids: Iterable[str]) -> None:
-        """Deletes documents. Searches no longer find them; their text leaves the files at the next compaction.
+        """Deletes documents; their texts and embeddings are overwritten in the file.
 
         Raises:
           InUse: as `add`.
           EndxError: there is no document with one of the ids.
         """
-        rows, ids = self._rows(), list(dict.fromkeys(ids))
-        unknown = [name for name in ids if name not in rows]
-        if unknown:
-            raise EndxError(f"{self.folder} has no document {_some(unknown)}: check the ids")
-        if ids:
-            self._change([], None, ids)
-
-    def compact(self) -> int:
-        """Removes deleted documents from the files, and the files of faiss; renumbers rows.
-
-        `add` and `delete` do this too when more than half of the rows are deleted. Needs memory for the largest shard.
-
-        Returns:
-          The number of deleted documents that were removed.
-
-        Raises:
-          InUse: as `add`.
-        """
-        with self._locked():
-            return self._compact()
-
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Keeps other processes from changing and replacing the index while the block runs.
-
-        Raises:
-          InUse: another process holds it.
-          EndxError: the folder can't be written.
-        """
-        with locked(self.folder / LOCK, wait=WAIT):
-            self._held = True
-            try:
-                yield
-            finally:
-                self._held = False
-
-    def _rows(self) -> dict[str, int]:
-        """Returns the ids of all documents with their rows."""
-        if self._row_of is None:
-            self._row_of = {document.id: row for row, document in self.snapshot.documents()}
-        return self._row_of
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Holds the lock while the block changes the index, which must not have changed since it was opened."""
-        outdated = InUse(
-            f"{self.folder} was changed, replaced or moved by another process since it was opened: open it again "
-            "(restart a server), then repeat the change"
-        )
-        if not self.folder.is_dir():
-            raise outdated
-        with contextlib.nullcontext() if self._held else locked(self.folder / LOCK, wait=WAIT):
-            if not os.path.lexists(self.folder / MANIFEST) or _current(self.folder) != (self.manifest, self._file):
-                raise outdated
-            clear(self.folder, self.manifest)
-            yield
-
-    def _change(self, documents: Sequence[Document], embeddings: Any, deleted: Sequence[str]) -> None:
-        """Writes new documents, if any, then the manifest; then switches to the new state."""
-        with self._locked():
-            old, rows = self.snapshot, self._rows()
-            kept = _unmerged(old.shards, len(documents))
-            shards, merged = list(old.shards[:kept]), old.shards[kept:]
-            if documents:
-                shards.append(self._join(next_number(self.manifest.shards), merged, documents, embeddings))
-            manifest = dataclasses.replace(
-                self.manifest,
-                shards=tuple(shard.entry for shard in shards),
-                deleted=tuple(sorted([*self.manifest.deleted, *(rows[name] for name in deleted)])),
-                changed=True,
-            )
-            self._switch_to(manifest, shards, before=old)
-            for name in deleted:
-                del rows[name]
-            rows.update((document.id, len(old.living) + n) for n, document in enumerate(documents))
-            if len(manifest.deleted) > DELETED * len(self.snapshot.living):
-                self._compact()
-
-    def _compact(self) -> int:
-        """Rewrites the shards that hold deleted documents, without them; the caller holds the lock."""
-        old, number = self.snapshot, next_number(self.manifest.shards)
-        if not self.manifest.deleted:
-            return 0
-        shards: list[StoredShard] = []
-        for shard, living in old.parts_of_shards():
-            if living.all():
-                shards.append(shard)
-            elif living.any():
-                rows = jax.tree.map(lambda part, living=living: part[living], shard.rows)
-                documents = [shard.documents[row] for row in np.flatnonzero(living).tolist()]
-                shards.append(
-                    StoredShard(self.folder, self.manifest, write_shard(self.folder, number, rows, documents))
+        names = list(dict.fromkeys(ids))
+        if not names:
+            return
+        with self._changing() as database:
+            found = set(remove(database, names))
+            if len(found) < len(names):
+                raise EndxError(
+                    f"{self.path} has no document {_some([name for name in names if name not in found])}: check the ids"
                 )
-                number += 1
-        manifest = dataclasses.replace(
-            self.manifest,
-            shards=tuple(shard.entry for shard in shards),
-            deleted=(),
-            generation=self.manifest.generation + 1,
-            changed=True,
-        )
-        self._switch_to(manifest, shards, before=None)
-        if self._row_of is not None:
-            number_of = np.cumsum(old.living) - 1
-            self._row_of = {name: int(number_of[row]) for name, row in self._row_of.items()}
-        return len(old.manifest.deleted)
 
-    def _switch_to(self, manifest: Manifest, shards: Sequence[StoredShard], before: Snapshot | None) -> None:
-        """Writes a manifest, switches to its state, and removes the files that it does not name."""
-        write_manifest(self.folder, manifest)
-        self._file = _file_of_manifest(self.folder)
-        self.snapshot = Snapshot(manifest, shards, before)
-        clear(self.folder, manifest, engines=before is None)
-
-    def _join(self, number: int, merged: Sequence[StoredShard], documents: Sequence[Document], embeddings: Any):
-        """Writes one shard that holds several shards and new documents after them."""
-        rows = jax.tree.map(lambda *parts: np.concatenate(parts), *(shard.rows for shard in merged), embeddings)
-        entry = write_shard(self.folder, number, rows, [*itertools.chain(*(m.documents for m in merged)), *documents])
-        return StoredShard(self.folder, self.manifest, entry)
-
-
-def _open(folder: pathlib.Path) -> tuple[Snapshot, tuple[int, int]]:
-    """Opens an index, again if it changes meanwhile; returns its state and the file of its manifest."""
-    for _ in range(ATTEMPTS):
-        manifest, file = _current(folder)
-        try:
-            shards = [StoredShard(folder, manifest, shard) for shard in manifest.shards]
-        except EndxError:
-            if _current(folder) == (manifest, file):
-                raise
-            continue
-        if _current(folder) == (manifest, file):
-            return Snapshot(manifest, shards), file
-    raise InUse(f"{folder} changed {ATTEMPTS} times while it was opened: try again when fewer changes are made")
-
-
-def _current(folder: pathlib.Path) -> tuple[Manifest, tuple[int, int]]:
-    """Returns the manifest and its file, which identifies the index even if another is renamed to its folder."""
-    return read_manifest(folder), _file_of_manifest(folder)
-
-
-def _file_of_manifest(folder: pathlib.Path) -> tuple[int, int]:
-    """Returns device and inode of the manifest's file."""
-    try:
-        status = os.stat(folder / MANIFEST)
-    except OSError as failure:
-        raise EndxError(f"{folder / MANIFEST} can't be read: {failure.strerror}") from None
-    return status.st_dev, status.st_ino
-
-
-def _unmerged(shards: Sequence[StoredShard], added: int) -> int:
-    """Returns the number of leading shards that stay unchanged when documents are added.
-
-    A shard is merged only into one at least twice as large, so a document is rewritten once per doubling at most.
-    """
-    kept, size = len(shards), added
-    while kept and len(shards[kept - 1].documents) <= size <= MERGED - len(shards[kept - 1].documents):
-        kept -= 1
-        size += len(shards[kept].documents)
-    return kept
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[sqlite3.Connection]:
+        """Context of a write transaction in the index that was opened, after which the snapshot is up to date."""
+        if not self.path.is_file():
+            raise InUse(f"{self.path} was moved or deleted since it was opened: restore it, or open another index")
+        with changing(self.path) as database:
+            if info_of(database, self.path).content != self.info.content:
+                raise InUse(
+                    f"{self.path} was replaced since it was opened: open it again (restart a server), then repeat the "
+                    "change"
+                )
+            yield database
+            describe(database, changed=True)
+        _ = self.snapshot
 
 
 def _rounded(embeddings: np.ndarray, precision: str) -> np.ndarray | Quantized:

@@ -26,14 +26,13 @@ CUTOFFS = (5, 20, 100)
 
 
 def rows_of(snapshot: Snapshot, ids: Iterable[str], others: Iterable[str] = ()) -> dict[str, int]:
-    """Finds the rows of documents by their ids, in one pass over the index; `others` may have no document.
+    """Finds the rows of documents by their ids; `others` may have no document.
 
     Raises:
       EndxError: there is no document with one of the ids.
     """
     wanted = set(ids)
-    either = wanted.union(others)
-    found = {document.id: row for row, document in snapshot.documents() if document.id in either}
+    found = snapshot.rows_of(sorted(wanted.union(others)))
     missing = wanted - found.keys()
     if missing:
         raise EndxError(
@@ -110,14 +109,15 @@ def evaluate_answered(
     """
     found = snapshot.search(questions, max(cutoffs))
 
-    @functools.lru_cache(maxsize=100_000)
-    def text(row: int) -> str:
-        return searchable(passage(snapshot.document(row)))
-
+    texts = {
+        row: searchable(passage(document)) for row, document in snapshot.read_documents(set(found.rows.flat)).items()
+    }
     first = np.full(len(asked), np.inf, np.float32)
     for n, (question, rows) in enumerate(zip(asked, found.rows.tolist(), strict=True)):
         answers = [searchable(answer) for answer in question.answers]
-        first[n] = next((rank for rank, row in enumerate(rows, start=1) if contains_answer(text(row), answers)), np.inf)
+        first[n] = next(
+            (rank for rank, row in enumerate(rows, start=1) if contains_answer(texts[row], answers)), np.inf
+        )
     metrics = {f"accuracy@{k}": float(np.mean(first <= k)) for k in cutoffs}
     return AnswerEvaluation(metrics, first, found.rows, found.scores, len(snapshot))
 

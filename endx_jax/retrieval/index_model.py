@@ -11,7 +11,7 @@ from endx_jax.inference import EmbeddingModel, load
 from endx_jax.inference.saved import ABOUT, MODEL
 from endx_jax.retrieval.hybrid import Hybrid, stored_hybrid
 from endx_jax.retrieval.index import Index
-from endx_jax.retrieval.shards import COSINE
+from endx_jax.retrieval.index_file import COSINE
 
 
 class IndexModel:
@@ -27,14 +27,14 @@ class IndexModel:
         Args:
           index: index that was encoded by the model.
           path_or_name: path or name of the model. None means the run whose workdir contains the index, else the model
-            named in its manifest.
+            that the index names.
 
         Raises:
           EndxError: the model does not exist, or is not the one that encoded the index; the message names both.
         """
         self.model: EmbeddingModel = load(path_or_name or _home(index) or _named(index))
         index.check_model(self.model.name, self.model.identity)
-        self._width = index.manifest.width
+        self._width = index.info.width
 
     def encode_query(self, texts: list[str]) -> np.ndarray:
         """Encodes Q questions; returns float32 [Q, E]."""
@@ -50,18 +50,18 @@ class IndexModel:
 
 def hybrid_of(index: Index, path_or_name: str | os.PathLike | None = None) -> Hybrid:
     """Returns the fusion of the model that encoded an index, without loading it; arguments as in `IndexModel`."""
-    source = path_or_name or _home(index) or index.manifest.model.get("name", "")
-    return stored_hybrid(source, cosine=index.manifest.metric == COSINE)
+    source = path_or_name or _home(index) or index.info.model.get("name", "")
+    return stored_hybrid(source, cosine=index.info.metric == COSINE)
 
 
 def _home(index: Index) -> pathlib.Path | None:
     """Returns the workdir that contains the index, or None."""
-    places = index.folder.absolute().parents
+    places = index.path.absolute().parents
     return next((place for place in places if (place / MODEL / ABOUT).is_file()), None)
 
 
 def _named(index: Index) -> str:
-    name = index.manifest.model.get("name")
+    name = index.info.model.get("name")
     if not name:
-        raise EndxError(f"{index.folder} does not name its model: set --model or --workdir")
+        raise EndxError(f"{index.path} does not name its model: set --model or --workdir")
     return name

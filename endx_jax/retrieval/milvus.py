@@ -13,7 +13,7 @@ import tqdm
 from endx_jax.data.documents import Document
 from endx_jax.errors import EndxError
 from endx_jax.retrieval.index import Index
-from endx_jax.retrieval.shards import COSINE, INNER_PRODUCT, Manifest
+from endx_jax.retrieval.index_file import COSINE, INNER_PRODUCT, IndexInfo
 
 if TYPE_CHECKING:
     from pymilvus import MilvusClient
@@ -66,9 +66,9 @@ def publish(index: Index, address: str, name: str, *, token: str = "", progress:
         metric, each named; the id or metadata of a document is too long; or the server refuses.
     """
     _check(address, name)
-    cut, gone = 0, {index.document(row).id for row in index.manifest.deleted}
+    cut, gone = 0, set(index.deleted())
     with _client(address, token) as client:
-        _open(client, name, index.manifest)
+        _open(client, name, index.info)
         with tqdm.tqdm(total=len(index), unit="text", disable=not progress, leave=False) as bar:
             for _, embeddings, documents in index.snapshot.parts(BATCH):
                 rows = [_row(document, row) for document, row in zip(documents, embeddings, strict=True)]
@@ -109,13 +109,13 @@ def _client(address: str, token: str) -> Iterator["MilvusClient"]:
         raise EndxError(f"{address}: {' '.join(failure.message.split())}") from None
 
 
-def _open(client: "MilvusClient", name: str, manifest: Manifest) -> None:
+def _open(client: "MilvusClient", name: str, info: IndexInfo) -> None:
     """Creates the collection, or checks that the existing one matches the index."""
-    model = manifest.model
+    model = info.model
     wanted: dict[str, Any] = {
         "model": f"{model['identity']} {model['name']}",
-        "width": manifest.width,
-        "metric": METRICS[manifest.metric],
+        "width": info.width,
+        "metric": METRICS[info.metric],
     }
     if not client.has_collection(name, timeout=TIMEOUT):
         _create(client, name, wanted)

@@ -266,8 +266,7 @@ def rank_by_index(encode: Encode, snapshot: Snapshot, records: RetrievalSet, dep
     known = set(records.candidate_ids)
     texts, ids = [*records.candidates], [*records.candidate_ids]
     of_document: dict[int, int] = {}
-    for document_row in np.unique(nearest.rows).tolist():
-        document = snapshot.document(document_row)
+    for document_row, document in sorted(snapshot.read_documents(np.unique(nearest.rows).tolist()).items()):
         if document.text not in row:
             row[document.text] = len(texts)
             texts.append(document.text)

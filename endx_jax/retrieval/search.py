@@ -3,7 +3,7 @@
 import functools
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -351,25 +351,32 @@ class Resident:
     def __len__(self) -> int:
         return len(self._candidates)
 
-    def search(self, questions, k: int) -> Neighbours:
-        """Returns `top_k(questions, candidates, k, scales=scales, where=where)`, up to the last bit of scores."""
+    def search(self, questions, k: int, where: np.ndarray | None = None) -> Neighbours:
+        """Returns `top_k(questions, candidates, k, scales=scales, where=where)`, up to the last bit of scores.
+
+        `where`, bool [N], replaces that of the corpus for this search.
+        """
         questions = np.asarray(questions, np.float32)
-        check(questions, self._candidates, None, None, k)
-        k = min(k, self._living)
+        check(questions, self._candidates, None, where, k)
+        k = min(k, self._living if where is None else int(np.count_nonzero(where)))
         if len(questions) == 0 or k == 0:
             return no_neighbours(len(questions), k)
         step = self._tile.questions
-        found = [self._search(questions[first : first + step], k) for first in range(0, len(questions), step)]
+        blocks = self.blocks
+        if where is not None:
+            parts = [send_part(where[rows], self._size, self._mesh) for rows in self._rows()]
+            blocks = [block._replace(where=part) for block, part in zip(blocks, parts, strict=True)]
+        found = [self._search(questions[first : first + step], k, blocks) for first in range(0, len(questions), step)]
         return Neighbours(*map(np.concatenate, zip(*found, strict=True)))
 
-    def _search(self, questions: np.ndarray, k: int) -> Neighbours:
+    def _search(self, questions: np.ndarray, k: int, blocks: Sequence[Block]) -> Neighbours:
         asked = len(questions)
         rows = 1 if asked == 1 else max(8, power_of_two(asked))
         kept = max(FEWEST_KEPT, power_of_two(k))
         tile = Tile(rows, self._tile.candidates * _together(self._tiles, rows, self._tile), self._tile.merged)
         best = empty_best(self._mesh.size, rows, kept, NamedSharding(self._mesh, PartitionSpec(self._mesh.axis_names)))
         questions = fill_up(questions, rows)[None]
-        for block, part in zip(self.blocks, self._rows(), strict=True):
+        for block, part in zip(blocks, self._rows(), strict=True):
             best = merge_block(best, questions, block, np.int32(part.start), np.int32(len(self)), self._mesh, tile)
         return to_neighbours(merge_devices(best, self._mesh), asked, k)
 

@@ -1,150 +1,23 @@
-"""State of an index at one moment: memory-mapped shards, which stay readable while the index changes."""
+"""State of an index at one moment: its embeddings in memory, and its documents on disk."""
 
 import bisect
 import functools
-import io
-import math
-import mmap
-import pathlib
-import re
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from endx_jax import json_files
 from endx_jax.data.documents import Document
 from endx_jax.errors import EndxError
 from endx_jax.numerics import Quantized, dequantize
+from endx_jax.retrieval.filters import condition
+from endx_jax.retrieval.index_file import IndexReader, Stored
 from endx_jax.retrieval.search import Neighbours, Resident, fits, no_neighbours, top_k
-from endx_jax.retrieval.shards import Manifest, Shard, shard_files
 
-REMEDY = "restore the index from a copy, or make it again"
-
-
-class MappedFile:
-    """Memory-mapped file, which stays readable after it is deleted.
-
-    Attributes:
-      path: path of the file.
-      contents: bytes of the file; reading them after the file was truncated kills the process: see `check`.
-    """
-
-    def __init__(self, path: pathlib.Path):
-        """Maps the file.
-
-        Raises:
-          EndxError: the file can't be read, or is empty.
-        """
-        self.path = path
-        try:
-            with open(path, "rb") as stream:
-                self.contents = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as failure:
-            reason = failure.strerror if isinstance(failure, OSError) else "it is empty"
-            raise EndxError(f"{path} can't be read: {reason}; {REMEDY}") from None
-
-    def check(self) -> None:
-        """Raises EndxError if the file was truncated since it was mapped."""
-        if self.contents.size() < len(self.contents):
-            raise EndxError(
-                f"{self.path} was overwritten while it was open: {REMEDY}. To replace an index that is in use, "
-                "rename its folder, then give another folder its name"
-            )
-
-
-class StoredDocuments:
-    """Documents of a shard, each read on access."""
-
-    def __init__(self, path: pathlib.Path, count: int):
-        """Opens `path`, which should hold `count` documents."""
-        self._file, self._count = MappedFile(path), count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[Document]:
-        return map(self.__getitem__, range(self._count))
-
-    def __getitem__(self, row: int) -> Document:
-        """Returns the document of a row, from 0.
-
-        Raises:
-          EndxError: the file is damaged.
-        """
-        self._file.check()
-        line = self._file.contents[self._ends[row] : self._ends[row + 1]]
-        where = f"{self._file.path}, line {row + 1}"
-        fields = json_files.parse(line, where, dict)
-        found = [json_files.value(fields, key, where) for key in ("id", "text")]
-        for key, value in zip(("id", "text"), found, strict=True):
-            json_files.text(value, f"{where}: {key!r}", may_be_empty=True)
-        metadata = json_files.mapped(json_files.value(fields, "metadata", where, {}), f"{where}: 'metadata'")
-        return Document(str(found[0]), str(found[1]), metadata)
-
-    @functools.cached_property
-    def _ends(self) -> np.ndarray:
-        """Offsets of the ends of lines, after a 0; computed on first access."""
-        contents = self._file.contents
-        ends = np.fromiter((found.end() for found in re.finditer(b"\n", contents)), np.int64)
-        if len(ends) != self._count or ends[-1] != len(contents):
-            raise EndxError(f"{self._file.path} is incomplete: {len(ends)} of {self._count} documents; {REMEDY}")
-        return np.concatenate([[0], ends])
-
-
-class StoredShard:
-    """Open shard.
-
-    Attributes:
-      entry: its entry in the manifest.
-      embeddings: [n, E], a memory map.
-      scales: float32 [n] of int8 embeddings; else None.
-      documents: n documents.
-    """
-
-    def __init__(self, folder: pathlib.Path, manifest: Manifest, entry: Shard):
-        """Opens the files of `entry`.
-
-        Raises:
-          EndxError: a file is missing, or does not match the manifest.
-        """
-        self.entry = entry
-        *arrays, lines = (folder / name for name in shard_files(entry.name, manifest.precision))
-        self._files = [MappedFile(path) for path in arrays]
-        self.embeddings = _array(self._files[0], (entry.documents, manifest.width), manifest.precision)
-        self.scales = _array(self._files[1], (entry.documents,), "float32") if len(arrays) > 1 else None
-        self.documents = StoredDocuments(lines, entry.documents)
-
-    @property
-    def rows(self) -> np.ndarray | Quantized:
-        """Embeddings, with scales if they are int8."""
-        self.check()
-        return self.embeddings if self.scales is None else Quantized(self.embeddings, self.scales)
-
-    def check(self) -> None:
-        """Raises EndxError if a file of embeddings was truncated since it was opened."""
-        for file in self._files:
-            file.check()
-
-
-def _array(file: MappedFile, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Returns the array of a `.npy` file, whose header must be the one that NumPy writes for it."""
-    expected = io.BytesIO()
-    about = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(expected, about)
-    magic, wanted = expected.getvalue()[:8], expected.getvalue()[10:].strip()
-    start = 10 + int.from_bytes(
-        file.contents[8:10], "little"
-    )  # the padding of the header differs between NumPy versions
-    found = file.contents[10:start].strip()
-    if file.contents[:8] != magic or found != wanted:
-        raise EndxError(
-            f"{file.path} does not match the manifest of its index: its header is {found[:200]!a} and not "
-            f"{wanted!a}; {REMEDY}"
-        )
-    size = math.prod(shape)
-    if len(file.contents) != start + size * np.dtype(dtype).itemsize:
-        raise EndxError(f"{file.path} is incomplete: {len(file.contents)} bytes; {REMEDY}")
-    return np.frombuffer(file.contents, dtype, size, start).reshape(shape)
+# Share of deleted rows above which the rows are numbered again.
+DELETED = 0.5
+# Number of filters whose rows are kept.
+FILTERS = 16
 
 
 class Rows:
@@ -171,89 +44,141 @@ class Rows:
 
 
 class Snapshot:
-    """Immutable state of an index: its open shards and deleted rows.
+    """Embeddings of an index at one moment. Its rows are numbered from 0, in the order in which they were added.
+
+    Texts are read from the file on access, so those that were deleted later can't be read.
 
     Attributes:
-      manifest: manifest at that moment.
-      shards: open shards of the manifest.
+      info: description of the index.
       living: bool [rows], true for rows that are not deleted.
+      generation: number of times that the rows were renumbered since the index was opened.
     """
 
-    def __init__(self, manifest: Manifest, shards: Sequence[StoredShard], before: "Snapshot | None" = None):
-        """Takes the open shards.
+    def __init__(
+        self,
+        reader: IndexReader,
+        parts: Sequence[Stored],
+        living: np.ndarray,
+        generation: int = 0,
+        before: Resident | None = None,
+    ):
+        """Takes the contents.
 
         Args:
-          manifest: manifest of the index.
-          shards: open shards.
-          before: an earlier state whose rows are the first of this one; its embeddings on the devices are reused.
+          reader: open file.
+          parts: at least one block of embeddings.
+          living: bool [rows].
+          generation: see above.
+          before: embeddings on the devices whose rows are the first of this snapshot.
         """
-        self.manifest, self.shards = manifest, tuple(shards)
-        self._starts = np.cumsum([0, *(len(shard.documents) for shard in shards)])
-        self.living = np.ones(self._starts[-1], bool)
-        self.living[list(manifest.deleted)] = False
-        self._before: Resident | None = vars(before).get("resident", before._before) if before else None
+        self.info, self.living, self.generation = reader.info, living, generation
+        self._reader, self._parts, self._before = reader, parts, before
+        self._rows = np.concatenate([part.rows for part in parts])  # of the file
+        self._count = int(np.count_nonzero(living))
+        self._filtered: dict[str, np.ndarray] = {}
+        self.embeddings = Rows([part.embeddings for part in parts])
+        scales = [part.scales for part in parts if part.scales is not None]
+        self.scales = Rows(scales) if scales else None
+
+    @classmethod
+    def read(cls, reader: IndexReader, generation: int = 0) -> "Snapshot":
+        """Reads all embeddings."""
+        stored = reader.embeddings(count=reader.count())
+        return cls(reader, [stored], np.ones(len(stored.rows), bool), generation)
+
+    def after(self, deleted: Sequence[int], added: Stored) -> "Snapshot":
+        """Returns the snapshot after documents were deleted, by their rows in the file, and others added."""
+        living = np.concatenate([self.living & ~np.isin(self._rows, deleted), np.ones(len(added.rows), bool)])
+        parts = [*self._parts, added] if len(added.rows) else [*self._parts]
+        if np.count_nonzero(living) < (1 - DELETED) * len(living):
+            rows, embeddings, scales = _joined(parts)
+            kept = Stored(rows[living], embeddings[living], None if scales is None else scales[living])
+            return Snapshot(self._reader, [kept], np.ones(len(kept.rows), bool), self.generation + 1)
+        # A block is merged only into one at least twice as large, so a row is copied once per doubling at most.
+        while len(parts) > 1 and len(parts[-2].rows) <= 2 * len(parts[-1].rows):
+            parts[-2:] = [_joined(parts[-2:])]
+        return Snapshot(self._reader, parts, living, self.generation, vars(self).get("resident", self._before))
+
+    @property
+    def last_row(self) -> int:
+        """The last row of the file that the snapshot has seen."""
+        return int(self._rows[-1]) if len(self._rows) else 0
 
     def __len__(self) -> int:
         """Returns the number of documents."""
-        return len(self.living) - len(self.manifest.deleted)
+        return self._count
 
     def __repr__(self) -> str:
-        stored = f"width {self.manifest.width}, {self.manifest.precision}, {self.manifest.metric}"
-        return f"Snapshot({len(self):,} documents, {stored})"
+        return f"Snapshot({len(self):,} documents, width {self.info.width}, {self.info.precision}, {self.info.metric})"
+
+    def read_documents(self, rows: Iterable[int]) -> dict[int, Document]:
+        """Returns the documents of rows; those that were deleted are omitted."""
+        wanted = {int(self._rows[row]): row for row in rows}
+        return {wanted[row]: document for row, document in self._reader.documents(list(wanted)).items()}
 
     def document(self, row: int) -> Document:
-        """Returns the document of a row, deleted or not."""
-        shard = int(np.searchsorted(self._starts, row, side="right")) - 1
-        return self.shards[shard].documents[row - int(self._starts[shard])]
+        """Returns the document of a row.
+
+        Raises:
+          EndxError: it was deleted.
+        """
+        found = self.read_documents([row])
+        if not found:
+            raise EndxError(f"{self._reader.path}: the document of row {row} was deleted meanwhile: search again")
+        return found[row]
 
     def documents(self) -> Iterator[tuple[int, Document]]:
         """Yields the rows that are not deleted, with their documents."""
-        for row in np.flatnonzero(self.living).tolist():
-            yield row, self.document(row)
+        for rows, _, documents in self.parts():
+            yield from zip(rows.tolist(), documents, strict=True)
 
-    def parts_of_shards(self) -> Iterator[tuple[StoredShard, np.ndarray]]:
-        """Yields each shard with its part of `living`, bool [n]."""
-        for shard, start in zip(self.shards, self._starts[:-1], strict=True):
-            yield shard, self.living[start : start + len(shard.documents)]
+    def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
+        """Returns the rows of the documents with these ids; ids without a document are omitted."""
+        found = self._reader.rows_of(ids)
+        places = np.searchsorted(self._rows, list(found.values()))
+        return {name: int(place) for name, place in zip(found, places, strict=True) if place < len(self._rows)}
 
-    def search(self, questions: np.ndarray, k: int) -> Neighbours:
+    def where(self, filters: Mapping[str, object] | None) -> np.ndarray:
+        """Returns bool [rows], true for the documents that a filter selects (see `filters.condition`); None: all."""
+        if not filters:
+            return self.living
+        # A filter reads the metadata of all documents, so the rows of the last ones are kept.
+        key = json.dumps(filters, sort_keys=True)
+        mask = self._filtered.get(key)
+        if mask is None:
+            mask = self.living & np.isin(self._rows, self._reader.rows_where(*condition(filters)))
+            self._filtered = dict([*self._filtered.items(), (key, mask)][-FILTERS:])
+        return mask
+
+    def search(self, questions: np.ndarray, k: int, where: np.ndarray | None = None) -> Neighbours:
         """Finds the k documents with the highest inner products for questions [Q, E], exactly; all if there are fewer.
 
         Embeddings stay on the devices if they fit, else they are streamed: see `search.top_k`.
 
+        Args:
+          questions: float32 [Q, E].
+          k: number of documents.
+          where: bool [rows], true for rows to search (see `where`); None: all that are not deleted.
+
         Raises:
-          EndxError: questions are of another width, k is below 1, or the files were overwritten.
+          EndxError: questions are of another width, or k is below 1.
         """
-        for opened in self.shards:
-            opened.check()
-        if not self.shards:
+        if not len(self.living):
             return no_neighbours(len(questions), 0)
         if self.resident is not None:
-            return self.resident.search(questions, k)
-        return top_k(questions, self.embeddings, k, scales=self.scales, where=self.living)
-
-    @functools.cached_property
-    def embeddings(self) -> Rows:
-        """Stored embeddings [rows, E]."""
-        return Rows([shard.embeddings for shard in self.shards])
-
-    @functools.cached_property
-    def scales(self) -> Rows | None:
-        """Scales, float32 [rows], of int8 embeddings; else None."""
-        parts = [shard.scales for shard in self.shards if shard.scales is not None]
-        return Rows(parts) if parts else None
+            return self.resident.search(questions, k, where)
+        selected = self.living if where is None else where
+        return top_k(questions, self.embeddings, k, scales=self.scales, where=selected)
 
     @functools.cached_property
     def resident(self) -> Resident | None:
         """Embeddings on the devices; None if they do not fit."""
-        size = sum(shard.embeddings.nbytes for shard in self.shards)
+        size = len(self.embeddings) * self.info.width * self.info.dtype.itemsize
         before, self._before = self._before, None
         return Resident(self.embeddings, self.scales, self.living, before) if fits(size) else None
 
     def vectors(self, start: int, stop: int) -> np.ndarray:
         """Returns the embeddings of rows `start:stop`, float32 [n, E], including deleted documents."""
-        for opened in self.shards:
-            opened.check()
         rows = self.embeddings[start:stop]
         if self.scales is None:
             return np.ascontiguousarray(rows, np.float32)
@@ -262,5 +187,13 @@ class Snapshot:
     def parts(self, size: int = 4096) -> Iterator[tuple[np.ndarray, np.ndarray, list[Document]]]:
         """Yields rows [n], embeddings float32 [n, E] and n documents that are not deleted, up to `size` at a time."""
         for start in range(0, len(self.living), size):
-            rows = np.flatnonzero(self.living[start : start + size]) + start
-            yield rows, self.vectors(start, start + size)[rows - start], [self.document(row) for row in rows.tolist()]
+            found = self.read_documents((np.flatnonzero(self.living[start : start + size]) + start).tolist())
+            rows = np.array(sorted(found), int)
+            yield rows, self.vectors(start, start + size)[rows - start], [found[row] for row in rows.tolist()]
+
+
+def _joined(parts: Sequence[Stored]) -> Stored:
+    rows, embeddings, scales = zip(*parts, strict=True)
+    return Stored(
+        np.concatenate(rows), np.concatenate(embeddings), None if scales[0] is None else np.concatenate(scales)
+    )

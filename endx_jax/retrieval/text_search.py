@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from endx_jax.retrieval.approximate import ENGINES, Approximate
 from endx_jax.retrieval.bm25 import Lexical
 from endx_jax.retrieval.hybrid import FUSED, WEIGHT, Hybrid, Ranking
 from endx_jax.retrieval.index import Index
-from endx_jax.retrieval.shards import COSINE
+from endx_jax.retrieval.index_file import COSINE
 from endx_jax.retrieval.snapshot import Snapshot
 from endx_jax.settings import check, check_choice
 
@@ -69,9 +69,9 @@ class TextSearch:
         """
         check_choice("engine", engine, ("exact", *ENGINES))
         self.index = index
-        self.hybrid = hybrid or Hybrid(WEIGHT if index.manifest.metric == COSINE else None)
+        self.hybrid = hybrid or Hybrid(WEIGHT if index.info.metric == COSINE else None)
         self._encode_query, self._encode_document = encode_query, encode_document
-        self._approximate = None if engine == "exact" else Approximate(index.folder, engine)
+        self._approximate = None if engine == "exact" else Approximate(engine)
 
     def __len__(self) -> int:
         """Returns the number of documents."""
@@ -100,6 +100,7 @@ class TextSearch:
         *,
         embeddings: np.ndarray | None = None,
         mode: str | None = None,
+        where: Mapping[str, object] | None = None,
     ) -> list[list[Answer]]:
         """Answers questions.
 
@@ -109,6 +110,7 @@ class TextSearch:
           embeddings: float32 [Q, E] of the questions; None: they are computed, unless `mode` is `bm25`.
           mode: `dense` (inner products of embeddings), `bm25`, or `hybrid` (both, fused by `hybrid`); None: the
             `default_mode`.
+          where: filter on the metadata of the documents (see `filters.condition`); None: all documents.
 
         Raises:
           EndxError: an argument is not one of these.
@@ -118,10 +120,13 @@ class TextSearch:
             if self._encode_query is None:
                 raise EndxError(f"there is no model to encode questions: load one, or search with mode {BM25!r}")
             embeddings = self._encode_query(list(questions))
-        snapshot, rankings = self.rank(embeddings, questions, k, mode=mode)
+        snapshot, rankings = self.rank(embeddings, questions, k, mode=mode, where=where)
+        # A document that was deleted since the ranking is omitted.
+        found = snapshot.read_documents({row for ranking in rankings for row, _ in ranking})
+        readable = [[(row, score) for row, score in ranking if row in found] for ranking in rankings]
         return [
-            [Answer(rank, score, snapshot.document(row)) for rank, (row, score) in enumerate(ranking, start=1)]
-            for ranking in rankings
+            [Answer(rank, score, found[row]) for rank, (row, score) in enumerate(ranking, start=1)]
+            for ranking in readable
         ]
 
     def rank(
@@ -131,6 +136,7 @@ class TextSearch:
         k: int,
         *,
         mode: str | None = None,
+        where: Mapping[str, object] | None = None,
     ) -> tuple[Snapshot, list[Ranking]]:
         """Ranks documents for questions given their embeddings, without reading the documents.
 
@@ -139,6 +145,7 @@ class TextSearch:
           questions: Q texts; not used in mode `dense`.
           k: see `search`.
           mode: see `search`.
+          where: see `search`.
 
         Returns:
           The snapshot that was searched, and for each question up to k rows with their scores, best first.
@@ -147,17 +154,20 @@ class TextSearch:
         check_choice("mode", mode, MODES)
         check(k >= 1, f"k must be at least 1, and is {k}")
         snapshot = self.index.snapshot
+        selected = snapshot.where(where) if where else None
         rankings: Sequence[Ranking] = []
         if not questions:
             pass
         elif mode == DENSE:
-            rankings = self._dense(snapshot, embeddings, k)
+            rankings = self._dense(snapshot, embeddings, k, selected)
         elif mode == BM25:
-            rankings = self._lexical.search(snapshot, questions, k)
+            rankings = self._lexical.search(snapshot, questions, k, selected)
         else:
             depth = max(k, FUSED)
-            both = self._dense(snapshot, embeddings, depth), self._lexical.search(snapshot, questions, depth)
-            rankings = [self.hybrid.fuse(dense, lexical, depth) for dense, lexical in zip(*both, strict=True)]
+            by_embedding = self._dense(snapshot, embeddings, depth, selected)
+            by_words = self._lexical.search(snapshot, questions, depth, selected)
+            both = zip(by_embedding, by_words, strict=True)
+            rankings = [self.hybrid.fuse(dense, lexical, depth) for dense, lexical in both]
         return snapshot, [ranking[:k] for ranking in rankings]
 
     def add(self, documents: Sequence[Document], embeddings: np.ndarray | None = None) -> None:
@@ -180,13 +190,15 @@ class TextSearch:
     def _lexical(self) -> Lexical:
         return Lexical()
 
-    def _dense(self, snapshot: Snapshot, embeddings: np.ndarray | None, k: int) -> Sequence[Ranking]:
+    def _dense(
+        self, snapshot: Snapshot, embeddings: np.ndarray | None, k: int, where: np.ndarray | None
+    ) -> Sequence[Ranking]:
         """Returns rows and scores for each question."""
         embeddings = np.asarray(embeddings, np.float32)
         if self._approximate is None:
-            found = snapshot.search(embeddings, k)
+            found = snapshot.search(embeddings, k, where)
         else:
-            found = self._approximate.search(snapshot, embeddings, k)
+            found = self._approximate.search(snapshot, embeddings, k, where)
         return [
             [(row, score) for row, score in zip(rows, scores, strict=True) if row >= 0]
             for rows, scores in zip(found.rows.tolist(), found.scores.tolist(), strict=True)

@@ -1,5 +1,6 @@
 """Routes of the HTTP API."""
 
+import asyncio
 import base64
 import collections
 import functools
@@ -11,11 +12,14 @@ from typing import Any
 import numpy as np
 import orjson
 from fastapi import APIRouter, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 
 import endx_jax
 from endx_jax.data.documents import Document
+from endx_jax.errors import EndxError
 from endx_jax.models.dual_encoder import SIDE_OF_TASK
+from endx_jax.retrieval.filters import condition
 from endx_jax.serving.batching import Batcher, cost, encode, in_pieces, while_connected
 from endx_jax.serving.errors import Refusal, clipped
 from endx_jax.serving.schemas import (
@@ -130,8 +134,13 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
             raise Refusal(422, "query: is empty", param="query", code="empty")
         if asked.k > limits.max_k:
             raise Refusal(422, f"k: at most {limits.max_k}, not {asked.k}", param="k")
+        if asked.where is not None:
+            try:
+                condition(asked.where)
+            except EndxError as wrong:
+                raise Refusal(422, f"where: {wrong}", param="where") from None
         mode = asked.mode or search.default_mode
-        ask = Ask(asked.query, asked.k, mode)
+        ask = Ask(asked.query, asked.k, mode, asked.where)
         with batcher.request():
             hits = await while_connected(request.receive, batcher.submit(ask, cost([asked.query])))
         results = [
@@ -160,7 +169,7 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
         with batcher.request():
             found, tokens = await encode(batcher, request.receive, "answer", texts)
             # The change is made even if the client disconnects from here on.
-            await batcher.submit(functools.partial(service.add, documents, found), 0)
+            await asyncio.shield(run_in_threadpool(service.add, documents, found))
         processor = service.model.encoder.processors["answer"]
         cut = int((tokens >= processor.length).sum())
         note = {"note": processor.describe_cut(cut, len(texts))} if cut else {}
@@ -170,7 +179,7 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
     async def read(id: str) -> Response:
         """Returns a document."""
         with batcher.request():
-            found = await batcher.submit(functools.partial(search.index.get, id), 0)
+            found = await run_in_threadpool(search.index.get, id)
         if found is None:
             raise unknown(id)
         return _json({"id": found.id, "text": found.text, "metadata": found.metadata})
@@ -179,7 +188,7 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
     async def delete(id: str) -> Response:
         """Deletes a document."""
         with batcher.request():
-            known = await batcher.submit(functools.partial(service.delete, id), 0)
+            known = await asyncio.shield(run_in_threadpool(service.delete, id))
         if not known:
             raise unknown(id)
         return _json({"deleted": id})

@@ -71,6 +71,9 @@ class SearchRequest(Taken):
     query: str
     k: int = Field(10, ge=1, description="largest number of results")
     mode: Mode | None = Field(None, description="the server's default if omitted")
+    where: dict[str, Any] | None = Field(
+        None, description='metadata of the documents to search, such as {"lang": ["en", "de"], "year": {"gte": 2020}}'
+    )
 
 
 class StoredDocument(BaseModel):

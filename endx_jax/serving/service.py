@@ -1,9 +1,10 @@
-"""Jobs of the compute thread (questions, texts, changes of the index) and their computation in batches."""
+"""Jobs of the compute thread (questions and texts), their computation in batches, and changes of the index."""
 
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -40,11 +41,13 @@ class Ask:
       question: a text.
       k: largest number of hits.
       mode: `dense`, `bm25` or `hybrid`.
+      where: filter on the metadata of the documents; None: all documents.
     """
 
     question: str
     k: int
     mode: str
+    where: Mapping[str, object] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +112,10 @@ class Preparation(NamedTuple):
 
 
 class Service:
-    """Model with an index of its embeddings. All methods must be called from one thread.
+    """Model with an index of its embeddings.
+
+    `run` and `score` must be called from one thread. `add` and `delete` may wait for another process and belong in
+    another one.
 
     Attributes:
       model: embedding model.
@@ -160,19 +166,19 @@ class Service:
         """Computes a batch; the result of a job that fails with an `EndxError` is that error."""
         results: list[Result | Exception] = [None] * len(works)
         encoded = self._encodings(works)
-        asked: dict[str, list[int]] = {}
+        asked: dict[tuple[str, str], list[int]] = {}
         for n, work in enumerate(works):
             match work:
                 case Encode():
                     results[n] = encoded[n]
                 case Ask():
-                    asked.setdefault(work.mode, []).append(n)
+                    asked.setdefault((work.mode, json.dumps(work.where)), []).append(n)
                 case _:
                     try:
                         results[n] = work()
                     except EndxError as failure:
                         results[n] = failure
-        for mode, places in asked.items():
+        for (mode, _), places in asked.items():
             questions = [work for work in (works[n] for n in places) if isinstance(work, Ask)]
             embeddings = None if mode == "bm25" else self._of_index([encoded[n].embeddings for n in places])
             for n, answers in zip(places, self._answers(mode, questions, embeddings), strict=True):
@@ -212,27 +218,21 @@ class Service:
 
     def _of_index(self, embeddings: Sequence[np.ndarray]) -> np.ndarray:
         """Concatenates embeddings and truncates them to the width of the index."""
-        return cut(np.concatenate(embeddings), self.search.index.manifest.width, self.model.cosine)
+        return cut(np.concatenate(embeddings), self.search.index.info.width, self.model.cosine)
 
     def _answers(
         self, mode: str, asked: Sequence[Ask], embeddings: np.ndarray | None
     ) -> Sequence[list[Hit] | EndxError]:
-        """Returns the hits of questions of one mode; `embeddings` [Q, E] are None in mode bm25."""
-        most = max(ask.k for ask in asked)
+        """Returns the hits of questions of one mode and filter; `embeddings` [Q, E] are None in mode bm25."""
+        texts, most = [ask.question for ask in asked], max(ask.k for ask in asked)
         try:
-            snapshot, rankings = self.search.rank(embeddings, [ask.question for ask in asked], most, mode=mode)
-
-            # Read each document once per batch, and keep the beginning of long ones only.
-            @functools.cache
-            def read(row: int) -> tuple[Document, bool]:
-                return shortened(snapshot.document(row), self._max_text)
-
-            return [
-                [Hit(rank, score, *read(row)) for rank, (row, score) in enumerate(ranking[: ask.k], start=1)]
-                for ask, ranking in zip(asked, rankings, strict=True)
-            ]
+            answers = self.search.search(texts, most, embeddings=embeddings, mode=mode, where=asked[0].where)
         except EndxError as failure:
             return [failure] * len(asked)
+        return [
+            [Hit(answer.rank, answer.score, *shortened(answer.document, self._max_text)) for answer in found[: ask.k]]
+            for ask, found in zip(asked, answers, strict=True)
+        ]
 
 
 def cut(embeddings: np.ndarray, width: int, cosine: bool) -> np.ndarray:

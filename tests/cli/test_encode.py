@@ -1,9 +1,11 @@
+import contextlib
 import json
 import os
 import pathlib
 import random
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -12,8 +14,7 @@ import numpy as np
 import pytest
 
 import endx_jax
-from endx_jax.numerics import Quantized, dequantize
-from endx_jax.retrieval.shards import read_manifest
+from endx_jax.retrieval.index import Index
 
 WORDS = "the cat sat on a mat dog where is who what in".split()
 
@@ -29,10 +30,6 @@ def corpus(tmp_path_factory) -> pathlib.Path:
     return path
 
 
-def contents(folder) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 def test_documents_that_are_cut_are_counted(trained_workdir, tmp_path, endx):
     path = tmp_path / "corpus.jsonl"
     path.write_text("".join(json.dumps({"text": "the cat " * n}) + "\n" for n in (1, 20, 30)))
@@ -45,27 +42,42 @@ def test_documents_that_are_cut_are_counted(trained_workdir, tmp_path, endx):
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
 def test_an_index_holds_what_the_model_says(trained_workdir, corpus, tmp_path, endx, precision):
-    arguments = [f"--workdir={trained_workdir}", f"--corpus={corpus}", f"--output={tmp_path}", "--shard-size=128"]
+    output = tmp_path / "index"
+    arguments = [f"--workdir={trained_workdir}", f"--corpus={corpus}", f"--output={output}"]
     arguments += [f"--precision={precision}", "--truncate-dim=8"]
     assert re.fullmatch(
         rf"200 documents in {corpus}\nencoding 200 documents; programs are compiled the first time only\n"
-        rf"encoded 200 documents in \d+ s, \d+ a second\nthe index is in {tmp_path}\n",
+        rf"encoded 200 documents in \d+ s, [\d,]+ a second\nthe index is {output}\n",
         endx("encode", *arguments).out,
     )
-    manifest, model = read_manifest(tmp_path), endx_jax.load(trained_workdir)
-    assert (manifest.metric, manifest.precision, manifest.width) == ("cosine", precision, 8)
-    assert manifest.model["identity"] == model.identity
-    assert [shard.documents for shard in manifest.shards] == [128, 72]
-    documents = [json.loads(line) for line in (tmp_path / "documents-00001.jsonl").read_text().splitlines()]
-    assert documents[0]["id"] == "doc 128"
-    assert documents[0]["metadata"] == {"title": "t 128"}
-    found = np.load(tmp_path / "embeddings-00001.npy")
-    if precision == "int8":
-        found = dequantize(Quantized(found, np.load(tmp_path / "scales-00001.npy")))
-    texts = [document["text"] for document in documents]
+    index, model = Index(output), endx_jax.load(trained_workdir)
+    assert (index.info.metric, index.info.precision, index.info.width) == ("cosine", precision, 8)
+    assert index.info.model["identity"] == model.identity
+    documents = [document for _, document in index.snapshot.documents()]
+    assert (documents[128].id, documents[128].metadata) == ("doc 128", {"title": "t 128"})
+    texts = [document.text for document in documents]
     expected = model.encode_document(texts, truncate_dim=8, normalize_embeddings=True)
-    np.testing.assert_allclose(found, expected, atol={"float32": 1e-6, "float16": 1e-3, "int8": 1 / 254}[precision])
-    assert endx("encode", *arguments).out.endswith(f"{tmp_path} is finished; nothing to do\n")
+    tolerance = {"float32": 1e-6, "float16": 1e-3, "int8": 1 / 254}[precision]
+    np.testing.assert_allclose(index.snapshot.vectors(0, 200), expected, atol=tolerance)
+    assert endx("encode", *arguments).out.endswith(f"{output} is finished; nothing to do\n")
+
+
+def test_shards_are_encoded_and_joined_and_embeddings_reused(trained_workdir, corpus, tmp_path, endx):
+    arguments = [f"--workdir={trained_workdir}", f"--corpus={corpus}"]
+    shards = [tmp_path / "1", tmp_path / "2"]
+    for n, shard in enumerate(shards, start=1):
+        assert "encoded 100 documents" in endx("encode", *arguments, f"--shard={n}/2", f"--output={shard}").out
+    said = endx("encode", "--join", *map(str, shards), f"--output={tmp_path / 'all'}").out
+    assert said == f"200 documents of 2 shards; the index is {tmp_path / 'all'}\n"
+    lines = corpus.read_text().splitlines()
+    changed = tmp_path / "changed.jsonl"
+    changed.write_text("\n".join([*lines[5:], json.dumps({"_id": "new", "text": "a new text"})]))
+    again = [arguments[0], f"--corpus={changed}", f"--output={tmp_path / 'new'}", f"--reuse={tmp_path / 'all'}"]
+    assert f"encoded 1 documents, took over 195 of {tmp_path / 'all'} in" in endx("encode", *again).out
+    found = Index(tmp_path / "new").snapshot
+    texts = [document.text for _, document in found.documents()]
+    expected = endx_jax.load(trained_workdir).encode_document(texts, normalize_embeddings=True)
+    np.testing.assert_allclose(found.vectors(0, 196), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -74,9 +86,12 @@ def test_an_index_holds_what_the_model_says(trained_workdir, corpus, tmp_path, e
         (["--truncate-dim=33"], "--truncate-dim=33: embeddings of .* have 32 dimensions"),
         (["--truncate-dim=0"], "--truncate-dim=0: embeddings"),
         (["--batch-size=0"], "--batch-size is 0; it must be from 1"),
-        (["--shard-size=0"], "--shard-size=0: a shard holds at least one document"),
+        (["--shard=3/2"], "--shard=3/2: shards are numbered from 1 to 2"),
+        (["--shard=0/2"], "--shard=0/2: shards are numbered from 1 to 2"),
+        (["--shard=half"], "--shard=half: give the number of the shard and of all shards, such as 1/8"),
         (["--text-column=body"], "line 1: no column 'body'"),
         (["--pool=answers"], "only reading-comprehension data can be split into answers"),
+        (["--reuse=nowhere"], "nowhere contains no index"),
     ],
 )
 def test_invalid_arguments_are_refused(tiny_bert, corpus, tmp_path, endx, arguments, reason):
@@ -85,39 +100,45 @@ def test_invalid_arguments_are_refused(tiny_bert, corpus, tmp_path, endx, argume
     assert not (tmp_path / "new").exists()
 
 
-def start(tiny_bert, corpus, output) -> subprocess.Popen:
-    arguments = [f"--model={tiny_bert}", f"--corpus={corpus}", f"--output={output}", "--shard-size=4"]
-    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-m", "endx_jax", "encode", *arguments]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+def test_missing_arguments_are_named(tiny_bert, corpus, endx):
+    assert "nothing to encode: set --corpus" in endx("encode", f"--model={tiny_bert}", status=2).err
+    sharded = [f"--model={tiny_bert}", f"--corpus={corpus}", "--shard=1/2"]
+    assert "--shard needs --output=FILE, a file for each shard" in endx("encode", *sharded, status=2).err
+    assert "--join needs --output=FILE" in endx("encode", "--join", "a", "b", status=2).err
 
 
-def finish(process) -> int:
-    """Waits for a process that should end well; how many documents it has encoded."""
-    out, _ = process.communicate(timeout=100)
-    assert process.returncode == 0
-    return int(re.search(r"encoded (\d+) documents", out)[1])
+KILLED = """
+import sys
+from endx_jax.cli import encode
+from endx_jax.retrieval import corpus_encoding
+corpus_encoding.STEP = 8
+encode.main(sys.argv[1:])
+"""
 
 
 @pytest.mark.slow
-def test_killed_three_times_and_shared_by_two_it_is_the_same(tiny_bert, corpus, tmp_path):
-    assert finish(start(tiny_bert, corpus, tmp_path / "whole")) == 200
-    draw = random.Random()
+def test_killed_three_times_it_is_the_same(tiny_bert, corpus, tmp_path):
+    def start(output) -> subprocess.Popen:
+        command = [sys.executable, "-c", KILLED, f"--model={tiny_bert}", f"--corpus={corpus}", f"--output={output}"]
+        return subprocess.Popen(command, env=os.environ | {"JAX_PLATFORMS": "cpu"}, stdout=subprocess.PIPE, text=True)
+
+    def committed(path) -> int:
+        with contextlib.closing(sqlite3.connect(path)) as database, contextlib.suppress(sqlite3.OperationalError):
+            return database.execute("SELECT count(*) FROM documents").fetchone()[0]
+        return 0
+
+    def contents(path):
+        snapshot = Index(path).snapshot
+        return [*snapshot.documents()], snapshot.vectors(0, 200).tolist()
+
+    assert "encoded 200 documents" in start(tmp_path / "whole").communicate(timeout=100)[0]
     for kills in range(3):
-        with start(tiny_bert, corpus, tmp_path / "killed") as process:
-            while process.poll() is None and len(shards(tmp_path / "killed")) < 12 * kills + 1:
+        with start(tmp_path / "killed") as process:
+            while process.poll() is None and committed(tmp_path / "killed") < 56 * kills + 8:
                 time.sleep(0.001)
-            time.sleep(draw.uniform(0, 0.02))
             process.send_signal(signal.SIGKILL)
         assert process.returncode == -signal.SIGKILL
-        assert 0 < len(shards(tmp_path / "killed")) < 50
-    assert 0 < finish(start(tiny_bert, corpus, tmp_path / "killed")) < 200
+        assert 0 < committed(tmp_path / "killed") < 200
+    out = start(tmp_path / "killed").communicate(timeout=100)[0]
+    assert 0 < int(re.search(r"(\d+) of them are encoded already", out)[1]) < 200
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
-
-    two = [start(tiny_bert, corpus, tmp_path / "shared") for _ in range(2)]
-    assert sum(map(finish, two)) == 200
-    assert contents(tmp_path / "shared") == contents(tmp_path / "whole")
-
-
-def shards(folder) -> list[pathlib.Path]:
-    return [*folder.glob("documents-*.jsonl")]

@@ -27,9 +27,9 @@ def test_other_data_with_a_pretrained_model(tiny_bert, tmp_path, endx):
     written = json.loads((tmp_path / "out" / "results.json").read_text())
     assert list(written["systems"]) == ["bm25", tiny_bert.name, "hybrid"]
     assert written["evaluations"][0]["candidates"] == 2
-    index = Index(tmp_path / "out" / "index")
+    index = Index(tmp_path / "out" / "index.sqlite")
     assert [document.text for _, document in index.snapshot.documents()] == ["the mat", "the sofa"]
-    assert index.manifest.model == {"name": str(tiny_bert), "identity": endx_jax.load(tiny_bert).identity}
+    assert index.info.model == {"name": str(tiny_bert), "identity": endx_jax.load(tiny_bert).identity}
     run = (tmp_path / "out" / "bm25.run.trec").read_text().splitlines()
     assert run[0].split()[:4] == ["q0", "Q0", "d0", "1"]
 
@@ -73,7 +73,7 @@ def index(tmp_path_factory, tiny_bert):
     (folder / "qrels.dev.tsv").write_text("7\t0\t1\t1\n8\t0\t2\t1\n9\t0\t1\t1\n9\t0\t3\t1\n")
     verb = ["encode", f"--model={tiny_bert}", f"--corpus={folder}", f"--output={folder / 'index'}"]
     assert run_verb(verb) == 0
-    return folder / "index"
+    return folder / "index.sqlite"
 
 
 @pytest.mark.slow

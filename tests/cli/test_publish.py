@@ -4,7 +4,7 @@ import pytest
 from endx_jax.data.documents import Document
 from endx_jax.retrieval import milvus
 from endx_jax.retrieval.index import Index, write_index
-from endx_jax.retrieval.shards import COSINE
+from endx_jax.retrieval.index_file import COSINE
 
 pytest.importorskip("pymilvus", reason="pymilvus is not installed")
 pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
@@ -21,14 +21,14 @@ def index(tmp_path) -> Index:
 
 def test_an_index_is_published_and_says_so(index, tmp_path, endx):
     to = str(tmp_path / "there.db")
-    arguments = [f"--index={index.folder}", f"--to={to}", "--collection=animals"]
+    arguments = [f"--index={index.path}", f"--to={to}", "--collection=animals"]
     assert endx("publish", *arguments).out.splitlines() == [
-        f"3 documents of {index.folder} are in collection animals at {to}",
+        f"3 documents of {index.path} are in collection animals at {to}",
         "cut 1 texts to 65,535 bytes, the limit of Milvus",
     ]
     index.delete(["d/1"])
     assert endx("publish", *arguments).out.splitlines() == [
-        f"2 documents of {index.folder} are in collection animals at {to}",
+        f"2 documents of {index.path} are in collection animals at {to}",
         "deleted 1 documents from the collection that were deleted from the index",
     ]
     with milvus._client(to, "") as client:
@@ -50,6 +50,6 @@ def test_the_token_comes_from_the_environment(index, monkeypatch, endx):
 
     monkeypatch.setattr("pymilvus.MilvusClient", Refusing)
     monkeypatch.setenv("MILVUS_TOKEN", "root:secret")
-    refused = endx("publish", f"--index={index.folder}", "--to=https://cluster:19530", "--collection=a", status=2)
+    refused = endx("publish", f"--index={index.path}", "--to=https://cluster:19530", "--collection=a", status=2)
     assert (given["address"], given["token"]) == ("https://cluster:19530", "root:secret")
     assert refused.err == "endx publish: https://cluster:19530: no entry\n"

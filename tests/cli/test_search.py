@@ -22,7 +22,7 @@ def workdir(trained_workdir, tmp_path_factory):
 @pytest.fixture(scope="module")
 def texts(workdir):
     """The documents of its index, by id."""
-    return {document.id: document.text for _, document in Index(workdir / "index").snapshot.documents()}
+    return {document.id: document.text for _, document in Index(workdir / "index.sqlite").snapshot.documents()}
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_text_is_for_reading(workdir, texts, monkeypatch, search):
 
 def test_bm25_loads_no_model(workdir, monkeypatch, search):
     monkeypatch.setattr("endx_jax.retrieval.index_model.load", lambda _: pytest.fail("loaded"))
-    assert "1  " in search(f"--index={workdir / 'index'}", "--mode=bm25", "a mat").out
+    assert "1  " in search(f"--index={workdir / 'index.sqlite'}", "--mode=bm25", "a mat").out
 
 
 @pytest.mark.parametrize("how", ["--mode=hybrid", "--mode=hybrid --weight=0.9", "--engine=flat"])
@@ -122,16 +122,14 @@ def test_standard_input_to_jsonl(workdir, tmp_path, monkeypatch, search):
     assert [(line["id"], line["question"]) for line in found] == [("a", "the dog"), ("7", "the cat"), ("3", "the mat")]
 
 
-def test_deleted_documents_are_removed_from_the_files_on_demand(tmp_path, search):
-    documents = [Document(name, f"text of {name}") for name in "abc"]
+def test_documents_are_selected_by_their_metadata(tmp_path, search, error):
+    documents = [Document(name, "a text", {"year": 2018 + n}) for n, name in enumerate("abc")]
     write_index(tmp_path / "i", np.eye(3, dtype=np.float32), documents, metric="cosine", model={})
-    search(f"--index={tmp_path / 'i'}", "--delete=b")
-    files = tmp_path / "i"
-    assert any("text of b" in file.read_text() for file in files.glob("documents-*"))
-    said = search(f"--index={files}", "--compact").err
-    assert said == f"removed 1 deleted documents from the files of {files}\n"
-    assert not any("text of b" in file.read_text() for file in files.glob("documents-*"))
-    assert {document.id for _, document in Index(files).snapshot.documents()} == {"a", "c"}
+    arguments = [f"--index={tmp_path / 'i'}", "--mode=bm25", "--format=trec", "text"]
+    found = search(*arguments, '--where={"year": {"gte": 2019}}').out
+    assert [line.split()[2] for line in found.splitlines()] == ["b", "c"]
+    assert "the filter of 'year' has bounds" in error(*arguments, '--where={"year": {"from": 2019}}')
+    assert "--where" in error(*arguments, "--where=year")
 
 
 def test_documents_are_added_replaced_and_deleted(workdir, texts, tmp_path, search, error):
@@ -170,7 +168,7 @@ def test_the_prompt_answers_until_the_input_ends(workdir, texts, monkeypatch, se
 
 def test_the_index_leads_to_its_model(tiny_bert, tmp_path, workdir, search, error):
     model = endx_jax.load(tiny_bert)
-    documents = [document for _, document in Index(workdir / "index").snapshot.documents()][:5]
+    documents = [document for _, document in Index(workdir / "index.sqlite").snapshot.documents()][:5]
     embeddings = model.encode_document([document.text for document in documents], truncate_dim=8)
     about = {"name": str(tiny_bert), "identity": model.identity}
     write_index(tmp_path / "i", embeddings, documents, metric="inner product", model=about)

@@ -10,11 +10,8 @@ import pytest
 from http_server import Running
 
 from endx_jax.cli import serve
-from endx_jax.data.documents import Document
-from endx_jax.errors import EndxError, InUse
+from endx_jax.errors import EndxError
 from endx_jax.experiment.model import load_pairs
-from endx_jax.retrieval import index as index_module
-from endx_jax.retrieval.index import Index, write_index
 
 
 def test_serves_until_it_is_told_to_stop(trained_workdir):
@@ -42,7 +39,7 @@ def test_a_folder_of_documents_is_encoded_once_and_served(tiny_bert, tmp_path, m
     assert (answer.document.id, answer.document.metadata["source"]) == ("cat.md#1", "cat.md")
     said = capsys.readouterr().out
     assert "docs: 1 files, split into 1 passages\n1 documents in " in said
-    assert f"the index is in {tmp_path}/.cache/endx_jax/indexes/" in said
+    assert f"the index is {tmp_path}/.cache/endx_jax/indexes/" in said
     serve._service(serve._parser().parse_args([f"--model={tiny_bert}", f"--corpus={tmp_path / 'docs'}"]))
     assert "is finished; nothing to do" in capsys.readouterr().out
 
@@ -64,22 +61,6 @@ def test_the_cross_encoder_of_a_run_scores_documents(trained_workdir, pair_workd
     np.testing.assert_allclose([score for _, score in found], np.sort(expected)[::-1], rtol=1e-6)
 
 
-def test_a_server_holds_its_index_or_says_why_it_cannot(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(index_module, "WAIT", 0.05)
-    documents = [Document("d", "text"), Document("e", "text")]
-    write_index(tmp_path / "i", np.ones((2, 2), np.float32), documents, metric="cosine", model={})
-    index, other = Index(tmp_path / "i"), Index(tmp_path / "i")
-    with serve._holding(index):
-        assert capsys.readouterr().out == ""
-        with pytest.raises(InUse, match="in use by process"):
-            other.delete(["d"])
-        with serve._holding(other):  # a second server: it searches
-            line = f"note: documents can be searched, but not added or deleted: {tmp_path}/i is in use by process"
-            assert capsys.readouterr().out.startswith(line)
-        index.delete(["d"])
-    assert [document.id for _, document in Index(tmp_path / "i").snapshot.documents()] == ["e"]
-
-
 def test_a_port_that_is_in_use_is_one_line(endx, trained_workdir):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
@@ -99,8 +80,8 @@ def test_a_port_that_is_in_use_is_one_line(endx, trained_workdir):
             "--host=0.0.0.0 lets everyone who can connect read and change the index",
         ),
         (["--index=nowhere", "--port=0"], "nowhere"),
-        ([], "nothing to serve: set --workdir=RUN, --index=DIR, or --model=NAME and --corpus=FOLDER"),
-        (["--corpus=docs"], "nothing to serve: set --workdir=RUN, --index=DIR, or --model=NAME and --corpus=FOLDER"),
+        ([], "nothing to serve: set --workdir=RUN, --index=FILE, or --model=NAME and --corpus=FOLDER"),
+        (["--corpus=docs"], "nothing to serve: set --workdir=RUN, --index=FILE, or --model=NAME and --corpus=FOLDER"),
         (["--index=nowhere", "--corpus=docs"], "--corpus gets an index of its own: leave out --index"),
         (["--index=nowhere", "--rerank=missing"], "missing"),
         (["--index=nowhere", "--max-k=0"], "--max-k must be positive"),

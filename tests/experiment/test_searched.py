@@ -39,7 +39,7 @@ def test_a_question_of_the_training_data_finds_its_answer(config, tmp_path, endx
     splits = read_splits(read_config(tmp_path / "run").data)
     others = len(splits.train.candidates) + len(splits.validation.candidates)
     assert f"encoding {others} other answers for the index\n" in capsys.readouterr().out
-    index = Index(tmp_path / "run" / "index")
+    index = Index(tmp_path / "run" / "index.sqlite")
     assert index.contents == f"40 documents (all answers of {shown(f'{tmp_path}/faq.csv')})"
     for part in (splits.train, splits.validation, splits.test):
         answer = part.candidates[part.qrels[0][0]]
@@ -57,7 +57,7 @@ def test_too_many_answers_are_left_to_a_command(config, tmp_path, endx, capsys, 
     splits = read_splits(read_config(tmp_path / "run").data)
     test = splits.test
     assert f"the index holds the {len(test.candidates)} held-out answers: the others would take more than" in said
-    index = Index(tmp_path / "run" / "index")
+    index = Index(tmp_path / "run" / "index.sqlite")
     assert index.contents == f"{len(test.candidates)} documents (held-out answers of {shown(f'{tmp_path}/faq.csv')})"
     encode, search = re.search(r"To search all: endx (.*); endx search (.*)\n", said).groups()
     endx(*shlex.split(encode))
@@ -68,9 +68,9 @@ def test_answers_of_separate_files_keep_apart(config, tmp_path):
     (tmp_path / "test.csv").write_text("question,Reply\nwhere is it,nowhere\nwhere was word3,word3 is on the mat 3\n")
     config.data.test_path = str(tmp_path / "test.csv")
     run(config, tmp_path / "run")
-    index = Index(tmp_path / "run" / "index")
+    index = Index(tmp_path / "run" / "index.sqlite")
     assert len(index) == 41
-    assert index.manifest.corpus["path"] == f"{tmp_path}/faq.csv and {tmp_path}/test.csv"
+    assert index.info.corpus["path"] == f"{tmp_path}/faq.csv and {tmp_path}/test.csv"
     documents = [document for _, document in index.snapshot.documents()]
     assert [(document.id, document.text) for document in documents[:2]] == [
         ("d0", "nowhere"),
@@ -83,7 +83,7 @@ def test_answers_of_a_mixtures_further_sets_are_left_out(config, tmp_path):
     (tmp_path / "more.csv").write_text("question,Reply\nwhere is it,nowhere\n")
     config.data.mixture = ((str(tmp_path / "more.csv"), 1.0, "ask: ", "say: "),)
     run(config, tmp_path / "run")
-    texts = {document.text for _, document in Index(tmp_path / "run" / "index").snapshot.documents()}
+    texts = {document.text for _, document in Index(tmp_path / "run" / "index.sqlite").snapshot.documents()}
     assert len(texts) == 40
     assert not any("nowhere" in text for text in texts)
 

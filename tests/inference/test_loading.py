@@ -1,11 +1,10 @@
-import json
-
 import numpy as np
 import pytest
 from helpers import one_line_error
 
 import endx_jax
 from endx_jax.errors import EndxError
+from endx_jax.retrieval.index import Index
 
 
 @pytest.fixture(scope="module")
@@ -20,9 +19,9 @@ def test_a_workdir_gives_its_trained_towers(model, tiny_bert):
 
 
 def test_a_workdir_s_model_is_the_one_that_its_index_was_made_with(model, trained_workdir):
-    manifest = json.loads((trained_workdir / "index" / "manifest.json").read_text())
-    assert manifest["model"]["identity"] == model.identity
-    assert manifest["width"] == model.width == 32
+    info = Index(trained_workdir / "index.sqlite").info
+    assert info.model["identity"] == model.identity
+    assert info.width == model.width == 32
     assert not model.asymmetric
     assert model.source.workdir == trained_workdir
 

@@ -83,8 +83,8 @@ ASKED = ["the cats", "mouse mouse dog", "zebra", ""]
 @pytest.fixture
 def index(tmp_path) -> Index:
     documents = [Document(str(n), text) for n, text in enumerate(TEXTS)]
-    write_index(tmp_path, np.ones((len(TEXTS), 2), np.float32), documents, metric="cosine", model={})
-    return Index(tmp_path)
+    write_index(tmp_path / "index", np.ones((len(TEXTS), 2), np.float32), documents, metric="cosine", model={})
+    return Index(tmp_path / "index")
 
 
 def expected(texts, rows, k):
@@ -104,7 +104,9 @@ def test_ranks_as_bm25_over_the_documents(index, k):
 def test_follows_the_index_and_splits_each_text_once(index, monkeypatch):
     searching, split = Lexical(), []
     tokenizer = searching._tokenizer
-    monkeypatch.setattr(searching, "_tokenizer", lambda texts: split.extend(texts) or tokenizer(texts))
+    monkeypatch.setattr(
+        searching, "_tokenizer", lambda texts: tokenizer([split.append(text) or text for text in texts])
+    )
     searching.search(index.snapshot, ASKED, 10)
     index.add([Document("new", "the mouse ends")], np.ones((1, 2)))
     index.delete(["1"])
@@ -123,8 +125,8 @@ def test_is_built_once_for_a_state_of_the_index(index, monkeypatch):
 
 def test_equal_scores_are_ordered_by_row(tmp_path):
     documents = [Document(str(n), "same words" if n % 2 else "others") for n in range(40)]
-    write_index(tmp_path, np.ones((40, 2), np.float32), documents, metric="cosine", model={})
-    (found,) = Lexical().search(Index(tmp_path).snapshot, ["words"], 5)
+    write_index(tmp_path / "index", np.ones((40, 2), np.float32), documents, metric="cosine", model={})
+    (found,) = Lexical().search(Index(tmp_path / "index").snapshot, ["words"], 5)
     assert [row for row, _ in found] == [1, 3, 5, 7, 9]
 
 

@@ -1,77 +1,44 @@
-"""Property test: whatever is in the files of an index, opening, reading, searching and changing it raises EndxError."""
-
-import functools
-import shutil
+"""Property test: whatever is in the file of an index, opening, reading, searching and changing it raises EndxError."""
 
 import numpy as np
 import pytest
-from fuzzing import damaged_bytes, damaged_json, damaged_json_lines, fuzzed, only_user_errors
+from fuzzing import damaged_bytes, damaged_json, fuzzed, only_user_errors
 from hypothesis import given
 from hypothesis import strategies as st
 
 from endx_jax.data.documents import Document
 from endx_jax.numerics import Quantized
-from endx_jax.retrieval.corpus_encoding import _read
 from endx_jax.retrieval.index import Index, write_index
+from endx_jax.retrieval.index_file import changing
 
 MODEL = {"name": "somebody", "identity": "0123456789abcdef"}
 DOCUMENTS = [Document("a", "eins"), Document("b", "zwei\nZeilen", {"source": "≠", "year": 3}), Document("c", "")]
-ENCODING = (
-    b'{"model": {"name": "m", "identity": "1"}, "corpus": {"path": "c", "documents": 3, "sha256": "2"},'
-    b' "side": "document", "width": 2, "precision": "int8", "metric": "cosine", "shard_size": 2}'
-)
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory):
-    """The folder of an index with two shards of int8 embeddings and a deleted document."""
-    folder = tmp_path_factory.mktemp("sound") / "index"
+def sound(tmp_path_factory) -> bytes:
+    """The file of an index of int8 embeddings, with an added and a deleted document."""
+    path = tmp_path_factory.mktemp("sound") / "index"
     codes = Quantized(np.arange(6, dtype=np.int8).reshape(3, 2), np.float32([1, 2, 3]))
-    write_index(folder, codes, DOCUMENTS, metric="cosine", model=MODEL)
-    index = Index(folder)
+    write_index(path, codes, DOCUMENTS, metric="cosine", model=MODEL)
+    index = Index(path)
     index.add([Document("d", "vier")], np.float32([[1, 2]]))
     index.delete(["b"])
-    assert len(index.manifest.shards) == 2
     index.search(np.ones((1, 2), np.float32), 2)  # compiled here, and not within the limit on memory
-    return folder
-
-
-def damaged(name: str, contents: bytes) -> st.SearchStrategy:
-    if name.endswith(".jsonl"):
-        return damaged_json_lines(contents)
-    return damaged_json(contents) if name.endswith(".json") else damaged_bytes(contents)
-
-
-@functools.cache
-def strategies(folder) -> dict[str, st.SearchStrategy]:
-    files = sorted(file for file in folder.iterdir() if file.suffix in (".json", ".jsonl", ".npy"))
-    return {file.name: damaged(file.name, file.read_bytes()) for file in files}
-
-
-@fuzzed
-@given(data=st.data())
-def test_no_file_of_an_index_gives_a_traceback(sound, tmp_path, data):
-    name = data.draw(st.sampled_from([*strategies(sound)]))
-    contents = data.draw(strategies(sound)[name])
-    folder = tmp_path / "index"
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(sound, folder)
-    (folder / name).write_bytes(contents)
-    for use in (read, search, add, delete, compact):
-        with only_user_errors():
-            use(Index(folder))
+    return path.read_bytes()
 
 
 def read(index):
     index.check_model("m", MODEL["identity"])
+    index.deleted()
     for _, document in index.snapshot.documents():
         assert isinstance(document.id, str)
         assert isinstance(document.text, str)
 
 
 def search(index):
-    if index.manifest.width == 2:
-        index.search(np.ones((1, 2), np.float32), 2)
+    if index.info.width == 2:
+        index.search(np.ones((1, 2), np.float32), 2, {"year": {"gte": 1}})
 
 
 def add(index):
@@ -82,14 +49,26 @@ def delete(index):
     index.delete(["new", "c"])
 
 
-def compact(index):
-    index.compact()
+def use_all(path):
+    for use in (read, search, add, delete):
+        with only_user_errors():
+            use(Index(path))
 
 
 @fuzzed
-@given(contents=damaged_json(ENCODING))
-def test_no_description_of_an_encoding_gives_a_traceback(tmp_path, contents):
-    (tmp_path / "encoding.json").write_bytes(contents)
-    with only_user_errors():
-        read = _read(tmp_path / "encoding.json")
-        read.differences(read)
+@given(data=st.data())
+def test_no_damaged_file_gives_a_traceback(sound, tmp_path, data):
+    for name in ("index", "index-wal", "index-shm", "index-journal"):
+        (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / "index").write_bytes(data.draw(damaged_bytes(sound)))
+    use_all(tmp_path / "index")
+
+
+@fuzzed
+@given(field=st.sampled_from(["width", "precision", "metric", "model", "corpus", "content"]), data=st.data())
+def test_no_description_gives_a_traceback(sound, tmp_path, field, data):
+    (tmp_path / "index").write_bytes(sound)
+    written = data.draw(damaged_json(b'{"name": "m", "identity": "1", "shard": [1, 2], "of": [2, "float32"]}'))
+    with changing(tmp_path / "index") as database:
+        database.execute("UPDATE about SET value = ? WHERE key = ?", [written.decode(errors="replace"), field])
+    use_all(tmp_path / "index")

@@ -12,8 +12,8 @@ from endx_jax.errors import EndxError
 from endx_jax.numerics import Quantized, dequantize, quantize
 from endx_jax.retrieval import milvus
 from endx_jax.retrieval.index import Index, write_index
+from endx_jax.retrieval.index_file import COSINE, INNER_PRODUCT
 from endx_jax.retrieval.milvus import Published, publish
-from endx_jax.retrieval.shards import COSINE, INNER_PRODUCT
 
 pytest.importorskip("pymilvus", reason="pymilvus is not installed")
 pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")

@@ -28,8 +28,8 @@ def encode(texts):
 @pytest.fixture
 def index(tmp_path) -> Index:
     documents = [Document(f"d{n}", text, {"line": n}) for n, text in enumerate(TEXTS)]
-    write_index(tmp_path, encode(TEXTS), documents, metric="inner product", model={"name": "animals"})
-    return Index(tmp_path)
+    write_index(tmp_path / "index", encode(TEXTS), documents, metric="inner product", model={"name": "animals"})
+    return Index(tmp_path / "index")
 
 
 def ids(answers):
@@ -80,9 +80,9 @@ def test_hybrid_is_the_default_unless_it_does_not_help(index, monkeypatch):
 
     def line(hybrid=None, mode=None):
         search = TextSearch(index, hybrid=hybrid)
-        return search.describe(mode or search.default_mode).replace(str(index.folder), "FOLDER")
+        return search.describe(mode or search.default_mode).replace(str(index.path), "FILE")
 
-    assert line() == "searching 4 documents (FOLDER), mode hybrid: the sum of reciprocal ranks in dense and BM25"
+    assert line() == "searching 4 documents (FILE), mode hybrid: the sum of reciprocal ranks in dense and BM25"
     assert line(Hybrid()).endswith("mode hybrid: dense + 0.0233 x BM25 (weight: the default)")
     assert line(Hybrid(0.0, 150)).endswith("mode dense (in validation, BM25 did not improve it)")
     assert line(mode="dense").endswith("mode dense")
@@ -93,7 +93,7 @@ def test_hybrid_is_the_default_unless_it_does_not_help(index, monkeypatch):
 
 
 def test_an_index_names_its_source(index, tmp_path):
-    assert index.contents == f"4 documents ({index.folder})"
+    assert index.contents == f"4 documents ({index.path})"
     about = {"metric": "cosine", "model": {}, "corpus": {"part": "all answers of ", "path": "faq.csv"}}
     write_index(tmp_path / "of", np.eye(2, dtype=np.float32), [Document(n, n) for n in "ab"], **about)
     found = Index(tmp_path / "of")

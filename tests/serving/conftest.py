@@ -18,12 +18,11 @@ from endx_jax.serving.settings import ServingSettings
 @pytest.fixture(scope="session")
 def service(trained_workdir, tmp_path_factory):
     """The tiny trained model and a copy of its index, which tests may change."""
-    folder = tmp_path_factory.mktemp("served") / "index"
-    shutil.copytree(trained_workdir / workdirs.INDEX, folder)
+    path = shutil.copy(trained_workdir / workdirs.INDEX, tmp_path_factory.mktemp("served"))
     model = load(trained_workdir)
     with pytest.MonkeyPatch.context() as fewer_programs:
         fewer_programs.setitem(low_latency.PROGRAMS, "cpu", low_latency.Programs(rows=(4, 1), tokens=1024, call=24))
-        made = Service(model, TextSearch(Index(folder), model.encode_query, model.encode_document))
+        made = Service(model, TextSearch(Index(path), model.encode_query, model.encode_document))
     return made
 
 

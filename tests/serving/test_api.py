@@ -96,10 +96,10 @@ def test_documents_are_added_found_replaced_and_deleted_and_that_lasts(served):
     served.post("/documents", {"documents": [{**new, "text": "a mat"}]})
     _, content = served.post("/search", {"query": text, "k": 100, "mode": "dense"})
     assert [found["text"] for found in content["results"] if found["id"] == new["id"]] == ["a mat"]
-    assert len(Index(served.service.search.index.folder)) == before + 1
+    assert len(Index(served.service.search.index.path)) == before + 1
 
     assert served.ask("DELETE", "/documents/api/1%20%C3%BC")[:2] == (200, {"deleted": new["id"]})
-    assert served.get("/info")[1]["documents"] == len(Index(served.service.search.index.folder)) == before
+    assert served.get("/info")[1]["documents"] == len(Index(served.service.search.index.path)) == before
 
 
 ODD = (
@@ -231,10 +231,10 @@ def prompted(tiny_bert, tmp_path_factory):
     prompts = {"query": "who: ", "document": "what: "}
     (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": prompts}))
     model, documents = load(folder), [Document(str(n), text) for n, text in enumerate(TEXTS)]
-    write_index(folder / "index", model.encode_document(TEXTS), documents, metric="cosine", model={})
+    write_index(folder / "index.sqlite", model.encode_document(TEXTS), documents, metric="cosine", model={})
     with pytest.MonkeyPatch.context() as fewer_programs:
         fewer_programs.setitem(low_latency.PROGRAMS, "cpu", low_latency.Programs(rows=(4, 1), tokens=1024, call=24))
-        running = Running(Service(model, TextSearch(Index(folder / "index"), model.encode_query)))
+        running = Running(Service(model, TextSearch(Index(folder / "index.sqlite"), model.encode_query)))
     yield running
     running.stop()
 
@@ -357,3 +357,20 @@ def test_what_cannot_be_ranked_is_refused(served, given, message):
     assert status == 422
     with pytest.raises(AssertionError, match=message):
         raise AssertionError(content["error"]["message"])
+
+
+def test_a_filter_selects_documents_by_their_metadata(served):
+    documents = [{"id": f"filter {n}", "text": "the cat of 7", "metadata": {"year": 2018 + n}} for n in range(3)]
+    assert served.post("/documents", {"documents": documents})[0] == 201
+    try:
+        for mode in ("dense", "bm25", "hybrid"):
+            asked = {"query": "the cat", "mode": mode, "k": 50}
+            found = served.post("/search", {**asked, "where": {"year": {"gte": 2019}}})[1]["results"]
+            assert {result["id"] for result in found} == {"filter 1", "filter 2"}
+            assert len(served.post("/search", asked)[1]["results"]) > 3
+        status, content = served.post("/search", {**asked, "where": {"year": {"from": 2019}}})
+        assert (status, content["error"]["param"]) == (422, "where")
+        assert content["error"]["message"].startswith("where: the filter of 'year' has bounds")
+    finally:
+        for document in documents:
+            served.ask("DELETE", f"/documents/{document['id'].replace(' ', '%20')}")

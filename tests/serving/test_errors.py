@@ -1,32 +1,30 @@
 """Problems of the server and of its index, as clients see them."""
 
-import errno
-import fcntl
-import os
+import concurrent.futures
+import sqlite3
 import time
 
-import numpy as np
 import pytest
 from http_server import JSON, wait_for
 
-from endx_jax.errors import EndxError, InUse
-from endx_jax.retrieval.shards import LOCK
+from endx_jax.errors import DiskFull, EndxError, InUse
+from endx_jax.retrieval import index_file
 
 DOCUMENTS = {"documents": [{"text": "new", "id": "errors"}]}
 
 
 def full(*args, **kwargs):
-    raise OSError(errno.ENOSPC, "No space left on device")
+    raise DiskFull("can't write the index: the disk is full")
 
 
 def test_a_full_disk_is_status_507_and_changes_nothing(served, monkeypatch, caplog):
     before = served.get("/info")[1]["documents"]
     with monkeypatch.context() as disk:
-        disk.setattr(np, "save", full)
+        disk.setattr(served.service.search.index, "add", full)
         status, content = served.post("/documents", DOCUMENTS)
     assert (status, content["error"]["code"]) == (507, "disk_full")
     assert content["error"]["message"] == "the server's disk is full: nothing was changed"
-    assert "No space left on device" in caplog.text
+    assert "the disk is full" in caplog.text
     assert "Traceback" not in caplog.text
     assert served.post("/search", {"query": "the cat"})[1]["documents"] == before
     assert served.post("/documents", DOCUMENTS)[0] == 201
@@ -54,32 +52,33 @@ def test_a_change_that_the_index_refuses_is_the_servers_failure(
     assert "Traceback" not in caplog.text
 
 
-@pytest.mark.parametrize("kind", [fcntl.LOCK_SH, fcntl.LOCK_EX])
-def test_a_lock_that_another_process_holds_refuses_changes_and_no_search(served, kind):
-    lock = os.open(served.service.search.index.folder / LOCK, os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.flock(lock, kind)
+def test_a_lock_that_another_process_holds_refuses_changes_and_no_search(served, monkeypatch):
+    monkeypatch.setattr(index_file, "WAIT", 1.0)
+    foreign = sqlite3.connect(served.service.search.index.path, isolation_level=None)
+    foreign.execute("BEGIN EXCLUSIVE")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        change = pool.submit(served.ask, "POST", "/documents", b'{"documents": [{"text": "x"}]}', JSON)
         start = time.monotonic()
-        status, content, headers = served.ask("POST", "/documents", b'{"documents": [{"text": "x"}]}', JSON)
-        assert time.monotonic() - start < 5
-        assert (status, content["error"]["code"], headers["Retry-After"]) == (503, "in_use", "1")
-        assert served.post("/search", {"query": "the cat"})[0] == 200
-    finally:
-        os.close(lock)
+        while not change.done():
+            assert served.post("/search", {"query": "the cat", "mode": "dense"})[0] == 200
+        assert 0.9 < time.monotonic() - start < 5
+        status, content, headers = change.result()
+    assert (status, content["error"]["code"], headers["Retry-After"]) == (503, "in_use", "1")
+    foreign.execute("ROLLBACK")
     assert served.post("/documents", DOCUMENTS)[0] == 201
     assert served.ask("DELETE", "/documents/errors")[0] == 200
 
 
 def test_an_index_that_was_moved_away_refuses_changes_and_no_search(served, caplog):
-    folder = served.service.search.index.folder
-    away = folder.rename(folder.with_name("away"))
+    path = served.service.search.index.path
+    away = path.rename(path.with_name("away"))
     try:
         status, content = served.post("/documents", DOCUMENTS)
         assert status in (500, 503)
-        assert str(folder) in content["error"]["message"]
+        assert str(path) in content["error"]["message"]
         assert served.post("/search", {"query": "the cat"})[0] == 200
     finally:
-        away.rename(folder)
+        away.rename(path)
     assert "Traceback" not in caplog.text
     assert served.post("/documents", DOCUMENTS)[0] == 201
     assert served.ask("DELETE", "/documents/errors")[0] == 200

@@ -180,6 +180,20 @@ def test_each_way_of_ranking_asks_again_and_can_be_gone_back_to(open_page, serve
     expect(page.get_by_label("Your question")).to_have_value("")
 
 
+def test_answers_are_restricted_by_their_metadata(open_page, documents):
+    for year in (2019, 2021):
+        documents(text=f"the cat of {year}", metadata={"year": year, "lang": "en"})
+    page = open_page("/?q=the+cat&mode=bm25&where=lang%3Den%2C+year%3E%3D2020")
+    expect(page.locator("#answers > li")).to_have_count(1)
+    expect(page.locator("#answers > li")).to_contain_text("the cat of 2021")
+    page.get_by_label("Only").fill("lang=en")
+    page.get_by_label("Only").press("Enter")
+    expect(page.locator("#answers > li")).to_have_count(2)
+    page.get_by_label("Only").fill("english")
+    page.get_by_label("Only").press("Enter")
+    expect(page.locator("#failure")).to_contain_text("“english” is no filter: write a field, one of = < > <= >=")
+
+
 def test_an_address_opens_its_question(open_page, served):
     page = open_page(f"/?q={quote(QUESTION)}&mode=bm25&k=5")
     expect(page.locator("#answers > li")).to_have_count(5)

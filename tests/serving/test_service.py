@@ -72,8 +72,8 @@ def test_texts_and_metadata_are_shortened_to_five_characters_each(text, metadata
 
 def test_a_document_is_read_once_for_all_questions_of_a_batch(service, monkeypatch):
     read = []
-    document = Snapshot.document
-    monkeypatch.setattr(Snapshot, "document", lambda self, row: read.append(row) or document(self, row))
+    documents = Snapshot.read_documents
+    monkeypatch.setattr(Snapshot, "read_documents", lambda self, rows: read.extend(rows) or documents(self, rows))
     found = service.run([Ask(TEXTS[0], 5, "dense")] * 8)
     assert [len(hits) for hits in found] == [5] * 8
     assert len(read) == len(set(read)) == 5

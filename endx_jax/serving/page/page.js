@@ -101,12 +101,26 @@ async function lookUpServer() {
 
 let asking = new AbortController();
 
+const BOUNDS = { "<": "lt", "<=": "lte", ">": "gt", ">=": "gte" };
+
+/** The filter of metadata that a line such as `lang=en, year>=2020` describes. */
+function filterOf(line) {
+  const where = {};
+  for (const part of line.split(",").filter((each) => each.trim())) {
+    const [, name, sign, text] = part.match(/^\s*([^<>=]+?)\s*(<=|>=|[<>=])\s*(.*?)\s*$/) ?? [];
+    if (!name) throw new Failure(`“${part.trim()}” is no filter: write a field, one of = < > <= >=, and a value.`);
+    const value = text === "" || isNaN(text) ? text : Number(text);
+    where[name] = sign === "=" ? value : { ...where[name], [BOUNDS[sign]]: value };
+  }
+  return where;
+}
+
 /** Asks what the form holds. An answer that is still awaited is given up. */
 async function ask() {
   asking.abort();
   asking = new AbortController();
   const { signal } = asking;
-  const [query, k] = ["q", "k"].map((name) => form.elements[name].value.trim());
+  const [query, k, filter] = ["q", "k", "where"].map((name) => form.elements[name].value.trim());
   document.title = query ? `${query} · endx` : "endx";
   find("#failure").hidden = true;
   results.ariaBusy = Boolean(query);
@@ -114,7 +128,8 @@ async function ask() {
   try {
     if (!server.model) await lookUpServer();
     const mode = form.elements.mode.value; // the server's, once it is known
-    const found = query ? await call("POST", "search", { query, mode, k: Number(k) }, signal) : null;
+    const asked = { query, mode, k: Number(k), where: filterOf(filter) };
+    const found = query ? await call("POST", "search", asked, signal) : null;
     signal.throwIfAborted();
     if (found) showServer({ documents: found.documents });
     showAnswers(found);
@@ -143,6 +158,7 @@ function askFromAddress() {
   form.reset();
   form.elements.q.value = address.get("q") ?? "";
   form.elements.mode.value = address.get("mode") ?? server.mode;
+  form.elements.where.value = address.get("where") ?? "";
   for (const option of form.elements.k) if (option.value === address.get("k")) option.selected = true;
   return ask();
 }

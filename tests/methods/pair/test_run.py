@@ -40,7 +40,7 @@ def test_it_trains_stops_goes_on_validates_and_reports(pair_workdir):
     test = read_splits(read_config(pair_workdir).data).test
     assert results["evaluations"][0]["questions"] == 8 < len(test.questions)
     assert results["evaluations"][0]["candidates"] == len(test.candidates)
-    assert not (pair_workdir / "index").exists()
+    assert not (pair_workdir / "index.sqlite").exists()
     first = (pair_workdir / "evaluation" / "test" / "trained.run.trec").read_text().splitlines()
     assert len(first) == 8 * len(test.candidates)
 

@@ -1,0 +1,54 @@
+"""Filters on the metadata of documents, as conditions of SQL."""
+
+from collections.abc import Mapping
+
+from endx_jax.errors import EndxError
+from endx_jax.json_files import shown
+
+COMPARISONS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+_VALUE = "json_extract(metadata, ?)"
+# Columns of CSV files are stored as text, so text that is a number compares as one.
+_NUMERAL = f"{_VALUE} GLOB '*[0-9]*' AND ltrim({_VALUE}, '-') NOT GLOB '*[^0-9.]*'"
+_IS_NUMBER = f"(typeof({_VALUE}) IN ('integer', 'real') OR ({_NUMERAL}))"
+
+
+def condition(where: Mapping[str, object]) -> tuple[str, list[object]]:
+    """Returns the SQL condition of a filter and its bound values.
+
+    Args:
+      where: for each field of the metadata its value, a list of accepted values, or bounds such as
+        `{"gte": 2020, "lt": 2025}`. Documents meet all of them. A number also matches text that is this number;
+        bounds that are text compare with text. True equals 1. A document without the field does not meet it.
+
+    Raises:
+      EndxError: the filter has another form.
+    """
+    parts: list[str] = []
+    values: list[object] = []
+    for name, wanted in where.items():
+        if not isinstance(name, str) or not name or '"' in name:
+            raise EndxError(f"the filter names the field {shown(name)}: fields are names without quotation marks")
+        path = f'$."{name}"'
+        if isinstance(wanted, Mapping):
+            unknown = [key for key in wanted if key not in COMPARISONS]
+            if unknown or not wanted:
+                raise EndxError(f"the filter of {name!r} has bounds {shown(dict(wanted))}: use gt, gte, lt or lte")
+            for key, bound in wanted.items():
+                if isinstance(_scalar(name, bound), str):
+                    parts.append(f"typeof({_VALUE}) = 'text' AND {_VALUE} {COMPARISONS[key]} ?")
+                    values += [path, path, bound]
+                else:
+                    parts.append(f"{_IS_NUMBER} AND CAST({_VALUE} AS NUMERIC) {COMPARISONS[key]} ?")
+                    values += [path, path, path, path, bound]
+        else:
+            accepted = [_scalar(name, value) for value in (wanted if isinstance(wanted, list | tuple) else [wanted])]
+            accepted += [str(value) for value in accepted if type(value) in (int, float)]
+            parts.append(f"{_VALUE} IN ({', '.join('?' * len(accepted))})")
+            values += [path, *accepted]
+    return " AND ".join(parts) or "1", values
+
+
+def _scalar(name: str, value: object) -> str | int | float:
+    if not isinstance(value, str | int | float) or (isinstance(value, int) and abs(value) >= 2**63):
+        raise EndxError(f"the filter of {name!r} compares with {shown(value)}: use a text, a number or a truth value")
+    return value

@@ -1,0 +1,421 @@
+"""Files of indexes: one SQLite database with the documents of a corpus, their embeddings and the model's identity.
+
+Any SQLite client can read the tables:
+
+    about      one row for each field of `IndexInfo`, its value as JSON
+    documents  one row for each document; rows are numbered in the order of addition, and no number is used again
+    deleted    one row for each deletion, by which open indexes find out which documents are gone
+
+An embedding is a blob of little-endian float32, float16 or int8. An int8 embedding is multiplied by the column `scale`.
+Writers use transactions, so a process that is killed leaves the state before or after a change.
+"""
+
+import contextlib
+import dataclasses
+import json
+import pathlib
+import sqlite3
+import threading
+import urllib.parse
+import uuid
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from endx_jax import json_files
+from endx_jax.data.documents import Document
+from endx_jax.errors import DiskFull, EndxError, InUse
+from endx_jax.numerics import Quantized
+
+VERSION = 3
+APPLICATION = int.from_bytes(b"endx")  # marks the file for the command `file` and for `open_index`
+COSINE, INNER_PRODUCT = "cosine", "inner product"
+PRECISIONS = ("float32", "float16", "int8")
+REMEDY = "restore it from a copy, or make it again"
+# Seconds to wait for another process's transaction.
+WAIT = 5.0
+# Documents that are read at a time.
+STEP = 4096
+
+# A row's text follows its embedding, so that reading embeddings skips the pages of long texts.
+SCHEMA = """
+CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE documents (
+  row INTEGER PRIMARY KEY AUTOINCREMENT,
+  id TEXT NOT NULL UNIQUE,
+  embedding BLOB NOT NULL,
+  scale REAL,
+  text TEXT NOT NULL,
+  metadata TEXT NOT NULL
+);
+CREATE TABLE deleted (number INTEGER PRIMARY KEY AUTOINCREMENT, row INTEGER NOT NULL, id TEXT NOT NULL);
+"""
+INSERT = "INSERT INTO documents (id, embedding, scale, text, metadata) VALUES (?, ?, ?, ?, ?)"
+
+
+def metric_of(*, cosine: bool) -> str:
+    """Returns the name of the metric."""
+    return COSINE if cosine else INNER_PRODUCT
+
+
+@dataclasses.dataclass(frozen=True)
+class IndexInfo:
+    """Description of an index.
+
+    Attributes:
+      width: E of its embeddings.
+      precision: precision of its embeddings: float32, float16 or int8.
+      metric: `cosine` (embeddings have unit norm) or `inner product`. Both are computed as inner products.
+      model: model that encoded the documents: at least `name` and `identity` (see `inference.identity`), and `step` of
+        a run.
+      corpus: source of the documents: `path`; of a run's index, the `part` of it; of `endx encode`, `documents` (their
+        number), `sha256` of their contents, and `shard` [number, count] if the index holds one shard of the corpus.
+      changed: true if documents were added or deleted since the index was written.
+      complete: false while the corpus is being encoded.
+      content: random id, which changes when the index is written again.
+    """
+
+    width: int
+    precision: str
+    metric: str
+    model: Mapping[str, Any]
+    corpus: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    changed: bool = False
+    complete: bool = True
+    content: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Data type of the stored embeddings."""
+        return np.dtype(self.precision).newbyteorder("<")
+
+
+class Stored(NamedTuple):
+    """Embeddings of n documents, in the order of their rows.
+
+    Attributes:
+      rows: int64 [n], ascending.
+      embeddings: [n, E], of the index's precision.
+      scales: float32 [n] of int8 embeddings; else None.
+    """
+
+    rows: np.ndarray
+    embeddings: np.ndarray
+    scales: np.ndarray | None
+
+
+@contextlib.contextmanager
+def reporting(path: pathlib.Path) -> Iterator[None]:
+    """Context that converts errors of SQLite to one-line errors about `path`.
+
+    Raises:
+      InUse: another process's transaction lasted longer than the time limit.
+      DiskFull: the disk is full.
+      EndxError: the file can't be read or written, or is damaged.
+    """
+    try:
+        yield
+    except sqlite3.ProgrammingError:
+        raise
+    except sqlite3.Error as failure:
+        code = getattr(failure, "sqlite_errorcode", 0) & 0xFF
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise InUse(f"{path} is being changed by another process: wait for it or stop it") from None
+        if code == sqlite3.SQLITE_FULL:
+            raise DiskFull(f"can't write {path}: the disk is full; free some space and repeat the command") from None
+        if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_IOERR):
+            raise EndxError(f"can't read or write {path}: {failure}; check the file, its folder and the disk") from None
+        raise EndxError(f"{path} is not an index or is damaged ({failure}): {REMEDY}") from None
+
+
+def connect(path: pathlib.Path, mode: str = "rw") -> sqlite3.Connection:
+    """Opens a connection in autocommit mode, which several threads may use in turn.
+
+    Args:
+      path: path of the database.
+      mode: `rw`, which is read-only if the file is; or `rwc`, which creates the file.
+    """
+    name = urllib.parse.quote(str(path.absolute()))
+    database = _connected(f"file:{name}?mode={mode}")
+    try:
+        # Pages of 16 KB hold several embeddings; the setting applies to new files only.
+        for setting in ("page_size=16384", "trusted_schema=OFF", "secure_delete=ON"):
+            database.execute(f"PRAGMA {setting}")
+        if mode == "rw":
+            database.execute("SELECT count(*) FROM sqlite_schema")
+    except sqlite3.OperationalError as failure:
+        database.close()
+        if failure.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+            raise
+        # A file in a folder without write permission: nobody can change it.
+        database = _connected(f"file:{name}?immutable=1")
+    return database
+
+
+def _connected(address: str) -> sqlite3.Connection:
+    return sqlite3.connect(address, timeout=WAIT, isolation_level=None, check_same_thread=False, uri=True)
+
+
+@contextlib.contextmanager
+def changing(path: pathlib.Path, mode: str = "rw") -> Iterator[sqlite3.Connection]:
+    """Context of a write transaction, which is undone if the block raises an error; errors as in `reporting`."""
+    with reporting(path), contextlib.closing(connect(path, mode)) as database:
+        database.execute("BEGIN IMMEDIATE")
+        yield database
+        database.execute("COMMIT")
+        with contextlib.suppress(sqlite3.OperationalError):  # deleted texts leave the write-ahead log as well
+            database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def create(database: sqlite3.Connection, info: IndexInfo) -> None:
+    """Creates the tables of an index in an empty database."""
+    for statement in SCHEMA.split(";"):
+        database.execute(statement)
+    database.execute(f"PRAGMA application_id={APPLICATION}")
+    database.execute(f"PRAGMA user_version={VERSION}")
+    describe(database, **vars(info))
+
+
+def describe(database: sqlite3.Connection, **fields: object) -> None:
+    """Stores fields of `IndexInfo`."""
+    values = [(key, json.dumps(value, ensure_ascii=False)) for key, value in fields.items()]
+    database.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", values)
+
+
+def info_of(database: sqlite3.Connection, path: pathlib.Path) -> IndexInfo:
+    """Reads the description of an index.
+
+    Raises:
+      EndxError: the database is no index, or of another version, or a field is missing or wrong.
+    """
+    (application,), (version,) = (database.execute(f"PRAGMA {name}").fetchone() for name in _MARKS)
+    if application != APPLICATION:
+        raise EndxError(f"{path} contains no index: make one with `endx train`, `endx evaluate` or `endx encode`")
+    if version != VERSION:
+        raise EndxError(
+            f"{path} is an index of version {version}, but this endx_jax reads version {VERSION}: make it again with "
+            "`endx evaluate` or `endx encode`"
+        )
+    contents = database.execute("SELECT key, value FROM about").fetchall()
+    fields = {key: json_files.parse(str(value), f"{path}: {key!r}", object) for key, value in contents}
+
+    def field(name: str) -> object:
+        return json_files.value(fields, name, str(path))
+
+    for name, known in (("precision", PRECISIONS), ("metric", (COSINE, INNER_PRODUCT))):
+        if field(name) not in known:
+            raise EndxError(f"{path}: {name!r} must be one of {known}, not {json_files.shown(field(name))}")
+    for name in ("changed", "complete"):
+        if not isinstance(field(name), bool):
+            raise EndxError(f"{path}: {name!r} must be true or false, not {json_files.shown(field(name))}")
+    model = json_files.mapped(field("model"), f"{path}: 'model'")
+    for key in ("name", "identity"):
+        json_files.text(model.get(key, ""), f"{path}: {key!r} of the model", may_be_empty=True)
+    return IndexInfo(
+        width=json_files.whole(field("width"), f"{path}: 'width'", least=1),
+        precision=str(field("precision")),
+        metric=str(field("metric")),
+        model=model,
+        corpus=json_files.mapped(field("corpus"), f"{path}: 'corpus'"),
+        changed=field("changed") is True,
+        complete=field("complete") is True,
+        content=json_files.text(field("content"), f"{path}: 'content'"),
+    )
+
+
+_MARKS = ("application_id", "user_version")
+
+
+def insert(database: sqlite3.Connection, documents: Sequence[Document], embeddings: np.ndarray | Quantized) -> None:
+    """Inserts n documents with embeddings [n, E] of the index's precision.
+
+    Raises:
+      EndxError: an embedding is not finite, an id exists already, or a text can't be encoded as UTF-8.
+    """
+    vectors, scales = embeddings if isinstance(embeddings, Quantized) else (embeddings, None)
+    if len(vectors) != len(documents):
+        raise ValueError(f"{len(vectors)} embeddings for {len(documents)} documents")
+    finite = np.isfinite(vectors.sum(axis=1, dtype=np.float32) if scales is None else scales)
+    if not finite.all():
+        raise EndxError(f"the embedding of document {documents[int(finite.argmin())].id!r} contains nan or infinity")
+    vectors = np.ascontiguousarray(vectors, vectors.dtype.newbyteorder("<"))
+    factors: Iterable[float | None] = [None] * len(documents) if scales is None else scales.tolist()
+    for document, vector, scale in zip(documents, vectors, factors, strict=True):
+        metadata = json.dumps(dict(document.metadata), ensure_ascii=False)
+        try:
+            database.execute(INSERT, (document.id, vector.tobytes(), scale, document.text, metadata))
+        except UnicodeEncodeError:
+            raise EndxError(f"document {document.id!a} holds a lone surrogate, which UTF-8 can't encode") from None
+        except sqlite3.IntegrityError:
+            raise EndxError(f"document {document.id!r} occurs twice: ids must be unique") from None
+
+
+def remove(database: sqlite3.Connection, ids: Sequence[str]) -> list[str]:
+    """Deletes the documents with these ids; returns the ids that had one."""
+    found = database.execute(f"SELECT row, id FROM documents WHERE id IN {_LISTED}", [json.dumps(ids)]).fetchall()
+    database.executemany("INSERT INTO deleted (row, id) VALUES (?, ?)", found)
+    database.executemany("DELETE FROM documents WHERE row = ?", ((row,) for row, _ in found))
+    return [name for _, name in found]
+
+
+_LISTED = "(SELECT value FROM json_each(?))"
+
+
+class IndexReader:
+    """Open index file, which several threads may read.
+
+    Attributes:
+      path: path of the file.
+      info: description of the index when it was opened or last read.
+    """
+
+    def __init__(self, path: pathlib.Path):
+        """Opens a finished index.
+
+        Raises:
+          EndxError: there is none, or it is damaged.
+        """
+        self.path, self._lock = path, threading.RLock()
+        check_is_file(path)
+        with reporting(path):
+            self._database = connect(path)
+            weakref.finalize(self, self._database.close)
+            with contextlib.suppress(sqlite3.OperationalError):  # of files or file systems that do not allow it
+                self._database.execute("PRAGMA journal_mode=WAL")  # lets processes read while another one writes
+            self._database.execute("PRAGMA query_only=ON")
+            self.info = info_of(self._database, path)
+        if not self.info.complete:
+            raise EndxError(f"{path} is not finished: repeat the `endx encode` command that began it")
+
+    def version(self) -> int:
+        """Returns a number that changes when another connection changes the index."""
+        return self._rows("PRAGMA data_version")[0][0]
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Context in which all reads of this thread see one state, and other threads wait."""
+        with self._lock, reporting(self.path):
+            self._database.execute("BEGIN")
+            try:
+                self.info = info_of(self._database, self.path)
+                yield
+            finally:
+                self._database.execute("ROLLBACK")
+
+    def count(self) -> int:
+        """Returns the number of documents."""
+        return self._rows("SELECT count(*) FROM documents")[0][0]
+
+    def deleted(self, after: int = 0) -> tuple[int, list[tuple[int, str]]]:
+        """Returns the number of deletions, and row and id of those after the first `after`."""
+        found = self._rows("SELECT number, row, id FROM deleted WHERE number > ? ORDER BY number", after)
+        if not all(type(row) is int and type(name) is str for _, row, name in found):
+            raise EndxError(f"{self.path} is damaged: a deletion names no document; {REMEDY}")
+        return found[-1][0] if found else after, [(row, name) for _, row, name in found]
+
+    def embeddings(self, after: int = 0, count: int | None = None) -> Stored:
+        """Returns the embeddings of all rows above `after`; `count` is their number if it is known."""
+        info, start = self.info, 0
+        size = info.dtype.itemsize * info.width
+        rows: list[int] = []
+        scales: list[float] = []
+        parts: list[np.ndarray] = []
+        first = self._rows("SELECT length(embedding) FROM documents LIMIT 1")
+        if first and first[0][0] != size:
+            raise EndxError(f"{self.path} is damaged: an embedding does not have {size} bytes; {REMEDY}")
+        whole = None if count is None else aligned((count, info.width), info.dtype)
+        with self._lock, reporting(self.path):
+            cursor = self._database.execute(
+                "SELECT row, embedding, scale FROM documents WHERE row > ? ORDER BY row", [after]
+            )
+            while some := cursor.fetchmany(STEP):
+                numbers, blobs, factors = zip(*some, strict=True)
+                if any(type(blob) is not bytes or len(blob) != size for blob in blobs):
+                    raise EndxError(f"{self.path} is damaged: an embedding does not have {size} bytes; {REMEDY}")
+                part = np.frombuffer(b"".join(blobs), info.dtype).reshape(-1, info.width)
+                if whole is None:
+                    parts.append(part)
+                else:
+                    whole[start : start + len(part)] = part
+                start += len(part)
+                rows += numbers
+                scales += factors
+        if whole is None:
+            whole = np.concatenate([np.zeros((0, info.width), info.dtype), *parts])
+        if info.precision != "int8":
+            return Stored(np.array(rows, np.int64), whole, None)
+        if not all(type(factor) is float for factor in scales):
+            raise EndxError(f"{self.path} is damaged: an embedding has no scale; {REMEDY}")
+        return Stored(np.array(rows, np.int64), whole, np.array(scales, np.float32))
+
+    def embeddings_of(self, rows: Sequence[int]) -> Stored:
+        """Returns the embeddings of n rows, in their order; a row may occur several times."""
+        found: dict[int, tuple[bytes, float]] = {}
+        for start in range(0, len(rows), STEP):
+            query = f"SELECT row, embedding, scale FROM documents WHERE row IN {_LISTED}"
+            found |= {row: rest for row, *rest in self._rows(query, json.dumps(rows[start : start + STEP]))}
+        vectors = np.frombuffer(b"".join(found[row][0] for row in rows), self.info.dtype)
+        scales = np.array([found[row][1] for row in rows], np.float32) if self.info.precision == "int8" else None
+        return Stored(np.array(rows, np.int64), vectors.reshape(-1, self.info.width), scales)
+
+    def texts(self) -> Iterator[tuple[int, str]]:
+        """Yields row and text of all documents."""
+        yield from self._stream("SELECT row, text FROM documents ORDER BY row")
+
+    def contents(self) -> Iterator[tuple[Any, ...]]:
+        """Yields the columns of all documents, in the order of `INSERT`."""
+        yield from self._stream("SELECT id, embedding, scale, text, metadata FROM documents ORDER BY row")
+
+    def documents(self, rows: Sequence[int]) -> dict[int, Document]:
+        """Returns the documents of rows; rows whose document was deleted are omitted."""
+        found = {}
+        for start in range(0, len(rows), STEP):
+            some = json.dumps(rows[start : start + STEP])
+            listed = self._rows(f"SELECT row, id, text, metadata FROM documents WHERE row IN {_LISTED}", some)
+            found.update({row: self._document(*fields) for row, *fields in listed})
+        return found
+
+    def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
+        """Returns the rows of the documents with these ids; ids without a document are omitted."""
+        return dict(self._rows(f"SELECT id, row FROM documents WHERE id IN {_LISTED}", json.dumps(ids)))
+
+    def rows_where(self, condition: str, values: Sequence[object]) -> np.ndarray:
+        """Returns the rows, int64 [n], of documents that meet a condition of `filters.condition`."""
+        return np.array(self._rows(f"SELECT row FROM documents WHERE {condition}", *values), np.int64).reshape(-1)
+
+    def _document(self, identifier: object, text: object, metadata: object) -> Document:
+        if not all(isinstance(field, str) for field in (identifier, text, metadata)):
+            raise EndxError(f"{self.path} is damaged: document {json_files.shown(identifier)} is not text; {REMEDY}")
+        where = f"{self.path}, metadata of document {identifier!r}"
+        return Document(str(identifier), str(text), json_files.parse(str(metadata), where, dict))
+
+    def _stream(self, query: str) -> Iterator[Any]:
+        with self._lock, reporting(self.path):
+            yield from self._database.execute(query)
+
+    def _rows(self, query: str, *values: object) -> list[Any]:
+        with self._lock, reporting(self.path):
+            return self._database.execute(query, values).fetchall()
+
+
+def check_is_file(path: pathlib.Path) -> None:
+    """Raises EndxError if there is no file, or a folder with an index of an earlier version."""
+    make = "make one with `endx train`, `endx evaluate` or `endx encode`"
+    if (path / "manifest.json").is_file() and not (path / "config.json").is_file():
+        raise EndxError(f"{path} is an index of an earlier version: encode the documents again, to another path")
+    if (path / "config.json").is_file() and (path / "index.sqlite").is_file():
+        raise EndxError(f"{path} is the workdir of a run, not an index: use {path / 'index.sqlite'}")
+    if path.is_dir():
+        raise EndxError(f"{path} is a folder and contains no index: name the file of an index, or {make}")
+    if not path.exists():
+        raise EndxError(f"{path} contains no index: {make}")
+
+
+def aligned(shape: tuple[int, int], dtype: np.dtype) -> np.ndarray:
+    """Returns an uninitialised array at a multiple of 64 bytes, which JAX uses on a CPU without a copy."""
+    size = shape[0] * shape[1] * dtype.itemsize
+    memory = np.empty(size + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + size].view(dtype).reshape(shape)

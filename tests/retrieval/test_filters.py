@@ -1,0 +1,68 @@
+import numpy as np
+import pytest
+from helpers import one_line_error
+
+from endx_jax.data.documents import Document
+from endx_jax.retrieval.filters import condition
+from endx_jax.retrieval.index import Index, write_index
+
+METADATA = [
+    {"lang": "en", "year": 2019, "public": True},
+    {"lang": "de", "year": 2020.5, "date": "2024-11-24"},
+    {"lang": "fr", "year": "2021", "a.b": 1, "': --": "x"},
+    {},
+]
+
+
+@pytest.fixture
+def snapshot(tmp_path):
+    documents = [Document(str(n), "text", metadata) for n, metadata in enumerate(METADATA)]
+    write_index(tmp_path / "i", np.ones((4, 2), np.float32), documents, metric="cosine", model={})
+    return Index(tmp_path / "i").snapshot
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        (None, [0, 1, 2, 3]),
+        ({}, [0, 1, 2, 3]),
+        ({"lang": "de"}, [1]),
+        ({"lang": ["en", "fr"]}, [0, 2]),
+        ({"lang": []}, []),
+        ({"lang": "de", "year": {"gte": 2020}}, [1]),
+        ({"year": {"gte": 2019, "lt": 2020.5}}, [0]),
+        ({"year": {"gt": 2019}}, [1, 2]),
+        ({"year": {"gt": 2019, "lte": 2020.5}}, [1]),
+        ({"year": {"gte": "2000"}}, [2]),
+        ({"year": 2021}, [2]),
+        ({"year": [2019, 2021]}, [0, 2]),
+        ({"lang": {"gte": 0}}, []),
+        ({"date": {"gte": "2024-01-01", "lt": "2025"}}, [1]),
+        ({"date": {"gte": 0}}, []),
+        ({"public": True}, [0]),
+        ({"public": False}, []),
+        ({"a.b": 1}, [2]),
+        ({"': --": "x"}, [2]),
+        ({"missing": 1}, []),
+        ({"lang": "' OR 1 = 1 --"}, []),
+    ],
+)
+def test_documents_are_selected_by_their_metadata(snapshot, where, expected):
+    assert np.flatnonzero(snapshot.where(where)).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ({'a"b': 1}, "the filter names the field .*: fields are names without quotation marks"),
+        ({"": 1}, "the filter names the field ''"),
+        ({"year": {"above": 3}}, "the filter of 'year' has bounds .*: use gt, gte, lt or lte"),
+        ({"year": {}}, "the filter of 'year' has bounds"),
+        ({"year": None}, "the filter of 'year' compares with .*: use a text, a number or a truth value"),
+        ({"year": [[1]]}, "the filter of 'year' compares with"),
+        ({"year": 2**70}, "the filter of 'year' compares with"),
+    ],
+)
+def test_other_filters_are_refused(where, message):
+    with one_line_error(message):
+        condition(where)
