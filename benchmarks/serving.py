@@ -211,7 +211,7 @@ def main() -> None:
             soaked = soak(servers["endx serve"], bodies, options)
     if soaked:
         print(common.table(soaked))
-    packages = ("fastapi", "uvicorn", *(("torch", "sentence-transformers") if options.peer else ()))
+    packages = ("fastapi", "hypercorn", *(("torch", "sentence-transformers", "uvicorn") if options.peer else ()))
     common.write(options.json, vars(options), rows, soak=soaked, versions=common.versions(*packages))
 
 
