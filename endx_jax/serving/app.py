@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 import tqdm
 from fastapi import FastAPI
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 
@@ -53,11 +54,11 @@ def make_app(
         batcher.close()
 
     # FastAPI's documentation pages load scripts from other sites: only openapi.json is kept.
-    about = {"title": "endx_jax", "version": endx_jax.__version__, "docs_url": None, "redoc_url": None}
-    app = FastAPI(**about, lifespan=lifespan, max_body_size=limits.max_body)
+    app = FastAPI(title="endx_jax", version=endx_jax.__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.max_seconds = limits.max_seconds
     handle_errors(app)
     # The middleware that is added last sees a request first.
+    app.add_middleware(RequestBodyLimitMiddleware, max_body_size=limits.max_body)
     app.add_middleware(Guard, settings=settings)
     app.add_middleware(Measured, telemetry=telemetry)
     app.include_router(make_api(service, batcher, limits))

@@ -54,7 +54,7 @@ async def serve(
         include_server_header=False,
         errorlog=logging.getLogger(__name__),
     )
-    await hypercorn.asyncio.serve(app, config, shutdown_trigger=until, mode="asgi")
+    await hypercorn.asyncio.serve(app, config, shutdown_trigger=until, mode="asgi")  # type: ignore[arg-type]
 
 
 def run(app: FastAPI, bound: socket.socket, limits: Limits) -> None:
