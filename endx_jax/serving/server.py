@@ -59,4 +59,11 @@ async def serve(
 
 def run(app: FastAPI, bound: socket.socket, limits: Limits) -> None:
     """Serves until SIGTERM or SIGINT: see `serve`."""
-    asyncio.run(serve(app, bound, limits))
+    try:
+        import uvloop
+
+        loop_factory = uvloop.new_event_loop
+    except ImportError:  # Windows
+        loop_factory = None
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(serve(app, bound, limits))
