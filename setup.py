@@ -36,11 +36,10 @@ DEPENDENCIES = [
 # Extras, and what their verbs need.
 SEARCH = ["faiss-cpu>=1.9.0"]
 SERVE = [
-    "fastapi>=0.115",
-    "httptools>=0.6.3",
+    "fastapi>=0.165",
+    "hypercorn>=0.18",
     "orjson>=3.10",
     "prometheus-client>=0.20",
-    "uvicorn>=0.30",
     "uvloop>=0.21; sys_platform != 'win32'",
 ]
 PLOT = ["matplotlib>=3.9", "scikit-learn>=1.5"]

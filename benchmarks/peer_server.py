@@ -1,12 +1,12 @@
 """Search server with FastAPI and sentence-transformers, the peer of serving.py.
 
-`python benchmarks/peer_server.py --model=FOLDER --index=FOLDER --port=8001`. It is a
+`python benchmarks/peer_server.py --model=FOLDER --index=FILE --port=8001`. It is a
 simple server: a `def` endpoint, which FastAPI runs in its threads, and the documents' embeddings in one tensor.
 """
 
 import argparse
-import json
 import pathlib
+import sqlite3
 import threading
 
 import fastapi
@@ -18,7 +18,7 @@ import uvicorn
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--model", required=True, help="folder of a sentence-transformers model")
-parser.add_argument("--index", required=True, type=pathlib.Path, help="an endx_jax index of one float32 shard")
+parser.add_argument("--index", required=True, type=pathlib.Path, help="a float32 index of endx_jax")
 parser.add_argument("--port", type=int, default=8001)
 parser.add_argument("--at_once", type=int, default=40, help="concurrent questions [FastAPI's threads]")
 parser.add_argument("--threads", type=int, help="PyTorch threads per question [PyTorch's default]")
@@ -27,9 +27,9 @@ if options.threads:
     torch.set_num_threads(options.threads)
 
 model = sentence_transformers.SentenceTransformer(options.model, device="cpu")
-embeddings = torch.from_numpy(np.load(options.index / "embeddings-00000.npy"))
-lines = (options.index / "documents-00000.jsonl").read_text(encoding="utf-8").splitlines()
-documents = [json.loads(line) for line in lines]
+columns = sqlite3.connect(options.index).execute("SELECT id, text, embedding FROM documents ORDER BY row").fetchall()
+documents = [{"id": id, "text": text} for id, text, _ in columns]
+embeddings = torch.from_numpy(np.stack([np.frombuffer(blob, np.float32) for *_, blob in columns]))
 gate = threading.Semaphore(options.at_once)
 app = fastapi.FastAPI()
 

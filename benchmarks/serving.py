@@ -186,7 +186,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, type=pathlib.Path, help="folder of SQuAD 1.1")
     parser.add_argument("--model", default="all-MiniLM-L6-v2")
-    parser.add_argument("--index", type=pathlib.Path, help="existing index of one float32 shard [a new one]")
+    parser.add_argument("--index", type=pathlib.Path, help="existing float32 index [a new one]")
     parser.add_argument("--documents", type=int, default=10_000, help="documents of a new index")
     parser.add_argument("--questions", type=int, default=2000, help="number of distinct questions")
     parser.add_argument("--clients", nargs="*", type=int, default=[1, 8, 32])
@@ -211,7 +211,7 @@ def main() -> None:
             soaked = soak(servers["endx serve"], bodies, options)
     if soaked:
         print(common.table(soaked))
-    packages = ("fastapi", "uvicorn", *(("torch", "sentence-transformers") if options.peer else ()))
+    packages = ("fastapi", "hypercorn", *(("torch", "sentence-transformers", "uvicorn") if options.peer else ()))
     common.write(options.json, vars(options), rows, soak=soaked, versions=common.versions(*packages))
 
 

@@ -1,5 +1,6 @@
 """Real servers, in threads of this process, and how to ask them."""
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -8,7 +9,7 @@ import threading
 import time
 
 from endx_jax.serving.app import make_app
-from endx_jax.serving.server import bind, make_server
+from endx_jax.serving.server import bind, serve
 from endx_jax.serving.settings import ServingSettings
 
 JSON = {"Content-Type": "application/json"}
@@ -21,20 +22,24 @@ class Running:
       port: it listens at 127.0.0.1.
       url: its address.
       service: what it serves.
-      connections: uvicorn's protocols of the open connections.
     """
 
     def __init__(self, service, settings=ServingSettings(), ready=True):  # noqa: B008
         bound = bind("127.0.0.1", 0)
         self.port, self.service = bound.getsockname()[1], service
         self.url = f"http://127.0.0.1:{self.port}"
-        self._server = make_server(make_app(service, settings), settings.limits)
-        self.connections = self._server.server_state.connections
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [bound]})
+        self._loop, self._stopped = asyncio.new_event_loop(), asyncio.Event()
+        serving = serve(make_app(service, settings), bound, settings.limits, self._stopped.wait)
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=[serving])
         self._thread.start()
-        wait_for(lambda: self._server.started)
-        if ready:
-            wait_for(lambda: self.get("/readyz")[0] == 200, 60)
+        wait_for(lambda: self._answers() >= (200 if ready else 100), 60)
+
+    def _answers(self):
+        """The status of the server's readiness; 0 before it listens."""
+        with contextlib.suppress(ConnectionRefusedError):
+            status, _ = self.get("/readyz")
+            return status if status == 200 else 100
+        return 0
 
     def connect(self):
         return socket.create_connection(("127.0.0.1", self.port), timeout=10)
@@ -62,7 +67,7 @@ class Running:
         return float(found[0].split()[-1]) if found else 0.0
 
     def stop(self):
-        self._server.should_exit = True
+        self._loop.call_soon_threadsafe(self._stopped.set)
         self._thread.join(20)
         assert not self._thread.is_alive()
 

@@ -28,7 +28,7 @@ def main(argv: list[str]) -> None:
     check(0 <= arguments.port < 1 << 16, f"--port={arguments.port}: it must be from 1 to 65535, or 0 for a free port")
     try:
         from endx_jax.serving.app import make_app
-        from endx_jax.serving.server import bind, serve
+        from endx_jax.serving.server import bind, run
     except ModuleNotFoundError as missing:
         raise EndxError(f'a server needs the package {missing.name}: pip install "endx_jax[serve]"') from None
     from endx_jax.parallel.console import say
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> None:
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
         service = _service(arguments)
         address = f"http://{host}:{bound.getsockname()[1]}"
-        serve(make_app(service, settings, when_ready=lambda: _settle_and_say(address)), bound, limits)
+        run(make_app(service, settings, when_ready=lambda: _settle_and_say(address)), bound, limits)
     say("stopped")
     sys.stderr.flush()
     os._exit(0)  # do not wait for the compute thread, which may be compiling, or reading from a disconnected disk

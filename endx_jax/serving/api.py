@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import orjson
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 
@@ -41,6 +41,19 @@ from endx_jax.serving.settings import Limits
 
 class JSONRequest(Request):
     """Request whose JSON is parsed by orjson, which raises the errors of the standard library."""
+
+    async def body(self) -> bytes:
+        """Returns the body.
+
+        Raises:
+          HTTPException: with 408 if the body did not arrive in time.
+        """
+        seconds = self.app.state.max_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                return await super().body()
+        except TimeoutError:
+            raise HTTPException(408, f"the body did not arrive within {seconds:g} seconds") from None
 
     async def json(self) -> Any:
         """Returns the parsed body."""

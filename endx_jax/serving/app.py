@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 import tqdm
 from fastapi import FastAPI
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 
@@ -17,7 +18,7 @@ from endx_jax.parallel.console import showing_progress
 from endx_jax.serving.api import make_api
 from endx_jax.serving.batching import MOST_CHARACTERS, Batcher
 from endx_jax.serving.errors import handle_errors
-from endx_jax.serving.middleware import Guard, WholeBody
+from endx_jax.serving.middleware import Guard
 from endx_jax.serving.service import Preparation, Result, Service, Work
 from endx_jax.serving.settings import ServingSettings
 from endx_jax.serving.telemetry import Measured, Telemetry
@@ -54,10 +55,10 @@ def make_app(
 
     # FastAPI's documentation pages load scripts from other sites: only openapi.json is kept.
     app = FastAPI(title="endx_jax", version=endx_jax.__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
-    app.state.batcher = batcher
+    app.state.max_seconds = limits.max_seconds
     handle_errors(app)
     # The middleware that is added last sees a request first.
-    app.add_middleware(WholeBody, limits=limits)
+    app.add_middleware(RequestBodyLimitMiddleware, max_body_size=limits.max_body)
     app.add_middleware(Guard, settings=settings)
     app.add_middleware(Measured, telemetry=telemetry)
     app.include_router(make_api(service, batcher, limits))

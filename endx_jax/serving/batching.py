@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
-import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -100,12 +99,6 @@ class Batcher(Generic[Work, Result]):
         for step in steps:
             await asyncio.get_running_loop().run_in_executor(self._thread, step)
         self.ready = True
-
-    def give_up(self) -> None:
-        """Refuses all jobs that wait or are computed with 503."""
-        for job in itertools.chain(self._batch, *self._waiting.values()):
-            if not job.answer.done():
-                job.answer.set_exception(Refusal(503, "the server is stopping", code="stopping"))
 
     def close(self) -> None:
         """Stops the thread after the current batch or step, without waiting for it."""

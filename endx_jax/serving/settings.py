@@ -21,8 +21,7 @@ class Limits:
     max_texts: int = _limit(1024, "texts or documents of a request")
     max_k: int = _limit(100, "results of a search")
     max_waiting: int = _limit(256, "requests that wait or are computed; further ones get status 429")
-    max_connections: int = _limit(1000, "open connections")
-    max_seconds: float = _limit(10.0, "seconds for a client to send headers, to send a body, or to receive a response")
+    max_seconds: float = _limit(10.0, "seconds for a client to send headers, and to send a body")
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
