@@ -50,7 +50,7 @@ def arms() -> Figure:
         axes.plot(value, place, "o", color=colour, markersize=5, label="held-out articles" if place == 0 else None)
         if dev.get(row["arm"]):
             label = "dev file" if "dev file" not in axes.get_legend_handles_labels()[1] else None
-            axes.plot(numbers(dev[row["arm"]])[0], place, "D", color=colour, fillstyle="none", label=label)
+            axes.plot(numbers(dev[row["arm"]])[0], place, "D", color=colour, fillstyle="none", markersize=8, label=label)
     axes.axvline(0, color=GREY, linewidth=1, linestyle="--")
     axes.set_yticks(range(len(rows)), [f"{row['arm']} ({row['seeds']})" for row in rows])
     axes.invert_yaxis()
@@ -87,18 +87,29 @@ def minutes() -> Figure:
 def prefixes() -> Figure:
     """Draws MRR over the width of the prefix: means over seeds and every seed."""
     widths = ["48", "96", "192", "384"]
-    systems: dict[str, list[list[float]]] = {}
-    for row in table("results.md", "system", "seed", "384"):
-        if row["192"]:
-            systems.setdefault(row["system"].strip("`"), []).append([float(row[width]) for width in widths])
+    rows = [row for row in table("results.md", "system", "384", "192") if row["192"]]
     figure, axes = _figure(3.4)
-    for (name, runs), colour, marker in zip(systems.items(), (GREY, RED, BLUE, GREEN), "osD^", strict=True):
-        means = [sum(values) / len(values) for values in zip(*runs, strict=True)]
-        axes.plot(widths, means, color=colour, marker=marker, markersize=5, label=name)
-        for run in runs if len(runs) > 1 else []:
-            axes.plot(widths, run, marker, color=colour, markersize=3, alpha=0.5)
+    for row, colour, marker in zip(rows, (GREY, RED, BLUE, GREEN), "osD^", strict=True):
+        runs = [numbers(row[width]) for width in widths]
+        means = [sum(values) / len(values) for values in runs]
+        axes.plot(widths, means, color=colour, marker=marker, markersize=5, label=row["system"].strip("`"))
+        for width, values in zip(widths, runs, strict=True):
+            axes.plot([width] * len(values), values, marker, color=colour, markersize=3, alpha=0.5)
     axes.set(xlabel="width of the prefix", ylabel="MRR (%), 2,000 dev questions")
     axes.legend(frameon=False, loc="lower right")
+    return figure
+
+
+def ratios() -> Figure:
+    """Draws the rate of each kind of work over that of its peer."""
+    rows = list(table("performance.md", "work", "peer"))
+    names = [f"{re.sub(r'[][]|[(]#[^)]*[)]', '', row['work'])} ({row['peer']})" for row in rows]
+    figure, axes = _figure(3.6)
+    bars = axes.barh(names, [float(row["rate over the peer's"]) for row in rows], color=BLUE)
+    axes.bar_label(bars, fmt="%.2f", padding=3)
+    axes.axvline(1, color="black", linewidth=1)
+    axes.invert_yaxis()
+    axes.set(xlim=(0, 4.5), xlabel="rate of endx_jax over the peer's; the line marks equal rates")
     return figure
 
 
@@ -110,6 +121,7 @@ def _figure(height: float) -> tuple:
 FIGURES: dict[str, Callable[[], Figure]] = {
     "endx-arms": arms,
     "endx-minutes": minutes,
+    "performance-ratios": ratios,
     "results-prefixes": prefixes,
 }
 
