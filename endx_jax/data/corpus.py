@@ -71,9 +71,10 @@ def read_corpus(
     """
     path = os.fspath(path)
     check_choice("pool", pool, ("", *reqa.POOLS))
-    if _holds_paragraphs(path):
+    documents = document_files.names_in(path) if os.path.isdir(path) else []
+    if not documents and _holds_paragraphs(path):
         return _checked(path, functools.partial(_paragraphs, path, pool))
-    file, reader = _found(path, split, say)
+    file, reader = _found(path, documents, split, say)
     if pool:
         raise EndxError(f"{file}: only reading-comprehension data can be split into {pool}; leave out the pool")
     return _checked(file, functools.partial(reader, file, _Columns(text_column)))
@@ -82,8 +83,7 @@ def read_corpus(
 def _holds_paragraphs(path: str) -> bool:
     endings = (".json", ".jsonl", *text_files.ARROW_ENDINGS)
     may = os.path.isdir(path) or text_files.uncompressed(path).endswith(endings)
-    may = may and os.path.exists(path) and not document_files.holds_documents(path)
-    return may and formats.holds_paragraphs(path)
+    return may and os.path.exists(path) and formats.format_of(path) in formats.PARAGRAPH_READERS
 
 
 def _checked(path: str, reader: Callable[[], Iterator[Placed]]) -> Iterator[Document]:
@@ -159,7 +159,7 @@ def _scalars(row: dict, where: str) -> dict[str, Scalar]:
 
 
 def _rows(path: str, columns: _Columns, *, split: str | None = None) -> Iterator[Placed]:
-    for number, where, row in row_files.rows(path, columns.check_header, text_files.InvalidRows(path), split=split):
+    for number, where, row in row_files.rows(path, check=columns.check_header, split=split):
         yield where, columns.document(row, number, where)
 
 
@@ -202,12 +202,14 @@ FORMATS: dict[str, Callable[[str, _Columns], Iterator[Placed]]] = {
 }
 
 
-def _found(path: str, split: str | None, say: Callable) -> tuple[str, Callable[[str, _Columns], Iterator[Placed]]]:
-    """Returns the file or folder of the corpus at a path, and its reader."""
+def _found(
+    path: str, documents: list[str], split: str | None, say: Callable
+) -> tuple[str, Callable[[str, _Columns], Iterator[Placed]]]:
+    """Returns the file or folder of the corpus at a path, which may be one of these documents, and its reader."""
     inside = [os.path.join(path, name + packed) for name in IN_FOLDERS for packed in ("", ".gz")]
     file = next(filter(os.path.isfile, inside), None)
-    if file is None and os.path.isdir(path) and document_files.holds_documents(path):
-        return path, lambda folder, _: document_files.passages(folder, say)
+    if file is None and documents:
+        return path, lambda folder, _: document_files.passages(folder, documents, say)
     if file is None and shards.holds_shards(path):
         return path, functools.partial(_rows, split=split)
     if os.path.isdir(path):

@@ -4,7 +4,7 @@ import dataclasses
 import re
 from collections.abc import Iterable
 
-from endx_jax.data.records import RetrievalSet
+from endx_jax.data.records import RetrievalSet, RetrievalSetBuilder
 from endx_jax.errors import EndxError
 
 
@@ -75,26 +75,17 @@ def whole_paragraphs(paragraphs: Iterable[Paragraph], source: str, *, merge: boo
     Raises:
       EndxError: no question has an answer.
     """
-    candidates: dict[str, int] = {}
-    asked: dict[str | int, tuple[str, str, str, set[int]]] = {}
+    merged = RetrievalSetBuilder()
     for paragraph in paragraphs:
-        candidate = candidates.setdefault(paragraph.context.strip(), len(candidates))
+        candidate = merged.candidate(paragraph.context.strip(), f"p{len(merged.candidates)}")
         for question in paragraph.questions:
             if question.answers:
-                text = question.text.strip()
-                key = text if merge else len(asked)
-                asked.setdefault(key, (question.id, text, paragraph.article, set()))[-1].add(candidate)
-    if not asked:
+                row = merged.question(question.text.strip(), question.id, paragraph.article, merge=merge)
+                merged.judge(row, candidate)
+    records = merged.build()
+    if not records.questions:
         raise EndxError(f"{source}: no answerable questions in the file")
-    ids, questions, articles, right = zip(*asked.values(), strict=True)
-    return RetrievalSet(
-        questions=questions,
-        candidates=tuple(candidates),
-        qrels=tuple(tuple(sorted(rows)) for rows in right),
-        question_ids=ids,
-        candidate_ids=tuple(f"p{n}" for n in range(len(candidates))),
-        groups=articles,
-    )
+    return records
 
 
 # Sentence splitting by the rules of the ReQA benchmark (Ahmad et al. 2019), which were written for SQuAD. As in the

@@ -1,5 +1,6 @@
 """Retrieval sets: de-duplicated questions and candidates, and the relevance judgements between them."""
 
+import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 
@@ -151,17 +152,74 @@ class RetrievalSet:
     @classmethod
     def from_pairs(cls, pairs) -> "RetrievalSet":
         """Builds the set from (question text, answer text) pairs, merging equal texts; ids are `q0...`, `d0...`."""
-        questions: dict[str, set[int]] = {}
-        candidates: dict[str, int] = {}
+        merged = RetrievalSetBuilder()
         for question, answer in pairs:
-            right = questions.setdefault(question, set())
-            right.add(candidates.setdefault(answer, len(candidates)))
-        return cls(
-            questions=tuple(questions),
-            candidates=tuple(candidates),
-            qrels=tuple(tuple(sorted(right)) for right in questions.values()),
-            question_ids=tuple(f"q{i}" for i in range(len(questions))),
-            candidate_ids=tuple(f"d{i}" for i in range(len(candidates))),
+            merged.judge(merged.question(question), merged.candidate(answer))
+        return merged.build()
+
+
+class RetrievalSetBuilder:
+    """Builder of a retrieval set, in which equal texts are one row with the id of the first and all their judgements.
+
+    Attributes:
+      questions: row of each question by its text.
+      candidates: row of each candidate by its text.
+      wrong: hard negatives of questions by row; those that are right too are left out of the set.
+      excluded: candidates that are not ranked for a question, by row; those that are right are ranked.
+      scores: a teacher's scores of candidates by row, for questions by row.
+    """
+
+    def __init__(self):
+        self.questions: dict[str, int] = {}
+        self.candidates: dict[str, int] = {}
+        self.wrong: dict[int, set[int]] = collections.defaultdict(set)
+        self.excluded: dict[int, set[int]] = collections.defaultdict(set)
+        self.scores: dict[int, dict[int, float]] = collections.defaultdict(dict)
+        self._asked: list[tuple[str, str, str | None]] = []
+        self._candidate_ids: list[str] = []
+        self._grades: list[dict[int, int]] = []
+
+    def question(self, text: str, name: str = "", group: str | None = None, *, merge: bool = True) -> int:
+        """Returns the row of a question; a new one gets this id, by default `q` and its row, and this group."""
+        row = self.questions.setdefault(text, len(self._asked)) if merge else len(self._asked)
+        if row == len(self._asked):
+            self._asked.append((text, name or f"q{row}", group))
+            self._grades.append({})
+        return row
+
+    def candidate(self, text: str, name: str = "") -> int:
+        """Returns the row of a candidate; a new one gets this id, by default `d` and its row."""
+        row = self.candidates.setdefault(text, len(self.candidates))
+        if row == len(self._candidate_ids):
+            self._candidate_ids.append(name or f"d{row}")
+        return row
+
+    def judge(self, question: int, candidate: int, grade: int = 1) -> None:
+        """Marks a candidate as right for a question; of several grades the highest counts."""
+        own = self._grades[question]
+        if grade > own.get(candidate, 0):
+            own[candidate] = grade
+
+    def build(self, *, hard_negatives: bool = False) -> RetrievalSet:
+        """Returns the set; true keeps the column of hard negatives even if there are none."""
+
+        def unless_right(column: Mapping[int, set[int]]) -> tuple[tuple[int, ...], ...]:
+            rows = enumerate(self._grades)
+            return tuple(tuple(sorted(column[row] - own.keys())) if row in column else () for row, own in rows)
+
+        wrong, excluded = unless_right(self.wrong), unless_right(self.excluded)
+        questions, question_ids, groups = zip(*self._asked, strict=True) if self._asked else ((), (), (None,))
+        return RetrievalSet(
+            questions=questions,
+            candidates=tuple(self.candidates),
+            qrels=tuple(tuple(sorted(own)) for own in self._grades),
+            question_ids=question_ids,
+            candidate_ids=tuple(self._candidate_ids),
+            groups=None if None in groups else groups,
+            hard_negatives=wrong if hard_negatives or any(wrong) else None,
+            scores=tuple(self.scores.get(row, {}) for row in range(len(questions))) if self.scores else None,
+            grades=tuple(self._grades) if any(grade > 1 for own in self._grades for grade in own.values()) else None,
+            excluded=excluded if any(excluded) else None,
         )
 
 

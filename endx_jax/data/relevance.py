@@ -105,7 +105,7 @@ Row = tuple[str, str, list[str]]
 
 
 def _objects(path: str) -> Iterator[Row]:
-    for _, where, row in row_files.objects(path):
+    for _, where, row in row_files.rows(path):
         key = "answers" if "answers" in row else "answer"
         listed = enumerate(json_files.list_at(row, key, where))
         answers = [json_files.text(answer, f"{where}: {key!r}, item {n}") for n, answer in listed]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from endx_jax.data.paragraphs import Paragraph, split_sentences
 from endx_jax.data.readers import formats
-from endx_jax.data.records import RetrievalSet
+from endx_jax.data.records import RetrievalSet, RetrievalSetBuilder
 from endx_jax.errors import EndxError
 from endx_jax.settings import check_choice
 
@@ -80,73 +80,38 @@ def convert_paragraphs(paragraphs: Iterable[Paragraph], names: Sequence[str], po
       EndxError: the pool is unknown, or no answer in the data starts in a sentence.
     """
     check_choice("pool", pool, POOLS)
-    merged = _Merged()
+    merged = RetrievalSetBuilder()
+    articles: list[str] = []
+    rows = unplaced = 0
     for number, paragraph in enumerate(paragraphs):
-        if paragraph.questions:
-            merged.add(paragraph, number)
-    records = merged.records(pool)
+        if not paragraph.questions:
+            continue
+        context = paragraph.context
+        spans = split_sentences(context) if paragraph.sentences is None else paragraph.sentences
+        sentences = [merged.candidate(context[a:b], f"s{number}.{place}") for place, (a, b) in enumerate(spans)]
+        articles += [paragraph.article] * (len(merged.candidates) - len(articles))
+        for question in paragraph.questions:
+            if question.answers:
+                found = [_sentence_at(answer.start, spans) for answer in question.answers]
+                right = {sentences[place] for place in found if place is not None}
+                unplaced += found.count(None)
+                rows += len(right)
+                row = merged.question(question.text, question.id, paragraph.article)
+                merged.wrong[row].update(sentences)
+                for sentence in right:
+                    merged.judge(row, sentence)
+    asked = merged.build(hard_negatives=True)
+    records = asked.select_questions([row for row, right in enumerate(asked.qrels) if right])
     if not records.questions:
         raise EndxError(f"{' and '.join(names)}: no question in the file has an answer that starts in a sentence")
-    articles = tuple(merged.article_of[sentence] for sentence in records.candidates)
-    unplaced_questions = len(merged.sentences_of) - len(records.questions)
-    return Conversion(records, articles, merged.rows, merged.unplaced, unplaced_questions)
+    if pool == "answers":
+        kept = sorted({sentence for right in records.qrels for sentence in right})
+        records, articles = records.with_pool(kept), [articles[sentence] for sentence in kept]
+    return Conversion(records, tuple(articles), rows, unplaced, len(asked.questions) - len(records.questions))
 
 
-class _Merged:
-    """Accumulates the sentences and questions of paragraphs, with equal texts merged."""
-
-    def __init__(self):
-        self.sentence_ids: dict[str, str] = {}
-        self.article_of: dict[str, str] = {}
-        self.question_ids: dict[str, str] = {}
-        self.sentences_of: dict[str, set[str]] = {}
-        self.neighbours: dict[str, set[str]] = {}
-        self.articles: dict[str, str] = {}
-        self.rows = 0
-        self.unplaced = 0
-
-    def add(self, paragraph: Paragraph, number: int) -> None:
-        spans = split_sentences(paragraph.context) if paragraph.sentences is None else paragraph.sentences
-        sentences = [paragraph.context[start:end] for start, end in spans]
-        for place, sentence in enumerate(sentences):
-            self.sentence_ids.setdefault(sentence, f"s{number}.{place}")
-            self.article_of.setdefault(sentence, paragraph.article)
-        for question in paragraph.questions:
-            if not question.answers:
-                continue
-            found = [_sentence_at(answer.start, spans, paragraph.context) for answer in question.answers]
-            right = {sentence for sentence in found if sentence is not None}
-            self.unplaced += found.count(None)
-            self.rows += len(right)
-            self.question_ids.setdefault(question.text, question.id)
-            self.articles.setdefault(question.text, paragraph.article)
-            self.sentences_of.setdefault(question.text, set()).update(right)
-            self.neighbours.setdefault(question.text, set()).update(sentences)
-
-    def records(self, pool: str) -> RetrievalSet:
-        answering = set().union(*self.sentences_of.values())
-        candidates = [s for s in self.sentence_ids if pool == "sentences" or s in answering]
-        index = {sentence: n for n, sentence in enumerate(candidates)}
-        questions = [question for question, right in self.sentences_of.items() if right]
-
-        def rows(sentences: set[str]) -> tuple[int, ...]:
-            return tuple(sorted(index[sentence] for sentence in sentences if sentence in index))
-
-        wrong = {question: self.neighbours[question] - self.sentences_of[question] for question in questions}
-
-        return RetrievalSet(
-            questions=tuple(questions),
-            candidates=tuple(candidates),
-            qrels=tuple(rows(self.sentences_of[question]) for question in questions),
-            question_ids=tuple(self.question_ids[question] for question in questions),
-            candidate_ids=tuple(self.sentence_ids[sentence] for sentence in candidates),
-            groups=tuple(self.articles[question] for question in questions),
-            hard_negatives=tuple(rows(wrong[question]) for question in questions),
-        )
-
-
-def _sentence_at(start: int, spans: Sequence[tuple[int, int]], context: str) -> str | None:
-    for first, end in spans:
+def _sentence_at(start: int, spans: Sequence[tuple[int, int]]) -> int | None:
+    for place, (first, end) in enumerate(spans):
         if first <= start < end:
-            return context[first:end]
+            return place
     return None

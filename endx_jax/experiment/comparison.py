@@ -187,7 +187,7 @@ def _read(file: pathlib.Path, name: str, candidates: int | None) -> SystemResult
     lines: dict[str, int] = {}
     metrics: tuple[str, ...] = ()
     rows = []
-    for number, where, row in row_files.objects(str(file)):
+    for number, where, row in row_files.rows(str(file)):
         metrics = metrics or tuple(key for key in row if key not in NO_METRICS)
         question = json_files.text(row.get("id"), f"{where}: 'id'")
         if question in lines:

@@ -231,10 +231,7 @@ def _examples(part: Part, settings: DataSettings) -> Iterator[examples.Example]:
             yield examples.Example(examples.Named(question), right, wrong, scores)
         return
     invalid = text_files.InvalidRows(part.part.file, skip=settings.skip_invalid)
-    table = formats.Rows(part.format, (settings.question_column, settings.answer_column))
-    for _, where, row in table.read(part.source.path, invalid, part=part.part):
-        parsed = []
-        with invalid.row():
-            parsed = [table.parse(row, where)]
-        yield from parsed
+    columns = settings.question_column, settings.answer_column
+    for _, example in formats.row_examples(part.source.path, part.format, columns, invalid, part=part.part):
+        yield example
     invalid.log()

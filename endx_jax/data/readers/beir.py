@@ -6,7 +6,6 @@ The hub's form of them, as of NanoBEIR, has the same rows in parquet files: `cor
 `endx mine` adds `negatives/SPLIT.tsv`, hard negatives, and `scores/SPLIT.tsv`, scores of a teacher.
 """
 
-import dataclasses
 import json
 import math
 import os
@@ -17,7 +16,7 @@ from typing import IO, Any, NamedTuple
 
 from endx_jax import json_files
 from endx_jax.data.readers import row_files, text_files
-from endx_jax.data.records import RetrievalSet
+from endx_jax.data.records import RetrievalSet, RetrievalSetBuilder
 from endx_jax.errors import EndxError
 from endx_jax.files import aside, put_in_place
 
@@ -69,8 +68,23 @@ def read(folder: str, split: str | None = None, *, whole: bool = True, skip_inva
     wrong = _negatives(negatives, queries, documents) if os.path.exists(negatives) else None
     scores_path = os.path.join(folder, "scores", f"{split}.tsv")
     scores = _scores(scores_path) if os.path.exists(scores_path) else None
-    merged = _merge(documents, queries, right, wrong, groups)
-    return merged if scores is None else _with_scores(merged, scores, queries, documents, scores_path)
+    merged = RetrievalSetBuilder()
+    row = {name: merged.candidate(text, name) for name, text in documents.items()}
+    for name, text in queries.items():
+        if name in right:
+            question = merged.question(text, name, groups.get(name))
+            for document, grade in right[name].items():
+                merged.judge(question, row[document], grade)
+            merged.wrong[question].update(row[document] for document in (wrong or {}).get(name, ()))
+            if name in row:
+                merged.excluded[question].add(row[name])
+    for (query, document), score in (scores or {}).items():
+        if query in queries and queries[query] in merged.questions and document in row:
+            merged.scores[merged.questions[queries[query]]].setdefault(row[document], score)
+    records = merged.build(hard_negatives=wrong is not None)
+    if scores is not None:
+        _check_scored(records, scores_path)
+    return records
 
 
 def judgements(folder: str, split: str | None = None) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
@@ -92,57 +106,14 @@ def judgements(folder: str, split: str | None = None) -> tuple[dict[str, str], d
     return {query: queries[query] for query in right}, right
 
 
-def _merge(
-    documents: Mapping[str, str],
-    queries: Mapping[str, str],
-    right: Mapping[str, Mapping[str, int]],
-    wrong: Mapping[str, Sequence[str]] | None,
-    groups: Mapping[str, str],
-) -> RetrievalSet:
-    candidates: dict[str, int] = {}
-    row = {name: candidates.setdefault(text, len(candidates)) for name, text in documents.items()}
-    first: dict[int, str] = {}
-    for name, candidate in row.items():
-        first.setdefault(candidate, name)
-    asked: dict[str, list[str]] = {}
-    for name, text in queries.items():
-        if name in right:
-            asked.setdefault(text, []).append(name)
-    grades: list[dict[int, int]] = [{} for _ in asked]
-    for own, names in zip(grades, asked.values(), strict=True):
-        for name in names:
-            for document, grade in right[name].items():
-                _keep_highest(own, row[document], grade)
-    excluded = [
-        {row[name] for name in names if name in row} - own.keys()
-        for names, own in zip(asked.values(), grades, strict=True)
-    ]
-    negatives = [
-        {row[document] for name in names for document in (wrong or {}).get(name, ())} - own.keys()
-        for names, own in zip(asked.values(), grades, strict=True)
-    ]
-    ids = tuple(names[0] for names in asked.values())
-    return RetrievalSet(
-        questions=tuple(asked),
-        candidates=tuple(candidates),
-        qrels=tuple(tuple(sorted(own)) for own in grades),
-        question_ids=ids,
-        candidate_ids=tuple(first.values()),
-        groups=tuple(groups[name] for name in ids) if all(name in groups for name in ids) else None,
-        hard_negatives=None if wrong is None else tuple(tuple(sorted(own)) for own in negatives),
-        grades=tuple(grades) if any(grade > 1 for own in grades for grade in own.values()) else None,
-        excluded=tuple(tuple(sorted(own)) for own in excluded) if any(excluded) else None,
-    )
-
-
 def _keep_highest(grades: dict, document, grade: int) -> None:
     """Sets the grade of a document, unless it has a higher one."""
     grades[document] = max(grade, grades.get(document, grade))
 
 
-def _scores(path: str) -> dict[str, dict[str, float]]:
+def _scores(path: str) -> dict[tuple[str, str], float]:
     """Returns the scores of documents by query and document."""
-    found: dict[str, dict[str, float]] = {}
+    found: dict[tuple[str, str], float] = {}
     for where, (query, document, written) in _table(path, HEADER):
         try:
             score = float(written)
@@ -150,35 +121,19 @@ def _scores(path: str) -> dict[str, dict[str, float]]:
             score = math.nan
         if not abs(score) <= row_files.MOST_SCORE:
             raise EndxError(f"{where}: the score {written[:30]!r} is not a finite number of float32")
-        found.setdefault(query, {})[document] = score
+        found[query, document] = score
     return found
 
 
-def _with_scores(
-    records: RetrievalSet,
-    scores: Mapping[str, Mapping[str, float]],
-    queries: Mapping[str, str],
-    documents: Mapping[str, str],
-    path: str,
-) -> RetrievalSet:
-    """Adds the scores of `_scores`, merged by texts as queries and documents are."""
-    question_row = {text: row for row, text in enumerate(records.questions)}
-    candidate_row = {text: row for row, text in enumerate(records.candidates)}
-    found: list[dict[int, float]] = [{} for _ in records.questions]
-    for query, listed in scores.items():
-        question = question_row.get(queries.get(query, ""))
-        for document, score in listed.items():
-            candidate = candidate_row.get(documents.get(document, ""))
-            if question is not None and candidate is not None:
-                found[question].setdefault(candidate, score)
+def _check_scored(records: RetrievalSet, path: str) -> None:
+    scores = records.scores or [{}] * len(records.questions)
     for row, right in enumerate(records.qrels):
         wrong = records.hard_negatives[row] if records.hard_negatives else ()
-        if missing := [other for other in (*right, *wrong) if other not in found[row]]:
+        if missing := [other for other in (*right, *wrong) if other not in scores[row]]:
             raise EndxError(
                 f"{path}: no score of document {records.candidate_ids[missing[0]][:100]!r} for query "
                 f"{records.question_ids[row][:100]!r}; score all right documents and negatives, or remove the file"
             )
-    return dataclasses.replace(records, scores=tuple(found))
 
 
 def _check_known(query: str, document: str, queries: Container, documents: Container, where: str) -> None:
@@ -236,7 +191,7 @@ def _documents(path: str, named: Container[str] | None, invalid: text_files.Inva
     A document may be empty, as in some published corpora, unless it is judged right.
     """
     found: dict[str, str] = {}
-    for _, where, row in row_files.objects(path, invalid):
+    for _, where, row in row_files.rows(path, invalid):
         with invalid.row():
             title = json_files.text_at(row, "title", where, "", may_be_empty=True)
             text = json_files.text_at(row, "text", where, may_be_empty=True)
@@ -249,7 +204,7 @@ def _queries(path: str, invalid: text_files.InvalidRows) -> tuple[dict[str, str]
     """Returns the text of all queries by id, and the group of those that have one by id."""
     found: dict[str, str] = {}
     groups: dict[str, str] = {}
-    for _, where, row in row_files.objects(path, invalid):
+    for _, where, row in row_files.rows(path, invalid):
         with invalid.row():
             name = _add(found, row, json_files.text_at(row, "text", where), where)
             metadata = row.get("metadata")
@@ -285,7 +240,7 @@ def _judged_rows(path: str) -> Iterator[tuple[str, list[str]]]:
     if not path.endswith(".parquet"):
         yield from _table(path, HEADER)
         return
-    for _, where, row in row_files.objects(path):
+    for _, where, row in row_files.rows(path):
         query, document = (
             json_files.identifier(json_files.value(row, name, where), f"{where}: {name!r}")
             for name in ("query-id", "corpus-id")

@@ -22,16 +22,16 @@ INLINE = re.compile("a|abbr|b|cite|code|em|font|i|kbd|mark|q|s|small|span|strong
 HEADINGS = {"title": "# ", **{f"h{level}": "#" * level + " " for level in range(1, 7)}}
 
 
-def holds_documents(path: str) -> bool:
-    """Returns true for files of documents, and for a folder of them, which may have a third as many data files."""
+def names_in(path: str) -> list[str]:
+    """Returns the names of all files if they are documents; those of a folder with up to a third as many data files."""
     names = _names(path) if os.path.isdir(path) else glob.glob(path) or [path] * os.path.exists(path)
     documents = sum(name.lower().endswith(ENDINGS) for name in names)
     data = sum(text_files.uncompressed(name).endswith((".json", *shards.ENDINGS)) for name in names)
-    return documents > 3 * data if os.path.isdir(path) else 0 < documents == len(names)
+    return names if (documents > 3 * data if os.path.isdir(path) else documents == len(names)) else []
 
 
-def passages(folder: str, say: Callable[[str], object]) -> Iterator[tuple[str, Document]]:
-    """Yields (file, passage) for the documents of a folder, without hidden files and links, sorted by path.
+def passages(folder: str, names: list[str], say: Callable[[str], object]) -> Iterator[tuple[str, Document]]:
+    """Yields (file, passage) for the files of `names_in` a folder.
 
     A passage is whole paragraphs, or sentences of a long one. Its text begins with the document's title: the first
     heading, else the file's name. Metadata are `title` and `source`, the path in the folder; the id adds a number to
@@ -39,7 +39,7 @@ def passages(folder: str, say: Callable[[str], object]) -> Iterator[tuple[str, D
     """
     skipped: dict[str, list[str]] = {}
     files = count = 0
-    for name in _names(folder):
+    for name in names:
         try:
             title, own = _read(folder, name)
         except EndxError as reason:

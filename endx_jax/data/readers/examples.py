@@ -20,8 +20,7 @@ from typing import NamedTuple
 from endx_jax import json_files
 from endx_jax.data.readers import text_files
 from endx_jax.data.readers.row_files import MOST_SCORE, Row
-from endx_jax.data.readers.text_files import InvalidRows
-from endx_jax.data.records import RetrievalSet
+from endx_jax.data.records import RetrievalSet, RetrievalSetBuilder
 from endx_jax.errors import EndxError
 
 QUESTION, ANSWER = "question", "answer"
@@ -62,13 +61,8 @@ class ExampleSet:
     """
 
     def __init__(self):
-        self._questions: dict[str, str] = {}
-        self._passages: dict[str, int] = {}
-        self._passage_ids: list[str] = []
-        self._right: dict[str, set[int]] = {}
-        self._wrong: dict[str, set[int]] = {}
+        self._merged = RetrievalSetBuilder()
         self._texts: dict[tuple[str, str], str] = {}
-        self._scores: dict[str, dict[int, float]] = {}
         self._scored: bool | None = None
         self._wrong_only: list[tuple[Example, str]] = []
 
@@ -92,9 +86,12 @@ class ExampleSet:
         if self._scored not in (None, scores is not None):
             here, before = ("scores", "none") if scores else ("no scores", "some")
             raise EndxError(f"{where}: the row has {here} of a teacher, and the rows above have {before}")
-        name = question.id or self._questions.get(question.text) or self._free("question", f"q{len(self._questions)}")
+        merged = self._merged
+        name = question.id
+        if not name and question.text not in merged.questions:
+            name = self._free("question", f"q{len(merged.questions)}")
         # All ids are checked before anything is stored, so that no part of an invalid row is added.
-        texts = {("question", name): question.text}
+        texts = {("question", name): question.text} if name else {}
         for passage in (*right, *wrong):
             if passage.id and texts.setdefault(("passage", passage.id), passage.text) != passage.text:
                 raise EndxError(f"{where}: the passage id {passage.id[:100]!r} belongs to two texts")
@@ -103,20 +100,22 @@ class ExampleSet:
                 raise EndxError(f"{where}: the {kind} id {identifier[:100]!r} belongs to two texts")
         self._scored = scores is not None
         self._texts.update(texts)
-        self._questions.setdefault(question.text, name)
-        self._right.setdefault(question.text, set()).update(map(self._row, right))
-        self._wrong.setdefault(question.text, set()).update(map(self._row, wrong))
-        own = self._scores.setdefault(question.text, {})
-        for passage, score in zip((*right, *wrong), scores or (), strict=scores is not None):
-            own.setdefault(self._row(passage), score)
+        row = merged.question(question.text, name)
+        passages = [self._row(passage) for passage in (*right, *wrong)]
+        for candidate in passages[: len(right)]:
+            merged.judge(row, candidate)
+        if wrong:
+            merged.wrong[row].update(passages[len(right) :])
+        for candidate, score in zip(passages, scores or (), strict=scores is not None):
+            merged.scores[row].setdefault(candidate, score)
 
     def _row(self, passage: Named) -> int:
-        row = self._passages.setdefault(passage.text, len(self._passages))
-        if row == len(self._passage_ids):
-            name = passage.id or self._free("passage", f"d{row}")
-            self._texts["passage", name] = passage.text
-            self._passage_ids.append(name)
-        return row
+        row = self._merged.candidates.get(passage.text)
+        if row is not None:
+            return row
+        name = passage.id or self._free("passage", f"d{len(self._merged.candidates)}")
+        self._texts["passage", name] = passage.text
+        return self._merged.candidate(passage.text, name)
 
     def _free(self, kind: str, name: str) -> str:
         """Returns the name, with underscores appended if it is the id of another text."""
@@ -130,7 +129,7 @@ class ExampleSet:
         Raises:
           EndxError: there are no questions; the message ends with `note`.
         """
-        if not self._questions:
+        if not self._merged.questions:
             note = note or f"{len(self._wrong_only):,} rows have wrong ones" * bool(self._wrong_only)
             raise EndxError(f"{path}: no questions with a right passage in the file" + (note and f"; {note}"))
         if self._wrong_only:
@@ -138,32 +137,9 @@ class ExampleSet:
                 "%s: wrong answers of %d rows are hard negatives, for data.hard_negatives", path, len(self._wrong_only)
             )
         for example, where in self._wrong_only:
-            if example.question.text in self._right:
+            if example.question.text in self._merged.questions:
                 self._store(example, where)
-        wrong = [self._wrong[question] - self._right[question] for question in self._questions]
-        return RetrievalSet(
-            questions=tuple(self._questions),
-            candidates=tuple(self._passages),
-            qrels=tuple(tuple(sorted(self._right[question])) for question in self._questions),
-            question_ids=tuple(self._questions.values()),
-            candidate_ids=tuple(self._passage_ids),
-            hard_negatives=tuple(tuple(sorted(rows)) for rows in wrong) if any(wrong) else None,
-            scores=tuple(self._scores[question] for question in self._questions) if self._scored else None,
-        )
-
-
-def collect(path: str, found: Iterable[Row], parse: Parser, invalid: InvalidRows) -> RetrievalSet:
-    """Builds a retrieval set of rows of `path`.
-
-    Raises:
-      EndxError: a row is invalid (the message has its line), or no row has a right passage.
-    """
-    examples = ExampleSet()
-    for _, where, row in found:
-        with invalid.row():
-            examples.add(parse(row, where), where)
-    invalid.log()
-    return examples.records(path, invalid.report)
+        return self._merged.build()
 
 
 def parse_dpr(row: dict, where: str) -> Example:

@@ -116,25 +116,33 @@ def read(
     if found == MSMARCO:
         return msmarco.read(path, split)
     invalid = text_files.InvalidRows(path, skip=skip_invalid)
-    table = Rows(found, (question_column, answer_column))
-    return examples.collect(path, table.read(path, invalid, split=split), table.parse, invalid)
+    merged = examples.ExampleSet()
+    for where, example in row_examples(path, found, (question_column, answer_column), invalid, split=split):
+        with invalid.row():
+            merged.add(example, where)
+    invalid.log()
+    return merged.records(path, invalid.report)
 
 
-class Rows:
-    """Rows of a format that has one question and its answers in each row."""
+def row_examples(
+    path: str,
+    kind: str,
+    names: tuple[str, str],
+    invalid: text_files.InvalidRows,
+    *,
+    split: str | None = None,
+    part: shards.Part | None = None,
+) -> Iterator[tuple[str, examples.Example]]:
+    """Yields (location, example) of the rows of a table, or of a part of it.
 
-    def __init__(self, found: str, names: tuple[str, str] = (examples.QUESTION, examples.ANSWER)):
-        """Takes a format of `detect_format` that is in `ROW_PARSERS` or `COLUMNS`, and the columns of the latter."""
-        self._columns = examples.ColumnParser(names) if found == COLUMNS else None
-        self.parse: examples.Parser = self._columns or ROW_PARSERS[found]
-
-    def read(
-        self, path: str, invalid: text_files.InvalidRows, *, split: str | None = None, part: shards.Part | None = None
-    ) -> Iterator[row_files.Row]:
-        """Yields the rows of a table, or of a part of it, which `parse` converts to examples."""
-        if self._columns:
-            return self._columns.labelled(row_files.rows(path, self._columns.choose, invalid, split=split, part=part))
-        return row_files.objects(path, invalid, split=split, part=part)
+    Its format `kind` is in `ROW_PARSERS` or `COLUMNS`, of which `names` are the columns of question and answer.
+    """
+    columns = examples.ColumnParser(names)
+    rows = row_files.rows(path, invalid, check=columns.choose, split=split, part=part)
+    parse = ROW_PARSERS.get(kind, columns)
+    for _, where, row in columns.labelled(rows) if parse is columns else rows:
+        with invalid.row():
+            yield where, parse(row, where)
 
 
 def holds_paragraphs(path: str) -> bool:
@@ -192,12 +200,17 @@ def detect_format(path: str) -> str:
     Raises:
       EndxError: there is nothing at the path, its ending is unknown, or it can't be read.
     """
-    if document_files.holds_documents(path):
+    if document_files.names_in(path):
         folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
         raise EndxError(
             f"{path} holds documents, which have no questions: search them with `endx serve --model=all-MiniLM-L6-v2 "
             f"--corpus={folder}`, or give questions with answers, such as a CSV file with these columns"
         )
+    return format_of(path)
+
+
+def format_of(path: str) -> str:
+    """Returns the format of data as `detect_format` does, which also refuses documents."""
     if os.path.isdir(path):
         found = next((name for name, parts in _FOLDERS.items() if _has_file(path, parts)), "")
         if found or not shards.holds_shards(path):

@@ -133,7 +133,7 @@ def contexts(path: str, *, every_span: bool = False, invalid: InvalidRows | None
       invalid: handler of invalid contexts; by default they raise EndxError.
     """
     invalid, ids = invalid or InvalidRows(path), QuestionIds()
-    for _, where, row in row_files.objects(path, invalid):
+    for _, where, row in row_files.rows(path, invalid):
         if "header" in row and "context" not in row:
             continue
         questions: list[Question] = []
@@ -225,7 +225,7 @@ def join_multireqa(candidates: str, paths: Sequence[str]) -> Iterator[Paragraph]
 def _bounds(path: str) -> dict[str, _Bounds]:
     """Returns the sentences of each context by the id of its first question."""
     found: dict[str, _Bounds] = {}
-    for number, where, row in row_files.objects(path):
+    for number, where, row in row_files.rows(path):
         name = json_files.text_at(row, "candidate_id", where)
         start, end = (
             json_files.whole(json_files.value(row, key, where), f"{where}: {key!r}", most=_MOST_CHARACTERS)

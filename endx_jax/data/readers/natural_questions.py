@@ -112,11 +112,9 @@ def paragraphs(path: str, invalid: InvalidRows | None = None) -> Iterator[Paragr
       EndxError: the file is invalid; the message has the line.
     """
     invalid, ids = invalid or InvalidRows(path), QuestionIds()
-    for _, where, row in row_files.objects(path, invalid):
-        found: list[Paragraph] = []
+    for _, where, row in row_files.rows(path, invalid):
         with invalid.row():
-            found = [*_paragraphs(row, where, ids)]
-        yield from found
+            yield from [*_paragraphs(row, where, ids)]
 
 
 def _paragraphs(row: dict, where: str, ids: QuestionIds) -> Iterator[Paragraph]:

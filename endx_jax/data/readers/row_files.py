@@ -20,20 +20,26 @@ Row = tuple[int, str, dict[str, Any]]
 DELIMITERS = {".csv": ",;\t|", ".tsv": "\t,;|"}
 
 
-def objects(
-    path: str, invalid: InvalidRows | None = None, *, split: str | None = None, part: Part | None = None
+def rows(
+    path: str,
+    invalid: InvalidRows | None = None,
+    *,
+    check: Callable[[list[str], str], object] = lambda names, where: None,
+    split: str | None = None,
+    part: Part | None = None,
 ) -> Iterator[Row]:
-    """Yields the objects of a file: lines of JSONL, items of a JSON list, or rows of an Arrow table.
+    """Yields the rows of a table: lines of JSONL, items of a JSON list, or rows of CSV, TSV or Arrow.
 
     Args:
-      path: JSON file, which is a list if it begins with `[`, Arrow table, or folder or pattern of `shards.files`.
-      invalid: handler of lines that are not an object; by default they raise EndxError.
+      path: file (a JSON file is a list if it begins with `[`), or folder or pattern of `shards.files`.
+      invalid: handler of invalid rows; by default they raise EndxError.
+      check: function (names in the header line of CSV or TSV, location) that raises EndxError if columns are missing.
       split: split of a folder.
       part: part of the table to read; None for all.
 
     Yields:
       (line or row number from 1, which continues from one Arrow file to the next; `file, line number` for messages;
-      object). Blank lines are skipped.
+      values by key). Blank lines are skipped.
 
     Raises:
       EndxError: the file is missing or invalid.
@@ -41,12 +47,15 @@ def objects(
     invalid = invalid or InvalidRows(path)
     total = 0
     for file, groups, before in [part] if part else map(Part, files(path, split)):
-        if not arrow.is_table(file):
+        ending = text_files.uncompressed(file)[-4:]
+        if arrow.is_table(file):
+            for number, row in arrow.rows(file, groups, before):
+                total += 1
+                yield total, f"{file}, row {number}", row
+        elif ending in DELIMITERS:
+            yield from _csv_rows(file, _delimiter(file, DELIMITERS[ending]), check, invalid)
+        else:
             yield from _json_objects(file, invalid)
-            continue
-        for number, row in arrow.rows(file, groups, before):
-            total += 1
-            yield total, f"{file}, row {number}", row
 
 
 def _json_objects(path: str, invalid: InvalidRows) -> Iterator[Row]:
@@ -58,45 +67,14 @@ def _json_objects(path: str, invalid: InvalidRows) -> Iterator[Row]:
     for number, line in text_files.lines(path):
         if line.strip():
             where = f"{path}, line {number}"
-            found: list[dict] = []
             with invalid.row():
                 text_files.check_values(line, where)
-                found = [json_files.parse(line.rstrip(), where, dict)]
-            yield from ((number, where, row) for row in found)
+                yield number, where, json_files.parse(line.rstrip(), where, dict)
 
 
-def rows(
-    path: str,
-    check: Callable[[list[str], str], object],
-    invalid: InvalidRows,
-    *,
-    split: str | None = None,
-    part: Part | None = None,
-) -> Iterator[Row]:
-    """Yields the rows of a table: those of a `.csv` or `.tsv` file with a header line, or those of `objects`.
-
-    Args:
-      path: file, folder or pattern of `shards.files`.
-      check: function (names in the header line, location) that raises EndxError if columns are missing.
-      invalid: handler of invalid rows.
-      split: split of a folder.
-      part: part of the table to read; None for all.
-
-    Raises:
-      EndxError: the file is missing or invalid.
-    """
-    found = [part.file] if part else files(path, split)
-    if text_files.uncompressed(found[0])[-4:] not in DELIMITERS:
-        yield from objects(path, invalid, split=split, part=part)
-        return
-    for file in found:
-        yield from _csv_rows(file, check, invalid)
-
-
-def _csv_rows(path: str, check: Callable[[list[str], str], object], invalid: InvalidRows) -> Iterator[Row]:
-    ending = text_files.uncompressed(path)[-4:]
+def _csv_rows(path: str, delimiter: str, check: Callable, invalid: InvalidRows) -> Iterator[Row]:
     header: list[str] = []
-    for number, fields in fields_of(path, _delimiter(path, DELIMITERS[ending])):
+    for number, fields in fields_of(path, delimiter):
         where = f"{path}, line {number}"
         if not header:
             header = [name.strip() for name in fields]
@@ -105,7 +83,6 @@ def _csv_rows(path: str, check: Callable[[list[str], str], object], invalid: Inv
         with invalid.row():
             if len(fields) != len(header):
                 raise EndxError(f"{where}: {len(fields)} columns where the header has {len(header)}")
-        if len(fields) == len(header):
             yield number, where, dict(zip(header, fields, strict=True))
 
 

@@ -119,7 +119,7 @@ def test_rows_are_numbered_through_all_batches_and_parts(tmp_path, ending):
         read(path)
     parts = shards.parts(str(path), None, 50)
     assert [part.before for part in parts] == ([0, 70, 140] if ending == ".parquet" else [0])
-    places = [where for part in parts for _, where, _ in row_files.objects(str(path), part=part)]
+    places = [where for part in parts for _, where, _ in row_files.rows(str(path), part=part)]
     assert places == [f"{path}, row {n + 1}" for n in range(200)]
 
 

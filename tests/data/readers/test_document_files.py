@@ -8,7 +8,7 @@ import pytest
 from endx_jax.data import read
 from endx_jax.data.corpus import read_corpus
 from endx_jax.data.readers import document_files, text_files
-from endx_jax.data.readers.document_files import holds_documents, split_passages
+from endx_jax.data.readers.document_files import names_in, split_passages
 
 
 def fill(folder, files):
@@ -126,7 +126,7 @@ def pdf(text):
 
 def test_folders_of_data_are_no_folders_of_documents(tmp_path):
     folder = fill(tmp_path / "data", {"pairs.csv": "question,answer\nq,a\n", "README.md": "", "LICENSE.txt": ""})
-    assert not holds_documents(str(folder))
+    assert not names_in(str(folder))
     assert read(folder).questions == ("q",)
     fill(tmp_path / "docs", {"table.csv": "a,b\n", **{f"{n}.md": "x" for n in range(4)}})
     assert len(documents(tmp_path / "docs")[0]) == 4

@@ -61,7 +61,7 @@ def test_broken_gzip_is_refused_whatever_is_broken(tmp_path):
 def test_objects_skip_blank_lines_and_count_them(tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_text('{"a": 1}\n\n {"a": 2}')
-    assert list(row_files.objects(str(path))) == [(1, f"{path}, line 1", {"a": 1}), (3, f"{path}, line 3", {"a": 2})]
+    assert list(row_files.rows(str(path))) == [(1, f"{path}, line 1", {"a": 1}), (3, f"{path}, line 3", {"a": 2})]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_objects_skip_blank_lines_and_count_them(tmp_path):
 def test_broken_objects_are_refused_with_their_place(tmp_path, line, reason):
     path = tmp_path / "x.jsonl"
     path.write_text('{"a": 1}\n' + line + "\n")
-    assert refusal(lambda: list(row_files.objects(str(path)))) == f"{path}, {reason}"
+    assert refusal(lambda: list(row_files.rows(str(path)))) == f"{path}, {reason}"
 
 
 def test_text_strips_the_ends_and_nothing_else():
@@ -107,7 +107,7 @@ def test_deep_nesting_and_long_numbers_are_refused(tmp_path, value, holder):
     path = tmp_path / "x.json"
     path.write_text(holder % value)
     reason = "the JSON is nested too deeply" if value == DEEP else "a whole number has more than 4,300 digits"
-    assert refusal(lambda: list(row_files.objects(str(path)))).endswith(reason)
+    assert refusal(lambda: list(row_files.rows(str(path)))).endswith(reason)
 
 
 def bomb(path, *parts: tuple[bytes, int]):
