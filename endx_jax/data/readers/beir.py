@@ -78,9 +78,9 @@ def read(folder: str, split: str | None = None, *, whole: bool = True, skip_inva
             merged.wrong[question].update(row[document] for document in (wrong or {}).get(name, ()))
             if name in row:
                 merged.excluded[question].add(row[name])
-    for (query, document), score in (scores or {}).items():
+    for (query, document), taught in (scores or {}).items():
         if query in queries and queries[query] in merged.questions and document in row:
-            merged.scores[merged.questions[queries[query]]].setdefault(row[document], score)
+            merged.scores[merged.questions[queries[query]]].setdefault(row[document], taught)
     records = merged.build(hard_negatives=wrong is not None)
     if scores is not None:
         _check_scored(records, scores_path)
@@ -126,7 +126,7 @@ def _scores(path: str) -> dict[tuple[str, str], float]:
 
 
 def _check_scored(records: RetrievalSet, path: str) -> None:
-    scores = records.scores or [{}] * len(records.questions)
+    scores: Sequence[Mapping[int, float]] = records.scores or [{}] * len(records.questions)
     for row, right in enumerate(records.qrels):
         wrong = records.hard_negatives[row] if records.hard_negatives else ()
         if missing := [other for other in (*right, *wrong) if other not in scores[row]]:
