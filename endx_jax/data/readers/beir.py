@@ -79,9 +79,8 @@ def read(folder: str, split: str | None = None, *, whole: bool = True, skip_inva
             if name in row:
                 merged.excluded[question].add(row[name])
     for (query, document), taught in (scores or {}).items():
-        asked = merged.questions.get(queries.get(query, ""))
-        if asked is not None and document in row:
-            merged.scores[asked].setdefault(row[document], taught)
+        if query in queries and queries[query] in merged.questions and document in row:
+            merged.scores[merged.questions[queries[query]]].setdefault(row[document], taught)
     records = merged.build(hard_negatives=wrong is not None)
     if scores is not None:
         _check_scored(records, scores_path)

@@ -41,6 +41,14 @@ def test_a_folder_is_split_into_passages_with_title_and_source(tmp_path):
     assert line == f"{tmp_path}: 3 files, split into 3 passages"
 
 
+def test_a_folder_is_walked_once(tmp_path, monkeypatch):
+    fill(tmp_path, {"a.md": "a", "b/c.md": "c"})
+    walk, walked = os.walk, []
+    monkeypatch.setattr(os, "walk", lambda top: walked.append(top) or walk(top))
+    assert len(documents(tmp_path)[0]) == 2
+    assert walked == [str(tmp_path)]
+
+
 def test_what_is_skipped_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(text_files, "MOST", 1000)
     outside = fill(tmp_path, {"secret.md": "secret", "folder/secret.md": "secret"})

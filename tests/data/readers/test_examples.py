@@ -96,6 +96,9 @@ def test_missing_columns_are_refused_with_those_that_are_there(tmp_path):
     assert refusal(path) == f"{path}, line 2: no column 'answer' among 'question', 'text'; {hint}"
 
 
+QUOTES = 'a field that holds quotes must be quoted, and its quotes doubled: "say ""hi"""'
+
+
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
@@ -106,18 +109,13 @@ def test_missing_columns_are_refused_with_those_that_are_there(tmp_path):
         ("x.tsv", "answer\tquestion\na\t\n", "line 2: 'question' is empty"),
         ("x.jsonl", '{"question": "q", "answer": ""}', "line 1: 'answer' is empty"),
         ("x.jsonl", '{"question": 7, "answer": "a"}', "line 1: 'question' must be a string, not a whole number"),
+        ("x.csv", 'question,answer\nq,a\nq,"a\nq,a\nq,a\n', f"row from line 3: unexpected end of data; {QUOTES}"),
+        ("x.tsv", 'question\tanswer\n"Why" he\ta\n', f"row from line 2: '\t' expected after '\"'; {QUOTES}"),
     ],
 )
 def test_broken_rows_are_refused_with_their_line(tmp_path, name, text, reason):
     path = write(tmp_path, name, text)
     assert refusal(path) == f"{path}, {reason}"
-
-
-def test_broken_quotes_are_refused_with_the_line_their_row_starts_on(tmp_path):
-    path = write(tmp_path, "open.csv", 'question,answer\nq,a\nq,"a\nq,a\nq,a\n')
-    assert f"{path}, row from line 3: unexpected end of data; " in refusal(path)
-    path = write(tmp_path, "single.tsv", 'question\tanswer\n"Why" he asked\ta\n')
-    assert f"{path}, row from line 2: '\t' expected after '\"'; " in refusal(path)
 
 
 @pytest.mark.parametrize(

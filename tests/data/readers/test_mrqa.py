@@ -57,13 +57,6 @@ def test_a_context_without_marks_is_as_it_was_white_space_included(write):
     assert records.qrels == ((1,),)
 
 
-def test_the_tags_of_natural_questions_are_marks(write):
-    context = "<P> Ann sings ( loudly ) . </P>"
-    (found,) = mrqa.paragraphs(write(line(context, asked("q1", "who sings", context, ("Ann",)))))
-    assert found.context == "Ann sings ( loudly ) ."
-    assert found.questions[0].answers == (Answer("Ann", 0),)
-
-
 def test_all_spans_in_the_order_of_the_context(write):
     question = asked("q1", "who?", TITLED, ("Ray", "Ray eats", "Ray [SEP]"), ("She",), ("Ray", "Ray eats"))
     (found,) = mrqa.contexts(write(line(TITLED, question)), every_span=True)
@@ -176,17 +169,6 @@ def test_a_span_over_a_mark_holds_both_sides_and_none_of_it():
     assert found.text[start:end] == "No. Bob"
     start, end = found.span(HOTPOT.index("[PAR] [TLE] Bob"), HOTPOT.index("Bob [SEP]"))
     assert start == end
-
-
-def test_no_sentence_runs_over_a_mark():
-    found = unmark(HOTPOT)
-    assert [found.text[start:end] for start, end in found.sentences()] == [
-        "Ann Lee",
-        "Ann Lee sings.",
-        "She wrote Dr. No.",
-        "Bob",
-        "Bob reads.",
-    ]
 
 
 @pytest.mark.parametrize("tag", ["<P>", "</P>", '<Td_colspan="2">', '<Td_colspan="2"_rowspan="10">', "<H2>", "[DOC]"])
