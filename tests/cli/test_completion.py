@@ -30,7 +30,7 @@ def script():
     ("words", "expected"),
     [
         ("pu", "push publish"),
-        ("serve --max-c", "--max-connections"),
+        ("serve --max-b", "--max-body"),
         ("train --config.optimizer.learn", "--config.optimizer.learning_rate"),
         ("plan --config=minilm --config.train.global", "--config.train.global_batch_size"),
         ("serve --workdir runs", ""),  # a file
