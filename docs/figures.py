@@ -50,7 +50,9 @@ def arms() -> Figure:
         axes.plot(value, place, "o", color=colour, markersize=5, label="held-out articles" if place == 0 else None)
         if dev.get(row["arm"]):
             label = "dev file" if "dev file" not in axes.get_legend_handles_labels()[1] else None
-            axes.plot(numbers(dev[row["arm"]])[0], place, "D", color=colour, fillstyle="none", markersize=8, label=label)
+            axes.plot(
+                numbers(dev[row["arm"]])[0], place, "D", color=colour, fillstyle="none", markersize=8, label=label
+            )
     axes.axvline(0, color=GREY, linewidth=1, linestyle="--")
     axes.set_yticks(range(len(rows)), [f"{row['arm']} ({row['seeds']})" for row in rows])
     axes.invert_yaxis()
