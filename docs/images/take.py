@@ -13,7 +13,7 @@ from playwright.sync_api import sync_playwright
 
 FOLDER = pathlib.Path(__file__).parent
 # Width and height of the window in CSS pixels, device pixels per CSS pixel, and search mode, by file.
-SHOTS = {"search.png": (1000, 760, 2, "dense"), "search-phone.png": (360, 720, 2, "hybrid")}
+SHOTS = {"search.png": (1000, 760, 2, "dense")}
 
 
 def take(address: str, question: str) -> None:
