@@ -11,6 +11,8 @@ import numpy as np
 
 Array = jax.Array
 
+GOLDEN = np.uint32(0x9E3779B9)  # factor of the numbers that are hashed
+
 
 def example_keys(key: Array, step: Array, count: int) -> Array:
     """Returns keys [count] of the global batch's rows as a function of (key, step, row)."""
@@ -43,26 +45,65 @@ def dropout(x: Array, keys: Array | None, rate: float) -> Array:
 def attention_dropout(weights: Array, keys: Array | None, rate: float) -> Array:
     """Applies dropout to attention weights [B, H, L, M], where both L and M may be padded.
 
-    Only one padded axis can come first, so each query position has its own key.
+    Each query position has its own key, with which pairs of (memory position, two heads) are hashed; the heads have one
+    half of the hash each.
     """
     if keys is None or rate == 0.0:
         return weights
     _, heads, queries, memory = weights.shape
-    keep = _keep(position_keys(keys, queries), memory * heads, rate)
-    keep = jnp.moveaxis(keep.reshape(*keep.shape[:2], memory, heads), -1, 1)  # [B, H, L, M]
+    first, second = (word[:, None, :, None] for word in words(position_keys(keys, queries)))
+    head = jnp.arange(heads, dtype=jnp.uint32)[None, :, None, None]
+    place = jnp.arange(memory, dtype=jnp.uint32)[None, None, None]
+    number = place * np.uint32(head_pairs(heads)) + head // 2
+    keep = kept_half(hashed(number * GOLDEN + first, second), head % 2, rate)
     return jnp.where(keep, weights / (1.0 - rate), jnp.zeros((), weights.dtype))
+
+
+def words(keys: Array) -> Array:
+    """Returns the two words of keys [...], which are threefry's, as uint32 [2, ...]."""
+    return jnp.moveaxis(jax.random.key_data(keys), -1, 0)
+
+
+def words_by_place(of_keys: Array, first: Array, heads: int) -> Array:
+    """Returns words of keys with which attention weights are numbered by the key's place instead of its position.
+
+    Args:
+      of_keys: uint32 [2, T], the words of each query's key.
+      first: int32 [T], place of the first token of each query's text, at which the positions begin.
+      heads: number of heads.
+
+    Returns:
+      uint32 [2, T].
+    """
+    before = first.astype(jnp.uint32) * np.uint32(head_pairs(heads)) * GOLDEN
+    return of_keys - jnp.stack([before, jnp.zeros_like(before)])
+
+
+def head_pairs(heads: int) -> int:
+    """Returns the number of hashes for the attention weights of one query and memory position."""
+    return -(-heads // 2)
+
+
+def hashed(number: Array, second: Array) -> Array:
+    """Hashes GOLDEN times a number plus the first word of a key, uint32 [...], with the second word of the key."""
+    return _mix(_mix(number) ^ second)
+
+
+def kept_half(hashes: Array, half: Array | int, rate: float) -> Array:
+    """Returns true with probability 1 - rate by the lower (0) or upper (1) half of hashes, uint32 [...]."""
+    bits = (hashes >> jnp.uint32(16 * half)) & np.uint32(0xFFFF)
+    return bits.astype(jnp.int32) >= round(rate * 2**16)
 
 
 def _keep(keys: Array, count: int, rate: float) -> Array:
     """Draws values [..., count] from keys [...], each true with probability 1 - rate.
 
-    The numbers of the entries are hashed with the two words of each key, which are threefry's. With threefry for each
-    entry dropout takes 1.7 times as long by the TPU compiler's estimate.
+    The numbers of the entries are hashed with the two words of each key. With threefry for each entry dropout takes 1.7
+    times as long by the TPU compiler's estimate.
     """
-    words = jax.random.key_data(keys)[..., None]
+    first, second = words(keys)[..., None]
     number = jnp.arange(count, dtype=jnp.uint32).reshape((1,) * keys.ndim + (count,))
-    hashed = _mix(_mix(number * np.uint32(0x9E3779B9) + words[..., 0, :]) ^ words[..., 1, :])
-    return hashed >= np.uint32(round(rate * 2**32))
+    return hashed(number * GOLDEN + first, second) >= np.uint32(round(rate * 2**32))
 
 
 def _mix(x: Array) -> Array:
