@@ -85,14 +85,20 @@ def head_pairs(heads: int) -> int:
 
 
 def hashed(number: Array, second: Array) -> Array:
-    """Hashes GOLDEN times a number plus the first word of a key, uint32 [...], with the second word of the key."""
-    return _mix(_mix(number) ^ second)
+    """Hashes GOLDEN times a number plus the first word of a key, uint32 [...], with the second word of the key.
+
+    For each key the hash is one to one. Its steps are those of Wellons' `lowbias32`, with the key as first multiplier.
+    """
+    number = (number ^ (number >> 16)) * (second | np.uint32(1))
+    number = (number ^ (number >> 15)) * np.uint32(0x846CA68B)
+    return number ^ (number >> 16)
 
 
 def kept_half(hashes: Array, half: Array | int, rate: float) -> Array:
     """Returns true with probability 1 - rate by the lower (0) or upper (1) half of hashes, uint32 [...]."""
-    bits = (hashes >> jnp.uint32(16 * half)) & np.uint32(0xFFFF)
-    return bits.astype(jnp.int32) >= round(rate * 2**16)
+    # The half is compared in the upper bits of a signed number, whatever is in the lower ones.
+    bits = (hashes << jnp.uint32(16 * (1 - half))).astype(jnp.int32)
+    return bits >= np.int32((round(rate * 2**16) - 2**15) * 2**16)
 
 
 def _keep(keys: Array, count: int, rate: float) -> Array:
@@ -104,10 +110,3 @@ def _keep(keys: Array, count: int, rate: float) -> Array:
     first, second = words(keys)[..., None]
     number = jnp.arange(count, dtype=jnp.uint32).reshape((1,) * keys.ndim + (count,))
     return hashed(number * GOLDEN + first, second) >= np.uint32(round(rate * 2**32))
-
-
-def _mix(x: Array) -> Array:
-    """Hashes uint32 one to one; a changed bit of x changes each bit of the result about half of the time."""
-    x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)
-    x = (x ^ (x >> 15)) * np.uint32(0x846CA68B)
-    return x ^ (x >> 16)

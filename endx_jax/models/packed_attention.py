@@ -31,11 +31,14 @@ from endx_jax.models.dropout import GOLDEN, hashed, head_pairs, kept_half
 Array = jax.Array
 
 # Tokens of a block: LARGE_BLOCK for texts that are longer than BLOCK, if it divides T, else BLOCK, which must. The
-# heads of a grid step together are a multiple of LANES wide, and at most MOST_LANES. Chosen from the hardware's tiles
-# and the compiler, not measured.
-LARGE_BLOCK, BLOCK, LANES, MOST_LANES = 256, 128, 128, 256
+# heads of a grid step together are a multiple of LANES wide, and at most MOST_LANES or as many as leave the ring of the
+# backward kernel in RING bytes. Chosen from the hardware's tiles and the compiler's schedules, not measured.
+LARGE_BLOCK, BLOCK, LANES, MOST_LANES, RING = 256, 128, 128, 512, 4 * 2**20
 # Score of masked pairs, and initial value of the running maximum, whose exponential of the difference is 0.
 LOWEST, NO_MAXIMUM = -1e30, -5e29
+
+# Exponentials are those of 2, which the hardware has, and divisions by what dropout keeps are on sums.
+LOG2_E = math.log2(math.e)
 
 # Contracted axes of the matrix products a b^T, a^T b and a b.
 TRANSPOSED, LEFT_TRANSPOSED = (((1,), (1,)), ((), ())), (((0,), (0,)), ((), ()))
@@ -88,7 +91,8 @@ def attend_packed(
     tokens, heads, head_width = query.shape
     block = block or (LARGE_BLOCK if width > BLOCK and tokens % LARGE_BLOCK == 0 else BLOCK)
     reach = min(math.ceil((width - 1) / block), tokens // block - 1)
-    group = _heads_at_once(heads, head_width)
+    most = max(LANES, min(MOST_LANES, RING // (4 * (2 * reach + 1) * block)))
+    group = _heads_at_once(heads, head_width, most)
     all_heads = all_heads or heads
     plan = _Plan(
         heads=heads,
@@ -110,7 +114,9 @@ def attend_packed(
         apart = jnp.arange(-reach, reach + 1)[:, None]
         distance = (apart + 1) * block - jnp.arange(2 * block)[None]
         rows = jnp.clip(distance, 1 - width, width - 1) + width - 1
-        windows = jnp.moveaxis(by_distance[rows], -1, 1).reshape(len(apart), plan.groups, plan.group, 2 * block)
+        windows = jnp.moveaxis(LOG2_E * by_distance[rows], -1, 1).reshape(
+            len(apart), plan.groups, plan.group, 2 * block
+        )
     flat = [x.reshape(tokens, heads * head_width) for x in (query, key, value)]
     bounds = jnp.stack([begin, end])
     first_head = jnp.asarray(first_head, jnp.int32).reshape(1)
@@ -148,6 +154,11 @@ class _Plan:
     interpret: bool
 
     @property
+    def kept(self) -> float:
+        """Expected share of the weights that dropout keeps."""
+        return 1 - self.rate
+
+    @property
     def groups(self) -> int:
         """Number of grid steps for all heads of a pair of blocks."""
         return self.heads // self.group
@@ -179,7 +190,7 @@ def _forward(plan, query, key, value, bounds, words, first_head, windows):
 def _backward(plan, kept, gradient):
     query, key, value, bounds, words, first_head, windows, out, log_total = kept
     products = (out.astype(jnp.float32) * gradient.astype(jnp.float32)).reshape(len(out), plan.heads, -1).sum(-1)
-    inner = products.T.reshape(log_total.shape)
+    inner = plan.kept * products.T.reshape(log_total.shape)
     inputs = [("other matrix", query), ("own matrix", key), ("own matrix", value), ("other matrix", gradient)]
     inputs += [("other row", log_total), ("other row", inner)]
     inputs += [("other words", bounds), ("other words", words), ("windows", windows)]
@@ -188,7 +199,8 @@ def _backward(plan, kept, gradient):
     ring = (2 * plan.reach + 1, plan.lanes, plan.block)
     scratch = [ring, (plan.block, plan.lanes), (plan.block, plan.lanes)]
     gradients = _run(plan, _backward_kernel, 5, bounds, first_head, inputs, outputs, scratch)
-    return *gradients[:3], None, None, None, gradients[3] if windows is not None else None
+    to_windows = None if windows is None else gradients[3] / (plan.kept * LOG2_E)
+    return *gradients[:3], None, None, None, to_windows
 
 
 _attend.defvjp(_forward, _backward)
@@ -259,6 +271,7 @@ def _run(
             return pl.BlockSpec((None, plan.group, plan.block), lambda group, *at: (group, 0, place(*at)))
         return pl.BlockSpec((plan.block, plan.lanes), lambda group, *at: (place(*at), group))
 
+    held = sum(4 * math.prod(shape) for shape in scratch)
     present = [x is not None for _, x in inputs]
     inputs = [(form, x) for form, x in inputs if x is not None]
     count, pairs = _block_pairs(plan, bounds)
@@ -298,7 +311,10 @@ def _run(
             out_specs=[spec(form) for form, _ in outputs],
             scratch_shapes=[pltpu.VMEM(shape, jnp.float32) for shape in scratch],
         ),
-        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "arbitrary"),
+            vmem_limit_bytes=3 * RING + held if held > RING else None,
+        ),
         cost_estimate=cost,
         interpret=plan.interpret,
     )(*pairs, first_head, *(x for _, x in inputs))
@@ -338,16 +354,16 @@ def _forward_kernel(plan, step, query, key, value, bounds, words, windows, out, 
         highest[...] = jnp.full(highest.shape, NO_MAXIMUM, highest.dtype)
         total[...] = jnp.zeros(total.shape, total.dtype)
 
-    mask, factors = _mask(plan, step.other, bounds), _Factors(plan, step.other, step.head, words)
+    mask, dropout = _mask(plan, step.other, bounds), _Dropout(plan, step.other, step.head, words)
     for head in range(plan.group):
         at, columns = slice(head, head + 1), plan.columns(head)
         scores = _scores(plan, head, step.other - step.own, query, key, windows, mask)
         top = jnp.maximum(highest[at], jnp.max(scores, axis=0, keepdims=True))
-        weights = jnp.exp(scores - top)
-        shrink = jnp.exp(highest[at] - top)
+        weights = jnp.exp2(scores - top)
+        shrink = jnp.exp2(highest[at] - top)
         highest[at] = top
         total[at] = shrink * total[at] + jnp.sum(weights, axis=0, keepdims=True)
-        part = _product(value[:, columns], factors.times(weights, head).astype(value.dtype), LEFT_TRANSPOSED)
+        part = _product(value[:, columns], dropout.drop(weights, head).astype(value.dtype), LEFT_TRANSPOSED)
         attended[columns] = shrink * attended[columns] + part
 
     @pl.when(step.ends)
@@ -355,8 +371,8 @@ def _forward_kernel(plan, step, query, key, value, bounds, words, windows, out, 
         for head in range(plan.group):
             at, columns = slice(head, head + 1), plan.columns(head)
             whole = jnp.where(total[at] == 0, 1.0, total[at])  # padding has no keys
-            attended[columns] = attended[columns] / whole
-            log_total[at] = highest[at] + jnp.log(whole)
+            attended[columns] = attended[columns] / (plan.kept * whole)
+            log_total[at] = highest[at] + jnp.log2(whole)
         out[...] = attended[...].T.astype(out.dtype)
 
 
@@ -365,7 +381,7 @@ def _backward_kernel(
 ):
     """Adds the contribution of a pair to the gradients of its block of keys and values, of queries, and of the bias."""
     *to_windows, ring, keys, values = rest
-    queries = ring.at[step.other % ring.shape[0]]
+    queries = ring.at[jax.lax.rem(step.other, ring.shape[0])]
 
     @pl.when(step.begins)
     def start():
@@ -383,13 +399,13 @@ def _backward_kernel(
             to_windows[0][...] = jnp.zeros(to_windows[0].shape, to_windows[0].dtype)
 
     apart = step.own - step.other
-    mask, factors = _mask(plan, step.own, bounds), _Factors(plan, step.own, step.head, words)
+    mask, dropout = _mask(plan, step.own, bounds), _Dropout(plan, step.own, step.head, words)
     for head in range(plan.group):
         at, columns = slice(head, head + 1), plan.columns(head)
-        weights = jnp.exp(_scores(plan, head, apart, query, key, windows, mask) - log_total[at])
-        to_weights = factors.times(_product(value[:, columns], gradient[:, columns], TRANSPOSED), head)
+        weights = jnp.exp2(_scores(plan, head, apart, query, key, windows, mask) - log_total[at])
+        to_weights = dropout.drop(_product(value[:, columns], gradient[:, columns], TRANSPOSED), head)
         to_scores = weights * (to_weights - inner[at])
-        weights, rounded = factors.times(weights, head).astype(value.dtype), to_scores.astype(key.dtype)
+        weights, rounded = dropout.drop(weights, head).astype(value.dtype), to_scores.astype(key.dtype)
         values[:, columns] += _product(weights, gradient[:, columns], PLAIN)
         keys[:, columns] += _product(rounded, query[:, columns], PLAIN)
         queries[columns] += _product(key[:, columns], rounded, LEFT_TRANSPOSED)
@@ -398,16 +414,16 @@ def _backward_kernel(
 
     @pl.when(step.ends)
     def finish():
-        to_key[...] = (plan.scale * keys[...]).astype(to_key.dtype)
-        to_value[...] = values[...].astype(to_value.dtype)
+        to_key[...] = (plan.scale / plan.kept * keys[...]).astype(to_key.dtype)
+        to_value[...] = (values[...] / plan.kept).astype(to_value.dtype)
 
     @pl.when(step.other_ends)
     def finish_queries():
-        to_query[...] = (plan.scale * queries[...].T).astype(to_query.dtype)
+        to_query[...] = (plan.scale / plan.kept * queries[...].T).astype(to_query.dtype)
 
 
-class _Factors:
-    """Dropout factors of a pair of blocks, as `dropout.attention_dropout` draws them.
+class _Dropout:
+    """Dropout of the weights of a pair of blocks, as `dropout.attention_dropout` draws them.
 
     Args:
       plan: static description of the kernels.
@@ -423,21 +439,20 @@ class _Factors:
             place = _places(plan, keys).astype(jnp.uint32)
             self._numbers = place * np.uint32(plan.head_pairs * int(GOLDEN) % 2**32) + words[0:1]
 
-    def times(self, x: Array, head: int) -> Array:
-        """Multiplies an array [keys, queries] of a head of the group by its factors, 0 or 1 / (1 - rate)."""
+    def drop(self, x: Array, head: int) -> Array:
+        """Zeroes the dropped entries of an array [keys, queries] of a head of the group."""
         if not self._plan.rate:
             return x
-        kept = kept_half(self._hash(head), self._half(head), self._plan.rate)
-        return jnp.where(kept, x / (1 - self._plan.rate), 0.0)
+        return jnp.where(kept_half(self._hash(head), self._half(head), self._plan.rate), x, 0.0)
 
     def _half(self, head: int) -> Array | int:
         """Returns 1 if a head is the second of the two that share a hash, else 0."""
-        return head % 2 if self._plan.paired else ((self._first + head) % 2).astype(jnp.uint32)
+        return head % 2 if self._plan.paired else ((self._first + head) & 1).astype(jnp.uint32)
 
     def _hash(self, head: int) -> Array:
         shared = head // 2 * 2 if self._plan.paired else head
         if shared not in self._hashes:
-            pair = ((self._first + head) // 2).astype(jnp.uint32)
+            pair = ((self._first + head) >> 1).astype(jnp.uint32)
             self._hashes[shared] = hashed(self._numbers + pair * GOLDEN, self._words[1:2])
         return self._hashes[shared]
 
@@ -456,7 +471,7 @@ def _mask(plan: _Plan, keys: Array, bounds) -> Array:
 def _scores(plan: _Plan, head: int, apart: Array, query, key, windows, mask: Array) -> Array:
     """Returns the masked scores of a head, [keys, queries], for keys `apart` blocks after the queries."""
     columns = plan.columns(head)
-    scores = _product(key[:, columns], query[:, columns], TRANSPOSED) * plan.scale
+    scores = _product(key[:, columns], query[:, columns], TRANSPOSED) * (plan.scale * LOG2_E)
     if windows is not None:
         scores += _lay_diagonals(windows[apart + plan.reach, head : head + 1], plan.block)
     return jnp.where(mask, scores, LOWEST)
@@ -484,12 +499,10 @@ def _product(a: Array, b: Array, axes) -> Array:
     return jax.lax.dot_general(a, b, axes, precision=precision, preferred_element_type=jnp.float32)
 
 
-def _heads_at_once(heads: int, head_width: int) -> int:
-    """Returns the number of heads of a grid step: a divisor of H that fills whole lanes, or H."""
+def _heads_at_once(heads: int, head_width: int, most: int) -> int:
+    """Returns the number of heads of a grid step: a divisor of H that fills whole lanes, at most `most`, or H."""
     fitting = (
-        n
-        for n in range(heads, 0, -1)
-        if heads % n == 0 and n * head_width <= MOST_LANES and n * head_width % LANES == 0
+        n for n in range(heads, 0, -1) if heads % n == 0 and n * head_width <= most and n * head_width % LANES == 0
     )
     return next(fitting, heads)
 

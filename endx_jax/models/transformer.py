@@ -21,7 +21,7 @@ from endx_jax.errors import EndxError
 from endx_jax.models.attention import attend_within, uses_kernel
 from endx_jax.models.config_keys import MOST_LAYERS, MOST_TOKENS, HuggingFaceConfig, choice, fraction, whole
 from endx_jax.models.dropout import dropout, fold
-from endx_jax.models.layers import ACTIVATIONS, LayerNorm, Rope, relative_position_bias, rotate, rotations
+from endx_jax.models.layers import ACTIVATIONS, Norm, Rope, relative_position_bias, rotate, rotations
 from endx_jax.models.layout import Layout
 from endx_jax.models.sharding_hints import keep_rows
 from endx_jax.models.stack import run_layers
@@ -363,6 +363,4 @@ def _dense(config: TransformerConfig, dtype: jnp.dtype, width: int, name: str) -
 
 
 def _norm(config: TransformerConfig, dtype: jnp.dtype, name: str) -> nn.Module:
-    if config.rms:
-        return nn.RMSNorm(epsilon=config.norm_epsilon, dtype=dtype, name=name)
-    return LayerNorm(config.norm_epsilon, dtype, config.norm_bias, name=name)
+    return Norm(config.norm_epsilon, dtype, config.norm_bias and not config.rms, not config.rms, name=name)
