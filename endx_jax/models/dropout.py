@@ -5,6 +5,9 @@ it further, or concatenating its texts never changes a mask. Random bits are num
 whose *first* axis is padded gets the same bits at the same position for any padded length.
 """
 
+import functools
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -39,7 +42,13 @@ def dropout(x: Array, keys: Array | None, rate: float) -> Array:
     """
     if keys is None or rate == 0.0:
         return x
-    return jnp.where(_keep(keys, x.shape[-1], rate), x / (1.0 - rate), jnp.zeros((), x.dtype))
+
+    def kept(of_keys: Array) -> Array:
+        first, second = of_keys[..., None]
+        number = jnp.arange(x.shape[-1], dtype=jnp.uint32).reshape((1,) * keys.ndim + x.shape[-1:])
+        return hashed(number * GOLDEN + first, second) >= np.uint32(round(rate * 2**32))
+
+    return _drop(kept, rate, x, words(keys))
 
 
 def attention_dropout(weights: Array, keys: Array | None, rate: float) -> Array:
@@ -51,12 +60,32 @@ def attention_dropout(weights: Array, keys: Array | None, rate: float) -> Array:
     if keys is None or rate == 0.0:
         return weights
     _, heads, queries, memory = weights.shape
-    first, second = (word[:, None, :, None] for word in words(position_keys(keys, queries)))
     head = jnp.arange(heads, dtype=jnp.uint32)[None, :, None, None]
     place = jnp.arange(memory, dtype=jnp.uint32)[None, None, None]
-    number = place * np.uint32(head_pairs(heads)) + head // 2
-    keep = kept_half(hashed(number * GOLDEN + first, second), head % 2, rate)
-    return jnp.where(keep, weights / (1.0 - rate), jnp.zeros((), weights.dtype))
+
+    def kept(of_keys: Array) -> Array:
+        first, second = of_keys[:, :, None, :, None]
+        number = place * np.uint32(head_pairs(heads)) + head // 2
+        return kept_half(hashed(number * GOLDEN + first, second), head % 2, rate)
+
+    return _drop(kept, rate, weights, words(position_keys(keys, queries)))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _drop(kept: Callable[[Array], Array], rate: float, x: Array, of_keys: Array) -> Array:
+    """Zeroes x where kept(of_keys) is false. The mask is drawn again for the gradient, so that it is not stored."""
+    return jnp.where(kept(of_keys), x / (1.0 - rate), jnp.zeros((), x.dtype))
+
+
+def _drop_forward(kept, rate, x, of_keys):
+    return _drop(kept, rate, x, of_keys), of_keys
+
+
+def _drop_backward(kept, rate, of_keys, gradient):
+    return _drop(kept, rate, gradient, of_keys), None
+
+
+_drop.defvjp(_drop_forward, _drop_backward)
 
 
 def words(keys: Array) -> Array:
@@ -87,7 +116,8 @@ def head_pairs(heads: int) -> int:
 def hashed(number: Array, second: Array) -> Array:
     """Hashes GOLDEN times a number plus the first word of a key, uint32 [...], with the second word of the key.
 
-    For each key the hash is one to one. Its steps are those of Wellons' `lowbias32`, with the key as first multiplier.
+    It is one to one for each key. Its steps are those of Wellons' `lowbias32`, with the key as the first multiplier.
+    Threefry for each entry would take several times as long.
     """
     number = (number ^ (number >> 16)) * (second | np.uint32(1))
     number = (number ^ (number >> 15)) * np.uint32(0x846CA68B)
@@ -99,14 +129,3 @@ def kept_half(hashes: Array, half: Array | int, rate: float) -> Array:
     # The half is compared in the upper bits of a signed number, whatever is in the lower ones.
     bits = (hashes << jnp.uint32(16 * (1 - half))).astype(jnp.int32)
     return bits >= np.int32((round(rate * 2**16) - 2**15) * 2**16)
-
-
-def _keep(keys: Array, count: int, rate: float) -> Array:
-    """Draws values [..., count] from keys [...], each true with probability 1 - rate.
-
-    The numbers of the entries are hashed with the two words of each key. With threefry for each entry dropout takes 1.7
-    times as long by the TPU compiler's estimate.
-    """
-    first, second = words(keys)[..., None]
-    number = jnp.arange(count, dtype=jnp.uint32).reshape((1,) * keys.ndim + (count,))
-    return hashed(number * GOLDEN + first, second) >= np.uint32(round(rate * 2**32))

@@ -21,7 +21,7 @@ from endx_jax.errors import EndxError
 from endx_jax.models.attention import attend_within, uses_kernel
 from endx_jax.models.config_keys import MOST_LAYERS, MOST_TOKENS, HuggingFaceConfig, choice, fraction, whole
 from endx_jax.models.dropout import dropout, fold
-from endx_jax.models.layers import ACTIVATIONS, Norm, Rope, relative_position_bias, rotate, rotations
+from endx_jax.models.layers import ACTIVATIONS, Norm, Rope, gated, relative_position_bias, rotate, rotations
 from endx_jax.models.layout import Layout
 from endx_jax.models.sharding_hints import keep_rows
 from endx_jax.models.stack import run_layers
@@ -295,7 +295,7 @@ class TransformerLayer(nn.Module):
             dense = functools.partial(_dense, config, self.dtype)
             activation = ACTIVATIONS[config.activation]
             if config.gated:
-                hidden = activation(dense(config.mlp_width, "mlp_gate")(x)) * dense(config.mlp_width, "mlp_up")(x)
+                hidden = gated(activation, dense(config.mlp_width, "mlp_gate")(x), dense(config.mlp_width, "mlp_up")(x))
             else:
                 hidden = activation(dense(config.mlp_width, "mlp_up")(x))
             return drop(dense(config.width, "mlp_down")(drop(hidden) if config.hidden_dropout else hidden))
