@@ -38,6 +38,7 @@ FREE = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while
 FREE += ("after-all", "partition-id", "replica-id", "opt-barrier")
 NO_CALL = re.compile(r'custom_call_target="(?!tpu_custom_call|__|Topk|PartialReduce)\w+"')
 SLICES, UPDATES = ("dynamic-slice", "slice", "gather"), {"dynamic-update-slice": 1, "scatter": 2}
+VIEWS = ("bitcast", "copy", "convert", "parameter", "fusion")
 MOVES = {"copy", "copy-start", "slice-start", "fusion", "reshape", "transpose", "broadcast", "convert", "pad", "iota"}
 MOVES |= {"concatenate", "reverse", *SLICES, *UPDATES, *FREE} - {"gather", "scatter"}
 
@@ -110,7 +111,7 @@ def _flops(one: Instruction) -> float:
 
 
 def _product(one: Instruction) -> float:
-    out = math.prod(_dimensions(one.shape))
+    out = _elements(one.shape)
     precision = PRECISION.search(one.rest)
     float32 = any(operand.startswith("f32") for operand in one.operands)
     passes = PASSES.get(precision[1], 1) if precision and float32 else 1
@@ -147,7 +148,7 @@ def _pairs(rest: str, dimension: int, size: int, window: int, out: int) -> int:
     return sum(at >= 0 and at % step == 0 and at // step < size for at, step in places)
 
 
-def _bytes(one: Instruction) -> int:
+def _bytes(one: Instruction) -> float:
     """Returns the bytes that an instruction moves through HBM."""
     if one.opcode in FREE or one.opcode.endswith(("-done", "-update")) or NO_CALL.search(one.rest):
         return 0
@@ -158,21 +159,28 @@ def _bytes(one: Instruction) -> int:
     return read + _written(one)
 
 
-def _read(inner: Sequence[Instruction], user: Instruction, place: int, whole: int) -> int:
+def _read(inner: Sequence[Instruction], user: Instruction, place: int, whole: float) -> float:
     """Returns the bytes that an instruction reads of an operand; `inner` is the fusion that it is part of."""
-    if user.opcode == "fusion":
-        inner, (name,) = user.inner, [x.name for x in user.inner if x.opcode == "parameter" and x.rest.startswith(f"{place})")]
-    elif user.opcode == "bitcast":
-        name = user.name
+    name = user.name
+    if user.opcode == "fusion" and not (inner and _is_view(user)):
+        inner = user.inner
+        (name,) = (part.name for part in inner if part.opcode == "parameter" and part.rest.startswith(f"{place})"))
     elif user.opcode in ("tuple", *KINDS) or (place == 0 and user.opcode in UPDATES):
         return 0
-    else:
-        return min(whole, sum(_hbm(user.shape))) if place == 0 and user.opcode in SLICES else whole
-    users = [(x, n) for x in inner for n, operand in enumerate(x.names) if operand == name]
-    return min(whole, sum(_read(inner, x, n, whole) for x, n in users))
+    elif place == 0 and user.opcode in SLICES:
+        return min(whole, whole * _elements(user.shape) / max(1, _elements(user.operands[0])))
+    elif user.root or not inner or not _is_view(user):
+        return whole
+    users = [(part, n) for part in inner for n, operand in enumerate(part.names) if operand == name]
+    return min(whole, sum(_read(inner, part, n, whole) for part, n in users))
 
 
-def _written(one: Instruction) -> int:
+def _is_view(one: Instruction) -> bool:
+    """Returns true if each element of the result is one of the operand, of which a fusion computes what it needs."""
+    return all(part.opcode in VIEWS for part in _parts(one))
+
+
+def _written(one: Instruction) -> float:
     """Returns the bytes of the results of an instruction; where they update an operand in place, of the update."""
     sizes = _hbm(one.shape)
     ends = _ends(one)
@@ -189,9 +197,10 @@ def _ends(one: Instruction) -> list[float]:
     root = next(part for part in one.inner if part.root)
     found = []
     for name in root.names if root.opcode == "tuple" else [root.name]:
-        while (part := known[name]).opcode == "bitcast":
-            name = part.names[0]
-        if part.opcode in ("parameter", *KINDS):
+        part, same = known[name], True
+        while part.names and _is_view(part):
+            part, same = known[part.names[0]], same and part.opcode == "bitcast"
+        if part.opcode in KINDS or (same and part.opcode == "parameter"):
             found.append(0.0)
         else:
             found += _ends(part) if part.opcode in UPDATES or part.opcode == "fusion" else [math.inf]
@@ -200,6 +209,10 @@ def _ends(one: Instruction) -> list[float]:
 
 def _dimensions(shape: str) -> list[int]:
     return [int(n) for n in ARRAY.findall(shape)[0][2].split(",") if n]
+
+
+def _elements(shape: str) -> int:
+    return math.prod(_dimensions(shape))
 
 
 def _sizes(one: Instruction, shapes: Sequence[str]) -> list[int]:
