@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AbstractDevice
 
 from endx_jax.experiment.config import Settings
 from endx_jax.parallel.console import working
@@ -32,8 +33,8 @@ class OnChip:
       optimizer: bytes of the optimizer's state and the step number; exact.
       batch: bytes of the batch; exact.
       expected: peak bytes, as training estimates them from shapes.
-      flops: FLOP of matrix products, recomputation included.
-      model_flops: three times the FLOP of the forward pass.
+      flops: FLOP of matrix products, recomputation included, and FLOP that kernels declare.
+      model_flops: three times the FLOP of the forward pass, of attention those over the lengths of the texts.
     """
 
     chip: Chip
@@ -138,10 +139,6 @@ def on_chips(
 def on_chip(subject: Subject, chip: Chip) -> OnChip:
     """Returns the work of one device in a step, from shapes and the traced step."""
     state, batch, devices = subject.step.state, abstract_batch(subject.batch, subject.mesh), subject.mesh.size
-    rng = jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32"))
-    forward = jax.make_jaxpr(subject.train_plan.objective)(
-        state.params, batch, rng, jax.ShapeDtypeStruct((), jnp.int32)
-    )
     return OnChip(
         chip=chip,
         subject=subject,
@@ -150,5 +147,17 @@ def on_chip(subject: Subject, chip: Chip) -> OnChip:
         batch=bytes_held(batch),
         expected=subject.train_plan.expected_peak(subject.model),
         flops=traced_flops(subject.trace().jaxpr) // devices,
-        model_flops=3 * traced_flops(forward) // devices,
+        model_flops=3 * traced_flops(_forward(subject)) // devices,
     )
+
+
+def _forward(subject: Subject):
+    """Returns the traced objective as CPUs would compute it, without kernels, which count padding and other work."""
+    mesh = subject.mesh.abstract_mesh.update(abstract_device=AbstractDevice("cpu", None, "cpu"))
+    execution = dataclasses.replace(subject.train_plan.execution, mesh=mesh)
+    params, batch = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (subject.step.state.params, subject.batch)
+    )
+    rng = jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32"))
+    objective = subject.model.objective.for_run(execution, 1.0)
+    return jax.make_jaxpr(objective)(params, batch, rng, jax.ShapeDtypeStruct((), jnp.int32))

@@ -3,11 +3,23 @@
 import dataclasses
 from collections.abc import Sequence
 
-from endx_jax.planning.chips import USABLE
+from endx_jax.planning.chips import USABLE, Chip
 from endx_jax.planning.compiled import Compiled
+from endx_jax.planning.encoding import Encoding
 from endx_jax.planning.machine import Machine
 from endx_jax.planning.plan import OnChip, Plan
+from endx_jax.planning.topologies import Topology
 from endx_jax.retrieval.tables import aligned
+
+
+ROOFLINE_DOUBT = (
+    "the roofline is a bound that no program reaches: do not trust it where vector work takes longer than memory"
+)
+DOUBTS = (
+    "the estimate is the compiler's: do not trust it in elementwise operations, reductions, copies and fills, which take "
+    "2.5 to 7 times\nwhat memory needs, nor in gathers, sorts and communication, which cost almost nothing; kernels cost "
+    f"what they declare\n{ROOFLINE_DOUBT}"
+)
 
 
 def text(plan: Plan, name: str) -> str:
@@ -40,10 +52,27 @@ def as_dict(plan: Plan, name: str) -> dict:
         "texts": "planned by the data" if plan.texts.pairs is not None else plan.texts.why,
         "settings": subject.model.settings.as_dict(),
         "chips": {one.chip.name: _on_chip(one) for one in plan.chips},
-        "compiled": compiled and {key: value for key, value in dataclasses.asdict(compiled).items() if key != "text"},
+        "compiled": compiled and _without_text(compiled),
         "missing": plan.missing,
         "machine": machine and dataclasses.asdict(machine) | {"peak": machine.peak, "fits": machine.fits},
     }
+
+
+def encoding_text(planned: Sequence[Encoding], name: str, topology: Topology) -> str:
+    """Formats the encoding of texts of some lengths as one page."""
+    lines = [f"{name}: texts encoded on {topology}"]
+    for one in planned:
+        room = f"{size(one.compiled.peak)} at the peak, it {'fits' if one.compiled.fits else 'does NOT fit'}"
+        lines.append(f"\n{one.texts:,} texts of {one.length} tokens: {room}")
+        if not one.compiled.room:
+            lines.append(_times(one.compiled, one.model_flops, topology.chip, "time", one.texts * one.length))
+    return "\n".join([*lines, "", DOUBTS if planned[0].compiled.estimate else ROOFLINE_DOUBT])
+
+
+def encoding_dict(planned: Sequence[Encoding], name: str, topology: Topology) -> dict:
+    """Returns the encoding of texts of some lengths as nested dictionaries; FLOP and seconds are of one device."""
+    found = [dataclasses.asdict(one) | {"compiled": _without_text(one.compiled)} for one in planned]
+    return {"run": name, "topology": str(topology), "encoding": found}
 
 
 def size(count: float) -> str:
@@ -71,6 +100,10 @@ def _on_chip(one: OnChip) -> dict:
     names = ("parameters", "optimizer", "batch", "expected", "flops", "model_flops", "compute", "memory", "seconds")
     tower_chunk = one.subject.train_plan.execution.tower_chunk
     return {name: getattr(one, name) for name in (*names, "fits")} | {"tower_chunk": tower_chunk}
+
+
+def _without_text(compiled: Compiled) -> dict:
+    return {key: value for key, value in dataclasses.asdict(compiled).items() if key != "text"}
 
 
 def _heading(plan: Plan, name: str) -> str:
@@ -127,17 +160,28 @@ def _compiled(plan: Plan, compiled: Compiled) -> str:
             yes = ["yes" if said else "no" for said in (one.in_loop, one.asynchronous)]
             table.append((one.kind, f"{one.times:,}", size(one.bytes), *yes))
         received = sum(one.bytes for one in compiled.collectives)
-        lines += [
-            columns(table),
-            f"  {size(received)} received: at least {seconds(received / chip.link)} over the links",
-        ]
+        lines += [columns(table), f"  {size(received)} received"]
     elif not compiled.room:
         lines.append("  no collectives")
-    lines.append(_roofline(work))
-    if compiled.step:
-        mfu = work.model_flops / compiled.step / chip.flops
-        lines.append(f"step of the compiler's estimate: {seconds(compiled.step)}, predicted MFU {mfu:.0%}")
+    if not compiled.room:
+        lines.append(_times(compiled, work.model_flops, chip, "time of a step"))
+        lines.append(DOUBTS if compiled.estimate else ROOFLINE_DOUBT)
     return "\n".join(lines)
+
+
+def _times(compiled: Compiled, model_flops: int, chip: Chip, title: str, tokens: int = 0) -> str:
+    """Formats the time of a program by kind of operation; also the rate of encoding, if it encodes `tokens`."""
+    found = {"estimate": compiled.estimate, "roofline": compiled.roofline}
+    found = {name: times for name, times in found.items() if times}
+    whole = [sum(times.values()) for times in found.values()]
+    rows = [(title, *found)]
+    for kind in compiled.roofline | compiled.estimate:
+        rows.append((kind, *(seconds(times.get(kind, 0.0)) for times in found.values())))
+    rows.append(("together", *map(seconds, whole)))
+    if tokens:
+        rows.append(("tokens a second", *(f"{tokens / time:,.0f}" for time in whole)))
+    rows.append(("MFU", *(f"{model_flops / time / chip.flops:.0%}" for time in whole)))
+    return columns(rows)
 
 
 def _roofline(one: OnChip) -> str:

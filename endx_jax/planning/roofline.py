@@ -84,7 +84,7 @@ def seconds_by_kind(program: str, chip: Chip) -> tuple[dict[str, float], dict[st
             spare[place] += times * max(compute - memory, 0)
     roofline[COPIES] += sum(max(0, copies[place] - spare[place]) for place in copies)
     roofline[COMMUNICATION] += sum(max(0, links[place] - at_once[place]) for place in links)
-    return dict(estimate), dict(roofline)
+    return dict(estimate), {kind: seconds for kind, seconds in roofline.items() if seconds}
 
 
 def _kind(one: Instruction) -> str:
