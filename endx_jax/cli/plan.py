@@ -53,9 +53,8 @@ def main(argv: list[str]) -> None:
     stay_offline()
     with naming_flags(train.flags_of(config)):
         settings = resolve(config)
-        if options.encode:
-            encoded = plan_encoding(settings, devices_of(topology))
-            shown, found = (make(encoded, name, topology) for make in (report.encoding_text, report.encoding_dict))
+        if topology and options.encode:
+            shown, found = report.encodings(plan_encoding(settings, devices_of(topology)), name, topology)
         else:
             texts = read_texts(settings)
             if topology:

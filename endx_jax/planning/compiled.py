@@ -3,7 +3,6 @@
 import dataclasses
 import re
 import time
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ import jax
 
 from endx_jax.errors import EndxError
 from endx_jax.parallel.memory import bytes_held
-from endx_jax.parallel.programs import collectives
+from endx_jax.parallel.programs import Collective, collectives
 from endx_jax.planning.chips import USABLE, chip_of
 from endx_jax.planning.roofline import seconds_by_kind
 from endx_jax.planning.subject import Subject
@@ -22,25 +21,6 @@ NO_ROOM = re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm")
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 # Autotuning runs kernels on a device, which is missing here. It affects no array's size.
 GPU_OPTIONS = {"xla_gpu_autotune_level": 0}
-
-
-@dataclasses.dataclass(frozen=True)
-class Collectives:
-    """Collectives of one kind in the same position.
-
-    Attributes:
-      kind: a kind of `parallel.programs.KINDS`.
-      in_loop: true if they run in a loop.
-      asynchronous: true if other work can run at the same time.
-      times: number of executions per step; a loop of unknown length counts once.
-      bytes: size of their results on one device, per step.
-    """
-
-    kind: str
-    in_loop: bool
-    asynchronous: bool
-    times: int
-    bytes: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +35,7 @@ class Compiled:
       room: bytes that are missing if the compiler refused the program; else 0.
       fits: true if the program fits in the memory of a device, by its compiler or its data sheet.
       donated: bytes of arguments whose buffers the results reuse.
-      collectives: collectives of the step by kind.
+      collectives: its collectives.
       estimate: the compiler's estimate of the time of each kind of operation, in seconds; empty if it has none.
       roofline: the least time of each kind of operation: see `planning.roofline`; empty if the chip is unknown.
       seconds: compilation time.
@@ -69,7 +49,7 @@ class Compiled:
     room: int
     fits: bool
     donated: int
-    collectives: tuple[Collectives, ...]
+    collectives: list[Collective]
     estimate: Mapping[str, float]
     roofline: Mapping[str, float]
     seconds: float
@@ -102,7 +82,7 @@ def compile_traced(traced: jax.stages.Traced, arguments: Any) -> Compiled:
             raise EndxError(f"the compiler of {device.device_kind} refuses the program: {refused}") from None
         peak, limit = (int(float(used[n]) * UNITS[used[n + 1]]) for n in (1, 3))
         held, seconds = bytes_held(arguments), time.perf_counter() - start
-        return Compiled(held, peak - held, 0, peak, peak - limit, False, 0, (), {}, {}, seconds, "")
+        return Compiled(held, peak - held, 0, peak, peak - limit, False, 0, [], {}, {}, seconds, "")
     seconds = time.perf_counter() - start
     memory, text = program.memory_analysis(), program.as_text()
     code = memory.generated_code_size_in_bytes if device.platform == "tpu" else 0
@@ -116,20 +96,9 @@ def compile_traced(traced: jax.stages.Traced, arguments: Any) -> Compiled:
         room=0,
         fits=not chip or chip.platform == "tpu" or peak <= USABLE * chip.memory,
         donated=memory.alias_size_in_bytes,
-        collectives=summarize(text),
+        collectives=collectives(text),
         estimate=estimate,
         roofline=roofline,
         seconds=seconds,
         text=text,
     )
-
-
-def summarize(program: str) -> tuple[Collectives, ...]:
-    """Returns the collectives of a compiled program's text by kind, those with the most bytes first."""
-    counts: dict[tuple[str, bool, bool], list[int]] = defaultdict(lambda: [0, 0])
-    for one in collectives(program):
-        entry = counts[one.kind, one.loops > 0, one.asynchronous]
-        entry[0] += one.times or 1
-        entry[1] += (one.times or 1) * one.bytes
-    summed = (Collectives(*place, *count) for place, count in counts.items())
-    return tuple(sorted(summed, key=lambda one: -one.bytes))

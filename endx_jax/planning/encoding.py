@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,13 +23,9 @@ SIDE = "answer"
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
-    """Encoding of a batch of texts of equal length.
+    """Encoding of a batch of `texts` texts, each of `length` tokens.
 
-    Attributes:
-      length: length of each text in tokens.
-      texts: number of texts in the batch, over all devices.
-      model_flops: FLOP of the model on one device.
-      compiled: its program.
+    `model_flops` are the model's FLOP on one device, and `compiled` is the program.
     """
 
     length: int
@@ -37,31 +34,28 @@ class Encoding:
     compiled: Compiled
 
 
-def plan_encoding(
-    settings: Settings, devices: Sequence[jax.Device], lengths: Sequence[int] = LENGTHS
-) -> list[Encoding]:
-    """Compiles the encoding of texts of each length by the answer tower.
-
-    Args:
-      settings: settings of a run, whose model is meant.
-      devices: devices to compile for.
-      lengths: lengths of texts in tokens; a batch has as many tokens as `BATCH_SIZE` texts of the largest.
+def plan_encoding(settings: Settings, devices: Sequence[jax.Device]) -> list[Encoding]:
+    """Compiles the encoding of texts of each of `LENGTHS` by the answer tower of a run, in batches of equal tokens.
 
     Raises:
       EndxError: training or the compiler would refuse the settings.
     """
     outline = outline_run(settings, Texts(None), devices=devices)
-    mesh, model = outline.mesh, outline.model.dual_encoder
-    encoder, shapes = TextEncoder(model, {}, mesh), Shapes.of(mesh, max(lengths), BATCH_SIZE)
+    mesh, model, longest = outline.mesh, outline.model.dual_encoder, max(LENGTHS)
+    encoder, shapes = TextEncoder(model, {}, mesh), Shapes.of(mesh, longest, BATCH_SIZE)
+
+    def place(tree: Any, sharding: NamedSharding | None) -> Any:
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
+
     params = {"shared": model.tower_params(outline.model.abstract_params["dual_encoder"], SIDE)}
-    whole, rows = NamedSharding(mesh, PartitionSpec()), batch_sharding(mesh)
-    params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), params)
+    params = place(params, NamedSharding(mesh, PartitionSpec()))
     planned = []
-    for length in lengths:
-        shape = (shapes.rows(length, BATCH_SIZE * max(lengths)), length)
-        tokens = Tokens(*(jax.ShapeDtypeStruct(shape, dtype, sharding=rows) for dtype in (jnp.int32, bool)))
-        bare = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (params, tokens))
-        flops = traced_flops(jax.make_jaxpr(lambda params, tokens: model.encode(params, SIDE, tokens))(*bare))
+    for length in LENGTHS:
+        shape = (shapes.rows(length, BATCH_SIZE * longest), length)
+        tokens = jax.eval_shape(lambda ids: Tokens(ids, ids == 0), jax.ShapeDtypeStruct(shape, jnp.int32))
+        tokens = place(tokens, batch_sharding(mesh))
+        traced = jax.make_jaxpr(lambda params, tokens: model.encode(params, SIDE, tokens))
+        flops = traced_flops(traced(*place((params, tokens), None))) // mesh.size
         compiled = compile_traced(encoder._encode.trace(params, SIDE, tokens), (params, tokens))
-        planned.append(Encoding(length, shape[0], flops // mesh.size, compiled))
+        planned.append(Encoding(length, shape[0], flops, compiled))
     return planned

@@ -33,8 +33,7 @@ class OnChip:
       optimizer: bytes of the optimizer's state and the step number; exact.
       batch: bytes of the batch; exact.
       expected: peak bytes, as training estimates them from shapes.
-      flops: FLOP of matrix products, recomputation included, and FLOP that kernels declare.
-      model_flops: three times the FLOP of the forward pass, of attention those over the lengths of the texts.
+      model_flops: three times the FLOP of matrix products in the forward pass.
     """
 
     chip: Chip
@@ -43,13 +42,12 @@ class OnChip:
     optimizer: int
     batch: int
     expected: int
-    flops: int
     model_flops: int
 
     @property
     def compute(self) -> float:
         """Seconds of the matrix products at the bfloat16 peak rate."""
-        return self.flops / self.chip.flops
+        return self.model_flops / self.chip.flops
 
     @property
     def memory(self) -> float:
@@ -111,7 +109,7 @@ def plan_topology(settings: Settings, texts: Texts, topology: Topology) -> Plan:
 def on_chips(
     settings: Settings, texts: Texts, chips: Iterable[Chip], devices: Sequence[jax.Device] | None = None
 ) -> list[OnChip]:
-    """Returns the run on each chip; traces the step once for chips with the same division into chunks.
+    """Returns the run on each chip; traces it once for chips with the same division into chunks.
 
     Args:
       settings: settings of the run.
@@ -146,13 +144,12 @@ def on_chip(subject: Subject, chip: Chip) -> OnChip:
         optimizer=bytes_held((state.step, state.opt_state)),
         batch=bytes_held(batch),
         expected=subject.train_plan.expected_peak(subject.model),
-        flops=traced_flops(subject.trace().jaxpr) // devices,
         model_flops=3 * traced_flops(_forward(subject)) // devices,
     )
 
 
 def _forward(subject: Subject):
-    """Returns the traced objective as CPUs would compute it, without kernels, which count padding and other work."""
+    """Returns the traced objective as a CPU computes it: kernels declare FLOP of padding and other work."""
     mesh = subject.mesh.abstract_mesh.update(abstract_device=AbstractDevice("cpu", None, "cpu"))
     execution = dataclasses.replace(subject.train_plan.execution, mesh=mesh)
     params, batch = jax.tree.map(

@@ -1,6 +1,7 @@
 """Plans as text for the terminal, and as JSON."""
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Sequence
 
 from endx_jax.planning.chips import USABLE, Chip
@@ -11,14 +12,11 @@ from endx_jax.planning.plan import OnChip, Plan
 from endx_jax.planning.topologies import Topology
 from endx_jax.retrieval.tables import aligned
 
-
-ROOFLINE_DOUBT = (
-    "the roofline is a bound that no program reaches: do not trust it where vector work takes longer than memory"
-)
+# The first holds only if the compiler gives estimates.
 DOUBTS = (
-    "the estimate is the compiler's: do not trust it in elementwise operations, reductions, copies and fills, which take "
-    "2.5 to 7 times\nwhat memory needs, nor in gathers, sorts and communication, which cost almost nothing; kernels cost "
-    f"what they declare\n{ROOFLINE_DOUBT}"
+    "estimate: the compiler's; do not trust it in elementwise operations, reductions, copies and fills (2.5 to 7 times "
+    "what\n  memory needs), nor in gathers, sorts and communication (almost nothing); kernels cost what they declare",
+    "roofline: a bound that no program reaches; do not trust it where vector work takes longer than memory",
 )
 
 
@@ -35,7 +33,8 @@ def text(plan: Plan, name: str) -> str:
     elif plan.compiled:
         parts.append(_compiled(plan, plan.compiled))
     else:
-        parts.append(f"{_roofline(plan.chips[0])}\nnot compiled for {plan.topology}: {plan.missing}")
+        least = f"step of at least {seconds(plan.chips[0].seconds)} by the data sheet"
+        parts.append(f"{least}\nnot compiled for {plan.topology}: {plan.missing}")
     if plan.machine:
         parts.append(_machine(plan.machine))
     return "\n\n".join(parts)
@@ -58,21 +57,14 @@ def as_dict(plan: Plan, name: str) -> dict:
     }
 
 
-def encoding_text(planned: Sequence[Encoding], name: str, topology: Topology) -> str:
-    """Formats the encoding of texts of some lengths as one page."""
+def encodings(planned: Sequence[Encoding], name: str, topology: Topology) -> tuple[str, dict]:
+    """Returns the encoding of texts of some lengths as text for the terminal, and as nested dictionaries."""
     lines = [f"{name}: texts encoded on {topology}"]
     for one in planned:
-        room = f"{size(one.compiled.peak)} at the peak, it {'fits' if one.compiled.fits else 'does NOT fit'}"
-        lines.append(f"\n{one.texts:,} texts of {one.length} tokens: {room}")
-        if not one.compiled.room:
-            lines.append(_times(one.compiled, one.model_flops, topology.chip, "time", one.texts * one.length))
-    return "\n".join([*lines, "", DOUBTS if planned[0].compiled.estimate else ROOFLINE_DOUBT])
-
-
-def encoding_dict(planned: Sequence[Encoding], name: str, topology: Topology) -> dict:
-    """Returns the encoding of texts of some lengths as nested dictionaries; FLOP and seconds are of one device."""
-    found = [dataclasses.asdict(one) | {"compiled": _without_text(one.compiled)} for one in planned]
-    return {"run": name, "topology": str(topology), "encoding": found}
+        found = f"{one.texts:,} texts of {one.length} tokens"
+        lines.append(_times(one.compiled, one.model_flops, topology.chip, found, one.texts * one.length))
+    parts = [dataclasses.asdict(one) | {"compiled": _without_text(one.compiled)} for one in planned]
+    return "\n\n".join(lines), {"run": name, "topology": str(topology), "encoding": parts}
 
 
 def size(count: float) -> str:
@@ -97,7 +89,7 @@ def columns(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
 
 
 def _on_chip(one: OnChip) -> dict:
-    names = ("parameters", "optimizer", "batch", "expected", "flops", "model_flops", "compute", "memory", "seconds")
+    names = ("parameters", "optimizer", "batch", "expected", "model_flops", "compute", "memory", "seconds")
     tower_chunk = one.subject.train_plan.execution.tower_chunk
     return {name: getattr(one, name) for name in (*names, "fits")} | {"tower_chunk": tower_chunk}
 
@@ -139,9 +131,7 @@ def _work(plan: Plan) -> str:
         rows.append(("at the peak", size(work.expected), "estimated from shapes"))
     widths = [max(len(row[n]) for row in rows) for n in range(2)]
     lines = [f"  {a.ljust(widths[0])}  {b.rjust(widths[1])}  {c}" for a, b, c in rows]
-    again = work.flops - work.model_flops
-    computed = f"each device computes {work.flops / 1e12:,.3g} TFLOP in matrix products a step, "
-    computed += f"{work.model_flops / 1e12:,.3g} of it the model's" if again > 0 else "all of it the model's"
+    computed = f"each device computes {work.model_flops / 1e12:,.3g} TFLOP of the model in matrix products a step"
     return "\n".join(["each device holds", *lines, computed])
 
 
@@ -155,17 +145,19 @@ def _compiled(plan: Plan, compiled: Compiled) -> str:
     lines = [f"compiled for {plan.topology} in {compiled.seconds:.0f} s", columns(rows)]
     lines[-1] += f", {compiled.peak / chip.memory:.0%} of {size(chip.memory)}: {verdict}"
     if compiled.collectives:
-        table: list[tuple[str, ...]] = [("collectives", "times", "results", "in a loop", "asynchronous")]
+        counts = defaultdict[tuple[str, ...], list[int]](lambda: [0, 0])
         for one in compiled.collectives:
-            yes = ["yes" if said else "no" for said in (one.in_loop, one.asynchronous)]
-            table.append((one.kind, f"{one.times:,}", size(one.bytes), *yes))
-        received = sum(one.bytes for one in compiled.collectives)
-        lines += [columns(table), f"  {size(received)} received"]
+            entry = counts[one.kind, *("yes" if said else "no" for said in (one.loops, one.asynchronous))]
+            entry[0] += one.times or 1  # a loop of unknown length counts once
+            entry[1] += (one.times or 1) * one.bytes
+        table: list[tuple[str, ...]] = [("collectives", "in a loop", "asynchronous", "times", "results")]
+        for place, (times, results) in sorted(counts.items(), key=lambda count: -count[1][1]):
+            table.append((*place, f"{times:,}", size(results)))
+        lines += [columns(table), f"  {size(sum(results for _, results in counts.values()))} received"]
     elif not compiled.room:
         lines.append("  no collectives")
     if not compiled.room:
         lines.append(_times(compiled, work.model_flops, chip, "time of a step"))
-        lines.append(DOUBTS if compiled.estimate else ROOFLINE_DOUBT)
     return "\n".join(lines)
 
 
@@ -175,19 +167,13 @@ def _times(compiled: Compiled, model_flops: int, chip: Chip, title: str, tokens:
     found = {name: times for name, times in found.items() if times}
     whole = [sum(times.values()) for times in found.values()]
     rows = [(title, *found)]
-    for kind in compiled.roofline | compiled.estimate:
+    for kind in {**compiled.roofline, **compiled.estimate}:
         rows.append((kind, *(seconds(times.get(kind, 0.0)) for times in found.values())))
     rows.append(("together", *map(seconds, whole)))
     if tokens:
         rows.append(("tokens a second", *(f"{tokens / time:,.0f}" for time in whole)))
     rows.append(("MFU", *(f"{model_flops / time / chip.flops:.0%}" for time in whole)))
-    return columns(rows)
-
-
-def _roofline(one: OnChip) -> str:
-    bound = "compute" if one.compute >= one.memory else "memory"
-    mfu = one.model_flops / one.seconds / one.chip.flops
-    return f"step of at least {seconds(one.seconds)} by the data sheet ({bound}), MFU of at most {mfu:.0%}"
+    return "\n".join([columns(rows), *DOUBTS[-len(found) :]])
 
 
 def _chips(chips: Sequence[OnChip]) -> str:
