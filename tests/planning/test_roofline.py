@@ -74,7 +74,8 @@ def test_a_fusion_reads_and_writes_the_slices_that_it_needs():
 def test_loops_multiply():
     body = FUSED.replace("%fused (a", "%body (a").replace("%update =", "%done =")
     entry = '%w = f32[8] while(%p), condition=%c, body=%body, backend_config={"known_trip_count":{"n":"5"}}'
-    inside = 2 * 4 * 12 * 8 * 128 + 2 * (4 * 8 * 128) + 3 * (4 * 8 * 128) + 2 * (4 * 8 * 128)
+    copy, slice_, add, update, indices = 2 * 12, 2, 3, 2, 2 * 3 * 4
+    inside = (copy + slice_ + add + update) * 4 * 8 * 128 + indices
     assert sum(roofline(entry, body).values()) == moved(5 * inside)
 
 
@@ -140,8 +141,8 @@ ASYNCHRONOUS = """
 def test_what_runs_meanwhile_takes_the_rest_of_its_time():
     copied, gathered = 4 * 1024 * 1032, 4 * 8192 * 1024
     assert roofline(ASYNCHRONOUS) == {COPIES: moved(copied), COMMUNICATION: linked(gathered + 2 * gathered)}
-    product = """
-    %c = f32[1024,1024]{1,0:S(1)} convolution(%done, %done), dim_labels=bf_io->bf, operand_precision={highest,highest}"""
+    precisely = "dim_labels=bf_io->bf, operand_precision={highest,highest}"
+    product = f"\n%c = f32[1024,1024]{{1,0:S(1)}} convolution(%done, %done), {precisely}"
     flop = 6 * 2 * 1024**3
     found = roofline(ASYNCHRONOUS + product)
     assert found[PRODUCTS] == computed(flop)
