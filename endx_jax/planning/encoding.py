@@ -16,6 +16,7 @@ from endx_jax.parallel.sharding import batch_sharding
 from endx_jax.planning.compiled import Compiled, compile_traced
 from endx_jax.planning.flops import traced_flops
 from endx_jax.planning.subject import Texts, outline_run
+from endx_jax.settings import check
 
 LENGTHS, BATCH_SIZE = (64, 512), 64  # of texts in tokens, and `--batch-size` of `endx encode`
 SIDE = "answer"
@@ -38,7 +39,7 @@ def plan_encoding(settings: Settings, devices: Sequence[jax.Device]) -> list[Enc
     """Compiles the encoding of texts of each of `LENGTHS` by the answer tower of a run, in batches of equal tokens.
 
     Raises:
-      EndxError: training or the compiler would refuse the settings.
+      EndxError: training or the compiler would refuse the settings, or a batch does not fit in the memory.
     """
     outline = outline_run(settings, Texts(None), devices=devices)
     mesh, model, longest = outline.mesh, outline.model.dual_encoder, max(LENGTHS)
@@ -57,5 +58,6 @@ def plan_encoding(settings: Settings, devices: Sequence[jax.Device]) -> list[Enc
         traced = jax.make_jaxpr(lambda params, tokens: model.encode(params, SIDE, tokens))
         flops = traced_flops(traced(*place((params, tokens), None))) // mesh.size
         compiled = compile_traced(encoder._encode.trace(params, SIDE, tokens), (params, tokens))
+        check(not compiled.room, f"{shape[0]:,} texts of {length} tokens do not fit in the memory of {devices[0]}")
         planned.append(Encoding(length, shape[0], flops, compiled))
     return planned

@@ -64,6 +64,7 @@ def encodings(planned: Sequence[Encoding], name: str, topology: Topology) -> tup
         found = f"{one.texts:,} texts of {one.length} tokens"
         lines.append(_times(one.compiled, one.model_flops, topology.chip, found, one.texts * one.length))
     parts = [dataclasses.asdict(one) | {"compiled": _without_text(one.compiled)} for one in planned]
+    lines.append("\n".join(DOUBTS[not planned[0].compiled.estimate :]))
     return "\n\n".join(lines), {"run": name, "topology": str(topology), "encoding": parts}
 
 
@@ -127,7 +128,7 @@ def _work(plan: Plan) -> str:
         ("optimizer state", size(work.optimizer), "exact"),
         ("batch", size(work.batch), "exact"),
     ]
-    if not plan.compiled:
+    if plan.missing:
         rows.append(("at the peak", size(work.expected), "estimated from shapes"))
     widths = [max(len(row[n]) for row in rows) for n in range(2)]
     lines = [f"  {a.ljust(widths[0])}  {b.rjust(widths[1])}  {c}" for a, b, c in rows]
@@ -158,6 +159,7 @@ def _compiled(plan: Plan, compiled: Compiled) -> str:
         lines.append("  no collectives")
     if not compiled.room:
         lines.append(_times(compiled, work.model_flops, chip, "time of a step"))
+        lines += DOUBTS[not compiled.estimate :]
     return "\n".join(lines)
 
 
@@ -173,7 +175,7 @@ def _times(compiled: Compiled, model_flops: int, chip: Chip, title: str, tokens:
     if tokens:
         rows.append(("tokens a second", *(f"{tokens / time:,.0f}" for time in whole)))
     rows.append(("MFU", *(f"{model_flops / time / chip.flops:.0%}" for time in whole)))
-    return "\n".join([columns(rows), *DOUBTS[-len(found) :]])
+    return columns(rows)
 
 
 def _chips(chips: Sequence[OnChip]) -> str:
