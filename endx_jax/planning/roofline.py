@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from endx_jax.numerics import round_up
-from endx_jax.parallel.programs import KINDS, SHAPE, Instruction, as_collective, instructions
+from endx_jax.parallel.programs import KINDS, SHAPE, Instruction, as_collective, instructions, shape_bytes
 from endx_jax.planning.chips import Chip
 
 PRODUCTS, KERNELS, COPIES, OTHERS = "matrix products", "attention kernels", "copies and fills", "other fusions"
@@ -57,7 +57,9 @@ def seconds_by_kind(program: str, chip: Chip) -> tuple[dict[str, float], dict[st
         times, place = one.times or 1, one.place
         if found := as_collective(one):
             # An all-reduce passes its bytes twice, and a reduce-scatter those of its operand.
-            passed = 2 * found.bytes if found.kind == "all-reduce" else max(found.bytes, *_sizes(one))
+            passed = found.bytes * (2 if found.kind == "all-reduce" else 1)
+            if found.kind == "reduce-scatter":
+                passed = max(map(shape_bytes, one.operands), default=passed)
             into, where = (links, place) if found.asynchronous else (roofline, COMMUNICATION)
             into[where] += times * passed / chip.link
         if one.fusions:
@@ -69,9 +71,11 @@ def seconds_by_kind(program: str, chip: Chip) -> tuple[dict[str, float], dict[st
         if chip.clock and (cycles or kernel):
             estimate[kind] += times * (int(cycles[1]) / chip.clock if cycles else max(compute, memory))
         compute /= KERNEL_RATE if kernel else 1
-        if one.opcode.endswith("-start"):
+        if kind == COMMUNICATION:
+            continue
+        if one.asynchronous or one.opcode.endswith("-start"):
             copies[place] += times * memory
-        elif kind != COMMUNICATION:
+        else:
             roofline[kind] += times * max(compute, memory)
             busy[place] += times * max(compute, memory)
             spare[place] += times * max(compute - memory, 0)

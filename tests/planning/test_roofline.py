@@ -133,9 +133,9 @@ ASYNCHRONOUS = """
     %start = (f32[1024,1024]{1,0:S(1)}, f32[1024,1024]{1,0}, u32[]{:S(2)}) copy-start(%p)
     %slice = ((f32[1024,1024]{1,0}), f32[8,1024]{1,0:S(1)}, s32[]{:S(2)}) slice-start(%p), slice={[0:8], [0:1024]}
     %done = f32[1024,1024]{1,0:S(1)} copy-done(%start)
-    %go = (f32[1024,1024]{1,0:S(1)}, f32[8192,1024]{1,0:S(1)}) all-gather-start(%done), dimensions={0}
-    %gone = f32[8192,1024]{1,0:S(1)} all-gather-done(%go)
-    %sum = f32[8192,1024]{1,0:S(1)} all-reduce(%gone), to_apply=%add"""
+    %go = (f32[1024,1024]{1,0}, f32[8192,1024]{1,0}) all-gather-start(%done), dimensions={0}
+    %gone = f32[8192,1024]{1,0} all-gather-done(%go)
+    %sum = f32[8192,1024]{1,0} all-reduce(%gone), to_apply=%add"""
 
 
 def test_what_runs_meanwhile_takes_the_rest_of_its_time():
