@@ -167,6 +167,8 @@ def _read(inner: Sequence[Instruction], user: Instruction, place: int, whole: fl
 
 def _written(one: Instruction) -> list[float]:
     """Returns for each result of an instruction the most bytes that are written to it."""
+    if '"__cublas$' in one.rest:
+        return [math.inf, 0.0]  # the second is scratch memory
     if one.opcode != "fusion":
         update = ARRAY.findall(one.operands[UPDATES[one.opcode]]) if one.opcode in UPDATES else []
         return [_padded(*update[0]) if update else math.inf] * len(_hbm(one.shape))

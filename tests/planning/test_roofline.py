@@ -128,6 +128,17 @@ backend_config={"custom_call_config":{"cost_estimate":{"flops":"197000000","tran
     assert found == {GATHERS: moved(2 * 4 * 64 * 768 + 4 * 64), KERNELS: computed(197e6)}
 
 
+@pytest.mark.parametrize(("size", "bound"), [(8192, computed(2 * 8192**3)), (64, moved(3 * 2 * 64**2))])
+def test_a_product_by_cublas(size, bound):
+    array = f"bf16[{size},{size}]{{1,0}}"
+    entry = f"""
+    %a = {array} parameter(0)
+    ROOT %c = ({array}, s8[4194304]{{0}}) custom-call(%a, %a), custom_call_target="__cublas$gemm", \
+backend_config={{"gemm_backend_config":{{"dot_dimension_numbers":{{"lhs_contracting_dimensions":["1"],\
+"rhs_contracting_dimensions":["0"]}}}}}}"""
+    assert roofline(entry) == {PRODUCTS: bound}
+
+
 ASYNCHRONOUS = """
     %p = f32[1024,1024]{1,0} parameter(0)
     %start = (f32[1024,1024]{1,0:S(1)}, f32[1024,1024]{1,0}, u32[]{:S(2)}) copy-start(%p)
