@@ -45,6 +45,7 @@ class Instruction:
       root: true if its result is that of its computation.
       opcode: XLA's name of the operation.
       shape: shape of the result, as text.
+      names: names of the operands.
       operands: shapes of the operands, as text.
       rest: operands and attributes, as text.
       times: number of runs; None if the trip count of a loop around it is unknown.
@@ -59,6 +60,7 @@ class Instruction:
     root: bool
     opcode: str
     shape: str
+    names: tuple[str, ...]
     operands: tuple[str, ...]
     rest: str
     times: int | None
@@ -67,11 +69,6 @@ class Instruction:
     place: str
     fusions: int
     inner: tuple["Instruction", ...] = dataclasses.field(default=(), repr=False)
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the operands."""
-        return OPERAND.findall(self.rest.partition(")")[0])
 
     @property
     def source(self) -> str:
@@ -164,29 +161,27 @@ def _instructions(
     shapes = {instruction[2]: instruction[3] for instruction in computations[name]}
     for instruction in computations[name]:
         root, own, shape, opcode, rest = instruction.groups()
-        operands = tuple(shapes.get(operand, "") for operand in OPERAND.findall(rest.partition(")")[0]))
+        names = tuple(OPERAND.findall(rest.partition(")")[0]))
+        operands = tuple(shapes.get(operand, "") for operand in names)
         reduces = f"calls=%{REDUCE_SCATTER}" in rest
-        shown = "reduce-scatter" if reduces else opcode
-        one = Instruction(own, bool(root), shown, shape, operands, rest, times, loops, asynchronous, place, fusions)
-        # An `async-update` and an `async-done` call the same computation as their start.
-        known = reduces or opcode in ("async-update", "async-done")
-        if known or opcode.removesuffix("-start").removesuffix("-done") in KINDS:
-            yield one
-            continue
+        opcode = "reduce-scatter" if reduces else opcode
         inside, depth, around = times, loops, fusions + (opcode not in OUTER)
         if opcode == "while":
             trips = _trips(computations, rest)
             inside, depth = (times * trips if trips is not None and times is not None else None), loops + 1
         apart = asynchronous or opcode == "async-start" or own.startswith(BEGUN)
+        # An `async-update` and an `async-done` call the same computation as their start.
+        known = opcode.removesuffix("-start").removesuffix("-done") in KINDS or opcode in ("async-update", "async-done")
         inner: list[Instruction] = []
-        for called in CALLED.findall(rest):
+        for called in () if known else CALLED.findall(rest):
             for computation in called.strip("{}").split(","):
                 at = computation.strip(" %")
                 where = at if opcode in OUTER and opcode != "async-start" else place
                 inner += _instructions(computations, at, inside, depth, apart, where, around)
-        if around > fusions:
-            one = dataclasses.replace(one, inner=tuple(part for part in inner if part.fusions == around))
-        yield one
+        part_of = tuple(part for part in inner if fusions < part.fusions == around)
+        yield Instruction(
+            own, bool(root), opcode, shape, names, operands, rest, times, loops, asynchronous, place, fusions, part_of
+        )
         yield from inner
 
 

@@ -45,19 +45,10 @@ class OnChip:
     model_flops: int
 
     @property
-    def compute(self) -> float:
-        """Seconds of the matrix products at the bfloat16 peak rate."""
-        return self.model_flops / self.chip.flops
-
-    @property
-    def memory(self) -> float:
-        """Seconds to read the state and the batch once, and write the state once."""
-        return (2 * (self.parameters + self.optimizer) + self.batch) / self.chip.bandwidth
-
-    @property
     def seconds(self) -> float:
-        """Lower bound of the time of a step, in seconds."""
-        return max(self.compute, self.memory)
+        """Least seconds of a step: the model's FLOP at the peak rate, or state and batch read and the state written."""
+        moved = 2 * (self.parameters + self.optimizer) + self.batch
+        return max(self.model_flops / self.chip.flops, moved / self.chip.bandwidth)
 
     @property
     def fits(self) -> bool:

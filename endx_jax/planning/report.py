@@ -90,7 +90,7 @@ def columns(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
 
 
 def _on_chip(one: OnChip) -> dict:
-    names = ("parameters", "optimizer", "batch", "expected", "model_flops", "compute", "memory", "seconds")
+    names = ("parameters", "optimizer", "batch", "expected", "model_flops", "seconds")
     tower_chunk = one.subject.train_plan.execution.tower_chunk
     return {name: getattr(one, name) for name in (*names, "fits")} | {"tower_chunk": tower_chunk}
 
