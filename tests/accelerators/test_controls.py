@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.planning.chips import CHIPS
-from endx_jax.planning.compiled import step_seconds
+from endx_jax.planning.roofline import PRODUCTS, seconds_by_kind
 
 WIDTH = 256
 at_any_effort = pytest.mark.parametrize("level", [0.0, -1.0])
@@ -76,7 +76,11 @@ def test_the_estimate_of_a_step_counts_turns_and_passes():
 
     def seconds(function, dtype):
         x = jax.ShapeDtypeStruct((size, size), dtype, sharding=SingleDeviceSharding(device))
-        return step_seconds(jax.jit(function).lower(x, x).compile().as_text(), CHIPS["v5e"])
+        estimate, roofline = seconds_by_kind(jax.jit(function).lower(x, x).compile().as_text(), CHIPS["v5e"])
+        assert sum(roofline.values()) <= sum(estimate.values())
+        turns = roofline[PRODUCTS] * CHIPS["v5e"].flops / (2 * size**3)
+        assert turns == pytest.approx(round(turns))
+        return sum(estimate.values())
 
     def chained(turns):
         return lambda x, w: jax.lax.fori_loop(0, turns, lambda _, x: x @ w, x)
