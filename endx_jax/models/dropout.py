@@ -60,10 +60,10 @@ def attention_dropout(weights: Array, keys: Array | None, rate: float) -> Array:
     if keys is None or rate == 0.0:
         return weights
     _, heads, queries, memory = weights.shape
-    head = jnp.arange(heads, dtype=jnp.uint32)[None, :, None, None]
-    place = jnp.arange(memory, dtype=jnp.uint32)[None, None, None]
 
     def kept(of_keys: Array) -> Array:
+        head = jnp.arange(heads, dtype=jnp.uint32)[None, :, None, None]
+        place = jnp.arange(memory, dtype=jnp.uint32)[None, None, None]
         first, second = of_keys[:, :, None, :, None]
         number = place * np.uint32(head_pairs(heads)) + head // 2
         return kept_half(hashed(number * GOLDEN + first, second), head % 2, rate)
@@ -73,7 +73,10 @@ def attention_dropout(weights: Array, keys: Array | None, rate: float) -> Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _drop(kept: Callable[[Array], Array], rate: float, x: Array, of_keys: Array) -> Array:
-    """Zeroes x where kept(of_keys) is false. The mask is drawn again for the gradient, so that it is not stored."""
+    """Zeroes x where kept(of_keys) is false. The mask is drawn again for the gradient, so that it is not stored.
+
+    `kept` must not close over traced arrays.
+    """
     return jnp.where(kept(of_keys), x / (1.0 - rate), jnp.zeros((), x.dtype))
 
 
