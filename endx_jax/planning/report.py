@@ -69,8 +69,7 @@ def columns(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
 
 def _on_chip(one: OnChip) -> dict:
     names = ("parameters", "optimizer", "batch", "expected", "flops", "model_flops", "compute", "memory", "seconds")
-    tower_chunk = one.subject.train_plan.execution.tower_chunk
-    return {name: getattr(one, name) for name in (*names, "fits")} | {"tower_chunk": tower_chunk}
+    return {name: getattr(one, name) for name in (*names, "fits")} | one.subject.train_plan.choice._asdict()
 
 
 def _heading(plan: Plan, name: str) -> str:
@@ -88,7 +87,7 @@ def _heading(plan: Plan, name: str) -> str:
     texts = longest if plan.texts.pairs is None else f"the largest batch that is planned of {data.path}"
     lines = [
         f"{name}: {pairs:,} pairs a step on {place} ({mesh})",
-        f"  towers   {model.pretrained}, {model.sharing}, {execution.dtype}, remat {model.remat}",
+        f"  towers   {model.pretrained}, {model.sharing}, {execution.dtype}, remat {subject.train_plan.choice.remat}",
         f"  step     {cut}, {loss}, {settings.optimizer.name}",
         f"  texts    {texts}",
     ]
