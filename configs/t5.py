@@ -52,13 +52,13 @@ def get_config(arguments: str = "base,ade_spl"):
     config.train.evaluate_every = 2000
     config.train.checkpoint_every = 1000
     if size in REMATS:
-        _spread(config, REMATS[size])
+        _spread(config, "auto")
     return config
 
 
 def _spread(config, remat: str) -> None:
     """Shards the parameters over all devices."""
-    config.model.remat = remat
+    config.model.remat = "auto"
     config.mesh.data = 1
     config.mesh.fsdp = -1
     # Chunked towers would gather all parameters on each device at once.

@@ -57,15 +57,16 @@ def activation_bytes(model: Model, execution: Execution, stream: BatchStream) ->
     batch = largest_batch(stream)
     keys = jax.eval_shape(lambda: example_keys(jax.random.key(0, impl="threefry2x32"), jnp.int32(0), rows))
     chunk = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), batch)
-    params = model.abstract_params
-    with execution.on_mesh():
+    params, mesh = model.abstract_params, execution.mesh
+    # On one device: what a kernel keeps would count once for every device of the mesh.
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh.update(axis_sizes=(1,) * len(mesh.axis_names))):
         kept = bytes_kept(model.objective.embed, params, (chunk, keys))
-    if execution.packed or execution.mesh is None:
+    if execution.packed:
         return kept
     # Other devices hold a part of the layers' matrices, which are gathered a layer at a time.
     matrices = {path: leaf for path, leaf in parameter_paths(params).items() if rule_of(path).by_layer}
     whole = sum(leaf.size * leaf.dtype.itemsize for leaf in matrices.values())
-    return kept - whole + bytes_held(abstract(matrices, state_shardings(matrices, execution.mesh)))
+    return kept - whole + bytes_held(abstract(matrices, state_shardings(matrices, mesh)))
 
 
 def largest_batch(stream: BatchStream) -> Batch:
