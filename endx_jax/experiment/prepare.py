@@ -169,7 +169,8 @@ def _compile_what_fits(run: Run) -> tuple[Run, CompiledStep]:
     def compiled(train_plan: TrainPlan) -> int:
         if needed or train_plan.is_asked:
             needs = needed[-1] if needed else f"should need {gigabytes(train_plan.expected_peak)}"
-            say(f"memory: the step {needs}; compiling it with {train_plan.choice}")
+            free = gigabytes(train_plan.memory.total)
+            say(f"memory: the step {needs} of {free}; compiling it with {train_plan.choice}")
         step = steps[train_plan.choice] = _compile(run, train_plan, train_plan.batches_to_ask())
         needed.append(f"needs {gigabytes(train_plan.memory.peak(step.bytes()))}")
         return step.bytes()

@@ -14,8 +14,11 @@ from endx_jax.batch import Batch
 from endx_jax.parallel.sharding import batch_sharding
 from endx_jax.training.state import TrainState, merge, split_frozen
 
-# Message of a TPU's compiler for a program that does not fit: "Used 27.36G of 15.75G hbm."
-NO_ROOM = re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm")
+# Messages of a TPU's compiler for a program that does not fit: "Used 27.36G of 15.75G hbm", or without its arguments
+# "HLO temporaries (25.91G) exceeds available HBM (15.75G)".
+NO_ROOM = re.compile(
+    r"(?:Used |temporaries \()([\d.]+)([KMGT]?)(?: of |\) exceeds available HBM \()([\d.]+)([KMGT]?)(?: hbm|\))"
+)
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 Objective = Callable[[dict, Batch, jax.Array, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
