@@ -48,7 +48,7 @@ def make_execution(
     return execution, stream
 
 
-def activation_bytes(model: Model, execution: Execution, stream: BatchStream) -> int:
+def activation_bytes(model: Model, mesh: Mesh, execution: Execution, stream: BatchStream) -> int:
     """Estimates the bytes of activations and gradients on one device, from the shapes of the largest batch.
 
     The temporaries of the compiled step are within 25 % of this estimate.
@@ -57,7 +57,7 @@ def activation_bytes(model: Model, execution: Execution, stream: BatchStream) ->
     batch = largest_batch(stream)
     keys = jax.eval_shape(lambda: example_keys(jax.random.key(0, impl="threefry2x32"), jnp.int32(0), rows))
     chunk = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), batch)
-    params, mesh = model.abstract_params, execution.mesh
+    params = model.abstract_params
     # On one device: what a kernel keeps would count once for every device of the mesh.
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh.update(axis_sizes=(1,) * len(mesh.axis_names))):
         kept = bytes_kept(model.objective.embed, params, (chunk, keys))

@@ -139,6 +139,7 @@ def begin(run: Run, checkpoints: Checkpoints | None = None) -> tuple[Run, TrainS
     key = train_plan.key() if folder and train_plan.is_asked else ""
     known = read_choice(folder, key) if key else None
     if key and all_processes(known in train_plan.choices):
+        assert known is not None
         run = dataclasses.replace(run, train_plan=train_plan.only(known))
     abstract = abstract_step(run.model, run.mesh, train_plan)
 

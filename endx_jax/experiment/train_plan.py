@@ -32,11 +32,13 @@ class TrainPlan:
 
     Attributes:
       model: model to train, with the chosen rematerialisation.
+      mesh: device mesh.
       choice: chosen chunks and rematerialisation.
       choices: all that the settings leave, best first.
       padded: batches with this process's rows, not packed.
       stream: these batches, packed for the execution.
       steps: number of steps of the whole run.
+      steps_per_epoch: number of steps of one pass over the training pairs.
       execution: division of a step over devices and chunks.
       objective: objective, prepared for this execution.
       optimizer: optimizer with its schedule.
@@ -47,11 +49,13 @@ class TrainPlan:
     """
 
     model: Model
+    mesh: Mesh
     choice: Choice
     choices: Sequence[Choice]
     padded: BatchStream
     stream: BatchStream
     steps: int
+    steps_per_epoch: float
     execution: Execution
     objective: Objective
     optimizer: optax.GradientTransformation
@@ -63,7 +67,7 @@ class TrainPlan:
     @functools.cached_property
     def activations(self) -> int:
         """Estimated bytes of activations on one device: see `activation_bytes`."""
-        return activation_bytes(self.model, self.execution, self.stream)
+        return activation_bytes(self.model, self.mesh, self.execution, self.stream)
 
     @property
     def expected_peak(self) -> int:
@@ -81,17 +85,16 @@ class TrainPlan:
 
     def key(self) -> str:
         """Returns a hash of all that determines the choice: settings, shapes, devices, their memory and versions."""
-        mesh, settings = self.execution.mesh, self.model.settings
         parts = (
-            results_only(settings),
+            results_only(self.model.settings),
             [source.config for source in self.model.sources.values()],
             self.choices,
             self.execution.dtype,
             self.execution.loss_tile,
             largest_batch(self.stream),
             self.room,
-            mesh.shape,
-            mesh.devices.flat[0].device_kind,
+            self.mesh.shape,
+            self.mesh.devices.flat[0].device_kind,
             {name: environment()[name] for name in ("versions", "commit")},
         )
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
@@ -105,8 +108,8 @@ class TrainPlan:
         if choice == self.choice:
             return self
         model = _with_remat(self.model, choice.remat)
-        execution, stream = make_execution(model, self.execution.mesh, self.padded, self.steps, choice)
-        objective = model.objective.for_run(execution, self.objective.steps_per_epoch)
+        execution, stream = make_execution(model, self.mesh, self.padded, self.steps, choice)
+        objective = model.objective.for_run(execution, self.steps_per_epoch)
         return dataclasses.replace(
             self, model=model, choice=choice, stream=stream, execution=execution, objective=objective
         )
@@ -187,11 +190,13 @@ def plan_training(model: Model, mesh: Mesh, pairs: Pairs, memory: Memory, platfo
     state = bytes_held(_abstract_state(model, mesh, optimizer))
     first = TrainPlan(
         model=model,
+        mesh=mesh,
         choice=ordered[0],
         choices=ordered,
         padded=stream,
         stream=packed,
         steps=steps,
+        steps_per_epoch=len(pairs) / size,
         execution=execution,
         objective=model.objective.for_run(execution, len(pairs) / size),
         optimizer=optimizer,

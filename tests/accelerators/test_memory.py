@@ -15,7 +15,9 @@ from endx_jax.planning.topologies import topology_named
 
 def test_activations_are_recomputed_where_the_step_does_not_fit(tmp_path, effort):
     devices, chip = devices_or_skip("v5e:2x2"), topology_named("v5e:2x2").chip
-    config = tiny_recipe(write_tiny_bert(tmp_path / "bert", num_hidden_layers=1), "none.csv")
+    config = tiny_recipe(
+        write_tiny_bert(tmp_path / "bert", num_hidden_layers=1, hidden_size=128, intermediate_size=512), "none.csv"
+    )
     config.train.global_batch_size = 512
     outline = outline_run(resolve(config), Texts(None, "no data"), devices=devices)
     whole = outline.on(chip).train_plan

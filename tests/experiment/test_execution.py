@@ -3,6 +3,7 @@
 import math
 
 import jax
+import numpy as np
 import pytest
 from helpers import one_line_error
 from tiny_bert import tiny_recipe
@@ -11,13 +12,15 @@ from endx_jax.experiment import prepare as preparing
 from endx_jax.experiment.choices import Choice
 from endx_jax.experiment.execution import activation_bytes, rows_at_once
 from endx_jax.experiment.prepare import begin, prepare_run
-from endx_jax.experiment.train_plan import plan_training
+from endx_jax.experiment.train_plan import abstract_step, plan_training
 from endx_jax.models.stack import REMATS
-from endx_jax.parallel import MeshSettings, make_mesh
+from endx_jax.parallel import MeshSettings, make_mesh, to_global
 from endx_jax.parallel.memory import ACCELERATOR_SHARE, Memory
+from endx_jax.parallel.sharding import place
 from endx_jax.training.step import CompiledStep
 
 PLENTY = Memory(2**40)
+WHOLE = [Choice(0, remat) for remat in REMATS]
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +59,7 @@ def test_chunks_shrink_to_half_of_the_free_memory(run):
     assert [rows_of(one) for one in found] == [8, 4, 2]
     for one in found:
         assert one.expected_peak <= one.memory.total / 2
-        assert one.activations == activation_bytes(run.model, one.execution, one.stream)
+        assert one.activations == activation_bytes(run.model, run.mesh, one.execution, one.stream)
 
 
 def test_a_chunk_has_at_least_one_row(run):
@@ -97,8 +100,21 @@ def test_a_chunk_that_is_smaller_than_expected_is_kept(run, monkeypatch):
     assert rows_of(begun.train_plan) == 8
 
 
-# On an accelerator. Names of the choices of 16 pairs: pairs at a time, remat.
-WHOLE = [Choice(0, remat) for remat in REMATS]
+def test_no_choice_changes_the_loss(run):
+    def step_with(choice):
+        train_plan = run.train_plan.with_choice(choice)
+        step, batch = abstract_step(run.model, run.mesh, train_plan), to_global(train_plan.stream[0], run.mesh, 16)
+        state = jax.jit(step.create)(place(run.model.initial_params(), step.shardings.params))
+        _, metrics = step.train_step(state, batch)
+        return [float(metrics[name]) for name in ("loss", "gradient_norm")]
+
+    expected = step_with(WHOLE[0])
+    assert expected[0] > 0
+    for choice in [*WHOLE[1:], Choice(4, "none"), Choice(8, "full")]:
+        np.testing.assert_allclose(step_with(choice), expected, rtol=1e-5, err_msg=str(choice))
+
+
+# From here on an accelerator.
 
 
 @pytest.fixture
@@ -134,7 +150,9 @@ def compiler(monkeypatch):
     return use
 
 
-def test_the_choice_of_an_accelerator_is_compiled_once_and_kept_for_later_runs(run, accelerated, compiler, capsys):
+def test_the_choice_of_an_accelerator_is_compiled_once_and_kept_for_later_runs(
+    run, accelerated, compiler, capsys, monkeypatch
+):
     compiled, room = compiler(lambda plan: plan.activations), run.train_plan.activations
     begun, _, step = begin(accelerated(room))
     assert compiled == [(WHOLE[0], 1)]
@@ -154,6 +172,12 @@ def test_the_choice_of_an_accelerator_is_compiled_once_and_kept_for_later_runs(r
     assert again.train_plan.choice == chosen
     assert compiled == [(chosen, len(again.stream.profiles()))]
     assert "compiling it with" not in capsys.readouterr().out
+
+    # Another process has not kept it: all of them search, and find the same.
+    compiled.clear()
+    monkeypatch.setattr(preparing, "all_processes", lambda condition: False)
+    assert begin(accelerated(room * 3 // 4))[0].train_plan.choice == chosen
+    assert compiled == [(chosen, 1)]
 
 
 def test_an_estimate_that_is_too_high_costs_one_more_program(run, accelerated, compiler):
