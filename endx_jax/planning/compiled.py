@@ -1,7 +1,6 @@
 """Compiled training step: memory, collectives and time, as reported by the compiler of the devices."""
 
 import dataclasses
-import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -9,16 +8,15 @@ from typing import Any
 import jax
 
 from endx_jax.errors import EndxError
+from endx_jax.experiment.choices import Choice
+from endx_jax.experiment.train_plan import TrainPlan
 from endx_jax.parallel.memory import bytes_held
 from endx_jax.parallel.programs import Collective, collectives
 from endx_jax.planning.chips import USABLE, chip_of
 from endx_jax.planning.roofline import seconds_by_kind
 from endx_jax.planning.subject import Subject
-from endx_jax.training.step import abstract_batch, program_bytes
+from endx_jax.training.step import abstract_batch, program_bytes, used_and_limit
 
-# Message of a TPU's compiler for a program that does not fit: "Used 27.36G of 15.75G hbm."
-NO_ROOM = re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm")
-UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 # Autotuning runs kernels on a device, which is missing here. It affects no array's size.
 GPU_OPTIONS = {"xla_gpu_autotune_level": 0}
 
@@ -77,10 +75,10 @@ def compile_traced(traced: jax.stages.Traced, arguments: Any) -> Compiled:
     try:
         program = traced.lower().compile(GPU_OPTIONS if device.platform == "gpu" else None)
     except jax.errors.JaxRuntimeError as refused:
-        used = NO_ROOM.search(str(refused))
-        if not used:
+        try:
+            peak, limit = used_and_limit(refused)
+        except jax.errors.JaxRuntimeError:
             raise EndxError(f"the compiler of {device.device_kind} refuses the program: {refused}") from None
-        peak, limit = (int(float(used[n]) * UNITS[used[n + 1]]) for n in (1, 3))
         held, seconds = bytes_held(arguments), time.perf_counter() - start
         return Compiled(held, peak - held, 0, peak, peak - limit, False, 0, [], {}, {}, seconds, "")
     seconds = time.perf_counter() - start
@@ -102,3 +100,19 @@ def compile_traced(traced: jax.stages.Traced, arguments: Any) -> Compiled:
         seconds=seconds,
         text=text,
     )
+
+
+def compile_what_fits(subject: Subject) -> tuple[Subject, Compiled]:
+    """Compiles the step of a run with the chunks and rematerialisation that training would choose.
+
+    Returns:
+      The run with the choice, and its compiled step.
+    """
+    found: dict[Choice, tuple[Subject, Compiled]] = {}
+
+    def compiled(train_plan: TrainPlan) -> int:
+        tried = dataclasses.replace(subject, train_plan=train_plan)
+        found[train_plan.choice] = tried, compile_step(tried)
+        return found[train_plan.choice][1].peak
+
+    return found[subject.train_plan.fitted(compiled).choice]

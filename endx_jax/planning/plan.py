@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractDevice
 
+from endx_jax.experiment.choices import Choice
 from endx_jax.experiment.config import Settings
 from endx_jax.parallel.console import working
 from endx_jax.parallel.execution import Execution
 from endx_jax.parallel.memory import bytes_held
 from endx_jax.planning.chips import USABLE, Chip
-from endx_jax.planning.compiled import Compiled, compile_step
+from endx_jax.planning.compiled import Compiled, compile_what_fits
 from endx_jax.planning.flops import traced_flops
 from endx_jax.planning.machine import Machine
 from endx_jax.planning.subject import Outline, Subject, Texts, outline_run
@@ -89,12 +90,13 @@ def plan_topology(settings: Settings, texts: Texts, topology: Topology) -> Plan:
       EndxError: training or the compiler would refuse the run.
     """
     missing = missing_compiler(topology.chip)
-    devices = jax.devices()[: topology.size] if missing else devices_of(topology)
-    chips = on_chips(settings, texts, [topology.chip], devices)
+    devices, chip = jax.devices()[: topology.size] if missing else devices_of(topology), topology.chip
     if missing:
-        return Plan(texts, chips, topology, missing=missing)
+        return Plan(texts, on_chips(settings, texts, [chip], devices), topology, missing=missing)
+    subject = outline_run(settings, texts, devices=devices, platform=chip.platform).on(chip)
     with working(f"compiling the step for {topology}"):
-        return Plan(texts, chips, topology, compile_step(chips[0].subject))
+        subject, compiled = compile_what_fits(subject)
+    return Plan(texts, [on_chip(subject, chip)], topology, compiled)
 
 
 def on_chips(
@@ -111,17 +113,17 @@ def on_chips(
     Raises:
       EndxError: training would refuse the settings.
     """
-    known: dict[Execution, OnChip] = {}
+    known: dict[tuple[Execution, Choice], OnChip] = {}
     outlines: dict[str, Outline] = {}
     planned = []
     for chip in chips:
         if chip.platform not in outlines:
             outlines[chip.platform] = outline_run(settings, texts, devices=devices, platform=chip.platform)
         subject = outlines[chip.platform].on(chip)
-        execution = subject.train_plan.execution
-        if execution not in known:
-            known[execution] = on_chip(subject, chip)
-        planned.append(dataclasses.replace(known[execution], chip=chip))
+        division = subject.train_plan.execution, subject.train_plan.choice
+        if division not in known:
+            known[division] = on_chip(subject, chip)
+        planned.append(dataclasses.replace(known[division], chip=chip))
     return planned
 
 
@@ -134,7 +136,7 @@ def on_chip(subject: Subject, chip: Chip) -> OnChip:
         parameters=bytes_held(state.params),
         optimizer=bytes_held((state.step, state.opt_state)),
         batch=bytes_held(batch),
-        expected=subject.train_plan.expected_peak(subject.model),
+        expected=subject.train_plan.expected_peak,
         model_flops=3 * traced_flops(_forward(subject)) // devices,
     )
 

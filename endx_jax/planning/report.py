@@ -91,8 +91,7 @@ def columns(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
 
 def _on_chip(one: OnChip) -> dict:
     names = ("parameters", "optimizer", "batch", "expected", "model_flops", "seconds")
-    tower_chunk = one.subject.train_plan.execution.tower_chunk
-    return {name: getattr(one, name) for name in (*names, "fits")} | {"tower_chunk": tower_chunk}
+    return {name: getattr(one, name) for name in (*names, "fits")} | one.subject.train_plan.choice._asdict()
 
 
 def _without_text(compiled: Compiled) -> dict:
@@ -114,7 +113,7 @@ def _heading(plan: Plan, name: str) -> str:
     texts = longest if plan.texts.pairs is None else f"the largest batch that is planned of {data.path}"
     lines = [
         f"{name}: {pairs:,} pairs a step on {place} ({mesh})",
-        f"  towers   {model.pretrained}, {model.sharing}, {execution.dtype}, remat {model.remat}",
+        f"  towers   {model.pretrained}, {model.sharing}, {execution.dtype}, remat {subject.train_plan.choice.remat}",
         f"  step     {cut}, {loss}, {settings.optimizer.name}",
         f"  texts    {texts}",
     ]

@@ -17,9 +17,9 @@ from endx_jax.planning.chips import Chip
 
 PRODUCTS, KERNELS, COPIES, OTHERS = "matrix products", "attention kernels", "copies and fills", "other fusions"
 GATHERS, COMMUNICATION = "gathers and scatters", "communication"
-# Cycles of a TPU's vector units for an attention weight in a kernel, of which there are as many as exponentials: bundles
-# of the compiler's final schedules for v5e with dropout, over the forward (2,524 for 2^18 weights) and the backward
-# kernel (3,693) of blocks of 256 tokens.
+# Cycles of a TPU's vector units for each attention weight in a kernel, which declares an exponential for each: bundles of
+# the compiler's final schedule for v5e with dropout and blocks of 256 tokens, 2,524 forward and 3,693 backward for 2^18
+# weights.
 WEIGHT_CYCLES = 0.012
 
 # The compiler's estimate of an instruction, and a Pallas kernel's own.

@@ -11,6 +11,8 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.planning.chips import CHIPS
 from endx_jax.planning.roofline import PRODUCTS, seconds_by_kind
+from endx_jax.training import step as steps
+from endx_jax.training.step import compile_ahead, used_and_limit
 
 WIDTH = 256
 at_any_effort = pytest.mark.parametrize("level", [0.0, -1.0])
@@ -51,6 +53,17 @@ def test_a_collective_in_a_loop_is_found(mesh, effort, level):
 
     assert collectives_in_loops(compiled(mesh, every_turn).as_text()) != []
     assert collectives_in_loops(compiled(mesh, gradient(jnp.bfloat16)).as_text()) == []
+
+
+def test_a_program_that_does_not_fit_is_counted(mesh, monkeypatch):
+    monkeypatch.setattr(steps, "abstract_batch", lambda batch, _: batch)
+    device = SingleDeviceSharding(mesh.devices.flat[0])
+    large = jax.ShapeDtypeStruct((3 * 2**30,), jnp.float32, sharding=device)
+    step = compile_ahead(jax.jit(lambda _, x: 2 * x), None, [large], mesh)
+    assert (step.programs, step.bytes()) == ({}, 24 * 2**30)
+    with pytest.raises(jax.errors.JaxRuntimeError) as refused:
+        jax.jit(lambda x: 2 * x).lower(large).compile()
+    assert used_and_limit(refused.value) == (24 * 2**30, int(15.75 * 2**30))
 
 
 @at_any_effort

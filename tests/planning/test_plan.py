@@ -7,6 +7,7 @@ from tiny_bert import tiny_recipe
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import resolve
 from endx_jax.parallel.programs import Collective
+from endx_jax.planning import compiled as compiling
 from endx_jax.planning import plan as planning
 from endx_jax.planning import report
 from endx_jax.planning.chips import CHIPS, chip_named, chip_of
@@ -52,7 +53,7 @@ def compiler(monkeypatch):
     def use(compiled):
         monkeypatch.setattr(planning, "missing_compiler", lambda chip: "")
         monkeypatch.setattr(planning, "devices_of", lambda topology: jax.devices()[: topology.size])
-        monkeypatch.setattr(planning, "compile_step", lambda subject: compiled)
+        monkeypatch.setattr(compiling, "compile_step", lambda subject: compiled)
 
     return use
 
