@@ -163,8 +163,8 @@ def plan_training(model: Model, mesh: Mesh, pairs: Pairs, memory: Memory, platfo
       platform: platform of the run's devices; empty for that of the mesh.
 
     Returns:
-      The plan for the first choice that should fit, and on CPUs only this and smaller choices to continue with, since
-      compiling costs about as much as a larger chunk would save.
+      The plan for the first choice that should fit. On CPUs, where the estimate stands unless the compiled step needs
+      more, larger choices are left out.
     """
     settings = model.settings
     size = settings.train.global_batch_size
