@@ -98,7 +98,8 @@ class DataSettings:
     reading_threads: int = key(2, "Threads that prepare batches ahead.", changes_results=False)
     cache: str = key(
         "~/.cache/endx_jax/data",
-        "Folder of cached vectors of frozen encoders, and of `docstrings` pairs. Empty: no cache.",
+        "Folder of cached vectors of frozen encoders, and of `docstrings` pairs, with `$XDG_CACHE_HOME`, where set, in "
+        "place of `~/.cache`. Empty: no cache.",
         changes_results=False,
     )
 
