@@ -61,12 +61,8 @@ def static_folder(name: str) -> pathlib.Path | None:
     return cached_folder(pathlib.Path(spec.origin), lambda folder: _write_glove(folder, data))
 
 
-def split_words(text: str) -> list[str]:
-    """Splits a text into words like the tokenizer of a folder of word vectors, without lowercasing."""
-    return [word for word, _ in _word_splitter().pre_tokenize_str(text)]
-
-
-def _word_splitter() -> "tokenizers.pre_tokenizers.PreTokenizer":
+def word_splitter() -> "tokenizers.pre_tokenizers.PreTokenizer":
+    """Returns the splitter of texts into words."""
     import tokenizers
 
     return tokenizers.pre_tokenizers.Split(tokenizers.Regex(WORD), "removed", invert=True)
@@ -94,7 +90,7 @@ def write_words(folder: pathlib.Path, words: list[str], vectors: np.ndarray) -> 
     uncased = not any(word != word.lower() for word in rows)
     steps = [normalizers.NFC(), normalizers.Replace("’", "'"), *([normalizers.Lowercase()] if uncased else [])]
     tokenizer.normalizer = normalizers.Sequence(steps)
-    tokenizer.pre_tokenizer = _word_splitter()
+    tokenizer.pre_tokenizer = word_splitter()
     tokenizer.add_special_tokens([PAD, UNKNOWN])
     table = np.zeros((len(vocabulary), vectors.shape[1]), np.float32)
     table[2:] = vectors[list(rows.values())]
