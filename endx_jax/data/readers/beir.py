@@ -283,14 +283,6 @@ class Negative(NamedTuple):
     rank: int
 
 
-def check_replaceable(folder: pathlib.Path) -> None:
-    """Raises EndxError if `folder` is not empty and does not hold mined negatives."""
-    if folder.exists() and not folder.is_dir():
-        raise EndxError(f"--output={folder} is a file; name a folder")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / REPORT).is_file():
-        raise EndxError(f"--output={folder} holds files that `endx mine` did not write; name a new folder, or empty it")
-
-
 def write_mined(
     folder: pathlib.Path,
     records: RetrievalSet,
