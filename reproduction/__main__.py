@@ -37,14 +37,14 @@ def figure(arguments: argparse.Namespace) -> None:
     from endx_jax.experiment.compilation_cache import keep_programs
     from endx_jax.experiment.workdir import check_writable
     from reproduction.figures import make, sources_of
-    from reproduction.figures.study import Source
+    from reproduction.figures.study import FigureSource
     from reproduction.tables import papers
 
     options = _options(arguments)
     check_choice("the figure", arguments.figure, papers().figures)
     check_writable(options.output, "--output")
     keep_programs()
-    given = [Source.parse(run) for run in arguments.run]
+    given = [FigureSource.parse(run) for run in arguments.run]
     name = arguments.figure if given else f"{arguments.figure}-{options.length}"
     target = options.output / "figures" / name
     make(arguments.figure, given or sources_of(papers().figures[arguments.figure], options), target)
