@@ -87,7 +87,7 @@ def parser() -> argparse.ArgumentParser:
         added[task] = tasks.add_parser(task.__name__, help=task.__doc__, description=task.__doc__)
         added[task].set_defaults(task=task)
     for task in (table, cost):
-        added[task].add_argument("table", nargs="?", default="", help="table, such as endx-table2 [all]")
+        added[task].add_argument("table", nargs="?", default="", help="table, such as endx-table2")
         added[task].add_argument("rows", nargs="*", metavar="ROW", help="rows of the table [all]")
     added[figure].add_argument("figure", help="figure, such as dong-figure2")
     added[figure].add_argument(
