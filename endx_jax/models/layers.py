@@ -131,9 +131,8 @@ def _norm_backward(epsilon, dtype, centred, kept, gradient):
     to_scale = jnp.sum(gradient * normalized, others).astype(scale.dtype)
     to_bias = None if bias is None else jnp.sum(gradient, others).astype(bias.dtype)
     gradient = gradient * _as_row(scale, x)
-    to_x = gradient - normalized * jnp.mean(gradient * normalized, axis=-1, keepdims=True)
-    if centred:
-        to_x = to_x - jnp.mean(gradient, axis=-1, keepdims=True)
+    to_x = gradient - jnp.mean(gradient, axis=-1, keepdims=True) if centred else gradient
+    to_x = to_x - normalized * jnp.mean(gradient * normalized, axis=-1, keepdims=True)
     return (rate * to_x).astype(x.dtype), to_scale, to_bias
 
 
