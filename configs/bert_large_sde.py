@@ -12,7 +12,6 @@ def get_config():
     config = load_recipe("bert_base_sde").get_config()
 
     config.model.pretrained = "google-bert/bert-large-uncased"
-    config.model.remat = "dots"
 
     config.mesh.data = 1
     config.mesh.fsdp = -1

@@ -4,7 +4,7 @@ Stated in the paper (section 4.1): T5 v1.1 encoders, Adafactor at 1e-3 with line
 mean pooling, a projection initialised by variance scaling 1.0, cosine similarity. From the authors' public code
 (t5x_retrieval): temperature 0.01, the sum of both directions, projection width 768, lengths 64 and 256, 1,000 warm-up
 steps, dropout 0.1, no masking of false negatives. Our own choices: the checkpoint is selected on held-out articles of
-the train file; large encoders are sharded and rematerialised, which does not affect results (docs/large-models.md).
+the train file; large encoders are sharded, which does not affect results (docs/large-models.md).
 """
 
 from endx_jax.methods.config import base_config
@@ -12,8 +12,8 @@ from endx_jax.models.sharing import SHARINGS
 from endx_jax.settings import check_choice
 
 SIZES = ("small", "base", "large", "xl", "xxl")
-# `model.remat` of the sizes with 24 layers.
-REMATS = {"large": "dots", "xl": "full", "xxl": "full"}
+# Sizes with 24 layers, whose parameters are sharded.
+LARGE = ("large", "xl", "xxl")
 
 
 def get_config(arguments: str = "base,ade_spl"):
@@ -51,15 +51,9 @@ def get_config(arguments: str = "base,ade_spl"):
     config.train.steps = 20_000
     config.train.evaluate_every = 2000
     config.train.checkpoint_every = 1000
-    if size in REMATS:
-        _spread(config, REMATS[size])
+    if size in LARGE:
+        config.mesh.data = 1
+        config.mesh.fsdp = -1
+        # Chunked towers would gather all parameters on each device at once.
+        config.train.tower_chunk = 0
     return config
-
-
-def _spread(config, remat: str) -> None:
-    """Shards the parameters over all devices."""
-    config.model.remat = remat
-    config.mesh.data = 1
-    config.mesh.fsdp = -1
-    # Chunked towers would gather all parameters on each device at once.
-    config.train.tower_chunk = 0

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import shutil
 import tempfile
 import time
@@ -237,12 +238,19 @@ def sha256_of(file: pathlib.Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def expanded(path: str | os.PathLike) -> pathlib.Path:
+    """Expands `~` in a path, and `~/.cache` to `$XDG_CACHE_HOME` where that is set."""
+    if home := os.environ.get("XDG_CACHE_HOME"):
+        path = re.sub(r"^~/\.cache(?=/|$)", lambda _: home, os.fspath(path))
+    return pathlib.Path(path).expanduser()
+
+
 class CacheFolder:
     """Folder of cache files that several processes may write; writes are skipped if it is not writable."""
 
     def __init__(self, folder: str | os.PathLike):
-        """Expands `~` in the path; creates nothing yet."""
-        self.folder = pathlib.Path(folder).expanduser()
+        """Expands the path as `expanded` does; creates nothing yet."""
+        self.folder = expanded(folder)
         self._writable = True
 
     def path(self, name: str) -> pathlib.Path:

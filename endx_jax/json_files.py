@@ -153,6 +153,11 @@ def identifier(value: object, where: str) -> str:
     return str(value) if type(value) is int else text(value, where, may_be_empty=True)
 
 
+def identifier_at(holder: object, key: str, where: str, default: object = _MISSING) -> str:
+    """Returns the id at `key` of an object: see `value` and `identifier`."""
+    return identifier(value(holder, key, where, default), f"{where}: {key!r}")
+
+
 def whole(value: object, where: str, *, least: int = 0, most: int = 2**31 - 1) -> int:
     """Returns `value` if it is an integer from `least` to `most`; raises EndxError otherwise."""
     if not isinstance(value, bool) and isinstance(value, numbers.Integral) and least <= int(value) <= most:

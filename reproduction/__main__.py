@@ -37,14 +37,14 @@ def figure(arguments: argparse.Namespace) -> None:
     from endx_jax.experiment.compilation_cache import keep_programs
     from endx_jax.experiment.workdir import check_writable
     from reproduction.figures import make, sources_of
-    from reproduction.figures.study import Source
+    from reproduction.figures.study import FigureSource
     from reproduction.tables import papers
 
     options = _options(arguments)
     check_choice("the figure", arguments.figure, papers().figures)
     check_writable(options.output, "--output")
     keep_programs()
-    given = [Source.parse(run) for run in arguments.run]
+    given = [FigureSource.parse(run) for run in arguments.run]
     name = arguments.figure if given else f"{arguments.figure}-{options.length}"
     target = options.output / "figures" / name
     make(arguments.figure, given or sources_of(papers().figures[arguments.figure], options), target)
@@ -87,7 +87,7 @@ def parser() -> argparse.ArgumentParser:
         added[task] = tasks.add_parser(task.__name__, help=task.__doc__, description=task.__doc__)
         added[task].set_defaults(task=task)
     for task in (table, cost):
-        added[task].add_argument("table", nargs="?", default="", help="table, such as endx-table2 [all]")
+        added[task].add_argument("table", nargs="?", default="", help="table, such as endx-table2")
         added[task].add_argument("rows", nargs="*", metavar="ROW", help="rows of the table [all]")
     added[figure].add_argument("figure", help="figure, such as dong-figure2")
     added[figure].add_argument(

@@ -54,7 +54,7 @@ def cells(row: Row, options: Options, chip: Chip) -> tuple[str, ...]:
         f"{planned.subject.model.settings.train.global_batch_size:,}",
         size(planned.parameters),
         size(planned.expected),
-        f"{planned.flops / 1e12:,.3g}",
+        f"{planned.model_flops / 1e12:,.3g}",
         seconds(once),
         f"{plan.seeds * steps * once / 3600:,.2g}" if steps else "?",
     )

@@ -69,7 +69,7 @@ class Options:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class RowPlan:
     """Recipe, settings and folder of a row's runs.
 
     Attributes:
@@ -116,7 +116,7 @@ class Plan:
         return config
 
 
-def plan_of(row: Row, options: Options) -> Plan:
+def plan_of(row: Row, options: Options) -> RowPlan:
     """Returns the plan of a trained row, in full or shortened.
 
     Raises:
@@ -126,7 +126,7 @@ def plan_of(row: Row, options: Options) -> Plan:
         return plan_of(papers().row(row.of), options)
     folder = options.output / row.table / slug(row.row) / options.length
     if not options.budget:
-        return Plan(row, row.recipe, row.data, row.set, "", folder, options.seeds or row.seeds)
+        return RowPlan(row, row.recipe, row.data, row.set, "", folder, options.seeds or row.seeds)
     if "void" in row.short:
         raise EndxError(f"void when shortened: {row.short['void']}")
     if "of" in row.short:
@@ -137,7 +137,7 @@ def plan_of(row: Row, options: Options) -> Plan:
     steps = max(1, round(form["steps"] * options.budget / papers().tables[row.table].minutes))
     changed = {**papers().shorter, **form["set"], **row.short.get("set", {}), "train.steps": steps}
     recipe = row.short.get("recipe", form["recipe"])
-    return Plan(row, recipe, form["data"], changed, form["differs"], folder, options.seeds or 1)
+    return RowPlan(row, recipe, form["data"], changed, form["differs"], folder, options.seeds or 1)
 
 
 def slug(name: str) -> str:
@@ -189,7 +189,7 @@ def trained(
     return Outcome(row, tuple(values), why, plan.differs, tuple(runs), {"runs": facts} if facts else {})
 
 
-def make(plan: Plan, seed: int, options: Options) -> pathlib.Path:
+def make(plan: RowPlan, seed: int, options: Options) -> pathlib.Path:
     """Returns the workdir of a finished run, after training it if it is missing.
 
     Raises:

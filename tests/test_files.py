@@ -7,9 +7,19 @@ import pytest
 from helpers import one_line_error
 
 from endx_jax.errors import DiskFull
-from endx_jax.files import AppendOnlyFile, aside, put_in_place, replacing, reporting_full_disk, write_text
+from endx_jax.files import AppendOnlyFile, aside, expanded, put_in_place, replacing, reporting_full_disk, write_text
 
 FULL = pathlib.Path("/dev/full")  # a device that has no space left, ever
+
+
+def test_caches_are_where_the_environment_says(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/of/tests")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert expanded("~/.cache/endx_jax") == pathlib.Path("/home/of/tests/.cache/endx_jax")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert expanded("~/.cache/endx_jax") == pathlib.Path("/caches/endx_jax")
+    assert expanded("~/.cached") == pathlib.Path("/home/of/tests/.cached")
+    assert expanded("/data/.cache") == pathlib.Path("/data/.cache")
 
 
 def test_a_full_disk_is_one_line_with_the_file_and_what_to_do(tmp_path):

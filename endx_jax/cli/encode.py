@@ -12,6 +12,7 @@ import time
 from endx_jax.cli.data_flags import naming_flags
 from endx_jax.data.reqa import POOLS
 from endx_jax.errors import EndxError
+from endx_jax.files import expanded
 from endx_jax.settings import check
 
 
@@ -47,7 +48,7 @@ def main(argv: list[str]) -> pathlib.Path:
     width, precision = arguments.truncate_dim, arguments.precision
     info = encoding_of(model, arguments.corpus, found, width=width, precision=precision, shard=shard)
     cached = f"~/.cache/endx_jax/indexes/{model.identity[:16]}-{found.sha256[:16]}.sqlite"
-    path = arguments.output or pathlib.Path(cached).expanduser()
+    path = arguments.output or expanded(cached)
     output = Output(info.width, model.cosine, precision)
     encode = functools.partial(
         model.encoder,

@@ -22,10 +22,10 @@ def main(argv: list[str]) -> None:
     arguments = _parser().parse_args(argv)
     _check(arguments)
 
-    from endx_jax.data.readers.beir import check_replaceable, write_mined
+    from endx_jax.data.readers.beir import REPORT, write_mined
     from endx_jax.experiment.compilation_cache import keep_programs
     from endx_jax.experiment.model import load_teacher
-    from endx_jax.experiment.workdir import check_writable
+    from endx_jax.experiment.workdir import check_output
     from endx_jax.parallel.console import say
     from endx_jax.retrieval.mining import Margin, MiningSettings, mine, score_candidates
 
@@ -36,8 +36,7 @@ def main(argv: list[str]) -> None:
         last_rank=last,
         margin=Margin(arguments.margin, arguments.relative_margin),
     )
-    check_replaceable(arguments.output)
-    check_writable(arguments.output, "--output")
+    check_output(arguments.output, REPORT, "mine")
     records = _read(arguments)
     counts = f"{len(records.questions):,} questions and {len(records.candidates):,} candidates"
     say(f"{counts} in {arguments.data}")

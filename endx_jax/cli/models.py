@@ -5,13 +5,11 @@ Folders and other hub ids of supported encoders can be loaded too. Models on the
 
 import argparse
 import contextlib
-import importlib.util
-import os
 
 import huggingface_hub
 
 from endx_jax.pretrained.locate import MINILM
-from endx_jax.pretrained.static import GLOVE, GLOVE_PACKAGE, GLOVE_REQUIREMENT
+from endx_jax.pretrained.static import GLOVE, GLOVE_PACKAGE, GLOVE_REQUIREMENT, package_folder
 
 
 def main(argv: list[str]) -> None:
@@ -31,5 +29,5 @@ def main(argv: list[str]) -> None:
 
 def _installed(package: str, otherwise: str) -> str:
     """Returns where a package is installed, or `otherwise` if it is missing."""
-    spec = importlib.util.find_spec(package)
-    return f"installed: {os.path.dirname(spec.origin)}" if spec and spec.origin else otherwise
+    folder = package_folder(package)
+    return f"installed: {folder}" if folder else otherwise

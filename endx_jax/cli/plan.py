@@ -1,12 +1,13 @@
 """`endx plan`: estimates the memory, FLOPs, collectives and time of a run on each device before it starts.
 
-  endx plan --config=CONFIG [--topology=NAME | --chip=NAME] [--devices=N] [--json=FILE] [--config.SECTION.KEY=VALUE ...]
+  endx plan --config=CONFIG [--topology=NAME | --chip=NAME] [--devices=N] [--encode] [--json=FILE]
+      [--config.SECTION.KEY=VALUE ...]
 
 CONFIG and its settings are those of `endx train`. Weights, data and devices are not needed. For a topology such as
 v5e:4x4, or for N devices of a chip, the training step is compiled by the chip's own compiler, if it is installed
 (extras compile-tpu and compile-gpu). Without a chip, the run is planned for all chips without compiling and, without
 --devices, compiled for this machine too, where a few steps are timed. If the data can be read without a network, the
-batches are those of training.
+batches are those of training. With --encode, `endx encode` by the model of the run is planned in place of training.
 """
 
 import argparse
@@ -27,6 +28,7 @@ def main(argv: list[str]) -> None:
     check(options.devices >= 0, f"--devices={options.devices}: give a positive number of devices")
     determined = options.topology and (options.chip or options.devices)
     check(not determined, "--topology determines chip and devices: remove --chip and --devices")
+    check(not options.encode or bool(options.topology or options.chip), "--encode needs --topology or --chip")
     config, name, _ = train.parse(rest)
 
     from endx_jax.planning.topologies import topology_named, topology_of
@@ -42,22 +44,28 @@ def main(argv: list[str]) -> None:
     from endx_jax.files import write_text
     from endx_jax.parallel.console import say
     from endx_jax.planning import report
+    from endx_jax.planning.encoding import plan_encoding
     from endx_jax.planning.machine import plan_machine
     from endx_jax.planning.plan import Plan, on_chips, plan_topology
     from endx_jax.planning.subject import read_texts, stay_offline
+    from endx_jax.planning.topologies import devices_of
 
     stay_offline()
     with naming_flags(train.flags_of(config)):
         settings = resolve(config)
-        texts = read_texts(settings)
-        if topology:
-            planned = plan_topology(settings, texts, topology)
+        if topology and options.encode:
+            shown, found = report.encodings(plan_encoding(settings, devices_of(topology)), name, topology)
         else:
-            chips = on_chips(settings, texts, CHIPS.values())
-            planned = Plan(texts, chips, machine=None if count else plan_machine(settings, texts))
-    say(report.text(planned, name))
+            texts = read_texts(settings)
+            if topology:
+                planned = plan_topology(settings, texts, topology)
+            else:
+                chips = on_chips(settings, texts, CHIPS.values())
+                planned = Plan(texts, chips, machine=None if count else plan_machine(settings, texts))
+            shown, found = report.text(planned, name), report.as_dict(planned, name)
+    say(shown)
     if options.json:
-        write_text(options.json, json.dumps(report.as_dict(planned, name), indent=1) + "\n")
+        write_text(options.json, json.dumps(found, indent=1) + "\n")
 
 
 def _make_up(count: int) -> None:
@@ -81,5 +89,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--devices", type=int, default=0, metavar="N", help="number of devices [this machine's; 1 with --chip]"
     )
+    parser.add_argument("--encode", action="store_true", help="plan `endx encode` in place of training")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="JSON file for all results")
     return parser

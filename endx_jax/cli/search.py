@@ -7,7 +7,7 @@ import itertools
 import pathlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import IO, TYPE_CHECKING
 
 from endx_jax import json_files
@@ -119,21 +119,15 @@ def _answer_all(
     from endx_jax.cli.answers import formatted
 
     started = time.monotonic()
-    asked = _answered(arguments, search, questions)
+    parts = (questions[start : start + TOGETHER] for start in range(0, len(questions), TOGETHER))
+    answers = ((some, _ask(arguments, search, [question.text for question in some])) for some in parts)
+    asked = (pair for both in answers for pair in zip(*both, strict=True))
     stream.writelines(formatted(_form(arguments), asked, tag=arguments.mode, naming=len(questions) > 1))
     stream.flush()
     _note(search.describe(arguments.mode))
     if arguments.output:
         seconds = time.monotonic() - started
         _note(f"{len(questions):,} questions, {len(search):,} documents, {seconds:.1f} s: {arguments.output}")
-
-
-def _answered(
-    arguments: argparse.Namespace, search: "TextSearch", questions: Sequence["Question"]
-) -> Iterator[tuple["Question", list["Answer"]]]:
-    for start in range(0, len(questions), TOGETHER):
-        some = questions[start : start + TOGETHER]
-        yield from zip(some, _ask(arguments, search, [question.text for question in some]), strict=True)
 
 
 def _ask(arguments: argparse.Namespace, search: "TextSearch", texts: list[str]) -> list[list["Answer"]]:

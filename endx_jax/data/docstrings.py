@@ -122,7 +122,9 @@ def _records(found: Iterable[tuple[str, str, str]]) -> RetrievalSet:
     # Sorted, so that the order of files does not matter: the first of equal pairs, and of equal names, is kept.
     distinct: dict[tuple, tuple[str, str, str]] = {}
     for name, question, answer in sorted(found, key=lambda item: (item[1:], len(item[0]), item[0])):
-        distinct.setdefault((_gist(question), answer.casefold()), (name, question, answer))
+        words = re.findall(r"\w+", question.casefold())
+        gist = tuple(word.rstrip("s") for word in words if word not in ARTICLES)
+        distinct.setdefault((gist, answer.casefold()), (name, question, answer))
     questions = collections.Counter(question for question, _ in distinct)
     answers = collections.Counter(answer for _, answer in distinct)
     named: dict[str, tuple[str, str]] = {}
@@ -136,11 +138,6 @@ def _records(found: Iterable[tuple[str, str, str]]) -> RetrievalSet:
         question_ids=tuple(named),
         candidate_ids=tuple(named),
     )
-
-
-def _gist(question: str) -> tuple[str, ...]:
-    words = re.findall(r"\w+", question.casefold())
-    return tuple(word.rstrip("s") for word in words if word not in ARTICLES)
 
 
 def _modules(folder: str, prefix: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:

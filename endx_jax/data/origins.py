@@ -9,7 +9,7 @@ from endx_jax.data.readers import mrqa, natural_questions, squad
 
 
 @dataclasses.dataclass(frozen=True)
-class Published:
+class PublishedFile:
     """Published file, with its size in bytes and sha256."""
 
     url: str
@@ -17,8 +17,8 @@ class Published:
     sha256: str
 
 
-def _files(base: str, end: str, *rows: tuple[str, int, str]) -> dict[str, Published]:
-    return {name: Published(f"{base}{name}{end}", size, sha256) for name, size, sha256 in rows}
+def _files(base: str, end: str, *rows: tuple[str, int, str]) -> dict[str, PublishedFile]:
+    return {name: PublishedFile(f"{base}{name}{end}", size, sha256) for name, size, sha256 in rows}
 
 
 # As tensorflow-datasets lists them, in datasets/squad/checksums.tsv.
@@ -65,7 +65,7 @@ MULTIREQA = _files(
 )
 
 
-def natural_questions_files(split: str) -> tuple[Published, ...]:
+def natural_questions_files(split: str) -> tuple[PublishedFile, ...]:
     """Returns the full files of Natural Questions 1.0 as listed by tensorflow-datasets: 50 `train`, 5 `dev`, 45 GB.
 
     The simplified files have no published hash and are not downloaded.
@@ -74,7 +74,7 @@ def natural_questions_files(split: str) -> tuple[Published, ...]:
     from tensorflow_datasets.core.utils.resource_utils import tfds_path
 
     listed = load_url_infos(tfds_path() / "datasets" / "natural_questions" / "checksums.tsv")
-    files = (Published(url, info.size, info.checksum) for url, info in listed.items() if f"/{split}/" in url)
+    files = (PublishedFile(url, info.size, info.checksum) for url, info in listed.items() if f"/{split}/" in url)
     return tuple(sorted(files, key=lambda file: file.url))
 
 
@@ -103,7 +103,7 @@ class Origin:
     paper: str
     licence: str
     names: tuple[tuple[str, ...], tuple[str, ...]]
-    published: Callable[[], tuple[tuple[Published, ...], tuple[Published, ...]]]
+    published: Callable[[], tuple[tuple[PublishedFile, ...], tuple[PublishedFile, ...]]]
     read: Callable[[Sequence[str]], Iterator[Paragraph]]
 
 
@@ -129,7 +129,7 @@ def _multireqa(name: str, texts: str = "") -> Origin:
     def names(split: str) -> tuple[str, ...]:
         return f"{split}/{name}/candidates.json", f"{split}/{texts or name}.jsonl"
 
-    def files(split: str) -> tuple[Published, ...]:
+    def files(split: str) -> tuple[PublishedFile, ...]:
         return MULTIREQA[f"{split}/{name}"], MRQA[f"{split}/{texts or name}"]
 
     return Origin(

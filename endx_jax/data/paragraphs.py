@@ -95,7 +95,7 @@ def whole_paragraphs(paragraphs: Iterable[Paragraph], source: str, *, merge: boo
 
 
 @dataclasses.dataclass(frozen=True)
-class Rule:
+class Substitution:
     """Substitution.
 
     Attributes:
@@ -109,19 +109,19 @@ class Rule:
     replacement: str
 
 
-def _break(name: str, before: str, after: str) -> Rule:
+def _break(name: str, before: str, after: str) -> Substitution:
     """Returns a rule that breaks between the patterns `before` and `after`."""
-    return Rule(name, re.compile(rf"({before})[^\S\n](?={after})"), r"\1\n")
+    return Substitution(name, re.compile(rf"({before})[^\S\n](?={after})"), r"\1\n")
 
 
-def _mend(name: str, words: str, after: str = "") -> Rule:
+def _mend(name: str, words: str, after: str = "") -> Substitution:
     """Returns a rule that mends between a full stop after one of `words` and the pattern `after`.
 
     Each alternative in `words` matches a fixed length.
     """
     # The newline comes first in the pattern, with a lookbehind, which makes the search ten times as fast.
     before = "|".join(rf"(?<=\b{word}\.\n)" for word in words.split("|"))
-    return Rule(name, re.compile(rf"\n(?:{before})(?={after})"), " ")
+    return Substitution(name, re.compile(rf"\n(?:{before})(?={after})"), " ")
 
 
 _NAME = '"?[A-Z][a-z]'

@@ -92,7 +92,10 @@ def convert_paragraphs(paragraphs: Iterable[Paragraph], names: Sequence[str], po
         articles += [paragraph.article] * (len(merged.candidates) - len(articles))
         for question in paragraph.questions:
             if question.answers:
-                found = [_sentence_at(answer.start, spans) for answer in question.answers]
+                found = [
+                    next((place for place, (first, end) in enumerate(spans) if first <= answer.start < end), None)
+                    for answer in question.answers
+                ]
                 right = {sentences[place] for place in found if place is not None}
                 unplaced += found.count(None)
                 rows += len(right)
@@ -108,10 +111,3 @@ def convert_paragraphs(paragraphs: Iterable[Paragraph], names: Sequence[str], po
         kept = sorted({sentence for right in records.qrels for sentence in right})
         records, articles = records.with_pool(kept), [articles[sentence] for sentence in kept]
     return Conversion(records, tuple(articles), rows, unplaced, len(asked.questions) - len(records.questions))
-
-
-def _sentence_at(start: int, spans: Sequence[tuple[int, int]]) -> int | None:
-    for place, (first, end) in enumerate(spans):
-        if first <= start < end:
-            return place
-    return None

@@ -16,7 +16,7 @@ from tensorflow_datasets.core.download.checksums import UrlInfo
 from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 
 from endx_jax.data import reqa, reqa_dataset
-from endx_jax.data.origins import ORIGINS, SPLITS, Origin, Published
+from endx_jax.data.origins import ORIGINS, SPLITS, Origin, PublishedFile
 from endx_jax.data.readers import text_files
 from endx_jax.errors import EndxError
 from endx_jax.files import sha256_of
@@ -124,7 +124,7 @@ class Reqa(tfds.core.GeneratorBasedBuilder):
         )
 
     def _generate_examples(
-        self, split: str, paths: Sequence[str], published: Sequence[Published]
+        self, split: str, paths: Sequence[str], published: Sequence[PublishedFile]
     ) -> Iterator[tuple[int, dict[str, Any]]]:
         conversion = reqa.convert_paragraphs(self.origin.read(paths), paths, "sentences")
         records = conversion.records
@@ -160,7 +160,7 @@ def digest(paths: Sequence[str]) -> str:
     return found.hexdigest()
 
 
-def _are(paths: Sequence[str], published: Sequence[Published]) -> bool:
+def _are(paths: Sequence[str], published: Sequence[PublishedFile]) -> bool:
     """Returns true if files are the published ones, as published or decompressed."""
     if len(paths) != len(published):
         return False

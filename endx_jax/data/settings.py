@@ -13,7 +13,7 @@ POOLS = (*reqa.POOLS, PARAGRAPHS)
 MIXED, ONE_SET = "mixed", "one_set"
 
 
-class Source(NamedTuple):
+class TrainingSet(NamedTuple):
     """Training set of a mixture: its path, weight, and prompts of its questions and answers."""
 
     path: str
@@ -98,7 +98,8 @@ class DataSettings:
     reading_threads: int = key(2, "Threads that prepare batches ahead.", changes_results=False)
     cache: str = key(
         "~/.cache/endx_jax/data",
-        "Folder of cached vectors of frozen encoders, and of `docstrings` pairs. Empty: no cache.",
+        "Folder of cached vectors of frozen encoders, and of `docstrings` pairs, with `$XDG_CACHE_HOME`, where set, in "
+        "place of `~/.cache`. Empty: no cache.",
         changes_results=False,
     )
 
@@ -140,9 +141,9 @@ class DataSettings:
         check(self.hard_negatives >= 0, f"data.hard_negatives is {self.hard_negatives}; it must not be negative")
 
     @property
-    def sets(self) -> tuple[Source, ...]:
+    def sets(self) -> tuple[TrainingSet, ...]:
         """Training sets: that of `path`, then those of `mixture`."""
-        return (Source(self.path), *(Source(*part) for part in self.mixture))  # type: ignore[arg-type]  # checked
+        return (TrainingSet(self.path), *(TrainingSet(*part) for part in self.mixture))  # type: ignore[arg-type]  # checked
 
     @property
     def sources(self) -> Sources:

@@ -131,8 +131,9 @@ class Tokenizer:
             # `encode_batch_fast` omits the offsets of tokens, which would take a third of the time.
             try:
                 encodings = self._backend.encode_batch_fast(texts)
-            except TypeError:  # half a surrogate pair in a text
-                encodings = self._backend.encode_batch_fast([_well_formed(text) for text in texts])
+            except TypeError:  # half a surrogate pair in a text, which JSON escapes can leave, becomes U+FFFD
+                paired = [text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in texts]
+                encodings = self._backend.encode_batch_fast(paired)
         cut = sum(len(encoding) == length and bool(encoding.overflowing) for encoding in encodings)
         return [encoding.ids for encoding in encodings], cut
 
@@ -193,11 +194,6 @@ def _load(folder: pathlib.Path):
     with refusing_broken(folder, *BROKEN):
         kind = getattr(transformers, name) if name in list(NAMED_CLASSES) else transformers.AutoTokenizer
         return kind.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-
-
-def _well_formed(text: str) -> str:
-    """Replaces lone surrogates, which JSON escapes can leave in a string, with U+FFFD."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -38,7 +38,7 @@ class Names(NamedTuple):
     inside: Mapping[str, str] = {}
 
 
-class Rule(NamedTuple):
+class TensorRule(NamedTuple):
     """Tensor of a checkpoint and the parameters that it holds.
 
     Attributes:
@@ -74,7 +74,7 @@ class Architecture:
     older_spellings: Mapping[str, str] = dataclasses.field(default_factory=dict)
     pooler: str = ""
 
-    def rules(self, config: EncoderConfig, parameters: Iterable[str]) -> Iterator[Rule]:
+    def rules(self, config: EncoderConfig, parameters: Iterable[str]) -> Iterator[TensorRule]:
         """Yields the rules of parameters, given by their paths in a tower, in the order of the table.
 
         Raises:
@@ -91,7 +91,7 @@ class Architecture:
             for leaf, their_leaf in LEAVES.items():
                 paths = tuple(module + leaf for module in ours.split())
                 if paths[0] in left:
-                    yield Rule(f"{theirs}.{their_leaf}", paths, transpose=leaf == "/kernel")
+                    yield TensorRule(f"{theirs}.{their_leaf}", paths, transpose=leaf == "/kernel")
                     for path in paths:
                         del left[path]
         if left:

@@ -1,4 +1,4 @@
-"""Choice of chunks, packing and loss tile of a run, by the settings and the available memory."""
+"""Execution, packing and loss tile of a run, and the memory of its activations by their shapes."""
 
 import dataclasses
 
@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from endx_jax.batch import Batch
 from endx_jax.data.batches import BatchStream
+from endx_jax.experiment.choices import Choice
 from endx_jax.experiment.model import Model
 from endx_jax.models.dropout import example_keys
 from endx_jax.parallel.execution import Execution
@@ -18,75 +20,58 @@ from endx_jax.training.checkpoints import abstract
 # Largest batch with a dense loss of one array of scores, which compiles and runs faster while they take little memory;
 # tile of larger ones.
 DENSE_UP_TO, TILE = 2048, 1024
-# Tokens of a chunk that keep a device busy; larger chunks are not faster. Measured on CPUs, estimated for accelerators.
-BUSY, ACCELERATOR_BUSY = {"cpu": 1 << 14}, 1 << 16
 
 
-def choose_execution(
-    model: Model, mesh: Mesh, stream: BatchStream, steps: int, budget: int, platform: str
-) -> tuple[Execution, BatchStream, int | None]:
-    """Chooses the execution of a step, and packs the batches for it.
-
-    With `train.tower_chunk=-1`, a device encodes all its rows at once if their activations fit into the budget, and
-    otherwise the largest power of two of rows whose activations fit, at least 1.
+def make_execution(
+    model: Model, mesh: Mesh, stream: BatchStream, steps: int, choice: Choice
+) -> tuple[Execution, BatchStream]:
+    """Makes the execution of a step, and packs the batches for it.
 
     Args:
       model: model to train.
       mesh: device mesh.
       stream: batches that are not packed.
       steps: number of steps of the run.
-      budget: bytes available to the activations of one device.
-      platform: platform of the run's devices, which differs from that of the mesh when `endx plan` plans for a chip.
-
-    Returns:
-      The execution, the packed batches, and the estimated bytes of activations; None if `train.tower_chunk` is set.
+      choice: chunks and rematerialisation.
     """
     settings = model.settings
     size = settings.train.global_batch_size
-    chunk = max(settings.train.tower_chunk, 0)
     arrays = settings.objective.score_arrays(settings.data.hard_negatives)
-    tile = loss_tile(settings.objective.loss_tile, size, arrays)
-    while True:
-        execution = Execution(mesh, chunk, tile)
-        # Each device encodes packed texts with full parameters, which would undo the gathering by layer of `fsdp`.
-        # Chunks need full parameters anyway.
-        packed = mesh.shape["fsdp"] == 1 or execution.chunks(size) > 1
-        dtype = compute_dtype(settings.model.dtype, model.platform)
-        execution = dataclasses.replace(execution, packed=packed and not model.method.frozen_towers, dtype=dtype)
-        planned = stream
-        if execution.packed:
-            planned = stream.without_padding(steps, shards=execution.shards, chunks=execution.chunks(size))
-        rows = rows_at_once(execution, size)
-        if settings.train.tower_chunk >= 0:
-            return execution, planned, None
-        kept = activation_bytes(model, execution, planned)
-        if kept <= budget or rows == 1:
-            return execution, planned, kept
-        fitting = max(1, rows * budget // kept)
-        if not chunk:
-            busy = BUSY.get(platform, ACCELERATOR_BUSY)
-            fitting = min(fitting, max(1, busy // max(1, sum(side.places for side in stream.typical().sides))))
-        chunk = 1 << (fitting.bit_length() - 1)
+    execution = Execution(mesh, choice.tower_chunk, loss_tile(settings.objective.loss_tile, size, arrays))
+    # Each device encodes packed texts with full parameters, which would undo the gathering by layer of `fsdp`.
+    # Chunks need full parameters anyway.
+    packed = mesh.shape["fsdp"] == 1 or execution.chunks(size) > 1
+    dtype = compute_dtype(settings.model.dtype, model.platform)
+    execution = dataclasses.replace(execution, packed=packed and not model.method.frozen_towers, dtype=dtype)
+    if execution.packed:
+        stream = stream.without_padding(steps, shards=execution.shards, chunks=execution.chunks(size))
+    return execution, stream
 
 
-def activation_bytes(model: Model, execution: Execution, stream: BatchStream) -> int:
+def activation_bytes(model: Model, mesh: Mesh, execution: Execution, stream: BatchStream) -> int:
     """Estimates the bytes of activations and gradients on one device, from the shapes of the largest batch.
 
     The temporaries of the compiled step are within 25 % of this estimate.
     """
     rows = rows_at_once(execution, model.settings.train.global_batch_size)
-    batch = (stream.profiles() or [stream.typical()])[-1]
+    batch = largest_batch(stream)
     keys = jax.eval_shape(lambda: example_keys(jax.random.key(0, impl="threefry2x32"), jnp.int32(0), rows))
     chunk = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), batch)
     params = model.abstract_params
-    with execution.on_mesh():
+    # On one device: what a kernel keeps would count once for every device of the mesh.
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh.update(axis_sizes=(1,) * len(mesh.axis_names))):
         kept = bytes_kept(model.objective.embed, params, (chunk, keys))
-    if execution.packed or execution.mesh is None:
+    if execution.packed:
         return kept
     # Other devices hold a part of the layers' matrices, which are gathered a layer at a time.
     matrices = {path: leaf for path, leaf in parameter_paths(params).items() if rule_of(path).by_layer}
     whole = sum(leaf.size * leaf.dtype.itemsize for leaf in matrices.values())
-    return kept - whole + bytes_held(abstract(matrices, state_shardings(matrices, execution.mesh)))
+    return kept - whole + bytes_held(abstract(matrices, state_shardings(matrices, mesh)))
+
+
+def largest_batch(stream: BatchStream) -> Batch:
+    """Returns the shapes of the largest planned batch; without a plan, those of a batch of texts of maximum length."""
+    return (stream.profiles() or [stream.widest()])[-1]
 
 
 def rows_at_once(execution: Execution, global_batch_size: int) -> int:

@@ -5,17 +5,19 @@ import contextlib
 import dataclasses
 import pathlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
+from endx_jax.batch import Batch
 from endx_jax.data.batches import BatchStream, Pairs, TextReader
 from endx_jax.data.splits import Splits, first_pairs
 from endx_jax.data.token_store import TokenStore
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
+from endx_jax.experiment.choices import Choice, read_choice, write_choice
 from endx_jax.experiment.compilation_cache import use_compilation_cache
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.data import fingerprint, read_splits
@@ -23,16 +25,17 @@ from endx_jax.experiment.execution import rows_at_once
 from endx_jax.experiment.frozen import HeadEncoder
 from endx_jax.experiment.model import Model, build_model, with_token_weights
 from endx_jax.experiment.tokens import stored
-from endx_jax.experiment.train_plan import AbstractStep, TrainPlan, abstract_step, plan_training
+from endx_jax.experiment.train_plan import TrainPlan, abstract_step, plan_training
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.models.sharding_hints import platform
 from endx_jax.parallel.console import say, working
+from endx_jax.parallel.distributed import all_processes
 from endx_jax.parallel.memory import gigabytes, measure, trim
 from endx_jax.parallel.mesh import make_mesh
 from endx_jax.parallel.sharding import place
 from endx_jax.training.checkpoints import Checkpoints
 from endx_jax.training.state import TrainState
-from endx_jax.training.step import CompiledStep, Step, compile_ahead
+from endx_jax.training.step import CompiledStep, Step, compile_ahead, shape_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,8 +118,8 @@ def prepare_run(config: Mapping, workdir: pathlib.Path) -> Run:
 def begin(run: Run, checkpoints: Checkpoints | None = None) -> tuple[Run, TrainState, Step]:
     """Compiles the step, and creates or restores the state.
 
-    If the compiled step needs more memory than planned and `train.tower_chunk` is -1, the chunks are halved and the
-    step is compiled once more.
+    If settings leave a choice of chunks and rematerialisation, the step is compiled until one fits into memory: see
+    `execution.first_that_fits`. On accelerators a later run with the same settings and devices reads the choice.
 
     Args:
       run: run of `prepare_run`.
@@ -128,10 +131,17 @@ def begin(run: Run, checkpoints: Checkpoints | None = None) -> tuple[Run, TrainS
     Raises:
       EndxError: the step needs more memory than is free.
     """
-    expected, memory = run.train_plan.expected_peak(run.model), run.train_plan.memory
-    _check_fits(run, expected)
-    say(f"memory: expected peak {gigabytes(expected)} of {gigabytes(memory.total)} free")
-    abstract = abstract_step(run.model, run.mesh, run.train_plan)
+    train_plan, folder = run.train_plan, run.model.settings.train.compilation_cache
+    memory = train_plan.memory
+    if not train_plan.is_asked:
+        _check_fits(run, train_plan.expected_peak)
+    say(f"memory: expected peak {gigabytes(train_plan.expected_peak)} of {gigabytes(memory.total)} free")
+    key = train_plan.key() if folder and train_plan.is_asked else ""
+    known = read_choice(folder, key) if key else None
+    if key and all_processes(known in train_plan.choices):
+        assert known is not None
+        run = dataclasses.replace(run, train_plan=train_plan.only(known))
+    abstract = abstract_step(run.model, run.mesh, train_plan)
 
     def load() -> TrainState:
         start = checkpoints.latest_step if checkpoints else None
@@ -142,44 +152,50 @@ def begin(run: Run, checkpoints: Checkpoints | None = None) -> tuple[Run, TrainS
         return jax.jit(abstract.create, out_shardings=abstract.shardings)(params)
 
     with concurrent.futures.ThreadPoolExecutor(1) as thread:  # parameters are read while the step is compiled
-        compiling = thread.submit(_compile, run, abstract)
+        compiling = thread.submit(_compile_what_fits, run)
         state = load()
-        step = compiling.result()
-    state_bytes = run.train_plan.state
-    exceeds = step.bytes() - state_bytes > memory.activations(state_bytes)
-    smaller = _with_half_the_chunk(run) if exceeds else None
-    if smaller:
-        say(f"memory: the compiled step needs {gigabytes(memory.peak(step.bytes()))}; compiling it with smaller chunks")
-        run = smaller
-        step = _compile(run, abstract_step(run.model, run.mesh, run.train_plan))
+        run, step = compiling.result()
     trim()
     _check_fits(run, memory.peak(step.bytes()))
+    if key:
+        write_choice(folder, key, run.train_plan.choice)
     return run, state, step
 
 
-def _compile(run: Run, abstract: AbstractStep) -> CompiledStep:
-    profiles = run.stream.profiles()
+def _compile_what_fits(run: Run) -> tuple[Run, CompiledStep]:
+    """Compiles the step for the first choice of the plan that fits into memory, or for the last one."""
+    steps: dict[Choice, CompiledStep] = {}
+    needed: list[str] = []
+
+    def compiled(train_plan: TrainPlan) -> int:
+        if needed or train_plan.is_asked:
+            needs = needed[-1] if needed else f"should need {gigabytes(train_plan.expected_peak)}"
+            free = gigabytes(train_plan.memory.total)
+            say(f"memory: the step {needs} of {free}; compiling it with {train_plan.choice}")
+        step = steps[train_plan.choice] = _compile(run, train_plan, train_plan.batches_to_ask())
+        needed.append(f"needs {gigabytes(train_plan.memory.peak(step.bytes()))}")
+        return step.bytes()
+
+    train_plan = run.train_plan.fitted(compiled)
+    step = steps[train_plan.choice]
+    others = [batch for batch in train_plan.stream.profiles() if shape_of(batch) not in step.programs]
+    if others and not step.refused:
+        programs = {**step.programs, **_compile(run, train_plan, others).programs}
+        step = dataclasses.replace(step, programs=programs)
+    return dataclasses.replace(run, train_plan=train_plan), step
+
+
+def _compile(run: Run, train_plan: TrainPlan, batches: Sequence[Batch]) -> CompiledStep:
+    abstract = abstract_step(run.model, run.mesh, train_plan)
     started = time.perf_counter()
-    programs = f"{len(profiles)} program{'s' if len(profiles) > 1 else ''}"
+    programs = f"{len(batches)} program{'s' if len(batches) > 1 else ''}"
     cached = " (cached for later runs)" if run.model.settings.train.compilation_cache else ""
-    progress = working(f"compiling {programs} for the training step{cached}") if profiles else contextlib.nullcontext()
+    progress = working(f"compiling {programs} for the training step{cached}") if batches else contextlib.nullcontext()
     with progress:
-        step = compile_ahead(abstract.train_step, abstract.state, profiles, run.mesh)
-    if profiles:
+        step = compile_ahead(abstract.train_step, abstract.state, batches, run.mesh)
+    if batches:
         say(f"compiled in {time.perf_counter() - started:.0f} s")
     return step
-
-
-def _with_half_the_chunk(run: Run) -> Run | None:
-    """Returns the run with chunks of half as many rows; None if `train.tower_chunk` is set or chunks have one row."""
-    train = run.model.settings.train
-    rows = rows_at_once(run.train_plan.execution, train.global_batch_size)
-    if train.tower_chunk >= 0 or rows == 1:
-        return None
-    settings = dataclasses.replace(run.model.settings, train=dataclasses.replace(train, tower_chunk=rows // 2))
-    model = dataclasses.replace(run.model, settings=settings)
-    train_plan = plan_training(model, run.mesh, run.stream.pairs, run.train_plan.memory)
-    return dataclasses.replace(run, train_plan=train_plan)
 
 
 def _check_fits(run: Run, peak: int) -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from endx_jax import json_files
 from endx_jax.data.readers import examples, formats, shards, text_files
-from endx_jax.data.settings import DataSettings, Source
+from endx_jax.data.settings import DataSettings, TrainingSet
 from endx_jax.data.splits import Splits
 from endx_jax.data.token_store import MANIFEST, SIDES, TokenStore, is_whole, merge, write_part
 from endx_jax.data.tokenization import TextProcessor
@@ -43,7 +43,7 @@ class Part(NamedTuple):
       sha256: hash of the file's contents, or of the whole source.
     """
 
-    source: Source
+    source: TrainingSet
     format: str
     part: shards.Part
     sha256: str
@@ -173,7 +173,7 @@ def _file(folder: pathlib.Path, part: Part, common: str) -> pathlib.Path:
     return folder / f"part-{hashlib.sha256(about.encode()).hexdigest()[:32]}.arrow"
 
 
-def _parts(source: Source, settings: DataSettings) -> list[Part]:
+def _parts(source: TrainingSet, settings: DataSettings) -> list[Part]:
     """Returns the parts of a source in order, with the hashes of their files."""
     path = local_path(source.path)
     if path in BUILT_IN or path.startswith(PREPARED):

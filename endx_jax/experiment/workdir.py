@@ -32,6 +32,16 @@ def check_writable(folder: pathlib.Path, flag: str = "--workdir") -> None:
         raise EndxError(f"{folder} can't be written ({failure.strerror}); choose another with {flag}") from None
 
 
+def check_output(folder: pathlib.Path, report: str, verb: str) -> None:
+    """Raises EndxError if `folder` can't be written, or holds files without the `report` that `endx VERB` writes."""
+    if folder.exists() and not folder.is_dir():
+        raise EndxError(f"--output={folder} is a file; name a folder")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / report).is_file():
+        reason = f"holds files that `endx {verb}` did not write"
+        raise EndxError(f"--output={folder} {reason}; name a new folder, or empty it")
+    check_writable(folder, "--output")
+
+
 def read_config(workdir: pathlib.Path) -> Settings:
     """Reads the settings of the run in a workdir.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import endx_jax
 from endx_jax.errors import EndxError
-from endx_jax.experiment.workdir import check_writable
+from endx_jax.experiment.workdir import check_output
 from endx_jax.export import model_card, sentence_transformers, stablehlo
 from endx_jax.export.towers import Towers
 from endx_jax.export.transformer_folder import write_json
@@ -47,7 +47,7 @@ def export(
         export that fails is kept in `OUTPUT.failed`.
     """
     for place in (output, _failed(output)):
-        _check_output(place)
+        check_output(place, REPORT, "export")
     if tolerance is not None:
         check_runtime(kind)
     towers = Towers.of(model)
@@ -70,15 +70,6 @@ def export(
             f"see {_failed(output)} and its {REPORT}; {output} is unchanged"
         )
     return report
-
-
-def _check_output(folder: pathlib.Path) -> None:
-    """Raises EndxError if `folder` contains anything but an older export, or can't be written."""
-    if folder.exists() and not folder.is_dir():
-        raise EndxError(f"--output={folder} is a file; name a folder")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / REPORT).is_file():
-        raise EndxError(f"--output={folder} contains files that are not an export; name a new folder, or empty it")
-    check_writable(folder, "--output")
 
 
 def _check_truncation(kind: str, truncate_dim: int, width: int) -> None:

@@ -210,7 +210,8 @@ def _backward(reduction: Reduction, scores: Scores, keep: Keep, tile: int, remem
             return (jax.tree.map(jnp.add, to_row, more_to_row), jax.tree.map(add, to_columns, to_column)), None
 
         numbered_columns = (jnp.arange(len(columns.real)), columns)
-        (to_row, to_columns), _ = jax.lax.scan(of_tile, (_zeros(moving_row), to_columns), numbered_columns)
+        initial = (jax.tree.map(jnp.zeros_like, moving_row), to_columns)
+        (to_row, to_columns), _ = jax.lax.scan(of_tile, initial, numbered_columns)
         return to_columns, to_row
 
     # A zero that XLA cannot see as a constant: it would keep an array of constant zeros in memory and copy it.
@@ -250,10 +251,6 @@ def _kept(keep: Keep, row: Tiles, column: Tiles) -> Any:
 def _finite(highest: Array) -> Array:
     """Returns the maximum to subtract before exponentials: 0 for -inf, the maximum of no columns."""
     return jnp.where(highest == -jnp.inf, 0, highest)
-
-
-def _zeros(tree: Tree) -> Tree:
-    return jax.tree.map(jnp.zeros_like, tree)
 
 
 def _filled(moving: Tree, constant: Tree) -> Tree:

@@ -91,7 +91,7 @@ def paired_difference(
     mean = difference.mean(axis=0)
     generator = np.random.default_rng(seed)
     resampled = _means(difference, draws, lambda size: _counts(generator, size))
-    swapped = _means(difference, draws, lambda size: 1 - 2 * _coins(generator, size))
+    swapped = _means(difference, draws, lambda size: 1 - 2.0 * generator.integers(2, size=size, dtype=np.int8))
     tail = (1 - confidence) / 2
     low, high = np.quantile(resampled, [tail, 1 - tail], axis=0)
     # A sum in another order may differ in its last digits.
@@ -113,11 +113,6 @@ def _counts(generator: np.random.Generator, size: tuple[int, int]) -> np.ndarray
     draws, count = size
     places = generator.integers(count, size=size) + count * np.arange(draws)[:, None]
     return np.bincount(places.ravel(), minlength=draws * count).reshape(size).astype(np.float64)
-
-
-def _coins(generator: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
-    """Draws zeros and ones, float64."""
-    return generator.integers(2, size=size, dtype=np.int8).astype(np.float64)
 
 
 def _sample(values: Sequence[float]) -> np.ndarray:

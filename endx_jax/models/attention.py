@@ -1,15 +1,18 @@
 """Scaled dot-product attention, and the choice of its implementation by platform, layout and dropout."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from endx_jax.models.dropout import attention_dropout
-from endx_jax.models.layout import Layout, Packed
-from endx_jax.models.packed_attention import attend_packed
-from endx_jax.models.sharding_hints import TENSOR, axes_left, platform
+from endx_jax.models.dropout import attention_dropout, words_by_place
+from endx_jax.models.dropout import words as dropout_words
+from endx_jax.models.layout import Layout, Padded
+from endx_jax.models.packed_attention import BLOCK, attend_packed
+from endx_jax.models.sharding_hints import BATCH_AXES, TENSOR, axes_left, platform
+from endx_jax.numerics import round_up
 
 Array = jax.Array
 
@@ -34,7 +37,7 @@ def attend_within(
       value: token array [..., H, Dh].
       layout: layout of the tokens.
       scale: factor of the scores.
-      bias: added to the scaled scores. [1, H, L, L], where L is the layout's width; if `is_fused_packed`, float32
+      bias: added to the scaled scores. [1, H, L, L], where L is the layout's width; if `uses_kernel`, float32
         [2L - 1, H], indexed by the key's position minus the query's plus L - 1.
       window: maximum distance, in tokens, over which a token attends; None for the whole text.
       dropout_keys: keys [B], or None outside training.
@@ -43,10 +46,9 @@ def attend_within(
     Returns:
       A token array like `value`.
     """
-    if isinstance(layout, Packed) and is_fused_packed(layout, query.shape[-2], dropout_keys, dropout_rate):
-        width = layout.width if window is None else min(layout.width, window + 1)
-        kernel = _split_heads(functools.partial(attend_packed, width=width, scale=scale))
-        return kernel(query[0], key[0], value[0], *layout.bounds(window), bias)[None]
+    if uses_kernel(layout, query.shape[-2]):
+        keys = layout.token_keys(dropout_keys) if dropout_rate > 0 else None
+        return _attend_in_kernel(query, key, value, layout, scale, bias, window, keys, dropout_rate)
     attended = []
     for (row_query, row_key, row_value), mask, keys in layout.rows((query, key, value), dropout_keys):
         length = mask.shape[1]
@@ -66,31 +68,83 @@ def attend_within(
     return layout.join(attended)
 
 
-def is_fused_packed(layout: Layout, heads: int, dropout_keys: Array | None, dropout_rate: float) -> bool:
-    """Returns true if the kernel for packed texts applies: on TPU, without attention dropout.
+def uses_kernel(layout: Layout, heads: int) -> bool:
+    """Returns true if the kernel for concatenated texts applies: on TPUs.
 
-    The number of heads must be a multiple of the size of the `tensor` axis.
+    The number of heads must be a multiple of the size of the `tensor` axis, and the number of padded texts of the size
+    of the axes that divide the batch.
     """
-    dropping = dropout_keys is not None and dropout_rate > 0
-    if dropping or not isinstance(layout, Packed) or platform() != "tpu":
+    axes = axes_left()
+    if platform() != "tpu" or heads % axes.get(TENSOR, 1):
         return False
-    return heads % axes_left().get(TENSOR, 1) == 0
+    if not isinstance(layout, Padded):
+        return True
+    rows, length = layout.mask.shape
+    symbolic = not (isinstance(rows, int) and isinstance(length, int))  # in an export
+    return not symbolic and rows % math.prod(axes.get(axis, 1) for axis in BATCH_AXES) == 0
 
 
-def _split_heads(kernel):
-    """Returns a kernel of (query, key, value, begin, end, bias) that runs on each device with that device's heads.
+def _attend_in_kernel(
+    query: Array,
+    key: Array,
+    value: Array,
+    layout: Layout,
+    scale: float,
+    bias: Array | None,
+    window: int | None,
+    token_keys: Array | None,
+    rate: float,
+) -> Array:
+    """Computes `attend_within` by `attend_packed` on each device, with its texts and heads.
 
-    The compiler cannot partition a kernel; it rejects one if any mesh axis is automatic.
+    The compiler cannot partition a kernel; it rejects one if any mesh axis is automatic. Padded texts are concatenated
+    with their padding, on each device.
     """
-    axes, heads, whole = axes_left(), PartitionSpec(None, TENSOR), PartitionSpec()
+    axes, heads, length = axes_left(), query.shape[-2], query.shape[1]
+    width = layout.width if window is None else min(layout.width, window + 1)
+    words = None if token_keys is None else dropout_words(token_keys)
 
-    def run(*arrays):
-        return kernel(*arrays[:-1], by_distance=arrays[-1])
+    def attend_rows(query, key, value, position, lengths, words, bias):
+        rows, tokens = len(query), len(query) * length
+        filled = round_up(tokens, BLOCK)
 
+        def concatenate(x: Array) -> Array:
+            return jnp.pad(x.reshape(tokens, *x.shape[2:]), [(0, filled - tokens), *[(0, 0)] * (x.ndim - 2)])
+
+        query, key, value, position, lengths = (concatenate(x) for x in (query, key, value, position, lengths))
+        place = jnp.arange(filled)
+        first = place - position
+        begin, end = first, first + lengths
+        if window is not None:
+            begin, end = jnp.maximum(begin, place - window), jnp.minimum(end, place + window + 1)
+        real = position < lengths
+        if words is not None:
+            words = words_by_place(jnp.stack([concatenate(word) for word in words]), first, heads)
+        split = query.shape[1] != heads
+        out = attend_packed(
+            query,
+            key,
+            value,
+            jnp.where(real, begin, 0),
+            jnp.where(real, end, 0),
+            width=width,
+            scale=scale,
+            by_distance=bias,
+            words=words,
+            rate=rate,
+            first_head=jax.lax.axis_index(TENSOR) * query.shape[1] if split else 0,
+            all_heads=heads,
+            lengths=layout.longest(rows),
+        )
+        return out[:tokens].reshape(rows, length, *out.shape[1:])
+
+    arrays = (query, key, value, *layout.extents(), words, bias)
     if not axes:
-        return run
-    specs = (heads, heads, heads, whole, whole, heads)
-    return jax.shard_map(run, in_specs=specs, out_specs=heads, axis_names=set(axes), check_vma=False)
+        return attend_rows(*arrays)
+    by_row = PartitionSpec(tuple(axis for axis in BATCH_AXES if axis in axes) if isinstance(layout, Padded) else None)
+    by_head = PartitionSpec(*by_row, None, TENSOR)
+    specs = (by_head, by_head, by_head, by_row, by_row, PartitionSpec(None, *by_row), PartitionSpec(None, TENSOR))
+    return jax.shard_map(attend_rows, in_specs=specs, out_specs=by_head, axis_names=set(axes), check_vma=False)(*arrays)
 
 
 def attend(

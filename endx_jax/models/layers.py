@@ -50,6 +50,25 @@ def gelu(x: Array) -> Array:
 
 gelu_tanh = keeps_slope(functools.partial(nn.gelu, approximate=True))
 
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def gated(activation: Callable[[Array], Array], gate: Array, up: Array) -> Array:
+    """Computes activation(gate) * up (Shazeer 2020), and keeps only gate and up for the gradient."""
+    return activation(gate) * up
+
+
+def _gated_forward(activation, gate, up):
+    return gated(activation, gate, up), (gate, up)
+
+
+def _gated_backward(activation, kept, gradient):
+    gate, up = kept
+    activated, slope = jax.jvp(activation, (gate,), (jnp.ones_like(gate),))
+    return gradient * up * slope, gradient * activated
+
+
+gated.defvjp(_gated_forward, _gated_backward)
+
 # Activation functions by their names in transformers.
 ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
     "gelu": gelu,
@@ -60,56 +79,69 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
 }
 
 
-class LayerNorm(nn.Module):
-    """Layer normalisation of the last axis (Ba et al. 2016), with parameters `scale` and `bias`, float32 inside.
+class Norm(nn.Module):
+    """Normalisation of the last axis, with parameters `scale` and `bias`, float32 inside.
+
+    It is layer normalisation (Ba et al. 2016), or RMS normalisation (Zhang and Sennrich 2019), which does not subtract
+    the mean.
 
     Attributes:
-      epsilon: added to the variance.
+      epsilon: added to the variance, or to the mean square.
       dtype: dtype of the result.
       use_bias: adds a bias.
+      centred: subtracts the mean.
     """
 
     epsilon: float
     dtype: jnp.dtype
     use_bias: bool = True
+    centred: bool = True
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """Maps [..., D] to [..., D]."""
-        alike = (1,) * (x.ndim - 1) + x.shape[-1:]
-        scaled = _normalize(at_least_float32(x), self.epsilon)
-        scaled = scaled * self.param("scale", nn.initializers.ones, x.shape[-1:]).reshape(alike)
-        if self.use_bias:
-            scaled = scaled + self.param("bias", nn.initializers.zeros, x.shape[-1:]).reshape(alike)
-        return scaled.astype(self.dtype)
+        scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
+        bias = self.param("bias", nn.initializers.zeros, x.shape[-1:]) if self.use_bias else None
+        return _norm(self.epsilon, jnp.dtype(self.dtype), self.centred, x, jnp.asarray(scale), bias)
 
 
-def _standardize(x: Array, epsilon: float) -> tuple[Array, Array]:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _norm(epsilon: float, dtype: jnp.dtype, centred: bool, x: Array, scale: Array, bias: Array | None) -> Array:
+    """Computes `Norm`. For the gradient x is kept in its dtype, and a mean and a rate of each row."""
+    return _norm_forward(epsilon, dtype, centred, x, scale, bias)[0]
+
+
+def _norm_forward(epsilon, dtype, centred, x, scale, bias):
+    wide = at_least_float32(x)
+    mean = jnp.mean(wide, axis=-1, keepdims=True) if centred else None
     # In two passes: E[x^2] - E[x]^2 cancels where the mean is large, and BERT has such channels.
-    centred = x - jnp.mean(x, axis=-1, keepdims=True)
-    rate = jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + epsilon)
-    return centred * rate, rate
+    around = wide if mean is None else wide - mean
+    rate = jax.lax.rsqrt(jnp.mean(jnp.square(around), axis=-1, keepdims=True) + epsilon)
+    result = around * rate * _as_row(scale, x)
+    if bias is not None:
+        result = result + _as_row(bias, x)
+    return result.astype(dtype), (x, mean, rate, scale, bias)
 
 
-@jax.custom_vjp
-def _normalize(x: Array, epsilon: float) -> Array:
-    """Scales the last axis to mean 0 and variance 1. Only the result and the rate are kept for the gradient."""
-    return _standardize(x, epsilon)[0]
+def _norm_backward(epsilon, dtype, centred, kept, gradient):
+    x, mean, rate, scale, bias = kept
+    wide, gradient = at_least_float32(x), at_least_float32(gradient)
+    normalized = (wide if mean is None else wide - mean) * rate
+    others = tuple(range(x.ndim - 1))
+    to_scale = jnp.sum(gradient * normalized, others).astype(scale.dtype)
+    to_bias = None if bias is None else jnp.sum(gradient, others).astype(bias.dtype)
+    gradient = gradient * _as_row(scale, x)
+    to_x = gradient - jnp.mean(gradient, axis=-1, keepdims=True) if centred else gradient
+    to_x = to_x - normalized * jnp.mean(gradient * normalized, axis=-1, keepdims=True)
+    return (rate * to_x).astype(x.dtype), to_scale, to_bias
 
 
-def _normalize_forward(x, epsilon):
-    normalized, rate = _standardize(x, epsilon)
-    return normalized, (normalized, rate)
+_norm.defvjp(_norm_forward, _norm_backward)
 
 
-def _normalize_backward(kept, gradient):
-    normalized, rate = kept
-    mean = jnp.mean(gradient, axis=-1, keepdims=True)
-    along = jnp.mean(gradient * normalized, axis=-1, keepdims=True)
-    return rate * (gradient - mean - normalized * along), None
-
-
-_normalize.defvjp(_normalize_forward, _normalize_backward)
+def _as_row(vector: Array, like: Array) -> Array:
+    """Returns a vector [D] with the rank of an array [..., D]."""
+    return vector.reshape((1,) * (like.ndim - 1) + vector.shape)
 
 
 @dataclasses.dataclass(frozen=True)

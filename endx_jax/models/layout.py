@@ -73,6 +73,19 @@ class Padded:
         """Returns the token array of padded rows [R, W, ...]; the inverse of `rows`."""
         return rows[0]
 
+    def extents(self) -> tuple[Array, Array]:
+        """Returns the position of each token in its text and the length of its text, int32 token arrays [...].
+
+        A token of the padding is not before the end of its text.
+        """
+        lengths = jnp.sum(self.mask, axis=1, dtype=jnp.int32, keepdims=True)
+        position = jnp.arange(self.width, dtype=jnp.int32)[None]
+        return jnp.broadcast_to(position, self.mask.shape), jnp.broadcast_to(lengths, self.mask.shape)
+
+    def longest(self, rows: int) -> Sequence[int]:
+        """Returns lengths that `rows` texts of the layout may have, for estimates."""
+        return [self.width] * rows
+
     def pad(self, tokens: Array) -> Array:
         """Returns a token array as padded rows [B, L, D], in the order of the texts."""
         return tokens
@@ -156,17 +169,16 @@ class Packed:
         places = jnp.concatenate([x.reshape(-1, *x.shape[2:]) for x in rows])
         return _move(places, self.to_tokens, self.to_rows)[None]
 
-    def bounds(self, window: int | None = None) -> tuple[Array, Array]:
-        """Returns the range of tokens that each token attends to, as (begin, end), each int32 [T]; end is exclusive.
+    def extents(self) -> tuple[Array, Array]:
+        """Returns positions and lengths of texts as `Padded.extents`."""
+        real = jnp.arange(self.packing.tokens) < jnp.sum(self.lengths)
+        return self.position[None], jnp.where(real, self.lengths[self.text], 0)[None]
 
-        The range is the token's text, or the part of it at most `window` tokens away. It is (0, 0) for padding.
-        """
-        ends, place = jnp.cumsum(self.lengths), jnp.arange(self.packing.tokens)
-        begin, end = (ends - self.lengths)[self.text], ends[self.text]
-        if window is not None:
-            begin, end = jnp.maximum(begin, place - window), jnp.minimum(end, place + window + 1)
-        real = place < ends[-1]
-        return jnp.where(real, begin, 0), jnp.where(real, end, 0)
+    def longest(self, rows: int) -> Sequence[int]:
+        """Returns lengths as `Padded.longest`, for as many tokens as there are places."""
+        del rows
+        widths = self.packing.row_widths
+        return np.round(widths * (self.packing.tokens / widths.sum())).astype(int).tolist()
 
     def pad(self, tokens: Array) -> Array:
         """Returns padded rows as `Padded.pad`, with zeros at padding."""

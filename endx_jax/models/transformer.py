@@ -18,10 +18,10 @@ import jax.numpy as jnp
 
 from endx_jax import json_files
 from endx_jax.errors import EndxError
-from endx_jax.models.attention import attend_within, is_fused_packed
+from endx_jax.models.attention import attend_within, uses_kernel
 from endx_jax.models.config_keys import MOST_LAYERS, MOST_TOKENS, HuggingFaceConfig, choice, fraction, whole
 from endx_jax.models.dropout import dropout, fold
-from endx_jax.models.layers import ACTIVATIONS, LayerNorm, Rope, relative_position_bias, rotate, rotations
+from endx_jax.models.layers import ACTIVATIONS, Norm, Rope, gated, relative_position_bias, rotate, rotations
 from endx_jax.models.layout import Layout
 from endx_jax.models.sharding_hints import keep_rows
 from endx_jax.models.stack import run_layers
@@ -233,7 +233,7 @@ class TransformerEncoder(nn.Module):
             x = nn.Dense(config.width, dtype=self.dtype, kernel_init=config.kernel_init, name="embedding_projection")(x)
 
         rotated = {rope: rotations(layout, config.head, rope) for rope in {k.rope for k in config.kinds} if rope}
-        bias = None if config.bias_by_layer else _relative_bias(self, layout, dropout_keys)
+        bias = None if config.bias_by_layer else _relative_bias(self, layout)
         *inner, last = run_layers(
             self, TransformerLayer, x, dropout_keys, layout, bias, rotated, every=every, shared=config.shared_layers
         )
@@ -286,7 +286,7 @@ class TransformerLayer(nn.Module):
 
         def attention(x: Array) -> Array:
             keys = next_keys()
-            own = _relative_bias(self, layout, dropout_keys) if config.bias_by_layer else bias
+            own = _relative_bias(self, layout) if config.bias_by_layer else bias
             rotation = rotated[self.kind.rope] if self.kind.rope else None
             attended = SelfAttention(config, self.dtype, self.kind.window, name="attention")
             return drop(attended(x, layout, own, rotation, keys))
@@ -295,7 +295,7 @@ class TransformerLayer(nn.Module):
             dense = functools.partial(_dense, config, self.dtype)
             activation = ACTIVATIONS[config.activation]
             if config.gated:
-                hidden = activation(dense(config.mlp_width, "mlp_gate")(x)) * dense(config.mlp_width, "mlp_up")(x)
+                hidden = gated(activation, dense(config.mlp_width, "mlp_gate")(x), dense(config.mlp_width, "mlp_up")(x))
             else:
                 hidden = activation(dense(config.mlp_width, "mlp_up")(x))
             return drop(dense(config.width, "mlp_down")(drop(hidden) if config.hidden_dropout else hidden))
@@ -348,15 +348,14 @@ class SelfAttention(nn.Module):
         return _dense(config, self.dtype, config.width, "output")(attended.reshape(*x.shape[:2], inner))
 
 
-def _relative_bias(module: Any, layout: Layout, dropout_keys: Array | None) -> Array | None:
+def _relative_bias(module: Any, layout: Layout) -> Array | None:
     """Returns the bias on attention scores by the module's parameter; None if the config has no buckets."""
     config = module.config
     if not config.buckets:
         return None
     draw = nn.initializers.normal(0.02)
     table = jnp.asarray(module.param("relative_position_bias", draw, (config.buckets, config.heads)))
-    by_distance = is_fused_packed(layout, config.heads, dropout_keys, config.attention_dropout)
-    return relative_position_bias(table, layout, config.max_distance, by_distance=by_distance)
+    return relative_position_bias(table, layout, config.max_distance, by_distance=uses_kernel(layout, config.heads))
 
 
 def _dense(config: TransformerConfig, dtype: jnp.dtype, width: int, name: str) -> nn.Dense:
@@ -364,6 +363,4 @@ def _dense(config: TransformerConfig, dtype: jnp.dtype, width: int, name: str) -
 
 
 def _norm(config: TransformerConfig, dtype: jnp.dtype, name: str) -> nn.Module:
-    if config.rms:
-        return nn.RMSNorm(epsilon=config.norm_epsilon, dtype=dtype, name=name)
-    return LayerNorm(config.norm_epsilon, dtype, config.norm_bias, name=name)
+    return Norm(config.norm_epsilon, dtype, config.norm_bias and not config.rms, not config.rms, name=name)

@@ -16,6 +16,8 @@ import numpy as np
 from endx_jax.parallel.execution import Tree
 
 UNKNOWN = 16 * 2**30  # bytes; assumed if neither the device nor the system reports its memory
+# Share of the memory for a training step: a CPU's is shared with other programs.
+SHARES, ACCELERATOR_SHARE = {"cpu": 0.5}, 0.85
 RUNTIME = 400 * 2**20  # bytes of a CPU process besides its arrays while it compiles and trains (docs/performance.md)
 
 
@@ -37,18 +39,19 @@ class Memory:
         """Returns the bytes in use while each device uses `step` bytes for a training step."""
         return self.held + self.devices * step
 
-    def activations(self, state: int) -> int:
+    def activations(self, state: int, platform: str = "cpu") -> int:
         """Returns the bytes available to the activations of one device.
 
-        State and activations together use at most half of the memory. If the state alone uses more than that,
-        activations use at most half of the rest.
+        State and activations together use at most the share `SHARES` of the memory. If the state alone uses more than
+        that, activations use at most half of the rest.
 
         Args:
           state: bytes of parameters and optimizer state on one device.
+          platform: platform of the devices.
         """
         used = self.peak(state)
-        under_half = self.total // 2 - used
-        return (under_half if under_half > 0 else max(0, self.total - used) // 2) // self.devices
+        left = int(self.total * SHARES.get(platform, ACCELERATOR_SHARE)) - used
+        return (left if left > 0 else max(0, self.total - used) // 2) // self.devices
 
 
 def measure() -> Memory:

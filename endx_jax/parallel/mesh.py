@@ -58,7 +58,8 @@ def make_mesh(settings: MeshSettings, devices: Sequence[jax.Device] | None = Non
             f"the mesh {asked} does not fit {count} devices: the product of --config.mesh.data, --config.mesh.fsdp and "
             f"--config.mesh.tensor must be {count}, so each is one of {divisors} (or one of them -1)"
         )
-    slices = len({device.slice_index for device in devices}) if _has_slices(devices) else 1
+    # A single slice of TPUs has no index. GPUs have one per node, but any axis may cross their network.
+    slices = len({getattr(device, "slice_index", None) for device in devices}) if devices[0].platform == "tpu" else 1
     if shape[0] % slices:
         raise EndxError(
             f"the mesh {asked} does not fit {slices} slices of {count // slices} devices, since only `data` goes over "
@@ -77,8 +78,3 @@ def make_mesh(settings: MeshSettings, devices: Sequence[jax.Device] | None = Non
         placed = lay_out(split=True)
     # Auto axes: the compiler places the collectives that a global-batch program needs.
     return Mesh(placed, AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(AXES))
-
-
-def _has_slices(devices: Sequence[jax.Device]) -> bool:
-    # A single slice has no index. GPUs have one per node, but any axis may cross their network.
-    return devices[0].platform == "tpu" and getattr(devices[0], "slice_index", None) is not None

@@ -28,6 +28,8 @@ TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 CONDITION = re.compile(r"\bcondition=%?([\w.\-]+)")
 OPERAND = re.compile(r"%([\w.\-]+)")
 OP_NAME = re.compile(r'op_name="([^"]*)"')
+# Operations whose computations run on their own; those of all others (fusions, reductions) are part of the operation.
+OUTER = ("while", "call", "conditional", "async-start")
 # Name of the TPU compiler's fusions that compute a reduce-scatter.
 REDUCE_SCATTER = "all-reduce-scatter"
 # On a TPU, one fusion starts an asynchronous collective, and every fusion that runs meanwhile repeats it.
@@ -39,22 +41,34 @@ class Instruction:
     """Instruction of a compiled program at one of its calls.
 
     Attributes:
+      name: its name.
+      root: true if its result is that of its computation.
       opcode: XLA's name of the operation.
       shape: shape of the result, as text.
+      names: names of the operands.
       operands: shapes of the operands, as text.
       rest: operands and attributes, as text.
       times: number of runs; None if the trip count of a loop around it is unknown.
       loops: number of loops around it.
       asynchronous: true if other work can run between its start and its end.
+      place: the loop's body or other computation that it is part of, as a fusion or by itself.
+      fusions: number of fusions around it.
+      inner: instructions of a fusion; empty for others.
     """
 
+    name: str
+    root: bool
     opcode: str
     shape: str
+    names: tuple[str, ...]
     operands: tuple[str, ...]
     rest: str
     times: int | None
     loops: int
-    asynchronous: bool = False
+    asynchronous: bool
+    place: str
+    fusions: int
+    inner: tuple["Instruction", ...] = dataclasses.field(default=(), repr=False)
 
     @property
     def source(self) -> str:
@@ -93,14 +107,17 @@ def collectives(program: str) -> list[Collective]:
     Args:
       program: `compiled.as_text()`, of `jax.jit(...).lower(...).compile()`.
     """
-    found = []
-    for one in instructions(program):
-        kind = one.opcode.removesuffix("-done")
-        # Of a start and its end, only the end has the shape of the result.
-        if kind in KINDS and not CONTINUED.search(one.rest):
-            apart = one.asynchronous or kind != one.opcode or "async_collective_name=" in one.rest
-            found.append(Collective(kind, shape_bytes(one.shape), one.times, one.loops, one.source, apart))
-    return found
+    return [found for one in instructions(program) if (found := as_collective(one))]
+
+
+def as_collective(one: Instruction) -> Collective | None:
+    """Returns an instruction as a collective; None if it is none, or the start of one, or counted elsewhere."""
+    kind = one.opcode.removesuffix("-done")
+    # Of a start and its end, only the end has the shape of the result.
+    if kind not in KINDS or CONTINUED.search(one.rest):
+        return None
+    apart = one.asynchronous or kind != one.opcode or "async_collective_name=" in one.rest
+    return Collective(kind, shape_bytes(one.shape), one.times, one.loops, one.source, apart)
 
 
 def instructions(program: str) -> Iterator[Instruction]:
@@ -112,7 +129,7 @@ def instructions(program: str) -> Iterator[Instruction]:
       program: `compiled.as_text()`.
     """
     computations, entry = _computations(program)
-    yield from _instructions(computations, entry, times=1, loops=0, asynchronous=False)
+    yield from _instructions(computations, entry, times=1, loops=0, asynchronous=False, place=entry, fusions=0)
 
 
 def _computations(program: str) -> tuple[dict[str, list[re.Match]], str]:
@@ -133,28 +150,39 @@ def _computations(program: str) -> tuple[dict[str, list[re.Match]], str]:
 
 
 def _instructions(
-    computations: dict[str, list[re.Match]], name: str, times: int | None, loops: int, asynchronous: bool
+    computations: dict[str, list[re.Match]],
+    name: str,
+    times: int | None,
+    loops: int,
+    asynchronous: bool,
+    place: str,
+    fusions: int,
 ) -> Iterator[Instruction]:
     shapes = {instruction[2]: instruction[3] for instruction in computations[name]}
     for instruction in computations[name]:
-        _, _, shape, opcode, rest = instruction.groups()
-        operands = tuple(shapes.get(operand, "") for operand in OPERAND.findall(rest.partition(")")[0]))
+        root, own, shape, opcode, rest = instruction.groups()
+        names = tuple(OPERAND.findall(rest.partition(")")[0]))
+        operands = tuple(shapes.get(operand, "") for operand in names)
         reduces = f"calls=%{REDUCE_SCATTER}" in rest
-        yield Instruction("reduce-scatter" if reduces else opcode, shape, operands, rest, times, loops, asynchronous)
-        if reduces:
-            continue
-        if opcode.removesuffix("-start").removesuffix("-done") in KINDS:
-            continue
-        if opcode in ("async-update", "async-done"):  # calls the same computation as its start
-            continue
-        inside, depth = times, loops
+        opcode = "reduce-scatter" if reduces else opcode
+        inside, depth, around = times, loops, fusions + (opcode not in OUTER)
         if opcode == "while":
             trips = _trips(computations, rest)
             inside, depth = (times * trips if trips is not None and times is not None else None), loops + 1
-        for called in CALLED.findall(rest):
+        apart = asynchronous or opcode == "async-start" or own.startswith(BEGUN)
+        # An `async-update` and an `async-done` call the same computation as their start.
+        known = opcode.removesuffix("-start").removesuffix("-done") in KINDS or opcode in ("async-update", "async-done")
+        inner: list[Instruction] = []
+        for called in () if known else CALLED.findall(rest):
             for computation in called.strip("{}").split(","):
-                apart = asynchronous or opcode == "async-start" or instruction[2].startswith(BEGUN)
-                yield from _instructions(computations, computation.strip(" %"), inside, depth, apart)
+                at = computation.strip(" %")
+                where = at if opcode in OUTER and opcode != "async-start" else place
+                inner += _instructions(computations, at, inside, depth, apart, where, around)
+        part_of = tuple(part for part in inner if fusions < part.fusions == around)
+        yield Instruction(
+            own, bool(root), opcode, shape, names, operands, rest, times, loops, asynchronous, place, fusions, part_of
+        )
+        yield from inner
 
 
 def _trips(computations: dict[str, list[re.Match]], loop: str) -> int | None:

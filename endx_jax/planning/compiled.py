@@ -1,46 +1,24 @@
 """Compiled training step: memory, collectives and time, as reported by the compiler of the devices."""
 
 import dataclasses
-import re
 import time
-from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 
 from endx_jax.errors import EndxError
+from endx_jax.experiment.choices import Choice
+from endx_jax.experiment.train_plan import TrainPlan
 from endx_jax.parallel.memory import bytes_held
-from endx_jax.parallel.programs import collectives, instructions
-from endx_jax.planning.chips import USABLE, Chip, chip_of
+from endx_jax.parallel.programs import Collective, collectives
+from endx_jax.planning.chips import USABLE, chip_of
+from endx_jax.planning.roofline import seconds_by_kind
 from endx_jax.planning.subject import Subject
-from endx_jax.training.step import abstract_batch, program_bytes
+from endx_jax.training.step import abstract_batch, program_bytes, used_and_limit
 
-# Message of a TPU's compiler for a program that does not fit: "Used 27.36G of 15.75G hbm."
-NO_ROOM = re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm")
-UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-# The compiler's estimate of a fusion, and a Pallas kernel's own.
-CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-KERNEL = re.compile(r'"cost_estimate":\{"flops":"(\d+)".*?"bytes_accessed":"(\d+)"')
 # Autotuning runs kernels on a device, which is missing here. It affects no array's size.
 GPU_OPTIONS = {"xla_gpu_autotune_level": 0}
-
-
-@dataclasses.dataclass(frozen=True)
-class Collectives:
-    """Collectives of one kind in the same position.
-
-    Attributes:
-      kind: a kind of `parallel.programs.KINDS`.
-      in_loop: true if they run in a loop.
-      asynchronous: true if other work can run at the same time.
-      times: number of executions per step; a loop of unknown length counts once.
-      bytes: size of their results on one device, per step.
-    """
-
-    kind: str
-    in_loop: bool
-    asynchronous: bool
-    times: int
-    bytes: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +33,9 @@ class Compiled:
       room: bytes that are missing if the compiler refused the program; else 0.
       fits: true if the program fits in the memory of a device, by its compiler or its data sheet.
       donated: bytes of arguments whose buffers the results reuse.
-      collectives: collectives of the step by kind.
-      step: the compiler's estimate of the time of a step, in seconds, without communication; None if it has none.
+      collectives: its collectives.
+      estimate: the compiler's estimate of the time of each kind of operation, in seconds; empty if it has none.
+      roofline: the least time of each kind of operation: see `planning.roofline`; empty if the chip is unknown.
       seconds: compilation time.
       text: the program; empty if it was refused.
     """
@@ -68,8 +47,9 @@ class Compiled:
     room: int
     fits: bool
     donated: int
-    collectives: tuple[Collectives, ...]
-    step: float | None
+    collectives: list[Collective]
+    estimate: Mapping[str, float]
+    roofline: Mapping[str, float]
     seconds: float
     text: str = dataclasses.field(repr=False)
 
@@ -80,23 +60,32 @@ def compile_step(subject: Subject) -> Compiled:
     Raises:
       EndxError: the compiler refuses the step for a reason other than memory.
     """
-    device = subject.mesh.devices.flat[0]
+    return compile_traced(subject.trace(), (subject.step.state, abstract_batch(subject.batch, subject.mesh)))
+
+
+def compile_traced(traced: jax.stages.Traced, arguments: Any) -> Compiled:
+    """Compiles a traced function for the devices of its arguments, a tree of shapes with shardings.
+
+    Raises:
+      EndxError: as `compile_step`.
+    """
+    device = next(iter(jax.tree.leaves(arguments)[0].sharding.device_set))
     chip = chip_of(device.device_kind)
     start = time.perf_counter()
     try:
-        program = subject.trace().lower().compile(GPU_OPTIONS if device.platform == "gpu" else None)
+        program = traced.lower().compile(GPU_OPTIONS if device.platform == "gpu" else None)
     except jax.errors.JaxRuntimeError as refused:
-        used = NO_ROOM.search(str(refused))
-        if not used:
-            raise EndxError(f"the compiler of {device.device_kind} refuses the step: {refused}") from None
-        peak, limit = (int(float(used[n]) * UNITS[used[n + 1]]) for n in (1, 3))
-        arguments = bytes_held((subject.step.state, abstract_batch(subject.batch, subject.mesh)))
-        seconds = time.perf_counter() - start
-        return Compiled(arguments, peak - arguments, 0, peak, peak - limit, False, 0, (), None, seconds, "")
+        try:
+            peak, limit = used_and_limit(refused)
+        except jax.errors.JaxRuntimeError:
+            raise EndxError(f"the compiler of {device.device_kind} refuses the program: {refused}") from None
+        held, seconds = bytes_held(arguments), time.perf_counter() - start
+        return Compiled(held, peak - held, 0, peak, peak - limit, False, 0, [], {}, {}, seconds, "")
     seconds = time.perf_counter() - start
     memory, text = program.memory_analysis(), program.as_text()
     code = memory.generated_code_size_in_bytes if device.platform == "tpu" else 0
     peak = program_bytes(program) + code
+    estimate, roofline = seconds_by_kind(text, chip) if chip else ({}, {})
     return Compiled(
         arguments=memory.argument_size_in_bytes,
         temporaries=memory.temp_size_in_bytes,
@@ -105,42 +94,25 @@ def compile_step(subject: Subject) -> Compiled:
         room=0,
         fits=not chip or chip.platform == "tpu" or peak <= USABLE * chip.memory,
         donated=memory.alias_size_in_bytes,
-        collectives=summarize(text),
-        step=step_seconds(text, chip),
+        collectives=collectives(text),
+        estimate=estimate,
+        roofline=roofline,
         seconds=seconds,
         text=text,
     )
 
 
-def summarize(program: str) -> tuple[Collectives, ...]:
-    """Returns the collectives of a compiled program's text by kind, those with the most bytes first."""
-    counts: dict[tuple[str, bool, bool], list[int]] = defaultdict(lambda: [0, 0])
-    for one in collectives(program):
-        entry = counts[one.kind, one.loops > 0, one.asynchronous]
-        entry[0] += one.times or 1
-        entry[1] += (one.times or 1) * one.bytes
-    summed = (Collectives(*place, *count) for place, count in counts.items())
-    return tuple(sorted(summed, key=lambda one: -one.bytes))
-
-
-def step_seconds(program: str, chip: Chip | None) -> float | None:
-    """Sums the compiler's estimates of all operations that have one, each multiplied by its number of executions.
-
-    XLA's `optimal_seconds` counts a loop once, a float32 product of six passes as one, and -1 for some calls.
-
-    Args:
-      program: text of the compiled program.
-      chip: the chip of the program; None if it is unknown.
+def compile_what_fits(subject: Subject) -> tuple[Subject, Compiled]:
+    """Compiles the step of a run with the chunks and rematerialisation that training would choose.
 
     Returns:
-      Seconds; None if the compiler gives no estimates.
+      The run with the choice, and its compiled step.
     """
-    if chip is None or not chip.clock:
-        return None
-    total = 0.0
-    for one in instructions(program):
-        if cycles := CYCLES.search(one.rest):
-            total += (one.times or 1) * int(cycles[1]) / chip.clock
-        elif kernel := KERNEL.search(one.rest):
-            total += (one.times or 1) * max(int(kernel[1]) / chip.flops, int(kernel[2]) / chip.bandwidth)
-    return total
+    found: dict[Choice, tuple[Subject, Compiled]] = {}
+
+    def compiled(train_plan: TrainPlan) -> int:
+        tried = dataclasses.replace(subject, train_plan=train_plan)
+        found[train_plan.choice] = tried, compile_step(tried)
+        return found[train_plan.choice][1].peak
+
+    return found[subject.train_plan.fitted(compiled).choice]

@@ -9,7 +9,7 @@ def traced_flops(jaxpr) -> int:
     """Counts the FLOP of matrix products in a traced function on all devices: a multiplication and an addition are two.
 
     Other operations are negligible. Recomputation is included; a loop counts as often as it runs (once if its length
-    depends on data), and a conditional as its most expensive branch.
+    depends on data), a conditional as its most expensive branch, and a kernel as the FLOP that it declares.
 
     Args:
       jaxpr: result of `jax.make_jaxpr(...)`, or `.jaxpr` of a `jax.stages.Traced`.
@@ -28,6 +28,8 @@ def _flops(equation) -> int:
         kernel = equation.invars[1].aval.shape
         out = params["dimension_numbers"].rhs_spec[0]
         return 2 * math.prod(equation.outvars[0].aval.shape) * math.prod(kernel) // kernel[out]
+    if name == "pallas_call" and params["cost_estimate"]:
+        return params["cost_estimate"].flops
     inner = [traced_flops(jaxpr) for jaxpr in jaxprs_in_params(params)]
     if name == "cond":
         return max(inner)

@@ -13,7 +13,7 @@ from endx_jax.experiment.execution import rows_at_once
 from endx_jax.parallel.console import working
 from endx_jax.parallel.memory import resident
 from endx_jax.parallel.sharding import place, to_global
-from endx_jax.planning.compiled import compile_step
+from endx_jax.planning.compiled import compile_what_fits
 from endx_jax.planning.subject import Subject, Texts, outline_run
 
 # Steps to time: so many, and none after so many seconds.
@@ -69,12 +69,13 @@ def plan_machine(settings: Settings, texts: Texts) -> Machine:
     """
     subject = outline_run(settings, texts).on(None)
     train_plan = subject.train_plan
-    memory, expected = train_plan.memory, train_plan.expected_peak(subject.model)
+    memory, expected = train_plan.memory, train_plan.expected_peak
     compiled = expected <= memory.total
     process, step = memory.held, expected - memory.held
     if compiled:
         use_compilation_cache(settings.train.compilation_cache)
-        step = memory.devices * compile_step(subject).peak
+        subject, program = compile_what_fits(subject)
+        train_plan, step = subject.train_plan, memory.devices * program.peak
         if "bytes_limit" not in (jax.local_devices()[0].memory_stats() or {}):
             process = max(process, resident())  # with what the compiler keeps
     machine = Machine(

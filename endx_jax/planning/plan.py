@@ -5,13 +5,15 @@ from collections.abc import Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AbstractDevice
 
+from endx_jax.experiment.choices import Choice
 from endx_jax.experiment.config import Settings
 from endx_jax.parallel.console import working
 from endx_jax.parallel.execution import Execution
 from endx_jax.parallel.memory import bytes_held
 from endx_jax.planning.chips import USABLE, Chip
-from endx_jax.planning.compiled import Compiled, compile_step
+from endx_jax.planning.compiled import Compiled, compile_what_fits
 from endx_jax.planning.flops import traced_flops
 from endx_jax.planning.machine import Machine
 from endx_jax.planning.subject import Outline, Subject, Texts, outline_run
@@ -32,8 +34,7 @@ class OnChip:
       optimizer: bytes of the optimizer's state and the step number; exact.
       batch: bytes of the batch; exact.
       expected: peak bytes, as training estimates them from shapes.
-      flops: FLOP of matrix products, recomputation included.
-      model_flops: three times the FLOP of the forward pass.
+      model_flops: three times the FLOP of matrix products in the forward pass.
     """
 
     chip: Chip
@@ -42,23 +43,13 @@ class OnChip:
     optimizer: int
     batch: int
     expected: int
-    flops: int
     model_flops: int
 
     @property
-    def compute(self) -> float:
-        """Seconds of the matrix products at the bfloat16 peak rate."""
-        return self.flops / self.chip.flops
-
-    @property
-    def memory(self) -> float:
-        """Seconds to read the state and the batch once, and write the state once."""
-        return (2 * (self.parameters + self.optimizer) + self.batch) / self.chip.bandwidth
-
-    @property
     def seconds(self) -> float:
-        """Lower bound of the time of a step, in seconds."""
-        return max(self.compute, self.memory)
+        """Least seconds of a step: the model's FLOP at the peak rate, or state and batch read and the state written."""
+        moved = 2 * (self.parameters + self.optimizer) + self.batch
+        return max(self.model_flops / self.chip.flops, moved / self.chip.bandwidth)
 
     @property
     def fits(self) -> bool:
@@ -99,18 +90,19 @@ def plan_topology(settings: Settings, texts: Texts, topology: Topology) -> Plan:
       EndxError: training or the compiler would refuse the run.
     """
     missing = missing_compiler(topology.chip)
-    devices = jax.devices()[: topology.size] if missing else devices_of(topology)
-    chips = on_chips(settings, texts, [topology.chip], devices)
+    devices, chip = jax.devices()[: topology.size] if missing else devices_of(topology), topology.chip
     if missing:
-        return Plan(texts, chips, topology, missing=missing)
+        return Plan(texts, on_chips(settings, texts, [chip], devices), topology, missing=missing)
+    subject = outline_run(settings, texts, devices=devices, platform=chip.platform).on(chip)
     with working(f"compiling the step for {topology}"):
-        return Plan(texts, chips, topology, compile_step(chips[0].subject))
+        subject, compiled = compile_what_fits(subject)
+    return Plan(texts, [on_chip(subject, chip)], topology, compiled)
 
 
 def on_chips(
     settings: Settings, texts: Texts, chips: Iterable[Chip], devices: Sequence[jax.Device] | None = None
 ) -> list[OnChip]:
-    """Returns the run on each chip; traces the step once for chips with the same division into chunks.
+    """Returns the run on each chip; traces it once for chips with the same division into chunks.
 
     Args:
       settings: settings of the run.
@@ -121,34 +113,41 @@ def on_chips(
     Raises:
       EndxError: training would refuse the settings.
     """
-    known: dict[Execution, OnChip] = {}
+    known: dict[tuple[Execution, Choice], OnChip] = {}
     outlines: dict[str, Outline] = {}
     planned = []
     for chip in chips:
         if chip.platform not in outlines:
             outlines[chip.platform] = outline_run(settings, texts, devices=devices, platform=chip.platform)
         subject = outlines[chip.platform].on(chip)
-        execution = subject.train_plan.execution
-        if execution not in known:
-            known[execution] = on_chip(subject, chip)
-        planned.append(dataclasses.replace(known[execution], chip=chip))
+        division = subject.train_plan.execution, subject.train_plan.choice
+        if division not in known:
+            known[division] = on_chip(subject, chip)
+        planned.append(dataclasses.replace(known[division], chip=chip))
     return planned
 
 
 def on_chip(subject: Subject, chip: Chip) -> OnChip:
     """Returns the work of one device in a step, from shapes and the traced step."""
     state, batch, devices = subject.step.state, abstract_batch(subject.batch, subject.mesh), subject.mesh.size
-    rng = jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32"))
-    forward = jax.make_jaxpr(subject.train_plan.objective)(
-        state.params, batch, rng, jax.ShapeDtypeStruct((), jnp.int32)
-    )
     return OnChip(
         chip=chip,
         subject=subject,
         parameters=bytes_held(state.params),
         optimizer=bytes_held((state.step, state.opt_state)),
         batch=bytes_held(batch),
-        expected=subject.train_plan.expected_peak(subject.model),
-        flops=traced_flops(subject.trace().jaxpr) // devices,
-        model_flops=3 * traced_flops(forward) // devices,
+        expected=subject.train_plan.expected_peak,
+        model_flops=3 * traced_flops(_forward(subject)) // devices,
     )
+
+
+def _forward(subject: Subject):
+    """Returns the traced objective as a CPU computes it: kernels declare FLOP of padding and other work."""
+    mesh = subject.mesh.abstract_mesh.update(abstract_device=AbstractDevice("cpu", None, "cpu"))
+    execution = dataclasses.replace(subject.train_plan.execution, mesh=mesh)
+    params, batch = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (subject.step.state.params, subject.batch)
+    )
+    rng = jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32"))
+    objective = subject.model.objective.for_run(execution, 1.0)
+    return jax.make_jaxpr(objective)(params, batch, rng, jax.ShapeDtypeStruct((), jnp.int32))

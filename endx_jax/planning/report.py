@@ -1,13 +1,23 @@
 """Plans as text for the terminal, and as JSON."""
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Sequence
 
-from endx_jax.planning.chips import USABLE
+from endx_jax.planning.chips import USABLE, Chip
 from endx_jax.planning.compiled import Compiled
+from endx_jax.planning.encoding import Encoding
 from endx_jax.planning.machine import Machine
 from endx_jax.planning.plan import OnChip, Plan
+from endx_jax.planning.topologies import Topology
 from endx_jax.retrieval.tables import aligned
+
+# The first holds only if the compiler gives estimates.
+DOUBTS = (
+    "estimate: the compiler's; do not trust it in elementwise operations, reductions, copies and fills (2.5 to 7 times "
+    "what\n  memory needs), nor in gathers, sorts and communication (almost nothing); kernels cost what they declare",
+    "roofline: a bound that no program reaches; do not trust it where vector work takes longer than memory",
+)
 
 
 def text(plan: Plan, name: str) -> str:
@@ -23,7 +33,8 @@ def text(plan: Plan, name: str) -> str:
     elif plan.compiled:
         parts.append(_compiled(plan, plan.compiled))
     else:
-        parts.append(f"{_roofline(plan.chips[0])}\nnot compiled for {plan.topology}: {plan.missing}")
+        least = f"step of at least {seconds(plan.chips[0].seconds)} by the data sheet"
+        parts.append(f"{least}\nnot compiled for {plan.topology}: {plan.missing}")
     if plan.machine:
         parts.append(_machine(plan.machine))
     return "\n\n".join(parts)
@@ -40,10 +51,21 @@ def as_dict(plan: Plan, name: str) -> dict:
         "texts": "planned by the data" if plan.texts.pairs is not None else plan.texts.why,
         "settings": subject.model.settings.as_dict(),
         "chips": {one.chip.name: _on_chip(one) for one in plan.chips},
-        "compiled": compiled and {key: value for key, value in dataclasses.asdict(compiled).items() if key != "text"},
+        "compiled": compiled and _without_text(compiled),
         "missing": plan.missing,
         "machine": machine and dataclasses.asdict(machine) | {"peak": machine.peak, "fits": machine.fits},
     }
+
+
+def encodings(planned: Sequence[Encoding], name: str, topology: Topology) -> tuple[str, dict]:
+    """Returns the encoding of texts of some lengths as text for the terminal, and as nested dictionaries."""
+    lines = [f"{name}: texts encoded on {topology}"]
+    for one in planned:
+        found = f"{one.texts:,} texts of {one.length} tokens"
+        lines.append(_times(one.compiled, one.model_flops, topology.chip, found, one.texts * one.length))
+    parts = [dataclasses.asdict(one) | {"compiled": _without_text(one.compiled)} for one in planned]
+    lines.append("\n".join(DOUBTS[not planned[0].compiled.estimate :]))
+    return "\n\n".join(lines), {"run": name, "topology": str(topology), "encoding": parts}
 
 
 def size(count: float) -> str:
@@ -68,9 +90,12 @@ def columns(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
 
 
 def _on_chip(one: OnChip) -> dict:
-    names = ("parameters", "optimizer", "batch", "expected", "flops", "model_flops", "compute", "memory", "seconds")
-    tower_chunk = one.subject.train_plan.execution.tower_chunk
-    return {name: getattr(one, name) for name in (*names, "fits")} | {"tower_chunk": tower_chunk}
+    names = ("parameters", "optimizer", "batch", "expected", "model_flops", "seconds")
+    return {name: getattr(one, name) for name in (*names, "fits")} | one.subject.train_plan.choice._asdict()
+
+
+def _without_text(compiled: Compiled) -> dict:
+    return {key: value for key, value in dataclasses.asdict(compiled).items() if key != "text"}
 
 
 def _heading(plan: Plan, name: str) -> str:
@@ -88,7 +113,7 @@ def _heading(plan: Plan, name: str) -> str:
     texts = longest if plan.texts.pairs is None else f"the largest batch that is planned of {data.path}"
     lines = [
         f"{name}: {pairs:,} pairs a step on {place} ({mesh})",
-        f"  towers   {model.pretrained}, {model.sharing}, {execution.dtype}, remat {model.remat}",
+        f"  towers   {model.pretrained}, {model.sharing}, {execution.dtype}, remat {subject.train_plan.choice.remat}",
         f"  step     {cut}, {loss}, {settings.optimizer.name}",
         f"  texts    {texts}",
     ]
@@ -102,13 +127,11 @@ def _work(plan: Plan) -> str:
         ("optimizer state", size(work.optimizer), "exact"),
         ("batch", size(work.batch), "exact"),
     ]
-    if not plan.compiled:
+    if plan.missing:
         rows.append(("at the peak", size(work.expected), "estimated from shapes"))
     widths = [max(len(row[n]) for row in rows) for n in range(2)]
     lines = [f"  {a.ljust(widths[0])}  {b.rjust(widths[1])}  {c}" for a, b, c in rows]
-    again = work.flops - work.model_flops
-    computed = f"each device computes {work.flops / 1e12:,.3g} TFLOP in matrix products a step, "
-    computed += f"{work.model_flops / 1e12:,.3g} of it the model's" if again > 0 else "all of it the model's"
+    computed = f"each device computes {work.model_flops / 1e12:,.3g} TFLOP of the model in matrix products a step"
     return "\n".join(["each device holds", *lines, computed])
 
 
@@ -122,28 +145,36 @@ def _compiled(plan: Plan, compiled: Compiled) -> str:
     lines = [f"compiled for {plan.topology} in {compiled.seconds:.0f} s", columns(rows)]
     lines[-1] += f", {compiled.peak / chip.memory:.0%} of {size(chip.memory)}: {verdict}"
     if compiled.collectives:
-        table: list[tuple[str, ...]] = [("collectives", "times", "results", "in a loop", "asynchronous")]
+        counts = defaultdict[tuple[str, ...], list[int]](lambda: [0, 0])
         for one in compiled.collectives:
-            yes = ["yes" if said else "no" for said in (one.in_loop, one.asynchronous)]
-            table.append((one.kind, f"{one.times:,}", size(one.bytes), *yes))
-        received = sum(one.bytes for one in compiled.collectives)
-        lines += [
-            columns(table),
-            f"  {size(received)} received: at least {seconds(received / chip.link)} over the links",
-        ]
+            entry = counts[one.kind, *("yes" if said else "no" for said in (one.loops, one.asynchronous))]
+            entry[0] += one.times or 1  # a loop of unknown length counts once
+            entry[1] += (one.times or 1) * one.bytes
+        table: list[tuple[str, ...]] = [("collectives", "in a loop", "asynchronous", "times", "results")]
+        for place, (times, results) in sorted(counts.items(), key=lambda count: -count[1][1]):
+            table.append((*place, f"{times:,}", size(results)))
+        lines += [columns(table), f"  {size(sum(results for _, results in counts.values()))} received"]
     elif not compiled.room:
         lines.append("  no collectives")
-    lines.append(_roofline(work))
-    if compiled.step:
-        mfu = work.model_flops / compiled.step / chip.flops
-        lines.append(f"step of the compiler's estimate: {seconds(compiled.step)}, predicted MFU {mfu:.0%}")
+    if not compiled.room:
+        lines.append(_times(compiled, work.model_flops, chip, "time of a step"))
+        lines += DOUBTS[not compiled.estimate :]
     return "\n".join(lines)
 
 
-def _roofline(one: OnChip) -> str:
-    bound = "compute" if one.compute >= one.memory else "memory"
-    mfu = one.model_flops / one.seconds / one.chip.flops
-    return f"step of at least {seconds(one.seconds)} by the data sheet ({bound}), MFU of at most {mfu:.0%}"
+def _times(compiled: Compiled, model_flops: int, chip: Chip, title: str, tokens: int = 0) -> str:
+    """Formats the time of a program by kind of operation; also the rate of encoding, if it encodes `tokens`."""
+    found = {"estimate": compiled.estimate, "roofline": compiled.roofline}
+    found = {name: times for name, times in found.items() if times}
+    whole = [sum(times.values()) for times in found.values()]
+    rows = [(title, *found)]
+    for kind in {**compiled.roofline, **compiled.estimate}:
+        rows.append((kind, *(seconds(times.get(kind, 0.0)) for times in found.values())))
+    rows.append(("together", *map(seconds, whole)))
+    if tokens:
+        rows.append(("tokens a second", *(f"{tokens / time:,.0f}" for time in whole)))
+    rows.append(("MFU", *(f"{model_flops / time / chip.flops:.0%}" for time in whole)))
+    return columns(rows)
 
 
 def _chips(chips: Sequence[OnChip]) -> str:

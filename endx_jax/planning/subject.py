@@ -1,6 +1,7 @@
 """Runs to plan: model, mesh, batches and step of a config, without weights and possibly without data."""
 
 import dataclasses
+import functools
 import os
 import pathlib
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from endx_jax.data.token_tables import TokenTable, VectorTable
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.data import PREPARED, read_splits
+from endx_jax.experiment.execution import largest_batch
 from endx_jax.experiment.model import Model, build_model, checked_length
 from endx_jax.experiment.train_plan import AbstractStep, TrainPlan, abstract_step, plan_training
 from endx_jax.models import sharding_hints
@@ -56,15 +58,21 @@ class Subject:
       model: model without parameters or tokenizers.
       mesh: mesh of virtual or local devices.
       train_plan: its batches, steps and update.
-      batch: its largest planned batch, for its shapes.
-      step: the step that training would compile.
     """
 
     model: Model
     mesh: Mesh
     train_plan: TrainPlan
-    batch: Batch
-    step: AbstractStep
+
+    @functools.cached_property
+    def batch(self) -> Batch:
+        """Shapes of the largest planned batch."""
+        return largest_batch(self.train_plan.stream)
+
+    @functools.cached_property
+    def step(self) -> AbstractStep:
+        """Step that training would compile."""
+        return abstract_step(self.model, self.mesh, self.train_plan)
 
     def trace(self):
         """Returns the step, traced for the batch: `jax.stages.Traced`."""
@@ -109,9 +117,7 @@ class Outline:
         """Returns the run on devices that represent a chip; None for the devices as they are."""
         memory, platform = (Memory(chip.memory), chip.platform) if chip else (measure(), "")
         train_plan = plan_training(self.model, self.mesh, self.pairs, memory, platform)
-        planned = train_plan.stream.profiles()
-        batch = planned[-1] if planned else train_plan.stream.widest()
-        return Subject(self.model, self.mesh, train_plan, batch, abstract_step(self.model, self.mesh, train_plan))
+        return Subject(self.model, self.mesh, train_plan)
 
 
 def outline_run(

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 
 from endx_jax.errors import EndxError
+from endx_jax.files import expanded
 
 
 def cached_folder(source: pathlib.Path, fill: Callable[[pathlib.Path], None]) -> pathlib.Path:
@@ -22,7 +23,7 @@ def cached_folder(source: pathlib.Path, fill: Callable[[pathlib.Path], None]) ->
     """
     state = [(str(source.resolve()), source.stat().st_size, source.stat().st_mtime_ns)]
     key = hashlib.sha256(repr(state).encode()).hexdigest()[:16]
-    home = pathlib.Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "endx_jax" / "pretrained"
+    home = expanded("~/.cache/endx_jax/pretrained")
     folder = home / f"{source.parent.name}-{key}"
     if folder.is_dir():
         return folder

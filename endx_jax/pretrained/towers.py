@@ -210,9 +210,9 @@ def _encoder(settings: ModelSettings, source: PretrainedEncoder, dtype) -> nn.Mo
     if isinstance(config, StaticConfig):
         return NoEncoder()
     if isinstance(config, RecurrentConfig):
-        return RecurrentEncoder(config, dtype, remat=settings.remat)
+        return RecurrentEncoder(config, dtype, remat=settings.policy)
     make: Callable[..., nn.Module] = TransformerEncoder if settings.encoder else source.architecture.encoder
-    return make(config, dtype, remat=settings.remat)
+    return make(config, dtype, remat=settings.policy)
 
 
 def _embedding_width(settings: ModelSettings, source: PretrainedEncoder) -> int:

@@ -8,7 +8,7 @@ import flax.traverse_util
 import numpy as np
 
 from endx_jax import json_files
-from endx_jax.encoders.architecture import Rule
+from endx_jax.encoders.architecture import TensorRule
 from endx_jax.errors import EndxError
 from endx_jax.pretrained.stored import Stored, open_file
 
@@ -44,7 +44,7 @@ def modernise(tensors: Mapping[str, Any], spellings: Mapping[str, str]) -> dict[
 
 def to_ours(
     tensors: Mapping[str, Any],
-    rules: Iterable[Rule],
+    rules: Iterable[TensorRule],
     shapes: Mapping[str, tuple[int, ...]],
     *,
     prefixes: Iterable[str],
@@ -81,7 +81,7 @@ def to_ours(
     return flax.traverse_util.unflatten_dict(params, sep="/")
 
 
-def _their_shape(rule: Rule, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+def _their_shape(rule: TensorRule, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
     own = [shapes[path][::-1] if rule.transpose else shapes[path] for path in rule.ours]
     return (sum(shape[0] for shape in own), *own[0][1:])
 
@@ -90,7 +90,7 @@ def _transposed(tensor: Any) -> Any:
     return tensor.T if isinstance(tensor, Stored) else np.ascontiguousarray(tensor.T)
 
 
-def to_theirs(params: Mapping, rules: Iterable[Rule]) -> dict[str, np.ndarray]:
+def to_theirs(params: Mapping, rules: Iterable[TensorRule]) -> dict[str, np.ndarray]:
     """Converts a parameter tree to a checkpoint's tensors; the inverse of `to_ours`, without a prefix."""
     ours, tensors = paths(params), {}
     for rule in rules:

@@ -141,7 +141,8 @@ class Lexical:
             return [[] for _ in questions]
         selected = 1 if where is None else where[built.rows]
         score_block = built.bm25.score_block(questions)  # one at a time: each needs a score for every document
-        return [_best(score_block(n, n + 1)[0] * selected, built.rows, k) for n in range(len(questions))]
+        scores = (score_block(n, n + 1)[0] * selected for n in range(len(questions)))
+        return [[(int(built.rows[at]), float(own[at])) for at in highest(own, k)] for own in scores]
 
     def _build(self, snapshot: Snapshot) -> _Built:
         """Builds the statistics of a snapshot; words are kept by row, whose text is constant within a generation."""
@@ -155,7 +156,3 @@ class Lexical:
         rows = np.flatnonzero(snapshot.living)
         words = [self._words[row] for row in rows]
         return _Built(snapshot, rows, BM25(words, self._tokenizer) if any(words) else None)
-
-
-def _best(scores: np.ndarray, rows: np.ndarray, k: int) -> list[tuple[int, float]]:
-    return [(int(rows[at]), float(scores[at])) for at in highest(scores, k)]

@@ -139,7 +139,6 @@ def evaluate(
     excluded: Sequence[Sequence[int]] | None = None,
     block: int | None = None,
     depth: int = 100,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
     """Ranks the right candidates of every question in the whole pool, by the rule `endx_jax.metrics.TIE_RULE`.
 
@@ -154,7 +153,6 @@ def evaluate(
       excluded: for each question the indices of candidates that are not ranked for it; None if there are none.
       block: questions scored at once; by default `default_block(candidates)`.
       depth: number of best candidates kept per question; the whole pool if it is smaller.
-      progress: called after each block with the number of questions done and Q.
 
     Raises:
       EndxError: a question has no right candidate, a repeated one or one outside the pool; a score is nan.
@@ -170,8 +168,6 @@ def evaluate(
         stop = min(start + block, len(positives))
         rows = [None if part is None else part[start:stop] for part in (positives, judged, left_out)]
         ranked.append(_rank_block(score_block(start, stop), rows, start, block, candidates, depth))
-        if progress is not None:
-            progress(stop, len(positives))
     ranks, top_scores, top_ids, *at_ranks = (np.concatenate(parts) for parts in zip(*ranked, strict=True))
     return Evaluation.of(ranks, top_ids, top_scores, candidates, None if judged is None else (at_ranks[0], judged))
 

@@ -32,7 +32,7 @@ TIMEOUT = 60.0  # seconds, of a request
 MODEL = "endx.model"
 
 
-class Published(NamedTuple):
+class PublishResult(NamedTuple):
     """Result of `publish`.
 
     Attributes:
@@ -48,7 +48,7 @@ class Published(NamedTuple):
     others: int
 
 
-def publish(index: Index, address: str, name: str, *, token: str = "", progress: bool = False) -> Published:
+def publish(index: Index, address: str, name: str, *, token: str = "", progress: bool = False) -> PublishResult:
     """Copies an index to a collection, replacing documents with the same ids, so it can be repeated.
 
     The fields of the collection are `id` (the primary key), `text`, `metadata` (JSON) and `embedding` (float32).
@@ -85,7 +85,7 @@ def publish(index: Index, address: str, name: str, *, token: str = "", progress:
         client.flush(name, timeout=TIMEOUT)
         client.load_collection(name, timeout=TIMEOUT)
         count = client.query(name, output_fields=["count(*)"], timeout=TIMEOUT, consistency_level="Strong")
-    return Published(len(index), len(names), cut, count[0]["count(*)"] - len(index))
+    return PublishResult(len(index), len(names), cut, count[0]["count(*)"] - len(index))
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ DELETED = 0.5
 FILTERS = 16
 
 
-class Rows:
+class Concatenated:
     """Concatenation of arrays that copies a slice only if it spans several of them."""
 
     def __init__(self, parts: Sequence[np.ndarray]):
@@ -76,9 +76,9 @@ class Snapshot:
         self._rows = np.concatenate([part.rows for part in parts])  # of the file
         self._count = int(np.count_nonzero(living))
         self._filtered: dict[str, np.ndarray] = {}
-        self.embeddings = Rows([part.embeddings for part in parts])
+        self.embeddings = Concatenated([part.embeddings for part in parts])
         scales = [part.scales for part in parts if part.scales is not None]
-        self.scales = Rows(scales) if scales else None
+        self.scales = Concatenated(scales) if scales else None
 
     @classmethod
     def read(cls, reader: IndexReader, generation: int = 0) -> "Snapshot":

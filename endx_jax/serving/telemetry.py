@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from endx_jax.serving.service import Work, to_encode
@@ -49,10 +49,6 @@ class Telemetry:
         self._batch.observe(len(works))
         for side, texts in map(to_encode, works):
             self._texts.labels(side).inc(len(texts))
-
-    def exposition(self) -> bytes:
-        """Returns all metrics in Prometheus' text format."""
-        return generate_latest(self.registry)
 
 
 class Measured:

@@ -52,7 +52,8 @@ class TrainSettings:
     keep_checkpoints: int = key(2, "Newest checkpoints that are kept, besides the best one.", changes_results=False)
     tower_chunk: int = key(
         -1,
-        "Pairs that each device encodes at a time, to save memory. 0: all its pairs; -1: as many as fit into memory.",
+        "Pairs that each device encodes at a time, to save memory. 0: all its pairs; -1: as many as fit into memory, "
+        "on accelerators by the compiled step.",
         changes_results=False,
     )
     profile_steps: int = key(

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,13 @@ import optax
 from endx_jax.batch import Batch
 from endx_jax.parallel.sharding import batch_sharding
 from endx_jax.training.state import TrainState, merge, split_frozen
+
+# Messages of a TPU's compiler for a program that does not fit: "Used 27.36G of 15.75G hbm", or without its arguments
+# "HLO temporaries (25.91G) exceeds available HBM (15.75G)".
+NO_ROOM = re.compile(
+    r"(?:Used |temporaries \()([\d.]+)([KMGT]?)(?: of |\) exceeds available HBM \()([\d.]+)([KMGT]?)(?: hbm|\))"
+)
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 Objective = Callable[[dict, Batch, jax.Array, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
 Step = Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]
@@ -72,14 +80,16 @@ class CompiledStep:
     Attributes:
       programs: compiled programs by `shape_of` of their batch.
       fallback: step for batches of other shapes; compiles at the first call with a shape.
+      refused: bytes of a program for which the compiler finds no room on one device; 0 if it compiled all of them.
     """
 
     programs: Mapping[Any, Callable]
     fallback: Step
+    refused: int = 0
 
     def bytes(self) -> int:
         """Returns the memory of the largest program on one device in bytes; 0 without programs."""
-        return max(map(program_bytes, self.programs.values()), default=0)
+        return max(self.refused, *map(program_bytes, self.programs.values()), 0)
 
     def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
         """Runs the step."""
@@ -101,9 +111,21 @@ def compile_ahead(
     def compile_one(batch: Batch):
         return train_step.lower(state, abstract_batch(batch, mesh)).compile()  # type: ignore[attr-defined]  # it is jitted
 
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        programs = dict(zip(map(shape_of, batches), pool.map(compile_one, batches), strict=True))
+    try:
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            programs = dict(zip(map(shape_of, batches), pool.map(compile_one, batches), strict=True))
+    except jax.errors.JaxRuntimeError as refused:
+        return CompiledStep({}, train_step, used_and_limit(refused)[0])
     return CompiledStep(programs, train_step)
+
+
+def used_and_limit(refused: jax.errors.JaxRuntimeError) -> tuple[int, int]:
+    """Returns the bytes of a program that the compiler refuses, and those of the device; raises any other error."""
+    found = NO_ROOM.search(str(refused))
+    if not found:
+        raise refused
+    used, limit = (int(float(found[n]) * UNITS[found[n + 1]]) for n in (1, 3))
+    return used, limit
 
 
 def program_bytes(program) -> int:

@@ -11,7 +11,7 @@ from endx_jax.files import write_text
 from endx_jax.parallel.console import say
 from reproduction.figures import dong, endx, rr, yu
 from reproduction.figures.drawing import save
-from reproduction.figures.study import Source, Study
+from reproduction.figures.study import FigureSource, Study
 from reproduction.rows import outcome_of
 from reproduction.runs import Options
 from reproduction.tables import PaperFigure, papers
@@ -38,7 +38,7 @@ FIGURES = {
 }
 
 
-def sources_of(figure: PaperFigure, options: Options) -> list[Source]:
+def sources_of(figure: PaperFigure, options: Options) -> list[FigureSource]:
     """Returns the runs of a figure's rows, the first seed of each unless it shows seeds; says which rows have none.
 
     Raises:
@@ -50,13 +50,13 @@ def sources_of(figure: PaperFigure, options: Options) -> list[Source]:
         if not outcome.runs:
             say(f"{figure.name}: left out {name}: {outcome.why or outcome.row.quoted}")
         runs = outcome.runs if FIGURES[figure.name].seeds else outcome.runs[:1]
-        sources += [Source(outcome.label.rpartition("/")[2], run) for run in runs]
+        sources += [FigureSource(outcome.label.rpartition("/")[2], run) for run in runs]
     if not sources:
         raise EndxError(f"{figure.name}: none of its rows has a run")
     return sources
 
 
-def make(name: str, sources: Sequence[Source], target: pathlib.Path) -> dict:
+def make(name: str, sources: Sequence[FigureSource], target: pathlib.Path) -> dict:
     """Computes a figure's numbers, writes them as `target.json`, and draws them as `target.png` and `target.svg`.
 
     Raises:

@@ -23,7 +23,7 @@ from endx_jax.retrieval.systems import dense_scores
 from endx_jax.training import metric_log
 from reproduction.figures import drawing
 from reproduction.figures.drawing import rounded, tsne
-from reproduction.figures.study import Source, Study, with_at_least
+from reproduction.figures.study import FigureSource, Study, with_at_least
 
 POOLS = {"whole": "whole pool", "cut": "pool of these answers alone"}
 # The highest minimum of Figure 2; lower where no answer has so many questions.
@@ -147,7 +147,7 @@ def sample(groups: np.ndarray, articles: list[str] | None, *, seed: int = 0) -> 
     return list(itertools.chain(*list(taken.values())[:ANSWERS]))
 
 
-def teacher_embeddings(source: Source, questions: list[str], answers: list[str]) -> np.ndarray | None:
+def teacher_embeddings(source: FigureSource, questions: list[str], answers: list[str]) -> np.ndarray | None:
     """Returns the teacher's embeddings [n, E] of questions with their answers; None without a teacher."""
     model = read_model(source.workdir)
     if model.method.teacher is None:

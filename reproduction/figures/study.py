@@ -16,14 +16,14 @@ from endx_jax.parallel.console import say
 from endx_jax.retrieval.results import read_results
 
 
-class Source(NamedTuple):
+class FigureSource(NamedTuple):
     """One model in a figure: its label, and the workdir of its run or `FOLDER#SYSTEM` of measured layers."""
 
     name: str
     place: str
 
     @classmethod
-    def parse(cls, text: str) -> "Source":
+    def parse(cls, text: str) -> "FigureSource":
         """Parses `NAME=PLACE`."""
         name, _, place = text.partition("=")
         if not (name and place):
@@ -50,7 +50,7 @@ class Source(NamedTuple):
 class Study:
     """Models of a figure and the texts they are compared on; texts are read and encoded on first use."""
 
-    def __init__(self, sources: Sequence[Source]):
+    def __init__(self, sources: Sequence[FigureSource]):
         """Stores the models."""
         self.sources = tuple(sources)
         self.embed = functools.cache(self._embed)
@@ -63,7 +63,7 @@ class Study:
         say(f"{len(chosen.questions):,} questions, {len(chosen.candidates):,} candidates")
         return chosen
 
-    def _embed(self, source: Source, side: str) -> np.ndarray:
+    def _embed(self, source: FigureSource, side: str) -> np.ndarray:
         """Encodes all texts of one side, `question` or `answer`: float32 [N, E], whose inner products are compared."""
         texts = self.records.questions if side == "question" else self.records.candidates
         say(f"encoding {len(texts):,} {side}s with {source.name}")

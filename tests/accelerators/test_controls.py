@@ -10,7 +10,9 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.planning.chips import CHIPS
-from endx_jax.planning.compiled import step_seconds
+from endx_jax.planning.roofline import PRODUCTS, seconds_by_kind
+from endx_jax.training import step as steps
+from endx_jax.training.step import compile_ahead, used_and_limit
 
 WIDTH = 256
 at_any_effort = pytest.mark.parametrize("level", [0.0, -1.0])
@@ -53,6 +55,17 @@ def test_a_collective_in_a_loop_is_found(mesh, effort, level):
     assert collectives_in_loops(compiled(mesh, gradient(jnp.bfloat16)).as_text()) == []
 
 
+def test_a_program_that_does_not_fit_is_counted(mesh, monkeypatch):
+    monkeypatch.setattr(steps, "abstract_batch", lambda batch, _: batch)
+    device = SingleDeviceSharding(mesh.devices.flat[0])
+    large = jax.ShapeDtypeStruct((3 * 2**30,), jnp.float32, sharding=device)
+    step = compile_ahead(jax.jit(lambda _, x: 2 * x), None, [large], mesh)
+    assert (step.programs, step.bytes()) == ({}, 24 * 2**30)
+    with pytest.raises(jax.errors.JaxRuntimeError) as refused:
+        jax.jit(lambda x: 2 * x).lower(large).compile()
+    assert used_and_limit(refused.value) == (24 * 2**30, int(15.75 * 2**30))
+
+
 @at_any_effort
 def test_a_float32_product_is_found(mesh, effort, level):
     effort(level)
@@ -76,7 +89,11 @@ def test_the_estimate_of_a_step_counts_turns_and_passes():
 
     def seconds(function, dtype):
         x = jax.ShapeDtypeStruct((size, size), dtype, sharding=SingleDeviceSharding(device))
-        return step_seconds(jax.jit(function).lower(x, x).compile().as_text(), CHIPS["v5e"])
+        estimate, roofline = seconds_by_kind(jax.jit(function).lower(x, x).compile().as_text(), CHIPS["v5e"])
+        assert sum(roofline.values()) <= sum(estimate.values())
+        turns = roofline[PRODUCTS] * CHIPS["v5e"].flops / (2 * size**3)
+        assert turns == pytest.approx(round(turns))
+        return sum(estimate.values())
 
     def chained(turns):
         return lambda x, w: jax.lax.fori_loop(0, turns, lambda _, x: x @ w, x)

@@ -45,6 +45,5 @@ def test_families(model_type, topology, tmp_path, effort):
         keys |= dict.fromkeys(keys.keys() & {"num_hidden_layers", "n_layers", "num_layers"}, FEW)
     (tmp_path / "config.json").write_text(json.dumps(keys))
     config, *_ = train.parse(["--config=bert_base_sde", f"--config.model.pretrained={tmp_path}"])
-    config.model.attention_dropout = 0.0  # attention dropout needs plain attention, which the tests of recipes cover
     effort(-1.0)
     assert faults(*compiled_on(config, topology)) == []

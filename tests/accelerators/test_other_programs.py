@@ -1,7 +1,5 @@
 """Programs beside training steps, compiled for TPUs: streamed losses of a large batch, the encoder, exact search."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -9,15 +7,13 @@ from accelerator_programs import batch_squares, collectives_in_loops, devices_or
 from jax.sharding import NamedSharding, PartitionSpec
 
 from endx_jax import losses
-from endx_jax.batch import Tokens
 from endx_jax.cli import train
 from endx_jax.experiment.config import resolve
-from endx_jax.inference.encode import TextEncoder
 from endx_jax.losses.geometry import TERMS
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.execution import Execution
 from endx_jax.parallel.programs import collectives
-from endx_jax.planning.subject import Texts, outline_run
+from endx_jax.planning.encoding import BATCH_SIZE, LENGTHS, plan_encoding
 from endx_jax.retrieval import search
 
 BATCH, TILE, WIDTH = 65_536, 1024, 768
@@ -83,13 +79,9 @@ def test_exact_search():
 @pytest.mark.parametrize("topology", ["v5e:2x2", "h200:1"])
 def test_encoders(recipe, topology):
     config, *_ = train.parse([f"--config={recipe}"])
-    outline = outline_run(resolve(config), Texts(None, "no data"), devices=devices_or_skip(topology))
-    mesh, model = outline.mesh, outline.model.dual_encoder
-    encoder = TextEncoder(model, {}, mesh)
-    params = {"shared": model.tower_params(outline.model.abstract_params["dual_encoder"], "answer")}
-    params = jax.tree.map(lambda x: arrays(mesh, PartitionSpec(), x.shape, dtype=x.dtype)[0], params)
-    split = functools.partial(arrays, mesh, PartitionSpec(("data", "fsdp")), (64, 256))
-    tokens = Tokens(*split(dtype=jnp.int32), *split(dtype=bool))
-    text = encoder._encode.lower(params, "answer", tokens).compile().as_text()
-    assert float32_products(text) == []
-    assert [(one.kind, one.loops) for one in collectives(text)] == [("all-gather", 0)] * (mesh.size > 1)
+    devices = devices_or_skip(topology)
+    for one in plan_encoding(resolve(config), devices):
+        assert one.length * one.texts == BATCH_SIZE * max(LENGTHS)
+        assert float32_products(one.compiled.text) == []
+        found = [(one.kind, one.loops) for one in one.compiled.collectives]
+        assert found == [("all-gather", 0)] * (len(devices) > 1)

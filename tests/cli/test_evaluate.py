@@ -71,7 +71,7 @@ def index(tmp_path_factory, tiny_bert):
     (folder / "collection.tsv").write_text("1\tthe mat on the sofa\n2\ta dog\n3\tthe cat\n")
     (folder / "queries.dev.tsv").write_text("7\twhere is the mat\n8\twhat is a dog\n9\twhere is the cat\n")
     (folder / "qrels.dev.tsv").write_text("7\t0\t1\t1\n8\t0\t2\t1\n9\t0\t1\t1\n9\t0\t3\t1\n")
-    verb = ["encode", f"--model={tiny_bert}", f"--corpus={folder}", f"--output={folder / 'index'}"]
+    verb = ["encode", f"--model={tiny_bert}", f"--corpus={folder}", f"--output={folder / 'index.sqlite'}"]
     assert run_verb(verb) == 0
     return folder / "index.sqlite"
 
@@ -100,7 +100,7 @@ def test_a_whole_index_is_ranked_by_answers(index, tmp_path, endx):
     data = tmp_path / "nq.jsonl"
     data.write_text('{"question": "where is the mat", "answer": ["SOFA", "bed"]}\n{"question": "a", "answer": ["x"]}\n')
     assert "accuracy@20" in endx("evaluate", f"--index={index}", f"--data={data}").out
-    output = index / "evaluation" / "nq"
+    output = index.parent / "index-evaluation" / "nq"
     found = json.loads((output / "results.json").read_text())["systems"]["index"]
     assert found == {"accuracy@5": 0.5, "accuracy@20": 0.5, "accuracy@100": 0.5}
     first, second = map(json.loads, (output / "index.per_question.jsonl").read_text().splitlines())

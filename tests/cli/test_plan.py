@@ -53,6 +53,7 @@ def test_a_chip_without_a_compiler(arguments, topology, capsys):
         (["--devices=-1"], "--devices=-1: give a positive number"),
         (["--topology=v5e"], "--topology=v5e is no topology"),
         (["--topology=v5e:2x4", "--devices=8"], "remove --chip and --devices"),
+        (["--encode"], "--encode needs --topology or --chip"),
         (["--config.mesh.fsdp=3"], "does not fit 8 devices"),
         (["--config.train.global_batch_size=12"], "a batch of 12 does not divide over 8 devices"),
         (["--config.data.answer_length=80"], "data.answer_length is 80, more than the 64 positions"),

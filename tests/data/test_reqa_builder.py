@@ -10,7 +10,7 @@ from small_mrqa import HEADER, asked, line
 from small_squad import Publisher, sha256, write_squad
 
 from endx_jax.data import origins, reqa, reqa_builder, reqa_dataset
-from endx_jax.data.origins import ORIGINS, SPLITS, Published
+from endx_jax.data.origins import ORIGINS, SPLITS, PublishedFile
 from endx_jax.data.readers.squad import FILES
 from endx_jax.data.reqa_builder import digest
 
@@ -22,7 +22,7 @@ def published(tmp_path, monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with Publisher(folder) as publisher:
         pinned = tuple(
-            (Published(f"{publisher.address}/{name}", (folder / name).stat().st_size, sha256(folder / name)),)
+            (PublishedFile(f"{publisher.address}/{name}", (folder / name).stat().st_size, sha256(folder / name)),)
             for name in FILES
         )
         origin = dataclasses.replace(ORIGINS["reqa/squad"], published=lambda: pinned)
@@ -55,7 +55,7 @@ def test_packed_files_are_fetched_and_joined(tmp_path, monkeypatch):
             parts.append(folder / name)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with Publisher(folder) as publisher:
-        pinned = [Published(f"{publisher.address}/{p.name}", p.stat().st_size, sha256(p)) for p in parts]
+        pinned = [PublishedFile(f"{publisher.address}/{p.name}", p.stat().st_size, sha256(p)) for p in parts]
         published = (tuple(pinned[:2]), tuple(pinned[2:]))
         origin = dataclasses.replace(ORIGINS["multireqa/squad"], published=lambda: published)
         monkeypatch.setitem(ORIGINS, "multireqa/squad", origin)

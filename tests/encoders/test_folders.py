@@ -176,5 +176,5 @@ def test_a_family_trains_resumes_and_is_exported(reference, tmp_path, pairs_csv,
     assert [*losses] == [*range(1, 21)]
     assert np.isfinite([*losses.values()]).all()
     model = endx_jax.load(tmp_path / "run")
-    for kind in ("sentence-transformers", "hugging-face", "stablehlo") if EXPORTED[model_type] == sharing else ():
+    for kind in ("sentence-transformers", "stablehlo") if EXPORTED[model_type] == sharing else ():
         assert export(model, kind, tmp_path / kind, tolerance=1e-5).passed

@@ -23,6 +23,7 @@ def test_a_cache_that_is_configured_stays(settings):
 
 def test_without_one_programs_are_kept_where_training_keeps_them(settings, monkeypatch):
     monkeypatch.setenv("HOME", "/home/of/tests")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     jax.config.update("jax_compilation_cache_dir", None)
     keep_programs()
     assert settings() == ("/home/of/tests/.cache/endx_jax/xla", 0.0)

@@ -1,19 +1,26 @@
-"""Tower chunks that are chosen from the memory that is free."""
+"""Chunks and rematerialisation that are chosen from the memory that is free."""
+
+import math
 
 import jax
+import numpy as np
 import pytest
 from helpers import one_line_error
 from tiny_bert import tiny_recipe
 
 from endx_jax.experiment import prepare as preparing
+from endx_jax.experiment.choices import Choice
 from endx_jax.experiment.execution import activation_bytes, rows_at_once
 from endx_jax.experiment.prepare import begin, prepare_run
-from endx_jax.experiment.train_plan import plan_training
-from endx_jax.parallel import MeshSettings, make_mesh
-from endx_jax.parallel.memory import Memory
+from endx_jax.experiment.train_plan import abstract_step, plan_training
+from endx_jax.models.stack import REMATS
+from endx_jax.parallel import MeshSettings, make_mesh, to_global
+from endx_jax.parallel.memory import ACCELERATOR_SHARE, Memory
+from endx_jax.parallel.sharding import place
 from endx_jax.training.step import CompiledStep
 
 PLENTY = Memory(2**40)
+WHOLE = [Choice(0, remat) for remat in REMATS]
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +58,8 @@ def test_chunks_shrink_to_half_of_the_free_memory(run):
     found = [arranged(run, with_room_for(run, whole * share // 16)) for share in (15, 7, 3)]
     assert [rows_of(one) for one in found] == [8, 4, 2]
     for one in found:
-        assert one.expected_peak(run.model) <= one.memory.total / 2
-        assert one.activations == activation_bytes(run.model, one.execution, one.stream)
+        assert one.expected_peak <= one.memory.total / 2
+        assert one.activations == activation_bytes(run.model, run.mesh, one.execution, one.stream)
 
 
 def test_a_chunk_has_at_least_one_row(run):
@@ -66,16 +73,132 @@ def test_steps_that_do_not_fit_are_refused_before_compilation(run, monkeypatch):
         begin(run)
 
 
-@pytest.mark.parametrize(("compiled", "rows"), [(1.5, 8), (1.0, 16)])
-def test_chunks_are_halved_once_where_the_compiled_step_takes_more(run, monkeypatch, capsys, compiled, rows):
-    bytes_of = iter([compiled, 0.5])
-    budget = run.train_plan.activations
-    train_plan = arranged(run, with_room_for(run, budget))
-    held = train_plan.state
-    monkeypatch.setattr(CompiledStep, "bytes", lambda self: held + int(compiled * budget))
-    monkeypatch.setattr(preparing, "compile_ahead", lambda *_: CompiledStep({}, next(bytes_of)))
-    begun, state, step = begin(preparing.dataclasses.replace(run, train_plan=train_plan))
-    assert rows_of(begun.train_plan) == rows
-    assert step.fallback == (0.5 if rows == 8 else 1.0)
+@pytest.mark.parametrize(("share", "rows"), [(1.5, 8), (1.0, 16), (0.1, 16), (2.5, 4)])
+def test_chunks_shrink_where_the_compiled_step_takes_more(run, monkeypatch, capsys, share, rows):
+    train_plan = arranged(run, with_room_for(run, run.train_plan.activations))
+    run, tried = preparing.dataclasses.replace(run, train_plan=train_plan), []
+
+    def compile_plan(_, plan, batches):
+        assert [*batches] == plan.stream.profiles()
+        tried.append(rows_of(plan))
+        return CompiledStep({}, rows_of(plan), plan.state + int(share * plan.activations))
+
+    monkeypatch.setattr(preparing, "_compile", compile_plan)
+    begun, state, step = begin(run)
+    assert tried == [16, rows][: 1 + (rows < 16)]
+    assert rows_of(begun.train_plan) == step.fallback == rows
+    assert begun.model.settings.train.tower_chunk == -1
     assert int(state.step) == 0
     assert "memory: expected peak " in capsys.readouterr().out
+
+
+def test_a_chunk_that_is_smaller_than_expected_is_kept(run, monkeypatch):
+    """On a CPU, whose estimate stands unless the program needs more."""
+    train_plan = arranged(run, with_room_for(run, run.train_plan.activations * 15 // 16))
+    monkeypatch.setattr(preparing, "_compile", lambda *_: CompiledStep({}, None, 1))
+    begun, *_ = begin(preparing.dataclasses.replace(run, train_plan=train_plan))
+    assert rows_of(begun.train_plan) == 8
+
+
+def test_no_choice_changes_the_loss(run):
+    def step_with(choice):
+        train_plan = run.train_plan.with_choice(choice)
+        step, batch = abstract_step(run.model, run.mesh, train_plan), to_global(train_plan.stream[0], run.mesh, 16)
+        state = jax.jit(step.create)(place(run.model.initial_params(), step.shardings.params))
+        _, metrics = step.train_step(state, batch)
+        return [float(metrics[name]) for name in ("loss", "gradient_norm")]
+
+    expected = step_with(WHOLE[0])
+    assert expected[0] > 0
+    for choice in [*WHOLE[1:], Choice(4, "none"), Choice(8, "full")]:
+        np.testing.assert_allclose(step_with(choice), expected, rtol=1e-5, err_msg=str(choice))
+
+
+# From here on an accelerator.
+
+
+@pytest.fixture
+def accelerated(run, tmp_path):
+    """Function of the room for activations that returns the run on an accelerator, with a folder for its choice."""
+    train = preparing.dataclasses.replace(run.model.settings.train, compilation_cache=str(tmp_path))
+    model = preparing.dataclasses.replace(
+        run.model, settings=preparing.dataclasses.replace(run.model.settings, train=train)
+    )
+
+    def on_accelerator(room):
+        memory = Memory(1 + math.ceil((run.train_plan.state + room) / ACCELERATOR_SHARE))
+        train_plan = plan_training(model, run.mesh, run.stream.pairs, memory, "tpu")
+        return preparing.dataclasses.replace(run, model=model, train_plan=train_plan)
+
+    return on_accelerator
+
+
+@pytest.fixture
+def compiler(monkeypatch):
+    """Stands in for the compiler: sets the bytes of the activations of each choice, and lists the compiled ones."""
+
+    def use(needs):
+        compiled = []
+
+        def compile_plan(_, plan, batches):
+            compiled.append((plan.choice, len(batches)))
+            return CompiledStep({}, plan.choice, plan.state + needs(plan))
+
+        monkeypatch.setattr(preparing, "_compile", compile_plan)
+        return compiled
+
+    return use
+
+
+def test_the_choice_of_an_accelerator_is_compiled_once_and_kept_for_later_runs(
+    run, accelerated, compiler, capsys, monkeypatch
+):
+    compiled, room = compiler(lambda plan: plan.activations), run.train_plan.activations
+    begun, _, step = begin(accelerated(room))
+    assert compiled == [(WHOLE[0], 1)]
+    assert step.fallback == begun.train_plan.choice == WHOLE[0]
+
+    smaller = accelerated(room * 3 // 4)
+    begun, *_ = begin(smaller)
+    chosen = begun.train_plan.choice
+    assert compiled[1:] == [(chosen, 1)]
+    assert chosen in WHOLE[1:]
+    assert begun.train_plan.objective.model.question.encoder.remat == chosen.remat
+    assert begun.model.settings.model.remat == "auto"
+    assert f"; compiling it with all pairs at once, remat {chosen.remat}" in capsys.readouterr().out
+
+    compiled.clear()
+    again, *_ = begin(accelerated(room * 3 // 4))
+    assert again.train_plan.choice == chosen
+    assert compiled == [(chosen, len(again.stream.profiles()))]
+    assert "compiling it with" not in capsys.readouterr().out
+
+    # Another process has not kept it: all of them search, and find the same.
+    compiled.clear()
+    monkeypatch.setattr(preparing, "all_processes", lambda condition: False)
+    assert begin(accelerated(room * 3 // 4))[0].train_plan.choice == chosen
+    assert compiled == [(chosen, 1)]
+
+
+def test_an_estimate_that_is_too_high_costs_one_more_program(run, accelerated, compiler):
+    compiled = compiler(lambda plan: plan.activations * 2 // 3)
+    begun, *_ = begin(accelerated(run.train_plan.activations * 3 // 4))
+    assert begun.train_plan.choice == WHOLE[0]
+    assert len(compiled) == 2
+    assert compiled[1][0] == WHOLE[0]
+
+
+def test_a_run_that_no_choice_fits_is_refused(run, accelerated, compiler):
+    compiled = compiler(lambda plan: 2**40)
+    with one_line_error(r"a step needs 1099\.5 GB of memory and 0\.0 GB are free"):
+        begin(accelerated(run.train_plan.activations))
+    assert compiled[-1][0] == Choice(1, "full")
+
+
+def test_a_cached_choice_depends_on_what_determines_the_program(run, accelerated):
+    room = run.train_plan.activations
+    plan = accelerated(room).train_plan
+    assert plan.key() == accelerated(room).train_plan.key()
+    other = preparing.dataclasses.replace(plan, choices=plan.choices[:2])
+    roomy = preparing.dataclasses.replace(plan, room=2**40)
+    assert len({plan.key(), other.key(), roomy.key()}) == 3

@@ -10,7 +10,7 @@ from endx_jax.export.sentence_transformers import NAME
 def test_other_folders_are_not_replaced_by_an_export(models, tmp_path):
     mine = tmp_path / "thesis.txt"
     mine.write_text("mine")
-    with one_line_error("contains files that are not an export; name a new folder, or empty it"):
+    with one_line_error("holds files that `endx export` did not write; name a new folder, or empty it"):
         export(models["sde"], NAME, tmp_path)
     with one_line_error("thesis.txt is a file; name a folder"):
         export(models["sde"], NAME, mine)

@@ -81,16 +81,15 @@ def packed(tokens, packing):
     return dataclasses.replace(tokens, packing=packing)
 
 
-@pytest.mark.parametrize("window", [None, 2])
-def test_tokens_attend_to_their_own_text_within_the_window(window):
-    _, layout = lay_out(packed(TOKENS, SPARE))
-    first, last = layout.bounds(window)
-    ends = np.cumsum(sorted(LENGTHS))
-    for place in range(48):
-        text = np.searchsorted(ends, place, side="right")
-        own = range(ends[text] - sorted(LENGTHS)[text], ends[text]) if text < len(ends) else range(0)
-        seen = [other for other in own if window is None or abs(other - place) <= window]
-        assert [*range(first[place], last[place])] == seen
+@pytest.mark.parametrize("packing", [None, SPARE])
+def test_extents_are_positions_and_lengths(packing):
+    _, layout = lay_out(packed(TOKENS, packing))
+    positions, lengths = (np.asarray(x) for x in layout.extents())
+    expected = LENGTHS if packing is None else sorted(LENGTHS)
+    real = positions < lengths
+    assert [*zip(positions[real], lengths[real], strict=True)] == [
+        (position, length) for length in expected for position in range(length)
+    ]
 
 
 @pytest.mark.parametrize(

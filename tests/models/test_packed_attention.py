@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +15,8 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 from endx_jax.batch import Packing
 from endx_jax.encoders.t5 import T5Config
 from endx_jax.models import TokenEmbedder, Tower, attention, layout
-from endx_jax.models.attention import is_fused_packed
-from endx_jax.models.dropout import example_keys
+from endx_jax.models.attention import uses_kernel
+from endx_jax.models.dropout import attention_dropout, example_keys, fold, words, words_by_place
 from endx_jax.models.layout import lay_out
 from endx_jax.models.packed_attention import attend_packed
 from endx_jax.models.transformer import TransformerEncoder
@@ -34,7 +35,7 @@ def bounds():
     return (jnp.asarray(np.pad(x[text], fill), jnp.int32) for x in (ends - LENGTHS, ends))
 
 
-def naive(query, key, value, begin, end, by_distance):
+def naive(query, key, value, begin, end, by_distance, drop=lambda weights: weights):
     """Attention by whole matrices of scores, [H, T, T]."""
     place = jnp.arange(len(query))
     mask = ((begin[:, None] <= place[None]) & (place[None] < end[:, None]))[None]
@@ -43,6 +44,7 @@ def naive(query, key, value, begin, end, by_distance):
         distance = jnp.clip(place[None] - place[:, None], 1 - WIDTH, WIDTH - 1)
         scores += jnp.moveaxis(by_distance[distance + WIDTH - 1], -1, 0)
     weights = jax.nn.softmax(jnp.where(mask, scores, -1e30), axis=-1) * mask
+    weights = drop(weights)
     return jnp.einsum("hqk,khd->qhd", weights, value)
 
 
@@ -109,6 +111,63 @@ def test_in_bfloat16_they_are_as_near_as_its_rounding(biased):
         assert np.abs(own - exact).max() < 2**-7 * np.abs(exact).max()
 
 
+RATE = 0.3
+TEXT_KEYS = example_keys(jax.random.key(7, impl="threefry2x32"), jnp.int32(0), len(LENGTHS))
+
+
+def drop_by_text(weights, keys):
+    """Drops weights [H, T, T] as `attention_dropout` does those of each text, padded."""
+    heads = len(weights)
+    factors = attention_dropout(jnp.ones((len(LENGTHS), heads, WIDTH, WIDTH)), keys, RATE)
+    start, whole = 0, jnp.zeros(weights.shape)
+    for text, length in enumerate(LENGTHS):
+        own = slice(start, start + length)
+        whole = whole.at[:, own, own].set(factors[text, :, :length, :length])
+        start += length
+    return weights * whole
+
+
+@pytest.mark.parametrize(
+    ("heads", "head_width", "device_heads", "biased"),
+    [
+        (4, 32, 4, True),
+        (6, 24, 3, False),  # an odd number of heads on each of two devices
+        (3, 24, 3, False),
+        pytest.param(8, 32, 2, False, marks=SLOW),
+        pytest.param(4, 128, 4, True, marks=SLOW),  # each head in a group of its own
+    ],
+)
+def test_dropout_has_the_masks_of_padded_texts(heads, head_width, device_heads, biased):
+    """Also where the heads are on several devices, and with a negative control: a key that is one place off."""
+    *arrays, by_distance = drawn(heads, head_width, biased)
+    text = np.repeat(np.arange(len(LENGTHS)), LENGTHS)
+    text = np.pad(text, (0, PLACES - len(text)))
+    first = jnp.asarray((np.cumsum(LENGTHS) - LENGTHS)[text], jnp.int32)
+    position = jnp.arange(PLACES) - first
+    token_keys = fold(TEXT_KEYS[text], jnp.where(position < WIDTH, position, 0))
+
+    def kernel(first, query, key, value, by_distance):
+        outs = []
+        for start in range(0, heads, device_heads):
+            own = slice(start, start + device_heads)
+            bias = None if by_distance is None else by_distance[:, own]
+            dropping = {"words": words_by_place(words(token_keys), first, heads), "rate": RATE}
+            dropping |= {"first_head": jnp.int32(start), "all_heads": heads}
+            outs.append(ours(query[:, own], key[:, own], value[:, own], bias, **dropping))
+        return jnp.concatenate(outs, axis=1)
+
+    def written_out(query, key, value, by_distance):
+        return naive(query, key, value, *bounds(), by_distance, drop=lambda x: drop_by_text(x, TEXT_KEYS))
+
+    with jax.default_matmul_precision("highest"):
+        expected = differentiate(written_out, *arrays, by_distance)
+    found = differentiate(functools.partial(kernel, first), *arrays, by_distance)
+    wrong = differentiate(functools.partial(kernel, first + 1), *arrays, by_distance)
+    for own, other, exact in zip(found, wrong, expected, strict=True):
+        assert np.abs(own - exact).max() < 1e-5 * np.abs(exact).max()
+        assert np.abs(other - exact).max() > 0.1 * np.abs(exact).max()
+
+
 def test_windows_are_bounds_of_each_token():
     """As `Packed.bounds` gives them; and the blocks that a window reaches are fewer."""
     window, place = 5, jnp.arange(PLACES)
@@ -134,7 +193,7 @@ def test_padding_is_zero_and_a_width_that_is_too_small_would_be_seen():
     assert np.abs(lost - out).max() > 0.1
 
 
-BERT = dataclasses.replace(TINY, layers=1, dropout=0.2, attention_dropout=0.0)
+BERT = dataclasses.replace(TINY, layers=1, dropout=0.2, attention_dropout=0.3)
 T5 = T5Config(
     vocab_size=50,
     width=16,
@@ -144,7 +203,7 @@ T5 = T5Config(
     mlp_width=12,
     buckets=8,
     max_distance=8,
-    attention_dropout=0.0,
+    attention_dropout=0.3,
 )
 TOWERS = {"bert": tower(BERT), "t5": Tower(TokenEmbedder(50, T5.width), TransformerEncoder(T5))}
 TOKENS = padded(texts((7, 1, 12, 4, 4, 1, 9, 4)), 16).replace(packing=Packing(42, ((8, 12),)))
@@ -152,24 +211,36 @@ KEYS = example_keys(jax.random.key(5, impl="threefry2x32"), jnp.int32(0), 8)
 
 
 @pytest.fixture
-def on_tpu(monkeypatch):
-    """Lets packed texts take the path of TPUs, emulated; counts the calls."""
-    calls = []
+def emulate(monkeypatch):
+    """Function that lets texts take the path of TPUs, emulated, and returns a list that collects the calls."""
 
-    def emulated(*arrays, **options):
-        calls.append(options["by_distance"] is not None)
-        return attend_packed(*arrays, **options, block=BLOCK, interpret=True)
+    def start():
+        calls = []
 
-    monkeypatch.setattr(attention, "platform", lambda: "tpu")
-    monkeypatch.setattr(attention, "attend_packed", emulated)
-    monkeypatch.setattr(layout, "platform", lambda: "tpu")
-    monkeypatch.setattr(layout, "BLOCK", BLOCK)
-    return calls
+        def emulated(*arrays, **options):
+            calls.append((arrays[0].shape, options["by_distance"] is not None))
+            return attend_packed(*arrays, **options, block=BLOCK, interpret=True)
+
+        monkeypatch.setattr(attention, "attend_packed", emulated)
+        for module in (attention, layout):
+            monkeypatch.setattr(module, "platform", lambda: "tpu")
+            monkeypatch.setattr(module, "BLOCK", BLOCK)
+        return calls
+
+    return start
 
 
-@pytest.mark.parametrize(("name", "mesh"), [("bert", {"data": 4}), ("t5", {"data": 2, "tensor": 2})])
-def test_towers_give_the_embeddings_and_gradients_of_padded_texts(name, mesh, on_tpu):
-    """On several devices, each with its rows and, under `tensor`, its heads."""
+@pytest.mark.parametrize(
+    ("name", "mesh", "packed", "call"),
+    [
+        ("bert", {"data": 4}, True, (32, 2, 8)),
+        ("t5", {"data": 2, "tensor": 2}, True, (32, 1, 8)),
+        ("t5", {"fsdp": 2, "tensor": 2}, False, (64, 1, 8)),
+        pytest.param("bert", {"fsdp": 4}, False, (32, 2, 8), marks=SLOW),
+    ],
+)
+def test_towers_give_the_embeddings_and_gradients_of_padded_texts(name, mesh, packed, call, emulate):
+    """With dropout, on several devices, each with its rows and, under `tensor`, its heads."""
     model, count = TOWERS[name], 4
     params = random_params(model, TOKENS.replace(packing=None))
 
@@ -182,13 +253,13 @@ def test_towers_give_the_embeddings_and_gradients_of_padded_texts(name, mesh, on
     def differentiate(execution, tokens):
         return jax.jit(jax.value_and_grad(functools.partial(compute, execution)))(params, (tokens, KEYS))
 
-    execution = Execution(make_mesh(MeshSettings(**mesh), jax.devices()[:count]), packed=True)
-    # The packing is of a device's rows.
-    tokens = TOKENS.replace(packing=Packing(30, ((8 // execution.shards, 12),)))
     expected, expected_gradient = differentiate(Execution(), TOKENS.replace(packing=None))
-    assert not on_tpu
-    found, gradient = differentiate(execution, tokens)
-    assert set(on_tpu) == {name == "t5"}
+    calls = emulate()
+    execution = Execution(make_mesh(MeshSettings(**mesh), jax.devices()[:count]), packed=packed)
+    # The packing is of a device's rows.
+    packing = Packing(30, ((8 // execution.shards, 12),)) if packed else None
+    found, gradient = differentiate(execution, TOKENS.replace(packing=packing))
+    assert set(calls) == {(call, name == "t5")}
     assert abs(found - expected) < 1e-5 * abs(expected)
     largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected_gradient))
     jax.tree.map(
@@ -197,23 +268,23 @@ def test_towers_give_the_embeddings_and_gradients_of_padded_texts(name, mesh, on
 
 
 @pytest.mark.parametrize(
-    ("heads", "keys", "rate", "packed", "platform", "expected"),
+    ("heads", "packed", "mesh", "platform", "expected"),
     [
-        (4, None, 0.1, True, "tpu", True),
-        (4, KEYS, 0.0, True, "tpu", True),
-        (4, KEYS, 0.1, True, "tpu", False),  # attention dropout
-        (4, None, 0.0, False, "tpu", False),
-        (4, None, 0.0, True, "cpu", False),
-        (4, None, 0.0, True, "gpu", False),
-        (3, None, 0.0, True, "tpu", False),  # heads that two devices cannot share
+        (4, True, {"tensor": 2}, "tpu", True),
+        (4, False, {"tensor": 2}, "tpu", True),
+        (4, True, {"tensor": 2}, "cpu", False),
+        (4, True, {"tensor": 2}, "gpu", False),
+        (3, True, {"tensor": 2}, "tpu", False),  # heads that two devices cannot share
+        (4, False, {"fsdp": 8}, "tpu", True),
+        (4, False, {"fsdp": 3}, "tpu", False),  # eight texts
     ],
 )
-def test_it_is_taken_for_packed_texts_on_tpus(heads, keys, rate, packed, platform, expected, monkeypatch):
+def test_it_is_taken_on_tpus(heads, packed, mesh, platform, expected, monkeypatch):
     monkeypatch.setattr(attention, "platform", lambda: platform)
     texts = lay_out(TOKENS if packed else TOKENS.replace(packing=None))[1]
-    mesh = make_mesh(MeshSettings(tensor=2), jax.devices()[:2])
+    mesh = make_mesh(MeshSettings(**mesh), jax.devices()[: math.prod(mesh.values())])
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        assert is_fused_packed(texts, heads, keys, rate) is expected
+        assert uses_kernel(texts, heads) is expected
 
 
 @pytest.fixture(scope="module")
@@ -239,12 +310,15 @@ def test_the_tpu_compiler_takes_it(heads, head_width, dtype, v5e):
         for shape, kind in (((512, heads, head_width), dtype), ((512,), jnp.int32), ((511, heads), jnp.float32))
     )
 
-    def loss(query, key, value, by_distance, begin, end):
-        out = attend_packed(query, key, value, begin, end, width=256, scale=0.1, by_distance=by_distance)
-        return jnp.sum(jnp.sin(out.astype(jnp.float32)))
+    dropping = jax.ShapeDtypeStruct((2, 512), jnp.uint32, sharding=place)
 
-    program = jax.jit(jax.grad(loss, (0, 1, 2, 3))).lower(matrix, matrix, matrix, bias, bound, bound).compile()
-    assert program.as_text().count("tpu_custom_call") >= 3
+    def loss(query, key, value, by_distance, begin, end, words):
+        options = {"width": 256, "scale": 0.1, "by_distance": by_distance, "words": words, "rate": 0.1}
+        return jnp.sum(jnp.sin(attend_packed(query, key, value, begin, end, **options).astype(jnp.float32)))
+
+    arrays = (matrix, matrix, matrix, bias, bound, bound, dropping)
+    program = jax.jit(jax.grad(loss, (0, 1, 2, 3))).lower(*arrays).compile()
+    assert program.as_text().count("tpu_custom_call") >= 2
 
 
 @pytest.mark.slow
@@ -266,5 +340,5 @@ def test_a_tower_for_tpus_has_no_scores_in_main_memory(name, mesh, v5e):
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
 
     program = jax.jit(jax.grad(loss)).lower(given(params), given(tokens, ("data", "fsdp"))).compile()
-    assert program.as_text().count("tpu_custom_call") >= 3
+    assert program.as_text().count("tpu_custom_call") >= 2
     assert f"{length},{length}]" not in program.as_text()

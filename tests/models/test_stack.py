@@ -45,5 +45,5 @@ def test_deep_towers_are_scanned_by_platform(platform, layers, scanned, monkeypa
 
 
 def test_an_unknown_policy_is_refused_with_the_nearest():
-    with one_line_error(r"model\.remat is 'dot', which is none of none, all_dots, dots, full.*dots"):
+    with one_line_error(r"model\.remat is 'dot', which is none of auto, none, all_dots, dots, full.*dots"):
         from_mapping(ModelSettings, {"remat": "dot"}, "model")

@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental import pallas as pl
 from jax.sharding import PartitionSpec
 
 from endx_jax.planning.flops import traced_flops
@@ -64,6 +65,18 @@ def test_parts_of_devices_count_together():
         lambda a, b: a @ b, mesh=mesh, in_specs=(rows, whole), out_specs=rows, axis_names={"data"}, check_vma=False
     )
     assert flops_of(product, shape(8, 16), shape(16, 32)) == 2 * 8 * 16 * 32
+
+
+def test_a_kernel_counts_as_it_declares():
+    def double(x):
+        cost = pl.CostEstimate(flops=12345, transcendentals=0, bytes_accessed=0)
+
+        def kernel(x, out):
+            out[...] = x[...] @ x[...]
+
+        return pl.pallas_call(kernel, out_shape=shape(8, 8), grid=(7,), cost_estimate=cost, interpret=True)(x)
+
+    assert flops_of(double, shape(8, 8)) == 12345
 
 
 def test_of_branches_the_dearest_counts():

@@ -52,7 +52,7 @@ def test_a_call_that_compiles_is_not_counted(config, monkeypatch):
         return train_step(state, batch)
 
     train_step = found.step.train_step
-    found = dataclasses.replace(found, step=dataclasses.replace(found.step, train_step=step))
+    found.__dict__["step"] = dataclasses.replace(found.step, train_step=step)  # a cached property
     monkeypatch.setattr(machines.time, "perf_counter", perf_counter)
     assert machines.time_steps(found) == 3.0
 

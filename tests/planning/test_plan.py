@@ -6,10 +6,12 @@ from tiny_bert import tiny_recipe
 
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import resolve
+from endx_jax.parallel.programs import Collective
+from endx_jax.planning import compiled as compiling
 from endx_jax.planning import plan as planning
 from endx_jax.planning import report
 from endx_jax.planning.chips import CHIPS, chip_named, chip_of
-from endx_jax.planning.compiled import Collectives, Compiled, summarize
+from endx_jax.planning.compiled import Compiled
 from endx_jax.planning.plan import Plan, on_chips, plan_topology
 from endx_jax.planning.subject import Texts
 from endx_jax.planning.topologies import topology_named
@@ -24,8 +26,9 @@ COMPILED = Compiled(
     room=0,
     fits=True,
     donated=10**9,
-    collectives=(Collectives("all-reduce", False, True, 3, 10**8),),
-    step=0.5,
+    collectives=[Collective("all-reduce", 10**8, 3, 0, "")],
+    estimate={"matrix products": 0.3, "other fusions": 0.2},
+    roofline={"matrix products": 0.2, "communication": 0.05},
     seconds=12.0,
     text="ENTRY",
 )
@@ -50,7 +53,7 @@ def compiler(monkeypatch):
     def use(compiled):
         monkeypatch.setattr(planning, "missing_compiler", lambda chip: "")
         monkeypatch.setattr(planning, "devices_of", lambda topology: jax.devices()[: topology.size])
-        monkeypatch.setattr(planning, "compile_step", lambda subject: compiled)
+        monkeypatch.setattr(compiling, "compile_step", lambda subject: compiled)
 
     return use
 
@@ -84,8 +87,9 @@ def test_a_kind_that_only_begins_alike_is_another_chip(kind, name):
 
 
 def test_a_step_takes_as_long_as_its_slowest_part(planned):
-    one = dataclasses.replace(planned.chips[0], flops=275 * 10**12, parameters=10**9, optimizer=0, batch=0)
-    assert (one.compute, one.memory, one.seconds) == (1.0, 2 * 10**9 / 1200e9, 1.0)
+    one = dataclasses.replace(planned.chips[0], model_flops=275 * 10**12, parameters=10**9, optimizer=0, batch=0)
+    assert one.seconds == 1.0
+    assert dataclasses.replace(one, model_flops=1).seconds == 2 * 10**9 / 1200e9
 
 
 def test_all_chips_are_planned(planned):
@@ -93,15 +97,13 @@ def test_all_chips_are_planned(planned):
     assert all(one.fits for one in planned.chips)
     work = planned.chips[0]
     assert work.parameters == 4 * 24128
-    assert work.flops == pytest.approx(work.model_flops, rel=0.01)  # nothing is computed again
     assert not dataclasses.replace(work, expected=34 * 10**9).fits
 
 
 def test_what_is_recomputed_is_no_work_of_the_model(settings, planned):
     recomputed = dataclasses.replace(settings, model=dataclasses.replace(settings.model, remat="full"))
     (again,), work = on_chips(recomputed, NO_DATA, [CHIPS["v4"]]), planned.chips[0]
-    assert again.model_flops == work.model_flops
-    assert work.flops < again.flops <= 4 / 3 * work.flops
+    assert again.model_flops == work.model_flops > 0
 
 
 def test_a_compiled_step_is_reported(settings, compiler):
@@ -111,14 +113,21 @@ def test_a_compiled_step_is_reported(settings, compiler):
     assert shown.startswith("tiny: 16 pairs a step on v5e:2x4, 8 devices (data 8 x fsdp 1 x tensor 1)")
     assert "3.00 GB, 17% of 17.2 GB: it fits" in shown
     assert "all-reduce" in shown
-    assert "step of the compiler's estimate: 500 ms, predicted MFU" in shown
-    assert report.as_dict(found, "tiny")["compiled"]["peak"] == 3 * 10**9
+    assert "300 MB received" in shown
+    rows = [line.split("  ") for line in shown.splitlines()]
+    cells = {row[1]: [cell.strip() for cell in row[2:] if cell] for row in rows if len(row) > 2}
+    assert cells["matrix products"] == ["300 ms", "200 ms"]
+    assert cells["communication"] == ["0.0 ms", "50.0 ms"]
+    assert cells["together"] == ["500 ms", "250 ms"]
+    assert "nor in gathers, sorts and communication" in shown
+    assert "a bound that no program reaches" in shown
+    assert report.as_dict(found, "tiny")["compiled"]["roofline"]["communication"] == 0.05
 
 
 def test_a_step_that_does_not_fit_says_how_much_is_missing(settings, compiler):
-    compiler(dataclasses.replace(COMPILED, peak=SIZE + 10**9, room=10**9, fits=False, step=None, collectives=()))
+    compiler(dataclasses.replace(COMPILED, peak=SIZE + 10**9, room=10**9, fits=False, collectives=[]))
     found = plan_topology(settings, NO_DATA, topology_named("v5e:2x4"))
-    assert "it does NOT fit: the compiler lacks 1.00 GB" in report.text(found, "tiny")
+    assert report.text(found, "tiny").endswith("it does NOT fit: the compiler lacks 1.00 GB")
     assert report.as_dict(found, "tiny")["compiled"]["fits"] is False
 
 
@@ -129,6 +138,7 @@ def test_without_the_compiler_exact_figures_and_the_roofline_remain(settings, mo
     lines = report.text(found, "tiny").splitlines()
     assert lines[-1] == "not compiled for v5e:2x4: install the extra compile-tpu"
     assert "step of at least" in lines[-2]
+    assert any("at the peak" in line and "estimated from shapes" in line for line in lines)
 
 
 def test_the_report_says_what_is_exact(planned):
@@ -137,7 +147,6 @@ def test_the_report_says_what_is_exact(planned):
     assert "every question 24 tokens, every answer 24: not read" in lines[3]
     told = {line.split("  ")[1].strip(): line.split()[-1] for line in lines if line.startswith("  ")}
     assert told["parameters"] == told["optimizer state"] == told["batch"] == "exact"
-    assert told["at the peak"] == "shapes"
     assert max(map(len, lines)) <= 130
     assert report.as_dict(planned, "tiny")["chips"]["v4"]["parameters"] == 4 * 24128
 
@@ -150,22 +159,3 @@ def test_sizes_and_times_in_the_unit_that_suits_them():
     assert [report.seconds(value) for value in (150, 3000, 7200, 1e6)] == [
         "2.5 minutes", "50 minutes", "2.0 hours", "278 hours",
     ]  # fmt: skip
-
-
-def test_collectives_in_loops_count_as_often_as_they_run():
-    program = """\
-HloModule jit_f, num_partitions=2
-
-%body (arg: (s32[], f32[4])) -> (s32[], f32[4]) {
-  %all = f32[4]{0} all-reduce(%a), replica_groups={{0,1}}, to_apply=%add
-}
-
-ENTRY %main (p: f32[4]) -> f32[4] {
-  %one = f32[8]{0} all-gather(%p), dimensions={0}
-  %w = (s32[], f32[4]) while(%t), condition=%c, body=%body, backend_config={"known_trip_count":{"n":"5"}}
-}
-"""
-    assert summarize(program) == (
-        Collectives("all-reduce", True, False, times=5, bytes=80),
-        Collectives("all-gather", False, False, times=1, bytes=32),
-    )

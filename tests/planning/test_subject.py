@@ -127,6 +127,7 @@ def test_bytes_are_those_of_a_device():
 
 def test_split_matrices_are_not_expected_whole():
     config = load_recipe("t5").get_config("xxl,sde")  # 19 GB of parameters, split over eight devices
+    config.model.remat = "full"
     subject = outline_run(resolve(config), Texts(None, "no data"), platform="tpu").on(CHIPS["v5p"])
     work = on_chip(subject, CHIPS["v5p"])
     assert work.parameters == pytest.approx(2.39e9, rel=0.01)

@@ -23,7 +23,7 @@ module = importlib.import_module("endx_jax.pretrained.locate")
 @pytest.fixture
 def no_package(monkeypatch):
     """As if the package that carries the published model were not installed."""
-    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 
 
 def set_hub(monkeypatch, answer, snapshot) -> None:

@@ -28,6 +28,11 @@ def bert(width, layers):
     return (30522 + 512 + 2 + 2) * width + layers * a_layer
 
 
+def modernbert(width, mlp, layers):
+    a_layer = 4 * width * width + 3 * width * mlp + 2 * width
+    return (50368 + 1 + 1 - 1) * width + layers * a_layer  # norms: of embeddings, the last, none before layer 0
+
+
 @pytest.mark.parametrize(
     ("name", "expected", "millions"),
     [
@@ -40,6 +45,7 @@ def bert(width, layers):
         ("google-bert/bert-base-uncased", bert(768, 12), 109),
         ("google-bert/bert-large-uncased", bert(1024, 24), 334),
         ("sentence-transformers/all-MiniLM-L6-v2", bert(384, 6), 23),
+        ("Alibaba-NLP/gte-modernbert-base", modernbert(768, 1152, 22), 149),
     ],
 )
 def test_published_shapes_have_the_parameters_that_they_are_known_for(name, expected, millions):
@@ -49,7 +55,7 @@ def test_published_shapes_have_the_parameters_that_they_are_known_for(name, expe
 
 
 def test_every_shape_is_counted_above():
-    assert len(CONFIGS) == 8
+    assert len(CONFIGS) == 9
 
 
 def test_short_names_mean_the_same():

@@ -9,7 +9,7 @@ import pytest
 from helpers import one_line_error
 from safetensors.numpy import load_file, save_file
 
-from endx_jax.encoders.architecture import Rule
+from endx_jax.encoders.architecture import TensorRule
 from endx_jax.pretrained.weights import (
     SHARD_INDEX,
     SINGLE_FILE,
@@ -21,9 +21,9 @@ from endx_jax.pretrained.weights import (
 )
 
 RULES = (
-    Rule("embed.weight", ("top/table",)),
-    *(Rule(f"layer.{n}.dense.weight", (f"layers_{n}/kernel",), transpose=True) for n in range(12)),
-    *(Rule(f"layer.{n}.dense.bias", (f"layers_{n}/bias",)) for n in range(12)),
+    TensorRule("embed.weight", ("top/table",)),
+    *(TensorRule(f"layer.{n}.dense.weight", (f"layers_{n}/kernel",), transpose=True) for n in range(12)),
+    *(TensorRule(f"layer.{n}.dense.bias", (f"layers_{n}/bias",)) for n in range(12)),
 )
 SHAPES = {"top/table": (5, 3)} | {f"layers_{n}/kernel": (3, 4) for n in range(12)}
 SHAPES |= {f"layers_{n}/bias": (4,) for n in range(12)}
@@ -150,8 +150,8 @@ def test_a_fused_tensor_is_split_and_joined(tmp_path, in_files):
     save_file(fused, tmp_path / SINGLE_FILE)
     names = ("query", "key", "value")
     rules = (
-        Rule("qkv.weight", tuple(f"{name}/kernel" for name in names), transpose=True),
-        Rule("qkv.bias", tuple(f"{name}/bias" for name in names)),
+        TensorRule("qkv.weight", tuple(f"{name}/kernel" for name in names), transpose=True),
+        TensorRule("qkv.bias", tuple(f"{name}/bias" for name in names)),
     )
     shapes = {f"{name}/kernel": (4, 2) for name in names} | {f"{name}/bias": (2,) for name in names}
     found = open_tensors(tmp_path) if in_files else fused

@@ -16,7 +16,7 @@ from endx_jax.experiment.model import build_model, save_description
 from endx_jax.experiment.workdir import write_config
 from endx_jax.methods.endx import EndxSettings
 from reproduction import figures
-from reproduction.figures import Source, Study, dong, endx, make, rr, yu
+from reproduction.figures import FigureSource, Study, dong, endx, make, rr, yu
 from reproduction.figures.drawing import save, tsne
 from reproduction.figures.study import with_at_least
 from reproduction.outcome import Outcome
@@ -51,7 +51,7 @@ class TinyStudy(Study):
         return np.asarray([row(text) for text in texts], np.float32)
 
 
-SOURCES = [Source("near", "near"), Source("far", "far")]
+SOURCES = [FigureSource("near", "near"), FigureSource("far", "far")]
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def made_run(folder, mrr=0.0, log=""):
 
 
 def test_gains_are_in_per_cent_of_the_first_run(tmp_path):
-    sources = [Source(name, made_run(tmp_path / name, mrr)) for name, mrr in (("ade", 0.4), ("sde", 0.5))]
+    sources = [FigureSource(name, made_run(tmp_path / name, mrr)) for name, mrr in (("ade", 0.4), ("sde", 0.5))]
     data = make("dong-figure3", sources, tmp_path / "drawn")
     assert data["gains"] == {"sde": [pytest.approx(25)]}
     assert data["evaluations"] == [
@@ -164,7 +164,7 @@ def test_gains_are_in_per_cent_of_the_first_run(tmp_path):
 
 
 def test_runs_are_drawn_over_the_size_of_their_towers(trained_workdir, tmp_path):
-    sources = [Source("a", str(trained_workdir)), Source("b", str(trained_workdir))]
+    sources = [FigureSource("a", str(trained_workdir)), FigureSource("b", str(trained_workdir))]
     lines = make("dong-figure4", sources, tmp_path / "drawn")["lines"]
     assert lines["a"] == lines["b"]
     assert 1000 < lines["a"][0]["parameters"] < 100_000
@@ -176,11 +176,11 @@ def test_curves_are_those_of_the_seeds_of_a_name(tmp_path):
     for seed, at in (("a", {10: 0.1, 20: 0.3}), ("b", {10: 0.2, 20: 0.5, 30: 0.6})):
         lines = [{"step": 5, "loss": 1.0}, *({"step": step, "validation/mrr": mrr} for step, mrr in at.items())]
         log = "".join(json.dumps(line) + "\n" for line in lines)
-        sources.append(Source("dual", made_run(tmp_path / seed, log=log)))
+        sources.append(FigureSource("dual", made_run(tmp_path / seed, log=log)))
     data = make("endx-study-curves", sources, tmp_path / "drawn")
     assert data["lines"]["dual"] == {"steps": [10, 20], "mean": [15, 40], "low": [10, 30], "high": [20, 50]}
     with one_line_error(r"none: .* has no validation in metrics.jsonl"):
-        endx.curves(Study([Source("none", made_run(tmp_path / "c", log='{"step": 5, "loss": 1.0}\n'))]))
+        endx.curves(Study([FigureSource("none", made_run(tmp_path / "c", log='{"step": 5, "loss": 1.0}\n'))]))
 
 
 def test_precision_recall_is_of_measured_layers_on_one_set(tmp_path):
@@ -189,7 +189,7 @@ def test_precision_recall_is_of_measured_layers_on_one_set(tmp_path):
         sets = {"test": {"questions": 3, "candidates": candidates, "right": 4}}
         (tmp_path / name).mkdir()
         (tmp_path / name / "layers.json").write_text(json.dumps({"sets": sets, "systems": {"tokens + idf": found}}))
-        return Source(name, f"{tmp_path / name}#tokens + idf")
+        return FigureSource(name, f"{tmp_path / name}#tokens + idf")
 
     one, other = write("one", 2), write("other", 9)
     (model,) = make("rr-figure4", [one], tmp_path / "drawn")["models"]
@@ -197,13 +197,13 @@ def test_precision_recall_is_of_measured_layers_on_one_set(tmp_path):
     with one_line_error("other was measured on .*9.*, one on .*2"):
         rr.precision_recall(Study([one, other]))
     with one_line_error("is 'token', which is none of .*; did you mean 'tokens"):
-        rr.precision_recall(Study([Source("mine", f"{tmp_path / 'one'}#token")]))
+        rr.precision_recall(Study([FigureSource("mine", f"{tmp_path / 'one'}#token")]))
     with one_line_error("layers.json"):
-        rr.precision_recall(Study([Source("mine", "runs/a")]))
+        rr.precision_recall(Study([FigureSource("mine", "runs/a")]))
 
 
 def test_a_run_is_shown_on_its_own_test_split(trained_workdir):
-    source = Source("run", str(trained_workdir))
+    source = FigureSource("run", str(trained_workdir))
     study = Study([source])
     questions, answers = study.embed(source, "question"), study.embed(source, "answer")
     assert len(questions) == len(study.records.questions) > 5
@@ -241,7 +241,7 @@ def test_a_teacher_sees_each_question_beside_its_own_answer(tmp_path, tiny_bert,
     params = jax.tree.map(lambda p: draw.normal(0, 1, p.shape).astype(np.float32), model.abstract_params)
     monkeypatch.setattr(endx, "best_params", lambda *_: (params, 0))
     monkeypatch.setattr(endx, "TOGETHER", 2)
-    source = Source("run", str(tmp_path))
+    source = FigureSource("run", str(tmp_path))
     every = endx.teacher_embeddings(source, QUESTIONS, ANSWERS)
     assert every.shape == (3, 8)
     alone = endx.teacher_embeddings(source, QUESTIONS[2:], ANSWERS[2:])
@@ -251,4 +251,4 @@ def test_a_teacher_sees_each_question_beside_its_own_answer(tmp_path, tiny_bert,
 
 
 def test_runs_without_a_teacher_give_no_teacher_embeddings(trained_workdir):
-    assert endx.teacher_embeddings(Source("dual", str(trained_workdir)), QUESTIONS, ANSWERS) is None
+    assert endx.teacher_embeddings(FigureSource("dual", str(trained_workdir)), QUESTIONS, ANSWERS) is None

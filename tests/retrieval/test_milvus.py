@@ -13,7 +13,7 @@ from endx_jax.numerics import Quantized, dequantize, quantize
 from endx_jax.retrieval import milvus
 from endx_jax.retrieval.index import Index, write_index
 from endx_jax.retrieval.index_file import COSINE, INNER_PRODUCT
-from endx_jax.retrieval.milvus import Published, publish
+from endx_jax.retrieval.milvus import PublishResult, publish
 
 pytest.importorskip("pymilvus", reason="pymilvus is not installed")
 pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
@@ -80,7 +80,7 @@ def test_exact_search_in_the_database_finds_what_the_index_finds(to, tmp_path, m
     if metric == COSINE:
         embeddings = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
     index = index_of(tmp_path / "index", embeddings, metric)
-    assert publish(index, *to) == Published(600, removed=0, cut=0, others=0)
+    assert publish(index, *to) == PublishResult(600, removed=0, cut=0, others=0)
     found, exact = search(to, QUESTIONS, 10), index.search(QUESTIONS, 10)
     expected = [[index.document(row) for row in rows] for rows in exact.rows]
     assert [[document for document, _ in hits] for hits in found] == expected
@@ -103,13 +103,13 @@ def test_rounded_embeddings_are_published_as_what_they_stand_for(to, tmp_path, p
 def test_again_nothing_changes_and_changes_are_followed(to, tmp_path):
     index = index_of(tmp_path / "index")
     publish(index, *to)
-    assert publish(index, *to) == Published(600, removed=0, cut=0, others=0)
+    assert publish(index, *to) == PublishResult(600, removed=0, cut=0, others=0)
     index.delete([*ODD[1:], "d99"])
     index.add([Document("a b", "another text"), Document("d99", "again")], EMBEDDINGS[:2] + 9, replace=True)
-    assert publish(Index(tmp_path / "index"), *to) == Published(591, removed=9, cut=0, others=0)
+    assert publish(Index(tmp_path / "index"), *to) == PublishResult(591, removed=9, cut=0, others=0)
     (hits,) = search(to, np.ones((1, 16)), 2)
     assert {document.id: document.text for document, _ in hits} == {"a b": "another text", "d99": "again"}
-    assert publish(index_of(tmp_path / "part", EMBEDDINGS[:50]), *to) == Published(50, 0, 0, others=550)
+    assert publish(index_of(tmp_path / "part", EMBEDDINGS[:50]), *to) == PublishResult(50, 0, 0, others=550)
 
 
 def test_values_beyond_the_limits_of_milvus_are_cut_or_refused(to, tmp_path):
@@ -118,7 +118,7 @@ def test_values_beyond_the_limits_of_milvus_are_cut_or_refused(to, tmp_path):
         return publish(Index(tmp_path / "index"), *to)
 
     long = Document("long", "x" * (milvus.LARGEST - 1) + "éé")
-    assert publish_all(long, Document("short", "")) == Published(2, 0, cut=1, others=0)
+    assert publish_all(long, Document("short", "")) == PublishResult(2, 0, cut=1, others=0)
     texts = {document.id: document.text for document, _ in search(to, QUESTIONS[:1], 2)[0]}
     assert texts == {"long": "x" * (milvus.LARGEST - 1), "short": ""}
     with pytest.raises(EndxError, match="the id of document 'yyy.* has 70,000 bytes; Milvus keeps 65,535"):

@@ -54,17 +54,7 @@ def read(folder: str, split: str | None = None, *, whole: bool = True, skip_inva
     named = None if whole else _named(judgements, negatives)
     documents = _documents(_part(folder, "corpus", split), named, invalid)
     queries, groups = _queries(_part(folder, "queries", split), invalid)
-    right: dict[str, dict[str, int]] = {}
-    for query, document, score, where in _judgements(judgements, invalid):
-        with invalid.row():
-            _check_known(query, document, queries, documents, where)
-            if score > 0 and not documents[document]:
-                raise EndxError(f"{where}: document {document[:100]!r} is judged right, but has neither title nor text")
-            if score > 0:
-                _keep_highest(right.setdefault(query, {}), document, score)
-    invalid.log()
-    if not right:
-        raise EndxError(f"{judgements}: no judgement has a score above 0" + (invalid.report and f"; {invalid.report}"))
+    right = _right(judgements, queries, documents, invalid)
     wrong = _negatives(negatives, queries, documents) if os.path.exists(negatives) else None
     scores_path = os.path.join(folder, "scores", f"{split}.tsv")
     scores = _scores(scores_path) if os.path.exists(scores_path) else None
@@ -95,20 +85,27 @@ def judgements(folder: str, split: str | None = None) -> tuple[dict[str, str], d
     split, path = _judgements_path(folder, split)
     invalid = text_files.InvalidRows(folder)
     queries, _ = _queries(_part(folder, "queries", split), invalid)
-    right: dict[str, dict[str, int]] = {}
-    for query, document, score, where in _judgements(path, invalid):
-        if query not in queries:
-            raise EndxError(f"{where}: query {query[:100]!r} is not in queries.jsonl")
-        if score > 0:
-            _keep_highest(right.setdefault(query, {}), document, score)
-    if not right:
-        raise EndxError(f"{path}: no judgement has a score above 0")
+    right = _right(path, queries, None, invalid)
     return {query: queries[query] for query in right}, right
 
 
-def _keep_highest(grades: dict, document, grade: int) -> None:
-    """Sets the grade of a document, unless it has a higher one."""
-    grades[document] = max(grade, grades.get(document, grade))
+def _right(
+    path: str, queries: Container[str], documents: Mapping[str, str] | None, invalid: text_files.InvalidRows
+) -> dict[str, dict[str, int]]:
+    """Returns the highest grade of each right document by query; `documents` are not checked if None."""
+    found: dict[str, dict[str, int]] = {}
+    for query, document, score, where in _judgements(path, invalid):
+        with invalid.row():
+            _check_known(query, document, queries, documents, where)
+            if score > 0 and documents is not None and not documents[document]:
+                raise EndxError(f"{where}: document {document[:100]!r} is judged right, but has neither title nor text")
+            if score > 0:
+                grades = found.setdefault(query, {})
+                grades[document] = max(score, grades.get(document, score))
+    invalid.log()
+    if not found:
+        raise EndxError(f"{path}: no judgement has a score above 0" + (invalid.report and f"; {invalid.report}"))
+    return found
 
 
 def _scores(path: str) -> dict[tuple[str, str], float]:
@@ -136,10 +133,10 @@ def _check_scored(records: RetrievalSet, path: str) -> None:
             )
 
 
-def _check_known(query: str, document: str, queries: Container, documents: Container, where: str) -> None:
+def _check_known(query: str, document: str, queries: Container, documents: Container | None, where: str) -> None:
     if query not in queries:
         raise EndxError(f"{where}: query {query[:100]!r} is not in queries.jsonl")
-    if document not in documents:
+    if documents is not None and document not in documents:
         raise EndxError(f"{where}: document {document[:100]!r} is not in corpus.jsonl")
 
 
@@ -221,8 +218,7 @@ def _add(found: dict[str, str], row: dict, text: str, where: str) -> str:
 
 
 def _id(row: dict, where: str) -> str:
-    at = f"{where}: '_id'"
-    return json_files.text(json_files.identifier(json_files.value(row, "_id", where), at), at)
+    return json_files.text(json_files.identifier_at(row, "_id", where), f"{where}: '_id'")
 
 
 def _judgements(path: str, invalid: text_files.InvalidRows) -> Iterator[tuple[str, str, int, str]]:
@@ -241,10 +237,7 @@ def _judged_rows(path: str) -> Iterator[tuple[str, list[str]]]:
         yield from _table(path, HEADER)
         return
     for _, where, row in row_files.rows(path):
-        query, document = (
-            json_files.identifier(json_files.value(row, name, where), f"{where}: {name!r}")
-            for name in ("query-id", "corpus-id")
-        )
+        query, document = (json_files.identifier_at(row, name, where) for name in ("query-id", "corpus-id"))
         yield where, [query, document, f"{json_files.number(row.get('score', 1), where):g}"]
 
 
@@ -288,14 +281,6 @@ class Negative(NamedTuple):
     row: int
     score: float
     rank: int
-
-
-def check_replaceable(folder: pathlib.Path) -> None:
-    """Raises EndxError if `folder` is not empty and does not hold mined negatives."""
-    if folder.exists() and not folder.is_dir():
-        raise EndxError(f"--output={folder} is a file; name a folder")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / REPORT).is_file():
-        raise EndxError(f"--output={folder} holds files that `endx mine` did not write; name a new folder, or empty it")
 
 
 def write_mined(

@@ -153,7 +153,7 @@ def parse_dpr(row: dict, where: str) -> Example:
 
 def parse_tevatron(row: dict, where: str) -> Example:
     """Parses a row of Tevatron's training files."""
-    name = json_files.identifier(json_files.value(row, "query_id", where, ""), f"{where}: 'query_id'")
+    name = json_files.identifier_at(row, "query_id", where, "")
     query = json_files.text_at(row, "query", where)
     right = _passages(row, "positive_passages", where, ("docid",))
     wrong = _passages({"negative_passages": [], **row}, "negative_passages", where, ("docid",))

@@ -177,14 +177,6 @@ _MOST_CHARACTERS = 2**31 - 1
 CONTEXTS = (".jsonl", ".jsonl.gz")
 
 
-@dataclasses.dataclass(slots=True)
-class _Bounds:
-    """Sentences of a context as `start, end, start, end, ...`, and the line of the first one."""
-
-    line: int
-    numbers: array.array
-
-
 def multireqa_paragraphs(folder: str) -> Iterator[Paragraph]:
     """Yields the contexts of a MultiReQA folder with their sentences: see `join_multireqa`."""
     names = sorted(os.listdir(folder))
@@ -213,18 +205,19 @@ def join_multireqa(candidates: str, paths: Sequence[str]) -> Iterator[Paragraph]
         for context in contexts(path, every_span=True):
             found = next((bounds.pop(question.id) for question in context.questions if question.id in bounds), None)
             if found is not None:
-                yield Paragraph(context.article, context.unmarked.text, context.questions, _spans(found, context, path))
+                sentences = _spans(found[1], context, path)
+                yield Paragraph(context.article, context.unmarked.text, context.questions, sentences)
     if bounds:
-        name, first = min(bounds.items(), key=lambda item: item[1].line)
+        name, (line, _) = next(iter(bounds.items()))
         raise EndxError(
-            f"{candidates}, line {first.line}: question {name[:100]!r} is not in {' or '.join(paths)}; give MRQA's "
+            f"{candidates}, line {line}: question {name[:100]!r} is not in {' or '.join(paths)}; give MRQA's "
             "file of the same data set and split"
         )
 
 
-def _bounds(path: str) -> dict[str, _Bounds]:
-    """Returns the sentences of each context by the id of its first question."""
-    found: dict[str, _Bounds] = {}
+def _bounds(path: str) -> dict[str, tuple[int, array.array]]:
+    """Returns the first line and the sentences (start, end, start, end, ...) of each context by its first question."""
+    found: dict[str, tuple[int, array.array]] = {}
     for number, where, row in row_files.rows(path):
         name = json_files.text_at(row, "candidate_id", where)
         start, end = (
@@ -237,12 +230,11 @@ def _bounds(path: str) -> dict[str, _Bounds]:
         questions, slash, _ = name.partition("_")[2].rpartition("/_")
         if not slash or not questions:
             raise EndxError(f"{where}: candidate_id {name[:100]!r} is not of the form NAME_QUESTION/.../_NUMBER")
-        found.setdefault(questions.partition("/")[0], _Bounds(number, array.array("q"))).numbers.extend((start, end))
+        found.setdefault(questions.partition("/")[0], (number, array.array("q")))[1].extend((start, end))
     return found
 
 
-def _spans(bounds: _Bounds, context: Context, path: str) -> tuple[tuple[int, int], ...]:
-    numbers = bounds.numbers
+def _spans(numbers: array.array, context: Context, path: str) -> tuple[tuple[int, int], ...]:
     if max(numbers) > context.length:
         raise EndxError(
             f"{context.where}: a sentence of MultiReQA ends at character {max(numbers)} of this context, which has "

@@ -6,7 +6,6 @@ short answer in a paragraph is used. ENDX (Wang et al. 2021) has 1.43 answers pe
 several as well, but it does not state its rule.
 """
 
-import dataclasses
 import functools
 import html
 import re
@@ -24,14 +23,6 @@ from endx_jax.errors import EndxError
 # Tags in the HTML of a page, and tokens of the simplified text that are tags.
 _TAG = re.compile(r"<[^<>]*>")
 _TAG_TOKEN = re.compile(TAG)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Span:
-    """Span of tokens; `end` is excluded."""
-
-    start: int
-    end: int
 
 
 class _Page:
@@ -60,12 +51,12 @@ class _Page:
         """Returns a token."""
         return str(self._of_token(number, "token")) if self._full else self._tokens[number]
 
-    def text(self, span: _Span) -> tuple[str, dict[int, int]]:
+    def text(self, span: range) -> tuple[str, dict[int, int]]:
         """Returns the text of some tokens without tags, and the start in it of each token that is not a tag."""
         parts: list[str] = []
         places: dict[int, int] = {}
         length, before = 0, None
-        for number in range(span.start, span.end):
+        for number in span:
             if self._is_tag(number):
                 continue
             if before is not None and self._apart(before, number):
@@ -118,7 +109,7 @@ def paragraphs(path: str, invalid: InvalidRows | None = None) -> Iterator[Paragr
 
 
 def _paragraphs(row: dict, where: str, ids: QuestionIds) -> Iterator[Paragraph]:
-    name = json_files.identifier(json_files.value(row, "example_id", where), f"{where}: 'example_id'")
+    name = json_files.identifier_at(row, "example_id", where)
     text = json_files.text_at(row, "question_text", where, strip=False)
     ids.add(name, text, where)
     page = _Page(row, where)
@@ -131,10 +122,10 @@ def _paragraphs(row: dict, where: str, ids: QuestionIds) -> Iterator[Paragraph]:
             yield Paragraph(title, context, (Question(name, text, tuple(answers)),))
 
 
-def _answers(row: Mapping, page: _Page) -> dict[_Span, list[_Span]]:
+def _answers(row: Mapping, page: _Page) -> dict[range, list[range]]:
     """Returns the short answers by their paragraph."""
     annotations = json_files.list_at(row, "annotations", page.where)
-    found: dict[_Span, list[_Span]] = {}
+    found: dict[range, list[range]] = {}
     for n, annotation in enumerate(annotations):
         where = f"{page.where}: annotations[{n}]"
         listed = json_files.list_at(annotation, "short_answers", where)
@@ -143,26 +134,27 @@ def _answers(row: Mapping, page: _Page) -> dict[_Span, list[_Span]]:
             continue
         if json_files.value(long, "start_token", f"{where}.long_answer") == -1:
             continue
-        paragraph = _span(long, f"{where}.long_answer", _Span(0, len(page)))
+        paragraph = _span(long, f"{where}.long_answer", range(len(page)))
         if page.word(paragraph.start) == "<P>":
             spans = [_span(short, f"{where}.short_answers[{k}]", paragraph) for k, short in enumerate(listed)]
             found.setdefault(paragraph, []).extend(spans)
     return found
 
 
-def _span(holder: object, where: str, within: _Span) -> _Span:
+def _span(holder: object, where: str, within: range) -> range:
+    """Returns a span of tokens; raises EndxError if it is empty or not in `within`."""
     start, end = (
-        json_files.whole(json_files.value(holder, key, where), f"{where}.{key}", most=within.end)
+        json_files.whole(json_files.value(holder, key, where), f"{where}.{key}", most=within.stop)
         for key in ("start_token", "end_token")
     )
     if not within.start <= start < end:
-        raise EndxError(f"{where} is from token {start} to {end}, not within {within.start} to {within.end}")
-    return _Span(start, end)
+        raise EndxError(f"{where} is from token {start} to {end}, not within {within.start} to {within.stop}")
+    return range(start, end)
 
 
-def _answer(page: _Page, span: _Span, places: Mapping[int, int]) -> Answer | None:
+def _answer(page: _Page, span: range, places: Mapping[int, int]) -> Answer | None:
     """Returns the answer, which starts at its first token that is not a tag; None if there is no such token."""
-    start = next((places[number] for number in range(span.start, span.end) if number in places), None)
+    start = next((places[number] for number in span if number in places), None)
     return None if start is None else Answer(page.text(span)[0], start)
 
 

@@ -54,8 +54,7 @@ def paragraphs(path: str, invalid: InvalidRows | None = None) -> Iterator[Paragr
 
 def _question(question: object, where: str, context_length: int) -> Question:
     text = json_files.text_at(question, "question", where, strip=False)
-    name = json_files.identifier(json_files.value(question, "id", where), f"{where}: 'id'")
-    json_files.text(name, f"{where}: 'id'")
+    name = json_files.text(json_files.identifier_at(question, "id", where), f"{where}: 'id'", strip=False)
     impossible = json_files.value(question, "is_impossible", where, False)
     if not isinstance(impossible, bool):
         raise EndxError(f"{where}: 'is_impossible' must be true or false, not {json_files.kind(impossible)}")

@@ -235,7 +235,8 @@ class EndxObjective(Objective):
             guide = cast(Guide, cast(ContrastiveBatch, batch).guide)
             return Embeddings(guide.question, guide.answer, jnp.zeros(guide.question.shape[0]))
         keys = None if self.settings.teacher_frozen else keys
-        encoders = _merge(params["dual_encoder"], params["teacher"]["encoders"])
+        own = params["teacher"]["encoders"]
+        encoders = {place: groups | own.get(place, {}) for place, groups in params["dual_encoder"].items()}
         questions, answers = cast(Tokens, batch.question), cast(Tokens, batch.answer)
 
         def encode(side: str, tokens: Tokens, number: int) -> Array:
@@ -307,8 +308,3 @@ class EndxObjective(Objective):
         risen = jnp.clip((step + 1 - self.settings.ramp_start) / max(ramp_steps, 1.0), 0.0, 1.0)
         weights = dict(self.settings.weights) if self.settings.alignment == "geometry" else {"regression": 1.0}
         return {term: weight * risen for term, weight in weights.items()}
-
-
-def _merge(student: dict, teacher: dict) -> dict:
-    """Returns the student's parameter groups with the teacher's own groups in place of the student's."""
-    return {place: groups | teacher.get(place, {}) for place, groups in student.items()}

@@ -9,9 +9,10 @@ import pytest
 from helpers import one_line_error
 
 from endx_jax.data import read
-from endx_jax.data.readers.beir import Negative, check_replaceable, write_mined
+from endx_jax.data.readers.beir import REPORT, Negative, write_mined
 from endx_jax.data.records import RetrievalSet
 from endx_jax.errors import EndxError
+from endx_jax.experiment.workdir import check_output
 
 HEADER = "query-id\tcorpus-id\tscore\n"
 
@@ -268,14 +269,14 @@ def test_the_reader_finds_what_was_written(tmp_path):
 
 def test_older_ones_are_replaced_as_a_whole_and_anything_else_is_left_alone(tmp_path):
     write_mined(tmp_path / "out", RECORDS, MINED, split="old", about={})
-    check_replaceable(tmp_path / "out")
+    check_output(tmp_path / "out", REPORT, "mine")
     write_mined(tmp_path / "out", RECORDS, MINED, about={})
     assert [file.name for file in (tmp_path / "out" / "qrels").iterdir()] == ["train.tsv"]
     assert [file.name for file in tmp_path.iterdir()] == ["out"]
     with one_line_error("holds files that `endx mine` did not write; name a new folder"):
-        check_replaceable(tmp_path)
+        check_output(tmp_path, REPORT, "mine")
     with one_line_error("mining.json is a file; name a folder"):
-        check_replaceable(tmp_path / "out" / "mining.json")
+        check_output(tmp_path / "out" / REPORT, REPORT, "mine")
 
 
 def test_a_break_half_way_leaves_nothing(tmp_path):

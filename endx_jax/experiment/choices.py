@@ -1,0 +1,103 @@
+"""Choice of chunks and rematerialisation of a step, so that it fits into memory with little recomputation."""
+
+import contextlib
+import json
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from endx_jax import json_files
+from endx_jax.errors import EndxError
+from endx_jax.experiment.config import Settings
+from endx_jax.files import write_text
+from endx_jax.models.stack import REMATS
+from endx_jax.pretrained.settings import AUTO
+
+# Tokens of a chunk that keep a device busy; larger chunks are not faster. Measured on CPUs, estimated for accelerators.
+BUSY, ACCELERATOR_BUSY = {"cpu": 1 << 14}, 1 << 16
+# Compiled choices after which the first of them that fits is taken.
+COMPILED = 4
+
+
+class Choice(NamedTuple):
+    """Settings of a step that affect its memory and time, and not its results.
+
+    Attributes:
+      tower_chunk: number of pairs that a device encodes at a time; 0 for all its pairs.
+      remat: rematerialisation policy of the layers, a key of `stack.REMATS`.
+    """
+
+    tower_chunk: int
+    remat: str
+
+    def __str__(self):
+        """Describes the choice in a message."""
+        pairs = f"{self.tower_chunk} pairs at a time" if self.tower_chunk else "all pairs at once"
+        return f"{pairs}, remat {self.remat}"
+
+
+def choices(settings: Settings, rows: int, tokens: int, platform: str) -> list[Choice]:
+    """Lists the choices that the settings leave, in order of the FLOP that a step computes.
+
+    `full` recomputes the layers, and a chunk recomputes the whole towers. So chunks come after all policies, and
+    smaller chunks, which cost no more FLOP, before policies inside chunks.
+
+    Args:
+      settings: settings of the run; `train.tower_chunk=-1` and `model.remat=auto` leave a choice.
+      rows: pairs of a batch on one device.
+      tokens: tokens of an average pair.
+      platform: platform of the devices. On CPUs `auto` is `none`.
+    """
+    setting, chunk = settings.model.remat, settings.train.tower_chunk
+    remats = [setting] if setting != AUTO else ["none"] if platform == "cpu" else list(REMATS)
+    if chunk >= 0:
+        return [Choice(chunk, remat) for remat in remats]
+    largest = min(rows - 1, max(1, BUSY.get(platform, ACCELERATOR_BUSY) // tokens))
+    chunks = [1 << n for n in reversed(range(largest.bit_length()))]
+    whole, chunked = [Choice(0, remat) for remat in remats], [Choice(chunk, remats[0]) for chunk in chunks]
+    return [*whole, *chunked, *(Choice(chunk, remat) for chunk in chunks[-1:] for remat in remats[1:])]
+
+
+def first_that_fits(
+    ordered: Sequence[Choice], room: int, expected: Callable[[Choice], int], compiled: Callable[[Choice], int]
+) -> Choice:
+    """Returns the first choice whose compiled step fits into memory; the last one if none fits.
+
+    The step is compiled for the first choice that is expected to fit. Its bytes then correct what is expected of the
+    others, until the first choice that should fit is one that was compiled.
+
+    Args:
+      ordered: choices, best first.
+      room: bytes available to the activations of one device.
+      expected: estimate of these bytes for a choice, from shapes.
+      compiled: these bytes by the compiled step; called at most once with each choice.
+    """
+    known: dict[Choice, int] = {}
+    scale = 1.0
+    while True:
+        enough = [c for c in ordered if known.get(c, room + 1) <= room] if len(known) >= COMPILED else []
+        fitting = (c for c in enough or ordered if (known[c] if c in known else scale * expected(c)) <= room)
+        best = next(fitting, ordered[-1])
+        if best in known:
+            return best
+        known[best] = compiled(best)
+        scale = known[best] / expected(best)
+
+
+def read_choice(folder: str, key: str) -> Choice | None:
+    """Returns the choice that `write_choice` wrote; None if there is none."""
+    try:
+        return Choice(**json_files.read(_file(folder, key)))
+    except (EndxError, OSError, TypeError):
+        return None
+
+
+def write_choice(folder: str, key: str, choice: Choice) -> None:
+    """Writes a choice for later runs with the same key; no effect if the disk is full or read-only."""
+    with contextlib.suppress(EndxError, OSError):
+        _file(folder, key).parent.mkdir(parents=True, exist_ok=True)
+        write_text(_file(folder, key), json.dumps(choice._asdict()) + "\n")
+
+
+def _file(folder: str, key: str) -> pathlib.Path:
+    return pathlib.Path(folder).expanduser() / f"choice-{key}.json"

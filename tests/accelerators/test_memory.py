@@ -1,0 +1,41 @@
+"""Memory of steps compiled for TPUs: the choice of chunks and rematerialisation, and the estimate from shapes."""
+
+import dataclasses
+
+import pytest
+from accelerator_programs import devices_or_skip, subject_on
+from tiny_bert import tiny_recipe, write_tiny_bert
+
+from endx_jax.cli import train
+from endx_jax.experiment.config import resolve
+from endx_jax.planning.compiled import compile_step, compile_what_fits
+from endx_jax.planning.subject import Texts, outline_run
+from endx_jax.planning.topologies import topology_named
+
+
+def test_activations_are_recomputed_where_the_step_does_not_fit(tmp_path, effort):
+    devices, chip = devices_or_skip("v5e:2x2"), topology_named("v5e:2x2").chip
+    config = tiny_recipe(
+        write_tiny_bert(tmp_path / "bert", num_hidden_layers=1, hidden_size=128, intermediate_size=512), "none.csv"
+    )
+    config.train.global_batch_size = 512
+    outline = outline_run(resolve(config), Texts(None, "no data"), devices=devices)
+    whole = outline.on(chip).train_plan
+    assert whole.choice == (0, "none")
+
+    little = dataclasses.replace(chip, memory=whole.expected_peak)
+    effort(-1.0)
+    found, compiled = compile_what_fits(outline.on(little))
+    assert found.train_plan.choice in whole.choices[1:]
+    assert compiled.peak <= 0.85 * little.memory
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["bert_base_sde", "minilm", "t5:base,sde"])
+def test_the_estimate_is_that_of_the_compiled_step(recipe, effort):
+    config, *_ = train.parse([f"--config={recipe}"])
+    config.train.global_batch_size = 128
+    config.model.remat = "none"
+    subject = subject_on(config, "v5e:2x2")
+    effort(-1.0)
+    assert subject.train_plan.expected_peak == pytest.approx(compile_step(subject).peak, rel=0.25)

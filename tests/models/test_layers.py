@@ -1,0 +1,74 @@
+"""Norms against their formulas, gradients included, and the arrays that they keep."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from endx_jax.models.layers import ACTIVATIONS, Norm, gated
+
+EPSILON = 1e-3
+
+
+def layer_norm(x, scale, bias):
+    x = x.astype(jnp.float32)
+    centred = x - x.mean(-1, keepdims=True)
+    return (
+        centred / jnp.sqrt(jnp.square(centred).mean(-1, keepdims=True) + EPSILON) * scale[None, None] + bias[None, None]
+    )
+
+
+def rms_norm(x, scale):
+    x = x.astype(jnp.float32)
+    return x / jnp.sqrt(jnp.square(x).mean(-1, keepdims=True) + EPSILON) * scale[None, None]
+
+
+CASES = {"layer": (layer_norm, Norm(EPSILON, jnp.dtype(jnp.float32)))}
+CASES["rms"] = rms_norm, Norm(EPSILON, jnp.dtype(jnp.float32), use_bias=False, centred=False)
+
+
+def drawn(dtype):
+    keys = jax.random.split(jax.random.key(0), 4)
+    x = (3 + 2 * jax.random.normal(keys[0], (2, 5, 12))).astype(dtype)
+    params = {name: 1 + jax.random.normal(key, (12,)) for name, key in zip(("scale", "bias"), keys[1:3], strict=True)}
+    return x, params, jax.random.normal(keys[3], x.shape)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("dtype", "error"), [(jnp.float32, 1e-5), (jnp.bfloat16, 2**-7)])
+def test_norms_and_their_gradients_are_those_of_the_formula(name, dtype, error):
+    formula, norm = CASES[name]
+    x, params, gradient = drawn(dtype)
+    params = {key: params[key] for key in (("scale", "bias") if norm.use_bias else ("scale",))}
+    expected, pull = jax.vjp(lambda x, params: formula(x, **params), x.astype(jnp.float32), params)
+    found, own_pull = jax.vjp(lambda x, params: norm.apply({"params": params}, x), x, params)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    own, exact = own_pull(gradient), pull(gradient)
+    assert own[0].dtype == dtype
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a.astype(jnp.float32), b, atol=error * np.abs(b).max()), own, exact
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_norm_keeps_its_input_and_two_numbers_of_each_row(name):
+    _, norm = CASES[name]
+    x, params, _ = drawn(jnp.bfloat16)
+    apply = functools.partial(norm.apply, {"params": params})
+    kept = jax.tree.leaves(jax.eval_shape(lambda x: jax.vjp(apply, x)[1], x))
+    assert sum(leaf.size for leaf in kept if leaf.dtype == jnp.float32) <= 2 * 2 * 5 + 2 * 12
+    assert sum(leaf.size for leaf in kept if leaf.dtype == jnp.bfloat16) == x.size
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu_new", "silu"])
+def test_gated_units_and_their_gradients_are_products_and_keep_two_arrays(name):
+    activation = ACTIVATIONS[name]
+    gate, up, gradient = jax.random.normal(jax.random.key(1), (3, 4, 6))
+    expected, pull = jax.vjp(lambda gate, up: activation(gate) * up, gate, up)
+    found, own_pull = jax.vjp(lambda gate, up: gated(activation, gate, up), gate, up)
+    np.testing.assert_array_equal(found, expected)
+    for own, exact in zip(own_pull(gradient), pull(gradient), strict=True):
+        np.testing.assert_allclose(own, exact, rtol=1e-5, atol=1e-6)
+    assert sum(leaf.size for leaf in jax.tree.leaves(own_pull)) == 2 * gate.size
