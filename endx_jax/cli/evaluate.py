@@ -6,7 +6,7 @@ Several processes, as started by `launch/local.py`, divide the encoding; the fir
 """
 
 import argparse
-import itertools
+import functools
 import os
 import pathlib
 
@@ -91,51 +91,50 @@ def _evaluate_index(arguments: argparse.Namespace) -> None:
     from endx_jax.data.relevance import JUDGED, Answered, Judged, read_answered, read_judged
     from endx_jax.experiment import workdir as workdirs
     from endx_jax.experiment.compilation_cache import keep_programs
-    from endx_jax.experiment.index_results import write_answered, write_judged
+    from endx_jax.experiment.index_results import SYSTEM, write_index_results
     from endx_jax.hub import local_path
     from endx_jax.parallel.console import say
     from endx_jax.retrieval.index import Index
-    from endx_jax.retrieval.index_evaluation import evaluate_answered, evaluate_judged, rows_of
+    from endx_jax.retrieval.index_evaluation import evaluate_answered, evaluate_judged, find_rows
     from endx_jax.retrieval.index_model import IndexModel
-    from endx_jax.retrieval.results import OWN_ID
+    from endx_jax.retrieval.results import COLUMNS, OWN_ID
+    from endx_jax.retrieval.tables import format_table
 
     check(bool(arguments.data), "--index needs --data with questions and their right documents or answers")
     check(not (arguments.rerank or arguments.reverse), "--rerank and --reverse can't be used with --index")
-    arguments.data = local_path(arguments.data)
-    kind = detect_format(arguments.data) if os.path.exists(arguments.data) else ""  # otherwise a prepared set
-    judged: Judged | list[Answered]
+    dataset = arguments.data = local_path(arguments.data)
+    kind = detect_format(dataset) if os.path.exists(dataset) else ""  # otherwise a prepared set
+    questions: Judged | list[Answered]
     with naming_flags():
         if kind == ANSWERS:
-            judged = read_answered(arguments.data)
+            questions = read_answered(dataset)
         elif kind in JUDGED:
-            judged = read_judged(arguments.data, arguments.split)
+            questions = read_judged(dataset, arguments.split)
         else:
-            judged = Judged.from_records(_pools(arguments)[1].primary)
+            questions = Judged.from_records(_pools(arguments)[1].primary)
     index = Index(arguments.index)
-    dataset = arguments.data
     name = pathlib.Path(dataset).name.partition(".")[0]
     output = arguments.output or arguments.index.parent / f"{arguments.index.stem}-evaluation" / name
     workdirs.check_writable(output, "--output")
     snapshot = index.snapshot
     check(len(snapshot) > 0, f"{index.path} has no documents")
-    about = {"dataset": dataset, "split": arguments.split, "index": str(index.path), "model": index.info.model}
-    if isinstance(judged, Judged):
-        rows = rows_of(snapshot, itertools.chain(*judged.right), itertools.chain(*judged.excluded))
-        graded = [sorted((rows[name], grade) for name, grade in grades.items()) for grades in judged.right]
-        right, gains = ([[pair[n] for pair in row_grades] for row_grades in graded] for n in (0, 1))
-        excluded = [[rows[name] for name in names if name in rows] for names in judged.excluded]
-    texts = list(judged.texts) if isinstance(judged, Judged) else [question.text for question in judged]
+    judged = None
+    if isinstance(questions, Judged):
+        ids, texts, judged = list(questions.ids), list(questions.texts), find_rows(snapshot, questions)
+        evaluate = functools.partial(evaluate_judged, snapshot, judged, depth=DEPTH)
+    else:
+        ids, texts = [one.id for one in questions], [one.text for one in questions]
+        evaluate = functools.partial(evaluate_answered, snapshot, questions)
     say(f"evaluating {len(texts):,} questions against {len(snapshot):,} documents of {index.path}")
     keep_programs()
-    questions = IndexModel(index, arguments.model or arguments.workdir).encode_query(texts)
-    if isinstance(judged, Judged):
-        evaluation = evaluate_judged(snapshot, questions, right, DEPTH, gains=gains, excluded=excluded)
-        table = write_judged(output, about, snapshot, judged, right, gains, evaluation)
-        if any(excluded):
-            table += f"\n{sum(map(bool, excluded)):,} {OWN_ID}"
-    else:
-        table = write_answered(output, about, snapshot, judged, evaluate_answered(snapshot, questions, judged))
-    say(f"\n{table}\n\nresults are in {output}")
+    embeddings = IndexModel(index, arguments.model or arguments.workdir).encode_query(texts)
+    evaluation = evaluate(embeddings)
+    about = {"dataset": dataset, "split": arguments.split, "index": str(index.path), "model": index.info.model}
+    write_index_results(output, about, snapshot, ids, evaluation, judged)
+    say("\n" + format_table({SYSTEM: evaluation.metrics}, COLUMNS if judged else tuple(evaluation.metrics)))
+    if judged and any(judged.excluded):
+        say(f"{sum(map(bool, judged.excluded)):,} {OWN_ID}")
+    say(f"\nresults are in {output}")
 
 
 def _pools(arguments: argparse.Namespace):

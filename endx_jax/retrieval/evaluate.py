@@ -86,52 +86,47 @@ MEAN = "mean"  # in the names of metrics, the mean over all of `evaluation.sets`
 BLOCK_BYTES = 64 * 2**20
 
 
+# (start, stop) to scores [stop - start, N] of those questions.
+ScoreBlock = Callable[[int, int], jax.Array | np.ndarray]
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Result of `evaluate` for Q questions over N candidates.
+    """Rankings of N candidates for Q questions.
 
     Attributes:
-      metrics: the mean over questions of each of `MEASURES`, fractions in [0, 1].
+      values: value of each metric for every question, float32 [Q], fractions in [0, 1].
       ranks: float32 [Q, P], ranks of the right candidates, ascending; inf if a question has fewer than P.
       top_ids: int32 [Q, depth], the best candidates in order of score; ties are ordered by index.
       top_scores: float32 [Q, depth], their scores; -inf for candidates that are not ranked for the question.
-      questions: Q.
       candidates: N.
-      gains: for `metrics.ndcg_at`, float32 [Q, P] the gains at the ranks and the judged gains; None if all are 1.
     """
 
-    metrics: dict[str, float]
+    values: dict[str, np.ndarray]
     ranks: np.ndarray
     top_ids: np.ndarray
     top_scores: np.ndarray
-    questions: int
     candidates: int
-    gains: tuple[np.ndarray, np.ndarray] | None = None
 
-    @classmethod
-    def of(
-        cls,
-        ranks: np.ndarray,
-        top_ids: np.ndarray,
-        top_scores: np.ndarray,
-        candidates: int,
-        gains: tuple[np.ndarray, np.ndarray] | None = None,
-    ) -> "Evaluation":
-        """Computes the metrics of these ranks."""
-        values = jax.device_get(_measure(ranks, gains))
-        means = {name: float(np.mean(values[name], dtype=np.float64)) for name in MEASURES}
-        return cls(means, ranks, top_ids, top_scores, len(ranks), candidates, gains)
+    @functools.cached_property
+    def metrics(self) -> dict[str, float]:
+        """The mean over questions of each metric."""
+        return {name: float(np.mean(values, dtype=np.float64)) for name, values in self.values.items()}
+
+    @property
+    def questions(self) -> int:
+        """Number of questions."""
+        return len(self.ranks)
 
     def per_question(self) -> Iterator[dict]:
         """Yields one row per question: its index `question`, its finite `ranks`, and the value of each metric."""
-        values = jax.device_get(_measure(self.ranks, self.gains))
         for question, ranks in enumerate(self.ranks):
-            row = {name: float(values[name][question]) for name in MEASURES}
+            row = {name: float(values[question]) for name, values in self.values.items()}
             yield {"question": question, "ranks": ranks[np.isfinite(ranks)].tolist(), **row}
 
 
 def evaluate(
-    score_block: Callable[[int, int], jax.Array | np.ndarray],
+    score_block: ScoreBlock,
     qrels: Sequence[Sequence[int]],
     *,
     candidates: int,
@@ -145,8 +140,7 @@ def evaluate(
     Memory grows with block * candidates and with questions * depth, not with questions * candidates.
 
     Args:
-      score_block: `(start, stop)` -> scores [stop - start, N] of those questions, NumPy or JAX, compared as float32;
-        see `dense_scores` and `BM25.score_block`.
+      score_block: scores of blocks of questions, compared as float32; see `dense_scores` and `BM25.score_block`.
       qrels: for each question the distinct indices of its right candidates.
       candidates: N, the size of the pool.
       gains: gains of the right candidates, in the order of `qrels`; None if all are 1.
@@ -169,12 +163,11 @@ def evaluate(
         rows = [None if part is None else part[start:stop] for part in (positives, judged, left_out)]
         ranked.append(_rank_block(score_block(start, stop), rows, start, block, candidates, depth))
     ranks, top_scores, top_ids, *at_ranks = (np.concatenate(parts) for parts in zip(*ranked, strict=True))
-    return Evaluation.of(ranks, top_ids, top_scores, candidates, None if judged is None else (at_ranks[0], judged))
+    values = jax.device_get(_measure(ranks, None if judged is None else (at_ranks[0], judged)))
+    return Evaluation({name: values[name] for name in MEASURES}, ranks, top_ids, top_scores, candidates)
 
 
-def evaluate_set(
-    score_block: Callable[[int, int], jax.Array | np.ndarray], records: RetrievalSet, *, depth: int = 100
-) -> Evaluation:
+def evaluate_set(score_block: ScoreBlock, records: RetrievalSet, *, depth: int = 100) -> Evaluation:
     """Ranks a retrieval set with its grades and exclusions: see `evaluate`."""
     return evaluate(
         score_block,

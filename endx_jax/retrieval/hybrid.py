@@ -14,8 +14,7 @@ from endx_jax.data.records import RetrievalSet
 from endx_jax.inference.about import ABOUT, read_about
 from endx_jax.inference.saved import described_folder
 from endx_jax.retrieval.bm25 import BM25
-from endx_jax.retrieval.evaluate import evaluate_set
-from endx_jax.retrieval.systems import ScoreBlock
+from endx_jax.retrieval.evaluate import ScoreBlock, evaluate_set
 from endx_jax.settings import check, from_mapping
 
 Ranking = Sequence[tuple[int, float]]

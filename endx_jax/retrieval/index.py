@@ -155,9 +155,9 @@ class Index:
         """Reads the changes since the last call; all embeddings if the index was written again."""
         old, new = self._snapshot.info, self._reader.info
         if old.content == new.content:
-            self._deletions, deleted = self._reader.deleted(self._deletions)
-            added = self._reader.embeddings(self._snapshot.last_row)
-            self._snapshot = self._snapshot.after([row for row, _ in deleted], added)
+            deletions, deleted = self._reader.deleted(self._deletions)
+            self._snapshot = self._snapshot.after([row for row, _ in deleted])
+            self._deletions = deletions
             return
         if old.model.get("identity") != new.model.get("identity") or old.width != new.width or not new.complete:
             raise EndxError(f"{self.path} was replaced by an index of another model: open it again (restart a server)")

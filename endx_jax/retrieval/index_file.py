@@ -315,50 +315,38 @@ class IndexReader:
             raise EndxError(f"{self.path} is damaged: a deletion names no document; {REMEDY}")
         return found[-1][0] if found else after, [(row, name) for _, row, name in found]
 
-    def embeddings(self, after: int = 0, count: int | None = None) -> Stored:
-        """Returns the embeddings of all rows above `after`; `count` is their number if it is known."""
-        info, start = self.info, 0
-        size = info.dtype.itemsize * info.width
-        rows: list[int] = []
-        scales: list[float] = []
-        parts: list[np.ndarray] = []
-        first = self._rows("SELECT length(embedding) FROM documents LIMIT 1")
-        if first and first[0][0] != size:
-            raise EndxError(f"{self.path} is damaged: an embedding does not have {size} bytes; {REMEDY}")
-        whole = None if count is None else aligned((count, info.width), info.dtype)
+    def embeddings(self, after: int = 0) -> Iterator[Stored]:
+        """Yields the embeddings of all rows above `after`, some thousand at a time."""
+        query = "SELECT row, embedding, scale FROM documents WHERE row > ? ORDER BY row"
         with self._lock, reporting(self.path):
-            cursor = self._database.execute(
-                "SELECT row, embedding, scale FROM documents WHERE row > ? ORDER BY row", [after]
-            )
-            while some := cursor.fetchmany(STEP):
-                numbers, blobs, factors = zip(*some, strict=True)
-                if any(type(blob) is not bytes or len(blob) != size for blob in blobs):
-                    raise EndxError(f"{self.path} is damaged: an embedding does not have {size} bytes; {REMEDY}")
-                part = np.frombuffer(b"".join(blobs), info.dtype).reshape(-1, info.width)
-                if whole is None:
-                    parts.append(part)
-                else:
-                    whole[start : start + len(part)] = part
-                start += len(part)
-                rows += numbers
-                scales += factors
-        if whole is None:
-            whole = np.concatenate([np.zeros((0, info.width), info.dtype), *parts])
-        if info.precision != "int8":
-            return Stored(np.array(rows, np.int64), whole, None)
-        if not all(type(factor) is float for factor in scales):
-            raise EndxError(f"{self.path} is damaged: an embedding has no scale; {REMEDY}")
-        return Stored(np.array(rows, np.int64), whole, np.array(scales, np.float32))
+            cursor = self._database.execute(query, [after])
+            while rows := cursor.fetchmany(STEP):
+                yield self._stored(rows)
 
     def embeddings_of(self, rows: Sequence[int]) -> Stored:
         """Returns the embeddings of n rows, in their order; a row may occur several times."""
-        found: dict[int, tuple[bytes, float]] = {}
+        found: dict[int, tuple] = {}
         for start in range(0, len(rows), STEP):
             query = f"SELECT row, embedding, scale FROM documents WHERE row IN {_LISTED}"
-            found |= {row: rest for row, *rest in self._rows(query, json.dumps(rows[start : start + STEP]))}
-        vectors = np.frombuffer(b"".join(found[row][0] for row in rows), self.info.dtype)
-        scales = np.array([found[row][1] for row in rows], np.float32) if self.info.precision == "int8" else None
-        return Stored(np.array(rows, np.int64), vectors.reshape(-1, self.info.width), scales)
+            found |= {columns[0]: columns for columns in self._rows(query, json.dumps(rows[start : start + STEP]))}
+        return self._stored([found[row] for row in rows]) if rows else self.no_embeddings()
+
+    def no_embeddings(self) -> Stored:
+        """Returns arrays of no rows."""
+        scales = np.zeros(0, np.float32) if self.info.precision == "int8" else None
+        return Stored(np.zeros(0, np.int64), np.zeros((0, self.info.width), self.info.dtype), scales)
+
+    def _stored(self, columns: Sequence[tuple[int, object, object]]) -> Stored:
+        """Checks rows, embeddings and scales as the file has them."""
+        rows, blobs, scales = zip(*columns, strict=True)
+        size = self.info.dtype.itemsize * self.info.width
+        if any(type(blob) is not bytes or len(blob) != size for blob in blobs):
+            raise EndxError(f"{self.path} is damaged: an embedding does not have {size} bytes; {REMEDY}")
+        quantized = self.info.precision == "int8"
+        if quantized and not all(type(scale) is float for scale in scales):
+            raise EndxError(f"{self.path} is damaged: an embedding has no scale; {REMEDY}")
+        embeddings = np.frombuffer(b"".join(blobs), self.info.dtype).reshape(-1, self.info.width)
+        return Stored(np.array(rows, np.int64), embeddings, np.array(scales, np.float32) if quantized else None)
 
     def texts(self) -> Iterator[tuple[int, str]]:
         """Yields row and text of all documents."""
@@ -411,11 +399,3 @@ def check_is_file(path: pathlib.Path) -> None:
         raise EndxError(f"{path} is a folder and contains no index: name the file of an index, or {make}")
     if not path.exists():
         raise EndxError(f"{path} contains no index: {make}")
-
-
-def aligned(shape: tuple[int, int], dtype: np.dtype) -> np.ndarray:
-    """Returns an uninitialised array at a multiple of 64 bytes, which JAX uses on a CPU without a copy."""
-    size = shape[0] * shape[1] * dtype.itemsize
-    memory = np.empty(size + 64, np.uint8)
-    start = -memory.ctypes.data % 64
-    return memory[start : start + size].view(dtype).reshape(shape)

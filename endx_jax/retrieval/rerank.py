@@ -5,15 +5,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from endx_jax.data.records import RetrievalSet
-from endx_jax.retrieval.evaluate import Evaluation, evaluate_set
+from endx_jax.retrieval.evaluate import Evaluation, ScoreBlock, evaluate_set
 from endx_jax.retrieval.text_search import Answer
 
 # (question, answer) rows, int [n, 2], to scores float32 [n].
 ScorePairs = Callable[[np.ndarray], np.ndarray]
 # (question texts, answer texts) to the scorer of their pairs, given by rows.
 LoadedPairs = Callable[[Sequence[str], Sequence[str]], ScorePairs]
-# (start, stop) to scores [stop - start, N] of those questions: see `evaluate`.
-ScoreBlock = Callable[[int, int], np.ndarray]
 
 
 def evaluate_pairs(

@@ -8,17 +8,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from endx_jax import json_files
-from endx_jax.data.records import Pools, one_to_one
+from endx_jax.data.records import Pools
 from endx_jax.data.settings import PARAGRAPHS
 from endx_jax.files import write_text
 from endx_jax.metrics.ranking import RECALLS
 from endx_jax.retrieval import trec
 from endx_jax.retrieval.bm25 import BM25
-from endx_jax.retrieval.diagnostics import FEWEST, SMALLEST, probe_accuracy, question_agreement, same_side_neighbours
-from endx_jax.retrieval.evaluate import Evaluation, evaluate_set
+from endx_jax.retrieval.evaluate import Evaluation, ScoreBlock, evaluate_set
 from endx_jax.retrieval.hybrid import Hybrid
-from endx_jax.retrieval.index_evaluation import AnswerEvaluation
-from endx_jax.retrieval.systems import DenseResult, ScoreBlock, bm25_scores
+from endx_jax.retrieval.systems import DenseResult, bm25_scores
 from endx_jax.retrieval.tables import format_table
 
 # Columns of the tables; results.json has more cutoffs.
@@ -55,8 +53,6 @@ class Results:
       pools: the set with each pool, by the pool's name; the first is the primary one.
       hybrid: fusion of BM25 with the model; None if the model scores pairs, or is not fused.
       evaluations: evaluations by pool and system, in the order of the tables.
-      overlap: overlap of question and answer embeddings by dense system: see `retrieval.diagnostics`.
-      agreement: distances between questions of the same answer by dense system: see `retrieval.diagnostics`.
       sections: sections specific to the method.
       notes: lines below the tables that explain them.
       direction: `question_to_answer` or `answer_to_question`.
@@ -68,8 +64,6 @@ class Results:
     pools: Pools
     hybrid: Hybrid | None = None
     evaluations: dict[str, dict[str, Evaluation]] = dataclasses.field(default_factory=dict)
-    overlap: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
-    agreement: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     sections: list[Section] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
     direction: str = "question_to_answer"
@@ -101,37 +95,20 @@ class Results:
         return self.hybrid.score_block(dense, self._bm25[pool])
 
     def add_dense(self, system: str, result: DenseResult) -> None:
-        """Adds a dense system's evaluations, alone and fused, and diagnostics of its embeddings if there are enough."""
+        """Adds a dense system's evaluations, alone and fused."""
         self.add(system, result.evaluations)
         if result.fused:
             self.add("hybrid", result.fused)
             self.notes.append(f"hybrid: {system} and BM25 over the whole pool, {self.hybrid}")
         if self.reverse:
             self.reverse.add(system, result.reverse)
-        agreement = question_agreement(result.questions, self.pools.primary.qrels)
-        if agreement:
-            self.agreement[system] = agreement
-        rows = one_to_one(self.pools.primary.qrels)
-        if len(rows) >= SMALLEST:
-            questions, answers = map(list, zip(*rows, strict=True))
-            pairs = result.questions[questions], result.candidates[answers]
-            self.overlap[system] = {
-                "probe_accuracy": probe_accuracy(*pairs),
-                "same_side_neighbours": same_side_neighbours(*pairs),
-            }
 
     def tables(self) -> str:
-        """Formats one table per pool, with notes on BM25 and the diagnostics below."""
+        """Formats one table per pool, with notes below."""
         lines = self._rankings()
         if self.reverse:
             lines += ["questions ranked for each answer:", *self.reverse._rankings()]
         lines.append(f"bm25: {BM25.DESCRIPTION}")
-        lines += [
-            f"{system}: SSE {values['sse']:.3f}, the mean squared distance between questions of one answer, over the "
-            f"{values['answers']:,} answers with at least {FEWEST} questions; between any two questions "
-            f"{values['sse_any']:.3f}"
-            for system, values in self.agreement.items()
-        ]
         primary = self.pools.primary
         if alike := sum(map(bool, primary.excluded or ())):
             lines.append(f"{alike:,} {OWN_ID}")
@@ -162,8 +139,7 @@ class Results:
             other pools (such as `answers-at-least-8`, see `pool_folder`) and the reverse direction have subfolders.
         """
         self._write_rankings(rankings)
-        sections: dict[str, Any] = {"overlap": self.overlap, "agreement": self.agreement}
-        sections |= {section.name: section.values for section in self.sections}
+        sections = {section.name: section.values for section in self.sections}
         write_results(json_path, self.evaluations[self.pools.primary_name], self._entries(), **sections)
 
     def _entries(self) -> list[dict]:
@@ -181,23 +157,19 @@ class Results:
             ids = (records.question_ids, records.candidate_ids)
             trec.write_qrels(folder / "qrels.trec", *ids, records.qrels, records.gains)
             for name, evaluation in systems.items():
-                trec.write_run(folder / f"{name}.run.trec", *ids, evaluation.top_ids, evaluation.top_scores, name)
-                trec.write_per_question(folder / f"{name}.per_question.jsonl", records.question_ids, evaluation)
+                trec.write_system(folder, name, *ids, evaluation)
         if self.reverse:
             self.reverse._write_rankings(rankings / self.reverse.direction)
 
 
-def entry_of(about: Mapping[str, Any], pool: str, system: str, evaluation: Evaluation | AnswerEvaluation) -> dict:
+def entry_of(about: Mapping[str, Any], pool: str, system: str, evaluation: Evaluation) -> dict:
     """Returns an entry of `evaluations` in `results.json`; `about` names its data and the direction."""
-    counts = {"questions": len(evaluation.top_ids), "candidates": evaluation.candidates}
+    counts = {"questions": evaluation.questions, "candidates": evaluation.candidates}
     return {**about, "pool": pool, "system": system, "metrics": evaluation.metrics, **counts}
 
 
 def write_results(
-    file: pathlib.Path,
-    primary: Mapping[str, Evaluation | AnswerEvaluation],
-    entries: Sequence[dict],
-    **sections: Any,
+    file: pathlib.Path, primary: Mapping[str, Evaluation], entries: Sequence[dict], **sections: Any
 ) -> None:
     """Writes `results.json`: the metrics of each system in the primary pool, sections, and the entries of all."""
     means = {system: evaluation.metrics for system, evaluation in primary.items()}

@@ -3,7 +3,7 @@
 import functools
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
@@ -77,10 +77,11 @@ def merge_block(best: Best, questions, block: Block, start, count, mesh: Mesh, t
         def search(chunk):
             rows, best = chunk
 
-            def merge_tile(best, scores, where, first):
-                return _merge_tile(best, scores, where, start + first, count, tile.merged)
+            def merge(i, best):
+                scores, where = tile_scores(rows, block, i, tile.candidates)
+                return _merge_tile(best, scores, where, start + i * tile.candidates, count, tile.merged)
 
-            return scan_tiles(best, rows, block, tiles, tile.candidates, merge_tile)
+            return jax.lax.fori_loop(0, tiles, merge, best)
 
         return jax.lax.map(search, (questions, best))
 
@@ -90,32 +91,37 @@ def merge_block(best: Best, questions, block: Block, start, count, mesh: Mesh, t
     return shared(best, questions, block, start, count)
 
 
-def scan_tiles(carry, questions: Array, block: Block, tiles, size: int, update: Callable):
-    """Scores questions against the first `tiles` tiles of a block and folds the scores into `carry`.
+@functools.partial(jax.jit, static_argnames=("mesh", "size"))
+def score_block(questions: Array, block: Block, mesh: Mesh, size: int) -> Array:
+    """Returns the scores of questions [rows, E] and a block, in tiles of `size`: [rows, b], -inf where not `where`."""
 
-    Args:
-      carry: initial value, a tree of arrays.
-      questions: float32 [rows, E].
-      block: candidates on this device.
-      tiles: number of tiles.
-      size: candidates per tile.
-      update: `(carry, scores, where, first) -> carry` for each tile: scores [rows, size], the tile's part of
-        `block.where`, and the row of the block that the tile begins with.
+    def on_device(questions, block):
+        def score(i):
+            scores, where = tile_scores(questions, block, i, size)
+            return scores if where is None else jnp.where(where[None], scores, -jnp.inf)
+
+        tiles = jax.lax.map(score, jnp.arange(len(block.embeddings) // size))
+        return jnp.moveaxis(tiles, 0, 1).reshape(len(questions), -1)
+
+    split = PartitionSpec(mesh.axis_names)
+    columns = PartitionSpec(None, mesh.axis_names)
+    return jax.shard_map(on_device, mesh=mesh, in_specs=(WHOLE, split), out_specs=columns, check_vma=False)(
+        questions, block
+    )
+
+
+def tile_scores(questions: Array, block: Block, i, size: int) -> tuple[Array, Array | None]:
+    """Returns inner products of questions [rows, E] and the i-th tile of a block at the highest precision.
+
+    Returns:
+      float32 [rows, size], and the tile's part of `block.where`.
     """
-
-    def step(i, carry):
-        tile = jax.tree.map(lambda part: jax.lax.dynamic_slice_in_dim(part, i * size, size), block)
-        return update(carry, tile_scores(questions, tile), tile.where, i * size)
-
-    return jax.lax.fori_loop(0, tiles, step, carry)
-
-
-def tile_scores(questions: Array, tile: Block) -> Array:
-    """Returns float32 inner products [rows, n] of questions [rows, E] and n candidates, at the highest precision."""
+    tile = jax.tree.map(lambda part: jax.lax.dynamic_slice_in_dim(part, i * size, size), block)
     embeddings = tile.embeddings.astype(jnp.float32)
     if tile.scales is not None:
         embeddings *= tile.scales[:, None]
-    return jax.lax.dot_general(questions, embeddings, (((1,), (1,)), ((), ())), precision=jax.lax.Precision.HIGHEST)
+    width = (((1,), (1,)), ((), ()))
+    return jax.lax.dot_general(questions, embeddings, width, precision=jax.lax.Precision.HIGHEST), tile.where
 
 
 def _merge_tile(best: Best, scores: Array, where: Array | None, first, count, merged: int) -> Best:
@@ -209,180 +215,193 @@ def top_k(
       scales: float32 [N], factor of each candidate, such as the scales of int8 codes; None: 1.
       mesh: devices to search on; None: all of this process. Every process of the mesh must make the same call, and
         gets the whole result.
-      block: candidates that are sent at a time, rounded up to whole tiles on every device.
+      block: candidates that are sent at a time, in whole tiles on every device.
 
     Raises:
       EndxError: the arrays do not fit together; k or block is below 1; a score is nan or one of the best infinite;
         there are 2^31 candidates or more.
     """
-    questions = np.asarray(questions, np.float32)
-    check(questions, candidates, scales, where, k, block)
-    asked, count = len(questions), len(candidates)
-    k = min(k, count if where is None else int(np.count_nonzero(where)))
-    if asked == 0 or k == 0:
-        return no_neighbours(asked, k)
-    mesh = make_mesh(MeshSettings(), jax.local_devices()) if mesh is None else mesh
-    tile = TILES.get(platform(mesh), LARGE_TILE)
-    best = merge_devices(_search(_in_chunks(questions, tile), candidates, scales, where, k, mesh, tile, block), mesh)
-    return to_neighbours(best, asked, k)
+    if block < 1:
+        raise EndxError(f"a search needs a block of at least 1 candidate: block {block}")
+    return Corpus(candidates, scales, where, resident=False, mesh=mesh, block=block).search(questions, k)
 
 
-def no_neighbours(asked: int, k: int) -> Neighbours:
+def no_neighbours(questions: int, k: int) -> Neighbours:
     """Returns the result for no questions, or no candidates."""
-    return Neighbours(np.zeros((asked, k), np.float32), np.zeros((asked, k), np.int32))
-
-
-def to_neighbours(best: Best, asked: int, k: int) -> Neighbours:
-    """Fetches the k best of `asked` questions after `merge_devices`.
-
-    Raises:
-      EndxError: a score is nan or infinite.
-    """
-    found, rows, unordered = (part.reshape(-1, part.shape[-1])[:asked, :k] for part in jax.device_get(best))
-    broken = unordered.any(axis=1) | ~np.isfinite(found).all(axis=1)
-    if broken.any():
-        raise EndxError(
-            f"the scores of question {broken.argmax()} contain nan or infinity: check its embedding and those "
-            "of the candidates for nan, inf and very large values"
-        )
-    return Neighbours(found, rows)
-
-
-def check(questions, candidates, scales, where, k: int, block: int = BLOCK) -> None:
-    """Raises EndxError where the arguments of `top_k` do not fit together."""
-    if questions.ndim != 2 or candidates.ndim != 2 or questions.shape[1] != candidates.shape[1]:
-        raise EndxError(
-            f"question embeddings are {questions.shape} and candidate embeddings {candidates.shape}: both must be "
-            "[rows, width], of the same model"
-        )
-    for name, column in (("scales", scales), ("where", where)):
-        if column is not None and column.shape != (len(candidates),):
-            raise EndxError(f"{name} is {column.shape} for {len(candidates)} candidates: it needs one entry for each")
-    if k < 1 or block < 1:
-        raise EndxError(f"a search needs a k and a block of at least 1: k {k}, block {block}")
-    if len(candidates) > NO_CANDIDATE:
-        raise EndxError(f"{len(candidates)} candidates exceed 32-bit ids: search them in parts")
-
-
-def _in_chunks(questions: np.ndarray, tile: Tile) -> np.ndarray:
-    """Splits questions [Q, E] into equal chunks [chunks, rows, E], padded with zeros."""
-    chunks = math.ceil(len(questions) / tile.questions)
-    rows = round_up(math.ceil(len(questions) / chunks), 8)
-    return fill_up(questions, chunks * rows).reshape(chunks, rows, -1)
-
-
-def _search(questions, candidates, scales, where, k: int, mesh: Mesh, tile: Tile, block: int) -> Best:
-    """Returns the best of each device for questions [chunks, rows, E]."""
-    count = len(candidates)
-    block = round_up(min(block, count), tile.candidates * mesh.size)
-    chunks, rows, _ = questions.shape
-    best = empty_best(chunks * mesh.size, rows, k, NamedSharding(mesh, PartitionSpec(mesh.axis_names)))
-    questions = place(questions, NamedSharding(mesh, WHOLE))
-    for start in range(0, count, block):
-        sent = send(slice(start, start + block), candidates, scales, where, mesh)
-        jax.block_until_ready(best)  # the previous block is finished, so at most two are on the device
-        best = merge_block(best, questions, sent, np.int32(start), np.int32(count), mesh, tile)
-    return best
-
-
-def send(rows: slice, candidates, scales, where, mesh: Mesh) -> Block:
-    """Sends `rows` of the corpus to the devices."""
-    embeddings = np.asarray(candidates[rows])
-    if embeddings.dtype not in NARROW:
-        embeddings = embeddings.astype(np.float32, copy=False)
-    size = rows.stop - rows.start
-    columns = (None if column is None else send_part(column[rows], size, mesh) for column in (scales, where))
-    return Block(send_part(embeddings, size, mesh), *columns)
-
-
-def send_part(part: np.ndarray, size: int, mesh: Mesh) -> jax.Array:
-    """Splits rows over the devices, padded with zeros to `size` rows."""
-    return place(fill_up(part, size), NamedSharding(mesh, PartitionSpec(mesh.axis_names)))
-
-
-def fill_up(rows: np.ndarray, size: int) -> np.ndarray:
-    """Pads rows with zeros to `size`; returns the same array if none is missing."""
-    missing = size - len(rows)
-    return np.pad(rows, [(0, missing)] + [(0, 0)] * (rows.ndim - 1)) if missing else rows
+    return Neighbours(np.zeros((questions, k), np.float32), np.zeros((questions, k), np.int32))
 
 
 # Share of the devices' free memory that resident candidates may take.
 SHARE = 0.25
 # Maximum scores computed at a time.
 SCORES = 1 << 19
-# Smallest number of best candidates kept per question; larger ones are powers of two.
+# Smallest number of best candidates that a resident corpus keeps per question; larger ones are powers of two.
 FEWEST_KEPT = 16
 
 
-class Resident:
-    """Corpus of `top_k` that stays on the devices, in blocks, for searches of a few questions at a time.
+class Corpus:
+    """Candidates in blocks, which stay on the devices or are sent anew for each search.
 
-    A search processes each block as `top_k` does, without sending it. Few programs are compiled: block sizes grow in
-    steps of a quarter, numbers of questions are 1 or powers of two from 8, and numbers of best candidates are powers
-    of two.
-
-    Attributes:
-      blocks: candidates on the devices.
+    Few programs are compiled for a resident corpus: numbers of questions are 1 or powers of two from 8, and numbers of
+    best candidates are powers of two. Sizes of blocks grow in steps of a quarter.
     """
 
-    def __init__(self, candidates, scales, where: np.ndarray, before: "Resident | None" = None):
-        """Places a corpus.
+    def __init__(
+        self,
+        candidates,
+        scales=None,
+        where: np.ndarray | None = None,
+        *,
+        resident: bool = True,
+        mesh: Mesh | None = None,
+        block: int = BLOCK,
+        before: "Corpus | None" = None,
+    ):
+        """Sends a resident corpus to the devices.
 
         Args:
           candidates: [N, E], as in `top_k`.
           scales: float32 [N], or None.
-          where: bool [N], true for candidates that count.
+          where: bool [N], true for candidates that count; None: all.
+          resident: keep all blocks on the devices.
+          mesh: devices; None: all of this process.
+          block: largest number of candidates in a block.
           before: an earlier corpus, the beginning of this one; its full blocks are not sent again.
+
+        Raises:
+          EndxError: the arrays do not fit together, or there are 2^31 candidates or more.
         """
-        self._mesh: Mesh = before._mesh if before else make_mesh(MeshSettings(), jax.local_devices())
+        for name, column in (("scales", scales), ("where", where)):
+            if column is not None and column.shape != (len(candidates),):
+                raise EndxError(
+                    f"{name} is {column.shape} for {len(candidates)} candidates: it needs one entry for each"
+                )
+        if len(candidates) > NO_CANDIDATE:
+            raise EndxError(f"{len(candidates)} candidates exceed 32-bit ids: search them in parts")
+        self._mesh: Mesh = before._mesh if before else mesh or make_mesh(MeshSettings(), jax.local_devices())
         self._tile = TILES.get(platform(self._mesh), LARGE_TILE)
-        self._candidates, self._where, self._living = candidates, where, int(np.count_nonzero(where))
-        self._tiles = _tiles(len(candidates), self._tile.candidates * self._mesh.size)
-        self._size = self._tiles * self._tile.candidates * self._mesh.size
-        kept = before.blocks if before and before._size == self._size else []
-        if before and len(before) < len(candidates):
-            kept = kept[: len(before) // self._size]  # the padding of the last one is now used
-        self.blocks: list[Block] = [
-            block._replace(where=send_part(where[rows], self._size, self._mesh))
-            for block, rows in zip(kept, self._rows(), strict=False)
-        ]
-        self.blocks += [send(rows, candidates, scales, where, self._mesh) for rows in self._rows()[len(kept) :]]
+        self._candidates, self._scales, self._where = candidates, scales, where
+        unit = self._tile.candidates * self._mesh.size
+        self._tiles = _tiles(len(candidates), unit, block)
+        self._size = self._tiles * unit
+        self._resident: list[Block] | None = None
+        if resident:
+            kept = before._resident or [] if before and before._size == self._size else []
+            if before and len(before) < len(self):
+                kept = kept[: len(before) // self._size]  # the padding of the last one is now used
+            self._resident = [
+                old._replace(where=self._send(where, rows)) for old, rows in zip(kept, self._rows(), strict=False)
+            ]
+            self._resident += [self._block(rows, where) for rows in self._rows()[len(kept) :]]
 
     def __len__(self) -> int:
         return len(self._candidates)
 
     def search(self, questions, k: int, where: np.ndarray | None = None) -> Neighbours:
-        """Returns `top_k(questions, candidates, k, scales=scales, where=where)`, up to the last bit of scores.
+        """Returns `top_k` of the corpus, up to the last bit of scores; `where`, bool [N], replaces that of the corpus.
 
-        `where`, bool [N], replaces that of the corpus for this search.
+        Raises:
+          EndxError: the questions are of another width, k is below 1, or a score is nan or one of the best infinite.
         """
         questions = np.asarray(questions, np.float32)
-        check(questions, self._candidates, None, where, k)
-        k = min(k, self._living if where is None else int(np.count_nonzero(where)))
+        where = self._where if where is None else where
+        self._check(questions)
+        if k < 1:
+            raise EndxError(f"a search needs a k of at least 1: k {k}")
+        k = min(k, len(self) if where is None else int(np.count_nonzero(where)))
         if len(questions) == 0 or k == 0:
             return no_neighbours(len(questions), k)
-        step = self._tile.questions
-        blocks = self.blocks
-        if where is not None:
-            parts = [send_part(where[rows], self._size, self._mesh) for rows in self._rows()]
-            blocks = [block._replace(where=part) for block, part in zip(blocks, parts, strict=True)]
-        found = [self._search(questions[first : first + step], k, blocks) for first in range(0, len(questions), step)]
-        return Neighbours(*map(np.concatenate, zip(*found, strict=True)))
+        step = len(questions) if self._resident is None else self._tile.questions
+        parts = [self._search(questions[first : first + step], k, where) for first in range(0, len(questions), step)]
+        scores, rows, unordered = (np.concatenate(part) for part in zip(*parts, strict=True))
+        broken = unordered.any(axis=1) | ~np.isfinite(scores).all(axis=1)
+        if broken.any():
+            raise EndxError(
+                f"the scores of question {broken.argmax()} contain nan or infinity: check its embedding and those "
+                "of the candidates for nan, inf and very large values"
+            )
+        return Neighbours(scores, rows)
 
-    def _search(self, questions: np.ndarray, k: int, blocks: Sequence[Block]) -> Neighbours:
-        asked = len(questions)
-        rows = 1 if asked == 1 else max(8, power_of_two(asked))
-        kept = max(FEWEST_KEPT, power_of_two(k))
-        tile = Tile(rows, self._tile.candidates * _together(self._tiles, rows, self._tile), self._tile.merged)
-        best = empty_best(self._mesh.size, rows, kept, NamedSharding(self._mesh, PartitionSpec(self._mesh.axis_names)))
-        questions = fill_up(questions, rows)[None]
-        for block, part in zip(blocks, self._rows(), strict=True):
-            best = merge_block(best, questions, block, np.int32(part.start), np.int32(len(self)), self._mesh, tile)
-        return to_neighbours(merge_devices(best, self._mesh), asked, k)
+    def _search(self, questions: np.ndarray, k: int, where: np.ndarray | None) -> list[np.ndarray]:
+        """Returns the parts of `Best` [Q, k] for questions [Q, E]."""
+        count, mesh, tile = len(questions), self._mesh, self._tile
+        if self._resident is None:
+            chunks, kept = math.ceil(count / tile.questions), k
+            rows = round_up(math.ceil(count / chunks), 8)
+        else:
+            chunks, kept = 1, max(FEWEST_KEPT, power_of_two(k))
+            rows = 1 if count == 1 else max(8, power_of_two(count))
+            tile = tile._replace(candidates=tile.candidates * _together(self._tiles, rows, tile))
+        best = empty_best(chunks * mesh.size, rows, kept, NamedSharding(mesh, PartitionSpec(mesh.axis_names)))
+        questions = fill_up(questions, chunks * rows).reshape(chunks, rows, -1)
+        questions = place(questions, NamedSharding(mesh, WHOLE))
+        for start, block in self._blocks(where):
+            if self._resident is None:
+                jax.block_until_ready(best)  # the previous block is finished, so at most two are on the device
+            best = merge_block(best, questions, block, np.int32(start), np.int32(len(self)), mesh, tile)
+        best = jax.device_get(merge_devices(best, mesh))
+        return [part.reshape(-1, part.shape[-1])[:count, :k] for part in best]
+
+    def scores(self, questions) -> Callable[[int, int], Array]:
+        """Returns the scorer of questions [Q, E] for `evaluate`; the scores of candidates that do not count are -inf.
+
+        Raises:
+          EndxError: the questions are of another width.
+        """
+        questions = np.asarray(questions, np.float32)
+        self._check(questions)
+
+        def scores(start: int, stop: int) -> Array:
+            rows = place(fill_up(questions[start:stop], round_up(stop - start, 8)), NamedSharding(self._mesh, WHOLE))
+            parts: list[Array] = []
+            for _, block in self._blocks(self._where):
+                jax.block_until_ready(parts)
+                parts.append(score_block(rows, block, self._mesh, self._tile.candidates))
+            return jnp.concatenate(parts, axis=1)[: stop - start, : len(self)]
+
+        return scores
+
+    def _check(self, questions: np.ndarray) -> None:
+        if questions.ndim != 2 or self._candidates.ndim != 2 or questions.shape[1] != self._candidates.shape[1]:
+            raise EndxError(
+                f"question embeddings are {questions.shape} and candidate embeddings {self._candidates.shape}: both "
+                "must be [rows, width], of the same model"
+            )
+
+    def _blocks(self, where: np.ndarray | None) -> Iterator[tuple[int, Block]]:
+        """Yields all blocks and their first candidates."""
+        for number, rows in enumerate(self._rows()):
+            if self._resident is None:
+                block = self._block(rows, where)
+            else:
+                block = self._resident[number]
+                if where is not self._where:
+                    block = block._replace(where=self._send(where, rows))
+            yield rows.start, block
 
     def _rows(self) -> list[slice]:
         """Returns the rows of the corpus in each block."""
         return [slice(first, first + self._size) for first in range(0, len(self), self._size)]
+
+    def _block(self, rows: slice, where: np.ndarray | None) -> Block:
+        """Sends a block to the devices."""
+        embeddings = np.asarray(self._candidates[rows])
+        if embeddings.dtype not in NARROW:
+            embeddings = embeddings.astype(np.float32, copy=False)
+        return Block(self._send(embeddings), self._send(self._scales, rows), self._send(where, rows))
+
+    def _send(self, column, rows: slice = slice(None)):
+        """Splits rows of a column over the devices, padded with zeros to the size of a block; None remains None."""
+        if column is None:
+            return None
+        split = NamedSharding(self._mesh, PartitionSpec(self._mesh.axis_names))
+        return place(fill_up(column[rows], self._size), split)
+
+
+def fill_up(rows: np.ndarray, size: int) -> np.ndarray:
+    """Pads rows with zeros to `size`; returns the same array if none is missing."""
+    missing = size - len(rows)
+    return np.pad(rows, [(0, missing)] + [(0, 0)] * (rows.ndim - 1)) if missing else rows
 
 
 def fits(size: int) -> bool:
@@ -396,9 +415,9 @@ def fits(size: int) -> bool:
     return size <= SHARE * sum(found["bytes_limit"] - found["bytes_in_use"] for found in statistics)
 
 
-def _tiles(count: int, size: int) -> int:
+def _tiles(count: int, size: int, block: int) -> int:
     """Returns the tiles per block, each of `size` rows over all devices: at most a quarter more than needed."""
-    needed = min(-(-count // size), max(1, BLOCK // size))
+    needed = max(1, min(-(-count // size), block // size))
     return round_up(needed, max(1, power_of_two(needed) // 8))
 
 

@@ -1,10 +1,10 @@
 """State of an index at one moment: its embeddings in memory, and its documents on disk."""
 
-import bisect
 import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import jax
 import numpy as np
 
 from endx_jax.data.documents import Document
@@ -12,7 +12,7 @@ from endx_jax.errors import EndxError
 from endx_jax.numerics import Quantized, dequantize
 from endx_jax.retrieval.filters import condition
 from endx_jax.retrieval.index_file import IndexReader, Stored
-from endx_jax.retrieval.search import Neighbours, Resident, fits, no_neighbours, top_k
+from endx_jax.retrieval.search import Corpus, Neighbours, fits
 
 # Share of deleted rows above which the rows are numbered again.
 DELETED = 0.5
@@ -20,27 +20,45 @@ DELETED = 0.5
 FILTERS = 16
 
 
-class Concatenated:
-    """Concatenation of arrays that copies a slice only if it spans several of them."""
+class Memory:
+    """Embeddings of an index in memory, with reserved memory behind them for those that are added.
 
-    def __init__(self, parts: Sequence[np.ndarray]):
-        """Takes at least one array [n, ...]; all have the same dtype and trailing shape."""
-        self._parts = parts
-        self._starts = [0, *np.cumsum([len(part) for part in parts]).tolist()]
-        self.shape, self.ndim, self.dtype = (self._starts[-1], *parts[0].shape[1:]), parts[0].ndim, parts[0].dtype
+    Attributes:
+      reader: open file.
+      stored: the embeddings so far; such arrays stay valid when others are added.
+    """
 
-    def __len__(self) -> int:
-        return self.shape[0]
+    def __init__(self, reader: IndexReader, stored: Stored):
+        """Takes embeddings without reserved memory."""
+        self.reader, self.stored, self._reserved = reader, stored, stored
 
-    def __getitem__(self, rows: slice) -> np.ndarray:
-        """Returns rows `start:stop`."""
-        start, stop, _ = rows.indices(len(self))
-        at = bisect.bisect_right(self._starts, start) - 1
-        pieces = [self._parts[min(at, len(self._parts) - 1)][:0]]
-        for part, first in zip(self._parts[at:], self._starts[at:-1], strict=True):
-            if first < stop:
-                pieces.append(part[max(start - first, 0) : stop - first])
-        return pieces[-1] if len(pieces) < 3 else np.concatenate(pieces)
+    def extend(self) -> bool:
+        """Adds the embeddings that were added to the file; returns true if all had to be moved in memory."""
+        moved = False
+        for part in self.reader.embeddings(int(self.stored.rows[-1]) if len(self.stored.rows) else 0):
+            start, stop = len(self.stored.rows), len(self.stored.rows) + len(part.rows)
+            if stop > len(self._reserved.rows):
+                # The system provides reserved memory when it is first written to.
+                size = max(stop, self.reader.count()) * 9 // 8
+                self._reserved = jax.tree.map(lambda column: _aligned(size, column), self.stored)  # noqa: B023
+                _write(self._reserved, 0, self.stored)
+                moved = True
+            _write(self._reserved, start, part)
+            self.stored = jax.tree.map(lambda column: column[:stop], self._reserved)  # noqa: B023
+        return moved
+
+
+def _aligned(size: int, like: np.ndarray) -> np.ndarray:
+    """Returns an uninitialised array at a multiple of 64 bytes, which JAX uses on a CPU without a copy."""
+    count = size * like.itemsize * int(np.prod(like.shape[1:]))
+    memory = np.empty(count + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + count].view(like.dtype).reshape(size, *like.shape[1:])
+
+
+def _write(columns: Stored, start: int, values: Stored) -> None:
+    for column, part in zip(jax.tree.leaves(columns), jax.tree.leaves(values), strict=True):
+        column[start : start + len(part)] = part
 
 
 class Snapshot:
@@ -50,59 +68,45 @@ class Snapshot:
 
     Attributes:
       info: description of the index.
+      embeddings: [rows, E], of the index's precision, including deleted documents.
+      scales: float32 [rows] of int8 embeddings; else None.
       living: bool [rows], true for rows that are not deleted.
       generation: number of times that the rows were renumbered since the index was opened.
     """
 
-    def __init__(
-        self,
-        reader: IndexReader,
-        parts: Sequence[Stored],
-        living: np.ndarray,
-        generation: int = 0,
-        before: Resident | None = None,
-    ):
-        """Takes the contents.
+    def __init__(self, memory: Memory, living: np.ndarray, generation: int = 0, before: Corpus | None = None):
+        """Takes the contents of the memory.
 
         Args:
-          reader: open file.
-          parts: at least one block of embeddings.
+          memory: embeddings.
           living: bool [rows].
           generation: see above.
-          before: embeddings on the devices whose rows are the first of this snapshot.
+          before: corpus whose embeddings are the first of this snapshot.
         """
-        self.info, self.living, self.generation = reader.info, living, generation
-        self._reader, self._parts, self._before = reader, parts, before
-        self._rows = np.concatenate([part.rows for part in parts])  # of the file
+        self.info, self.living, self.generation = memory.reader.info, living, generation
+        self._memory, self._reader, self._before = memory, memory.reader, before
+        self._rows, self.embeddings, self.scales = memory.stored  # the first are rows of the file
         self._count = int(np.count_nonzero(living))
         self._filtered: dict[str, np.ndarray] = {}
-        self.embeddings = Concatenated([part.embeddings for part in parts])
-        scales = [part.scales for part in parts if part.scales is not None]
-        self.scales = Concatenated(scales) if scales else None
 
     @classmethod
     def read(cls, reader: IndexReader, generation: int = 0) -> "Snapshot":
         """Reads all embeddings."""
-        stored = reader.embeddings(count=reader.count())
-        return cls(reader, [stored], np.ones(len(stored.rows), bool), generation)
+        memory = Memory(reader, reader.no_embeddings())
+        memory.extend()
+        return cls(memory, np.ones(len(memory.stored.rows), bool), generation)
 
-    def after(self, deleted: Sequence[int], added: Stored) -> "Snapshot":
-        """Returns the snapshot after documents were deleted, by their rows in the file, and others added."""
-        living = np.concatenate([self.living & ~np.isin(self._rows, deleted), np.ones(len(added.rows), bool)])
-        parts = [*self._parts, added] if len(added.rows) else [*self._parts]
+    def after(self, deleted: Sequence[int]) -> "Snapshot":
+        """Returns the last snapshot after documents were deleted, by their rows in the file, and others added."""
+        memory, known = self._memory, len(self.living)
+        moved = memory.extend()
+        living = ~np.isin(memory.stored.rows, deleted)
+        living[:known] &= self.living
         if np.count_nonzero(living) < (1 - DELETED) * len(living):
-            rows, embeddings, scales = _joined(parts)
-            kept = Stored(rows[living], embeddings[living], None if scales is None else scales[living])
-            return Snapshot(self._reader, [kept], np.ones(len(kept.rows), bool), self.generation + 1)
-        # A block is merged only into one at least twice as large, so a row is copied once per doubling at most.
-        while len(parts) > 1 and len(parts[-2].rows) <= 2 * len(parts[-1].rows):
-            parts[-2:] = [_joined(parts[-2:])]
-        return Snapshot(self._reader, parts, living, self.generation, vars(self).get("resident", self._before))
-
-    @property
-    def last_row(self) -> int:
-        """The last row of the file that the snapshot has seen."""
-        return int(self._rows[-1]) if len(self._rows) else 0
+            memory = Memory(memory.reader, jax.tree.map(lambda column: column[living], memory.stored))
+            return Snapshot(memory, np.ones(len(memory.stored.rows), bool), self.generation + 1)
+        before = None if moved else vars(self).get("corpus", self._before)
+        return Snapshot(memory, living, self.generation, before)
 
     def __len__(self) -> int:
         """Returns the number of documents."""
@@ -122,10 +126,10 @@ class Snapshot:
         Raises:
           EndxError: it was deleted.
         """
-        found = self.read_documents([row])
-        if not found:
+        documents = self.read_documents([row])
+        if not documents:
             raise EndxError(f"{self._reader.path}: the document of row {row} was deleted meanwhile: search again")
-        return found[row]
+        return documents[row]
 
     def documents(self) -> Iterator[tuple[int, Document]]:
         """Yields the rows that are not deleted, with their documents."""
@@ -134,9 +138,9 @@ class Snapshot:
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
         """Returns the rows of the documents with these ids; ids without a document are omitted."""
-        found = self._reader.rows_of(ids)
-        places = np.searchsorted(self._rows, list(found.values()))
-        return {name: int(place) for name, place in zip(found, places, strict=True) if place < len(self._rows)}
+        in_file = self._reader.rows_of(ids)
+        places = np.searchsorted(self._rows, list(in_file.values()))
+        return {name: int(place) for name, place in zip(in_file, places, strict=True) if place < len(self._rows)}
 
     def where(self, filters: Mapping[str, object] | None) -> np.ndarray:
         """Returns bool [rows], true for the documents that a filter selects (see `filters.condition`); None: all."""
@@ -153,8 +157,6 @@ class Snapshot:
     def search(self, questions: np.ndarray, k: int, where: np.ndarray | None = None) -> Neighbours:
         """Finds the k documents with the highest inner products for questions [Q, E], exactly; all if there are fewer.
 
-        Embeddings stay on the devices if they fit, else they are streamed: see `search.top_k`.
-
         Args:
           questions: float32 [Q, E].
           k: number of documents.
@@ -163,19 +165,13 @@ class Snapshot:
         Raises:
           EndxError: questions are of another width, or k is below 1.
         """
-        if not len(self.living):
-            return no_neighbours(len(questions), 0)
-        if self.resident is not None:
-            return self.resident.search(questions, k, where)
-        selected = self.living if where is None else where
-        return top_k(questions, self.embeddings, k, scales=self.scales, where=selected)
+        return self.corpus.search(questions, k, where)
 
     @functools.cached_property
-    def resident(self) -> Resident | None:
-        """Embeddings on the devices; None if they do not fit."""
-        size = len(self.embeddings) * self.info.width * self.info.dtype.itemsize
+    def corpus(self) -> Corpus:
+        """Embeddings for exact search, on the devices if they fit."""
         before, self._before = self._before, None
-        return Resident(self.embeddings, self.scales, self.living, before) if fits(size) else None
+        return Corpus(self.embeddings, self.scales, self.living, resident=fits(self.embeddings.nbytes), before=before)
 
     def vectors(self, start: int, stop: int) -> np.ndarray:
         """Returns the embeddings of rows `start:stop`, float32 [n, E], including deleted documents."""
@@ -187,13 +183,6 @@ class Snapshot:
     def parts(self, size: int = 4096) -> Iterator[tuple[np.ndarray, np.ndarray, list[Document]]]:
         """Yields rows [n], embeddings float32 [n, E] and n documents that are not deleted, up to `size` at a time."""
         for start in range(0, len(self.living), size):
-            found = self.read_documents((np.flatnonzero(self.living[start : start + size]) + start).tolist())
-            rows = np.array(sorted(found), int)
-            yield rows, self.vectors(start, start + size)[rows - start], [found[row] for row in rows.tolist()]
-
-
-def _joined(parts: Sequence[Stored]) -> Stored:
-    rows, embeddings, scales = zip(*parts, strict=True)
-    return Stored(
-        np.concatenate(rows), np.concatenate(embeddings), None if scales[0] is None else np.concatenate(scales)
-    )
+            documents = self.read_documents((np.flatnonzero(self.living[start : start + size]) + start).tolist())
+            rows = np.array(sorted(documents), int)
+            yield rows, self.vectors(start, start + size)[rows - start], [documents[row] for row in rows.tolist()]

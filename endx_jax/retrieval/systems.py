@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,7 @@ import numpy as np
 from endx_jax.data.records import Pools
 from endx_jax.errors import EndxError
 from endx_jax.retrieval.bm25 import BM25
-from endx_jax.retrieval.evaluate import Evaluation, evaluate_set
+from endx_jax.retrieval.evaluate import Evaluation, ScoreBlock, evaluate_set
 
 Array = jax.Array
 
@@ -73,8 +72,6 @@ def _products(questions, candidates, rows, columns):
 
 # (side, texts) to float32 [n, E], of unit norm if embeddings are compared by cosine.
 Encode = Callable[[str, Sequence[str]], np.ndarray]
-# (start, stop) to scores [stop - start, N] of those questions, as `evaluate` takes it.
-ScoreBlock = Callable[[int, int], Any]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

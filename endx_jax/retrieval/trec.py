@@ -5,12 +5,14 @@ White space separates the columns of TREC files, so white space in an id is perc
 
 import json
 import math
+import pathlib
 import re
 import urllib.parse
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from endx_jax.errors import EndxError
 from endx_jax.files import replacing
+from endx_jax.retrieval.evaluate import Evaluation
 
 
 def write_run(path, question_ids, candidate_ids, top_ids, top_scores, tag) -> None:
@@ -23,7 +25,7 @@ def write_run(path, question_ids, candidate_ids, top_ids, top_scores, tag) -> No
     Args:
       path: file to write, atomically.
       question_ids: Q external ids.
-      candidate_ids: N external ids.
+      candidate_ids: N external ids, or those that are needed by their indices.
       top_ids: int [Q, depth], indices of candidates, best first.
       top_scores: float32 [Q, depth], descending.
       tag: name of the system (last column).
@@ -32,7 +34,7 @@ def write_run(path, question_ids, candidate_ids, top_ids, top_scores, tag) -> No
       EndxError: an id or the tag is empty, or an id is repeated.
     """
     question_ids = encoded(path, "question", question_ids)
-    candidate_ids = encoded(path, "candidate", candidate_ids)
+    candidate_ids = _by_row(path, candidate_ids)
     (tag,) = encoded(path, "tag", [tag])
     with replacing(path) as file:
         for question, ids, scores in zip(question_ids, top_ids.tolist(), top_scores.tolist(), strict=True):
@@ -60,7 +62,7 @@ def write_qrels(path, question_ids, candidate_ids, qrels, gains=None) -> None:
       EndxError: an id is empty or repeated.
     """
     question_ids = encoded(path, "question", question_ids)
-    candidate_ids = encoded(path, "candidate", candidate_ids)
+    candidate_ids = _by_row(path, candidate_ids)
     with replacing(path) as file:
         for row, (question, right) in enumerate(zip(question_ids, qrels, strict=True)):
             grades = [1] * len(right) if gains is None else gains[row]
@@ -68,17 +70,27 @@ def write_qrels(path, question_ids, candidate_ids, qrels, gains=None) -> None:
                 file.write(f"{question} 0 {candidate_ids[candidate]} {grade}\n")
 
 
-def write_per_question(path, question_ids, evaluation) -> None:
-    """Writes one JSON line per question of an `Evaluation`: `id`, `ranks` and the value of each metric.
+def write_system(folder: pathlib.Path, system: str, question_ids, candidate_ids, evaluation: Evaluation) -> None:
+    """Writes the run `SYSTEM.run.trec`, and `SYSTEM.per_question.jsonl`: `id`, `ranks` and metrics of each question.
 
     Args:
-      path: file to write, atomically.
+      folder: folder of the files.
+      system: name of the system.
       question_ids: Q external ids.
-      evaluation: result of `evaluate`.
+      candidate_ids: N external ids.
+      evaluation: rankings of the system.
     """
-    with replacing(path) as file:
+    write_run(
+        folder / f"{system}.run.trec", question_ids, candidate_ids, evaluation.top_ids, evaluation.top_scores, system
+    )
+    with replacing(folder / f"{system}.per_question.jsonl") as file:
         for identity, row in zip(question_ids, evaluation.per_question(), strict=True):
             file.write(json.dumps({"id": identity, **row}, ensure_ascii=False) + "\n")
+
+
+def _by_row(path, ids: Sequence[str] | Mapping[int, str]) -> dict[int, str]:
+    ids = ids if isinstance(ids, Mapping) else dict(enumerate(ids))
+    return dict(zip(ids, encoded(path, "candidate", ids.values()), strict=True))
 
 
 def encoded(path, kind: str, ids: Iterable[str]) -> list[str]:

@@ -7,10 +7,10 @@ from endx_jax.data.records import one_to_one
 from endx_jax.errors import EndxError
 from endx_jax.experiment.model import read_model
 from endx_jax.parallel.console import say
-from endx_jax.retrieval.diagnostics import probe_accuracy, same_side_neighbours
 from reproduction.figures import drawing
 from reproduction.figures.drawing import rounded, tsne
 from reproduction.figures.study import Study
+from reproduction.separation import probe_accuracy, same_side_neighbours
 
 # Pairs that are drawn (Dong et al.: 400), and that are measured at most.
 DRAWN, MEASURED = 400, 2000

@@ -17,13 +17,13 @@ from endx_jax.inference.text_batches import compute_batches, equal_batches
 from endx_jax.numerics import unit_rows
 from endx_jax.parallel.console import say
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
-from endx_jax.retrieval.diagnostics import question_agreement
 from endx_jax.retrieval.evaluate import MEASURES, evaluate
 from endx_jax.retrieval.systems import dense_scores
 from endx_jax.training import metric_log
 from reproduction.figures import drawing
 from reproduction.figures.drawing import rounded, tsne
 from reproduction.figures.study import FigureSource, Study, with_at_least
+from reproduction.separation import question_agreement
 
 POOLS = {"whole": "whole pool", "cut": "pool of these answers alone"}
 # The highest minimum of Figure 2; lower where no answer has so many questions.

@@ -1,7 +1,6 @@
 """Our measures against ir-measures, on files as runs write them; docs/evaluation.md says where the two differ."""
 
 import collections
-import itertools
 import json
 
 import numpy as np
@@ -13,9 +12,9 @@ from endx_jax.data.records import Pools
 from endx_jax.data.relevance import read_judged
 from endx_jax.retrieval.evaluate import evaluate, evaluate_set
 from endx_jax.retrieval.index import Index, write_index
-from endx_jax.retrieval.index_evaluation import evaluate_judged, rows_of
+from endx_jax.retrieval.index_evaluation import evaluate_judged, find_rows
 from endx_jax.retrieval.results import Results
-from endx_jax.retrieval.trec import write_per_question, write_qrels, write_run
+from endx_jax.retrieval.trec import write_qrels, write_system
 
 QUESTIONS, CANDIDATES = 16, 40
 # Three right candidates for every other question, one for the rest.
@@ -54,12 +53,14 @@ def both(reference, tmp_path):
     def values(scores, candidate_ids):
         found = evaluate(lambda a, b: scores[a:b], QRELS, candidates=CANDIDATES, depth=CANDIDATES)
         ids = [f"q{n}" for n in range(QUESTIONS)], candidate_ids
-        write_run(tmp_path / "run", *ids, found.top_ids, found.top_scores, "t")
+        write_system(tmp_path, "t", *ids, found)
         write_qrels(tmp_path / "qrels", *ids, QRELS)
-        write_per_question(tmp_path / "rows", ids[0], found)
-        ours = {row["id"]: row for row in map(json.loads, (tmp_path / "rows").read_text().splitlines())}
+        ours = {row["id"]: row for row in map(json.loads, (tmp_path / "t.per_question.jsonl").read_text().splitlines())}
         theirs = collections.defaultdict(dict)
-        files = reference.read_trec_qrels(str(tmp_path / "qrels")), reference.read_trec_run(str(tmp_path / "run"))
+        files = (
+            reference.read_trec_qrels(str(tmp_path / "qrels")),
+            reference.read_trec_run(str(tmp_path / "t.run.trec")),
+        )
         for found in reference.iter_calc(list(measures.values()), *files):
             theirs[found.query_id][names[str(found.measure)]] = found.value
         return ours, theirs, list(measures)
@@ -167,17 +168,9 @@ def test_an_index_of_such_a_folder_has_the_same_means(reference, judged_folder, 
     write_index(
         tmp_path / "index", np.eye(CANDIDATES, dtype=np.float32), documents, metric="inner product", model=model
     )
-    asked = read_judged(str(folder), None)
     snapshot = Index(tmp_path / "index").snapshot
-    rows = rows_of(snapshot, itertools.chain(*asked.right), itertools.chain(*asked.excluded))
-    found = evaluate_judged(
-        snapshot,
-        scores,
-        [[rows[name] for name in own] for own in asked.right],
-        5,
-        gains=[[*own.values()] for own in asked.right],
-        excluded=[[rows[name] for name in own if name in rows] for own in asked.excluded],
-    )
+    rows = find_rows(snapshot, read_judged(str(folder), None))
+    found = evaluate_judged(snapshot, rows, scores, depth=5)
     expected = expected_means(reference, judged, run)
     assert {name: found.metrics[name] for name in MEASURES} == pytest.approx(expected, abs=1e-6)
     best = [max(own, key=own.get) for own in run.values()]

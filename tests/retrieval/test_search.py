@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 from helpers import one_line_error
 
-from endx_jax.numerics import quantize
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.programs import collectives
 from endx_jax.retrieval import search
-from endx_jax.retrieval.search import Tile, top_k
+from endx_jax.retrieval.search import Corpus, Tile, merge_block, top_k
 
 
 def devices(count):
@@ -53,20 +52,14 @@ def test_any_number_of_candidates(small_tiles, mesh, count):
     check(whole_numbers(19, 3), whole_numbers(count, 3, seed=count), 5, mesh=devices(mesh), block=16)
 
 
-@pytest.mark.parametrize("asked", [1, 16, 17])
-def test_any_number_of_questions(small_tiles, asked):
-    check(whole_numbers(asked, 3, seed=asked), whole_numbers(99, 3), 4, mesh=devices(8))
+@pytest.mark.parametrize("count", [1, 16, 17])
+def test_any_number_of_questions(small_tiles, count):
+    check(whole_numbers(count, 3, seed=count), whole_numbers(99, 3), 4, mesh=devices(8))
 
 
 @pytest.mark.parametrize("k", [1, 9, 60])
 def test_k_may_be_less_or_more_than_a_tile(small_tiles, k):
     check(whole_numbers(19, 3), whole_numbers(99, 3), k, mesh=devices(8), block=16)
-
-
-def test_random_corpora_of_many_ties(small_tiles):
-    for seed in range(12):
-        questions = whole_numbers(19, 3, seed=seed, most=1 + seed % 3)
-        check(questions, whole_numbers(130, 3, seed=seed + 100, most=1), 6, mesh=devices(1 + 7 * (seed % 2)), block=32)
 
 
 @pytest.mark.parametrize(
@@ -143,12 +136,12 @@ def test_codes_with_scales(small_tiles, mesh):
 
 
 @pytest.mark.parametrize("mesh", [1, 8])
-@pytest.mark.parametrize("share", [0.0, 0.5, *(pytest.param(share, marks=pytest.mark.slow) for share in (0.03, 0.99))])
+@pytest.mark.parametrize("share", [0.0, 0.5])
 def test_a_mask_is_as_if_the_others_were_not_there(small_tiles, mesh, share):
     questions, candidates = whole_numbers(19, 3), whole_numbers(200, 3, seed=1)
     where = np.random.default_rng(2).random(200) < share
     candidates[np.flatnonzero(~where)[:1]] = np.nan  # what is not there can't be wrong either
-    for k in (1, 10, 150):
+    for k in (1, 150):
         found = top_k(questions, candidates, k, where=where, mesh=devices(mesh), block=16)
         expected = top_k(questions, candidates[where], k, mesh=devices(mesh), block=16)
         assert found.rows.shape == (19, min(k, where.sum()))
@@ -157,9 +150,12 @@ def test_a_mask_is_as_if_the_others_were_not_there(small_tiles, mesh, share):
 
 
 def test_an_empty_search_returns_empty_arrays():
-    for asked, count in ((0, 6), (4, 0), (0, 0)):
-        found = top_k(np.zeros((asked, 3)), np.zeros((count, 3)), 5)
-        assert found.scores.shape == found.rows.shape == (asked, min(5, count))
+    for questions, count in ((0, 6), (4, 0), (0, 0)):
+        for found in (
+            top_k(np.zeros((questions, 3)), np.zeros((count, 3)), 5),
+            Corpus(np.zeros((count, 3), np.float32)).search(np.zeros((questions, 3)), 5),
+        ):
+            assert found.scores.shape == found.rows.shape == (questions, min(5, count))
 
 
 def test_a_memory_map(tmp_path):
@@ -220,9 +216,9 @@ def test_mistakes():
         top_k(questions, candidates[:, :2], 5)
     with one_line_error(r"question embeddings are \(3,\)"):
         top_k(questions[0], candidates, 5)
-    with one_line_error("k 0, block 8"):
+    with one_line_error("a k of at least 1: k 0"):
         top_k(questions, candidates, 0, block=8)
-    with one_line_error("k 5, block 0"):
+    with one_line_error("a block of at least 1 candidate: block 0"):
         top_k(questions, candidates, 5, block=0)
     with one_line_error(r"scales is \(5,\) for 6 candidates"):
         top_k(questions, candidates, 5, scales=np.ones(5, np.float32))
@@ -232,13 +228,61 @@ def test_mistakes():
         top_k(questions, np.broadcast_to(candidates[:1], (2**31, 3)), 5)
 
 
-def test_search_finds_by_codes_what_it_finds_by_numbers():
-    random = np.random.default_rng(1)
-    candidates = random.normal(size=(2000, 64)).astype(np.float32)
-    candidates /= np.linalg.norm(candidates, axis=1, keepdims=True)
-    questions = candidates[:100] + 0.15 * random.normal(size=(100, 64)).astype(np.float32)
-    codes, scales = map(np.asarray, quantize(candidates))
-    exact, rounded = top_k(questions, candidates, 10).rows, top_k(questions, codes, 10, scales=scales).rows
-    recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(exact, rounded, strict=True)])
-    assert 0.95 < recall < 1.0
-    np.testing.assert_array_equal(exact[:, 0], rounded[:, 0])
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks of at most 128 rows, 16 a device: each corpus takes several."""
+    monkeypatch.setattr(search, "TILES", {"cpu": Tile(questions=16, candidates=2, merged=3)})
+
+
+def check_corpus(corpus, candidates, where, k=7):
+    """Rows and scores are those of sorting all scores of the candidates that count."""
+    for count in (1, 9, 40):
+        questions = whole_numbers(count, 3, seed=count)
+        scores = np.where(where, questions @ candidates.T, -np.inf)
+        np.testing.assert_array_equal(corpus.scores(questions)(0, count), scores)
+        rows = np.argsort(-scores, axis=1, kind="stable")[:, : min(k, where.sum())]
+        found = corpus.search(questions, k)
+        np.testing.assert_array_equal(found.rows, rows)
+        np.testing.assert_array_equal(found.scores, np.take_along_axis(scores, rows, axis=1))
+
+
+@pytest.mark.parametrize("resident", [True, False])
+@pytest.mark.parametrize("count", [1, 400])
+def test_a_corpus_finds_what_sorting_all_scores_finds(small_blocks, count, resident):
+    codes, scales = whole_numbers(count, 3, seed=1).astype(np.int8), np.float32([1, 2, 4, 2] * 100)[:count]
+    where, candidates = np.arange(count) % 3 != 1, codes * scales[:, None]
+    check_corpus(Corpus(codes, scales, where, resident=resident, block=128), candidates, where)
+    check_corpus(Corpus(candidates, resident=resident, block=128), candidates, np.ones(count, bool))
+
+
+def test_unchanged_blocks_are_not_sent_again(small_blocks, monkeypatch):
+    sent, place = [], search.place
+    monkeypatch.setattr(search, "place", lambda part, where: sent.append(part.ndim) or place(part, where))
+    candidates = whole_numbers(400, 3, seed=1)
+    before = Corpus(candidates[:300], None, np.ones(300, bool), block=128)
+    where = np.arange(400) != 5
+    assert sent.count(2) == 3
+    after = Corpus(candidates, None, where, block=128, before=before)
+    assert sent.count(2) == 3 + 2  # of the blocks 0, 128 and 256 the last was not full
+    check_corpus(after, candidates, where)
+    check_corpus(before, candidates[:300], np.ones(300, bool))
+    del sent[:]
+    last = Corpus(candidates, None, ~where, block=128, before=after)
+    assert sent.count(2) == 0
+    check_corpus(last, candidates, ~where)
+
+
+def test_few_programs_are_compiled(small_blocks):
+    candidates, compiled = whole_numbers(110, 3), merge_block._cache_size()
+    for count in range(100, 111):
+        corpus = Corpus(candidates[:count], None, np.ones(count, bool))
+        for questions in (1, 5, 6, 8):
+            for k in (1, 5, 16):
+                corpus.search(whole_numbers(questions, 3), k)
+    # One size of block, 1 question or 8, and 16 kept.
+    assert merge_block._cache_size() - compiled == 2
+
+
+def test_a_corpus_that_is_larger_than_memory_does_not_fit():
+    assert search.fits(1)
+    assert not search.fits(1 << 60)

@@ -5,7 +5,7 @@ import pytest
 
 from endx_jax.errors import EndxError
 from endx_jax.retrieval.evaluate import evaluate
-from endx_jax.retrieval.trec import write_per_question, write_qrels, write_run
+from endx_jax.retrieval.trec import write_qrels, write_run, write_system
 
 IDS = np.array([[2, 0], [1, 2]], np.int32)
 SCORES = np.array([[0.5, 0.25], [3.0, -1.5]], np.float32)
@@ -47,8 +47,11 @@ def test_grades_are_written_and_candidates_that_are_not_ranked_are_left_out(tmp_
 def test_per_question_lines(tmp_path):
     scores = np.float32([[1, 2, 0], [3, 3, 0]])
     found = evaluate(lambda start, stop: scores[start:stop], [[0], [1]], candidates=3)
-    write_per_question(tmp_path / "rows.jsonl", ["é 1", "q2"], found)
-    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text(encoding="utf-8").splitlines()]
+    write_system(tmp_path, "bm25", ["é 1", "q2"], ["a", "b", "c"], found)
+    assert (tmp_path / "bm25.run.trec").read_text().splitlines()[0] == "é%201 Q0 b 1 2 bm25"
+    rows = [
+        json.loads(line) for line in (tmp_path / "bm25.per_question.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     assert [(row["id"], row["question"], row["ranks"], row["mrr"]) for row in rows] == [
         ("é 1", 0, [2.0], 0.5),
         ("q2", 1, [1.5], pytest.approx(1 / 1.5)),
@@ -80,7 +83,7 @@ def test_repeated_ids_are_refused(tmp_path):
 def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "qrels"
     write_qrels(path, ["q1"], ["a"], [[0]])
-    with pytest.raises(IndexError):
+    with pytest.raises(KeyError):
         write_qrels(path, ["q1", "q2"], ["a"], [[0], [7]])
     assert path.read_text() == "q1 0 a 1\n"
     assert list(tmp_path.iterdir()) == [path]

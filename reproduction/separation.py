@@ -1,4 +1,4 @@
-"""Diagnostics of embeddings: overlap of questions and answers, agreement of the questions of one answer."""
+"""Separation of question and answer embeddings, and distances between the questions of one answer."""
 
 from collections.abc import Sequence
 
@@ -9,8 +9,6 @@ from endx_jax.errors import EndxError
 from endx_jax.numerics import unit_rows
 
 SMALLEST = 4
-# Minimum number of questions of an answer in `question_agreement` (Yu et al. 2020, Table 3).
-FEWEST = 8
 RIDGE = 0.03
 
 
@@ -141,9 +139,7 @@ def _fit(features: np.ndarray, signs: np.ndarray) -> tuple[np.ndarray, float]:
     return solution[:-1], solution[-1]
 
 
-def question_agreement(
-    question_embeddings, qrels: Sequence[Sequence[int]], *, fewest: int = FEWEST
-) -> dict[str, float]:
+def question_agreement(question_embeddings, qrels: Sequence[Sequence[int]], *, fewest: int) -> dict[str, float]:
     """Computes the mean squared distance between questions of the same answer, and between any two questions.
 
     Yu et al. (2020, Table 3) call the first SSE, "the sum of squared distances [...] between two different questions
