@@ -27,13 +27,11 @@ class Embeddings:
     Attributes:
       question: embeddings [B, E] of the questions.
       answer: embeddings [B, E] of the answers.
-      penalty: [B], sum of the pooling penalties of both towers.
       hard_negatives: embeddings [B, K, E] of the hard negatives; None if the batch has none.
     """
 
     question: Array
     answer: Array
-    penalty: Array
     hard_negatives: Array | None = None
 
 
@@ -95,12 +93,12 @@ class Objective(abc.ABC):
         """Embeds pairs, given as (batch, dropout keys [B]); each row is independent of the others."""
         batch, keys = rows
         towers = params["dual_encoder"]
-        question, of_question = self.model.encode_with_penalty(towers, "question", batch.question, fold(keys, 0))
-        answer, of_answer = self.model.encode_with_penalty(towers, "answer", batch.answer, fold(keys, 1))
+        question = self.model.encode(towers, "question", batch.question, fold(keys, 0))
+        answer = self.model.encode(towers, "answer", batch.answer, fold(keys, 1))
         hard = None
         if batch.hard_negatives is not None:
             hard = self._embed_hard_negatives(towers, batch.hard_negatives, keys)
-        return Embeddings(question, answer, of_question + of_answer, hard)
+        return Embeddings(question, answer, hard)
 
     @abc.abstractmethod
     def loss(self, params: dict, embedded: Any, batch: Any, keys: Array, step: Array) -> LossAndMetrics:

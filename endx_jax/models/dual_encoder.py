@@ -8,7 +8,6 @@ import jax.numpy as jnp
 
 from endx_jax.batch import Texts, Tokens
 from endx_jax.errors import EndxError
-from endx_jax.models.pooling import PENALTIES
 from endx_jax.models.sharing import SHARINGS, Sharing
 from endx_jax.models.tower import Tower
 
@@ -82,22 +81,10 @@ class DualEncoder:
         tower, variables = self.tower(side), {"params": self.tower_params(params, side)}
         return cast(Array, tower.apply(variables, tokens, method=tower.base))
 
-    def encode_with_penalty(
-        self, params: dict, side: str, texts: Texts, dropout_keys: Array | None = None
-    ) -> tuple[Array, Array]:
-        """Returns the embeddings of `encode` and the pooling's penalty [B] (see `MultiHopAttention`) or zeros."""
-        variables = {"params": self.tower_params(params, side)}
-        embeddings, sown = self.tower(side).apply(variables, texts, dropout_keys, mutable=[PENALTIES])
-        zeros = jnp.zeros(embeddings.shape[:1], embeddings.dtype)
-        return embeddings, sum(jax.tree.leaves(sown), start=zeros)
-
-    def pool_with_penalty(
-        self, params: dict, side: str, tokens: Tokens, dropout_keys: Array | None = None
-    ) -> tuple[Array, Array]:
-        """Returns the input [B, P] of one side's projection for tokens [B, L], and the pooling's penalty [B]."""
+    def pool(self, params: dict, side: str, tokens: Tokens, dropout_keys: Array | None = None) -> Array:
+        """Returns the input [B, P] of one side's projection for tokens [B, L]."""
         tower, variables = self.tower(side), {"params": self.tower_params(params, side)}
-        pooled, sown = tower.apply(variables, tokens, dropout_keys, mutable=[PENALTIES], method=tower.pool)
-        return pooled, sum(jax.tree.leaves(sown), start=jnp.zeros(pooled.shape[:1], pooled.dtype))
+        return cast(Array, tower.apply(variables, tokens, dropout_keys, method=tower.pool))
 
     def project(self, params: dict, side: str, pooled: Array) -> Array:
         """Maps pooled texts [B, P] of one side to the input [B, E] of its tower's head; see `Tower.project`."""

@@ -54,8 +54,6 @@ POOLINGS: Mapping[str, Callable[[Array, Array], Array]] = {
     "weighted_mean": weighted_mean,
 }
 
-PENALTIES = "penalties"
-
 
 @dataclasses.dataclass(frozen=True)
 class MultiHopSettings:
@@ -72,8 +70,7 @@ class MultiHopSettings:
 class MultiHopAttention(nn.Module):
     """Structured self-attention with several hops, A = softmax(W2 tanh(W1 H^T)) (Lin et al. 2017), in float32.
 
-    Sows the penalty ||A A^T - I||_F^2 of each text (Eq. 8), [B], as `orthogonality` into the collection `PENALTIES`. It
-    is small if the hops attend to different tokens. Lin et al. flatten the hops; their mean keeps width and scale.
+    Lin et al. flatten the hops; their mean keeps width and scale.
 
     Attributes:
       hops: number of hops r.
@@ -94,6 +91,4 @@ class MultiHopAttention(nn.Module):
         hidden = jnp.tanh(jnp.matmul(encodings, hidden_kernel, precision=highest))
         scores = jnp.where(mask[:, :, None], jnp.matmul(hidden, hop_kernel, precision=highest), _LOWEST)
         attention = jnp.where(mask[:, :, None], jax.nn.softmax(scores, axis=1), 0)  # [B, L, r]
-        products = jnp.einsum("blr,bls->brs", attention, attention, precision=highest)
-        self.sow(PENALTIES, "orthogonality", jnp.sum(jnp.square(products - jnp.eye(self.hops)[None]), axis=(1, 2)))
         return jnp.mean(jnp.einsum("blr,bld->brd", attention, encodings, precision=highest), axis=1)

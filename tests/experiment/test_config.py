@@ -48,6 +48,13 @@ def test_only_what_changes_results_counts_as_a_difference():
     ]
 
 
+def test_runs_of_earlier_versions_may_name_removed_settings_without_effect():
+    assert resolve({"objective": {"orthogonality": 0.0}}, finished=True) == resolve({}, finished=True)
+    for earlier, finished in ((1.0, True), (0.0, False)):
+        with pytest.raises(EndxError, match=r"unknown setting objective\.orthogonality"):
+            resolve({"objective": {"orthogonality": earlier}}, finished=finished)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

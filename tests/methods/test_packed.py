@@ -54,7 +54,7 @@ MODEL = DualEncoder(TOWER, TOWER)
 @functools.cache
 def objective(name):
     if name == "dual":
-        return DualObjective(MODEL, DualSettings(temperature=0.5, orthogonality=0.1))
+        return DualObjective(MODEL, DualSettings(temperature=0.5))
     return EndxObjective(MODEL, EndxSettings(temperature=0.5, cross_heads=2, ramp_epochs=0.0))
 
 

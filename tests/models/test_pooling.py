@@ -5,11 +5,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import padded, random_params, texts
+from helpers import random_params
 
-from endx_jax.models import DualEncoder, MultiHopAttention, TokenEmbedder, Tower
+from endx_jax.models import MultiHopAttention
 from endx_jax.models.pooling import POOLINGS, first, last, mean, weighted_mean
-from endx_jax.models.static import NoEncoder
 
 ENCODINGS = np.random.default_rng(0).normal(size=(4, 5, 3)).astype(np.float32)
 LENGTHS = (5, 2, 1, 0)
@@ -63,34 +62,21 @@ def attention(params, encodings):
 
 
 def pool(encodings=ENCODINGS, mask=MASK, hops=4):
-    """The module's parameters, its result and its penalty."""
+    """The module's parameters and its result."""
     module = MultiHopAttention(hops, 6)
     params = random_params(module, jnp.zeros((1, 1, 3)), jnp.ones((1, 1), bool))
     params = jax.tree.map(lambda leaf: 5 * leaf, params)  # so that hops differ
-    found, sown = jax.jit(lambda *x: module.apply({"params": params}, *x, mutable=["penalties"]))(encodings, mask)
-    return params, found, sown["penalties"]["orthogonality"][0]
+    return params, jax.jit(lambda *x: module.apply({"params": params}, *x))(encodings, mask)
 
 
 def test_multi_hop_attention_is_its_equations_text_by_text():
-    params, found, penalty = pool()
+    params, found = pool()
     assert np.ptp(attention(params, ENCODINGS[0]), axis=0).max() > 0.1
     for row, length in enumerate(LENGTHS[:3]):
         encodings = ENCODINGS[row, :length]
         weights = attention(params, encodings)
         np.testing.assert_allclose(found[row], (weights @ encodings).mean(axis=0), rtol=1e-5, atol=1e-6)
-        expected = np.sum((weights @ weights.T - np.eye(4)) ** 2)
-        np.testing.assert_allclose(penalty[row], expected, rtol=1e-5)
     np.testing.assert_array_equal(found[3], 0)
-
-
-def test_hops_at_one_token_each_have_no_penalty_and_all_at_one_have_the_most():
-    # Scores are +-20 by the sign of an encoding, so hop 0 sees token 0 only and hop 1 token 1.
-    module, mask = MultiHopAttention(2, 1), jnp.ones((2, 2), bool)
-    params = {"hidden_kernel": jnp.array([[20.0]]), "hop_kernel": jnp.array([[20.0, -20.0]])}
-    encodings = jnp.array([[[1.0], [-1.0]], [[1.0], [1.0]]])
-    _, sown = module.apply({"params": params}, encodings, mask, mutable=["penalties"])
-    # The second text's weights are all a half: A A^T is 1/2 everywhere, minus I: 4 entries of 1/4.
-    np.testing.assert_allclose(sown["penalties"]["orthogonality"][0], [0, 4 / 4], atol=1e-6)
 
 
 def test_multi_hop_attention_is_finite_for_a_text_without_tokens_and_float32_at_least():
@@ -98,8 +84,8 @@ def test_multi_hop_attention_is_finite_for_a_text_without_tokens_and_float32_at_
     params = random_params(module, jnp.zeros((1, 1, 3)), jnp.ones((1, 1), bool))
 
     def loss(params, encodings):
-        pooled, sown = module.apply({"params": params}, encodings, MASK, mutable=["penalties"])
-        return jnp.sum(pooled**2) + jnp.sum(sown["penalties"]["orthogonality"][0]), pooled
+        pooled = module.apply({"params": params}, encodings, MASK)
+        return jnp.sum(pooled**2), pooled
 
     half = jnp.asarray(ENCODINGS, jnp.bfloat16)
     (_, pooled), gradient = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))(params, half)
@@ -108,15 +94,3 @@ def test_multi_hop_attention_is_finite_for_a_text_without_tokens_and_float32_at_
     assert min(np.abs(leaf).max() for leaf in jax.tree.leaves(gradient[0])) > 1e-4
     with jax.enable_x64(True):
         assert module.apply({"params": params}, jnp.asarray(ENCODINGS, jnp.float64), MASK).dtype == jnp.float64
-
-
-def test_encode_with_penalty_is_encode_and_the_penalty():
-    tokens = padded(texts((5, 2)), 6)
-    for pooling, has_one in ((MultiHopAttention(3, 4), True), (mean, False)):
-        tower = Tower(TokenEmbedder(50, 3), NoEncoder(), pooling)
-        model, params = DualEncoder(tower, tower), {"shared": random_params(tower, tokens)}
-        embeddings, penalty = model.encode_with_penalty(params, "answer", tokens)
-        np.testing.assert_array_equal(embeddings, model.encode(params, "answer", tokens))
-        assert (penalty.shape, penalty.dtype) == ((2,), jnp.float32)
-        assert bool((penalty > 0.1).all()) is has_one
-        assert bool((penalty == 0).all()) is not has_one

@@ -43,14 +43,14 @@ class DualObjective(Objective):
     def loss(self, params: dict, embedded: Embeddings, batch: Batch, keys: Array, step: Array) -> LossAndMetrics:
         """Computes the contrastive loss of a global batch.
 
-        The metrics are those of `in_batch_softmax`, `temperature`, `bias` of the sigmoid loss and, if their weights are
-        not 0, `orthogonality_penalty`, `distillation_loss` and `teacher_agreement`.
+        The metrics are those of `in_batch_softmax`, `temperature`, `bias` of the sigmoid loss and, with a teacher's
+        scores, `distillation_loss` and `teacher_agreement`.
         """
         del keys, step
         learned = self.learned(params)
         rows = (embedded, loss_arrays(batch))
         loss, metrics = self.execution.reduce_rows(self.retrieval_loss, learned, rows)
-        return self.with_penalty(loss, metrics | learned, embedded.penalty)
+        return loss, metrics | learned
 
     def retrieval_loss(
         self, learned: dict[str, Array], rows: tuple[Embeddings, dict[str, Any]], axis_name=None
@@ -117,10 +117,3 @@ class DualObjective(Objective):
         if self.settings.learn_temperature:
             return {"temperature": jnp.exp(params["log_temperature"]), **bias}
         return {"temperature": jnp.asarray(self.settings.temperature), **bias}
-
-    def with_penalty(self, loss: Array, metrics: dict[str, Array], penalty: Array) -> LossAndMetrics:
-        """Adds the mean pooling penalty, given as [B], to loss and metrics if its weight is not 0."""
-        if not self.settings.orthogonality:
-            return loss, metrics
-        mean = jnp.mean(penalty)
-        return loss + self.settings.orthogonality * mean, metrics | {"orthogonality_penalty": mean}

@@ -101,9 +101,6 @@ class DualSettings(MethodSettings):
     mask_false_negatives: bool = key(
         True, "Exclude equal texts and known positives from the negatives (papers: False)."
     )
-    orthogonality: float = key(
-        0.0, "Weight of multi-hop pooling's penalty on hops with similar attention (Lin et al.: 1)."
-    )
     matryoshka_dims: tuple[int, ...] = key(
         (),
         "Widths of the prefixes of embeddings to train, such as (384, 192, 96); the whole embedding counts only if its "
@@ -128,7 +125,6 @@ class DualSettings(MethodSettings):
             f"objective.direction is {self.direction!r}, which the sigmoid loss does not have: leave it, or set "
             "objective.contrastive.loss=softmax",
         )
-        check(self.orthogonality >= 0, f"objective.orthogonality is {self.orthogonality}; it must not be negative")
         check(self.loss_tile >= -1, f"objective.loss_tile is {self.loss_tile}; it must be positive, 0 or -1")
         dims, weights = self.matryoshka_dims, self.matryoshka_weights
         distinct = len(set(dims)) == len(dims) and all(dim > 0 for dim in dims)

@@ -20,7 +20,6 @@ from endx_jax.methods.dual import ContrastiveBatch, DualObjective, DualSettings,
 from endx_jax.methods.endx.teacher import CrossEncoder, read_teacher
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective
 from endx_jax.models.dropout import fold
-from endx_jax.models.pooling import PENALTIES
 from endx_jax.settings import check, check_choice, key
 
 Array = jax.Array
@@ -223,7 +222,7 @@ class EndxObjective(Objective):
         for term, value in terms.items():
             metrics[f"alignment/{term}"] = value
             metrics[f"weighted_alignment/{term}"] = settings.alignment_weight * weights[term] * value
-        return dual.with_penalty(loss, metrics, embedded.student.penalty + embedded.teacher.penalty)
+        return loss, metrics
 
     def embed(self, params: dict, rows: tuple[Batch, Array]) -> TaughtEmbeddings:
         """Embeds pairs, given as (batch, dropout keys [B]), with student and teacher."""
@@ -233,7 +232,7 @@ class EndxObjective(Objective):
         """Returns the teacher's embeddings of matched pairs; dropout is on if `keys` [B] are given, unless frozen."""
         if self.settings.teacher_model:
             guide = cast(Guide, cast(ContrastiveBatch, batch).guide)
-            return Embeddings(guide.question, guide.answer, jnp.zeros(guide.question.shape[0]))
+            return Embeddings(guide.question, guide.answer)
         keys = None if self.settings.teacher_frozen else keys
         own = params["teacher"]["encoders"]
         encoders = {place: groups | own.get(place, {}) for place, groups in params["dual_encoder"].items()}
@@ -246,11 +245,8 @@ class EndxObjective(Objective):
 
         question, answer = encode("question", questions, 0), encode("answer", answers, 1)
         variables = {"params": params["teacher"]["cross_encoder"]}
-        (of_question, of_answer), sown = self.cross_encoder.apply(
-            variables, question, questions.mask, answer, answers.mask, mutable=[PENALTIES]
-        )
-        penalty = sum(jax.tree.leaves(sown), start=jnp.zeros(of_question.shape[0]))
-        return Embeddings(of_question, of_answer, penalty)
+        embedded = self.cross_encoder.apply(variables, question, questions.mask, answer, answers.mask)
+        return Embeddings(*cast(tuple[Array, Array], embedded))
 
     def _losses(self, learned: dict[str, Array], rows: tuple[TaughtEmbeddings, dict], axis_name) -> tuple:
         """Returns both (loss, metrics), the unweighted alignment terms, and both spaces' `_from_uniform`."""

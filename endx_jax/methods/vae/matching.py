@@ -47,13 +47,9 @@ class MatchingObjective(DualObjective):
         check_cosines(self.model, self.settings)
 
     def loss(self, params: dict, embedded: Embeddings, batch: Batch, keys: Array, step: Array) -> LossAndMetrics:
-        """Computes the loss of one global batch.
-
-        The metrics are those of `match` and, if its weight is not 0, `orthogonality_penalty`.
-        """
+        """Computes the loss of one global batch, with the metrics of `match`."""
         del step
-        loss, metrics = self.match(params, embedded, batch, keys)
-        return self.with_penalty(loss, metrics, embedded.penalty)
+        return self.match(params, embedded, batch, keys)
 
     def match(self, params: dict, embeddings: Embeddings, batch: Batch, keys: Array) -> LossAndMetrics:
         """Computes the matching loss of a batch's embeddings and its metrics; `keys` [B] draw the wrong pairs.

@@ -90,12 +90,10 @@ class Posteriors:
     Attributes:
       question: posteriors of the questions.
       answer: posteriors of the answers.
-      penalty: [B], sum of the pooling penalties of both towers.
     """
 
     question: Posterior
     answer: Posterior
-    penalty: Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +161,7 @@ class VaeObjective(Objective):
             metrics[f"kl/{side}"] = jnp.mean(jnp.sum(kl, axis=1))
         loss = settings.matching_weight * matching + settings.reconstruction_weight * decoded / size
         metrics |= {"matching_loss": matching, "kl_weight": weight}
-        return self.matching.with_penalty(loss + weight * divergences, metrics, posteriors.penalty)
+        return loss + weight * divergences, metrics
 
     def embed(self, params: dict, rows: tuple[Batch, Array]) -> Posteriors:
         """Computes the posteriors of pairs, given as (batch, PRNG keys [B]), with dropout."""
@@ -172,16 +170,15 @@ class VaeObjective(Objective):
 
     def posteriors(self, params: dict, batch: Batch, keys: Array, dropout: bool = False) -> Posteriors:
         """Computes the posteriors of pairs; `keys` [B] draw the samples and the dropout."""
-        by_side, penalty = {}, jnp.zeros(())
+        by_side = {}
         for number, side in enumerate(SIDES):
             tokens, side_keys = cast(Tokens, getattr(batch, side)), fold(keys, number)
             towers = params["dual_encoder"]
-            pooled, of_side = self.model.pool_with_penalty(towers, side, tokens, side_keys if dropout else None)
+            pooled = self.model.pool(towers, side, tokens, side_keys if dropout else None)
             mean = self.settings.mean_scale * self.model.project(towers, side, pooled)
             deviation = cast(Array, self._deviation.apply({"params": params["deviation"][side]}, pooled))
             by_side[side] = Posterior(mean, deviation, sample(mean, deviation, fold(side_keys, _NOISE)))
-            penalty = penalty + of_side
-        return Posteriors(**by_side, penalty=penalty)
+        return Posteriors(**by_side)
 
     def _embeddings(self, posteriors: Posteriors, sampled: bool) -> Embeddings:
         """Returns the embeddings to match, with the towers' norm."""
@@ -190,7 +187,7 @@ class VaeObjective(Objective):
             posterior = getattr(posteriors, side)
             values = posterior.latent if sampled else posterior.mean
             by_side[side] = l2_normalize(values) if self.model.tower(side).normalize else values
-        return Embeddings(**by_side, penalty=posteriors.penalty)
+        return Embeddings(**by_side)
 
     def _kl_weight(self, step: Array) -> Array:
         """Returns beta at a step: it rises linearly from 0 at step 0 to `kl_weight`."""

@@ -107,9 +107,6 @@ def test_each_hard_negative_has_dropout_keys_of_its_own():
             seen.append(jax.random.key_data(dropout_keys))
             return super().encode(params, side, tokens, dropout_keys)
 
-        def encode_with_penalty(self, params, side, tokens, dropout_keys=None):
-            return self.encode(params, side, tokens, dropout_keys), jnp.zeros(len(tokens.ids))
-
     objective = DualObjective(Recorder(TOWER, TOWER), DualSettings())
     batch = with_hard_negatives(make_batch())
     objective(objective.init(jax.random.key(0), MODEL.init(jax.random.key(1))), batch, jax.random.key(2), jnp.int32(0))
