@@ -41,7 +41,7 @@ def faults(subject: Subject, compiled: Compiled) -> list[str]:
     if not compiled.fits:
         found.append(f"it does not fit: {compiled.peak} bytes")
     # What a step does not read, such as Adafactor's stand-ins, is not given to it.
-    held = bytes_held(subject.step.state)
+    held = bytes_held(subject.train_plan.state)
     if compiled.donated < 0.98 * held:
         found.append(f"{compiled.donated} of {held} bytes of the state are donated")
     return found

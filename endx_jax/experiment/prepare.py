@@ -21,11 +21,10 @@ from endx_jax.experiment.choices import Choice, read_choice, write_choice
 from endx_jax.experiment.compilation_cache import use_compilation_cache
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.data import fingerprint, read_splits
-from endx_jax.experiment.execution import rows_at_once
 from endx_jax.experiment.frozen import HeadEncoder
 from endx_jax.experiment.model import Model, build_model, with_token_weights
 from endx_jax.experiment.tokens import stored
-from endx_jax.experiment.train_plan import TrainPlan, abstract_step, plan_training
+from endx_jax.experiment.train_plan import TrainPlan, plan_training
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.models.sharding_hints import platform
 from endx_jax.parallel.console import say, working
@@ -119,7 +118,7 @@ def begin(run: Run, checkpoints: Checkpoints | None = None) -> tuple[Run, TrainS
     """Compiles the step, and creates or restores the state.
 
     If settings leave a choice of chunks and rematerialisation, the step is compiled until one fits into memory: see
-    `execution.first_that_fits`. On accelerators a later run with the same settings and devices reads the choice.
+    `choices.first_that_fits`. On accelerators a later run with the same settings and devices reads the choice.
 
     Args:
       run: run of `prepare_run`.
@@ -140,16 +139,16 @@ def begin(run: Run, checkpoints: Checkpoints | None = None) -> tuple[Run, TrainS
     known = read_choice(folder, key) if key else None
     if key and all_processes(known in train_plan.choices):
         assert known is not None
-        run = dataclasses.replace(run, train_plan=train_plan.only(known))
-    abstract = abstract_step(run.model, run.mesh, train_plan)
+        chosen = dataclasses.replace(train_plan, choice=known, choices=(known,))
+        run = dataclasses.replace(run, train_plan=chosen)
 
     def load() -> TrainState:
         start = checkpoints.latest_step if checkpoints else None
         if checkpoints and start is not None:
             say(f"resuming from the checkpoint of step {start} of {run.steps}")
-            return checkpoints.restore(start, abstract.state)
-        params = place(run.model.initial_params(), abstract.shardings.params)
-        return jax.jit(abstract.create, out_shardings=abstract.shardings)(params)
+            return checkpoints.restore(start, train_plan.state)
+        params = place(run.model.initial_params(), train_plan.shardings.params)
+        return jax.jit(train_plan.create, out_shardings=train_plan.shardings)(params)
 
     with concurrent.futures.ThreadPoolExecutor(1) as thread:  # parameters are read while the step is compiled
         compiling = thread.submit(_compile_what_fits, run)
@@ -186,13 +185,12 @@ def _compile_what_fits(run: Run) -> tuple[Run, CompiledStep]:
 
 
 def _compile(run: Run, train_plan: TrainPlan, batches: Sequence[Batch]) -> CompiledStep:
-    abstract = abstract_step(run.model, run.mesh, train_plan)
     started = time.perf_counter()
     programs = f"{len(batches)} program{'s' if len(batches) > 1 else ''}"
     cached = " (cached for later runs)" if run.model.settings.train.compilation_cache else ""
     progress = working(f"compiling {programs} for the training step{cached}") if batches else contextlib.nullcontext()
     with progress:
-        step = compile_ahead(abstract.train_step, abstract.state, batches, run.mesh)
+        step = compile_ahead(train_plan.train_step, train_plan.state, batches, run.mesh)
     if batches:
         say(f"compiled in {time.perf_counter() - started:.0f} s")
     return step
@@ -202,7 +200,7 @@ def _check_fits(run: Run, peak: int) -> None:
     """Raises EndxError if the step does not fit into memory, before the system kills the process."""
     memory = run.train_plan.memory
     if peak > memory.total:
-        rows = rows_at_once(run.train_plan.execution, run.model.settings.train.global_batch_size)
+        rows = run.train_plan.rows_at_once
         smaller = f"--config.train.tower_chunk below {rows}, " if rows > 1 else ""
         raise EndxError(
             f"a step needs {gigabytes(peak)} of memory and {gigabytes(memory.total)} are free: end other programs, or "

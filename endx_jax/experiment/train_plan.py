@@ -6,73 +6,169 @@ import hashlib
 from collections.abc import Callable, Sequence
 
 import jax
+import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
 from endx_jax.batch import Batch
 from endx_jax.data.batches import BatchStream, Pairs
 from endx_jax.experiment.choices import Choice, choices, first_that_fits
-from endx_jax.experiment.execution import activation_bytes, largest_batch, make_execution
 from endx_jax.experiment.manifest import environment
 from endx_jax.experiment.model import Model
 from endx_jax.models import sharding_hints
+from endx_jax.models.dropout import example_keys
 from endx_jax.parallel.execution import Execution
-from endx_jax.parallel.memory import Memory, bytes_held
-from endx_jax.parallel.sharding import batch_shards, local_rows, state_shardings
+from endx_jax.parallel.memory import Memory, bytes_held, bytes_kept
+from endx_jax.parallel.sharding import batch_shards, local_rows, parameter_paths, rule_of, state_shardings
+from endx_jax.pretrained.towers import compute_dtype
 from endx_jax.settings import results_only
 from endx_jax.training.checkpoints import abstract
 from endx_jax.training.optimizer import make_optimizer, make_schedule
 from endx_jax.training.state import TrainState, split_frozen
 from endx_jax.training.step import Objective, Step, make_train_step
 
+# Largest batch with a dense loss of one array of scores, which compiles and runs faster while they take little memory;
+# tile of larger ones.
+DENSE_UP_TO, TILE = 2048, 1024
+
 
 @dataclasses.dataclass(frozen=True)
 class TrainPlan:
-    """Batches, steps, execution and optimizer of a run.
+    """Batches, execution, step and memory of a run with one choice of chunks and rematerialisation.
 
     Attributes:
-      model: model to train, with the chosen rematerialisation.
+      model: model to train.
       mesh: device mesh.
-      choice: chosen chunks and rematerialisation.
-      choices: all that the settings leave, best first.
       padded: batches with this process's rows, not packed.
-      stream: these batches, packed for the execution.
-      steps: number of steps of the whole run.
-      steps_per_epoch: number of steps of one pass over the training pairs.
-      execution: division of a step over devices and chunks.
-      objective: objective, prepared for this execution.
-      optimizer: optimizer with its schedule.
       memory: memory of the devices.
-      state: bytes of parameters and optimizer state on one device.
-      room: bytes available to activations on one device.
       platform: platform of the run's devices.
+      choices: all that the settings leave, best first.
+      choice: the chosen one.
     """
 
     model: Model
     mesh: Mesh
-    choice: Choice
-    choices: Sequence[Choice]
     padded: BatchStream
-    stream: BatchStream
-    steps: int
-    steps_per_epoch: float
-    execution: Execution
-    objective: Objective
-    optimizer: optax.GradientTransformation
     memory: Memory
-    state: int
-    room: int
     platform: str
+    choices: Sequence[Choice]
+    choice: Choice
+
+    @property
+    def global_batch_size(self) -> int:
+        """Pairs of a step over all devices."""
+        return self.model.settings.train.global_batch_size
+
+    @property
+    def steps(self) -> int:
+        """Number of steps of the whole run."""
+        return self.model.settings.train.total_steps(len(self.padded.pairs))
+
+    @functools.cached_property
+    def execution(self) -> Execution:
+        """Division of a step over devices and chunks."""
+        settings, size = self.model.settings, self.global_batch_size
+        arrays = settings.objective.score_arrays(settings.data.hard_negatives)
+        tile = loss_tile(settings.objective.loss_tile, size, arrays)
+        dtype = compute_dtype(settings.model.dtype, self.model.platform)
+        execution = Execution(self.mesh, self.choice.tower_chunk, tile, dtype=dtype)
+        # Each device encodes packed texts with full parameters, which would undo the gathering by layer of `fsdp`.
+        # Chunks need full parameters anyway.
+        packed = self.mesh.shape["fsdp"] == 1 or execution.chunks(size) > 1
+        return dataclasses.replace(execution, packed=packed and not self.model.method.frozen_towers)
+
+    @functools.cached_property
+    def stream(self) -> BatchStream:
+        """Batches with this process's rows, packed for the execution."""
+        if not self.execution.packed:
+            return self.padded
+        chunks = self.execution.chunks(self.global_batch_size)
+        return self.padded.without_padding(self.steps, shards=self.execution.shards, chunks=chunks)
+
+    @property
+    def largest_batch(self) -> Batch:
+        """Shapes of the largest planned batch; without a plan, those of a batch of texts of maximum length."""
+        return (self.stream.profiles() or [self.stream.widest()])[-1]
+
+    @property
+    def rows_at_once(self) -> int:
+        """Number of pairs that a device encodes at a time."""
+        rows = self.global_batch_size // self.execution.shards
+        return -(-rows // self.execution.chunks(self.global_batch_size))
+
+    @functools.cached_property
+    def objective(self) -> Objective:
+        """Objective with the chosen rematerialisation, for the execution and the length of an epoch."""
+        model, settings = self.model, self.model.settings
+        if self.choice.remat != settings.model.policy:
+            towers = dataclasses.replace(settings.model, remat=self.choice.remat)
+            model = dataclasses.replace(model, settings=dataclasses.replace(settings, model=towers))
+        return model.objective.for_run(self.execution, len(self.padded.pairs) / self.global_batch_size)
+
+    @functools.cached_property
+    def optimizer(self) -> optax.GradientTransformation:
+        """Optimizer with its schedule."""
+        trained, _ = split_frozen(self.model.abstract_params, self.model.frozen)
+        return make_optimizer(self.model.settings.optimizer.fitted(self.steps), self.steps, trained)
+
+    def create(self, params: dict) -> TrainState:
+        """Creates the initial state from parameters."""
+        return TrainState.create(params, self.optimizer, self.model.frozen)
+
+    @functools.cached_property
+    def state(self) -> TrainState:
+        """Shapes and shardings of the state."""
+        shapes = jax.eval_shape(self.create, self.model.abstract_params)
+        return abstract(shapes, state_shardings(shapes, self.mesh))
+
+    @property
+    def shardings(self) -> TrainState:
+        """Sharding of each leaf of the state."""
+        return jax.tree.map(lambda leaf: leaf.sharding, self.state)
+
+    @functools.cached_property
+    def train_step(self) -> Step:
+        """Step that can be lowered, of `make_train_step`."""
+        settings = self.model.settings
+        return make_train_step(
+            self.objective,
+            self.optimizer,
+            make_schedule(settings.optimizer.fitted(self.steps), self.steps),
+            seed=settings.seed,
+            shardings=self.shardings,
+            frozen=self.model.frozen,
+        )
+
+    @functools.cached_property
+    def room(self) -> int:
+        """Bytes available to activations on one device."""
+        return self.memory.activations(bytes_held(self.state), self.platform)
 
     @functools.cached_property
     def activations(self) -> int:
-        """Estimated bytes of activations on one device: see `activation_bytes`."""
-        return activation_bytes(self.model, self.mesh, self.execution, self.stream)
+        """Estimated bytes of activations and gradients on one device, from the shapes of the largest batch.
+
+        The temporaries of the compiled step are within 25 % of this estimate.
+        """
+        rows, params = self.rows_at_once, self.model.abstract_params
+        keys = jax.eval_shape(lambda: example_keys(jax.random.key(0, impl="threefry2x32"), jnp.int32(0), rows))
+        chunk = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), self.largest_batch)
+        # On one device: what a kernel keeps would count once for every device of the mesh.
+        with jax.sharding.use_abstract_mesh(
+            self.mesh.abstract_mesh.update(axis_sizes=(1,) * len(self.mesh.axis_names))
+        ):
+            kept = bytes_kept(self.objective.embed, params, (chunk, keys))
+        if self.execution.packed:
+            return kept
+        # Other devices hold a part of the layers' matrices, which are gathered a layer at a time.
+        matrices = {path: leaf for path, leaf in parameter_paths(params).items() if rule_of(path).by_layer}
+        whole = sum(leaf.size * leaf.dtype.itemsize for leaf in matrices.values())
+        return kept - whole + bytes_held(abstract(matrices, state_shardings(matrices, self.mesh)))
 
     @property
     def expected_peak(self) -> int:
         """Estimated peak memory of a step in bytes, for this process on a CPU and for one device otherwise."""
-        return self.memory.peak(self.state + self.activations)
+        return self.memory.peak(bytes_held(self.state) + self.activations)
 
     @property
     def is_asked(self) -> bool:
@@ -81,7 +177,7 @@ class TrainPlan:
 
     def batches_to_ask(self) -> list[Batch]:
         """Returns the batches to compile a step for before its memory is known: the largest if several may follow."""
-        return [largest_batch(self.stream)] if self.is_asked else self.stream.profiles()
+        return [self.largest_batch] if self.is_asked else self.stream.profiles()
 
     def key(self) -> str:
         """Returns a hash of all that determines the choice: settings, shapes, devices, their memory and versions."""
@@ -91,7 +187,7 @@ class TrainPlan:
             self.choices,
             self.execution.dtype,
             self.execution.loss_tile,
-            largest_batch(self.stream),
+            self.largest_batch,
             self.room,
             self.mesh.shape,
             self.mesh.devices.flat[0].device_kind,
@@ -99,23 +195,14 @@ class TrainPlan:
         )
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
-    def only(self, choice: Choice) -> "TrainPlan":
-        """Returns the plan with a choice that is known to be right."""
-        return dataclasses.replace(self.with_choice(choice), choices=(choice,))
-
     def with_choice(self, choice: Choice) -> "TrainPlan":
         """Returns the plan of the same run for another choice of `choices`."""
-        if choice == self.choice:
-            return self
-        model = _with_remat(self.model, choice.remat)
-        execution, stream = make_execution(model, self.mesh, self.padded, self.steps, choice)
-        objective = model.objective.for_run(execution, self.steps_per_epoch)
-        return dataclasses.replace(
-            self, model=model, choice=choice, stream=stream, execution=execution, objective=objective
-        )
+        return self if choice == self.choice else dataclasses.replace(self, choice=choice)
 
     def fitted(self, compiled: Callable[["TrainPlan"], int] | None = None) -> "TrainPlan":
         """Returns the plan for the first choice whose step fits into memory: see `first_that_fits`.
+
+        On CPUs, where the estimate stands unless the compiled step needs more, choices before this plan's are left out.
 
         Args:
           compiled: function that compiles the step of a plan and returns its bytes on one device; None to trust the
@@ -127,29 +214,10 @@ class TrainPlan:
             return plans(choice).activations
 
         def needed(choice: Choice) -> int:
-            return compiled(plans(choice)) - self.state if compiled else expected(choice)
+            return compiled(plans(choice)) - bytes_held(self.state) if compiled else expected(choice)
 
-        return plans(first_that_fits(self.choices, self.room, expected, needed))
-
-
-@dataclasses.dataclass(frozen=True)
-class AbstractStep:
-    """Training step that can be lowered, with the shapes of its state.
-
-    Attributes:
-      create: function from parameters to the initial state.
-      state: shapes and shardings of the state.
-      train_step: step function of `make_train_step`.
-    """
-
-    create: Callable[[dict], TrainState]
-    state: TrainState
-    train_step: Step
-
-    @property
-    def shardings(self) -> TrainState:
-        """Sharding of each leaf of the state."""
-        return jax.tree.map(lambda leaf: leaf.sharding, self.state)
+        first = self.choices.index(self.choice) if self.platform == "cpu" else 0
+        return plans(first_that_fits(self.choices[first:], self.room, expected, needed))
 
 
 def plan_training(model: Model, mesh: Mesh, pairs: Pairs, memory: Memory, platform: str = "") -> TrainPlan:
@@ -163,12 +231,10 @@ def plan_training(model: Model, mesh: Mesh, pairs: Pairs, memory: Memory, platfo
       platform: platform of the run's devices; empty for that of the mesh.
 
     Returns:
-      The plan for the first choice that should fit. On CPUs, where the estimate stands unless the compiled step needs
-      more, larger choices are left out.
+      The plan for the first choice that should fit.
     """
     settings = model.settings
     size = settings.train.global_batch_size
-    steps = settings.train.total_steps(len(pairs))
     stream = model.method.stream(
         pairs,
         settings.objective,
@@ -182,60 +248,18 @@ def plan_training(model: Model, mesh: Mesh, pairs: Pairs, memory: Memory, platfo
     platform = platform or sharding_hints.platform(mesh)
     tokens = max(1, sum(side.places for side in stream.typical().sides))
     ordered = choices(settings, size // batch_shards(mesh), tokens, platform)
-    model = _with_remat(model, ordered[0].remat)
-    execution, packed = make_execution(model, mesh, stream, steps, ordered[0])
-    optimizer = make_optimizer(
-        settings.optimizer.fitted(steps), steps, split_frozen(model.abstract_params, model.frozen)[0]
-    )
-    state = bytes_held(_abstract_state(model, mesh, optimizer))
-    first = TrainPlan(
-        model=model,
-        mesh=mesh,
-        choice=ordered[0],
-        choices=ordered,
-        padded=stream,
-        stream=packed,
-        steps=steps,
-        steps_per_epoch=len(pairs) / size,
-        execution=execution,
-        objective=model.objective.for_run(execution, len(pairs) / size),
-        optimizer=optimizer,
-        memory=memory,
-        state=state,
-        room=memory.activations(state, platform),
-        platform=platform,
-    )
-    start = first.fitted() if len(ordered) > 1 else first
-    return dataclasses.replace(start, choices=ordered[ordered.index(start.choice) :]) if platform == "cpu" else start
+    plan = TrainPlan(model, mesh, stream, memory, platform, ordered, ordered[0])
+    return plan.fitted() if len(ordered) > 1 else plan
 
 
-def abstract_step(model: Model, mesh: Mesh, train_plan: TrainPlan) -> AbstractStep:
-    """Makes the step of a run and the shapes of its state, without compiling or computing anything."""
-    settings = model.settings
-    state = _abstract_state(model, mesh, train_plan.optimizer)
-    train_step = make_train_step(
-        train_plan.objective,
-        train_plan.optimizer,
-        make_schedule(settings.optimizer.fitted(train_plan.steps), train_plan.steps),
-        seed=settings.seed,
-        shardings=jax.tree.map(lambda leaf: leaf.sharding, state),
-        frozen=model.frozen,
-    )
-    create = functools.partial(TrainState.create, optimizer=train_plan.optimizer, frozen=model.frozen)
-    return AbstractStep(create, state, train_step)
+def loss_tile(setting: int, global_batch_size: int, arrays: int = 1) -> int | None:
+    """Returns the tile of streamed losses for a value of `objective.loss_tile`; None for dense losses.
 
-
-def _with_remat(model: Model, remat: str) -> Model:
-    """Returns the model with a rematerialisation policy; the model itself if its settings build the same."""
-    settings = model.settings
-    if remat == settings.model.policy:
-        return model
-    settings = dataclasses.replace(settings, model=dataclasses.replace(settings.model, remat=remat))
-    return dataclasses.replace(model, settings=settings)
-
-
-def _abstract_state(model: Model, mesh: Mesh, optimizer: optax.GradientTransformation) -> TrainState:
-    """Returns the shapes and shardings of the initial state."""
-    create = functools.partial(TrainState.create, optimizer=optimizer, frozen=model.frozen)
-    shapes = jax.eval_shape(create, model.abstract_params)
-    return abstract(shapes, state_shardings(shapes, mesh))
+    Args:
+      setting: the value; -1 to choose.
+      global_batch_size: pairs of a batch, B.
+      arrays: number of arrays of scores [B, B] of the dense loss.
+    """
+    if setting == -1:
+        setting = 0 if arrays * global_batch_size**2 <= DENSE_UP_TO**2 else TILE
+    return setting or None

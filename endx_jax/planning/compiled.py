@@ -60,7 +60,7 @@ def compile_step(subject: Subject) -> Compiled:
     Raises:
       EndxError: the compiler refuses the step for a reason other than memory.
     """
-    return compile_traced(subject.trace(), (subject.step.state, abstract_batch(subject.batch, subject.mesh)))
+    return compile_traced(subject.trace(), (subject.train_plan.state, abstract_batch(subject.batch, subject.mesh)))
 
 
 def compile_traced(traced: jax.stages.Traced, arguments: Any) -> Compiled:

@@ -9,7 +9,6 @@ import numpy as np
 
 from endx_jax.experiment.compilation_cache import use_compilation_cache
 from endx_jax.experiment.config import Settings
-from endx_jax.experiment.execution import rows_at_once
 from endx_jax.parallel.console import working
 from endx_jax.parallel.memory import resident
 from endx_jax.parallel.sharding import place, to_global
@@ -81,7 +80,7 @@ def plan_machine(settings: Settings, texts: Texts) -> Machine:
     machine = Machine(
         device=jax.local_devices()[0].device_kind,
         dtype=str(jnp.dtype(train_plan.execution.dtype)),
-        tower_chunk=rows_at_once(train_plan.execution, settings.train.global_batch_size),
+        tower_chunk=train_plan.rows_at_once,
         free=memory.total,
         process=process,
         step=step,
@@ -96,7 +95,7 @@ def plan_machine(settings: Settings, texts: Texts) -> Machine:
 
 def time_steps(subject: Subject) -> float:
     """Times steps on the first batch with random parameters; returns the mean in seconds, without compilation."""
-    step, rng = subject.step, np.random.default_rng(0)
+    step, rng = subject.train_plan, np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: rng.normal(0, 0.02, leaf.shape).astype(leaf.dtype), step.state.params)
     state = jax.jit(step.create, out_shardings=step.shardings)(place(params, step.shardings.params))
     size = subject.model.settings.train.global_batch_size

@@ -129,7 +129,7 @@ def on_chips(
 
 def on_chip(subject: Subject, chip: Chip) -> OnChip:
     """Returns the work of one device in a step, from shapes and the traced step."""
-    state, batch, devices = subject.step.state, abstract_batch(subject.batch, subject.mesh), subject.mesh.size
+    state, batch, devices = subject.train_plan.state, abstract_batch(subject.batch, subject.mesh), subject.mesh.size
     return OnChip(
         chip=chip,
         subject=subject,
@@ -146,7 +146,7 @@ def _forward(subject: Subject):
     mesh = subject.mesh.abstract_mesh.update(abstract_device=AbstractDevice("cpu", None, "cpu"))
     execution = dataclasses.replace(subject.train_plan.execution, mesh=mesh)
     params, batch = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (subject.step.state.params, subject.batch)
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (subject.train_plan.state.params, subject.batch)
     )
     rng = jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32"))
     objective = subject.model.objective.for_run(execution, 1.0)

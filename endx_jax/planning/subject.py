@@ -21,9 +21,8 @@ from endx_jax.data.token_tables import TokenTable, VectorTable
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.data import PREPARED, read_splits
-from endx_jax.experiment.execution import largest_batch
 from endx_jax.experiment.model import Model, build_model, checked_length
-from endx_jax.experiment.train_plan import AbstractStep, TrainPlan, abstract_step, plan_training
+from endx_jax.experiment.train_plan import TrainPlan, plan_training
 from endx_jax.models import sharding_hints
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.memory import Memory, measure
@@ -57,7 +56,7 @@ class Subject:
     Attributes:
       model: model without parameters or tokenizers.
       mesh: mesh of virtual or local devices.
-      train_plan: its batches, steps and update.
+      train_plan: its batches and step.
     """
 
     model: Model
@@ -67,17 +66,12 @@ class Subject:
     @functools.cached_property
     def batch(self) -> Batch:
         """Shapes of the largest planned batch."""
-        return largest_batch(self.train_plan.stream)
-
-    @functools.cached_property
-    def step(self) -> AbstractStep:
-        """Step that training would compile."""
-        return abstract_step(self.model, self.mesh, self.train_plan)
+        return self.train_plan.largest_batch
 
     def trace(self):
         """Returns the step, traced for the batch: `jax.stages.Traced`."""
         batch = abstract_batch(self.batch, self.mesh)
-        return self.step.train_step.trace(self.step.state, batch)  # type: ignore[attr-defined]  # it is jitted
+        return self.train_plan.train_step.trace(self.train_plan.state, batch)  # type: ignore[attr-defined]  # it is jitted
 
 
 def read_texts(settings: Settings) -> Texts:

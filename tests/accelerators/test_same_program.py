@@ -20,7 +20,6 @@ def test_plan_and_training_lower_the_same_bytes(tiny_bert, pairs_csv, tmp_path, 
     monkeypatch.setattr(preparation, "make_mesh", lambda settings: make_mesh(settings, devices))
     monkeypatch.setattr(preparation, "measure", lambda: Memory(chip.memory))
     run = preparation.prepare_run(config, tmp_path)
-    step = preparation.abstract_step(run.model, run.mesh, run.train_plan)
     (batch,) = run.stream.profiles()
-    lowered = step.train_step.lower(step.state, abstract_batch(batch, run.mesh))
+    lowered = run.train_plan.train_step.lower(run.train_plan.state, abstract_batch(batch, run.mesh))
     assert lowered.as_text("hlo") == planned.trace().lower().as_text("hlo")

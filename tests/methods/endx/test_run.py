@@ -14,10 +14,10 @@ from tiny_bert import tiny_recipe
 
 import endx_jax
 from endx_jax.experiment.config import differences, resolve
-from endx_jax.experiment.execution import DENSE_UP_TO, TILE, loss_tile
 from endx_jax.experiment.model import best_params, read_model
 from endx_jax.experiment.prepare import prepare_run
 from endx_jax.experiment.run import run
+from endx_jax.experiment.train_plan import DENSE_UP_TO, TILE, loss_tile
 from endx_jax.methods.dual.settings import ContrastiveSettings, DualSettings
 from endx_jax.methods.endx import EndxSettings
 from endx_jax.methods.endx.teacher import read_teacher

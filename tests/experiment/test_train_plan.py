@@ -10,12 +10,11 @@ from tiny_bert import tiny_recipe
 
 from endx_jax.experiment import prepare as preparing
 from endx_jax.experiment.choices import Choice
-from endx_jax.experiment.execution import activation_bytes, rows_at_once
 from endx_jax.experiment.prepare import begin, prepare_run
-from endx_jax.experiment.train_plan import abstract_step, plan_training
+from endx_jax.experiment.train_plan import plan_training
 from endx_jax.models.stack import REMATS
 from endx_jax.parallel import MeshSettings, make_mesh, to_global
-from endx_jax.parallel.memory import ACCELERATOR_SHARE, Memory
+from endx_jax.parallel.memory import ACCELERATOR_SHARE, Memory, bytes_held
 from endx_jax.parallel.sharding import place
 from endx_jax.training.step import CompiledStep
 
@@ -38,32 +37,27 @@ def arranged(run, memory):
     return plan_training(run.model, run.mesh, run.stream.pairs, memory)
 
 
-def rows_of(train_plan):
-    return rows_at_once(train_plan.execution, 16)
-
-
 def with_room_for(run, activations):
     """Memory of which half is the state and so many bytes of activations."""
-    return Memory(2 * (run.train_plan.state + activations))
+    return Memory(2 * (bytes_held(run.train_plan.state) + activations))
 
 
 def test_all_rows_are_encoded_at_once_where_they_fit(run):
     assert run.train_plan.execution.tower_chunk == 0
-    assert rows_of(run.train_plan) == 16
+    assert run.train_plan.rows_at_once == 16
 
 
 def test_chunks_shrink_to_half_of_the_free_memory(run):
     whole = run.train_plan.activations
-    assert rows_of(arranged(run, with_room_for(run, whole))) == 16
+    assert arranged(run, with_room_for(run, whole)).rows_at_once == 16
     found = [arranged(run, with_room_for(run, whole * share // 16)) for share in (15, 7, 3)]
-    assert [rows_of(one) for one in found] == [8, 4, 2]
+    assert [one.rows_at_once for one in found] == [8, 4, 2]
     for one in found:
         assert one.expected_peak <= one.memory.total / 2
-        assert one.activations == activation_bytes(run.model, run.mesh, one.execution, one.stream)
 
 
 def test_a_chunk_has_at_least_one_row(run):
-    assert rows_of(arranged(run, with_room_for(run, 1))) == 1
+    assert arranged(run, with_room_for(run, 1)).rows_at_once == 1
 
 
 def test_steps_that_do_not_fit_are_refused_before_compilation(run, monkeypatch):
@@ -80,13 +74,13 @@ def test_chunks_shrink_where_the_compiled_step_takes_more(run, monkeypatch, caps
 
     def compile_plan(_, plan, batches):
         assert [*batches] == plan.stream.profiles()
-        tried.append(rows_of(plan))
-        return CompiledStep({}, rows_of(plan), plan.state + int(share * plan.activations))
+        tried.append(plan.rows_at_once)
+        return CompiledStep({}, plan.rows_at_once, bytes_held(plan.state) + int(share * plan.activations))
 
     monkeypatch.setattr(preparing, "_compile", compile_plan)
     begun, state, step = begin(run)
     assert tried == [16, rows][: 1 + (rows < 16)]
-    assert rows_of(begun.train_plan) == step.fallback == rows
+    assert begun.train_plan.rows_at_once == step.fallback == rows
     assert begun.model.settings.train.tower_chunk == -1
     assert int(state.step) == 0
     assert "memory: expected peak " in capsys.readouterr().out
@@ -97,15 +91,15 @@ def test_a_chunk_that_is_smaller_than_expected_is_kept(run, monkeypatch):
     train_plan = arranged(run, with_room_for(run, run.train_plan.activations * 15 // 16))
     monkeypatch.setattr(preparing, "_compile", lambda *_: CompiledStep({}, None, 1))
     begun, *_ = begin(preparing.dataclasses.replace(run, train_plan=train_plan))
-    assert rows_of(begun.train_plan) == 8
+    assert begun.train_plan.rows_at_once == 8
 
 
 def test_no_choice_changes_the_loss(run):
     def step_with(choice):
         train_plan = run.train_plan.with_choice(choice)
-        step, batch = abstract_step(run.model, run.mesh, train_plan), to_global(train_plan.stream[0], run.mesh, 16)
-        state = jax.jit(step.create)(place(run.model.initial_params(), step.shardings.params))
-        _, metrics = step.train_step(state, batch)
+        batch = to_global(train_plan.stream[0], run.mesh, 16)
+        state = jax.jit(train_plan.create)(place(run.model.initial_params(), train_plan.shardings.params))
+        _, metrics = train_plan.train_step(state, batch)
         return [float(metrics[name]) for name in ("loss", "gradient_norm")]
 
     expected = step_with(WHOLE[0])
@@ -126,7 +120,7 @@ def accelerated(run, tmp_path):
     )
 
     def on_accelerator(room):
-        memory = Memory(1 + math.ceil((run.train_plan.state + room) / ACCELERATOR_SHARE))
+        memory = Memory(1 + math.ceil((bytes_held(run.train_plan.state) + room) / ACCELERATOR_SHARE))
         train_plan = plan_training(model, run.mesh, run.stream.pairs, memory, "tpu")
         return preparing.dataclasses.replace(run, model=model, train_plan=train_plan)
 
@@ -142,7 +136,7 @@ def compiler(monkeypatch):
 
         def compile_plan(_, plan, batches):
             compiled.append((plan.choice, len(batches)))
-            return CompiledStep({}, plan.choice, plan.state + needs(plan))
+            return CompiledStep({}, plan.choice, bytes_held(plan.state) + needs(plan))
 
         monkeypatch.setattr(preparing, "_compile", compile_plan)
         return compiled
@@ -200,5 +194,5 @@ def test_a_cached_choice_depends_on_what_determines_the_program(run, accelerated
     plan = accelerated(room).train_plan
     assert plan.key() == accelerated(room).train_plan.key()
     other = preparing.dataclasses.replace(plan, choices=plan.choices[:2])
-    roomy = preparing.dataclasses.replace(plan, room=2**40)
+    roomy = preparing.dataclasses.replace(plan, memory=PLENTY)
     assert len({plan.key(), other.key(), roomy.key()}) == 3
