@@ -15,6 +15,7 @@ from endx_jax.data.batches import BatchStream, Pairs
 from endx_jax.experiment.choices import Choice, choices, first_that_fits
 from endx_jax.experiment.manifest import environment
 from endx_jax.experiment.model import Model
+from endx_jax.methods.objective import Objective
 from endx_jax.models import sharding_hints
 from endx_jax.models.dropout import example_keys
 from endx_jax.parallel.execution import Execution
@@ -25,7 +26,7 @@ from endx_jax.settings import results_only
 from endx_jax.training.checkpoints import abstract
 from endx_jax.training.optimizer import make_optimizer, make_schedule
 from endx_jax.training.state import TrainState, split_frozen
-from endx_jax.training.step import Objective, Step, make_train_step
+from endx_jax.training.step import Step, make_train_step
 
 # Largest batch with a dense loss of one array of scores, which compiles and runs faster while they take little memory;
 # tile of larger ones.
