@@ -78,12 +78,19 @@ def layers(arguments: argparse.Namespace) -> None:
     print(f"\n{tables(measure_layers(arguments.model, arguments.data, output))}\n\nresults are in {output}")
 
 
+def pairs(arguments: argparse.Namespace) -> None:
+    """Measures the teacher of an ENDX run, or the decoders of a VAE, on held-out pairs."""
+    from reproduction.held_out import FILE, measure
+
+    print(f"{measure(arguments.workdir)}\nresults are in {arguments.workdir / FILE}")
+
+
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m reproduction", description=__doc__.partition(":")[0])
     tasks = parser.add_subparsers(required=True, metavar="TASK")
     added = {}
-    for task in (table, figure, cost, layers):
+    for task in (table, figure, cost, layers, pairs):
         added[task] = tasks.add_parser(task.__name__, help=task.__doc__, description=task.__doc__)
         added[task].set_defaults(task=task)
     for task in (table, cost):
@@ -105,6 +112,7 @@ def parser() -> argparse.ArgumentParser:
         default = pathlib.Path("runs/reproduce")
         added[task].add_argument("--output", type=pathlib.Path, default=default, help=f"folder of runs [{default}]")
     added[cost].add_argument("--chip", default="A100", help="chip to estimate for [A100]")
+    added[pairs].add_argument("workdir", type=pathlib.Path, help="workdir of a finished run of endx or vae")
     about = "pretrained folder or name, file of word vectors, or workdir"
     added[layers].add_argument("--model", required=True, help=about)
     added[layers].add_argument("--data", required=True, help="folder of SQuAD's train and dev files")

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping
 
 from endx_jax import json_files
-from endx_jax.data.batches import Pairs
 from endx_jax.data.records import Pools
 from endx_jax.data.splits import with_many_questions
 from endx_jax.experiment import model_card
@@ -200,13 +199,6 @@ def _report(run: Run, evaluator: Evaluator, params: dict, step: int, hybrid: Hyb
 
     reporting = time.perf_counter()
     embeddings = evaluator.report(results, params, initial if settings.evaluation.untrained else None)
-    if method.section:
-        held_out = run.data.validation if run.data.validation.questions else run.data.test
-        pairs = Pairs.tokenize(held_out, run.model.processors)
-        section = method.section(
-            run.train_plan.objective, params, pairs, run.mesh, batch_size=settings.evaluation.batch_size
-        )
-        results.sections += [section] if section else []
     best = best_validation(run.workdir, settings.evaluation.metric)
     watched = validation_section(*best) if best else None
     results.sections += [watched] if watched else []

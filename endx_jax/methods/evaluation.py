@@ -5,15 +5,12 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
-from endx_jax.data.batches import BatchStream, Pairs
 from endx_jax.data.records import Pools, RetrievalSet
 from endx_jax.numerics import unit_rows
 from endx_jax.parallel.console import showing_progress
-from endx_jax.parallel.sharding import local_rows, to_global
 from endx_jax.retrieval.evaluate import Evaluation, EvaluationSettings
 from endx_jax.retrieval.results import Results
 from endx_jax.retrieval.systems import evaluate_dense
@@ -96,31 +93,6 @@ class EmbeddingEvaluator:
 
     def _encoder(self, params: dict, *, progress: bool) -> Callable[[str, Sequence[str]], np.ndarray]:
         return lambda side, texts: self.encode(params["dual_encoder"], side, texts, progress=progress)
-
-
-def compute_held_out(
-    compute: Callable[[dict, Any, Any], Any], params: dict, pairs: Pairs, mesh: Mesh, batch_size: int, batches: int
-) -> list[tuple[np.ndarray, Any]]:
-    """Computes the first batches of held-out pairs, in the order of the training batches of seed 0.
-
-    Args:
-      compute: function (params, batch, number of the batch) to a tree of arrays.
-      params: parameters of the objective.
-      pairs: held-out pairs.
-      mesh: mesh over which each batch is split.
-      batch_size: pairs of a batch; divides over the devices that share it.
-      batches: number of batches. Those beyond the pairs repeat them.
-
-    Returns:
-      For each batch the rows of its pairs, int [B], and the results as NumPy arrays.
-    """
-    stream = BatchStream(pairs, seed=0, global_batch_size=batch_size, rows=local_rows(mesh, batch_size))
-    compute = jax.jit(compute, out_shardings=NamedSharding(mesh, PartitionSpec()))
-    placed = (to_global(stream[number], mesh, batch_size) for number in range(batches))
-    return [
-        (stream.example_ids(number), jax.device_get(compute(params, batch, np.int32(number))))
-        for number, batch in enumerate(placed)
-    ]
 
 
 def evaluate_embeddings(

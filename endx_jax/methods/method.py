@@ -16,7 +16,6 @@ from endx_jax.errors import EndxError, nearest
 from endx_jax.methods.evaluation import Evaluator, evaluate_embeddings
 from endx_jax.parallel.sharding import Rule, add_rules
 from endx_jax.retrieval.rerank import LoadedPairs
-from endx_jax.retrieval.results import Section
 from endx_jax.settings import MethodSettings
 
 
@@ -45,9 +44,6 @@ class Method:
       frozen_towers: trains heads alone, so that everything below them is computed once.
       sharding: rules for parameters that `parallel.sharding.RULES` has no rule for.
       warnings: (the metrics of a logged step) to warnings by name; each is printed once until it is resolved.
-      section: (objective, params, held-out pairs, mesh, batch_size=N) to a section of the report, or None if there are
-        too few pairs; the field is None for methods without one.
-      teacher: (objective, params, batch) to the teacher's embeddings of pairs; None for methods without a teacher.
       pair_scorer: (objective, processors, mesh, batch size) to a scorer of question-answer pairs. None for methods that
         embed texts; only their models can be loaded, indexed, exported and served.
       foreign_scorer: (folder) to a scorer of pairs (`retrieval.rerank.LoadedPairs`) that another library wrote, or to
@@ -64,8 +60,6 @@ class Method:
     frozen_towers: bool = False
     sharding: tuple[Rule, ...] = ()
     warnings: Callable[[Mapping[str, float]], Mapping[str, str]] = lambda metrics: {}
-    section: Callable[..., Section | None] | None = None
-    teacher: Callable[..., Any] | None = None
     pair_scorer: Callable[..., Any] | None = None
     foreign_scorer: Callable[[pathlib.Path], LoadedPairs | None] | None = None
 

@@ -1,6 +1,5 @@
 """Figures 2 to 4 of ENDX (Wang et al. 2021), and validation over the steps of the study's runs."""
 
-import functools
 import itertools
 import statistics
 
@@ -14,6 +13,7 @@ from endx_jax.data.splits import with_many_questions
 from endx_jax.errors import EndxError
 from endx_jax.experiment.model import best_params, read_model
 from endx_jax.inference.text_batches import compute_batches, equal_batches
+from endx_jax.methods.endx import EndxObjective
 from endx_jax.numerics import unit_rows
 from endx_jax.parallel.console import say
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
@@ -150,14 +150,14 @@ def sample(groups: np.ndarray, articles: list[str] | None, *, seed: int = 0) -> 
 def teacher_embeddings(source: FigureSource, questions: list[str], answers: list[str]) -> np.ndarray | None:
     """Returns the teacher's embeddings [n, E] of questions with their answers; None without a teacher."""
     model = read_model(source.workdir)
-    if model.method.teacher is None:
+    if not isinstance(model.objective, EndxObjective):
         return None
     mesh = make_mesh(MeshSettings(), jax.local_devices()[:1])
     params, _ = best_params(source.workdir, model, mesh)
     if "teacher" not in params:
         return None
     tables = {"question": model.processors["question"](questions), "answer": model.processors["answer"](answers)}
-    embed = jax.jit(functools.partial(model.method.teacher, model.objective))
+    embed = jax.jit(model.objective.embed_as_teacher)
 
     def batch_of(rows: np.ndarray) -> Batch:
         tokens = {side: table.pad(rows, int(table.lengths.max())) for side, table in tables.items()}

@@ -2,17 +2,8 @@
 
 from endx_jax.methods.dual import contrastive_batches, embed_by_guide
 from endx_jax.methods.endx.objective import EndxObjective, EndxSettings
-from endx_jax.methods.endx.report import compare_teacher
 from endx_jax.methods.method import Method
 
-METHOD = Method(
-    "endx",
-    EndxSettings,
-    EndxObjective,
-    stream=contrastive_batches,
-    annotate=embed_by_guide,
-    section=compare_teacher,
-    teacher=EndxObjective.embed_as_teacher,
-)
+METHOD = Method("endx", EndxSettings, EndxObjective, stream=contrastive_batches, annotate=embed_by_guide)
 
-__all__ = ["METHOD", "EndxObjective", "EndxSettings", "compare_teacher"]
+__all__ = ["METHOD", "EndxObjective", "EndxSettings"]

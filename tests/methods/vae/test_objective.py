@@ -11,7 +11,7 @@ from helpers import one_line_error, padded, texts
 from tiny_vae import LATENT, SETTINGS, build, model
 
 from endx_jax.batch import Batch
-from endx_jax.methods.vae import METHOD, VaeObjective
+from endx_jax.methods.vae import COLLAPSED, METHOD, VaeObjective, collapsed
 from endx_jax.models import DualEncoder
 from endx_jax.models.dropout import example_keys
 from endx_jax.models.dual_encoder import SIDES
@@ -206,3 +206,10 @@ def test_a_posterior_needs_a_projection():
     tower = model().question
     with one_line_error("set model.projection to its width"):
         VaeObjective(DualEncoder(*[dataclasses.replace(tower, projection=None)] * 2), SETTINGS)
+
+
+def test_each_collapsed_posterior_is_a_warning():
+    assert collapsed({"loss": 0.0, "kl/question": COLLAPSED, "kl/answer": 30.0}) == {}
+    found = collapsed({"loss": 0.0, "kl/question": 0.034, "kl/answer": 30.0})
+    assert list(found) == ["kl/question"]
+    assert "the posterior of each question has collapsed onto the prior: it carries 0.034 nats" in found["kl/question"]

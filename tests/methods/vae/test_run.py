@@ -27,7 +27,7 @@ def test_a_cross_vae_from_its_first_step_to_its_use(tmp_path, tiny_bert, pairs_c
     config.evaluation.batch_size = 6  # which does not divide over the eight devices
     assert run(config, tmp_path) is None
     config.train.stop_at_step = 0
-    results = run(config, tmp_path)
+    run(config, tmp_path)
 
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     lines = [line for line in lines if "loss" in line]
@@ -37,11 +37,6 @@ def test_a_cross_vae_from_its_first_step_to_its_use(tmp_path, tiny_bert, pairs_c
             line[f"nll/{side}"] + line["kl_weight"] * line[f"kl/{side}"] for side in ("question", "answer")
         )
         np.testing.assert_allclose(line["loss"], parts, rtol=1e-5)
-
-    written = json.loads((tmp_path / "results.json").read_text())
-    assert set(written["decoders"]) == {"question", "answer"}
-    assert all(np.isfinite(list(found.values())).all() for found in written["decoders"].values())
-    assert "answer decoder: " in results.tables()
 
     model, mesh = read_model(tmp_path), make_mesh(MeshSettings(), jax.local_devices())
     params, _ = best_params(tmp_path, model, mesh)

@@ -1,23 +1,28 @@
-"""The check of decoders against the objective's own likelihood, batch by batch."""
+"""Teachers and decoders on held-out pairs: the figures are those of the objective, batch by batch."""
 
 import dataclasses
+import json
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import texts
+from tiny_bert import tiny_recipe
 from tiny_vae import SETTINGS, VOCABULARY, build
 
 from endx_jax.data.batches import BatchStream, Pairs
 from endx_jax.data.ragged import Ragged
 from endx_jax.data.token_tables import TokenTable
-from endx_jax.methods.vae.report import COLLAPSED, check_decoders, collapsed
+from endx_jax.experiment.run import run
+from endx_jax.methods.dual import DualSettings
+from endx_jax.methods.endx import EndxSettings
+from endx_jax.methods.vae import VaeSettings
 from endx_jax.models.dropout import example_keys
-from endx_jax.parallel import MeshSettings, make_mesh
+from reproduction import __main__ as reproduction
+from reproduction.held_out import FILE, check_decoders
 
 COUNT, SIZE = 9, 4
-MESH = make_mesh(MeshSettings(), jax.devices()[:1])
 
 
 def table(seed: int) -> TokenTable:
@@ -32,22 +37,41 @@ def pairs():
     return Pairs(table(0), table(1), index, right, wrong, None, question_length=8, answer_length=8)
 
 
-def check(objective, params, pairs):
-    section = check_decoders(objective, params, pairs, MESH, batch_size=SIZE)
-    return section and section.values
+METHODS = {
+    "endx": EndxSettings(cross_heads=2, ramp_epochs=0.0, ramp_steps=4),
+    "vae": VaeSettings(decoder_width=8, anneal_epochs=0.0, anneal_steps=4, initial_deviation=0.1),
+    "dual": DualSettings(),
+}
 
 
-def test_each_collapsed_posterior_is_a_warning():
-    assert collapsed({"loss": 0.0, "kl/question": COLLAPSED, "kl/answer": 30.0}) == {}
-    found = collapsed({"loss": 0.0, "kl/question": 0.034, "kl/answer": 30.0})
-    assert list(found) == ["kl/question"]
-    assert "the posterior of each question has collapsed onto the prior: it carries 0.034 nats" in found["kl/question"]
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_is_measured(method, tmp_path, tiny_bert, pairs_csv, capsys):
+    config = tiny_recipe(tiny_bert, pairs_csv)
+    config.model.encoder, config.model.new_encoder.width, config.model.projection = "gru", 8, 6
+    config.objective = dataclasses.asdict(METHODS[method])
+    config.evaluation.batch_size = 6
+    run(config, tmp_path)
+    capsys.readouterr()
+    assert reproduction.run(["pairs", str(tmp_path)]) == (2 if method == "dual" else 0)
+    if method == "dual":
+        assert "holds a run without a cross-encoder as teacher and without decoders" in capsys.readouterr().err
+        return
+    found = json.loads((tmp_path / FILE).read_text())
+    assert f"{next(iter(found))}: " in capsys.readouterr().out
+    assert all(np.isfinite([*measures.values()]).all() for measures in found.values())
+    if method == "endx":
+        assert set(found) == {"teacher", "student"}
+        for measures in found.values():
+            assert measures["pairs"] >= 6
+            assert 0 <= measures["hit@1"] <= min(measures["mrr"], measures["hit@5"]) <= 1
+        assert found["teacher"] != found["student"]
 
 
 def test_the_figures_are_those_of_the_objective(pairs):
     """Nine pairs are two batches of four; the posteriors of questions are given to the answers' decoder."""
     objective, params = build(dataclasses.replace(SETTINGS, word_share=0.5))
-    found = check(objective, params, pairs)
+    found = check_decoders(objective, params, pairs, SIZE)
     posteriors, nll = jax.jit(objective.posteriors), jax.jit(objective.decoders.nll, static_argnums=1)
     of_decoders = objective.decoders.parameters(params)
     stream = BatchStream(pairs, seed=0, global_batch_size=SIZE)
@@ -70,6 +94,6 @@ def test_a_decoder_that_does_not_listen_does_as_well_with_any_latent_vector(pair
     objective, params = build()
     deaf = jax.tree.map(jnp.zeros_like, params["decoder"]["answer"]["hidden"])
     params["decoder"]["answer"] |= {"hidden": deaf}
-    found = check(objective, params, pairs)
+    found = check_decoders(objective, params, pairs, SIZE)
     np.testing.assert_allclose(found["answer"]["nll"], found["answer"]["nll_shuffled"], rtol=1e-6)
     assert abs(found["question"]["nll"] - found["question"]["nll_shuffled"]) > 1e-3
