@@ -66,12 +66,6 @@ def parts(file: str, size: int) -> list[tuple[tuple[int, int] | None, int]]:
     return found or [(None, 0)]
 
 
-def kinds(file: str) -> dict[str, str]:
-    """Returns the first character of each column's values in JSON: `[`, `{`, or empty for others."""
-    with _opened(file) as (_, fields, _):
-        return {own.name: "[" if _is_list(own.type) else "{" * str(own.type).startswith("struct<") for own in fields}
-
-
 @contextlib.contextmanager
 def _opened(
     file: str, groups: tuple[int, int] | None = None, read: Callable[[], int] = lambda: 0
@@ -106,19 +100,14 @@ def _opened(
         raise EndxError(f"{file} can't be read as {os.path.splitext(file)[1]}{place}: {reason}") from None
 
 
-def _is_list(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-
-
 def _is_json(kind: Any) -> bool:
     """Returns true if JSON can represent the values of an Arrow type."""
     import pyarrow as pa
 
     if pa.types.is_struct(kind):
         return all(_is_json(kind.field(n).type) for n in range(kind.num_fields))
-    if _is_list(kind) or pa.types.is_dictionary(kind):
+    nested = ("list", "large_list", "fixed_size_list", "dictionary")
+    if any(getattr(pa.types, f"is_{check}")(kind) for check in nested):
         return _is_json(kind.value_type)
     checks = ("string", "large_string", "string_view", "integer", "floating", "boolean", "null")
     return any(getattr(pa.types, f"is_{check}")(kind) for check in checks)

@@ -2,12 +2,10 @@
 
 import itertools
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 
 from endx_jax.data.paragraphs import Paragraph, whole_paragraphs
 from endx_jax.data.readers import (
-    arrow,
     beir,
     document_files,
     examples,
@@ -47,7 +45,7 @@ ROW_PARSERS: dict[str, examples.Parser] = {
 # Files, plain or .gz, that identify the format of a folder; other folders are read as BEIR.
 _FOLDERS = {MSMARCO: (msmarco.COLLECTION,), MULTIREQA: mrqa.CANDIDATES}
 
-# Keys of the first object of a file, by format; the first match decides.
+# Keys of the first row of a file, by format; the first match decides.
 _KEYS = {
     MRQA: ({"header"}, {"context", "qas"}),
     NATURAL_QUESTIONS: (
@@ -194,8 +192,8 @@ def read_unmerged(*paths: str, skip_invalid: bool = False) -> RetrievalSet:
 def detect_format(path: str) -> str:
     """Returns the format of the file or folder at `path`, such as `SQUAD`; of shards, that of the first.
 
-    Reads the beginning of the file once. A `.json` file that holds an object is SQuAD. Other formats are identified by
-    the keys of the first object, the columns of an Arrow table, or the first line of a `.csv` or `.tsv` file.
+    A `.json` file that holds an object is SQuAD. Other formats are identified by the keys of the first valid row, or
+    the first line of a `.csv` or `.tsv` file.
 
     Raises:
       EndxError: there is nothing at the path, its ending is unknown, or it can't be read.
@@ -215,16 +213,18 @@ def format_of(path: str) -> str:
         found = next((name for name, parts in _FOLDERS.items() if _has_file(path, parts)), "")
         if found or not shards.holds_shards(path):
             return found or BEIR
-    path = shards.first_file(path)
-    ending = text_files.ending(path, ENDINGS)
-    if ending in text_files.ARROW_ENDINGS:
-        return _format_of_keys(arrow.kinds(path))
-    head = text_files.head(path).lstrip()
+    files = shards.first_split(path)
+    file = files[0]
+    ending = text_files.ending(file, ENDINGS)
     if ending in (".csv", ".tsv"):
-        return ANSWERS if _is_answers_line(head.partition("\n")[0]) else COLUMNS
-    if ending == ".json" and not head.startswith("["):
+        return ANSWERS if _is_answers_line(text_files.head(file).lstrip().partition("\n")[0]) else COLUMNS
+    if ending == ".json" and not text_files.holds_list(file):
         return SQUAD
-    return _format_of_keys(_first_keys(head))
+    rows = (row for part in files for _, _, row in row_files.rows(part, text_files.InvalidRows(path, skip=True)))
+    row = next(rows, {})
+    found = next((name for name, choices in _KEYS.items() if any(keys <= row.keys() for keys in choices)), COLUMNS)
+    has_list = any(isinstance(row.get(key), list) for key in ("answer", "answers"))
+    return ANSWERS if found == COLUMNS and "question" in row and has_list else found
 
 
 def _check_not_squad(path: str) -> None:
@@ -235,45 +235,6 @@ def _check_not_squad(path: str) -> None:
 
 def _has_file(folder: str, names: Iterable[str]) -> bool:
     return any(os.path.isfile(os.path.join(folder, name + packed)) for name in names for packed in ("", ".gz"))
-
-
-def _format_of_keys(kinds: dict[str, str]) -> str:
-    for name, choices in _KEYS.items():
-        if any(keys <= kinds.keys() for keys in choices):
-            return name
-    has_lists = any(kinds.get(key) == "[" for key in ("answer", "answers"))
-    return ANSWERS if "question" in kinds and has_lists else COLUMNS
-
-
-# A JSON string, with the first character of its value if it is a key; a quote that is not closed; or a bracket.
-_TOKEN = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"(\s*:\s*(.))?|"|[\[\]{}]', re.DOTALL)
-
-
-def _first_keys(head: str) -> dict[str, str]:
-    """Returns the keys of the first object in the beginning of a JSON text, with the first character of each value.
-
-    The object may be cut off.
-    """
-    found: dict[str, str] = {}
-    depth, first = 0, None
-    at = 0
-    while token := _TOKEN.search(head, at):
-        at = token.end()
-        if token[3]:
-            at = token.start(3)
-            if depth == first:
-                found.setdefault(token[1], token[3])
-        elif token[0] == '"':
-            break
-        elif token[0] in "[{":
-            depth += 1
-            if token[0] == "{" and first is None:
-                first = depth
-        elif token[0] in "]}":
-            depth -= 1
-            if first is not None and depth < first:
-                break
-    return found
 
 
 def _is_answers_line(line: str) -> bool:

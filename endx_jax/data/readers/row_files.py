@@ -59,10 +59,9 @@ def rows(
 
 
 def _json_objects(path: str, invalid: InvalidRows) -> Iterator[Row]:
-    if text_files.head(path, 1000).lstrip().startswith("["):
+    if text_files.holds_list(path):
         for number, item in text_files.items(path):
-            where = f"{path}, line {number}"
-            yield number, where, json_files.mapped(item, f"{where}: an item of the list")
+            yield number, f"{path}, line {number}", item
         return
     for number, line in text_files.lines(path):
         if line.strip():

@@ -4,7 +4,6 @@ import glob
 import os
 import pathlib
 import re
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from endx_jax import json_files
@@ -53,7 +52,7 @@ def files(path: str, split: str | None = None) -> list[str]:
       split: split to read, if the names of the files in a folder name any.
 
     Raises:
-      EndxError: there are no files, no such split, files of different kinds, or files with different columns.
+      EndxError: there are no files, no such split, or files of different kinds.
     """
     if not holds_shards(path):
         return [path]
@@ -63,20 +62,12 @@ def files(path: str, split: str | None = None) -> list[str]:
     if len(endings) > 1:
         kinds = ", ".join(sorted(endings))
         raise EndxError(f"{path}: files of several kinds, {kinds}; name those of one kind, as in DIR/*.parquet")
-    columns = {file: own for file in found if (own := _columns(file))}
-    first = next(iter(columns), "")
-    for file, own in columns.items():
-        if set(own) != set(columns[first]):
-            raise EndxError(
-                f"{file}: the columns are {json_files.names(own)}, and {json_files.names(columns[first])} in {first}; "
-                "rename them, or name only files with the same columns, as in DIR/part-*.parquet"
-            )
     return found
 
 
-def first_file(path: str) -> str:
-    """Returns the first file of a table, of any split."""
-    return next(iter(_splits(path).values()))[0] if holds_shards(path) else path
+def first_split(path: str) -> list[str]:
+    """Returns the files of the first split of a table."""
+    return next(iter(_splits(path).values())) if holds_shards(path) else [path]
 
 
 def parts(path: str, split: str | None, rows: int) -> list[Part]:
@@ -111,14 +102,6 @@ def _splits(path: str) -> dict[str, list[str]]:
     if len(splits) > 1:
         splits.pop("", None)
     return splits
-
-
-def _columns(file: str) -> Iterable[str]:
-    """Returns the columns of an Arrow table, or the header line of CSV; nothing for JSONL, whose rows have keys."""
-    if arrow.is_table(file):
-        return arrow.kinds(file)
-    header = not text_files.uncompressed(file).endswith(".jsonl")
-    return [text_files.head(file).lstrip().partition("\n")[0].strip()] if header else []
 
 
 def _inside_of(folder: str) -> list[str]:

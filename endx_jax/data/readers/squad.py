@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from endx_jax import json_files
 from endx_jax.data.paragraphs import Answer, Paragraph, Question, QuestionIds
-from endx_jax.data.readers.text_files import InvalidRows, find, items
+from endx_jax.data.readers.text_files import InvalidRows, find, read_json
 from endx_jax.errors import EndxError
 
 # Published names of the training and development files of SQuAD 1.1.
@@ -23,7 +23,7 @@ def files_of(folder: str | os.PathLike) -> tuple[str, str]:
 
 
 def paragraphs(path: str, invalid: InvalidRows | None = None) -> Iterator[Paragraph]:
-    """Yields the paragraphs of a SQuAD file in file order; reads one article at a time.
+    """Yields the paragraphs of a SQuAD file in file order.
 
     An article without a title gets the title `article N`, counted from 0. A question marked `is_impossible` has no
     answers. An id may be an integer.
@@ -37,7 +37,10 @@ def paragraphs(path: str, invalid: InvalidRows | None = None) -> Iterator[Paragr
         starts outside its context, or two questions have the same id.
     """
     invalid, ids = invalid or InvalidRows(path), QuestionIds()
-    for number, (_, article) in enumerate(items(path, "data")):
+    contents = read_json(path)
+    if "data" not in contents:
+        raise EndxError(f"{path}: no key 'data'; a .json file with one object is read as SQuAD")
+    for number, article in enumerate(json_files.list_at(contents, "data", path)):
         at = f"{path}: data[{number}]"
         title = json_files.text_at(article, "title", at, "", may_be_empty=True, strip=False) or f"article {number}"
         for n, paragraph in enumerate(json_files.list_at(article, "paragraphs", at)):

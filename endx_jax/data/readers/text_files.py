@@ -11,7 +11,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from endx_jax import json_files
 from endx_jax.errors import EndxError
@@ -31,9 +31,7 @@ LOG = logging.getLogger("endx_jax")
 
 _BLOCK = 1_000_000
 _DECODER = json.JSONDecoder()
-# Characters that may continue a number.
-_NUMBER = re.compile(r"[-+.eE0-9]*")
-_SPACE = re.compile(r"[ \t\n\r]*")
+_NOT_SPACE = re.compile(r"[^ \t\n\r]")
 
 
 class InvalidRows:
@@ -169,169 +167,99 @@ def _decode(raw: bytes, where: str) -> str:
         raise EndxError(f"{where}, {reason}; save the file as UTF-8") from None
 
 
-def check_values(text: str, where: str) -> None:
-    """Raises EndxError if a JSON text has more than `MOST_VALUES` values."""
-    if len(text) > MOST_VALUES and sum(map(text.count, ",[{")) > MOST_VALUES:
-        raise EndxError(f"{where}: more than {MOST_VALUES:,} values in one line or item; break it up")
+def check_values(text: str, where: str, most: int = MOST_VALUES) -> None:
+    """Raises EndxError if a JSON text has more than `most` values."""
+    if len(text) > most and sum(map(text.count, ",[{")) > most:
+        raise EndxError(f"{where}: more than {most:,} values in one line or item; break it up")
 
 
-def items(path: str, key: str = "") -> Iterator[tuple[int, Any]]:
-    """Yields (number of its first line, item) for each item of a list in a JSON file, one at a time.
-
-    Args:
-      path: `.json` or `.json.gz` file.
-      key: key of the list in the file's object; empty if the file is a list.
+def read_json(path: str) -> dict:
+    """Reads a JSON file that holds one object.
 
     Raises:
-      EndxError: the file has no such list, is invalid, or has an item that is too large.
+      EndxError: the file can't be read, holds something else, or is too large to be held in memory.
     """
-    text = _JsonText(path)
-    if not key:
-        yield from text.items("the file")
-        text.end()
-    else:
-        found = False
-        for name in text.members():
-            if name == key:
-                found = True
-                yield from text.items(key)
-            else:
-                text.value()
-        text.end()
-        if not found:
-            raise EndxError(f"{path}: the top level has no {key!r}; a .json file with one object is read as SQuAD")
+    with _opened(path) as file:
+        contents = file.read(json_files.MOST_BYTES + 1)
+    if len(contents) > json_files.MOST_BYTES:
+        raise EndxError(f"{path}: larger than {json_files.MOST_BYTES:,} bytes; break it up")
+    text = _decode(contents, path)
+    check_values(text, path, most=10 * MOST_VALUES)
+    try:
+        return json_files.parse(text, path, dict)
+    except EndxError as failure:
+        hint = "; a file of one object a line is named .jsonl" * str(failure).endswith("Extra data")
+        raise EndxError(f"{failure}{hint}") from None
 
 
-class _JsonText:
-    """Incremental parser of a JSON file, with one value in memory at a time."""
+def holds_list(path: str) -> bool:
+    """Returns true if a JSON file begins with a list."""
+    return head(path, 1000).lstrip().startswith("[")
 
-    def __init__(self, path: str):
-        self._path, self._blocks = path, blocks(path)
-        self._decoder = codecs.getincrementaldecoder("utf-8")()
-        self._text, self._at, self._read = "", 0, 0
-        self._line, self._column = 1, 1
 
-    def members(self) -> Iterator[str]:
-        """Yields the keys of the object at the current position; the caller reads the value after each key."""
-        self._take("{", "the top level must be an object")
-        while self._peek() != "}":
-            name = self.value()
-            if not isinstance(name, str):
-                raise EndxError(f"{self._where()}: broken JSON: a key must be a string")
-            self._take(":", "broken JSON: Expecting ':' delimiter")
-            yield name
-            self._comma("}")
-        self._pass(1)
+def items(path: str) -> Iterator[tuple[int, dict]]:
+    """Yields (number of its first line, object) for each object of the list in a JSON file, one at a time.
 
-    def items(self, what: str) -> Iterator[tuple[int, Any]]:
-        """Yields (line, item) for the items of the list at the current position, which messages call `what`."""
-        self._take("[", f"{what} must be a list")
-        while self._peek() != "]":
-            line = self._line
-            yield line, self.value()
-            self._comma("]")
-        self._pass(1)
-
-    def end(self) -> None:
-        """Raises EndxError unless the current position is the end of the file."""
-        if self._peek():
-            hint = "a file of one object a line is named .jsonl"
-            raise EndxError(f"{self._where()}: broken JSON: Extra data; {hint}")
-
-    def value(self) -> Any:
-        """Returns the value at the current position."""
-        self._peek()
+    Raises:
+      EndxError: the file is invalid, or an item is too large or no object.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    text, at, line, following = "", 0, 1, "["  # `following`: characters that may come next
+    with _opened(path) as file:
         while True:
-            try:
-                found, end = _DECODER.raw_decode(self._text, self._at)
-            except json.JSONDecodeError as error:
-                self._read_on(error)
+            start = _NOT_SPACE.search(text, at)
+            after = start.start() if start else len(text)
+            line, at = line + text.count("\n", at, after), after
+            where = f"{path}, line {line}"
+            if start and start[0] not in following:
+                expected = " or ".join(following) or "the end of the file"
+                raise EndxError(f"{where}: broken JSON: {start[0]!r} where {expected} is expected")
+            if start and start[0] == "{":
+                if (decoded := _decode_object(text, at, path, line)) is not None:
+                    item, end = decoded
+                    yield line, item
+                    line, at, following = line + text.count("\n", at, end), end, ",]"
+                    continue
+            elif start:
+                at, following = at + 1, {"[": "{]", ",": "{", "]": ""}[start[0]]
                 continue
-            except (RecursionError, ValueError) as error:
-                raise json_files.refusal(error, self._where()) from None
-            if type(found) in (int, float) and _NUMBER.fullmatch(self._text, end) and self._more():
-                continue  # more digits may follow
-            self._pass(end - self._at)
-            return found
+            if len(text) - at > MOST:
+                raise EndxError(f"{where}: an item of the list is longer than {MOST:,} characters; break it up")
+            block = file.read(max(_BLOCK, len(text) - at))  # an item is decoded few times, since the text doubles
+            if not block and following:
+                if start:
+                    _decode_object(text, at, path, line, ended=True)
+                raise EndxError(f"{where}: the file ends inside what begins here; fetch it again")
+            if not block:
+                return
+            try:
+                text, at = text[at:] + decoder.decode(block), 0
+            except UnicodeDecodeError as error:
+                reason = f"0x{error.object[error.start]:02x} is not UTF-8; save the file as UTF-8"
+                raise EndxError(f"{path}, after line {line}: {reason}") from None
+            check_values(text, where)
 
-    def _read_on(self, failure: json.JSONDecodeError) -> None:
-        """Reads more of a value that can't be parsed yet because it continues in the next blocks.
 
-        Raises:
-          EndxError: the value is invalid or too large.
-        """
-        cut = failure.msg.startswith("Unterminated string") or failure.pos > len(self._text) - len("-Infinity")
-        if cut and len(self._text) - self._at > MOST:
-            raise EndxError(f"{self._where()}: an item of the list is longer than {MOST:,} characters; break it up")
-        if cut and self._more():
-            check_values(self._text, self._where())
-        elif cut and (failure.msg.startswith("Unterminated") or not self._text[failure.pos :].strip()):
-            raise EndxError(f"{self._where()}: the file ends inside what begins here; fetch it again")
-        else:
-            self._pass(failure.pos - self._at)
-            raise EndxError(f"{self._where()}: broken JSON: {failure.msg}")
+def _decode_object(text: str, start: int, path: str, line: int, *, ended: bool = False) -> tuple[dict, int] | None:
+    """Returns the JSON object at `start` of a text and its end; None if the text is cut inside it.
 
-    def _more(self) -> bool:
-        """Doubles the text that is held, so that a value is decoded few times; returns false at the end of the file."""
-        rest = len(self._text) - self._at
-        wanted = max(1, min(rest, MOST + 1 - rest))
-        parts: list[str] = []
-        while wanted > 0 and (block := next(self._blocks, None)) is not None:
-            parts.append(self._decode(block))
-            wanted -= len(block)
-        if parts:
-            self._text, self._at = "".join([self._text[self._at :], *parts]), 0
-        return bool(parts)
-
-    def _decode(self, block: bytes) -> str:
-        try:
-            self._read += len(block)
-            return self._decoder.decode(block)
-        except UnicodeDecodeError as error:
-            place = self._read - len(block) + error.start + 1
-            reason = f"byte {place:,}: 0x{error.object[error.start]:02x} is not UTF-8; save the file as UTF-8"
-            raise EndxError(f"{self._path}, {reason}") from None
-
-    def _peek(self) -> str:
-        """Returns the next character that is not white space; empty at the end of the file."""
-        while True:
-            found = _SPACE.match(self._text, self._at)
-            assert found
-            self._pass(found.end() - self._at)
-            if self._at < len(self._text):
-                return self._text[self._at]
-            if not self._more():
-                return ""
-
-    def _take(self, character: str, reason: str) -> None:
-        found = self._peek()
-        if found != character:
-            kinds = {"{": "an object", "[": "a list", '"': "a string", "": "the end of the file"}
-            where = self._where() if reason.startswith("broken") else self._path
-            raise EndxError(f"{where}: {reason}" + (f", not {kinds[found]}" if found in kinds else ""))
-        self._pass(1)
-
-    def _comma(self, closing: str) -> None:
-        found = self._peek()
-        if found == ",":
-            self._pass(1)
-            if self._peek() == closing:
-                raise EndxError(f"{self._where()}: broken JSON: a comma before {closing}")
-        elif not found:
-            raise EndxError(f"{self._where()}: the file ends inside its list or object; fetch it again")
-        elif found != closing:
-            raise EndxError(f"{self._where()}: broken JSON: Expecting ',' delimiter")
-
-    def _pass(self, count: int) -> None:
-        """Advances by `count` characters."""
-        end = self._at + count
-        newlines = self._text.count("\n", self._at, end)
-        self._line += newlines
-        self._column = end - self._text.rfind("\n", self._at, end) if newlines else self._column + count
-        self._at = end
-
-    def _where(self) -> str:
-        return f"{self._path}, line {self._line}, column {self._column}"
+    Args:
+      text: JSON text, which may be cut.
+      start: start of the object.
+      path: file of the text.
+      line: line of the file in which the object begins.
+      ended: true if there is no more text.
+    """
+    try:
+        return _DECODER.raw_decode(text, start)
+    except json.JSONDecodeError as error:
+        is_last = not text[error.pos :].strip() if ended else error.pos > len(text) - len("-Infinity")
+        if is_last or error.msg.startswith("Unterminated string"):
+            return None
+        line += text.count("\n", start, error.pos)
+        raise EndxError(f"{path}, line {line}: broken JSON: {error.msg}") from None
+    except (RecursionError, ValueError) as error:
+        raise json_files.refusal(error, f"{path}, line {line}") from None
 
 
 def find(folder: str | os.PathLike, names: Sequence[str]) -> list[list[str]]:

@@ -1,6 +1,7 @@
 """Tests of text files and their lookup in folders."""
 
 import gzip
+import json
 
 import pytest
 from fuzzing import only_user_errors
@@ -79,6 +80,40 @@ def test_broken_objects_are_refused_with_their_place(tmp_path, line, reason):
     assert refusal(lambda: list(row_files.rows(str(path)))) == f"{path}, {reason}"
 
 
+ITEMS = [{"a": 1.25, "b": [{"é": "\\"}]}, {}, {"c": "x" * 30, "d": [True, None, "]}"]}] * 3
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_list_is_read_item_by_item_wherever_blocks_end(tmp_path, indent, monkeypatch):
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(ITEMS, indent=indent, ensure_ascii=False))
+    for size in (1, 2, 7, 100):
+        monkeypatch.setattr(text_files, "_BLOCK", size)
+        found = list(text_files.items(str(path)))
+        assert [item for _, item in found] == ITEMS
+        assert [number for number, _ in found][:3] == ([1, 1, 1] if indent is None else [2, 10, 11])
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('[{"a": 1},\n {"a": 2,}]', "line 2: broken JSON: "),
+        ('[{"a": 1},\n]', "line 2: broken JSON: ']' where { is expected"),
+        ('[{"a": 1}\n{"a": 2}]', "line 2: broken JSON: '{' where , or ] is expected"),
+        ("[1]", "line 1: broken JSON: '1' where { or ] is expected"),
+        ('[{"a": 1}]\n[]', "line 2: broken JSON: '[' where the end of the file is expected"),
+        ('[{"a": 1},', "line 1: the file ends inside what begins here; fetch it again"),
+        ('[\n{"a": "b', "line 2: the file ends inside what begins here; fetch it again"),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 1000])
+def test_broken_lists_are_refused_with_their_line(tmp_path, text, reason, size, monkeypatch):
+    monkeypatch.setattr(text_files, "_BLOCK", size)
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    assert refusal(lambda: list(text_files.items(str(path)))).startswith(f"{path}, {reason}")
+
+
 def test_text_strips_the_ends_and_nothing_else():
     assert json_files.text(" \ta  b\u00a0\n", "x") == "a  b"
     assert json_files.text("  ", "x", may_be_empty=True) == ""
@@ -128,11 +163,20 @@ MEGABYTE = b"x" * 1_000_000
     [
         ("x.jsonl.gz", ((b'{"question": "', 1), (MEGABYTE, 600)), "line 1: the line is longer than 32,000,000 bytes"),
         ("x.csv.gz", ((b"question,answer\n", 1), (MEGABYTE, 600)), "line 2: the line is longer than 32,000,000 bytes"),
-        ("x.csv.gz", ((b'question,answer\nq,"', 1), (b"x" * 99 + b"\n", 6_000_000)), "over 32,000,000 characters"),
+        ("x.csv.gz", ((b'question,answer\nq,"', 1), ((b"x" * 99 + b"\n") * 10_000, 600)), "over 32,000,000 characters"),
         ("x.json.gz", ((b'[{"question": "', 1), (MEGABYTE, 600)), "an item of the list is longer than 32,000,000 char"),
-        ("x.json.gz", ((b'{"data": [{"paragraphs": "', 1), (MEGABYTE, 600)), "is longer than 32,000,000 characters"),
-        ("x.json.gz", ((b'[{"question": [', 1), (b"[],", 9_000_000)), "more than 4,000,000 values in one line or item"),
-        ("x.jsonl.gz", ((b'{"question": [', 1), (b"[],", 9_000_000)), "more than 4,000,000 values in one line or item"),
+        ("x.json.gz", ((b'{"data": [{"paragraphs": "', 1), (MEGABYTE, 600)), "larger than 256,000,000 bytes"),
+        ("x.json.gz", ((b'{"data": [', 1), (b"[]," * 100_000, 500)), "more than 40,000,000 values"),
+        (
+            "x.json.gz",
+            ((b'[{"question": [', 1), (b"[]," * 100_000, 90)),
+            "more than 4,000,000 values in one line",
+        ),
+        (
+            "x.jsonl.gz",
+            ((b'{"question": [', 1), (b"[]," * 100_000, 90)),
+            "more than 4,000,000 values in one line",
+        ),
     ],
 )
 def test_memory_stays_bounded_whatever_a_file_unpacks_to(tmp_path, name, parts, reason):
