@@ -29,8 +29,9 @@ class DataSettings:
     path: str = key(
         "",
         "Training data, which must be set: a file or folder of any supported format; `hf://datasets/OWNER/NAME`, a "
-        "data set of the hub, or a folder in it; `docstrings`, the built-in set; or, with `pool`, a set of `endx "
-        "prepare` such as `reqa/squad` or `reqa/squad:validation`, or a folder with SQuAD's train and dev files.",
+        "data set of the hub, or a folder in it; `docstrings`, which the quickstart makes, or a name in `DATA` of the "
+        "config file; or, with `pool`, a set of `endx prepare` such as `reqa/squad` or `reqa/squad:validation`, or a "
+        "folder with SQuAD's train and dev files.",
     )
     pool: str = key(
         "",

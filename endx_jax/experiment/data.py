@@ -5,8 +5,7 @@ import hashlib
 import json
 import os
 
-from endx_jax.data import reqa
-from endx_jax.data.docstrings import docstring_pairs
+from endx_jax.data import made, reqa
 from endx_jax.data.mixture import mix
 from endx_jax.data.readers import formats, read, squad
 from endx_jax.data.records import Pools, RetrievalSet
@@ -15,8 +14,9 @@ from endx_jax.data.splits import SPLITS, Splits, split_questions, take, without_
 from endx_jax.data.token_store import TokenStore
 from endx_jax.errors import EndxError
 from endx_jax.hub import local_path
+from endx_jax.methods.config import load_config
 
-BUILT_IN = {"docstrings": docstring_pairs}  # readers of built-in data sets by their name in `data.path`
+RECIPES = {"docstrings": "quickstart"}  # recipes that make a data set, by the name of the set in `data.path`
 PREPARED = ("reqa/", "multireqa/")  # prefixes of the names of data sets of `endx prepare`
 
 
@@ -97,7 +97,7 @@ def read_records(path: str, settings: DataSettings, judgements: str | None, *, w
     """Reads one data set.
 
     Args:
-      path: file, folder, `hf://datasets/OWNER/NAME`, or name of a built-in or prepared data set.
+      path: file, folder, `hf://datasets/OWNER/NAME`, or name of a data set that is prepared or made by a config file.
       settings: settings of the data. With the pool `sentences` or `answers`, all sentences are read: see `pools`.
       judgements: split of a BEIR, MS MARCO or `save_to_disk` folder; None for the only one.
       whole: true to keep the whole corpus of a BEIR folder: see `readers.read`.
@@ -105,10 +105,10 @@ def read_records(path: str, settings: DataSettings, judgements: str | None, *, w
     Raises:
       EndxError: the data can't be read, or `data.pool` is set for data without paragraphs.
     """
-    if path in BUILT_IN:
+    if is_made(path):
         if settings.pool:
             raise EndxError(f"{path} is not reading-comprehension data; leave data.pool empty")
-        return BUILT_IN[path](cache=settings.cache)
+        return made.MAKERS[path](settings)
     if path.startswith(PREPARED):
         from endx_jax.data import reqa_dataset
 
@@ -140,9 +140,16 @@ def pools(records: RetrievalSet, settings: DataSettings) -> Pools:
     return Pools({settings.pool: sets[settings.pool]} | sets)
 
 
+def is_made(path: str) -> bool:
+    """Returns true if `path` is the name of a data set that a function of a config file makes."""
+    if path in RECIPES and path not in made.MAKERS:
+        load_config(RECIPES[path])
+    return path in made.MAKERS
+
+
 def has_paragraphs(path: str) -> bool:
     """Returns true if `path` is reading-comprehension data, to which `data.pool` applies."""
-    return path not in BUILT_IN and (path.startswith(PREPARED) or formats.holds_paragraphs(local_path(path)))
+    return not is_made(path) and (path.startswith(PREPARED) or formats.holds_paragraphs(local_path(path)))
 
 
 def settings_of(path: str, settings: DataSettings) -> DataSettings:

@@ -21,7 +21,7 @@ from endx_jax.data.splits import Splits
 from endx_jax.data.token_store import MANIFEST, SIDES, TokenStore, is_whole, merge, write_part
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
-from endx_jax.experiment.data import BUILT_IN, PREPARED, fingerprint, read_records, settings_of
+from endx_jax.experiment.data import PREPARED, fingerprint, is_made, read_records, settings_of
 from endx_jax.experiment.manifest import cores
 from endx_jax.experiment.workdir import check_writable
 from endx_jax.files import locked, sha256_of, write_text
@@ -176,7 +176,7 @@ def _file(folder: pathlib.Path, part: Part, common: str) -> pathlib.Path:
 def _parts(source: TrainingSet, settings: DataSettings) -> list[Part]:
     """Returns the parts of a source in order, with the hashes of their files."""
     path = local_path(source.path)
-    if path in BUILT_IN or path.startswith(PREPARED):
+    if is_made(path) or path.startswith(PREPARED):
         records = read_records(path, settings_of(path, settings), settings.split, whole=False)
         return [Part(source, "", shards.Part(source.path), fingerprint(records))]
     kind = formats.detect_format(path)

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import pathlib
+import pydoc_data.topics
 import subprocess
 import sys
 import tempfile
@@ -16,8 +17,6 @@ import numpy as np
 
 import endx_jax
 from endx_jax import json_files
-from endx_jax.data.docstrings import docstring_pairs
-from endx_jax.data.settings import DataSettings
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.export.towers import Towers
@@ -111,7 +110,7 @@ def verify(kind: str, folder: pathlib.Path, towers: Towers, tolerance: float) ->
 
 
 def sample_texts(workdir: pathlib.Path | None) -> list[str]:
-    """Returns texts for both sides: edge cases of tokenizers, the run's documents, and docstrings.
+    """Returns texts for both sides: edge cases of tokenizers, the run's documents, and texts about Python.
 
     Args:
       workdir: workdir of a run, for the documents of its index; None for other models.
@@ -120,10 +119,9 @@ def sample_texts(workdir: pathlib.Path | None) -> list[str]:
     documents: list[str] = []
     if index is not None and index.is_file():
         documents = [document.text for _, document in itertools.islice(Index(index).snapshot.documents(), TEXTS)]
-    if len(documents) < TEXTS:
-        pairs = docstring_pairs(TEXTS - len(documents), cache=DataSettings().cache)
-        documents += [text for pair in zip(pairs.questions, pairs.candidates, strict=True) for text in pair]
-    return [*HARD_TEXTS, *documents[:TEXTS]]
+    topics = pydoc_data.topics.topics.values()
+    documents += [paragraph for text in topics for paragraph in text.split("\n\n")][: TEXTS - len(documents)]
+    return [*HARD_TEXTS, *documents]
 
 
 def reference(towers: Towers, texts: list[str]) -> dict[str, np.ndarray]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from endx_jax.data import made
 from endx_jax.data.settings import DataSettings
 from endx_jax.errors import EndxError, first_line, nearest
 from endx_jax.json_files import shown
@@ -62,7 +63,9 @@ def load_recipe(name: str) -> types.SimpleNamespace:
 
 
 def load_config(name: str) -> ConfigDict:
-    """Returns the settings of a config, after registering the method that its file defines as `METHOD`, if any.
+    """Returns the settings of a config, after registering what its file defines.
+
+    A file can define a method as `METHOD`, and functions that make data sets as `DATA`: see `made.register`.
 
     Args:
       name: a file or the name of a recipe; arguments of its `get_config` may follow after a colon, as in
@@ -98,6 +101,7 @@ def load_config(name: str) -> ConfigDict:
         raise EndxError(f"--config={file}: get_config returns {shown(config)}; it must return settings: base_config()")
     if defined.get("METHOD") is not None:
         register(defined["METHOD"])
+    made.register(defined.get("DATA", {}))
     return config if isinstance(config, ConfigDict) else ConfigDict(config)
 
 

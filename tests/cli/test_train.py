@@ -160,6 +160,10 @@ def test_next_steps_fit_the_data(trained_workdir, data, shown, hidden):
             "METHOD = 'x'\ndef get_config():\n    return {}",
             "METHOD in the file of --config is 'x'; it must be a Method",
         ),
+        (
+            "DATA = {'x': 5}\ndef get_config():\n    return {}",
+            "DATA in the file of --config is {'x': 5}; it must map names for data.path to functions",
+        ),
     ],
 )
 def test_a_mistake_in_a_config_file_is_one_line_with_its_place(text, message, tmp_path):

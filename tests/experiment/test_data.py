@@ -8,10 +8,10 @@ import pytest
 from helpers import one_line_error
 from small_squad import regular, write_squad
 
-from endx_jax.data import reqa, reqa_dataset
+from endx_jax.data import made, reqa, reqa_dataset
 from endx_jax.data.settings import DataSettings
 from endx_jax.experiment.data import fingerprint, pools, read_records, read_splits
-from endx_jax.methods.config import load_recipe
+from endx_jax.methods.config import load_config, load_recipe
 from reproduction.counts import counts_of
 
 
@@ -72,6 +72,31 @@ def test_training_data_have_to_be_named():
     """A recipe for one's own data, such as `minilm`, names none."""
     with one_line_error("data.path is not set: set a file or folder, or `docstrings` to try training without data"):
         read_splits(DataSettings())
+
+
+OWN_DATA = """
+from endx_jax.data import RetrievalSet
+
+def get_config():
+    return {"data": {"path": "numbers"}}
+
+def numbers(settings):
+    count = settings.question_length
+    return RetrievalSet.from_pairs((f"what is {n}?", f"{n}") for n in range(count))
+
+DATA = {"numbers": numbers}
+"""
+
+
+def test_a_config_file_can_make_its_data(tmp_path, monkeypatch):
+    monkeypatch.setattr(made, "MAKERS", {})
+    (tmp_path / "own.py").write_text(OWN_DATA)
+    config = load_config(str(tmp_path / "own.py"))
+    settings = DataSettings(**config.data, question_length=40)
+    splits = read_splits(settings)
+    assert sum(len(part.questions) for part in (splits.train, splits.validation, splits.test)) == 40
+    with one_line_error("numbers is not reading-comprehension data; leave data.pool empty"):
+        read_records("numbers", dataclasses.replace(settings, pool="answers"), None)
 
 
 def test_only_the_quickstart_trains_on_docstrings():

@@ -6,9 +6,13 @@ import sysconfig
 
 import pytest
 
-from endx_jax.data import docstrings
-from endx_jax.data.docstrings import cached, docstring_pairs, question_and_answer, sources_key
 from endx_jax.files import CacheFolder
+from endx_jax.methods.config import load_recipe
+
+docstrings = load_recipe("quickstart").docstring_pairs.__globals__
+cached, docstring_pairs, question_and_answer, sources_key = map(
+    docstrings.__getitem__, ("cached", "docstring_pairs", "question_and_answer", "sources_key")
+)
 
 FUNCTION = '''def {name}():
     """{question}
@@ -25,7 +29,7 @@ def package(tmp_path, monkeypatch):
     folder = tmp_path / "site" / "made_up"
     folder.mkdir(parents=True)
     (tmp_path / "stdlib").mkdir()
-    monkeypatch.setattr(docstrings, "PACKAGES", ("made_up", "not_installed_at_all"))
+    monkeypatch.setitem(docstrings, "PACKAGES", ("made_up", "not_installed_at_all"))
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path / name))
     monkeypatch.syspath_prepend(tmp_path / "site")
     return folder
@@ -56,7 +60,7 @@ def test_with_a_cache_sources_are_parsed_once_until_one_changes(package, tmp_pat
     found = docstring_pairs(cache=str(tmp_path / "cache"))
     assert found == docstring_pairs()
     with monkeypatch.context() as patched:
-        patched.setattr(docstrings, "_docstrings", lambda *_: pytest.fail("parsed again"))
+        patched.setitem(docstrings, "_docstrings", lambda *_: pytest.fail("parsed again"))
         assert docstring_pairs(cache=str(tmp_path / "cache")) == found
     write(package / "__init__.py", ("other", "Return the other of all.", f"Other {TAIL}"))
     assert docstring_pairs(cache=str(tmp_path / "cache")).question_ids == ("made_up.other",)
