@@ -35,10 +35,10 @@ def read_questions(path: str) -> list[Question]:
     """
     lines = text_files.stream_lines(sys.stdin.buffer, "standard input") if path == "-" else text_files.lines(path)
     name = "standard input" if path == "-" else path
-    found = [*_questions(lines, name)]
-    if not found:
+    questions = [*_questions(lines, name)]
+    if not questions:
         raise EndxError(f"{name} contains no questions: give one per line")
-    return found
+    return questions
 
 
 def _questions(lines: Iterable[tuple[int, str]], name: str) -> Iterator[Question]:
@@ -98,12 +98,12 @@ def _entry(answer: Answer, ranks: int, width: int) -> str:
 
 def to_jsonl(question: Question, answers: Sequence[Answer]) -> str:
     """Formats a question and its answers as one line of JSON."""
-    found = [
+    listed = [
         {"rank": answer.rank, "id": answer.document.id, "score": answer.score, "text": answer.document.text}
         | ({"metadata": dict(answer.document.metadata)} if answer.document.metadata else {})
         for answer in answers
     ]
-    fields = {"id": question.id, "question": question.text, "answers": found}
+    fields = {"id": question.id, "question": question.text, "answers": listed}
     return json.dumps(fields, ensure_ascii=False) + "\n"
 
 
@@ -113,26 +113,24 @@ def to_trec(question: Question, answers: Sequence[Answer], tag: str) -> str:
     Raises:
       EndxError: an id is empty or repeated.
     """
-    (asked,) = trec.encoded("the run", "question", [question.id])
+    (name,) = trec.encoded("the run", "question", [question.id])
     ids = trec.encoded("the run", "document", [answer.document.id for answer in answers])
-    return "".join(trec.run_line(asked, name, a.rank, a.score, tag) for name, a in zip(ids, answers, strict=True))
+    lines = zip(ids, answers, strict=True)
+    return "".join(trec.run_line(name, document, one.rank, one.score, tag) for document, one in lines)
 
 
-def formatted(
-    form: str, asked: Iterable[tuple[Question, Sequence[Answer]]], *, tag: str, naming: bool
-) -> Iterator[str]:
-    """Formats questions and their answers as `text`, `jsonl` or `trec`.
+def formatted(form: str, question: Question, answers: Sequence[Answer], *, tag: str, naming: bool) -> str:
+    """Formats a question and its answers.
 
     Args:
       form: `text`, `jsonl` or `trec`.
-      asked: questions and answers.
+      question: the question.
+      answers: its answers.
       tag: tag of the TREC run.
-      naming: prints each question before its answers in `text`.
+      naming: `text` begins with the question.
     """
-    for question, answers in asked:
-        if form == "trec":
-            yield to_trec(question, answers, tag)
-        elif form == "jsonl":
-            yield to_jsonl(question, answers)
-        else:
-            yield (f"{question.text}\n" if naming else "") + to_text(answers) + ("\n" if naming else "")
+    if form == "trec":
+        return to_trec(question, answers, tag)
+    if form == "jsonl":
+        return to_jsonl(question, answers)
+    return f"{question.text}\n{to_text(answers)}\n" if naming else to_text(answers)

@@ -22,10 +22,10 @@ def main(argv: list[str]) -> None:
         read_per_question(run, system, arguments.pool)
         for run, system in zip(runs, (systems[0], systems[-1]), strict=True)
     )
-    found = compare(first, second)
-    print(found.table())
+    comparison = compare(first, second)
+    print(comparison.table())
     if arguments.output:
-        write_text(arguments.output, json.dumps(found.as_dict(), indent=1) + "\n")
+        write_text(arguments.output, json.dumps(comparison.as_dict(), indent=1) + "\n")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -40,14 +40,14 @@ def main(argv: list[str]) -> pathlib.Path:
     columns = {"text_column": arguments.text_column, "split": arguments.split}
     read = functools.partial(read_corpus, arguments.corpus, pool=arguments.pool, **columns)
     with naming_flags():
-        found = survey(_bar(read(say=say), desc="reading the corpus"))
-    empty = f", {found.empty:,} of them empty" if found.empty else ""
-    say(f"{found.documents:,} documents in {arguments.corpus}{empty}")
+        corpus = survey(_bar(read(say=say), desc="reading the corpus"))
+    empty = f", {corpus.empty:,} of them empty" if corpus.empty else ""
+    say(f"{corpus.documents:,} documents in {arguments.corpus}{empty}")
     keep_programs()
     model = load(arguments.workdir or arguments.model)
     width, precision = arguments.truncate_dim, arguments.precision
-    info = encoding_of(model, arguments.corpus, found, width=width, precision=precision, shard=shard)
-    cached = f"~/.cache/endx_jax/indexes/{model.identity[:16]}-{found.sha256[:16]}.sqlite"
+    info = encoding_of(model, arguments.corpus, corpus, width=width, precision=precision, shard=shard)
+    cached = f"~/.cache/endx_jax/indexes/{model.identity[:16]}-{corpus.sha256[:16]}.sqlite"
     path = arguments.output or expanded(cached)
     output = Output(info.width, model.cosine, precision)
     encode = functools.partial(
@@ -92,10 +92,10 @@ def _join(arguments: argparse.Namespace) -> pathlib.Path:
 
 def _shard(text: str) -> tuple[int, int]:
     """Parses `I/N`."""
-    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
-    if not found:
+    numbers = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+    if not numbers:
         raise EndxError(f"--shard={text}: give the number of the shard and of all shards, such as 1/8")
-    return int(found[1]), int(found[2])
+    return int(numbers[1]), int(numbers[2])
 
 
 def _bar(items, **options):

@@ -93,27 +93,20 @@ def _rank(
         about = {"name": "bm25", "description": BM25.DESCRIPTION}
         return records, rank_by_bm25(records, depth, progress=showing_progress()), about
     if arguments.index:
-        return _rank_by_index(arguments, records, depth)
+        from endx_jax.retrieval.index import Index
+        from endx_jax.retrieval.index_model import IndexModel
+        from endx_jax.retrieval.mining import rank_by_index
+
+        index = Index(arguments.index)
+        encoder = IndexModel(index, arguments.model)
+        grown, ranked = rank_by_index(encoder.encode, index.snapshot, records, depth)
+        about = {"name": encoder.model.name, "identity": encoder.model.identity, "index": str(arguments.index)}
+        return grown, ranked, about
     from endx_jax.inference import load
 
     model = load(arguments.workdir or arguments.model)
     about = {"name": model.name, "identity": model.identity}
     return records, rank_by_embeddings(model.comparable, records, depth), about
-
-
-def _rank_by_index(arguments, records, depth):
-    from endx_jax.retrieval.index import Index
-    from endx_jax.retrieval.index_model import IndexModel
-    from endx_jax.retrieval.mining import rank_by_index
-
-    index = Index(arguments.index)
-    model = IndexModel(index, arguments.model)
-
-    def encode(side, texts):
-        return (model.encode_query if side == "question" else model.encode_document)(list(texts))
-
-    grown, ranked = rank_by_index(encode, index.snapshot, records, depth)
-    return grown, ranked, {"name": model.model.name, "identity": model.model.identity, "index": str(arguments.index)}
 
 
 def _about(

@@ -7,7 +7,7 @@ import itertools
 import pathlib
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING
 
 from endx_jax import json_files
@@ -34,8 +34,8 @@ def main(argv: list[str]) -> None:
     if arguments.questions:
         questions = read_questions(arguments.questions)
     else:
-        asked = enumerate(arguments.question, start=1)
-        questions = [Question(str(n), json_files.text(text, f"question {n}")) for n, text in asked]
+        numbered = enumerate(arguments.question, start=1)
+        questions = [Question(str(n), json_files.text(text, f"question {n}")) for n, text in numbered]
     if arguments.rerank:
         _pair_model(arguments.rerank)  # raises an error early if it is not a pair classifier
     search = _open(arguments)
@@ -51,7 +51,10 @@ def main(argv: list[str]) -> None:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Parses the filter, and raises EndxError for contradicting arguments, before anything is loaded."""
-    arguments.where = _filter(arguments.where)
+    from endx_jax.retrieval.filters import condition
+
+    arguments.where = json_files.parse(arguments.where, "--where", dict)
+    condition(arguments.where)
     source = arguments.workdir or arguments.index
     check(source is not None, "nothing to search: set --workdir=RUN or --index=FILE")
     check(not (arguments.question and arguments.questions), "give questions as arguments or by --questions, not both")
@@ -59,11 +62,9 @@ def _check(arguments: argparse.Namespace) -> None:
     check(arguments.rerank_top >= 1, f"--rerank-top={arguments.rerank_top}: it must be at least 1")
     mode_fits = arguments.weight is None or arguments.mode in (None, "hybrid")
     check(mode_fits, f"--weight is for --mode=hybrid, not {arguments.mode}")
-    asked = arguments.question or arguments.questions
-    check(
-        bool(asked) or not arguments.output, "--output needs questions: give them as arguments or by --questions=FILE"
-    )
-    if not (asked or arguments.add or arguments.delete or sys.stdin.isatty()):
+    asks = bool(arguments.question or arguments.questions)
+    check(asks or not arguments.output, "--output needs questions: give them as arguments or by --questions=FILE")
+    if not (asks or arguments.add or arguments.delete or sys.stdin.isatty()):
         raise EndxError("standard input is not a terminal: give questions, or --questions=- to read them from it")
 
 
@@ -119,10 +120,11 @@ def _answer_all(
     from endx_jax.cli.answers import formatted
 
     started = time.monotonic()
-    parts = (questions[start : start + TOGETHER] for start in range(0, len(questions), TOGETHER))
-    answers = ((some, _ask(arguments, search, [question.text for question in some])) for some in parts)
-    asked = (pair for both in answers for pair in zip(*both, strict=True))
-    stream.writelines(formatted(_form(arguments), asked, tag=arguments.mode, naming=len(questions) > 1))
+    form, naming = _form(arguments), len(questions) > 1
+    for start in range(0, len(questions), TOGETHER):
+        some = questions[start : start + TOGETHER]
+        answers = zip(some, _ask(arguments, search, [question.text for question in some]), strict=True)
+        stream.writelines(formatted(form, *pair, tag=arguments.mode, naming=naming) for pair in answers)
     stream.flush()
     _note(search.describe(arguments.mode))
     if arguments.output:
@@ -132,12 +134,12 @@ def _answer_all(
 
 def _ask(arguments: argparse.Namespace, search: "TextSearch", texts: list[str]) -> list[list["Answer"]]:
     count = max(arguments.top, arguments.rerank_top) if arguments.rerank else arguments.top
-    found = search.search(texts, count, mode=arguments.mode, where=arguments.where)
+    answers = search.search(texts, count, mode=arguments.mode, where=arguments.where)
     if not arguments.rerank:
-        return found
+        return answers
     from endx_jax.retrieval.rerank import rerank_answers
 
-    return rerank_answers(_pair_model(arguments.rerank), texts, found, arguments.top)
+    return rerank_answers(_pair_model(arguments.rerank), texts, answers, arguments.top)
 
 
 @functools.cache
@@ -150,25 +152,16 @@ def _pair_model(workdir: pathlib.Path) -> "LoadedPairs":
 
 
 def _converse(arguments: argparse.Namespace, search: "TextSearch") -> None:
-    from endx_jax.cli.answers import to_text
-
-    def answer(question: str) -> str:
-        started = time.monotonic()
-        (answers,) = _ask(arguments, search, [question])
-        return f"{to_text(answers)}  {1000 * (time.monotonic() - started):.0f} ms\n"
-
-    _ask(arguments, search, ["ready"])  # loads and compiles before the first question
-    _note(f"{search.describe(arguments.mode)}\nType a question; Ctrl-D exits.")
-    _prompt(answer)
-
-
-def _prompt(answer: Callable[[str], str]) -> None:
     """Reads questions from the terminal and prints their answers until the input ends (Ctrl-D).
 
     Lines can be edited and recalled as in a shell. Empty lines are skipped.
     """
     import readline  # noqa: F401  # importing it enables line editing in `input`
 
+    from endx_jax.cli.answers import to_text
+
+    _ask(arguments, search, ["ready"])  # loads and compiles before the first question
+    _note(f"{search.describe(arguments.mode)}\nType a question; Ctrl-D exits.")
     while True:
         try:
             question = input("? ").strip()
@@ -176,7 +169,9 @@ def _prompt(answer: Callable[[str], str]) -> None:
             print()
             return
         if question:
-            print(answer(question), flush=True)
+            started = time.monotonic()
+            (answers,) = _ask(arguments, search, [question])
+            print(f"{to_text(answers)}  {1000 * (time.monotonic() - started):.0f} ms\n", flush=True)
 
 
 def _form(arguments: argparse.Namespace) -> str:
@@ -186,15 +181,6 @@ def _form(arguments: argparse.Namespace) -> str:
     if not arguments.questions:
         return "text"
     return "jsonl" if arguments.output and arguments.output.suffix == ".jsonl" else "trec"
-
-
-def _filter(text: str) -> dict[str, object]:
-    """Parses a filter of metadata."""
-    from endx_jax.retrieval.filters import condition
-
-    where = json_files.parse(text, "--where", dict)
-    condition(where)
-    return where
 
 
 def _note(line: str) -> None:

@@ -25,15 +25,16 @@ def fit_hybrid(run: Run, params: dict) -> Hybrid:
     settings, cosine = run.model.settings, run.model.settings.model.normalize
     if len(run.data.validation.questions) < ENOUGH:
         return Hybrid(WEIGHT if cosine else None)
-    asked = limit_questions(pools(run.data.validation, settings.data).primary, QUESTIONS)
-    texts = {"question": asked.questions, "answer": asked.candidates}
-    scores = dense_scores(*(run.encoder(params, side, own) for side, own in texts.items()))
-    return fit(scores, asked, settings.evaluation.metric.rpartition("/")[2], cosine=cosine)
+    records = limit_questions(pools(run.data.validation, settings.data).primary, QUESTIONS)
+    questions = run.encoder(params, "question", records.questions)
+    scores = dense_scores(questions, run.encoder(params, "answer", records.candidates))
+    return fit(scores, records, settings.evaluation.metric.rpartition("/")[2], cosine=cosine)
 
 
 def other_answers(run: Run, pool: RetrievalSet) -> list[Document]:
     """Returns the answers of the run's data that are not in a pool, with ids that are not in it either."""
-    texts, names, found = set(pool.candidates), set(pool.candidate_ids), []
+    texts, names = set(pool.candidates), set(pool.candidate_ids)
+    documents: list[Document] = []
     for records in (run.data.train, run.data.validation, run.data.test):
         if not isinstance(records, RetrievalSet):
             continue
@@ -45,8 +46,8 @@ def other_answers(run: Run, pool: RetrievalSet) -> list[Document]:
                     name += "+"
                 texts.add(text)
                 names.add(name)
-                found.append(Document(name, text))
-    return found
+                documents.append(Document(name, text))
+    return documents
 
 
 def searched_answers(

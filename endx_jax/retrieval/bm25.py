@@ -83,10 +83,10 @@ class BM25:
 
 def highest(scores: np.ndarray, k: int) -> np.ndarray:
     """Returns the positions of the k highest scores [N] above 0, best first; ties are ordered by position."""
-    found = np.flatnonzero(scores > 0)
-    if len(found) > k:
-        found = found[scores[found] >= np.partition(scores[found], -k)[-k]]
-    return found[np.argsort(-scores[found], kind="stable")[:k]]
+    best = np.flatnonzero(scores > 0)
+    if len(best) > k:
+        best = best[scores[best] >= np.partition(scores[best], -k)[-k]]
+    return best[np.argsort(-scores[best], kind="stable")[:k]]
 
 
 def _libraries():
@@ -142,7 +142,7 @@ class Lexical:
         selected = 1 if where is None else where[built.rows]
         score_block = built.bm25.score_block(questions)  # one at a time: each needs a score for every document
         scores = (score_block(n, n + 1)[0] * selected for n in range(len(questions)))
-        return [[(int(built.rows[at]), float(own[at])) for at in highest(own, k)] for own in scores]
+        return [[(int(built.rows[n]), float(line[n])) for n in highest(line, k)] for line in scores]
 
     def _build(self, snapshot: Snapshot) -> _Built:
         """Builds the statistics of a snapshot; words are kept by row, whose text is constant within a generation."""
@@ -151,8 +151,9 @@ class Lexical:
         known, count = len(self._words), len(snapshot.living)
         for start in range(known, count, STEP):
             stop = min(start + STEP, count)
-            found = snapshot.read_documents(range(start, stop))
-            self._words += self._tokenizer(found[row].text if row in found else "" for row in range(start, stop))
+            documents = snapshot.read_documents(range(start, stop))
+            texts = (documents[row].text if row in documents else "" for row in range(start, stop))
+            self._words += self._tokenizer(texts)
         rows = np.flatnonzero(snapshot.living)
         words = [self._words[row] for row in rows]
         return _Built(snapshot, rows, BM25(words, self._tokenizer) if any(words) else None)

@@ -5,7 +5,6 @@ import hashlib
 import itertools
 import json
 import pathlib
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import jax
@@ -20,10 +19,12 @@ from endx_jax.retrieval.index_file import (
     INSERT,
     IndexInfo,
     IndexReader,
+    count_documents,
     create,
     describe,
     info_of,
     insert,
+    is_new,
     metric_of,
 )
 
@@ -62,7 +63,7 @@ def survey(documents: Iterable[Document]) -> Survey:
 def encoding_of(
     model: EmbeddingModel,
     path: str,
-    found: Survey,
+    corpus: Survey,
     *,
     width: int | None = None,
     precision: str,
@@ -73,7 +74,7 @@ def encoding_of(
     Args:
       model: model that encodes the documents.
       path: path of the corpus.
-      found: its survey.
+      corpus: its survey.
       width: leading dimensions to keep; None: all.
       precision: float32, float16 or int8.
       shard: number of the shard, from 1, and number of shards.
@@ -93,7 +94,7 @@ def encoding_of(
         precision=precision,
         metric=metric_of(cosine=model.cosine),
         model={"name": model.name, "identity": model.identity},
-        corpus={"path": path, "documents": found.documents, "sha256": found.sha256}
+        corpus={"path": path, "documents": corpus.documents, "sha256": corpus.sha256}
         | ({"shard": [number, count]} if count > 1 else {}),
         complete=False,
     )
@@ -112,7 +113,7 @@ def begin(path: pathlib.Path, info: IndexInfo) -> int:
       EndxError: the file holds another index; the message names each difference.
     """
     with starting(path) as database:
-        if not database.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+        if is_new(database):
             create(database, dataclasses.replace(info, complete=not documents_of(info)))
             return 0
         stored = info_of(database, path)
@@ -122,23 +123,23 @@ def begin(path: pathlib.Path, info: IndexInfo) -> int:
                 f"{path} holds another index: it has {'; of '.join(differing)}. Choose another --output, or repeat the "
                 "command that began it"
             )
-        return len(documents_of(info)) if stored.complete else _count(database)
+        return len(documents_of(info)) if stored.complete else count_documents(database)
 
 
 def differences(stored: IndexInfo, info: IndexInfo, *, corpus: bool = True) -> list[str]:
     """Describes each difference between two indexes; names and paths do not count, the corpus if `corpus` is true."""
-    found = []
+    described = []
     compared = (("model", "identity"), *((("corpus", "sha256"),) if corpus else ()))
     for what, key in compared:
         ours, others = getattr(stored, what), getattr(info, what)
         if ours.get(key) != others.get(key):
-            found.append(f"{what} {_named(ours, key)} and not {_named(others, key)}")
+            described.append(f"{what} {_named(ours, key)} and not {_named(others, key)}")
     for name in ("width", "precision", "metric"):
         if getattr(stored, name) != getattr(info, name):
-            found.append(f"{name} {getattr(stored, name)} and not {getattr(info, name)}")
+            described.append(f"{name} {getattr(stored, name)} and not {getattr(info, name)}")
     if corpus and stored.corpus.get("shard") != info.corpus.get("shard"):
-        found.append(f"{_shard(stored)} and not {_shard(info)}")
-    return found
+        described.append(f"{_shard(stored)} and not {_shard(info)}")
+    return described
 
 
 def encode_corpus(
@@ -174,7 +175,7 @@ def encode_corpus(
         texts = [document.text for document in part]
         embeddings, encoded = reuse.encode(texts, encode) if reuse else (encode(texts), len(texts))
         with starting(path) as database:
-            if _count(database) != start:
+            if count_documents(database) != start:
                 raise InUse(f"another process encodes documents into {path}: wait for it or stop it")
             insert(database, part, embeddings)
             describe(database, complete=start + len(part) == len(wanted))
@@ -194,14 +195,11 @@ class Reuse:
         differing = differences(self._reader.info, info, corpus=False)
         if differing:
             raise EndxError(f"--reuse={path} has {'; of '.join(differing)}: name another index, or leave it out")
-        # Hashes of texts take less memory than texts, which are compared when they are read again.
-        self._rows = {hash(text): row for row, text in self._reader.texts()}
+        self._rows = {_digest(text): row for row, text in self._reader.texts()}
 
     def encode(self, texts: Sequence[str], encode: Callable[[Sequence[str]], Embeddings]) -> tuple[Embeddings, int]:
         """Returns the embeddings of n texts, and how many were not in the older index and had to be encoded."""
-        rows = {n: self._rows[hash(text)] for n, text in enumerate(texts) if hash(text) in self._rows}
-        stored = self._reader.documents([*rows.values()])
-        rows = {n: row for n, row in rows.items() if row in stored and stored[row].text == texts[n]}
+        rows = {n: row for n, text in enumerate(texts) if (row := self._rows.get(_digest(text))) is not None}
         missing = [n for n in range(len(texts)) if n not in rows]
         kept = self._reader.embeddings_of([*rows.values()])
         embeddings = kept.embeddings if kept.scales is None else Quantized(kept.embeddings, kept.scales)
@@ -210,6 +208,11 @@ class Reuse:
             embeddings = jax.tree.map(lambda old, new: np.concatenate([old, np.asarray(new)]), embeddings, fresh)
         order = np.argsort(np.array([*rows, *missing], int))
         return jax.tree.map(lambda rows: rows[order], embeddings), len(missing)
+
+
+def _digest(text: str) -> bytes:
+    """Returns a hash of a text, which takes less memory than the text."""
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
 
 
 def join(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> int:
@@ -241,17 +244,12 @@ def join(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> int:
         raise EndxError(f"of {count} shards these are missing: {', '.join(absent)}; name the files of all")
     corpus = {key: value for key, value in first.info.corpus.items() if key != "shard"}
     with starting(path) as database:
-        if database.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+        if not is_new(database):
             raise EndxError(f"{path} exists: name another --output")
         create(database, IndexInfo(first.info.width, first.info.precision, first.info.metric, first.info.model, corpus))
         for number in range(1, count + 1):
             database.executemany(INSERT, by_number[number].contents())
-        total = _count(database)
-    return total
-
-
-def _count(database: sqlite3.Connection) -> int:
-    return database.execute("SELECT count(*) FROM documents").fetchone()[0]
+        return count_documents(database)
 
 
 def _shard(info: IndexInfo) -> str:

@@ -95,8 +95,8 @@ def stored_hybrid(path_or_name: str | os.PathLike, *, cosine: bool) -> Hybrid:
     """Returns the fusion in a model's folder, without loading the model; the default without one for this BM25."""
     folder = described_folder(pathlib.Path(path_or_name))
     stored = read_about(folder).hybrid if folder else None
-    found = None if stored is None else from_mapping(Hybrid, stored, f"{folder}/{ABOUT}: 'hybrid'")
-    return found if found and found.bm25 == BM25.DESCRIPTION else Hybrid(WEIGHT if cosine else None)
+    hybrid = None if stored is None else from_mapping(Hybrid, stored, f"{folder}/{ABOUT}: 'hybrid'")
+    return hybrid if hybrid and hybrid.bm25 == BM25.DESCRIPTION else Hybrid(WEIGHT if cosine else None)
 
 
 def reciprocal_ranks(rankings: Sequence[Ranking]) -> list[tuple[int, float]]:
@@ -119,6 +119,8 @@ def _ordered(fused: dict[int, float]) -> list[tuple[int, float]]:
 def _reciprocals(scores: jax.Array | np.ndarray, above: float) -> np.ndarray:
     """Returns 1 / (RRF_K + rank) for the `FUSED` best scores [b, N] if they exceed `above`; 0 for all others."""
     best, ids = map(np.asarray, jax.lax.top_k(jnp.asarray(scores), min(FUSED, scores.shape[1])))
-    found = np.zeros(scores.shape, np.float32)
-    np.put_along_axis(found, ids, (best > above) / (RRF_K + 1 + np.arange(ids.shape[1], dtype=np.float32)), axis=1)
-    return found
+    reciprocals = np.zeros(scores.shape, np.float32)
+    np.put_along_axis(
+        reciprocals, ids, (best > above) / (RRF_K + 1 + np.arange(ids.shape[1], dtype=np.float32)), axis=1
+    )
+    return reciprocals

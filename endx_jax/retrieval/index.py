@@ -26,6 +26,7 @@ from endx_jax.retrieval.index_file import (
     describe,
     info_of,
     insert,
+    is_new,
     remove,
 )
 from endx_jax.retrieval.search import Neighbours
@@ -96,7 +97,7 @@ def _make_empty(database: sqlite3.Connection, path: pathlib.Path, info: IndexInf
     Raises:
       InUse: the index must not be replaced.
     """
-    if not database.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+    if is_new(database):
         create(database, info)
         return
     try:
@@ -194,8 +195,8 @@ class Index:
 
     def deleted(self) -> list[str]:
         """Returns the ids of all documents that were deleted since the index was written, and not added again."""
-        _, found = self._reader.deleted()
-        ids = list(dict.fromkeys(name for _, name in found))
+        _, deletions = self._reader.deleted()
+        ids = list(dict.fromkeys(name for _, name in deletions))
         living = self._reader.rows_of(ids)
         return [name for name in ids if name not in living]
 
@@ -247,7 +248,11 @@ class Index:
                 raise EndxError(
                     f"{self.path} already contains document {_some(known)}: delete it, or choose another id"
                 )
-            insert(database, documents, _rounded(embeddings, self.info.precision))
+            if self.info.precision == "int8":
+                rounded = jax.tree.map(np.asarray, quantize(jnp.asarray(embeddings, jnp.float32)))
+            else:
+                rounded = np.asarray(embeddings, self.info.precision)
+            insert(database, documents, rounded)
 
     def delete(self, ids: Iterable[str]) -> None:
         """Deletes documents; their texts and embeddings are overwritten in the file.
@@ -260,11 +265,9 @@ class Index:
         if not names:
             return
         with self._changing() as database:
-            found = set(remove(database, names))
-            if len(found) < len(names):
-                raise EndxError(
-                    f"{self.path} has no document {_some([name for name in names if name not in found])}: check the ids"
-                )
+            removed = set(remove(database, names))
+            if missing := [name for name in names if name not in removed]:
+                raise EndxError(f"{self.path} has no document {_some(missing)}: check the ids")
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
@@ -280,12 +283,6 @@ class Index:
             yield database
             describe(database, changed=True)
         _ = self.snapshot
-
-
-def _rounded(embeddings: np.ndarray, precision: str) -> np.ndarray | Quantized:
-    if precision == "int8":
-        return jax.tree.map(np.asarray, quantize(jnp.asarray(embeddings, jnp.float32)))
-    return np.asarray(embeddings, precision)
 
 
 def _check_distinct(documents: Sequence[Document]) -> None:

@@ -228,6 +228,16 @@ def info_of(database: sqlite3.Connection, path: pathlib.Path) -> IndexInfo:
 _MARKS = ("application_id", "user_version")
 
 
+def is_new(database: sqlite3.Connection) -> bool:
+    """Returns true if a database has no tables."""
+    return not database.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+
+
+def count_documents(database: sqlite3.Connection) -> int:
+    """Returns the number of documents."""
+    return database.execute("SELECT count(*) FROM documents").fetchone()[0]
+
+
 def insert(database: sqlite3.Connection, documents: Sequence[Document], embeddings: np.ndarray | Quantized) -> None:
     """Inserts n documents with embeddings [n, E] of the index's precision.
 
@@ -254,10 +264,10 @@ def insert(database: sqlite3.Connection, documents: Sequence[Document], embeddin
 
 def remove(database: sqlite3.Connection, ids: Sequence[str]) -> list[str]:
     """Deletes the documents with these ids; returns the ids that had one."""
-    found = database.execute(f"SELECT row, id FROM documents WHERE id IN {_LISTED}", [json.dumps(ids)]).fetchall()
-    database.executemany("INSERT INTO deleted (row, id) VALUES (?, ?)", found)
-    database.executemany("DELETE FROM documents WHERE row = ?", ((row,) for row, _ in found))
-    return [name for _, name in found]
+    rows = database.execute(f"SELECT row, id FROM documents WHERE id IN {_LISTED}", [json.dumps(ids)]).fetchall()
+    database.executemany("INSERT INTO deleted (row, id) VALUES (?, ?)", rows)
+    database.executemany("DELETE FROM documents WHERE row = ?", ((row,) for row, _ in rows))
+    return [name for _, name in rows]
 
 
 _LISTED = "(SELECT value FROM json_each(?))"
@@ -306,14 +316,15 @@ class IndexReader:
 
     def count(self) -> int:
         """Returns the number of documents."""
-        return self._rows("SELECT count(*) FROM documents")[0][0]
+        with self._lock, reporting(self.path):
+            return count_documents(self._database)
 
     def deleted(self, after: int = 0) -> tuple[int, list[tuple[int, str]]]:
         """Returns the number of deletions, and row and id of those after the first `after`."""
-        found = self._rows("SELECT number, row, id FROM deleted WHERE number > ? ORDER BY number", after)
-        if not all(type(row) is int and type(name) is str for _, row, name in found):
+        deletions = self._rows("SELECT number, row, id FROM deleted WHERE number > ? ORDER BY number", after)
+        if not all(type(row) is int and type(name) is str for _, row, name in deletions):
             raise EndxError(f"{self.path} is damaged: a deletion names no document; {REMEDY}")
-        return found[-1][0] if found else after, [(row, name) for _, row, name in found]
+        return deletions[-1][0] if deletions else after, [(row, name) for _, row, name in deletions]
 
     def embeddings(self, after: int = 0) -> Iterator[Stored]:
         """Yields the embeddings of all rows above `after`, some thousand at a time."""
@@ -325,11 +336,11 @@ class IndexReader:
 
     def embeddings_of(self, rows: Sequence[int]) -> Stored:
         """Returns the embeddings of n rows, in their order; a row may occur several times."""
-        found: dict[int, tuple] = {}
+        columns: dict[int, tuple] = {}
         for start in range(0, len(rows), STEP):
             query = f"SELECT row, embedding, scale FROM documents WHERE row IN {_LISTED}"
-            found |= {columns[0]: columns for columns in self._rows(query, json.dumps(rows[start : start + STEP]))}
-        return self._stored([found[row] for row in rows]) if rows else self.no_embeddings()
+            columns |= {values[0]: values for values in self._rows(query, json.dumps(rows[start : start + STEP]))}
+        return self._stored([columns[row] for row in rows]) if rows else self.no_embeddings()
 
     def no_embeddings(self) -> Stored:
         """Returns arrays of no rows."""
@@ -358,12 +369,12 @@ class IndexReader:
 
     def documents(self, rows: Sequence[int]) -> dict[int, Document]:
         """Returns the documents of rows; rows whose document was deleted are omitted."""
-        found = {}
+        documents = {}
         for start in range(0, len(rows), STEP):
             some = json.dumps(rows[start : start + STEP])
             listed = self._rows(f"SELECT row, id, text, metadata FROM documents WHERE row IN {_LISTED}", some)
-            found.update({row: self._document(*fields) for row, *fields in listed})
-        return found
+            documents.update({row: self._document(*fields) for row, *fields in listed})
+        return documents
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
         """Returns the rows of the documents with these ids; ids without a document are omitted."""

@@ -2,7 +2,7 @@
 
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -38,14 +38,16 @@ class IndexModel:
 
     def encode_query(self, texts: list[str]) -> np.ndarray:
         """Encodes Q questions; returns float32 [Q, E]."""
-        return self._encode(self.model.encode_query, texts)
+        return self.encode("question", texts)
 
     def encode_document(self, texts: list[str]) -> np.ndarray:
         """Encodes N documents; returns float32 [N, E]."""
-        return self._encode(self.model.encode_document, texts)
+        return self.encode("answer", texts)
 
-    def _encode(self, encode: Callable, texts: list[str]) -> np.ndarray:
-        return encode(texts, truncate_dim=self._width, normalize_embeddings=self.model.cosine)
+    def encode(self, side: str, texts: Sequence[str]) -> np.ndarray:
+        """Encodes texts of a side, `question` or `answer`; returns float32 [N, E]."""
+        encode: Callable = self.model.encode_query if side == "question" else self.model.encode_document
+        return encode(list(texts), truncate_dim=self._width, normalize_embeddings=self.model.cosine)
 
 
 def hybrid_of(index: Index, path_or_name: str | os.PathLike | None = None) -> Hybrid:

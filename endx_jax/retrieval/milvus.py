@@ -122,14 +122,14 @@ def _open(client: "MilvusClient", name: str, info: IndexInfo) -> None:
     collection = client.describe_collection(name, timeout=TIMEOUT)
     fields = {field["name"]: field for field in collection["fields"]}
     indexed = client.describe_index(name, index_name="embedding", timeout=TIMEOUT) or {}
-    found = {
+    existing = {
         "model": collection["properties"].get(MODEL, "unknown"),
         "width": fields.get("embedding", {}).get("params", {}).get("dim"),
         "metric": indexed.get("metric_type"),
     }
-    if found["model"].split(" ")[0] == model["identity"]:
-        found["model"] = wanted["model"]  # the name of a model may change
-    differences = [f"{key} {found[key]} and not {wanted[key]}" for key in wanted if found[key] != wanted[key]]
+    if existing["model"].split(" ")[0] == model["identity"]:
+        existing["model"] = wanted["model"]  # the name of a model may change
+    differences = [f"{key} {existing[key]} and not {wanted[key]}" for key in wanted if existing[key] != wanted[key]]
     if differences:
         raise EndxError(f"collection {name} has {'; '.join(differences)}: choose another --collection")
 

@@ -268,9 +268,13 @@ def rank_by_index(encode: Encode, snapshot: Snapshot, records: RetrievalSet, dep
     of_document: dict[int, int] = {}
     for document_row, document in sorted(snapshot.read_documents(np.unique(nearest.rows).tolist()).items()):
         if document.text not in row:
+            name = document.id
+            while name in known:  # another candidate's
+                name += "+"
+            known.add(name)
             row[document.text] = len(texts)
             texts.append(document.text)
-            ids.append(_free(document.id, known))
+            ids.append(name)
         of_document[document_row] = row[document.text]
     grown = dataclasses.replace(records, candidates=tuple(texts), candidate_ids=tuple(ids))
     rows = np.asarray([[of_document[n] for n in document_rows] for document_rows in nearest.rows.tolist()], np.int32)
@@ -317,11 +321,3 @@ class _Encoded:
             self._place[fresh] = np.arange(known, known + len(fresh))
             self._embeddings = np.concatenate([self._embeddings, made]) if known else made
         return self._embeddings[self._place[rows]]
-
-
-def _free(name: str, taken: set[str]) -> str:
-    """Returns the id, made unique by appending +, and adds it to `taken`."""
-    while name in taken:
-        name = f"{name}+"
-    taken.add(name)
-    return name

@@ -132,8 +132,8 @@ def _merge_tile(best: Best, scores: Array, where: Array | None, first, count, me
     # Ids ascend, so a candidate that ties with the last of the best ranks below it.
     newer = highest > best.scores[:, -1]
     past_end = first + jnp.arange(scores.shape[1], dtype=jnp.int32) >= count
-    found = _merge_rows(best, scores, newer, first, past_end, min(merged, len(scores)))
-    return found._replace(unordered=best.unordered | jnp.isnan(highest)[:, None])
+    new = _merge_rows(best, scores, newer, first, past_end, min(merged, len(scores)))
+    return new._replace(unordered=best.unordered | jnp.isnan(highest)[:, None])
 
 
 def _merge_rows(best: Best, scores, newer, first, past_end, step: int) -> Best:
@@ -145,10 +145,10 @@ def _merge_rows(best: Best, scores, newer, first, past_end, step: int) -> Best:
         holds, some = jax.lax.top_k(newer, step)  # the last step includes rows with nothing to merge
         new = jnp.where((holds[:, None] > 0) & ~past_end[None], scores[some], -jnp.inf)
         new = jnp.where(new == 0, 0, new)  # top_k ranks -0 below 0
-        found, places = jax.lax.top_k(jnp.concatenate([best.scores[some], new], axis=1), k)
+        highest, places = jax.lax.top_k(jnp.concatenate([best.scores[some], new], axis=1), k)
         kept = jnp.take_along_axis(best.ids[some], jnp.minimum(places, k - 1), axis=1)
         ids = jnp.where(places < k, kept, first + places - k)
-        best = best._replace(scores=best.scores.at[some].set(found), ids=best.ids.at[some].set(ids))
+        best = best._replace(scores=best.scores.at[some].set(highest), ids=best.ids.at[some].set(ids))
         return newer.at[some].set(0), best
 
     return jax.lax.while_loop(lambda state: state[0].any(), merge, (newer.astype(jnp.float32), best))[1]
@@ -410,9 +410,9 @@ def fits(size: int) -> bool:
     For a CPU the total memory of the machine counts: pages of a memory map can be reclaimed.
     """
     statistics = [device.memory_stats() for device in jax.local_devices()]
-    if any(found is None for found in statistics):
+    if any(memory is None for memory in statistics):
         return size <= SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return size <= SHARE * sum(found["bytes_limit"] - found["bytes_in_use"] for found in statistics)
+    return size <= SHARE * sum(memory["bytes_limit"] - memory["bytes_in_use"] for memory in statistics)
 
 
 def _tiles(count: int, size: int, block: int) -> int:

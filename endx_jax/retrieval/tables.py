@@ -16,8 +16,8 @@ def format_table(rows: Mapping[str, Mapping[str, float]], keys: Sequence[str]) -
       rows: metrics of each system, as in `results.json` or `Evaluation.metrics`.
       keys: metrics to show, in order; higher is better in all of them.
     """
-    found = {key: {row[key] for row in rows.values() if key in row} for key in keys}
-    best = {key: max(values) if len(values) > 1 else None for key, values in found.items()}
+    values = {key: {row[key] for row in rows.values() if key in row} for key in keys}
+    best = {key: max(column) if len(column) > 1 else None for key, column in values.items()}
 
     def cell(row, key):
         if key not in row:

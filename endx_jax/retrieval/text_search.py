@@ -116,43 +116,12 @@ class TextSearch:
           EndxError: an argument is not one of these.
         """
         mode = mode or self.default_mode
+        check_choice("mode", mode, MODES)
+        check(k >= 1, f"k must be at least 1, and is {k}")
         if embeddings is None and mode != BM25 and questions:
             if self._encode_query is None:
                 raise EndxError(f"there is no model to encode questions: load one, or search with mode {BM25!r}")
             embeddings = self._encode_query(list(questions))
-        snapshot, rankings = self.rank(embeddings, questions, k, mode=mode, where=where)
-        # A document that was deleted since the ranking is omitted.
-        found = snapshot.read_documents({row for ranking in rankings for row, _ in ranking})
-        readable = [[(row, score) for row, score in ranking if row in found] for ranking in rankings]
-        return [
-            [Answer(rank, score, found[row]) for rank, (row, score) in enumerate(ranking, start=1)]
-            for ranking in readable
-        ]
-
-    def rank(
-        self,
-        embeddings: np.ndarray | None,
-        questions: Sequence[str],
-        k: int,
-        *,
-        mode: str | None = None,
-        where: Mapping[str, object] | None = None,
-    ) -> tuple[Snapshot, list[Ranking]]:
-        """Ranks documents for questions given their embeddings, without reading the documents.
-
-        Args:
-          embeddings: float32 [Q, E] of the questions; None in mode `bm25`.
-          questions: Q texts; not used in mode `dense`.
-          k: see `search`.
-          mode: see `search`.
-          where: see `search`.
-
-        Returns:
-          The snapshot that was searched, and for each question up to k rows with their scores, best first.
-        """
-        mode = mode or self.default_mode
-        check_choice("mode", mode, MODES)
-        check(k >= 1, f"k must be at least 1, and is {k}")
         snapshot = self.index.snapshot
         selected = snapshot.where(where) if where else None
         rankings: Sequence[Ranking] = []
@@ -167,8 +136,14 @@ class TextSearch:
             by_embedding = self._dense(snapshot, embeddings, depth, selected)
             by_words = self._lexical.search(snapshot, questions, depth, selected)
             both = zip(by_embedding, by_words, strict=True)
-            rankings = [self.hybrid.fuse(dense, lexical, depth) for dense, lexical in both]
-        return snapshot, [ranking[:k] for ranking in rankings]
+            rankings = [self.hybrid.fuse(dense, lexical, depth)[:k] for dense, lexical in both]
+        # A document that was deleted since the ranking is omitted.
+        documents = snapshot.read_documents({row for ranking in rankings for row, _ in ranking})
+        readable = [[(row, score) for row, score in ranking if row in documents] for ranking in rankings]
+        return [
+            [Answer(rank, score, documents[row]) for rank, (row, score) in enumerate(ranking, start=1)]
+            for ranking in readable
+        ]
 
     def add(self, documents: Sequence[Document], embeddings: np.ndarray | None = None) -> None:
         """Adds documents on disk and in memory; a document replaces an existing one with the same id.
@@ -196,10 +171,10 @@ class TextSearch:
         """Returns rows and scores for each question."""
         embeddings = np.asarray(embeddings, np.float32)
         if self._approximate is None:
-            found = snapshot.search(embeddings, k, where)
+            nearest = snapshot.search(embeddings, k, where)
         else:
-            found = self._approximate.search(snapshot, embeddings, k, where)
+            nearest = self._approximate.search(snapshot, embeddings, k, where)
         return [
             [(row, score) for row, score in zip(rows, scores, strict=True) if row >= 0]
-            for rows, scores in zip(found.rows.tolist(), found.scores.tolist(), strict=True)
+            for rows, scores in zip(nearest.rows.tolist(), nearest.scores.tolist(), strict=True)
         ]

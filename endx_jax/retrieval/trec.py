@@ -99,12 +99,12 @@ def encoded(path, kind: str, ids: Iterable[str]) -> list[str]:
     Raises:
       EndxError: an id is empty, or occurs twice in the file `path`.
     """
-    found = [re.sub(r"\s", lambda space: urllib.parse.quote(space[0]), identity) for identity in ids]
+    columns = [re.sub(r"\s", lambda space: urllib.parse.quote(space[0]), identity) for identity in ids]
     seen = set()
-    for identity in found:
+    for identity in columns:
         if not identity:
             raise EndxError(f"{path}: a {kind} is empty; TREC files need a value in each column")
         if identity in seen:
             raise EndxError(f"{path}: {kind} {identity!r} occurs twice; ids must be unique")
         seen.add(identity)
-    return found
+    return columns

@@ -1,14 +1,7 @@
-import contextlib
 import json
-import os
 import pathlib
 import random
 import re
-import signal
-import sqlite3
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
@@ -105,40 +98,3 @@ def test_missing_arguments_are_named(tiny_bert, corpus, endx):
     sharded = [f"--model={tiny_bert}", f"--corpus={corpus}", "--shard=1/2"]
     assert "--shard needs --output=FILE, a file for each shard" in endx("encode", *sharded, status=2).err
     assert "--join needs --output=FILE" in endx("encode", "--join", "a", "b", status=2).err
-
-
-KILLED = """
-import sys
-from endx_jax.cli import encode
-from endx_jax.retrieval import corpus_encoding
-corpus_encoding.STEP = 8
-encode.main(sys.argv[1:])
-"""
-
-
-@pytest.mark.slow
-def test_killed_three_times_it_is_the_same(tiny_bert, corpus, tmp_path):
-    def start(output) -> subprocess.Popen:
-        command = [sys.executable, "-c", KILLED, f"--model={tiny_bert}", f"--corpus={corpus}", f"--output={output}"]
-        return subprocess.Popen(command, env=os.environ | {"JAX_PLATFORMS": "cpu"}, stdout=subprocess.PIPE, text=True)
-
-    def committed(path) -> int:
-        with contextlib.closing(sqlite3.connect(path)) as database, contextlib.suppress(sqlite3.OperationalError):
-            return database.execute("SELECT count(*) FROM documents").fetchone()[0]
-        return 0
-
-    def contents(path):
-        snapshot = Index(path).snapshot
-        return [*snapshot.documents()], snapshot.vectors(0, 200).tolist()
-
-    assert "encoded 200 documents" in start(tmp_path / "whole").communicate(timeout=100)[0]
-    for kills in range(3):
-        with start(tmp_path / "killed") as process:
-            while process.poll() is None and committed(tmp_path / "killed") < 56 * kills + 8:
-                time.sleep(0.001)
-            process.send_signal(signal.SIGKILL)
-        assert process.returncode == -signal.SIGKILL
-        assert 0 < committed(tmp_path / "killed") < 200
-    out = start(tmp_path / "killed").communicate(timeout=100)[0]
-    assert 0 < int(re.search(r"(\d+) of them are encoded already", out)[1]) < 200
-    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")

@@ -10,7 +10,6 @@ import pytest
 
 from endx_jax.data.documents import Document
 from endx_jax.errors import EndxError
-from endx_jax.retrieval import bm25
 from endx_jax.retrieval.bm25 import BM25, Lexical
 from endx_jax.retrieval.evaluate import evaluate
 from endx_jax.retrieval.index import Index, write_index
@@ -114,13 +113,6 @@ def test_follows_the_index_and_splits_each_text_once(index, monkeypatch):
     texts = [*TEXTS, "the mouse ends"]
     assert searching.search(index.snapshot, ASKED, 10) == expected([texts[row] for row in kept], kept, 10)
     assert split == [*TEXTS, *ASKED, "the mouse ends", *ASKED]
-
-
-def test_is_built_once_for_a_state_of_the_index(index, monkeypatch):
-    searching = Lexical()
-    searching.search(index.snapshot, ASKED, 1)
-    monkeypatch.setattr(bm25, "BM25", None)
-    searching.search(index.snapshot, ASKED, 1)
 
 
 def test_equal_scores_are_ordered_by_row(tmp_path):

@@ -18,7 +18,6 @@ from endx_jax.retrieval import index_file
 from endx_jax.retrieval.index import Index, write_index
 from endx_jax.retrieval.index_file import COSINE, changing, describe
 from endx_jax.retrieval.search import top_k
-from endx_jax.retrieval.text_search import TextSearch
 
 EMBEDDINGS = np.arange(1, 7, dtype=np.float32).reshape(3, 2)
 DOCUMENTS = [Document("d0", "eins"), Document("d1", "zwei\nZeilen", {"source": "≠", "year": 3}), Document("d2", "")]
@@ -74,12 +73,6 @@ def test_any_sqlite_client_reads_it(path):
     ]
     (blob,) = database.execute("SELECT embedding FROM documents WHERE id = 'd2'").fetchone()
     np.testing.assert_array_equal(np.frombuffer(blob, "<f4"), EMBEDDINGS[2])
-
-
-def test_an_index_is_shown_in_a_line(opened):
-    assert repr(opened.snapshot) == "Snapshot(3 documents, width 2, float32, cosine)"
-    assert repr(opened) == f"Index({str(opened.path)!r}, {opened.snapshot!r})"
-    assert repr(TextSearch(opened)) == f"TextSearch({opened!r})"
 
 
 def test_a_newer_index_replaces_the_old_one_also_where_it_is_open(path, opened):
@@ -197,6 +190,16 @@ def test_an_open_index_that_changes_much_is_searched_as_one_that_is_opened_anew(
         for question in (0, 1):
             assert ids(opened, question, count) == ids(fresh, question, count)
     assert opened.snapshot.generation > 0
+
+
+def test_a_snapshot_keeps_its_state_while_documents_are_added(opened):
+    snapshots = []
+    for n in range(20):
+        snapshots.append((opened.snapshot, opened.snapshot.search(ASKED, 50).rows.tolist()))
+        opened.add([Document(f"n{n}", "")], np.float32([[n % 7, 1]]))
+    for n, (snapshot, rows) in enumerate(snapshots):
+        assert snapshot.search(ASKED, 50).rows.tolist() == rows
+        assert len(snapshot.vectors(0, 50)) == len(snapshot) == 3 + n
 
 
 @pytest.mark.parametrize("resident", [True, False])

@@ -1,13 +1,9 @@
-import itertools
 import re
 
 import numpy as np
 import pytest
 
-import endx_jax
-from endx_jax.data.corpus import read_corpus
 from endx_jax.data.documents import Document
-from endx_jax.data.readers import read
 from endx_jax.errors import EndxError
 from endx_jax.numerics import Quantized, dequantize, quantize
 from endx_jax.retrieval import milvus
@@ -183,20 +179,3 @@ def test_the_folder_is_free_when_the_collection_is_closed(tmp_path):
         assert publish(index, str(tmp_path / "a.db"), "a").documents == 20
         with pytest.raises(EndxError, match="a.db: "), milvus._client(str(tmp_path / "a.db"), "") as client:
             client.describe_collection("none")
-
-
-@pytest.mark.slow
-def test_recall_of_the_ten_best_of_real_texts(address, minilm, test_data, tmp_path, monkeypatch):
-    model, data = endx_jax.load(minilm), test_data / "data" / "squad" / "dev-v1.1.json.gz"
-    sentences = list(itertools.islice(read_corpus(data, pool="sentences"), 500))
-    questions = read(data).questions[:100]
-    embeddings = model.encode_document([document.text for document in sentences])
-    write_index(tmp_path / "index", embeddings, sentences, metric=COSINE, model=MODEL)
-    index, asked = Index(tmp_path / "index"), model.encode_query(questions)
-    exact = [{index.document(row).id for row in rows} for rows in index.search(asked, 10).rows]
-    for index_type, least in (("FLAT", 1.0), (milvus.INDEX_TYPE, 0.95)):
-        monkeypatch.setattr(milvus, "INDEX_TYPE", index_type)
-        to = (address, f"sentences_{index_type}")
-        publish(index, *to)
-        found = [{document.id for document, _ in hits} for hits in search(to, asked, 10)]
-        assert np.mean([len(a & b) / 10 for a, b in zip(found, exact, strict=True)]) >= least

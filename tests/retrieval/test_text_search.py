@@ -1,14 +1,9 @@
 """Tests of text search and fusion."""
 
-import gzip
-import json
-
 import numpy as np
 import pytest
 from helpers import one_line_error
 
-import endx_jax
-from endx_jax.data import reqa
 from endx_jax.data.documents import Document
 from endx_jax.retrieval import text_search
 from endx_jax.retrieval.approximate import ENGINES
@@ -136,34 +131,3 @@ def test_mistakes(index):
         TextSearch(index, encode).search(["a"], 3, mode="sparse")
     with one_line_error("k must be at least 1, and is 0"):
         search.search(["a"], 0, mode="bm25")
-
-
-@pytest.mark.slow
-def test_engines_find_what_is_found_exactly_among_real_sentences(test_data, minilm, tmp_path):
-    pytest.importorskip("faiss", reason="the package faiss-cpu is not installed")
-    with gzip.open(test_data / "data/squad/dev-v1.1.json.gz", "rt") as stream:
-        articles = json.load(stream)["data"][:2]
-    (tmp_path / "some.json").write_text(json.dumps({"data": articles}))
-    records = reqa.read(tmp_path / "some.json", "sentences")
-    documents, model = records.documents[:300], endx_jax.load(minilm)
-    write_index(
-        tmp_path / "i",
-        model.encode_document([document.text for document in documents]),
-        documents,
-        metric="cosine",
-        model={"name": model.name, "identity": model.identity},
-    )
-    index, asked = Index(tmp_path / "i"), records.questions[:50]
-    questions = model.encode_query(asked)
-
-    def found(engine):
-        answers = TextSearch(index, engine=engine).search(asked, 10, embeddings=questions, mode="dense")
-        return [{*ids(line)} for line in answers]
-
-    exact = found("exact")
-    recall = {
-        engine: np.mean([len(a & b) / 10 for a, b in zip(found(engine), exact, strict=True)]) for engine in ENGINES
-    }
-    assert recall["flat"] == 1
-    assert recall["hnsw"] >= 0.95
-    assert recall["ivf"] >= 0.9
