@@ -54,7 +54,7 @@ def figure(arguments: argparse.Namespace) -> None:
 def cost(arguments: argparse.Namespace) -> None:
     """Estimates memory and time of the trained rows of one table, or of all, on one chip."""
     from endx_jax.planning.chips import chip_named
-    from endx_jax.planning.subject import stay_offline
+    from endx_jax.planning.runs import stay_offline
     from reproduction import cost
     from reproduction.tables import papers
 

@@ -9,7 +9,7 @@ from endx_jax.experiment.config import resolve
 from endx_jax.planning.chips import Chip
 from endx_jax.planning.plan import on_chips
 from endx_jax.planning.report import columns, seconds, size
-from endx_jax.planning.subject import Texts, read_texts
+from endx_jax.planning.runs import Texts, read_texts
 from reproduction.runs import Options, plan_of
 from reproduction.tables import Row, Table, papers
 
@@ -51,7 +51,7 @@ def cells(row: Row, options: Options, chip: Chip) -> tuple[str, ...]:
         row.row,
         str(plan.seeds),
         f"{steps:,}" if steps else "?",
-        f"{planned.subject.model.settings.train.global_batch_size:,}",
+        f"{planned.train_plan.global_batch_size:,}",
         size(planned.parameters),
         size(planned.expected),
         f"{planned.model_flops / 1e12:,.3g}",

@@ -5,10 +5,11 @@ import re
 import pytest
 
 from endx_jax.experiment.config import resolve
+from endx_jax.experiment.train_plan import TrainPlan
 from endx_jax.parallel.memory import bytes_held
 from endx_jax.parallel.programs import SHAPE, collectives, instructions
 from endx_jax.planning.compiled import Compiled, compile_step
-from endx_jax.planning.subject import Subject, Texts, outline_run
+from endx_jax.planning.runs import Texts, plan_run
 from endx_jax.planning.topologies import devices_of, missing_compiler, topology_named
 
 
@@ -21,27 +22,27 @@ def devices_or_skip(name: str) -> list:
     return devices_of(topology)
 
 
-def subject_on(config, name: str) -> Subject:
+def plan_on(config, name: str) -> TrainPlan:
     """The run of a config on a topology, without data."""
     devices = devices_or_skip(name)
-    return outline_run(resolve(config), Texts(None, "no data"), devices=devices).on(topology_named(name).chip)
+    return plan_run(resolve(config), Texts(None, "no data"), topology_named(name).chip, devices=devices)
 
 
-def faults(subject: Subject, compiled: Compiled) -> list[str]:
+def faults(train_plan: TrainPlan, compiled: Compiled) -> list[str]:
     """Everything that a training step must not have.
 
     With `fsdp` or `tensor` axes, layers exchange parameters and gradients in the loop over layers, as they should.
     """
     found = float32_products(compiled.text)
-    if subject.mesh.shape["data"] == subject.mesh.size:
+    if train_plan.mesh.shape["data"] == train_plan.mesh.size:
         found += collectives_in_loops(compiled.text)
-    execution, size = subject.train_plan.execution, subject.model.settings.train.global_batch_size
+    execution, size = train_plan.execution, train_plan.global_batch_size
     if execution.loss_tile:
         found += batch_squares(compiled.text, size, size // execution.shards)
     if not compiled.fits:
         found.append(f"it does not fit: {compiled.peak} bytes")
     # What a step does not read, such as Adafactor's stand-ins, is not given to it.
-    held = bytes_held(subject.train_plan.state)
+    held = bytes_held(train_plan.state)
     if compiled.donated < 0.98 * held:
         found.append(f"{compiled.donated} of {held} bytes of the state are donated")
     return found
@@ -72,7 +73,7 @@ def batch_squares(program: str, size: int, own: int) -> list[str]:
     return sorted(found)
 
 
-def compiled_on(config, name: str) -> tuple[Subject, Compiled]:
+def compiled_on(config, name: str) -> tuple[TrainPlan, Compiled]:
     """The run, and its step compiled for the topology."""
-    subject = subject_on(config, name)
-    return subject, compile_step(subject)
+    train_plan = plan_on(config, name)
+    return train_plan, compile_step(train_plan)

@@ -14,7 +14,6 @@ from endx_jax.parallel.memory import bytes_held
 from endx_jax.parallel.programs import Collective, collectives
 from endx_jax.planning.chips import USABLE, chip_of
 from endx_jax.planning.roofline import seconds_by_kind
-from endx_jax.planning.subject import Subject
 from endx_jax.training.step import abstract_batch, program_bytes, used_and_limit
 
 # Autotuning runs kernels on a device, which is missing here. It affects no array's size.
@@ -54,13 +53,20 @@ class Compiled:
     text: str = dataclasses.field(repr=False)
 
 
-def compile_step(subject: Subject) -> Compiled:
-    """Compiles the step for the devices of its mesh, which may be local, virtual or described by a topology.
+def compile_step(train_plan: TrainPlan) -> Compiled:
+    """Compiles the step of a run for the devices of its mesh, which may be local, virtual or described by a topology.
 
     Raises:
       EndxError: the compiler refuses the step for a reason other than memory.
     """
-    return compile_traced(subject.trace(), (subject.train_plan.state, abstract_batch(subject.batch, subject.mesh)))
+    batch = abstract_batch(train_plan.largest_batch, train_plan.mesh)
+    return compile_traced(trace_step(train_plan), (train_plan.state, batch))
+
+
+def trace_step(train_plan: TrainPlan) -> jax.stages.Traced:
+    """Traces the step of a run for its largest batch."""
+    batch = abstract_batch(train_plan.largest_batch, train_plan.mesh)
+    return train_plan.train_step.trace(train_plan.state, batch)  # type: ignore[attr-defined]  # it is jitted
 
 
 def compile_traced(traced: jax.stages.Traced, arguments: Any) -> Compiled:
@@ -102,17 +108,17 @@ def compile_traced(traced: jax.stages.Traced, arguments: Any) -> Compiled:
     )
 
 
-def compile_what_fits(subject: Subject) -> tuple[Subject, Compiled]:
+def compile_what_fits(train_plan: TrainPlan) -> tuple[TrainPlan, Compiled]:
     """Compiles the step of a run with the chunks and rematerialisation that training would choose.
 
     Returns:
       The run with the choice, and its compiled step.
     """
-    found: dict[Choice, tuple[Subject, Compiled]] = {}
+    found: dict[Choice, Compiled] = {}
 
-    def compiled(train_plan: TrainPlan) -> int:
-        tried = dataclasses.replace(subject, train_plan=train_plan)
-        found[train_plan.choice] = tried, compile_step(tried)
-        return found[train_plan.choice][1].peak
+    def compiled(tried: TrainPlan) -> int:
+        found[tried.choice] = compile_step(tried)
+        return found[tried.choice].peak
 
-    return found[subject.train_plan.fitted(compiled).choice]
+    fitted = train_plan.fitted(compiled)
+    return fitted, found[fitted.choice]

@@ -13,9 +13,10 @@ from endx_jax.experiment.config import Settings
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.text_batches import Shapes
 from endx_jax.parallel.sharding import batch_sharding
+from endx_jax.planning.chips import chip_of
 from endx_jax.planning.compiled import Compiled, compile_traced
 from endx_jax.planning.flops import traced_flops
-from endx_jax.planning.subject import Texts, outline_run
+from endx_jax.planning.runs import Texts, plan_run
 from endx_jax.settings import check
 
 LENGTHS, BATCH_SIZE = (64, 512), 64  # of texts in tokens, and `--batch-size` of `endx encode`
@@ -41,14 +42,14 @@ def plan_encoding(settings: Settings, devices: Sequence[jax.Device]) -> list[Enc
     Raises:
       EndxError: training or the compiler would refuse the settings, or a batch does not fit in the memory.
     """
-    outline = outline_run(settings, Texts(None), devices=devices)
-    mesh, model, longest = outline.mesh, outline.model.dual_encoder, max(LENGTHS)
+    run = plan_run(settings, Texts(None), chip_of(devices[0].device_kind), devices=devices)
+    mesh, model, longest = run.mesh, run.model.dual_encoder, max(LENGTHS)
     encoder, shapes = TextEncoder(model, {}, mesh), Shapes.of(mesh, longest, BATCH_SIZE)
 
     def place(tree: Any, sharding: NamedSharding | None) -> Any:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
 
-    params = {"shared": model.tower_params(outline.model.abstract_params["dual_encoder"], SIDE)}
+    params = {"shared": model.tower_params(run.model.abstract_params["dual_encoder"], SIDE)}
     params = place(params, NamedSharding(mesh, PartitionSpec()))
     planned = []
     for length in LENGTHS:

@@ -9,11 +9,12 @@ import numpy as np
 
 from endx_jax.experiment.compilation_cache import use_compilation_cache
 from endx_jax.experiment.config import Settings
+from endx_jax.experiment.train_plan import TrainPlan
 from endx_jax.parallel.console import working
 from endx_jax.parallel.memory import resident
 from endx_jax.parallel.sharding import place, to_global
 from endx_jax.planning.compiled import compile_what_fits
-from endx_jax.planning.subject import Subject, Texts, outline_run
+from endx_jax.planning.runs import Texts, plan_run
 
 # Steps to time: so many, and none after so many seconds.
 TIMED, ENOUGH = 3, 20.0
@@ -66,15 +67,14 @@ def plan_machine(settings: Settings, texts: Texts) -> Machine:
     Raises:
       EndxError: training would refuse the settings.
     """
-    subject = outline_run(settings, texts).on(None)
-    train_plan = subject.train_plan
+    train_plan = plan_run(settings, texts)
     memory, expected = train_plan.memory, train_plan.expected_peak
     compiled = expected <= memory.total
     process, step = memory.held, expected - memory.held
     if compiled:
         use_compilation_cache(settings.train.compilation_cache)
-        subject, program = compile_what_fits(subject)
-        train_plan, step = subject.train_plan, memory.devices * program.peak
+        train_plan, program = compile_what_fits(train_plan)
+        step = memory.devices * program.peak
         if "bytes_limit" not in (jax.local_devices()[0].memory_stats() or {}):
             process = max(process, resident())  # with what the compiler keeps
     machine = Machine(
@@ -90,19 +90,18 @@ def plan_machine(settings: Settings, texts: Texts) -> Machine:
     if not (compiled and machine.fits):
         return machine
     with working("timing steps of this machine"):
-        return dataclasses.replace(machine, seconds=time_steps(subject))
+        return dataclasses.replace(machine, seconds=time_steps(train_plan))
 
 
-def time_steps(subject: Subject) -> float:
+def time_steps(train_plan: TrainPlan) -> float:
     """Times steps on the first batch with random parameters; returns the mean in seconds, without compilation."""
-    step, rng = subject.train_plan, np.random.default_rng(0)
-    params = jax.tree.map(lambda leaf: rng.normal(0, 0.02, leaf.shape).astype(leaf.dtype), step.state.params)
-    state = jax.jit(step.create, out_shardings=step.shardings)(place(params, step.shardings.params))
-    size = subject.model.settings.train.global_batch_size
-    batch = to_global(subject.train_plan.stream[0], subject.mesh, size)
+    state, rng = train_plan.state, np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: rng.normal(0, 0.02, leaf.shape).astype(leaf.dtype), state.params)
+    state = jax.jit(train_plan.create, out_shardings=train_plan.shardings)(place(params, train_plan.shardings.params))
+    batch = to_global(train_plan.stream[0], train_plan.mesh, train_plan.global_batch_size)
     times: list[float] = []
     while len(times) <= TIMED and sum(times[1:]) < ENOUGH:  # the first call compiles
         started = time.perf_counter()
-        state, _ = jax.block_until_ready(step.train_step(state, batch))
+        state, _ = jax.block_until_ready(train_plan.train_step(state, batch))
         times.append(time.perf_counter() - started)
     return sum(times[1:]) / (len(times) - 1)

@@ -9,6 +9,7 @@ from jax.sharding import AbstractDevice
 
 from endx_jax.experiment.choices import Choice
 from endx_jax.experiment.config import Settings
+from endx_jax.experiment.train_plan import TrainPlan
 from endx_jax.parallel.console import working
 from endx_jax.parallel.execution import Execution
 from endx_jax.parallel.memory import bytes_held
@@ -16,7 +17,7 @@ from endx_jax.planning.chips import USABLE, Chip
 from endx_jax.planning.compiled import Compiled, compile_what_fits
 from endx_jax.planning.flops import traced_flops
 from endx_jax.planning.machine import Machine
-from endx_jax.planning.subject import Outline, Subject, Texts, outline_run
+from endx_jax.planning.runs import Texts, plan_run
 from endx_jax.planning.topologies import Topology, devices_of, missing_compiler
 from endx_jax.training.step import abstract_batch
 
@@ -29,7 +30,7 @@ class OnChip:
 
     Attributes:
       chip: the kind of device.
-      subject: the run.
+      train_plan: the run.
       parameters: bytes of the parameters; exact.
       optimizer: bytes of the optimizer's state and the step number; exact.
       batch: bytes of the batch; exact.
@@ -38,7 +39,7 @@ class OnChip:
     """
 
     chip: Chip
-    subject: Subject
+    train_plan: TrainPlan
     parameters: int
     optimizer: int
     batch: int
@@ -93,10 +94,10 @@ def plan_topology(settings: Settings, texts: Texts, topology: Topology) -> Plan:
     devices, chip = jax.devices()[: topology.size] if missing else devices_of(topology), topology.chip
     if missing:
         return Plan(texts, on_chips(settings, texts, [chip], devices), topology, missing=missing)
-    subject = outline_run(settings, texts, devices=devices, platform=chip.platform).on(chip)
+    train_plan = plan_run(settings, texts, chip, devices=devices)
     with working(f"compiling the step for {topology}"):
-        subject, compiled = compile_what_fits(subject)
-    return Plan(texts, [on_chip(subject, chip)], topology, compiled)
+        train_plan, compiled = compile_what_fits(train_plan)
+    return Plan(texts, [on_chip(train_plan, chip)], topology, compiled)
 
 
 def on_chips(
@@ -114,40 +115,37 @@ def on_chips(
       EndxError: training would refuse the settings.
     """
     known: dict[tuple[Execution, Choice], OnChip] = {}
-    outlines: dict[str, Outline] = {}
     planned = []
     for chip in chips:
-        if chip.platform not in outlines:
-            outlines[chip.platform] = outline_run(settings, texts, devices=devices, platform=chip.platform)
-        subject = outlines[chip.platform].on(chip)
-        division = subject.train_plan.execution, subject.train_plan.choice
+        train_plan = plan_run(settings, texts, chip, devices=devices)
+        division = train_plan.execution, train_plan.choice
         if division not in known:
-            known[division] = on_chip(subject, chip)
+            known[division] = on_chip(train_plan, chip)
         planned.append(dataclasses.replace(known[division], chip=chip))
     return planned
 
 
-def on_chip(subject: Subject, chip: Chip) -> OnChip:
+def on_chip(train_plan: TrainPlan, chip: Chip) -> OnChip:
     """Returns the work of one device in a step, from shapes and the traced step."""
-    state, batch, devices = subject.train_plan.state, abstract_batch(subject.batch, subject.mesh), subject.mesh.size
+    state, batch = train_plan.state, abstract_batch(train_plan.largest_batch, train_plan.mesh)
     return OnChip(
         chip=chip,
-        subject=subject,
+        train_plan=train_plan,
         parameters=bytes_held(state.params),
         optimizer=bytes_held((state.step, state.opt_state)),
         batch=bytes_held(batch),
-        expected=subject.train_plan.expected_peak,
-        model_flops=3 * traced_flops(_forward(subject)) // devices,
+        expected=train_plan.expected_peak,
+        model_flops=3 * traced_flops(_forward(train_plan)) // train_plan.mesh.size,
     )
 
 
-def _forward(subject: Subject):
+def _forward(train_plan: TrainPlan):
     """Returns the traced objective as a CPU computes it: kernels declare FLOP of padding and other work."""
-    mesh = subject.mesh.abstract_mesh.update(abstract_device=AbstractDevice("cpu", None, "cpu"))
-    execution = dataclasses.replace(subject.train_plan.execution, mesh=mesh)
+    mesh = train_plan.mesh.abstract_mesh.update(abstract_device=AbstractDevice("cpu", None, "cpu"))
+    execution = dataclasses.replace(train_plan.execution, mesh=mesh)
     params, batch = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (subject.train_plan.state.params, subject.batch)
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (train_plan.state.params, train_plan.largest_batch)
     )
     rng = jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32"))
-    objective = subject.model.objective.for_run(execution, 1.0)
+    objective = train_plan.model.objective.for_run(execution, 1.0)
     return jax.make_jaxpr(objective)(params, batch, rng, jax.ShapeDtypeStruct((), jnp.int32))

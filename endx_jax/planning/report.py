@@ -42,14 +42,14 @@ def text(plan: Plan, name: str) -> str:
 
 def as_dict(plan: Plan, name: str) -> dict:
     """Returns a plan as nested dictionaries: bytes, FLOP and seconds of one device and one step."""
-    subject, compiled, machine = plan.chips[0].subject, plan.compiled, plan.machine
+    train_plan, compiled, machine = plan.chips[0].train_plan, plan.compiled, plan.machine
     return {
         "run": name,
-        "devices": subject.mesh.size,
+        "devices": train_plan.mesh.size,
         "topology": str(plan.topology) if plan.topology else None,
-        "mesh": dict(subject.mesh.shape),
+        "mesh": dict(train_plan.mesh.shape),
         "texts": "planned by the data" if plan.texts.pairs is not None else plan.texts.why,
-        "settings": subject.model.settings.as_dict(),
+        "settings": train_plan.model.settings.as_dict(),
         "chips": {one.chip.name: _on_chip(one) for one in plan.chips},
         "compiled": compiled and _without_text(compiled),
         "missing": plan.missing,
@@ -91,7 +91,7 @@ def columns(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
 
 def _on_chip(one: OnChip) -> dict:
     names = ("parameters", "optimizer", "batch", "expected", "model_flops", "seconds")
-    return {name: getattr(one, name) for name in (*names, "fits")} | one.subject.train_plan.choice._asdict()
+    return {name: getattr(one, name) for name in (*names, "fits")} | one.train_plan.choice._asdict()
 
 
 def _without_text(compiled: Compiled) -> dict:
@@ -99,11 +99,11 @@ def _without_text(compiled: Compiled) -> dict:
 
 
 def _heading(plan: Plan, name: str) -> str:
-    subject = plan.chips[0].subject
-    settings, execution = subject.model.settings, subject.train_plan.execution
+    train_plan = plan.chips[0].train_plan
+    settings, execution = train_plan.model.settings, train_plan.execution
     pairs = settings.train.global_batch_size
-    mesh = " x ".join(f"{axis} {count}" for axis, count in subject.mesh.shape.items())
-    count = f"{subject.mesh.size} devices" if subject.mesh.size > 1 else "1 device"
+    mesh = " x ".join(f"{axis} {count}" for axis, count in train_plan.mesh.shape.items())
+    count = f"{train_plan.mesh.size} devices" if train_plan.mesh.size > 1 else "1 device"
     place = f"{plan.topology}, {count}" if plan.topology else count
     chunks = execution.chunks(pairs)
     cut = "encoded at once" if chunks == 1 else f"encoded in {chunks} chunks"
@@ -113,7 +113,7 @@ def _heading(plan: Plan, name: str) -> str:
     texts = longest if plan.texts.pairs is None else f"the largest batch that is planned of {data.path}"
     lines = [
         f"{name}: {pairs:,} pairs a step on {place} ({mesh})",
-        f"  towers   {model.pretrained}, {model.sharing}, {execution.dtype}, remat {subject.train_plan.choice.remat}",
+        f"  towers   {model.pretrained}, {model.sharing}, {execution.dtype}, remat {train_plan.choice.remat}",
         f"  step     {cut}, {loss}, {settings.optimizer.name}",
         f"  texts    {texts}",
     ]

@@ -3,13 +3,13 @@
 import dataclasses
 
 import pytest
-from accelerator_programs import devices_or_skip, subject_on
+from accelerator_programs import devices_or_skip, plan_on
 from tiny_bert import tiny_recipe, write_tiny_bert
 
 from endx_jax.cli import train
 from endx_jax.experiment.config import resolve
 from endx_jax.planning.compiled import compile_step, compile_what_fits
-from endx_jax.planning.subject import Texts, outline_run
+from endx_jax.planning.runs import Texts, plan_run
 from endx_jax.planning.topologies import topology_named
 
 
@@ -19,14 +19,14 @@ def test_activations_are_recomputed_where_the_step_does_not_fit(tmp_path, effort
         write_tiny_bert(tmp_path / "bert", num_hidden_layers=1, hidden_size=128, intermediate_size=512), "none.csv"
     )
     config.train.global_batch_size = 512
-    outline = outline_run(resolve(config), Texts(None, "no data"), devices=devices)
-    whole = outline.on(chip).train_plan
+    run = resolve(config), Texts(None, "no data")
+    whole = plan_run(*run, chip, devices=devices)
     assert whole.choice == (0, "none")
 
     little = dataclasses.replace(chip, memory=whole.expected_peak)
     effort(-1.0)
-    found, compiled = compile_what_fits(outline.on(little))
-    assert found.train_plan.choice in whole.choices[1:]
+    found, compiled = compile_what_fits(plan_run(*run, little, devices=devices))
+    assert found.choice in whole.choices[1:]
     assert compiled.peak <= 0.85 * little.memory
 
 
@@ -36,6 +36,6 @@ def test_the_estimate_is_that_of_the_compiled_step(recipe, effort):
     config, *_ = train.parse([f"--config={recipe}"])
     config.train.global_batch_size = 128
     config.model.remat = "none"
-    subject = subject_on(config, "v5e:2x2")
+    train_plan = plan_on(config, "v5e:2x2")
     effort(-1.0)
-    assert subject.train_plan.expected_peak == pytest.approx(compile_step(subject).peak, rel=0.25)
+    assert train_plan.expected_peak == pytest.approx(compile_step(train_plan).peak, rel=0.25)

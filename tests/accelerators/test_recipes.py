@@ -3,13 +3,13 @@
 import hashlib
 
 import pytest
-from accelerator_programs import faults, subject_on
+from accelerator_programs import faults, plan_on
 
 from endx_jax.cli import train
 from endx_jax.errors import EndxError
 from endx_jax.methods.config import load_recipe, recipe_files
 from endx_jax.models.sharing import SHARINGS
-from endx_jax.planning.compiled import compile_step
+from endx_jax.planning.compiled import compile_step, trace_step
 
 ENDX = load_recipe("endx")
 RECIPES = [
@@ -28,14 +28,14 @@ PASSED: dict[tuple[str, bytes], str] = {}
 def test_recipes(recipe, topology, effort):
     config, *_ = train.parse([f"--config={recipe}"])
     try:
-        subject = subject_on(config, topology)
+        planned = plan_on(config, topology)
     except EndxError as error:
         if "is not installed" not in str(error):
             raise
         pytest.skip(str(error))
-    program = topology, hashlib.sha256(subject.trace().lower().as_text("hlo").encode()).digest()
+    program = topology, hashlib.sha256(trace_step(planned).lower().as_text("hlo").encode()).digest()
     if program in PASSED:
         pytest.skip(f"its program is that of {PASSED[program]}")
     effort(-1.0)
-    assert faults(subject, compile_step(subject)) == []
+    assert faults(planned, compile_step(planned)) == []
     PASSED[program] = recipe

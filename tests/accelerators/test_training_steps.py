@@ -51,8 +51,8 @@ def tiny(folder, method="dual", **model):
 
 
 def test_a_dual_encoder(bert):
-    subject, compiled = compiled_on(tiny(bert), "v5e:2x2")
-    assert faults(subject, compiled) == []
+    planned, compiled = compiled_on(tiny(bert), "v5e:2x2")
+    assert faults(planned, compiled) == []
     assert {one.kind for one in compiled.collectives} >= {"all-reduce"}
     assert 0 < sum(compiled.roofline.values()) < sum(compiled.estimate.values()) < 0.1
 

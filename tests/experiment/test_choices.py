@@ -9,8 +9,9 @@ from tiny_bert import tiny_recipe
 from endx_jax.experiment.choices import Choice, choices, first_that_fits, read_choice, write_choice
 from endx_jax.experiment.config import resolve
 from endx_jax.models.stack import REMATS
+from endx_jax.planning.compiled import trace_step
 from endx_jax.planning.flops import traced_flops
-from endx_jax.planning.subject import Texts, outline_run
+from endx_jax.planning.runs import Texts, plan_run
 
 WHOLE = [Choice(0, remat) for remat in REMATS]
 ORDERED = [*WHOLE, *(Choice(rows, "none") for rows in (8, 4, 2, 1)), *(Choice(1, remat) for remat in [*REMATS][1:])]
@@ -48,12 +49,10 @@ def test_chunks_are_not_larger_than_keeps_a_device_busy(settings):
 
 
 def test_the_order_is_that_of_the_computed_flop(settings):
-    outline = outline_run(settings, Texts(None), devices=jax.devices()[:1])
-    plan = outline.on(None).train_plan
+    plan = plan_run(settings, Texts(None), devices=jax.devices()[:1])
     flops = []
     for choice in [*WHOLE, Choice(8, "none"), Choice(4, "none"), Choice(4, "full")]:
-        subject = dataclasses.replace(outline.on(None), train_plan=plan.with_choice(choice))
-        flops.append(traced_flops(subject.trace().jaxpr))
+        flops.append(traced_flops(trace_step(plan.with_choice(choice)).jaxpr))
     assert flops == sorted(flops)
     assert flops[3] > 1.2 * flops[0]  # the forward pass again
 

@@ -8,11 +8,11 @@ from tiny_bert import tiny_recipe
 from endx_jax.experiment.config import resolve
 from endx_jax.parallel.memory import Memory
 from endx_jax.planning import machine as machines
-from endx_jax.planning import report, subject
+from endx_jax.planning import report, runs
 from endx_jax.planning.chips import CHIPS
 from endx_jax.planning.machine import plan_machine
 from endx_jax.planning.plan import Plan, on_chips
-from endx_jax.planning.subject import Texts, read_texts
+from endx_jax.planning.runs import Texts, read_texts
 
 NO_DATA = Texts(None, "not read")
 
@@ -40,7 +40,7 @@ def test_steps_are_timed_and_the_run_is_estimated(config):
 
 
 def test_a_call_that_compiles_is_not_counted(config, monkeypatch):
-    found = subject.outline_run(resolve(config), NO_DATA).on(None)
+    found = runs.plan_run(resolve(config), NO_DATA)
     seconds = iter([100.0, 1.0, 2.0, 6.0])  # the first compiles
     now = [0.0]
 
@@ -51,8 +51,8 @@ def test_a_call_that_compiles_is_not_counted(config, monkeypatch):
         now[0] += next(seconds)
         return train_step(state, batch)
 
-    train_step = found.train_plan.train_step
-    found.train_plan.__dict__["train_step"] = step  # a cached property
+    train_step = found.train_step
+    found.__dict__["train_step"] = step  # a cached property
     monkeypatch.setattr(machines.time, "perf_counter", perf_counter)
     assert machines.time_steps(found) == 3.0
 
@@ -67,7 +67,7 @@ def test_the_length_of_a_run_of_unknown_data_is_not_estimated(config):
 
 
 def test_a_step_that_does_not_fit_is_not_timed(config, monkeypatch):
-    monkeypatch.setattr(subject, "measure", lambda: Memory(10**6))
+    monkeypatch.setattr(runs, "measure", lambda: Memory(10**6))
     machine = plan_machine(resolve(config), NO_DATA)
     assert (machine.fits, machine.seconds) == (False, None)
 

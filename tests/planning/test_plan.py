@@ -13,7 +13,7 @@ from endx_jax.planning import report
 from endx_jax.planning.chips import CHIPS, chip_named, chip_of
 from endx_jax.planning.compiled import Compiled
 from endx_jax.planning.plan import Plan, on_chips, plan_topology
-from endx_jax.planning.subject import Texts
+from endx_jax.planning.runs import Texts
 from endx_jax.planning.topologies import topology_named
 
 NO_DATA = Texts(None, "not read")
@@ -53,7 +53,7 @@ def compiler(monkeypatch):
     def use(compiled):
         monkeypatch.setattr(planning, "missing_compiler", lambda chip: "")
         monkeypatch.setattr(planning, "devices_of", lambda topology: jax.devices()[: topology.size])
-        monkeypatch.setattr(compiling, "compile_step", lambda subject: compiled)
+        monkeypatch.setattr(compiling, "compile_step", lambda train_plan: compiled)
 
     return use
 

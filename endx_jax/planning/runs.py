@@ -1,16 +1,14 @@
-"""Runs to plan: model, mesh, batches and step of a config, without weights and possibly without data."""
+"""Runs to plan: the batches and step of a config, without weights and possibly without data."""
 
 import dataclasses
-import functools
 import os
 import pathlib
 from collections.abc import Sequence
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
-from endx_jax.batch import Batch, Tokens
+from endx_jax.batch import Tokens
 from endx_jax.data import reqa_dataset
 from endx_jax.data.batches import Pairs
 from endx_jax.data.ragged import Ragged
@@ -30,7 +28,6 @@ from endx_jax.parallel.mesh import make_mesh
 from endx_jax.planning.chips import Chip
 from endx_jax.pretrained.published import outline, outline_tokens
 from endx_jax.pretrained.towers import fill_in
-from endx_jax.training.step import abstract_batch
 
 # Steps for a schedule whose length depends on data that are not here.
 SOME_STEPS = 1000
@@ -47,31 +44,6 @@ class Texts:
 
     pairs: Pairs | None
     why: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Subject:
-    """A run that is planned.
-
-    Attributes:
-      model: model without parameters or tokenizers.
-      mesh: mesh of virtual or local devices.
-      train_plan: its batches and step.
-    """
-
-    model: Model
-    mesh: Mesh
-    train_plan: TrainPlan
-
-    @functools.cached_property
-    def batch(self) -> Batch:
-        """Shapes of the largest planned batch."""
-        return self.train_plan.largest_batch
-
-    def trace(self):
-        """Returns the step, traced for the batch: `jax.stages.Traced`."""
-        batch = abstract_batch(self.batch, self.mesh)
-        return self.train_plan.train_step.trace(self.train_plan.state, batch)  # type: ignore[attr-defined]  # it is jitted
 
 
 def read_texts(settings: Settings) -> Texts:
@@ -93,45 +65,25 @@ def read_texts(settings: Settings) -> Texts:
         return Texts(None, str(reason))
 
 
-@dataclasses.dataclass(frozen=True)
-class Outline:
-    """Run to plan, without the memory of its devices, which determines the chunks of its steps.
-
-    Attributes:
-      model: model without parameters or tokenizers.
-      mesh: mesh of the devices.
-      pairs: training pairs, or stand-ins.
-    """
-
-    model: Model
-    mesh: Mesh
-    pairs: Pairs
-
-    def on(self, chip: Chip | None) -> Subject:
-        """Returns the run on devices that represent a chip; None for the devices as they are."""
-        memory, platform = (Memory(chip.memory), chip.platform) if chip else (measure(), "")
-        train_plan = plan_training(self.model, self.mesh, self.pairs, memory, platform)
-        return Subject(self.model, self.mesh, train_plan)
-
-
-def outline_run(
-    settings: Settings, texts: Texts, *, devices: Sequence[jax.Device] | None = None, platform: str = ""
-) -> Outline:
-    """Describes a run.
+def plan_run(
+    settings: Settings, texts: Texts, chip: Chip | None = None, *, devices: Sequence[jax.Device] | None = None
+) -> TrainPlan:
+    """Plans a run as training does, but without weights, tokenizers and possibly data.
 
     Args:
       settings: settings of the run.
       texts: its training pairs; without them every text has the maximum length `data.*_length`.
+      chip: chip that the devices represent; None for the devices as they are.
       devices: devices of the mesh; None for all.
-      platform: platform that the devices represent, for `model.dtype=auto`; empty for their own.
 
     Raises:
       EndxError: training would refuse the settings.
     """
     mesh = make_mesh(settings.mesh, devices)
+    memory, platform = (Memory(chip.memory), chip.platform) if chip else (measure(), sharding_hints.platform(mesh))
     count = SOME_STEPS if texts.pairs is None else len(texts.pairs)
     settings = dataclasses.replace(settings, train=settings.train.sized(count))
-    model, pairs = _outlined(settings, platform or sharding_hints.platform(mesh)), texts.pairs
+    model, pairs = _outlined(settings, platform), texts.pairs
     if pairs is None:
         pairs = stand_in(model)
         steps = settings.train.steps or settings.optimizer.warmup_steps + SOME_STEPS
@@ -140,7 +92,7 @@ def outline_run(
         model = dataclasses.replace(model, settings=dataclasses.replace(model.settings, train=train, data=data))
     if model.method.annotate:
         pairs = model.method.annotate(pairs, None, settings, mesh)
-    return Outline(model, mesh, pairs)
+    return plan_training(model, mesh, pairs, memory, platform)
 
 
 def stand_in(model: Model) -> Pairs:

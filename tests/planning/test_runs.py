@@ -10,13 +10,12 @@ from tiny_bert import WIDTH, tiny_recipe
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.prepare import begin, prepare_run
 from endx_jax.methods.config import load_recipe
-from endx_jax.methods.dual import contrastive_batches
 from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, to_global
 from endx_jax.parallel.memory import bytes_held
 from endx_jax.planning.chips import CHIPS
 from endx_jax.planning.compiled import compile_step
 from endx_jax.planning.plan import on_chip
-from endx_jax.planning.subject import Texts, outline_run, read_texts
+from endx_jax.planning.runs import Texts, plan_run, read_texts
 
 SPLIT = {"mesh": {"fsdp": 2, "tensor": 2}}
 
@@ -47,12 +46,12 @@ def test_state_and_batch_are_those_of_a_real_run(config, tmp_path, optimizer, me
     run = prepare_run(config.to_dict() | mesh, tmp_path)
     _, state, _ = begin(run)
     settings = run.model.settings
-    subject = outline_run(settings, read_texts(settings)).on(None)
-    work = on_chip(subject, CHIPS["v4"])
+    planned = plan_run(settings, read_texts(settings))
+    work = on_chip(planned, CHIPS["v4"])
     assert work.parameters == on_first_device(state.params)
     assert work.optimizer == on_first_device((state.step, state.opt_state))
     batch = to_global(run.stream[0], run.mesh, settings.train.global_batch_size)
-    assert jax.tree.map(lambda x: x.shape, subject.batch) == jax.tree.map(lambda x: x.shape, batch)
+    assert jax.tree.map(lambda x: x.shape, planned.largest_batch) == jax.tree.map(lambda x: x.shape, batch)
     assert work.batch == on_first_device(batch)
 
 
@@ -60,23 +59,20 @@ def test_state_and_batch_are_those_of_a_real_run(config, tmp_path, optimizer, me
 def test_a_run_whose_batch_is_not_set_is_planned(config, texts, size):
     config.train.update(global_batch_size=0, steps=0, epochs=0.0)
     settings = resolve(config)
-    planned = outline_run(settings, read_texts(settings) if texts else Texts(None)).on(None)
+    planned = plan_run(settings, read_texts(settings) if texts else Texts(None))
     assert planned.model.settings.train.global_batch_size == size
 
 
 def test_a_run_that_distils_is_planned_without_its_data(config):
     config.objective.distillation.loss, config.data.hard_negatives, config.train.global_batch_size = "margin_mse", 2, 8
     settings = resolve(config)
-    pairs = outline_run(settings, Texts(None)).pairs
-    assert contrastive_batches(pairs, settings.objective, seed=0, global_batch_size=8, hard_negatives=2)[
-        0
-    ].teacher.shape == (8, 3)
+    assert plan_run(settings, Texts(None)).padded[0].teacher.shape == (8, 3)
 
 
 @pytest.mark.parametrize(("guide", "width"), [("", WIDTH), ("all-MiniLM-L6-v2", 384)])
 def test_the_embeddings_of_a_guide_are_planned(config, tiny_bert, guide, width):
     config.objective.contrastive.guide = guide or str(tiny_bert)
-    planned = outline_run(resolve(config), Texts(None)).on(None).batch.guide
+    planned = plan_run(resolve(config), Texts(None)).largest_batch.guide
     assert planned.question.shape == planned.answer.shape == (16, width)
 
 
@@ -92,7 +88,7 @@ def test_the_compiled_step_is_the_one_that_training_runs(config, tmp_path):
     _, _, step = begin(run)
     (program,) = step.programs.values()
     settings = run.model.settings
-    compiled = compile_step(outline_run(settings, read_texts(settings)).on(None))
+    compiled = compile_step(plan_run(settings, read_texts(settings)))
     assert without_sources(compiled.text) == without_sources(program.as_text())
     memory = program.memory_analysis()
     assert (compiled.arguments, compiled.temporaries) == (memory.argument_size_in_bytes, memory.temp_size_in_bytes)
@@ -107,7 +103,7 @@ def test_without_data_texts_are_as_long_as_they_may_be(config):
     texts = read_texts(settings)
     assert texts.pairs is None
     assert "nowhere.csv" in texts.why
-    batch = outline_run(settings, texts).on(None).batch
+    batch = plan_run(settings, texts).largest_batch
     assert batch.question.ids.shape == (16, 24)
     assert batch.question.packing.tokens == 2 * 24  # of two rows on each of eight devices
 
@@ -115,9 +111,9 @@ def test_without_data_texts_are_as_long_as_they_may_be(config):
 def test_with_data_the_batches_are_those_that_training_plans(config, tmp_path):
     texts = read_texts(resolve(config))
     assert texts.pairs is not None
-    subject = outline_run(resolve(config), texts, platform="tpu").on(None)
-    assert subject.train_plan.execution.dtype == jnp.bfloat16
-    assert subject.train_plan.stream.profiles() == prepare_run(config, tmp_path).stream.profiles()
+    planned = plan_run(resolve(config), texts, CHIPS["v5e"])
+    assert planned.execution.dtype == jnp.bfloat16
+    assert planned.stream.profiles() == prepare_run(config, tmp_path).stream.profiles()
 
 
 def test_bytes_are_those_of_a_device():
@@ -128,7 +124,7 @@ def test_bytes_are_those_of_a_device():
 def test_split_matrices_are_not_expected_whole():
     config = load_recipe("t5").get_config("xxl,sde")  # 19 GB of parameters, split over eight devices
     config.model.remat = "full"
-    subject = outline_run(resolve(config), Texts(None, "no data"), platform="tpu").on(CHIPS["v5p"])
-    work = on_chip(subject, CHIPS["v5p"])
+    planned = plan_run(resolve(config), Texts(None, "no data"), CHIPS["v5p"])
+    work = on_chip(planned, CHIPS["v5p"])
     assert work.parameters == pytest.approx(2.39e9, rel=0.01)
     assert 2 * work.parameters < work.expected < 12e9
