@@ -92,7 +92,7 @@ def test_a_config_file_can_make_its_data(tmp_path, monkeypatch):
     monkeypatch.setattr(made, "MAKERS", {})
     (tmp_path / "own.py").write_text(OWN_DATA)
     config = load_config(str(tmp_path / "own.py"))
-    settings = DataSettings(**config.data, question_length=40)
+    settings = DataSettings(**config.data, question_length=40, validation_fraction=0.3, test_fraction=0.3)
     splits = read_splits(settings)
     assert sum(len(part.questions) for part in (splits.train, splits.validation, splits.test)) == 40
     with one_line_error("numbers is not reading-comprehension data; leave data.pool empty"):
