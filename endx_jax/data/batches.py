@@ -119,8 +119,8 @@ class Pairs:
 
     def release(self) -> None:
         """Removes the pages of mapped files from the memory of the process; the system may keep them in its cache."""
-        for own in self.mapped:
-            own.madvise(mmap.MADV_DONTNEED)
+        for file in self.mapped:
+            file.madvise(mmap.MADV_DONTNEED)
 
     def first(self, count: int) -> "Pairs":
         """Returns the same tables with only the first `count` pairs."""
@@ -129,7 +129,7 @@ class Pairs:
 
 def _aligned(candidates: Sequence[Sequence[int]], scores: Sequence[Mapping[int, float]]) -> Ragged:
     """Returns the scores of each question's candidates, NaN where unknown."""
-    rows = [[own.get(row, np.nan) for row in listed] for listed, own in zip(candidates, scores, strict=True)]
+    rows = [[known.get(row, np.nan) for row in listed] for listed, known in zip(candidates, scores, strict=True)]
     return Ragged.from_rows(rows, np.float32, np.nan)
 
 
@@ -222,7 +222,9 @@ class BatchStream:
             widths = {side: packing.width for side, packing in packings.items()}
         else:
             packings = {}
-            widths = {side: padded_length(own.max(), self._limit(side), LENGTH_STEP) for side, own in lengths.items()}
+            widths = {
+                side: padded_length(of_side.max(), self._limit(side), LENGTH_STEP) for side, of_side in lengths.items()
+            }
 
         def texts(side: str, table: TokenTable | VectorTable, rows: np.ndarray) -> Texts:
             padded = table.pad(rows[self.rows], widths[side])
@@ -304,8 +306,8 @@ class BatchStream:
             return known[question_id]
         found = known.pad(question_id, MOST_POSITIVES)
         for n in np.flatnonzero(known.offsets[question_id + 1] - known.offsets[question_id] > MOST_POSITIVES):
-            own = np.intersect1d(known.row(question_id[n]), present)[:MOST_POSITIVES]
-            found[n] = np.pad(own, (0, MOST_POSITIVES - len(own)), constant_values=-1)
+            right = np.intersect1d(known.row(question_id[n]), present)[:MOST_POSITIVES]
+            found[n] = np.pad(right, (0, MOST_POSITIVES - len(right)), constant_values=-1)
         return found
 
     def _lengths(self, step: int) -> dict[str, np.ndarray]:

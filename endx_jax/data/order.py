@@ -88,8 +88,8 @@ def permuted(positions: np.ndarray, count: int, key: Sequence[int]) -> np.ndarra
     while outside.any():
         moved = examples[outside]
         halves = [moved >> low, moved & masks[1]]
-        for n, own in enumerate(keys):
-            halves[n % 2] ^= _mixed_bits(halves[1 - n % 2], own) & masks[n % 2]
+        for n, round_key in enumerate(keys):
+            halves[n % 2] ^= _mixed_bits(halves[1 - n % 2], round_key) & masks[n % 2]
         examples[outside] = halves[0] << low | halves[1]
         outside = examples >= count
     return examples.astype(np.int64)
@@ -190,8 +190,8 @@ class Mixed:
             np.repeat(range(len(self._runs)), self._runs)
         )
         turn = np.empty(ROUND, np.int64)
-        for own, runs in enumerate(self._runs):
-            turn[source == own] = number * runs + np.arange(runs)
+        for number_of_source, runs in enumerate(self._runs):
+            turn[source == number_of_source] = number * runs + np.arange(runs)
         return source, turn
 
 

@@ -101,9 +101,9 @@ def needs_of(lengths: Lengths, shards: int, chunks: int) -> dict[str, Need]:
     total = sum(x.reshape(len(x), -1).sum(1) for x in lengths.values())
     dealt = deal(total.reshape(shards, -1), chunks)  # [shards, chunks, n]
     needs = {}
-    for side, own in lengths.items():
-        own = own.reshape(shards, len(own) // shards, -1)
-        parts = np.stack([rows[indices].reshape(chunks, -1) for rows, indices in zip(own, dealt, strict=True)])
+    for side, of_side in lengths.items():
+        of_shards = of_side.reshape(shards, len(of_side) // shards, -1)
+        parts = np.stack([rows[indices].reshape(chunks, -1) for rows, indices in zip(of_shards, dealt, strict=True)])
         needs[side] = Need(int(parts.sum(-1).max()), np.sort(parts, axis=-1).max((0, 1)))
     return needs
 

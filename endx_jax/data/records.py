@@ -1,4 +1,4 @@
-"""Retrieval sets: de-duplicated questions and candidates, and the relevance judgements between them."""
+"""Retrieval sets: de-duplicated questions and candidates, the relevance judgements between them, and mixtures."""
 
 import collections
 import dataclasses
@@ -25,7 +25,7 @@ class RetrievalSet:
       candidate_ids: N external ids.
       groups: the subject of each question, such as the title of an article; None if unknown.
       hard_negatives: sorted indices of each question's hard negatives; None if there are none.
-      sources: for each question, the numbers of the mixed sets that it comes from (see `mixture.mix`); None if no sets
+      sources: for each question, the numbers of the mixed sets that it comes from (see `mix`); None if no sets
         were mixed.
       scores: for each question, a teacher's scores of its right candidates and hard negatives by index, or nothing;
         None if there are none.
@@ -76,7 +76,9 @@ class RetrievalSet:
         """Grades in the order of `qrels`; None if all are 1."""
         if self.grades is None:
             return None
-        return tuple(tuple(map(own.__getitem__, right)) for own, right in zip(self.grades, self.qrels, strict=True))
+        return tuple(
+            tuple(map(grades.__getitem__, right)) for grades, right in zip(self.grades, self.qrels, strict=True)
+        )
 
     @property
     def documents(self) -> list[Document]:
@@ -136,17 +138,18 @@ class RetrievalSet:
 
     def reversed(self) -> "RetrievalSet":
         """Returns the set for retrieval of all questions by the right candidates."""
-        asked = questions_by_candidate(self.qrels)
-        asking = sorted(asked)
+        questions = questions_by_candidate(self.qrels)
+        candidates = sorted(questions)
         grades, excluded = self.grades, questions_by_candidate(self.excluded or ())
         return RetrievalSet(
-            questions=tuple(self.candidates[candidate] for candidate in asking),
+            questions=tuple(self.candidates[candidate] for candidate in candidates),
             candidates=self.questions,
-            qrels=tuple(tuple(asked[candidate]) for candidate in asking),
-            question_ids=tuple(self.candidate_ids[candidate] for candidate in asking),
+            qrels=tuple(tuple(questions[candidate]) for candidate in candidates),
+            question_ids=tuple(self.candidate_ids[candidate] for candidate in candidates),
             candidate_ids=self.question_ids,
-            grades=grades and tuple({row: grades[row][candidate] for row in asked[candidate]} for candidate in asking),
-            excluded=self.excluded and tuple(tuple(excluded.get(candidate, ())) for candidate in asking),
+            grades=grades
+            and tuple({row: grades[row][candidate] for row in questions[candidate]} for candidate in candidates),
+            excluded=self.excluded and tuple(tuple(excluded.get(candidate, ())) for candidate in candidates),
         )
 
     @classmethod
@@ -175,15 +178,15 @@ class RetrievalSetBuilder:
         self.wrong: dict[int, set[int]] = collections.defaultdict(set)
         self.excluded: dict[int, set[int]] = collections.defaultdict(set)
         self.scores: dict[int, dict[int, float]] = collections.defaultdict(dict)
-        self._asked: list[tuple[str, str, str | None]] = []
+        self._listed: list[tuple[str, str, str | None]] = []
         self._candidate_ids: list[str] = []
         self._grades: list[dict[int, int]] = []
 
     def question(self, text: str, name: str = "", group: str | None = None, *, merge: bool = True) -> int:
         """Returns the row of a question; a new one gets this id, by default `q` and its row, and this group."""
-        row = self.questions.setdefault(text, len(self._asked)) if merge else len(self._asked)
-        if row == len(self._asked):
-            self._asked.append((text, name or f"q{row}", group))
+        row = self.questions.setdefault(text, len(self._listed)) if merge else len(self._listed)
+        if row == len(self._listed):
+            self._listed.append((text, name or f"q{row}", group))
             self._grades.append({})
         return row
 
@@ -196,31 +199,66 @@ class RetrievalSetBuilder:
 
     def judge(self, question: int, candidate: int, grade: int = 1) -> None:
         """Marks a candidate as right for a question; of several grades the highest counts."""
-        own = self._grades[question]
-        if grade > own.get(candidate, 0):
-            own[candidate] = grade
+        grades = self._grades[question]
+        if grade > grades.get(candidate, 0):
+            grades[candidate] = grade
 
     def build(self, *, hard_negatives: bool = False) -> RetrievalSet:
         """Returns the set; true keeps the column of hard negatives even if there are none."""
 
         def unless_right(column: Mapping[int, set[int]]) -> tuple[tuple[int, ...], ...]:
             rows = enumerate(self._grades)
-            return tuple(tuple(sorted(column[row] - own.keys())) if row in column else () for row, own in rows)
+            return tuple(tuple(sorted(column[row] - right.keys())) if row in column else () for row, right in rows)
 
         wrong, excluded = unless_right(self.wrong), unless_right(self.excluded)
-        questions, question_ids, groups = zip(*self._asked, strict=True) if self._asked else ((), (), (None,))
+        questions, question_ids, groups = zip(*self._listed, strict=True) if self._listed else ((), (), (None,))
         return RetrievalSet(
             questions=questions,
             candidates=tuple(self.candidates),
-            qrels=tuple(tuple(sorted(own)) for own in self._grades),
+            qrels=tuple(tuple(sorted(right)) for right in self._grades),
             question_ids=question_ids,
             candidate_ids=tuple(self._candidate_ids),
             groups=None if None in groups else groups,
             hard_negatives=wrong if hard_negatives or any(wrong) else None,
             scores=tuple(self.scores.get(row, {}) for row in range(len(questions))) if self.scores else None,
-            grades=tuple(self._grades) if any(grade > 1 for own in self._grades for grade in own.values()) else None,
+            grades=tuple(self._grades)
+            if any(grade > 1 for right in self._grades for grade in right.values())
+            else None,
             excluded=excluded if any(excluded) else None,
         )
+
+
+def mix(sets: Sequence[RetrievalSet]) -> RetrievalSet:
+    """Merges sets into one whose `sources` name the sets of each question.
+
+    Equal candidates are merged, and so are equal questions, with all their right candidates, so that no right answer
+    of any set is a negative in a batch, and no right answer is a hard negative. Of several teachers' scores of a pair
+    the first is kept, and of several grades the highest. Ids of the first set are kept; those of
+    the others are prefixed with the set's number and a colon. If only some sets have groups, each question of the
+    others is a group of its own.
+    """
+    merged = RetrievalSetBuilder()
+    sources: dict[int, dict[int, None]] = {}
+    grouped = any(records.groups is not None for records in sets)
+    for number, records in enumerate(sets):
+        prefix = f"{number}:" if number else ""
+        listed = zip(records.candidates, records.candidate_ids, strict=True)
+        places = [merged.candidate(text, prefix + name) for text, name in listed]
+        for row, text in enumerate(records.questions):
+            name = prefix + records.question_ids[row]
+            group = (records.groups and records.groups[row]) or f"question {name}"
+            question = merged.question(text, name, group if grouped else None)
+            for candidate in records.qrels[row]:
+                merged.judge(question, places[candidate], records.grades[row][candidate] if records.grades else 1)
+            if records.hard_negatives:
+                merged.wrong[question].update(places[candidate] for candidate in records.hard_negatives[row])
+            if records.excluded:
+                merged.excluded[question].update(places[candidate] for candidate in records.excluded[row])
+            for candidate, score in (records.scores[row] if records.scores else {}).items():
+                merged.scores[question].setdefault(places[candidate], score)
+            sources.setdefault(question, {})[number] = None
+    mixed = merged.build(hard_negatives=any(records.hard_negatives is not None for records in sets))
+    return dataclasses.replace(mixed, sources=tuple(map(tuple, sources.values())))
 
 
 class Pools(dict[str, RetrievalSet]):

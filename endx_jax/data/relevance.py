@@ -40,7 +40,7 @@ class Judged:
         """Returns the questions of a set whose candidate ids are the document ids of an index."""
         names = records.candidate_ids
         graded = records.grades or [dict.fromkeys(rows, 1) for rows in records.qrels]
-        right = tuple({names[row]: grade for row, grade in own.items()} for own in graded)
+        right = tuple({names[row]: grade for row, grade in grades.items()} for grades in graded)
         excluded = tuple(tuple(names[row] for row in rows) for rows in records.excluded or [()] * len(right))
         return cls(records.question_ids, records.questions, right, excluded)
 
@@ -63,8 +63,8 @@ def read_judged(folder: str, split: str | None) -> Judged:
     """
     found = detect_format(folder)
     queries, right = JUDGED[found](folder, split)
-    own = tuple((name,) if found == BEIR and name not in grades else () for name, grades in right.items())
-    return Judged(tuple(right), tuple(queries[name] for name in right), tuple(right.values()), own)
+    excluded = tuple((name,) if found == BEIR and name not in grades else () for name, grades in right.items())
+    return Judged(tuple(right), tuple(queries[name] for name in right), tuple(right.values()), excluded)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -103,11 +103,11 @@ def convert_paragraphs(paragraphs: Iterable[Paragraph], names: Sequence[str], po
                 merged.wrong[row].update(sentences)
                 for sentence in right:
                     merged.judge(row, sentence)
-    asked = merged.build(hard_negatives=True)
-    records = asked.select_questions([row for row, right in enumerate(asked.qrels) if right])
+    everything = merged.build(hard_negatives=True)
+    records = everything.select_questions([row for row, right in enumerate(everything.qrels) if right])
     if not records.questions:
         raise EndxError(f"{' and '.join(names)}: no question in the file has an answer that starts in a sentence")
     if pool == "answers":
         kept = sorted({sentence for right in records.qrels for sentence in right})
         records, articles = records.with_pool(kept), [articles[sentence] for sentence in kept]
-    return Conversion(records, tuple(articles), rows, unplaced, len(asked.questions) - len(records.questions))
+    return Conversion(records, tuple(articles), rows, unplaced, len(everything.questions) - len(records.questions))

@@ -181,13 +181,13 @@ def to_articles(records: RetrievalSet, titles: Sequence[str]) -> Iterator[dict[s
     """
     sentences, questions = _rows_of(titles), _rows_of(records.groups or ())
     for title in sentences | questions:
-        asked = questions.get(title, [])
+        rows = questions.get(title, [])
         yield {
             "title": title,
             "sentences": _table(sentences.get(title, []), records.candidate_ids, records.candidates),
-            "questions": _table(asked, records.question_ids, records.questions),
-            "answers": _pairs(asked, records.qrels),
-            "hard_negatives": _pairs(asked, records.hard_negatives or ()),
+            "questions": _table(rows, records.question_ids, records.questions),
+            "answers": _pairs(rows, records.qrels),
+            "hard_negatives": _pairs(rows, records.hard_negatives or ()),
         }
 
 
@@ -200,9 +200,9 @@ def from_articles(articles: Iterable[Mapping[str, Any]]) -> RetrievalSet:
     wrong: dict[int, list[int]] = collections.defaultdict(list)
     for article in articles:
         sentences |= _read_table(article["sentences"])
-        asked = _read_table(article["questions"])
-        questions |= asked
-        groups |= dict.fromkeys(asked, _text(article["title"]))
+        of_article = _read_table(article["questions"])
+        questions |= of_article
+        groups |= dict.fromkeys(of_article, _text(article["title"]))
         for column, pairs in ((right, article["answers"]), (wrong, article["hard_negatives"])):
             for question, sentence in pairs.tolist():
                 column[question].append(sentence)

@@ -149,5 +149,5 @@ class DataSettings:
     @property
     def sources(self) -> Sources:
         """How batches are drawn from `sets`."""
-        weights = tuple(own.weight for own in self.sets)
+        weights = tuple(training_set.weight for training_set in self.sets)
         return Sources(weights, self.mixture_temperature, self.mixture_batches == ONE_SET)

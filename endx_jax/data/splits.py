@@ -183,11 +183,11 @@ def with_many_questions(records: RetrievalSet, minimums: Sequence[int]) -> dict[
       records: the set.
       minimums: numbers of questions.
     """
-    asked, found = questions_by_candidate(records.qrels), {}
+    questions_of, found = questions_by_candidate(records.qrels), {}
     for minimum in minimums:
-        kept = sorted(candidate for candidate, questions in asked.items() if len(questions) >= minimum)
+        kept = sorted(candidate for candidate, questions in questions_of.items() if len(questions) >= minimum)
         if kept:
-            rows = sorted({row for candidate in kept for row in asked[candidate]})
+            rows = sorted({row for candidate in kept for row in questions_of[candidate]})
             whole = found[f"answers>={minimum}"] = records.select_questions(rows)
             if any(WORD.search(records.candidates[candidate]) for candidate in kept):
                 found[f"answers>={minimum}-alone"] = whole.with_pool(kept)
@@ -202,10 +202,10 @@ def of_few_paragraphs(records: RetrievalSet, paragraphs: int, pairs: int) -> Ret
       paragraphs: number of paragraphs.
       pairs: number of right pairs of a question and a sentence.
     """
-    asked: dict[str, list[int]] = {}
+    questions: dict[str, list[int]] = {}
     for question, right in enumerate(records.qrels):
-        asked.setdefault(records.candidate_ids[right[0]].partition(".")[0], []).append(question)
-    most = sorted(asked.values(), key=len, reverse=True)[:paragraphs]
+        questions.setdefault(records.candidate_ids[right[0]].partition(".")[0], []).append(question)
+    most = sorted(questions.values(), key=len, reverse=True)[:paragraphs]
     in_turn = [row for rows in itertools.zip_longest(*most) for row in rows if row is not None]
     count = np.cumsum([len(records.qrels[row]) for row in in_turn])
     return records.subset(in_turn[: int(np.searchsorted(count, pairs)) + 1], hard_negatives=False)

@@ -6,9 +6,8 @@ import json
 import os
 
 from endx_jax.data import made, reqa
-from endx_jax.data.mixture import mix
 from endx_jax.data.readers import formats, read, squad
-from endx_jax.data.records import Pools, RetrievalSet
+from endx_jax.data.records import Pools, RetrievalSet, mix
 from endx_jax.data.settings import PARAGRAPHS, DataSettings
 from endx_jax.data.splits import SPLITS, Splits, split_questions, take, without_questions
 from endx_jax.data.token_store import TokenStore

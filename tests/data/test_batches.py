@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 
 from endx_jax.data.batches import BatchStream, Pairs
-from endx_jax.data.mixture import mix
 from endx_jax.data.order import Sources
 from endx_jax.data.ragged import Ragged
-from endx_jax.data.records import RetrievalSet
+from endx_jax.data.records import RetrievalSet, mix
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.token_tables import VectorTable
 from endx_jax.data.tokenization import TextProcessor, Tokenizer

@@ -2,8 +2,7 @@
 
 import dataclasses
 
-from endx_jax.data.mixture import mix
-from endx_jax.data.records import RetrievalSet
+from endx_jax.data.records import RetrievalSet, mix
 
 FIRST = RetrievalSet(
     questions=("who?", "what?"),

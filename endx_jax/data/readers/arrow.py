@@ -57,12 +57,12 @@ def parts(file: str, size: int) -> list[tuple[tuple[int, int] | None, int]]:
     with _opened(file) as (table, _, _):
         counts = [table.metadata.row_group(n).num_rows for n in range(table.num_row_groups)]
     found: list[tuple[tuple[int, int] | None, int]] = []
-    start, before, own = 0, 0, 0
+    start, before, rows_of_part = 0, 0, 0
     for end, count in enumerate(counts, 1):
-        own += count
-        if own >= size or end == len(counts):
+        rows_of_part += count
+        if rows_of_part >= size or end == len(counts):
             found.append(((start, end), before))
-            start, before, own = end, before + own, 0
+            start, before, rows_of_part = end, before + rows_of_part, 0
     return found or [(None, 0)]
 
 

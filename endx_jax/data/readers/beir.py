@@ -311,7 +311,9 @@ def write_mined(
     Raises:
       EndxError: an id contains a tab or a line break.
     """
-    rows = sorted({row for own in records.qrels for row in own} | {one.row for own in negatives for one in own})
+    rows = sorted(
+        {row for right in records.qrels for row in right} | {one.row for listed in negatives for one in listed}
+    )
     for name in (*records.question_ids, *(records.candidate_ids[row] for row in rows)):
         if name != name.strip() or len(name.splitlines()) != 1 or "\t" in name:
             raise EndxError(
@@ -324,10 +326,10 @@ def write_mined(
         grades = records.grades or [dict.fromkeys(right, 1) for right in records.qrels]
         judged = ((q, c, grades[q][c]) for q, right in enumerate(records.qrels) for c in right)
         _write_table(fresh / "qrels" / f"{split}.tsv", HEADER, records, judged)
-        found = ((q, one.row, f"{one.score:.6g}", one.rank) for q, own in enumerate(negatives) for one in own)
+        found = ((q, one.row, f"{one.score:.6g}", one.rank) for q, listed in enumerate(negatives) for one in listed)
         _write_table(fresh / "negatives" / f"{split}.tsv", NEGATIVES_HEADER, records, found)
         if scores is not None:
-            scored = ((q, row, f"{score:.6g}") for q, own in enumerate(scores) for row, score in own.items())
+            scored = ((q, row, f"{score:.6g}") for q, known in enumerate(scores) for row, score in known.items())
             _write_table(fresh / "scores" / f"{split}.tsv", HEADER, records, scored)
         (fresh / REPORT).write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         put_in_place(fresh, folder)

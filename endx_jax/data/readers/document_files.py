@@ -41,12 +41,12 @@ def passages(folder: str, names: list[str], say: Callable[[str], object]) -> Ite
     files = count = 0
     for name in names:
         try:
-            title, own = _read(folder, name)
+            title, texts = _read(folder, name)
         except EndxError as reason:
             skipped.setdefault(str(reason), []).append(name)
             continue
-        files, count = files + 1, count + len(own)
-        for n, text in enumerate(own, 1):
+        files, count = files + 1, count + len(texts)
+        for n, text in enumerate(texts, 1):
             document = Document(f"{name}#{n}", f"{title} {text}", {"title": title, "source": name})
             yield os.path.join(folder, name), document
     reasons = ", ".join(f"{len(names):,} {reason} (such as {names[0]!a:.100})" for reason, names in skipped.items())
@@ -105,9 +105,9 @@ def _read(folder: str, name: str) -> tuple[str, list[str]]:
     title = stem
     if heading := re.search(r"(?m)^# +(\S.*)$", re.sub(r"(?s)```.*?```", "", text)):
         title, text = heading[1].strip()[:200], text.replace(heading[0], "", 1)
-    if not (own := split_passages(text)):
+    if not (texts := split_passages(text)):
         raise EndxError("without text")
-    return title, own
+    return title, texts
 
 
 class _Page(HTMLParser):

@@ -169,17 +169,17 @@ def parse_flag_embedding(row: dict, where: str) -> Example:
 def _example(question: Named, right: list[Named], wrong: list[Named], row: dict, where: str) -> Example:
     """Returns an example without empty passages, with the scores of the others if the row has any."""
     sides = {"pos_scores": right, "neg_scores": wrong}
-    given = {key: row.get(key) for key in sides}
+    columns = {key: row.get(key) for key in sides}
     scores: list[float] | None = None
-    if any(value is not None for value in given.values()):
+    if any(value is not None for value in columns.values()):
         scores = []
         for key, passages in sides.items():
-            if given[key] is None and passages:
+            if columns[key] is None and passages:
                 raise EndxError(f"{where}: {key!r} is missing, but the row has other scores")
-            own = json_files.listed([] if given[key] is None else given[key], f"{where}: {key!r}")
-            if len(own) != len(passages):
-                raise EndxError(f"{where}: {key!r} has {len(own)} scores for {len(passages)} passages")
-            found = [json_files.number(score, f"{where}: {key}[{n}]") for n, score in enumerate(own)]
+            values = json_files.listed([] if columns[key] is None else columns[key], f"{where}: {key!r}")
+            if len(values) != len(passages):
+                raise EndxError(f"{where}: {key!r} has {len(values)} scores for {len(passages)} passages")
+            found = [json_files.number(score, f"{where}: {key}[{n}]") for n, score in enumerate(values)]
             for n, score in enumerate(found):
                 if not abs(score) <= MOST_SCORE:
                     raise EndxError(f"{where}: {key}[{n}] is {score}; it must be a finite number of float32")

@@ -48,8 +48,8 @@ def judgements(folder: str, split: str | None = None) -> tuple[dict[str, str], d
 
 
 def _queries(folder: str, judgements: str, right: Mapping[str, Mapping[str, int]]) -> dict[str, str]:
-    asked = {query: next(iter(passages.values())) for query, passages in right.items()}
-    return _texts(_part(folder, f"queries.{_split_of(judgements)}.tsv"), asked, judgements)
+    wanted = {query: next(iter(passages.values())) for query, passages in right.items()}
+    return _texts(_part(folder, f"queries.{_split_of(judgements)}.tsv"), wanted, judgements)
 
 
 def _right(folder: str, split: str | None) -> tuple[str, dict[str, dict[str, int]]]:
