@@ -57,7 +57,7 @@ def replacing(path: pathlib.Path, mode: str = "w") -> Iterator[IO]:
 
 
 @contextmanager
-def reporting_full_disk(path: pathlib.Path) -> Iterator[None]:
+def reporting_full_disk(path: str | os.PathLike) -> Iterator[None]:
     """Context that converts errors about a full disk or quota to `DiskFull` errors about `path`.
 
     Raises:

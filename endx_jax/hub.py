@@ -1,4 +1,4 @@
-"""Downloads of models and data sets from the Hugging Face hub into its cache."""
+"""Downloads of models and data sets from the Hugging Face hub into its cache, and of data from buckets."""
 
 import functools
 import glob
@@ -6,6 +6,7 @@ import os
 import pathlib
 from collections.abc import Sequence
 
+from endx_jax.buckets import local_copy, url_of
 from endx_jax.errors import EndxError
 
 PATIENCE = 10.0  # seconds
@@ -54,11 +55,16 @@ def download(name: str, patterns: Sequence[str], *, dataset: bool = False, revis
 
 @functools.cache
 def local_path(path: str) -> str:
-    """Returns the local path of data at `path`, and downloads `hf://datasets/OWNER/NAME[@REVISION][/PATH]` first.
+    """Returns the local path of data at `path`, which is copied first if it is on the hub or in a bucket.
+
+    Args:
+      path: local path, `hf://datasets/OWNER/NAME[@REVISION][/PATH]`, `gs://BUCKET/PATH` or `s3://BUCKET/PATH`.
 
     Raises:
       EndxError: the data set can't be downloaded and is not in the cache, or has no such file or folder.
     """
+    if url_of(path):
+        return str(local_copy(path))
     if not path.startswith(DATA):
         return path
     owner, name, inside = (*path.removeprefix(DATA).strip("/").split("/", 2), "", "")[:3]

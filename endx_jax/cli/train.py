@@ -47,12 +47,12 @@ def main(argv: list[str]) -> None:
     with naming_flags(flags_of(config)):
         results = run(config, workdir)
     say(f"{(time.monotonic() - started) / 60:.1f} minutes in total; results are in {workdir}")
-    if results is not None:
+    if results is not None and distributed.is_primary():
         embeds = find_method(config.objective.name).embeds
         say(_next_steps(workdir, config.data.path) if embeds else _next_steps_with_pairs(workdir))
 
 
-def parse(argv: list[str]) -> tuple[ConfigDict, str, pathlib.Path]:
+def parse(argv: list[str]) -> tuple[ConfigDict, str, str]:
     """Parses the command line; returns the config with its overrides, its name, and the workdir.
 
     Raises:
@@ -79,7 +79,7 @@ def parse(argv: list[str]) -> tuple[ConfigDict, str, pathlib.Path]:
     agree_on_length(values.config.train, config_flags.get_override_values(values["config"]))
     file, _, arguments = options.config.partition(":")
     name = re.sub(r"\W+", "_", f"{pathlib.Path(file).stem}_{arguments}").strip("_")
-    return values.config, name, pathlib.Path(options.workdir or f"runs/{name}")
+    return values.config, name, options.workdir or f"runs/{name}"
 
 
 def flags_of(config: ConfigDict) -> dict[str, str]:
@@ -112,7 +112,7 @@ def _help(argv: list[str]) -> str:
     return "\n".join([__doc__.strip(), "", *first, "", "All settings:", "", *rest])
 
 
-def _next_steps(workdir: pathlib.Path, data: str) -> str:
+def _next_steps(workdir: str, data: str) -> str:
     from endx_jax.experiment.workdir import run_index
 
     further = f"""encode other documents, for endx serve --index={workdir}/corpus:
@@ -132,7 +132,7 @@ Next steps:
     model = endx_jax.load("{workdir}"); model.encode_query("how do I reshape an array?")"""
 
 
-def _next_steps_with_pairs(workdir: pathlib.Path) -> str:
+def _next_steps_with_pairs(workdir: str) -> str:
     return f"""
 Next steps:
   re-rank the answers of a dual encoder, the run RUN:

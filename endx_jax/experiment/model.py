@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import os
 import pathlib
 from collections.abc import Mapping
 
@@ -11,12 +12,13 @@ import numpy as np
 from jax.sharding import Mesh
 
 from endx_jax import pretrained
+from endx_jax.buckets import local_copy
 from endx_jax.data.idf import idf_of_sides
 from endx_jax.data.records import RetrievalSet
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import Settings
-from endx_jax.experiment.workdir import read_config
+from endx_jax.experiment.workdir import NOT_COPIED, Folder, read_config
 from endx_jax.files import write_text
 from endx_jax.inference import load
 from endx_jax.inference.encode import TextEncoder
@@ -125,7 +127,7 @@ class Model:
     def _inherited(self) -> dict[str, Stored]:
         """Parameters of the model of `model.init_from` by path."""
         workdir = self.settings.model.init_from
-        return params_of_run(pathlib.Path(workdir)) if workdir else {}
+        return params_of_run(local_copy(workdir, skip=NOT_COPIED)) if workdir else {}
 
     def text_encoder(self, mesh: Mesh) -> TextEncoder:
         """Returns a text encoder of the dual encoder."""
@@ -164,7 +166,7 @@ def with_token_weights(model: Model, data: RetrievalSet) -> Model:
     return dataclasses.replace(model, token_weights=idf_of_sides(texts, model.processors, sizes))
 
 
-def save_towers(workdir: pathlib.Path, model: Model, params: dict, mesh: Mesh, hybrid: Hybrid | None = None) -> None:
+def save_towers(workdir: Folder, model: Model, params: dict, mesh: Mesh, hybrid: Hybrid | None = None) -> None:
     """Writes the model folder that `endx_jax.load` reads, after training: see `inference.saved`.
 
     Args:
@@ -182,10 +184,12 @@ def save_towers(workdir: pathlib.Path, model: Model, params: dict, mesh: Mesh, h
     method = {"name": objective.name, "settings": dataclasses.asdict(objective)} if model.method.head else None
     fused = dataclasses.asdict(hybrid) if hybrid else None
     encoder = model.text_encoder(mesh)
-    save_model(workdir / MODEL, workdir.name, model.settings.model, encoder, params, places, method, fused)
+    save_model(
+        workdir / MODEL, (workdir / MODEL).parent.name, model.settings.model, encoder, params, places, method, fused
+    )
 
 
-def save_description(workdir: pathlib.Path, model: Model) -> None:
+def save_description(workdir: Folder, model: Model) -> None:
     """Writes the encoders' `config.json`, the tokenizers' files and the name of the method into the workdir."""
     about_method = {"name": model.method.name, "embeds": model.method.embeds}
     write_text(workdir / MODEL / METHOD, json.dumps(about_method, indent=1) + "\n")
@@ -201,7 +205,7 @@ def _description(settings: Settings) -> dict[str, str]:
     return {"question": "", "answer": "answer" if settings.model.answer_pretrained else ""}
 
 
-def best_params(workdir: pathlib.Path, model: Model, mesh: Mesh) -> tuple[dict, int]:
+def best_params(workdir: str | os.PathLike, model: Model, mesh: Mesh) -> tuple[dict, int]:
     """Restores the objective's parameters from a workdir's best checkpoint.
 
     Returns:
@@ -261,7 +265,7 @@ def load_teacher(name: str) -> LoadedPairs:
     Raises:
       EndxError: there is no such model, or it is damaged.
     """
-    folder = pathlib.Path(name)
+    folder = local_copy(name, skip=NOT_COPIED)
     folder = folder if folder.is_dir() else locate(name)  # cross-encoders have names on the hub too
     classifier = foreign_pairs(folder) if embeds(folder) else load_pairs(folder)
     return classifier or functools.partial(InnerProducts.of_texts, load(name).comparable)

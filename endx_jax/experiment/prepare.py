@@ -3,7 +3,7 @@
 import concurrent.futures
 import contextlib
 import dataclasses
-import pathlib
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -25,6 +25,7 @@ from endx_jax.experiment.frozen import HeadEncoder
 from endx_jax.experiment.model import Model, build_model, with_token_weights
 from endx_jax.experiment.tokens import stored
 from endx_jax.experiment.train_plan import TrainPlan, plan_training
+from endx_jax.experiment.workdir import Workdir
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.models.sharding_hints import platform
 from endx_jax.parallel.console import say, working
@@ -51,7 +52,7 @@ class Run:
       encoder: text encoder for evaluation.
     """
 
-    workdir: pathlib.Path
+    workdir: Workdir
     model: Model
     data: Splits
     data_sha256: str
@@ -70,7 +71,7 @@ class Run:
         return self.train_plan.steps
 
 
-def prepare_run(config: Mapping, workdir: pathlib.Path) -> Run:
+def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
     """Reads and checks everything that a run needs; writes nothing.
 
     Args:
@@ -81,7 +82,8 @@ def prepare_run(config: Mapping, workdir: pathlib.Path) -> Run:
       EndxError: settings, data, model or workdir are invalid.
     """
     settings = resolve(config)
-    workdirs.check_writable(workdir)
+    workdir = workdir if isinstance(workdir, Workdir) else Workdir(workdir)
+    workdirs.check_writable(workdir.folder)
     use_compilation_cache(settings.train.compilation_cache)
     mesh = make_mesh(settings.mesh)
     model, data = _all_of(lambda: build_model(settings), lambda: read_splits(settings.data))

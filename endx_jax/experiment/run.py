@@ -6,7 +6,7 @@
 4. `_report` ranks the test set with BM25 and with the towers before and after training, and indexes the answers.
 """
 
-import pathlib
+import os
 import time
 from collections.abc import Callable, Mapping
 
@@ -23,7 +23,7 @@ from endx_jax.experiment.prepare import Run, begin, prepare_run
 from endx_jax.experiment.searched import fit_hybrid, searched_answers
 from endx_jax.experiment.summary import log_summary
 from endx_jax.experiment.validation import read_sets, validation, validation_section
-from endx_jax.experiment.workdir import RunLock
+from endx_jax.experiment.workdir import Workdir, opened
 from endx_jax.files import reporting_full_disk
 from endx_jax.inference.saved import ABOUT, MODEL
 from endx_jax.methods.evaluation import Evaluator
@@ -47,12 +47,12 @@ Validate = Callable[[dict], dict[str, float]]
 SHARE = 0.1
 
 
-def run(config: Mapping, workdir: pathlib.Path) -> Results | None:
+def run(config: Mapping, workdir: str | os.PathLike) -> Results | None:
     """Trains and evaluates a model; resumes the run in the workdir if there is one.
 
     Args:
       config: config tree, as `methods.config.base_config` returns it.
-      workdir: the run's folder; the README lists its files.
+      workdir: the run's folder, local or `gs://BUCKET/PATH`; the README lists its files.
 
     Returns:
       The final results; None if the run stopped at `train.stop_at_step`, or if the workdir already holds this run,
@@ -64,11 +64,11 @@ def run(config: Mapping, workdir: pathlib.Path) -> Results | None:
     """
     began = time.perf_counter()
     check_installed(resolve(config).train.wandb_project)
-    with Preemption(workdir) as preemption, reporting_full_disk(workdir), RunLock(workdir):
-        return _run(config, workdir, preemption, began)
+    with Preemption(workdir) as preemption, reporting_full_disk(workdir), opened(workdir) as folder:
+        return _run(config, folder, preemption, began)
 
 
-def _run(config: Mapping, workdir: pathlib.Path, preemption: Preemption, began: float) -> Results | None:
+def _run(config: Mapping, workdir: Workdir, preemption: Preemption, began: float) -> Results | None:
     settings = resolve(config)
     sets = read_sets(settings.evaluation, settings.data)
     run = prepare_run(config, workdir)
@@ -118,7 +118,11 @@ def _train(run: Run, validate: Validate | None, preemption: Preemption, began: f
     """Trains to the end of the run or to `train.stop_at_step`; returns the step reached, and true for the end."""
     settings = run.model.settings
     checkpoints = Checkpoints(
-        run.workdir, keep=settings.train.keep_checkpoints, metric=settings.evaluation.metric, report=say
+        run.workdir,
+        keep=settings.train.keep_checkpoints,
+        metric=settings.evaluation.metric,
+        report=say,
+        upload=run.workdir.upload,
     )
     run, state, train_step = begin(run, checkpoints)
     barrier("compiled")
@@ -140,7 +144,7 @@ def _train(run: Run, validate: Validate | None, preemption: Preemption, began: f
         return [run.data.train.question_ids[row] for row in rows]
 
     monitor = Monitor(
-        run.workdir,
+        run.workdir.folder,
         start=start,
         steps=run.steps,
         global_batch_size=settings.train.global_batch_size,
@@ -222,7 +226,7 @@ def _report(run: Run, evaluator: Evaluator, params: dict, step: int, hybrid: Hyb
             )
         results.write(run.workdir / workdirs.RESULTS, run.workdir / workdirs.EVALUATION / "test")
         if method.embeds:
-            model_card.write_run(run.workdir)
+            model_card.write_run(run.workdir.folder)
 
     on_primary(write, "results-written")
     chosen = f"the best by {settings.evaluation.metric} in validation" if best else "the last"

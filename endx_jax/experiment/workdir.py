@@ -6,9 +6,12 @@ import os
 import pathlib
 import shutil
 import tempfile
+from collections.abc import Iterator
 
 from endx_jax import json_files
-from endx_jax.errors import EndxError
+from endx_jax.buckets import Mirror, local_copy, url_of
+from endx_jax.errors import EndxError, RunInterrupted
+from endx_jax.experiment.bucket_lock import BucketLock
 from endx_jax.experiment.config import Settings, differences, resolve
 from endx_jax.experiment.manifest import manifest
 from endx_jax.files import locked, write_text
@@ -17,8 +20,44 @@ from endx_jax.parallel.console import say
 from endx_jax.parallel.distributed import is_primary, on_primary
 from endx_jax.retrieval.index import Index
 
+LOCK = ".lock"
 CONFIG, DATA, MANIFEST, RESULTS = "config.json", "data.json", "manifest.json", "results.json"
 INDEX, EVALUATION, PROFILE, PROFILE_NOW = "index.sqlite", "evaluation", "profile", "profile-now"
+GROWING = ("metrics.jsonl", "tensorboard/*")  # uploaded every few seconds
+NOT_COPIED = (LOCK, "checkpoints", "checkpoint_manifests", "tensorboard", "wandb", PROFILE)
+
+
+class Workdir(os.PathLike):
+    """Folder of a run, and the local folder that holds its files if it is in a bucket.
+
+    `workdir / name` is a local path. `str(workdir)` and `os.fspath(workdir)` are the path that the user gave, where the
+    checkpoints are, which Orbax writes into buckets itself.
+    """
+
+    def __init__(self, path: str | os.PathLike, mirror: Mirror | None = None):
+        """Takes the path that the user gave and, for a bucket, its mirror."""
+        self._path, self._mirror = url_of(path) or str(pathlib.Path(path)), mirror
+        self.folder = mirror.folder if mirror else pathlib.Path(path)
+
+    def __fspath__(self) -> str:
+        return self._path
+
+    __str__ = __fspath__
+
+    def __truediv__(self, name: str) -> pathlib.Path:
+        return self.folder / name
+
+    def upload(self) -> None:
+        """Uploads what has changed, if the folder is in a bucket; each process uploads what it wrote.
+
+        Raises:
+          EndxError, RunInterrupted: the bucket can't be written to.
+        """
+        if self._mirror:
+            self._mirror.upload()
+
+
+Folder = pathlib.Path | Workdir
 
 
 def check_writable(folder: pathlib.Path, flag: str = "--workdir") -> None:
@@ -42,7 +81,7 @@ def check_output(folder: pathlib.Path, report: str, verb: str) -> None:
     check_writable(folder, "--output")
 
 
-def read_config(workdir: pathlib.Path) -> Settings:
+def read_config(workdir: Folder) -> Settings:
     """Reads the settings of the run in a workdir.
 
     Raises:
@@ -57,7 +96,7 @@ def read_config(workdir: pathlib.Path) -> Settings:
     return resolve(contents, finished=True)
 
 
-def read_data(workdir: pathlib.Path) -> dict:
+def read_data(workdir: Folder) -> dict:
     """Reads a run's `data.json`: `sha256` of its training data, and counts.
 
     Raises:
@@ -68,12 +107,13 @@ def read_data(workdir: pathlib.Path) -> dict:
     return contents
 
 
-def run_index(workdir: pathlib.Path) -> Index:
-    """Opens the index that the last evaluation of a run wrote.
+def run_index(workdir: str | os.PathLike) -> Index:
+    """Opens the index that the last evaluation of a run wrote, or a local copy of it.
 
     Raises:
       EndxError: there is no index, or the model of the run has no embeddings.
     """
+    workdir = local_copy(workdir, skip=NOT_COPIED)
     check_embeds(workdir)
     if (workdir / "index").is_dir() and not (workdir / INDEX).exists():
         raise EndxError(
@@ -83,7 +123,7 @@ def run_index(workdir: pathlib.Path) -> Index:
     return Index(workdir / INDEX)
 
 
-def check_agrees(workdir: pathlib.Path, settings: Settings, fingerprint: str) -> None:
+def check_agrees(workdir: Folder, settings: Settings, fingerprint: str) -> None:
     """Raises EndxError if the workdir holds a run with other settings that affect results, or with other data."""
     if not (workdir / CONFIG).exists():
         return
@@ -99,14 +139,50 @@ def check_agrees(workdir: pathlib.Path, settings: Settings, fingerprint: str) ->
         )
 
 
-def write_config(workdir: pathlib.Path, settings: Settings, data: dict) -> None:
+def write_config(workdir: Folder, settings: Settings, data: dict) -> None:
     """Writes `config.json` (all settings), `data.json` (counts and hash of the data) and `manifest.json`."""
     contents = {CONFIG: settings.as_dict(), DATA: data, MANIFEST: manifest(settings.seed, data)}
     for name, content in contents.items():
         write_text(workdir / name, json.dumps(content, indent=1) + "\n")
 
 
-LOCK = ".lock"
+ADVICE = "wait for it, stop it or choose another --workdir"
+
+
+@contextlib.contextmanager
+def opened(path: str | os.PathLike) -> Iterator[Workdir]:
+    """Context with the workdir of a run, which a second run may not open: see `files.locked` and `BucketLock`.
+
+    Files in a bucket are downloaded first, but checkpoints. The metric log is uploaded every few seconds, and all
+    others at the end.
+
+    Raises:
+      EndxError: another run holds the workdir (the line names its host, process and start), or it can't be written to.
+      RunInterrupted: the bucket can't be reached.
+    """
+    url = url_of(path)
+    if url is None:
+        with RunLock(pathlib.Path(path)):
+            yield Workdir(path)
+        return
+    with contextlib.ExitStack() as stack:
+        lock = BucketLock(f"{url}/{LOCK}", ADVICE)
+
+        def take() -> None:
+            stack.enter_context(lock)
+
+        on_primary(take, "workdir-locked")
+        local = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="endx-"))) / pathlib.Path(url).name
+        try:
+            mirror = Mirror(url, local, skip=NOT_COPIED)
+            local.mkdir(exist_ok=True)
+            with mirror.uploading(*GROWING):
+                try:
+                    yield Workdir(url, mirror)
+                finally:
+                    mirror.upload()
+        except (EndxError, RunInterrupted) as failure:
+            raise type(failure)(str(failure).replace(str(local), url)) from None
 
 
 class RunLock:
@@ -145,7 +221,6 @@ class RunLock:
             raise EndxError(
                 f"{self._workdir} can't be written ({failure.strerror}); choose another with --workdir"
             ) from None
-        advice = "wait for it, stop it or choose another --workdir"
-        reason = self._held.enter_context(locked(self._workdir / LOCK, advice=advice))
+        reason = self._held.enter_context(locked(self._workdir / LOCK, advice=ADVICE))
         if reason:
             say(f"note: {self._workdir / LOCK} can't be locked ({reason}): do not start a second run in this workdir")

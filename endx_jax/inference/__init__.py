@@ -2,12 +2,12 @@
 
 import dataclasses
 import os
-import pathlib
 from collections.abc import Callable
 
 import jax
 from jax.sharding import Mesh
 
+from endx_jax.buckets import local_copy
 from endx_jax.errors import EndxError
 from endx_jax.inference.about import HUGGING_FACE, STABLEHLO, TOWERS, read_about
 from endx_jax.inference.embedding_model import EmbeddingModel, Source
@@ -31,8 +31,8 @@ def load(path_or_name: str | os.PathLike, *, mesh: Mesh | None = None) -> Embedd
 
     Args:
       path_or_name: the workdir of a run whose training has ended, or its `model` folder; a folder of `endx export`; a
-        Hugging Face or sentence-transformers folder; or a model name, which `endx_jax.pretrained.locate` looks up among
-        the bundled models and on the Hugging Face Hub.
+        Hugging Face or sentence-transformers folder, all of them local or in a bucket (`gs://`, `s3://`); or a model
+        name, which `endx_jax.pretrained.locate` looks up among the bundled models and on the Hugging Face Hub.
       mesh: device mesh over which batches are split; None for the devices of this process. If it spans several
         processes, each of them must encode the same texts and gets all embeddings.
 
@@ -43,7 +43,7 @@ def load(path_or_name: str | os.PathLike, *, mesh: Mesh | None = None) -> Embedd
     if not isinstance(path_or_name, str | os.PathLike) or not name.strip():
         raise EndxError(f"path_or_name is {shown(path_or_name)}; pass a folder or the name of a model")
     mesh = mesh or make_mesh(MeshSettings(), jax.local_devices())
-    path = pathlib.Path(name).expanduser()
+    path = local_copy(name, skip=("checkpoints", "*.sqlite"))
     if isinstance(path_or_name, os.PathLike) and not path.exists():
         raise EndxError(f"{name} does not exist; give the workdir of a run, an export, or a folder of a model")
     folder = described_folder(path)

@@ -5,7 +5,7 @@ import pathlib
 
 from endx_jax.errors import EndxError, nearest
 from endx_jax.files import sha256_of
-from endx_jax.hub import download
+from endx_jax.hub import download, local_path
 from endx_jax.pretrained.static import GLOVE, package_folder, static_folder
 
 
@@ -54,12 +54,14 @@ def locate(name: str) -> pathlib.Path:
     """Returns the folder that holds the pretrained model `name`.
 
     Args:
-      name: a folder; a file of word vectors (see `static.static_folder`); the name of a model in a Python package
-        (`all-MiniLM-L6-v2`, `glove-6b-50d`); or a hub id, which is downloaded unless it is in the hub's cache.
+      name: a folder or a file of word vectors (see `static.static_folder`), also in a bucket; the name of a
+        model in a Python package (`all-MiniLM-L6-v2`, `glove-6b-50d`); or a hub id, which is downloaded unless it is in
+        the hub's cache.
 
     Raises:
       EndxError: it cannot be found, or its hash differs from the published one.
     """
+    name = local_path(name)
     folder = pathlib.Path(name).expanduser()
     static = static_folder(name) if name else None
     if static is not None:

@@ -1,12 +1,16 @@
 """Checkpoints written asynchronously by Orbax, each with a manifest that holds a hash of every file.
 
+The workdir is a local folder or one in a bucket, into which Orbax writes without local files.
+
 A checkpoint is complete once its manifest exists. The manifest is written last, atomically, and removed first, so that
 a process may be killed at any moment. Orbax alone restores a file with a flipped bit without an error, so the hashes
 are checked before a restore; a damaged checkpoint is removed and the previous one used.
 """
 
 import contextlib
+import hashlib
 import json
+import os
 import pathlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -14,22 +18,33 @@ from concurrent import futures
 
 import jax
 import orbax.checkpoint as ocp
+from etils import epath
 
 from endx_jax import json_files
+from endx_jax.buckets import listing, read_bytes, remove, reporting, url_of, write_bytes
 from endx_jax.errors import DiskFull, EndxError, first_line
-from endx_jax.files import reporting_full_disk, sha256_of, write_text
+from endx_jax.files import reporting_full_disk
 from endx_jax.parallel.distributed import is_primary, on_primary
 from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.training.state import TrainState
 
 FOLDER, MANIFESTS = "checkpoints", "checkpoint_manifests"
+SHA256, MD5 = "sha256", "md5"  # hashes in a manifest: MD5 in a bucket, which computes it, else SHA-256
 METADATA_BYTES = 1_000_000  # disk space reserved for the files of a checkpoint that hold no arrays
 
 
 class Checkpoints:
     """Checkpoints of a workdir; only one process, or one group of distributed processes, may write at a time."""
 
-    def __init__(self, workdir: pathlib.Path, *, keep: int, metric: str, report: Callable[[str], None]):
+    def __init__(
+        self,
+        workdir: str | os.PathLike,
+        *,
+        keep: int,
+        metric: str,
+        report: Callable[[str], None],
+        upload: Callable[[], None] = lambda: None,
+    ):
         """Opens the checkpoints and removes damaged and incomplete ones.
 
         Args:
@@ -37,8 +52,10 @@ class Checkpoints:
           keep: number of newest checkpoints to keep, besides the best one.
           metric: name of the validation metric that selects the best checkpoint; higher is better.
           report: function that logs a line.
+          upload: function of the primary process that uploads the metric log; called before a manifest is written, so
+            that a run that resumes from the checkpoint has all lines before it.
         """
-        self.workdir = workdir.absolute()
+        self.workdir, self._upload = _folder(workdir), upload
         self._keep, self._metric = keep, metric
         self._finisher = futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-manifest")
         self._unfinished: futures.Future | None = None
@@ -94,43 +111,47 @@ class Checkpoints:
         with self._cleaning_up(step):
             self._manager.wait_until_finished()
             if is_primary():
-                manifest = {"step": step, "metrics": metrics, "sha256": hash_files(self.workdir / FOLDER / str(step))}
-                write_text(_manifest(self.workdir, step), json.dumps(manifest, indent=1))
+                self._upload()
+                kind = MD5 if url_of(self.workdir) else SHA256
+                hashes = hash_files(self.workdir / FOLDER / str(step), kind)
+                manifest = {"step": step, "metrics": metrics, kind: hashes}
+                write_bytes(_manifest(self.workdir, step), json.dumps(manifest, indent=1).encode())
                 _remove_old(self.workdir, self._keep, self._metric)
 
     @contextlib.contextmanager
     def _cleaning_up(self, step: int) -> Iterator[None]:
         """Raises DiskFull if the disk is full; removes the incomplete checkpoint on any user error."""
         try:
-            with reporting_full_disk(self.workdir / FOLDER / str(step)):
+            with reporting_full_disk(self.workdir / FOLDER / str(step)), reporting(self.workdir / FOLDER / str(step)):
                 yield
         except EndxError:
             self._failed = True
             if is_primary():
                 _remove(self.workdir, step)
-                for folder in (self.workdir / FOLDER).glob(f"{step}.*"):
-                    shutil.rmtree(folder, ignore_errors=True)
+                for name in _children(self.workdir / FOLDER):
+                    if name.startswith(f"{step}."):
+                        remove(self.workdir / FOLDER / name)
             raise
 
 
-def best_step(workdir: pathlib.Path, metric: str) -> int | None:
+def best_step(workdir: str | os.PathLike, metric: str) -> int | None:
     """Returns the step of the best checkpoint by a metric, or the newest if none has the metric; None without any."""
     best = best_validation(workdir, metric)
     return best[0] if best else newest_step(workdir)
 
 
-def newest_step(workdir: pathlib.Path) -> int | None:
+def newest_step(workdir: str | os.PathLike) -> int | None:
     """Returns the step of the newest complete checkpoint; None without any."""
     return max(_read_manifests(workdir), default=None)
 
 
-def best_validation(workdir: pathlib.Path, metric: str) -> tuple[int, dict[str, float]] | None:
+def best_validation(workdir: str | os.PathLike, metric: str) -> tuple[int, dict[str, float]] | None:
     """Returns the step and the metrics of the best checkpoint by a metric, first of equal ones; None without any."""
     evaluated = [(step, m["metrics"]) for step, m in _read_manifests(workdir).items() if metric in m["metrics"]]
     return max(evaluated, key=lambda found: (found[1][metric], -found[0]), default=None)
 
 
-def restore_params(workdir: pathlib.Path, step: int, like):
+def restore_params(workdir: str | os.PathLike, step: int, like):
     """Restores those parameters of a step that are in `like`, with its shardings.
 
     A group of parameters, such as `teacher`, is restored whole or not at all.
@@ -144,7 +165,7 @@ def restore_params(workdir: pathlib.Path, step: int, like):
             f"checkpoint {step} in {workdir} is damaged: {problem}; run `endx train` on this workdir again: it removes "
             "the checkpoint and repeats its steps"
         )
-    folder = (workdir / FOLDER).absolute()
+    folder = _folder(workdir) / FOLDER
     try:
         # Orbax leaves parameters that it does not find as they are in `like`, and omits those that are not in it.
         stored = parameter_paths(ocp.PyTreeCheckpointHandler().metadata(folder / str(step) / "params").tree)
@@ -154,7 +175,7 @@ def restore_params(workdir: pathlib.Path, step: int, like):
             if shapes[0] != shapes[1]:
                 raise EndxError(
                     f"checkpoint {step} in {workdir} has another architecture: its {path} has the shape {shapes[0]} "
-                    f"instead of {shapes[1]}; set model.* and objective.* as in {workdir / 'config.json'}"
+                    f"instead of {shapes[1]}; set model.* and objective.* as in {workdir}/config.json"
                 )
         with ocp.CheckpointManager(folder) as manager:
             onto = ocp.checkpoint_utils.construct_restore_args(like)
@@ -166,8 +187,10 @@ def restore_params(workdir: pathlib.Path, step: int, like):
         raise EndxError(f"checkpoint {step} in {workdir} can't be restored: {first_line(failure)}") from None
 
 
-def _check_room(folder: pathlib.Path, state: TrainState) -> None:
+def _check_room(folder: epath.Path, state: TrainState) -> None:
     """Raises DiskFull if a checkpoint does not fit, since Orbax prints many stack traces when a write fails."""
+    if url_of(folder):
+        return
     needed = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + METADATA_BYTES
     disk = shutil.disk_usage(folder.parent)
     if disk.free < needed and disk.total:  # some network file systems report a size of 0
@@ -177,21 +200,33 @@ def _check_room(folder: pathlib.Path, state: TrainState) -> None:
         )
 
 
-def hash_files(folder: pathlib.Path) -> dict[str, str]:
-    """Returns the sha256 of every file below a folder, by relative path."""
-    files = (file for file in sorted(folder.rglob("*")) if file.is_file())
-    return {file.relative_to(folder).as_posix(): sha256_of(file) for file in files}
+def hash_files(folder: epath.Path, kind: str) -> dict[str, str]:
+    """Returns the `sha256` or `md5` of every file below a folder, by relative path; a bucket knows each MD5."""
+    url = url_of(folder)
+    if url is None:
+        local = pathlib.Path(folder)
+        files = {file.relative_to(local).as_posix(): "" for file in sorted(local.rglob("*")) if file.is_file()}
+    else:
+        files = {name: stored.md5 if kind == MD5 else "" for name, stored in listing(url).items()}
+    return {name: known or _hash_file(folder / name, kind) for name, known in files.items()}
 
 
-def find_damage(workdir: pathlib.Path, step: int) -> str | None:
+def _hash_file(file: epath.Path, kind: str) -> str:
+    with reporting(file), file.open("rb") as stream:
+        return hashlib.file_digest(stream, kind).hexdigest()
+
+
+def find_damage(workdir: str | os.PathLike, step: int) -> str | None:
     """Returns the reason why a step's checkpoint is unusable; None if every file has the hash in the manifest."""
-    if not _manifest(workdir, step).is_file():
+    contents = read_bytes(_manifest(workdir, step))
+    if contents is None:
         return "it is incomplete"
-    manifest = _read_manifests(workdir).get(step)
-    if manifest is None:
+    try:
+        manifest = _parse_manifest(contents, str(_manifest(workdir, step)))
+    except EndxError:
         return "its manifest can't be read"
-    actual = hash_files(workdir / FOLDER / str(step))
-    changed = sorted(name for name, expected in manifest["sha256"].items() if actual.get(name) != expected)
+    actual = hash_files(_folder(workdir) / FOLDER / str(step), manifest["kind"])
+    changed = sorted(name for name, expected in manifest["hashes"].items() if actual.get(name) != expected)
     return f"{changed[0]} is missing or has changed" if changed else None
 
 
@@ -206,47 +241,65 @@ def _split(state: TrainState, wrap):
     return ocp.args.Composite(params=wrap(state.params), progress=wrap(progress))
 
 
-def _manifest(workdir: pathlib.Path, step: int) -> pathlib.Path:
-    return workdir / MANIFESTS / f"{step}.json"
+def _folder(workdir: str | os.PathLike) -> epath.Path:
+    return epath.Path(url_of(workdir) or os.path.abspath(workdir))
 
 
-def _read_manifests(workdir: pathlib.Path) -> dict[int, dict]:
+def _manifest(workdir: str | os.PathLike, step: int) -> epath.Path:
+    return _folder(workdir) / MANIFESTS / f"{step}.json"
+
+
+def _read_manifests(workdir: str | os.PathLike) -> dict[int, dict]:
     """Returns the manifests of existing checkpoints by step; skips unreadable ones."""
     manifests = {}
     for step in _steps(workdir):
-        with contextlib.suppress(EndxError):
-            manifests[step] = _read_manifest(_manifest(workdir, step))
+        contents = read_bytes(_manifest(workdir, step))
+        if contents is not None:
+            with contextlib.suppress(EndxError):
+                manifests[step] = _parse_manifest(contents, str(_manifest(workdir, step)))
     return manifests
 
 
-def _read_manifest(file: pathlib.Path) -> dict:
-    """Reads a manifest: `metrics`, values by name, empty if the step was not validated; `sha256`, hashes by file.
+def _parse_manifest(contents: bytes, where: str) -> dict:
+    """Parses a manifest.
+
+    Returns:
+      `metrics`, values by name, empty if the step was not validated; `hashes`, by file; `kind`, their function.
 
     Raises:
-      EndxError: the file can't be read or is not a manifest.
+      EndxError: it is not a manifest.
     """
-    manifest, where = json_files.read(file), str(file)
+    manifest = json_files.parse(contents, where, dict)
     metrics = json_files.mapped(json_files.value(manifest, "metrics", where) or {}, where)
-    hashes = json_files.mapped(json_files.value(manifest, "sha256", where), where)
+    kind = MD5 if MD5 in manifest else SHA256
+    hashes = json_files.mapped(json_files.value(manifest, kind, where), where)
     return {
         "metrics": {name: json_files.number(value, where) for name, value in metrics.items()},
-        "sha256": {name: json_files.text(value, where) for name, value in hashes.items()},
+        "hashes": {name: json_files.text(value, where) for name, value in hashes.items()},
+        "kind": kind,
     }
 
 
-def _steps(workdir: pathlib.Path) -> list[int]:
+def _steps(workdir: str | os.PathLike) -> list[int]:
     """Returns the steps that have a folder, complete or not, newest first."""
-    return sorted((int(f.name) for f in (workdir / FOLDER).glob("*") if f.name.isdigit()), reverse=True)
+    return sorted((int(name) for name in _children(_folder(workdir) / FOLDER) if name.isdigit()), reverse=True)
 
 
-def _remove(workdir: pathlib.Path, step: int) -> None:
+def _children(folder: epath.Path) -> set[str]:
+    """Returns the names in a folder; none if it does not exist."""
+    url = url_of(folder)
+    if url is None:
+        return {*os.listdir(folder)} if folder.is_dir() else set()
+    return {name.partition("/")[0] for name in listing(url)}
+
+
+def _remove(workdir: str | os.PathLike, step: int) -> None:
     """Removes a checkpoint, its manifest first."""
-    _manifest(workdir, step).unlink(missing_ok=True)
-    if (workdir / FOLDER / str(step)).exists():
-        shutil.rmtree(workdir / FOLDER / str(step))
+    remove(_manifest(workdir, step))
+    remove(_folder(workdir) / FOLDER / str(step))
 
 
-def _remove_old(workdir: pathlib.Path, keep: int, metric: str) -> None:
+def _remove_old(workdir: str | os.PathLike, keep: int, metric: str) -> None:
     """Removes all checkpoints except the newest `keep` and the best."""
     best = best_step(workdir, metric)
     for step in _steps(workdir)[keep:]:
@@ -254,7 +307,7 @@ def _remove_old(workdir: pathlib.Path, keep: int, metric: str) -> None:
             _remove(workdir, step)
 
 
-def _remove_unusable(workdir: pathlib.Path, metric: str, report: Callable[[str], None]) -> None:
+def _remove_unusable(workdir: str | os.PathLike, metric: str, report: Callable[[str], None]) -> None:
     """Removes damaged checkpoints, newest first up to the first intact one, and the best one if it is damaged."""
     steps = _steps(workdir)
     for step in steps:
@@ -264,14 +317,15 @@ def _remove_unusable(workdir: pathlib.Path, metric: str, report: Callable[[str],
         _remove(workdir, step)
         fallback = "the previous one is used" if step != steps[-1] else "training starts from the beginning"
         report(f"checkpoint {step} can't be used: {problem}; it is removed and {fallback}")
-    for step in _steps(workdir):
-        if not _manifest(workdir, step).is_file():  # its removal was interrupted
-            _remove(workdir, step)
+    folder, manifests = _folder(workdir) / FOLDER, _folder(workdir) / MANIFESTS
+    for name in _children(folder):
+        if name.isdigit() and f"{name}.json" not in _children(manifests):  # its removal was interrupted
+            remove(folder / name)
     best = best_step(workdir, metric)
     while best is not None and (problem := find_damage(workdir, best)):
         _remove(workdir, best)
         report(f"checkpoint {best}, the best by {metric}, can't be used: {problem}; it is removed")
         best = best_step(workdir, metric)
-    for file in (workdir / MANIFESTS).glob("*"):  # includes temporary files of interrupted writes
-        if file.suffix != ".json" or not (workdir / FOLDER / file.stem).is_dir():
-            file.unlink()
+    complete = {f"{step}.json" for step in _steps(workdir)}
+    for name in _children(manifests) - complete:  # includes temporary files of interrupted writes
+        remove(manifests / name)

@@ -7,7 +7,6 @@ JAX's own preemption service is not used: its handler would stay installed outsi
 
 import functools
 import os
-import pathlib
 import signal
 import socket
 import sys
@@ -35,7 +34,7 @@ class Preemption:
     Has no effect outside the main thread, where Python delivers no signals.
     """
 
-    def __init__(self, workdir: pathlib.Path) -> None:
+    def __init__(self, workdir: str | os.PathLike) -> None:
         """Takes the run's folder, whose newest checkpoint the last line names."""
         self._workdir = workdir
         self._received, self._deferred, self._interactive = 0, False, hasattr(sys, "ps1")

@@ -3,6 +3,8 @@ import errno
 import json
 import logging
 import os
+import pathlib
+import shutil
 import sys
 
 import chex
@@ -159,11 +161,11 @@ def test_incomplete_checkpoints_are_removed_silently(three_checkpoints):
 def full_disk(monkeypatch):
     """Manifests can't be written."""
 
-    def refuse(path, text):
+    def refuse(path, data):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     def fill():
-        monkeypatch.setattr(module, "write_text", refuse)
+        monkeypatch.setattr(module, "write_bytes", refuse)
 
     return fill
 
@@ -241,10 +243,10 @@ def test_a_checkpoint_whose_removal_fails_half_way_no_longer_counts(tmp_path, mo
     checkpoints.wait()
 
     def fail(folder):
-        assert folder == tmp_path / FOLDER / "1"
+        assert pathlib.Path(folder) == tmp_path / FOLDER / "1"
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(module.shutil, "rmtree", fail)
+    monkeypatch.setattr(shutil, "rmtree", fail)
     checkpoints.save(2, make_state(2), {"mrr": 0.2})
     with pytest.raises(OSError, match="Input/output error"):
         checkpoints.wait()

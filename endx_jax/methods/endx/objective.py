@@ -6,7 +6,6 @@ used at inference.
 
 import dataclasses
 import math
-import pathlib
 from typing import cast
 
 import flax.struct
@@ -184,8 +183,7 @@ class EndxObjective(Objective):
         """Returns initial parameters with the teacher of `teacher_from`."""
         if not self.settings.teacher_from:
             return params
-        where = pathlib.Path(self.settings.teacher_from)
-        return params | {"teacher": read_teacher(where, params["teacher"])}
+        return params | {"teacher": read_teacher(self.settings.teacher_from, params["teacher"])}
 
     def teacher_temperature(self, student: Array) -> Array:
         """Returns the temperature of the teacher's retrieval loss for the student's."""

@@ -12,7 +12,6 @@ parameters from another run.
 """
 
 import math
-import pathlib
 
 import flax.linen as nn
 import jax
@@ -20,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from endx_jax import json_files
+from endx_jax.buckets import read_bytes
 from endx_jax.errors import EndxError
 from endx_jax.models.attention import attend
 from endx_jax.models.pooling import Pooling
@@ -126,11 +126,11 @@ def _dense(width: int, dtype: jnp.dtype, name: str, use_bias: bool = True) -> nn
     return nn.Dense(width, use_bias=use_bias, dtype=dtype, kernel_init=nn.initializers.xavier_uniform(), name=name)
 
 
-def read_teacher(workdir: pathlib.Path, like: dict) -> dict:
+def read_teacher(workdir: str, like: dict) -> dict:
     """Reads the teacher of the best checkpoint of an ENDX run.
 
     Args:
-      workdir: the run's folder.
+      workdir: the run's folder, local or in a bucket.
       like: parameters of the teacher in the run that takes it, for their paths and shapes.
 
     Returns:
@@ -139,8 +139,8 @@ def read_teacher(workdir: pathlib.Path, like: dict) -> dict:
     Raises:
       EndxError: there is no such run, its teacher has another architecture, or its checkpoint is missing or damaged.
     """
-    where, file = f"objective.teacher_from={workdir}", workdir / "config.json"
-    about = json_files.read_optional(file)
+    where, file = f"objective.teacher_from={workdir}", f"{workdir}/config.json"
+    about = json_files.parse(read_bytes(file) or b"{}", file, dict)
     objective, evaluation = (
         json_files.mapped(about.get(name, {}), f"{file}: {name!r}") for name in ("objective", "evaluation")
     )

@@ -1,0 +1,361 @@
+"""Files in buckets (`gs://`, `s3://`): local copies, uploads, and a lock, through fsspec.
+
+What is memory-mapped or opened by SQLite needs a local file, so everything that is read is copied first, and everything
+that is written is written locally and then uploaded. An object appears when its upload is complete, and an upload that
+is killed leaves the previous object. fsspec repeats requests that failed for a passing reason.
+"""
+
+import base64
+import contextlib
+import dataclasses
+import fnmatch
+import hashlib
+import os
+import pathlib
+import re
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import filelock
+import tqdm
+
+from endx_jax.errors import EndxError, InUse, RunInterrupted, first_line
+from endx_jax.files import expanded, replacing, reporting_full_disk, write_text
+
+EXTRAS = {"gs": "gcs", "s3": "s3"}  # the extra of endx_jax for each scheme
+CACHE = "~/.cache/endx_jax/buckets"  # local copies, by scheme, bucket and path
+ATTEMPTS = 3  # copies of a folder that changes meanwhile
+EVERY = 10.0  # seconds between uploads of growing files
+LARGE = 50e6  # bytes of a copy that has a progress bar
+
+
+class Missing(EndxError):
+    """Error about an object or bucket that does not exist."""
+
+
+def url_of(path: str | os.PathLike) -> str | None:
+    """Returns the normalized URL of a path in a bucket; None for a local path.
+
+    Raises:
+      EndxError: the path is neither, or the extra for its scheme is not installed.
+    """
+    text = os.fspath(path)
+    scheme, separator, rest = text.partition(":/")
+    if scheme not in EXTRAS or not separator:
+        return None
+    if not rest.startswith("/"):
+        raise EndxError(f"{text} is a local path that looks like a bucket: write {scheme}://... or ./{text}")
+    bucket, *parts = rest[1:].rstrip("/").split("/")
+    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]+[a-z0-9]", bucket):
+        raise EndxError(f"{text}: {bucket!r} is no name of a bucket; write {scheme}://BUCKET/PATH")
+    if any(part in ("", ".", "..") or not part.isprintable() or set(part) & set("*?[]#") for part in parts):
+        raise EndxError(f"{text}: the path in a bucket may not contain //, /./, /../, *, ?, [, ] or #")
+    return "/".join([f"{scheme}:/", bucket, *parts])
+
+
+def filesystem(url: str) -> Any:
+    """Returns the fsspec file system of a URL, which keeps no listings: other processes write to the bucket too.
+
+    Raises:
+      EndxError: the extra for its scheme is not installed.
+    """
+    import fsspec
+
+    scheme = url.partition(":")[0]
+    fsspec.config.conf.setdefault(scheme, {}).setdefault("use_listings_cache", False)  # etils' file system too
+    try:
+        return fsspec.filesystem(scheme)
+    except ImportError:
+        extra = EXTRAS[scheme]
+        raise EndxError(f"{url} needs the extra [{extra}]: pip install 'endx_jax[{extra}]'") from None
+
+
+@contextlib.contextmanager
+def reporting(url: str | os.PathLike) -> Iterator[None]:
+    """Context that converts the errors of a bucket to one line with the object's name; none for a local path.
+
+    Raises:
+      EndxError: the bucket or object does not exist, or access is denied.
+      RunInterrupted: the bucket can't be reached now.
+    """
+    try:
+        yield
+    except (EndxError, RunInterrupted):
+        raise
+    except _failures() as failure:
+        if "://" not in str(url):
+            raise
+        raise refusal(str(url), failure) from None
+
+
+def refusal(url: str, failure: BaseException) -> EndxError | RunInterrupted:
+    """Returns the error of one line for a failure of a bucket."""
+    reason = first_line(failure)
+    if isinstance(failure, FileNotFoundError) or re.search(r"\b404\b|NoSuchBucket", reason):
+        return Missing(f"{url}: there is no such bucket or object; check the name")
+    if isinstance(failure, PermissionError) or re.search(r"\b40[13]\b|Forbidden|[Cc]redentials", reason):
+        return EndxError(f"{url}: access is denied ({reason}); check the permissions of this account")
+    return RunInterrupted(f"{url} can't be reached ({type(failure).__name__}: {reason}); run the same command again")
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """Returns the types of errors that the file systems raise; those of libraries that are not loaded can't occur."""
+    named = (
+        ("gcsfs.retry", "HttpError"),
+        ("aiohttp", "ClientError"),
+        ("google.auth.exceptions", "GoogleAuthError"),
+        ("botocore.exceptions", "BotoCoreError"),
+    )
+    return (OSError, *(getattr(sys.modules[module], name) for module, name in named if module in sys.modules))
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """Object in a bucket.
+
+    Attributes:
+      size: bytes.
+      version: generation or ETag, which changes with its contents.
+      md5: hexadecimal MD5; empty if the bucket does not know it.
+    """
+
+    size: int
+    version: str
+    md5: str
+
+
+def listing(url: str, skip: Sequence[str] = ()) -> dict[str, Stored]:
+    """Returns the objects below a URL by relative path, and by the path "" if the URL is an object.
+
+    Args:
+      url: URL of an object or folder, which may not exist.
+      skip: patterns of the first parts of relative paths that are left out.
+
+    Raises:
+      EndxError: the bucket can't be read, or an object's name is no relative path.
+    """
+    files = filesystem(url)
+    with reporting(url):
+        files.invalidate_cache()
+        found = files.find(url, detail=True)
+    root, objects = url.partition("://")[2], {}
+    for path, about in found.items():
+        name = path.removeprefix(root).removeprefix("/")
+        first, *others = name.split("/")
+        if path.endswith("/") or _matches(first, skip):
+            continue
+        if name and {"", ".", ".."} & {first, *others}:
+            raise EndxError(f"{url}: the object {path!r} has no name that a local file can have; rename it")
+        tag = str(about.get("ETag", "")).strip('"')
+        md5 = base64.b64decode(about["md5Hash"]).hex() if about.get("md5Hash") else tag if len(tag) == 32 else ""
+        objects[name] = Stored(about["size"], str(about.get("generation") or tag), md5)
+    return objects
+
+
+def read_bytes(path: str | os.PathLike) -> bytes | None:
+    """Returns the contents of a file, local or in a bucket; None if it does not exist."""
+    url = url_of(path)
+    try:
+        with reporting(path):
+            return filesystem(url).cat_file(url) if url else pathlib.Path(path).read_bytes()
+    except (FileNotFoundError, Missing):
+        return None
+
+
+def write_bytes(path: str | os.PathLike, data: bytes) -> None:
+    """Writes a file atomically, locally or in a bucket.
+
+    Raises:
+      EndxError, RunInterrupted: it can't be written.
+    """
+    url = url_of(path)
+    if url is None:
+        with replacing(pathlib.Path(path), "wb") as stream:
+            stream.write(data)
+        return
+    with reporting(url):
+        filesystem(url).pipe_file(url, data)
+
+
+def remove(path: str | os.PathLike) -> None:
+    """Removes a file or folder, locally or in a bucket; no effect if it does not exist."""
+    url = url_of(path)
+    if url is not None:
+        with contextlib.suppress(Missing), reporting(url):
+            filesystem(url).rm(url, recursive=True)
+    elif os.path.isdir(path):
+        shutil.rmtree(path)
+    else:
+        pathlib.Path(path).unlink(missing_ok=True)
+
+
+def local_copy(path: str | os.PathLike, skip: Sequence[str] = ()) -> pathlib.Path:
+    """Returns a local path with the contents of a path in a bucket; expands `~` in a local path and returns it.
+
+    Only objects that are new or have changed since the last copy are downloaded, by one process at a time.
+
+    Args:
+      path: file or folder.
+      skip: patterns of the names of files and folders in it that are not copied.
+
+    Raises:
+      EndxError: there is no such object, the bucket can't be read, or the disk is full.
+      InUse: the objects change while they are copied.
+    """
+    url = url_of(path)
+    if url is None:
+        return pathlib.Path(path).expanduser()
+    cache = expanded(CACHE)
+    place, versions = (cache / part / url.replace("://", "/") for part in ("files", "versions"))
+    lock = cache / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.lock"
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(lock):
+        for _ in range(ATTEMPTS):
+            objects = listing(url, skip)
+            if not objects:
+                raise EndxError(f"{url}: there is no such object or folder; check the name")
+            changed = {
+                name: stored
+                for name, stored in objects.items()
+                if not (place / name).is_file() or _version(versions / name) != stored.version
+            }
+            if not changed:
+                return place
+            for name in changed:
+                (versions / name / VERSION).unlink(missing_ok=True)
+            fetch(url, changed, place)
+            for name, stored in changed.items():
+                write_text(versions / name / VERSION, stored.version)
+    raise InUse(f"{url} is changing: read it once it is written")
+
+
+VERSION = ".version"  # file with the version of a copied object, in a folder with the object's name
+
+
+def _version(folder: pathlib.Path) -> str:
+    return (folder / VERSION).read_text() if (folder / VERSION).is_file() else ""
+
+
+def fetch(url: str, objects: Mapping[str, Stored], folder: pathlib.Path) -> None:
+    """Downloads objects below a URL into a folder, each atomically, with a progress bar.
+
+    Raises:
+      EndxError: an object can't be read, or the disk is full.
+    """
+    files, total = filesystem(url), sum(stored.size for stored in objects.values())
+    hidden = not (sys.stderr.isatty() and total > LARGE)
+    with tqdm.tqdm(total=total, desc=f"copying {url}", unit="B", unit_scale=True, disable=hidden) as bar:
+        for name, stored in objects.items():
+            where = f"{url}/{name}" if name else url
+            part = (folder / name).with_name(f".{(folder / name).name}.part")
+            with reporting_full_disk(part), reporting(where):
+                part.parent.mkdir(parents=True, exist_ok=True)
+                files.get_file(where, str(part))
+                part.replace(folder / name)
+            bar.update(stored.size)
+
+
+class Mirror:
+    """Local copy of a file or folder in a bucket, whose changes are uploaded.
+
+    Files are uploaded in the order in which they were written. So a file that is written last, once others are
+    complete, is the last in the bucket too.
+    """
+
+    def __init__(self, url: str, folder: pathlib.Path, skip: Sequence[str] = ()):
+        """Downloads what is there.
+
+        Args:
+          url: file or folder in the bucket.
+          folder: local path.
+          skip: patterns of the names of files and folders that are not downloaded.
+
+        Raises:
+          EndxError: the bucket can't be read.
+        """
+        self.folder = folder
+        self._url, self._lock = url, threading.Lock()
+        fetch(url, listing(url, skip), folder)
+        self._uploaded = self._files(["*"])
+
+    @contextlib.contextmanager
+    def uploading(self, *patterns: str) -> Iterator[None]:
+        """Context in which files are uploaded every few seconds; arguments as in `upload`."""
+        left = threading.Event()
+
+        def run() -> None:
+            while not left.wait(EVERY):
+                with contextlib.suppress(EndxError, RunInterrupted):  # the next `upload` of the caller raises them
+                    self.upload(*patterns)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            left.set()
+            thread.join()
+
+    def upload(self, *patterns: str) -> None:
+        """Uploads files that were written since the last call, and removes objects whose files were removed.
+
+        Args:
+          *patterns: patterns of the relative paths to consider; all files without any.
+
+        Raises:
+          EndxError, RunInterrupted: the bucket can't be written to.
+        """
+        files = filesystem(self._url)
+        with self._lock:
+            there = self._files(patterns or ["*"])
+            for name in [name for name in self._uploaded if _matches(name, patterns or ["*"]) and name not in there]:
+                with reporting(self._at(name)):
+                    files.rm_file(self._at(name))
+                del self._uploaded[name]
+            for name, state in sorted(there.items(), key=lambda item: item[1]):
+                if self._uploaded.get(name) != state:
+                    with reporting(self._at(name)):
+                        files.put_file(str(self.folder / name), self._at(name))
+                    self._uploaded[name] = state
+
+    def _at(self, name: str) -> str:
+        return f"{self._url}/{name}" if name else self._url
+
+    def _files(self, patterns: Sequence[str]) -> dict[str, tuple[int, int, int]]:
+        """Returns time of writing, size and inode of each file; names of temporary files begin with a dot."""
+        found = {}
+        for path in [self.folder] if self.folder.is_file() else self.folder.rglob("*"):
+            name = "" if path == self.folder else path.relative_to(self.folder).as_posix()
+            if "/." not in f"/{name}" and _matches(name, patterns) and path.is_file():
+                about = path.stat()
+                found[name] = (about.st_mtime_ns, about.st_size, about.st_ino)
+        return found
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+@contextlib.contextmanager
+def uploading(path: str | os.PathLike) -> Iterator[pathlib.Path]:
+    """Context with a local path for an output; what was written there is uploaded at its end if `path` is in a bucket.
+
+    Raises:
+      EndxError, RunInterrupted: the bucket can't be written to, which is tried first.
+    """
+    url = url_of(path)
+    if url is None:
+        yield pathlib.Path(path)
+        return
+    with reporting(url):
+        filesystem(url).pipe_file(f"{url}.try", b"")
+        filesystem(url).rm_file(f"{url}.try")
+    with tempfile.TemporaryDirectory() as folder:
+        local = pathlib.Path(folder) / url.rpartition("/")[2]
+        mirror = Mirror(url, local)
+        yield local
+        mirror.upload()
