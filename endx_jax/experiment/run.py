@@ -22,7 +22,7 @@ from endx_jax.experiment.model import best_params, save_description, save_towers
 from endx_jax.experiment.prepare import Run, begin, prepare_run
 from endx_jax.experiment.searched import fit_hybrid, searched_answers
 from endx_jax.experiment.summary import log_summary
-from endx_jax.experiment.validation import read_sets, validation, validation_section
+from endx_jax.experiment.validation import add_validation, read_sets, validation
 from endx_jax.experiment.workdir import Workdir, opened
 from endx_jax.files import reporting_full_disk
 from endx_jax.inference.saved import ABOUT, MODEL
@@ -203,9 +203,8 @@ def _report(run: Run, evaluator: Evaluator, params: dict, step: int, hybrid: Hyb
 
     reporting = time.perf_counter()
     embeddings = evaluator.report(results, params, initial if settings.evaluation.untrained else None)
-    best = best_validation(run.workdir, settings.evaluation.metric)
-    watched = validation_section(*best) if best else None
-    results.sections += [watched] if watched else []
+    if best := best_validation(run.workdir, settings.evaluation.metric):
+        add_validation(results, *best)
     identity, indexed = "", None
     if embeddings is not None:
         identity = run.encoder.identity(params["dual_encoder"])

@@ -12,7 +12,7 @@ from endx_jax.errors import EndxError
 from endx_jax.experiment.data import pools, read_records, settings_of
 from endx_jax.methods.evaluation import Evaluator
 from endx_jax.retrieval.evaluate import MEAN, MEASURES, EvaluationSettings
-from endx_jax.retrieval.results import COLUMNS, Section
+from endx_jax.retrieval.results import COLUMNS, Results
 from endx_jax.retrieval.tables import aligned
 from endx_jax.settings import check
 
@@ -80,14 +80,14 @@ def validation(
     return validate if selected else None
 
 
-def validation_section(step: int, metrics: Mapping[str, float]) -> Section | None:
-    """Returns the section of the report with the metrics of the best checkpoint on further sets; None without any."""
+def add_validation(results: Results, step: int, metrics: Mapping[str, float]) -> None:
+    """Adds the metrics of the best checkpoint on further sets to the results, if there are such sets."""
     measured: dict[str, dict[str, float]] = {}
     for key, value in metrics.items():
         name, _, measure = key.rpartition("/")
         measured.setdefault(name or VALIDATION, {})[measure] = value
     if not measured.keys() - {VALIDATION}:
-        return None
+        return
     rows = [[name, *(f"{values[measure]:.3f}" for measure in COLUMNS)] for name, values in measured.items()]
-    lines = ["", f"validation at step {step}:", *aligned([["set", *COLUMNS], *rows])]
-    return Section(VALIDATION, {"step": step, "metrics": measured}, lines)
+    results.sections[VALIDATION] = {"step": step, "metrics": measured}
+    results.notes += ["", f"validation at step {step}:", *aligned([["set", *COLUMNS], *rows])]

@@ -28,21 +28,6 @@ FEW = 300
 PARAGRAPH_COLUMNS = ("mrr", *(f"recall@{n}" for n in RECALLS), "avg_recall")
 
 
-@dataclasses.dataclass(frozen=True)
-class Section:
-    """Section of a report that is specific to a method.
-
-    Attributes:
-      name: key in `results.json`.
-      values: JSON value of that key.
-      lines: lines for the terminal.
-    """
-
-    name: str
-    values: Mapping[str, Any]
-    lines: Sequence[str]
-
-
 @dataclasses.dataclass
 class Results:
     """Evaluations of several systems on the same questions, against one pool or several.
@@ -53,7 +38,7 @@ class Results:
       pools: the set with each pool, by the pool's name; the first is the primary one.
       hybrid: fusion of BM25 with the model; None if the model scores pairs, or is not fused.
       evaluations: evaluations by pool and system, in the order of the tables.
-      sections: sections specific to the method.
+      sections: further values of `results.json` by key.
       notes: lines below the tables that explain them.
       direction: `question_to_answer` or `answer_to_question`.
       reverse: results of the other direction; None if not requested.
@@ -64,7 +49,7 @@ class Results:
     pools: Pools
     hybrid: Hybrid | None = None
     evaluations: dict[str, dict[str, Evaluation]] = dataclasses.field(default_factory=dict)
-    sections: list[Section] = dataclasses.field(default_factory=list)
+    sections: dict[str, Any] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
     direction: str = "question_to_answer"
     reverse: "Results | None" = None
@@ -117,7 +102,6 @@ class Results:
                 f"few questions: a share of 0.5 of {len(primary.questions)} has a 95 % interval of plus or minus "
                 f"{0.98 / len(primary.questions) ** 0.5:.2f}"
             )
-        lines += [line for section in self.sections for line in section.lines]
         return "\n".join([*lines, *self.notes])
 
     def _rankings(self) -> list[str]:
@@ -139,8 +123,7 @@ class Results:
             other pools (such as `answers-at-least-8`, see `pool_folder`) and the reverse direction have subfolders.
         """
         self._write_rankings(rankings)
-        sections = {section.name: section.values for section in self.sections}
-        write_results(json_path, self.evaluations[self.pools.primary_name], self._entries(), **sections)
+        write_results(json_path, self.evaluations[self.pools.primary_name], self._entries(), **self.sections)
 
     def _entries(self) -> list[dict]:
         about = {"dataset": self.dataset, "split": self.split, "direction": self.direction}

@@ -5,9 +5,11 @@ import json
 import pytest
 from helpers import one_line_error
 
+from endx_jax.data.records import Pools
 from endx_jax.experiment import validation as validations
 from endx_jax.experiment.run import run
 from endx_jax.retrieval.evaluate import MEASURES, EvaluationSettings
+from endx_jax.retrieval.results import Results
 from endx_jax.training.checkpoints import best_validation
 from endx_jax.training.loop import EarlyStopping
 
@@ -146,4 +148,6 @@ def test_settings_that_contradict_each_other_are_refused(config, beir, tmp_path)
 
 
 def test_no_section_without_sets():
-    assert validations.validation_section(4, {"mrr": 0.5}) is None
+    results = Results("data", "test", Pools())
+    validations.add_validation(results, 4, {"mrr": 0.5})
+    assert (results.sections, results.notes) == ({}, [])
