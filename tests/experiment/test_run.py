@@ -138,21 +138,6 @@ def test_an_evaluation_replaces_no_index_that_was_changed(finished, config, caps
     assert written["systems"]["trained"] == results.evaluations["all"]["trained"].metrics
 
 
-def test_an_index_of_an_earlier_version_is_made_again(finished, config):
-    (finished / "index.sqlite").unlink()
-    (finished / "index").mkdir()
-    with one_line_error("has an index of an earlier version: repeat its training command, which makes the index again"):
-        run_index(finished)
-    run(config, finished)
-    assert len(run_index(finished)) > 0
-
-
-def test_another_evaluation_of_a_finished_run_is_made(finished, config):
-    config.evaluation.untrained = False
-    assert list(run(config, finished).evaluations["all"]) == ["bm25", "trained", "hybrid"]
-    assert list(json.loads((finished / "results.json").read_text())["systems"]) == ["bm25", "trained", "hybrid"]
-
-
 @pytest.mark.parametrize(
     ("devices", "mesh"), [(4, {"fsdp": 2, "tensor": 2}), pytest.param(2, {}, marks=pytest.mark.slow)]
 )
@@ -223,6 +208,46 @@ def test_a_damaged_checkpoint_is_passed_over(trained_workdir, stopped, config, c
     assert logged_losses(stopped) == {step: expected[step] for step in range(1, 6)}
 
 
+def test_another_evaluation_makes_an_index_of_an_earlier_version_again(finished, config):
+    (finished / "index.sqlite").unlink()
+    (finished / "index").mkdir()
+    with one_line_error("has an index of an earlier version: repeat its training command, which makes the index again"):
+        run_index(finished)
+    config.evaluation.untrained = False
+    assert list(run(config, finished).evaluations["all"]) == ["bm25", "trained", "hybrid"]
+    assert list(json.loads((finished / "results.json").read_text())["systems"]) == ["bm25", "trained", "hybrid"]
+    assert len(run_index(finished)) > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"optimizer.learning_rate": 2e-3, "objective.temperature": 0.1},
+            "objective.temperature: 0.05 -> 0.1; optimizer.learning_rate: 0.001 -> 0.002",
+        ),
+        ({"data.answer_length": 65}, "data.answer_length is 65, more than the 64 positions"),
+        ({"model.pretrained": "nowhere", "data.path": "nowhere.csv"}, "nowhere.*; and nowhere.csv: no such file"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(stopped, config, changes, message):
+    config.update_from_flattened_dict(changes)
+    with one_line_error(message):
+        run(config, stopped)
+
+
+def test_other_data_an_unwritable_workdir_and_another_architecture_are_refused(trained_workdir, stopped, config):
+    data = json.loads((stopped / "data.json").read_text())
+    (stopped / "data.json").write_text(json.dumps(data | {"sha256": "0" * 64}))
+    with one_line_error("started with other data"):
+        run(config, stopped)
+    with one_line_error("can't be written"):
+        run(config, stopped / "data.json" / "run")
+    config.model.init_from, config.model.encoder = str(trained_workdir), "none"
+    with one_line_error("does not have the architecture"):
+        run(config, stopped / "other")
+
+
 def test_what_is_not_set_fits_the_number_of_pairs_and_is_said(config, tmp_path, capsys):
     config.train.update(global_batch_size=0, steps=0, epochs=0.0, stop_at_step=1)
     config.optimizer.warmup_steps = -1
@@ -234,21 +259,6 @@ def test_what_is_not_set_fits_the_number_of_pairs_and_is_said(config, tmp_path, 
     config.train.stop_at_step = 2
     run(config, tmp_path)
     assert "resuming from the checkpoint of step 1 of 9" in capsys.readouterr().out
-
-
-def test_a_config_that_contradicts_the_workdir_is_refused_with_the_keys(config, stopped):
-    config.optimizer.learning_rate = 2e-3
-    config.objective.temperature = 0.1
-    message = r"objective.temperature: 0.05 -> 0.1; optimizer.learning_rate: 0.001 -> 0.002"
-    with pytest.raises(EndxError, match=message):
-        run(config, stopped)
-
-
-def test_a_run_that_began_with_other_data_is_refused(config, stopped):
-    data = json.loads((stopped / "data.json").read_text())
-    (stopped / "data.json").write_text(json.dumps(data | {"sha256": "0" * 64}))
-    with pytest.raises(EndxError, match="started with other data"):
-        run(config, stopped)
 
 
 @pytest.mark.slow
@@ -264,13 +274,6 @@ def test_a_run_can_start_from_another_ones_best(trained_workdir, config, tmp_pat
     config.model.init_from = str(trained_workdir)
     _, state, _ = prepare.begin(prepare.prepare_run(config, tmp_path))
     chex.assert_trees_all_equal(jax.device_get(state.params), final_params(trained_workdir))
-
-
-def test_a_warm_start_from_another_architecture_is_refused(trained_workdir, config, tmp_path):
-    config.model.init_from = str(trained_workdir)
-    config.model.encoder = "none"
-    with pytest.raises(EndxError, match="does not have the architecture"):
-        run(config, tmp_path)
 
 
 @pytest.mark.slow
@@ -360,13 +363,6 @@ def test_squad_after_reqa_with_hard_negatives_and_batches_of_articles(tiny_bert,
     assert (tmp_path / "run" / "evaluation" / "test" / "sentences" / "trained.run.trec").is_file()
 
 
-def test_everything_that_must_be_mended_is_said_at_once(config, tmp_path):
-    config.model.pretrained = str(tmp_path)
-    config.data.path = "nowhere.csv"
-    with one_line_error(r"config.json.*; and nowhere.csv: no such file or folder"):
-        run(config, tmp_path / "run")
-
-
 @pytest.mark.slow
 def test_without_a_validation_split_the_last_checkpoint_is_taken(config, tmp_path):
     config.data.validation_fraction = 0.0
@@ -386,20 +382,3 @@ def test_questions_of_another_test_set_are_not_trained_on(config, pairs_csv, tmp
     assert len(splits.test.questions) == 10
     assert not set(splits.test.questions) & set(splits.train.questions + splits.validation.questions)
     assert len(read_splits(dataclasses.replace(settings, max_test_questions=3)).test.questions) == 3
-
-
-def test_an_unwritable_workdir_is_refused(config, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(EndxError, match="can't be written"):
-        run(config, tmp_path / "file" / "run")
-
-
-def test_lengths_beyond_the_positions_are_refused(config, tmp_path):
-    config.data.answer_length = 65
-    with pytest.raises(EndxError, match="data.answer_length is 65, more than the 64 positions"):
-        run(config, tmp_path)
-
-
-def test_what_the_pretrained_folder_says_completes_the_settings(config, tmp_path):
-    config.model.dropout = -1.0
-    assert prepare.prepare_run(config, tmp_path).model.settings.model.dropout == 0.1
