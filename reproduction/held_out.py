@@ -18,7 +18,7 @@ from endx_jax.files import write_text
 from endx_jax.losses import gaussian_kl, in_batch_softmax
 from endx_jax.methods.endx import EndxObjective
 from endx_jax.methods.vae import VaeObjective
-from endx_jax.methods.vae.decoding import SOURCES
+from endx_jax.methods.vae.decoders import SOURCES
 from endx_jax.models.dropout import example_keys
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel import MeshSettings, make_mesh
@@ -114,11 +114,11 @@ def check_decoders(objective: VaeObjective, params: dict, pairs: Pairs, batch_si
         keys = example_keys(jax.random.key(0, impl="threefry2x32"), number, batch_size)
         posteriors = objective.posteriors(params, batch, keys)
         decoders, of_decoders = objective.decoders, objective.decoders.parameters(params)
-        latents = {side: getattr(posteriors, side).latent for side in SIDES}
+        latents = {side: posteriors[side].latent for side in SIDES}
         shuffled = jax.tree.map(lambda latent: jnp.roll(latent, 1, axis=0), latents)
         found = {}
         for side in SIDES:
-            source = getattr(posteriors, SOURCES[objective.settings.decodes][side])
+            source = posteriors[SOURCES[objective.settings.decodes][side]]
             found[side] = {
                 "nll": decoders.nll(of_decoders, side, latents, batch),
                 "nll_shuffled": decoders.nll(of_decoders, side, shuffled, batch),

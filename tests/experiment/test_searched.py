@@ -34,8 +34,12 @@ def best(endx, *arguments) -> str:
     return json.loads(line)["answers"][0]["text"]
 
 
-def test_a_question_of_the_training_data_finds_its_answer(config, tmp_path, endx, capsys):
-    run(config, tmp_path / "run")
+def test_a_question_of_the_training_data_finds_its_answer_with_a_fusion_fitted_in_validation(
+    config, tmp_path, endx, capsys, monkeypatch
+):
+    monkeypatch.setattr(searched, "ENOUGH", 5)
+    monkeypatch.setattr(hybrid, "GRID", (0.05, 0.0))
+    results = run(config, tmp_path / "run")
     splits = read_splits(read_config(tmp_path / "run").data)
     others = len(splits.train.candidates) + len(splits.validation.candidates)
     assert f"encoding {others} other answers for the index\n" in capsys.readouterr().out
@@ -47,6 +51,16 @@ def test_a_question_of_the_training_data_finds_its_answer(config, tmp_path, endx
         assert best(endx, f"--workdir={tmp_path / 'run'}", "--mode=bm25", part.questions[0]) == answer
     evaluated = json.loads((tmp_path / "run" / "results.json").read_text())["evaluations"]
     assert {found["candidates"] for found in evaluated} == {len(splits.test.candidates)}  # a pool of its own
+
+    stored = json.loads((tmp_path / "run" / "model" / "endx.json").read_text())["hybrid"]
+    assert stored["questions"] == len(splits.validation.questions) >= 5
+    assert stored["weight"] == 0.05  # the tiny tower ranks by chance, and the words are always right
+    systems = results.evaluations["all"]
+    assert systems["hybrid"].metrics["mrr"] == 1 > systems["trained"].metrics["mrr"]
+    line = f"dense + {stored['weight']:.4f} x BM25 (weight: fitted on {stored['questions']} validation questions)"
+    assert line in results.tables()
+    assert line in endx("search", f"--workdir={tmp_path / 'run'}", "word3").err
+    assert line in endx("evaluate", f"--workdir={tmp_path / 'run'}").out
 
 
 def test_too_many_answers_are_left_to_a_command(config, tmp_path, endx, capsys, monkeypatch):
@@ -64,7 +78,9 @@ def test_too_many_answers_are_left_to_a_command(config, tmp_path, endx, capsys, 
     assert best(endx, *shlex.split(search), splits.train.questions[0]) == splits.train.candidates[0]
 
 
-def test_answers_of_separate_files_keep_apart(config, tmp_path):
+def test_answers_of_a_test_file_come_first_and_those_of_a_mixtures_further_sets_are_left_out(config, tmp_path):
+    (tmp_path / "more.csv").write_text("question,Reply\nwhere is it,elsewhere\n")
+    config.data.mixture = ((str(tmp_path / "more.csv"), 1.0, "ask: ", "say: "),)
     (tmp_path / "test.csv").write_text("question,Reply\nwhere is it,nowhere\nwhere was word3,word3 is on the mat 3\n")
     config.data.test_path = str(tmp_path / "test.csv")
     run(config, tmp_path / "run")
@@ -77,29 +93,4 @@ def test_answers_of_separate_files_keep_apart(config, tmp_path):
         ("d1", "word3 is on the mat 3"),
     ]
     assert len({document.text for document in documents}) == 41
-
-
-def test_answers_of_a_mixtures_further_sets_are_left_out(config, tmp_path):
-    (tmp_path / "more.csv").write_text("question,Reply\nwhere is it,nowhere\n")
-    config.data.mixture = ((str(tmp_path / "more.csv"), 1.0, "ask: ", "say: "),)
-    run(config, tmp_path / "run")
-    texts = {document.text for _, document in Index(tmp_path / "run" / "index.sqlite").snapshot.documents()}
-    assert len(texts) == 40
-    assert not any("nowhere" in text for text in texts)
-
-
-def test_the_fusion_is_fitted_in_validation_and_stored(config, tmp_path, endx, monkeypatch):
-    monkeypatch.setattr(searched, "ENOUGH", 5)
-    monkeypatch.setattr(hybrid, "GRID", (0.05, 0.0))
-    results = run(config, tmp_path / "run")
-    stored = json.loads((tmp_path / "run" / "model" / "endx.json").read_text())["hybrid"]
-    validation = read_splits(read_config(tmp_path / "run").data).validation
-    assert stored["questions"] == len(validation.questions) >= 5
-    assert stored["weight"] == 0.05  # the tiny tower ranks by chance, and the words are always right
-    assert (
-        results.evaluations["all"]["hybrid"].metrics["mrr"] == 1 > results.evaluations["all"]["trained"].metrics["mrr"]
-    )
-    line = f"dense + {stored['weight']:.4f} x BM25 (weight: fitted on {stored['questions']} validation questions)"
-    assert line in results.tables()
-    assert line in endx("search", f"--workdir={tmp_path / 'run'}", "word3").err
-    assert line in endx("evaluate", f"--workdir={tmp_path / 'run'}").out
+    assert not any("elsewhere" in document.text for document in documents)

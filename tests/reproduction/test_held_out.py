@@ -79,7 +79,7 @@ def test_the_figures_are_those_of_the_objective(pairs):
     for step in range(2):
         batch = jax.tree.map(jnp.asarray, stream[step])
         keys = example_keys(jax.random.key(0, impl="threefry2x32"), jnp.int32(step), SIZE)
-        source = posteriors(params, batch, keys).question
+        source = posteriors(params, batch, keys)["question"]
         for name, latent in (("nll", source.latent), ("nll_shuffled", np.roll(source.latent, 1, axis=0))):
             expected[name] += float(nll(of_decoders, "answer", {"question": latent}, batch)) / 8
         deviation = np.exp(source.log_deviation)

@@ -47,29 +47,19 @@ def test_warm_up_must_leave_something_of_the_run():
         make_schedule(OptimizerSettings(warmup_steps=5), steps=5)
 
 
-@pytest.mark.parametrize(("steps", "warmup"), [(6, 5), (5, 0), (3, 0)])
-def test_a_warm_up_that_does_not_fit_shrinks(steps, warmup):
-    assert OptimizerSettings(warmup_steps=5).fitted(steps).warmup_steps == warmup
+@pytest.mark.parametrize(
+    ("setting", "steps", "warmup"),
+    [(5, 6, 5), (5, 5, 0), (5, 3, 0), (1000, 60, 6), (-1, 5, 0), (-1, 112, 11), (-1, 3000, 100)],
+)
+def test_a_warm_up_that_does_not_fit_and_an_automatic_one_are_a_tenth_of_the_run(setting, steps, warmup):
+    assert OptimizerSettings(warmup_steps=setting).fitted(steps).warmup_steps == warmup
 
 
-def test_a_warm_up_shrinks_to_a_tenth_of_the_run():
-    assert OptimizerSettings(warmup_steps=1000).fitted(60).warmup_steps == 6
-
-
-@pytest.mark.parametrize(("steps", "warmup"), [(5, 0), (112, 11), (3000, 100)])
-def test_an_automatic_warm_up_is_a_tenth(steps, warmup):
-    assert OptimizerSettings(warmup_steps=-1).fitted(steps).warmup_steps == warmup
-
-
-def test_sgd_is_the_gradient_times_the_rate():
-    gradients = jax.tree.map(jnp.ones_like, PARAMS)
-    chex.assert_trees_all_close(update(PLAIN, PARAMS, gradients), jax.tree.map(lambda g: -0.5 * g, gradients))
-
-
-def test_clipping_scales_to_the_global_norm():
+@pytest.mark.parametrize(("clip_norm", "scale"), [(0.0, 1.0), (1.0, 1 / np.sqrt(20))])
+def test_sgd_is_the_gradient_times_the_rate_clipped_to_the_global_norm(clip_norm, scale):
     gradients = jax.tree.map(jnp.ones_like, PARAMS)  # 20 entries of one: norm sqrt(20)
-    clipped = update(dataclasses.replace(PLAIN, clip_norm=1.0), PARAMS, gradients)
-    chex.assert_trees_all_close(clipped, jax.tree.map(lambda g: -0.5 * g / np.sqrt(20), gradients), rtol=1e-6)
+    found = update(dataclasses.replace(PLAIN, clip_norm=clip_norm), PARAMS, gradients)
+    chex.assert_trees_all_close(found, jax.tree.map(lambda g: -0.5 * scale * g, gradients), rtol=1e-6)
 
 
 def of_each_parameter(updates) -> dict[str, float]:

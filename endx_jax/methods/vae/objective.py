@@ -15,8 +15,7 @@ import jax.numpy as jnp
 from endx_jax.batch import Batch, Tokens
 from endx_jax.losses.variational import free_bits, gaussian_kl, sample
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective
-from endx_jax.methods.vae.decoders import Deviation
-from endx_jax.methods.vae.decoding import DecodingSettings, TextDecoders, decoding_cost, tokens_of
+from endx_jax.methods.vae.decoders import DecodingSettings, Deviation, TextDecoders, decoding_cost, tokens_of
 from endx_jax.methods.vae.matching import MatchingObjective, MatchingSettings, check_cosines
 from endx_jax.models.dropout import fold
 from endx_jax.models.dual_encoder import SIDES
@@ -83,17 +82,7 @@ class Posterior:
     latent: Array
 
 
-@flax.struct.dataclass
-class Posteriors:
-    """Posteriors of B pairs.
-
-    Attributes:
-      question: posteriors of the questions.
-      answer: posteriors of the answers.
-    """
-
-    question: Posterior
-    answer: Posterior
+Posteriors = dict[str, Posterior]  # of B pairs, by side
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,14 +136,14 @@ class VaeObjective(Objective):
         matched = self._embeddings(posteriors, sampled=settings.match_on == "sample")
         matching, metrics = self.matching.match(params, matched, batch, keys)
 
-        latents, decoders = {side: getattr(posteriors, side).latent for side in SIDES}, self.decoders
+        latents, decoders = {side: posteriors[side].latent for side in SIDES}, self.decoders
         decoded, of_side = self.execution.sum_rows(
             decoders.trained_nll, decoders.parameters(params), (latents, tokens_of(batch), keys), cost=decoding_cost
         )
         weight = self._kl_weight(step)
         divergences = jnp.zeros(())
         for side in SIDES:
-            kl = gaussian_kl(getattr(posteriors, side).mean, getattr(posteriors, side).log_deviation)
+            kl = gaussian_kl(posteriors[side].mean, posteriors[side].log_deviation)
             divergences += free_bits(kl, settings.free_bits)
             nats, words = of_side[side]
             metrics[f"nll/{side}"], metrics[f"word_nll/{side}"] = nats / size, nats / jnp.maximum(words, 1)
@@ -178,14 +167,13 @@ class VaeObjective(Objective):
             mean = self.settings.mean_scale * self.model.project(towers, side, pooled)
             deviation = cast(Array, self._deviation.apply({"params": params["deviation"][side]}, pooled))
             by_side[side] = Posterior(mean, deviation, sample(mean, deviation, fold(side_keys, _NOISE)))
-        return Posteriors(**by_side)
+        return by_side
 
     def _embeddings(self, posteriors: Posteriors, sampled: bool) -> Embeddings:
         """Returns the embeddings to match, with the towers' norm."""
         by_side = {}
         for side in SIDES:
-            posterior = getattr(posteriors, side)
-            values = posterior.latent if sampled else posterior.mean
+            values = posteriors[side].latent if sampled else posteriors[side].mean
             by_side[side] = l2_normalize(values) if self.model.tower(side).normalize else values
         return Embeddings(**by_side)
 

@@ -70,11 +70,11 @@ def test_the_loss_is_equation_7_of_its_parts(batch, decodes, match_on):
     objective, params = build(settings)
     loss, metrics = jax.jit(objective)(params, batch, RNG, STEP)
     found = jax.tree.map(np.asarray, posteriors(objective, params, batch))
-    sides = {"question": found.question, "answer": found.answer}
+
     nll, divergences = {}, {}
     for side, other in (("question", "answer"), ("answer", "question")):
-        tokens, mean, deviation = getattr(batch, side), sides[side].mean, np.exp(sides[side].log_deviation)
-        source = sides[other if decodes == "other" else side]
+        tokens, mean, deviation = getattr(batch, side), found[side].mean, np.exp(found[side].log_deviation)
+        source = found[other if decodes == "other" else side]
         rows = zip(np.asarray(tokens.ids), np.asarray(tokens.mask), strict=True)
         decoder = jax.tree.map(np.asarray, params["decoder"][side])
         nll[side] = bag_nll(decoder, source.latent, rows).mean()
@@ -85,7 +85,7 @@ def test_the_loss_is_equation_7_of_its_parts(batch, decodes, match_on):
         np.testing.assert_allclose(metrics[f"word_nll/{side}"], nll[side] * B / tokens.mask[:, 1:].sum(), rtol=1e-5)
         np.testing.assert_allclose(metrics[f"kl/{side}"], kl.sum() / B, rtol=1e-5)
     name = {"sample": "latent", "mean": "mean"}[match_on]
-    cosines = unit(getattr(found.question, name)) @ unit(getattr(found.answer, name)).T
+    cosines = unit(getattr(found["question"], name)) @ unit(getattr(found["answer"], name)).T
     matching = np.mean(np.log(np.exp(cosines / 0.5).sum(axis=1)) - np.diag(cosines) / 0.5)
     np.testing.assert_allclose(metrics["matching_loss"], matching, rtol=1e-5)
     np.testing.assert_allclose(metrics["kl_weight"], 0.8 * 3 / 4, rtol=1e-6)
@@ -96,7 +96,7 @@ def test_the_loss_is_equation_7_of_its_parts(batch, decodes, match_on):
 def test_the_mean_is_what_ranks(batch):
     objective, params = build(dataclasses.replace(SETTINGS, mean_scale=3.0))
     found = posteriors(objective, params, batch, dropout=False)
-    for side, posterior in (("question", found.question), ("answer", found.answer)):
+    for side, posterior in found.items():
         embedding = jax.jit(objective.model.encode, static_argnums=1)(
             params["dual_encoder"], side, getattr(batch, side)
         )
@@ -125,7 +125,7 @@ def test_parameters_that_learn_from_the_answers_words(batch, decodes):
 
     def answers(params):
         found = objective.posteriors(params, batch, example_keys(RNG, STEP, B))
-        latents = {"question": found.question.latent, "answer": found.answer.latent}
+        latents = {side: posterior.latent for side, posterior in found.items()}
         return objective.decoders.nll(objective.decoders.parameters(params), "answer", latents, batch)
 
     gradients = jax.jit(jax.grad(answers))(params)
