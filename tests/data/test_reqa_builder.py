@@ -12,7 +12,6 @@ from small_squad import Publisher, sha256, write_squad
 from endx_jax.data import origins, reqa, reqa_builder, reqa_dataset
 from endx_jax.data.origins import ORIGINS, SPLITS, PublishedFile
 from endx_jax.data.readers.squad import FILES
-from endx_jax.data.reqa_builder import digest
 
 
 @pytest.fixture
@@ -125,9 +124,3 @@ def test_every_set_has_a_pinned_file_for_each_of_its_names():
         for names, files in zip(origin.names, origin.published(), strict=True):
             assert len(files) == len(names) or name == "reqa/nq"
             assert all(len(file.sha256) == 64 and file.size > 0 for file in files)
-
-
-def test_a_digest_is_of_what_is_inside(tmp_path):
-    plain, packed = write_squad(tmp_path), write_squad(tmp_path, packed=True)
-    for name in FILES:
-        assert digest([str(plain / name)]) == digest([str(packed / f"{name}.gz")]) == sha256(plain / name)
