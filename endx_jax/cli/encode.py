@@ -51,7 +51,7 @@ def main(argv: list[str]) -> pathlib.Path:
     path = arguments.output or expanded(cached)
     output = Output(info.width, model.cosine, precision)
     encode = functools.partial(
-        model.encoder,
+        model.encoder.encode,
         model.params,
         "answer",
         batch_size=arguments.batch_size,
