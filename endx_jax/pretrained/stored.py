@@ -1,6 +1,5 @@
 """Arrays in safetensors files whose parts are read on demand, so that no host has to hold a whole model."""
 
-import abc
 import dataclasses
 import hashlib
 import itertools
@@ -10,6 +9,7 @@ import pathlib
 import struct
 from collections.abc import Iterable, Mapping
 from types import EllipsisType
+from typing import ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -34,64 +34,52 @@ DTYPES = {
     "U8": np.uint8,
     "BOOL": np.bool_,
 }
-Index = tuple[slice, ...]
 
 
-class Stored(abc.ABC):
+@dataclasses.dataclass(frozen=True)
+class Stored:
     """A float32 array that is read when it is indexed by slices or converted to a NumPy array.
 
     Reading raises EndxError, which names the tensor, if a part holds NaN or infinity.
 
     Attributes:
+      file: safetensors file.
+      name: name of the tensor there.
+      stored_dtype: its type in the file.
+      offset: byte of the file at which the array begins.
       shape: shape of the array.
+      strides: bytes from one item to the next along each axis.
     """
-
-    shape: tuple[int, ...]
-    dtype = np.dtype(np.float32)
-
-    @property
-    def T(self) -> "Stored":
-        """Transpose of a matrix."""
-        return _Transposed(self)
-
-    def split(self, parts: int) -> "list[Stored]":
-        """Returns equal parts of the first axis, whose length is a multiple of `parts`."""
-        rows = self.shape[0] // parts
-        return [_Rows(self, n * rows, (rows, *self.shape[1:])) for n in range(parts)]
-
-    def __getitem__(self, index: slice | EllipsisType | tuple) -> np.ndarray:
-        """Reads a part, float32 and contiguous: `array[10:20]`, `array[:, 3:]`, `array[...]`."""
-        index = index if isinstance(index, tuple) else (index,)
-        slices = [part for part in index if part is not Ellipsis]
-        return self._read((*slices, *(slice(None),) * (len(self.shape) - len(slices))))
-
-    def __array__(self, dtype=None, copy=None) -> np.ndarray:
-        """Reads the whole array."""
-        del copy  # the result is always a copy
-        return self[...].astype(dtype or self.dtype, copy=False)
-
-    @abc.abstractmethod
-    def _read(self, index: Index) -> np.ndarray:
-        """Reads a part, given by a slice for each dimension."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _InFile(Stored):
-    """A tensor in a safetensors file, at the byte `offset`."""
 
     file: pathlib.Path
     name: str
     stored_dtype: np.dtype
     offset: int
     shape: tuple[int, ...]
+    strides: tuple[int, ...]
 
-    def _read(self, index: Index) -> np.ndarray:
-        if 0 in self.shape:  # nothing to map
-            return np.zeros(self.shape, self.dtype)[index]
+    dtype: ClassVar[np.dtype] = np.dtype(np.float32)
+
+    @property
+    def T(self) -> "Stored":
+        """Transpose of a matrix."""
+        return dataclasses.replace(self, shape=self.shape[::-1], strides=self.strides[::-1])
+
+    def split(self, parts: int) -> "list[Stored]":
+        """Returns equal parts of the first axis, whose length is a multiple of `parts`."""
+        rows = self.shape[0] // parts
+        return [
+            dataclasses.replace(self, offset=self.offset + n * rows * self.strides[0], shape=(rows, *self.shape[1:]))
+            for n in range(parts)
+        ]
+
+    def __getitem__(self, index: slice | EllipsisType | tuple) -> np.ndarray:
+        """Reads a part, float32 and contiguous: `array[10:20]`, `array[:, 3:]`, `array[...]`."""
         # Map the file for each read: only the pages of this part are read, and they are released afterwards.
-        mapped = np.memmap(self.file, self.stored_dtype, "r", self.offset, self.shape)
+        mapped = np.memmap(self.file, np.uint8, "r")
+        whole = np.ndarray(self.shape, self.stored_dtype, mapped, self.offset, self.strides)
         with np.errstate(over="ignore"):  # float64 beyond the range of float32 becomes infinite
-            part = np.array(mapped[index], self.dtype, order="C")
+            part = np.array(whole[index], self.dtype, order="C")
         # NaN is the least and the greatest of all; unlike np.isfinite(part), this allocates nothing.
         if not np.isfinite((part.min(initial=0), part.max(initial=0))).all():
             raise EndxError(
@@ -100,34 +88,10 @@ class _InFile(Stored):
             )
         return part
 
-
-@dataclasses.dataclass(frozen=True)
-class _Transposed(Stored):
-    of: Stored
-
-    @property
-    def shape(self) -> tuple[int, ...]:  # type: ignore[override]  # read only
-        return self.of.shape[::-1]
-
-    @property
-    def T(self) -> Stored:
-        return self.of
-
-    def _read(self, index: Index) -> np.ndarray:
-        return np.ascontiguousarray(self.of[index[::-1]].T)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Rows(Stored):
-    """The rows of an array from `first` on."""
-
-    of: Stored
-    first: int
-    shape: tuple[int, ...]
-
-    def _read(self, index: Index) -> np.ndarray:
-        start, stop, step = index[0].indices(self.shape[0])
-        return self.of[slice(self.first + start, self.first + stop, step), *index[1:]]
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        """Reads the whole array."""
+        del copy  # the result is always a copy
+        return self[...].astype(dtype or self.dtype, copy=False)
 
 
 def open_file(file: pathlib.Path) -> dict[str, Stored]:
@@ -180,8 +144,10 @@ def write_file(file: pathlib.Path, shapes: Mapping[str, tuple[int, ...]], arrays
     return digest.hexdigest()
 
 
-def _described(file: pathlib.Path, name: str, about: dict, data: int) -> _InFile:
-    kind = about["dtype"]
+def _described(file: pathlib.Path, name: str, about: dict, data: int) -> Stored:
+    kind, shape = about["dtype"], tuple(about["shape"])
     if kind not in DTYPES:
         raise EndxError(f"{file}: tensor {name!r} has dtype {kind}, which is none of {', '.join(DTYPES)}")
-    return _InFile(file, name, np.dtype(DTYPES[kind]), data + about["data_offsets"][0], tuple(about["shape"]))
+    dtype = np.dtype(DTYPES[kind])
+    strides = tuple(dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    return Stored(file, name, dtype, data + about["data_offsets"][0], shape, strides)
