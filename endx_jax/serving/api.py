@@ -88,23 +88,23 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
     model, search = service.model, service.search
 
     @api.post("/v1/embeddings", response_model=EmbeddingsResponse)
-    async def embeddings(request: Request, asked: EmbeddingsRequest) -> Response:
+    async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
         """Embeds texts."""
-        check_texts("input", asked.input, limits)
-        side = SIDE_OF_TASK[_task(asked, model.asymmetric)]
-        if asked.dimensions is not None and asked.dimensions > model.width:
+        check_texts("input", body.input, limits)
+        side = SIDE_OF_TASK[_task(body, model.asymmetric)]
+        if body.dimensions is not None and body.dimensions > model.width:
             raise Refusal(422, f"dimensions: embeddings have {model.width}", param="dimensions")
         with batcher.request():
-            found, tokens = await encode(batcher, request.receive, side, asked.input)
-        if asked.dimensions is not None:
-            found = cut(found, asked.dimensions, model.cosine)
-        written = [_base64(row) for row in found] if asked.encoding_format == "base64" else found
+            embedded, tokens = await encode(batcher, request.receive, side, body.input)
+        rows: Any = embedded if body.dimensions is None else cut(embedded, body.dimensions, model.cosine)
+        if body.encoding_format == "base64":
+            rows = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in rows]
         used = int(tokens.sum())
         return _json(
             {
                 "object": "list",
-                "data": [{"object": "embedding", "index": n, "embedding": row} for n, row in enumerate(written)],
-                "model": asked.model or model.name,
+                "data": [{"object": "embedding", "index": n, "embedding": row} for n, row in enumerate(rows)],
+                "model": body.model or model.name,
                 "usage": {"prompt_tokens": used, "total_tokens": used},
             }
         )
@@ -117,85 +117,75 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
         return _json({"object": "list", "data": [{"id": name, **about} for name in names]})
 
     @api.post("/v1/rerank", response_model=RerankResponse)
-    async def rerank(request: Request, asked: RerankRequest) -> Response:
+    async def rerank(request: Request, body: RerankRequest) -> Response:
         """Ranks documents by a cross-encoder, or by the embeddings if the server has none."""
-        check_texts("query", [asked.query], limits)
-        check_texts("documents", asked.documents, limits)
+        check_texts("query", [body.query], limits)
+        check_texts("documents", body.documents, limits)
         with batcher.request():
             if service.pairs is None:
-                (question,), _ = await encode(batcher, request.receive, "question", [asked.query])
-                scores = (await encode(batcher, request.receive, "answer", asked.documents)).embeddings @ question
+                (question,), _ = await encode(batcher, request.receive, "question", [body.query])
+                scores = (await encode(batcher, request.receive, "answer", body.documents)).embeddings @ question
             else:
 
                 def job(piece: Sequence[str]) -> Callable[[], np.ndarray]:
-                    return functools.partial(service.score, asked.query, piece)
+                    return functools.partial(service.score, body.query, piece)
 
-                scores = np.concatenate(await in_pieces(batcher, request.receive, job, asked.documents))
+                scores = np.concatenate(await in_pieces(batcher, request.receive, job, body.documents))
         results = []
-        for n in np.argsort(-scores, kind="stable")[: asked.top_n].tolist():
+        for n in np.argsort(-scores, kind="stable")[: body.top_n].tolist():
             results.append({"index": n, "relevance_score": scores[n]})
-            if asked.return_documents:
-                results[-1]["document"] = {"text": asked.documents[n]}
-        return _json({"model": asked.model or model.name, "results": results})
+            if body.return_documents:
+                results[-1]["document"] = {"text": body.documents[n]}
+        return _json({"model": body.model or model.name, "results": results})
 
     @api.post("/search", response_model=SearchResponse)
-    async def find(request: Request, asked: SearchRequest) -> Response:
+    async def find(request: Request, body: SearchRequest) -> Response:
         """Finds the documents that answer a question."""
         start = time.perf_counter()
-        check_texts("query", [asked.query], limits)
-        if not asked.query.strip():
+        check_texts("query", [body.query], limits)
+        if not body.query.strip():
             raise Refusal(422, "query: is empty", param="query", code="empty")
-        if asked.k > limits.max_k:
-            raise Refusal(422, f"k: at most {limits.max_k}, not {asked.k}", param="k")
-        if asked.where is not None:
+        if body.k > limits.max_k:
+            raise Refusal(422, f"k: at most {limits.max_k}, not {body.k}", param="k")
+        if body.where is not None:
             try:
-                condition(asked.where)
+                condition(body.where)
             except EndxError as wrong:
                 raise Refusal(422, f"where: {wrong}", param="where") from None
-        mode = asked.mode or search.default_mode
-        ask = Ask(asked.query, asked.k, mode, asked.where)
+        mode = body.mode or search.default_mode
+        ask = Ask(body.query, body.k, mode, body.where)
         with batcher.request():
-            hits = await while_connected(request.receive, batcher.submit(ask, cost([asked.query])))
-        results = [
-            {
-                "rank": hit.rank,
-                "id": hit.document.id,
-                "score": hit.score,
-                "text": hit.document.text,
-                "metadata": hit.document.metadata,
-                "truncated": hit.truncated,
-            }
-            for hit in hits
-        ]
+            results = await while_connected(request.receive, batcher.submit(ask, cost([body.query])))
         took = round(1e3 * (time.perf_counter() - start), 3)
         return _json({"results": results, "mode": mode, "took_ms": took, "documents": len(search)})
 
     @api.post("/documents", status_code=201, response_model=DocumentsResponse)
-    async def add(request: Request, asked: DocumentsRequest) -> Response:
+    async def add(request: Request, body: DocumentsRequest) -> Response:
         """Adds documents; one whose id exists replaces the old one."""
-        texts = [document.text for document in asked.documents]
+        texts = [document.text for document in body.documents]
         check_texts("documents", texts, limits)
-        given = collections.Counter(new.id for new in asked.documents if new.id)
-        if twice := [name for name, count in given.items() if count > 1]:
-            raise Refusal(422, f"documents: the id {twice[0]!r} is given twice", param="documents", code="repeated_id")
-        documents = [Document(new.id or uuid.uuid4().hex, new.text, new.metadata) for new in asked.documents]
+        counts = collections.Counter(new.id for new in body.documents if new.id)
+        if repeated := [name for name, count in counts.items() if count > 1]:
+            message = f"documents: the id {repeated[0]!r} is given twice"
+            raise Refusal(422, message, param="documents", code="repeated_id")
+        documents = [Document(new.id or uuid.uuid4().hex, new.text, new.metadata) for new in body.documents]
         with batcher.request():
-            found, tokens = await encode(batcher, request.receive, "answer", texts)
+            embeddings, tokens = await encode(batcher, request.receive, "answer", texts)
             # The change is made even if the client disconnects from here on.
-            await asyncio.shield(run_in_threadpool(service.add, documents, found))
+            await asyncio.shield(run_in_threadpool(service.add, documents, embeddings))
         processor = service.model.encoder.processors["answer"]
-        cut = int((tokens >= processor.length).sum())
-        note = {"note": processor.describe_cut(cut, len(texts))} if cut else {}
+        truncated = int((tokens >= processor.length).sum())
+        note = {"note": processor.describe_cut(truncated, len(texts))} if truncated else {}
         return _json({"ids": [document.id for document in documents], **note}, status=201)
 
     @api.get("/documents/{id:path}", response_model=StoredDocument)
     async def read(id: str) -> Response:
         """Returns a document."""
         with batcher.request():
-            found = await run_in_threadpool(search.index.get, id)
-        if found is None:
+            document = await run_in_threadpool(search.index.get, id)
+        if document is None:
             raise unknown(id)
-        return _json({"id": found.id, "text": found.text, "metadata": found.metadata})
+        return _json({"id": document.id, "text": document.text, "metadata": document.metadata})
 
     @api.delete("/documents/{id:path}", response_model=DeletedResponse)
     async def delete(id: str) -> Response:
@@ -244,19 +234,15 @@ def check_texts(param: str, texts: Sequence[str], limits: Limits) -> None:
             raise Refusal(422, message, param=where, code="text_too_long")
 
 
-def _task(asked: EmbeddingsRequest, asymmetric: bool) -> str:
+def _task(body: EmbeddingsRequest, asymmetric: bool) -> str:
     """Returns `query` or `document`, as `input_type` or the end of the model's name says."""
-    name, kind = asked.model or "", asked.input_type or ""
+    name, kind = body.model or "", body.input_type or ""
     tasks = [task for task in SIDE_OF_TASK if kind.endswith(task) or name.endswith(f":{task}")]
     if len(tasks) > 1 or (asymmetric and not tasks):
         reason = "the model's name differs" if tasks else "this model embeds questions and documents differently"
         remedy = 'set it to "query" or "document", or end the model\'s name by :query or :document'
         raise Refusal(422, f"input_type: {reason}: {remedy}", param="input_type", code="missing")
     return tasks[0] if tasks else "document"
-
-
-def _base64(row: np.ndarray) -> str:
-    return base64.b64encode(row.astype("<f4").tobytes()).decode()
 
 
 def _json(content: dict, status: int = 200) -> Response:

@@ -5,7 +5,7 @@ import functools
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +14,10 @@ from endx_jax.errors import EndxError
 from endx_jax.inference import EmbeddingModel
 from endx_jax.inference.encode import Output
 from endx_jax.inference.low_latency import Encoded, LowLatencyEncoder
+from endx_jax.models.dual_encoder import SIDES
 from endx_jax.numerics import unit_rows
 from endx_jax.retrieval.rerank import LoadedPairs
-from endx_jax.retrieval.text_search import WORDS_OF, TextSearch
+from endx_jax.retrieval.text_search import WORDS_OF, Answer, TextSearch
 from endx_jax.serving.settings import Limits
 
 
@@ -35,7 +36,7 @@ class Encode:
 
 @dataclasses.dataclass(frozen=True)
 class Ask:
-    """Job that answers a question; its result is a list of `Hit`s.
+    """Job that answers a question; its result is a list of the fields of `schemas.SearchResult`.
 
     Attributes:
       question: a text.
@@ -50,29 +51,12 @@ class Ask:
     where: Mapping[str, object] | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Hit:
-    """A document that was found.
+def search_result(answer: Answer, longest: int) -> dict[str, Any]:
+    """Returns the fields of a `schemas.SearchResult`, with at most `longest` characters of text and of metadata.
 
-    Attributes:
-      rank: rank, from 1.
-      score: score; higher is better.
-      document: beginning of the document, see `shortened`.
-      truncated: true if the document was shortened.
+    Metadata entries are kept or dropped whole.
     """
-
-    rank: int
-    score: float
-    document: Document
-    truncated: bool
-
-
-def shortened(document: Document, longest: int) -> tuple[Document, bool]:
-    """Shortens text and metadata of a document to `longest` characters each; keeps or drops whole metadata entries.
-
-    Returns:
-      The document, and true if it was shortened.
-    """
+    document = answer.document
     kept, room = {}, longest
     for name, value in document.metadata.items():
         room -= len(name) + len(str(value))
@@ -80,10 +64,17 @@ def shortened(document: Document, longest: int) -> tuple[Document, bool]:
             break
         kept[name] = value
     truncated = len(document.text) > longest or len(kept) < len(document.metadata)
-    return Document(document.id, document.text[:longest], kept), truncated
+    return {
+        "rank": answer.rank,
+        "id": document.id,
+        "score": answer.score,
+        "text": document.text[:longest],
+        "metadata": kept,
+        "truncated": truncated,
+    }
 
 
-Result = Encoded | list[Hit] | Document | np.ndarray | bool | None
+Result = Encoded | list[dict[str, Any]] | np.ndarray | None
 # Any other job is a function that the compute thread calls.
 Work = Encode | Ask | Callable[[], Result]
 
@@ -104,11 +95,7 @@ QUESTIONS = (1, 8, 16, 32, 64)
 K = 10
 
 
-class Preparation(NamedTuple):
-    """A step of the warm-up."""
-
-    description: str
-    run: Callable[[], object]
+Preparation = tuple[str, Callable[[], object]]  # a step of the warm-up and its description
 
 
 class Service:
@@ -150,38 +137,37 @@ class Service:
 
     def preparations(self) -> list[Preparation]:
         """Returns the steps of the warm-up, which compile all programs of encoding and search."""
-        found = [
-            Preparation(f"{rows} {tower} texts of {width} tokens", functools.partial(self._encode.warm_up, shape))
-            for shape in self._encode.shapes
-            for tower, rows, width in [shape]
+        steps: list[Preparation] = [
+            (f"{rows} {tower} texts of {width} tokens", functools.partial(self._encode.warm_up, (tower, rows, width)))
+            for tower, rows, width in self._encode.shapes
         ]
         for count in QUESTIONS:
-            ask = [Ask("warm up", K, "dense")] * count
-            found.append(Preparation(f"search for {count} questions", functools.partial(self.run, ask)))
+            questions = [Ask("warm up", K, "dense")] * count
+            steps.append((f"search for {count} questions", functools.partial(self.run, questions)))
         if len(self.search) <= WORDS_OF:
-            found.append(Preparation("BM25", functools.partial(self.run, [Ask("warm up", K, "bm25")])))
-        return found
+            steps.append(("BM25", functools.partial(self.run, [Ask("warm up", K, "bm25")])))
+        return steps
 
     def run(self, works: Sequence[Work]) -> list[Result | Exception]:
         """Computes a batch; the result of a job that fails with an `EndxError` is that error."""
         results: list[Result | Exception] = [None] * len(works)
         encoded = self._encodings(works)
-        asked: dict[tuple[str, str], list[int]] = {}
+        searches: dict[tuple[str, str], list[int]] = {}
         for n, work in enumerate(works):
             match work:
                 case Encode():
                     results[n] = encoded[n]
                 case Ask():
-                    asked.setdefault((work.mode, json.dumps(work.where)), []).append(n)
+                    searches.setdefault((work.mode, json.dumps(work.where)), []).append(n)
                 case _:
                     try:
                         results[n] = work()
                     except EndxError as failure:
                         results[n] = failure
-        for (mode, _), places in asked.items():
+        for (mode, _), places in searches.items():
             questions = [work for work in (works[n] for n in places) if isinstance(work, Ask)]
             embeddings = None if mode == "bm25" else self._of_index([encoded[n].embeddings for n in places])
-            for n, answers in zip(places, self._answers(mode, questions, embeddings), strict=True):
+            for n, answers in zip(places, self._answers(questions, embeddings), strict=True):
                 results[n] = answers
         return results
 
@@ -203,35 +189,36 @@ class Service:
 
     def _encodings(self, works: Sequence[Work]) -> dict[int, Encoded]:
         """Encodes the texts of all jobs, those of a side together; returns the results by position of the job."""
-        found = {}
-        for side in ("question", "answer"):
-            needed = {n: to_encode(work) for n, work in enumerate(works)}
-            texts = {n: own for n, (of, own) in needed.items() if of == side and own}
+        encodings = {}
+        needed = [to_encode(work) for work in works]
+        for side in SIDES:
+            texts = {n: texts for n, (of, texts) in enumerate(needed) if of == side and texts}
             if not texts:
                 continue
             embeddings, tokens = self._encode(side, list(itertools.chain.from_iterable(texts.values())))
             stop = 0
-            for n, own in texts.items():
-                start, stop = stop, stop + len(own)
-                found[n] = Encoded(embeddings[start:stop], tokens[start:stop])
-        return found
+            for n in texts:
+                start, stop = stop, stop + len(texts[n])
+                encodings[n] = Encoded(embeddings[start:stop], tokens[start:stop])
+        return encodings
 
     def _of_index(self, embeddings: Sequence[np.ndarray]) -> np.ndarray:
         """Concatenates embeddings and truncates them to the width of the index."""
         return cut(np.concatenate(embeddings), self.search.index.info.width, self.model.cosine)
 
     def _answers(
-        self, mode: str, asked: Sequence[Ask], embeddings: np.ndarray | None
-    ) -> Sequence[list[Hit] | EndxError]:
-        """Returns the hits of questions of one mode and filter; `embeddings` [Q, E] are None in mode bm25."""
-        texts, most = [ask.question for ask in asked], max(ask.k for ask in asked)
+        self, questions: Sequence[Ask], embeddings: np.ndarray | None
+    ) -> Sequence[list[dict[str, Any]] | EndxError]:
+        """Returns the results of questions of one mode and filter; `embeddings` [Q, E] are None in mode bm25."""
+        texts, most = [ask.question for ask in questions], max(ask.k for ask in questions)
+        mode, where = questions[0].mode, questions[0].where
         try:
-            answers = self.search.search(texts, most, embeddings=embeddings, mode=mode, where=asked[0].where)
+            answers = self.search.search(texts, most, embeddings=embeddings, mode=mode, where=where)
         except EndxError as failure:
-            return [failure] * len(asked)
+            return [failure] * len(questions)
         return [
-            [Hit(answer.rank, answer.score, *shortened(answer.document, self._max_text)) for answer in found[: ask.k]]
-            for ask, found in zip(asked, answers, strict=True)
+            [search_result(answer, self._max_text) for answer in ranked[: ask.k]]
+            for ask, ranked in zip(questions, answers, strict=True)
         ]
 
 

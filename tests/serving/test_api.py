@@ -1,5 +1,6 @@
 import base64
 import json
+import re
 import shutil
 import urllib.parse
 
@@ -103,34 +104,21 @@ def test_documents_are_added_found_replaced_and_deleted_and_that_lasts(served):
 
 
 ODD = (
-    *(
-        "a/b",
-        "/a",
-        "a/",
-        "a//b",
-        "a/../b",
-        "a/./b",
-        "...",
-        "%2F",
-        "%",
-        "a?b#c",
-        " x ",
-        "a;b=c",
-        "a\\b",
-        "+",
-        "static/x",
-    ),
-    "static/x",
-    "ü" * 256,
+    *("a/b", "/a", "a/", "a//b", "a/../b", "a/./b", "...", "static/x", "ü" * 256),
+    *("%2F", "%", "a?b#c", " x ", "a;b=c", "a\\b", "+"),
 )
 
 
 @pytest.mark.parametrize("identifier", ODD)
-def test_documents_with_odd_ids_can_be_deleted(served, identifier):
-    assert served.post("/documents", {"documents": [{"text": "odd", "id": identifier}]}) == (201, {"ids": [identifier]})
+def test_documents_with_odd_ids_can_be_read_and_deleted(served, identifier):
+    document = {"text": "odd", "id": identifier, "metadata": {"page": 3}}
+    assert served.post("/documents", {"documents": [document]}) == (201, {"ids": [identifier]})
     address = f"/documents/{urllib.parse.quote(identifier, safe='')}"
+    assert served.get(address) == (200, document)
     assert served.ask("DELETE", address)[:2] == (200, {"deleted": identifier})
-    assert served.ask("DELETE", address)[0] == 404
+    for method in ("GET", "DELETE"):
+        status, content, _ = served.ask(method, address)
+        assert (status, content["error"]["code"]) == (404, "unknown_id")
 
 
 def test_documents_without_an_id_get_one(served):
@@ -191,6 +179,11 @@ REFUSED = [
     ("/documents", {"documents": [{"text": "x", "id": "x" * 600}]}, 422, "the id is longer than 512 bytes"),
     ("/search", {"query": " "}, 422, "^query: is empty$"),
     ("/documents", {"documents": [{"text": "x"}, {"text": "x" * 20_001}]}, 422, r"^documents\[1\]: 20001 characters"),
+    ("/v1/rerank", {"query": "x", "documents": []}, 422, "^documents: give at least one text$"),
+    ("/v1/rerank", {"query": "x", "documents": ["x"] * 1025}, 422, "^documents: 1025 texts exceed the limit"),
+    ("/v1/rerank", {"query": "x", "documents": "x"}, 422, "^documents: should be a valid list"),
+    ("/v1/rerank", {"query": "x" * 20_001, "documents": ["x"]}, 422, "^query: 20001 characters exceed"),
+    ("/v1/rerank", {"query": "x", "documents": ["x"], "top_n": 0}, 422, "^top_n: should be greater"),
 ]
 
 
@@ -200,17 +193,13 @@ def test_errors_have_one_format(served, path, content, status, message):
     assert (found, answer["error"]["type"]) == (status, "invalid_request_error")
     assert set(answer["error"]) == {"message", "type", "param", "code"}
     assert len(str(answer)) < 400
-    with pytest.raises(AssertionError, match=message):
-        raise AssertionError(answer["error"]["message"])
+    assert re.search(message, answer["error"]["message"])
 
 
 @pytest.mark.parametrize(
     ("method", "path", "status", "kind"),
     [
-        ("DELETE", "/documents/no/such", 404, "not_found_error"),
         ("DELETE", "/documents/" + "x" * 9000, 404, "not_found_error"),
-        ("GET", "/documents/no/such", 404, "not_found_error"),
-        ("GET", "/nowhere", 404, "not_found_error"),
         ("GET", "/nowhere" * 1000, 404, "not_found_error"),
         ("GET", "/search", 405, "invalid_request_error"),
         ("GET", "/static/../api.py", 404, "not_found_error"),
@@ -249,25 +238,6 @@ def test_the_side_is_chosen_by_the_models_name_or_the_input_type(prompted, serve
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-# What clients send, from their source: the model's name is all that can be set in LangChain's and LlamaIndex's classes.
-BODIES = {
-    "openai": {"input": "the cat", "model": "M:query", "encoding_format": "base64"},
-    "langchain-openai": {"input": ["the cat"], "model": "M:query", "encoding_format": "base64"},
-    "llama-index": {"input": ["the cat"], "model": "M:query", "encoding_format": "base64"},
-}
-
-
-@pytest.mark.parametrize("client", BODIES)
-def test_questions_of_clients_of_openais_api_get_their_prompt(prompted, client):
-    name = f"{prompted.service.model.name}:query"
-    status, content = prompted.post("/v1/embeddings", {**BODIES[client], "model": name})
-    assert (status, content["model"]) == (200, name)
-    (entry,) = content["data"]
-    found = np.frombuffer(base64.b64decode(entry["embedding"]), "<f4")
-    expected = prompted.service.model.encode_query("the cat", normalize_embeddings=True)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -280,8 +250,7 @@ def test_questions_of_clients_of_openais_api_get_their_prompt(prompted, client):
 def test_a_side_that_is_missing_or_contradicted_is_refused(prompted, given, message):
     status, content = prompted.post("/v1/embeddings", {"input": "the cat", **given})
     assert (status, content["error"]["param"]) == (422, "input_type")
-    with pytest.raises(AssertionError, match=message):
-        raise AssertionError(content["error"]["message"])
+    assert re.search(message, content["error"]["message"])
 
 
 def test_the_names_of_the_model_are_listed(prompted):
@@ -291,16 +260,6 @@ def test_the_names_of_the_model_are_listed(prompted):
     assert [entry["id"] for entry in content["data"]] == [name, f"{name}:query", f"{name}:document"]
     assert {(entry["object"], entry["owned_by"]) for entry in content["data"]} == {("model", "endx_jax")}
     assert all(isinstance(entry["created"], int) for entry in content["data"])
-
-
-def test_a_document_can_be_read_whole(served):
-    new = {"id": "read/1 ü", "text": "where? " * 2000, "metadata": {"source": "here", "page": 3}}
-    served.post("/documents", {"documents": [new]})
-    address = f"/documents/{urllib.parse.quote(new['id'], safe='')}"
-    assert served.get(address) == (200, new)
-    served.ask("DELETE", address)
-    status, content = served.get(address)
-    assert (status, content["error"]["code"]) == (404, "unknown_id")
 
 
 DOCUMENTS = [*(f"the mat of {n}" for n in range(100)), "where is the cat 3"]
@@ -340,23 +299,6 @@ def test_documents_are_ranked_by_the_cross_encoder_if_there_is_one(service, serv
         (1, 4.0),
     ]
     assert asked == [(["why"], documents[:3]), (["why"], documents[3:])]
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"documents": []}, "^documents: give at least one text$"),
-        ({"documents": ["x"] * 1025}, "^documents: 1025 texts exceed the limit"),
-        ({"documents": "x"}, "^documents: should be a valid list"),
-        ({"query": "x" * 20_001}, "^query: 20001 characters exceed"),
-        ({"top_n": 0}, "^top_n: should be greater"),
-    ],
-)
-def test_what_cannot_be_ranked_is_refused(served, given, message):
-    status, content = served.post("/v1/rerank", {"query": "x", "documents": ["x"], **given})
-    assert status == 422
-    with pytest.raises(AssertionError, match=message):
-        raise AssertionError(content["error"]["message"])
 
 
 def test_a_filter_selects_documents_by_their_metadata(served):

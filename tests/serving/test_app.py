@@ -1,9 +1,8 @@
 import pytest
 
 from endx_jax.serving import app
-from endx_jax.serving.service import Preparation
 
-TWO = [Preparation("BM25", lambda: None), Preparation("search", lambda: None)]
+TWO = [("BM25", lambda: None), ("search", lambda: None)]
 
 
 @pytest.mark.parametrize("at_terminal", [True, False])

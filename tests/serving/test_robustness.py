@@ -10,7 +10,6 @@ import pytest
 from http_server import JSON, wait_for
 
 from endx_jax.inference.low_latency import Encoded
-from endx_jax.serving.service import Preparation
 from endx_jax.serving.settings import Limits, ServingSettings
 
 QUESTION = json.dumps({"query": "where is the cat"}).encode()
@@ -131,21 +130,6 @@ def test_a_full_queue_tells_clients_to_come_again(serve, gated):
     assert_alive(running)
 
 
-def test_questions_that_wait_are_worked_out_together(serve, gated):
-    running = serve(service=gated)
-    clients = [threading.Thread(target=running.post, args=("/search", QUESTION)) for _ in range(5)]
-    clients[0].start()
-    wait_for(lambda: len(gated.batches) == 1)
-    for client in clients[1:]:
-        client.start()
-    wait_for(lambda: running.metric("endx_waiting_requests") == 5)
-    gated.gate.set()
-    for client in clients:
-        client.join(10)
-    assert [len(batch) for batch in gated.batches] == [1, 4]
-    assert running.metric("endx_batch_requests_sum") == 5
-
-
 def test_a_question_waits_for_one_batch_although_forty_clients_embed_many_texts(serve, service):
     class Slow:
         """Embeds nothing, one batch for each turn."""
@@ -189,7 +173,7 @@ def test_a_question_waits_for_one_batch_although_forty_clients_embed_many_texts(
 
 
 def test_before_it_is_ready_it_is_alive_and_says_when_to_come(serve, gated):
-    steps = [Preparation("the first", lambda: None), Preparation("the second", lambda: gated.gate.wait(20))]
+    steps = [("the first", lambda: None), ("the second", lambda: gated.gate.wait(20))]
     gated.preparations = lambda: steps
     running = serve(service=gated, ready=False)
     assert running.get("/healthz")[0] == 200

@@ -144,13 +144,12 @@ def test_a_signal_during_a_long_step_of_the_warm_up_ends_the_process(tmp_path):
         """
         import time, types
         from endx_jax.cli import serve
-        from endx_jax.serving.service import Preparation
 
         def step():
             print("begun", flush=True)
             time.sleep(60)
 
-        steps = [Preparation("a long one", step)]
+        steps = [("a long one", step)]
         service = types.SimpleNamespace(model=None, search=None, scores={}, run=list, preparations=lambda: steps)
         serve._service = lambda arguments: service
         serve.main(["--index=any", "--port=0"])

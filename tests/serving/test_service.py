@@ -6,7 +6,8 @@ import pytest
 from endx_jax.data.documents import Document
 from endx_jax.errors import EndxError
 from endx_jax.retrieval.snapshot import Snapshot
-from endx_jax.serving.service import Ask, Encode, Service, cut, shortened
+from endx_jax.retrieval.text_search import Answer
+from endx_jax.serving.service import Ask, Encode, Service, cut, search_result
 
 TEXTS = ["where is the cat 3", "the mat of 7"]
 
@@ -23,7 +24,7 @@ def test_works_of_all_kinds_are_done_in_one_batch(service):
     results = service.run(works)
     for n in (0, 2, 3):
         (expected,) = service.search.search([works[n].question], works[n].k, mode=works[n].mode)
-        assert [answer.document.id for answer in results[n]] == [answer.document.id for answer in expected]
+        assert [result["id"] for result in results[n]] == [answer.document.id for answer in expected]
     np.testing.assert_allclose(results[1].embeddings, service.model.encode_document(TEXTS), atol=1e-6)
     np.testing.assert_allclose(results[4].embeddings, service.model.encode_query(TEXTS[:1]), atol=1e-6)
     assert results[5] is False
@@ -51,23 +52,24 @@ def test_hits_hold_the_beginnings_of_long_documents(service):
     short = Service(service.model, service.search, max_text=9)
     (hits,) = short.run([Ask("where is the mat of 7", 3, "bm25")])
     (expected,) = service.search.search(["where is the mat of 7"], 3, mode="bm25")
-    assert [hit.document.id for hit in hits] == [answer.document.id for answer in expected]
-    assert [hit.document.text for hit in hits] == [answer.document.text[:9] for answer in expected]
-    assert [hit.truncated for hit in hits] == [len(answer.document.text) > 9 for answer in expected]
-    assert any(hit.truncated for hit in hits)
+    assert [hit["id"] for hit in hits] == [answer.document.id for answer in expected]
+    assert [hit["text"] for hit in hits] == [answer.document.text[:9] for answer in expected]
+    assert [hit["truncated"] for hit in hits] == [len(answer.document.text) > 9 for answer in expected]
+    assert any(hit["truncated"] for hit in hits)
 
 
 @pytest.mark.parametrize(
     ("text", "metadata", "expected"),
     [
-        ("12345", {"a": "678"}, (Document("x", "12345", {"a": "678"}), False)),
-        ("123456", {}, (Document("x", "12345"), True)),
-        ("1", {"ab": "cd", "e": 7, "f": 8}, (Document("x", "1", {"ab": "cd"}), True)),
-        ("1", {"long": "67890", "b": 1}, (Document("x", "1"), True)),
+        ("12345", {"a": "678"}, ("12345", {"a": "678"}, False)),
+        ("123456", {}, ("12345", {}, True)),
+        ("1", {"ab": "cd", "e": 7, "f": 8}, ("1", {"ab": "cd"}, True)),
+        ("1", {"long": "67890", "b": 1}, ("1", {}, True)),
     ],
 )
 def test_texts_and_metadata_are_shortened_to_five_characters_each(text, metadata, expected):
-    assert shortened(Document("x", text, metadata), 5) == expected
+    found = search_result(Answer(1, 0.5, Document("x", text, metadata)), 5)
+    assert (found["text"], found["metadata"], found["truncated"]) == expected
 
 
 def test_a_document_is_read_once_for_all_questions_of_a_batch(service, monkeypatch):
