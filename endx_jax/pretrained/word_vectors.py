@@ -1,44 +1,32 @@
-"""Reader of word vectors: GloVe's and fastText's text formats, and NumPy arrays with a list of words."""
+"""Reader of word vectors in GloVe's and fastText's text formats."""
 
 import gzip
 import pathlib
-import tokenize
-import warnings
 import zlib
 from collections.abc import Iterator
 
 import numpy as np
 
 from endx_jax.errors import EndxError
-from endx_jax.json_files import shown
 
-TEXT = (".txt", ".vec", ".txt.gz", ".vec.gz")
-ARRAY = ".npy"
+ENDINGS = (".txt", ".vec", ".txt.gz", ".vec.gz")
 # Maximum length in bytes of a line, which holds a word and its numbers.
 LONGEST_LINE = 1_000_000
-# Exceptions raised by NumPy for a damaged header, which is a Python literal.
-DAMAGED = (OSError, ValueError, EOFError, SyntaxError, TypeError, LookupError, OverflowError, MemoryError)
-
-
-def read_word_vectors(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
-    """Reads V words and their vectors, float32 [V, D], from a text file or a NumPy array.
-
-    Raises:
-      EndxError: the file can't be read or has another format; the message names the line.
-    """
-    return _read_array(path) if path.name.endswith(ARRAY) else _read_text(path)
 
 
 def is_word_vectors(path: pathlib.Path) -> bool:
     """Returns true if a file exists and is named like word vectors."""
-    array = path.name.endswith(ARRAY) and _words_beside(path).is_file()
-    return (path.name.endswith(TEXT) or array) and path.is_file()
+    return path.name.endswith(ENDINGS) and path.is_file()
 
 
-def _read_text(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
-    """Reads lines of a word and its D numbers (GloVe); skips a first line of two numbers (fastText).
+def read_word_vectors(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
+    """Reads V words and their vectors, float32 [V, D].
 
-    The numbers are the last D fields of a line, as a few words of GloVe 840B contain spaces.
+    A line holds a word and its D numbers (GloVe); a first line of two numbers is skipped (fastText). The numbers are
+    the last D fields of a line, as a few words of GloVe 840B contain spaces.
+
+    Raises:
+      EndxError: the file can't be read or has another format; the message names the line.
     """
     words, rows, width = [], [], 0
     for number, line in _lines(path):
@@ -73,48 +61,3 @@ def _lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
         raise
     except (OSError, UnicodeDecodeError, EOFError, zlib.error) as failure:
         raise EndxError(f"{path} can't be read as word vectors: {failure}") from None
-
-
-def _read_array(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
-    """Reads an array [V, D] and the V words in the lines of `NAME.words.txt` in the same folder."""
-    beside = _words_beside(path)
-    vectors = map_array(path)
-    try:
-        words = beside.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as failure:
-        raise EndxError(f"{path} needs {beside.name} in the same folder: {failure}") from None
-    if vectors.ndim != 2 or len(vectors) != len(words):
-        raise EndxError(
-            f"{path} has shape {vectors.shape} and {beside.name} {len(words)} words; expected a row per word"
-        )
-    with np.errstate(over="ignore"):  # to infinity
-        vectors = vectors.astype(np.float32)
-    finite = np.isfinite(vectors).all(axis=1)
-    if not finite.all():
-        row = int(finite.argmin())
-        raise EndxError(f"{path} holds NaN or infinity in row {row}, the vector of {shown(words[row])}")
-    return words, vectors
-
-
-def map_array(path: pathlib.Path) -> np.ndarray:
-    """Memory-maps an array of numbers in an `.npy` file.
-
-    Raises:
-      EndxError: the file can't be read, is truncated, or does not contain an array of numbers.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", UserWarning
-            )  # about headers written by Python 2, which are read all the same
-            array = np.lib.format.open_memmap(path, mode="r")
-    except (*DAMAGED, tokenize.TokenError) as failure:
-        reason = next(iter(str(failure).splitlines()), type(failure).__name__)[:300]
-        raise EndxError(f"{path} can't be read as an array: {reason}") from None
-    if array.dtype.kind not in "fiu":
-        raise EndxError(f"{path} has dtype {array.dtype.name[:80]}; expected numbers")
-    return array
-
-
-def _words_beside(path: pathlib.Path) -> pathlib.Path:
-    return path.with_suffix(".words.txt")

@@ -48,12 +48,7 @@ def test_words_of_a_text_file_find_their_vectors(tmp_path, name, header):
     file = write_glove(tmp_path / name, header=header)
     found = rows(file, "The cat's mat?")
     np.testing.assert_allclose(found, [vector(w) for w in ("the", "cat", "'s", "mat", "?")], atol=1e-6)
-
-
-def test_an_array_with_its_words_beside_is_the_same(tmp_path):
-    np.save(tmp_path / "v.npy", VECTORS)
-    (tmp_path / "v.words.txt").write_text("\n".join(WORDS) + "\n")
-    np.testing.assert_array_equal(rows(tmp_path / "v.npy", "don’t"), [vector("do"), vector("n't")])
+    np.testing.assert_allclose(rows(file, "don’t"), [vector("do"), vector("n't")], atol=1e-6)
 
 
 def test_text_is_cut_as_the_treebank_does():
@@ -104,22 +99,6 @@ def test_a_broken_line_is_named(tmp_path, line, what):
     (tmp_path / "v.txt").write_text(f"the 1 2 3\n{line}\nmat 1 2 3\n")
     with one_line_error(f"v.txt, {what}: expected a word and 3 numbers"):
         static_folder(str(tmp_path / "v.txt"))
-
-
-def test_an_array_needs_as_many_words(tmp_path):
-    np.save(tmp_path / "v.npy", VECTORS)
-    (tmp_path / "v.words.txt").write_text("the\n")
-    with one_line_error("v.npy has shape .10, 3. and v.words.txt 1 words"):
-        static_folder(str(tmp_path / "v.npy"))
-
-
-def test_an_array_is_finite(tmp_path):
-    vectors = VECTORS.copy()
-    vectors[3, 1] = np.nan
-    np.save(tmp_path / "v.npy", vectors)
-    (tmp_path / "v.words.txt").write_text("\n".join(WORDS) + "\n")
-    with one_line_error("v.npy holds NaN or infinity in row 3, the vector of '" + WORDS[3]):
-        static_folder(str(tmp_path / "v.npy"))
 
 
 @pytest.fixture
