@@ -61,29 +61,6 @@ def test_bytes_are_counted_where_no_length_is_given(served):
     assert_alive(served)
 
 
-def test_a_slow_body_is_given_up(serve):
-    running = serve(ServingSettings(Limits(max_seconds=0.2)))
-    with running.connect() as connection:
-        connection.sendall(head(running, 100) + b'{"query"')
-        answer = read_all(connection)
-    assert answer.startswith(b"HTTP/1.1 408 ")
-    assert b"did not arrive within 0.2 seconds" in answer
-    assert_alive(running)
-
-
-def test_slow_and_endless_headers_are_given_up(serve):
-    running = serve(ServingSettings(Limits(max_seconds=0.2)))
-    with running.connect() as silent, running.connect() as slow, running.connect() as endless:
-        slow.sendall(b"POST /search HTTP/1.1\r\nHost:")
-        endless.sendall(b"GET / HTTP/1.1\r\n")
-        with contextlib.suppress(ConnectionError):
-            for _ in range(30):
-                endless.sendall(b"X-More: " + b"x" * 10_000 + b"\r\n")
-        assert read_all(endless)[:12] in (b"", b"HTTP/1.1 431")
-        assert read_all(silent) == read_all(slow) == b""
-    assert_alive(running)
-
-
 def test_bytes_that_are_not_http_are_refused(served):
     with served.connect() as connection:
         connection.sendall(b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n")
