@@ -41,14 +41,14 @@ def download(name: str, patterns: Sequence[str], *, dataset: bool = False, revis
     except failures as failure:
         reason = type(failure).__name__
     try:
-        found = huggingface_hub.snapshot_download(
+        folder = huggingface_hub.snapshot_download(
             name,
             repo_type="dataset" if dataset else "model",
             revision=revision or None,
             allow_patterns=list(patterns),
             local_files_only=reason is not None,
         )
-        return pathlib.Path(found)
+        return pathlib.Path(folder)
     except failures as failure:
         raise EndxError(f"cannot be downloaded from the hub ({reason or type(failure).__name__})") from None
 
@@ -77,8 +77,8 @@ def local_path(path: str) -> str:
             f"{path} {failure}: check the name, {DATA}OWNER/NAME or a folder in it, and the connection; a private data "
             "set needs `hf auth login`"
         ) from None
-    found = str(folder / inside)
-    there = os.listdir(found) if not inside else os.path.exists(found) or glob.glob(found)
-    if not there:
+    local = str(folder / inside)
+    exists = os.path.exists(local) or glob.glob(local) if inside else os.listdir(local)
+    if not exists:
         raise EndxError(f"{path}: no {', '.join(DATA_ENDINGS)} file there; name another folder of the data set")
-    return found
+    return local

@@ -42,16 +42,16 @@ def push(folder: pathlib.Path, name: str, *, private: bool) -> str:
         huggingface_hub.utils.disable_progress_bars()
     hub = huggingface_hub.HfApi()
     try:
-        there = _files(hub, name)
-        if there is None:
-            there = set()
+        uploaded = _files(hub, name)
+        if uploaded is None:
+            uploaded = set()
             hub.create_repo(name, private=private)
-        if there - EMPTY and REPORT not in there:
+        if uploaded - EMPTY and REPORT not in uploaded:
             raise EndxError(f"{name} on the hub holds files that are not an export: choose another name")
         files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
         add, delete = huggingface_hub.CommitOperationAdd, huggingface_hub.CommitOperationDelete
         commit: list = [add(place, _content(place, path, name)) for place, path in files.items()]
-        commit += [delete(place) for place in sorted(there - EMPTY - files.keys())]
+        commit += [delete(place) for place in sorted(uploaded - EMPTY - files.keys())]
         return hub.create_commit(name, commit, commit_message="Upload by endx_jax").repo_url
     except errors.HFValidationError:
         raise EndxError(f"{name!r} is not a name on the hub: write OWNER/NAME") from None

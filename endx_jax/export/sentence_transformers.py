@@ -85,12 +85,12 @@ class Writer:
     def _transformer(self, folder: pathlib.Path, sides: tuple[str, ...]) -> None:
         lengths = {side: self.towers.processors[side].length for side in sides}
         write_transformer_folder(folder, self.towers, sides[0], max(lengths.values()))
-        own = {f"{TASKS[side]}_length": length for side, length in lengths.items()}
+        lengths_by_task = {f"{TASKS[side]}_length": length for side, length in lengths.items()}
         config = {
             "transformer_task": "feature-extraction",
             "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
             "module_output_name": "token_embeddings",
-            **(own if len(set(lengths.values())) > 1 else {}),
+            **(lengths_by_task if len(set(lengths.values())) > 1 else {}),
         }
         write_json(folder / "sentence_bert_config.json", config)
 
@@ -118,13 +118,13 @@ class Writer:
         types: dict[str, str] = {}
         structure: dict[str, list[str]] = {}
         for side, task in TASKS.items():
-            own = projections.get(side)
-            kinds = ["Transformer", "Pooling", *([] if own is None else ["Dense"])]
+            projection = projections.get(side)
+            kinds = ["Transformer", "Pooling", *([] if projection is None else ["Dense"])]
             names = [f"{task}_{number}_{kind}" for number, kind in enumerate(kinds)]
             self._transformer(self.folder / names[0], (side,))
             self._pooling(self.folder / names[1], side)
-            if own is not None:
-                self._dense(self.folder / names[2], own)
+            if projection is not None:
+                self._dense(self.folder / names[2], projection)
             types |= {name: TYPES[kind] for name, kind in zip(names, kinds, strict=True)}
             structure[task] = names
         # No default route: sentence-transformers then refuses texts that are neither queries nor documents.

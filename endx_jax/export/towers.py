@@ -89,9 +89,9 @@ class Towers:
     @property
     def shared_encoder(self) -> bool:
         """True if both sides share token table, encoder and tokenizer."""
-        own = any(group in self.params.get(side, {}) for side in SIDES for group in GROUPS_OF_ENCODER)
+        separate = any(group in self.params.get(side, {}) for side in SIDES for group in GROUPS_OF_ENCODER)
         question, answer = (self.processors[side].tokenizer for side in SIDES)
-        return not own and question.same_ids(answer)
+        return not separate and question.same_ids(answer)
 
     def tower_params(self, side: str) -> dict:
         """Returns the parameters of one side's tower, by group."""
@@ -127,8 +127,10 @@ class Towers:
 def in_float32(tower: Tower) -> Tower:
     """Returns the tower in float32, without a scan and without rematerialisation."""
     options = {"dtype": jnp.float32, "remat": "none", "scan_layers": False}
-    own = {name: value for name, value in options.items() if hasattr(tower.encoder, name)}
-    return tower.clone(token_embedder=tower.token_embedder.clone(dtype=jnp.float32), encoder=tower.encoder.clone(**own))
+    supported = {name: value for name, value in options.items() if hasattr(tower.encoder, name)}
+    return tower.clone(
+        token_embedder=tower.token_embedder.clone(dtype=jnp.float32), encoder=tower.encoder.clone(**supported)
+    )
 
 
 def _no_module(part: str) -> str:

@@ -30,8 +30,8 @@ def write_transformer_folder(folder: pathlib.Path, towers: Towers, side: str, le
     kept = {name: value for name, value in source.hugging_face.items() if name not in OF_THE_CHECKPOINT}
     described = {**kept, "architectures": [architecture.transformers_class], "dtype": "float32"}
     write_json(folder / "config.json", described)
-    own = {group: params[group] for group in ("token_embedder", "encoder")}
-    tensors = to_theirs(own, architecture.rules(source.config, paths(own)))
+    groups = {group: params[group] for group in ("token_embedder", "encoder")}
+    tensors = to_theirs(groups, architecture.rules(source.config, paths(groups)))
     write_tensors(folder / SINGLE_FILE, tensors | _unused(architecture.pooler, source.config.width))
     write_tokenizer(folder, towers, side, length)
 

@@ -95,8 +95,8 @@ def verify(kind: str, folder: pathlib.Path, towers: Towers, tolerance: float) ->
     """
     texts = sample_texts(towers.workdir)
     expected = reference(towers, texts)
-    found, versions = encoded_elsewhere(kind, folder, texts)
-    differences = {side: float(np.abs(found[side] - expected[side]).max()) for side in SIDES}
+    exported, versions = encoded_elsewhere(kind, folder, texts)
+    differences = {side: float(np.abs(exported[side] - expected[side]).max()) for side in SIDES}
     return Report(
         format=kind,
         model=towers.name,

@@ -99,9 +99,9 @@ def _from_hub(hub_id: str, published: PackagedModel | None) -> pathlib.Path:
 def _check_hash(file: pathlib.Path, expected: str) -> None:
     if not file.is_file():
         raise EndxError(f"{file.parent} has no {file.name}; delete the folder to download it again")
-    found = sha256_of(file)
-    if found != expected:
+    sha256 = sha256_of(file)
+    if sha256 != expected:
         raise EndxError(
-            f"{file} has sha256 {found[:12]}..., not the published {expected[:12]}...: it is damaged or another "
+            f"{file} has sha256 {sha256[:12]}..., not the published {expected[:12]}...: it is damaged or another "
             f"model; install it again, or give its folder as the model to use it without this check"
         )

@@ -100,10 +100,10 @@ def _route(structure: Mapping, mappings: Mapping, task: str, file: pathlib.Path)
 
 def _pair(key: str, file: pathlib.Path) -> tuple[str | None, str | None]:
     """Returns task and modality of a key of `route_mappings`; several modalities remain one string."""
-    found = PAIR.fullmatch(key)
-    if found is None:
+    match = PAIR.fullmatch(key)
+    if match is None:
         raise EndxError(
             f"{file}: the key {json_files.shown(key)} of route_mappings is not a pair of a task and a modality"
         )
-    task, modality = (None if name == "None" else name.strip("'\"") for name in found.groups())
+    task, modality = (None if name == "None" else name.strip("'\"") for name in match.groups())
     return task, modality

@@ -180,8 +180,8 @@ async def _hang_up(receive: Receive) -> None:
 
 async def encode(batcher: Batcher, receive: Receive, side: str, texts: Sequence[str]) -> Encoded:
     """Encodes any number of texts."""
-    found = await in_pieces(batcher, receive, functools.partial(Encode, side), texts)
-    return Encoded(*map(np.concatenate, zip(*found, strict=True)))
+    encoded = await in_pieces(batcher, receive, functools.partial(Encode, side), texts)
+    return Encoded(*map(np.concatenate, zip(*encoded, strict=True)))
 
 
 async def in_pieces(
@@ -194,14 +194,14 @@ async def in_pieces(
 
 def pieces(texts: Sequence[str]) -> list[Sequence[str]]:
     """Splits texts into runs that cost at most `MOST_CHARACTERS` each, or consist of one text."""
-    found, start, spent = [], 0, 0
+    runs, start, spent = [], 0, 0
     for stop, text in enumerate(texts):
-        own = cost([text])
-        if stop > start and spent + own > MOST_CHARACTERS:
-            found.append(texts[start:stop])
+        text_cost = cost([text])
+        if stop > start and spent + text_cost > MOST_CHARACTERS:
+            runs.append(texts[start:stop])
             start, spent = stop, 0
-        spent += own
-    return [*found, texts[start:]]
+        spent += text_cost
+    return [*runs, texts[start:]]
 
 
 def cost(texts: Sequence[str]) -> int:

@@ -118,5 +118,5 @@ def _explained(errors: Sequence[Mapping[str, Any]]) -> Refusal:
     where = clipped("".join(parts).removeprefix("."))
     words = WORDS.get(kind) or error["msg"].removeprefix("Input ").removeprefix("Value error, ")
     shown = kind not in (*WORDS, "value_error") and isinstance(error["input"], str | int | float | None)
-    found = f", not {clipped(json.dumps(error['input']))}" if shown else ""
-    return Refusal(422, f"{where or 'the body'}: {words}{found}", param=where or None, code=kind)
+    value = f", not {clipped(json.dumps(error['input']))}" if shown else ""
+    return Refusal(422, f"{where or 'the body'}: {words}{value}", param=where or None, code=kind)

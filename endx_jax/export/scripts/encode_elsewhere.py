@@ -35,8 +35,8 @@ def main(kind: str, folder: str, place: pathlib.Path) -> None:
     embeddings = encode(kind, folder, json.loads((place / "texts.json").read_text(encoding="utf-8")))
     if "endx_jax" in sys.modules:
         raise RuntimeError("the export imported endx_jax, which it must not need")
-    for side, found in embeddings.items():
-        np.save(place / f"{side}.npy", found)
+    for side, array in embeddings.items():
+        np.save(place / f"{side}.npy", array)
     versions = {name: importlib.metadata.version(name) for name in RUNTIMES[kind]}
     (place / "versions.json").write_text(json.dumps(versions))
 
