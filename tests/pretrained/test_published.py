@@ -12,9 +12,13 @@ from endx_jax.pretrained.published import CONFIGS, is_known, outline, outline_to
 
 
 def parameters(name: str) -> int:
-    """Of the token table and the encoder."""
+    """Of the token table and the encoder: counted for one layer and for two, as all layers but the first are alike."""
     source = outline(name)
-    return sum(math.prod(shape) for shape in shapes_of(source.architecture, source.config).values())
+    one, two = (
+        sum(math.prod(shape) for shape in shapes_of(source.architecture, config).values())
+        for config in (dataclasses.replace(source.config, layers=n) for n in (1, 2))
+    )
+    return one + (source.config.layers - 1) * (two - one)
 
 
 def t5(width, mlp, layers, heads):
