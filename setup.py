@@ -45,7 +45,7 @@ SERVE = [
 PLOT = ["matplotlib>=3.9", "scikit-learn>=1.5"]
 DATA = ["pyarrow>=17.0"]
 PDF = ["pypdf>=5.0"]
-GCS = ["gcsfs>=2026.9.0"]
+GCS = ["gcsfs>=2026.10.1"]
 S3 = ["s3fs>=2026.9.0"]
 DOCS = ["latex2mathml>=3.77", "mkdocs-material>=9.6", "mkdocstrings[python]>=0.29"]
 PUBLISH = ["milvus-lite>=3.2; sys_platform != 'win32'", "pymilvus>=2.6"]

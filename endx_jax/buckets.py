@@ -340,6 +340,13 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
+def try_writing(url: str) -> None:
+    """Writes and removes an object; raises EndxError or RunInterrupted if that is not possible."""
+    with reporting(url):
+        filesystem(url).pipe_file(f"{url}.try", b"")
+        filesystem(url).rm_file(f"{url}.try")
+
+
 @contextlib.contextmanager
 def uploading(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     """Context with a local path for an output; what was written there is uploaded at its end if `path` is in a bucket.
@@ -351,9 +358,7 @@ def uploading(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     if url is None:
         yield pathlib.Path(path)
         return
-    with reporting(url):
-        filesystem(url).pipe_file(f"{url}.try", b"")
-        filesystem(url).rm_file(f"{url}.try")
+    try_writing(url)
     with tempfile.TemporaryDirectory() as folder:
         local = pathlib.Path(folder) / url.rpartition("/")[2]
         mirror = Mirror(url, local)

@@ -9,6 +9,8 @@ import pathlib
 import re
 import time
 
+from etils import epath
+
 from endx_jax.cli.data_flags import naming_flags
 from endx_jax.data.reqa import POOLS
 from endx_jax.errors import EndxError
@@ -111,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
 
     parser = argparse.ArgumentParser(prog="endx encode", description=__doc__.partition(": ")[2])
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--workdir", type=pathlib.Path, help="workdir of a run, whose best checkpoint is used")
+    source.add_argument("--workdir", type=epath.Path, help="workdir of a run, whose best checkpoint is used")
     source.add_argument("--model", help="pretrained folder or name")
     source.add_argument(
         "--join",

@@ -1,11 +1,14 @@
 """Entry point: runs a verb and converts user errors to one line and exit status 2."""
 
+import contextlib
 import importlib
+import itertools
 import os
+import pathlib
 import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import endx_jax
 from endx_jax.errors import INTERRUPTED, TRY_AGAIN, EndxError, RunInterrupted, first_line, nearest
@@ -49,7 +52,8 @@ def run_verb(argv: list[str]) -> int:
     home = os.path.expanduser("~")
     arguments = [re.sub(r"^(--[\w.-]+=)~(?=/)", lambda flag: flag[1] + home, argument) for argument in argv[1:]]
     try:
-        _verb(argv[0])(arguments)
+        with contextlib.ExitStack() as stack:
+            _verb(argv[0])(_with_local_outputs(arguments, stack))
     except (EndxError, RunInterrupted) as end:
         print(f"endx {argv[0]}: {end}", file=sys.stderr, flush=True)
         return _leave(TRY_AGAIN if isinstance(end, RunInterrupted) else 2)
@@ -73,6 +77,26 @@ def run_verb(argv: list[str]) -> int:
         print(f"endx {argv[0]}: {message}", file=sys.stderr)
         return _leave(INTERRUPTED)
     return 0
+
+
+def _with_local_outputs(arguments: list[str], stack: contextlib.ExitStack) -> list[str]:
+    """Replaces a bucket in `--output` by a local path, which is uploaded at the end of the stack."""
+    found = []
+    for before, argument in itertools.pairwise(["", *arguments]):
+        flag, value = ("--output=", argument[9:]) if argument.startswith("--output=") else ("", argument)
+        if (flag or before == "--output") and value.startswith(("gs:/", "s3:/")):
+            argument = f"{flag}{stack.enter_context(_uploading(value))}"
+        found.append(argument)
+    return found
+
+
+@contextlib.contextmanager
+def _uploading(output: str) -> Iterator[pathlib.Path]:
+    from endx_jax.buckets import uploading
+
+    with uploading(output) as local:
+        yield local
+    print(f"uploaded to {output}")
 
 
 def _leave(status: int) -> int:

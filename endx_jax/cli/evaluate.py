@@ -10,6 +10,8 @@ import functools
 import os
 import pathlib
 
+from etils import epath
+
 from endx_jax.cli.data_flags import add_data_flags, naming_flags, with_data_flags
 from endx_jax.data.settings import POOLS
 from endx_jax.settings import check
@@ -32,6 +34,7 @@ def main(argv: list[str]) -> None:
         return
     check(bool(arguments.workdir or arguments.model), "nothing to evaluate: set --workdir, --model or --index")
 
+    from endx_jax.buckets import uploading
     from endx_jax.experiment import workdir as workdirs
     from endx_jax.experiment.index_results import write_pool
     from endx_jax.experiment.model import load_pairs
@@ -71,15 +74,19 @@ def main(argv: list[str]) -> None:
     identity = model.identity
 
     def write() -> None:
+        with uploading(output) as folder:
+            write_into(folder)
+
+    def write_into(folder: pathlib.Path) -> None:
         write_pool(
-            output / workdirs.INDEX,
+            folder / workdirs.INDEX,
             dense.candidates,
             records.documents,
             metric=metric_of(cosine=model.cosine),
             model={"name": model.name, "identity": identity},
             corpus={"path": dataset},
         )
-        results.write(output / workdirs.RESULTS, output)
+        results.write(folder / workdirs.RESULTS, folder)
 
     distributed.on_primary(write, "results-written")
     say(f"\n{results.tables()}\nresults are in {output}")
@@ -174,11 +181,11 @@ def _default_output(arguments: argparse.Namespace, dataset: str) -> pathlib.Path
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="endx evaluate", description=__doc__.partition(": ")[2])
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--workdir", type=pathlib.Path, help="workdir of a run, whose best checkpoint is used")
+    source.add_argument("--workdir", type=epath.Path, help="workdir of a run, whose best checkpoint is used")
     source.add_argument("--model", help="pretrained folder or name")
     parser.add_argument(
         "--index",
-        type=pathlib.Path,
+        type=epath.Path,
         metavar="DIR",
         help="index whose documents are ranked, by the model that encoded it; needs --data",
     )
@@ -191,7 +198,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--rerank",
-        type=pathlib.Path,
+        type=epath.Path,
         metavar="WORKDIR",
         help="workdir of a pair classifier that re-ranks the best candidates",
     )

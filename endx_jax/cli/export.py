@@ -3,6 +3,8 @@
 import argparse
 import pathlib
 
+from etils import epath
+
 FORMATS = ("sentence-transformers", "stablehlo")
 
 
@@ -28,7 +30,7 @@ def main(argv: list[str]) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="endx export", description=__doc__.partition(": ")[2])
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--workdir", type=pathlib.Path, help="workdir of a run, whose best checkpoint is used")
+    source.add_argument("--workdir", type=epath.Path, help="workdir of a run, whose best checkpoint is used")
     source.add_argument("--model", help="pretrained folder or name")
     parser.add_argument("--format", choices=FORMATS, default=FORMATS[0], help=f"format of the export [{FORMATS[0]}]")
     parser.add_argument(

@@ -8,6 +8,8 @@ import argparse
 import pathlib
 from typing import TYPE_CHECKING, Any
 
+from etils import epath
+
 from endx_jax.cli.data_flags import add_data_flags, naming_flags, with_data_flags
 from endx_jax.data.settings import POOLS
 from endx_jax.settings import check
@@ -167,9 +169,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     source = parser.add_argument_group("ranking of the candidates (exactly one)")
     source.add_argument("--bm25", action="store_true", help="rank the data's candidates by stemmed BM25")
-    source.add_argument("--workdir", type=pathlib.Path, help="workdir of a run, whose best checkpoint ranks")
+    source.add_argument("--workdir", type=epath.Path, help="workdir of a run, whose best checkpoint ranks")
     source.add_argument("--model", help="pretrained folder or name that ranks; with --index, the model that encoded it")
-    source.add_argument("--index", type=pathlib.Path, help="index of `endx encode` whose documents are the candidates")
+    source.add_argument("--index", type=epath.Path, help="index of `endx encode` whose documents are the candidates")
     which = parser.add_argument_group("selection of negatives")
     which.add_argument("--negatives", type=int, default=10, metavar="K", help="maximum negatives per question [10]")
     which.add_argument(

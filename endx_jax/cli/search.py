@@ -10,6 +10,8 @@ import time
 from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING
 
+from etils import epath
+
 from endx_jax import json_files
 from endx_jax.errors import EndxError
 from endx_jax.files import replacing
@@ -194,9 +196,9 @@ def _parser() -> argparse.ArgumentParser:
         description="searches an index, interactively or for given questions; --add and --delete change it.",
     )
     parser.add_argument("question", nargs="*", help="questions, each in quotes [interactive prompt; Ctrl-D exits]")
-    parser.add_argument("--workdir", type=pathlib.Path, help="workdir of a run with a model and an index")
+    parser.add_argument("--workdir", type=epath.Path, help="workdir of a run with a model and an index")
     parser.add_argument(
-        "--index", type=pathlib.Path, help="index that train, evaluate or encode wrote [index.sqlite in WORKDIR]"
+        "--index", type=epath.Path, help="index that train, evaluate or encode wrote [index.sqlite in WORKDIR]"
     )
     parser.add_argument("--model", help="model that encoded the index [the one that the index names]")
     asking = parser.add_argument_group("questions in bulk")
@@ -238,7 +240,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     how.add_argument(
         "--rerank",
-        type=pathlib.Path,
+        type=epath.Path,
         metavar="WORKDIR",
         help="workdir of a pair classifier that re-ranks the best answers",
     )

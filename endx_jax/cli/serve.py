@@ -9,6 +9,8 @@ import pathlib
 import sys
 from typing import TYPE_CHECKING
 
+from etils import epath
+
 from endx_jax.errors import EndxError
 from endx_jax.serving.settings import Limits, ServingSettings
 from endx_jax.settings import check
@@ -114,15 +116,15 @@ def _is_loopback(host: str) -> bool:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="endx serve", description=__doc__.partition(": ")[2])
-    parser.add_argument("--workdir", type=pathlib.Path, help="workdir of a run with a model and an index")
-    parser.add_argument("--index", type=pathlib.Path, help="index, as written by endx encode [index.sqlite in WORKDIR]")
+    parser.add_argument("--workdir", type=epath.Path, help="workdir of a run with a model and an index")
+    parser.add_argument("--index", type=epath.Path, help="index, as written by endx encode [index.sqlite in WORKDIR]")
     parser.add_argument("--corpus", help="folder of documents, or another corpus of endx encode, to encode and serve")
     parser.add_argument(
         "--model",
         help="folder or name of the model that encoded the index [the run's, or the one that the index names]",
     )
     parser.add_argument(
-        "--rerank", type=pathlib.Path, metavar="WORKDIR", help="workdir of a pair classifier for /v1/rerank"
+        "--rerank", type=epath.Path, metavar="WORKDIR", help="workdir of a pair classifier for /v1/rerank"
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on [127.0.0.1: this machine only]")
     parser.add_argument("--port", type=int, default=8000, help="port; 0 chooses a free one [8000]")

@@ -14,6 +14,7 @@ from endx_jax.data import reqa
 from endx_jax.data.documents import Document, Scalar, check_id
 from endx_jax.data.readers import document_files, examples, formats, msmarco, row_files, shards, text_files
 from endx_jax.errors import EndxError
+from endx_jax.hub import local_path
 from endx_jax.settings import check_choice
 
 # Names of a corpus file in a folder: BEIR, MS MARCO and DPR.
@@ -69,7 +70,7 @@ def read_corpus(
       EndxError: the corpus can't be read; the message names file and line. Repeated ids are reported after all
         documents have been read.
     """
-    path = os.fspath(path)
+    path = local_path(os.fspath(path))
     check_choice("pool", pool, ("", *reqa.POOLS))
     documents = document_files.names_in(path) if os.path.isdir(path) else []
     if not documents and _holds_paragraphs(path):

@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from endx_jax import pretrained
-from endx_jax.buckets import local_copy
+from endx_jax.buckets import local_copy, url_of
 from endx_jax.data.idf import idf_of_sides
 from endx_jax.data.records import RetrievalSet
 from endx_jax.data.tokenization import TextProcessor
@@ -231,7 +231,7 @@ def foreign_pairs(folder: pathlib.Path) -> LoadedPairs | None:
     return None
 
 
-def load_pairs(workdir: pathlib.Path) -> LoadedPairs:
+def load_pairs(workdir: str | os.PathLike) -> LoadedPairs:
     """Loads the best checkpoint of a run whose method scores pairs, or a folder of `foreign_pairs`.
 
     Returns:
@@ -241,10 +241,11 @@ def load_pairs(workdir: pathlib.Path) -> LoadedPairs:
     Raises:
       EndxError: there is no such run, or its checkpoint is missing or damaged.
     """
-    foreign = foreign_pairs(workdir)
+    local = local_copy(workdir, skip=NOT_COPIED)
+    foreign = foreign_pairs(local)
     if foreign is not None:
         return foreign
-    model = read_model(workdir)
+    model = read_model(local)
     if model.method.pair_scorer is None:
         raise EndxError(
             f"{workdir} holds a run of objective.name={model.settings.objective.name}: --rerank needs a pair "
@@ -267,7 +268,7 @@ def load_teacher(name: str) -> LoadedPairs:
     """
     folder = local_copy(name, skip=NOT_COPIED)
     folder = folder if folder.is_dir() else locate(name)  # cross-encoders have names on the hub too
-    classifier = foreign_pairs(folder) if embeds(folder) else load_pairs(folder)
+    classifier = foreign_pairs(folder) if embeds(folder) else load_pairs(folder if url_of(name) is None else name)
     return classifier or functools.partial(InnerProducts.of_texts, load(name).comparable)
 
 

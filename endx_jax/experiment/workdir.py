@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 
 from endx_jax import json_files
-from endx_jax.buckets import Mirror, local_copy, url_of
+from endx_jax.buckets import Mirror, local_copy, try_writing, url_of
 from endx_jax.errors import EndxError, RunInterrupted
 from endx_jax.experiment.bucket_lock import BucketLock
 from endx_jax.experiment.config import Settings, differences, resolve
@@ -60,10 +60,13 @@ class Workdir(os.PathLike):
 Folder = pathlib.Path | Workdir
 
 
-def check_writable(folder: pathlib.Path, flag: str = "--workdir") -> None:
+def check_writable(folder: os.PathLike, flag: str = "--workdir") -> None:
     """Raises EndxError, which names `flag`, if `folder` can't be created or written; creates nothing."""
+    if url := url_of(folder):
+        return try_writing(url)
+    absolute = pathlib.Path(folder).absolute()
     # `lexists` is true for broken symbolic links, which prevent the folder from being created.
-    nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
+    nearest = next(path for path in (absolute, *absolute.parents) if os.path.lexists(path))
     try:
         with tempfile.TemporaryFile(dir=nearest):
             pass
@@ -81,13 +84,14 @@ def check_output(folder: pathlib.Path, report: str, verb: str) -> None:
     check_writable(folder, "--output")
 
 
-def read_config(workdir: Folder) -> Settings:
+def read_config(workdir: Folder | os.PathLike) -> Settings:
     """Reads the settings of the run in a workdir.
 
     Raises:
       EndxError: the workdir holds no run.
     """
-    file = workdir / CONFIG
+    home = workdir if isinstance(workdir, Workdir) else local_copy(workdir, skip=NOT_COPIED)
+    file = home / CONFIG
     if not file.exists():
         raise EndxError(f"{workdir} holds no run: it has no {CONFIG}")
     contents = json_files.read(file)

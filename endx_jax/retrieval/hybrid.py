@@ -3,13 +3,13 @@
 import dataclasses
 import math
 import os
-import pathlib
 from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from endx_jax.buckets import local_copy
 from endx_jax.data.records import RetrievalSet
 from endx_jax.inference.about import ABOUT, read_about
 from endx_jax.inference.saved import described_folder
@@ -93,7 +93,7 @@ def fit(dense: ScoreBlock, records: RetrievalSet, measure: str, *, cosine: bool)
 
 def stored_hybrid(path_or_name: str | os.PathLike, *, cosine: bool) -> Hybrid:
     """Returns the fusion in a model's folder, without loading the model; the default without one for this BM25."""
-    folder = described_folder(pathlib.Path(path_or_name))
+    folder = described_folder(local_copy(path_or_name, skip=("checkpoints", "*.sqlite")))
     stored = read_about(folder).hybrid if folder else None
     hybrid = None if stored is None else from_mapping(Hybrid, stored, f"{folder}/{ABOUT}: 'hybrid'")
     return hybrid if hybrid and hybrid.bm25 == BM25.DESCRIPTION else Hybrid(WEIGHT if cosine else None)

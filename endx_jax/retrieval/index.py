@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from endx_jax.buckets import local_copy
 from endx_jax.data.documents import Document
 from endx_jax.errors import EndxError, InUse
 from endx_jax.json_files import shown
@@ -121,12 +122,12 @@ class Index:
     """
 
     def __init__(self, path: str | os.PathLike):
-        """Opens the index and reads its embeddings into memory.
+        """Opens the index, or a local copy of one in a bucket, and reads its embeddings into memory.
 
         Raises:
           EndxError: there is no index, or it is damaged.
         """
-        self.path = pathlib.Path(path)
+        self.path = local_copy(path)
         self._reader = IndexReader(self.path)
         self._lock = threading.Lock()
         with self._reader.reading():

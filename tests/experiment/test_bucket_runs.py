@@ -1,15 +1,18 @@
 """Runs whose workdir and data are in a bucket, against fake-gcs-server on the loopback."""
 
 import json
+import os
 import pathlib
 import shutil
+import subprocess
+import sys
 import tempfile
 
 import fsspec
 import jax
 import numpy as np
 import pytest
-from fake_buckets import BUCKET, clients_of, gcs_server
+from fake_buckets import BUCKET, clients_of, free_port, gcs_server
 from helpers import one_line_error
 
 import endx_jax
@@ -127,3 +130,91 @@ def test_a_second_run_waits_for_the_first_one_or_is_refused(config, url, monkeyp
     with bucket_lock.BucketLock(lock, "wait"):
         assert b'"h"' not in buckets.read_bytes(lock)
     assert "is taken over: process 7 on h since then has ended" in capsys.readouterr().out
+
+
+@pytest.fixture
+def inputs(url, tiny_bert, pairs_csv) -> str:
+    """URL of a folder with the data and the pretrained model."""
+    for file in [pairs_csv, *tiny_bert.iterdir()]:
+        buckets.write_bytes(f"{url}/{'' if file == pairs_csv else 'bert/'}{file.name}", file.read_bytes())
+    return url
+
+
+def start(url, workdir, home, **variables):
+    """Starts a process that shares no folder with others but the compilation cache."""
+    home.mkdir(exist_ok=True)
+    program = pathlib.Path(__file__).parents[1] / "bucket_process.py"
+    environment = os.environ | {
+        "HOME": str(home),
+        "TMPDIR": str(home),
+        "XDG_CACHE_HOME": str(home / "cache"),
+        "JAX_PLATFORMS": "cpu",
+        "JAX_NUM_CPU_DEVICES": "8",
+        "JAX_COMPILATION_CACHE_DIR": jax.config.jax_compilation_cache_dir,
+        "PYTHONPATH": str(pathlib.Path(endx_jax.__file__).parents[1]),
+        "PYTHONUNBUFFERED": "1",
+        **variables,
+    }
+    command = [sys.executable, str(program), url, workdir]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command, env=environment, cwd=home, **pipes)
+
+
+@pytest.mark.slow
+def test_two_processes_without_a_common_folder_equal_one(inputs, url, tmp_path, trained_workdir):
+    workdir, address = f"{url}/q", f"127.0.0.1:{free_port()}"
+    shared = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2", "JAX_NUM_CPU_DEVICES": "4"}
+    both = [start(inputs, workdir, tmp_path / f"host{k}", JAX_PROCESS_ID=str(k), **shared) for k in range(2)]
+    printed = [process.communicate(timeout=400)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], printed
+    copy = download(workdir, tmp_path / "q")
+    local, remote = (json.loads((folder / "results.json").read_text()) for folder in (trained_workdir, copy))
+    assert remote["systems"] == local["systems"]
+    lines = [[json.loads(line) for line in (f / "metrics.jsonl").open()] for f in (trained_workdir, copy)]
+    losses = [[line["loss"] for line in own if "loss" in line] for own in lines]
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    assert not (copy / LOCK).exists()
+
+
+@pytest.mark.slow
+def test_kills_at_any_moment_leave_what_resumes_bit_equal(inputs, url, tmp_path, trained_workdir):
+    workdir, moments = f"{url}/q", ["compiling", "step 1/6", "step 3/6", "step 5/6", "evaluating", "encoding"]
+    for number, moment in enumerate(moments):
+        process = start(inputs, workdir, tmp_path / f"start{number}")
+        for line in process.stdout:
+            if moment in line:
+                break
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    process = start(inputs, workdir, tmp_path / "last")
+    printed = process.communicate(timeout=400)[0]
+    assert process.returncode == 0, printed
+    copy = download(workdir, tmp_path / "q")
+    assert steps_of(copy) == steps_of(trained_workdir)
+    jax.tree.map(np.testing.assert_array_equal, params_of(workdir, copy), params_of(trained_workdir, trained_workdir))
+    local, remote = (json.loads((folder / "results.json").read_text()) for folder in (trained_workdir, copy))
+    assert remote["systems"] == local["systems"]
+
+
+def test_verbs_read_from_a_bucket_and_write_into_it(inputs, url, endx, trained_workdir, tmp_path):
+    for file in trained_workdir.rglob("*"):
+        if file.is_file() and file.name != LOCK:
+            buckets.write_bytes(f"{url}/q/{file.relative_to(trained_workdir)}", file.read_bytes())
+    before = buckets.listing(f"{url}/q")
+    corpus = [f"--corpus={url}/pairs.csv", "--text-column=answer"]
+    endx("encode", f"--workdir={url}/q", *corpus, f"--output={url}/new/corpus.sqlite")
+    endx("encode", f"--workdir={trained_workdir}", *corpus, f"--output={tmp_path}/corpus.sqlite")
+    asked = ["--top=2", "where is the cat 4"]
+    there, here = (endx("search", f"--index={at}/corpus.sqlite", *asked).out for at in (f"{url}/new", tmp_path))
+    assert there == here
+    assert (
+        endx("search", f"--workdir={url}/q", *asked).out == endx("search", f"--workdir={trained_workdir}", *asked).out
+    )
+    endx("evaluate", f"--workdir={url}/q", f"--data={url}/pairs.csv", "--output", f"{url}/evaluated")
+    assert "results.json" in buckets.listing(f"{url}/evaluated")
+    endx("evaluate", f"--workdir={url}/q", f"--data={url}/pairs.csv")
+    assert {*buckets.listing(f"{url}/q")} - {*before} >= {"evaluation/pairs/results.json"}
+    copy = download(f"{url}/new", tmp_path / "copy")
+    for place in (tmp_path / "cache", tempfile.gettempdir() + "/endx", tempfile.gettempdir() + "/tmp"):
+        assert str(place).encode() not in (copy / "corpus.sqlite").read_bytes()

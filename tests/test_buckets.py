@@ -1,0 +1,193 @@
+"""Copies, uploads and errors of buckets, against servers on the loopback."""
+
+import json
+import pathlib
+import types
+
+import pytest
+from fake_buckets import BUCKET, clients_of, gcs_server, s3_server
+from helpers import one_line_error
+from loopback import Handler, LoopbackServer
+
+from endx_jax import buckets
+from endx_jax.errors import InUse, RunInterrupted
+
+SERVERS = {"gs": gcs_server, "s3": s3_server}
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def scheme(request):
+    with SERVERS[request.param]() as variables, clients_of(variables):
+        yield request.param
+
+
+@pytest.fixture
+def url(scheme, request, tmp_path, monkeypatch) -> str:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return f"{scheme}://{BUCKET}/ein Ördner/{request.node.originalname}"
+
+
+def contents_of(folder) -> dict[str, str]:
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    return {file.relative_to(folder).as_posix(): file.read_text() for file in files}
+
+
+def test_a_copy_is_made_once_and_follows_what_changes(url, monkeypatch):
+    for name in ("a.txt", "b/c d.txt", "skipped/e"):
+        buckets.write_bytes(f"{url}/{name}", name.encode())
+    assert contents_of(buckets.local_copy(url, skip=("skip*",))) == {"a.txt": "a.txt", "b/c d.txt": "b/c d.txt"}
+    fetched, fetch = [], buckets.fetch
+    monkeypatch.setattr(
+        buckets, "fetch", lambda url, objects, folder: fetched.extend(objects) or fetch(url, objects, folder)
+    )
+    buckets.local_copy(f"{url}/", skip=("skip*",))
+    assert fetched == []
+    buckets.write_bytes(f"{url}/a.txt", b"A.txt")
+    assert contents_of(buckets.local_copy(url))["a.txt"] == "A.txt"
+    assert fetched == ["a.txt", "skipped/e"]
+    assert buckets.local_copy(f"{url}/b/c d.txt").read_text() == "b/c d.txt"
+    assert buckets.read_bytes(f"{url}/a.txt") == b"A.txt"
+
+
+def test_what_changes_while_it_is_copied_is_refused(url, monkeypatch):
+    buckets.write_bytes(f"{url}/a", b"0")
+    writes, fetch = iter(range(1, 10)), buckets.fetch
+
+    def changing(url, objects, folder):
+        fetch(url, objects, folder)
+        buckets.write_bytes(f"{url}/a", str(next(writes)).encode())
+
+    monkeypatch.setattr(buckets, "fetch", changing)
+    with pytest.raises(InUse, match="is changing: read it once it is written"):
+        buckets.local_copy(url)
+
+
+def test_uploads_are_in_the_order_of_writing_and_removals_come_first(url, tmp_path, monkeypatch):
+    for name in ("old", "kept"):
+        buckets.write_bytes(f"{url}/{name}", b"0")
+    mirror = buckets.Mirror(url, tmp_path / "m")
+    mirror.upload()
+    order = []
+    files = buckets.filesystem(url)
+
+    def put(local, remote):
+        order.append(remote)
+        files.pipe_file(remote, pathlib.Path(local).read_bytes())
+
+    monkeypatch.setattr(files, "put_file", put)
+    (tmp_path / "m" / "old").unlink()
+    (tmp_path / "m" / "z").write_text("first")
+    (tmp_path / "m" / "a").write_text("second")
+    (tmp_path / "m" / ".a.part").write_text("unfinished")
+    mirror.upload("a*")
+    mirror.upload()
+    mirror.upload()
+    assert order == [f"{url}/a", f"{url}/z"]
+    assert {*buckets.listing(url)} == {"a", "z", "kept"}
+    (tmp_path / "m" / "z").write_text("changed")
+    (tmp_path / "m" / "a").write_text("changed")
+    mirror.upload()
+    assert order[2:] == [f"{url}/z", f"{url}/a"]
+
+
+def test_an_output_is_uploaded_when_it_is_whole(url):
+
+    def fail():
+        with buckets.uploading(f"{url}/out") as folder:
+            folder.mkdir()
+            (folder / "a").write_text("a")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert buckets.listing(url) == {}
+    with buckets.uploading(f"{url}/one.txt") as file:
+        file.write_text("whole")
+    assert buckets.read_bytes(f"{url}/one.txt") == b"whole"
+    assert {*buckets.listing(url)} == {"one.txt"}
+    buckets.remove(url)
+    buckets.remove(url)
+    assert buckets.listing(url) == {}
+
+
+def test_what_does_not_exist_is_one_line(url, scheme):
+    with one_line_error(f"{url}: there is no such object or folder; check the name"):
+        buckets.local_copy(url)
+    assert buckets.read_bytes(url) is None
+    with one_line_error(f"{scheme}://no-such-bucket/a"):
+        buckets.write_bytes(f"{scheme}://no-such-bucket/a", b"")
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("gs:/x", r"gs:/x is a local path that looks like a bucket: write gs://... or ./gs:/x"),
+        ("s3:/x/y", "looks like a bucket"),
+        ("gs://", "'' is no name of a bucket"),
+        ("gs://ab/x", "'ab' is no name of a bucket"),
+        ("gs://Bücket/x", "is no name of a bucket"),
+        ("gs://bucket/a//b", "may not contain //"),
+        ("gs://bucket/a/../b", "may not contain //, /./, /../"),
+        ("gs://bucket/a*", "may not contain"),
+        ("gs://bucket/a\nb", "may not contain"),
+    ],
+)
+def test_a_wrong_path_is_one_line(path, message):
+    with one_line_error(message):
+        buckets.url_of(path)
+
+
+def test_other_paths_are_kept():
+    assert buckets.url_of("gs://bucket/ein Ördner/x/") == "gs://bucket/ein Ördner/x"
+    assert [buckets.url_of(path) for path in ("runs/x", "./gs:/x", "/gs", "C:/x", "")] == [None] * 5
+
+
+def test_without_the_extra_one_line_names_it(monkeypatch):
+    import fsspec
+
+    def missing(scheme):
+        raise ImportError("Please install gcsfs")
+
+    monkeypatch.setattr(fsspec, "filesystem", missing)
+    with one_line_error(r"gs://bucket/x needs the extra \[gcs\]: pip install 'endx_jax\[gcs\]'"):
+        buckets.local_copy("gs://bucket/x")
+
+
+def answering(status: int):
+    class Answer(Handler):
+        def do_GET(self):
+            self.rfile.read(int(self.headers["Content-Length"] or 0))
+            self.reply(json.dumps({"error": {"code": status, "message": "no"}}).encode(), status)
+
+        do_POST = do_PUT = do_DELETE = do_GET
+
+    return Answer
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_denied_access_is_one_line(status):
+    pytest.importorskip("gcsfs", reason="gcsfs is not installed")
+    with LoopbackServer(answering(status)) as server, clients_of(anonymous(server.address)):
+        with one_line_error("gs://bucket/x: access is denied"):
+            buckets.write_bytes("gs://bucket/x", b"")
+        with one_line_error("gs://bucket/x: access is denied"):
+            buckets.read_bytes("gs://bucket/x")
+
+
+def test_an_unreachable_bucket_asks_to_run_again(monkeypatch):
+    retry = pytest.importorskip("gcsfs.retry", reason="gcsfs is not installed")
+
+    async def at_once(seconds):
+        pass
+
+    monkeypatch.setattr(retry, "asyncio", types.SimpleNamespace(sleep=at_once))
+    with (
+        LoopbackServer(answering(503)) as server,
+        clients_of(anonymous(server.address)),
+        pytest.raises(RunInterrupted, match="gs://bucket/x can't be reached .*503.*; run the same command again"),
+    ):
+        buckets.read_bytes("gs://bucket/x")
+
+
+def anonymous(address):
+    return {"STORAGE_EMULATOR_HOST": address, "FSSPEC_GCS_TOKEN": "anon", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
