@@ -2,7 +2,7 @@
 # Runs endx on a slice of Cloud TPU VMs. The first argument is the action:
 #
 #   create           request the slice as a queued resource, and wait until it is active
-#   setup            mount the shared folder as /runs and install this checkout, on all workers
+#   setup            install this checkout on all workers, and mount NFS as /runs if it is set
 #   run VERB ...     start `endx VERB ...` on all workers, and return
 #   logs [WORKER]    follow the log of a worker (default: worker 0, which reports results)
 #   status           print the state of each worker
@@ -12,12 +12,13 @@
 #
 # Environment variables describe the slice:
 #
-#   export ZONE=us-east5-b ACCELERATOR_TYPE=v6e-16 SPOT=1 NFS=10.0.0.2:/runs
-#   launch/tpu/vm.sh keep train --config=t5:xl,sde --workdir=/runs/t5-xl
+#   export ZONE=us-east5-b ACCELERATOR_TYPE=v6e-16 SPOT=1
+#   launch/tpu/vm.sh keep train --config=t5:xl,sde --workdir=gs://BUCKET/runs/t5-xl
 #
 # Optional: TPU_NAME (default: endx), RUNTIME_VERSION (default: by type), PROJECT (default: gcloud's), SPOT (empty: not
-# preemptible), and ENDX_RESTARTS, the number of times that `keep` requests the slice again (default: 100). See
-# docs/pods.md.
+# preemptible), SERVICE_ACCOUNT (default: the project's), which must have access to the bucket, NFS (HOST:/SHARE, for
+# workdirs in /runs instead of a bucket), and ENDX_RESTARTS, the number of times that `keep` requests the slice again
+# (default: 100). See docs/pods.md.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -47,7 +48,8 @@ state() { tpus queued-resources describe "$name" --format='value(state.state)' 2
 create() {
   if [[ -z $(state) ]]; then
     tpus queued-resources create "$name" --quiet --node-id="$name" --accelerator-type="$ACCELERATOR_TYPE" \
-      --runtime-version="${RUNTIME_VERSION:-$(runtime_version)}" ${SPOT:+--spot}
+      --runtime-version="${RUNTIME_VERSION:-$(runtime_version)}" ${SPOT:+--spot} \
+      ${SERVICE_ACCOUNT:+--service-account="$SERVICE_ACCOUNT"}
   fi
   local now before=
   while now=$(state) && [[ $now != ACTIVE ]]; do
@@ -68,15 +70,19 @@ setup() {
   on all 'rm -rf /tmp/endx && mkdir /tmp/endx'
   tpus tpu-vm scp "$folder"/* "$name:/tmp/endx/" --quiet --worker=all
   rm -r "$folder"
+  if [[ -n ${NFS:-} ]]; then
+    on all "set -e
+      sudo apt-get -qq update && sudo apt-get -qq install --yes nfs-common >/dev/null
+      grep -qs ' /runs ' /etc/fstab || echo '$NFS /runs nfs defaults,_netdev 0 0' | sudo tee -a /etc/fstab >/dev/null
+      sudo mkdir -p /runs && sudo systemctl daemon-reload
+      mountpoint -q /runs || sudo mount /runs"
+  fi
   # The machines have Python 3.10, so uv installs another version.
   on all "set -e
-    sudo apt-get -qq update && sudo apt-get -qq install --yes nfs-common >/dev/null
-    grep -qs ' /runs ' /etc/fstab || echo '$NFS /runs nfs defaults,_netdev 0 0' | sudo tee -a /etc/fstab >/dev/null
-    sudo mkdir -p /runs /opt/endx && sudo systemctl daemon-reload
-    mountpoint -q /runs || sudo mount /runs
+    sudo mkdir -p /opt/endx
     sudo python3 -m pip install --quiet uv
     sudo UV_PYTHON_INSTALL_DIR=/opt/endx/python python3 -m uv venv --quiet --clear --python 3.12 /opt/endx/venv
-    sudo python3 -m uv pip install --quiet --python /opt/endx/venv/bin/python \"\$(ls /tmp/endx/*.whl)[tpu]\"
+    sudo python3 -m uv pip install --quiet --python /opt/endx/venv/bin/python \"\$(ls /tmp/endx/*.whl)[tpu,gcs]\"
     sudo install -m 644 /tmp/endx/endx.service /etc/systemd/system/ && sudo systemctl daemon-reload"
 }
 
@@ -155,9 +161,6 @@ shift || true
 case $action in
   create | keep)
     : "${ACCELERATOR_TYPE:?is not set; set the type, such as ACCELERATOR_TYPE=v6e-16}"
-    ;;&
-  setup | keep)
-    : "${NFS:?is not set; set the file system for /runs, such as NFS=10.0.0.2:/runs}"
     ;;&
   run | keep)
     (($#)) || { say "$action: no verb; give the arguments of endx, such as: $action train --config=t5:xl,sde"; exit 2; }

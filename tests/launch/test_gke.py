@@ -112,16 +112,16 @@ def test_another_try_is_for_75_and_kills(name):
 
 
 @pytest.mark.parametrize("name", ["tpu.yaml", "gpu.yaml"])
-def test_the_workdir_is_on_the_claim(name):
+def test_the_workdir_is_in_a_bucket_of_the_service_account(name):
     document = manifest(name)
     pod, endx = job(document)["template"]["spec"], container(document)
-    claims = {
-        v["name"]: v["persistentVolumeClaim"]["claimName"] for v in pod["volumes"] if "persistentVolumeClaim" in v
-    }
-    mounts = {claims.get(mount["name"]): mount["mountPath"] for mount in endx["volumeMounts"]}
-    folder = mounts[manifest("runs.yaml")["metadata"]["name"]]
-    assert any(argument.startswith(f"--workdir={folder}/") for argument in endx["args"])
-    assert {mount["name"] for mount in endx["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+    assert any(argument.startswith("--workdir=gs://BUCKET/") for argument in endx["args"])
+    assert pod["serviceAccountName"] == "endx"
+    mounted = {mount["name"] for mount in endx.get("volumeMounts", [])}
+    assert mounted == {volume["name"] for volume in pod.get("volumes", [])}
+    text = (GKE / name).read_text()  # the shared folder, as an option, is that of runs.yaml
+    assert f"{{claimName: {manifest('runs.yaml')['metadata']['name']}}}" in text
+    assert "key" not in text.lower()
     assert "command" not in endx  # the image's tini, which passes signals on
 
 

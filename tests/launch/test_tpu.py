@@ -69,7 +69,7 @@ class Slice:
             '#!/bin/bash\n[[ $* != *"--wheel-dir"* ]] || touch "${@: -2:1}/endx_jax-1-py3-none-any.whl"\n'
         )
         python.chmod(0o755)
-        settings = {"ZONE": "z", "ACCELERATOR_TYPE": "v6e-16", "NFS": "10.0.0.2:/runs", "ENDX_PAUSE": "0"}
+        settings = {"ZONE": "z", "ACCELERATOR_TYPE": "v6e-16", "ENDX_PAUSE": "0"}
         settings |= {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", **environment}
         done = subprocess.run([VM, *arguments], env=settings, capture_output=True, text=True, timeout=60)
         return done.returncode, done.stderr
@@ -132,7 +132,23 @@ def test_setup_brings_the_wheel_and_the_service(slice_):
     for call in slice_.calls("tpu-vm", "ssh"):
         assert "--worker=all" in call
         check_syntax(remote(call))
-    assert "'10.0.0.2:/runs /runs nfs defaults,_netdev 0 0'" in remote(slice_.calls("tpu-vm", "ssh")[-1])
+    scripts = [remote(call) for call in slice_.calls("tpu-vm", "ssh")]
+    assert "[tpu,gcs]" in scripts[-1]
+    assert not any("nfs" in script for script in scripts)
+
+
+def test_setup_mounts_nfs_where_it_is_set(slice_):
+    assert slice_.do("setup", NFS="10.0.0.2:/runs") == (0, "")
+    scripts = [remote(call) for call in slice_.calls("tpu-vm", "ssh")]
+    for script in scripts:
+        check_syntax(script)
+    assert any("'10.0.0.2:/runs /runs nfs defaults,_netdev 0 0'" in script for script in scripts)
+
+
+def test_create_asks_for_the_service_account(slice_):
+    slice_.do("create", states=["", "ACTIVE"], SERVICE_ACCOUNT="endx@p.iam.gserviceaccount.com")
+    (call,) = slice_.calls("queued-resources", "create")
+    assert "--service-account=endx@p.iam.gserviceaccount.com" in call
 
 
 def remote(call: list[str]) -> str:
@@ -244,7 +260,6 @@ def test_keep_does_not_take_a_bad_line_for_a_lost_slice(slice_):
         (["keep"], "", "keep: no verb; give the arguments of endx, such as: keep train --config=t5:xl,sde"),
         (["status"], "ZONE", "ZONE: is not set; set the zone, such as ZONE=us-east5-b"),
         (["create"], "ACCELERATOR_TYPE", "is not set; set the type, such as ACCELERATOR_TYPE=v6e-16"),
-        (["keep", "train"], "NFS", "NFS: is not set; set the file system for /runs, such as NFS=10.0.0.2:/runs"),
     ],
 )
 def test_mistakes_cost_nothing(slice_, arguments, missing, said):
