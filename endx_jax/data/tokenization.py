@@ -36,22 +36,36 @@ class Tokenizer:
       size: largest id plus one, added and special tokens included.
     """
 
-    def __init__(self, folder: pathlib.Path | str):
+    def __init__(self, folder: pathlib.Path | str, *, append_eos: bool = False, rows: int | None = None):
         """Loads the tokenizer with transformers.
 
+        Args:
+          folder: folder of its files.
+          append_eos: ends each text with EOS, if the tokenizer's files do not.
+          rows: rows of the token table; added tokens with larger ids become the unknown token, if there is one. Gemma's
+            text models have the token of an image without a row for it.
+
         Raises:
-          EndxError: the folder holds no usable tokenizer.
+          EndxError: the folder holds no usable tokenizer, or it has no EOS to append.
         """
         self.folder = pathlib.Path(folder)
+        self._options = {"append_eos": append_eos, "rows": rows}
         # Without this, the library uses only one core in a forked process.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
         self._loaded = _load(self.folder)
         self._backend = self._loaded.backend_tokenizer if self._loaded.is_fast else None
         self._lock = threading.Lock()  # truncation is state of the backend, which only one thread may change
         with refusing_broken(self.folder, *BROKEN):
+            if append_eos:
+                self._append_eos()
             # The special tokens of an encoded text may have ids that are not in the vocabulary.
             around = self._loaded([""])["input_ids"][0] if self._backend is None else self._backend.encode("").ids
-            self.size = 1 + max([*self._loaded.get_vocab().values(), *around], default=-1)
+            ids = {*self._loaded.get_vocab().values(), *around}
+            without_row = set() if rows is None else {id_ for id_ in self._added() - {*around} if id_ >= rows}
+            self._unknown = self._loaded.unk_token_id if without_row else None
+            self.size = 1 + max(ids if self._unknown is None else ids - without_row, default=-1)
+            if self._loaded.pad_token_id is None and self._backend is not None:  # as for most language models
+                self._loaded.pad_token = self._loaded.eos_token
             pad_id = self._loaded.pad_token_id
         if pad_id is None:
             raise EndxError(f"the tokenizer in {folder} has no padding token; set one in its tokenizer_config.json")
@@ -59,7 +73,7 @@ class Tokenizer:
 
     def __reduce__(self):
         """Pickles the folder, so that processes that tokenize load the tokenizer there."""
-        return Tokenizer, (self.folder,)
+        return functools.partial(Tokenizer, **self._options), (self.folder,)
 
     @functools.cached_property
     def fingerprint(self) -> str | None:
@@ -69,7 +83,8 @@ class Tokenizer:
         with self._lock:
             self._forget_length()
             special = self._backend.encode_special_tokens
-            state = f"{self._loaded.truncation_side} {special} {self._backend.to_str()}"
+            unknown = "" if self._unknown is None else f" {self._options['rows']}"
+            state = f"{self._loaded.truncation_side} {special} {self._backend.to_str()}{unknown}"
         return hashlib.sha256(state.encode()).hexdigest()
 
     @property
@@ -83,17 +98,17 @@ class Tokenizer:
         """Returns true if two tokenizers are known to give the same ids for every text."""
         return self is other or (self.fingerprint is not None and self.fingerprint == other.fingerprint)
 
-    def check_matches(self, vocab_size: int, pad_id: int, where: object) -> None:
+    def check_matches(self, vocab_size: int, pad_id: int | None, where: object) -> None:
         """Raises EndxError if the tokenizer does not match an encoder.
 
         Args:
           vocab_size: number of rows of the encoder's token table.
-          pad_id: padding id of the encoder.
+          pad_id: padding id of the encoder; None if nothing in it depends on one.
           where: folder of the encoder, for the message.
         """
         if self.size > vocab_size:
             reason = f"its largest id is {self.size - 1} and the weights have {vocab_size} rows"
-        elif self.pad_id != pad_id:
+        elif pad_id is not None and self.pad_id != pad_id:
             reason = f"it pads with id {self.pad_id} and the weights expect {pad_id}"
         else:
             return
@@ -110,7 +125,10 @@ class Tokenizer:
             lengths += map(len, rows)
             parts.append(np.fromiter(itertools.chain.from_iterable(rows), np.int32))
             cut += longer
-        return TokenTable.from_lengths(np.concatenate(parts), np.asarray(lengths, np.int64), self.pad_id, cut)
+        ids = np.concatenate(parts)
+        if self._unknown is not None:
+            ids[ids >= self._options["rows"]] = self._unknown
+        return TokenTable.from_lengths(ids, np.asarray(lengths, np.int64), self.pad_id, cut)
 
     def save(self, folder: pathlib.Path) -> None:
         """Writes the tokenizer's files into `folder`."""
@@ -136,6 +154,27 @@ class Tokenizer:
                 encodings = self._backend.encode_batch_fast(paired)
         cut = sum(len(encoding) == length and bool(encoding.overflowing) for encoding in encodings)
         return [encoding.ids for encoding in encodings], cut
+
+    def _added(self) -> set[int]:
+        """Ids of the tokens that were added to the vocabulary."""
+        return {*self._loaded.added_tokens_decoder} if self._backend is not None else set()
+
+    def _append_eos(self) -> None:
+        """Adds EOS to the end of each text, also in the files that `save` writes, unless it is there."""
+        import tokenizers
+
+        eos, id_ = self._loaded.eos_token, self._loaded.eos_token_id
+        if eos is None or self._backend is None:
+            lacks = "has no EOS token" if eos is None else "is written in Python and can't append EOS"
+            raise EndxError(
+                f"the tokenizer in {self.folder} {lacks}, whose encoding embeds a text: set eos_token in "
+                "tokenizer_config.json, or use a folder of sentence-transformers, which states its pooling"
+            )
+        if self._backend.encode("").ids[-1:] == [id_]:
+            return
+        before = [self._backend.post_processor] if self._backend.post_processor else []
+        ending = tokenizers.processors.TemplateProcessing(f"$A {eos}", f"$A {eos} $B {eos}", [(eos, id_)])
+        self._backend.post_processor = tokenizers.processors.Sequence([*before, ending])
 
     def _forget_length(self) -> None:
         """Resets the settings of padding and truncation, which the backend would write into its file."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from endx_jax.encoders import bert, gte, modernbert, nomic_bert, static, t5
+from endx_jax.encoders import bert, gemma, gte, llama, modernbert, nomic_bert, qwen, static, t5
 from endx_jax.encoders.architecture import Architecture, EncoderConfig
 
 # Supported encoder families by the `model_type` of their `config.json`.
@@ -22,6 +22,12 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "t5": t5.T5,
     "mt5": t5.MT5,
     "umt5": t5.UMT5,
+    "llama": llama.LLAMA,
+    "mistral": llama.MISTRAL,
+    "eurobert": llama.EUROBERT,
+    "qwen2": qwen.QWEN2,
+    "qwen3": qwen.QWEN3,
+    "gemma3_text": gemma.GEMMA3,
     "static": static.STATIC,
 }
 

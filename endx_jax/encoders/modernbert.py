@@ -4,14 +4,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Self
 
-from endx_jax import json_files
 from endx_jax.encoders.architecture import Architecture, Names
-from endx_jax.errors import EndxError
+from endx_jax.encoders.layer_types import GLOBAL, LOCAL, read_layer_types, read_ropes
 from endx_jax.models.config_keys import MOST_TOKENS, HuggingFaceConfig, choice, flag, fraction, whole
-from endx_jax.models.layers import ACTIVATIONS, Rope
+from endx_jax.models.layers import ACTIVATIONS
 from endx_jax.models.transformer import MLP, PROJECTIONS, LayerKind, TransformerConfig, only
 
-LOCAL, GLOBAL = "sliding_attention", "full_attention"
 # Bases of the rotations by type of layer: key in older files, and default.
 BASES = {LOCAL: ("local_rope_theta", 10_000.0), GLOBAL: ("global_rope_theta", 160_000.0)}
 
@@ -47,22 +45,9 @@ class ModernBertConfig(TransformerConfig):
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
         """Converts the contents of a `config.json` of transformers 4 or 5."""
         found, structure = super().from_hugging_face(config, where), _Structure.from_hugging_face(config, where)
-        types = config.get("layer_types")
-        if types is None:
-            types = [GLOBAL if n % structure.period == 0 else LOCAL for n in range(found.layers)]
-        types = json_files.listed(types, f"{where}: 'layer_types'")
-        if len(types) != found.layers or not all(kind in list(BASES) for kind in types):
-            raise EndxError(
-                f"{where}: layer_types is {json_files.shown(types)}; it must name one of {', '.join(BASES)} for each "
-                f"of the {found.layers} layers"
-            )
-        stated = json_files.mapped(config.get("rope_parameters") or {}, f"{where}: 'rope_parameters'")
-        ropes = {
-            kind: Rope.read(
-                stated.get(kind) or config.get("rope_scaling"), config.get(key, default), found.head, f"{where}: {kind}"
-            )
-            for kind, (key, default) in BASES.items()
-        }
+        default = [GLOBAL if n % structure.period == 0 else LOCAL for n in range(found.layers)]
+        types = read_layer_types(config, default, where)
+        ropes = read_ropes(config, BASES, [LOCAL, GLOBAL], found.head, where)
         kinds = [
             LayerKind(ropes[kind], structure.window // 2 if kind == LOCAL else None, attention_norm=n > 0)
             for n, kind in enumerate(types)

@@ -34,7 +34,7 @@ class T5Config(TransformerConfig):
     activation: str = "gelu_new"
     gated: bool = True
     biases: tuple[str, ...] = ()
-    scaled: bool = False
+    score_width: float | None = 1.0
     pre_norm: bool = True
     embedding_norm: bool = False
     rms: bool = True

@@ -67,7 +67,11 @@ def text_processors(
     Raises:
       EndxError: a tokenizer is missing, or has ids that the encoder's token table does not have.
     """
-    loaded = {folder: Tokenizer(folder) for folder in dict.fromkeys(tokenizers.values())}
+    encoders = {tokenizers[side]: source for side, source in sources.items()}
+    loaded = {
+        folder: Tokenizer(folder, append_eos=source.append_eos, rows=source.config.vocab_size)
+        for folder, source in encoders.items()
+    }
     for side, source in sources.items():
         loaded[tokenizers[side]].check_matches(source.config.vocab_size, source.config.pad_id, source.folder)
     return {side: TextProcessor(loaded[tokenizers[side]], lengths[side], prompts[side]) for side in SIDES}

@@ -25,6 +25,7 @@ def attend_within(
     *,
     scale: float,
     bias: Array | None = None,
+    causal: bool = False,
     window: int | None = None,
     dropout_keys: Array | None = None,
     dropout_rate: float = 0.0,
@@ -33,20 +34,24 @@ def attend_within(
 
     Args:
       query: token array [..., H, Dh].
-      key: token array [..., H, Dh].
-      value: token array [..., H, Dh].
+      key: token array [..., K, Dh]; each of the K heads serves H / K adjacent heads of the queries (Ainslie et al.
+        2023).
+      value: token array [..., K, Dh].
       layout: layout of the tokens.
       scale: factor of the scores.
       bias: added to the scaled scores. [1, H, L, L], where L is the layout's width; if `uses_kernel`, float32
         [2L - 1, H], indexed by the key's position minus the query's plus L - 1.
+      causal: a token attends to no later token.
       window: maximum distance, in tokens, over which a token attends; None for the whole text.
       dropout_keys: keys [B], or None outside training.
       dropout_rate: dropout rate of the attention weights.
 
     Returns:
-      A token array like `value`.
+      A token array like `query`.
     """
-    if uses_kernel(layout, query.shape[-2]):
+    if uses_kernel(layout, query.shape[-2]) and not causal:
+        repeats = query.shape[-2] // key.shape[-2]
+        key, value = (x if repeats == 1 else jnp.repeat(x, repeats, axis=-2) for x in (key, value))
         keys = layout.token_keys(dropout_keys) if dropout_rate > 0 else None
         return _attend_in_kernel(query, key, value, layout, scale, bias, window, keys, dropout_rate)
     attended = []
@@ -60,6 +65,7 @@ def attend_within(
                 mask,
                 scale=scale,
                 bias=None if bias is None else bias[..., :length, :length],
+                causal=causal,
                 window=window,
                 dropout_keys=keys,
                 dropout_rate=dropout_rate,
@@ -155,6 +161,7 @@ def attend(
     *,
     scale: float,
     bias: Array | None = None,
+    causal: bool = False,
     window: int | None = None,
     dropout_keys: Array | None = None,
     dropout_rate: float = 0.0,
@@ -163,11 +170,12 @@ def attend(
 
     Args:
       query: [B, L, H, Dh].
-      key: [B, M, H, Dh].
-      value: [B, M, H, Dh].
+      key: [B, M, K, Dh]; see `attend_within` for K.
+      value: [B, M, K, Dh].
       mask: bool [B, M], true at the positions to attend to, which precede the others.
       scale: factor of the scores: 1/sqrt(Dh) in BERT, 1 in T5.
       bias: added to the scaled scores, broadcast to [B, H, L, M].
+      causal: as in `attend_within`; L must be M.
       window: as in `attend_within`; L must be M.
       dropout_keys: keys [B], or None outside training.
       dropout_rate: dropout rate of the attention weights.
@@ -181,17 +189,20 @@ def attend(
     if not dropping and bias is None and window is None and has_fused_attention(query, key, platform()):
         lengths = jnp.sum(mask, axis=1, dtype=jnp.int32)
         return jax.nn.dot_product_attention(
-            query, key, value, scale=scale, key_value_seq_lengths=lengths, implementation="cudnn"
+            query, key, value, scale=scale, is_causal=causal, key_value_seq_lengths=lengths, implementation="cudnn"
         )
     # Heads first: CPUs multiply batches of matrices and would otherwise transpose them in every product.
     query, key, value = (jnp.moveaxis(x, 2, 1) for x in (query, key, value))
-    scores = product("bhld,bhmd->bhlm", query, key) * scale
+    heads, groups = query.shape[1], key.shape[1]
+    scores = _regrouped(product("bhld,bhmd->bhlm", _regrouped(query, groups), key), heads) * scale
     if bias is not None:
         scores = scores + bias
     attended_to = mask[:, None, None, :]
-    if window is not None:
+    if window is not None or causal:
         place = jnp.arange(mask.shape[1])
-        attended_to &= (jnp.abs(place[:, None] - place[None, :]) <= window)[None, None]
+        before = place[:, None] - place[None, :]
+        near = jnp.abs(before) <= (mask.shape[1] if window is None else window)
+        attended_to &= (near & (before >= 0) if causal else near)[None, None]
     # Adding a bias saves memory: the gradient of `where` would keep a mask in the shape of the scores.
     scores = scores + jnp.where(attended_to, 0, jnp.finfo(scores.dtype).min).astype(scores.dtype)
     # The division of the softmax comes last, on [L, Dh] per head instead of [L, M].
@@ -199,8 +210,14 @@ def attend(
     total = jnp.sum(weights, axis=-1, keepdims=True)
     if dropping:
         weights = attention_dropout(weights, dropout_keys, dropout_rate)
-    attended = product("bhlm,bhmd->bhld", weights.astype(value.dtype), value)
+    attended = _regrouped(product("bhlm,bhmd->bhld", _regrouped(weights.astype(value.dtype), groups), value), heads)
     return jnp.moveaxis(attended / total, 1, 2).astype(value.dtype)
+
+
+def _regrouped(x: Array, groups: int) -> Array:
+    """Reshapes [B, H, R, D] to [B, groups, H R / groups, D]: the rows of adjacent heads one after another, or back."""
+    batch, heads, rows, width = x.shape
+    return x if heads == groups else x.reshape(batch, groups, heads * rows // groups, width)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))

@@ -16,7 +16,7 @@ import numpy as np
 
 from endx_jax import json_files
 from endx_jax.errors import EndxError
-from endx_jax.models.config_keys import HuggingFaceConfig, choice, fraction
+from endx_jax.models.config_keys import HuggingFaceConfig, choice, fraction, whole
 from endx_jax.models.layout import Layout
 from endx_jax.numerics import at_least_float32
 
@@ -90,17 +90,22 @@ class Norm(nn.Module):
       dtype: dtype of the result.
       use_bias: adds a bias.
       centred: subtracts the mean.
+      from_one: multiplies by 1 + `scale`, which is 0 at first.
     """
 
     epsilon: float
     dtype: jnp.dtype
     use_bias: bool = True
     centred: bool = True
+    from_one: bool = False
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """Maps [..., D] to [..., D]."""
-        scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
+        if self.from_one:
+            scale = 1 + self.param("scale", nn.initializers.zeros, x.shape[-1:])
+        else:
+            scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
         bias = self.param("bias", nn.initializers.zeros, x.shape[-1:]) if self.use_bias else None
         return _norm(self.epsilon, jnp.dtype(self.dtype), self.centred, x, jnp.asarray(scale), bias)
 
@@ -150,15 +155,21 @@ class Rope(HuggingFaceConfig):
 
     Attributes:
       base: base of the wavelengths (`rope_theta`); the n-th is 2 pi base^(2n / Dh).
-      kind: `default` (no scaling), `linear` (positions by 1 / `factor`) or `ntk` (NTK-aware with a
-        fixed factor, kexue.fm/archives/9706).
+      kind: `default` (no scaling), `linear` (positions by 1 / `factor`), `ntk` (NTK-aware with a fixed factor,
+        kexue.fm/archives/9706) or `llama3` (`linear` for long wavelengths only, Grattafiori et al. 2024).
       factor: factor of the scaling.
+      longest: wavelengths over `trained` / `longest` are scaled by `llama3` (`low_freq_factor`).
+      shortest: wavelengths under `trained` / `shortest` are not, and those between in part (`high_freq_factor`).
+      trained: positions before the scaling (`original_max_position_embeddings`).
       part: part of a head that is rotated; only all of it is supported.
     """
 
     base: float = fraction("rope_theta", least=1, most=1e12)
-    kind: str = choice("rope_type", "type", choices=("default", "linear", "ntk"), default="default")
+    kind: str = choice("rope_type", "type", choices=("default", "linear", "ntk", "llama3"), default="default")
     factor: float = fraction("factor", default=1.0, least=1.0, most=1e6)
+    longest: float = fraction("low_freq_factor", default=1.0, least=1e-3, most=1e6)
+    shortest: float = fraction("high_freq_factor", default=4.0, least=1e-3, most=1e6)
+    trained: int = whole("original_max_position_embeddings", default=8192)
     part: float = fraction("partial_rotary_factor", default=1.0, least=1.0, most=1.0)
 
     @classmethod
@@ -171,18 +182,37 @@ class Rope(HuggingFaceConfig):
         if head_width % 2:
             raise EndxError(f"{where}: heads are {head_width} wide; rotary position embeddings need an even width")
         stated = json_files.mapped(parameters or {}, f"{where}: the rotary parameters")
-        return cls.from_hugging_face({"rope_theta": base} | stated, where)
+        found = cls.from_hugging_face({"rope_theta": base} | stated, where)
+        if found.kind == "llama3":
+            missing = [name for name in LLAMA3 if name not in stated]
+            if missing:
+                raise EndxError(f"{where}: rotary parameters of rope_type llama3 need {', '.join(missing)}")
+            if found.shortest <= found.longest:
+                raise EndxError(f"{where}: high_freq_factor {found.shortest:g} must exceed low_freq_factor")
+        return found
+
+    def frequencies(self, head_width: int) -> np.ndarray:
+        """Returns the angles by which neighbouring positions differ, float64 [Dh / 2]."""
+        base, divisor = self.base, 1.0
+        if self.kind == "linear":
+            divisor = self.factor
+        elif self.kind == "ntk":
+            base, divisor = base * self.factor, self.factor ** (2 / head_width)
+        found = 1 / (divisor * base ** (np.arange(0, head_width, 2, dtype=np.float64) / head_width))
+        if self.kind == "llama3":
+            turns = self.trained * found / (2 * np.pi)
+            unscaled = np.clip((turns - self.longest) / (self.shortest - self.longest), 0, 1)
+            found = found * (unscaled + (1 - unscaled) / self.factor)
+        return found
+
+
+# Keys that rotary parameters of type llama3 must have.
+LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
 def rotations(layout: Layout, head_width: int, rope: Rope) -> tuple[Array, Array]:
     """Returns cosines and sines for `rotate`, by positions within a text: float32 token arrays [..., Dh / 2]."""
-    base, divisor = rope.base, 1.0
-    if rope.kind == "linear":
-        divisor = rope.factor
-    elif rope.kind == "ntk":
-        base, divisor = base * rope.factor, rope.factor ** (2 / head_width)
-    frequencies = 1 / (divisor * base ** (np.arange(0, head_width, 2, dtype=np.float64) / head_width))
-    angles = jnp.arange(layout.width)[:, None] * jnp.asarray(frequencies, jnp.float32)[None]
+    angles = jnp.arange(layout.width)[:, None] * jnp.asarray(rope.frequencies(head_width), jnp.float32)[None]
     return layout.by_position(jnp.cos(angles)), layout.by_position(jnp.sin(angles))
 
 

@@ -2,7 +2,7 @@
 
 A family (`endx_jax.encoders`) is a `TransformerConfig` that chooses from the parts in `layers.py`: positions as a
 table, as a bias on attention scores or as rotations; norms after or before the sublayers; a plain or a gated MLP;
-biases; windows of attention; parameters shared by all layers.
+biases; attention to all tokens, to earlier ones or in windows; parameters shared by all layers.
 """
 
 import dataclasses
@@ -62,6 +62,7 @@ class TransformerConfig(HuggingFaceConfig):
       width: model width D (`hidden_size`).
       layers: number of layers (`num_hidden_layers`).
       heads: number of attention heads H (`num_attention_heads`).
+      kv_heads: number K of heads of keys and values (`num_key_value_heads`); None: H.
       head_width: width Dh of a head; None: D / H.
       mlp_width: hidden width of the MLP (`intermediate_size`).
       positions: maximum input length in tokens (`max_position_embeddings`); None: unlimited.
@@ -76,10 +77,15 @@ class TransformerConfig(HuggingFaceConfig):
       activation: activation function of the MLP (`hidden_act`).
       gated: multiplies the activated `mlp_gate` by `mlp_up`; else `mlp_up` is activated.
       biases: names of the layers' linear maps with a bias, of `PROJECTIONS` and `MLP`.
-      scaled: multiplies attention scores by 1 / sqrt(Dh).
+      causal: tokens attend to no later tokens.
+      score_width: attention scores are multiplied by 1 / sqrt(score_width); None: Dh.
+      head_norm: normalises each head of queries and keys before its rotation.
       pre_norm: norms come before the sublayers and at the end; else after each residual.
+      result_norm: pre-norm layers normalise the results of their sublayers too.
+      embedding_scale: multiplies token embeddings by sqrt(D).
       embedding_norm: normalises the sum of the embeddings.
       rms: norms are RMSNorm (Zhang and Sennrich 2019) without bias; else LayerNorm.
+      from_one: norms multiply by 1 + their parameter.
       norm_bias: LayerNorms have a bias.
       norm_epsilon: epsilon of the norms (`layer_norm_eps`).
       shared_layers: all layers have the parameters of the first.
@@ -98,6 +104,7 @@ class TransformerConfig(HuggingFaceConfig):
     width: int = whole("hidden_size", "dim", "d_model", "n_embd")
     layers: int = whole("num_hidden_layers", "n_layers", "num_layers", "n_layer", most=MOST_LAYERS)
     heads: int = whole("num_attention_heads", "n_heads", "num_heads", "n_head")
+    kv_heads: int | None = None
     head_width: int | None = None
     mlp_width: int = whole("intermediate_size", "hidden_dim", "d_ff", "n_inner")
     positions: int | None = whole("max_position_embeddings", "n_positions")
@@ -112,10 +119,15 @@ class TransformerConfig(HuggingFaceConfig):
     activation: str = choice("hidden_act", "activation", choices=ACTIVATIONS, default="gelu")
     gated: bool = False
     biases: tuple[str, ...] = (*PROJECTIONS, *MLP)
-    scaled: bool = True
+    causal: bool = False
+    score_width: float | None = None
+    head_norm: bool = False
     pre_norm: bool = False
+    result_norm: bool = False
+    embedding_scale: bool = False
     embedding_norm: bool = True
     rms: bool = False
+    from_one: bool = False
     norm_bias: bool = True
     norm_epsilon: float = fraction("layer_norm_eps", "layer_norm_epsilon", default=1e-12)
     shared_layers: bool = False
@@ -147,6 +159,10 @@ class TransformerConfig(HuggingFaceConfig):
             found = dataclasses.replace(found, positions=positions)
         if found.head_width is None and found.width % found.heads:
             raise EndxError(f"{where}: width {found.width} is not a multiple of its {found.heads} heads")
+        if found.heads % found.groups:
+            raise EndxError(
+                f"{where}: {found.heads} attention heads are not a multiple of {found.groups} heads of keys and values"
+            )
         return found
 
     @property
@@ -158,6 +174,11 @@ class TransformerConfig(HuggingFaceConfig):
     def head(self) -> int:
         """Width Dh of a head."""
         return self.head_width or self.width // self.heads
+
+    @property
+    def groups(self) -> int:
+        """Number K of heads of keys and values."""
+        return self.kv_heads or self.heads
 
     @property
     def table_width(self) -> int:
@@ -226,6 +247,8 @@ class TransformerEncoder(nn.Module):
         x = embedded.astype(self.dtype)
         if added := self._added(layout):
             x = (embedded + sum(added[1:], added[0]).astype(self.dtype)).astype(self.dtype)
+        if config.embedding_scale:
+            x = x * jnp.asarray(math.sqrt(config.width), self.dtype)
         if config.embedding_norm:
             x = norm("norm")(x)
         x = dropout(x, outer[0], config.dropout)
@@ -302,8 +325,10 @@ class TransformerLayer(nn.Module):
 
         norm = functools.partial(_norm, config, self.dtype)
         if config.pre_norm:
-            x = x + attention(norm("attention_norm")(x) if self.kind.attention_norm else x)
-            return keep_rows(x + mlp(norm("mlp_norm")(x)))
+            attended = attention(norm("attention_norm")(x) if self.kind.attention_norm else x)
+            x = x + (norm("attention_result_norm")(attended) if config.result_norm else attended)
+            mapped = mlp(norm("mlp_norm")(x))
+            return keep_rows(x + (norm("mlp_result_norm")(mapped) if config.result_norm else mapped))
         x = norm("attention_norm")(x + attention(x))
         return keep_rows(norm("mlp_norm")(x + mlp(x)))
 
@@ -327,11 +352,12 @@ class SelfAttention(nn.Module):
     ) -> Array:
         """Maps a token array [..., D] to one of the same shape, with a bias on scores and rotations of the heads."""
         config = self.config
-        inner = config.heads * config.head
         query, key, value = (
-            _dense(config, self.dtype, inner, name)(x).reshape(*x.shape[:2], config.heads, config.head)
-            for name in ("query", "key", "value")
+            _dense(config, self.dtype, heads * config.head, name)(x).reshape(*x.shape[:2], heads, config.head)
+            for name, heads in (("query", config.heads), ("key", config.groups), ("value", config.groups))
         )
+        if config.head_norm:
+            query, key = (_norm(config, self.dtype, name)(x) for name, x in (("query_norm", query), ("key_norm", key)))
         if rotation is not None:
             query, key = rotate(query, rotation), rotate(key, rotation)
         attended = attend_within(
@@ -339,13 +365,14 @@ class SelfAttention(nn.Module):
             key,
             value,
             layout,
-            scale=1 / math.sqrt(config.head) if config.scaled else 1.0,
+            scale=1 / math.sqrt(config.head if config.score_width is None else config.score_width),
             bias=bias,
+            causal=config.causal,
             window=self.window,
             dropout_keys=dropout_keys,
             dropout_rate=config.attention_dropout,
         )
-        return _dense(config, self.dtype, config.width, "output")(attended.reshape(*x.shape[:2], inner))
+        return _dense(config, self.dtype, config.width, "output")(attended.reshape(*x.shape[:2], -1))
 
 
 def _relative_bias(module: Any, layout: Layout) -> Array | None:
@@ -363,4 +390,5 @@ def _dense(config: TransformerConfig, dtype: jnp.dtype, width: int, name: str) -
 
 
 def _norm(config: TransformerConfig, dtype: jnp.dtype, name: str) -> nn.Module:
-    return Norm(config.norm_epsilon, dtype, config.norm_bias and not config.rms, not config.rms, name=name)
+    biased = config.norm_bias and not config.rms
+    return Norm(config.norm_epsilon, dtype, biased, not config.rms, config.from_one, name=name)

@@ -41,6 +41,20 @@ class PretrainedEncoder:
         """Config of the encoder."""
         return self.architecture.config.from_hugging_face(self.hugging_face, self.folder / "config.json")
 
+    @property
+    def pooling(self) -> str:
+        """Name of the pooling; if not stated, of the last token for causal attention, else the mean."""
+        return self.head.pooling or ("last" if self._causal else "mean")
+
+    @property
+    def append_eos(self) -> bool:
+        """True if texts must end with EOS: for causal encoders that state no pooling."""
+        return self._causal and not self.head.pooling
+
+    @property
+    def _causal(self) -> bool:
+        return getattr(self.config, "causal", False)
+
     def params(self) -> dict:
         """Reads the weights of `stored_params` as NumPy arrays."""
         return jax.tree.map(np.asarray, self.stored_params())

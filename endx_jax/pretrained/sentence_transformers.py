@@ -109,7 +109,7 @@ class Head:
 
     Attributes:
       encoder: folder of `config.json` and the weights.
-      pooling: name of the pooling, of `pooling.POOLINGS`.
+      pooling: name of the pooling, of `pooling.POOLINGS`; empty if not stated.
       projection: projection after pooling, or None.
       normalize: scales embeddings to unit norm.
       max_length: maximum length in tokens, which may exceed the encoder's positions; None if not stated.
@@ -144,7 +144,7 @@ class Usage:
 
 
 def read_heads(folder: pathlib.Path) -> dict[str, Head]:
-    """Reads the heads of a folder by side; a folder without `modules.json` is an encoder with mean pooling.
+    """Reads the heads of a folder by side; a folder without `modules.json` is an encoder that states no pooling.
 
     Raises:
       EndxError: the folder has no model, or has an unsupported module, order of modules or setting.
@@ -155,7 +155,7 @@ def read_heads(folder: pathlib.Path) -> dict[str, Head]:
                 f"{folder} contains no model: it has neither {MODULES} nor config.json; give the workdir of a run, an "
                 "export, or a Hugging Face or sentence-transformers folder"
             )
-        return {side: Head(folder, max_length=_max_length(folder, side)) for side in TASKS}
+        return {side: Head(folder, pooling="", max_length=_max_length(folder, side)) for side in TASKS}
     return {side: _head(folder, read_modules(folder, side), side) for side in TASKS}
 
 

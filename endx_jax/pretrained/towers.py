@@ -1,6 +1,7 @@
 """Construction of a dual encoder from settings and pretrained encoders, and of its initial parameters."""
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping
 
 import flax.linen as nn
@@ -33,13 +34,20 @@ MakeHead = Callable[[str, int], nn.Module | None]
 def fill_in(settings: ModelSettings, pretrained: PretrainedEncoder) -> ModelSettings:
     """Returns the settings with those left to the pretrained folder replaced by its values."""
     config, own = pretrained.config, _own_projection(settings, pretrained)
+    if pretrained.append_eos and not settings.pooling:
+        warnings.warn(
+            f"{pretrained.folder} is a language model that states no pooling (it has no modules.json): a text's "
+            "embedding is the encoding of its last token, EOS, by causal attention; other poolings by model.pooling, "
+            'attention to all tokens by "is_causal": false in config.json',
+            stacklevel=2,
+        )
     if own is not None and settings.projection in (0, own.width):
         settings = dataclasses.replace(
             settings, projection=own.width, projection_bias=own.has_bias, projection_function=own.function
         )
     return dataclasses.replace(
         settings,
-        pooling=settings.pooling or ("mean" if settings.encoder else pretrained.head.pooling),
+        pooling=settings.pooling or ("mean" if settings.encoder else pretrained.pooling),
         dropout=config.dropout if settings.dropout < 0 else settings.dropout,
         attention_dropout=config.attention_dropout if settings.attention_dropout < 0 else settings.attention_dropout,
     )
@@ -47,7 +55,7 @@ def fill_in(settings: ModelSettings, pretrained: PretrainedEncoder) -> ModelSett
 
 def _own_projection(settings: ModelSettings, pretrained: PretrainedEncoder) -> Dense | None:
     """Returns the pretrained projection; None if there is none or encodings or pooling differ."""
-    other = settings.encoder or settings.layer_weights or settings.pooling not in ("", pretrained.head.pooling)
+    other = settings.encoder or settings.layer_weights or settings.pooling not in ("", pretrained.pooling)
     return None if other else pretrained.head.projection
 
 

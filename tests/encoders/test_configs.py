@@ -8,6 +8,7 @@ import pytest
 from helpers import one_line_error
 
 from endx_jax.encoders import ARCHITECTURES
+from endx_jax.encoders.llama import LlamaConfig
 from endx_jax.models.layers import Rope, rotations
 from endx_jax.models.layout import Padded
 from endx_jax.models.transformer import LayerKind
@@ -43,6 +44,8 @@ def test_absent_keys_have_the_defaults_of_transformers(model_type):
     config = pytest.importorskip("transformers").CONFIG_MAPPING[model_type]
     t5 = {"d_model": 24, "d_kv": 12, "d_ff": 40, "num_layers": 4, "num_heads": 2}
     sizes = {"vocab_size": 60000, **t5} if "t5" in model_type else SMALL | {"vocab_size": 60000}
+    if issubclass(ARCHITECTURES[model_type].config, LlamaConfig):
+        sizes["num_key_value_heads"] = 1
     every = config(**sizes).to_dict()
     given = {name: value for name, value in every.items() if {name, *mapped(config, name)} & {*sizes}}
     ours, theirs = (read(model_type, values) for values in (given, every))

@@ -45,6 +45,21 @@ GATED = {"feed_forward_proj": "gated-gelu"}
 MODERN = {"num_hidden_layers": 7, "local_attention": 6}
 BIASED = {"attention_bias": True, "mlp_bias": True, "norm_bias": True, "layer_types": ["sliding_attention"] * 2}
 SCALED = {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}
+# Wavelengths of 6 to 190 positions: the scaling leaves some, changes some and changes one in part.
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0}
+LLAMA3 |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+LLAMA = SMALL | {
+    "max_position_embeddings": 128,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 1,
+    "head_dim": 6,
+    "rope_parameters": LLAMA3,
+}
+MISTRAL = SMALL | {"num_key_value_heads": 1, "sliding_window": 4}
+QWEN = SMALL | {"num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 6}
+WINDOWS = {"num_hidden_layers": 5, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 2}
+GEMMA = SMALL | {"num_key_value_heads": 1, "head_dim": 8, "query_pre_attn_scalar": 5, "sliding_window": 6}
+GEMMA |= {"num_hidden_layers": 5, "sliding_window_pattern": 2}
 
 # By name: model_type and the keys of its config.
 FAMILIES = {
@@ -60,6 +75,12 @@ FAMILIES = {
     "t5": ("t5", T5),
     "t5 1.1": ("t5", T5 | GATED),
     "umt5": ("umt5", T5 | GATED),
+    "llama": ("llama", LLAMA),
+    "mistral": ("mistral", MISTRAL),
+    "qwen2": ("qwen2", QWEN | {"num_key_value_heads": 4}),
+    "qwen3": ("qwen3", QWEN | WINDOWS),
+    "gemma3": ("gemma3_text", GEMMA),
+    "embeddinggemma": ("gemma3_text", GEMMA | {"use_bidirectional_attention": True}),
 }
 # Families and variants whose parts are all in those above.
 ALIKE = {
@@ -70,6 +91,12 @@ ALIKE = {
     "modernbert, biases": ("modernbert", SMALL | BIASED),
     "gte, types": ("gte", SMALL),
     "mt5": ("mt5", T5 | GATED),
+    "eurobert": ("eurobert", LLAMA),
+    "llama, bidirectional": ("llama", LLAMA | {"is_causal": False, "attention_bias": True, "mlp_bias": True}),
+    "mistral, bidirectional": ("mistral", MISTRAL | {"is_causal": False}),
+    "mistral, no window": ("mistral", MISTRAL | {"sliding_window": None}),
+    "qwen2, bidirectional": ("qwen2", QWEN | {"is_causal": False, "num_key_value_heads": 2}),
+    "qwen3, biases": ("qwen3", QWEN | {"attention_bias": True, "num_key_value_heads": 1}),
 }
 
 
@@ -172,7 +199,7 @@ def expected(both: Pair) -> np.ndarray:
 def padded_by(both: Pair) -> tuple[np.ndarray, np.ndarray]:
     """Ids, with the padding id of the family, and mask."""
     given = tokens()
-    return np.where(given.mask, given.ids, both.config.pad_id), np.asarray(given.mask)
+    return np.where(given.mask, given.ids, both.theirs.config.pad_token_id), np.asarray(given.mask)
 
 
 def test_every_layer_is_theirs(both):
@@ -189,7 +216,7 @@ def test_every_layer_is_theirs(both):
     for mine, other in zip(ours[:-1], states[-len(ours) : -1], strict=True):
         assert_close_to_scale(real(mine), real(other.detach()))
     assert_close_to_scale(real(ours[-1]), real(last.detach()))  # with the final norm, as states[-1] is for some
-    ids, mask = on_the_left(tokens(), both.config.pad_id)
+    ids, mask = on_the_left(tokens(), both.theirs.config.pad_token_id)
     assert_close_to_scale(real(ours[-1]), both.their_states(ids, mask)[0].detach().numpy()[mask])
 
 
@@ -235,8 +262,8 @@ def test_weights_there_and_back_are_bit_equal_and_have_sharding_rules(both):
 def test_a_text_that_spells_the_padding_token_has_their_positions(packing):
     both = pair("roberta")
     given = tokens()
-    ids = given.ids.at[0, jnp.array([2, 6])].set(both.config.pad_id).at[3, 0].set(both.config.pad_id)
-    theirs = both.their_states(np.where(given.mask, ids, both.config.pad_id), given.mask)[0]
+    ids = given.ids.at[0, jnp.array([2, 6])].set(both.theirs.config.pad_token_id).at[3, 0].set(both.config.pad_id)
+    theirs = both.their_states(np.where(given.mask, ids, both.theirs.config.pad_token_id), given.mask)[0]
     found = jax.jit(both.ours)(both.params, dataclasses.replace(given, ids=ids, packing=packing))
     assert_close_to_scale(real(found), real(theirs.detach()))
 

@@ -1,0 +1,72 @@
+"""Gemma 3 (Kamath et al. 2025), text only, also as EmbeddingGemma (Vera et al. 2025), which is bidirectional.
+
+Differences from Llama: norms of queries and keys and after the sublayers, which multiply by 1 + their parameter; scaled
+token embeddings; five layers with windows and rotations of their own for each that attends to the whole text.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Self
+
+from endx_jax.encoders.architecture import Names
+from endx_jax.encoders.layer_types import GLOBAL, LOCAL, read_layer_types, read_ropes
+from endx_jax.encoders.llama import INSIDE, LLAMA, NAMES, LlamaConfig, read_window
+from endx_jax.models.config_keys import HuggingFaceConfig, choice, flag, fraction, whole
+from endx_jax.models.layers import ACTIVATIONS
+from endx_jax.models.transformer import LayerKind, only
+
+# Bases of the rotations by type of layer: key in older files, and default.
+BASES = {LOCAL: ("rope_local_base_freq", 10_000.0), GLOBAL: ("rope_theta", 1_000_000.0)}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Structure(HuggingFaceConfig):
+    """Keys of `config.json` from which several fields follow."""
+
+    bidirectional: bool = flag("use_bidirectional_attention", default=False)
+    period: int = whole("sliding_window_pattern", "_sliding_window_pattern", default=6)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Gemma3Config(LlamaConfig):
+    """Config of Gemma 3. A bidirectional layer attends to half of `sliding_window` tokens on either side."""
+
+    ONLY = only(attn_logit_softcapping=(None,), is_causal=(True, None), mlp_bias=(False, None))
+
+    head_width: int | None = whole("head_dim", default=256)
+    activation: str = choice("hidden_activation", choices=ACTIVATIONS, default="gelu_pytorch_tanh")
+    score_width: float | None = fraction("query_pre_attn_scalar", default=256.0, least=1e-3, most=1e6)
+    head_norm: bool = True
+    result_norm: bool = True
+    embedding_scale: bool = True
+    from_one: bool = True
+
+    @classmethod
+    def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
+        """Converts the contents of a `config.json` of transformers 4 or 5."""
+        found = super().from_hugging_face({**config, "rope_parameters": None, "rope_scaling": None}, where)
+        structure = _Structure.from_hugging_face(config, where)
+        window = read_window(config, not structure.bidirectional, where)
+        if structure.bidirectional and window is not None:
+            window //= 2
+        default = [GLOBAL if (n + 1) % structure.period == 0 else LOCAL for n in range(found.layers)]
+        types = read_layer_types(config, default, where)
+        ropes = read_ropes(config, BASES, [GLOBAL], found.head, where)
+        kinds = tuple(LayerKind(ropes[kind], window if kind == LOCAL else None) for kind in types)
+        return dataclasses.replace(found, rope=None, layer_kinds=kinds, causal=not structure.bidirectional)
+
+
+GEMMA3_NAMES = Names(
+    NAMES.outside,
+    NAMES.layer,
+    INSIDE
+    | {
+        "attention_result_norm": "post_attention_layernorm",
+        "mlp_norm": "pre_feedforward_layernorm",
+        "mlp_result_norm": "post_feedforward_layernorm",
+    },
+)
+
+GEMMA3 = dataclasses.replace(
+    LLAMA, config=Gemma3Config, transformers_class="Gemma3TextModel", names=lambda config: GEMMA3_NAMES
+)

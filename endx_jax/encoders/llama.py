@@ -1,0 +1,103 @@
+"""Llama (Touvron et al. 2023), Mistral (Jiang et al. 2023) and EuroBERT (Boizard et al. 2025).
+
+They are pre-norm, with RMSNorm, rotary positions, a gated MLP and grouped heads. EuroBERT is bidirectional, and so are
+files with `is_causal: false`, as transformers reads them.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Self
+
+from endx_jax import json_files
+from endx_jax.encoders.architecture import Architecture, Names
+from endx_jax.models.config_keys import HuggingFaceConfig, choice, flag, fraction, whole
+from endx_jax.models.layers import ACTIVATIONS, Rope
+from endx_jax.models.transformer import MLP, PROJECTIONS, LayerKind, TransformerConfig, only
+
+
+@dataclasses.dataclass(frozen=True)
+class _Biases(HuggingFaceConfig):
+    """Keys of `config.json` from which `biases` follow."""
+
+    attention: bool = flag("attention_bias", default=False)
+    mlp: bool = flag("mlp_bias", default=False)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LlamaConfig(TransformerConfig):
+    """Config of Llama. Its padding id is that of the tokenizer, as no parameter depends on it."""
+
+    kv_heads: int | None = whole("num_key_value_heads", default=None)
+    head_width: int | None = whole("head_dim", default=None)
+    activation: str = choice("hidden_act", choices=ACTIVATIONS, default="silu")
+    gated: bool = True
+    biases: tuple[str, ...] = ()
+    causal: bool = flag("is_causal", default=True)
+    pre_norm: bool = True
+    embedding_norm: bool = False
+    rms: bool = True
+    norm_epsilon: float = fraction("rms_norm_eps", default=1e-6)
+    dropout: float = 0.0
+    attention_dropout: float = fraction("attention_dropout", default=0.0)
+    pad_id: int | None = None  # type: ignore[assignment]
+
+    @classmethod
+    def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
+        """Converts the contents of a `config.json` of transformers 4 or 5."""
+        found, has = super().from_hugging_face(config, where), _Biases.from_hugging_face(config, where)
+        parameters = config.get("rope_parameters") or config.get("rope_scaling")
+        base = 10_000.0 if config.get("rope_theta") is None else config["rope_theta"]
+        rope = Rope.read(parameters, base, found.head, where)
+        biases = PROJECTIONS * has.attention + MLP * has.mlp
+        return dataclasses.replace(found, rope=rope, biases=biases, kv_heads=found.groups)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MistralConfig(LlamaConfig):
+    """Config of Mistral, which has a window in all layers (`sliding_window`), or in none if it is null."""
+
+    ONLY = only(layer_types=(None,), attention_bias=(False, None), mlp_bias=(False, None))
+
+    @classmethod
+    def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
+        """Converts the contents of a `config.json`."""
+        found = super().from_hugging_face(config, where)
+        kind = LayerKind(found.rope, read_window(config, found.causal, where))
+        return dataclasses.replace(found, layer_kinds=(kind,) * found.layers)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EuroBertConfig(LlamaConfig):
+    """Config of EuroBERT."""
+
+    causal: bool = False
+    norm_epsilon: float = fraction("rms_norm_eps", default=1e-5)
+
+
+def read_window(config: Mapping, causal: bool, where: object) -> int | None:
+    """Returns the window of `sliding_window`, as in `LayerKind`; None if it is null.
+
+    In causal layers the token itself counts.
+    """
+    window = config.get("sliding_window", 4096)
+    return None if window is None else json_files.whole(window, f"{where}: 'sliding_window'", least=2) - causal
+
+
+INSIDE = {
+    "attention_norm": "input_layernorm",
+    "attention/query": "self_attn.q_proj",
+    "attention/key": "self_attn.k_proj",
+    "attention/value": "self_attn.v_proj",
+    "attention/query_norm": "self_attn.q_norm",
+    "attention/key_norm": "self_attn.k_norm",
+    "attention/output": "self_attn.o_proj",
+    "mlp_norm": "post_attention_layernorm",
+    "mlp_gate": "mlp.gate_proj",
+    "mlp_up": "mlp.up_proj",
+    "mlp_down": "mlp.down_proj",
+}
+NAMES = Names({"token_embedder": "embed_tokens", "encoder/norm": "norm"}, "layers.{n}", INSIDE)
+
+LLAMA = Architecture(LlamaConfig, "LlamaModel", lambda config: NAMES, prefixes=("model.",))
+MISTRAL = dataclasses.replace(LLAMA, config=MistralConfig, transformers_class="MistralModel")
+EUROBERT = dataclasses.replace(LLAMA, config=EuroBertConfig, transformers_class="EuroBertModel")
