@@ -49,7 +49,7 @@ class Tokenizer:
           EndxError: the folder holds no usable tokenizer, or it has no EOS to append.
         """
         self.folder = pathlib.Path(folder)
-        self._options = {"append_eos": append_eos, "rows": rows}
+        self._appends_eos, self._rows = append_eos, rows
         # Without this, the library uses only one core in a forked process.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
         self._loaded = _load(self.folder)
@@ -73,7 +73,7 @@ class Tokenizer:
 
     def __reduce__(self):
         """Pickles the folder, so that processes that tokenize load the tokenizer there."""
-        return functools.partial(Tokenizer, **self._options), (self.folder,)
+        return functools.partial(Tokenizer, append_eos=self._appends_eos, rows=self._rows), (self.folder,)
 
     @functools.cached_property
     def fingerprint(self) -> str | None:
@@ -83,7 +83,7 @@ class Tokenizer:
         with self._lock:
             self._forget_length()
             special = self._backend.encode_special_tokens
-            unknown = "" if self._unknown is None else f" {self._options['rows']}"
+            unknown = "" if self._unknown is None else f" {self._rows}"
             state = f"{self._loaded.truncation_side} {special} {self._backend.to_str()}{unknown}"
         return hashlib.sha256(state.encode()).hexdigest()
 
@@ -126,8 +126,8 @@ class Tokenizer:
             parts.append(np.fromiter(itertools.chain.from_iterable(rows), np.int32))
             cut += longer
         ids = np.concatenate(parts)
-        if self._unknown is not None:
-            ids[ids >= self._options["rows"]] = self._unknown
+        if self._rows is not None and self._unknown is not None:
+            ids[ids >= self._rows] = self._unknown
         return TokenTable.from_lengths(ids, np.asarray(lengths, np.int64), self.pad_id, cut)
 
     def save(self, folder: pathlib.Path) -> None:

@@ -45,7 +45,7 @@ def test_a_folder_is_described_without_reading_its_weights(folder):
     assert source.folder == folder
     assert source.architecture is BERT
     assert (source.config.width, source.config.layers) == (WIDTH, LAYERS)
-    assert (source.head.pooling, source.head.normalize, source.head.max_length) == ("mean", False, None)
+    assert (source.pooling, source.head.normalize, source.head.max_length) == ("mean", False, None)
 
 
 def test_weights_go_there_and_back_bit_for_bit(folder):

@@ -52,11 +52,11 @@ def write_json(file, contents) -> None:
     file.write_text(json.dumps(contents))
 
 
-def test_a_plain_folder_is_pooled_by_the_mean_and_not_normalised(tmp_path):
+def test_a_plain_folder_states_no_pooling_and_is_not_normalised(tmp_path):
     with one_line_error("contains no model: it has neither modules.json nor config.json; give the workdir of a run"):
         read_head(tmp_path)
     write_json(tmp_path / "config.json", {})
-    assert read_head(tmp_path) == Head(tmp_path, pooling="mean", normalize=False, max_length=None)
+    assert read_head(tmp_path) == Head(tmp_path, pooling="", normalize=False, max_length=None)
 
 
 def test_the_real_model_states_its_head(minilm):
