@@ -17,8 +17,11 @@ from endx_jax.inference.encode import PLAIN, Output, TextEncoder
 
 Array = jax.Array
 
-# Padded widths in tokens; those below the maximum length of a side are used, and that length itself.
-WIDTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+# Padded widths in tokens; those below the maximum length of a side are used, and that length itself. Programs for texts
+# of more than `PREPARED` tokens are compiled when such a text comes: running them in advance would take the memory of
+# the longest text, which for language models of 32,768 tokens is more than most machines have.
+WIDTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, *(n << k for k in range(9, 16) for n in (2, 3)))
+PREPARED = 8192
 
 
 class Programs(NamedTuple):
@@ -56,8 +59,8 @@ class LowLatencyEncoder:
     """Encodes a few texts at a time on one device with constant parameters.
 
     Attributes:
-      shapes: shapes (side, rows, width) of all programs; the side is `question` if both towers have the same
-        architecture.
+      shapes: shapes (side, rows, width) of all programs to prepare; the side is `question` if both towers have the
+        same architecture.
     """
 
     def __init__(self, encoder: TextEncoder, params: dict, output: Output = PLAIN):
@@ -86,7 +89,7 @@ class LowLatencyEncoder:
             (tower, rows, width)
             for tower, widths in self._widths.items()
             for width, rows in itertools.product(widths, reversed(self._programs.rows))
-            if self._fits(rows, width)
+            if self._fits(rows, width) and width <= PREPARED
         ]
 
         def encode(params: dict, tower: str, ids: Array, lengths: Array) -> Array:

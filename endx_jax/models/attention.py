@@ -49,11 +49,11 @@ def attend_within(
     Returns:
       A token array like `query`.
     """
-    if uses_kernel(layout, query.shape[-2]) and not causal:
+    if uses_kernel(layout, query.shape[-2]):
         repeats = query.shape[-2] // key.shape[-2]
         key, value = (x if repeats == 1 else jnp.repeat(x, repeats, axis=-2) for x in (key, value))
         keys = layout.token_keys(dropout_keys) if dropout_rate > 0 else None
-        return _attend_in_kernel(query, key, value, layout, scale, bias, window, keys, dropout_rate)
+        return _attend_in_kernel(query, key, value, layout, scale, bias, causal, window, keys, dropout_rate)
     attended = []
     for (row_query, row_key, row_value), mask, keys in layout.rows((query, key, value), dropout_keys):
         length = mask.shape[1]
@@ -97,6 +97,7 @@ def _attend_in_kernel(
     layout: Layout,
     scale: float,
     bias: Array | None,
+    causal: bool,
     window: int | None,
     token_keys: Array | None,
     rate: float,
@@ -135,6 +136,7 @@ def _attend_in_kernel(
             jnp.where(real, end, 0),
             width=width,
             scale=scale,
+            causal=causal,
             by_distance=bias,
             words=words,
             rate=rate,

@@ -188,7 +188,9 @@ class Rope(HuggingFaceConfig):
             if missing:
                 raise EndxError(f"{where}: rotary parameters of rope_type llama3 need {', '.join(missing)}")
             if found.shortest <= found.longest:
-                raise EndxError(f"{where}: high_freq_factor {found.shortest:g} must exceed low_freq_factor")
+                raise EndxError(
+                    f"{where}: high_freq_factor {found.shortest:g} must exceed low_freq_factor {found.longest:g}"
+                )
         return found
 
     def frequencies(self, head_width: int) -> np.ndarray:

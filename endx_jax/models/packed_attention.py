@@ -54,6 +54,7 @@ def attend_packed(
     *,
     width: int,
     scale: float,
+    causal: bool = False,
     by_distance: Array | None = None,
     words: Array | None = None,
     rate: float = 0.0,
@@ -74,6 +75,7 @@ def attend_packed(
       end: int32 [T], one past the last token that each token attends to; 0 for padding.
       width: maximum length of a text in tokens, or the window plus one; the results for longer texts are undefined.
       scale: factor of the scores.
+      causal: a token attends to no later token.
       by_distance: float32 [2 width - 1, H], added to the scaled scores; indexed by the key's position minus the query's
         plus width - 1. None adds nothing.
       words: uint32 [2, T], the words that dropout hashes with the places of the keys (`dropout.words_by_place`); None
@@ -101,6 +103,7 @@ def attend_packed(
         block=block,
         reach=reach,
         scale=scale,
+        causal=causal,
         rate=0.0 if words is None else rate,
         # Heads 2n and 2n + 1 share a hash, which is computed once if both are in one group.
         paired=group % 2 == 0 and (heads == all_heads or heads % 2 == 0),
@@ -134,6 +137,7 @@ class _Plan:
       block: tokens of a block.
       reach: maximum number of blocks between a query and a key of the same text.
       scale: factor of the scores.
+      causal: a token attends to no later token.
       rate: dropout rate; 0 for no dropout.
       paired: true if the heads that share a hash are in the same group, at known places.
       head_pairs: number of pairs of heads that share a hash, on all devices.
@@ -147,6 +151,7 @@ class _Plan:
     block: int
     reach: int
     scale: float
+    causal: bool
     rate: float
     paired: bool
     head_pairs: int
@@ -180,7 +185,7 @@ def _attend(plan: _Plan, query, key, value, bounds, words, first_head, windows):
 
 def _forward(plan, query, key, value, bounds, words, first_head, windows):
     inputs = [("own matrix", query), ("other matrix", key), ("other matrix", value)]
-    inputs += [("own words", bounds), ("own words", words), ("windows", windows)]
+    inputs += [("own words", _seen(plan, bounds)), ("own words", words), ("windows", windows)]
     outputs = [("own matrix", value.dtype), ("own row", jnp.float32)]
     scratch = [(plan.lanes, plan.block), (plan.group, plan.block), (plan.group, plan.block)]
     out, log_total = _run(plan, _forward_kernel, 2, bounds, first_head, inputs, outputs, scratch)
@@ -193,7 +198,7 @@ def _backward(plan, kept, gradient):
     inner = plan.kept * products.T.reshape(log_total.shape)
     inputs = [("other matrix", query), ("own matrix", key), ("own matrix", value), ("other matrix", gradient)]
     inputs += [("other row", log_total), ("other row", inner)]
-    inputs += [("other words", bounds), ("other words", words), ("windows", windows)]
+    inputs += [("other words", _seen(plan, bounds)), ("other words", words), ("windows", windows)]
     outputs = [("finished matrix", query.dtype), ("own matrix", key.dtype), ("own matrix", value.dtype)]
     outputs += [] if windows is None else [("windows", jnp.float32)]
     ring = (2 * plan.reach + 1, plan.lanes, plan.block)
@@ -204,6 +209,11 @@ def _backward(plan, kept, gradient):
 
 
 _attend.defvjp(_forward, _backward)
+
+
+def _seen(plan: _Plan, bounds: Array) -> Array:
+    """Returns the bounds of what each token attends to; blocks are paired by those of its text or symmetric window."""
+    return bounds.at[1].min(jnp.arange(1, bounds.shape[1] + 1, dtype=bounds.dtype)) if plan.causal else bounds
 
 
 def _block_pairs(plan: _Plan, bounds: Array) -> tuple[Array, tuple[Array, ...]]:

@@ -15,6 +15,7 @@ ROTARY = BERT | {"vocab_size": 30528, "max_position_embeddings": 8192}
 MODERN = {"num_hidden_layers": 22, "intermediate_size": 1152}
 T5 = {"vocab_size": 32128, "d_model": 768, "d_kv": 64, "d_ff": 3072, "num_layers": 12, "num_heads": 12}
 GATED = T5 | {"d_ff": 2048, "feed_forward_proj": "gated-gelu"}
+GROUPED = BASE | {"num_key_value_heads": 4, "max_position_embeddings": 32768, "pad_token_id": None}
 FAMILIES = {
     "bert": BERT,
     "roberta": ROBERTA,
@@ -31,6 +32,14 @@ FAMILIES = {
     "t5": T5,
     "mt5": GATED | {"vocab_size": 250112},
     "umt5": GATED | {"vocab_size": 256384},
+    "llama": GROUPED | {"vocab_size": 128256, "head_dim": 64},
+    "eurobert": GROUPED | {"vocab_size": 128256},
+    "mistral": GROUPED | {"vocab_size": 32000, "sliding_window": 256},
+    "qwen2": GROUPED | {"vocab_size": 151936},
+    "qwen3": GROUPED | {"vocab_size": 151669, "head_dim": 128},
+    "gemma3_text": GROUPED
+    | {"vocab_size": 262144, "head_dim": 256, "num_attention_heads": 3}
+    | {"num_key_value_heads": 1, "use_bidirectional_attention": True, "sliding_window": 512},
 }
 # Layers for GPUs, where layers are unrolled; ModernBERT's pattern needs four. For TPUs all layers are scanned.
 FEW = 4

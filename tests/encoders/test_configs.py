@@ -21,6 +21,8 @@ SMALL = {
     "intermediate_size": 40,
     "max_position_embeddings": 16,
 }
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA3 |= {"original_max_position_embeddings": 8192}
 NOMIC = {
     "vocab_size": 60,
     "n_embd": 24,
@@ -78,6 +80,22 @@ def test_modernbert_in_the_notation_of_transformers_4():
     assert found.kinds[:2] == (LayerKind(Rope(900.0), None, False), LayerKind(Rope(90.0), 4, True))
 
 
+def test_decoders_in_the_notation_of_transformers_4():
+    older = {"rope_theta": 500_000.0, "rope_scaling": LLAMA3}
+    assert read("llama", SMALL | older) == read(
+        "llama", SMALL | {"rope_parameters": LLAMA3 | {"rope_theta": 500_000.0}}
+    )
+    older = {"rope_theta": 900.0, "rope_local_base_freq": 90.0, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    ropes = {"full_attention": older["rope_scaling"] | {"rope_theta": 900.0}, "sliding_attention": {"rope_theta": 90.0}}
+    grouped = SMALL | {"num_key_value_heads": 1, "sliding_window": 512}
+    pattern = {"layer_types": ["sliding_attention", "full_attention"] * 2, "rope_parameters": ropes}
+    found = read("gemma3_text", grouped | older | {"_sliding_window_pattern": 2})
+    assert found == read("gemma3_text", grouped | pattern)
+    assert found.kinds[:2] == (LayerKind(Rope(90.0), 511), LayerKind(Rope(900.0, "linear", 8.0)))
+    both_ways = read("gemma3_text", grouped | pattern | {"use_bidirectional_attention": True})
+    assert (both_ways.causal, both_ways.kinds[0].window) == (False, 256)
+
+
 def test_the_fixed_scaling_of_gte_multilingual():
     """By kexue.fm/archives/9706 (6): a base 8 times as large, and frequencies divided by 8^(2 / Dh)."""
     scaled = {"rope_theta": 20000, "rope_scaling": {"type": "ntk", "factor": 8.0}}
@@ -119,6 +137,29 @@ def test_positions_after_the_padding_id_are_fewer():
         ("albert", {"num_hidden_groups": 2}, "num_hidden_groups=2 is not supported"),
         ("mpnet", {"pad_token_id": 0}, "pad_token_id=0 is not supported"),
         ("xlm-roberta", {"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key' is not"),
+        (
+            "qwen3",
+            {"rope_scaling": {"type": "yarn", "factor": 4.0}},
+            "type is 'yarn'; it must be one of default, linear",
+        ),
+        ("qwen3", {"layer_types": ["chunked_attention"] * 4}, r"layer_types is \['chunked_attention', "),
+        ("llama", {"num_key_value_heads": 3}, "2 attention heads are not a multiple of 3 heads of keys and values"),
+        (
+            "llama",
+            {"rope_scaling": LLAMA3 | {"high_freq_factor": 1.0}},
+            "high_freq_factor 1 must exceed low_freq_factor 1",
+        ),
+        (
+            "llama",
+            {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
+            "llama3 need low_freq_factor, high_freq_factor",
+        ),
+        ("llama", {"rope_theta": 0}, "rope_theta is 0; it must be a number from 1 to"),
+        ("llama", {"quantization_config": {"bits": 4}}, "quantization_config={'bits': 4} is not supported"),
+        ("mistral", {"sliding_window": "wide"}, "'sliding_window' is 'wide'; it must be a whole number"),
+        ("mistral", {"layer_types": ["full_attention"] * 4}, r"layer_types=\['full_attention', "),
+        ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping=50.0 is not supported"),
+        ("gemma3_text", {"sliding_window_pattern": 0}, "sliding_window_pattern is 0; it must be a whole number from 1"),
     ],
 )
 def test_what_is_not_supported_is_named_with_its_value(model_type, changes, message):

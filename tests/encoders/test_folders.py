@@ -27,6 +27,7 @@ SMALL = {
 }
 T5 = {"d_model": 24, "d_kv": 12, "d_ff": 24, "num_layers": 2, "num_heads": 2}
 MODERN = {"num_hidden_layers": 7, "local_attention": 6}
+GROUPED = SMALL | {"num_key_value_heads": 1, "head_dim": 8}
 DISTILBERT = {"dim": 24, "n_layers": 2, "n_heads": 2, "hidden_dim": 40, "max_position_embeddings": 64}
 FAMILIES = {
     "bert": SMALL,
@@ -43,6 +44,12 @@ FAMILIES = {
     "t5": T5,
     "mt5": T5 | {"feed_forward_proj": "gated-gelu"},
     "umt5": T5 | {"feed_forward_proj": "gated-gelu"},
+    "llama": GROUPED,
+    "mistral": GROUPED | {"sliding_window": 6},
+    "eurobert": GROUPED,
+    "qwen2": GROUPED,
+    "qwen3": GROUPED,
+    "gemma3_text": GROUPED | {"sliding_window": 6, "use_bidirectional_attention": True},
 }
 
 
@@ -69,6 +76,8 @@ def write_family(reference, folder, model_type):
             parameter.add_(0.1 * reference.torch.randn(parameter.shape))
     model.save_pretrained(folder)
     write_tokenizer(folder)
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"eos_token": "[SEP]"}))
     if keys["pad_token_id"] == 1:  # the tokenizer's are 0 and 1
         file = folder / "tokenizer.json"
         state = json.loads(file.read_text())
@@ -119,6 +128,10 @@ def layout(reference, encoder, width, name):
         ("t5", "gtr"),
         ("mt5", "lasttoken"),
         ("umt5", "mean"),
+        ("llama", "lasttoken"),
+        ("mistral", "weightedmean"),
+        ("eurobert", "mean"),
+        ("qwen2", "lasttoken"),
     ],
 )
 def test_embeddings_are_those_of_sentence_transformers(reference, tmp_path, model_type, name):

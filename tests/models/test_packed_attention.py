@@ -35,10 +35,12 @@ def bounds():
     return (jnp.asarray(np.pad(x[text], fill), jnp.int32) for x in (ends - LENGTHS, ends))
 
 
-def naive(query, key, value, begin, end, by_distance, drop=lambda weights: weights):
+def naive(query, key, value, begin, end, by_distance, drop=lambda weights: weights, causal=False):
     """Attention by whole matrices of scores, [H, T, T]."""
     place = jnp.arange(len(query))
     mask = ((begin[:, None] <= place[None]) & (place[None] < end[:, None]))[None]
+    if causal:
+        mask &= (place[None] <= place[:, None])[None]
     scores = SCALE * jnp.einsum("qhd,khd->hqk", query, key)
     if by_distance is not None:
         distance = jnp.clip(place[None] - place[:, None], 1 - WIDTH, WIDTH - 1)
@@ -70,8 +72,8 @@ def ours(query, key, value, by_distance, **options):
     return attend_packed(query, key, value, *bounds(), by_distance=by_distance, **options)
 
 
-def plain(query, key, value, by_distance):
-    return naive(query, key, value, *bounds(), by_distance)
+def plain(query, key, value, by_distance, causal=False):
+    return naive(query, key, value, *bounds(), by_distance, causal=causal)
 
 
 SLOW = pytest.mark.slow
@@ -95,6 +97,16 @@ def test_values_and_all_gradients_are_those_of_attention_written_out(heads, head
         expected = differentiate(plain, *arrays)
     found = differentiate(ours, *arrays)
     assert len(found) == 4 + biased
+    for own, exact in zip(found, expected, strict=True):
+        assert np.abs(own - exact).max() < 1e-5 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("biased", [True, False])
+def test_causal_values_and_gradients_are_those_of_attention_written_out(biased):
+    arrays = drawn(2, 32, biased)
+    with jax.default_matmul_precision("highest"):
+        expected = differentiate(functools.partial(plain, causal=True), *arrays)
+    found = differentiate(functools.partial(ours, causal=True), *arrays)
     for own, exact in zip(found, expected, strict=True):
         assert np.abs(own - exact).max() < 1e-5 * np.abs(exact).max()
 
