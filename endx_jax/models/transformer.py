@@ -191,6 +191,11 @@ class TransformerConfig(HuggingFaceConfig):
         return self.layer_kinds or (LayerKind(self.rope),) * self.layers
 
     @property
+    def ropes(self) -> tuple[Rope, ...]:
+        """Rotary position embeddings of the layers, each once."""
+        return tuple(dict.fromkeys(kind.rope for kind in self.kinds if kind.rope))
+
+    @property
     def kernel_init(self) -> nn.initializers.Initializer:
         """Initializer of linear layers."""
         return nn.initializers.normal(self.initializer_range)
@@ -255,7 +260,7 @@ class TransformerEncoder(nn.Module):
         if config.embedding_width is not None:
             x = nn.Dense(config.width, dtype=self.dtype, kernel_init=config.kernel_init, name="embedding_projection")(x)
 
-        rotated = {rope: rotations(layout, config.head, rope) for rope in {k.rope for k in config.kinds} if rope}
+        rotated = [rotations(layout, config.head, rope) for rope in config.ropes]
         bias = None if config.bias_by_layer else _relative_bias(self, layout)
         *inner, last = run_layers(
             self, TransformerLayer, x, dropout_keys, layout, bias, rotated, every=every, shared=config.shared_layers
@@ -296,9 +301,9 @@ class TransformerLayer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Array, dropout_keys: Array | None, layout: Layout, bias: Array | None, rotated: Mapping
+        self, x: Array, dropout_keys: Array | None, layout: Layout, bias: Array | None, rotated: Sequence
     ) -> Array:
-        """Maps a token array [..., D] to one of the same shape."""
+        """Maps a token array [..., D] to one of the same shape; `rotated` has the rotations of `config.ropes`."""
         config, sites = self.config, itertools.count()
 
         def next_keys() -> Array | None:
@@ -310,7 +315,7 @@ class TransformerLayer(nn.Module):
         def attention(x: Array) -> Array:
             keys = next_keys()
             own = _relative_bias(self, layout) if config.bias_by_layer else bias
-            rotation = rotated[self.kind.rope] if self.kind.rope else None
+            rotation = rotated[config.ropes.index(self.kind.rope)] if self.kind.rope else None
             attended = SelfAttention(config, self.dtype, self.kind.window, name="attention")
             return drop(attended(x, layout, own, rotation, keys))
 

@@ -56,8 +56,7 @@ RULES: list[Rule] = [
     Rule(r"mlp_down/kernel", ("tensor", "fsdp"), by_layer=True),
     Rule(r"(attention/output|mlp_down|embedding_projection)/bias", (None,)),
     Rule(r"embedding_projection/kernel", ("fsdp", None)),
-    Rule(r"(attention_norm|mlp_norm|final_norm|norm)/(scale|bias)", (None,)),
-    Rule(r"(attention_result|mlp_result|query|key)_norm/scale", (None,)),
+    Rule(r"(\w+_)?norm/(scale|bias)", (None,)),
     Rule(r"input_kernel", ("fsdp", None, None, None)),
     # Not split, since it would have to be gathered at every position.
     Rule(r"recurrent_kernel", (None, None, None, None)),

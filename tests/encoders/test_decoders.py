@@ -17,7 +17,6 @@ from endx_jax.data.tokenization import Tokenizer
 from endx_jax.encoders import ARCHITECTURES
 from endx_jax.experiment.run import run
 from endx_jax.export.run import export
-from endx_jax.parallel.mesh import MeshSettings, make_mesh
 
 EOS, PAD, UNKNOWN = "<|endoftext|>", "<pad>", "<unk>"
 TEXTS = ["the cat sat on a mat", "who?", "", "🙂 naïve dogs", "what is in the dog and where is it, if not on the mat"]
@@ -107,6 +106,7 @@ def assert_close(found, expected):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Qwen3-Embedding", "EmbeddingGemma"])
 def test_published_layouts_embed_as_in_sentence_transformers(reference, tmp_path, name):
     theirs = published(reference, tmp_path, name)
@@ -124,6 +124,7 @@ def test_published_layouts_embed_as_in_sentence_transformers(reference, tmp_path
     assert_close(again.encode_query(long), query)
 
 
+@pytest.mark.slow
 def test_a_language_model_embeds_by_an_eos_that_is_appended_and_says_so(reference, tmp_path):
     size = write_byte_tokenizer(tmp_path / "base", ends=False, pad_token=None)
     write_decoder(reference, tmp_path / "base", "qwen3", size)
@@ -182,21 +183,22 @@ def test_added_tokens_without_a_row_are_unknown(tmp_path):
         Tokenizer(tmp_path / "base", rows=size - 1).check_matches(size - 1, None, tmp_path)
 
 
+@pytest.mark.slow
 def test_weights_in_several_files_are_read_in_parts(reference, tmp_path):
     size = write_byte_tokenizer(tmp_path / "base", ends=True)
     write_decoder(reference, tmp_path / "base", "llama", size, max_shard_size="10KB")
     assert len([*(tmp_path / "base").glob("model-*.safetensors")]) > 2
     stored = jax.tree.leaves(endx_jax.pretrained.load(str(tmp_path / "base")).stored_params())
     assert not any(isinstance(leaf, np.ndarray) for leaf in stored)
-    mesh = make_mesh(MeshSettings(), jax.local_devices())
     with pytest.warns(UserWarning, match="states no pooling"):
-        ours = endx_jax.load(tmp_path / "base", mesh=mesh)
+        ours = endx_jax.load(tmp_path / "base")
     theirs = reference.transformers.AutoModel.from_pretrained(tmp_path / "base")
     tokenizer = reference.transformers.AutoTokenizer.from_pretrained(str(tmp_path / "base"))
     states = theirs(**tokenizer(TEXTS[0], return_tensors="pt")).last_hidden_state
     assert_close(ours.encode_document(TEXTS[0]), states.detach().numpy()[0, -1])
 
 
+@pytest.mark.slow
 def test_a_trained_decoder_is_exported_and_loaded_again(reference, tmp_path, pairs_csv):
     size = write_byte_tokenizer(tmp_path / "base", ends=False)
     config = tiny_recipe(write_decoder(reference, tmp_path / "base", "qwen3", size), pairs_csv)

@@ -13,6 +13,7 @@ from jax.experimental import topologies
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from endx_jax.batch import Packing
+from endx_jax.encoders import ARCHITECTURES
 from endx_jax.encoders.t5 import T5Config
 from endx_jax.models import TokenEmbedder, Tower, attention, layout
 from endx_jax.models.attention import uses_kernel
@@ -217,7 +218,26 @@ T5 = T5Config(
     max_distance=8,
     attention_dropout=0.3,
 )
-TOWERS = {"bert": tower(BERT), "t5": Tower(TokenEmbedder(50, T5.width), TransformerEncoder(T5))}
+GEMMA = ARCHITECTURES["gemma3_text"].config.from_hugging_face(
+    {
+        "vocab_size": 50,
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "intermediate_size": 12,
+        "max_position_embeddings": 16,
+        "sliding_window": 4,
+        "sliding_window_pattern": 2,
+        "attention_dropout": 0.3,
+    }
+)
+TOWERS = {
+    "bert": tower(BERT),
+    "t5": Tower(TokenEmbedder(50, T5.width), TransformerEncoder(T5)),
+    "gemma": Tower(TokenEmbedder(50, GEMMA.width), TransformerEncoder(GEMMA)),  # causal, with windows and grouped heads
+}
 TOKENS = padded(texts((7, 1, 12, 4, 4, 1, 9, 4)), 16).replace(packing=Packing(42, ((8, 12),)))
 KEYS = example_keys(jax.random.key(5, impl="threefry2x32"), jnp.int32(0), 8)
 
@@ -248,6 +268,7 @@ def emulate(monkeypatch):
         ("bert", {"data": 4}, True, (32, 2, 8)),
         ("t5", {"data": 2, "tensor": 2}, True, (32, 1, 8)),
         ("t5", {"fsdp": 2, "tensor": 2}, False, (64, 1, 8)),
+        ("gemma", {"fsdp": 2, "tensor": 2}, True, (32, 2, 8)),
         pytest.param("bert", {"fsdp": 4}, False, (32, 2, 8), marks=SLOW),
     ],
 )
@@ -334,7 +355,9 @@ def test_the_tpu_compiler_takes_it(heads, head_width, dtype, v5e):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "mesh"), [("bert", {"data": 4}), ("t5", {"data": 2, "tensor": 2})])
+@pytest.mark.parametrize(
+    ("name", "mesh"), [("bert", {"data": 4}), ("t5", {"data": 2, "tensor": 2}), ("gemma", {"data": 4})]
+)
 def test_a_tower_for_tpus_has_no_scores_in_main_memory(name, mesh, v5e):
     """The path is the mesh's, in a process whose default device is a CPU."""
     model, rows, length = TOWERS[name], 64, 28

@@ -73,6 +73,7 @@ SPLITS = [
     (f"{LAYER}/mlp_down/kernel", (64, 32), ("tensor", "fsdp")),
     (f"{LAYER}/mlp_down/bias", (32,), (None,)),
     (f"{LAYER}/attention_norm/scale", (32,), (None,)),
+    (f"{LAYER}/attention/query_norm/scale", (8,), (None,)),
     (f"{LAYER}/mlp_norm/bias", (32,), (None,)),
     (f"{LAYER}/input_kernel", (32, 2, 3, 16), ("fsdp", None, None, None)),
     (f"{LAYER}/recurrent_kernel", (2, 16, 3, 16), (None, None, None, None)),

@@ -1,0 +1,102 @@
+"""Decoders: grouped and causal attention written out, recomputed, scanned, and split over devices."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import padded, random_params, texts
+
+from endx_jax.batch import Packing
+from endx_jax.encoders import ARCHITECTURES
+from endx_jax.models import TokenEmbedder, Tower
+from endx_jax.models.attention import attend
+from endx_jax.models.dropout import example_keys
+from endx_jax.models.pooling import last
+from endx_jax.models.transformer import TransformerEncoder
+from endx_jax.parallel.execution import Execution
+from endx_jax.parallel.mesh import MeshSettings, make_mesh
+from endx_jax.parallel.sharding import batch_sharding, state_shardings
+
+B, L, D, MASK = 2, 7, 4, np.arange(7) < np.array([[7], [3]])
+LENGTHS = (12, 5, 1, 7, 3, 9, 2, 4)
+TOKENS = padded(texts(LENGTHS, vocab_size=30), 12)
+KEYS = example_keys(jax.random.key(3), 0, len(LENGTHS))
+GEMMA = {
+    "vocab_size": 30,
+    "hidden_size": 16,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "intermediate_size": 24,
+    "max_position_embeddings": 16,
+    "sliding_window": 4,
+    "sliding_window_pattern": 2,
+    "attention_dropout": 0.3,
+}
+
+
+def decoder(**options) -> Tower:
+    config = ARCHITECTURES["gemma3_text"].config.from_hugging_face(GEMMA)
+    return Tower(TokenEmbedder(config.vocab_size, config.width), TransformerEncoder(config, **options), last)
+
+
+PARAMS = random_params(decoder(), TOKENS)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize(("causal", "window"), [(True, None), (True, 2), (False, 2)])
+def test_it_is_that_of_repeated_heads_over_what_a_token_may_see(groups, causal, window):
+    keys = jax.random.split(jax.random.key(0), 3)
+    shapes = [(B, L, 4, D), (B, L, groups, D), (B, L, groups, D)]
+    query, key, value = (jax.random.normal(k, s) for k, s in zip(keys, shapes, strict=True))
+    found = jax.jit(lambda *x: attend(*x, MASK, scale=0.5, causal=causal, window=window))(query, key, value)
+    for b, i, h in np.ndindex(B, L, 4):
+        seen = [j for j in range(L) if MASK[b, j] and (j <= i or not causal) and (not window or abs(i - j) <= window)]
+        if not seen:  # padding
+            continue
+        group = h * groups // 4
+        weights = np.exp([0.5 * query[b, i, h] @ key[b, j, group] for j in seen])
+        expected = sum(w * value[b, j, group] for w, j in zip(weights / weights.sum(), seen, strict=True))
+        np.testing.assert_allclose(found[b, i, h], expected, atol=1e-5)
+
+
+def differentiate(tower: Tower, tokens=TOKENS, mesh: dict | None = None):
+    """Value and gradient of a scalar of the embeddings, with dropout."""
+    execution, params, rows = Execution(packed=tokens.packing is not None), PARAMS, (tokens, KEYS)
+    if mesh:
+        devices = make_mesh(MeshSettings(**mesh), jax.devices()[:4])
+        execution = Execution(devices, packed=tokens.packing is not None)
+        params = jax.device_put(params, state_shardings(params, devices))
+        rows = jax.device_put(rows, batch_sharding(devices))
+
+    def loss(params, rows):
+        embedded = execution.map_rows(lambda params, rows: tower.apply({"params": params}, *rows), params, rows)
+        return jnp.sum(jnp.sin(3 * embedded))
+
+    return jax.jit(jax.value_and_grad(loss))(params, rows)
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return differentiate(decoder())
+
+
+@pytest.mark.parametrize(
+    ("options", "packed", "mesh"),
+    [
+        ({"scan_layers": True, "remat": "dots"}, False, None),
+        ({"remat": "full"}, True, None),
+        ({}, False, {"fsdp": 2, "tensor": 2}),
+        ({"scan_layers": True}, False, {"fsdp": 4}),
+        ({}, False, {"tensor": 4}),  # more devices than heads of keys
+    ],
+    ids=["scanned", "packed", "fsdp and tensor", "scanned, fsdp", "tensor"],
+)
+def test_neither_layouts_nor_recomputation_nor_devices_change_a_decoder(expected, options, packed, mesh):
+    tokens = TOKENS.replace(packing=Packing(sum(LENGTHS), ((8, 12),))) if packed else TOKENS
+    value, gradient = differentiate(decoder(**options), tokens, mesh)
+    np.testing.assert_allclose(value, expected[0], rtol=1e-5)
+    largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected[1]))
+    chex.assert_trees_all_close(gradient, expected[1], rtol=0, atol=1e-5 * largest)
