@@ -21,7 +21,7 @@ Array = jax.Array
 # of more than `PREPARED` tokens are compiled when such a text comes: running them in advance would take the memory of
 # the longest text, which for language models of 32,768 tokens is more than most machines have.
 WIDTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, *(n << k for k in range(9, 16) for n in (2, 3)))
-PREPARED = 8192
+PREPARED = 2048
 
 
 class Programs(NamedTuple):

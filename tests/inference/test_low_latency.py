@@ -53,6 +53,14 @@ def test_no_call_has_more_tokens_than_the_programs_says_but_for_one_text(encoder
     ]
 
 
+def test_programs_for_very_long_texts_are_compiled_when_one_comes(model, monkeypatch):
+    monkeypatch.setattr(low_latency, "PREPARED", 32)
+    encoder = LowLatencyEncoder(model.encoder, model.params)
+    assert max(width for _, _, width in encoder.shapes) == 32
+    np.testing.assert_allclose(encoder("question", TEXTS[:3])[0], model.encode_query(TEXTS[:3]), atol=1e-6)
+    assert low_latency._widths(32_768)[-5:] == [8192, 12288, 16384, 24576, 32768]
+
+
 def test_nothing_is_compiled_once_it_is_warm(model, monkeypatch):
     monkeypatch.setitem(low_latency.PROGRAMS, "cpu", Programs(rows=(4, 1), tokens=128, call=24))
     traced = []
