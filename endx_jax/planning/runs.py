@@ -103,7 +103,7 @@ def stand_in(model: Model) -> Pairs:
     tables: dict = {}
     for side, length in lengths.items():
         tokens = np.zeros(size * length, np.int32)
-        tables[side] = TokenTable.from_lengths(tokens, np.full(size, length), model.sources[side].config.pad_id)
+        tables[side] = TokenTable.from_lengths(tokens, np.full(size, length), pad_id=0)
         if model.method.frozen_towers:
             tables[side] = VectorTable(np.zeros((size, _base_width(model, side)), np.float32))
     negatives = max(1, settings.data.hard_negatives)
