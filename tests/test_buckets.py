@@ -11,6 +11,7 @@ from loopback import Handler, LoopbackServer
 
 from endx_jax import buckets
 from endx_jax.errors import InUse, RunInterrupted
+from endx_jax.experiment.choices import Choice, read_choice, write_choice
 
 SERVERS = {"gs": gcs_server, "s3": s3_server}
 
@@ -135,6 +136,28 @@ def test_what_does_not_exist_is_one_line(url, scheme):
 def test_a_wrong_path_is_one_line(path, message):
     with one_line_error(message):
         buckets.url_of(path)
+
+
+@pytest.mark.parametrize(
+    ("setting", "workdir", "message"),
+    [
+        ("", "gs:/x", "gs:/x is a local path that looks like a bucket"),
+        ("", "s3://bucket/x", "Orbax writes checkpoints to gs:// and to folders only"),
+        ("--config.data.tokens=gs://bucket/tokens", "", "data.tokens=gs://bucket/tokens is in a bucket: name a local"),
+    ],
+)
+def test_training_refuses_places_that_it_cannot_use(endx, pairs_csv, tiny_bert, tmp_path, setting, workdir, message):
+    data = [f"--config.data.path={pairs_csv}", f"--config.data.test_path={pairs_csv}"]
+    arguments = [f"--workdir={workdir or tmp_path / 'run'}", *data, f"--config.model.pretrained={tiny_bert}"]
+    arguments += ["--config.data.answer_length=24", "--config.data.question_length=24"]
+    assert message in endx("train", "--config=minilm", *arguments, *filter(None, [setting]), status=2).err
+
+
+def test_choices_of_memory_are_kept_beside_the_compiled_programs(url):
+    choice = Choice(8, "full")
+    write_choice(f"{url}/xla", "key", choice)
+    assert read_choice(f"{url}/xla", "key") == choice
+    assert read_choice(f"{url}/xla", "other") is None
 
 
 def test_other_paths_are_kept():

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from endx_jax import json_files
-from endx_jax.errors import EndxError
+from endx_jax.buckets import read_bytes, url_of, write_bytes
+from endx_jax.errors import EndxError, RunInterrupted
 from endx_jax.experiment.config import Settings
-from endx_jax.files import write_text
 from endx_jax.models.stack import REMATS
 from endx_jax.pretrained.settings import AUTO
 
@@ -87,17 +87,16 @@ def first_that_fits(
 def read_choice(folder: str, key: str) -> Choice | None:
     """Returns the choice that `write_choice` wrote; None if there is none."""
     try:
-        return Choice(**json_files.read(_file(folder, key)))
-    except (EndxError, OSError, TypeError):
+        return Choice(**json_files.parse(read_bytes(_file(folder, key)) or b"{}", "choice", dict))
+    except (EndxError, RunInterrupted, OSError, TypeError):
         return None
 
 
 def write_choice(folder: str, key: str, choice: Choice) -> None:
     """Writes a choice for later runs with the same key; no effect if the disk is full or read-only."""
-    with contextlib.suppress(EndxError, OSError):
-        _file(folder, key).parent.mkdir(parents=True, exist_ok=True)
-        write_text(_file(folder, key), json.dumps(choice._asdict()) + "\n")
+    with contextlib.suppress(EndxError, RunInterrupted, OSError):
+        write_bytes(_file(folder, key), (json.dumps(choice._asdict()) + "\n").encode())
 
 
-def _file(folder: str, key: str) -> pathlib.Path:
-    return pathlib.Path(folder).expanduser() / f"choice-{key}.json"
+def _file(folder: str, key: str) -> str:
+    return f"{url_of(folder) or pathlib.Path(folder).expanduser()}/choice-{key}.json"

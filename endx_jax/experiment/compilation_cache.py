@@ -5,6 +5,7 @@ JAX's setting applies to the whole process, so only the verbs of `endx` change i
 
 import jax
 
+from endx_jax.buckets import url_of
 from endx_jax.files import expanded
 from endx_jax.training.loop import TrainSettings
 
@@ -12,7 +13,7 @@ from endx_jax.training.loop import TrainSettings
 def use_compilation_cache(folder: str, least_seconds: float = 1.0) -> None:
     """Caches programs that took at least `least_seconds` to compile in `folder`; no effect if `folder` is empty."""
     if folder:
-        jax.config.update("jax_compilation_cache_dir", str(expanded(folder)))
+        jax.config.update("jax_compilation_cache_dir", url_of(folder) or str(expanded(folder)))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", least_seconds)
 
 

@@ -8,10 +8,10 @@ import pathlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from endx_jax.buckets import read_bytes, url_of, write_bytes
 from endx_jax.errors import EndxError, nearest
 from endx_jax.experiment.config import agree_on_length, resolve
 from endx_jax.experiment.run import run
-from endx_jax.files import write_text
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.json_files import shown
 from endx_jax.methods.config import load_config, names_of
@@ -42,9 +42,10 @@ def train(
       EndxError: pairs or settings are invalid, or the workdir holds another run.
       RunInterrupted, KeyboardInterrupt: the run was interrupted and saved a checkpoint; the same call resumes.
     """
-    rows, file = _jsonl(pairs), pathlib.Path(workdir).expanduser() / PAIRS
+    rows, folder = _jsonl(pairs), url_of(workdir) or pathlib.Path(workdir).expanduser()
+    file = f"{folder}/{PAIRS}"
     chosen: Any = load_config(os.fspath(config)) if isinstance(config, str | os.PathLike) else config
-    tree, values = resolve(chosen).as_dict(), {**(settings or {}), "data.path": str(file)}
+    tree, values = resolve(chosen).as_dict(), {**(settings or {}), "data.path": file}
     names = names_of(tree)
     for setting, value in values.items():
         if setting not in names:
@@ -53,11 +54,11 @@ def train(
         functools.reduce(operator.getitem, sections, tree)[key] = value
     agree_on_length(tree["train"], values)
     resolve(tree)
-    if file.exists() and file.read_text(encoding="utf-8") != rows:
-        raise EndxError(f"{file.parent} holds a run on other pairs; pass another workdir")
-    write_text(file, rows)
-    run(tree, file.parent)
-    return load(file.parent)
+    if read_bytes(file) not in (None, rows.encode()):
+        raise EndxError(f"{folder} holds a run on other pairs; pass another workdir")
+    write_bytes(file, rows.encode())
+    run(tree, folder)
+    return load(folder)
 
 
 def _jsonl(pairs: Any) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Set
 from typing import NamedTuple
 
 from endx_jax import json_files
+from endx_jax.buckets import url_of
 from endx_jax.data.readers import examples, formats, shards, text_files
 from endx_jax.data.settings import DataSettings, TrainingSet
 from endx_jax.data.splits import Splits
@@ -28,6 +29,7 @@ from endx_jax.files import locked, sha256_of, write_text
 from endx_jax.hub import local_path
 from endx_jax.parallel.console import say
 from endx_jax.parallel.distributed import on_primary
+from endx_jax.settings import check
 
 # Rows of a parquet file that are one part: enough to start a process for, few enough to be repeated after a kill.
 ROWS = 1_000_000
@@ -61,6 +63,7 @@ def stored(settings: DataSettings, processors: Mapping[str, TextProcessor], spli
       EndxError: the data can't be read, or the folder holds other files, or pairs of other data, tokenizers or lengths,
         or pairs with questions that are held out now.
     """
+    check(not url_of(settings.tokens), f"data.tokens={settings.tokens} is in a bucket: name a local folder")
     folder = pathlib.Path(settings.tokens).expanduser()
     held_out = {*splits.validation.questions, *splits.test.questions}
     on_primary(lambda: _ensure(folder, settings, processors, held_out), "tokenised")

@@ -169,6 +169,8 @@ def opened(path: str | os.PathLike) -> Iterator[Workdir]:
         with RunLock(pathlib.Path(path)):
             yield Workdir(path)
         return
+    if not url.startswith("gs://"):
+        raise EndxError(f"--workdir={url}: Orbax writes checkpoints to gs:// and to folders only; choose one of these")
     with contextlib.ExitStack() as stack:
         lock = BucketLock(f"{url}/{LOCK}", ADVICE)
 
