@@ -46,8 +46,8 @@ class Embedded:
             if shape[:2] == ("question", 1):
                 encoder.warm_up(shape)
         self._encode = lambda texts: encoder("question", texts).embeddings
-        self._pool = model.encoder.encode(model.params, "answer", records.candidates, output=output)
-        questions = model.encoder.encode(model.params, "question", records.questions, output=output)
+        self._pool = model.encoder(model.params, "answer", records.candidates, output=output)
+        questions = model.encoder(model.params, "question", records.questions, output=output)
         self.scores = dense_scores(questions, self._pool)
 
     def ask(self, question: str) -> np.ndarray:

@@ -33,7 +33,7 @@ class Encoder:
         """Encodes the texts of a row; returns float32 [n, E]."""
         output = Output(self._model.width, self._model.cosine)
         texts = list(row["texts"])
-        return {"embeddings": self._model.encoder.encode(self._model.params, "answer", texts, output=output)}
+        return {"embeddings": self._model.encoder(self._model.params, "answer", texts, output=output)}
 
 
 def main() -> None:

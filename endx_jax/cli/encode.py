@@ -53,7 +53,7 @@ def main(argv: list[str]) -> pathlib.Path:
     path = arguments.output or expanded(cached)
     output = Output(info.width, model.cosine, precision)
     encode = functools.partial(
-        model.encoder.encode,
+        model.encoder,
         model.params,
         "answer",
         batch_size=arguments.batch_size,

@@ -11,9 +11,7 @@ from endx_jax.models.dual_encoder import SIDES, TASKS
 from endx_jax.settings import check_range, from_mapping
 
 ABOUT, VERSION = "endx.json", 1
-FORMATS = STABLEHLO, TOWERS = ("stablehlo", "towers")
-# Keys of a former format, which are in older descriptions of all formats.
-FORMER = {"pooling", "projection"}
+FORMATS = HUGGING_FACE, STABLEHLO, TOWERS = ("hugging-face", "stablehlo", "towers")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,9 +19,10 @@ class Side:
     """Encoding of the texts of one side, `question` or `answer`.
 
     Attributes:
-      folder: folder of the tokenizer.
+      folder: folder of the tokenizer, and of a Hugging Face encoder.
       prompt: string prepended to every text.
       length: maximum length in tokens, including prompt and special tokens; longer texts are truncated.
+      projection: Hugging Face only: folder of the projection of pooled encodings; empty if there is none.
       program: StableHLO only: file of the tower's program.
       sha256: StableHLO only: sha256 of that file.
     """
@@ -31,6 +30,7 @@ class Side:
     folder: str
     prompt: str
     length: int
+    projection: str = ""
     program: str = ""
     sha256: str = ""
 
@@ -40,13 +40,14 @@ class About:
     """Contents of an `endx.json`.
 
     Attributes:
-      format: `stablehlo`, or `towers` for the model folder of a run (see `inference.saved`).
+      format: `hugging-face`, `stablehlo`, or `towers` for the model folder of a run (see `inference.saved`).
       name: name of the model.
       width: embedding width E.
       normalize: true if embeddings have unit norm.
       cosine: true if they are compared by cosine rather than inner product.
       sides: `question` and `answer`.
-      identity: StableHLO only: identity of the exported model, which its indexes name.
+      pooling: Hugging Face only: name of the pooling.
+      identity: StableHLO only: identity of the exported model, so that its indexes can be searched with the export.
       towers: model folders only: settings of the towers, as in `config.model`.
       method: model folders only: `name` and `settings` of a method that added a head to the towers; None without one.
       hybrid: model folders only: fusion with BM25, the fields of `retrieval.hybrid.Hybrid`; None for the default.
@@ -60,6 +61,7 @@ class About:
     normalize: bool
     cosine: bool
     sides: Mapping[str, Side]
+    pooling: str = ""
     identity: str = ""
     weights_sha256: str = ""
     towers: Mapping[str, Any] | None = None
@@ -95,18 +97,14 @@ def read_about(folder: pathlib.Path) -> About:
         )
     sides = json_files.value(contents, "sides", str(file))
     read = {side: _side(folder, json_files.value(sides, side, f"{file}: 'sides'"), f"{file}: {side}") for side in SIDES}
-    about = from_mapping(About, _known(contents) | {"sides": read}, str(file))
+    about = from_mapping(About, contents | {"sides": read}, str(file))
     check_range(f"{file}: 'width'", about.width, 1, 2**31 - 1)
     return about
 
 
 def _side(folder: pathlib.Path, contents: object, where: str) -> Side:
-    side = from_mapping(Side, _known(json_files.mapped(contents, where)), where)
+    side = from_mapping(Side, json_files.mapped(contents, where), where)
     check_range(f"{where}: 'length'", side.length, 1, 2**31 - 1)
-    for name in ("folder", "program"):
+    for name in ("folder", "projection", "program"):
         json_files.inside(folder, getattr(side, name), f"{where}: {name!r}")
     return side
-
-
-def _known(contents: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in contents.items() if name not in FORMER}

@@ -14,6 +14,7 @@ import numpy as np
 from endx_jax.errors import EndxError, nearest
 from endx_jax.inference.encode import Output, Precision, TextEncoder
 from endx_jax.models.dual_encoder import SIDES
+from endx_jax.models.tower import Tower
 from endx_jax.numerics import Quantized, dequantize, unit_rows
 from endx_jax.parallel.console import showing_progress
 from endx_jax.pretrained import PretrainedEncoder
@@ -78,12 +79,13 @@ class EmbeddingModel:
         count = sum(leaf.size for leaf in jax.tree.leaves(self.params))
         towers = "two towers" if PARAMETERS in self._differences() else "one tower"
         tower = self.encoder.model.question
-        pooling = getattr(tower.pooling, "__name__", type(tower.pooling).__name__)
+        made = [towers]
+        if isinstance(tower, Tower):  # unknown for exported programs
+            pooling = getattr(tower.pooling, "__name__", type(tower.pooling).__name__)
+            made = [f"{towers} of {type(tower.encoder).__name__}", f"{pooling} pooling"]
         compared = "cosine" if self.cosine else "inner product"
-        return (
-            f"EmbeddingModel({self.name!r}, {self.width} dimensions, {towers} of {type(tower.encoder).__name__}, "
-            f"{pooling} pooling, {compared}, {count:,} parameters)"
-        )
+        facts = ", ".join([f"{self.width} dimensions", *made, compared, f"{count:,} parameters"])
+        return f"EmbeddingModel({self.name!r}, {facts})"
 
     @functools.cached_property
     def identity(self) -> str:
@@ -215,7 +217,7 @@ class EmbeddingModel:
     def comparable(self, side: str, texts: Sequence[str]) -> np.ndarray:
         """Encodes N texts of a side, `question` or `answer`: float32 [N, E] whose inner products are similarities."""
         output = Output(normalize=self.cosine)
-        embeddings = self.encoder.encode(self.params, side, texts, progress=showing_progress(), output=output)
+        embeddings = self.encoder(self.params, side, texts, progress=showing_progress(), output=output)
         return cast(np.ndarray, embeddings)  # only int8 is `Quantized`
 
     def similarity(self, a: np.ndarray | Quantized, b: np.ndarray | Quantized) -> np.ndarray:
@@ -296,7 +298,7 @@ class EmbeddingModel:
     ) -> Embeddings:
         texts, cut_before = _check_texts(sentences), self.encoder.cut
         progress = showing_progress() if show_progress_bar is None else show_progress_bar
-        embeddings = self.encoder.encode(
+        embeddings = self.encoder(
             self.params, side, texts, batch_size=batch_size, progress=progress, output=output, prompt=prompt
         )
         if cut_before == 0 < self.encoder.cut:

@@ -3,7 +3,7 @@
 import dataclasses
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, cast, get_args
+from typing import Literal, get_args, overload
 
 import jax
 import jax.numpy as jnp
@@ -104,14 +104,25 @@ class TextEncoder:
         self._encode = jax.jit(encode, static_argnums=1, out_shardings=replicated)
         self._finish = jax.jit(Output.__call__, static_argnums=0, out_shardings=replicated)
 
+    @overload
     def __call__(
         self, params: dict, side: str, texts: Sequence[str], *, batch_size: int | None = None, progress: bool = False
-    ) -> np.ndarray:
-        """Encodes N texts, float32 [N, E]: see `encode`."""
-        embeddings = self.encode(params, side, texts, batch_size=batch_size, progress=progress)
-        return cast(np.ndarray, embeddings)  # only int8 is `Quantized`
+    ) -> np.ndarray: ...
 
-    def encode(
+    @overload
+    def __call__(
+        self,
+        params: dict,
+        side: str,
+        texts: Sequence[str],
+        *,
+        batch_size: int | None = None,
+        progress: bool = False,
+        output: Output,
+        prompt: str | None = None,
+    ) -> np.ndarray | Quantized: ...
+
+    def __call__(
         self,
         params: dict,
         side: str,
@@ -145,7 +156,7 @@ class TextEncoder:
         towers = {"shared": self.model.tower_params(params, side)}
         tower = "question" if self.model.question == self.model.answer else side
 
-        def compute(tokens: Tokens) -> Array | Quantized:
+        def encode(tokens: Tokens) -> Array | Quantized:
             rows, width = tokens.ids.shape
             program = (tower, rows, width)
             if program in self.compiled:
@@ -156,7 +167,7 @@ class TextEncoder:
             bar.set_postfix_str("")
             return self._finish(output, embeddings)
 
-        results = compute_batches(batches(self._counting(processor), texts, shapes), compute, self.mesh, bar)
+        results = compute_batches(batches(self._counting(processor), texts, shapes), encode, self.mesh, bar)
         if results is None:
             shape = self._result_shape(params, side, output)
             results = jax.tree.map(lambda part: np.empty((0, *part.shape[1:]), part.dtype), shape)

@@ -1,4 +1,4 @@
-"""Loading of Hugging Face and sentence-transformers folders."""
+"""Loading of Hugging Face and sentence-transformers folders, and of exports in the Hugging Face format."""
 
 import pathlib
 from collections.abc import Mapping
@@ -8,12 +8,13 @@ from jax.sharding import Mesh
 
 from endx_jax import json_files, pretrained
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
+from endx_jax.inference.about import About
 from endx_jax.inference.embedding_model import EmbeddingModel, Source
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.sharding_hints import platform
 from endx_jax.pretrained import PretrainedEncoder
-from endx_jax.pretrained.sentence_transformers import read_usage
+from endx_jax.pretrained.sentence_transformers import Dense, Head, Usage, read_usage
 from endx_jax.pretrained.towers import finished_towers
 
 LONGEST = 512  # maximum length in tokens for pretrained encoders that have no limit of their own
@@ -30,24 +31,29 @@ def load_folder(name: str, mesh: Mesh) -> EmbeddingModel:
       EndxError: there is no such folder, it is incomplete, or it has modules that towers do not support.
     """
     folder = pretrained.locate(name)
-    sources, usage = pretrained.load_sides(str(folder)), read_usage(folder)
-    dual_encoder, params = finished_towers(sources, platform(mesh))
-    folders = {side: source.folder for side, source in sources.items()}
-    lengths = {side: _length(source) for side, source in sources.items()}
-    processors = text_processors(sources, folders, lengths, {side: usage.prompt(side) for side in SIDES})
-    encoder = TextEncoder(dual_encoder, processors, mesh)
-    if usage.truncate_dim is not None:
-        json_files.whole(usage.truncate_dim, f"{name}: 'truncate_dim'", least=1, most=encoder.width(params))
-    return EmbeddingModel(
-        name,
-        encoder,
-        jax.device_put(params),
-        cosine=usage.cosine,
-        source=Source(sources),
-        named_prompts=usage.prompts,
-        default_prompt=usage.default_prompt,
-        truncate_dim=usage.truncate_dim,
-    )
+    return _assemble(name, pretrained.load_sides(str(folder)), read_usage(folder), mesh)
+
+
+def load_hugging_face(folder: pathlib.Path, about: About, mesh: Mesh, name: str) -> EmbeddingModel:
+    """Loads a Hugging Face export: encoders from their folders and heads from `endx.json`.
+
+    Arguments are those of `saved.load_towers`.
+
+    Raises:
+      EndxError: a file is missing or can't be read, or the files do not match.
+    """
+    sources = {}
+    for side, stated in about.sides.items():
+        head = Head(
+            encoder=folder / stated.folder,
+            pooling=about.pooling,
+            projection=Dense(folder / stated.projection, about.width) if stated.projection else None,
+            normalize=about.normalize,
+            max_length=stated.length,
+        )
+        sources[side] = PretrainedEncoder(head.encoder, head, json_files.read(head.encoder / "config.json"))
+    usage = Usage(about.prompts, default_prompt=about.default_prompt, cosine=about.cosine)
+    return _assemble(name, sources, usage, mesh)
 
 
 def text_processors(
@@ -75,6 +81,27 @@ def text_processors(
     for side, source in sources.items():
         loaded[tokenizers[side]].check_matches(source.config.vocab_size, source.config.pad_id, source.folder)
     return {side: TextProcessor(loaded[tokenizers[side]], lengths[side], prompts[side]) for side in SIDES}
+
+
+def _assemble(name: str, sources: Mapping[str, PretrainedEncoder], usage: Usage, mesh: Mesh) -> EmbeddingModel:
+    """Builds the model from the encoders and heads of each side; equal parameters are shared."""
+    dual_encoder, params = finished_towers(sources, platform(mesh))
+    folders = {side: source.folder for side, source in sources.items()}
+    lengths = {side: _length(source) for side, source in sources.items()}
+    processors = text_processors(sources, folders, lengths, {side: usage.prompt(side) for side in SIDES})
+    encoder = TextEncoder(dual_encoder, processors, mesh)
+    if usage.truncate_dim is not None:
+        json_files.whole(usage.truncate_dim, f"{name}: 'truncate_dim'", least=1, most=encoder.width(params))
+    return EmbeddingModel(
+        name,
+        encoder,
+        jax.device_put(params),
+        cosine=usage.cosine,
+        source=Source(sources),
+        named_prompts=usage.prompts,
+        default_prompt=usage.default_prompt,
+        truncate_dim=usage.truncate_dim,
+    )
 
 
 def _length(source: PretrainedEncoder) -> int:

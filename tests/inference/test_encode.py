@@ -102,14 +102,14 @@ def test_towers_of_their_own_are_told_apart(model):
 
 def test_no_texts_give_no_rows(model):
     assert model.encoder(model.params, "question", []).shape == (0, 32)
-    codes, scales = model.encoder.encode(model.params, "question", [], output=Output(width=8, precision="int8"))
+    codes, scales = model.encoder(model.params, "question", [], output=Output(width=8, precision="int8"))
     assert (codes.shape, codes.dtype, scales.shape) == ((0, 8), np.int8, (0,))
 
 
 @pytest.mark.parametrize(("precision", "off"), [("bfloat16", 2**-8), ("float16", 2**-11), ("int8", 1 / 254)])
 def test_rounded_to_a_precision_on_the_device(model, precision, off):
     exact = model.encoder(model.params, "question", TEXTS)
-    found = model.encoder.encode(model.params, "question", TEXTS, output=Output(precision=precision))
+    found = model.encoder(model.params, "question", TEXTS, output=Output(precision=precision))
     if precision == "int8":
         assert (found.codes.dtype, found.scales.shape) == (np.int8, (len(TEXTS),))
         found = dequantize(found)
@@ -121,7 +121,7 @@ def test_rounded_to_a_precision_on_the_device(model, precision, off):
 
 def test_cut_before_they_are_normalised_before_they_are_rounded(model):
     exact = model.encoder(model.params, "question", TEXTS)[:, :8]
-    found = model.encoder.encode(model.params, "question", TEXTS, output=Output(8, normalize=True, precision="int8"))
+    found = model.encoder(model.params, "question", TEXTS, output=Output(8, normalize=True, precision="int8"))
     unit = exact / np.linalg.norm(exact, axis=1, keepdims=True)
     np.testing.assert_allclose(dequantize(found), unit, atol=1.01 / 254)
     np.testing.assert_array_equal(np.abs(found.codes).max(axis=1), 127)

@@ -57,7 +57,7 @@ def test_what_is_no_name_is_refused(name):
 
 
 def test_a_path_that_is_missing_is_not_looked_for_on_the_hub(tmp_path):
-    with one_line_error("runs/first does not exist; give the workdir of a run, or a folder of a model"):
+    with one_line_error("runs/first does not exist; give the workdir of a run, an export, or a folder of a model"):
         endx_jax.load(tmp_path / "runs" / "first")
 
 
