@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from endx_jax.losses.false_negatives import Marks, negatives
 from endx_jax.losses.shard import Shard
-from endx_jax.losses.streaming import SOFTMAX, reduce_rows
+from endx_jax.losses.streaming import SOFTMAX, reduce_scores
 from endx_jax.methods import Method, MethodSettings
 from endx_jax.methods.config import base_config
 from endx_jax.methods.objective import Objective, known_ids
@@ -36,7 +36,7 @@ def decoupled_loss(question, answer, *, temperature, ids, tile=None, axis_name=N
     columns, column_marks = shard.all_gather((answer, marks._replace(positive_ids=None)))
     own = jnp.sum(question * answer, axis=1)
     rows = question, own, jnp.broadcast_to(1 / temperature, own.shape)
-    others = reduce_rows(SOFTMAX, margins, negatives, rows, columns, marks, column_marks, tile=tile)
+    others = reduce_scores(SOFTMAX, margins, negatives, rows, columns, marks, column_marks, tile=tile)
     losses = jnp.where(others.kept > 0, others.log_sum_exp, 0)
     count = shard.psum(jnp.sum(shard.where))
     return shard.psum(jnp.sum(losses)) / count, {"in_batch_accuracy": shard.psum(jnp.sum(others.highest < 0)) / count}
@@ -65,7 +65,7 @@ class DecoupledObjective(Objective):
             return decoupled_loss(question, answer, temperature=temperature, ids=ids, **cut)
 
         rows = (embedded.question, embedded.answer, known_ids(batch))
-        return self.execution.reduce_rows(compute, jnp.exp(params["log_temperature"]), rows)
+        return self.execution.reduce_scores(compute, jnp.exp(params["log_temperature"]), rows)
 
 
 METHOD = Method("decoupled", DecoupledSettings, DecoupledObjective)

@@ -64,7 +64,7 @@ def compare_teacher(objective: EndxObjective, params: dict, pairs: Pairs, batch_
     """Ranks the answers of pairs by the teacher's embeddings and by the student's.
 
     The teacher embeds each answer together with its own question, as in training, so it has information that a
-    retrieval system does not have. A teacher that ranks held-out pairs no better than the student cannot improve it.
+    retrieval system does not have.
 
     Returns:
       For `teacher` and `student`: `pairs`, the number of pairs; `loss`, the in-batch softmax over all pairs at its own

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from endx_jax.losses.in_batch import SAME_SIDE, Ceiling, Guide, InBatch, Prefixes, Rows, Side, scores_below
+from endx_jax.losses.pair_scores import SAME_SIDE, Ceiling, Guide, InBatch, Prefixes, Rows, Side, scores_below
 from endx_jax.losses.shard import AxisName
 from endx_jax.losses.streaming import SUMS
 

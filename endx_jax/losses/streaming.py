@@ -72,7 +72,7 @@ def row_statistics(
     Raises:
       EndxError: `tile` is not positive.
     """
-    return reduce_rows(SOFTMAX, scores, keep, rows, columns, row_marks, column_marks, tile=tile)
+    return reduce_scores(SOFTMAX, scores, keep, rows, columns, row_marks, column_marks, tile=tile)
 
 
 class RowSums(NamedTuple):
@@ -138,7 +138,7 @@ class _Each(NamedTuple):
         return self.each[0].kept
 
 
-def reduce_rows(
+def reduce_scores(
     reduction: Reduction,
     scores: Scores,
     keep: Keep,

@@ -18,10 +18,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from endx_jax.losses.contrastive import WEIGHTS
 from endx_jax.losses.false_negatives import Marks, check_batch, negatives, negatives_of_answers
 from endx_jax.losses.shard import AxisName, Shard
-from endx_jax.losses.streaming import Reduction, reduce_rows
+from endx_jax.losses.softmax import WEIGHTS
+from endx_jax.losses.streaming import Reduction, reduce_scores
 from endx_jax.settings import check_choice
 
 Array = jax.Array
@@ -155,7 +155,7 @@ def mine(
     # Distances are |a - c|^2 / 2 without |a|^2 / 2, which all candidates of an anchor share.
     columns = candidates, jnp.sum(jnp.square(candidates), axis=1) / 2, jnp.arange(len(candidates))
     keep_both = functools.partial(_right_and_negative, keep)
-    return reduce_rows(HARDEST, _distances, keep_both, anchors, columns, anchor_marks, candidate_marks, tile=tile)
+    return reduce_scores(HARDEST, _distances, keep_both, anchors, columns, anchor_marks, candidate_marks, tile=tile)
 
 
 def _distances(anchors: Array, candidates: tuple[Array, Array, Array]) -> tuple[Array, Array]:

@@ -124,7 +124,7 @@ def test_sums_over_pairs_stream_as_the_softmax_does(tile):
 
     def streamed(rows, columns):
         marks = jnp.arange(R), jnp.arange(C)
-        return streaming.reduce_rows(streaming.SUM, softplus, keep_some, rows, columns, *marks, tile=tile).total
+        return streaming.reduce_scores(streaming.SUM, softplus, keep_some, rows, columns, *marks, tile=tile).total
 
     def dense(rows, columns):
         kept = keep_some(jnp.arange(R), jnp.arange(C))

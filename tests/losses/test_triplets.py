@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 from jaxprs import largest_array
 
 from endx_jax.losses import false_negatives, quadratic_regression_conditional, triplet, triplets
-from endx_jax.losses.contrastive import WEIGHTS
+from endx_jax.losses.softmax import WEIGHTS
 
 B, E, MARGIN = 24, 5, 0.5
 TILE = 5  # the 24 columns fill four tiles and four fifths of one

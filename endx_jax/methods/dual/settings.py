@@ -3,9 +3,9 @@
 import dataclasses
 
 from endx_jax.losses import Ceiling, Prefixes
-from endx_jax.losses.contrastive import DIRECTIONS, JOINT
 from endx_jax.losses.distillation import DISTILLATIONS
-from endx_jax.losses.in_batch import SAME_SIDE
+from endx_jax.losses.pair_scores import SAME_SIDE
+from endx_jax.losses.softmax import DIRECTIONS, JOINT
 from endx_jax.settings import MethodSettings, check, check_choice, key
 
 SOFTMAX, SIGMOID = LOSSES = ("softmax", "sigmoid")

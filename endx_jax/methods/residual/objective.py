@@ -6,7 +6,7 @@ import jax
 
 from endx_jax.batch import Batch
 from endx_jax.errors import EndxError
-from endx_jax.losses.contrastive import DIRECTIONS
+from endx_jax.losses.softmax import DIRECTIONS
 from endx_jax.losses.triplets import quadratic_regression_conditional, triplet
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective
 from endx_jax.methods.residual.heads import HeadSettings

@@ -11,7 +11,7 @@ import pytest
 from helpers import one_line_error, without_metrics
 
 from endx_jax.losses import false_negative_mask, in_batch_softmax
-from endx_jax.losses.contrastive import DIRECTIONS
+from endx_jax.losses.softmax import DIRECTIONS
 
 # Compiled, as it is in training and as is quicker here; one test holds it against the loss run step by step.
 softmax_loss = jax.jit(without_metrics(in_batch_softmax), static_argnames="direction")

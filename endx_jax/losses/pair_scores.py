@@ -27,7 +27,7 @@ from endx_jax.checks import check_arrays, check_positive
 from endx_jax.errors import EndxError
 from endx_jax.losses.false_negatives import SHAPES, Marks, check_batch, negatives, negatives_of_answers
 from endx_jax.losses.shard import AxisName, Shard
-from endx_jax.losses.streaming import Reduction, reduce_rows
+from endx_jax.losses.streaming import Reduction, reduce_scores
 from endx_jax.numerics import at_least_float32
 
 Array = jax.Array
@@ -253,8 +253,8 @@ class InBatch:
         candidates, given = term.split("|")
         columns, column_marks = self.columns[candidates]
         score = functools.partial(scores, self.widths)
-        marks = self.marks[given]
-        return reduce_rows(reduction, score, KEEP[term], self.rows[given], columns, marks, column_marks, tile=self.tile)
+        rows, marks = self.rows[given], self.marks[given]
+        return reduce_scores(reduction, score, KEEP[term], rows, columns, marks, column_marks, tile=self.tile)
 
     def mean(self, losses: Sequence[Array]) -> tuple[Array, dict[str, Array]]:
         """Returns the loss of a batch and its parts by prefix, given each prefix's losses [R], zero for excluded pairs.

@@ -5,7 +5,7 @@ Every other answer of the global batch is a negative for a question:
 $$ L = -\frac{1}{B} \sum_i \log \frac{\exp(s_{ii} / \tau)}{\sum_j \exp(s_{ij} / \tau)}, \quad s_{ij} = q_i \cdot a_j $$
 
 With K hard negatives per question, as in t5x_retrieval, each question's sum has B + B K columns: the B answers and the
-hard negatives of the whole batch. Each answer's sum still has the B questions. Other terms are in `losses.in_batch`.
+hard negatives of the whole batch. Each answer's sum still has the B questions. Other terms are in `losses.pair_scores`.
 
 With margins m_ij = (s_ij - s_ii) / tau, the loss of a question is computed as log(1 + sum_{j != i} exp(m_ij)). So large
 scores do not cancel, and losses near 0 remain precise.
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from endx_jax.losses.in_batch import SAME_SIDE, Ceiling, Guide, InBatch, Prefixes, Rows, Side, scores_below
+from endx_jax.losses.pair_scores import SAME_SIDE, Ceiling, Guide, InBatch, Prefixes, Rows, Side, scores_below
 from endx_jax.losses.shard import AxisName
 from endx_jax.losses.streaming import SOFTMAXES
 from endx_jax.settings import check_choice

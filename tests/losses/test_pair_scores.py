@@ -10,7 +10,7 @@ import pytest
 from helpers import one_line_error
 from jax.sharding import PartitionSpec
 
-from endx_jax.losses import Ceiling, Guide, Prefixes, in_batch, in_batch_sigmoid, in_batch_softmax
+from endx_jax.losses import Ceiling, Guide, Prefixes, in_batch_sigmoid, in_batch_softmax, pair_scores
 
 B, E, K, G, TILE = 16, 6, 2, 3, 5  # 16 pairs: two a device, and three tiles of which the last is smaller
 AXES = ("data", "fsdp")
@@ -302,7 +302,7 @@ def test_frequencies_leave_sums_over_questions_as_they_are():
 
 
 def transposed(monkeypatch):
-    monkeypatch.setitem(in_batch.KEEP, "q|a", in_batch.negatives)
+    monkeypatch.setitem(pair_scores.KEEP, "q|a", pair_scores.negatives)
 
 
 def opposite_margin(monkeypatch):
@@ -311,8 +311,8 @@ def opposite_margin(monkeypatch):
 
 
 def unscaled(monkeypatch):
-    side = in_batch._side
-    monkeypatch.setattr(in_batch, "_side", lambda *x: side(*x)._replace(scales=None))
+    side = pair_scores._side
+    monkeypatch.setattr(pair_scores, "_side", lambda *x: side(*x)._replace(scales=None))
 
 
 @pytest.mark.parametrize("fault", [transposed, opposite_margin, unscaled])
