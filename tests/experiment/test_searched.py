@@ -79,7 +79,7 @@ def test_too_many_answers_are_left_to_a_command(config, tmp_path, endx, capsys, 
 
 
 def test_answers_of_a_test_file_come_first_and_those_of_a_mixtures_further_sets_are_left_out(config, tmp_path):
-    (tmp_path / "more.csv").write_text("question,Reply\nwhere is it,elsewhere\n")
+    (tmp_path / "more.csv").write_text("question,Reply\nwho is it,elsewhere\n")
     config.data.mixture = ((str(tmp_path / "more.csv"), 1.0, "ask: ", "say: "),)
     (tmp_path / "test.csv").write_text("question,Reply\nwhere is it,nowhere\nwhere was word3,word3 is on the mat 3\n")
     config.data.test_path = str(tmp_path / "test.csv")
