@@ -46,6 +46,7 @@ FEW = 4
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*states no pooling")
 @pytest.mark.parametrize("topology", ["v5e:4x4", "h200:1"])
 @pytest.mark.parametrize("model_type", sorted(set(ARCHITECTURES) - {"new", "static"}))
 def test_families(model_type, topology, tmp_path, effort):

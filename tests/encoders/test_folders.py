@@ -175,6 +175,7 @@ def test_pooling_without_the_prompt_is_refused(reference, tmp_path):
 EXPORTED = dict(zip(FAMILIES, itertools.cycle(SHARINGS), strict=False))
 
 
+@pytest.mark.filterwarnings("ignore:.*states no pooling")
 @pytest.mark.parametrize("sharing", SHARINGS)
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_a_family_trains_resumes_and_is_exported(reference, tmp_path, pairs_csv, model_type, sharing):

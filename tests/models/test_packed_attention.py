@@ -227,7 +227,7 @@ GEMMA = ARCHITECTURES["gemma3_text"].config.from_hugging_face(
         "num_key_value_heads": 2,
         "head_dim": 8,
         "intermediate_size": 12,
-        "max_position_embeddings": 16,
+        "max_position_embeddings": 32,
         "sliding_window": 4,
         "sliding_window_pattern": 2,
         "attention_dropout": 0.3,
