@@ -89,6 +89,7 @@ def test_a_run_in_a_bucket_equals_a_local_one(config, url, tmp_path, trained_wor
     assert results is not None
 
 
+@pytest.mark.slow
 def test_a_local_run_resumes_in_a_bucket_and_the_other_way(config, url, tmp_path, trained_workdir):
     local = tmp_path / "q"
     config.train.stop_at_step = 2
@@ -105,6 +106,7 @@ def test_a_local_run_resumes_in_a_bucket_and_the_other_way(config, url, tmp_path
     jax.tree.map(np.testing.assert_array_equal, params_of(local, local), params_of(trained_workdir, trained_workdir))
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_in_a_bucket_is_not_used(config, url, tmp_path, capsys):
     config.train.stop_at_step = 4
     run(config, url)
