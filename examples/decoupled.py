@@ -65,7 +65,7 @@ class DecoupledObjective(Objective):
             return decoupled_loss(question, answer, temperature=temperature, ids=ids, **cut)
 
         rows = (embedded.question, embedded.answer, known_ids(batch))
-        return self.execution.reduce_scores(compute, jnp.exp(params["log_temperature"]), rows)
+        return self.execution.reduce_rows(compute, jnp.exp(params["log_temperature"]), rows)
 
 
 METHOD = Method("decoupled", DecoupledSettings, DecoupledObjective)
