@@ -181,6 +181,47 @@ def test_dropout_has_the_masks_of_padded_texts(heads, head_width, device_heads, 
         assert np.abs(other - exact).max() > 0.1 * np.abs(exact).max()
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def kept_by_kernel(heads, split, value, begin, end, of_keys, first):
+    """The weights [T, H, WIDTH] that the kernel does not drop, with the heads on `split` devices.
+
+    Values that are one at the key's position show each weight; zero queries give all keys of a text the same. Dropout
+    takes `first` for the first place of each token's text.
+    """
+    own, zero = heads // split, jnp.zeros_like(value)
+    options = {"words": words_by_place(of_keys, first, heads), "rate": RATE, "all_heads": heads}
+    options |= {"width": WIDTH, "scale": SCALE, "block": BLOCK, "interpret": True}
+    outs = []
+    for start in range(0, heads, own):
+        query, ones = zero[:, start : start + own], value[:, start : start + own]
+        outs.append(attend_packed(query, query, ones, begin, end, first_head=jnp.int32(start), **options))
+    return jnp.concatenate(outs, axis=1)[..., :WIDTH] > 0
+
+
+@pytest.mark.parametrize(("heads", "head_width", "splits"), [(8, 32, (1, 2, 4)), (4, 64, (2, 4)), (4, 128, (1, 4))])
+def test_dropout_keeps_the_very_weights_that_padded_texts_keep(heads, head_width, splits):
+    """On any packing and number of devices, bit by bit; with a negative control: a key that is one place off."""
+    for lengths in (LENGTHS, (20, 3, 17, 1, 8), (5,) * 19):
+        real, count = sum(lengths), len(lengths)
+        keys = example_keys(jax.random.key(3, impl="threefry2x32"), jnp.int32(0), count)
+        text = np.pad(np.repeat(np.arange(count), lengths), (0, PLACES - real))
+        end = np.where(np.arange(PLACES) < real, np.cumsum(lengths)[text], 0)
+        first = np.where(np.arange(PLACES) < real, end - np.asarray(lengths)[text], 0)
+        position = np.where(np.arange(PLACES) < real, np.arange(PLACES) - first, 0)
+        value = np.repeat(np.eye(head_width, dtype=np.float32)[position][:, None], heads, axis=1)
+        of_keys = words(fold(keys[text], jnp.asarray(position)))
+
+        masks = np.asarray(attention_dropout(jnp.ones((count, heads, WIDTH, WIDTH)), keys, RATE)) > 0
+        inside = np.broadcast_to(np.arange(WIDTH) < (end - first)[:, None, None], (PLACES, heads, WIDTH))
+        expected = masks[text, :, position] & inside
+        assert 0 < expected.sum() < inside.sum()
+        for split in splits:
+            kept = functools.partial(kept_by_kernel, heads, split, value, first, end, of_keys)
+            found, wrong = kept(first), kept(first + 1)
+            np.testing.assert_array_equal(found, expected)
+            assert (wrong != expected).sum() > 0.2 * inside.sum()
+
+
 def test_windows_are_bounds_of_each_token():
     """As `Packed.bounds` gives them; and the blocks that a window reaches are fewer."""
     window, place = 5, jnp.arange(PLACES)
