@@ -7,7 +7,7 @@ from endx_jax.errors import EndxError, nearest
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """Data sheet of one device; docs/planning.md lists the sources.
+    """Data sheet of one device.
 
     Attributes:
       name: name for `endx plan --chip`.
