@@ -20,6 +20,7 @@ usage: endx VERB [options]      (or: python -m endx_jax VERB [options])
   prepare     download and convert a data set         endx prepare reqa/squad
   mine        find hard negatives for training        endx mine --data=pairs.csv --bm25 --output=mined
   train       train, evaluate, write a workdir        endx train --config=quickstart
+  merge       average runs of one architecture        endx merge runs/a runs/b --output=merged
   evaluate    rank a data set with a model            endx evaluate --workdir=runs/quickstart
   compare     compare two runs by question            endx compare runs/a runs/b
   search      search, at a prompt or in bulk          endx search --workdir=runs/quickstart "how to join paths"
@@ -119,8 +120,8 @@ SMALLER_DATA = "end other programs, or use less data at a time"
 RESUMES = {"train": "from its checkpoint, if any", "encode": "after the last documents that it wrote"}
 
 VERBS = (
-    "prepare", "mine", "train", "evaluate", "compare", "search", "serve", "encode", "export", "push", "publish", "plan",
-    "models", "completion",
+    "prepare", "mine", "train", "merge", "evaluate", "compare", "search", "serve", "encode", "export", "push",
+    "publish", "plan", "models", "completion",
 )  # fmt: skip
 
 

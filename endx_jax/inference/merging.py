@@ -1,0 +1,91 @@
+"""Merging: a model whose parameters are weighted means of the parameters of several models of one architecture.
+
+Runs that begin at the same pretrained parameters often have a mean that is better than each (model soups, Wortsman et
+al. 2022, arXiv 2203.05482). The mean of a run and the pretrained model itself loses less on other data than the run
+(WiSE-FT, Wortsman et al. 2021, arXiv 2109.01903).
+"""
+
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import shutil
+from collections.abc import Sequence
+
+import numpy as np
+
+from endx_jax.buckets import local_copy
+from endx_jax.errors import EndxError
+from endx_jax.files import aside, put_in_place, write_text
+from endx_jax.inference import EmbeddingModel, load
+from endx_jax.inference.about import ABOUT, TOWERS, read_about
+from endx_jax.inference.identity import describe
+from endx_jax.inference.saved import WEIGHTS, described_folder
+from endx_jax.models.dual_encoder import SIDES
+from endx_jax.parallel.sharding import parameter_paths
+from endx_jax.pretrained.stored import write_file
+from endx_jax.settings import check
+
+
+def merge(sources: Sequence[str], output: str | os.PathLike, weights: Sequence[float] = ()) -> None:
+    """Writes the weighted mean of models as a model folder, which `endx_jax.load` reads.
+
+    All models are in memory at once. The folder has the first model's prompts and lengths, and the default fusion with
+    BM25.
+
+    Args:
+      sources: two or more models that `endx_jax.load` takes; the first is the workdir or the model folder of a run.
+      output: folder to write; an existing one is replaced if it is a model folder.
+      weights: weight of each model, 0 or more; they are divided by their sum. Empty for equal weights.
+
+    Raises:
+      EndxError: a model cannot be loaded, or differs from the first in more than its parameters; the weights are wrong;
+        the output is another folder or can't be written to.
+    """
+    weights, output = tuple(weights) or (1.0,) * len(sources), pathlib.Path(output)
+    check(len(sources) > 1, "give two or more models to merge")
+    check(
+        len(weights) == len(sources), f"there are {len(weights)} weights for {len(sources)} models: give one for each"
+    )
+    valid = all(math.isfinite(weight) and weight >= 0 for weight in weights) and sum(weights) > 0
+    check(valid, f"weights are {list(weights)}; each must be 0 or more, and one of them more than 0")
+    if output.exists() and not (output / ABOUT).is_file():
+        raise EndxError(f"{output} exists and is no model folder: choose another --output")
+
+    first = described_folder(local_copy(sources[0], skip=("checkpoints", "*.sqlite")))
+    about = read_about(first) if first else None
+    if first is None or about is None or about.format != TOWERS:
+        raise EndxError(f"{sources[0]} is no run: name a workdir, or its folder 'model', first")
+    models = [load(source) for source in sources]
+    for model in models[1:]:
+        _check_alike(models[0], model)
+    leaves = [parameter_paths(model.params) for model in models]
+    fractions = np.array(weights) / sum(weights)
+    means = (
+        sum(fraction * np.asarray(params[path], np.float64) for fraction, params in zip(fractions, leaves, strict=True))
+        for path in leaves[0]
+    )
+    with aside(output) as fresh:
+        shutil.copytree(first, fresh, ignore=shutil.ignore_patterns(WEIGHTS, ABOUT), dirs_exist_ok=True)
+        sha256 = write_file(fresh / WEIGHTS, {path: leaf.shape for path, leaf in leaves[0].items()}, means)
+        described = dataclasses.replace(about, name=output.name, weights_sha256=sha256, hybrid=None)
+        write_text(fresh / ABOUT, json.dumps(dataclasses.asdict(described), indent=1) + "\n")
+        put_in_place(fresh, output)
+
+
+def _check_alike(first: EmbeddingModel, other: EmbeddingModel) -> None:
+    """Raises EndxError unless two models differ only in the values of their parameters, prompts and lengths."""
+    shapes = [{path: leaf.shape for path, leaf in parameter_paths(model.params).items()} for model in (first, other)]
+    differing = sorted(path for path in shapes[0] | shapes[1] if shapes[0].get(path) != shapes[1].get(path))
+    if differing:
+        raise EndxError(
+            f"{other.name} does not have the parameters of {first.name}, such as {differing[0]}: merge models of one "
+            "architecture and one sharing"
+        )
+    for side in SIDES:
+        towers = [describe(model.encoder.model.tower(side)) for model in (first, other)]
+        tokenizers = [model.encoder.processors[side].tokenizer.fingerprint for model in (first, other)]
+        if towers[0] != towers[1] or tokenizers[0] != tokenizers[1]:
+            part = "tokenizer" if towers[0] == towers[1] else "architecture, pooling or norm"
+            raise EndxError(f"{other.name} has another {part} of the {side} tower than {first.name}")

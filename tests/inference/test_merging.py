@@ -1,0 +1,89 @@
+"""Merging: means of parameters against NumPy, what is refused, and that the result is a model like any other."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from helpers import one_line_error
+from safetensors.numpy import load_file, save_file
+
+import endx_jax
+from endx_jax.files import sha256_of
+from endx_jax.inference.merging import merge
+
+LAYER = "shared/encoder/layers_0/mlp_up/kernel"
+
+
+@pytest.fixture
+def other(trained_workdir, tmp_path):
+    """A copy of the model of a finished run with other values of one parameter."""
+    return changed(trained_workdir, tmp_path / "other", lambda tensors: tensors[LAYER].fill(3.0))
+
+
+def changed(workdir, folder, change, **described):
+    """Returns a copy of a run's model folder with changed parameters and a changed description of its towers."""
+    shutil.copytree(workdir / "model", folder)
+    file, about = folder / "towers.safetensors", folder / "endx.json"
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file)
+    stated = json.loads(about.read_text()) | {"weights_sha256": sha256_of(file)}
+    stated["towers"] |= described
+    about.write_text(json.dumps(stated))
+    return folder
+
+
+def test_the_weighted_mean_of_two_models(trained_workdir, other, tmp_path):
+    merge([str(trained_workdir), str(other)], tmp_path / "merged", [3, 1])
+    first, merged = (load_file(f / "towers.safetensors") for f in (trained_workdir / "model", tmp_path / "merged"))
+    np.testing.assert_allclose(merged[LAYER], 0.75 * first[LAYER] + 0.25 * 3.0, rtol=1e-6)
+    for path in set(first) - {LAYER}:
+        np.testing.assert_allclose(merged[path], first[path], rtol=1e-6, atol=1e-12)
+    model = endx_jax.load(tmp_path / "merged")
+    assert model.identity not in (endx_jax.load(trained_workdir).identity, endx_jax.load(other).identity)
+    assert model.encode_query(["who"]).shape == (1, 32)
+
+
+def test_a_model_merged_with_itself_is_the_same_and_replaces_an_older_merge(trained_workdir, other, tmp_path):
+    merge([str(trained_workdir), str(other)], tmp_path / "merged")
+    merge([str(trained_workdir), str(trained_workdir)], tmp_path / "merged")
+    assert endx_jax.load(tmp_path / "merged").identity == endx_jax.load(trained_workdir).identity
+
+
+def test_a_run_is_merged_with_its_pretrained_model(trained_workdir, tiny_bert, tmp_path):
+    run = changed(trained_workdir, tmp_path / "run", lambda tensors: None, normalize=False)
+    merge([str(run), str(tiny_bert)], tmp_path / "merged", [0, 1])
+    merged, pretrained = (endx_jax.load(place) for place in (tmp_path / "merged", tiny_bert))
+    np.testing.assert_allclose(merged.encode(["who"]), pretrained.encode(["who"]), atol=1e-6)
+
+
+def test_other_models_weights_and_folders_are_refused(trained_workdir, other, tmp_path):
+    run, output = str(trained_workdir), tmp_path / "merged"
+    with one_line_error("give two or more models"):
+        merge([run], output)
+    with one_line_error("3 weights for 2 models"):
+        merge([run, str(other)], output, [1, 1, 1])
+    for wrong in ([0, 0], [1, -1], [1, float("nan")]):
+        with one_line_error("each must be 0 or more"):
+            merge([run, str(other)], output, wrong)
+    pooled = changed(trained_workdir, tmp_path / "pooled", lambda tensors: None, pooling="first")
+    with one_line_error("another architecture, pooling or norm of the question tower"):
+        merge([run, str(pooled)], output)
+    shallow = changed(
+        trained_workdir,
+        tmp_path / "wide",
+        lambda t: t.update({"shared/projection/kernel": np.ones((32, 8), "f4")}),
+        projection=8,
+    )
+    with one_line_error("does not have the parameters of .* such as shared/projection/kernel"):
+        merge([run, str(shallow)], output)
+    (tmp_path / "mine").mkdir()
+    with one_line_error("exists and is no model folder"):
+        merge([run, str(other)], tmp_path / "mine")
+    assert not output.exists()
+
+
+def test_the_verb(trained_workdir, other, tmp_path, endx):
+    said = endx("merge", str(trained_workdir), str(other), "--weights", "1", "3", f"--output={tmp_path / 'm'}").out
+    assert said == f"{tmp_path / 'm'} holds the mean of 2 models; use it as --model={tmp_path / 'm'}\n"
