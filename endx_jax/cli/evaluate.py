@@ -1,5 +1,7 @@
 """`endx evaluate`: ranks a data set with a model and with BM25, and writes metrics, TREC runs and an index of the pool.
 
+Of a suite, a folder of BEIR folders such as NanoBEIR, each set is ranked; the tables also have the means over sets.
+
 Several processes, as started by `launch/local.py`, divide the encoding; the first one writes the results.
 
 `--index` ranks all documents of an index instead, for data that name right documents by id or contain answer strings.
@@ -35,24 +37,54 @@ def main(argv: list[str]) -> None:
     check(bool(arguments.workdir or arguments.model), "nothing to evaluate: set --workdir, --model or --index")
 
     from endx_jax.buckets import uploading
+    from endx_jax.data.readers import beir
     from endx_jax.experiment import workdir as workdirs
-    from endx_jax.experiment.index_results import write_pool
     from endx_jax.experiment.model import load_pairs
+    from endx_jax.hub import local_path
     from endx_jax.inference import load
     from endx_jax.parallel.console import say
     from endx_jax.parallel.mesh import MeshSettings, make_mesh
+    from endx_jax.retrieval.suite import SuiteResults
+
+    with naming_flags():
+        sets = beir.sets_of(local_path(arguments.data)) if arguments.data else {}
+        for folder in sets.values():  # so that a damaged set is found before the others are encoded
+            beir.judgements(folder, arguments.split, skip_invalid=arguments.skip_invalid)
+        dataset, pools = (arguments.data, None) if sets else _pools(arguments, arguments.data)
+    output = arguments.output or _default_output(arguments, dataset)
+    workdirs.check_writable(output, "--output")
+    pair_model = load_pairs(arguments.rerank) if arguments.rerank else None
+    model = load(arguments.workdir or arguments.model, mesh=make_mesh(MeshSettings()))
+    if pools:
+        results = _evaluate(arguments, dataset, pools, model, pair_model, output)
+    else:
+        results = SuiteResults(dataset, arguments.split)
+        for name, folder in sets.items():
+            with naming_flags():
+                _, pools = _pools(arguments, folder)
+            results.add(name, _evaluate(arguments, folder, pools, model, pair_model, output / name))
+
+        def write() -> None:
+            with uploading(output) as folder:
+                results.write(folder / workdirs.RESULTS)
+
+        distributed.on_primary(write, "suite-written")
+    say(f"\n{results.tables()}\nresults are in {output}")
+
+
+def _evaluate(arguments: argparse.Namespace, dataset: str, pools, model, pair_model, output: pathlib.Path):
+    """Ranks one data set with all systems; writes and returns the `Results`."""
+    from endx_jax.buckets import uploading
+    from endx_jax.experiment import workdir as workdirs
+    from endx_jax.experiment.index_results import write_pool
+    from endx_jax.parallel import distributed
+    from endx_jax.parallel.console import say
     from endx_jax.retrieval.hybrid import stored_hybrid
     from endx_jax.retrieval.index_file import metric_of
     from endx_jax.retrieval.rerank import evaluate_pairs
     from endx_jax.retrieval.results import Results
     from endx_jax.retrieval.systems import dense_scores, evaluate_dense
 
-    with naming_flags():
-        dataset, pools = _pools(arguments)
-    output = arguments.output or _default_output(arguments, dataset)
-    workdirs.check_writable(output, "--output")
-    pair_model = load_pairs(arguments.rerank) if arguments.rerank else None
-    model = load(arguments.workdir or arguments.model, mesh=make_mesh(MeshSettings()))
     records = pools.primary
     say(f"evaluating {len(records.questions):,} questions against {len(records.candidates):,} candidates of {dataset}")
 
@@ -75,21 +107,18 @@ def main(argv: list[str]) -> None:
 
     def write() -> None:
         with uploading(output) as folder:
-            write_into(folder)
-
-    def write_into(folder: pathlib.Path) -> None:
-        write_pool(
-            folder / workdirs.INDEX,
-            dense.candidates,
-            records.documents,
-            metric=metric_of(cosine=model.cosine),
-            model={"name": model.name, "identity": identity},
-            corpus={"path": dataset},
-        )
-        results.write(folder / workdirs.RESULTS, folder)
+            write_pool(
+                folder / workdirs.INDEX,
+                dense.candidates,
+                records.documents,
+                metric=metric_of(cosine=model.cosine),
+                model={"name": model.name, "identity": identity},
+                corpus={"path": dataset},
+            )
+            results.write(folder / workdirs.RESULTS, folder)
 
     distributed.on_primary(write, "results-written")
-    say(f"\n{results.tables()}\nresults are in {output}")
+    return results
 
 
 def _evaluate_index(arguments: argparse.Namespace) -> None:
@@ -118,7 +147,7 @@ def _evaluate_index(arguments: argparse.Namespace) -> None:
         elif kind in JUDGED:
             questions = read_judged(dataset, arguments.split)
         else:
-            questions = Judged.from_records(_pools(arguments)[1].primary)
+            questions = Judged.from_records(_pools(arguments, dataset)[1].primary)
     index = Index(arguments.index)
     name = pathlib.Path(dataset).name.partition(".")[0]
     output = arguments.output or arguments.index.parent / f"{arguments.index.stem}-evaluation" / name
@@ -144,8 +173,8 @@ def _evaluate_index(arguments: argparse.Namespace) -> None:
     say(f"\nresults are in {output}")
 
 
-def _pools(arguments: argparse.Namespace):
-    """Returns the name of the data set (`--data`, or the run's test split), and its primary pool and subsets."""
+def _pools(arguments: argparse.Namespace, data: str | None):
+    """Returns the name of the data set (`data`, or the run's test split), and its primary pool and subsets."""
     import dataclasses
 
     from endx_jax.data.records import Pools
@@ -155,16 +184,16 @@ def _pools(arguments: argparse.Namespace):
     from endx_jax.experiment.data import pools, read_records, read_splits, settings_of
     from endx_jax.experiment.workdir import read_config
 
-    if not (arguments.data or arguments.workdir):
+    if not (data or arguments.workdir):
         raise EndxError("--model needs --data, as a pretrained model has no test split")
     settings = read_config(arguments.workdir).data if arguments.workdir else DataSettings()
     if arguments.pool:
         settings = dataclasses.replace(settings, pool=arguments.pool)
-    elif arguments.data:
-        settings = settings_of(arguments.data, settings)
-    if arguments.data:
+    elif data:
+        settings = settings_of(data, settings)
+    if data:
         settings = with_data_flags(settings, arguments)
-        dataset, records = arguments.data, read_records(arguments.data, settings, arguments.split)
+        dataset, records = data, read_records(data, settings, arguments.split)
     else:
         dataset, records = settings.test_path or settings.path, read_splits(settings).test
     sets = pools(records, settings)
@@ -189,7 +218,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="index whose documents are ranked, by the model that encoded it; needs --data",
     )
-    parser.add_argument("--data", help="file or folder of any supported format [the run's test split]")
+    parser.add_argument(
+        "--data", help="file or folder of any supported format, or suite of BEIR folders [the run's test split]"
+    )
     parser.add_argument(
         "--pool",
         choices=POOLS,

@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -10,12 +10,12 @@ from endx_jax import json_files
 from endx_jax.data.readers import row_files
 from endx_jax.errors import EndxError, nearest
 from endx_jax.experiment.workdir import EVALUATION, RESULTS
-from endx_jax.metrics.significance import Difference, paired_difference
-from endx_jax.retrieval.results import pool_folder, read_results
+from endx_jax.metrics.significance import CONFIDENCE, DRAWS, FEWEST, Difference, mean_over_sets, paired_difference
+from endx_jax.retrieval.evaluate import NDCG
+from endx_jax.retrieval.results import SETS, pool_folder, read_results
 from endx_jax.retrieval.tables import aligned
 
 ENDING = ".per_question.jsonl"
-FEWEST = 30  # questions, below which intervals and p-values are not given
 NO_METRICS = ("id", "question", "ranks")  # keys of a line that are not metrics
 
 
@@ -29,6 +29,7 @@ class SystemResults:
       metrics: names of M metrics.
       values: float64 [Q, M], fractions in [0, 1].
       candidates: number of candidates in the pool; None if unknown.
+      sets: numbers of questions of the data sets of a suite, one set after the other; empty for a single set.
     """
 
     name: str
@@ -36,6 +37,15 @@ class SystemResults:
     metrics: tuple[str, ...]
     values: np.ndarray
     candidates: int | None = None
+    sets: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    def of_sets(self) -> dict[str, "SystemResults"]:
+        """Returns the results on each set of a suite."""
+        ends = np.cumsum([0, *self.sets.values()]).tolist()
+        return {
+            name: SystemResults(self.name, self.question_ids[start:stop], self.metrics, self.values[start:stop])
+            for name, start, stop in zip(self.sets, ends, ends[1:], strict=False)
+        }
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,6 +58,7 @@ class Comparison:
       differences: difference (second minus first) in each metric.
       draws: number of draws of the bootstrap and of the randomisation test.
       confidence: confidence level of the intervals.
+      sets: comparisons on the sets of a suite.
     """
 
     first: SystemResults
@@ -55,19 +66,22 @@ class Comparison:
     differences: list[Difference]
     draws: int
     confidence: float
+    sets: Mapping[str, "Comparison"] = dataclasses.field(default_factory=dict)
 
     def rows(self) -> list[dict]:
         """Returns one entry per metric: means, difference, interval, p-value, numbers of better and worse questions.
 
+        For a suite, they are means over its sets, each of which counts once.
         Interval and p-value are None for fewer than `FEWEST` questions.
         """
         first, second = self.first.values, self.second.values
         enough = len(first) >= FEWEST
+        means = [mean_over_sets(values, list(self.first.sets.values())).tolist() for values in (first, second)]
         return [
             {
                 "measure": name,
-                "first": float(first[:, n].mean()),
-                "second": float(second[:, n].mean()),
+                "first": means[0][n],
+                "second": means[1][n],
                 "difference": difference.mean,
                 "low": difference.low if enough else None,
                 "high": difference.high if enough else None,
@@ -81,42 +95,56 @@ class Comparison:
     def as_dict(self) -> dict:
         """Returns the comparison as a dictionary for a JSON file."""
         about = {"first": self.first.name, "second": self.second.name, "questions": len(self.first.question_ids)}
-        return {**about, "draws": self.draws, "confidence": self.confidence, "measures": self.rows()}
+        sets = {"sets": {name: comparison.rows() for name, comparison in self.sets.items()}} if self.sets else {}
+        return {**about, "draws": self.draws, "confidence": self.confidence, "measures": self.rows(), **sets}
 
     def table(self) -> str:
-        """Returns a table with one line per metric and a legend."""
-        lines = [
-            ["measure", "first", "second", "difference", f"{self.confidence:.0%} interval", "p", "better", "worse"]
-        ]
-        for row in self.rows():
-            enough = row["p"] is not None
-            interval = f"{row['low']:+.4f} to {row['high']:+.4f}" if enough else "-"
-            p = f"{row['p']:.4f}" if enough else "-"
-            means = [f"{row[name]:.4f}" for name in ("first", "second")]
-            counts = [f"{row[name]:,}" for name in ("better", "worse")]
-            lines.append([row["measure"], *means, f"{row['difference']:+.4f}", interval, p, *counts])
+        """Returns a table with one line per metric, for a suite also one with a line per set, and a legend."""
+        of_suite = f" in {len(self.sets)} sets" if self.sets else ""
+        enough = len(self.first.question_ids) >= FEWEST
         return "\n".join(
             [
                 f"first:  {self.first.name}",
                 f"second: {self.second.name}",
-                f"{len(self.first.question_ids):,} questions, the same for both",
+                f"{len(self.first.question_ids):,} questions{of_suite}, the same for both",
                 "",
-                *aligned(lines),
+                *self._lines("measure", {row["measure"]: row for row in self.rows()}),
                 "",
+                *self._lines_of_sets(),
                 f"interval: paired bootstrap over questions; p: paired randomisation test; {self.draws:,} draws."
-                if len(self.first.question_ids) >= FEWEST
+                if enough
                 else f"fewer than {FEWEST} questions: no interval and no p-value",
                 "better, worse: questions on which the second system scores higher, or lower, than the first.",
             ]
         )
+
+    def _lines_of_sets(self) -> list[str]:
+        """Returns a table of the sets of a suite by nDCG@10, or by the first metric; none for a single set."""
+        if not self.sets:
+            return []
+        metric = NDCG if NDCG in self.first.metrics else self.first.metrics[0]
+        rows = {name: part.rows()[self.first.metrics.index(metric)] for name, part in self.sets.items()}
+        note = "The measures above are means over sets, each of which counts once; questions are resampled within sets."
+        return [f"{metric} of each set:", *self._lines("set", rows), "", note]
+
+    def _lines(self, title: str, rows: Mapping[str, dict]) -> list[str]:
+        lines = [[title, "first", "second", "difference", f"{self.confidence:.0%} interval", "p", "better", "worse"]]
+        for name, row in rows.items():
+            enough = row["p"] is not None
+            interval = f"{row['low']:+.4f} to {row['high']:+.4f}" if enough else "-"
+            p = f"{row['p']:.4f}" if enough else "-"
+            means = [f"{row[side]:.4f}" for side in ("first", "second")]
+            counts = [f"{row[side]:,}" for side in ("better", "worse")]
+            lines.append([name, *means, f"{row['difference']:+.4f}", interval, p, *counts])
+        return aligned(lines)
 
 
 def read_per_question(run: pathlib.Path, system: str = "trained", pool: str = "") -> SystemResults:
     """Reads the metrics of each question that a run or `endx evaluate` wrote.
 
     Args:
-      run: workdir, for its test split; folder of `endx evaluate`; or a `.per_question.jsonl` file, for which the other
-        arguments are ignored.
+      run: workdir, for its test split; folder of `endx evaluate`, of a suite too; or a `.per_question.jsonl` file, for
+        which the other arguments are ignored.
       system: name of the system, such as `bm25`, `untrained` or `trained`.
       pool: name of the retrieval pool; empty for the first pool of the run.
 
@@ -127,6 +155,8 @@ def read_per_question(run: pathlib.Path, system: str = "trained", pool: str = ""
         return _read(run, str(run), None)
     if not run.is_dir():
         raise EndxError(f"{run}: no such file or folder")
+    if SETS in (results := json_files.read_optional(run / RESULTS)):
+        return _read_suite(run, json_files.list_at(results, SETS, str(run / RESULTS)), system, pool)
     sizes = _sizes(run / RESULTS)
     first = next((name for name, _ in sizes), "")
     test_folder = run / EVALUATION / "test"
@@ -142,8 +172,29 @@ def read_per_question(run: pathlib.Path, system: str = "trained", pool: str = ""
     return _read(file, f"{run}, {system}" + (f", pool {pool}" if pool else ""), sizes.get((pool, system)))
 
 
+def _read_suite(run: pathlib.Path, names: Sequence[object], system: str, pool: str) -> SystemResults:
+    """Reads the results of a system on the sets of a suite; a question's id begins with the name of its set."""
+    if not names:
+        raise EndxError(f"{run / RESULTS}: {SETS!r} is empty; evaluate the suite again")
+    found = {}
+    for value in names:
+        name = json_files.text(value, f"{run / RESULTS}: a name in {SETS!r}")
+        found[name] = read_per_question(run / name, system, pool)
+    first = next(iter(found.values()))
+    metrics = [metric for metric in first.metrics if all(metric in part.metrics for part in found.values())]
+    parts = [_select(part, range(len(part.question_ids)), metrics) for part in found.values()]
+    return SystemResults(
+        f"{run}, {system}" + (f", pool {pool}" if pool else ""),
+        tuple(f"{name}/{question}" for name, part in found.items() for question in part.question_ids),
+        tuple(metrics),
+        np.concatenate([part.values for part in parts]),
+        sum(part.candidates or 0 for part in parts) or None,
+        {name: len(part.question_ids) for name, part in found.items()},
+    )
+
+
 def compare(
-    first: SystemResults, second: SystemResults, *, draws: int = 10_000, confidence: float = 0.95
+    first: SystemResults, second: SystemResults, *, draws: int = DRAWS, confidence: float = CONFIDENCE
 ) -> Comparison:
     """Compares two systems on every metric that both have: see `paired_difference`.
 
@@ -168,8 +219,11 @@ def compare(
     row_of = {name: row for row, name in enumerate(second.question_ids)}
     a = _select(first, range(len(first.question_ids)), metrics)
     b = _select(second, [row_of[name] for name in first.question_ids], metrics)
-    differences = paired_difference(a.values, b.values, draws=draws, confidence=confidence)
-    return Comparison(a, b, differences, draws, confidence)
+    sizes = list(a.sets.values())
+    differences = paired_difference(a.values, b.values, sizes=sizes, draws=draws, confidence=confidence)
+    others = dataclasses.replace(b, sets=a.sets).of_sets()
+    sets = {name: compare(part, others[name], draws=draws, confidence=confidence) for name, part in a.of_sets().items()}
+    return Comparison(a, b, differences, draws, confidence, sets)
 
 
 def _select(results: SystemResults, rows: Sequence[int], metrics: Sequence[str]) -> SystemResults:
@@ -180,6 +234,7 @@ def _select(results: SystemResults, rows: Sequence[int], metrics: Sequence[str])
         tuple(metrics),
         results.values[np.ix_(list(rows), columns)],
         results.candidates,
+        results.sets,
     )
 
 

@@ -64,4 +64,4 @@ def write_index_results(
     if judged:
         trec.write_qrels(folder / "qrels.trec", question_ids, names, judged.right, judged.gains)
     entry = entry_of({**about, "direction": "question_to_answer"}, "index", SYSTEM, evaluation)
-    write_results(folder / RESULTS, {SYSTEM: evaluation}, [entry])
+    write_results(folder / RESULTS, {SYSTEM: evaluation.metrics}, [entry])

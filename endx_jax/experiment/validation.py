@@ -1,11 +1,12 @@
 """Validation during training: the held-out questions of the run's data and the sets of `evaluation.sets`."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from endx_jax import hub
+from endx_jax.data.readers import beir
 from endx_jax.data.records import Pools, RetrievalSet
 from endx_jax.data.settings import DataSettings
 from endx_jax.errors import EndxError
@@ -20,7 +21,7 @@ VALIDATION = "validation"
 
 
 def read_sets(evaluation: EvaluationSettings, data: DataSettings) -> dict[str, RetrievalSet]:
-    """Reads the sets of `evaluation.sets`; returns them by name.
+    """Reads the sets of `evaluation.sets`; returns them by name. Those of a suite are named SUITE/SET.
 
     Raises:
       EndxError: a set can't be read.
@@ -32,8 +33,10 @@ def read_sets(evaluation: EvaluationSettings, data: DataSettings) -> dict[str, R
         if os.path.exists(path) or not (os.path.exists(whole) or whole.startswith(hub.DATA)):
             whole, split = path, ""
         try:
-            settings = settings_of(whole, data)
-            sets[name] = pools(read_records(whole, settings, split or None), settings).primary
+            suite = {f"{name}/{part}": folder for part, folder in beir.sets_of(hub.local_path(whole)).items()}
+            for part, folder in (suite or {name: whole}).items():
+                settings = settings_of(folder, data)
+                sets[part] = pools(read_records(folder, settings, split or None), settings).primary
         except EndxError as failure:
             raise EndxError(f"evaluation.sets: {str(failure).replace('data.split', 'PATH:SPLIT')}") from None
     return sets
@@ -44,8 +47,9 @@ def validation(
 ) -> Callable[[dict], dict[str, float]] | None:
     """Returns a function from parameters to their metrics; None if there is nothing to rank.
 
-    Metrics of the validation split have the names of `MEASURES`, those of a set are `SET/MEASURE`, and with several
-    sets `mean/MEASURE` is the mean over them. Every process must call the function.
+    Metrics of the validation split have the names of `MEASURES`, those of a set are `SET/MEASURE`, those of a suite are
+    the means over its sets, and with several sets and suites `mean/MEASURE` is the mean over them. Every process must
+    call the function.
 
     Args:
       evaluator: the method's evaluator.
@@ -60,7 +64,7 @@ def validation(
     check(
         bool(ranked) or not sets or "/" in settings.metric,
         f"evaluation.metric={settings.metric} is a measure of the validation split, which is empty: set it to "
-        f"{next(iter(sets), 'SET')}/{settings.metric}, or data.validation_fraction above 0",
+        f"{next(iter(sets), 'SET').partition('/')[0]}/{settings.metric}, or data.validation_fraction above 0",
     )
     selected = {name: evaluator.select(records) for name, records in (ranked | dict(sets)).items()}
 
@@ -69,15 +73,20 @@ def validation(
             name: evaluator.evaluate(params, Pools({name: part}))[name].metrics for name, part in selected.items()
         }
         metrics = measured.pop(VALIDATION, {})
-        if len(measured) > 1:
-            measured[MEAN] = {
-                measure: float(np.mean([values[measure] for values in measured.values()])) for measure in MEASURES
-            }
+        for suite in dict.fromkeys(name.rpartition("/")[0] for name in selected if "/" in name):
+            measured[suite] = _mean([values for name, values in measured.items() if name.startswith(f"{suite}/")])
+        whole = [values for name, values in measured.items() if "/" not in name]
+        if len(whole) > 1:
+            measured[MEAN] = _mean(whole)
         return metrics | {
             f"{name}/{measure}": value for name, values in measured.items() for measure, value in values.items()
         }
 
     return validate if selected else None
+
+
+def _mean(measured: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {measure: float(np.mean([values[measure] for values in measured])) for measure in MEASURES}
 
 
 def add_validation(results: Results, step: int, metrics: Mapping[str, float]) -> None:

@@ -8,6 +8,8 @@ import numpy as np
 from endx_jax.errors import EndxError
 
 BLOCK = 2**20  # maximum count of random numbers in a block of draws, which bounds memory
+DRAWS, CONFIDENCE = 10_000, 0.95  # of intervals and randomisation tests
+FEWEST = 30  # number of questions below which reports give no intervals and no p-values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,19 +61,63 @@ def paired_t_test(first: Sequence[float], second: Sequence[float]) -> float:
     return float(scipy.stats.ttest_rel(a, b).pvalue) if np.ptp(b - a) else float(a[0] == b[0])
 
 
+def mean_over_sets(values: np.ndarray, sizes: Sequence[int] = ()) -> np.ndarray:
+    """Returns the mean over data sets of their means over questions, [M].
+
+    Args:
+      values: [Q, M], M metrics on the questions of all sets, one set after the other.
+      sizes: numbers of questions of the sets; empty for a single set.
+    """
+    return np.mean([part.mean(axis=0, dtype=np.float64) for part in _split(values, sizes)], axis=0)
+
+
+def bootstrap_interval(
+    values: np.ndarray,
+    *,
+    sizes: Sequence[int] = (),
+    draws: int = DRAWS,
+    confidence: float = CONFIDENCE,
+    seed: int = 0,
+) -> np.ndarray:
+    """Returns the lower and the upper ends [2, M] of bootstrap intervals of `mean_over_sets`.
+
+    The questions are resampled within each set. The sets are not: the interval is for other questions of the same sets.
+
+    Args:
+      values: [Q, M], M metrics on the questions of all sets, one set after the other.
+      sizes: numbers of questions of the sets; empty for a single set.
+      draws: number of resamples.
+      confidence: confidence level, in (0, 1).
+      seed: random seed.
+
+    Raises:
+      EndxError: there are no questions or no draws, or the confidence is not in (0, 1).
+    """
+    _check_draws(len(values), draws, confidence)
+    return _interval(np.asarray(values, np.float64), sizes, draws, confidence, np.random.default_rng(seed))
+
+
 def paired_difference(
-    first: np.ndarray, second: np.ndarray, *, draws: int = 10_000, confidence: float = 0.95, seed: int = 0
+    first: np.ndarray,
+    second: np.ndarray,
+    *,
+    sizes: Sequence[int] = (),
+    draws: int = DRAWS,
+    confidence: float = CONFIDENCE,
+    seed: int = 0,
 ) -> list[Difference]:
     """Compares two systems on the same questions by a paired bootstrap interval and a paired randomisation test.
 
     The interval holds the middle `confidence` of the mean differences of `draws` resamples of the questions with
     replacement. The randomisation test assigns each question's two values to the systems at random, `draws` times; p is
     (1 + e) / (1 + draws), where e counts the assignments whose mean difference is at least as far from zero (Smucker et
-    al. 2007, sections 2.2 and 2.4). All metrics use the same draws.
+    al. 2007, sections 2.2 and 2.4). All metrics use the same draws. With several data sets, the mean is
+    `mean_over_sets`, and the questions are resampled within each set.
 
     Args:
       first: [Q, M], M metrics of the first system on each question.
       second: [Q, M], metrics of the second system.
+      sizes: numbers of questions of the data sets, one set after the other; empty for a single set.
       draws: number of resamples, and of random assignments.
       confidence: confidence level of the interval, in (0, 1).
       seed: random seed.
@@ -82,30 +128,47 @@ def paired_difference(
     Raises:
       EndxError: there are no questions or no draws, or the confidence is not in (0, 1).
     """
-    if len(first) == 0 or draws < 1 or not 0 < confidence < 1:
-        raise EndxError(
-            f"a comparison needs questions, draws and a confidence in (0, 1): there are {len(first)} questions, "
-            f"{draws} draws and confidence {confidence}"
-        )
+    _check_draws(len(first), draws, confidence)
     difference = np.asarray(second, np.float64) - np.asarray(first, np.float64)
-    mean = difference.mean(axis=0)
+    mean = mean_over_sets(difference, sizes)
     generator = np.random.default_rng(seed)
-    resampled = _means(difference, draws, lambda size: _counts(generator, size))
-    swapped = _means(difference, draws, lambda size: 1 - 2.0 * generator.integers(2, size=size, dtype=np.int8))
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(resampled, [tail, 1 - tail], axis=0)
+    low, high = _interval(difference, sizes, draws, confidence, generator)
+    swapped = _means(difference, sizes, draws, lambda size: 1 - 2.0 * generator.integers(2, size=size, dtype=np.int8))
     # A sum in another order may differ in its last digits.
     extreme = (np.abs(swapped) >= np.abs(mean) - 1e-12).sum(axis=0)
     p = (1 + extreme) / (1 + draws)
     return [Difference(*map(float, row)) for row in zip(mean, low, high, p, strict=True)]
 
 
-def _means(difference: np.ndarray, draws: int, weights) -> np.ndarray:
-    """Returns weighted means over questions [draws, M]; `weights` draws the weights of a block."""
-    count = len(difference)
-    block = max(1, BLOCK // count)
-    parts = [weights((min(block, draws - start), count)) @ difference / count for start in range(0, draws, block)]
-    return np.concatenate(parts)
+def _check_draws(questions: int, draws: int, confidence: float) -> None:
+    if questions == 0 or draws < 1 or not 0 < confidence < 1:
+        raise EndxError(
+            f"a comparison needs questions, draws and a confidence in (0, 1): there are {questions} questions, "
+            f"{draws} draws and confidence {confidence}"
+        )
+
+
+def _split(values: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
+    """Returns the rows of each data set."""
+    return np.split(values, np.cumsum(sizes)[:-1]) if len(sizes) else [values]
+
+
+def _interval(values, sizes, draws: int, confidence: float, generator: np.random.Generator) -> np.ndarray:
+    """Returns the ends [2, M] of bootstrap intervals: see `bootstrap_interval`."""
+    resampled = _means(values, sizes, draws, lambda size: _counts(generator, size))
+    tail = (1 - confidence) / 2
+    return np.quantile(resampled, [tail, 1 - tail], axis=0)
+
+
+def _means(values: np.ndarray, sizes: Sequence[int], draws: int, weights) -> np.ndarray:
+    """Returns weighted means over questions, averaged over sets [draws, M]; `weights` draws the weights of a block."""
+    means = []
+    for part in _split(values, sizes):
+        count = len(part)
+        block = max(1, BLOCK // count)
+        parts = [weights((min(block, draws - start), count)) @ part / count for start in range(0, draws, block)]
+        means.append(np.concatenate(parts))
+    return np.mean(means, axis=0)
 
 
 def _counts(generator: np.random.Generator, size: tuple[int, int]) -> np.ndarray:

@@ -29,7 +29,7 @@ class EvaluationSettings:
         (),
         "Further validation sets, such as ('beir/nfcorpus:dev', 'faq.csv'): files or folders of any format, with their "
         "split after a colon if they have several. Each is named by the last part of its path and ranked in its own "
-        "pool.",
+        "pool. A folder of BEIR folders is a suite: its value is the mean over its sets.",
     )
     reverse: bool = key(False, "Reports the ranking of questions for each answer as well (RR, Table 10).")
     min_questions: tuple[int, ...] = key(

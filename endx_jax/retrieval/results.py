@@ -21,6 +21,7 @@ from endx_jax.retrieval.tables import format_table
 
 # Columns of the tables; results.json has more cutoffs.
 COLUMNS = ("mrr", "mrr@10", "p@1", "recall@1", "recall@5", "recall@10", "hit@1", "hit@5", "ndcg@10", "map")
+SETS = "sets"  # key of `results.json` for the names of a suite's data sets
 OWN_ID = "questions leave out the document with their own id, as BEIR's evaluation does"
 # Number of questions below which the width of the interval is printed: 0.98 / sqrt(FEW) = 0.057.
 FEW = 300
@@ -123,7 +124,9 @@ class Results:
             other pools (such as `answers-at-least-8`, see `pool_folder`) and the reverse direction have subfolders.
         """
         self._write_rankings(rankings)
-        write_results(json_path, self.evaluations[self.pools.primary_name], self._entries(), **self.sections)
+        primary = self.evaluations[self.pools.primary_name]
+        means = {system: evaluation.metrics for system, evaluation in primary.items()}
+        write_results(json_path, means, self._entries(), **self.sections)
 
     def _entries(self) -> list[dict]:
         about = {"dataset": self.dataset, "split": self.split, "direction": self.direction}
@@ -152,11 +155,10 @@ def entry_of(about: Mapping[str, Any], pool: str, system: str, evaluation: Evalu
 
 
 def write_results(
-    file: pathlib.Path, primary: Mapping[str, Evaluation], entries: Sequence[dict], **sections: Any
+    file: pathlib.Path, systems: Mapping[str, Mapping[str, float]], entries: Sequence[dict], **sections: Any
 ) -> None:
-    """Writes `results.json`: the metrics of each system in the primary pool, sections, and the entries of all."""
-    means = {system: evaluation.metrics for system, evaluation in primary.items()}
-    write_text(file, json.dumps({"systems": means, **sections, "evaluations": entries}, indent=1) + "\n")
+    """Writes `results.json`: the primary metrics of each system, sections, and the entries of all evaluations."""
+    write_text(file, json.dumps({"systems": systems, **sections, "evaluations": entries}, indent=1) + "\n")
 
 
 def read_results(file: pathlib.Path) -> list[dict]:

@@ -127,3 +127,97 @@ def test_questions_that_share_an_answer_are_ranked_apart_too(tiny_bert, tmp_path
     counts = {entry["pool"]: (entry["questions"], entry["candidates"]) for entry in found}
     assert counts == {"all": (3, 2), "answers>=2": (2, 2), "answers>=2-alone": (2, 1)}
     assert len((tmp_path / "out" / "answers-at-least-2" / "bm25.per_question.jsonl").read_text().splitlines()) == 2
+
+
+def write_set(folder, words, grade=1):
+    """Writes a BEIR folder with a document and a question of each word, and two documents for the first."""
+    (folder / "qrels").mkdir(parents=True)
+    documents = [{"_id": word, "title": "", "text": f"the {word} on the mat"} for word in words]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in documents))
+    queries = [{"_id": f"q-{word}", "text": f"where is the {word}"} for word in words]
+    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries))
+    judged = [(f"q-{word}", word, grade) for word in words] + [(f"q-{words[0]}", words[1], 1)]
+    rows = "".join("\t".join(map(str, row)) + "\n" for row in [("query-id", "corpus-id", "score"), *judged])
+    (folder / "qrels" / "test.tsv").write_text(rows)
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory):
+    """A suite of two sets, of 40 questions and graded judgements, and of 3."""
+    folder = tmp_path_factory.mktemp("data") / "suite"
+    write_set(folder / "animals", [f"cat {n}" for n in range(40)], grade=3)
+    write_set(folder / "things", ["dog", "mat", "sofa"])
+    (folder / ".cache").mkdir()
+    return folder
+
+
+def test_a_suite_has_a_row_per_set_and_means_over_sets(tiny_bert, suite, tmp_path, endx):
+    out = tmp_path / "out"
+    shown = endx("evaluate", f"--model={tiny_bert}", f"--data={suite}", f"--output={out}").out
+    found = json.loads((out / "results.json").read_text())
+    assert found["sets"] == ["animals", "things"]
+    single = {}
+    for name in found["sets"]:
+        endx("evaluate", f"--model={tiny_bert}", f"--data={suite / name}", f"--output={tmp_path / name}")
+        single[name] = json.loads((tmp_path / name / "results.json").read_text())
+        # The files of each set are those of its own evaluation.
+        assert json.loads((out / name / "results.json").read_text()) == single[name]
+        assert (out / name / "bm25.run.trec").read_text() == (tmp_path / name / "bm25.run.trec").read_text()
+        assert len(Index(out / name / "index.sqlite").snapshot) == single[name]["evaluations"][0]["candidates"]
+    for system, metrics in found["systems"].items():
+        for measure, value in metrics.items():
+            means = [single[name]["systems"][system][measure] for name in found["sets"]]
+            assert value == pytest.approx(sum(means) / 2, abs=1e-9)
+        low, high = found["intervals"][system]["ndcg@10"]
+        assert low <= metrics["ndcg@10"] <= high
+    entry = {(entry["set"], entry["system"]): entry for entry in found["evaluations"]}
+    assert len(entry) == 6
+    assert entry["things", "bm25"]["metrics"] == single["things"]["systems"]["bm25"]
+    assert set(entry["animals", "bm25"]["intervals"]) == set(entry["animals", "bm25"]["metrics"])
+    assert entry["things", "bm25"]["intervals"] == {}  # three questions
+    # Grades count: the right document of grade 3 is worth more than the other one of the first question.
+    assert single["animals"]["systems"]["bm25"]["ndcg@10"] != single["animals"]["systems"]["bm25"]["recall@10"]
+    lines = [line.split() for line in shown[shown.index(f"{tiny_bert.name}:") :].splitlines()]
+    of_sets = {line[0]: line[1:] for line in lines[2:5]}
+    value = f"{single['things']['systems'][tiny_bert.name]['ndcg@10']:.3f}"
+    assert of_sets["things"][:4] == ["3", "3", value, "-"]
+    assert of_sets["mean"][:2] == ["43", f"{found['systems'][tiny_bert.name]['ndcg@10']:.3f}"]
+
+
+def test_two_systems_are_compared_over_the_sets_of_a_suite(tiny_bert, suite, tmp_path, endx):
+    out, output = tmp_path / "out", tmp_path / "compared.json"
+    endx("evaluate", f"--model={tiny_bert}", f"--data={suite}", f"--output={out}")
+    systems = f"--systems=bm25,{tiny_bert.name}"
+    shown = endx("compare", out, out, systems, f"--output={output}").out
+    assert "43 questions in 2 sets, the same for both" in shown
+    assert "ndcg@10 of each set:\nset " in shown
+    compared = json.loads(output.read_text())
+    means = json.loads((out / "results.json").read_text())["systems"]
+    for row in compared["measures"]:
+        assert row["first"] == pytest.approx(means["bm25"][row["measure"]], abs=1e-6)
+        assert row["second"] == pytest.approx(means[tiny_bert.name][row["measure"]], abs=1e-6)
+        assert row["low"] <= row["difference"] <= row["high"]
+    endx("compare", out / "animals", out / "animals", systems, f"--output={output}")
+    assert json.loads(output.read_text())["measures"] == compared["sets"]["animals"]
+    refused = endx("compare", out, out / "animals", systems, status=2).err
+    assert "43 of the 43 questions" in refused
+    assert "'animals/q-cat 0'" in refused
+
+
+def test_a_damaged_suite_is_refused_before_a_set_is_encoded(tiny_bert, suite, tmp_path, endx):
+    arguments = [f"--model={tiny_bert}", f"--output={tmp_path / 'out'}"]
+    (tmp_path / "empty" / "nothing").mkdir(parents=True)
+    error = endx("evaluate", f"--data={tmp_path / 'empty'}", *arguments, status=2).err
+    assert f"{tmp_path / 'empty'}: no corpus.jsonl in the folder" in error
+    broken = tmp_path / "broken"
+    write_set(broken / "a", ["dog", "mat"])
+    write_set(broken / "b", ["dog", "mat"])
+    (broken / "b" / "queries.jsonl").unlink()
+    assert f"{broken / 'b'}: no queries.jsonl" in endx("evaluate", f"--data={broken}", *arguments, status=2).err
+    error = endx("evaluate", f"--data={suite}", "--split=dev", *arguments, status=2).err
+    assert f"{suite / 'animals' / 'qrels'}: no split 'dev'; choose with --split from test" in error
+    assert not (tmp_path / "out").exists()
+    index = tmp_path / "index"
+    write_index(index, np.ones((1, 2), np.float32), [Document("d7", "x")], metric="cosine", model={"name": "x"})
+    error = endx("evaluate", f"--index={index}", f"--data={suite}", status=2).err
+    assert f"{suite} holds several data sets (animals, things): name one of them" in error

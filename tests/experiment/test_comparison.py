@@ -114,6 +114,20 @@ def test_damaged_files_are_named_with_the_line(tmp_path, line, message):
 
 
 @pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        ([], "'sets' is empty; evaluate the suite again"),
+        ([1], "a name in 'sets' must be a string"),
+        ("mats", "'sets' must be a list"),
+        (["mats"], "mats: no such file or folder"),
+    ],
+)
+def test_damaged_results_of_a_suite_are_one_line(tmp_path, endx, sets, message):
+    (tmp_path / "results.json").write_text(json.dumps({"sets": sets, "evaluations": []}))
+    assert message in endx("compare", tmp_path, tmp_path, status=2).err
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["a", "b", "--systems=trainde"], "there are bm25, trained; did you mean 'trained'?"),

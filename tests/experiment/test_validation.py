@@ -1,6 +1,7 @@
 """Validation on several sets during training, and early stopping, on a tiny tower."""
 
 import json
+import shutil
 
 import pytest
 from helpers import one_line_error
@@ -61,6 +62,27 @@ def test_named_sets_are_validated_logged_and_select_the_checkpoint(config, beir,
     assert f"validation at step {best}:" in shown
     assert f"step {best}, the best by mats:dev/ndcg@10 in validation" in shown
     assert results is not None
+
+
+def test_a_suite_is_the_mean_of_its_sets(config, beir, pairs_csv, tmp_path):
+    suite = tmp_path / "suite"
+    for name in ("one", "two"):
+        shutil.copytree(beir, suite / name)
+        (suite / name / "qrels" / ("test.tsv" if name == "one" else "dev.tsv")).unlink()
+    config.evaluation.sets = (str(suite), str(pairs_csv))
+    config.evaluation.metric = "suite/ndcg@10"
+    config.train.update(steps=2, evaluate_every=2)
+    run(config, tmp_path / "run")
+    metrics = logged(tmp_path / "run")[2]
+
+    def mean_of(*names):
+        return pytest.approx(sum(metrics[f"validation/{name}/ndcg@10"] for name in names) / len(names))
+
+    assert metrics["validation/suite/ndcg@10"] == mean_of("suite/one", "suite/two")
+    assert metrics["validation/suite/one/ndcg@10"] != metrics["validation/suite/two/ndcg@10"]
+    assert metrics["validation/mean/ndcg@10"] == mean_of("suite", "pairs.csv")
+    section = json.loads((tmp_path / "run" / "results.json").read_text())["validation"]["metrics"]
+    assert [*section] == ["validation", "suite/one", "suite/two", "pairs.csv", "suite", "mean"]
 
 
 class Scripted:

@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 
 from endx_jax.errors import EndxError
-from endx_jax.metrics.significance import paired_difference, paired_t_test, t_test
+from endx_jax.metrics.significance import bootstrap_interval, mean_over_sets, paired_difference, paired_t_test, t_test
 
 SEEDS = [51.2, 50.1, 52.4], [54.9, 53.0, 53.8]
 
@@ -57,6 +57,38 @@ def test_the_interval_is_that_of_the_normal_distribution_for_many_questions():
     (found,) = paired_difference(first, second, draws=2000)
     error = (second - first).std() / np.sqrt(400)
     assert [found.low, found.high] == pytest.approx(found.mean + error * np.asarray([-1.96, 1.96]), abs=0.15 * error)
+
+
+def test_each_set_counts_once_and_is_resampled_within():
+    draw = np.random.default_rng(6)
+    many, few = draw.random((900, 1)), 5 + draw.random((100, 1))
+    values = np.concatenate([many, few])
+    assert mean_over_sets(values, (900, 100)) == pytest.approx((many.mean() + few.mean()) / 2)
+    assert mean_over_sets(values) == pytest.approx(values.mean())
+    error = np.sqrt(many.var() / 900 + few.var() / 100) / 2
+    expected = (many.mean() + few.mean()) / 2 + error * np.asarray([-1.96, 1.96])
+    assert bootstrap_interval(values, sizes=(900, 100))[:, 0] == pytest.approx(expected, abs=0.15 * error)
+    (found,) = paired_difference(np.zeros_like(values), values, sizes=(900, 100), draws=2000)
+    assert [found.low, found.high] == pytest.approx(expected, abs=0.2 * error)
+    # Negative control: as one set, the shares of both parts vary too.
+    low, high = bootstrap_interval(values)[:, 0]
+    assert high - low > 3 * (expected[1] - expected[0])
+
+
+def test_one_set_is_no_suite():
+    draw = np.random.default_rng(7)
+    first, second = draw.random((2, 50, 3))
+    assert paired_difference(first, second, sizes=(50,), draws=90) == paired_difference(first, second, draws=90)
+
+
+def test_swaps_over_sets_are_the_exact_test_of_all_assignments():
+    difference = np.asarray([0.5, 0.25, 0.25, 0.125, -0.125, 0.0, 0.5, 0.5])
+    signs = np.asarray(list(itertools.product([1, -1], repeat=8)))
+    means = ((signs * difference)[:, :2].mean(axis=1) + (signs * difference)[:, 2:].mean(axis=1)) / 2
+    exact = np.mean(np.abs(means) >= means[0] - 1e-12)
+    (found,) = paired_difference(np.zeros((8, 1)), difference[:, None], sizes=(2, 6), draws=20_000)
+    assert found.mean == pytest.approx(means[0])
+    assert found.p == pytest.approx(exact, abs=0.01)
 
 
 def test_draws_are_made_in_blocks(monkeypatch):

@@ -16,6 +16,7 @@ from typing import IO, Any, NamedTuple
 
 from endx_jax import json_files
 from endx_jax.data.readers import row_files, text_files
+from endx_jax.data.readers.shards import BEIR_PARTS
 from endx_jax.data.records import RetrievalSet, RetrievalSetBuilder
 from endx_jax.errors import EndxError
 from endx_jax.files import aside, put_in_place
@@ -77,13 +78,33 @@ def read(folder: str, split: str | None = None, *, whole: bool = True, skip_inva
     return records
 
 
-def judgements(folder: str, split: str | None = None) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
+def sets_of(folder: str) -> dict[str, str]:
+    """Returns the BEIR folders in a suite, such as NanoBEIR, by name; none if `folder` is not a suite.
+
+    A suite has no corpus, queries and judgements of its own, and its folders have. All of its folders are its sets,
+    except those whose names begin with a dot.
+    """
+    if not os.path.isdir(folder) or _has_parts(folder):
+        return {}
+    names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+    sets = {name: os.path.join(folder, name) for name in names}
+    return sets if any(map(_has_parts, sets.values())) else {}
+
+
+def _has_parts(folder: str) -> bool:
+    """Returns true if a folder has the files of a BEIR folder, or some of them."""
+    return any(os.path.exists(os.path.join(folder, part)) for part in BEIR_PARTS)
+
+
+def judgements(
+    folder: str, split: str | None = None, *, skip_invalid: bool = False
+) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
     """Returns the queries of a split that have a right document, by id, and the grades of these documents by id.
 
     Arguments and errors are those of `read`; the corpus is not read.
     """
     split, path = _judgements_path(folder, split)
-    invalid = text_files.InvalidRows(folder)
+    invalid = text_files.InvalidRows(folder, skip=skip_invalid)
     queries, _ = _queries(_part(folder, "queries", split), invalid)
     right = _right(path, queries, None, invalid)
     return {query: queries[query] for query in right}, right

@@ -211,6 +211,11 @@ def format_of(path: str) -> str:
     """Returns the format of data as `detect_format` does, which also refuses documents."""
     if os.path.isdir(path):
         found = next((name for name, parts in _FOLDERS.items() if _has_file(path, parts)), "")
+        if sets := [] if found else [*beir.sets_of(path)]:
+            raise EndxError(
+                f"{path} holds several data sets ({', '.join(sets[:3])}{', ...' * (len(sets) > 3)}): name one of them; "
+                "only `endx evaluate --data` and evaluation.sets take them all"
+            )
         if found or not shards.holds_shards(path):
             return found or BEIR
     files = shards.first_split(path)

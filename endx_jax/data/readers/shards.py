@@ -15,8 +15,8 @@ from endx_jax.errors import EndxError
 STATE, SPLITS = "state.json", "dataset_dict.json"
 # Endings of shards; `.json` files may be SQuAD's.
 ENDINGS = (*ARROW_ENDINGS, ".jsonl", ".csv", ".tsv")
-# Files and folders that show that a folder has another format: BEIR's.
-OTHERS = ("corpus.jsonl", "corpus.jsonl.gz", "queries.jsonl", "queries.jsonl.gz", "corpus", "qrels")
+# Files and folders that show that a folder is BEIR's.
+BEIR_PARTS = ("corpus.jsonl", "corpus.jsonl.gz", "queries.jsonl", "queries.jsonl.gz", "corpus", "qrels")
 # Name of a split in the path of a shard, as in `train-00000-of-00010.parquet`, `data/test-0.parquet` and `dev/0.jsonl`.
 SPLIT = re.compile(r"(?:^|/)(train|validation|valid|dev|test)(?=[-_./\d])")
 
@@ -41,7 +41,7 @@ def holds_shards(path: str) -> bool:
         return not os.path.exists(path) and glob.has_magic(path)
     if any(os.path.isfile(os.path.join(path, name)) for name in (STATE, SPLITS)):
         return True
-    return not any(os.path.exists(os.path.join(path, name)) for name in OTHERS) and bool(_inside_of(path))
+    return not any(os.path.exists(os.path.join(path, name)) for name in BEIR_PARTS) and bool(_inside_of(path))
 
 
 def files(path: str, split: str | None = None) -> list[str]:
