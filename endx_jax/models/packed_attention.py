@@ -2,8 +2,9 @@ r"""Flash attention for TPUs over texts that are concatenated (Dao 2023; Pallas)
 
 Tokens [T] are divided into blocks. The texts are contiguous, so the keys of a block of queries are a range of blocks,
 which is computed from the bounds of the texts at run time. The grid runs over the pairs of blocks that share a text,
-and no others. The scores of a pair are kept in fast memory as [keys, queries], so that the maxima, sums and bounds of
-the queries are rows. Several heads share a grid step, adjacent in the last axis.
+and no others; for causal attention, only those whose keys are not after the queries. The scores of a pair are kept in
+fast memory as [keys, queries], so that the maxima, sums and bounds of the queries are rows. Several heads share a grid
+step, adjacent in the last axis.
 
 The backward kernel computes the scores of a pair once. It visits the pairs by blocks of keys, so the gradient of a
 block of queries is complete after its last block of keys; until then it is in a ring of blocks in fast memory.
@@ -93,7 +94,7 @@ def attend_packed(
     tokens, heads, head_width = query.shape
     block = block or (LARGE_BLOCK if width > BLOCK and tokens % LARGE_BLOCK == 0 else BLOCK)
     reach = min(math.ceil((width - 1) / block), tokens // block - 1)
-    most = max(LANES, min(MOST_LANES, RING // (4 * (2 * reach + 1) * block)))
+    most = max(LANES, min(MOST_LANES, RING // (4 * _most_pairs(reach, causal) * block)))
     group = _heads_at_once(heads, head_width, most)
     all_heads = all_heads or heads
     plan = _Plan(
@@ -108,7 +109,7 @@ def attend_packed(
         # Heads 2n and 2n + 1 share a hash, which is computed once if both are in one group.
         paired=group % 2 == 0 and (heads == all_heads or heads % 2 == 0),
         head_pairs=head_pairs(all_heads),
-        pairs=_count_pairs(lengths or [tokens], tokens, block, width),
+        pairs=_count_pairs(lengths or [tokens], tokens, block, width, causal),
         interpret=interpret,
     )
     windows = None
@@ -164,6 +165,11 @@ class _Plan:
         return 1 - self.rate
 
     @property
+    def most_pairs(self) -> int:
+        """Maximum number of blocks that a block is paired with."""
+        return _most_pairs(self.reach, self.causal)
+
+    @property
     def groups(self) -> int:
         """Number of grid steps for all heads of a pair of blocks."""
         return self.heads // self.group
@@ -188,7 +194,8 @@ def _forward(plan, query, key, value, bounds, words, first_head, windows):
     inputs += [("own words", _seen(plan, bounds)), ("own words", words), ("windows", windows)]
     outputs = [("own matrix", value.dtype), ("own row", jnp.float32)]
     scratch = [(plan.lanes, plan.block), (plan.group, plan.block), (plan.group, plan.block)]
-    out, log_total = _run(plan, _forward_kernel, 2, bounds, first_head, inputs, outputs, scratch)
+    pairs = _block_pairs(plan, bounds, by_keys=False)
+    out, log_total = _run(plan, _forward_kernel, 2, bounds, pairs, first_head, inputs, outputs, scratch)
     return out, (query, key, value, bounds, words, first_head, windows, out, log_total)
 
 
@@ -201,9 +208,10 @@ def _backward(plan, kept, gradient):
     inputs += [("other words", _seen(plan, bounds)), ("other words", words), ("windows", windows)]
     outputs = [("finished matrix", query.dtype), ("own matrix", key.dtype), ("own matrix", value.dtype)]
     outputs += [] if windows is None else [("windows", jnp.float32)]
-    ring = (2 * plan.reach + 1, plan.lanes, plan.block)
+    ring = (plan.most_pairs, plan.lanes, plan.block)
     scratch = [ring, (plan.block, plan.lanes), (plan.block, plan.lanes)]
-    gradients = _run(plan, _backward_kernel, 5, bounds, first_head, inputs, outputs, scratch)
+    pairs = _block_pairs(plan, bounds, by_keys=True)
+    gradients = _run(plan, _backward_kernel, 5, bounds, pairs, first_head, inputs, outputs, scratch)
     to_windows = None if windows is None else gradients[3] / (plan.kept * LOG2_E)
     return *gradients[:3], None, None, None, to_windows
 
@@ -216,13 +224,19 @@ def _seen(plan: _Plan, bounds: Array) -> Array:
     return bounds.at[1].min(jnp.arange(1, bounds.shape[1] + 1, dtype=bounds.dtype)) if plan.causal else bounds
 
 
-def _block_pairs(plan: _Plan, bounds: Array) -> tuple[Array, tuple[Array, ...]]:
-    """Returns the number of pairs of blocks that share a text, and the arrays that describe them, in order of `own`.
+def _block_pairs(plan: _Plan, bounds: Array, *, by_keys: bool) -> tuple[Array, tuple[Array, ...]]:
+    """Returns the number of pairs of blocks to compute, and the arrays that describe them, in order of `own`.
 
-    The relation is symmetric. The arrays are int32: `own` [P], the first block of each pair, P being the largest number
-    of pairs; and for each block [N]: `shift`, so that the second block of pair p is p + shift[own]; the first and the
-    last block that it is paired with; `finished`, the number of blocks whose last pair is with it or one before it.
-    A block of padding is paired with itself.
+    The relation of sharing a text is symmetric. Causal attention keeps the pairs whose keys are not after the queries.
+    The arrays are int32: `own` [P], the first block of each pair, P being the largest number of pairs; and for each
+    block [N]: `shift`, so that the second block of pair p is p + shift[own]; the first and the last block that it is
+    paired with as `own`, and the same as `other`; `finished`, the number of blocks whose last pair as `other` is with
+    it or one before it. A block of padding is paired with itself.
+
+    Args:
+      plan: static description of the kernels.
+      bounds: int32 [2, T], begin and end as in `attend_packed`.
+      by_keys: `own` are the blocks of keys, not those of queries.
     """
     count = bounds.shape[1] // plan.block
     begin, end = (x.reshape(count, plan.block) for x in bounds)
@@ -230,24 +244,28 @@ def _block_pairs(plan: _Plan, bounds: Array) -> tuple[Array, tuple[Array, ...]]:
     first = jnp.min(jnp.where(end == 0, bounds.shape[1], begin), axis=1) // plan.block
     first = jnp.where(padding, itself, jnp.maximum(first, itself - plan.reach))
     last = jnp.where(padding, itself, jnp.minimum((jnp.max(end, axis=1) - 1) // plan.block, itself + plan.reach))
+    # The blocks of keys by block of queries, and the blocks of queries by block of keys.
+    of_queries, of_keys = ((first, itself), (itself, last)) if plan.causal else ((first, last), (first, last))
+    (first, last), others = (of_keys, of_queries) if by_keys else (of_queries, of_keys)
     ends = jnp.cumsum(last - first + 1)
-    most = count * (2 * plan.reach + 1)
-    own = jnp.minimum(jnp.searchsorted(ends, jnp.arange(most), side="right"), count - 1)
+    own = jnp.searchsorted(ends, jnp.arange(count * plan.most_pairs), side="right")
     shift = first - (ends - (last - first + 1))
-    finished = jnp.searchsorted(last, itself, side="right")
-    return ends[-1], tuple(x.astype(jnp.int32) for x in (own, shift, first, last, finished))
+    finished = jnp.searchsorted(others[1], itself, side="right")
+    arrays = (jnp.minimum(own, count - 1), shift, first, last, *others, finished)
+    return ends[-1], tuple(x.astype(jnp.int32) for x in arrays)
 
 
 def _run(
-    plan: _Plan, kernel, products: int, bounds: Array, first_head: Array, inputs: list, outputs: list, scratch: list
+    plan: _Plan, kernel, products: int, bounds, pairs, first_head, inputs: list, outputs: list, scratch: list
 ) -> list:
-    """Runs a kernel on each pair of blocks that share a text.
+    """Runs a kernel on each pair of blocks.
 
     Args:
       plan: static description of the kernels.
       kernel: function of the plan, the `_Step`, and references to inputs, outputs and scratch memory.
       products: number of matrix products per head and pair of blocks, for the compiler's cost estimate.
       bounds: int32 [2, T], begin and end as in `attend_packed`.
+      pairs: result of `_block_pairs`.
       first_head: int32 [1], as in `attend_packed`.
       inputs: pairs of a form and an array, or None. A form names the block that the kernel reads (`own`, by which the
         pairs are ordered, or `other`, which is paired with it) and the kind of array.
@@ -267,8 +285,8 @@ def _run(
     def spec(form: str) -> pl.BlockSpec:
         which, kind = form.split() if " " in form else ("", form)
 
-        def place(pair, own, shift, first, last, finished, first_head):
-            del first, last, first_head
+        def place(pair, own, shift, *rest):
+            *_, finished, _ = rest
             other = pair + shift[own[pair]]
             return {"own": own[pair], "other": other, "finished": jnp.minimum(other, finished[own[pair]])}[which]
 
@@ -284,7 +302,7 @@ def _run(
     held = sum(4 * math.prod(shape) for shape in scratch)
     present = [x is not None for _, x in inputs]
     inputs = [(form, x) for form, x in inputs if x is not None]
-    count, pairs = _block_pairs(plan, bounds)
+    count, described = pairs
     scores = plan.heads * plan.pairs * plan.block**2
     cost = pl.CostEstimate(
         flops=products * scores * 2 * plan.head_width,
@@ -294,7 +312,8 @@ def _run(
         ),
     )
 
-    def body(own, shift, first, last, finished, first_head, *refs):
+    def body(own, shift, first, last, other_first, other_last, finished, first_head, *refs):
+        del finished
         group, pair = pl.program_id(0), pl.program_id(1)
         at = own[pair]
         other = pair + shift[at]
@@ -303,8 +322,8 @@ def _run(
             other=other,
             begins=other == first[at],
             ends=other == last[at],
-            other_begins=at == first[other],
-            other_ends=at == last[other],
+            other_begins=at == other_first[other],
+            other_ends=at == other_last[other],
             first=pair == 0,
             head=first_head[0] + group * plan.group,
         )
@@ -315,7 +334,7 @@ def _run(
         body,
         out_shape=[jax.ShapeDtypeStruct(shapes[form.split()[-1]], dtype) for form, dtype in outputs],
         grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=6,
+            num_scalar_prefetch=len(described) + 1,
             grid=(plan.groups, count),
             in_specs=[spec(form) for form, _ in inputs],
             out_specs=[spec(form) for form, _ in outputs],
@@ -327,7 +346,7 @@ def _run(
         ),
         cost_estimate=cost,
         interpret=plan.interpret,
-    )(*pairs, first_head, *(x for _, x in inputs))
+    )(*described, first_head, *(x for _, x in inputs))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -517,12 +536,19 @@ def _heads_at_once(heads: int, head_width: int, most: int) -> int:
     return next(fitting, heads)
 
 
-def _count_pairs(lengths: Sequence[int], tokens: int, block: int, width: int) -> int:
-    """Returns the number of pairs of blocks that share a text, of texts of these lengths or of a window's width."""
+def _most_pairs(reach: int, causal: bool) -> int:
+    return (1 if causal else 2) * reach + 1
+
+
+def _count_pairs(lengths: Sequence[int], tokens: int, block: int, width: int, causal: bool) -> int:
+    """Returns the number of pairs of blocks to compute, of texts of these lengths or of a window's width."""
     ends = np.minimum(np.cumsum(lengths), tokens)
     begins = np.concatenate([[0], ends[:-1]])
     starts = np.arange(0, tokens, block)
     first = begins[np.minimum(np.searchsorted(ends, starts, side="right"), len(ends) - 1)]
     last = ends[np.minimum(np.searchsorted(ends, starts + block, side="left"), len(ends) - 1)] - 1
-    first, last = np.maximum(first, starts - width + 1), np.minimum(last, starts + block + width - 2)
+    first, last = (
+        np.maximum(first, starts - width + 1),
+        np.minimum(last, starts + block + (-1 if causal else width - 2)),
+    )
     return int(np.sum(np.maximum(last // block - first // block, 0) + 1))

@@ -23,6 +23,7 @@ from endx_jax.models.packed_attention import attend_packed
 from endx_jax.models.transformer import TransformerEncoder
 from endx_jax.parallel.execution import Execution
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
+from endx_jax.planning.flops import traced_flops
 
 WIDTH, BLOCK, SCALE = 20, 8, 0.3
 # Two of one token, an empty one, two of the whole width, and padding, more than a block.
@@ -100,6 +101,38 @@ def test_values_and_all_gradients_are_those_of_attention_written_out(heads, head
     assert len(found) == 4 + biased
     for own, exact in zip(found, expected, strict=True):
         assert np.abs(own - exact).max() < 1e-5 * np.abs(exact).max()
+
+
+def test_causal_blocks_without_pairs_are_skipped():
+    """NaN in a block shows that it is computed, since 0 x NaN is NaN, and so it does in the block of the diagonal."""
+    query, key, value, gradient, _ = drawn(2, 32, False)
+    begin, end, half = jnp.zeros(PLACES, jnp.int32), jnp.full(PLACES, PLACES, jnp.int32), PLACES // 2
+    options = {"width": PLACES, "scale": SCALE, "block": BLOCK, "interpret": True, "causal": True}
+
+    def attend(*arrays):
+        return attend_packed(*arrays, begin, end, **options)
+
+    def computed(value, gradient):
+        out, pull = jax.vjp(attend, query, key, value)
+        return out, *pull(gradient)
+
+    # Of later keys, no query before their block; of earlier queries, no key after their block.
+    out, to_query, to_key, to_value = computed(value, gradient)
+    found, found_to_query, *_ = computed(value.at[half - 1 :].set(jnp.nan), gradient)
+    *_, found_to_key, found_to_value = computed(value, gradient.at[: half + 1].set(jnp.nan))
+    before, after = slice(0, half - BLOCK), slice(half + BLOCK, PLACES)
+    for own, exact, unseen in (
+        (found, out, before),
+        (found_to_query, to_query, before),
+        (found_to_key, to_key, after),
+        (found_to_value, to_value, after),
+    ):
+        np.testing.assert_array_equal(own[unseen], exact[unseen])
+        assert np.isnan(own[half - BLOCK : half + BLOCK]).all()
+
+    step = jax.make_jaxpr(lambda *x: jax.vjp(attend, *x)[1](gradient))(query, key, value)
+    # 12 blocks have 78 pairs instead of 144: two products of a head forward, five backward.
+    assert traced_flops(step) == (2 + 5) * 2 * 78 * BLOCK**2 * 2 * 32
 
 
 @pytest.mark.parametrize("biased", [True, False])
