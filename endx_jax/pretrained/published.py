@@ -1,8 +1,8 @@
 """Configs of published encoders by hub id, so that models can be described without a download.
 
 Each entry holds the keys of the published `config.json` that our towers read (T5 v1.1:
-google-research/text-to-text-transfer-transformer, released_checkpoints.md; BERT: Devlin et al. 2019, section 3;
-all-MiniLM-L6-v2 and gte-modernbert-base: their hub folders). `load` finds weights and tokenizers.
+google-research/text-to-text-transfer-transformer, released_checkpoints.md; BERT: Devlin et al. 2019, section 3; the
+others: their hub folders). `load` finds weights and tokenizers.
 """
 
 import pathlib
@@ -11,10 +11,12 @@ from typing import Any
 
 from endx_jax.pretrained.checkpoint import PretrainedEncoder, load
 from endx_jax.pretrained.locate import MINILM
-from endx_jax.pretrained.sentence_transformers import Head
+from endx_jax.pretrained.sentence_transformers import Dense, Head
 from endx_jax.pretrained.token_embeddings import PretrainedTokens, load_tokens
 
 GTE = "Alibaba-NLP/gte-modernbert-base"
+QWEN3 = "Qwen/Qwen3-Embedding-{}"
+GEMMA = "google/embeddinggemma-300m"
 
 
 def _t5(width: int, mlp_width: int, layers: int, heads: int) -> dict:
@@ -54,6 +56,22 @@ def _bert(width: int, layers: int, heads: int) -> dict:
     }
 
 
+def _qwen3(width: int, mlp_width: int, layers: int, heads: int, vocab_size: int, positions: int) -> dict:
+    return {
+        "model_type": "qwen3",
+        "vocab_size": vocab_size,
+        "hidden_size": width,
+        "intermediate_size": mlp_width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "max_position_embeddings": positions,
+        "rope_theta": 1_000_000,
+        "rms_norm_eps": 1e-6,
+    }
+
+
 CONFIGS: Mapping[str, dict] = {
     "google/t5-v1_1-small": _t5(512, 1024, 8, 6),
     "google/t5-v1_1-base": _t5(768, 2048, 12, 12),
@@ -76,17 +94,43 @@ CONFIGS: Mapping[str, dict] = {
         "local_attention": 128,
         "pad_token_id": 50283,
     },
+    QWEN3.format("0.6B"): _qwen3(1024, 3072, 28, 16, 151669, 32768),
+    QWEN3.format("4B"): _qwen3(2560, 9728, 36, 32, 151665, 40960),
+    QWEN3.format("8B"): _qwen3(4096, 12288, 36, 32, 151665, 40960),
+    GEMMA: {
+        "model_type": "gemma3_text",
+        "vocab_size": 262144,
+        "hidden_size": 768,
+        "intermediate_size": 1152,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+        "head_dim": 256,
+        "max_position_embeddings": 2048,
+        "sliding_window": 512,
+        "use_bidirectional_attention": True,
+    },
 }
 # Heads of published folders that differ from mean pooling alone.
 _HEADS: Mapping[str, dict[str, Any]] = {
     MINILM.hub_id: {"normalize": True, "max_length": 256},
     GTE: {"pooling": "first"},
+    **{QWEN3.format(size): {"pooling": "last", "normalize": True} for size in ("0.6B", "4B", "8B")},
+    GEMMA: {
+        "projection": Dense(pathlib.Path("3_Dense"), 768, before=Dense(pathlib.Path("2_Dense"), 3072)),
+        "normalize": True,
+        "max_length": 2048,
+    },
 }
 _OTHER_NAMES = {
     "all-MiniLM-L6-v2": MINILM.hub_id,
     "gte-modernbert-base": GTE,
     "bert-base-uncased": "google-bert/bert-base-uncased",
     "bert-large-uncased": "google-bert/bert-large-uncased",
+    "Qwen3-Embedding-0.6B": QWEN3.format("0.6B"),
+    "Qwen3-Embedding-4B": QWEN3.format("4B"),
+    "Qwen3-Embedding-8B": QWEN3.format("8B"),
+    "embeddinggemma-300m": GEMMA,
 }
 
 

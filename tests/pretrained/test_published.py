@@ -37,6 +37,11 @@ def modernbert(width, mlp, layers):
     return (50368 + 1 + 1 - 1) * width + layers * a_layer  # norms: of embeddings, the last, none before layer 0
 
 
+def decoder(vocab, width, mlp, layers, heads, groups, head, norms):
+    a_layer = 2 * width * head * (heads + groups) + 3 * width * mlp + norms * width + 2 * head
+    return vocab * width + layers * a_layer + width
+
+
 @pytest.mark.parametrize(
     ("name", "expected", "millions"),
     [
@@ -50,6 +55,11 @@ def modernbert(width, mlp, layers):
         ("google-bert/bert-large-uncased", bert(1024, 24), 334),
         ("sentence-transformers/all-MiniLM-L6-v2", bert(384, 6), 23),
         ("Alibaba-NLP/gte-modernbert-base", modernbert(768, 1152, 22), 149),
+        ("Qwen/Qwen3-Embedding-0.6B", decoder(151669, 1024, 3072, 28, 16, 8, 128, 2), 596),
+        ("Qwen/Qwen3-Embedding-4B", decoder(151665, 2560, 9728, 36, 32, 8, 128, 2), 4022),
+        ("Qwen/Qwen3-Embedding-8B", decoder(151665, 4096, 12288, 36, 32, 8, 128, 2), 7567),
+        # Without its projections, 2 x 768 x 3072: 308 with them.
+        ("google/embeddinggemma-300m", decoder(262144, 768, 1152, 24, 3, 1, 256, 4), 303),
     ],
 )
 def test_published_shapes_have_the_parameters_that_they_are_known_for(name, expected, millions):
@@ -59,7 +69,7 @@ def test_published_shapes_have_the_parameters_that_they_are_known_for(name, expe
 
 
 def test_every_shape_is_counted_above():
-    assert len(CONFIGS) == 9
+    assert len(CONFIGS) == 13
 
 
 def test_short_names_mean_the_same():
