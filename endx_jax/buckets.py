@@ -31,6 +31,12 @@ CACHE = "~/.cache/endx_jax/buckets"  # local copies, by scheme, bucket and path
 ATTEMPTS = 3  # copies of a folder that changes meanwhile
 EVERY = 10.0  # seconds between uploads of growing files
 LARGE = 50e6  # bytes of a copy that has a progress bar
+DENIED = r"\b40[13]\b|Forbidden|PERMISSION_DENIED|UNAUTHENTICATED|[Cc]redentials"
+# Messages of TensorStore's ValueErrors about a bucket; other statuses are of damaged arrays.
+TENSORSTORE = re.compile(
+    r"(PERMISSION_DENIED|UNAUTHENTICATED|ABORTED|UNAVAILABLE|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED|INTERNAL): .*gs://",
+    re.DOTALL,
+)
 
 
 class Missing(EndxError):
@@ -87,17 +93,18 @@ def reporting(url: str | os.PathLike) -> Iterator[None]:
     except (EndxError, RunInterrupted):
         raise
     except _failures() as failure:
-        if "://" not in str(url):
+        other = isinstance(failure, ValueError) and not TENSORSTORE.match(str(failure))
+        if "://" not in str(url) or other:
             raise
         raise refusal(str(url), failure) from None
 
 
 def refusal(url: str, failure: BaseException) -> EndxError | RunInterrupted:
     """Returns the error of one line for a failure of a bucket."""
-    reason = first_line(failure)
+    reason = first_line(failure).partition(" [tensorstore_spec=")[0].partition(" [http_response_")[0]
     if isinstance(failure, FileNotFoundError) or re.search(r"\b404\b|NoSuchBucket", reason):
         return Missing(f"{url}: there is no such bucket or object; check the name")
-    if isinstance(failure, PermissionError) or re.search(r"\b40[13]\b|Forbidden|[Cc]redentials", reason):
+    if isinstance(failure, PermissionError) or re.search(DENIED, reason):
         return EndxError(f"{url}: access is denied ({reason}); check the permissions of this account")
     return RunInterrupted(f"{url} can't be reached ({type(failure).__name__}: {reason}); run the same command again")
 
@@ -110,7 +117,11 @@ def _failures() -> tuple[type[Exception], ...]:
         ("google.auth.exceptions", "GoogleAuthError"),
         ("botocore.exceptions", "BotoCoreError"),
     )
-    return (OSError, *(getattr(sys.modules[module], name) for module, name in named if module in sys.modules))
+    return (
+        OSError,
+        ValueError,
+        *(getattr(sys.modules[module], name) for module, name in named if module in sys.modules),
+    )
 
 
 @dataclasses.dataclass(frozen=True)

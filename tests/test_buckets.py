@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import types
 
 import pytest
@@ -10,7 +11,7 @@ from helpers import one_line_error
 from loopback import Handler, LoopbackServer
 
 from endx_jax import buckets
-from endx_jax.errors import InUse, RunInterrupted
+from endx_jax.errors import EndxError, InUse, RunInterrupted
 from endx_jax.experiment.choices import Choice, read_choice, write_choice
 
 SERVERS = {"gs": gcs_server, "s3": s3_server}
@@ -195,6 +196,26 @@ def test_denied_access_is_one_line(status):
             buckets.write_bytes("gs://bucket/x", b"")
         with one_line_error("gs://bucket/x: access is denied"):
             buckets.read_bytes("gs://bucket/x")
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "message"),
+    [
+        (401, EndxError, "gs://bucket/x: access is denied .*"),
+        (403, EndxError, "gs://bucket/x: access is denied .*gs://bucket/a/.zarray.*; check the permissions.*"),
+        (503, RunInterrupted, "gs://bucket/x can't be reached .*gs://bucket/a/.zarray.*; run the same command again"),
+    ],
+)
+def test_an_error_of_tensorstore_is_one_line(status, kind, message, monkeypatch):
+    import tensorstore
+
+    store = {"driver": "gcs", "bucket": "bucket", "path": "a/"}
+    with LoopbackServer(answering(status)) as server:
+        monkeypatch.setenv("TENSORSTORE_GCS_HTTP_URL", server.address)
+        context = tensorstore.Context({"gcs_request_retries": {"max_retries": 1}})
+        with pytest.raises(kind) as raised, buckets.reporting("gs://bucket/x"):
+            tensorstore.open({"driver": "zarr", "kvstore": store}, context=context).result(timeout=30)
+    assert re.fullmatch(message, str(raised.value))
 
 
 def test_an_unreachable_bucket_asks_to_run_again(monkeypatch):

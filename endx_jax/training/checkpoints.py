@@ -22,7 +22,7 @@ from etils import epath
 
 from endx_jax import json_files
 from endx_jax.buckets import listing, read_bytes, remove, reporting, url_of, write_bytes
-from endx_jax.errors import DiskFull, EndxError, first_line
+from endx_jax.errors import DiskFull, EndxError, RunInterrupted, first_line
 from endx_jax.files import reporting_full_disk
 from endx_jax.parallel.distributed import is_primary, on_primary
 from endx_jax.parallel.sharding import parameter_paths
@@ -85,7 +85,8 @@ class Checkpoints:
 
     def restore(self, step: int, like: TrainState) -> TrainState:
         """Restores the exact state of a step, with the shardings of `like`, from any topology."""
-        items = self._manager.restore(step, args=_split(like, ocp.args.StandardRestore))
+        with reporting(self.workdir / FOLDER / str(step)):
+            items = self._manager.restore(step, args=_split(like, ocp.args.StandardRestore))
         return TrainState(step=items.progress["step"], params=items.params, opt_state=items.progress["opt_state"])
 
     def wait(self) -> None:
@@ -120,17 +121,20 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _cleaning_up(self, step: int) -> Iterator[None]:
-        """Raises DiskFull if the disk is full; removes the incomplete checkpoint on any user error."""
+        """Raises one error for a full disk or a bucket that fails; removes the incomplete checkpoint if it can."""
+        folder = self.workdir / FOLDER
         try:
-            with reporting_full_disk(self.workdir / FOLDER / str(step)), reporting(self.workdir / FOLDER / str(step)):
+            with reporting_full_disk(folder / str(step)), reporting(folder / str(step)):
                 yield
-        except EndxError:
+        except (EndxError, RunInterrupted):
             self._failed = True
             if is_primary():
-                _remove(self.workdir, step)
-                for name in _children(self.workdir / FOLDER):
-                    if name.startswith(f"{step}."):
-                        remove(self.workdir / FOLDER / name)
+                # Where the bucket refuses this too, the next run removes it.
+                with contextlib.suppress(EndxError, RunInterrupted):
+                    _remove(self.workdir, step)
+                    for name in _children(folder):
+                        if name.startswith(f"{step}."):
+                            remove(folder / name)
             raise
 
 
@@ -159,32 +163,33 @@ def restore_params(workdir: str | os.PathLike, step: int, like):
     Raises:
       EndxError: the checkpoint is damaged, or its groups have other parameters or shapes.
     """
-    problem = find_damage(workdir, step)
+    problem, name = find_damage(workdir, step), f"checkpoint {step} in {workdir}"
     if problem:
         raise EndxError(
-            f"checkpoint {step} in {workdir} is damaged: {problem}; run `endx train` on this workdir again: it removes "
+            f"{name} is damaged: {problem}; run `endx train` on this workdir again: it removes "
             "the checkpoint and repeats its steps"
         )
     folder = _folder(workdir) / FOLDER
     try:
-        # Orbax leaves parameters that it does not find as they are in `like`, and omits those that are not in it.
-        stored = parameter_paths(ocp.PyTreeCheckpointHandler().metadata(folder / str(step) / "params").tree)
-        expected, groups = parameter_paths(like), {*like}
-        for path in [*expected, *(path for path in stored if path.partition("/")[0] in groups)]:
-            shapes = [leaves[path].shape if path in leaves else "none" for leaves in (stored, expected)]
-            if shapes[0] != shapes[1]:
-                raise EndxError(
-                    f"checkpoint {step} in {workdir} has another architecture: its {path} has the shape {shapes[0]} "
-                    f"instead of {shapes[1]}; set model.* and objective.* as in {workdir}/config.json"
-                )
-        with ocp.CheckpointManager(folder) as manager:
-            onto = ocp.checkpoint_utils.construct_restore_args(like)
-            only = ocp.args.PyTreeRestore(like, restore_args=onto, partial_restore=True)
-            return manager.restore(step, args=ocp.args.Composite(params=only)).params
+        with reporting(folder / str(step)):
+            # Orbax leaves parameters that it does not find as they are in `like`, and omits those that are not in it.
+            stored = parameter_paths(ocp.PyTreeCheckpointHandler().metadata(folder / str(step) / "params").tree)
+            expected, groups = parameter_paths(like), {*like}
+            for path in [*expected, *(path for path in stored if path.partition("/")[0] in groups)]:
+                shapes = [leaves[path].shape if path in leaves else "none" for leaves in (stored, expected)]
+                if shapes[0] != shapes[1]:
+                    raise EndxError(
+                        f"{name} has another architecture: its {path} has the shape {shapes[0]} "
+                        f"instead of {shapes[1]}; set model.* and objective.* as in {workdir}/config.json"
+                    )
+            with ocp.CheckpointManager(folder) as manager:
+                onto = ocp.checkpoint_utils.construct_restore_args(like)
+                only = ocp.args.PyTreeRestore(like, restore_args=onto, partial_restore=True)
+                return manager.restore(step, args=ocp.args.Composite(params=only)).params
     except EndxError:
         raise
     except (OSError, ValueError, LookupError, TypeError) as failure:  # no hash covers what is missing
-        raise EndxError(f"checkpoint {step} in {workdir} can't be restored: {first_line(failure)}") from None
+        raise EndxError(f"{name} can't be restored: {first_line(failure)}") from None
 
 
 def _check_room(folder: epath.Path, state: TrainState) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from fake_buckets import BUCKET, clients_of, free_port, gcs_server
 from helpers import one_line_error
+from loopback import Handler, LoopbackServer
 
 import endx_jax
 from endx_jax import buckets
@@ -22,6 +23,7 @@ from endx_jax.experiment.model import best_params, read_model
 from endx_jax.experiment.run import run
 from endx_jax.experiment.workdir import LOCK, run_index
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
+from endx_jax.training.checkpoints import Checkpoints
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +106,34 @@ def test_a_local_run_resumes_in_a_bucket_and_the_other_way(config, url, tmp_path
     config.train.stop_at_step = 0
     run(config, local)
     jax.tree.map(np.testing.assert_array_equal, params_of(local, local), params_of(trained_workdir, trained_workdir))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of requests that Orbax waits not for
+def test_a_bucket_that_refuses_a_checkpoint_is_one_line(config, url, tmp_path, monkeypatch):
+    """Only TensorStore's requests, which write the arrays, are refused after the first checkpoint."""
+
+    class Refusal(Handler):
+        def do_GET(self):
+            self.rfile.read(int(self.headers["Content-Length"] or 0))
+            self.reply(b"{}", 403)
+
+        do_POST = do_PUT = do_DELETE = do_GET
+
+    config.train.stop_at_step = 2
+    run(config, url)
+    config.train.stop_at_step = 0
+    save = Checkpoints.save
+    with LoopbackServer(Refusal) as refusing, monkeypatch.context() as patch:
+
+        def refused(*arguments):
+            patch.setenv("TENSORSTORE_GCS_HTTP_URL", refusing.address)
+            save(*arguments)
+
+        patch.setattr(Checkpoints, "save", refused)
+        with one_line_error(f"{url}/checkpoints/.*: access is denied"):
+            run(config, url)
+    run(config, url)
+    assert json.loads(buckets.read_bytes(f"{url}/results.json"))["systems"]
 
 
 @pytest.mark.slow
