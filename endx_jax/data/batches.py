@@ -63,6 +63,7 @@ class Pairs:
         teacher.
       guide: float32 [Q, G] and [N, G], embeddings of questions and answers by another model, by the sides' names; None
         without one.
+      guide_identity: identity of that model (see `inference.identity`); empty without one.
       mapped: maps of the files behind the arrays.
     """
 
@@ -77,6 +78,7 @@ class Pairs:
     sizes: tuple[int, ...] = ()
     scores: tuple[Ragged, Ragged] | None = None
     guide: Mapping[str, np.ndarray] | None = None
+    guide_identity: str = ""
     mapped: tuple[mmap.mmap, ...] = ()
 
     @classmethod

@@ -166,7 +166,9 @@ def with_token_weights(model: Model, data: RetrievalSet) -> Model:
     return dataclasses.replace(model, token_weights=idf_of_sides(texts, model.processors, sizes))
 
 
-def save_towers(workdir: Folder, model: Model, params: dict, mesh: Mesh, hybrid: Hybrid | None = None) -> None:
+def save_towers(
+    workdir: Folder, model: Model, params: dict, mesh: Mesh, hybrid: Hybrid | None = None, teacher: str = ""
+) -> None:
     """Writes the model folder that `endx_jax.load` reads, after training: see `inference.saved`.
 
     Args:
@@ -175,6 +177,7 @@ def save_towers(workdir: Folder, model: Model, params: dict, mesh: Mesh, hybrid:
       params: parameters of the dual encoder.
       mesh: device mesh over which they are split.
       hybrid: fusion with BM25; None for the default.
+      teacher: identity of the model whose embeddings these approximate; empty if there is none.
 
     Raises:
       EndxError: the workdir can't be written to.
@@ -184,9 +187,8 @@ def save_towers(workdir: Folder, model: Model, params: dict, mesh: Mesh, hybrid:
     method = {"name": objective.name, "settings": dataclasses.asdict(objective)} if model.method.head else None
     fused = dataclasses.asdict(hybrid) if hybrid else None
     encoder = model.text_encoder(mesh)
-    save_model(
-        workdir / MODEL, (workdir / MODEL).parent.name, model.settings.model, encoder, params, places, method, fused
-    )
+    folder, name = workdir / MODEL, (workdir / MODEL).parent.name
+    save_model(folder, name, model.settings.model, encoder, params, places, method, fused, teacher)
 
 
 def save_description(workdir: Folder, model: Model) -> None:

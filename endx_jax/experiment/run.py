@@ -94,7 +94,8 @@ def _run(config: Mapping, workdir: Workdir, preemption: Preemption, began: float
     if method.embeds:
         towers = params["dual_encoder"]
         hybrid = fit_hybrid(run, towers) if ended else None
-        save_towers(workdir, model, towers, run.mesh, hybrid)
+        teacher = run.stream.pairs.guide_identity if method.shares_space else ""
+        save_towers(workdir, model, towers, run.mesh, hybrid, teacher)
     if not ended:
         say(f"stopped at step {reached} of {run.steps}; run the same command without train.stop_at_step to resume")
         return None

@@ -73,6 +73,7 @@ def write(folder: pathlib.Path, towers: Towers) -> None:
         towers.cosine,
         sides,
         identity=towers.identity,
+        teacher=towers.teacher,
         weights_sha256=weights_sha256,
     )
     write_json(folder / ABOUT, dataclasses.asdict(about))

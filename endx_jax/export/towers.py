@@ -35,6 +35,7 @@ class Towers:
       encoders: descriptions of the pretrained encoders, by side.
       cosine: compares embeddings by cosine rather than inner product.
       identity: hash of the model (see `inference.identity`).
+      teacher: identity of the model whose embeddings these approximate; empty if there is none.
       workdir: workdir of the run that trained the model; None for other models.
     """
 
@@ -46,6 +47,7 @@ class Towers:
     encoders: Mapping[str, PretrainedEncoder]
     cosine: bool
     identity: str
+    teacher: str
     workdir: pathlib.Path | None
 
     @classmethod
@@ -76,6 +78,7 @@ class Towers:
             encoders=model.source.encoders,
             cosine=model.cosine,
             identity=model.identity,
+            teacher=model.teacher,
             workdir=model.source.workdir,
         )
 

@@ -52,4 +52,5 @@ def load(path_or_name: str | os.PathLike, *, mesh: Mesh | None = None) -> Embedd
     about = read_about(folder)
     model = LOADERS[about.format](folder, about, mesh, name)
     workdir = None if folder == path else path
-    return dataclasses.replace(model, source=dataclasses.replace(model.source, workdir=workdir))
+    source = dataclasses.replace(model.source, workdir=workdir)
+    return dataclasses.replace(model, source=source, teacher=about.teacher)

@@ -48,6 +48,8 @@ class About:
       sides: `question` and `answer`.
       pooling: Hugging Face only: name of the pooling.
       identity: StableHLO only: identity of the exported model, so that its indexes can be searched with the export.
+      teacher: identity of the model whose embeddings these approximate, so that its indexes can be searched with this
+        model; empty if there is none.
       towers: model folders only: settings of the towers, as in `config.model`.
       method: model folders only: `name` and `settings` of a method that added a head to the towers; None without one.
       hybrid: model folders only: fusion with BM25, the fields of `retrieval.hybrid.Hybrid`; None for the default.
@@ -63,6 +65,7 @@ class About:
     sides: Mapping[str, Side]
     pooling: str = ""
     identity: str = ""
+    teacher: str = ""
     weights_sha256: str = ""
     towers: Mapping[str, Any] | None = None
     method: Mapping[str, Any] | None = None

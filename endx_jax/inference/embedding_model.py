@@ -64,6 +64,7 @@ class EmbeddingModel:
       named_prompts: prompts by the names that `prompt_name` accepts.
       default_prompt: prompt of `encode`.
       truncate_dim: default of the number of leading dimensions to keep; None keeps all.
+      teacher: identity of the model whose embeddings these approximate; empty if there is none.
     """
 
     name: str
@@ -74,6 +75,7 @@ class EmbeddingModel:
     named_prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     default_prompt: str = ""
     truncate_dim: int | None = None
+    teacher: str = ""
 
     def __repr__(self) -> str:
         count = sum(leaf.size for leaf in jax.tree.leaves(self.params))

@@ -69,7 +69,8 @@ def merge(sources: Sequence[str], output: str | os.PathLike, weights: Sequence[f
     with aside(output) as fresh:
         shutil.copytree(first, fresh, ignore=shutil.ignore_patterns(WEIGHTS, ABOUT), dirs_exist_ok=True)
         sha256 = write_file(fresh / WEIGHTS, {path: leaf.shape for path, leaf in leaves[0].items()}, means)
-        described = dataclasses.replace(about, name=output.name, weights_sha256=sha256, hybrid=None)
+        teacher = about.teacher if {model.teacher for model in models} == {about.teacher} else ""
+        described = dataclasses.replace(about, name=output.name, weights_sha256=sha256, hybrid=None, teacher=teacher)
         write_text(fresh / ABOUT, json.dumps(dataclasses.asdict(described), indent=1) + "\n")
         put_in_place(fresh, output)
 

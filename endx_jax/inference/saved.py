@@ -51,6 +51,7 @@ def save_model(
     places: Mapping[str, str],
     method: Mapping[str, Any] | None = None,
     hybrid: Mapping[str, Any] | None = None,
+    teacher: str = "",
 ) -> None:
     """Writes the weights of a trained model, one array at a time, and then its description.
 
@@ -65,6 +66,7 @@ def save_model(
       places: subfolder of each side's `config.json` and tokenizer.
       method: name and settings of a method that added heads to the towers.
       hybrid: fusion with BM25, as in `About`.
+      teacher: identity of the model whose embeddings these approximate, as in `About`.
 
     Raises:
       EndxError: the folder can't be written to.
@@ -93,6 +95,7 @@ def save_model(
             normalize=settings.normalize,
             cosine=settings.normalize,
             sides=sides,
+            teacher=teacher,
             towers=towers,
             method=method,
             hybrid=hybrid,

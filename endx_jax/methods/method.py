@@ -41,6 +41,8 @@ class Method:
       head: (settings, side, width E) to the Flax module that ends that side's tower, called with ([B, E], dropout keys
         [B] or None) and returning [B, E], or to None for a side without; the field is None for methods that add
         nothing to towers. A run's model folder names a method with heads, which loading it imports.
+      shares_space: trains embeddings to approximate those of the model that `annotate` stores as `Pairs.guide`, so that
+        they can search its indexes.
       frozen_towers: trains heads alone, so that everything below them is computed once.
       sharding: rules for parameters that `parallel.sharding.RULES` has no rule for.
       warnings: (the metrics of a logged step) to warnings by name; each is printed once until it is resolved.
@@ -57,6 +59,7 @@ class Method:
     annotate: Callable[[Pairs, RetrievalSet | None, Any, Mesh], Pairs] | None = None
     evaluator: Callable[..., Evaluator] = evaluate_embeddings
     head: Callable[[Any, str, int], nn.Module | None] | None = None
+    shares_space: bool = False
     frozen_towers: bool = False
     sharding: tuple[Rule, ...] = ()
     warnings: Callable[[Mapping[str, float]], Mapping[str, str]] = lambda metrics: {}
@@ -72,6 +75,7 @@ class Method:
 # To add a method, map its name to the module that defines `METHOD`, or to the `Method` itself.
 METHODS: dict[str, str | Method] = {
     "dual": "endx_jax.methods.dual",
+    "embedding_distillation": "endx_jax.methods.embedding_distillation",
     "endx": "endx_jax.methods.endx",
     "matching": "endx_jax.methods.vae.matching",
     "pair": "endx_jax.methods.pair",

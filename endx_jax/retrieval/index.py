@@ -201,10 +201,14 @@ class Index:
         living = self._reader.rows_of(ids)
         return [name for name in ids if name not in living]
 
-    def check_model(self, name: str, identity: str) -> None:
-        """Raises EndxError unless the index was encoded by the model of this identity; the message names both."""
+    def check_model(self, name: str, identity: str, teacher: str = "") -> None:
+        """Raises EndxError unless the index was encoded by the model of this identity; the message names both.
+
+        To search it, a model will do whose embeddings approximate those of the encoder: `teacher` is the identity of
+        the model that they approximate.
+        """
         model = self.info.model
-        if model.get("identity") != identity:
+        if model.get("identity") not in (identity, teacher or identity):
             raise EndxError(
                 f"{self.path} was encoded by {model.get('name')} (identity {str(model.get('identity'))[:12]}), not "
                 f"by {name} ({identity[:12]}): use the former, or encode the documents again"

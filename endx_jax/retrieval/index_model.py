@@ -26,22 +26,28 @@ class IndexModel:
 
         Args:
           index: index that was encoded by the model.
-          path_or_name: path or name of the model. None means the run whose workdir contains the index, else the model
-            that the index names.
+          path_or_name: path or name of the model, or of one that learned its embeddings and can search only. None means
+            the run whose workdir contains the index, else the model that the index names.
 
         Raises:
-          EndxError: the model does not exist, or is not the one that encoded the index; the message names both.
+          EndxError: the model does not exist, or is neither the one that encoded the index nor learned its embeddings;
+            the message names both.
         """
         self.model: EmbeddingModel = load(path_or_name or _home(index) or _named(index))
-        index.check_model(self.model.name, self.model.identity)
-        self._width = index.info.width
+        index.check_model(self.model.name, self.model.identity, self.model.teacher)
+        self._index, self._width = index, index.info.width
 
     def encode_query(self, texts: list[str]) -> np.ndarray:
         """Encodes Q questions; returns float32 [Q, E]."""
         return self.encode("question", texts)
 
     def encode_document(self, texts: list[str]) -> np.ndarray:
-        """Encodes N documents; returns float32 [N, E]."""
+        """Encodes N documents to add; returns float32 [N, E].
+
+        Raises:
+          EndxError: the model is not the one that encoded the index.
+        """
+        self._index.check_model(self.model.name, self.model.identity)
         return self.encode("answer", texts)
 
     def encode(self, side: str, texts: Sequence[str]) -> np.ndarray:

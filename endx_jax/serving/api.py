@@ -162,6 +162,10 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
     @api.post("/documents", status_code=201, response_model=DocumentsResponse)
     async def add(request: Request, body: DocumentsRequest) -> Response:
         """Adds documents; one whose id exists replaces the old one."""
+        try:
+            search.index.check_model(model.name, model.identity)
+        except EndxError as other:
+            raise Refusal(409, f"documents: {other}", code="other_model") from None
         texts = [document.text for document in body.documents]
         check_texts("documents", texts, limits)
         counts = collections.Counter(new.id for new in body.documents if new.id)

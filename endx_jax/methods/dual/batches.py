@@ -71,19 +71,8 @@ class ContrastiveStream(BatchStream):
         """Returns this process's rows of the batch of `step`, with NumPy leaves."""
         batch = super().__getitem__(step)
         log_q = None if self._log_q is None else self._log_q[batch.answer_id]
-        more: dict = {"guide": self._guide(batch), "log_q": log_q, "teacher": self._teacher(batch)}
+        more: dict = {"guide": guide_of(self.pairs, batch), "log_q": log_q, "teacher": self._teacher(batch)}
         return ContrastiveBatch(**vars(batch), **more)
-
-    def _guide(self, batch: Batch) -> Guide | None:
-        if self.pairs.guide is None:
-            return None
-        questions, answers = (self.pairs.guide[side] for side in SIDES)
-        hard = batch.hard_negative_ids
-        return Guide(
-            questions[batch.question_id],
-            answers[batch.answer_id],
-            None if hard is None else answers[np.maximum(hard, 0)],  # type: ignore[arg-type]  # missing ones are ignored
-        )
 
     def _teacher(self, batch: Batch) -> np.ndarray | None:
         if not self._distils or self.pairs.scores is None:
@@ -92,6 +81,19 @@ class ContrastiveStream(BatchStream):
         right_scores = _scores_of(np.asarray(batch.answer_id)[:, None], question, self.pairs.positives, right)
         hard = _scores_of(np.asarray(batch.hard_negative_ids), question, self.pairs.hard_negatives, wrong)
         return np.concatenate([right_scores, hard], axis=1)
+
+
+def guide_of(pairs: Pairs, batch: Batch) -> Guide | None:
+    """Returns the guide's embeddings of the texts of a batch; None if the pairs have no guide."""
+    if pairs.guide is None:
+        return None
+    questions, answers = (pairs.guide[side] for side in SIDES)
+    hard = batch.hard_negative_ids
+    return Guide(
+        questions[batch.question_id],
+        answers[batch.answer_id],
+        None if hard is None else answers[np.maximum(hard, 0)],  # type: ignore[arg-type]  # missing ones are ignored
+    )
 
 
 def _scores_of(candidates: np.ndarray, question: np.ndarray, listed: Ragged, scores: Ragged) -> np.ndarray:
@@ -152,4 +154,4 @@ def embed_by_guide(pairs: Pairs, records: RetrievalSet | None, settings: Any, me
         )
         for side, texts in zip(SIDES, (records.questions, records.candidates), strict=True)
     }
-    return dataclasses.replace(pairs, guide=embedded)
+    return dataclasses.replace(pairs, guide=embedded, guide_identity=guide.identity)

@@ -1,0 +1,130 @@
+"""The distance to a teacher's embeddings against a naive twin, over any division of a step, and what is refused."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import TINY, one_line_error, random_params, tower
+
+from endx_jax.batch import Tokens, Vectors
+from endx_jax.data.batches import Pairs
+from endx_jax.data.ragged import Ragged
+from endx_jax.data.token_tables import VectorTable
+from endx_jax.losses import Guide
+from endx_jax.methods.dual import ContrastiveBatch
+from endx_jax.methods.embedding_distillation import (
+    METHOD,
+    EmbeddingDistillationObjective,
+    EmbeddingDistillationSettings,
+)
+from endx_jax.models import SIDES, DualEncoder
+from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh
+from endx_jax.parallel.execution import Execution
+
+B, WIDTH = 16, 16
+TOWER = tower(dataclasses.replace(TINY, dropout=0.0, attention_dropout=0.0), normalize=False)
+MODEL = DualEncoder(TOWER, TOWER)
+DRAW = np.random.default_rng(0)
+TOKENS = Tokens(jnp.zeros((1, 2), jnp.int32), jnp.ones((1, 2), bool))
+PARAMS = {"dual_encoder": MODEL.join({side: random_params(TOWER, TOKENS, seed=n) for n, side in enumerate(SIDES)})}
+
+
+def vectors(width: int = WIDTH) -> jax.Array:
+    return jnp.asarray(DRAW.normal(size=(B, width)), jnp.float32)
+
+
+def a_batch(width: int = WIDTH) -> ContrastiveBatch:
+    texts = {side: Tokens(jnp.asarray(DRAW.integers(1, 50, (B, 5))), jnp.ones((B, 5), bool)) for side in SIDES}
+    ids = jnp.arange(B)
+    return ContrastiveBatch(
+        **texts, question_id=ids, answer_id=ids, positive_ids=ids[:, None], guide=Guide(vectors(width), vectors(width))
+    )
+
+
+BATCH = a_batch()
+
+
+def compute(batch=BATCH, execution=None, **settings):
+    chosen = EmbeddingDistillationSettings(teacher="a teacher", **settings)
+    objective = EmbeddingDistillationObjective(MODEL, chosen).for_run(execution or Execution(), 1.0)
+    rng = jax.random.key(0, impl="threefry2x32")
+    compute = jax.jit(jax.value_and_grad(objective, has_aux=True))
+    return compute(PARAMS, batch, rng, jnp.int32(0))
+
+
+def naive(loss: str, student, teacher) -> float:
+    """The mean over all texts, one at a time, in float64."""
+    values = []
+    for s, t in zip(np.concatenate(student).astype(float), np.concatenate(teacher).astype(float), strict=True):
+        cosine = s @ t / np.sqrt((s @ s) * (t @ t))
+        values.append(1 - cosine if loss == "cosine" else np.mean((s - t) ** 2))
+    return float(np.mean(values))
+
+
+def embeddings():
+    return [np.asarray(MODEL.encode(PARAMS["dual_encoder"], side, getattr(BATCH, side))) for side in SIDES]
+
+
+@pytest.mark.parametrize("loss", ["cosine", "squared"])
+def test_the_loss_is_the_mean_over_texts(loss):
+    teacher = [np.asarray(side) for side in BATCH.guide[:2]]
+    (value, metrics), _ = compute(loss=loss)
+    np.testing.assert_allclose(value, naive(loss, embeddings(), teacher), rtol=1e-5)
+    np.testing.assert_allclose(metrics["teacher_cosine"], 1 - naive("cosine", embeddings(), teacher), rtol=1e-4)
+    assert abs(value - naive(loss, embeddings(), teacher[::-1])) > 1e-3  # each side has its own teacher
+
+
+def test_a_student_that_equals_its_teacher_has_no_loss_and_no_gradient():
+    batch = dataclasses.replace(BATCH, guide=Guide(*map(jnp.asarray, embeddings())))
+    for loss in ("cosine", "squared"):
+        (value, metrics), gradients = compute(batch, loss=loss)
+        assert abs(value) < 1e-6
+        assert metrics["teacher_cosine"] == pytest.approx(1)
+        assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(gradients)) < 1e-5
+    doubled = dataclasses.replace(batch, guide=jax.tree.map(lambda x: 2 * x, batch.guide))
+    assert abs(compute(doubled, loss="cosine")[0][0]) < 1e-6
+    assert compute(doubled, loss="squared")[0][0] > 0.1
+
+
+def test_devices_and_chunks_change_nothing():
+    (expected, _), gradients = compute()
+    mesh = make_mesh(MeshSettings(), jax.devices()[:8])
+    placed = jax.device_put(BATCH, batch_sharding(mesh))
+    for execution, batch in ((Execution(tower_chunk=4), BATCH), (Execution(mesh, 0, 2), placed)):
+        (found, _), other = compute(batch, execution)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        for one, two in zip(jax.tree.leaves(gradients), jax.tree.leaves(other), strict=True):
+            np.testing.assert_allclose(two, one, atol=1e-6)
+
+
+def test_batches_hold_the_teacher_s_embeddings_of_their_texts():
+    index = np.stack([np.arange(B), np.arange(B) // 2], axis=1).astype(np.int32)
+    pairs = Pairs(
+        questions=VectorTable(np.zeros((B, 2), np.float32)),
+        answers=VectorTable(np.zeros((B, 2), np.float32)),
+        index=index,
+        positives=Ragged.from_array(index[:, 1:]),
+        hard_negatives=Ragged.from_rows([[0]] * B),
+        groups=None,
+        question_length=0,
+        answer_length=0,
+        guide={"question": np.arange(B)[:, None], "answer": 100 + np.arange(B)[:, None]},
+    )
+    settings = EmbeddingDistillationSettings(teacher="a teacher")
+    batch = METHOD.stream(pairs, settings, seed=0, global_batch_size=8)[0]
+    assert isinstance(batch.question, Vectors)
+    np.testing.assert_array_equal(batch.guide.question[:, 0], batch.question_id)
+    np.testing.assert_array_equal(batch.guide.answer[:, 0], 100 + batch.answer_id)
+    with one_line_error("compares no texts with each other: set data.hard_negatives to 0"):
+        METHOD.stream(pairs, settings, seed=0, global_batch_size=8, hard_negatives=1)
+
+
+def test_wrong_settings_are_refused():
+    with one_line_error("the embeddings have 16 numbers and those of objective.teacher=a teacher 12: set model.proj"):
+        compute(a_batch(12))
+    with one_line_error("objective.teacher is empty"):
+        EmbeddingDistillationObjective(MODEL, EmbeddingDistillationSettings())
+    with one_line_error("objective.loss is 'kl', which is none of cosine, squared"):
+        EmbeddingDistillationSettings(loss="kl")

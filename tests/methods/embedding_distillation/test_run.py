@@ -1,0 +1,108 @@
+"""A student that learns a teacher's embeddings, and then searches the index that the teacher made."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from helpers import one_line_error
+from tiny_bert import WIDTH, WORDS, tiny_recipe
+
+import endx_jax
+from endx_jax.cli import encode
+from endx_jax.experiment.run import run
+from endx_jax.export.run import export
+from endx_jax.inference.merging import merge
+from endx_jax.methods.embedding_distillation import EmbeddingDistillationSettings
+from endx_jax.retrieval.index import Index
+from endx_jax.retrieval.index_model import IndexModel
+
+DRAW = np.random.default_rng(0)
+QUESTIONS, ANSWERS = ([" ".join(DRAW.choice(WORDS, 5)) for _ in range(300)] for _ in range(2))
+
+
+@pytest.fixture(scope="module")
+def plain(tiny_bert, tmp_path_factory):
+    """The config of a dual encoder on these texts."""
+    file = tmp_path_factory.mktemp("data") / "pairs.csv"
+    lines = ["question,answer", *map(",".join, zip(QUESTIONS, ANSWERS, strict=True))]
+    file.write_text("\n".join(lines) + "\n")
+    return tiny_recipe(tiny_bert, file)
+
+
+@pytest.fixture(scope="module")
+def teacher(plain, tmp_path_factory):
+    """A run whose embeddings, means of word vectors, point in all directions, unlike those of a random BERT."""
+    config, workdir = plain.copy_and_resolve_references(), tmp_path_factory.mktemp("teacher")
+    config.model.encoder, config.train.steps = "none", 1
+    run(config, workdir)
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def config(plain, teacher):
+    """A GRU with a projection to the teacher's width."""
+    config = plain.copy_and_resolve_references()
+    config.objective = dataclasses.asdict(EmbeddingDistillationSettings(teacher=str(teacher)))
+    config.model.encoder, config.model.new_encoder.width, config.model.projection = "gru", 16, WIDTH
+    config.model.dropout = 0.0
+    config.optimizer.learning_rate, config.optimizer.warmup_steps = 1e-2, 5
+    config.train.steps = config.train.checkpoint_every = 100
+    return config
+
+
+@pytest.fixture(scope="module")
+def student(config, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("distilled")
+    run(config, workdir)
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def index(teacher, tmp_path_factory):
+    """An index by the teacher of the questions themselves, each the right document of its question."""
+    folder = tmp_path_factory.mktemp("index")
+    lines = [json.dumps({"_id": str(n), "text": text}) for n, text in enumerate(QUESTIONS)]
+    (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n")
+    encode.main([f"--model={teacher}", f"--corpus={folder / 'corpus.jsonl'}", f"--output={folder / 'index.sqlite'}"])
+    return folder / "index.sqlite"
+
+
+def found(index, model) -> float:
+    """Mean reciprocal rank of the questions' own documents."""
+    opened = Index(index)
+    nearest = opened.search(IndexModel(opened, model).encode_query(QUESTIONS), len(QUESTIONS))
+    ids = [[opened.document(row).id for row in rows] for rows in nearest.rows.tolist()]
+    return float(np.mean([1 / (1 + ranked.index(str(n))) for n, ranked in enumerate(ids)]))
+
+
+def test_the_student_searches_the_teacher_s_index(student, index, config, tmp_path, endx):
+    config = config.copy_and_resolve_references()
+    config.train.steps = config.train.checkpoint_every = 1
+    run(config, tmp_path / "untrained")
+    before, after = found(index, tmp_path / "untrained"), found(index, student)
+    assert before < 0.3 < 0.6 < after
+    lines = [json.loads(line) for line in (student / "metrics.jsonl").read_text().splitlines()]
+    cosines = [line["teacher_cosine"] for line in lines if "loss" in line]
+    assert cosines[0] < 0.5 < 0.9 < cosines[-1]
+
+    printed = endx("search", f"--index={index}", f"--model={student}", "--mode=dense", "--top=1", QUESTIONS[7])
+    assert QUESTIONS[7] in printed.out
+
+
+def test_only_the_teacher_s_index_is_searched_and_no_documents_are_added(student, index, trained_workdir, endx):
+    refused = endx("search", f"--index={index}", f"--model={trained_workdir}", "--mode=dense", "who", status=2)
+    assert f"not by {trained_workdir}" in refused.err
+    with one_line_error("was encoded by .*, not by"):
+        IndexModel(Index(trained_workdir / "index.sqlite"), student)
+    with one_line_error("was encoded by .*, not by"):
+        IndexModel(Index(index), student).encode_document(["a dog"])
+    IndexModel(Index(student / "index.sqlite"), student).encode_document(["a dog"])
+
+
+def test_copies_of_the_student_know_their_teacher(student, teacher, trained_workdir, tmp_path):
+    model, identity = endx_jax.load(student), endx_jax.load(teacher).identity
+    assert (model.teacher, endx_jax.load(trained_workdir).teacher) == (identity, "")
+    export(model, "stablehlo", tmp_path / "exported")
+    merge([str(student), str(student)], tmp_path / "merged")
+    assert {endx_jax.load(tmp_path / name).teacher for name in ("exported", "merged")} == {identity}
