@@ -1,9 +1,11 @@
 import base64
+import dataclasses
 import json
 import re
 import shutil
 import urllib.parse
 
+import jax
 import numpy as np
 import pytest
 from http_server import Running
@@ -119,6 +121,15 @@ def test_documents_with_odd_ids_can_be_read_and_deleted(served, identifier):
     for method in ("GET", "DELETE"):
         status, content, _ = served.ask(method, address)
         assert (status, content["error"]["code"]) == (404, "unknown_id")
+
+
+def test_a_model_that_can_only_search_adds_no_documents(service, serve):
+    student = dataclasses.replace(service.model, params=jax.tree.map(lambda x: x + 1, service.model.params))
+    other = Service(student, service.search)
+    other.preparations = lambda: []
+    status, content = serve(service=other).post("/documents", {"documents": [{"text": "x"}]})
+    assert (status, content["error"]["code"]) == (409, "other_model")
+    assert "use the former" in content["error"]["message"]
 
 
 def test_documents_without_an_id_get_one(served):
