@@ -1,7 +1,7 @@
 """BERT_QA on ReQA SQuAD: a BERT that reads question and answer jointly (Wang et al. 2021, Table 6).
 
 No paper states its settings. Learning rate, linear decay and a validation set of 10 % of train are those of ENDX's
-BERTs (section 4.2); loss, number of negatives and epochs are our choices (docs/pair-classifier.md).
+BERTs (section 4.4); loss, number of negatives and epochs are our choices (docs/pair-classifier.md).
 """
 
 from endx_jax.methods.config import base_config

@@ -1,9 +1,10 @@
 """FCRR on the paragraphs of SQuAD: two dense layers on frozen text vectors, `fcrr:SIDE,BASE` (RR, 3.2 and 4.3).
 
 RR is "Text Embeddings for Retrieval from a Large Knowledge Base". It states: heads on the IDF-weighted mean of the
-token layer's vectors, scaled to unit norm; one side trained at a time; Adam at 1e-3, weight decay 1e-3, dropout 0.1,
-batch 512, 50 to 200 "iterations". MiniLM's token table replaces ELMo's token layer. We selected on held-out articles of
-the train file (docs/frozen-embeddings.md): margin 0.2, hidden width 2,048, dropout 0.5, 400 steps, linear decay.
+token layer's vectors, scaled to unit norm; one side trained at a time; Adam at 1e-3, weight decay 1e-3 "and/or"
+dropout 0.1, batch 512, 50 to 200 "iterations". MiniLM's token table replaces ELMo's token layer. Not as in the paper:
+dropout 0.5. Not stated: margin 0.2, hidden width 2,048, 400 steps, linear decay. We selected these on held-out articles
+of the train file (docs/frozen-embeddings.md).
 """
 
 from endx_jax.methods.config import base_config

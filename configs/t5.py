@@ -1,10 +1,10 @@
 """T5 v1.1 towers on ReQA SQuAD, after Dong et al. 2022: `t5.py:SIZE,SHARING`, such as `t5.py:base,ade_spl`.
 
-Stated in the paper (section 4.1): T5 v1.1 encoders, Adafactor at 1e-3 with linear decay to 0, batch 512, 20,000 steps,
-mean pooling, a projection initialised by variance scaling 1.0, cosine similarity. From the authors' public code
-(t5x_retrieval): temperature 0.01, the sum of both directions, projection width 768, lengths 64 and 256, 1,000 warm-up
-steps, dropout 0.1, no masking of false negatives. Our own choices: the checkpoint is selected on held-out articles of
-the train file; large encoders are sharded, which does not affect results (docs/large-models.md).
+Stated in the paper (opening of section 4): T5 v1.1 encoders, Adafactor at 1e-3 with linear decay to 0, batch 512,
+20,000 steps, mean pooling, a projection initialised by variance scaling 1.0, cosine similarity. From the authors'
+public code (t5x_retrieval): temperature 0.01, the sum of both directions, projection width 768, lengths 64 and 256,
+1,000 warm-up steps, dropout 0.1, no masking of false negatives. Our own choices: the checkpoint is selected on held-out
+articles of the train file; large encoders are sharded, which does not affect results (docs/large-models.md).
 """
 
 from endx_jax.methods.config import base_config

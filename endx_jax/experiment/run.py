@@ -22,7 +22,7 @@ from endx_jax.experiment.model import best_params, save_description, save_towers
 from endx_jax.experiment.prepare import Run, begin, prepare_run
 from endx_jax.experiment.searched import fit_hybrid, searched_answers
 from endx_jax.experiment.summary import log_summary
-from endx_jax.experiment.validation import add_validation, read_sets, validation
+from endx_jax.experiment.validation import UNTRAINED, add_validation, read_sets, validation, warn_of_losses
 from endx_jax.experiment.workdir import Workdir, opened
 from endx_jax.files import reporting_full_disk
 from endx_jax.inference.saved import ABOUT, MODEL
@@ -100,7 +100,7 @@ def _run(config: Mapping, workdir: Workdir, preemption: Preemption, began: float
         say(f"stopped at step {reached} of {run.steps}; run the same command without train.stop_at_step to resume")
         return None
 
-    return _report(run, evaluator, params, step, hybrid, began)
+    return _report(run, evaluator, params, step, hybrid, began, validate if sets else None)
 
 
 def _is_finished(run: Run) -> bool:
@@ -186,8 +186,19 @@ def _train(run: Run, validate: Validate | None, preemption: Preemption, began: f
     return reached, reached == run.steps
 
 
-def _report(run: Run, evaluator: Evaluator, params: dict, step: int, hybrid: Hybrid | None, began: float) -> Results:
-    """Evaluates the parameters of a step on the test set; writes and prints the results; indexes the answers."""
+def _report(
+    run: Run,
+    evaluator: Evaluator,
+    params: dict,
+    step: int,
+    hybrid: Hybrid | None,
+    began: float,
+    validate: Validate | None,
+) -> Results:
+    """Evaluates the parameters of a step on the test set; writes and prints the results; indexes the answers.
+
+    With `validate`, the parameters before training are also ranked on the sets of validation.
+    """
     settings, method = run.model.settings, run.model.method
     whole = pools(run.data.test, settings.data)
     shared = with_many_questions(whole.primary, settings.evaluation.min_questions)
@@ -204,14 +215,16 @@ def _report(run: Run, evaluator: Evaluator, params: dict, step: int, hybrid: Hyb
 
     reporting = time.perf_counter()
     embeddings = evaluator.report(results, params, initial if settings.evaluation.untrained else None)
-    if best := best_validation(run.workdir, settings.evaluation.metric):
-        add_validation(results, *best)
     identity, indexed = "", None
     if embeddings is not None:
         identity = run.encoder.identity(params["dual_encoder"])
         now, encoded = time.perf_counter(), len(primary.questions) + len(primary.candidates)
         most = encoded / (now - reporting) * SHARE * (now - began)
         indexed = searched_answers(run, params["dual_encoder"], primary, embeddings, most)
+    if best := best_validation(run.workdir, settings.evaluation.metric):
+        ranked = validate and UNTRAINED in results.evaluations[test.primary_name]
+        add_validation(results, *best, validate(initial()) if validate and ranked else None)
+    warn_of_losses(results, settings.evaluation.metric.rpartition("/")[2])
 
     def write() -> None:
         if indexed:

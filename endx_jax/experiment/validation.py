@@ -18,6 +18,7 @@ from endx_jax.retrieval.tables import aligned
 from endx_jax.settings import check
 
 VALIDATION = "validation"
+UNTRAINED = "untrained"  # name of the system before training
 
 
 def read_sets(evaluation: EvaluationSettings, data: DataSettings) -> dict[str, RetrievalSet]:
@@ -89,14 +90,51 @@ def _mean(measured: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {measure: float(np.mean([values[measure] for values in measured])) for measure in MEASURES}
 
 
-def add_validation(results: Results, step: int, metrics: Mapping[str, float]) -> None:
-    """Adds the metrics of the best checkpoint on further sets to the results, if there are such sets."""
+def add_validation(
+    results: Results, step: int, metrics: Mapping[str, float], untrained: Mapping[str, float] | None = None
+) -> None:
+    """Adds the metrics of the best checkpoint on further sets to the results, if there are such sets.
+
+    Args:
+      results: the results of the run.
+      step: step of the checkpoint.
+      metrics: its metrics, as `validation` names them.
+      untrained: metrics of the parameters before training; None if unknown.
+    """
+    measured, before = _by_set(metrics), _by_set(untrained or {})
+    if not measured.keys() - {VALIDATION}:
+        return
+    rows = []
+    for name, values in measured.items():
+        for label, row in ((name, values), (f"{name}, untrained", before.get(name))):
+            rows += [[label, *(f"{row[measure]:.3f}" for measure in COLUMNS)]] if row else []
+    results.sections[VALIDATION] = {"step": step, "metrics": measured} | ({UNTRAINED: before} if before else {})
+    results.notes += ["", f"validation at step {step}:", *aligned([["set", *COLUMNS], *rows])]
+
+
+def warn_of_losses(results: Results, measure: str) -> None:
+    """Adds a line to the results for each set on which the trained system ranks below the untrained one.
+
+    The sets are the test set in its primary pool, and those of `add_validation`.
+    """
+    primary = results.evaluations[results.pools.primary_name]
+    ranked = {"the test set": {name: evaluation.metrics for name, evaluation in primary.items()}}
+    section = results.sections.get(VALIDATION, {})
+    for name, before in section.get(UNTRAINED, {}).items():
+        ranked[name] = {"trained": section["metrics"][name], UNTRAINED: before}
+    for name, systems in ranked.items():
+        before, after = (systems.get(system, {}).get(measure) for system in (UNTRAINED, "trained"))
+        if before is not None and after is not None and after < before:
+            results.notes.append(
+                f"warning: on {name} `trained` ranks below `untrained`, {measure} {after:.3f} after {before:.3f}: for "
+                "such data use the model before training, a lower learning rate, or `endx merge` with it"
+            )
+
+
+def _by_set(metrics: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Returns metrics by set and measure."""
     measured: dict[str, dict[str, float]] = {}
     for key, value in metrics.items():
         name, _, measure = key.rpartition("/")
         measured.setdefault(name or VALIDATION, {})[measure] = value
-    if not measured.keys() - {VALIDATION}:
-        return
-    rows = [[name, *(f"{values[measure]:.3f}" for measure in COLUMNS)] for name, values in measured.items()]
-    results.sections[VALIDATION] = {"step": step, "metrics": measured}
-    results.notes += ["", f"validation at step {step}:", *aligned([["set", *COLUMNS], *rows])]
+    return measured

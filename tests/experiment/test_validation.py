@@ -1,15 +1,17 @@
 """Validation on several sets during training, and early stopping, on a tiny tower."""
 
 import json
+import re
 import shutil
 
+import numpy as np
 import pytest
 from helpers import one_line_error
 
-from endx_jax.data.records import Pools
+from endx_jax.data.records import Pools, RetrievalSet
 from endx_jax.experiment import validation as validations
 from endx_jax.experiment.run import run
-from endx_jax.retrieval.evaluate import MEASURES, EvaluationSettings
+from endx_jax.retrieval.evaluate import MEASURES, Evaluation, EvaluationSettings
 from endx_jax.retrieval.results import Results
 from endx_jax.training.checkpoints import best_validation
 from endx_jax.training.loop import EarlyStopping
@@ -54,6 +56,7 @@ def test_named_sets_are_validated_logged_and_select_the_checkpoint(config, beir,
     section = json.loads((tmp_path / "run" / "results.json").read_text())["validation"]
     assert section["step"] == best
     assert section["metrics"]["mats:dev"]["mrr"] == found[best]["validation/mats:dev/mrr"]
+    assert "untrained" not in section  # evaluation.untrained=False
     card = (tmp_path / "run" / "model" / "README.md").read_text()
     assert f"## Validation at step {best}\n\n| set | mrr |" in card
     assert f"| mats:dev | {found[best]['validation/mats:dev/mrr']:.3f} |" in card
@@ -64,7 +67,7 @@ def test_named_sets_are_validated_logged_and_select_the_checkpoint(config, beir,
     assert results is not None
 
 
-def test_a_suite_is_the_mean_of_its_sets(config, beir, pairs_csv, tmp_path):
+def test_a_suite_is_the_mean_of_its_sets(config, beir, pairs_csv, tmp_path, capsys):
     suite = tmp_path / "suite"
     for name in ("one", "two"):
         shutil.copytree(beir, suite / name)
@@ -81,8 +84,15 @@ def test_a_suite_is_the_mean_of_its_sets(config, beir, pairs_csv, tmp_path):
     assert metrics["validation/suite/ndcg@10"] == mean_of("suite/one", "suite/two")
     assert metrics["validation/suite/one/ndcg@10"] != metrics["validation/suite/two/ndcg@10"]
     assert metrics["validation/mean/ndcg@10"] == mean_of("suite", "pairs.csv")
-    section = json.loads((tmp_path / "run" / "results.json").read_text())["validation"]["metrics"]
-    assert [*section] == ["validation", "suite/one", "suite/two", "pairs.csv", "suite", "mean"]
+    section = json.loads((tmp_path / "run" / "results.json").read_text())["validation"]
+    names = ["validation", "suite/one", "suite/two", "pairs.csv", "suite", "mean"]
+    assert [*section["metrics"]] == [*section["untrained"]] == names
+    assert section["untrained"] != section["metrics"]
+    shown = capsys.readouterr().out
+    assert "\nsuite/one, untrained " in shown
+    losses = re.findall(r"\nwarning: on (.*) `trained` ranks below `untrained`, ndcg@10 ", shown)
+    worse = [n for n in names if section["metrics"][n]["ndcg@10"] < section["untrained"][n]["ndcg@10"]]
+    assert [name for name in losses if name != "the test set"] == worse
 
 
 class Scripted:
@@ -173,3 +183,23 @@ def test_no_section_without_sets():
     results = Results("data", "test", Pools())
     validations.add_validation(results, 4, {"mrr": 0.5})
     assert (results.sections, results.notes) == ({}, [])
+
+
+def test_sets_on_which_training_made_the_model_worse_are_named():
+    def evaluation(mrr):
+        return Evaluation({"mrr": np.asarray([mrr], np.float32)}, np.ones((1, 1)), np.zeros((1, 1)), np.ones((1, 1)), 1)
+
+    def warnings(after, before, **section):
+        records = RetrievalSet(("q",), ("a",), ((0,),), ("q0",), ("d0",))
+        results = Results("data", "test", Pools({"all": records}), sections={"validation": section})
+        results.add("trained", {"all": evaluation(after)})
+        results.add("untrained", {"all": evaluation(before)})
+        validations.warn_of_losses(results, "mrr")
+        return results.notes
+
+    assert warnings(0.5, 0.25) == warnings(0.5, 0.5) == []
+    (line,) = warnings(0.25, 0.5)
+    assert line.startswith("warning: on the test set `trained` ranks below `untrained`, mrr 0.250 after 0.500: ")
+    before = {"up": {"mrr": 0.4}, "down": {"mrr": 0.4}}
+    (line,) = warnings(0.5, 0.25, metrics={"up": {"mrr": 0.6}, "down": {"mrr": 0.3}}, untrained=before)
+    assert "on down `trained` ranks below `untrained`, mrr 0.300 after 0.400" in line
