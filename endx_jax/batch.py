@@ -103,6 +103,8 @@ class Batch:
       hard_negatives: [B, K] hard negatives of the questions; None if training uses none.
       hard_negative_ids: rows of the hard negatives in the answer table, int32 [B, K]; -1 if one is missing, in which
         case its tokens are ignored.
+      group_id: numbers of the questions' groups, int32 [B], if answers of one group are not negatives for each other's
+        questions; otherwise None.
     """
 
     question: Texts
@@ -112,6 +114,7 @@ class Batch:
     positive_ids: Array
     hard_negatives: Texts | None = None
     hard_negative_ids: Array | None = None
+    group_id: Array | None = None
 
     @property
     def sides(self) -> list[Texts]:

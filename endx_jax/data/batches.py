@@ -150,6 +150,7 @@ class BatchStream:
         global_batch_size: int,
         rows: slice | np.ndarray | None = None,
         group_size: int = 1,
+        mask_groups: bool = False,
         hard_negatives: int = 0,
         sources: Sources | None = None,
     ):
@@ -161,6 +162,7 @@ class BatchStream:
           global_batch_size: B, pairs per step over all processes.
           rows: rows of each global batch that are on this process's devices; None for all.
           group_size: number of consecutive pairs of one group: see `epoch_order`.
+          mask_groups: true if answers of one group are not negatives for each other's questions.
           hard_negatives: K, hard negatives per question.
           sources: how batches are drawn from several mixed sets; None for one set.
 
@@ -183,6 +185,7 @@ class BatchStream:
         self.rows = slice(0, global_batch_size) if rows is None else rows
         self.plan: PackingPlan | None = None
         self._seed, self._size, self._hard_negatives = seed, global_batch_size, hard_negatives
+        self._masks = pairs.groups if mask_groups else None
         groups = None if pairs.groups is None else pairs.groups[pairs.index[:, 0]]
         if not pairs.sizes:
             self._order: Epochs | Mixed = Epochs(groups, len(pairs), run=group_size, seed=seed)
@@ -244,6 +247,7 @@ class BatchStream:
             question_id=question_id,  # type: ignore[arg-type]  # whole batches are moved to devices later
             answer_id=answer_id,  # type: ignore[arg-type]
             positive_ids=self._positives(question_id, np.append(drawn.answer_id, drawn.hard_id)),  # type: ignore[arg-type]
+            group_id=None if self._masks is None else self._masks[question_id],
             **hard,
         )
 

@@ -11,6 +11,7 @@ from endx_jax.settings import check, check_choice, key
 PARAGRAPHS = "paragraphs"
 POOLS = (*reqa.POOLS, PARAGRAPHS)
 MIXED, ONE_SET = "mixed", "one_set"
+DOCUMENTS = "documents"
 
 
 class TrainingSet(NamedTuple):
@@ -38,6 +39,20 @@ class DataSettings:
         "Retrieval unit for reading-comprehension data: `answers` (sentences that answer a question), `sentences` "
         "(all sentences; both as in ReQA) or `paragraphs` (whole paragraphs, with equal questions kept apart, as in "
         "RR). Empty: whole paragraphs, with equal questions merged.",
+    )
+    format: str = key(
+        "",
+        "Format of `path`: empty to detect it, or `documents`, a corpus as `endx encode` reads, whose titles, headings "
+        "and sentences become questions for its passages. `answer_column` is then the column of the text, by default "
+        "`text`.",
+    )
+    cloze_sentences: int = key(
+        2, "Maximum sentences of a passage that become questions, with format=documents; 0: only titles and headings."
+    )
+    cloze_removal: float = key(
+        0.9,
+        "Probability with which a title, heading or sentence that is a question is removed from its passage, with "
+        "format=documents (Lee et al. 2019: 0.9).",
     )
     mixture: tuple[tuple[str | float, ...], ...] = key(
         (),
@@ -111,6 +126,11 @@ class DataSettings:
         )
         check_choice("data.held_out_by", self.held_out_by, SPLITS)
         check_choice("data.pool", self.pool, ("", *POOLS))
+        check_choice("data.format", self.format, ("", DOCUMENTS))
+        check(self.cloze_sentences >= 0, "data.cloze_sentences must not be negative")
+        check(0 <= self.cloze_removal <= 1, f"data.cloze_removal is {self.cloze_removal}; it must be from 0 to 1")
+        check(not (self.format and self.merge), "data.merge joins SQuAD's files; leave data.format empty")
+        check(not (self.format and self.tokens), "data.tokens can't hold data.format=documents; leave one empty")
         check(self.pool == PARAGRAPHS or not self.merge, "data.merge needs data.pool=paragraphs")
         check(not (self.merge and self.test_path), "data.merge joins the files of a folder; leave data.test_path empty")
         weighed = all(
@@ -140,6 +160,11 @@ class DataSettings:
         check(self.tokenizing_processes >= 0, "data.tokenizing_processes must not be negative")
         check(self.group_size > 0, f"data.group_size is {self.group_size}; it must be positive")
         check(self.hard_negatives >= 0, f"data.hard_negatives is {self.hard_negatives}; it must not be negative")
+
+    @property
+    def text_column(self) -> str:
+        """Column of the text of documents: `answer_column`, if it is not the default."""
+        return "text" if self.answer_column == "answer" else self.answer_column
 
     @property
     def sets(self) -> tuple[TrainingSet, ...]:

@@ -23,7 +23,7 @@ class Splits:
     test: RetrievalSet
 
 
-def split(records: RetrievalSet, *, validation: float, test: float) -> Splits:
+def split(records: RetrievalSet, *, validation: float, test: float, at_least_one: bool = False) -> Splits:
     """Splits by sha256; questions that share a group or a right candidate are in the same split, to prevent leakage.
 
     The unit is a connected component of questions, their groups and their right candidates. With m the smallest hash
@@ -39,6 +39,8 @@ def split(records: RetrievalSet, *, validation: float, test: float) -> Splits:
       records: retrieval set; its order is kept.
       validation: share held out for model selection, in [0, 1).
       test: share held out for testing, in [0, 1). Changing `validation` does not change the test split.
+      at_least_one: true to hold out the component with the smallest position where none falls into a split, as of few
+        documents.
 
     Raises:
       EndxError: the fractions are out of range or leave nothing for training, or a split is empty.
@@ -49,8 +51,14 @@ def split(records: RetrievalSet, *, validation: float, test: float) -> Splits:
         )
     rows: dict[str, list[int]] = {"train": [], "validation": [], "test": []}
     places = _places(records)
+    test_end, validation_end = test, test + validation
+    if at_least_one and test:
+        test_end = max(test_end, np.nextafter(min(places), 1))
+    if at_least_one and validation:
+        others = (place for place in places if place >= test_end)
+        validation_end = max(validation_end, np.nextafter(min(others, default=0), 1))
     for question, place in enumerate(places):
-        name = "test" if place < test else "validation" if place < test + validation else "train"
+        name = "test" if place < test_end else "validation" if place < validation_end else "train"
         rows[name].append(question)
     for name, fraction in (("train", 1 - validation - test), ("validation", validation), ("test", test)):
         if fraction > 0 and not rows[name]:
@@ -78,7 +86,7 @@ def split_questions(records: RetrievalSet, *, validation: float, test: float) ->
       validation: share of the questions held out for model selection, in [0, 1).
       test: share of the questions held out for testing, in [0, 1).
     """
-    places = [_hash_fraction(name) for name in records.question_ids]
+    places = [hash_fraction(name) for name in records.question_ids]
     bounds = {"test": (0.0, test), "validation": (test, test + validation), "train": (test + validation, 1.0)}
     rows = {
         name: [row for row, place in enumerate(places) if low <= place < high] for name, (low, high) in bounds.items()
@@ -152,15 +160,15 @@ def _places(records: RetrievalSet) -> list[float]:
     hashes: dict[int, list[float]] = {}
     named = groups or {records.candidates[node]: node for nodes in members for node in nodes}
     for text, node in named.items():
-        hashes.setdefault(root(node), []).append(_hash_fraction(text))
+        hashes.setdefault(root(node), []).append(hash_fraction(text))
     places = {node: 1 - (1 - min(found)) ** len(found) for node, found in hashes.items()}
     return [
-        places[root(nodes[0])] if nodes else _hash_fraction(question)
+        places[root(nodes[0])] if nodes else hash_fraction(question)
         for question, nodes in zip(records.questions, members, strict=True)
     ]
 
 
-def _hash_fraction(text: str) -> float:
+def hash_fraction(text: str) -> float:
     """Returns the hash of a text as a number in [0, 1)."""
     return int.from_bytes(_hash(text)[:6], "big") / 2**48
 

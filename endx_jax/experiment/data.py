@@ -4,12 +4,15 @@ import dataclasses
 import hashlib
 import json
 import os
+from collections.abc import Iterator
 
-from endx_jax.data import made, reqa
+from endx_jax.data import cloze, made, reqa
+from endx_jax.data.corpus import read_corpus
+from endx_jax.data.documents import Document
 from endx_jax.data.readers import formats, read, squad
 from endx_jax.data.records import Pools, RetrievalSet, mix
-from endx_jax.data.settings import PARAGRAPHS, DataSettings
-from endx_jax.data.splits import SPLITS, Splits, split_questions, take, without_questions
+from endx_jax.data.settings import DOCUMENTS, PARAGRAPHS, DataSettings
+from endx_jax.data.splits import SPLITS, Splits, split, split_questions, take, without_questions
 from endx_jax.data.token_store import TokenStore
 from endx_jax.errors import EndxError
 from endx_jax.hub import local_path
@@ -77,9 +80,7 @@ def _split(settings: DataSettings) -> Splits:
     path, test_path = paths_of(settings)
     if not test_path:
         records = read_records(path, settings, settings.split, whole=False)
-        return SPLITS[settings.held_out_by](
-            records, validation=settings.validation_fraction, test=settings.test_fraction
-        )
+        return _parted(records, settings, settings.test_fraction)
     settings_by_file = {file: settings_of(file, settings) for file in (path, test_path)}
     if settings not in settings_by_file.values():
         settings_by_file[path] = settings  # `read_records` raises an error about the pool
@@ -88,8 +89,14 @@ def _split(settings: DataSettings) -> Splits:
     rest = without_questions(records, set(test.questions))
     if not rest.questions:
         raise EndxError(f"{path}: all its questions are in the test data {test_path} too; train on other questions")
-    splits = SPLITS[settings.held_out_by](rest, validation=settings.validation_fraction, test=0.0)
-    return dataclasses.replace(splits, test=test)
+    return dataclasses.replace(_parted(rest, settings, 0.0), test=test)
+
+
+def _parted(records: RetrievalSet, settings: DataSettings, test: float) -> Splits:
+    shares = {"validation": settings.validation_fraction, "test": test}
+    if settings.format == DOCUMENTS and settings.held_out_by == "answers":
+        return split(records, **shares, at_least_one=True)
+    return SPLITS[settings.held_out_by](records, **shares)
 
 
 def read_records(path: str, settings: DataSettings, judgements: str | None, *, whole: bool = True) -> RetrievalSet:
@@ -113,6 +120,11 @@ def read_records(path: str, settings: DataSettings, judgements: str | None, *, w
 
         return reqa_dataset.read(*name_and_split(path))
     path = local_path(path)
+    if of_documents(path, settings):
+        if settings.pool:
+            raise EndxError(f"{path} is read as documents; leave data.pool empty")
+        documents = read_corpus(path, text_column=settings.text_column, split=judgements)
+        return cloze.convert(documents, path, settings.cloze_sentences, settings.cloze_removal)
     if settings.pool == PARAGRAPHS:
         return formats.read_unmerged(path, skip_invalid=settings.skip_invalid)
     if settings.pool:
@@ -125,6 +137,16 @@ def read_records(path: str, settings: DataSettings, judgements: str | None, *, w
         whole=whole,
         skip_invalid=settings.skip_invalid,
     )
+
+
+def of_documents(path: str, settings: DataSettings) -> bool:
+    """Returns true if a path is that of documents without questions, `data.path` with `data.format=documents`."""
+    return settings.format == DOCUMENTS and local_path(settings.path) == local_path(path)
+
+
+def read_documents(settings: DataSettings) -> Iterator[Document]:
+    """Yields the whole passages of documents without questions."""
+    return read_corpus(settings.path, text_column=settings.text_column, split=settings.split)
 
 
 def pools(records: RetrievalSet, settings: DataSettings) -> Pools:
@@ -153,7 +175,9 @@ def has_paragraphs(path: str) -> bool:
 
 def settings_of(path: str, settings: DataSettings) -> DataSettings:
     """Returns the settings for one of several data sets: without the pool if it is not reading-comprehension data."""
-    return settings if not settings.pool or has_paragraphs(path) else dataclasses.replace(settings, pool="")
+    if not settings.pool or (not of_documents(path, settings) and has_paragraphs(path)):
+        return settings
+    return dataclasses.replace(settings, pool="")
 
 
 def name_and_split(path: str) -> tuple[str, str]:
@@ -166,7 +190,7 @@ def paths_of(settings: DataSettings) -> tuple[str, str]:
     """Returns the paths of the training and test data; the second is empty if both are splits of one data set."""
     if settings.path.startswith(PREPARED) and settings.pool not in reqa.POOLS:
         raise EndxError(f"data.path={settings.path} needs data.pool, {' or '.join(reqa.POOLS)}")
-    if settings.test_path:
+    if settings.test_path or settings.format:
         return settings.path, settings.test_path
     if settings.path.startswith(PREPARED) and ":" not in settings.path:
         return f"{settings.path}:train", f"{settings.path}:validation"

@@ -8,6 +8,7 @@ from jax.sharding import Mesh
 
 from endx_jax.data.batches import BatchStream
 from endx_jax.data.packing import PackingPlan
+from endx_jax.data.settings import DOCUMENTS
 from endx_jax.experiment.model import Model
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.console import say
@@ -20,6 +21,9 @@ def log_summary(model: Model, mesh: Mesh, steps: int, questions: Mapping[str, in
     settings, devices = model.settings, mesh.devices.ravel()
     sizes = ", ".join(f"{count:,} {name}" for name, count in questions.items())
     say(f"data: {settings.data.path}, questions: {sizes}")
+    if settings.data.format == DOCUMENTS:
+        table = "; those of data.test_path are ranked" if settings.data.test_path else ", those held out as well"
+        say(f"documents only: the questions are titles, headings and sentences of the passages{table}")
     answer_tower = f" and {settings.model.answer_pretrained}" if settings.model.answer_pretrained else ""
     encoder = {"": "", NO_ENCODER: "the token table of "}.get(
         settings.model.encoder, f"a new {settings.model.encoder} on "

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 from endx_jax.batch import Batch
 from endx_jax.data.batches import BatchStream, Pairs
+from endx_jax.data.settings import DOCUMENTS
 from endx_jax.experiment.choices import Choice, choices, first_that_fits
 from endx_jax.experiment.manifest import environment
 from endx_jax.experiment.model import Model
@@ -243,6 +244,7 @@ def plan_training(model: Model, mesh: Mesh, pairs: Pairs, memory: Memory, platfo
         global_batch_size=size,
         rows=local_rows(mesh, size),
         group_size=settings.data.group_size,
+        mask_groups=settings.data.format == DOCUMENTS,
         hard_negatives=settings.data.hard_negatives,
         sources=settings.data.sources,
     )

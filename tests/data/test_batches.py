@@ -12,6 +12,8 @@ from endx_jax.data.settings import DataSettings
 from endx_jax.data.token_tables import VectorTable
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.errors import EndxError
+from endx_jax.losses.false_negatives import false_negative_mask
+from endx_jax.methods.objective import known_ids
 
 RECORDS = RetrievalSet.from_pairs((f"where is cat {i}", f"the cat {'sat ' * (i % 7)}on {i}") for i in range(20))
 
@@ -65,6 +67,20 @@ def test_positives_are_padded_with_minus_one(tiny_bert):
     records = RetrievalSet.from_pairs([("a", "x"), ("a", "y"), ("b", "z")])
     pairs = Pairs.tokenize(records, processors(tiny_bert))
     np.testing.assert_array_equal(pairs.positives[np.arange(2)], [[0, 1], [2, -1]])
+
+
+def test_answers_of_a_questions_group_can_be_left_out_of_its_negatives(tiny_bert):
+    groups = tuple("abcd"[n % 4] for n in range(20))
+    pairs = Pairs.tokenize(dataclasses.replace(RECORDS, groups=groups), processors(tiny_bert))
+    assert stream(pairs)[0].group_id is None
+    batch = stream(pairs, mask_groups=True)[0]
+    here = np.array(groups)[batch.question_id]
+    expected = (here[:, None] == here) & ~np.eye(8, dtype=bool)
+    assert expected.any()
+    np.testing.assert_array_equal(false_negative_mask(**known_ids(batch)), expected)
+    assert not false_negative_mask(**known_ids(stream(pairs)[0])).any()
+    half = stream(pairs, mask_groups=True, rows=slice(4, 8))[0]
+    np.testing.assert_array_equal(half.group_id, batch.group_id[4:])
 
 
 def test_a_batch_larger_than_the_data_is_refused(pairs):

@@ -160,6 +160,25 @@ def test_a_split_is_empty_because_groups_or_questions_are_few():
             split(RetrievalSet.from_pairs(pairs), validation=0.001, test=0.0)
 
 
+def test_of_few_groups_at_least_one_is_held_out():
+    pairs = RetrievalSet.from_pairs((f"question {n}", f"answer {n}") for n in range(60))
+    records = dataclasses.replace(pairs, groups=tuple(f"article {n % 3}" for n in range(60)))
+    for shares in (
+        {"validation": 0.001, "test": 0.001},
+        {"validation": 0.001, "test": 0},
+        {"validation": 0, "test": 0.001},
+    ):
+        found = split(records, **shares, at_least_one=True)
+        for part, share in ((found.validation, shares["validation"]), (found.test, shares["test"])):
+            assert len(part.questions) == (20 if share else 0)
+        assert len(found.train.questions) == 60 - 20 * sum(share > 0 for share in shares.values())
+    large = {"validation": 0.3, "test": 0.3}
+    assert split(some(60), **large, at_least_one=True) == split(some(60), **large)
+    two = dataclasses.replace(pairs, groups=tuple(f"article {n % 2}" for n in range(60)))
+    with pytest.raises(EndxError, match="none of the 60 questions fell into train"):
+        split(two, validation=0.001, test=0.001, at_least_one=True)
+
+
 def test_take_keeps_the_smallest_hashes_in_their_order():
     records = some(100)
     expected = sorted(records.questions, key=lambda text: hashlib.sha256(text.encode()).hexdigest())[:7]

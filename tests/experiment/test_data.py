@@ -3,6 +3,9 @@
 import dataclasses
 import functools
 import gzip
+import json
+import pathlib
+import re
 
 import pytest
 from helpers import one_line_error
@@ -139,6 +142,46 @@ def test_a_pool_is_for_whichever_of_two_paths_has_paragraphs(folder, pairs_csv):
     assert set(found.train.questions) <= set(read_records(str(pairs_csv), DataSettings(), "").questions)
     with one_line_error("is not reading-comprehension data .squad"):
         read(pairs_csv, test_path=str(pairs_csv))
+
+
+def write_documents(folder) -> pathlib.Path:
+    file = folder / "docs.jsonl"
+    rows = ({"title": f"T{n}", "body": f"This is the text of number {n}. More of {n}."} for n in range(20))
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def test_documents_are_trained_on_and_questions_of_a_test_set_ranked(folder, tmp_path):
+    dev = str(folder / "dev-v1.1.json.gz")
+    settings = DataSettings(
+        path=str(write_documents(tmp_path)), format="documents", answer_column="body", test_path=dev
+    )
+    found = read_splits(dataclasses.replace(settings, pool="answers"))
+    assert found.test == reqa.read(dev, "sentences")
+    questions = {*found.train.questions, *found.validation.questions}
+    assert questions == {text for n in range(20) for text in (f"T{n}", f"This is the text of number {n}.")}
+    assert len(found.validation.questions) == 2  # of one document
+    mixed = read_splits(dataclasses.replace(settings, mixture=((dev, 1.0),)))
+    assert {*mixed.train.groups} >= {*found.train.groups}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "docs.jsonl, line 1: no column 'text' among 'title', 'body'"),
+        ({"pool": "answers"}, "docs.jsonl is read as documents; leave data.pool empty"),
+        ({"path": "nothing.jsonl"}, "nothing.jsonl: no such file"),
+        ({"format": "pdf"}, "data.format is 'pdf', which is none of , documents"),
+        ({"cloze_removal": 2.0}, "data.cloze_removal is 2.0; it must be from 0 to 1"),
+        ({"cloze_sentences": -1}, "data.cloze_sentences must not be negative"),
+        ({"tokens": "here", "test_path": "dev.csv"}, "data.tokens can't hold data.format=documents"),
+        ({"pool": "paragraphs", "merge": True}, "data.merge joins SQuAD's files; leave data.format empty"),
+    ],
+)
+def test_documents_that_cannot_be_trained_on(changes, message, tmp_path):
+    file = str(write_documents(tmp_path))
+    with one_line_error(re.escape(message)):
+        read_splits(DataSettings(**({"path": file, "format": "documents"} | changes)))
 
 
 def test_counts_as_papers_give_them(folder):

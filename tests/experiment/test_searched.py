@@ -78,6 +78,29 @@ def test_too_many_answers_are_left_to_a_command(config, tmp_path, endx, capsys, 
     assert best(endx, *shlex.split(search), splits.train.questions[0]) == splits.train.candidates[0]
 
 
+def test_of_documents_only_whole_passages_are_searched(config, tmp_path, endx, capsys):
+    """Training removes sentences from passages, and the index must not lack them."""
+    for n in range(40):
+        file = tmp_path / "docs" / f"sub{n % 2}" / f"{n}.md"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"# Item {n}\n\n## Place\n\nThe word{n} lies on the mat. It was put there in the year {n}.\n")
+    config.data.path, config.data.format, config.data.answer_column = str(tmp_path / "docs"), "documents", "answer"
+    run(config, tmp_path / "run")
+    said = capsys.readouterr().out
+    assert "documents only: the questions are titles, headings and sentences of the passages, those held out" in said
+    splits = read_splits(read_config(tmp_path / "run").data)
+    assert len(set(splits.train.groups)) > 10
+    assert set(splits.train.groups).isdisjoint(splits.test.groups)
+    assert not any(f"word{n} lies" in text and f"year {n}" in text for n, text in enumerate(splits.train.candidates))
+    index = Index(tmp_path / "run" / "index.sqlite")
+    documents = {document.id: document for _, document in index.snapshot.documents()}
+    assert len(documents) == 40
+    text = "Item 7 ## Place\nThe word7 lies on the mat. It was put there in the year 7."
+    assert documents["sub1/7.md#1"].text == text
+    assert documents["sub1/7.md#1"].metadata == {"title": "Item 7", "source": "sub1/7.md"}
+    assert best(endx, f"--workdir={tmp_path / 'run'}", "--mode=bm25", "word7") == text
+
+
 def test_answers_of_a_test_file_come_first_and_those_of_a_mixtures_further_sets_are_left_out(config, tmp_path):
     (tmp_path / "more.csv").write_text("question,Reply\nwho is it,elsewhere\n")
     config.data.mixture = ((str(tmp_path / "more.csv"), 1.0, "ask: ", "say: "),)

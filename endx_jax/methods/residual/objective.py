@@ -8,7 +8,7 @@ from endx_jax.batch import Batch
 from endx_jax.errors import EndxError
 from endx_jax.losses.softmax import DIRECTIONS
 from endx_jax.losses.triplets import quadratic_regression_conditional, triplet
-from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective
+from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective, known_ids
 from endx_jax.methods.residual.heads import HeadSettings
 from endx_jax.settings import MethodSettings, check, check_choice, key
 
@@ -64,8 +64,7 @@ class ResidualObjective(Objective):
         `losses.triplets`.
         """
         del params, keys, step
-        ids = {"question_id": batch.question_id, "answer_id": batch.answer_id, "positive_ids": batch.positive_ids}
-        return self.execution.reduce_rows(self._loss, None, (embedded.question, embedded.answer, ids))
+        return self.execution.reduce_rows(self._loss, None, (embedded.question, embedded.answer, known_ids(batch)))
 
     def _loss(self, _, rows: tuple[Array, Array, dict[str, Array]], axis_name) -> LossAndMetrics:
         *pair, ids = rows
