@@ -80,14 +80,24 @@ def uses_kernel(layout: Layout, heads: int) -> bool:
     The number of heads must be a multiple of the size of the `tensor` axis, and the number of padded texts of the size
     of the axes that divide the batch.
     """
-    axes = axes_left()
-    if platform() != "tpu" or heads % axes.get(TENSOR, 1):
+    if platform() != "tpu":
         return False
     if not isinstance(layout, Padded):
-        return True
+        return _divide(0, heads)
     rows, length = layout.mask.shape
     symbolic = not (isinstance(rows, int) and isinstance(length, int))  # in an export
-    return not symbolic and rows % math.prod(axes.get(axis, 1) for axis in BATCH_AXES) == 0
+    return not symbolic and _divide(rows, heads)
+
+
+def _divide(rows: int, heads: int) -> bool:
+    """Returns true if the devices of the mesh axes that are left to the compiler take equal parts of rows and heads."""
+    axes = axes_left()
+    return heads % axes.get(TENSOR, 1) == 0 and rows % math.prod(axes.get(axis, 1) for axis in BATCH_AXES) == 0
+
+
+def _row_axes() -> tuple[str, ...]:
+    """Returns the axes that divide rows among those that are left to the compiler."""
+    return tuple(axis for axis in BATCH_AXES if axis in axes_left())
 
 
 def _attend_in_kernel(
@@ -149,7 +159,7 @@ def _attend_in_kernel(
     arrays = (query, key, value, *layout.extents(), words, bias)
     if not axes:
         return attend_rows(*arrays)
-    by_row = PartitionSpec(tuple(axis for axis in BATCH_AXES if axis in axes) if isinstance(layout, Padded) else None)
+    by_row = PartitionSpec(_row_axes() if isinstance(layout, Padded) else None)
     by_head = PartitionSpec(*by_row, None, TENSOR)
     specs = (by_head, by_head, by_head, by_row, by_row, PartitionSpec(None, *by_row), PartitionSpec(None, TENSOR))
     return jax.shard_map(attend_rows, in_specs=specs, out_specs=by_head, axis_names=set(axes), check_vma=False)(*arrays)
@@ -189,10 +199,7 @@ def attend(
     if isinstance(mask.shape[1], int) and window is not None and mask.shape[1] <= window + 1:
         window = None  # the window covers the text; lengths are symbolic in an export
     if not dropping and bias is None and window is None and has_fused_attention(query, key, platform()):
-        lengths = jnp.sum(mask, axis=1, dtype=jnp.int32)
-        return jax.nn.dot_product_attention(
-            query, key, value, scale=scale, is_causal=causal, key_value_seq_lengths=lengths, implementation="cudnn"
-        )
+        return _attend_by_cudnn(query, key, value, mask, scale, causal)
     # Heads first: CPUs multiply batches of matrices and would otherwise transpose them in every product.
     query, key, value = (jnp.moveaxis(x, 2, 1) for x in (query, key, value))
     heads, groups = query.shape[1], key.shape[1]
@@ -214,6 +221,26 @@ def attend(
         weights = attention_dropout(weights, dropout_keys, dropout_rate)
     attended = _regrouped(product("bhlm,bhmd->bhld", _regrouped(weights.astype(value.dtype), groups), value), heads)
     return jnp.moveaxis(attended / total, 1, 2).astype(value.dtype)
+
+
+def _attend_by_cudnn(query: Array, key: Array, value: Array, mask: Array, scale: float, causal: bool) -> Array:
+    """Computes `attend` by cuDNN on each device, with its texts and heads.
+
+    JAX cannot let the compiler partition cuDNN's attention if only some of the mesh axes are automatic.
+    """
+
+    def attend_rows(query, key, value, lengths):
+        return jax.nn.dot_product_attention(
+            query, key, value, scale=scale, is_causal=causal, key_value_seq_lengths=lengths, implementation="cudnn"
+        )
+
+    arrays, axes = (query, key, value, jnp.sum(mask, axis=1, dtype=jnp.int32)), axes_left()
+    if not axes:
+        return attend_rows(*arrays)
+    by_row = PartitionSpec(_row_axes())
+    by_head = PartitionSpec(*by_row, None, TENSOR)
+    specs = (by_head, by_head, by_head, by_row)
+    return jax.shard_map(attend_rows, in_specs=specs, out_specs=by_head, axis_names=set(axes), check_vma=False)(*arrays)
 
 
 def _regrouped(x: Array, groups: int) -> Array:
@@ -241,9 +268,12 @@ def _product_jvp(subscripts, arrays, tangents):
 
 
 def has_fused_attention(query: Array, key: Array, backend: str) -> bool:
-    """Returns true if cuDNN's flash attention takes the arrays: half precision, heads up to 128 wide, even lengths."""
+    """Returns true if cuDNN's flash attention takes the arrays: half precision, heads up to 128 wide, even lengths.
+
+    The devices must be able to take equal parts of rows and heads.
+    """
     # The backend first: lengths may be symbolic, in an export, and then neither even nor odd.
     if backend != "gpu" or query.dtype not in (jnp.bfloat16, jnp.float16):
         return False
     odd = query.shape[1] % 2 or key.shape[1] % 2 or query.shape[-1] % 8
-    return not odd and query.shape[-1] <= 128
+    return not odd and query.shape[-1] <= 128 and _divide(query.shape[0], key.shape[-2])

@@ -1,4 +1,4 @@
-"""Training steps of every encoder family at the size of a base model, compiled for TPUs and a GPU from its config."""
+"""Training steps of every encoder family, compiled for TPUs and a GPU from its config: of base size, decoders small."""
 
 import json
 
@@ -41,6 +41,8 @@ FAMILIES = {
     | {"vocab_size": 262144, "head_dim": 256, "num_attention_heads": 3}
     | {"num_key_value_heads": 1, "use_bidirectional_attention": True, "sliding_window": 512},
 }
+SMALL = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+SMALL |= {"head_dim": 32, "intermediate_size": 256, "vocab_size": 512, "sliding_window": 64}
 # Layers for GPUs, where layers are unrolled; ModernBERT's pattern needs four. For TPUs all layers are scanned.
 FEW = 4
 
@@ -57,3 +59,25 @@ def test_families(model_type, topology, tmp_path, effort):
     config, *_ = train.parse(["--config=bert_base_sde", f"--config.model.pretrained={tmp_path}"])
     effort(-1.0)
     assert faults(*compiled_on(config, topology)) == []
+
+
+@pytest.mark.filterwarnings("ignore:.*states no pooling")
+@pytest.mark.parametrize("topology", ["v5e:2x2", "h200:2"])
+@pytest.mark.parametrize(
+    "model_type",
+    [
+        "gemma3_text",
+        "qwen3",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("eurobert", "llama", "mistral", "qwen2")),
+    ],
+)
+def test_small_decoders(model_type, topology, tmp_path, effort):
+    keys = FAMILIES[model_type] | SMALL | {"model_type": model_type, "sliding_window_pattern": 2}
+    (tmp_path / "config.json").write_text(json.dumps(keys))
+    config, *_ = train.parse(["--config=bert_base_sde", f"--config.model.pretrained={tmp_path}"])
+    config.train.global_batch_size, config.data.question_length, config.data.answer_length = 16, 32, 64
+    effort(-1.0)
+    train_plan, compiled = compiled_on(config, topology)
+    assert faults(train_plan, compiled) == []
+    kernel = "tpu_custom_call" if topology.startswith("v5e") else "cudnn$fmha"
+    assert kernel in compiled.text
