@@ -48,10 +48,10 @@ def main(argv: list[str]) -> None:
     with naming_flags():
         records, ranked, source = _rank(arguments, records, settings.last_rank)
     score = teacher(records.questions, records.candidates) if teacher else None
-    mined = mine(ranked, records.qrels, records.candidates, settings, score, records.excluded)
-    scores = None
-    if scorer is not None:
-        scores = score_candidates(scorer(records.questions, records.candidates), records.qrels, mined.negatives)
+    distilled = scorer(records.questions, records.candidates) if scorer else None
+    strata = distilled if arguments.strata else None
+    mined = mine(ranked, records.qrels, records.candidates, settings, score, records.excluded, strata)
+    scores = score_candidates(distilled, records.qrels, mined.negatives) if distilled else None
     about = _about(arguments, settings, source, records, mined)
     write_mined(arguments.output, records, mined.negatives, about=about, scores=scores)
     say(_summary(arguments, settings, source, mined))
@@ -64,6 +64,9 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.model and not arguments.index:
         chosen.append("--model")
     check(len(chosen) == 1, "set exactly one of --bm25, --workdir=RUN, --model=NAME and --index=DIR")
+    check(
+        not arguments.strata or arguments.score_with, "--strata needs the model of --score-with, whose scores it covers"
+    )
     check(arguments.questions >= 0, f"--questions={arguments.questions}: give a number of questions, or 0 for all")
 
 
@@ -127,6 +130,7 @@ def _about(
         "source": source,
         "teacher": arguments.teacher,
         "score_with": arguments.score_with,
+        "strata": arguments.strata,
         "settings": dataclasses.asdict(settings),
         "questions": len(mined.negatives),
         "negatives": sum(map(len, mined.negatives)),
@@ -194,6 +198,11 @@ def _parser() -> argparse.ArgumentParser:
         "--teacher",
         metavar="WORKDIR",
         help="workdir or name of a pair classifier or dual encoder that filters negatives",
+    )
+    which.add_argument(
+        "--strata",
+        action="store_true",
+        help="spread negatives over all scores of --score-with, instead of the best-ranked; scores the whole window",
     )
     parser.add_argument(
         "--score-with",

@@ -130,6 +130,28 @@ class Tokenizer:
             ids[ids >= self._rows] = self._unknown
         return TokenTable.from_lengths(ids, np.asarray(lengths, np.int64), self.pad_id, cut)
 
+    def joining(self) -> tuple[list[int], bool]:
+        """Returns how the tokenizer joins two texts, if it does so as BERT's and RoBERTa's tokenizers do.
+
+        Returns:
+          A tuple (between, segments): the ids that take the place of the second text's first token, and true if the
+          second text is of another segment.
+
+        Raises:
+          EndxError: it joins texts in another way.
+        """
+        with self._lock:
+            self._forget_length()
+            alone, pair = self._loaded("a")["input_ids"], self._loaded("a", "a")  # an empty second text is ignored
+        joined = pair["input_ids"]
+        ending = joined[len(joined) - len(alone) + 1 :]
+        if len(alone) < 2 or joined[: len(alone)] != alone or ending != alone[1:]:
+            raise EndxError(
+                f"the tokenizer in {self.folder} joins two texts as {joined} and begins and ends one as {alone}; only "
+                "pairs of texts that each end as one alone can be scored"
+            )
+        return joined[len(alone) : len(joined) - len(ending)], any(pair.get("token_type_ids", ()))
+
     def save(self, folder: pathlib.Path) -> None:
         """Writes the tokenizer's files into `folder`."""
         with self._lock:

@@ -56,7 +56,7 @@ class MiningSettings:
     """Selection of hard negatives from a ranking.
 
     Attributes:
-      negatives: largest number of negatives per question; the best-ranked ones are kept.
+      negatives: largest number of negatives per question; the best-ranked ones are kept, unless `mine` gets `strata`.
       first_rank: first rank of the window, from 1. Ranks count every candidate, right ones too.
       last_rank: last rank of the window.
       margin: margin below the right candidates, in the scores of the teacher if there is one, else of the ranking.
@@ -111,6 +111,7 @@ def mine(
     settings: MiningSettings,
     teacher: ScorePairs | None = None,
     excluded: Sequence[Sequence[int]] | None = None,
+    strata: ScorePairs | None = None,
 ) -> Mined:
     """Selects hard negatives from a ranking.
 
@@ -126,16 +127,21 @@ def mine(
       teacher: scores (question, candidate) rows; None: no teacher.
       excluded: for each question the rows of candidates that are not ranked for it, which are rejected as right ones
         are; None if there are none.
+      strata: scores (question, candidate) rows; the negatives of a question are then spread over the order of these
+        scores instead of the best-ranked ones: see `_spread`.
     """
+    wanted = settings.last_rank if strata else settings.negatives
     dropped = Counter(dict.fromkeys(REASONS, 0))
     margin = settings.margin if teacher is None else Margin()
     known = [(*right, *left_out) for right, left_out in zip(qrels, excluded or [()] * len(qrels), strict=True)]
     places = _places_left(ranked, known, candidates, settings, margin, dropped)
     if teacher is None:
-        kept = [ranks[: settings.negatives] for ranks in places]
+        kept = [ranks[:wanted] for ranks in places]
     else:
         limit = (settings.margin or Margin(absolute=0.0)).limit(lowest_right(teacher, qrels))
-        kept = _confirmed(ranked.rows, places, limit, settings.negatives, teacher, dropped)
+        kept = _confirmed(ranked.rows, places, limit, wanted, teacher, dropped)
+    if strata:
+        kept = _spread(ranked.rows, kept, settings.negatives, strata)
     negatives = [
         [Negative(int(rows[place]), float(scores[place]), place + 1) for place in ranks]
         for rows, scores, ranks in zip(ranked.rows, ranked.scores, kept, strict=True)
@@ -216,6 +222,22 @@ def _confirmed(rows, places, limit, wanted: int, teacher: ScorePairs, dropped: C
                 dropped[DOUBTED] += 1
             else:
                 kept[question].append(place)
+
+
+def _spread(rows, places, wanted: int, score: ScorePairs) -> list[list[int]]:
+    """Returns up to `wanted` positions of each question, in order, spread over all scores.
+
+    It is the stratified sampling of Jang et al. 2026 (arXiv 2604.04734), without chance: the candidates in the order of
+    their scores are divided into `wanted` strata of equal size, and the middle one of each is taken.
+    """
+    pairs = [(question, rows[question, place]) for question, ranks in enumerate(places) for place in ranks]
+    scores = np.split(score(np.asarray(pairs, int).reshape(-1, 2)), np.cumsum([len(ranks) for ranks in places])[:-1])
+    kept = []
+    for ranks, own in zip(places, scores, strict=True):
+        count = min(wanted, len(ranks))
+        middles = ((np.arange(count) + 0.5) * len(ranks) / max(count, 1)).astype(int)
+        kept.append(sorted(ranks[n] for n in np.argsort(-own, kind="stable")[middles].tolist()))
+    return kept
 
 
 # Rows, int [n], to their embeddings, float32 [n, E].

@@ -76,6 +76,7 @@ def test_options_reach_the_miner(tmp_path, pairs_csv, mine):
     [
         ((), "set exactly one of --bm25"),
         (("--bm25", "--model=x"), "set exactly one of --bm25"),
+        (("--bm25", "--strata"), "--strata needs the model of --score-with"),
         (("--bm25", "--questions=-1"), "give a number of questions"),
         (("--bm25", "--ranks=5-2"), "ranks 5 to 2 are empty"),
         (("--bm25", "--data=missing.csv"), "missing.csv: no such file"),
@@ -111,6 +112,18 @@ def test_a_teacher_doubts_some_of_what_bm25_finds(tmp_path, trained_workdir, pai
         assert about["dropped"]["teacher"] > 0
         assert about["teacher"] == str(teacher)
         assert negatives(tmp_path / name) != negatives(tmp_path / "all")
+
+
+def test_strata_spread_negatives_over_the_scores(tmp_path, trained_workdir, pairs_csv, mine):
+    rules = (f"--data={pairs_csv}", "--bm25", "--ranks=1-30", "--negatives=2", f"--score-with={trained_workdir}")
+    spread = {}
+    for name, options in (("best", ()), ("strata", ("--strata",))):
+        mine(*rules, *options, f"--output={tmp_path / name}")
+        records = read(tmp_path / name)
+        wrong = [[own[row] for row in rows] for own, rows in zip(records.scores, records.hard_negatives, strict=True)]
+        spread[name] = np.mean([max(scores) - min(scores) for scores in wrong])
+        assert json.loads((tmp_path / name / "mining.json").read_text())["strata"] == (name == "strata")
+    assert spread["strata"] > 1.5 * spread["best"]
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ Question and answer form one text of two segments, BERT's format for pairs (Devl
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import flax.struct
@@ -135,7 +135,7 @@ class PairStream(BatchStream):
         return np.pad(drawn, ((0, 0), (0, self._negatives - wanted)), constant_values=-1)
 
 
-def join(first: TokenTable, second: TokenTable, rows: np.ndarray) -> TokenTable:
+def join(first: TokenTable, second: TokenTable, rows: np.ndarray, between: Sequence[int] = ()) -> TokenTable:
     """Joins texts of two tables as `[CLS] first [SEP] second [SEP]`.
 
     Both tables hold texts as `[CLS] text [SEP]`; the `[CLS]` of the second text is dropped.
@@ -144,15 +144,19 @@ def join(first: TokenTable, second: TokenTable, rows: np.ndarray) -> TokenTable:
       first: table of first texts.
       second: table of second texts.
       rows: int [N, 2], the rows of both tables to join.
+      between: ids that take the place of the second text's `[CLS]`; RoBERTa has a second `[SEP]` there.
 
     Returns:
       The table of N joined texts; its `second` holds the positions where the second texts start.
     """
     begins = first.offsets[rows[:, 0]], second.offsets[rows[:, 1]] + 1
     lengths = first.length_of(rows[:, 0]), second.length_of(rows[:, 1]) - 1
-    table = TokenTable.from_lengths(np.empty(0, np.int32), lengths[0] + lengths[1], first.pad_id)
+    seconds = lengths[0] + len(between)
+    table = TokenTable.from_lengths(np.empty(0, np.int32), seconds + lengths[1], first.pad_id)
     ids = np.empty(table.offsets[-1], np.int32)
-    starts = table.offsets[:-1], table.offsets[:-1] + lengths[0]
+    starts = table.offsets[:-1], table.offsets[:-1] + seconds
+    for n, id_ in enumerate(between, start=-len(between)):
+        ids[starts[1] + n] = id_
     for source, begin, start, length in zip((first, second), begins, starts, lengths, strict=True):
         ids[places(start, length)] = source.ids[places(begin, length)]
-    return TokenTable(ids, table.offsets, first.pad_id, second=lengths[0].astype(np.int32))
+    return TokenTable(ids, table.offsets, first.pad_id, second=seconds.astype(np.int32))

@@ -2,10 +2,11 @@
 
 BERT_QA in Yu et al. 2020 (section 4.2) and Wang et al. 2021 (Table 6): one BERT encodes
 `[CLS] question [SEP] answer [SEP]`, and a binary classifier scores the vector of `[CLS]`. Scoring n questions against m
-answers costs n m passes.
+answers costs n m passes. Classifiers of other families (`cross_encoder`) differ in the pooler and the segments.
 """
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from typing import cast
 
 import flax.linen as nn
@@ -16,6 +17,7 @@ from endx_jax.batch import Tokens
 from endx_jax.errors import EndxError
 from endx_jax.models.dropout import dropout, fold
 from endx_jax.models.dual_encoder import DualEncoder
+from endx_jax.models.layers import ACTIVATIONS
 from endx_jax.models.sharing import SHARINGS
 from endx_jax.models.transformer import TransformerEncoder
 
@@ -25,16 +27,36 @@ Array = jax.Array
 _HEAD_KEYS = 1 << 20
 
 
+POOLER_ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {"tanh": jnp.tanh, **ACTIVATIONS}
+
+
+@dataclasses.dataclass(frozen=True)
+class Pooler:
+    """Layer before the classifier: a linear map, an activation and, in some families, a norm. The default is BERT's.
+
+    Attributes:
+      activation: of `POOLER_ACTIVATIONS`.
+      use_bias: adds a bias to the linear map.
+      norm_epsilon: epsilon of the layer normalisation; None: there is no norm.
+      norm_bias: adds a bias after the normalisation.
+    """
+
+    activation: str = "tanh"
+    use_bias: bool = True
+    norm_epsilon: float | None = None
+    norm_bias: bool = False
+
+
 class PairHead(nn.Module):
     """Maps the vector of a joined text to its score, in float32.
 
     Attributes:
-      pooler: applies a linear map and tanh first, as BERT's own classifiers do.
+      pooler: layer before the classifier; None: there is none.
       dropout: dropout rate of the classifier's input.
       initializer_range: standard deviation of the initial weights.
     """
 
-    pooler: bool = True
+    pooler: Pooler | None = Pooler()
     dropout: float = 0.0
     initializer_range: float = 0.02
 
@@ -43,8 +65,13 @@ class PairHead(nn.Module):
         """Maps vectors [B, W] to scores [B]; dropout is on if `dropout_keys` [B] are given."""
         draw = nn.initializers.normal(self.initializer_range)
         pooled = pooled.astype(jnp.float32)
-        if self.pooler:
-            pooled = jnp.tanh(nn.Dense(pooled.shape[-1], kernel_init=draw, name="pooler")(pooled))
+        own = self.pooler
+        if own:
+            dense = nn.Dense(pooled.shape[-1], use_bias=own.use_bias, kernel_init=draw, name="pooler")
+            pooled = POOLER_ACTIVATIONS[own.activation](dense(pooled))
+            if own.norm_epsilon is not None:
+                norm = nn.LayerNorm(own.norm_epsilon, use_bias=own.norm_bias, use_fast_variance=False, name="norm")
+                pooled = norm(pooled)
         pooled = dropout(pooled, dropout_keys, self.dropout)
         return nn.Dense(1, kernel_init=draw, name="classifier")(pooled)[:, 0]
 
@@ -56,18 +83,20 @@ class PairClassifier:
     Attributes:
       model: dual encoder whose question tower encodes and pools the pairs; `model.pooling` selects the vector that is
         scored: the encoding of `[CLS]`, or the mean of all tokens.
-      pooler: applies BERT's linear map and tanh before the classifier.
+      pooler: layer before the classifier; None: there is none.
+      segments: gives the second text of a pair the second segment embedding.
 
     Raises:
-      EndxError: the model is not a single BERT with segment embeddings.
+      EndxError: the model is not a single transformer, or has no segment embeddings for `segments`.
     """
 
     model: DualEncoder
-    pooler: bool = True
+    pooler: Pooler | None = Pooler()
+    segments: bool = True
 
     def __post_init__(self):
         encoder = self.model.question.encoder
-        if not isinstance(encoder, TransformerEncoder) or encoder.config.token_types < 2:
+        if not isinstance(encoder, TransformerEncoder) or (self.segments and encoder.config.token_types < 2):
             raise EndxError(
                 "objective.name=pair reads question and answer as two segments of one text; only a pretrained BERT has "
                 "segment embeddings: choose another model.pretrained, and leave model.encoder empty"
@@ -99,7 +128,7 @@ class PairClassifier:
         Returns:
           Logits, float32 [B].
         """
-        reader = self.model.question
+        reader, pairs = self.model.question, pairs if self.segments else dataclasses.replace(pairs, second=None)
         variables = {"params": self.model.tower_params(tower, "question")}
         vectors = reader.apply(variables, pairs, dropout_keys, method=reader.base)
         keys = None if dropout_keys is None else fold(dropout_keys, _HEAD_KEYS)

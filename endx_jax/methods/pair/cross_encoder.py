@@ -1,16 +1,21 @@
-"""Cross-encoders of sentence-transformers, read as pair classifiers."""
+"""Cross-encoders of sentence-transformers and transformers, read as pair classifiers."""
 
+import dataclasses
 import functools
 import pathlib
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from endx_jax import json_files
+from endx_jax.encoders.architecture import LEAVES, TensorRule
 from endx_jax.errors import EndxError
-from endx_jax.inference.folder import text_processors
-from endx_jax.methods.pair.classifier import PairClassifier
+from endx_jax.inference.folder import LONGEST, text_processors
+from endx_jax.methods.pair.classifier import POOLER_ACTIVATIONS, PairClassifier, Pooler
 from endx_jax.methods.pair.evaluator import PairScorer
+from endx_jax.models.config_keys import HuggingFaceConfig, choice, flag, fraction
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.console import showing_progress
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
@@ -19,21 +24,60 @@ from endx_jax.pretrained.checkpoint import PretrainedEncoder
 from endx_jax.pretrained.sentence_transformers import Head
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.pretrained.towers import build_dual_encoder, fill_in, stored_params
-from endx_jax.pretrained.weights import open_tensors
+from endx_jax.pretrained.weights import open_tensors, paths, to_ours
 from endx_jax.retrieval.rerank import LoadedPairs
 
-CLASSIFIER, SUPPORTED = "ForSequenceClassification", "BertForSequenceClassification"
-# Tensors of the scoring head by parameter; kernels are transposed.
-TENSORS = {
-    ("pooler", "kernel"): "bert.pooler.dense.weight",
-    ("pooler", "bias"): "bert.pooler.dense.bias",
-    ("classifier", "kernel"): "classifier.weight",
-    ("classifier", "bias"): "classifier.bias",
+CLASSIFIER = "ForSequenceClassification"
+# Tokens of the pairs that are scored together on an accelerator.
+TOKENS = 1 << 15
+
+
+class Classifier(NamedTuple):
+    """Classifier of a family: the layers above the encoding of the first token.
+
+    Attributes:
+      kind: its class in transformers.
+      dense: name of the pooler's linear layer.
+      output: name of the linear layer with one output.
+      activation: activation between the two, of `POOLER_ACTIVATIONS`.
+    """
+
+    kind: str
+    dense: str
+    output: str
+    activation: str = "tanh"
+
+
+OF_ROBERTA = ("classifier.dense", "classifier.out_proj")
+CLASSIFIERS: Mapping[str, Classifier] = {
+    "bert": Classifier("BertForSequenceClassification", "bert.pooler.dense", "classifier"),
+    "roberta": Classifier("RobertaForSequenceClassification", *OF_ROBERTA),
+    "xlm-roberta": Classifier("XLMRobertaForSequenceClassification", *OF_ROBERTA),
+    "camembert": Classifier("CamembertForSequenceClassification", *OF_ROBERTA),
+    "mpnet": Classifier("MPNetForSequenceClassification", *OF_ROBERTA),
+    "electra": Classifier("ElectraForSequenceClassification", *OF_ROBERTA, activation="gelu"),
+    "distilbert": Classifier("DistilBertForSequenceClassification", "pre_classifier", "classifier", activation="relu"),
+    "albert": Classifier("AlbertForSequenceClassification", "albert.pooler", "classifier"),
+    "modernbert": Classifier("ModernBertForSequenceClassification", "head.dense", "classifier"),
+    "gte": Classifier("GteForSequenceClassification", "gte.pooler.dense", "classifier"),
+    "new": Classifier("NewForSequenceClassification", "new.pooler.dense", "classifier"),
 }
+"""Supported classifiers by the `model_type` of `config.json`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ModernBertHead(HuggingFaceConfig):
+    """Keys of `config.json` that describe ModernBERT's classifier, which has a norm (`head.norm`) after its pooler."""
+
+    pooling: str = choice("classifier_pooling", choices=("cls", "mean"), default="cls")
+    activation: str = choice("classifier_activation", choices=POOLER_ACTIVATIONS, default="gelu")
+    use_bias: bool = flag("classifier_bias", default=False)
+    norm_epsilon: float = fraction("norm_eps", default=1e-5)
+    norm_bias: bool = flag("norm_bias", default=False)
 
 
 def load_cross_encoder(folder: pathlib.Path) -> LoadedPairs | None:
-    """Loads a cross-encoder: a BERT with its pooler and a classifier with one output.
+    """Loads a cross-encoder: an encoder with a classifier of one output.
 
     Scores are the classifier's outputs, without the activation that sentence-transformers may apply. A question takes
     at most a quarter of the encoder's positions and the answer the others; sentence-transformers truncates only pairs
@@ -46,44 +90,54 @@ def load_cross_encoder(folder: pathlib.Path) -> LoadedPairs | None:
       A function of question texts and answer texts to the scorer of their pairs; None if there is no classifier.
 
     Raises:
-      EndxError: the classifier is of another architecture, or a tensor is missing or has another shape.
+      EndxError: the classifier is of another family, its tokenizer joins texts in another way, or a tensor is missing
+        or has another shape.
     """
     contents = json_files.read_optional(folder / "config.json")
     kinds = contents.get("architectures")
     if not isinstance(kinds, list) or not any(str(kind).endswith(CLASSIFIER) for kind in kinds):
         return None
-    if SUPPORTED not in kinds or contents.get("model_type") != "bert":
-        kind = f"{json_files.shown(kinds[0])} of model_type {json_files.shown(contents.get('model_type'))}"
-        raise EndxError(f"{folder} holds a {kind}; of the classifiers only {SUPPORTED} can score pairs")
+    family = contents.get("model_type")
+    known = CLASSIFIERS.get(family) if isinstance(family, str) else None
+    if known is None or known.kind not in kinds:
+        raise EndxError(
+            f"{folder} holds a {json_files.shown(kinds[0])} of model_type {json_files.shown(family)}; the classifiers "
+            f"that can score pairs are {', '.join(each.kind for each in CLASSIFIERS.values())}"
+        )
     source = PretrainedEncoder(folder, Head(folder, max_length=None), contents)
-    positions = source.config.positions
-    assert positions is not None  # BERT's
-    lengths = {"question": positions // 4, "answer": positions + 1 - positions // 4}
-    sources = dict.fromkeys(SIDES, source)
+    pooling, pooler = "first", Pooler(known.activation)
+    if family == "modernbert":
+        own = vars(ModernBertHead.from_hugging_face(contents, folder / "config.json"))
+        pooling, pooler = "mean" if own.pop("pooling") == "mean" else "first", Pooler(**own)
+    settings = ModelSettings(pretrained=str(folder), pooling=pooling, sharing="sde", normalize=False)
+    settings, sources = fill_in(settings, source), dict.fromkeys(SIDES, source)
+    positions = source.config.positions or LONGEST
+    lengths = {"question": positions // 4, "answer": positions - positions // 4}
     processors = text_processors(sources, dict.fromkeys(SIDES, folder), lengths, dict.fromkeys(SIDES, ""))
-    settings = ModelSettings(pretrained=str(folder), pooling="first", sharing="sde", normalize=False)
-    settings = fill_in(settings, source)
-    classifier = PairClassifier(build_dual_encoder(settings, sources))
+    between, segments = processors["question"].tokenizer.joining()
+    processors["answer"] = dataclasses.replace(processors["answer"], length=lengths["answer"] + 1 - len(between))
+    classifier = PairClassifier(build_dual_encoder(settings, sources), pooler, segments)
     towers = stored_params(classifier.model, settings, sources, jax.random.key(0))
-    params = {"dual_encoder": towers, "pair": _head(folder, classifier)}
+    params = {"dual_encoder": towers, "pair": _head(folder, classifier, known)}
     mesh = make_mesh(MeshSettings(), jax.local_devices())
-    scorer = PairScorer(classifier, processors, mesh)
+    scorer = PairScorer(classifier, processors, mesh, max(1, TOKENS // positions), between)
     return functools.partial(scorer, place(params, state_shardings(params, mesh)), progress=showing_progress())
 
 
-def _head(folder: pathlib.Path, classifier: PairClassifier) -> dict:
+def _head(folder: pathlib.Path, classifier: PairClassifier, known: Classifier) -> dict:
     """Reads the parameters of the scoring head."""
     tensors, width = open_tensors(folder), classifier.model.question.encoder.config.width
-    head: dict[str, dict[str, np.ndarray]] = {}
-    for (group, kind), name in TENSORS.items():
-        outputs = width if group == "pooler" else 1
-        expected = (outputs, width) if kind == "kernel" else (outputs,)
-        if name not in tensors:
-            raise EndxError(f"{folder}: the weights have no tensor {name!r}, a part of {SUPPORTED}")
-        if tensors[name].shape != expected:
-            raise EndxError(
-                f"{folder}: {name} has shape {tensors[name].shape}; a classifier with one output has {expected}"
-            )
-        tensor = np.asarray(tensors[name])
-        head.setdefault(group, {})[kind] = np.ascontiguousarray(tensor.T)
-    return head
+    name = f"{known.output}.weight"
+    if name in tensors and tensors[name].shape != (1, width):
+        raise EndxError(
+            f"{folder}: {name} has shape {tensors[name].shape}; a classifier with one output has {(1, width)}"
+        )
+    vector = jax.ShapeDtypeStruct((1, width), np.float32)
+    drawn = jax.eval_shape(classifier.head.init, jax.random.key(0), vector)["params"]
+    shapes = {path: leaf.shape for path, leaf in paths(drawn).items()}
+    theirs = {"pooler": known.dense, "norm": "head.norm", "classifier": known.output}
+    rules = []
+    for path in shapes:
+        module, _, leaf = path.partition("/")
+        rules.append(TensorRule(f"{theirs[module]}.{LEAVES[f'/{leaf}']}", (path,), transpose=leaf == "kernel"))
+    return to_ours(tensors, rules, shapes, prefixes=(), where=folder)

@@ -11,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from endx_jax.data.records import Pools, RetrievalSet
 from endx_jax.data.splits import limit_questions
+from endx_jax.data.token_tables import TokenTable
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
 from endx_jax.inference.encode import TextEncoder
@@ -32,10 +33,16 @@ class PairScorer:
     Attributes:
       classifier: the pair classifier.
       processors: text processors of each side, `question` and `answer`.
+      between: ids between the two texts of a pair: see `join`.
     """
 
     def __init__(
-        self, classifier: PairClassifier, processors: Mapping[str, TextProcessor], mesh: Mesh, batch_size: int = 64
+        self,
+        classifier: PairClassifier,
+        processors: Mapping[str, TextProcessor],
+        mesh: Mesh,
+        batch_size: int = 64,
+        between: Sequence[int] = (),
     ):
         """Sets what does not change between calls.
 
@@ -45,14 +52,15 @@ class PairScorer:
           mesh: over which each batch is split.
           batch_size: pairs of the maximum length that are scored together; of shorter ones as many as have the same
             number of padded tokens, and on a CPU fewer, as in `TextEncoder`.
+          between: ids between the two texts of a pair: see `join`.
 
         Raises:
           EndxError: a question and an answer of maximum length exceed the positions of the encoder.
         """
-        self.classifier, self.processors, self._mesh = classifier, processors, mesh
-        limit = sum(processors[side].length for side in SIDES) - 1
+        self.classifier, self.processors, self.between, self._mesh = classifier, processors, tuple(between), mesh
+        limit = sum(processors[side].length for side in SIDES) - 1 + len(self.between)
         positions = classifier.model.question.encoder.config.positions
-        if limit > positions:
+        if positions is not None and limit > positions:
             raise EndxError(
                 f"data.question_length and data.answer_length make pairs of up to {limit} tokens, more than the "
                 f"{positions} positions of the encoder: lower one of them"
@@ -82,7 +90,10 @@ class PairScorer:
         first, second = (self.processors[side](texts) for side, texts in zip(SIDES, (questions, answers), strict=True))
 
         def score(pairs: np.ndarray) -> np.ndarray:
-            prepared = batches(lambda rows: join(first, second, pairs[list(rows)]), range(len(pairs)), self._shapes)
+            def joined(rows: Sequence[int]) -> TokenTable:
+                return join(first, second, pairs[list(rows)], self.between)
+
+            prepared = batches(joined, range(len(pairs)), self._shapes)
             bar = tqdm.tqdm(total=len(pairs), desc="scoring pairs", unit="pair", disable=not progress, leave=False)
             scores = compute_batches(prepared, functools.partial(self._score, params), self._mesh, bar)
             return np.empty(0, np.float32) if scores is None else scores

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from endx_jax.losses.pairs import pair_binary, pair_softmax
 from endx_jax.methods.objective import LossAndMetrics, Objective
 from endx_jax.methods.pair.batches import PairBatch
-from endx_jax.methods.pair.classifier import PairClassifier
+from endx_jax.methods.pair.classifier import PairClassifier, Pooler
 from endx_jax.models.dropout import fold
 from endx_jax.settings import MethodSettings, check, check_choice, key
 
@@ -52,7 +52,7 @@ class PairObjective(Objective):
     @property
     def classifier(self) -> PairClassifier:
         """Classifier that scores pairs."""
-        return PairClassifier(self.model, self.settings.pooler)
+        return PairClassifier(self.model, Pooler() if self.settings.pooler else None)
 
     def init(self, key: Array, dual_encoder: dict) -> dict:
         """Returns the initial parameters for a given tower's; `key` draws the head's."""

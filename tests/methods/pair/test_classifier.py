@@ -96,7 +96,7 @@ def test_padding_and_packing_change_no_score():
 
 
 def test_without_the_pooler_the_score_is_linear_in_the_vector_of_cls():
-    module = classifier(pooler=False)
+    module = classifier(pooler=None)
     params, head = draw(module)
     assert set(head) == {"classifier"}
     some = pairs([3, 7], [2, 3], 8)

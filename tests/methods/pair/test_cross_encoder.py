@@ -7,50 +7,123 @@ import numpy as np
 import pytest
 from helpers import one_line_error
 from safetensors.numpy import load_file, save_file
-from tiny_bert import write_tiny_bert
+from tiny_bert import vocabulary, write_tokenizer
 
 from endx_jax.data.records import RetrievalSet
 from endx_jax.experiment.model import foreign_pairs, load_pairs, load_teacher
-from endx_jax.methods.pair.cross_encoder import SUPPORTED
 from endx_jax.pretrained import locate
 
 QUESTIONS, ANSWERS = ["where is the cat 3", "who"], ["the mat of 3", "a dog sat on the mat", "x"]
 PAIRS = np.array([[0, 0], [0, 1], [1, 2], [1, 1]])
-# The tiny tokenizer as BERT's own: pairs are joined, and their second text is of the second segment.
-TEMPLATE = [("[CLS]", 0), ("A", 0), ("[SEP]", 0), ("B", 1), ("[SEP]", 1)]
+# Pairs as BERT's tokenizer joins them, the second text of the second segment, and as RoBERTa's does.
+OF_BERT = [("[CLS]", 0), ("A", 0), ("[SEP]", 0), ("B", 1), ("[SEP]", 1)]
+OF_ROBERTA = [("[CLS]", 0), ("A", 0), ("[SEP]", 0), ("[SEP]", 0), ("B", 0), ("[SEP]", 0)]
+WITH_SEGMENTS = ("bert", "electra", "albert", "gte")
+
+SMALL = {
+    "vocab_size": len(vocabulary()),
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 40,
+    "max_position_embeddings": 66,
+    "pad_token_id": 0,
+}
+DISTILBERT = {"vocab_size": len(vocabulary()), "dim": 24, "n_layers": 2, "n_heads": 2, "hidden_dim": 40}
+BIASED = {"classifier_pooling": "mean", "classifier_bias": True, "norm_bias": True, "classifier_activation": "silu"}
+# By name: model_type and the keys of its config.
+FAMILIES = {
+    "bert": ("bert", SMALL),
+    "xlm-roberta": ("xlm-roberta", SMALL | {"type_vocab_size": 1}),
+    "modernbert": ("modernbert", SMALL),
+    "modernbert, mean": ("modernbert", SMALL | BIASED),
+    "electra": ("electra", SMALL | {"embedding_size": 12}),
+    "mpnet": ("mpnet", SMALL | {"pad_token_id": 1}),
+    "roberta": ("roberta", SMALL | {"type_vocab_size": 1}),
+    "camembert": ("camembert", SMALL | {"type_vocab_size": 1}),
+    "distilbert": ("distilbert", DISTILBERT | {"max_position_embeddings": 66, "pad_token_id": 0}),
+    "albert": ("albert", SMALL | {"embedding_size": 12}),
+    "gte": ("gte", SMALL | {"type_vocab_size": 2}),
+}
 
 
-def write_classifier(folder, outputs: int = 1):
-    """A tiny BERT with a pooler and a classifier, as transformers saves it."""
-    write_tiny_bert(folder)
-    config = json.loads((folder / "config.json").read_text())
-    labels = {str(n): f"LABEL_{n}" for n in range(outputs)}
-    config |= {"architectures": [SUPPORTED], "id2label": labels, "label2id": {v: int(k) for k, v in labels.items()}}
-    (folder / "config.json").write_text(json.dumps(config))
-    draw, width = np.random.default_rng(0), config["hidden_size"]
-    tensors = {f"bert.{name}": tensor for name, tensor in load_file(folder / "model.safetensors").items()}
-    head = {"bert.pooler.dense": (width, width), "classifier": (outputs, width)}
-    for name, shape in head.items():
-        tensors[f"{name}.weight"] = draw.normal(0, 0.5, shape).astype(np.float32)
-        tensors[f"{name}.bias"] = draw.normal(size=shape[:1]).astype(np.float32)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+def write_pair_tokenizer(folder, template, pad_id: int = 0):
+    """Writes the tiny tokenizer with a template of pairs; the ids of padding and of unknown words may change places."""
+    write_tokenizer(folder)
+    file, own = folder / "tokenizer.json", folder / "tokenizer_config.json"
+    tokenizer, config = json.loads(file.read_text()), json.loads(own.read_text())
     tokenizer["post_processor"]["pair"] = [
         {"Sequence" if len(name) == 1 else "SpecialToken": {"id": name, "type_id": segment}}
-        for name, segment in TEMPLATE
+        for name, segment in template
     ]
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    own = json.loads((folder / "tokenizer_config.json").read_text())
-    own["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
-    (folder / "tokenizer_config.json").write_text(json.dumps(own))
+    if pad_id:
+        swapped = {"[PAD]": pad_id, "[UNK]": 0}
+        tokenizer["model"]["vocab"] |= swapped
+        for token in tokenizer["added_tokens"]:
+            token["id"] = swapped.get(token["content"], token["id"])
+        tokenizer["added_tokens"].sort(key=lambda token: token["id"])
+    file.write_text(json.dumps(tokenizer))
+    segments = ["token_type_ids"] if template == OF_BERT else []
+    own.write_text(json.dumps(config | {"model_input_names": ["input_ids", *segments, "attention_mask"]}))
+
+
+def write_classifier(folder, outputs: int = 1, name: str = "bert"):
+    """A tiny encoder with a random classifier, as transformers saves it."""
+    torch = pytest.importorskip("torch", reason="the reference needs PyTorch: pip install endx_jax[reference]")
+    transformers = pytest.importorskip("transformers")
+    family, keys = FAMILIES[name]
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(family, **keys, num_labels=outputs)
+    model = transformers.AutoModelForSequenceClassification.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    model.save_pretrained(folder)
+    write_pair_tokenizer(folder, OF_BERT if family in WITH_SEGMENTS else OF_ROBERTA, keys["pad_token_id"])
     return folder
 
 
+def logits(folder) -> np.ndarray:
+    """The scores of `PAIRS` by transformers, one pair at a time."""
+    import torch
+    import transformers
+
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    with torch.no_grad():
+        return np.array(
+            [model(**tokenizer(QUESTIONS[q], ANSWERS[a], return_tensors="pt")).logits.item() for q, a in PAIRS]
+        )
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_scores_are_those_of_transformers(name, tmp_path):
+    folder = write_classifier(tmp_path, name=name)
+    expected = logits(folder)
+    assert np.ptp(expected) > 0.01
+    found = load_pairs(folder)(QUESTIONS, ANSWERS)(PAIRS)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_the_classifier_of_gte_s_own_code_is_read_by_its_names(tmp_path):
+    folder = write_classifier(tmp_path, name="gte")
+    expected = logits(folder)
+    tensors = load_file(folder / "model.safetensors")
+    renamed = {name.replace("gte.", "new.", 1): tensor for name, tensor in tensors.items()}
+    save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "new", "architectures": ["NewForSequenceClassification"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    found = load_pairs(folder)(QUESTIONS, ANSWERS)(PAIRS)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
 @pytest.mark.slow
-def test_scores_are_those_of_sentence_transformers(tmp_path):
+@pytest.mark.parametrize("name", ["bert", "xlm-roberta", "modernbert"])
+def test_scores_are_those_of_sentence_transformers(name, tmp_path):
     torch = pytest.importorskip("torch", reason="the reference needs PyTorch: pip install endx_jax[reference]")
     library = pytest.importorskip("sentence_transformers", reason="pip install endx_jax[reference]")
-    folder = write_classifier(tmp_path / "classifier")
+    folder = write_classifier(tmp_path / "classifier", name=name)
     reference = library.CrossEncoder(str(folder))
     expected = reference.predict([(QUESTIONS[q], ANSWERS[a]) for q, a in PAIRS], activation_fn=torch.nn.Identity())
     assert np.ptp(expected) > 0.1
@@ -68,16 +141,49 @@ def test_a_name_on_the_hub_is_a_cross_encoder_s_too(tmp_path, monkeypatch):
     np.testing.assert_array_equal(scored, load_pairs(folder)(records.questions, records.candidates)(PAIRS[:2]))
 
 
+def test_long_texts_are_cut_so_that_pairs_fit(tmp_path):
+    """A question has a quarter of the positions; RoBERTa's second [SEP] takes one more of the answer's."""
+    for name in ("bert", "xlm-roberta"):
+        folder = write_classifier(tmp_path / name, name=name)
+        score = load_pairs(folder)
+        long = [f"x {'the cat ' * 50}", f"y {'the dog ' * 50}"]
+        found = score([*QUESTIONS, *long], [*ANSWERS, *long])(np.array([[2, 3], [3, 4], [0, 4]]))
+        assert np.isfinite(found).all()
+        assert np.ptp(found) > 1e-3
+
+
 def test_other_folders_are_refused(tmp_path, tiny_bert):
     assert foreign_pairs(tiny_bert) is foreign_pairs(tmp_path / "missing") is None
     folder = write_classifier(tmp_path / "three", outputs=3)
-    with one_line_error(r"classifier.weight has shape \(3, 32\); a classifier with one output has \(1, 32\)"):
+    with one_line_error(r"classifier.weight has shape \(3, 24\); a classifier with one output has \(1, 24\)"):
         load_pairs(folder)
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"architectures": ["RobertaForSequenceClassification"]}))
-    with one_line_error("of the classifiers only BertForSequenceClassification can score pairs"):
-        load_pairs(folder)
+    for kind, family in (
+        ("RobertaForSequenceClassification", "bert"),
+        ("DebertaV2ForSequenceClassification", "deberta"),
+    ):
+        (folder / "config.json").write_text(json.dumps(config | {"architectures": [kind], "model_type": family}))
+        with one_line_error(
+            f"holds a '{kind}' of model_type '{family}'; the classifiers that can score pairs are Bert"
+        ):
+            load_pairs(folder)
     for kind in ("t5", "static", "modernbert", ["bert"], None):
         (folder / "config.json").write_text(json.dumps(config | {"model_type": kind}))
-        with one_line_error("holds a 'BertForSequenceClassification' of model_type .*; of the classifiers only"):
+        with one_line_error("holds a 'BertForSequenceClassification' of model_type .*; the classifiers that can score"):
             load_pairs(folder)
+
+
+def test_a_tokenizer_that_joins_in_another_way_is_refused(tmp_path):
+    folder = write_classifier(tmp_path)
+    write_pair_tokenizer(folder, [("A", 0), ("B", 1)])
+    with one_line_error(r"joins two texts as \[5, 5\] and begins and ends one as \[2, 5, 3\]; only pairs of texts"):
+        load_pairs(folder)
+
+
+def test_a_classifier_without_its_pooler_is_refused(tmp_path):
+    folder = write_classifier(tmp_path, name="xlm-roberta")
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["classifier.dense.bias"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with one_line_error("the weights have no tensor 'classifier.dense.bias'"):
+        load_pairs(folder)
