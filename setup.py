@@ -104,6 +104,7 @@ setup(
             "faiss-cpu>=1.15",
             "ir-measures>=0.4.3",
             "mteb>=2.26",
+            "peft>=0.21",
             "pytrec-eval-terrier>=0.5.11",
             "sentence-transformers>=6.2",
             "torch>=2.13",

@@ -13,6 +13,7 @@ from tiny_bert import vocabulary, write_tokenizer
 from endx_jax import pretrained
 from endx_jax.batch import Tokens
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
+from endx_jax.encoders.qwen import QWEN3
 from endx_jax.encoders.t5 import T5, T5Config
 from endx_jax.inference import EmbeddingModel, Source
 from endx_jax.inference.encode import TextEncoder
@@ -48,6 +49,36 @@ def write_tiny_t5(folder: pathlib.Path) -> pathlib.Path:
     params = random_params(tower, tokens)
     save_file(to_theirs(params, T5.rules(shape, paths(params))), folder / "model.safetensors")
     write_tokenizer(folder)
+    return folder
+
+
+def write_tiny_qwen3(folder: pathlib.Path, seed: int = 0, **config) -> pathlib.Path:
+    """Writes a causal Qwen3 with the tiny BERT's tokenizer, whose texts end with [SEP], the token that is pooled."""
+    pooling = folder / "1_Pooling"
+    pooling.mkdir(parents=True, exist_ok=True)
+    config = {
+        "model_type": "qwen3",
+        "vocab_size": len(vocabulary()),
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "intermediate_size": 48,
+        "max_position_embeddings": 64,
+    } | config
+    (folder / "config.json").write_text(json.dumps(config))
+    shape = QWEN3.config.from_hugging_face(config)
+    tower = Tower(TokenEmbedder(shape.vocab_size, shape.width), QWEN3.encoder(shape))
+    params = random_params(tower, Tokens(np.zeros((1, 2), np.int32), np.ones((1, 2), bool)), seed=seed)
+    save_file(to_theirs(params, QWEN3.rules(shape, paths(params))), folder / "model.safetensors")
+    modules = {"": "Transformer", "1_Pooling": "Pooling"}
+    listed = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in modules.items()]
+    (folder / "modules.json").write_text(json.dumps(listed))
+    (pooling / "config.json").write_text(json.dumps({"embedding_dimension": shape.width, "pooling_mode": "lasttoken"}))
+    write_tokenizer(folder)
+    names = folder / "tokenizer_config.json"
+    names.write_text(json.dumps(json.loads(names.read_text()) | {"eos_token": "[SEP]"}))
     return folder
 
 

@@ -2,11 +2,14 @@
 
 import dataclasses
 import functools
+import hashlib
 import json
 import os
 import pathlib
+import re
 from collections.abc import Mapping
 
+import flax.traverse_util
 import jax
 import numpy as np
 from jax.sharding import Mesh
@@ -19,16 +22,19 @@ from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.workdir import NOT_COPIED, Folder, read_config
-from endx_jax.files import write_text
+from endx_jax.files import sha256_of, write_text
 from endx_jax.inference import load
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.folder import text_processors
 from endx_jax.inference.saved import METHOD, MODEL, embeds, params_of_run, save_model
 from endx_jax.methods import METHODS, Method, find_method
 from endx_jax.models.dual_encoder import SIDES
+from endx_jax.models.lora import BASE, is_adapter, merged, with_adapters
 from endx_jax.parallel.console import showing_progress
+from endx_jax.parallel.distributed import on_primary
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
-from endx_jax.parallel.sharding import parameter_paths, state_shardings
+from endx_jax.parallel.sharding import parameter_paths, place, state_shardings, whole
+from endx_jax.pretrained.adapters import read_adapters, write_adapters
 from endx_jax.pretrained.locate import locate
 from endx_jax.pretrained.stored import Stored
 from endx_jax.pretrained.towers import build_dual_encoder, encoder_config, fill_in, stored_params
@@ -36,6 +42,9 @@ from endx_jax.retrieval.hybrid import Hybrid
 from endx_jax.retrieval.mining import InnerProducts
 from endx_jax.retrieval.rerank import LoadedPairs
 from endx_jax.training.checkpoints import abstract, best_step, restore_params
+from endx_jax.training.state import without
+
+ADAPTERS = 1 << 20  # folded into the seed's key for new adapters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +79,20 @@ class Model:
         frozen = there - {"head"} if self.method.frozen_towers else self.dual_encoder.sharing.frozen | {"token_weights"}
         groups = there & frozen
         of_towers = (rf"^dual_encoder/\w+/{group}/" for group in sorted(groups))
-        return (*self.settings.optimizer.frozen, *self.objective.frozen, *of_towers)
+        return (*self.settings.optimizer.frozen, *self.objective.frozen, *of_towers, *self.base)
+
+    @property
+    def base(self) -> tuple[str, ...]:
+        """Patterns of the paths of the base of adapters, which checkpoints do not hold; none without adapters."""
+        return (BASE,) if self.settings.model.lora.rank else ()
+
+    @functools.cached_property
+    def base_sha256(self) -> str:
+        """Hash of the files of the base's weights; empty without adapters."""
+        if not self.base:
+            return ""
+        files = {leaf.file for leaf in jax.tree.leaves(self._towers_without_adapters()) if isinstance(leaf, Stored)}
+        return hashlib.sha256("".join(map(sha256_of, sorted(files))).encode()).hexdigest()
 
     @functools.cached_property
     def objective(self):
@@ -86,23 +108,51 @@ class Model:
     def abstract_params(self):
         """Shapes of all parameters of the objective."""
         key = jax.random.key(0)
-        return jax.eval_shape(lambda key: self.objective.init(key, self.dual_encoder.init(key)), key)
+        return jax.eval_shape(
+            lambda key: self.objective.init(key, self._adapted(self.dual_encoder.init(key), key)), key
+        )
 
     def initial_params(self) -> dict:
         """Returns the initial parameters: pretrained ones, those of `model.init_from`, and new ones.
 
         Arrays from files are read on use: `parallel.sharding.place` reads the parts that it needs.
         """
-        settings, key = self.settings.model, jax.random.key(self.settings.seed)
+        key, lora = jax.random.key(self.settings.seed), self.settings.model.lora
+        dual_encoder = self._adapted(self._towers_without_adapters(), key)
+        if lora.rank and lora.adapter:
+            dual_encoder = read_adapters(local_copy(lora.adapter), dual_encoder, self.sources, lora, self.base_sha256)
+        return self.objective.inherit(self.objective.init(key, dual_encoder))
+
+    def _towers_without_adapters(self) -> dict:
         kept = dict(self._inherited)
         if self.new_parameters:
-            drawn = stored_params(self.dual_encoder, settings, self.sources, key, self.token_weights)
+            key = jax.random.key(self.settings.seed)
+            drawn = stored_params(self.dual_encoder, self.settings.model, self.sources, key, self.token_weights)
             kept = parameter_paths(drawn) | kept
-        abstract = self.abstract_params["dual_encoder"]
-        dual_encoder = jax.tree.unflatten(
-            jax.tree.structure(abstract), [kept[path] for path in parameter_paths(abstract)]
+        return jax.tree.unflatten(
+            jax.tree.structure(self._shapes), [kept[path] for path in parameter_paths(self._shapes)]
         )
-        return self.objective.inherit(self.objective.init(key, dual_encoder))
+
+    def _adapted(self, dual_encoder: dict, key: jax.Array) -> dict:
+        """Adds new adapters to the dual encoder's parameters, if the settings have a rank."""
+        lora = self.settings.model.lora
+        return with_adapters(dual_encoder, lora, jax.random.fold_in(key, ADAPTERS)) if lora.rank else dual_encoder
+
+    def with_base(self, params: dict, mesh: Mesh) -> dict:
+        """Adds the base, which is read from its files, to the parameters of a checkpoint."""
+        if not self.base:
+            return params
+        whole = flax.traverse_util.flatten_dict(self.initial_params(), sep="/")
+        base = {path: leaf for path, leaf in whole.items() if re.search(BASE, path)}
+        placed = place(base, state_shardings(base, mesh))
+        return flax.traverse_util.unflatten_dict(placed | parameter_paths(params), sep="/")
+
+    def without_adapters(self, params: dict, mesh: Mesh) -> dict:
+        """Merges adapters into the base: parameters of the same model without adapters, float32."""
+        if not self.base:
+            return params
+        merge = functools.partial(merged, settings=self.settings.model.lora)
+        return jax.jit(merge, out_shardings=state_shardings(jax.eval_shape(merge, params), mesh))(params)
 
     @functools.cached_property
     def new_parameters(self) -> tuple[str, ...]:
@@ -111,8 +161,7 @@ class Model:
         Raises:
           EndxError: the other run has no model, or its model has parameters that this one does not have.
         """
-        towers = jax.eval_shape(self.dual_encoder.init, jax.random.key(0))
-        ours = {path: leaf.shape for path, leaf in parameter_paths(towers).items()}
+        ours = {path: leaf.shape for path, leaf in parameter_paths(self._shapes).items()}
         workdir = self.settings.model.init_from
         for path, leaf in self._inherited.items():
             if ours.get(path) != leaf.shape:
@@ -122,6 +171,11 @@ class Model:
                     f"shape {leaf.shape} {expected}"
                 )
         return tuple(path for path in ours if path not in self._inherited)
+
+    @functools.cached_property
+    def _shapes(self) -> dict:
+        """Shapes of the parameters of the dual encoder without adapters."""
+        return jax.eval_shape(self.dual_encoder.init, jax.random.key(0))
 
     @functools.cached_property
     def _inherited(self) -> dict[str, Stored]:
@@ -140,21 +194,31 @@ def build_model(settings: Settings) -> Model:
     Raises:
       EndxError: an encoder or tokenizer is missing, they do not match, or a length exceeds an encoder's positions.
     """
-    read = pretrained.load_tokens if settings.model.encoder else pretrained.load
-    question = read(settings.model.pretrained)
-    answer = read(settings.model.answer_pretrained) if settings.model.answer_pretrained else question
-    sources = {"question": question, "answer": answer}
-    settings = dataclasses.replace(settings, model=fill_in(settings.model, question))
+    sources = _sources(settings)
+    settings = dataclasses.replace(settings, model=fill_in(settings.model, sources["question"]))
     tokenizers = {side: sources[side].folder for side in SIDES}
     return _assemble(settings, sources, tokenizers)
 
 
 def read_model(workdir: pathlib.Path) -> Model:
-    """Reads the model of a workdir from the description that `save_description` wrote."""
+    """Reads the model of a workdir from the description that `save_description` wrote.
+
+    Adapters need the pretrained folders too, for their base.
+    """
     settings = read_config(workdir)
     folders = {side: workdir / MODEL / name for side, name in _description(settings).items()}
+    if settings.model.lora.rank:
+        return _assemble(settings, _sources(settings), folders)
     read = pretrained.load_tokens if settings.model.encoder else pretrained.load
     return _assemble(settings, {side: read(str(folder)) for side, folder in folders.items()}, folders)
+
+
+def _sources(settings: Settings) -> dict[str, pretrained.PretrainedEncoder]:
+    """Reads the descriptions of the pretrained encoders by side."""
+    read = pretrained.load_tokens if settings.model.encoder else pretrained.load
+    question = read(settings.model.pretrained)
+    answer = read(settings.model.answer_pretrained) if settings.model.answer_pretrained else question
+    return {"question": question, "answer": answer}
 
 
 def with_token_weights(model: Model, data: RetrievalSet) -> Model:
@@ -208,7 +272,7 @@ def _description(settings: Settings) -> dict[str, str]:
 
 
 def best_params(workdir: str | os.PathLike, model: Model, mesh: Mesh) -> tuple[dict, int]:
-    """Restores the objective's parameters from a workdir's best checkpoint.
+    """Restores the objective's parameters from a workdir's best checkpoint, with the base of adapters.
 
     Returns:
       The parameters, sharded as in training, and the step of the checkpoint.
@@ -219,8 +283,21 @@ def best_params(workdir: str | os.PathLike, model: Model, mesh: Mesh) -> tuple[d
     step = best_step(workdir, model.settings.evaluation.metric)
     if step is None:
         raise EndxError(f"{workdir} holds no checkpoint yet; continue its training, or choose another workdir")
-    shapes = model.abstract_params
-    return restore_params(workdir, step, abstract(shapes, state_shardings(shapes, mesh))), step
+    shapes = without(model.abstract_params, model.base)
+    return model.with_base(restore_params(workdir, step, abstract(shapes, state_shardings(shapes, mesh))), mesh), step
+
+
+def save_adapters(workdir: Folder, model: Model, params: dict) -> None:
+    """Writes the adapters of a run's dual encoder in PEFT's format beside its model, if it has some."""
+    if not model.base:
+        return
+    towers, adapters = model.settings.model, {p: whole(x) for p, x in parameter_paths(params).items() if is_adapter(p)}
+    bases = {"question": towers.pretrained, "answer": towers.answer_pretrained or towers.pretrained}
+
+    def write() -> None:
+        write_adapters(workdir / MODEL, adapters, model.sources, towers.lora, bases, model.base_sha256)
+
+    on_primary(write, "adapters-saved")
 
 
 def foreign_pairs(folder: pathlib.Path) -> LoadedPairs | None:

@@ -95,7 +95,7 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
     settings = dataclasses.replace(model.settings, train=settings.train.sized(min(count, most or count)))
     model = dataclasses.replace(model, settings=settings)
     data_sha256 = fingerprint(data.train)
-    workdirs.check_agrees(workdir, model.settings, data_sha256)
+    workdirs.check_agrees(workdir, model.settings, data_sha256, model.base_sha256)
     model = dataclasses.replace(with_token_weights(model, data.train), platform=platform(mesh))
     encoder: TextEncoder | HeadEncoder = model.text_encoder(mesh)
     readers: Mapping[str, TextReader] = model.processors
@@ -148,7 +148,8 @@ def begin(run: Run, checkpoints: Checkpoints | None = None) -> tuple[Run, TrainS
         start = checkpoints.latest_step if checkpoints else None
         if checkpoints and start is not None:
             say(f"resuming from the checkpoint of step {start} of {run.steps}")
-            return checkpoints.restore(start, train_plan.state)
+            state = checkpoints.restore(start, train_plan.state)
+            return dataclasses.replace(state, params=run.model.with_base(state.params, run.mesh))
         params = place(run.model.initial_params(), train_plan.shardings.params)
         return jax.jit(train_plan.create, out_shardings=train_plan.shardings)(params)
 

@@ -18,7 +18,7 @@ from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.data import pools
 from endx_jax.experiment.index_results import write_pool
-from endx_jax.experiment.model import best_params, save_description, save_towers
+from endx_jax.experiment.model import best_params, save_adapters, save_description, save_towers
 from endx_jax.experiment.prepare import Run, begin, prepare_run
 from endx_jax.experiment.searched import fit_hybrid, searched_answers
 from endx_jax.experiment.summary import log_summary
@@ -90,6 +90,8 @@ def _run(config: Mapping, workdir: Workdir, preemption: Preemption, began: float
     reached, ended = _train(run, validate, preemption, began)
 
     params, step = best_params(workdir, model, run.mesh)
+    save_adapters(workdir, model, params["dual_encoder"])
+    params = model.without_adapters(params, run.mesh)
     hybrid = None
     if method.embeds:
         towers = params["dual_encoder"]
@@ -124,6 +126,7 @@ def _train(run: Run, validate: Validate | None, preemption: Preemption, began: f
         metric=settings.evaluation.metric,
         report=say,
         upload=run.workdir.upload,
+        base=run.model.base,
     )
     run, state, train_step = begin(run, checkpoints)
     barrier("compiled")
@@ -251,6 +254,8 @@ def _describe(run: Run) -> None:
     """Writes settings, hash of the data and description of the model; removes the results of an earlier run."""
     (run.workdir / workdirs.RESULTS).unlink(missing_ok=True)
     about_data = {"sha256": run.data_sha256, "questions": _question_counts(run)}
+    if run.model.base:
+        about_data["base_sha256"] = run.model.base_sha256
     workdirs.write_config(run.workdir, run.model.settings, about_data)
     save_description(run.workdir, run.model)
 

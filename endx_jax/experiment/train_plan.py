@@ -26,7 +26,7 @@ from endx_jax.pretrained.towers import compute_dtype
 from endx_jax.settings import results_only
 from endx_jax.training.checkpoints import abstract
 from endx_jax.training.optimizer import make_optimizer, make_schedule
-from endx_jax.training.state import TrainState, split_frozen
+from endx_jax.training.state import TrainState, merge, split_frozen
 from endx_jax.training.step import Step, make_train_step
 
 # Largest batch with a dense loss of one array of scores, which compiles and runs faster while they take little memory;
@@ -73,10 +73,14 @@ class TrainPlan:
         arrays = settings.objective.score_arrays(settings.data.hard_negatives)
         tile = loss_tile(settings.objective.loss_tile, size, arrays)
         dtype = compute_dtype(settings.model.dtype, self.model.platform)
-        execution = Execution(self.mesh, self.choice.tower_chunk, tile, dtype=dtype)
-        # Each device encodes packed texts with full parameters, which would undo the gathering by layer of `fsdp`.
-        # Chunks need full parameters anyway.
-        packed = self.mesh.shape["fsdp"] == 1 or execution.chunks(size) > 1
+        split, frozen = self.mesh.shape["fsdp"] > 1, bool(self.model.base)
+        # Chunks gather matrices whole before their loop, and reduce the gradient after it, unless the matrices are
+        # frozen, or they and their gradient do not fit.
+        by_layer = split and (frozen or 2 * sum(self._layer_bytes) > self.room)
+        execution = Execution(self.mesh, self.choice.tower_chunk, tile, dtype=dtype, by_layer=by_layer)
+        # Each device encodes packed texts by itself. Trained matrices would be whole there, or their gradient reduced
+        # layer by layer, which the compiler does better for all devices at once.
+        packed = not split or frozen or execution.chunks(size) > 1
         return dataclasses.replace(execution, packed=packed and not self.model.method.frozen_towers)
 
     @functools.cached_property
@@ -152,20 +156,26 @@ class TrainPlan:
 
         The temporaries of the compiled step are within 25 % of this estimate.
         """
-        rows, params = self.rows_at_once, self.model.abstract_params
+        rows, (trained, frozen) = self.rows_at_once, split_frozen(self.model.abstract_params, self.model.frozen)
         keys = jax.eval_shape(lambda: example_keys(jax.random.key(0, impl="threefry2x32"), jnp.int32(0), rows))
         chunk = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), self.largest_batch)
         # On one device: what a kernel keeps would count once for every device of the mesh.
         with jax.sharding.use_abstract_mesh(
             self.mesh.abstract_mesh.update(axis_sizes=(1,) * len(self.mesh.axis_names))
         ):
-            kept = bytes_kept(self.objective.embed, params, (chunk, keys))
-        if self.execution.packed:
-            return kept
+            embed, rest = self.objective.embed, (frozen, (chunk, keys))
+            kept = bytes_kept(lambda trained, rest: embed(merge(trained, rest[0]), rest[1]), trained, rest)
         # Other devices hold a part of the layers' matrices, which are gathered a layer at a time.
-        matrices = {path: leaf for path, leaf in parameter_paths(params).items() if rule_of(path).by_layer}
-        whole = sum(leaf.size * leaf.dtype.itemsize for leaf in matrices.values())
-        return kept - whole + bytes_held(abstract(matrices, state_shardings(matrices, self.mesh)))
+        gathered = self.execution.by_layer or not self.execution.packed
+        return kept - self._layer_bytes[0] if gathered else kept
+
+    @functools.cached_property
+    def _layer_bytes(self) -> tuple[int, int]:
+        """Bytes of the layers' matrices that other devices hold, and of those of this device."""
+        params = parameter_paths(self.model.abstract_params)
+        matrices = {path: leaf for path, leaf in params.items() if rule_of(path).by_layer}
+        own = bytes_held(abstract(matrices, state_shardings(matrices, self.mesh)))
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in matrices.values()) - own, own
 
     @property
     def expected_peak(self) -> int:

@@ -127,8 +127,8 @@ def run_index(workdir: str | os.PathLike) -> Index:
     return Index(workdir / INDEX)
 
 
-def check_agrees(workdir: Folder, settings: Settings, fingerprint: str) -> None:
-    """Raises EndxError if the workdir holds a run with other settings that affect results, or with other data."""
+def check_agrees(workdir: Folder, settings: Settings, fingerprint: str, base: str = "") -> None:
+    """Raises EndxError if the workdir holds a run with other settings that affect results, data or base of adapters."""
     if not (workdir / CONFIG).exists():
         return
     changed = differences(read_config(workdir), settings)
@@ -140,6 +140,11 @@ def check_agrees(workdir: Folder, settings: Settings, fingerprint: str) -> None:
     if (workdir / DATA).exists() and read_data(workdir)["sha256"] != fingerprint:
         raise EndxError(
             f"{workdir} holds a run that started with other data: choose another --workdir, or restore the data"
+        )
+    if (workdir / DATA).exists() and read_data(workdir).get("base_sha256", base) != base:
+        raise EndxError(
+            f"{workdir} holds adapters of another base than {settings.model.init_from or settings.model.pretrained}, "
+            "whose weights have changed: restore them, or choose another --workdir"
         )
 
 

@@ -14,7 +14,7 @@ from endx_jax.parallel.sharding import whole
 
 # Fields of modules and of their configs that affect training or cost and no embedding.
 WITHOUT_EFFECT = frozenset(
-    {"dropout", "attention_dropout", "initializer_range", "dtype", "remat", "scan_layers", "parent", "name"}
+    {"dropout", "attention_dropout", "initializer_range", "dtype", "remat", "scan_layers", "lora", "parent", "name"}
 )
 
 # Optional parts of towers, which are left out of the hash if they have their default.

@@ -39,7 +39,7 @@ MODEL, METHOD = "model", "method.json"  # model folder in a workdir, and the fil
 WEIGHTS = "towers.safetensors"
 
 # Settings of a run's model that are files in the folder, or fields of `Side`, or have no effect on a trained model.
-ELSEWHERE = ("pretrained", "answer_pretrained", "init_from", "question_prompt", "answer_prompt")
+ELSEWHERE = ("pretrained", "answer_pretrained", "init_from", "question_prompt", "answer_prompt", "lora")
 
 
 def save_model(

@@ -34,12 +34,6 @@ def axes_left() -> dict[str, int]:
     return {} if mesh.empty else {name: n for name, n in mesh.shape.items() if name not in mesh.manual_axes}
 
 
-def layers_are_gathered() -> bool:
-    """Returns true if a layer's matrices are gathered from several devices when the layer runs."""
-    mesh = _mesh()
-    return mesh is not None and mesh.shape[FSDP] > 1
-
-
 def _mesh() -> AbstractMesh | None:
     """Returns the mesh over which the compiler splits parameters; None if there is none, or inside `jax.shard_map`."""
     mesh = jax.sharding.get_abstract_mesh()

@@ -1,5 +1,6 @@
 """Stack of layers, unrolled or as a scan; their parameters are `layers_0`, `layers_1`, ... either way."""
 
+import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, cast
 
@@ -8,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from endx_jax.models.dropout import fold
-from endx_jax.models.sharding_hints import keep_rows, layers_are_gathered, platform
+from endx_jax.models.sharding_hints import keep_rows, platform
 
 Array = jax.Array
 
@@ -20,7 +21,7 @@ TPU_SCANNED_FROM, SCANNED_FROM = 6, 13
 
 def _all_but_what_moves(primitive, *_, **__) -> bool:
     """Saves computed values, but not values that were only moved, such as gathered matrices."""
-    return primitive.name != "sharding_constraint"
+    return primitive.name not in ("sharding_constraint", "all_gather")
 
 
 # Rematerialisation policies by name: values of a layer, besides its input, that are saved for the backward pass.
@@ -43,8 +44,8 @@ def run_layers(
 ) -> list[Array]:
     """Runs the layers of an encoder on x; called inside its `nn.compact` method.
 
-    Layers of different kinds may have different parameters. A scan then runs over the repetitions of their pattern,
-    and the layers before the first repetition run by themselves.
+    Layers of different kinds may have different parameters, and some of them adapters. A scan then runs over the
+    repetitions of their pattern, and the layers before the first repetition run by themselves.
 
     Args:
       owner: the encoder; its `config` and `dtype` are given to each layer, its `remat` to `rematerialised`. With its
@@ -66,8 +67,12 @@ def run_layers(
     if scan is None:
         scan = len(kinds) >= (TPU_SCANNED_FROM if platform() == "tpu" else SCANNED_FROM)
     scan = scan and not owner.is_initializing()
-    layer = rematerialised(layer, owner.remat, prevent_cse=not scan)
-    start, period = repetition(kinds) if scan else (len(kinds), 1)
+    own_params = owner.variables.get("params", {})
+    layer = rematerialised(layer, owner.remat, prevent_cse=not scan, gathered=_any_is_gathered(own_params))
+    start, period = len(kinds), 1
+    if scan:
+        parameters = [jax.tree.structure(own_params.get(f"layers_{n}")) for n in range(len(kinds) * (not shared))]
+        start, period = repetition([*itertools.zip_longest(kinds, parameters)])
     outputs, first = [keep_rows(x)], None
     for n, kind in enumerate(kinds[:start]):
         module = first if shared and first else layer(config, dtype, kind, name=f"layers_{n}")
@@ -92,7 +97,7 @@ def run_layers(
         is_kernel = "kernel" in jax.tree_util.keystr(path)
         return jnp.stack([leaf.astype(dtype) if is_kernel else leaf for leaf in leaves])
 
-    own_params, repeated = owner.variables["params"], range(start, len(kinds), period)
+    repeated = range(start, len(kinds), period)
     stacked, each_keys = None, None
     if not shared:
         names = [[f"layers_{begin + n}" for begin in repeated] for n in range(period)]
@@ -119,7 +124,15 @@ def repetition(kinds: Sequence[Hashable]) -> tuple[int, int]:
     return 0, 1
 
 
-def rematerialised(layer: type[nn.Module], remat: str, *, prevent_cse: bool = True) -> type[nn.Module]:
+def _any_is_gathered(params: Mapping) -> bool:
+    """Returns true if matrices are gathered from several devices when their layer runs: see `parallel.gathering`."""
+    boxes = jax.tree.leaves(params, is_leaf=lambda leaf: isinstance(leaf, nn.meta.AxisMetadata))
+    return any(isinstance(box, nn.meta.AxisMetadata) for box in boxes)
+
+
+def rematerialised(
+    layer: type[nn.Module], remat: str, *, prevent_cse: bool = True, gathered: bool = False
+) -> type[nn.Module]:
     """Returns the layer with the rematerialisation policy `remat`.
 
     Args:
@@ -127,7 +140,8 @@ def rematerialised(layer: type[nn.Module], remat: str, *, prevent_cse: bool = Tr
       remat: saved values: `none` saves all; `all_dots` the results of matrix products; `dots` those of products with
         weights, so that attention is recomputed; `full` only the layer's input.
       prevent_cse: as in `jax.checkpoint`; not needed in a scan.
+      gathered: the layer gathers its matrices, which are not saved whole.
     """
-    if remat == "none" and not layers_are_gathered():
+    if remat == "none" and not gathered:
         return layer
     return nn.remat(layer, policy=REMATS[remat], prevent_cse=prevent_cse)

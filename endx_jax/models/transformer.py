@@ -23,6 +23,7 @@ from endx_jax.models.config_keys import MOST_LAYERS, MOST_TOKENS, HuggingFaceCon
 from endx_jax.models.dropout import dropout, fold
 from endx_jax.models.layers import ACTIVATIONS, Norm, Rope, gated, relative_position_bias, rotate, rotations
 from endx_jax.models.layout import Layout
+from endx_jax.models.lora import NONE, Linear, LoraSettings
 from endx_jax.models.sharding_hints import keep_rows
 from endx_jax.models.stack import run_layers
 
@@ -30,6 +31,8 @@ Array = jax.Array
 
 PROJECTIONS = ("query", "key", "value", "output")
 MLP = ("mlp_up", "mlp_gate", "mlp_down")
+# Key number of the first linear layer's adapter, after those of the dropouts of a layer.
+ADAPTER_KEYS = 8
 
 
 def only(**values: Sequence) -> Mapping[str, Sequence]:
@@ -95,6 +98,7 @@ class TransformerConfig(HuggingFaceConfig):
       attention_dropout: dropout rate of attention weights (`attention_probs_dropout_prob`).
       initializer_range: standard deviation of new weights (`initializer_range`).
       pad_id: id of the padding token (`pad_token_id`).
+      lora: adapters of the layers' linear maps.
     """
 
     ONLY: ClassVar[Mapping[str, Sequence]] = only()
@@ -137,6 +141,7 @@ class TransformerConfig(HuggingFaceConfig):
     attention_dropout: float = fraction("attention_probs_dropout_prob", "attention_dropout", default=0.1)
     initializer_range: float = fraction("initializer_range", default=0.02)
     pad_id: int = whole("pad_token_id", default=0, least=0, most=MOST_TOKENS)
+    lora: LoraSettings = NONE
 
     @classmethod
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
@@ -320,13 +325,15 @@ class TransformerLayer(nn.Module):
             return drop(attended(x, layout, own, rotation, keys))
 
         def mlp(x: Array) -> Array:
-            dense = functools.partial(_dense, config, self.dtype)
+            linear = functools.partial(_linear, config, self.dtype, layout, dropout_keys)
             activation = ACTIVATIONS[config.activation]
             if config.gated:
-                hidden = gated(activation, dense(config.mlp_width, "mlp_gate")(x), dense(config.mlp_width, "mlp_up")(x))
+                hidden = gated(
+                    activation, linear(config.mlp_width, "mlp_gate", x), linear(config.mlp_width, "mlp_up", x)
+                )
             else:
-                hidden = activation(dense(config.mlp_width, "mlp_up")(x))
-            return drop(dense(config.width, "mlp_down")(drop(hidden) if config.hidden_dropout else hidden))
+                hidden = activation(linear(config.mlp_width, "mlp_up", x))
+            return drop(linear(config.width, "mlp_down", drop(hidden) if config.hidden_dropout else hidden))
 
         norm = functools.partial(_norm, config, self.dtype)
         if config.pre_norm:
@@ -357,8 +364,9 @@ class SelfAttention(nn.Module):
     ) -> Array:
         """Maps a token array [..., D] to one of the same shape, with a bias on scores and rotations of the heads."""
         config = self.config
+        linear = functools.partial(_linear, config, self.dtype, layout, dropout_keys)
         query, key, value = (
-            _dense(config, self.dtype, heads * config.head, name)(x).reshape(*x.shape[:2], heads, config.head)
+            linear(heads * config.head, name, x).reshape(*x.shape[:2], heads, config.head)
             for name, heads in (("query", config.heads), ("key", config.groups), ("value", config.groups))
         )
         if config.head_norm:
@@ -377,7 +385,7 @@ class SelfAttention(nn.Module):
             dropout_keys=dropout_keys,
             dropout_rate=config.attention_dropout,
         )
-        return _dense(config, self.dtype, config.width, "output")(attended.reshape(*x.shape[:2], -1))
+        return linear(config.width, "output", attended.reshape(*x.shape[:2], -1))
 
 
 def _relative_bias(module: Any, layout: Layout) -> Array | None:
@@ -390,8 +398,21 @@ def _relative_bias(module: Any, layout: Layout) -> Array | None:
     return relative_position_bias(table, layout, config.max_distance, by_distance=uses_kernel(layout, config.heads))
 
 
-def _dense(config: TransformerConfig, dtype: jnp.dtype, width: int, name: str) -> nn.Dense:
-    return nn.Dense(width, use_bias=name in config.biases, dtype=dtype, kernel_init=config.kernel_init, name=name)
+def _linear(
+    config: TransformerConfig,
+    dtype: jnp.dtype,
+    layout: Layout,
+    dropout_keys: Array | None,
+    width: int,
+    name: str,
+    x: Array,
+) -> Array:
+    """Applies the linear map `name`, one of `PROJECTIONS` and `MLP`, to a token array [..., D]."""
+    keys, lora = None, config.lora
+    if dropout_keys is not None and lora.dropout:
+        keys = layout.token_keys(fold(dropout_keys, ADAPTER_KEYS + (*PROJECTIONS, *MLP).index(name)))
+    biased, draw = name in config.biases, config.kernel_init
+    return Linear(width, use_bias=biased, dtype=dtype, kernel_init=draw, lora=lora, name=name)(x, keys)
 
 
 def _norm(config: TransformerConfig, dtype: jnp.dtype, name: str) -> nn.Module:

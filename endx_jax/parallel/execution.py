@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 from jax.typing import DTypeLike
 
-from endx_jax.parallel.gathering import gathered_by_layer
+from endx_jax.parallel.gathering import gathered_by_layer, partitions
 from endx_jax.parallel.sharding import BATCH_AXES, batch_shards
 
 WHOLE, ROWS = PartitionSpec(), PartitionSpec(BATCH_AXES)
@@ -36,6 +36,8 @@ class Execution:
       loss_tile: side of the score tiles of streamed losses; None for dense losses.
       packed: true if texts are laid out without padding, separately for each chunk of each device.
       dtype: dtype of the towers' layers, to which matrices are cast before they are gathered over `fsdp`.
+      by_layer: true if matrices that are split over `fsdp` are gathered layer by layer in the loop over chunks, and not
+        whole before it.
     """
 
     mesh: Mesh | None = None
@@ -43,6 +45,7 @@ class Execution:
     loss_tile: int | None = None
     packed: bool = False
     dtype: DTypeLike = jnp.float32
+    by_layer: bool = False
 
     def chunks(self, rows: int) -> int:
         """Returns the number of chunks in which a device encodes its part of a global batch of `rows` rows."""
@@ -60,7 +63,8 @@ class Execution:
 
         Chunks are cut from each device's own rows. The gradient of `params` is summed over the chunks first and reduced
         over devices once, after the loop. Inside the loop, parameters are not split over `fsdp`; they are still split
-        over `tensor`.
+        over `tensor`. With `by_layer`, each layer gathers its matrices inside the loop, in every pass, and reduces
+        their gradient there if they have one.
 
         Args:
           function: function (params, rows) -> outputs, in which each output row depends on the same input row only.
@@ -80,7 +84,9 @@ class Execution:
         if self.shards == 1:
             with self.on_mesh():
                 return run(params, rows)
-        return self._on_each_shard(run, (WHOLE, ROWS), ROWS)(params, rows)
+        if self.by_layer and self.mesh is not None:
+            params = gathered_by_layer(params, self.mesh, self.dtype)
+        return self._on_each_shard(run, (partitions(params), ROWS), ROWS)(params, rows)
 
     def sum_rows(
         self,

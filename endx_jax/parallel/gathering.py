@@ -18,6 +18,15 @@ from endx_jax.models.sharding_hints import FSDP
 from endx_jax.parallel.sharding import partition_spec, rule_of
 
 
+def partitions(params):
+    """Returns the partition over `fsdp` of each leaf of a tree with boxes, for `jax.shard_map`."""
+
+    def partition(leaf):
+        return leaf.replace(value=leaf.own) if isinstance(leaf, Gathered) else PartitionSpec()
+
+    return jax.tree.map(partition, params, is_leaf=lambda leaf: isinstance(leaf, Gathered))
+
+
 def gathered_by_layer(params, mesh: Mesh, dtype: DTypeLike):
     """Boxes the matrices that `parallel.sharding.RULES` marks `by_layer`, so that their layer gathers them.
 
@@ -53,8 +62,15 @@ class Gathered(flax.struct.PyTreeNode, nn.meta.AxisMetadata):
     mesh: Mesh = flax.struct.field(pytree_node=False)
     dtype: DTypeLike = flax.struct.field(pytree_node=False)
 
+    @property
+    def own(self) -> PartitionSpec:
+        """Partition over `fsdp` alone, for `jax.shard_map`."""
+        return PartitionSpec(*(axis if axis == FSDP else None for axis in self.spec))
+
     def unbox(self):
-        """Returns the matrix, gathered over `fsdp`."""
+        """Returns the matrix, gathered over `fsdp`; inside `jax.shard_map`, `value` is this device's part."""
+        if FSDP in jax.sharding.get_abstract_mesh().manual_axes:
+            return jax.lax.all_gather(self.value.astype(self.dtype), FSDP, axis=self.spec.index(FSDP), tiled=True)
         whole = PartitionSpec(*(None if axis == FSDP else axis for axis in self.spec))
         split_and_whole = (NamedSharding(self.mesh, spec) for spec in (self.spec, whole))
         return _gather(*split_and_whole, self.value.astype(self.dtype))

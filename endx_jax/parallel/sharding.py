@@ -55,6 +55,7 @@ RULES: list[Rule] = [
     Rule(r"(mlp_up|mlp_gate)/bias", ("tensor",)),
     Rule(r"mlp_down/kernel", ("tensor", "fsdp"), by_layer=True),
     Rule(r"(attention/output|mlp_down|embedding_projection)/bias", (None,)),
+    Rule(r"lora_[ab]", (None, None)),
     Rule(r"embedding_projection/kernel", ("fsdp", None)),
     Rule(r"(\w+_)?norm/(scale|bias)", (None,)),
     Rule(r"input_kernel", ("fsdp", None, None, None)),

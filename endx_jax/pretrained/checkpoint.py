@@ -109,8 +109,8 @@ def describe(name: str) -> dict:
 def _described(head: Head) -> dict:
     if (head.encoder / ADAPTER).is_file():
         raise EndxError(
-            f"{head.encoder} holds an adapter ({ADAPTER}), which is not supported: merge it into its model with PEFT's "
-            "merge_and_unload, and save that"
+            f"{head.encoder} holds an adapter ({ADAPTER}) without its base: merge it with PEFT's merge_and_unload, and "
+            "save that, or train it on with model.lora.adapter"
         )
     return {"folder": head.encoder, "head": head, "hugging_face": json_files.read(head.encoder / "config.json")}
 

@@ -3,6 +3,7 @@
 import dataclasses
 
 from endx_jax.models.config_keys import MOST_LAYERS, MOST_SIZE
+from endx_jax.models.lora import DTYPES, LoraSettings
 from endx_jax.models.pooling import POOLINGS, MultiHopSettings
 from endx_jax.models.recurrent import CELLS
 from endx_jax.models.sharing import SHARINGS
@@ -11,7 +12,6 @@ from endx_jax.models.tower import FUNCTIONS
 from endx_jax.settings import check, check_choice, check_range, key
 
 AUTO = "auto"
-DTYPES = ("float32", "bfloat16")
 NEW_ENCODERS = (*CELLS, "transformer")
 NO_ENCODER = "none"
 MULTI_HOP = "multi_hop"
@@ -62,6 +62,7 @@ class ModelSettings:
         f"Pooling over tokens: one of {', '.join((*POOLINGS, MULTI_HOP))}. Empty: the pretrained folder's, else mean.",
     )
     multi_hop: MultiHopSettings = dataclasses.field(default_factory=MultiHopSettings)
+    lora: LoraSettings = dataclasses.field(default_factory=LoraSettings)
     projection: int = key(
         0,
         "Width E of a linear projection after pooling; new unless the pretrained folder has one of this width. 0: "

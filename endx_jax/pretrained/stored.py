@@ -9,7 +9,6 @@ import pathlib
 import struct
 from collections.abc import Iterable, Mapping
 from types import EllipsisType
-from typing import ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -36,9 +35,12 @@ DTYPES = {
 }
 
 
+FLOAT32 = np.dtype(np.float32)
+
+
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """A float32 array that is read when it is indexed by slices or converted to a NumPy array.
+    """An array that is read when it is indexed by slices or converted to a NumPy array.
 
     Reading raises EndxError, which names the tensor, if a part holds NaN or infinity.
 
@@ -49,6 +51,7 @@ class Stored:
       offset: byte of the file at which the array begins.
       shape: shape of the array.
       strides: bytes from one item to the next along each axis.
+      dtype: type to which values are converted when they are read.
     """
 
     file: pathlib.Path
@@ -57,8 +60,11 @@ class Stored:
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+    dtype: np.dtype = FLOAT32
 
-    dtype: ClassVar[np.dtype] = np.dtype(np.float32)
+    def astype(self, dtype: str) -> "Stored":
+        """Returns the array with another type of the values that are read; `bfloat16` is one."""
+        return dataclasses.replace(self, dtype=np.dtype(dtype))
 
     @property
     def T(self) -> "Stored":
@@ -74,7 +80,7 @@ class Stored:
         ]
 
     def __getitem__(self, index: slice | EllipsisType | tuple) -> np.ndarray:
-        """Reads a part, float32 and contiguous: `array[10:20]`, `array[:, 3:]`, `array[...]`."""
+        """Reads a part, contiguous: `array[10:20]`, `array[:, 3:]`, `array[...]`."""
         # Map the file for each read: only the pages of this part are read, and they are released afterwards.
         mapped = np.memmap(self.file, np.uint8, "r")
         whole = np.ndarray(self.shape, self.stored_dtype, mapped, self.offset, self.strides)
@@ -114,13 +120,19 @@ def open_file(file: pathlib.Path) -> dict[str, Stored]:
     return {name: _described(file, name, about, 8 + length) for name, about in header.items()}
 
 
-def write_file(file: pathlib.Path, shapes: Mapping[str, tuple[int, ...]], arrays: Iterable[np.ndarray]) -> str:
+def write_file(
+    file: pathlib.Path,
+    shapes: Mapping[str, tuple[int, ...]],
+    arrays: Iterable[np.ndarray],
+    metadata: Mapping[str, str] | None = None,
+) -> str:
     """Writes float32 arrays to a safetensors file, with one array in memory at a time.
 
     Args:
       file: file to write; missing parent folders are created.
       shapes: shapes of the arrays by name.
       arrays: the arrays, in the order of `shapes`.
+      metadata: texts to store with them.
 
     Returns:
       The file's SHA-256 in hexadecimal.
@@ -128,7 +140,7 @@ def write_file(file: pathlib.Path, shapes: Mapping[str, tuple[int, ...]], arrays
     Raises:
       EndxError: the file can't be written.
     """
-    header: dict[str, dict] = {"__metadata__": {"format": "pt"}}
+    header: dict[str, dict] = {"__metadata__": {"format": "pt", **(metadata or {})}}
     end = 0
     for name, shape in shapes.items():
         start, end = end, end + math.prod(shape) * np.dtype(np.float32).itemsize

@@ -19,7 +19,7 @@ from endx_jax.models.recurrent import CELLS, RecurrentConfig, RecurrentEncoder
 from endx_jax.models.sharing import SHARINGS, Sharing
 from endx_jax.models.static import NoEncoder, StaticConfig, TokenWeights
 from endx_jax.models.tower import Projection, TokenEmbedder, Tower
-from endx_jax.models.transformer import TransformerEncoder
+from endx_jax.models.transformer import TransformerConfig, TransformerEncoder
 from endx_jax.pretrained.checkpoint import PretrainedEncoder
 from endx_jax.pretrained.sentence_transformers import Dense
 from endx_jax.pretrained.settings import NEW_ENCODERS, NO_ENCODER, ModelSettings
@@ -128,6 +128,8 @@ def encoder_config(settings: ModelSettings, source: PretrainedEncoder) -> Encode
     """
     tokens = source.config
     if not settings.encoder:
+        if isinstance(tokens, TransformerConfig):
+            tokens = dataclasses.replace(tokens, lora=settings.lora)
         return dataclasses.replace(tokens, dropout=settings.dropout, attention_dropout=settings.attention_dropout)
     if settings.encoder == NO_ENCODER:
         return StaticConfig(tokens.vocab_size, tokens.width, tokens.pad_id)

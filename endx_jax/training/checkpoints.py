@@ -8,12 +8,13 @@ are checked before a restore; a damaged checkpoint is removed and the previous o
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
 import pathlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 
 import jax
@@ -26,7 +27,7 @@ from endx_jax.errors import DiskFull, EndxError, RunInterrupted, first_line
 from endx_jax.files import reporting_full_disk
 from endx_jax.parallel.distributed import is_primary, on_primary
 from endx_jax.parallel.sharding import parameter_paths
-from endx_jax.training.state import TrainState
+from endx_jax.training.state import TrainState, without
 
 FOLDER, MANIFESTS = "checkpoints", "checkpoint_manifests"
 SHA256, MD5 = "sha256", "md5"  # hashes in a manifest: MD5 in a bucket, which computes it, else SHA-256
@@ -44,6 +45,7 @@ class Checkpoints:
         metric: str,
         report: Callable[[str], None],
         upload: Callable[[], None] = lambda: None,
+        base: Sequence[str] = (),
     ):
         """Opens the checkpoints and removes damaged and incomplete ones.
 
@@ -54,8 +56,9 @@ class Checkpoints:
           report: function that logs a line.
           upload: function of the primary process that uploads the metric log; called before a manifest is written, so
             that a run that resumes from the checkpoint has all lines before it.
+          base: patterns of the paths of parameters that checkpoints do not hold, since they never change.
         """
-        self.workdir, self._upload = _folder(workdir), upload
+        self.workdir, self._upload, self._base = _folder(workdir), upload, base
         self._keep, self._metric = keep, metric
         self._finisher = futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-manifest")
         self._unfinished: futures.Future | None = None
@@ -78,16 +81,20 @@ class Checkpoints:
             written. Complete checkpoints are unchanged.
         """
         self.wait()
+        state = self._without_base(state)
         with self._cleaning_up(step):
             _check_room(self.workdir / FOLDER / str(step), state)
             self._manager.save(step, args=_split(state, ocp.args.StandardSave))
         self._unfinished = self._finisher.submit(self._finish, step, dict(metrics) if metrics else None)
 
     def restore(self, step: int, like: TrainState) -> TrainState:
-        """Restores the exact state of a step, with the shardings of `like`, from any topology."""
+        """Restores the exact state of a step, without the base, with the shardings of `like`, from any topology."""
         with reporting(self.workdir / FOLDER / str(step)):
-            items = self._manager.restore(step, args=_split(like, ocp.args.StandardRestore))
+            items = self._manager.restore(step, args=_split(self._without_base(like), ocp.args.StandardRestore))
         return TrainState(step=items.progress["step"], params=items.params, opt_state=items.progress["opt_state"])
+
+    def _without_base(self, state: TrainState) -> TrainState:
+        return dataclasses.replace(state, params=without(state.params, self._base)) if self._base else state
 
     def wait(self) -> None:
         """Waits until the last checkpoint and its manifest are written; raises the errors of `save`."""

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 import flax.struct
+import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import optax
@@ -65,6 +66,13 @@ def split_frozen(params, patterns: Sequence[str]):
         raise EndxError("optimizer.frozen matches every parameter: remove the patterns of parameters to train")
     trained = jax.tree.map(lambda leaf, still: None if still else leaf, params, frozen)
     return trained, jax.tree.map(lambda leaf, still: leaf if still else None, params, frozen)
+
+
+def without(params: dict, patterns: Sequence[str]) -> dict:
+    """Returns parameters without those in whose path one of the patterns is found, nor empty groups."""
+    leaves = flax.traverse_util.flatten_dict(params, sep="/")
+    kept = {path: leaf for path, leaf in leaves.items() if not any(re.search(pattern, path) for pattern in patterns)}
+    return flax.traverse_util.unflatten_dict(kept, sep="/")
 
 
 def merge(trained, frozen):

@@ -62,6 +62,7 @@ SPLITS = [
     (f"{LAYER}/attention/query/kernel", (32, 32), ("fsdp", "tensor")),
     (f"{LAYER}/attention/key/kernel", (32, 32), ("fsdp", "tensor")),
     (f"{LAYER}/attention/value/kernel", (32, 32), ("fsdp", "tensor")),
+    (f"{LAYER}/attention/query/lora_a", (32, 4), (None, None)),
     (f"{LAYER}/attention/query/bias", (32,), ("tensor",)),
     (f"{LAYER}/attention/key/bias", (32,), ("tensor",)),
     (f"{LAYER}/attention/value/bias", (32,), ("tensor",)),

@@ -169,7 +169,7 @@ def test_an_adapter_is_refused(folder, alone):
     (folder / "adapter_config.json").write_text("{}")
     if alone:
         (folder / "config.json").unlink()
-    with one_line_error(r"holds an adapter \(adapter_config\.json\), which is not supported: merge it"):
+    with one_line_error(r"holds an adapter \(adapter_config\.json\) without its base: merge it"):
         pretrained.load(str(folder))
 
 

@@ -1,0 +1,198 @@
+"""Runs that train adapters alone."""
+
+import json
+import shutil
+
+import chex
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from helpers import logged_losses, one_line_error
+from tiny_bert import tiny_recipe
+from tiny_models import write_tiny_qwen3
+
+import endx_jax
+from endx_jax.experiment import prepare
+from endx_jax.experiment.config import resolve
+from endx_jax.experiment.model import best_params, build_model, read_model
+from endx_jax.experiment.prepare import begin, prepare_run
+from endx_jax.experiment.run import run
+from endx_jax.export.run import export
+from endx_jax.models.lora import is_adapter
+from endx_jax.parallel import MeshSettings, make_mesh
+from endx_jax.parallel.sharding import parameter_paths, to_global
+from endx_jax.pretrained.stored import open_file
+from endx_jax.retrieval.index import Index
+from endx_jax.training.checkpoints import FOLDER
+from endx_jax.training.state import without
+
+TEXTS = ["where is the cat", "a mat", "🙂"]
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory):
+    return write_tiny_qwen3(tmp_path_factory.mktemp("tiny") / "qwen3")
+
+
+def recipe(pretrained, data, **lora):
+    config = tiny_recipe(pretrained, data)
+    config.model.dropout = 0.0
+    config.model.lora.update({"rank": 4, "dropout": 0.1, **lora})
+    config.optimizer.learning_rate = 0.01
+    config.train.steps = 8
+    return config
+
+
+@pytest.fixture(scope="module")
+def trained(decoder, pairs_csv, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("lora") / "run"
+    run(recipe(decoder, pairs_csv), workdir)
+    return workdir
+
+
+def use_devices(monkeypatch, count):
+    monkeypatch.setattr(prepare, "make_mesh", lambda settings: make_mesh(settings, jax.devices()[:count]))
+
+
+def checkpointed(workdir):
+    found = read_model(workdir)
+    return jax.device_get(best_params(workdir, found, make_mesh(MeshSettings(), jax.devices()[:1]))[0])
+
+
+def settings_of(workdir):
+    return resolve(json.loads((workdir / "config.json").read_text()))
+
+
+def test_adapters_learn_and_the_base_stays_as_it_is(trained, decoder):
+    losses = list(logged_losses(trained).values())
+    assert np.mean(losses[-2:]) < np.mean(losses[:2]) - 0.05
+    params, initial = checkpointed(trained), build_model(settings_of(trained)).initial_params()
+    before, after = (parameter_paths(tree) for tree in (initial, params))
+    assert before.keys() == after.keys()
+    assert sum(map(is_adapter, after)) == 2 * 2 * 7
+    for path, leaf in after.items():
+        same = np.array_equal(leaf, np.asarray(before[path]))
+        assert same != is_adapter(path), path
+
+
+def test_checkpoints_and_the_optimizer_hold_adapters_alone(trained, tmp_path):
+    (step,) = {int(folder.name) for folder in (trained / FOLDER).iterdir()} & {8}
+    stored = parameter_paths(ocp.PyTreeCheckpointHandler().metadata(trained / FOLDER / str(step) / "params").tree)
+    assert stored
+    assert all(map(is_adapter, stored))
+    settings = settings_of(trained)
+    state = prepare_run(json.loads((trained / "config.json").read_text()), tmp_path).train_plan.state
+    moments = parameter_paths(state.opt_state)
+    held = {path for path, leaf in moments.items() if leaf.ndim}
+    assert held
+    assert all(map(is_adapter, held))
+    count = sum(np.prod(leaf.shape) for leaf in stored.values())
+    assert settings.model.lora.rank == 4
+    assert count == 4 * 2 * (32 + 32 + 32 + 16 + 32 + 16 + 32 + 32 + 3 * (32 + 48))
+
+
+def test_the_model_of_a_run_is_merged_and_loads_exports_and_indexes_as_any(trained, tmp_path):
+    model = endx_jax.load(trained)
+    written = open_file(trained / "model" / "towers.safetensors")
+    assert not any(map(is_adapter, written))
+    assert Index(trained / "index.sqlite").info.model["identity"] == model.identity
+    found = read_model(trained)
+    encoder = found.text_encoder(make_mesh(MeshSettings(), jax.devices()[:1]))
+    expected = encoder(checkpointed(trained)["dual_encoder"], "question", TEXTS)
+    np.testing.assert_allclose(model.encode_query(TEXTS), expected, atol=2e-6)
+    initial = jax.tree.map(np.asarray, found.initial_params())
+    untrained = encoder(initial["dual_encoder"], "question", TEXTS)
+    assert np.abs(untrained - expected).max() > 0.01
+    export(model, "sentence-transformers", tmp_path / "exported")
+    exported = endx_jax.load(tmp_path / "exported")
+    np.testing.assert_allclose(exported.encode_query(TEXTS), model.encode_query(TEXTS), atol=1e-6)
+
+
+def test_a_finished_run_is_done_and_another_base_is_refused(trained, decoder, pairs_csv, tmp_path):
+    workdir, base = tmp_path / "run", tmp_path / "base"
+    shutil.copytree(decoder, base)
+    config = recipe(base, pairs_csv)
+    config.train.stop_at_step = 2
+    run(config, workdir)
+    write_tiny_qwen3(base, seed=1)
+    with one_line_error("holds adapters of another base than .*, whose weights have changed: restore them"):
+        run(config, workdir)
+
+
+def steps(config, workdir, count=2):
+    """Losses of the first steps, and the trained parameters after them."""
+    prepared, state, step = begin(prepare_run(config, workdir))
+    losses = []
+    for n in range(count):
+        batch = to_global(prepared.stream[n], prepared.mesh, config.train.global_batch_size)
+        state, metrics = step(state, batch)
+        losses.append(float(metrics["loss"]))
+    return losses, jax.device_get(without(state.params, prepared.model.base))
+
+
+FAST = [(4, {}), (1, {"fsdp": 2})]
+SLOW = [(1, {}), (4, {"fsdp": 2}), (0, {"fsdp": 2}), (2, {"fsdp": 4, "data": 2})]
+
+
+@pytest.mark.parametrize(("chunk", "mesh"), [*FAST, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)])
+def test_chunks_and_fsdp_change_no_loss(whole, decoder, pairs_csv, tmp_path, monkeypatch, chunk, mesh):
+    use_devices(monkeypatch, int(np.prod([*mesh.values()])) if mesh else 1)
+    config = recipe(decoder, pairs_csv)
+    config.train.tower_chunk = chunk
+    config.mesh.update({"data": 1, **mesh})
+    losses, params = steps(config, tmp_path)
+    np.testing.assert_allclose(losses, whole[0], rtol=2e-6)
+    for path, leaf in parameter_paths(whole[1]).items():
+        np.testing.assert_allclose(parameter_paths(params)[path], leaf, atol=2e-5, err_msg=path)
+
+
+@pytest.fixture(scope="module")
+def whole(decoder, pairs_csv, tmp_path_factory):
+    """Three steps on one device without chunks."""
+    with pytest.MonkeyPatch.context() as patch:
+        use_devices(patch, 1)
+        config = recipe(decoder, pairs_csv)
+        config.train.tower_chunk = 0
+        return steps(config, tmp_path_factory.mktemp("whole"))
+
+
+MESHES = [(1, {}), (8, {"fsdp": 8}), (4, {"data": 2, "fsdp": 2})]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("devices", "mesh"), MESHES)
+def test_a_run_resumes_exactly(decoder, pairs_csv, tmp_path, monkeypatch, devices, mesh):
+    use_devices(monkeypatch, devices)
+    config = recipe(decoder, pairs_csv)
+    config.mesh.update({"data": 1, **mesh})
+    run(config, tmp_path / "whole")
+    config.train.stop_at_step = 3
+    run(config, tmp_path / "parts")
+    config.train.stop_at_step = 0
+    run(config, tmp_path / "parts")
+    assert logged_losses(tmp_path / "parts") == logged_losses(tmp_path / "whole")
+    chex.assert_trees_all_equal(checkpointed(tmp_path / "parts"), checkpointed(tmp_path / "whole"))
+
+
+def test_the_base_may_be_bfloat16(decoder, pairs_csv, tmp_path):
+    config = recipe(decoder, pairs_csv, base_dtype="bfloat16")
+    prepared, state, _ = begin(prepare_run(config, tmp_path))
+    for path, leaf in parameter_paths(state.params).items():
+        low = not is_adapter(path) and leaf.ndim > 1
+        assert leaf.dtype == ("bfloat16" if low else "float32"), path
+    merged = prepared.model.without_adapters(state.params, prepared.mesh)
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(merged)} == {"float32"}
+
+
+def test_settings_that_do_not_fit_are_refused(decoder, pairs_csv, tmp_path):
+    with one_line_error(
+        "model.lora.targets is 'attn', which matches none of the linear layers, such as shared/encoder"
+    ):
+        prepare_run(recipe(decoder, pairs_csv, targets="attn"), tmp_path)
+    with one_line_error("model.lora.targets is '\\(', which is no regular expression"):
+        prepare_run(recipe(decoder, pairs_csv, targets="("), tmp_path)
+    config = recipe(decoder, pairs_csv)
+    config.model.encoder, config.model.pooling = "none", "mean"
+    with one_line_error("which matches none of the linear layers: a new encoder, or none, is trained without"):
+        prepare_run(config, tmp_path)

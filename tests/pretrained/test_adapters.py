@@ -1,0 +1,240 @@
+"""Adapters in PEFT's format, against PEFT itself and by their errors."""
+
+import dataclasses
+import json
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import one_line_error, padded, texts
+from safetensors.numpy import load_file, save_file
+from tiny_models import write_tiny_qwen3
+
+from endx_jax import pretrained
+from endx_jax.models.lora import B, LoraSettings, is_adapter, merged, with_adapters
+from endx_jax.parallel.sharding import parameter_paths
+from endx_jax.pretrained.adapters import read_adapter, read_adapters, write_adapter
+from endx_jax.pretrained.settings import ModelSettings
+from endx_jax.pretrained.towers import build_dual_encoder, fill_in, stored_params
+
+LORA = LoraSettings(rank=4, alpha=6.0)
+SIDES = ("question", "answer")
+
+
+def towers(folder, lora=LORA):
+    """The dual encoder on a folder, its sources, and its parameters with new adapters whose B is not zero."""
+    source = pretrained.load(str(folder))
+    settings = fill_in(ModelSettings(pretrained=str(folder), lora=lora, normalize=False, pooling="mean"), source)
+    sources = dict.fromkeys(SIDES, source)
+    model = build_dual_encoder(settings, sources)
+    params = jax.tree.map(np.asarray, stored_params(model, settings, sources, jax.random.key(0)))
+    params, draw = with_adapters(params, lora, jax.random.key(1)), np.random.default_rng(0)
+
+    def moved(path, leaf):
+        of_b = jax.tree_util.keystr(path, simple=True, separator="/").endswith(B)
+        return draw.normal(0, 0.2, leaf.shape).astype(np.float32) if of_b else np.asarray(leaf)
+
+    return model, sources, jax.tree_util.tree_map_with_path(moved, params)
+
+
+def adapters_of(params, group="shared"):
+    leaves = parameter_paths(params[group])
+    return {path: leaf for path, leaf in leaves.items() if is_adapter(path)}
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory):
+    return write_tiny_qwen3(tmp_path_factory.mktemp("tiny") / "qwen3")
+
+
+@pytest.fixture
+def written(decoder, tmp_path):
+    _, sources, params = towers(decoder)
+    write_adapter(tmp_path / "adapter", adapters_of(params), sources["question"], LORA, "a/base", "ab")
+    return tmp_path / "adapter"
+
+
+def change(folder, **config):
+    file = folder / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | config))
+
+
+def test_a_written_adapter_is_read_back(written, decoder):
+    _, sources, params = towers(decoder)
+    expected = adapters_of(params)
+    found = read_adapter(written, sources["question"], LORA, "ab")
+    assert found.keys() == expected.keys()
+    for path, leaf in expected.items():
+        np.testing.assert_array_equal(found[path], leaf, err_msg=path)
+    config = json.loads((written / "adapter_config.json").read_text())
+    names = ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
+    assert (config["target_modules"], config["r"], config["base_model_name_or_path"]) == (names, 4, "a/base")
+    shared = read_adapters(written, with_adapters(params, LORA, jax.random.key(9)), sources, LORA, "ab")
+    np.testing.assert_array_equal(adapters_of(shared)[next(iter(expected))], next(iter(expected.values())))
+
+
+def test_adapters_of_other_settings_bases_and_kinds_are_refused(written, decoder, tmp_path):
+    source = pretrained.load(str(decoder))
+
+    def read(settings=LORA, base="ab", source=source):
+        return read_adapter(written, source, settings, base)
+
+    with one_line_error("r is 4, but model.lora.rank is 8: set it to 4"):
+        read(dataclasses.replace(LORA, rank=8))
+    with one_line_error("lora_alpha is 6.0, but model.lora.alpha is 32.0: set it to 6.0"):
+        read(dataclasses.replace(LORA, alpha=32.0))
+    with one_line_error("the adapter is of another base than .*, whose weights have another hash"):
+        read(base="cd")
+    wider = pretrained.load(str(write_tiny_qwen3(tmp_path / "wider", intermediate_size=56)))
+    with one_line_error(r"of another base than .*: .*layers.0.mlp.* has the shape \(.*48.*\) instead of \(.*56.*\)"):
+        read(source=wider)
+    shallow = pretrained.load(str(write_tiny_qwen3(tmp_path / "shallow", num_hidden_layers=1)))
+    with one_line_error("which has no linear layer 'layers.1.self_attn.q_proj' in its"):
+        read(source=shallow)
+    _, sources, params = towers(decoder, dataclasses.replace(LORA, targets="attention"))
+    with one_line_error("has an adapter, which model.lora.targets excludes, of encoder/layers_0/mlp_down: set"):
+        read_adapters(written, params, sources, LORA, "ab")
+    for changed, message in {
+        "use_dora": (True, "use_dora=True is not supported; only False is"),
+        "peft_type": ("IA3", "peft_type='IA3' is not supported"),
+        "bias": ("all", "bias='all' is not supported"),
+        "rank_pattern": ({"q_proj": 8}, "rank_pattern is not supported"),
+    }.items():
+        change(written, **{changed: message[0]})
+        with one_line_error(message[1]):
+            read()
+        change(written, **{changed: {"use_dora": False, "peft_type": "LORA", "bias": "none"}.get(changed, {})})
+    read()
+    weights = load_file(written / "adapter_model.safetensors")
+    save_file(weights | {"base_model.model.norm.weight": np.zeros(3)}, written / "adapter_model.safetensors")
+    with one_line_error("the tensor 'base_model.model.norm.weight' is no matrix of LoRA"):
+        read()
+
+
+def test_an_adapter_of_fewer_layers_than_the_targets_is_refused(decoder, tmp_path):
+    some = dataclasses.replace(LORA, targets="query|value")
+    _, sources, params = towers(decoder, some)
+    write_adapter(tmp_path, adapters_of(params), sources["question"], some, "a/base", "ab")
+    assert json.loads((tmp_path / "adapter_config.json").read_text())["target_modules"] == ["q_proj", "v_proj"]
+    _, _, params = towers(decoder)
+    with one_line_error("has no adapter of encoder/layers_0/attention/key: set model.lora.targets"):
+        read_adapters(tmp_path, params, sources, LORA, "ab")
+
+
+@pytest.fixture(scope="module")
+def libraries():
+    """PEFT, PyTorch and transformers, which take seconds to import."""
+    peft = pytest.importorskip("peft", reason="pip install endx_jax[reference]")
+    torch = pytest.importorskip("torch", reason="pip install endx_jax[reference]")
+    return types.SimpleNamespace(peft=peft, torch=torch, transformers=pytest.importorskip("transformers"))
+
+
+SMALL = {"vocab_size": 60, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 40}
+SMALL |= {"max_position_embeddings": 32, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": None}
+FAMILIES = {
+    "qwen3": {"num_key_value_heads": 1, "head_dim": 8},
+    "bert": {},
+    "modernbert": {"cls_token_id": None, "sep_token_id": None, "local_attention": 6},
+    "albert": {"embedding_size": 12},
+}
+IDS = padded(texts([9, 4, 1], vocab_size=60), 9)
+
+
+def write_base(libraries, folder, family):
+    """A base with random weights, as transformers writes it."""
+    config = libraries.transformers.AutoConfig.for_model(family, **SMALL, **FAMILIES[family])
+    libraries.torch.manual_seed(0)
+    model = libraries.transformers.AutoModel.from_config(config)
+    with libraries.torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * libraries.torch.randn(parameter.shape))
+    model.save_pretrained(folder)
+
+
+def their_base(libraries, folder):
+    return libraries.transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+
+
+def their_encodings(libraries, model):
+    """Encodings [B, L, D] of `IDS`, zero at padding."""
+    ids, mask = (libraries.torch.tensor(np.asarray(array)) for array in (IDS.ids, IDS.mask))
+    return model(input_ids=ids.long(), attention_mask=mask.long()).last_hidden_state * mask[..., None]
+
+
+def our_encodings(model, params):
+    return model.encodings(params, "question", IDS) * IDS.mask[..., None]
+
+
+def assert_close(found, expected, name=""):
+    expected = np.asarray(expected)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * np.abs(expected).max(), err_msg=name)
+
+
+# PEFT reads an attribute that transformers has renamed.
+of_peft = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
+SCALES = np.random.default_rng(2).normal(size=(3, 9, 24)).astype(np.float32)
+
+
+@of_peft
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("stabilized", [False, True])
+def test_an_adapter_of_peft_computes_here_what_it_computes_there(libraries, tmp_path, family, stabilized):
+    base, folder = tmp_path / "base", tmp_path / "adapter"
+    write_base(libraries, base, family)
+    lora = dataclasses.replace(LORA, rank_stabilized=stabilized)
+    targets = {
+        "bert": r".*layer\.\d+.*dense|.*(query|key|value)",
+        "albert": r".*albert_layers.*(query|key|value|dense|ffn.*)",
+    }
+    config = libraries.peft.LoraConfig(
+        r=4, lora_alpha=6, use_rslora=stabilized, target_modules=targets.get(family, "all-linear")
+    )
+    theirs = libraries.peft.get_peft_model(their_base(libraries, base), config)
+    with libraries.torch.no_grad():
+        for name, parameter in theirs.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0, 0.2)
+    theirs.save_pretrained(folder)
+    model, sources, params = towers(base, lora)
+    params = read_adapters(folder, params, sources, lora, "ab")
+
+    encodings = their_encodings(libraries, theirs)
+    assert_close(our_encodings(model, params), encodings.detach())
+    (encodings * libraries.torch.tensor(SCALES)).sum().backward()
+    gradients = jax.grad(lambda params: jnp.sum(our_encodings(model, params) * SCALES))(params)
+    found = adapters_of(gradients)
+    split = {path: leaf for path, leaf in found.items() if family != "modernbert" or "mlp_down" in path}
+    gradients = {name: np.asarray(p.grad).T for name, p in theirs.named_parameters() if p.grad is not None}
+    largest = max(np.abs(gradient).max() for gradient in gradients.values())
+    assert split
+    for path, gradient in split.items():
+        twin = [name for name, value in gradients.items() if value.shape == gradient.shape]
+        nearest = min(np.abs(gradients[name] - gradient).max() for name in twin)
+        assert nearest < 2e-5 * largest, path
+
+
+@of_peft
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_peft_computes_with_our_adapter_what_we_compute_and_merges_it_alike(libraries, tmp_path, family):
+    base, folder = tmp_path / "base", tmp_path / "adapter"
+    write_base(libraries, base, family)
+    model, sources, params = towers(base)
+    write_adapter(folder, adapters_of(params), sources["question"], LORA, str(base), "ab")
+    theirs = libraries.peft.PeftModel.from_pretrained(their_base(libraries, base), folder)
+    expected = our_encodings(model, params)
+    assert_close(their_encodings(libraries, theirs).detach(), expected)
+    without = libraries.peft.PeftModel.from_pretrained(their_base(libraries, base), folder)
+    with without.disable_adapter():
+        other = their_encodings(libraries, without).detach()
+    assert np.abs(np.asarray(other) - expected).max() > 0.01
+    whole = theirs.merge_and_unload()
+    assert_close(their_encodings(libraries, whole).detach(), our_encodings(model, merged(params, LORA)))
+    whole.save_pretrained(tmp_path / "merged")
+    _, again, _ = towers(tmp_path / "merged")
+    theirs = parameter_paths(again["question"].params())
+    for path, leaf in parameter_paths(merged(params, LORA)["shared"]).items():
+        assert_close(leaf, theirs[path], path)
