@@ -41,6 +41,7 @@ from endx_jax.pretrained.towers import build_dual_encoder, encoder_config, fill_
 from endx_jax.retrieval.hybrid import Hybrid
 from endx_jax.retrieval.mining import InnerProducts
 from endx_jax.retrieval.rerank import LoadedPairs
+from endx_jax.settings import check
 from endx_jax.training.checkpoints import abstract, best_step, restore_params
 from endx_jax.training.state import without
 
@@ -194,6 +195,10 @@ def build_model(settings: Settings) -> Model:
     Raises:
       EndxError: an encoder or tokenizer is missing, they do not match, or a length exceeds an encoder's positions.
     """
+    check(
+        not (settings.model.lora.rank and find_method(settings.objective.name).frozen_towers),
+        f"objective.name={settings.objective.name} trains heads on frozen towers: set model.lora.rank=0",
+    )
     sources = _sources(settings)
     settings = dataclasses.replace(settings, model=fill_in(settings.model, sources["question"]))
     tokenizers = {side: sources[side].folder for side in SIDES}

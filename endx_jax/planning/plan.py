@@ -35,7 +35,8 @@ class OnChip:
       optimizer: bytes of the optimizer's state and the step number; exact.
       batch: bytes of the batch; exact.
       expected: peak bytes, as training estimates them from shapes.
-      model_flops: three times the FLOP of matrix products in the forward pass.
+      model_flops: three times the FLOP of matrix products in the forward pass; twice with adapters, whose base has no
+        gradient.
     """
 
     chip: Chip
@@ -135,7 +136,7 @@ def on_chip(train_plan: TrainPlan, chip: Chip) -> OnChip:
         optimizer=bytes_held((state.step, state.opt_state)),
         batch=bytes_held(batch),
         expected=train_plan.expected_peak,
-        model_flops=3 * traced_flops(_forward(train_plan)) // train_plan.mesh.size,
+        model_flops=(2 if train_plan.model.base else 3) * traced_flops(_forward(train_plan)) // train_plan.mesh.size,
     )
 
 

@@ -19,6 +19,8 @@ from endx_jax.experiment.model import best_params, build_model, read_model
 from endx_jax.experiment.prepare import begin, prepare_run
 from endx_jax.experiment.run import run
 from endx_jax.export.run import export
+from endx_jax.methods.config import base_config
+from endx_jax.methods.residual import ResidualSettings
 from endx_jax.models.lora import is_adapter
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import parameter_paths, to_global
@@ -193,6 +195,10 @@ def test_settings_that_do_not_fit_are_refused(decoder, pairs_csv, tmp_path):
     with one_line_error("model.lora.targets is '\\(', which is no regular expression"):
         prepare_run(recipe(decoder, pairs_csv, targets="("), tmp_path)
     config = recipe(decoder, pairs_csv)
+    residual = base_config(ResidualSettings())
+    residual.update({name: config[name] for name in ("data", "model", "optimizer", "train")})
+    with one_line_error("objective.name=residual trains heads on frozen towers: set model.lora.rank=0"):
+        prepare_run(residual, tmp_path)
     config.model.encoder, config.model.pooling = "none", "mean"
     with one_line_error("which matches none of the linear layers: a new encoder, or none, is trained without"):
         prepare_run(config, tmp_path)
