@@ -22,7 +22,7 @@ def main(argv: list[str]) -> None:
         read_per_question(run, system, arguments.pool)
         for run, system in zip(runs, (systems[0], systems[-1]), strict=True)
     )
-    comparison = compare(first, second)
+    comparison = compare(first, second, clustered=arguments.clusters)
     print(comparison.table())
     if arguments.output:
         write_text(arguments.output, json.dumps(comparison.as_dict(), indent=1) + "\n")
@@ -39,5 +39,10 @@ def _parser() -> argparse.ArgumentParser:
         "--systems", default="trained", metavar="A[,B]", help="system of each run, such as bm25,trained [trained]"
     )
     parser.add_argument("--pool", default="", help="pool, such as sentences or answers>=8 [each run's primary pool]")
+    parser.add_argument(
+        "--clusters",
+        action="store_true",
+        help="resample groups of questions, such as articles, which are not independent within [single questions]",
+    )
     parser.add_argument("--output", type=pathlib.Path, metavar="FILE", help="file for the comparison as JSON")
     return parser

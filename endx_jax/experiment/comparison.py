@@ -16,7 +16,8 @@ from endx_jax.retrieval.results import SETS, pool_folder, read_results
 from endx_jax.retrieval.tables import aligned
 
 ENDING = ".per_question.jsonl"
-NO_METRICS = ("id", "question", "ranks")  # keys of a line that are not metrics
+GROUP = "group"  # key of a line for the subject of its question
+NO_METRICS = ("id", GROUP, "question", "ranks")  # keys of a line that are not metrics
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -30,6 +31,7 @@ class SystemResults:
       values: float64 [Q, M], fractions in [0, 1].
       candidates: number of candidates in the pool; None if unknown.
       sets: numbers of questions of the data sets of a suite, one set after the other; empty for a single set.
+      groups: subject of each question, such as its article; empty if unknown.
     """
 
     name: str
@@ -38,12 +40,20 @@ class SystemResults:
     values: np.ndarray
     candidates: int | None = None
     sets: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    groups: tuple[str, ...] = ()
 
     def of_sets(self) -> dict[str, "SystemResults"]:
         """Returns the results on each set of a suite."""
         ends = np.cumsum([0, *self.sets.values()]).tolist()
         return {
-            name: SystemResults(self.name, self.question_ids[start:stop], self.metrics, self.values[start:stop])
+            name: dataclasses.replace(
+                self,
+                question_ids=self.question_ids[start:stop],
+                values=self.values[start:stop],
+                candidates=None,
+                sets={},
+                groups=self.groups[start:stop],
+            )
             for name, start, stop in zip(self.sets, ends, ends[1:], strict=False)
         }
 
@@ -59,6 +69,7 @@ class Comparison:
       draws: number of draws of the bootstrap and of the randomisation test.
       confidence: confidence level of the intervals.
       sets: comparisons on the sets of a suite.
+      clustered: true if groups of questions were resampled and swapped, false if single questions were.
     """
 
     first: SystemResults
@@ -67,15 +78,20 @@ class Comparison:
     draws: int
     confidence: float
     sets: Mapping[str, "Comparison"] = dataclasses.field(default_factory=dict)
+    clustered: bool = False
+
+    @property
+    def enough(self) -> bool:
+        """True if there are `FEWEST` questions, or groups of them, for an interval and a p-value."""
+        return len(set(self.first.groups) if self.clustered else self.first.question_ids) >= FEWEST
 
     def rows(self) -> list[dict]:
         """Returns one entry per metric: means, difference, interval, p-value, numbers of better and worse questions.
 
         For a suite, they are means over its sets, each of which counts once.
-        Interval and p-value are None for fewer than `FEWEST` questions.
+        Interval and p-value are None if there are too few questions (`enough`).
         """
         first, second = self.first.values, self.second.values
-        enough = len(first) >= FEWEST
         means = [mean_over_sets(values, list(self.first.sets.values())).tolist() for values in (first, second)]
         return [
             {
@@ -83,9 +99,9 @@ class Comparison:
                 "first": means[0][n],
                 "second": means[1][n],
                 "difference": difference.mean,
-                "low": difference.low if enough else None,
-                "high": difference.high if enough else None,
-                "p": difference.p if enough else None,
+                "low": difference.low if self.enough else None,
+                "high": difference.high if self.enough else None,
+                "p": difference.p if self.enough else None,
                 "better": int((second[:, n] > first[:, n]).sum()),
                 "worse": int((second[:, n] < first[:, n]).sum()),
             }
@@ -96,12 +112,13 @@ class Comparison:
         """Returns the comparison as a dictionary for a JSON file."""
         about = {"first": self.first.name, "second": self.second.name, "questions": len(self.first.question_ids)}
         sets = {"sets": {name: comparison.rows() for name, comparison in self.sets.items()}} if self.sets else {}
-        return {**about, "draws": self.draws, "confidence": self.confidence, "measures": self.rows(), **sets}
+        drawn = {"draws": self.draws, "confidence": self.confidence, "clustered": self.clustered}
+        return {**about, **drawn, "measures": self.rows(), **sets}
 
     def table(self) -> str:
         """Returns a table with one line per metric, for a suite also one with a line per set, and a legend."""
         of_suite = f" in {len(self.sets)} sets" if self.sets else ""
-        enough = len(self.first.question_ids) >= FEWEST
+        unit = f"{len(set(self.first.groups)):,} groups of questions" if self.clustered else "questions"
         return "\n".join(
             [
                 f"first:  {self.first.name}",
@@ -111,9 +128,9 @@ class Comparison:
                 *self._lines("measure", {row["measure"]: row for row in self.rows()}),
                 "",
                 *self._lines_of_sets(),
-                f"interval: paired bootstrap over questions; p: paired randomisation test; {self.draws:,} draws."
-                if enough
-                else f"fewer than {FEWEST} questions: no interval and no p-value",
+                f"interval: paired bootstrap over {unit}; p: paired randomisation test; {self.draws:,} draws."
+                if self.enough
+                else f"fewer than {FEWEST} {'groups of ' * self.clustered}questions: no interval and no p-value",
                 "better, worse: questions on which the second system scores higher, or lower, than the first.",
             ]
         )
@@ -190,17 +207,35 @@ def _read_suite(run: pathlib.Path, names: Sequence[object], system: str, pool: s
         np.concatenate([part.values for part in parts]),
         sum(part.candidates or 0 for part in parts) or None,
         {name: len(part.question_ids) for name, part in found.items()},
+        tuple(f"{name}/{group}" for name, part in found.items() for group in part.groups)
+        if all(part.groups for part in parts)
+        else (),
     )
 
 
 def compare(
-    first: SystemResults, second: SystemResults, *, draws: int = DRAWS, confidence: float = CONFIDENCE
+    first: SystemResults,
+    second: SystemResults,
+    *,
+    clustered: bool = False,
+    draws: int = DRAWS,
+    confidence: float = CONFIDENCE,
 ) -> Comparison:
     """Compares two systems on every metric that both have: see `paired_difference`.
 
+    Args:
+      first: results of the first system.
+      second: results of the second system.
+      clustered: true to resample and swap groups of questions, such as articles, in place of single questions.
+      draws: number of draws.
+      confidence: confidence level of the intervals.
+
     Raises:
-      EndxError: the systems were evaluated on different questions or numbers of candidates, or have no common metric.
+      EndxError: the systems were evaluated on different questions or numbers of candidates, or have no common metric,
+        or groups are needed and unknown.
     """
+    if clustered and not first.groups:
+        raise EndxError(f"{first.name}: its questions have no groups, such as articles; evaluate again, or leave them")
     for a, b in ((first, second), (second, first)):
         missing = sorted(set(a.question_ids) - set(b.question_ids))
         if missing:
@@ -220,10 +255,16 @@ def compare(
     a = _select(first, range(len(first.question_ids)), metrics)
     b = _select(second, [row_of[name] for name in first.question_ids], metrics)
     sizes = list(a.sets.values())
-    differences = paired_difference(a.values, b.values, sizes=sizes, draws=draws, confidence=confidence)
+    clusters = a.groups if clustered else ()
+    differences = paired_difference(
+        a.values, b.values, sizes=sizes, clusters=clusters, draws=draws, confidence=confidence
+    )
     others = dataclasses.replace(b, sets=a.sets).of_sets()
-    sets = {name: compare(part, others[name], draws=draws, confidence=confidence) for name, part in a.of_sets().items()}
-    return Comparison(a, b, differences, draws, confidence, sets)
+    sets = {
+        name: compare(part, others[name], clustered=clustered, draws=draws, confidence=confidence)
+        for name, part in a.of_sets().items()
+    }
+    return Comparison(a, b, differences, draws, confidence, sets, clustered)
 
 
 def _select(results: SystemResults, rows: Sequence[int], metrics: Sequence[str]) -> SystemResults:
@@ -235,13 +276,14 @@ def _select(results: SystemResults, rows: Sequence[int], metrics: Sequence[str])
         results.values[np.ix_(list(rows), columns)],
         results.candidates,
         results.sets,
+        tuple(results.groups[row] for row in rows) if results.groups else (),
     )
 
 
 def _read(file: pathlib.Path, name: str, candidates: int | None) -> SystemResults:
     lines: dict[str, int] = {}
     metrics: tuple[str, ...] = ()
-    rows = []
+    rows, groups = [], []
     for number, where, row in row_files.rows(str(file)):
         metrics = metrics or tuple(key for key in row if key not in NO_METRICS)
         question = json_files.text(row.get("id"), f"{where}: 'id'")
@@ -250,8 +292,10 @@ def _read(file: pathlib.Path, name: str, candidates: int | None) -> SystemResult
         lines[question] = number
         if not metrics:
             raise EndxError(f"{where}: no metrics; evaluate the run again")
+        groups += [json_files.text_at(row, GROUP, where)] if GROUP in row else []
         rows.append([json_files.number(row.get(name), f"{where}: {json_files.shown(name)}") for name in metrics])
-    return SystemResults(name, tuple(lines), metrics, np.asarray(rows, np.float64), candidates)
+    known = tuple(groups) if len(groups) == len(rows) else ()
+    return SystemResults(name, tuple(lines), metrics, np.asarray(rows, np.float64), candidates, groups=known)
 
 
 def _sizes(file: pathlib.Path) -> dict[tuple[str, str], int]:

@@ -94,7 +94,8 @@ def bootstrap_interval(
       EndxError: there are no questions or no draws, or the confidence is not in (0, 1).
     """
     _check_draws(len(values), draws, confidence)
-    return _interval(np.asarray(values, np.float64), sizes, draws, confidence, np.random.default_rng(seed))
+    parts = _cluster_sums(np.asarray(values, np.float64), sizes, ())
+    return _interval(parts, draws, confidence, np.random.default_rng(seed))
 
 
 def paired_difference(
@@ -102,6 +103,7 @@ def paired_difference(
     second: np.ndarray,
     *,
     sizes: Sequence[int] = (),
+    clusters: Sequence[str] = (),
     draws: int = DRAWS,
     confidence: float = CONFIDENCE,
     seed: int = 0,
@@ -114,10 +116,14 @@ def paired_difference(
     al. 2007, sections 2.2 and 2.4). All metrics use the same draws. With several data sets, the mean is
     `mean_over_sets`, and the questions are resampled within each set.
 
+    Questions of one article are not independent, so that intervals over questions are too narrow. With `clusters`,
+    whole clusters of questions are resampled and swapped.
+
     Args:
       first: [Q, M], M metrics of the first system on each question.
       second: [Q, M], metrics of the second system.
       sizes: numbers of questions of the data sets, one set after the other; empty for a single set.
+      clusters: cluster of each question, such as its article; empty if every question is independent.
       draws: number of resamples, and of random assignments.
       confidence: confidence level of the interval, in (0, 1).
       seed: random seed.
@@ -132,8 +138,9 @@ def paired_difference(
     difference = np.asarray(second, np.float64) - np.asarray(first, np.float64)
     mean = mean_over_sets(difference, sizes)
     generator = np.random.default_rng(seed)
-    low, high = _interval(difference, sizes, draws, confidence, generator)
-    swapped = _means(difference, sizes, draws, lambda size: 1 - 2.0 * generator.integers(2, size=size, dtype=np.int8))
+    parts = _cluster_sums(difference, sizes, clusters)
+    low, high = _interval(parts, draws, confidence, generator)
+    swapped = _means(parts, draws, lambda size: 1 - 2.0 * generator.integers(2, size=size, dtype=np.int8))
     # A sum in another order may differ in its last digits.
     extreme = (np.abs(swapped) >= np.abs(mean) - 1e-12).sum(axis=0)
     p = (1 + extreme) / (1 + draws)
@@ -153,26 +160,43 @@ def _split(values: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
     return np.split(values, np.cumsum(sizes)[:-1]) if len(sizes) else [values]
 
 
-def _interval(values, sizes, draws: int, confidence: float, generator: np.random.Generator) -> np.ndarray:
+def _cluster_sums(
+    values: np.ndarray, sizes: Sequence[int], clusters: Sequence[str]
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Returns for each data set the sums of its C clusters [C, M] and their numbers of questions [C]."""
+    if not clusters:
+        return [(part, np.ones(len(part))) for part in _split(values, sizes)]
+    parts = []
+    for part, names in zip(_split(values, sizes), _split(np.asarray(clusters), sizes), strict=True):
+        _, cluster, counts = np.unique(names, return_inverse=True, return_counts=True)
+        sums = np.zeros((len(counts), part.shape[1]))
+        np.add.at(sums, cluster, part)
+        parts.append((sums, counts.astype(np.float64)))
+    return parts
+
+
+def _interval(parts, draws: int, confidence: float, generator: np.random.Generator) -> np.ndarray:
     """Returns the ends [2, M] of bootstrap intervals: see `bootstrap_interval`."""
-    resampled = _means(values, sizes, draws, lambda size: _counts(generator, size))
+    resampled = _means(parts, draws, lambda size: _counts(generator, size))
     tail = (1 - confidence) / 2
     return np.quantile(resampled, [tail, 1 - tail], axis=0)
 
 
-def _means(values: np.ndarray, sizes: Sequence[int], draws: int, weights) -> np.ndarray:
+def _means(parts, draws: int, weights) -> np.ndarray:
     """Returns weighted means over questions, averaged over sets [draws, M]; `weights` draws the weights of a block."""
     means = []
-    for part in _split(values, sizes):
-        count = len(part)
-        block = max(1, BLOCK // count)
-        parts = [weights((min(block, draws - start), count)) @ part / count for start in range(0, draws, block)]
-        means.append(np.concatenate(parts))
+    for sums, counts in parts:
+        block = max(1, BLOCK // len(sums))
+        blocks = []
+        for start in range(0, draws, block):
+            drawn = weights((min(block, draws - start), len(sums)))
+            blocks.append(drawn @ sums / (np.abs(drawn) @ counts)[:, None])
+        means.append(np.concatenate(blocks))
     return np.mean(means, axis=0)
 
 
 def _counts(generator: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
-    """Draws bootstrap counts, float64 [draws, Q]: the occurrences of each question in Q draws with replacement."""
+    """Draws bootstrap counts, float64 [draws, C]: the occurrences of each cluster in C draws with replacement."""
     draws, count = size
     places = generator.integers(count, size=size) + count * np.arange(draws)[:, None]
     return np.bincount(places.ravel(), minlength=draws * count).reshape(size).astype(np.float64)

@@ -143,7 +143,7 @@ class Results:
             ids = (records.question_ids, records.candidate_ids)
             trec.write_qrels(folder / "qrels.trec", *ids, records.qrels, records.gains)
             for name, evaluation in systems.items():
-                trec.write_system(folder, name, *ids, evaluation)
+                trec.write_system(folder, name, *ids, evaluation, records.groups)
         if self.reverse:
             self.reverse._write_rankings(rankings / self.reverse.direction)
 

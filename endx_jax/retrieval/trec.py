@@ -70,7 +70,14 @@ def write_qrels(path, question_ids, candidate_ids, qrels, gains=None) -> None:
                 file.write(f"{question} 0 {candidate_ids[candidate]} {grade}\n")
 
 
-def write_system(folder: pathlib.Path, system: str, question_ids, candidate_ids, evaluation: Evaluation) -> None:
+def write_system(
+    folder: pathlib.Path,
+    system: str,
+    question_ids,
+    candidate_ids,
+    evaluation: Evaluation,
+    groups: Sequence[str] | None = None,
+) -> None:
     """Writes the run `SYSTEM.run.trec`, and `SYSTEM.per_question.jsonl`: `id`, `ranks` and metrics of each question.
 
     Args:
@@ -79,13 +86,15 @@ def write_system(folder: pathlib.Path, system: str, question_ids, candidate_ids,
       question_ids: Q external ids.
       candidate_ids: N external ids.
       evaluation: rankings of the system.
+      groups: subject of each question, such as its article, which is written as `group`; None if unknown.
     """
     write_run(
         folder / f"{system}.run.trec", question_ids, candidate_ids, evaluation.top_ids, evaluation.top_scores, system
     )
     with replacing(folder / f"{system}.per_question.jsonl") as file:
-        for identity, row in zip(question_ids, evaluation.per_question(), strict=True):
-            file.write(json.dumps({"id": identity, **row}, ensure_ascii=False) + "\n")
+        for n, (identity, row) in enumerate(zip(question_ids, evaluation.per_question(), strict=True)):
+            group = {} if groups is None else {"group": groups[n]}
+            file.write(json.dumps({"id": identity, **group, **row}, ensure_ascii=False) + "\n")
 
 
 def _by_row(path, ids: Sequence[str] | Mapping[int, str]) -> dict[int, str]:

@@ -70,6 +70,30 @@ def test_two_systems_of_one_run(runs, endx):
     assert "-0.2000" in endx("compare", runs[0], runs[0], "--systems=bm25,trained").out
 
 
+def test_groups_of_questions_are_resampled_on_request(tmp_path, endx, monkeypatch):
+    for name, values in (("a", FIRST), ("b", SECOND)):
+        write(tmp_path / name, "trained", values)
+        file = tmp_path / name / "trained.per_question.jsonl"
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        file.write_text("".join(json.dumps(row | {"group": f"g{int(row['id'][1]) % 4}"}) + "\n" for row in rows))
+        write_results(tmp_path / name, ("all", "trained", 30))
+    arguments = [tmp_path / "a", tmp_path / "b", f"--output={tmp_path / 'out.json'}"]
+    assert "fewer than 30 groups of questions: no interval" in endx("compare", *arguments, "--clusters").out
+    monkeypatch.setattr(comparison, "FEWEST", 4)
+    assert "bootstrap over 4 groups of questions" in endx("compare", *arguments, "--clusters").out
+    clustered = json.loads((tmp_path / "out.json").read_text())
+    endx("compare", *arguments)
+    single = json.loads((tmp_path / "out.json").read_text())
+    assert (clustered["clustered"], single["clustered"]) == (True, False)
+    assert [row["measure"] for row in clustered["measures"]] == ["mrr", "p@1"]  # `group` is no measure
+    assert clustered["measures"][0]["difference"] == single["measures"][0]["difference"]
+    # Four groups with 16 assignments, single questions with 1024.
+    assert clustered["measures"][0]["p"] > 0.1 > single["measures"][0]["p"]
+    write(tmp_path / "b", "trained", FIRST)
+    error = endx("compare", tmp_path / "b", tmp_path / "a", "--clusters", status=2).err
+    assert "its questions have no groups" in error
+
+
 def test_a_pool_and_a_file_can_be_named(runs):
     few = read_per_question(runs[0], "trained", "answers>=8")
     assert (few.question_ids, few.candidates) == (("q1", "q2"), 30)

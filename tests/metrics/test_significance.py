@@ -91,6 +91,32 @@ def test_swaps_over_sets_are_the_exact_test_of_all_assignments():
     assert found.p == pytest.approx(exact, abs=0.01)
 
 
+def test_clusters_are_resampled_and_swapped_as_wholes():
+    draw = np.random.default_rng(8)
+    # Twenty articles of one to five questions, which have the same difference.
+    counts = 1 + np.arange(20) % 5
+    names = np.repeat([f"article {n}" for n in range(20)], counts).tolist()
+    difference = np.repeat(draw.normal(size=20), counts)[:, None]
+    zero = np.zeros_like(difference)
+    (found,) = paired_difference(zero, difference, clusters=names, draws=4000)
+    assert found.mean == difference.mean()
+    # The naive twin draws articles one by one and concatenates their questions.
+    of_article = np.split(difference[:, 0], np.cumsum(counts)[:-1])
+    means = [np.concatenate([of_article[n] for n in draw.integers(20, size=20)]).mean() for _ in range(4000)]
+    assert [found.low, found.high] == pytest.approx(np.quantile(means, [0.025, 0.975]).tolist(), abs=0.05)
+    sums = np.asarray([part.sum() for part in of_article])
+    swapped = draw.choice([-1, 1], size=(4000, 20)) @ sums / counts.sum()
+    assert found.p == pytest.approx(np.mean(np.abs(swapped) >= abs(found.mean)), abs=0.04)
+    # Negative control: as single questions, the interval is narrower.
+    (single,) = paired_difference(zero, difference, draws=4000)
+    assert single.high - single.low < 0.8 * (found.high - found.low)
+    # Clusters of one question each are no clusters, and are drawn within the sets.
+    values = draw.random((40, 2))
+    own = [f"{n:02}" for n in range(40)]
+    plain = paired_difference(values, values[::-1], sizes=(10, 30), draws=100)
+    assert paired_difference(values, values[::-1], sizes=(10, 30), clusters=own, draws=100) == plain
+
+
 def test_draws_are_made_in_blocks(monkeypatch):
     """Two draws at a time are the same draws as all at once: 80 numbers of them fill whole words of the generator."""
     draw = np.random.default_rng(3)
