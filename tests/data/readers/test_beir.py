@@ -9,7 +9,8 @@ import pytest
 from helpers import one_line_error
 
 from endx_jax.data import read
-from endx_jax.data.readers.beir import REPORT, Negative, write_mined
+from endx_jax.data.readers.beir import REPORT, Negative, sets_of, write_mined
+from endx_jax.data.readers.formats import detect_format
 from endx_jax.data.records import RetrievalSet
 from endx_jax.errors import EndxError
 from endx_jax.experiment.workdir import check_output
@@ -329,3 +330,19 @@ def test_damaged_folders_of_the_hub_are_refused(tmp_path):
     missing = write_hub(tmp_path / "missing")
     (missing / "queries" / "train-00000-of-00001.parquet").unlink()
     assert "no queries.jsonl in the folder" in refusal(missing)
+
+
+def test_a_folder_of_sets_is_a_suite(tmp_path):
+    assert sets_of(str(tmp_path)) == sets_of(str(tmp_path / "nowhere")) == {}
+    for name in ("b", "a", ".git"):
+        (tmp_path / name).mkdir()
+    assert sets_of(str(tmp_path)) == {}  # folders without data
+    write_hub(tmp_path / "b")
+    (tmp_path / "about.txt").write_text("x")
+    # All folders are sets, so that one without data is noticed.
+    assert sets_of(str(tmp_path)) == {"a": str(tmp_path / "a"), "b": str(tmp_path / "b")}
+    assert sets_of(str(tmp_path / "b")) == {}  # a set, whose parts are folders
+    with one_line_error(r"holds several data sets \(a, b\): name one of them"):
+        detect_format(str(tmp_path))
+    (tmp_path / "corpus.jsonl").write_text("")
+    assert sets_of(str(tmp_path)) == {}
