@@ -101,8 +101,8 @@ class AppendOnlyFile:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._stream = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by `close`)
 
-    def add(self, data: bytes) -> None:
-        """Appends data.
+    def add(self, data: bytes, *, sync: bool = False) -> None:
+        """Appends data; with `sync`, waits until it is on disk.
 
         Raises:
           DiskFull: the disk is full; a part of the data may have been written.
@@ -110,6 +110,8 @@ class AppendOnlyFile:
         with reporting_full_disk(self._path):
             while data:
                 data = data[self._stream.write(data) :]
+            if sync:
+                os.fsync(self._stream.fileno())
 
     def close(self) -> None:
         """Closes the file."""

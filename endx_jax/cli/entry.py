@@ -19,6 +19,7 @@ usage: endx VERB [options]      (or: python -m endx_jax VERB [options])
 
   prepare     download and convert a data set         endx prepare reqa/squad
   mine        find hard negatives for training        endx mine --data=pairs.csv --bm25 --output=mined
+  generate    questions by a language model           endx generate --corpus=docs --endpoint=URL --model=M --output=FILE
   train       train, evaluate, write a workdir        endx train --config=quickstart
   merge       average runs of one architecture        endx merge runs/a runs/b --output=merged
   evaluate    rank a data set with a model            endx evaluate --workdir=runs/quickstart
@@ -117,11 +118,15 @@ SMALLER = {
 SMALLER_DATA = "end other programs, or use less data at a time"
 
 # Verbs that resume after an interrupt, and the point from which.
-RESUMES = {"train": "from its checkpoint, if any", "encode": "after the last documents that it wrote"}
+RESUMES = {
+    "train": "from its checkpoint, if any",
+    "encode": "after the last documents that it wrote",
+    "generate": "after its last answers",
+}
 
 VERBS = (
-    "prepare", "mine", "train", "merge", "evaluate", "compare", "search", "serve", "encode", "export", "push",
-    "publish", "plan", "models", "completion",
+    "prepare", "mine", "generate", "train", "merge", "evaluate", "compare", "search", "serve", "encode", "export",
+    "push", "publish", "plan", "models", "completion",
 )  # fmt: skip
 
 

@@ -1,0 +1,318 @@
+"""`endx generate` against a stub of a chat server that misbehaves, and killed."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+from chat_server import ChatServer, questions, reply
+
+from endx_jax.data import generation
+from endx_jax.data.chat import Reply
+from endx_jax.data.generation import Journal, key_of, parse
+from endx_jax.data.readers import read
+
+KEY = "sk-secret-456"
+
+
+@pytest.fixture
+def corpus(tmp_path) -> pathlib.Path:
+    """Eight different passages; one of them twice, and an empty one."""
+    rows = [{"id": f"d{n}", "text": f"This is passage {n}."} for n in range(8)]
+    rows += [{"id": "again", "text": "This is passage 3."}, {"id": "empty", "text": ""}]
+    file = tmp_path / "docs.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def arguments(server, corpus, *more) -> list[str]:
+    given = [
+        f"--corpus={corpus}",
+        f"--endpoint={server.address}",
+        "--model=m",
+        f"--output={corpus.parent / 'pairs.jsonl'}",
+    ]
+    return ["generate", *given, "--retries=1", "--timeout=5", *more]
+
+
+def pairs(corpus) -> list[tuple[str, str]]:
+    lines = (corpus.parent / "pairs.jsonl").read_text().splitlines()
+    return [(found["question"], found["answer"]) for found in map(json.loads, lines)]
+
+
+def expected(*numbers) -> list[tuple[str, str]]:
+    return [(question, f"This is passage {n}.") for n in numbers for question in json.loads(questions(n))]
+
+
+def test_pairs_are_written_in_the_order_of_the_corpus_and_nothing_is_asked_twice(corpus, endx, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with ChatServer(delay=0.05) as server:
+        printed = endx(*arguments(server, corpus, "--concurrency=3", "--price=1,2"))
+        assert server.paid == {str(n): 1 for n in range(8)}
+        assert 1 < server.most <= 3
+        body = server.seen[0][2]
+        assert (body["model"], body["max_tokens"]) == ("m", 500)
+        assert "Write 3 questions" in body["messages"][0]["content"]
+        again = endx(*arguments(server, corpus, "--concurrency=3", "--price=1,2"))
+        assert sum(server.asked.values()) == 8
+    assert pairs(corpus) == expected(*map(str, range(8)))
+    assert re.match(r"asking m about 8 passages: about \d+ tokens in and 480 out, 0.00 at --price\n", printed.out)
+    assert "holds 24 pairs of 8 passages; 0 of several passages and 0 by --filter-with are left out" in printed.out
+    assert "pairs.jsonl.journal: 800 tokens in and 240 out" in printed.out
+    assert again.out.startswith("asking m about 0 passages (8 answered before): about 0 tokens in and 0 out")
+    assert len(read(corpus.parent / "pairs.jsonl").questions) == 24
+    assert KEY not in printed.out + printed.err + (corpus.parent / "pairs.jsonl.journal").read_text()
+
+
+def test_an_estimate_asks_for_nothing(corpus, endx):
+    with ChatServer() as server:
+        said = endx(*arguments(server, corpus, "--limit=0", "--price=1000000")).out
+        assert not server.seen
+    tokens = 8 * (len(generation.PROMPT.replace("{count}", "3")) + len("This is passage 0.")) // 4
+    assert (
+        said == f"asking m about 8 passages: about {tokens:,} tokens in and 480 out, {tokens + 480:,}.00 at --price\n"
+    )
+    assert [file.name for file in corpus.parent.iterdir()] == ["docs.jsonl"]
+
+
+def test_more_passages_are_asked_later(corpus, endx):
+    with ChatServer() as server:
+        endx(*arguments(server, corpus, "--limit=3"))
+        assert set(server.paid) == {"0", "1", "2"}
+        endx(*arguments(server, corpus, "--limit=5"))
+        assert server.asked == {str(n): 1 for n in range(5)}
+    assert pairs(corpus) == expected(*"01234")
+
+
+def test_a_template_with_examples(corpus, endx):
+    template = corpus.parent / "prompt.txt"
+    template.write_text('Passage: passage x y\nQuestions: ["a {b}?"]\n\n{count} for this one: {passage}\n')
+    with ChatServer() as server:
+        endx(*arguments(server, corpus, f"--prompt={template}", "--questions=2", "--limit=1", '--fields={"n": null}'))
+        ((_, _, body),) = server.seen
+        assert body["messages"][0]["content"].endswith('["a {b}?"]\n\n2 for this one: This is passage 0.\n')
+        assert body["n"] is None
+    assert pairs(corpus) == expected("0")[:2]
+
+
+BAD = {
+    "junk": "I cannot do that",
+    "half a list": '["what is',
+    "an empty list": "[]",
+    "no strings": "[1, 2]",
+    "an object": '[{"question": "x"}]',
+    "empty strings": '["", " "]',
+    "too long": json.dumps(["x" * 1001]),
+    "nothing": None,
+}
+
+
+@pytest.mark.parametrize("said", BAD.values(), ids=BAD)
+def test_an_answer_without_questions_is_asked_again_then_skipped_and_named(said, corpus, endx):
+    act = lambda number, times: reply(said if number == "3" or (number == "5" and times == 1) else questions(number))  # noqa: E731
+    with ChatServer(act) as server:
+        printed = endx(*arguments(server, corpus)).out
+        assert server.asked == {str(n): {3: 3, 5: 2}.get(n, 1) for n in range(8)}
+        again = endx(*arguments(server, corpus)).out
+        assert server.asked["3"] == 3  # paid three times, and not again
+    assert pairs(corpus) == expected(*"0124567")
+    for text in (printed, again):
+        assert "4 answers held no questions; a passage with three of them is not asked again" in text
+        assert re.search(r"skipped 1 passages \(.+\): 'd3'\n", text)
+    assert "1,100 tokens in and 330 out" in printed  # of bad answers too
+
+
+def test_an_answer_that_is_cut_off_counts_as_bad(corpus, endx):
+    act = lambda number, times: reply(questions(number), finish="length" if number == "3" else "stop")  # noqa: E731
+    with ChatServer(act) as server:
+        assert "skipped 1 passages (cut off at max_tokens): 'd3'" in endx(*arguments(server, corpus)).out
+
+
+@pytest.mark.parametrize(
+    "failure", [(429, {"Retry_After": "0"}, b""), (500, {}, b""), (400, {}, b"too long"), b"<html>", "break"]
+)
+def test_passages_without_an_answer_are_named_and_asked_by_the_next_run(failure, corpus, endx):
+    with ChatServer(lambda number, _: failure if number in "36" else reply(questions(number))) as server:
+        printed = endx(*arguments(server, corpus)).out
+    assert pairs(corpus) == expected(*"012457")
+    assert re.search(r"skipped 2 passages \(.+\): 'd3', 'd6'\nrun the same command again to ask for those", printed)
+    with ChatServer() as server:
+        endx(*arguments(server, corpus))
+        assert server.asked == {"3": 1, "6": 1}
+    assert pairs(corpus) == expected(*map(str, range(8)))
+
+
+def test_a_wrong_key_ends_at_once_in_one_line(corpus, endx, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with ChatServer(lambda *_: (401, {}, f"wrong key {KEY}".encode())) as server:
+        said = endx(*arguments(server, corpus, "--concurrency=1"), status=2).err
+        assert sum(server.asked.values()) < 4
+    assert "answers with status 401: wrong key ***" in said
+    assert not (corpus.parent / "pairs.jsonl").exists()
+
+
+def test_a_server_that_is_down_ends_the_run(corpus, endx, monkeypatch):
+    monkeypatch.setattr(generation, "GIVE_UP", 4)
+    with ChatServer(lambda number, _: (503, {}, b"") if number > "1" else reply(questions(number))) as server:
+        said = endx(*arguments(server, corpus, "--retries=0", "--concurrency=1"), status=2).err
+    assert "no answer for 4 passages in a row, for the last: status 503, 1 times" in said
+    with ChatServer() as server:
+        endx(*arguments(server, corpus))
+        assert set(server.asked) == set("234567")
+
+
+def test_questions_of_several_passages_are_left_out(corpus, endx):
+    def act(number, times):
+        return reply(
+            json.dumps(["What is it about?", f"what is {number}?", f"What  is {number}?", "what is it about?"])
+        )
+
+    with ChatServer(act) as server:
+        said = endx(*arguments(server, corpus)).out
+    assert pairs(corpus) == [(f"what is {n}?", f"This is passage {n}.") for n in range(8)]
+    assert "8 of several passages and 0 by --filter-with are left out" in said
+
+
+def test_questions_that_do_not_find_their_passage_are_left_out(corpus, trained_workdir, endx):
+    """The question for every second passage is the text of the passage before it."""
+    rows = [
+        {"id": f"d{n}", "text": f"the {word} sat. This is passage {n}."} for n, word in enumerate(["cat", "dog"] * 4)
+    ]
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    texts = [row["text"] for row in rows]
+    with ChatServer(lambda number, _: reply(json.dumps([texts[int(number) // 2 * 2] + " ?" * int(number)]))) as server:
+        endx(*arguments(server, corpus, f"--filter-with={trained_workdir}", "--filter-top=1"))
+        kept = [answer for _, answer in pairs(corpus)]
+        assert texts[0] in kept
+        assert texts[1] not in kept
+        said = endx(*arguments(server, corpus, f"--filter-with={trained_workdir}", "--filter-top=8")).out
+        assert len(pairs(corpus)) == 8  # the journal still has all of them
+        assert "0 by --filter-with are left out" in said
+        assert sum(server.asked.values()) == 8
+
+
+def test_a_journal_of_another_model_or_prompt_is_refused(corpus, endx):
+    with ChatServer() as server:
+        endx(*arguments(server, corpus))
+        said = endx(*arguments(server, corpus, "--model=other", "--questions=2"), status=2).err
+        assert (
+            "pairs.jsonl.journal holds answers for other fields, prompt, questions: name another --output, or" in said
+        )
+        (corpus.parent / "pairs.jsonl.journal").unlink()
+        assert "exists and has no journal: name another" in endx(*arguments(server, corpus), status=2).err
+        assert sum(server.asked.values()) == 8
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--questions=0"], "--questions is 0; it must be from 1 to 1,000"),
+        (["--timeout=0"], "--timeout=0.0: give seconds above 0"),
+        (["--limit=-1"], "--limit=-1: give a number of passages"),
+        (["--fields=[1]"], "--fields must be an object, not a list"),
+        (["--endpoint=ftp://a"], "--endpoint must be http"),
+        (["--output=no/folder/x.jsonl"], "no/folder is no folder: make it first"),
+        (["--corpus=nothing.jsonl"], "nothing.jsonl: no such file"),
+    ],
+)
+def test_flags_that_are_not_valid(flags, message, corpus, endx):
+    with ChatServer() as server:
+        assert message in endx(*arguments(server, corpus, *flags), status=2).err
+        assert not server.seen
+
+
+def test_a_template_needs_the_passages_place(corpus, endx):
+    (corpus.parent / "prompt.txt").write_text("ask something")
+    with ChatServer() as server:
+        said = endx(*arguments(server, corpus, f"--prompt={corpus.parent / 'prompt.txt'}"), status=2).err
+    assert "prompt.txt needs the place of the passage, {passage}" in said
+
+
+def test_only_one_run_at_a_time_uses_a_journal(corpus, endx):
+    from endx_jax.files import locked
+
+    with locked(corpus.parent / ".pairs.jsonl.lock"), ChatServer() as server:
+        assert "is in use by process" in endx(*arguments(server, corpus), status=2).err
+        assert not server.seen
+
+
+@pytest.mark.parametrize(
+    "line", ["{", "[]", "{}", '{"passage": "k", "questions": [1], "bad": "", "sent": 1, "received": 1}']
+    + [f'{{"passage": "k", "questions": ["q"], "bad": "", "sent": {n}, "received": 1}}' for n in ("null", "-1", "1e9")],
+)  # fmt: skip
+def test_a_damaged_journal_is_one_line(line, corpus, endx):
+    with ChatServer() as server:
+        endx(*arguments(server, corpus))
+        with open(corpus.parent / "pairs.jsonl.journal", "a") as file:
+            file.write(line + "\n")
+        assert "pairs.jsonl.journal, line 10" in endx(*arguments(server, corpus), status=2).err
+
+
+def test_the_end_of_a_line_that_a_kill_cut_is_dropped(tmp_path):
+    file, about = tmp_path / "journal", {"model": "m", "prompt": ["a"]}
+    journal = Journal(file, about)
+    journal.add("k1", generation.Answer(("q",), "", 1, 2))
+    journal.close()
+    whole = file.read_bytes()
+    for cut in range(1, len(whole)):
+        file.write_bytes(whole[:-cut])
+        found = Journal(file, about)
+        assert found.questions == {}
+        found.add("k1", generation.Answer(("q",), "", 1, 2))
+        found.close()
+        assert file.read_bytes() == whole
+    again = Journal(file, about)
+    again.close()
+    assert (again.sent, again.received) == (1, 2)
+
+
+def test_a_reply_is_searched_for_its_list():
+    text = (
+        '<think>["not", "these"]</think>\nHere:\n```json\n["One?", " two  words? ", "one?", "Three?", "Four?"]\n```\n'
+    )
+    assert parse(Reply(text, True, (0, 0)), 3) == (("One?", "two words?", "Three?"), "")
+
+
+@pytest.mark.slow
+def test_killed_ten_times_no_answer_in_the_journal_is_asked_again_and_none_is_lost(tmp_path):
+    """What the server answered and a killed process had not yet written is paid twice, at most one for each thread."""
+    corpus, threads, kills = tmp_path / "docs.jsonl", 4, 10
+    corpus.write_text("".join(json.dumps({"id": f"d{n}", "text": f"This is passage {n}."}) + "\n" for n in range(120)))
+
+    def act(number, times):
+        return (429, {"Retry_After": "0"}, b"") if times == 1 and int(number) % 7 == 0 else reply(questions(number))
+
+    with ChatServer(act, delay=0.02) as server:
+        command = [
+            sys.executable,
+            "-m",
+            "endx_jax",
+            *arguments(server, corpus, f"--concurrency={threads}", "--retries=3"),
+        ]
+        environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+        snapshots: list[dict[str, int]] = []  # how often what the journal held at a kill had been asked by then
+        for _ in range(kills):
+            before = sum(server.paid.values())
+            process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+            while sum(server.paid.values()) < before + 7:
+                assert process.poll() is None
+                time.sleep(0.002)
+            process.kill()
+            process.wait()
+            journal = (tmp_path / "pairs.jsonl.journal").read_text().rpartition("\n")[0]
+            known = [str(n) for n in range(120) if key_of(f"This is passage {n}.") in journal]
+            snapshots.append({number: server.asked[number] for number in known})
+        finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        twice = sum(count - 1 for count in server.paid.values())
+        assert len(server.paid) == 120
+        for snapshot in snapshots:
+            assert {number: server.asked[number] for number in snapshot} == snapshot
+    assert [len(snapshot) for snapshot in snapshots] == sorted(len(snapshot) for snapshot in snapshots)
+    assert len(snapshots[0]) > 0
+    assert 0 <= twice <= threads * kills
+    assert pairs(corpus) == expected(*map(str, range(120)))
+    assert f"({len(snapshots[-1])} answered before)" in finished.stdout
