@@ -192,7 +192,7 @@ def _pools(arguments: argparse.Namespace, data: str | None):
     elif data:
         settings = settings_of(data, settings)
     if data:
-        settings = with_data_flags(settings, arguments)
+        settings = with_data_flags(dataclasses.replace(settings, format=""), arguments)
         dataset, records = data, read_records(data, settings, arguments.split)
     else:
         dataset, records = settings.test_path or settings.path, read_splits(settings).test

@@ -81,11 +81,12 @@ def _split(settings: DataSettings) -> Splits:
     if not test_path:
         records = read_records(path, settings, settings.split, whole=False)
         return _parted(records, settings, settings.test_fraction)
-    settings_by_file = {file: settings_of(file, settings) for file in (path, test_path)}
-    if settings not in settings_by_file.values():
-        settings_by_file[path] = settings  # `read_records` raises an error about the pool
-    records = read_records(path, settings_by_file[path], settings.split, whole=False)
-    test = read_records(test_path, settings_by_file[test_path], settings.test_split)
+    of_test = settings_of(test_path, settings)
+    own = dataclasses.replace(settings, pool="") if settings.format else settings_of(path, settings)
+    if settings.pool not in (own.pool, of_test.pool):
+        own = settings  # `read_records` raises an error about the pool
+    records = read_records(path, own, settings.split, whole=False)
+    test = read_records(test_path, of_test, settings.test_split)
     rest = without_questions(records, set(test.questions))
     if not rest.questions:
         raise EndxError(f"{path}: all its questions are in the test data {test_path} too; train on other questions")
@@ -120,7 +121,7 @@ def read_records(path: str, settings: DataSettings, judgements: str | None, *, w
 
         return reqa_dataset.read(*name_and_split(path))
     path = local_path(path)
-    if of_documents(path, settings):
+    if settings.format == DOCUMENTS:
         if settings.pool:
             raise EndxError(f"{path} is read as documents; leave data.pool empty")
         documents = read_corpus(path, text_column=settings.text_column, split=judgements)
@@ -137,11 +138,6 @@ def read_records(path: str, settings: DataSettings, judgements: str | None, *, w
         whole=whole,
         skip_invalid=settings.skip_invalid,
     )
-
-
-def of_documents(path: str, settings: DataSettings) -> bool:
-    """Returns true if a path is that of documents without questions, `data.path` with `data.format=documents`."""
-    return settings.format == DOCUMENTS and local_path(settings.path) == local_path(path)
 
 
 def read_documents(settings: DataSettings) -> Iterator[Document]:
@@ -174,10 +170,12 @@ def has_paragraphs(path: str) -> bool:
 
 
 def settings_of(path: str, settings: DataSettings) -> DataSettings:
-    """Returns the settings for one of several data sets: without the pool if it is not reading-comprehension data."""
-    if not settings.pool or (not of_documents(path, settings) and has_paragraphs(path)):
-        return settings
-    return dataclasses.replace(settings, pool="")
+    """Returns the settings for another data set than `data.path`, whose format is detected.
+
+    The pool is left out if the set is not reading-comprehension data.
+    """
+    pool = settings.pool if settings.pool and has_paragraphs(path) else ""
+    return dataclasses.replace(settings, pool=pool, format="")
 
 
 def name_and_split(path: str) -> tuple[str, str]:

@@ -161,6 +161,9 @@ def test_documents_are_trained_on_and_questions_of_a_test_set_ranked(folder, tmp
     questions = {*found.train.questions, *found.validation.questions}
     assert questions == {text for n in range(20) for text in (f"T{n}", f"This is the text of number {n}.")}
     assert len(found.validation.questions) == 2  # of one document
+    both = read_splits(DataSettings(path=dev, format="documents", test_path=dev, pool="answers"))
+    assert both.test == found.test  # one file is read as documents and as questions
+    assert len(both.train.questions) == 2  # the titles of two articles; the third is held out
     mixed = read_splits(dataclasses.replace(settings, mixture=((dev, 1.0),)))
     assert {*mixed.train.groups} >= {*found.train.groups}
 
