@@ -231,7 +231,7 @@ def _parser() -> argparse.ArgumentParser:
         "--rerank",
         type=epath.Path,
         metavar="WORKDIR",
-        help="workdir of a pair classifier that re-ranks the best candidates",
+        help="workdir of a pair classifier, or folder of a CrossEncoder, that re-ranks the best candidates",
     )
     parser.add_argument(
         "--top", type=int, default=20, metavar="N", help="number of candidates that --rerank re-ranks, 0: all [20]"

@@ -124,7 +124,10 @@ def _parser() -> argparse.ArgumentParser:
         help="folder or name of the model that encoded the index [the run's, or the one that the index names]",
     )
     parser.add_argument(
-        "--rerank", type=epath.Path, metavar="WORKDIR", help="workdir of a pair classifier for /v1/rerank"
+        "--rerank",
+        type=epath.Path,
+        metavar="WORKDIR",
+        help="workdir of a pair classifier, or folder of a CrossEncoder, for /v1/rerank",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on [127.0.0.1: this machine only]")
     parser.add_argument("--port", type=int, default=8000, help="port; 0 chooses a free one [8000]")

@@ -144,5 +144,14 @@ def test_the_seconds_first_token_is_left_out_and_its_place_is_known():
     assert tokens.second.tolist() == [4, 3]
 
 
+def test_ids_between_take_the_place_of_the_seconds_first_token():
+    """RoBERTa's joined texts: 102 stands twice between them."""
+    questions, answers = table([101, 1, 102], [101, 2, 3, 102]), table([101, 7, 8, 102])
+    for between, expected in (((102,), [101, 2, 3, 102, 102, 7, 8, 102]), ((5, 6), [101, 2, 3, 102, 5, 6, 7, 8, 102])):
+        joined = join(questions, answers, np.array([[0, 0], [1, 0]]), between)
+        assert joined.ids[joined.offsets[1] :].tolist() == expected
+        assert joined.second.tolist() == [3 + len(between), 4 + len(between)]
+
+
 def test_texts_that_are_not_joined_have_no_second():
     assert table([1, 2]).pad(np.array([0]), 2).second is None
