@@ -11,6 +11,7 @@ import time
 
 from etils import epath
 
+from endx_jax.buckets import local_copy
 from endx_jax.cli.data_flags import naming_flags
 from endx_jax.data.reqa import POOLS
 from endx_jax.errors import EndxError
@@ -60,7 +61,7 @@ def main(argv: list[str]) -> pathlib.Path:
         progress=showing_progress(),
         output=output,
     )
-    reuse = Reuse(arguments.reuse, info) if arguments.reuse else None
+    reuse = Reuse(local_copy(arguments.reuse), info) if arguments.reuse else None
     total, done = len(documents_of(info)), begin(path, info)
     if done == total:
         say(f"{path} is finished; nothing to do")
@@ -87,7 +88,7 @@ def _join(arguments: argparse.Namespace) -> pathlib.Path:
     from endx_jax.retrieval.corpus_encoding import join
 
     check(bool(arguments.output), "--join needs --output=FILE, the file of the joined index")
-    count = join(arguments.output, arguments.join)
+    count = join(arguments.output, list(map(local_copy, arguments.join)))
     say(f"{count:,} documents of {len(arguments.join)} shards; the index is {arguments.output}")
     return arguments.output
 
@@ -117,7 +118,6 @@ def _parser() -> argparse.ArgumentParser:
     source.add_argument("--model", help="pretrained folder or name")
     source.add_argument(
         "--join",
-        type=pathlib.Path,
         nargs="+",
         metavar="FILE",
         help="join the indexes of all shards, in place of encoding",
@@ -137,7 +137,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--reuse",
-        type=pathlib.Path,
         metavar="OLD",
         help="older index of the same model, whose embeddings of unchanged texts are taken over",
     )

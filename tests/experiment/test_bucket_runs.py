@@ -192,43 +192,55 @@ def start(url, workdir, home, **variables):
     return subprocess.Popen(command, env=environment, cwd=home, **pipes)
 
 
+def start_all(count, url, workdir, home):
+    """Starts processes that have eight devices together and no folder in common but the compilation cache."""
+    home.mkdir()
+    variables = {"JAX_NUM_CPU_DEVICES": str(8 // count)}
+    if count > 1:
+        variables |= {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": str(count)}
+    return [start(url, workdir, home / str(k), **variables, JAX_PROCESS_ID=str(k)) for k in range(count)]
+
+
+def finish(processes):
+    printed = [process.communicate(timeout=400)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(processes), printed
+
+
+def systems_and_losses(folder):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return json.loads((folder / "results.json").read_text())["systems"], [x["loss"] for x in lines if "loss" in x]
+
+
 @pytest.mark.slow
 def test_two_processes_without_a_common_folder_equal_one(inputs, url, tmp_path, trained_workdir):
-    workdir, address = f"{url}/q", f"127.0.0.1:{free_port()}"
-    shared = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2", "JAX_NUM_CPU_DEVICES": "4"}
-    both = [start(inputs, workdir, tmp_path / f"host{k}", JAX_PROCESS_ID=str(k), **shared) for k in range(2)]
-    printed = [process.communicate(timeout=400)[0] for process in both]
-    assert [process.returncode for process in both] == [0, 0], printed
-    copy = download(workdir, tmp_path / "q")
-    local, remote = (json.loads((folder / "results.json").read_text()) for folder in (trained_workdir, copy))
-    assert remote["systems"] == local["systems"]
-    logs = [(folder / "metrics.jsonl").read_text().splitlines() for folder in (trained_workdir, copy)]
-    lines = [[json.loads(line) for line in log] for log in logs]
-    losses = [[line["loss"] for line in own if "loss" in line] for own in lines]
-    np.testing.assert_allclose(*losses, rtol=1e-5)
+    finish(start_all(2, inputs, f"{url}/q", tmp_path / "hosts"))
+    copy = download(f"{url}/q", tmp_path / "q")
+    (expected, losses), (actual, actual_losses) = map(systems_and_losses, (trained_workdir, copy))
+    assert actual == expected
+    np.testing.assert_allclose(actual_losses, losses, rtol=1e-5)
     assert not (copy / LOCK).exists()
 
 
 @pytest.mark.slow
-def test_kills_at_any_moment_leave_what_resumes_bit_equal(inputs, url, tmp_path, trained_workdir):
-    workdir, moments = f"{url}/q", ["compiling", "step 3/6", "step 5/6", "evaluating", "encoding"]
-    for number, moment in enumerate(moments):
-        process = start(inputs, workdir, tmp_path / f"start{number}")
-        for line in process.stdout:
-            if moment in line:
-                break
-        process.kill()
-        process.wait()
-        process.stdout.close()
-        print(f"killed at {moment!r}")
-    process = start(inputs, workdir, tmp_path / "last")
-    printed = process.communicate(timeout=400)[0]
-    assert process.returncode == 0, printed
-    copy = download(workdir, tmp_path / "q")
-    assert steps_of(copy) == steps_of(trained_workdir)
-    jax.tree.map(np.testing.assert_array_equal, params_of(workdir, copy), params_of(trained_workdir, trained_workdir))
-    local, remote = (json.loads((folder / "results.json").read_text()) for folder in (trained_workdir, copy))
-    assert remote["systems"] == local["systems"]
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_kills_at_any_moment_leave_what_resumes_bit_equal(inputs, url, tmp_path, count):
+    finish(start_all(count, inputs, f"{url}/whole", tmp_path / "whole"))
+    for number, moment in enumerate(["compiling", "step 3/6", "step 5/6", "evaluating", "encoding"]):
+        processes = start_all(count, inputs, f"{url}/q", tmp_path / f"start{number}")
+        assert any(moment in line for line in processes[0].stdout), moment
+        victim = processes.pop(number % count)
+        victim.kill()
+        victim.wait()
+        for other in processes:  # ends by itself
+            printed = other.communicate(timeout=120)[0]
+            assert other.returncode, printed
+        print(f"killed {number % count} of {count} at {moment!r}")
+    finish(start_all(count, inputs, f"{url}/q", tmp_path / "last"))
+    copies = [download(f"{url}/{name}", tmp_path / f"copy-{name}") for name in ("whole", "q")]
+    assert steps_of(copies[0]) == steps_of(copies[1])
+    whole, resumed = (params_of(f"{url}/{copy.name[5:]}", copy) for copy in copies)
+    jax.tree.map(np.testing.assert_array_equal, whole, resumed)
+    assert systems_and_losses(copies[0])[0] == systems_and_losses(copies[1])[0]
 
 
 def test_verbs_read_from_a_bucket_and_write_into_it(inputs, url, endx, trained_workdir, tmp_path):
@@ -239,9 +251,17 @@ def test_verbs_read_from_a_bucket_and_write_into_it(inputs, url, endx, trained_w
     corpus = [f"--corpus={url}/pairs.csv", "--text-column=answer"]
     endx("encode", f"--workdir={url}/q", *corpus, f"--output={url}/new/corpus.sqlite")
     endx("encode", f"--workdir={trained_workdir}", *corpus, f"--output={tmp_path}/corpus.sqlite")
+    reuse = endx(
+        "encode", f"--workdir={url}/q", *corpus, f"--output={url}/new/again.sqlite", f"--reuse={url}/new/corpus.sqlite"
+    )
+    assert "encoded 0 documents" in reuse.out
+    shards = [f"{url}/new/{number}.sqlite" for number in (1, 2)]
+    for number, shard in enumerate(shards, 1):
+        endx("encode", f"--workdir={url}/q", *corpus, f"--output={shard}", f"--shard={number}/2")
+    endx("encode", "--join", *shards, f"--output={url}/new/joined.sqlite")
     asked = ["--top=2", "where is the cat 4"]
-    there, here = (endx("search", f"--index={at}/corpus.sqlite", *asked).out for at in (f"{url}/new", tmp_path))
-    assert there == here
+    files = [f"{url}/new/corpus.sqlite", f"{url}/new/joined.sqlite", f"{tmp_path}/corpus.sqlite"]
+    assert len({endx("search", f"--index={file}", *asked).out for file in files}) == 1
     assert (
         endx("search", f"--workdir={url}/q", *asked).out == endx("search", f"--workdir={trained_workdir}", *asked).out
     )
