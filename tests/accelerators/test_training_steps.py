@@ -1,6 +1,8 @@
 """Training steps of the methods at tiny size, compiled for a TPU: what their programs hold and what they must not."""
 
 import dataclasses
+import math
+import re
 
 import pytest
 from accelerator_programs import compiled_on, faults
@@ -89,6 +91,23 @@ def test_split_parameters_are_gathered_in_bfloat16(t5, scanned):
     # Matrices of a layer in bfloat16: two sides, two layers, forward and backward.
     width, inner, mlp = 16, 8, 24
     assert sum(one.times * one.bytes for one in gathers) <= 2 * 2 * 2 * 2 * (4 * width * inner + 3 * width * mlp)
+
+
+@pytest.mark.slow
+def test_between_slices_are_gradients_and_embeddings_alone(t5):
+    config = tiny(t5)
+    config.mesh.update(data=2, fsdp=4)
+    config.train.tower_chunk, config.train.global_batch_size = 0, 144
+    planned, compiled = compiled_on(config, "2xv5e:2x2")
+    # Collectives are those of a slice. What crosses the network is sent to the host, for its runtime to exchange.
+    assert {*re.findall(r"replica_groups=(\S+),", compiled.text)} == {"{{0,1,2,3}}"}
+    found = re.findall(r'= \(\w+\[([\d,]*)\].* send\(.*transfer_type="(\w+)"', compiled.text)
+    sent = [(kind, [int(size) for size in shape.split(",")]) for shape, kind in found]
+    gradients = [math.prod(shape) for kind, shape in sent if kind == "ALL_REDUCE"]
+    rows = 144 // planned.mesh.size
+    assert [shape for kind, shape in sent if kind != "ALL_REDUCE"] == [[1, rows, 16], [2 * rows, 1, 128]]  # embeddings
+    # A device's part of the largest parameter, the embeddings of tokens [152, 16]; dimensions are padded to 128.
+    assert max(gradients) == 256 * 16 // 4
 
 
 @pytest.mark.slow
