@@ -18,7 +18,7 @@ if __name__ == "__main__":
     bucket_lock.EVERY, bucket_lock.PATIENCE = 0.2, 2.0
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     # The default is 100 seconds.
-    jax.distributed.initialize = functools.partial(jax.distributed.initialize, heartbeat_timeout_seconds=10)
+    jax.distributed.initialize = functools.partial(jax.distributed.initialize, heartbeat_timeout_seconds=20)
     distributed.initialize()
     config = tiny_recipe("", "")
     config.data.path, config.model.pretrained = f"{url}/pairs.csv", f"{url}/bert"
