@@ -230,7 +230,7 @@ def test_kills_at_any_moment_leave_what_resumes_bit_equal(inputs, url, tmp_path,
         assert any(moment in line for line in processes[0].stdout), moment
         victim = processes.pop(number % count)
         victim.kill()
-        victim.wait()
+        victim.communicate()
         for other in processes:  # ends by itself
             printed = other.communicate(timeout=120)[0]
             assert other.returncode, printed
