@@ -33,8 +33,9 @@ def load(path_or_name: str | os.PathLike, *, mesh: Mesh | None = None) -> Embedd
       path_or_name: the workdir of a run whose training has ended, or its `model` folder; a folder of `endx export`; a
         Hugging Face or sentence-transformers folder, all of them local or in a bucket (`gs://`, `s3://`); or a model
         name, which `endx_jax.pretrained.locate` looks up among the bundled models and on the Hugging Face Hub.
-      mesh: device mesh over which batches are split; None for the devices of this process. If it spans several
-        processes, each of them must encode the same texts and gets all embeddings.
+      mesh: device mesh over which batches are split, and parameters by its axes `fsdp` and `tensor`; None for the
+        devices of this process, each with all parameters. Weights are read part by part, and no process holds parts of
+        other processes. If the mesh spans several, each of them must encode the same texts and gets all embeddings.
 
     Raises:
       EndxError: there is no such model, or it is incomplete or damaged.

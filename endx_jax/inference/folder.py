@@ -3,7 +3,6 @@
 import pathlib
 from collections.abc import Mapping
 
-import jax
 from jax.sharding import Mesh
 
 from endx_jax import json_files, pretrained
@@ -13,6 +12,7 @@ from endx_jax.inference.embedding_model import EmbeddingModel, Source
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.sharding_hints import platform
+from endx_jax.parallel.sharding import place, state_shardings
 from endx_jax.pretrained import PretrainedEncoder
 from endx_jax.pretrained.sentence_transformers import Dense, Head, Usage, read_usage
 from endx_jax.pretrained.towers import finished_towers
@@ -25,7 +25,7 @@ def load_folder(name: str, mesh: Mesh) -> EmbeddingModel:
 
     Args:
       name: path or name, as `pretrained.locate` takes it.
-      mesh: device mesh over which batches are split.
+      mesh: device mesh over which batches and parameters are split.
 
     Raises:
       EndxError: there is no such folder, it is incomplete, or it has modules that towers do not support.
@@ -95,7 +95,7 @@ def _assemble(name: str, sources: Mapping[str, PretrainedEncoder], usage: Usage,
     return EmbeddingModel(
         name,
         encoder,
-        jax.device_put(params),
+        place(params, state_shardings(params, mesh)),
         cosine=usage.cosine,
         source=Source(sources),
         named_prompts=usage.prompts,

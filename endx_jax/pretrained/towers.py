@@ -238,7 +238,7 @@ def compute_dtype(name: str, platform: str | None = None) -> jnp.dtype:
 
 
 def finished_towers(sources: Mapping[str, PretrainedEncoder], platform: str | None = None) -> tuple[DualEncoder, dict]:
-    """Builds the dual encoder described by both sides; returns it and its parameters as float32 NumPy arrays.
+    """Builds the dual encoder described by both sides; returns it and its parameters, `Stored` and NumPy arrays.
 
     An encoder with its token table, or a projection, is shared if both sides have the same folder for it. `platform` is
     as in `build_dual_encoder`.
@@ -261,6 +261,6 @@ def finished_towers(sources: Mapping[str, PretrainedEncoder], platform: str | No
         )
     towers = {side: build_tower(settings[side], sources[side], platform) for side in SIDES}
     dual_encoder = DualEncoder(**towers, sharing=Sharing(frozenset(shared)))
-    params = question.params()
+    params = question.stored_params()
     same = (question.folder, question.head.projection) == (answer.folder, answer.head.projection)
-    return dual_encoder, dual_encoder.join({"question": params, "answer": params if same else answer.params()})
+    return dual_encoder, dual_encoder.join({"question": params, "answer": params if same else answer.stored_params()})

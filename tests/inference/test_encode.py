@@ -83,7 +83,7 @@ def test_the_bar_tells_of_a_compilation_once(model, capsys):
     encoder = TextEncoder(model.encoder.model, model.encoder.processors, mesh)
     note = "compiling for 64 tokens (first use)"
     for new in (True, False):
-        encoder(model.params, "question", [LONG], progress=True)
+        encoder(jax.device_get(model.params), "question", [LONG], progress=True)
         assert (note in capsys.readouterr().err) == new
 
 
@@ -97,7 +97,7 @@ def test_towers_of_their_own_are_told_apart(model):
     encoder = TextEncoder(towers, model.encoder.processors, mesh)
     question, answer = (encoder(apart, side, ["the cat"]) for side in ("question", "answer"))
     assert np.abs(question - answer).max() > 1e-3
-    np.testing.assert_allclose(question, encoder(model.params, "question", ["the cat"]), atol=1e-6)
+    np.testing.assert_allclose(question, encoder(jax.device_get(model.params), "question", ["the cat"]), atol=1e-6)
 
 
 def test_no_texts_give_no_rows(model):

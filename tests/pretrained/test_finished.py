@@ -45,7 +45,7 @@ def test_parts_that_both_sides_name_are_shared(tmp_path, query, document, after,
     assert groups(params) == expected
     for side, modules in (("question", query), ("answer", document)):
         found = model.tower_params(params, side)["token_embedder"]["embedding"]
-        np.testing.assert_array_equal(found, sources[side].params()["token_embedder"]["embedding"])
+        np.testing.assert_array_equal(np.asarray(found), sources[side].params()["token_embedder"]["embedding"])
         assert model.tower(side).normalize == ("Normalize" in after)
         assert model.tower(side).pooling.__name__ == ("first" if "Pooling-cls" in modules else "mean")
     shapes = jax.tree.map(jnp.shape, params)
