@@ -55,7 +55,8 @@ def run_verb(argv: list[str]) -> int:
     arguments = [re.sub(r"^(--[\w.-]+=)~(?=/)", lambda flag: flag[1] + home, argument) for argument in argv[1:]]
     try:
         with contextlib.ExitStack() as stack:
-            _verb(argv[0])(_with_local_outputs(arguments, stack))
+            keeps = argv[0] in KEEPS_JOURNAL
+            _verb(argv[0])(arguments if keeps else _with_local_outputs(arguments, stack))
     except (EndxError, RunInterrupted) as end:
         print(f"endx {argv[0]}: {end}", file=sys.stderr, flush=True)
         return _leave(TRY_AGAIN if isinstance(end, RunInterrupted) else 2)
@@ -116,6 +117,9 @@ SMALLER = {
     "plan": "plan for fewer devices, or on a machine with more memory",
 }
 SMALLER_DATA = "end other programs, or use less data at a time"
+
+# Verbs that refuse an output in a bucket: what they pay for has to be on a disk when they are killed.
+KEEPS_JOURNAL = ("generate",)
 
 # Verbs that resume after an interrupt, and the point from which.
 RESUMES = {

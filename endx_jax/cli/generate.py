@@ -10,13 +10,18 @@ import json
 import os
 import pathlib
 from collections import Counter
+from typing import TYPE_CHECKING
 
 from endx_jax import json_files
+from endx_jax.buckets import url_of
 from endx_jax.data.chat import Chat
 from endx_jax.data.documents import Document
 from endx_jax.data.generation import PROMPT, Journal, distinct, generate, key_of, pairs_of
 from endx_jax.files import locked, replacing
 from endx_jax.settings import check, check_range
+
+if TYPE_CHECKING:
+    from endx_jax.inference import EmbeddingModel
 
 KEY = "OPENAI_API_KEY"  # environment variable of the server's key
 CHARACTERS = 4  # of a token of English, about
@@ -27,7 +32,7 @@ NAMED = 20  # skipped passages whose ids are printed
 def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
     arguments = _parser().parse_args(argv)
-    output, count = arguments.output, arguments.questions
+    output, count = pathlib.Path(arguments.output), arguments.questions
     for name, least in {"questions": 1, "concurrency": 1, "retries": 0, "filter_top": 1}.items():
         check_range(f"--{name.replace('_', '-')}", getattr(arguments, name), least, 1000)
     check(arguments.timeout > 0, f"--timeout={arguments.timeout}: give seconds above 0")
@@ -38,6 +43,10 @@ def main(argv: list[str]) -> None:
     key = os.environ.get(KEY, "").strip()
     chat = Chat(arguments.endpoint, fields, key, arguments.timeout, arguments.retries)
     journal_file = output.with_name(f"{output.name}.journal")
+    check(
+        not url_of(arguments.output),
+        f"{arguments.output} is in a bucket, which a kill would leave without the journal: name a local file",
+    )
     check(output.parent.is_dir(), f"{output.parent} is no folder: make it first")
     check(journal_file.exists() or not output.exists(), f"{output} exists and has no journal: name another --output")
 
@@ -49,19 +58,26 @@ def main(argv: list[str]) -> None:
     if not asked:
         say(_estimate(arguments, template, documents, 0))
         return
+    model = None
+    if arguments.filter_with:  # before anything is paid
+        from endx_jax.inference import load
+
+        model = load(arguments.filter_with)
     about = {"fields": fields, "prompt": template, "questions": count}
     with locked(output.with_name(f".{output.name}.lock")), contextlib.closing(Journal(journal_file, about)) as journal:
         left = [document for document in asked if journal.tries_left(key_of(document.text))]
         say(_estimate(arguments, template, left, len(asked) - len(left)))
         unanswered = _ask(arguments, chat, journal, template, left)
         pairs, repeated = pairs_of(asked, journal)
-        kept = _best(arguments, pairs, documents) if arguments.filter_with and pairs else pairs
-        with replacing(output) as file:
-            file.writelines(_line(question, passage) for question, passage in kept)
+        kept = _best(pairs, documents, model, arguments.filter_top) if model and pairs else pairs
+        if kept:
+            with replacing(output) as file:
+                file.writelines(_line(question, passage) for question, passage in kept)
     dropped = f"{repeated:,} of several passages and {len(pairs) - len(kept):,} by --filter-with are left out"
-    say(f"{output} holds {len(kept):,} pairs of {len(asked):,} passages; {dropped}")
+    say(f"{output if kept else 'the result'} holds {len(kept):,} pairs of {len(asked):,} passages; {dropped}")
     say(f"tokens of all answers in {journal_file}: {_tokens(arguments, journal.sent, journal.received)}")
     _name_skipped(asked, journal, unanswered, say)
+    check(bool(kept), f"no pairs are left: {output} is not written")
     say(f"train on them with --config.data.path={output}")
 
 
@@ -78,11 +94,10 @@ def _ask(arguments, chat: Chat, journal: Journal, template: str, passages: list[
 
 
 def _best(
-    arguments: argparse.Namespace, pairs: list[tuple[str, Document]], documents: list[Document]
+    pairs: list[tuple[str, Document]], documents: list[Document], model: "EmbeddingModel", top: int
 ) -> list[tuple[str, Document]]:
-    """Returns the pairs whose passage is among the best of all documents for its question (round trip)."""
+    """Returns the pairs whose passage is among the model's best of all documents for its question (round trip)."""
     from endx_jax.data.records import RetrievalSet
-    from endx_jax.inference import load
     from endx_jax.retrieval.mining import rank_by_embeddings
 
     row = {document.text: n for n, document in enumerate(documents)}
@@ -93,7 +108,7 @@ def _best(
         question_ids=tuple(f"q{n}" for n in range(len(pairs))),
         candidate_ids=tuple(document.id for document in documents),
     )
-    ranked = rank_by_embeddings(load(arguments.filter_with).comparable, records, arguments.filter_top)
+    ranked = rank_by_embeddings(model.comparable, records, top)
     return [pair for pair, rows in zip(pairs, ranked.rows.tolist(), strict=True) if row[pair[1].text] in rows]
 
 
@@ -159,7 +174,7 @@ def _parser() -> argparse.ArgumentParser:
         "--endpoint", required=True, metavar="URL", help="server with OpenAI's API, such as http://127.0.0.1:8000/v1"
     )
     parser.add_argument("--model", required=True, metavar="NAME", help="model that the server is asked for")
-    parser.add_argument("--output", type=pathlib.Path, required=True, help=".jsonl file of pairs to write")
+    parser.add_argument("--output", required=True, metavar="FILE", help=".jsonl file of pairs to write")
     parser.add_argument("--questions", type=int, default=3, metavar="N", help="questions for a passage [3]")
     parser.add_argument(
         "--prompt", type=pathlib.Path, metavar="FILE", help="template with {passage} and {count}, and your examples"

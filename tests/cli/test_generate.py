@@ -126,6 +126,13 @@ def test_an_answer_without_questions_is_asked_again_then_skipped_and_named(said,
     assert "1,100 tokens in and 330 out" in printed  # of bad answers too
 
 
+def test_without_any_pair_nothing_is_written(corpus, endx):
+    with ChatServer(lambda *_: reply("[]")) as server:
+        said = endx(*arguments(server, corpus, "--limit=2"), status=2).err
+    assert "no pairs are left: " in said
+    assert not (corpus.parent / "pairs.jsonl").exists()
+
+
 def test_an_answer_that_is_cut_off_counts_as_bad(corpus, endx):
     act = lambda number, times: reply(questions(number), finish="length" if number == "3" else "stop")  # noqa: E731
     with ChatServer(act) as server:
@@ -216,6 +223,11 @@ def test_a_journal_of_another_model_or_prompt_is_refused(corpus, endx):
         (["--fields=[1]"], "--fields must be an object, not a list"),
         (["--endpoint=ftp://a"], "--endpoint must be http"),
         (["--output=no/folder/x.jsonl"], "no/folder is no folder: make it first"),
+        (
+            ["--output=gs://bucket/x.jsonl"],
+            "is in a bucket, which a kill would leave without the journal: name a local",
+        ),
+        (["--filter-with=no/such/model"], "no/such/model"),
         (["--corpus=nothing.jsonl"], "nothing.jsonl: no such file"),
     ],
 )
