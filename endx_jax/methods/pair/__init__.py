@@ -5,6 +5,7 @@ from endx_jax.methods.pair.batches import PairStream
 from endx_jax.methods.pair.cross_encoder import load_cross_encoder
 from endx_jax.methods.pair.evaluator import evaluate_by_pairs, pair_scorer
 from endx_jax.methods.pair.objective import PairObjective, PairSettings
+from endx_jax.methods.pair.reranker import load_reranker
 from endx_jax.parallel.sharding import Rule
 
 METHOD = Method(
@@ -14,7 +15,7 @@ METHOD = Method(
     stream=lambda pairs, settings, **options: PairStream(pairs, negatives=settings.negatives, **options),
     evaluator=evaluate_by_pairs,
     pair_scorer=pair_scorer,
-    foreign_scorer=load_cross_encoder,
+    foreign_scorer=lambda folder: load_cross_encoder(folder) or load_reranker(folder),
     sharding=(
         Rule(r"pair/pooler/kernel", ("fsdp", None)),
         Rule(r"pair/classifier/kernel", (None, None)),

@@ -1,0 +1,96 @@
+"""Qwen3-Reranker's layout as a scorer of pairs, against transformers and the formula on the model's card."""
+
+import json
+
+import numpy as np
+import pytest
+from helpers import one_line_error
+
+from endx_jax.experiment.model import load_pairs, load_teacher
+from endx_jax.methods.pair.reranker import AFTER, BEFORE, load_reranker
+
+QUESTIONS = ["where is the cat?", "who sat", "what is 3"]
+ANSWERS = ["the cat sat on a mat", '"3" dogs', "", " two  spaces\nand a line", "the mat " * 300]
+PAIRS = np.array([(q, a) for q in range(3) for a in range(5)])
+SPECIAL = ["<pad>", "<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+WIDTH, POSITIONS = 24, 2048
+
+
+def write_tokenizer(folder, words=("yes", "no"), *, ends=False):
+    import tokenizers
+    from tokenizers import models, pre_tokenizers, processors, trainers
+
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=320, special_tokens=[*SPECIAL, *words], initial_alphabet=alphabet)
+    tokenizer.train_from_iterator([BEFORE, *QUESTIONS, *ANSWERS], trainer)
+    if ends:
+        tokenizer.post_processor = processors.TemplateProcessing("$A <pad>", special_tokens=[("<pad>", 0)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    names = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": SPECIAL[0], "eos_token": SPECIAL[1]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(names))
+    return tokenizer.get_vocab_size()
+
+
+@pytest.fixture(params=[True, False], ids=["tied", "untied"])
+def folder(request, tmp_path):
+    torch = pytest.importorskip("torch", reason="the reference needs PyTorch: pip install endx_jax[reference]")
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.Qwen3Config(
+        vocab_size=write_tokenizer(tmp_path),
+        hidden_size=WIDTH,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        intermediate_size=40,
+        max_position_embeddings=POSITIONS,
+        tie_word_embeddings=request.param,
+    )
+    model = transformers.Qwen3ForCausalLM(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    model.save_pretrained(tmp_path)
+    return tmp_path
+
+
+def expected_scores(folder) -> np.ndarray:
+    """Logits of "yes" minus "no", as on the card: the prompt, then the end after what is too long was cut."""
+    import torch
+    import transformers
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    after = tokenizer.encode(AFTER, add_special_tokens=False)
+    yes, no = (tokenizer.convert_tokens_to_ids(word) for word in ("yes", "no"))
+    scores = []
+    for q, a in PAIRS:
+        asked = len(tokenizer.encode(f"{BEFORE}{QUESTIONS[q]}\n<Document>:"))
+        ids = tokenizer.encode(f"{BEFORE}{QUESTIONS[q]}\n<Document>: {ANSWERS[a]}", add_special_tokens=False)
+        ids = ids[: asked + POSITIONS - POSITIONS // 4 - len(after)] + after
+        with torch.no_grad():
+            logits = model(torch.tensor([ids])).logits[0, -1]
+        scores.append((logits[yes] - logits[no]).item())
+    return np.array(scores)
+
+
+def test_scores_are_those_of_the_card(folder):
+    expected = expected_scores(folder)
+    assert np.ptp(expected) > 0.01
+    for load in (load_pairs, lambda name: load_teacher(str(name))):
+        found = load(folder)(QUESTIONS, ANSWERS)(PAIRS)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_other_folders_and_tokenizers(folder):
+    write_tokenizer(folder, ends=True)
+    with one_line_error("adds tokens to every text"):
+        load_reranker(folder)
+    write_tokenizer(folder, words=("no", "<x>"))
+    with one_line_error('"yes" or "no" is no single token'):
+        load_reranker(folder)
+    (folder / "modules.json").write_text("[]")  # as Qwen3-Embedding has
+    assert load_reranker(folder) is None
