@@ -39,8 +39,8 @@ class LoraSettings:
     dropout: float = key(0.0, "Dropout rate of the adapters' input, in [0, 1).")
     targets: str = key(
         "",
-        "Pattern of the paths of linear layers with an adapter, such as `attention/(query|value)$`. Empty: all linear "
-        "layers of the blocks.",
+        "Pattern of the paths of linear layers with an adapter, such as `attention/` or `layers_2[0-9]/`. Empty: all "
+        "linear layers of the blocks.",
     )
     adapter: str = key("", "Folder in PEFT's format with the initial adapters. Empty: new ones.")
     base_dtype: str = key("float32", f"Data type of the frozen matrices in memory: {' or '.join(DTYPES)}.")

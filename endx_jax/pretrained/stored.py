@@ -84,10 +84,12 @@ class Stored:
         # Map the file for each read: only the pages of this part are read, and they are released afterwards.
         mapped = np.memmap(self.file, np.uint8, "r")
         whole = np.ndarray(self.shape, self.stored_dtype, mapped, self.offset, self.strides)
-        with np.errstate(over="ignore"):  # float64 beyond the range of float32 becomes infinite
+        # float64 beyond the range of float32 becomes infinite; comparisons of bfloat16 with NaN would warn.
+        with np.errstate(over="ignore", invalid="ignore"):
             part = np.array(whole[index], self.dtype, order="C")
-        # NaN is the least and the greatest of all; unlike np.isfinite(part), this allocates nothing.
-        if not np.isfinite((part.min(initial=0), part.max(initial=0))).all():
+            # NaN is the least and the greatest of all; unlike np.isfinite(part), this allocates nothing.
+            bounds = np.float32(part.min(initial=0)), np.float32(part.max(initial=0))
+        if not np.isfinite(bounds).all():
             raise EndxError(
                 f"{self.file}: tensor {self.name!r} holds NaN or infinity: the file is damaged, or its training "
                 "diverged; copy the file again, or use an earlier checkpoint"

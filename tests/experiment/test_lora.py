@@ -15,11 +15,13 @@ from tiny_models import write_tiny_qwen3
 import endx_jax
 from endx_jax.experiment import prepare
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.model import best_params, build_model, read_model
+from endx_jax.experiment.model import best_params, build_model, load_pairs, read_model
 from endx_jax.experiment.prepare import begin, prepare_run
 from endx_jax.experiment.run import run
 from endx_jax.export.run import export
 from endx_jax.methods.config import base_config
+from endx_jax.methods.endx import EndxSettings
+from endx_jax.methods.pair import PairSettings
 from endx_jax.methods.residual import ResidualSettings
 from endx_jax.models.lora import is_adapter
 from endx_jax.parallel import MeshSettings, make_mesh
@@ -27,7 +29,6 @@ from endx_jax.parallel.sharding import parameter_paths, to_global
 from endx_jax.pretrained.stored import open_file
 from endx_jax.retrieval.index import Index
 from endx_jax.training.checkpoints import FOLDER
-from endx_jax.training.state import without
 
 TEXTS = ["where is the cat", "a mat", "🙂"]
 
@@ -66,11 +67,14 @@ def settings_of(workdir):
     return resolve(json.loads((workdir / "config.json").read_text()))
 
 
-def test_adapters_learn_and_the_base_stays_as_it_is(trained, decoder):
+def test_adapters_learn(trained):
     losses = list(logged_losses(trained).values())
     assert np.mean(losses[-2:]) < np.mean(losses[:2]) - 0.05
-    params, initial = checkpointed(trained), build_model(settings_of(trained)).initial_params()
-    before, after = (parameter_paths(tree) for tree in (initial, params))
+
+
+def test_the_base_stays_as_it_is_bit_for_bit(whole, decoder, pairs_csv):
+    initial = build_model(resolve(recipe(decoder, pairs_csv))).initial_params()
+    before, after = (parameter_paths(tree) for tree in (initial, whole[1]))
     assert before.keys() == after.keys()
     assert sum(map(is_adapter, after)) == 2 * 2 * 7
     for path, leaf in after.items():
@@ -122,15 +126,24 @@ def test_a_finished_run_is_done_and_another_base_is_refused(trained, decoder, pa
         run(config, workdir)
 
 
+def test_a_run_starts_from_the_adapters_of_another_on_the_same_base(trained, decoder, pairs_csv, tmp_path):
+    config = recipe(decoder, pairs_csv, adapter=str(trained / "model" / "adapter"))
+    found = jax.tree.map(np.asarray, build_model(resolve(config)).initial_params())
+    chex.assert_trees_all_equal(found, checkpointed(trained))
+    config.model.pretrained = str(write_tiny_qwen3(tmp_path / "base", seed=1))
+    with one_line_error("the adapter is of another base than .*, whose weights have another hash"):
+        build_model(resolve(config)).initial_params()
+
+
 def steps(config, workdir, count=2):
-    """Losses of the first steps, and the trained parameters after them."""
+    """Losses of the first steps, and the parameters after them."""
     prepared, state, step = begin(prepare_run(config, workdir))
     losses = []
     for n in range(count):
         batch = to_global(prepared.stream[n], prepared.mesh, config.train.global_batch_size)
         state, metrics = step(state, batch)
         losses.append(float(metrics["loss"]))
-    return losses, jax.device_get(without(state.params, prepared.model.base))
+    return losses, jax.device_get(state.params)
 
 
 FAST = [(4, {}), (1, {"fsdp": 2})]
@@ -175,6 +188,25 @@ def test_a_run_resumes_exactly(decoder, pairs_csv, tmp_path, monkeypatch, device
     run(config, tmp_path / "parts")
     assert logged_losses(tmp_path / "parts") == logged_losses(tmp_path / "whole")
     chex.assert_trees_all_equal(checkpointed(tmp_path / "parts"), checkpointed(tmp_path / "whole"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [EndxSettings(cross_heads=2), PairSettings(top=3, questions=4)])
+def test_other_methods_train_adapters_too(tiny_bert, pairs_csv, tmp_path, settings):
+    plain, config = recipe(tiny_bert, pairs_csv), base_config(settings)
+    config.update({name: plain[name] for name in ("data", "model", "optimizer", "train")})
+    config.train.steps = config.train.checkpoint_every = 2
+    run(config, tmp_path)
+    found = checkpointed(tmp_path)
+    moved = [
+        path for path, leaf in parameter_paths(found["dual_encoder"]).items() if path.endswith("lora_b") and leaf.any()
+    ]
+    assert len(moved) == 2 * 6
+    if settings.name == "endx":
+        assert not any(map(is_adapter, open_file(tmp_path / "model" / "towers.safetensors")))
+        assert endx_jax.load(tmp_path).identity == Index(tmp_path / "index.sqlite").info.model["identity"]
+    else:
+        load_pairs(tmp_path)(["where is the cat"], ["a mat"])
 
 
 def test_the_base_may_be_bfloat16(decoder, pairs_csv, tmp_path):

@@ -1,5 +1,6 @@
 """Layers that gather their matrices: what travels, what is kept, and that no loss changes."""
 
+import dataclasses
 import functools
 import os
 import pathlib
@@ -15,12 +16,14 @@ from helpers import padded, random_params, texts
 
 from endx_jax.encoders.t5 import T5Config
 from endx_jax.models.dropout import example_keys
+from endx_jax.models.lora import BASE, LoraSettings, with_adapters
 from endx_jax.models.tower import Projection, TokenEmbedder, Tower
 from endx_jax.models.transformer import TransformerEncoder
 from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, state_shardings
 from endx_jax.parallel.execution import Execution
 from endx_jax.parallel.gathering import Gathered, gathered_by_layer
 from endx_jax.parallel.programs import collectives
+from endx_jax.training.state import merge, split_frozen
 
 CONFIG = T5Config(vocab_size=50, width=32, layers=2, heads=4, head_width=8, mlp_width=48, dropout=0.2)
 ROWS, LENGTH = 16, 12
@@ -114,6 +117,59 @@ def test_only_matrices_that_fsdp_splits_are_boxed():
     names = [f"attention/{part}" for part in ("key", "output", "query", "value")] + ["mlp_down", "mlp_gate", "mlp_up"]
     assert sorted(paths) == [f"encoder/layers_{n}/{name}/kernel" for n in range(2) for name in names]
     assert gathered_by_layer(params(), make_mesh(MeshSettings(tensor=2)), jnp.float32) is params()
+
+
+LORA = LoraSettings(rank=4, alpha=8.0, dropout=0.1)
+CHUNKS = 2
+
+
+@functools.cache
+def adapted() -> dict:
+    drawn = with_adapters(params(), LORA, jax.random.key(0))
+    return jax.tree.map(lambda leaf: np.asarray(leaf) + (leaf.shape[0] == LORA.rank) * np.float32(0.1), drawn)
+
+
+def step_in_chunks(frozen, scan_layers: bool, execution: Execution, mesh=None):
+    """The compiled gradient of the parameters that are not frozen, and what it is given."""
+    model = tower(scan_layers)
+    model = model.clone(encoder=model.encoder.clone(config=dataclasses.replace(CONFIG, lora=LORA)))
+    given, rows = adapted(), (tokens(), keys())
+    if mesh is not None:
+        given, rows = jax.device_put((given, rows), (state_shardings(given, mesh), batch_sharding(mesh)))
+    trained, fixed = split_frozen(given, frozen)
+
+    def loss(trained, fixed, rows):
+        merged = merge(trained, fixed)
+        embeddings = execution.map_rows(lambda p, r: model.apply({"params": p}, *r), merged, rows)
+        return jnp.mean(jnp.cos(3 * embeddings))
+
+    step = jax.jit(jax.value_and_grad(loss), compiler_options={"xla_backend_optimization_level": 0})
+    return step.lower(trained, fixed, rows).compile(), (trained, fixed, rows)
+
+
+@pytest.mark.parametrize("scan_layers", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_chunks_of_adapters_gather_the_base_in_their_loop_and_reduce_after_it(scan_layers):
+    mesh = make_mesh(MeshSettings(data=2, fsdp=4))
+    execution = Execution(mesh, tower_chunk=ROWS // 8 // CHUNKS, by_layer=True)
+    program, given = step_in_chunks([BASE], scan_layers, execution, mesh)
+    alone, whole = step_in_chunks([BASE], scan_layers, Execution())
+    found, expected = jax.device_get((program(*given), alone(*whole)))
+    chex.assert_trees_all_close(
+        found, expected, rtol=0, atol=1e-5 * max(np.abs(x).max() for x in jax.tree.leaves(expected))
+    )
+
+    inside = [one for one in collectives(program.as_text()) if one.loops]
+    assert {one.kind for one in inside} == {"all-gather"}
+    matrices = (4 * CONFIG.width * 32 + 3 * CONFIG.width * CONFIG.mlp_width) * 4
+    # Forward, forward again for the chunk's gradient, and backward; a CPU's compiler merges some of unrolled layers.
+    gathered = sum(one.bytes * one.times for one in inside) / (CHUNKS * CONFIG.layers * matrices)
+    assert gathered == 3 if scan_layers else 1 < gathered <= 3
+
+    trained, _ = step_in_chunks([], scan_layers, execution, mesh)
+    others = {one.kind for one in collectives(trained.as_text()) if one.loops}
+    assert others > {"all-gather"}, "a gradient of the base would be reduced in the loop"
+    before, _ = step_in_chunks([BASE], scan_layers, dataclasses.replace(execution, by_layer=False), mesh)
+    assert not [one for one in collectives(before.as_text()) if one.loops]
 
 
 TRAVELS = """

@@ -74,6 +74,22 @@ def watched(read, original):
     return reads
 
 
+@pytest.mark.parametrize("stored", [np.float32, ml_dtypes.bfloat16])
+def test_values_may_be_read_as_bfloat16(tmp_path, stored):
+    values = np.random.default_rng(0).normal(size=(6, 4)).astype(stored)
+    file = tmp_path / "model.safetensors"
+    save_file({"a": values}, file)
+    found = open_file(file)["a"].astype("bfloat16")
+    assert (found.dtype, found.T.shape) == (ml_dtypes.bfloat16, (4, 6))
+    np.testing.assert_array_equal(found.T[1:3], values.astype(ml_dtypes.bfloat16).T[1:3])
+    placed = place(found, NamedSharding(make_mesh(MeshSettings(fsdp=2)), PartitionSpec("fsdp")))
+    np.testing.assert_array_equal(placed, values.astype(ml_dtypes.bfloat16))
+    values[3, 1] = np.nan
+    save_file({"a": values}, file)
+    with one_line_error("tensor 'a' holds NaN or infinity"):
+        open_file(file)["a"].astype("bfloat16")[...]
+
+
 def test_a_type_of_number_that_we_cannot_read_is_named(tmp_path):
     header = json.dumps({"x": {"dtype": "F8_E5M2", "shape": [2], "data_offsets": [0, 2]}}).encode()
     file = tmp_path / "odd.safetensors"

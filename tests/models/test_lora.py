@@ -1,0 +1,123 @@
+"""Adapters: what a layer computes with one, what is differentiated, and how they merge."""
+
+import dataclasses
+import json
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import TINY, one_line_error, padded, random_params, texts, tower
+from jaxprs import equations
+
+from endx_jax.models.dropout import dropout, example_keys, position_keys
+from endx_jax.models.lora import BASE, Linear, LoraSettings, is_adapter, merged, with_adapters
+from endx_jax.parallel.sharding import parameter_paths
+from endx_jax.settings import from_mapping
+from endx_jax.training.state import merge, split_frozen
+
+LORA = LoraSettings(rank=3, alpha=6.0)
+TOKENS = padded(texts([5, 2, 1]), 5)
+
+
+def keys(count=3):
+    return example_keys(jax.random.key(0, impl="threefry2x32"), jnp.int32(1), count)
+
+
+def model(lora=LORA, layers=3, **options):
+    return tower(dataclasses.replace(TINY, layers=layers, lora=lora), **options)
+
+
+def adapted(lora=LORA, layers=3):
+    """Parameters with adapters whose B is not zero."""
+    params = with_adapters(random_params(model(lora, layers), TOKENS), lora, jax.random.key(1))
+    draw = np.random.default_rng(0)
+    leaves = {path: leaf for path, leaf in parameter_paths(params).items() if path.endswith("lora_b")}
+    drawn = {path: draw.normal(0, 0.3, leaf.shape).astype(np.float32) for path, leaf in leaves.items()}
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: drawn.get(jax.tree_util.keystr(path, simple=True, separator="/"), leaf), params
+    )
+
+
+def test_a_layer_adds_its_adapter_whose_input_alone_has_dropout():
+    draw = np.random.default_rng(0)
+    w, a, b, x = (draw.normal(size=shape).astype(np.float32) for shape in ((8, 6), (8, 3), (3, 6), (2, 4, 8)))
+    token_keys = position_keys(keys(2), 4)
+    layer = Linear(6, use_bias=False, lora=dataclasses.replace(LORA, dropout=0.5))
+    params = {"params": {"kernel": w, "lora_a": a, "lora_b": b}}
+    np.testing.assert_allclose(layer.apply(params, x), x @ w + 2 * (x @ a) @ b, rtol=1e-4, atol=1e-5)
+    expected = x @ w + 2 * (dropout(jnp.asarray(x), token_keys, 0.5) @ a) @ b
+    np.testing.assert_allclose(layer.apply(params, x, token_keys), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(layer.apply({"params": {"kernel": w}}, x, token_keys), x @ w, rtol=1e-4, atol=1e-5)
+    assert (LORA.factor, dataclasses.replace(LORA, rank_stabilized=True).factor) == (2.0, 6 / 3**0.5)
+
+
+@pytest.mark.parametrize("targets", ["", "attention/(query|value)$", "layers_2/", "layers_1/mlp"])
+def test_merged_parameters_embed_as_the_adapters_do_scanned_or_not(targets):
+    lora = dataclasses.replace(LORA, targets=targets)
+    params = adapted(lora)
+    chosen = {path.rpartition("/")[0] for path in parameter_paths(params) if is_adapter(path)}
+    assert len(chosen) == {"": 18, "layers_2/": 6, "layers_1/mlp": 2}.get(targets, 6)
+    found = model(lora).apply({"params": params}, TOKENS)
+    np.testing.assert_allclose(model(lora, scan_layers=True).apply({"params": params}, TOKENS), found, atol=1e-5)
+    whole = merged(params, lora)
+    assert not any(map(is_adapter, parameter_paths(whole)))
+    np.testing.assert_allclose(model(lora).apply({"params": whole}, TOKENS), found, atol=1e-5)
+    without = {path: leaf for path, leaf in parameter_paths(params).items() if not is_adapter(path)}
+    changed = {p for p, leaf in parameter_paths(whole).items() if not np.array_equal(leaf, without[p])}
+    assert changed == {f"{module}/kernel" for module in chosen}
+
+
+def test_new_adapters_change_nothing():
+    params = random_params(model(), TOKENS)
+    more = with_adapters(params, LORA, jax.random.key(1))
+    expected = model().apply({"params": params}, TOKENS)
+    np.testing.assert_array_equal(model().apply({"params": more}, TOKENS), expected)
+
+
+def test_dropout_of_adapters_differs_from_layer_to_layer_and_not_with_a_scan():
+    lora = dataclasses.replace(LORA, dropout=0.3)
+    params = adapted(lora)
+    still = model(lora).apply({"params": params}, TOKENS)
+    dropped = model(lora).apply({"params": params}, TOKENS, keys())
+    assert np.abs(dropped - still).max() > 0.01
+    scanned = model(lora, scan_layers=True).apply({"params": params}, TOKENS, keys())
+    np.testing.assert_allclose(scanned, dropped, atol=1e-5)
+
+
+def products(params, frozen):
+    """Shapes of the products that the gradient of the parameters that are not frozen computes."""
+    trained, fixed = split_frozen(params, frozen)
+
+    def loss(trained):
+        return jnp.sum(jnp.sin(model().apply({"params": merge(trained, fixed)}, TOKENS)))
+
+    traced = jax.make_jaxpr(jax.grad(loss))(trained)
+    return {eq.outvars[0].aval.shape for eq in equations(traced) if eq.primitive.name == "dot_general"}
+
+
+def test_no_gradient_of_the_base_is_computed():
+    params = adapted()
+    kernels = {leaf.shape for path, leaf in parameter_paths(params).items() if path.endswith("/kernel")}
+    transposed = kernels | {shape[::-1] for shape in kernels}
+    assert not products(params, [BASE]) & transposed
+    assert products(params, []) & transposed
+
+
+def test_the_base_is_all_of_an_encoder_but_its_adapters():
+    frozen = [path for path in parameter_paths(adapted()) if re.search(BASE, path)]
+    assert {path.partition("/")[0] for path in frozen} == {"encoder", "token_embedder"}
+    assert not any(map(is_adapter, frozen))
+    assert len(frozen) + 2 * 18 == len(parameter_paths(adapted()))
+
+
+def test_wrong_settings_are_refused():
+    for values, message in (
+        ({"rank": -1}, "model.lora.rank is -1"),
+        ({"dropout": 1.0}, "model.lora.dropout is 1.0; it must be in"),
+        ({"base_dtype": "int8"}, "model.lora.base_dtype is 'int8', which is none of float32, bfloat16"),
+        ({"targets": "a("}, "model.lora.targets is 'a\\(', which is no regular expression"),
+    ):
+        with one_line_error(message):
+            from_mapping(LoraSettings, json.loads(json.dumps(values)), "model.lora")
