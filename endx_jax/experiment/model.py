@@ -122,6 +122,11 @@ class Model:
         dual_encoder = self._adapted(self._towers_without_adapters(), key)
         if lora.rank and lora.adapter:
             dual_encoder = read_adapters(local_copy(lora.adapter), dual_encoder, self.sources, lora, self.base_sha256)
+        return self._with_method(dual_encoder)
+
+    def _with_method(self, dual_encoder: dict) -> dict:
+        """Adds the method's initial parameters to those of the dual encoder."""
+        key = jax.random.key(self.settings.seed)
         return self.objective.inherit(self.objective.init(key, dual_encoder))
 
     def _towers_without_adapters(self) -> dict:
@@ -143,8 +148,9 @@ class Model:
         """Adds the base, which is read from its files, to the parameters of a checkpoint."""
         if not self.base:
             return params
-        whole = flax.traverse_util.flatten_dict(self.initial_params(), sep="/")
-        base = {path: leaf for path, leaf in whole.items() if re.search(BASE, path)}
+        # Not of `model.lora.adapter`, which may be gone since the run began.
+        initial = self._with_method(self._adapted(self._towers_without_adapters(), jax.random.key(0)))
+        base = {path: leaf for path, leaf in parameter_paths(initial).items() if re.search(BASE, path)}
         placed = place(base, state_shardings(base, mesh))
         return flax.traverse_util.unflatten_dict(placed | parameter_paths(params), sep="/")
 

@@ -14,7 +14,7 @@ from endx_jax.files import write_text
 from endx_jax.models.lora import KERNEL, A, B, LoraSettings, is_adapter, is_linear
 from endx_jax.pretrained.checkpoint import PretrainedEncoder, shapes_of
 from endx_jax.pretrained.sentence_transformers import ADAPTER
-from endx_jax.pretrained.stored import open_file, write_file
+from endx_jax.pretrained.stored import metadata_of, open_file, write_file
 from endx_jax.pretrained.weights import paths
 
 WEIGHTS = "adapter_model.safetensors"
@@ -114,8 +114,51 @@ def read_adapter(
       EndxError: the folder is incomplete, has a variant of LoRA that is not supported or other settings, or is of
         another base.
     """
-    file = folder / ADAPTER
-    config = json_files.read(file)
+    config = json_files.read(folder / ADAPTER)
+    _check_config(config, settings, folder / ADAPTER)
+    file = folder / WEIGHTS
+    tensors = open_file(file)
+    other = f"{file}: the adapter is of another base than {source.folder}"
+    if metadata_of(file).get(BASE_SHA256, base_sha256) != base_sha256:
+        raise EndxError(f"{other}, whose weights have another hash: set model.pretrained to the base of the adapter")
+    modules, shapes = _modules(source), shapes_of(source.architecture, source.config)
+    ranks = json_files.mapped(config.get("rank_pattern") or {}, f"{folder / ADAPTER}: 'rank_pattern'")
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for name, tensor in tensors.items():
+        named = re.fullmatch(rf"(?:{re.escape(PREFIX)})?(.+)\.lora_([AB])\.weight", name)
+        if not named:
+            raise EndxError(f"{file}: the tensor {name!r} is no matrix of LoRA, and is not supported")
+        prefix = next((prefix for prefix in source.architecture.prefixes if named[1].startswith(prefix)), "")
+        module, kind = named[1].removeprefix(prefix), named[2]
+        if module not in modules:
+            raise EndxError(f"{other}, which has no linear layer {named[1]!r} in its blocks")
+        count, (rows, columns) = len(modules[module]), shapes[f"{modules[module][0]}/{KERNEL}"]
+        rank = settings.rank * (count if module in ranks else 1)
+        expected = (rank, rows) if kind == "A" else (count * columns, rank)
+        if tensor.shape != expected:
+            raise EndxError(f"{other}: {name} has the shape {tensor.shape} instead of {expected}")
+        found.setdefault(module, {})[kind] = np.asarray(tensor)
+    for key, pattern in _patterns({module: modules[module] for module in found}, settings).items():
+        if config.get(key) not in ({}, None, pattern):
+            raise EndxError(f"{folder / ADAPTER}: {key} is not supported: all layers must have one rank and alpha")
+    params: dict[str, np.ndarray] = {}
+    for module, matrices in found.items():
+        if len(matrices) < 2:
+            raise EndxError(f"{file}: {module} has only one of lora_A and lora_B; copy the adapter again")
+        parts = _split(matrices["A"], matrices["B"], len(modules[module]), settings.rank)
+        if parts is None:
+            raise EndxError(
+                f"{file}: {module} holds {len(modules[module])} layers, whose adapters another library has mixed: "
+                "merge the adapter into its base with PEFT's merge_and_unload"
+            )
+        for ours, (a, b) in zip(modules[module], parts, strict=True):
+            if a.any():
+                params |= {f"{ours}/{A}": np.ascontiguousarray(a.T), f"{ours}/{B}": np.ascontiguousarray(b.T)}
+    return params
+
+
+def _check_config(config: Mapping, settings: LoraSettings, file: pathlib.Path) -> None:
+    """Raises EndxError if an `adapter_config.json` asks for something else than the settings."""
     for key, supported in ONLY.items():
         if config.get(key, supported[-1]) not in supported:
             raise EndxError(f"{file}: {key}={json_files.shown(config[key])} is not supported; only {supported[0]!r} is")
@@ -125,56 +168,18 @@ def read_adapter(
             value = json_files.shown(theirs)
             raise EndxError(f"{file}: {key} is {value}, but model.lora.{name} is {ours}: set it to {value}")
 
-    import safetensors
 
-    tensors = open_file(folder / WEIGHTS)
-    with safetensors.safe_open(folder / WEIGHTS, "numpy") as opened:
-        trained_on = (opened.metadata() or {}).get(BASE_SHA256, base_sha256)
-    other = f"{folder / WEIGHTS}: the adapter is of another base than {source.folder}"
-    if trained_on != base_sha256:
-        raise EndxError(f"{other}, whose weights have another hash: set model.pretrained to the base of the adapter")
-    modules, shapes = _modules(source), shapes_of(source.architecture, source.config)
-    found: dict[str, dict[str, np.ndarray]] = {}
-    for name, tensor in tensors.items():
-        named = re.fullmatch(rf"(?:{re.escape(PREFIX)})?(.+)\.lora_([AB])\.weight", name)
-        if not named:
-            raise EndxError(f"{folder / WEIGHTS}: the tensor {name!r} is no matrix of LoRA, and is not supported")
-        prefix = next((prefix for prefix in source.architecture.prefixes if named[1].startswith(prefix)), "")
-        module = named[1].removeprefix(prefix)
-        if module not in modules:
-            raise EndxError(f"{other}, which has no linear layer {named[1]!r} in its blocks")
-        count, (rows, columns) = len(modules[module]), shapes[f"{modules[module][0]}/{KERNEL}"]
-        of_rank = {"A": lambda r, rows=rows: (r, rows), "B": lambda r, n=count * columns: (n, r)}[named[2]]
-        expected = of_rank(settings.rank * (count if module in (config.get("rank_pattern") or {}) else 1))
-        if tensor.shape != expected:
-            raise EndxError(f"{other}: {name} has the shape {tensor.shape} instead of {expected}")
-        found.setdefault(module, {})[named[2]] = np.asarray(tensor)
-    patterns = _patterns({module: modules[module] for module in found}, settings)
-    for key, pattern in patterns.items():
-        if config.get(key) not in ({}, None, pattern):
-            raise EndxError(f"{file}: {key} is not supported; only layers of rank r and alpha lora_alpha are")
-    params: dict[str, np.ndarray] = {}
-    for module, matrices in found.items():
-        parts = _split(matrices["A"], matrices["B"], len(modules[module]), settings.rank)
-        joined = len(matrices["A"]) > settings.rank
-        if joined and not np.array_equal(_block_diagonal([b for _, b in parts]), matrices["B"]):
-            raise EndxError(
-                f"{folder / WEIGHTS}: {module} holds {len(parts)} layers, whose adapters another library has mixed: "
-                "merge the adapter into its base with PEFT's merge_and_unload"
-            )
-        for ours, (a, b) in zip(modules[module], parts, strict=True):
-            if a.any():
-                params |= {f"{ours}/{A}": np.ascontiguousarray(a.T), f"{ours}/{B}": np.ascontiguousarray(b.T)}
-    return params
+def _split(a: np.ndarray, b: np.ndarray, count: int, rank: int) -> list[tuple[np.ndarray, np.ndarray]] | None:
+    """Returns A and B of each of the layers that one matrix of the checkpoint holds; None if they can't be told apart.
 
-
-def _split(a: np.ndarray, b: np.ndarray, count: int, rank: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Returns A and B of each of the layers whose kernels are one matrix of the checkpoint."""
+    The layers share A, or each has a block of it and of B: see `_joined`.
+    """
     rows = np.split(b, count)
     if len(a) == rank:
         return [(a, part) for part in rows]
     blocks = [part[:, n * rank : (n + 1) * rank] for n, part in enumerate(rows)]
-    return [*zip(np.split(a, count), blocks, strict=True)]
+    alone = np.array_equal(_block_diagonal(blocks), b)
+    return [*zip(np.split(a, count), blocks, strict=True)] if alone else None
 
 
 def _block_diagonal(blocks: Sequence[np.ndarray]) -> np.ndarray:

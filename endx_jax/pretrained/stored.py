@@ -122,6 +122,14 @@ def open_file(file: pathlib.Path) -> dict[str, Stored]:
     return {name: _described(file, name, about, 8 + length) for name, about in header.items()}
 
 
+def metadata_of(file: pathlib.Path) -> dict[str, str]:
+    """Returns the texts that a safetensors file, which `open_file` has read, stores with its tensors."""
+    import safetensors
+
+    with safetensors.safe_open(file, "numpy") as opened:
+        return opened.metadata() or {}
+
+
 def write_file(
     file: pathlib.Path,
     shapes: Mapping[str, tuple[int, ...]],

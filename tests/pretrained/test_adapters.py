@@ -100,7 +100,7 @@ def test_adapters_of_other_settings_bases_and_kinds_are_refused(written, decoder
         "use_dora": (True, "use_dora=True is not supported; only False is"),
         "peft_type": ("IA3", "peft_type='IA3' is not supported"),
         "bias": ("all", "bias='all' is not supported"),
-        "rank_pattern": ({"q_proj": 8}, "rank_pattern is not supported"),
+        "rank_pattern": ({"q_proj": 8}, "rank_pattern is not supported: all layers must have one rank"),
     }.items():
         change(written, **{changed: message[0]})
         with one_line_error(message[1]):
@@ -110,6 +110,10 @@ def test_adapters_of_other_settings_bases_and_kinds_are_refused(written, decoder
     weights = load_file(written / "adapter_model.safetensors")
     save_file(weights | {"base_model.model.norm.weight": np.zeros(3)}, written / "adapter_model.safetensors")
     with one_line_error("the tensor 'base_model.model.norm.weight' is no matrix of LoRA"):
+        read()
+    name = "base_model.model.layers.0.mlp.up_proj.lora_B.weight"
+    save_file({n: leaf for n, leaf in weights.items() if n != name}, written / "adapter_model.safetensors")
+    with one_line_error("layers.0.mlp.up_proj has only one of lora_A and lora_B"):
         read()
 
 
