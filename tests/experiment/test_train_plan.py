@@ -10,6 +10,8 @@ from tiny_bert import tiny_recipe
 
 from endx_jax.experiment import prepare as preparing
 from endx_jax.experiment.choices import Choice
+from endx_jax.experiment.config import resolve
+from endx_jax.experiment.model import build_model
 from endx_jax.experiment.prepare import begin, prepare_run
 from endx_jax.experiment.train_plan import plan_training
 from endx_jax.models.stack import REMATS
@@ -54,6 +56,23 @@ def test_chunks_shrink_to_half_of_the_free_memory(run):
     assert [one.rows_at_once for one in found] == [8, 4, 2]
     for one in found:
         assert one.expected_peak <= one.memory.total / 2
+
+
+def test_split_matrices_are_gathered_whole_for_chunks_where_they_fit_with_their_gradient(tiny_bert, pairs_csv, run):
+    def execution(memory, rank=0, **mesh):
+        config = tiny_recipe(tiny_bert, pairs_csv)
+        config.train.tower_chunk, config.train.global_batch_size, config.model.lora.rank = 2, 16, rank
+        model, devices = build_model(resolve(config)), jax.devices()[: math.prod(mesh.values())]
+        return plan_training(model, make_mesh(MeshSettings(**mesh), devices), run.stream.pairs, memory).execution
+
+    matrices = 2 * (4 * 32 * 32 + 2 * 32 * 64) * 4  # bytes of the layers' kernels
+    # On CPUs a step may use half of the memory.
+    held = 2 * bytes_held(run.train_plan.state)
+    assert not execution(Memory(held + 2 * 2 * matrices), data=1, fsdp=2).by_layer
+    assert execution(Memory(matrices), data=1, fsdp=2).by_layer
+    assert not execution(Memory(matrices), data=2, fsdp=1).by_layer
+    adapted = execution(PLENTY, rank=4, data=1, fsdp=2)
+    assert (adapted.by_layer, adapted.packed) == (True, True)
 
 
 def test_a_chunk_has_at_least_one_row(run):
