@@ -4,7 +4,7 @@ The methods are `dual`; `endx`, with MiniLM's embeddings as the teacher's (docs/
 with the paper's own teacher.
 
 For experiments with methods, not from a paper: width 256 on MiniLM's frozen token embeddings, unit vectors with a
-temperature, batches of articles. The learning rate was selected on held-out articles (docs/results.md).
+temperature, batches of articles. The learning rate was selected on held-out articles.
 """
 
 import dataclasses
