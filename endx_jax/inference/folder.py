@@ -61,6 +61,8 @@ def text_processors(
     tokenizers: Mapping[str, str | pathlib.Path],
     lengths: Mapping[str, int],
     prompts: Mapping[str, str],
+    *,
+    saved: bool = False,
 ) -> dict[str, TextProcessor]:
     """Returns the text processors of the sides; the keys of all mappings are sides.
 
@@ -69,13 +71,14 @@ def text_processors(
       tokenizers: folders of the tokenizers.
       lengths: maximum lengths in tokens.
       prompts: strings prepended to every text.
+      saved: the tokenizers are those of a trained model, which end texts with EOS if they did so in training.
 
     Raises:
       EndxError: a tokenizer is missing, or has ids that the encoder's token table does not have.
     """
     encoders = {tokenizers[side]: source for side, source in sources.items()}
     loaded = {
-        folder: Tokenizer(folder, append_eos=source.append_eos, rows=source.config.vocab_size)
+        folder: Tokenizer(folder, append_eos=source.append_eos and not saved, rows=source.config.vocab_size)
         for folder, source in encoders.items()
     }
     for side, source in sources.items():

@@ -135,6 +135,7 @@ def load_towers(folder: pathlib.Path, about: About, mesh: Mesh, name: str) -> Em
         {side: source.folder for side, source in sources.items()},
         {side: stated.length for side, stated in about.sides.items()},
         {side: stated.prompt for side, stated in about.sides.items()},
+        saved=True,
     )
     return EmbeddingModel(
         name,

@@ -11,6 +11,7 @@ import pytest
 from helpers import one_line_error
 from safetensors.numpy import load_file, save_file
 from tiny_bert import tiny_recipe
+from tiny_models import write_tiny_qwen3
 
 import endx_jax
 from endx_jax.experiment.config import resolve
@@ -99,6 +100,18 @@ def test_every_kind_of_tower_is_written_and_read(tiny_bert, pairs_csv, tmp_path,
     assert loaded.prompts == {side: processor.prompt for side, processor in model.processors.items()}
     chex.assert_trees_all_equal(jax.device_get(loaded.params), jax.device_get(params))
     assert loaded.identity == model.text_encoder(mesh).identity(params)
+
+
+def test_a_decoder_whose_folder_states_its_pooling_is_loaded_without_eos(pairs_csv, tmp_path):
+    """Training appends no EOS to its texts, so loading must not either; the model folder holds no `modules.json`."""
+    base = write_tiny_qwen3(tmp_path / "base")
+    names = base / "tokenizer_config.json"
+    names.write_text(json.dumps(json.loads(names.read_text()) | {"eos_token": None}))
+    model, mesh = build_model(resolve(tiny_recipe(base, pairs_csv))), make_mesh(MeshSettings())
+    save_description(tmp_path / "run", model)
+    save_towers(tmp_path / "run", model, model.initial_params()["dual_encoder"], mesh)
+    loaded = endx_jax.load(tmp_path / "run").encoder.processors["question"]
+    assert loaded.tokenizer.same_ids(model.processors["question"].tokenizer)
 
 
 def test_parameters_of_a_run_stay_in_their_file(trained_workdir):
