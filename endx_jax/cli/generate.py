@@ -157,7 +157,7 @@ def _template(path: pathlib.Path | None) -> str:
 
 
 def _price(text: str) -> list[float]:
-    """Parses a price for all tokens, or two of those in and out."""
+    """Parses a price per million tokens: one for all tokens, or two for those of prompts and of answers."""
     try:
         found = [float(part) for part in text.split(",")]
     except ValueError:

@@ -1,4 +1,4 @@
-"""Questions for passages by a language model, with a journal of its answers, which are paid once."""
+"""Generation of questions for passages by a language model, with a journal so that no answer is paid for twice."""
 
 import concurrent.futures
 import hashlib
@@ -145,7 +145,7 @@ def _drop_unfinished_line(path: pathlib.Path) -> None:
 
 
 def parse(reply: Reply, count: int) -> tuple[tuple[str, ...], str]:
-    """Returns the questions in a reply, at most `count`, or an empty tuple and the reason."""
+    """Returns the questions in a reply, at most `count`, and an empty string; or no questions and the reason."""
     text = _THOUGHT.sub("", reply.text)
     if not reply.complete:
         return (), "cut off at max_tokens"

@@ -155,7 +155,7 @@ class Model:
         return flax.traverse_util.unflatten_dict(placed | parameter_paths(params), sep="/")
 
     def without_adapters(self, params: dict, mesh: Mesh) -> dict:
-        """Merges adapters into the base: parameters of the same model without adapters, float32."""
+        """Returns the float32 parameters of the same model without adapters, which are merged into the base."""
         if not self.base:
             return params
         merge = functools.partial(merged, settings=self.settings.model.lora)
