@@ -116,7 +116,7 @@ def _table(name: str, tree: Mapping[str, Any], tables: Mapping[str, Any]) -> Tab
     rows = []
     for row in found:
         changed = shared.get("set", {}) | row.get("set", {})
-        rows.append(Row(name, **{**shared, **row, "set": changed, "expected": tuple(row["expected"])}))
+        rows.append(Row(name, **{**shared, **row, "set": changed, "expected": tuple(row.get("expected", ()))}))
     entries = {key: tree[key] for key in own & tree.keys()}
     return Table(name, **{**entries, "rows": tuple(rows), "measures": shared["measures"]})
 
