@@ -37,12 +37,10 @@ def notes(table: Table, outcomes: Sequence[Outcome]) -> list[str]:
         lines.append(f"{bar} in every column: {sum(map(bool, judged))} of {len(judged)} rows")
     lines += t_tests(outcomes)
     for outcome in outcomes:
-        intervals = outcome.facts.get("over_questions", {}).items()
-        shown = ", ".join(
-            f"{measure} {low:+.2f} to {high:+.2f}" for measure, (low, high) in intervals if low is not None
-        )
-        if shown:
-            lines.append(f"{outcome.row.row} against {outcome.row.against}, 95 % interval over questions: {shown}")
+        intervals = outcome.facts.get("interval", {}).items()
+        if shown := ", ".join(f"{measure} {low:+.2f} to {high:+.2f}" for measure, (low, high) in intervals):
+            gain = f"{outcome.row.row} against {outcome.row.against}"
+            lines.append(f"{gain}, 95 % interval: {shown}")
     said: dict[str, list[str]] = {}
     for outcome in outcomes:
         for reason in _reasons(outcome):

@@ -15,12 +15,13 @@ from endx_jax.data.settings import PARAGRAPHS, DataSettings
 from endx_jax.data.splits import of_few_paragraphs, with_many_questions
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
-from endx_jax.experiment.comparison import compare, read_per_question
+from endx_jax.experiment.comparison import read_per_question
 from endx_jax.experiment.data import paths_of, pools, read_splits
 from endx_jax.experiment.model import load_pairs
 from endx_jax.files import write_text
 from endx_jax.inference import load
 from endx_jax.inference.saved import embeds
+from endx_jax.metrics.significance import FEWEST, interval_over_runs
 from endx_jax.parallel.console import say
 from endx_jax.retrieval.evaluate import evaluate_set
 from endx_jax.retrieval.rerank import evaluate_pairs
@@ -37,7 +38,7 @@ Metrics = dict[str, float]
 # The pool of ENDX's Table 6: pairs of the paragraphs with the most questions.
 FEW_PARAGRAPHS, FEW_PAIRS = 27, 500
 # Questions of an answer from which it belongs to the subset of ENDX's Table 4.
-FEWEST = 8
+MANY_QUESTIONS = 8
 
 
 def reproduce(rows: Sequence[Row], options: Options) -> list[Outcome]:
@@ -50,7 +51,7 @@ def reproduce(rows: Sequence[Row], options: Options) -> list[Outcome]:
         if outcomes[-1].why:
             say(f"{row.name}: {outcomes[-1].why}")
     for outcome, other in compared(outcomes):
-        outcome.facts["over_questions"] = over_questions(outcome, other)
+        outcome.facts["interval"] = interval(outcome, other)
     return outcomes
 
 
@@ -136,7 +137,7 @@ def evaluated(row: Row, options: Options) -> Outcome:
         if not (folder / workdirs.RESULTS).exists():
             place = options.place_of(row.data)
             whole = Pools(answers=_pool(place, "answers"))
-            results = Results(place, "test", Pools(whole | with_many_questions(whole.primary, (FEWEST,))))
+            results = Results(place, "test", Pools(whole | with_many_questions(whole.primary, (MANY_QUESTIONS,))))
             results.add_dense(row.system, evaluate_dense(load(workdir).comparable, results.pools))
             results.write(folder / workdirs.RESULTS, folder)
         return measures_of_results(folder, row)
@@ -175,24 +176,27 @@ def results_folder(row: Row, workdir: pathlib.Path) -> pathlib.Path:
     return workdir / workdirs.EVALUATION / slug(row.data) if row.kind == "evaluated" else workdir
 
 
-def over_questions(outcome: Outcome, other: Outcome) -> dict[str, tuple[float | None, float | None]]:
-    """Computes 95 % intervals of a row's gain over another on the same questions, by a paired bootstrap.
+def interval(outcome: Outcome, other: Outcome) -> dict[str, tuple[float, float]]:
+    """Computes 95 % intervals of a row's gain over another, by a paired bootstrap over seeds and questions.
 
-    Each question's value is its mean over the seeds, so that the interval covers the choice of questions only.
+    Articles are resampled in place of questions if there are enough of them (`FEWEST`).
 
     Returns:
-      (low, high) by measure, in per cent; None with too few questions.
+      (low, high) by measure, in per cent; empty if the rows have other seeds or too few questions.
     """
-    means = []
-    for each in (other, outcome):
-        folders = [results_folder(each.row, pathlib.Path(run)) for run in each.runs]
-        found = [read_per_question(folder, each.row.system, each.row.pool) for folder in folders]
-        means.append(dataclasses.replace(found[0], values=np.mean([one.values for one in found], axis=0)))
-    ends = {
-        row["measure"]: (None, None) if row["low"] is None else (100 * row["low"], 100 * row["high"])
-        for row in compare(*means).rows()
-    }
-    return {measure: ends[measure] for measure in outcome.row.measures if measure in ends}
+    if outcome.seeds != other.seeds:
+        return {}
+    found = [
+        [read_per_question(results_folder(each.row, pathlib.Path(run)), each.row.system, each.row.pool) for run in runs]
+        for each, runs in ((other, other.runs), (outcome, outcome.runs))
+    ]
+    first = found[0][0]
+    if len(first.question_ids) < FEWEST:
+        return {}
+    before, after = (np.stack([one.values for one in runs]) for runs in found)
+    clusters = first.groups if len(set(first.groups)) >= FEWEST else ()
+    ends = dict(zip(first.metrics, 100 * interval_over_runs(after - before, clusters=clusters).T, strict=True))
+    return {measure: tuple(ends[measure].tolist()) for measure in outcome.row.measures if measure in ends}
 
 
 def _values(metrics: Metrics, row: Row) -> tuple[float, ...]:

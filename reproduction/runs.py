@@ -19,7 +19,7 @@ from endx_jax.experiment.config import differences, resolve
 from endx_jax.experiment.data import paths_of
 from endx_jax.experiment.model import build_model
 from endx_jax.experiment.run import run
-from endx_jax.methods.config import load_recipe
+from endx_jax.methods.config import load_config
 from endx_jax.parallel.console import say
 from endx_jax.retrieval.results import read_results
 from endx_jax.training import metric_log
@@ -74,7 +74,7 @@ class RowPlan:
 
     Attributes:
       row: the row of these runs, possibly another one whose runs are reused.
-      recipe: recipe of the package, with its arguments.
+      recipe: recipe of the package with its arguments, or config file.
       data: name of the data.
       set: changed settings of the recipe, by dotted name.
       differs: description of the differences from the paper's row; may be empty.
@@ -100,9 +100,7 @@ class RowPlan:
         Raises:
           EndxError: the place of the data is not given.
         """
-        name, _, arguments = self.recipe.partition(":")
-        recipe = load_recipe(name)
-        config = recipe.get_config(arguments) if arguments else recipe.get_config()
+        config = load_config(self.recipe)
         config.update_from_flattened_dict({key: _tuples(value) for key, value in self.set.items()})
         config.seed = seed
         config.data.path = options.place_of(self.data)

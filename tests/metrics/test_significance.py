@@ -7,7 +7,14 @@ import pytest
 import scipy.stats
 
 from endx_jax.errors import EndxError
-from endx_jax.metrics.significance import bootstrap_interval, mean_over_sets, paired_difference, paired_t_test, t_test
+from endx_jax.metrics.significance import (
+    bootstrap_interval,
+    interval_over_runs,
+    mean_over_sets,
+    paired_difference,
+    paired_t_test,
+    t_test,
+)
 
 SEEDS = [51.2, 50.1, 52.4], [54.9, 53.0, 53.8]
 
@@ -115,6 +122,29 @@ def test_clusters_are_resampled_and_swapped_as_wholes():
     own = [f"{n:02}" for n in range(40)]
     plain = paired_difference(values, values[::-1], sizes=(10, 30), draws=100)
     assert paired_difference(values, values[::-1], sizes=(10, 30), clusters=own, draws=100) == plain
+
+
+def test_runs_and_clusters_are_resampled_together():
+    draw = np.random.default_rng(9)
+    # Runs differ by more than articles do, so that an interval over articles alone is too narrow.
+    counts = 1 + np.arange(30) % 4
+    names = np.repeat([f"article {n}" for n in range(30)], counts).tolist()
+    of_runs, of_articles = draw.normal(size=5), 0.5 * np.repeat(draw.normal(size=30), counts)
+    differences = (of_runs[:, None] + of_articles)[:, :, None]
+    low, high = interval_over_runs(differences, clusters=names, draws=4000)[:, 0]
+    # The naive twin draws runs and articles one by one.
+    articles = np.split(np.arange(counts.sum()), np.cumsum(counts)[:-1])
+    means = []
+    for _ in range(4000):
+        questions = np.concatenate([articles[n] for n in draw.integers(30, size=30)])
+        means.append(differences[draw.integers(5, size=5)][:, questions].mean())
+    assert [low, high] == pytest.approx(np.quantile(means, [0.025, 0.975]).tolist(), abs=0.06)
+    # Negative control: of the mean over runs, the interval is that of articles alone.
+    mean = differences.mean(axis=0)
+    alone = interval_over_runs(mean[None], clusters=names, draws=4000)
+    (single,) = paired_difference(np.zeros_like(mean), mean, clusters=names, draws=4000)
+    assert alone[:, 0] == pytest.approx([single.low, single.high], abs=0.03)
+    assert alone[1, 0] - alone[0, 0] < 0.5 * (high - low)
 
 
 def test_draws_are_made_in_blocks(monkeypatch):

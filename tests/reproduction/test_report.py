@@ -74,13 +74,13 @@ def test_a_shortened_row_has_the_name_of_what_was_run():
     assert "| Dual-BERTs | 1 | 54.80 |" in unpadded(report.section(table, [dataclasses.replace(found, differs="")], 0))
 
 
-def test_rows_of_our_own_have_no_column_of_a_paper_and_intervals_over_questions():
+def test_rows_of_our_own_have_no_column_of_a_paper_and_intervals():
     table = papers().tables["endx-study"]
-    facts = {"over_questions": {"mrr": (-0.5, 1.25), "recall@1": (None, None)}}
+    facts = {"interval": {"mrr": (-0.5, 1.25)}}
     found = Outcome(papers().row("endx-study/GRU/ENDX"), ((54.0, 44.0, 63.0),), facts=facts)
     page = unpadded(report.section(table, [found], 0))
     assert "| row | seeds | mrr got | recall@1 got | recall@5 got |" in page
-    assert "- GRU/ENDX against GRU/Dual, 95 % interval over questions: mrr -0.50 to +1.25\n" in page
+    assert "- GRU/ENDX against GRU/Dual, 95 % interval: mrr -0.50 to +1.25\n" in page
 
 
 def test_bars_in_names_are_escaped_on_the_page():

@@ -73,8 +73,7 @@ def test_a_run_is_ranked_on_data_that_it_has_not_seen(trained_workdir, squad, tm
     assert rows.evaluated(row, options) == first
 
     outcome = Outcome(row, (first,), runs=(str(workdir),))
-    intervals = rows.over_questions(outcome, outcome)
-    assert intervals == dict.fromkeys(row.measures, (0.0, 0.0))
+    assert rows.interval(outcome, outcome) == dict.fromkeys(row.measures, (0.0, 0.0))
 
 
 def test_a_collection_is_encoded_once_and_answers_are_looked_for(trained_workdir, tmp_path, monkeypatch):
@@ -95,10 +94,10 @@ def test_a_collection_is_encoded_once_and_answers_are_looked_for(trained_workdir
     assert rows.collection(row, options) == found
 
 
-@pytest.mark.parametrize(("seeds", "expected"), [(2, {}), (3, {"over_questions": {"mrr": (None, None)}})])
-def test_intervals_over_questions_need_three_seeds(seeds, expected, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("seeds", "expected"), [(2, {}), (3, {"interval": {"mrr": (0.0, 1.0)}})])
+def test_intervals_need_three_seeds(seeds, expected, tmp_path, monkeypatch):
     monkeypatch.setattr(rows, "outcome_of", lambda row, options: Outcome(row, ((1.0, 2.0, 3.0),) * seeds))
-    monkeypatch.setattr(rows, "over_questions", lambda outcome, other: {"mrr": (None, None)})
+    monkeypatch.setattr(rows, "interval", lambda outcome, other: {"mrr": (0.0, 1.0)})
     chosen = papers().tables["endx-table2"].chosen(["Dual-GRUs", "ENDX-GRUs"])
     dual, endx = rows.reproduce(chosen, Options(tmp_path))
     assert (dual.facts, endx.facts) == ({}, expected)
