@@ -8,9 +8,9 @@ of SQuAD's dev file and the other domain's test file are ranked, in the pool `an
 pairs, those of `endx mine` with seven hard negatives by the untrained model and the teacher's scores, which only
 `distill` reads. Settings are the recipes' own; the peer has the trainer's defaults and its in-batch loss.
 
-Prints for each system the minutes of its training and MRR on both domains, with the difference from the untrained model
-and its 95 % interval, a bootstrap over articles or, below 30 of them, questions. Finished steps are
-skipped, so the same command resumes.
+Prints for each system the minutes of its training and MRR on both domains, by the model alone and in a hybrid with
+BM25, each with the 95 % interval of the difference from the untrained model: a bootstrap over articles or, below 30 of
+them, questions. Finished steps are skipped, so the same command resumes.
 """
 
 import argparse
@@ -141,13 +141,17 @@ def main() -> None:
             flag = "workdir" if system in RECIPES else "model"
             asked = ["evaluate", f"--{flag}={place}", f"--data={test}", "--pool=answers", f"--output={folder}"]
             once(folder / "results.json", "endx", *asked)
-            before = read_per_question(chosen.output / "ranked" / f"untrained--{ranked}", "untrained")
-            after = read_per_question(folder, "trained" if system in RECIPES else "untrained")
-            compared = compare(before, after, clustered=len(set(before.groups)) >= FEWEST).rows()
-            mrr = next(one for one in compared if one["measure"] == "mrr")
-            row[ranked] = f"{100 * mrr['second']:.2f}"
-            if domain:
-                row[f"{ranked}, interval"] = f"{100 * mrr['low']:+.1f} to {100 * mrr['high']:+.1f}"
+            for name, first, second in (
+                (ranked, MODEL, "trained" if system in RECIPES else pathlib.Path(place).name),
+                (f"{ranked}, hybrid", "hybrid", "hybrid"),
+            ):
+                before = read_per_question(chosen.output / "ranked" / f"untrained--{ranked}", first)
+                after = read_per_question(folder, second)
+                compared = compare(before, after, clustered=len(set(before.groups)) >= FEWEST).rows()
+                mrr = next(one for one in compared if one["measure"] == "mrr")
+                row[name] = f"{100 * mrr['second']:.2f}"
+                if domain:
+                    row[name] += f" ({100 * mrr['low']:+.1f} to {100 * mrr['high']:+.1f})"
         rows.append(row)
     print(common.table(rows))
     common.write(chosen.json, vars(chosen), rows, versions=common.versions("sentence-transformers", "torch"))

@@ -55,8 +55,8 @@ def run(config: Mapping, workdir: str | os.PathLike) -> Results | None:
       workdir: the run's folder, local or `gs://BUCKET/PATH`; the README lists its files.
 
     Returns:
-      The final results; None if the run stopped at `train.stop_at_step`, or if the workdir already holds this run,
-      trained and evaluated.
+      The final results; None if the run stopped at `train.stop_at_step`, if there are no test questions, or if the
+      workdir already holds this run, trained and evaluated.
 
     Raises:
       EndxError: settings or data are invalid, another run uses the workdir, or the disk is full.
@@ -100,6 +100,12 @@ def _run(config: Mapping, workdir: Workdir, preemption: Preemption, began: float
         save_towers(workdir, model, towers, run.mesh, hybrid, teacher)
     if not ended:
         say(f"stopped at step {reached} of {run.steps}; run the same command without train.stop_at_step to resume")
+        return None
+    if not run.data.test.questions:
+        say(
+            "no test questions, so nothing is ranked or indexed; to do either: endx evaluate "
+            f"--workdir={workdir} --data=FILE, or endx encode --workdir={workdir} --corpus=FILE --output=INDEX"
+        )
         return None
 
     return _report(run, evaluator, params, step, hybrid, began, validate if sets else None)

@@ -110,6 +110,14 @@ def finished(trained_workdir, tmp_path):
     return shutil.copytree(trained_workdir, tmp_path / "run")
 
 
+def test_a_run_without_test_questions_ends_with_a_model(config, tmp_path, capsys):
+    config.data.test_fraction = 0.0
+    assert run(config, tmp_path) is None
+    assert "no test questions, so nothing is ranked or indexed" in capsys.readouterr().out
+    assert endx_jax.load(tmp_path).encode_query(["a question"]).shape == (1, 32)
+    assert not (tmp_path / "results.json").exists()
+
+
 def with_a_document(workdir):
     """Adds a document to the index of a run, as a server does for a client."""
     index = Index(workdir / "index.sqlite")
