@@ -15,28 +15,30 @@ from reproduction.shuffled import ShuffledObjective, ShuffledSettings, get_confi
 
 B = 4
 ONE = tower(pooling=MultiHopAttention(hops=2, width=4))
+MODEL = DualEncoder(ONE, ONE, SHARINGS["sde"])
 
 
 @pytest.mark.parametrize(
-    ("objective", "readers"),
-    [(ShuffledObjective(DualEncoder(ONE, ONE, SHARINGS["sde"]), ShuffledSettings()), [3]),
-     (EndxObjective(DualEncoder(ONE, ONE, SHARINGS["sde"]), EndxSettings()), [1])],
+    ("objective", "reader"),
+    [
+        (ShuffledObjective(MODEL, ShuffledSettings(cross_heads=2)), 3),
+        (EndxObjective(MODEL, EndxSettings(cross_heads=2)), 1),
+    ],
     ids=["shuffled", "endx"],
-)  # fmt: skip
-def test_a_question_is_read_beside_another_pair_s_answer(objective, readers):
+)
+def test_a_question_is_read_beside_another_pair_s_answer(objective, reader):
     """Replaces the answer of pair 1: only the question that is read beside it has another embedding."""
     questions, ids = padded(texts([3] * B), 3), jnp.arange(B)
     answers = texts([4] * B, seed=1)
     others = [*answers[:1], *texts([4], seed=2), *answers[2:]]
-    params = objective.init(jax.random.key(1), objective.model.join({
-        side: random_params(ONE, questions) for side in ("question", "answer")
-    }))  # fmt: skip
+    towers = {side: random_params(ONE, questions) for side in ("question", "answer")}
+    params = objective.init(jax.random.key(1), MODEL.join(towers))
     embed = jax.jit(objective.embed_as_teacher)
     before, after = (
         embed(params, Batch(questions, padded(rows, 4), ids, ids, ids[:, None])) for rows in (answers, others)
     )
     changed = np.abs(before.question - after.question).max(axis=1) > 1e-6
-    assert list(np.flatnonzero(changed)) == readers
+    assert list(np.flatnonzero(changed)) == [reader]
     changed = np.abs(before.answer - after.answer).max(axis=1) > 1e-6
     assert list(np.flatnonzero(changed)) == [1]
 
