@@ -188,13 +188,18 @@ def paths_of(settings: DataSettings) -> tuple[str, str]:
     """Returns the paths of the training and test data; the second is empty if both are splits of one data set."""
     if settings.path.startswith(PREPARED) and settings.pool not in reqa.POOLS:
         raise EndxError(f"data.path={settings.path} needs data.pool, {' or '.join(reqa.POOLS)}")
-    if settings.test_path or settings.format:
-        return settings.path, settings.test_path
-    if settings.path.startswith(PREPARED) and ":" not in settings.path:
-        return f"{settings.path}:train", f"{settings.path}:validation"
-    if settings.pool and os.path.isdir(settings.path) and not has_paragraphs(settings.path):
-        return squad.files_of(settings.path)
-    return settings.path, ""
+    train, test = settings.path, ""
+    if settings.format:
+        return train, settings.test_path
+    if train.startswith(PREPARED) and ":" not in train:
+        train, test = f"{train}:train", f"{train}:validation"
+    elif settings.pool and (formats.holds_squad(train) if settings.test_path else _is_folder_of_files(train)):
+        train, test = squad.files_of(train)
+    return train, settings.test_path or test
+
+
+def _is_folder_of_files(path: str) -> bool:
+    return os.path.isdir(path) and not has_paragraphs(path)
 
 
 def fingerprint(records: RetrievalSet | TokenStore) -> str:

@@ -221,6 +221,12 @@ def test_whole_paragraphs_are_retrieved_for_every_question_apart(tmp_path):
     assert pools(found.test, DataSettings(pool="paragraphs")) == {"paragraphs": found.test}
 
 
+def test_the_train_file_of_squad_s_folder_is_read_with_other_test_data(folder, tmp_path):
+    other = write_squad(tmp_path / "other") / "dev-v1.1.json"
+    found = read_paragraphs(folder, test_path=str(other))
+    assert found == read_paragraphs(folder / "train-v1.1.json", test_path=str(other))
+
+
 def test_both_files_of_squad_are_one_set_that_is_split_by_question(folder):
     found = read_paragraphs(folder, merge=True, test_fraction=0.3, validation_fraction=0.3)
     parts = (found.train, found.validation, found.test)

@@ -233,9 +233,13 @@ def format_of(path: str) -> str:
     return ANSWERS if found == COLUMNS and "question" in row and has_list else found
 
 
+def holds_squad(path: str) -> bool:
+    """Returns true for a folder with SQuAD's files; only training, with `data.pool`, reads such a folder."""
+    return os.path.isdir(path) and _has_file(path, squad.FILES) and not _has_file(path, ("corpus.jsonl",))
+
+
 def _check_not_squad(path: str) -> None:
-    """Raises EndxError for a folder with SQuAD's files; only training, with `data.pool`, reads such a folder."""
-    if os.path.isdir(path) and _has_file(path, squad.FILES) and not _has_file(path, ("corpus.jsonl",)):
+    if holds_squad(path):
         raise EndxError(f"{path} holds SQuAD's files: name one of them, or set data.pool to train on the folder")
 
 
