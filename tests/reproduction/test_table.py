@@ -20,13 +20,12 @@ OTHERS = {"ap", "accuracy@5", "accuracy@20", "accuracy@100", "questions", "parag
 DATA = {about.get("given", name): "somewhere" for name, about in papers().data.items()}
 
 
-def test_every_table_is_there():
-    assert set(papers().tables) == {
+def test_every_table_of_the_papers_is_there():
+    assert {name for name in papers().tables if "-table" in name} == {
         *(f"endx-table{n}" for n in (1, 2, 3, 4, 5, 6)),
         *(f"dong-table{n}" for n in (2, 3, 4, 5)),
         *(f"rr-table{n}" for n in range(1, 11)),
         *(f"yu-table{n}" for n in (2, 3)),
-        *("endx-study", "endx-study-rates", "endx-study-shared", "endx-study-dev"),
     }
 
 
