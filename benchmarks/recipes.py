@@ -3,7 +3,7 @@
 `python benchmarks/recipes.py --squad=FOLDER --other=FOLDER --teacher=FOLDER --output=runs/recipes`
 
 SQuAD trains on every 43rd paragraph of its train file, the other domain (`dev.json.gz` and `test.json.gz` of SQuAD's
-format, such as PolicyQA) on every second paragraph of its dev file, about 2,000 questions each. Every fourth paragraph
+format, such as PolicyQA) on every second paragraph of its dev file, about 2,000 pairs each. Every fourth paragraph
 of SQuAD's dev file and the other domain's test file are ranked, in the pool `answers`. All systems train on the same
 pairs, those of `endx mine` with seven hard negatives by the untrained model and the teacher's scores, which only
 `distill` reads. Settings are the recipes' own; the peer has the trainer's defaults and its in-batch loss.

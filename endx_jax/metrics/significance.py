@@ -173,17 +173,11 @@ def interval_over_runs(
     """
     runs, questions, metrics = differences.shape
     _check_draws(questions, draws, confidence)
-    ((sums, counts),) = _cluster_sums(
-        np.asarray(differences, np.float64).transpose(1, 0, 2).reshape(questions, runs * metrics), (), clusters
-    )
-    generator, resampled = np.random.default_rng(seed), []
-    block = max(1, BLOCK // len(sums))
-    for start in range(0, draws, block):
-        size = min(block, draws - start)
-        of_runs, of_clusters = _counts(generator, (size, runs)), _counts(generator, (size, len(sums)))
-        totals = (of_clusters @ sums).reshape(size, runs, metrics)
-        resampled.append(np.einsum("ds,dsm->dm", of_runs / runs, totals) / (of_clusters @ counts)[:, None])
-    return _ends(np.concatenate(resampled), confidence)
+    values = np.asarray(differences, np.float64).transpose(1, 0, 2).reshape(questions, runs * metrics)
+    generator = np.random.default_rng(seed)
+    of_runs = _counts(generator, (draws, runs)) / runs
+    means = _means(_cluster_sums(values, (), clusters), draws, lambda size: _counts(generator, size))
+    return _ends(np.einsum("ds,dsm->dm", of_runs, means.reshape(draws, runs, metrics)), confidence)
 
 
 def _check_draws(questions: int, draws: int, confidence: float) -> None:

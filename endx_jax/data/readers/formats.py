@@ -234,11 +234,12 @@ def format_of(path: str) -> str:
 
 
 def holds_squad(path: str) -> bool:
-    """Returns true for a folder with SQuAD's files; only training, with `data.pool`, reads such a folder."""
+    """Returns true if the path is a folder with SQuAD's files, and without a BEIR corpus."""
     return os.path.isdir(path) and _has_file(path, squad.FILES) and not _has_file(path, ("corpus.jsonl",))
 
 
 def _check_not_squad(path: str) -> None:
+    """Raises EndxError for a folder with SQuAD's files, which only training with `data.pool` reads."""
     if holds_squad(path):
         raise EndxError(f"{path} holds SQuAD's files: name one of them, or set data.pool to train on the folder")
 
