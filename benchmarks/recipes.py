@@ -139,7 +139,7 @@ def main() -> None:
         minutes = train(system, chosen.output / f"{domain}-mined", pathlib.Path(place), chosen.seed) if domain else 0.0
         row = {"system": system, "trained on": domain, "minutes": round(minutes, 1)}
         for ranked, test in tests.items():
-            folder = chosen.output / "ranked" / f"{pathlib.Path(place).name if domain else 'untrained-'}-{ranked}"
+            folder = chosen.output / "ranked" / f"{pathlib.Path(place).name if domain else 'untrained'}-{ranked}"
             flag = "workdir" if system in RECIPES else "model"
             asked = ["evaluate", f"--{flag}={place}", f"--data={test}", "--pool=answers", f"--output={folder}"]
             once(folder / "results.json", "endx", *asked)
@@ -147,7 +147,7 @@ def main() -> None:
                 (ranked, MODEL, "trained" if system in RECIPES else pathlib.Path(place).name),
                 (f"{ranked}, hybrid", "hybrid", "hybrid"),
             ):
-                before = read_per_question(chosen.output / "ranked" / f"untrained--{ranked}", first)
+                before = read_per_question(chosen.output / "ranked" / f"untrained-{ranked}", first)
                 after = read_per_question(folder, second)
                 compared = compare(before, after, clustered=len(set(before.groups)) >= FEWEST).rows()
                 mrr = next(one for one in compared if one["measure"] == "mrr")

@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 
 from endx_jax.data import cloze, made, reqa
@@ -193,13 +192,9 @@ def paths_of(settings: DataSettings) -> tuple[str, str]:
         return train, settings.test_path
     if train.startswith(PREPARED) and ":" not in train:
         train, test = f"{train}:train", f"{train}:validation"
-    elif settings.pool and (formats.holds_squad(train) if settings.test_path else _is_folder_of_files(train)):
+    elif settings.pool and formats.holds_squad(train):
         train, test = squad.files_of(train)
     return train, settings.test_path or test
-
-
-def _is_folder_of_files(path: str) -> bool:
-    return os.path.isdir(path) and not has_paragraphs(path)
 
 
 def fingerprint(records: RetrievalSet | TokenStore) -> str:

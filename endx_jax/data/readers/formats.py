@@ -165,9 +165,10 @@ def paragraphs(path: str, *, skip_invalid: bool = False) -> Iterator[Paragraph]:
     found = detect_format(path)
     if found not in PARAGRAPH_READERS:
         _check_not_squad(path)
+        choice = "name a file of such data, or " if os.path.isdir(path) else ""
         raise EndxError(
-            f"{path} is not reading-comprehension data ({', '.join(PARAGRAPH_READERS)}) but {found}; leave data.pool "
-            "empty"
+            f"{path} is not reading-comprehension data ({', '.join(PARAGRAPH_READERS)}) but {found}; {choice}leave "
+            "data.pool empty"
         )
     yield from _paragraphs(path, found, skip_invalid)
 
