@@ -8,23 +8,25 @@ of SQuAD's dev file and the other domain's test file are ranked, in the pool `an
 pairs, those of `endx mine` with seven hard negatives by the untrained model and the teacher's scores, which only
 `distill` reads. Settings are the recipes' own; the peer has the trainer's defaults and its in-batch loss.
 
-Prints for each system the minutes of its training and MRR on both domains, by the model alone and in a hybrid with
-BM25, each with the 95 % interval of the difference from the untrained model: a bootstrap over articles or, below 30 of
-them, questions. Finished steps are skipped, so the same command resumes.
+Prints for each system the minutes of a training and MRR on both domains, by the model alone and in a hybrid with BM25,
+in the mean over seeds, each with the 95 % interval of the difference from the untrained model: a bootstrap over seeds
+and articles or, below 30 of them, questions. Finished steps are skipped, so the same command resumes.
 """
 
 import argparse
 import gzip
 import json
 import pathlib
+import statistics
 import subprocess
 import sys
 import time
 
 import common
+import numpy as np
 
-from endx_jax.experiment.comparison import compare, read_per_question
-from endx_jax.metrics.significance import FEWEST
+from endx_jax.experiment.comparison import SystemResults, read_per_question
+from endx_jax.metrics.significance import FEWEST, interval_over_runs
 
 MODEL = "all-MiniLM-L6-v2"
 RECIPES = ("minilm", "pairs", "distill")
@@ -102,6 +104,14 @@ def train(system: str, mined: pathlib.Path, target: pathlib.Path, seed: int) -> 
     return float(clock.read_text())
 
 
+def rank(system: str, place: str, test: pathlib.Path, folder: pathlib.Path) -> list[SystemResults]:
+    """Ranks a test file unless that is done; returns the results of the model and of the hybrid."""
+    flag, name = ("workdir", "trained") if system in RECIPES else ("model", pathlib.Path(place).name)
+    done = folder / "results.json"
+    once(done, "endx", "evaluate", f"--{flag}={place}", f"--data={test}", "--pool=answers", f"--output={folder}")
+    return [read_per_question(folder, one) for one in (name, "hybrid")]
+
+
 def main() -> None:
     """Trains and ranks what is missing, and prints the table."""
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -109,9 +119,10 @@ def main() -> None:
     options.add_argument("--other", type=pathlib.Path, help="folder of the other domain's gzipped files")
     options.add_argument("--teacher", help="model whose scores are distilled")
     options.add_argument("--output", type=pathlib.Path, required=True, help="folder of all files")
-    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--seeds", type=int, default=1, help="runs of each system")
     options.add_argument("--json", type=pathlib.Path, help="file for the results")
     options.add_argument("--train-peer", type=pathlib.Path, help=argparse.SUPPRESS)
+    options.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
     chosen = options.parse_args()
     if chosen.train_peer:
         train_peer(chosen.train_peer, chosen.output, chosen.seed)
@@ -129,31 +140,30 @@ def main() -> None:
         mined = chosen.output / f"{domain}-mined"
         mine = ["mine", f"--data={pairs}", "--pool=answers", f"--model={MODEL}", "--negatives=7"]
         once(mined / "mining.json", "endx", *mine, f"--score-with={chosen.teacher}", f"--output={mined}")
-    systems = {("untrained", ""): MODEL} | {
-        (system, domain): str(chosen.output / f"{system}-{domain}-seed{chosen.seed}")
+    systems = {("untrained", ""): [MODEL]} | {
+        (system, domain): [str(chosen.output / f"{system}-{domain}-seed{seed}") for seed in range(chosen.seeds)]
         for domain in files
         for system in (*RECIPES, PEER)
     }
-    rows = []
-    for (system, domain), place in systems.items():
-        minutes = train(system, chosen.output / f"{domain}-mined", pathlib.Path(place), chosen.seed) if domain else 0.0
-        row = {"system": system, "trained on": domain, "minutes": round(minutes, 1)}
+    rows, untrained = [], {}
+    for (system, domain), places in systems.items():
+        row = {"system": system, "trained on": domain, "minutes": 0.0}
+        if domain:
+            mined = chosen.output / f"{domain}-mined"
+            minutes = [train(system, mined, pathlib.Path(place), seed) for seed, place in enumerate(places)]
+            row["minutes"] = round(statistics.mean(minutes), 1)
         for ranked, test in tests.items():
-            folder = chosen.output / "ranked" / f"{pathlib.Path(place).name if domain else 'untrained'}-{ranked}"
-            flag = "workdir" if system in RECIPES else "model"
-            asked = ["evaluate", f"--{flag}={place}", f"--data={test}", "--pool=answers", f"--output={folder}"]
-            once(folder / "results.json", "endx", *asked)
-            for name, first, second in (
-                (ranked, MODEL, "trained" if system in RECIPES else pathlib.Path(place).name),
-                (f"{ranked}, hybrid", "hybrid", "hybrid"),
-            ):
-                before = read_per_question(chosen.output / "ranked" / f"untrained-{ranked}", first)
-                after = read_per_question(folder, second)
-                compared = compare(before, after, clustered=len(set(before.groups)) >= FEWEST).rows()
-                mrr = next(one for one in compared if one["measure"] == "mrr")
-                row[name] = f"{100 * mrr['second']:.2f}"
-                if domain:
-                    row[name] += f" ({100 * mrr['low']:+.1f} to {100 * mrr['high']:+.1f})"
+            runs = []
+            for place in places:
+                folder = chosen.output / "ranked" / f"{pathlib.Path(place).name if domain else system}-{ranked}"
+                runs.append(rank(system, place, test, folder))
+            for column, results in zip((ranked, f"{ranked}, hybrid"), zip(*runs, strict=True), strict=True):
+                found = np.stack([one.values[:, one.metrics.index("mrr")] for one in results])
+                row[column] = f"{100 * found.mean():.2f}"
+                gains = found - untrained.setdefault(column, found)
+                clusters = results[0].groups if len(set(results[0].groups)) >= FEWEST else ()
+                low, high = 100 * interval_over_runs(gains[:, :, None], clusters=clusters)[:, 0]
+                row[column] += f" ({low:+.1f} to {high:+.1f})" * bool(domain)
         rows.append(row)
     print(common.table(rows))
     common.write(chosen.json, vars(chosen), rows, versions=common.versions("sentence-transformers", "torch"))
