@@ -145,7 +145,7 @@ def connect(path: pathlib.Path, mode: str = "rw") -> sqlite3.Connection:
             database.execute(f"PRAGMA {setting}")
         if mode == "rw":
             database.execute("SELECT count(*) FROM sqlite_schema")
-    except sqlite3.OperationalError as failure:
+    except sqlite3.Error as failure:
         database.close()
         if failure.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
             raise

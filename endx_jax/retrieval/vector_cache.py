@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import os
 import pathlib
+import tokenize
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, cast
@@ -96,7 +97,7 @@ def _read(file: pathlib.Path, shape: tuple[int, ...]) -> np.ndarray | None:
     try:
         vectors = np.load(file, mmap_mode="r", allow_pickle=False)
         checksum = np.fromfile(file, CHECKSUM, offset=vectors.offset + vectors.nbytes)
-    except (OSError, ValueError, EOFError):  # missing, truncated, or not an array
+    except (OSError, ValueError, EOFError, tokenize.TokenError):  # missing, truncated, or not an array
         return None
     sound = vectors.shape == shape and vectors.dtype == np.float32 and checksum.tolist() == [zlib.crc32(vectors.data)]
     return np.asarray(vectors) if sound else None  # np.memmap slows down every access

@@ -1,5 +1,6 @@
 """Tests of indexes: contents, changes, other processes, damage."""
 
+import contextlib
 import sqlite3
 import subprocess
 import sys
@@ -67,11 +68,10 @@ def test_an_index_is_read_as_it_was_written(opened):
 
 
 def test_any_sqlite_client_reads_it(path):
-    database = sqlite3.connect(path)
-    assert database.execute("SELECT id FROM documents WHERE json_extract(metadata, '$.year') = 3").fetchall() == [
-        ("d1",)
-    ]
-    (blob,) = database.execute("SELECT embedding FROM documents WHERE id = 'd2'").fetchone()
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        of_year = database.execute("SELECT id FROM documents WHERE json_extract(metadata, '$.year') = 3").fetchall()
+        (blob,) = database.execute("SELECT embedding FROM documents WHERE id = 'd2'").fetchone()
+    assert of_year == [("d1",)]
     np.testing.assert_array_equal(np.frombuffer(blob, "<f4"), EMBEDDINGS[2])
 
 
@@ -238,18 +238,17 @@ def test_changes_of_another_process_are_seen_by_the_next_search(opened):
 
 @pytest.mark.parametrize("mode", ["WAL", "DELETE"])  # a copy by `VACUUM INTO` has another journal mode
 def test_a_lock_of_another_process_delays_no_search_and_refuses_changes(path, short_wait, mode):
-    sqlite3.connect(path).execute(f"PRAGMA journal_mode={mode}")
-    opened = Index(path)
-    foreign = sqlite3.connect(opened.path, isolation_level=None)
-    foreign.execute("BEGIN EXCLUSIVE")
-    ids(opened)
-    start = time.monotonic()
-    assert ids(opened) == ["d2", "d1", "d0"]
-    assert time.monotonic() - start < 0.5
-    for change in (lambda: opened.delete(["d0"]), lambda: write(opened.path)):
-        with pytest.raises(InUse, match=f"{opened.path} is being changed by another process: wait for it or stop it"):
-            change()
-    foreign.execute("ROLLBACK")
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as foreign:
+        foreign.execute(f"PRAGMA journal_mode={mode}")
+        opened = Index(path)
+        foreign.execute("BEGIN EXCLUSIVE")
+        ids(opened)
+        start = time.monotonic()
+        assert ids(opened) == ["d2", "d1", "d0"]
+        assert time.monotonic() - start < 0.5
+        for change in (lambda: opened.delete(["d0"]), lambda: write(opened.path)):
+            with pytest.raises(InUse, match=f"{opened.path} is being changed by another process: wait for it or stop"):
+                change()
     opened.delete(["d0"])
     assert names(opened.path) == ["d1", "d2"]
 
@@ -365,7 +364,8 @@ def test_a_path_without_an_index_is_refused(tmp_path):
     for use in (Index, write):
         with one_line_error("file is not an index or is damaged .*: restore it from a copy, or make it again"):
             use(tmp_path / "file")
-    sqlite3.connect(tmp_path / "other").execute("CREATE TABLE a (b)")
+    with contextlib.closing(sqlite3.connect(tmp_path / "other")) as database:
+        database.execute("CREATE TABLE a (b)")
     with one_line_error("other contains no index"):
         Index(tmp_path / "other")
     with one_line_error("other was not replaced: .*other contains no index"):

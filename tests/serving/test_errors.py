@@ -64,7 +64,7 @@ def test_a_lock_that_another_process_holds_refuses_changes_and_no_search(served,
         assert 0.9 < time.monotonic() - start < 5
         status, content, headers = change.result()
     assert (status, content["error"]["code"], headers["Retry-After"]) == (503, "in_use", "1")
-    foreign.execute("ROLLBACK")
+    foreign.close()
     assert served.post("/documents", DOCUMENTS)[0] == 201
     assert served.ask("DELETE", "/documents/errors")[0] == 200
 
