@@ -38,15 +38,15 @@ def numbers(cell: str) -> list[float]:
 
 
 def arms() -> Figure:
-    """Draws the difference of every arm from its dual encoder, with its interval."""
+    """Draws the difference of every arm from its dual encoder, with its interval if it has one."""
     rows = [row for row in table("endx-study.md", "arm", "seeds") if row["difference"]]
     dev = {row["arm"]: row["difference"] for row in table("endx-study.md", "arm", "MRR", "R@1")}
     rows.sort(key=lambda row: -numbers(row["difference"])[0])
     figure, axes = _figure(5.2)
     for place, row in enumerate(rows):
-        value, (low, high) = numbers(row["difference"])[0], numbers(row["interval"])
+        value, interval = numbers(row["difference"])[0], numbers(row["interval"])
         colour = GREY if row["arm"].startswith("Dual") else GREEN if value > 0 else RED
-        axes.plot([low, high], [place, place], color=colour, linewidth=2)
+        axes.plot(interval, [place] * len(interval), color=colour, linewidth=2)
         axes.plot(value, place, "o", color=colour, markersize=5, label="held-out articles" if place == 0 else None)
         if dev.get(row["arm"]):
             label = "dev file" if "dev file" not in axes.get_legend_handles_labels()[1] else None
