@@ -1,11 +1,13 @@
+import subprocess
+import sys
+
 import jax
-import jax.numpy as jnp
 import pytest
 
 from endx_jax.parallel import memory
 from endx_jax.parallel.memory import Memory, free_host_memory, measure
 
-KIB, MIB = 2**10, 2**20
+KIB = 2**10
 
 
 def written(root, files):
@@ -85,6 +87,9 @@ def test_the_devices_of_a_cpu_share_the_hosts(monkeypatch):
 
 
 def test_this_process_holds_what_it_has_written():
-    before = memory.resident()
-    held = jnp.ones(64 * MIB // 4).block_until_ready()
-    assert memory.resident() - before > 0.8 * held.nbytes
+    # In a process of its own: one that ran other tests may return their memory in between.
+    code = (
+        "from endx_jax.parallel.memory import resident; before = resident(); held = b'x' * 2**26; "
+        "assert resident() - before > 0.8 * len(held)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
