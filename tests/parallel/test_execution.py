@@ -213,7 +213,7 @@ def test_activations_fall_in_proportion_to_the_chunk_and_are_predicted():
     for chunk in (64, 16, 4):
         measured = temporaries(Execution(tower_chunk=chunk), embed, params, rows)
         # The prediction counts the result of dropout, which XLA recomputes here.
-        np.testing.assert_allclose(measured, bytes_kept(embed, params, shapes_of(chunk, 64)), rtol=0.3)
+        np.testing.assert_allclose(measured, bytes_kept(embed, params, shapes_of(chunk, 64)), rtol=0.35)
 
 
 def test_losses_are_dense_without_a_tile():
