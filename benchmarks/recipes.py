@@ -10,7 +10,7 @@ pairs, those of `endx mine` with seven hard negatives by the untrained model and
 
 Prints for each system the minutes of a training and MRR on both domains, by the model alone and in a hybrid with BM25,
 in the mean over seeds, each with the 95 % interval of the difference from the untrained model: a bootstrap over seeds
-and articles or, below 30 of them, questions. Finished steps are skipped, so the same command resumes.
+and articles or, below 30 of them, answers. Finished steps are skipped, so the same command resumes.
 """
 
 import argparse
@@ -26,7 +26,7 @@ import common
 import numpy as np
 
 from endx_jax.experiment.comparison import SystemResults, read_per_question
-from endx_jax.metrics.significance import FEWEST, interval_over_runs
+from endx_jax.metrics.significance import interval_over_runs
 
 MODEL = "all-MiniLM-L6-v2"
 RECIPES = ("minilm", "pairs", "distill")
@@ -161,8 +161,7 @@ def main() -> None:
                 found = np.stack([one.values[:, one.metrics.index("mrr")] for one in results])
                 row[column] = f"{100 * found.mean():.2f}"
                 gains = found - untrained.setdefault(column, found)
-                clusters = results[0].groups if len(set(results[0].groups)) >= FEWEST else ()
-                low, high = 100 * interval_over_runs(gains[:, :, None], clusters=clusters)[:, 0]
+                low, high = 100 * interval_over_runs(gains[:, :, None], clusters=results[0].clusters)[:, 0]
                 row[column] += f" ({low:+.1f} to {high:+.1f})" * bool(domain)
         rows.append(row)
     print(common.table(rows))

@@ -179,10 +179,10 @@ def results_folder(row: Row, workdir: pathlib.Path) -> pathlib.Path:
 def interval(outcome: Outcome, other: Outcome) -> dict[str, tuple[float, float]]:
     """Computes 95 % intervals of a row's gain over another, by a paired bootstrap over seeds and questions.
 
-    Articles are resampled in place of questions if there are enough of them (`FEWEST`).
+    Questions are resampled by article, or by answer where there are few articles (`SystemResults.clusters`).
 
     Returns:
-      (low, high) by measure, in per cent; empty if the rows have other seeds or too few questions.
+      (low, high) by measure, in per cent; empty if the rows have other seeds, or fewer than `FEWEST` such clusters.
     """
     if outcome.seeds != other.seeds:
         return {}
@@ -191,11 +191,10 @@ def interval(outcome: Outcome, other: Outcome) -> dict[str, tuple[float, float]]
         for each, runs in ((other, other.runs), (outcome, outcome.runs))
     ]
     first = found[0][0]
-    if len(first.question_ids) < FEWEST:
+    if len(set(first.clusters)) < FEWEST:
         return {}
     before, after = (np.stack([one.values for one in runs]) for runs in found)
-    clusters = first.groups if len(set(first.groups)) >= FEWEST else ()
-    ends = dict(zip(first.metrics, 100 * interval_over_runs(after - before, clusters=clusters).T, strict=True))
+    ends = dict(zip(first.metrics, 100 * interval_over_runs(after - before, clusters=first.clusters).T, strict=True))
     return {measure: tuple(ends[measure].tolist()) for measure in outcome.row.measures if measure in ends}
 
 

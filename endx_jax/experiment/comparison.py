@@ -2,7 +2,8 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from endx_jax.metrics.significance import CONFIDENCE, DRAWS, FEWEST, Difference,
 from endx_jax.retrieval.evaluate import NDCG
 from endx_jax.retrieval.results import SETS, pool_folder, read_results
 from endx_jax.retrieval.tables import aligned
+from endx_jax.retrieval.trec import QRELS, encoded, read_qrels
 
 ENDING = ".per_question.jsonl"
 GROUP = "group"  # key of a line for the subject of its question
@@ -32,6 +34,7 @@ class SystemResults:
       candidates: number of candidates in the pool; None if unknown.
       sets: numbers of questions of the data sets of a suite, one set after the other; empty for a single set.
       groups: subject of each question, such as its article; empty if unknown.
+      answers: right answer of each question, of several the one with most questions; empty if unknown.
     """
 
     name: str
@@ -41,6 +44,12 @@ class SystemResults:
     candidates: int | None = None
     sets: Mapping[str, int] = dataclasses.field(default_factory=dict)
     groups: tuple[str, ...] = ()
+    answers: tuple[str, ...] = ()
+
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        """Cluster of each question: its subject, or its answer if there are fewer than `FEWEST` subjects."""
+        return self.groups if len(set(self.groups)) >= FEWEST else self.answers or self.groups
 
     def of_sets(self) -> dict[str, "SystemResults"]:
         """Returns the results on each set of a suite."""
@@ -53,6 +62,7 @@ class SystemResults:
                 candidates=None,
                 sets={},
                 groups=self.groups[start:stop],
+                answers=self.answers[start:stop],
             )
             for name, start, stop in zip(self.sets, ends, ends[1:], strict=False)
         }
@@ -69,7 +79,7 @@ class Comparison:
       draws: number of draws of the bootstrap and of the randomisation test.
       confidence: confidence level of the intervals.
       sets: comparisons on the sets of a suite.
-      clustered: true if groups of questions were resampled and swapped, false if single questions were.
+      clustered: true if `SystemResults.clusters` were resampled and swapped, false if single questions were.
     """
 
     first: SystemResults
@@ -83,7 +93,7 @@ class Comparison:
     @property
     def enough(self) -> bool:
         """True if there are `FEWEST` questions, or groups of them, for an interval and a p-value."""
-        return len(set(self.first.groups) if self.clustered else self.first.question_ids) >= FEWEST
+        return len(set(self.first.clusters) if self.clustered else self.first.question_ids) >= FEWEST
 
     def rows(self) -> list[dict]:
         """Returns one entry per metric: means, difference, interval, p-value, numbers of better and worse questions.
@@ -118,7 +128,7 @@ class Comparison:
     def table(self) -> str:
         """Returns a table with one line per metric, for a suite also one with a line per set, and a legend."""
         of_suite = f" in {len(self.sets)} sets" if self.sets else ""
-        unit = f"{len(set(self.first.groups)):,} groups of questions" if self.clustered else "questions"
+        unit = f"{len(set(self.first.clusters)):,} groups of questions" if self.clustered else "questions"
         return "\n".join(
             [
                 f"first:  {self.first.name}",
@@ -207,10 +217,13 @@ def _read_suite(run: pathlib.Path, names: Sequence[object], system: str, pool: s
         np.concatenate([part.values for part in parts]),
         sum(part.candidates or 0 for part in parts) or None,
         {name: len(part.question_ids) for name, part in found.items()},
-        tuple(f"{name}/{group}" for name, part in found.items() for group in part.groups)
-        if all(part.groups for part in parts)
-        else (),
+        *(_prefixed({name: getattr(part, kind) for name, part in found.items()}) for kind in ("groups", "answers")),
     )
+
+
+def _prefixed(parts: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """Returns the names of all sets after those of their set; none if a set has none."""
+    return tuple(f"{part}/{name}" for part, names in parts.items() for name in names) if all(parts.values()) else ()
 
 
 def compare(
@@ -226,7 +239,7 @@ def compare(
     Args:
       first: results of the first system.
       second: results of the second system.
-      clustered: true to resample and swap groups of questions, such as articles, in place of single questions.
+      clustered: true to resample and swap `SystemResults.clusters` in place of single questions.
       draws: number of draws.
       confidence: confidence level of the intervals.
 
@@ -234,7 +247,7 @@ def compare(
       EndxError: the systems were evaluated on different questions or numbers of candidates, or have no common metric,
         or groups are needed and unknown.
     """
-    if clustered and not first.groups:
+    if clustered and not first.clusters:
         raise EndxError(f"{first.name}: its questions have no groups, such as articles; evaluate again, or leave them")
     for a, b in ((first, second), (second, first)):
         missing = sorted(set(a.question_ids) - set(b.question_ids))
@@ -255,7 +268,7 @@ def compare(
     a = _select(first, range(len(first.question_ids)), metrics)
     b = _select(second, [row_of[name] for name in first.question_ids], metrics)
     sizes = list(a.sets.values())
-    clusters = a.groups if clustered else ()
+    clusters = a.clusters if clustered else ()
     differences = paired_difference(
         a.values, b.values, sizes=sizes, clusters=clusters, draws=draws, confidence=confidence
     )
@@ -277,6 +290,7 @@ def _select(results: SystemResults, rows: Sequence[int], metrics: Sequence[str])
         results.candidates,
         results.sets,
         tuple(results.groups[row] for row in rows) if results.groups else (),
+        tuple(results.answers[row] for row in rows) if results.answers else (),
     )
 
 
@@ -295,7 +309,17 @@ def _read(file: pathlib.Path, name: str, candidates: int | None) -> SystemResult
         groups += [json_files.text_at(row, GROUP, where)] if GROUP in row else []
         rows.append([json_files.number(row.get(name), f"{where}: {json_files.shown(name)}") for name in metrics])
     known = tuple(groups) if len(groups) == len(rows) else ()
-    return SystemResults(name, tuple(lines), metrics, np.asarray(rows, np.float64), candidates, groups=known)
+    answers = _answers(file.parent / QRELS, lines)
+    values = np.asarray(rows, np.float64)
+    return SystemResults(name, tuple(lines), metrics, values, candidates, groups=known, answers=answers)
+
+
+def _answers(file: pathlib.Path, questions: Iterable[str]) -> tuple[str, ...]:
+    """Returns the right answer of each question, of several the one with most questions; none if one has none."""
+    right = read_qrels(file) if file.is_file() else {}
+    count = Counter(answer for answers in right.values() for answer in answers)
+    ids = encoded(file, "question", questions)
+    return tuple(max(right[one], key=count.__getitem__) for one in ids) if all(one in right for one in ids) else ()
 
 
 def _sizes(file: pathlib.Path) -> dict[tuple[str, str], int]:

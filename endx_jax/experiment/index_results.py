@@ -62,6 +62,6 @@ def write_index_results(
     names = {row: document.id for row, document in documents.items()}
     trec.write_system(folder, SYSTEM, question_ids, names, evaluation)
     if judged:
-        trec.write_qrels(folder / "qrels.trec", question_ids, names, judged.right, judged.gains)
+        trec.write_qrels(folder / trec.QRELS, question_ids, names, judged.right, judged.gains)
     entry = entry_of({**about, "direction": "question_to_answer"}, "index", SYSTEM, evaluation)
     write_results(folder / RESULTS, {SYSTEM: evaluation.metrics}, [entry])

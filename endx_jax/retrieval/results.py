@@ -141,7 +141,7 @@ class Results:
         for number, (pool, systems) in enumerate(self.evaluations.items()):
             records, folder = self.pools[pool], rankings / pool_folder(pool) if number else rankings
             ids = (records.question_ids, records.candidate_ids)
-            trec.write_qrels(folder / "qrels.trec", *ids, records.qrels, records.gains)
+            trec.write_qrels(folder / trec.QRELS, *ids, records.qrels, records.gains)
             for name, evaluation in systems.items():
                 trec.write_system(folder, name, *ids, evaluation, records.groups)
         if self.reverse:

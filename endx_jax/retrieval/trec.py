@@ -1,4 +1,4 @@
-"""Writers of rankings: TREC runs and judgements, and per-question metrics as JSON lines.
+"""Files of rankings: TREC runs and judgements, and per-question metrics as JSON lines.
 
 White space separates the columns of TREC files, so white space in an id is percent-encoded there.
 """
@@ -10,9 +10,12 @@ import re
 import urllib.parse
 from collections.abc import Iterable, Mapping, Sequence
 
+from endx_jax.data.readers.text_files import lines
 from endx_jax.errors import EndxError
 from endx_jax.files import replacing
 from endx_jax.retrieval.evaluate import Evaluation
+
+QRELS = "qrels.trec"
 
 
 def write_run(path, question_ids, candidate_ids, top_ids, top_scores, tag) -> None:
@@ -68,6 +71,21 @@ def write_qrels(path, question_ids, candidate_ids, qrels, gains=None) -> None:
             grades = [1] * len(right) if gains is None else gains[row]
             for candidate, grade in zip(right, grades, strict=True):
                 file.write(f"{question} 0 {candidate_ids[candidate]} {grade}\n")
+
+
+def read_qrels(path: pathlib.Path) -> dict[str, list[str]]:
+    """Reads the right candidates of each question from a file of `write_qrels`.
+
+    Raises:
+      EndxError: a line has other columns.
+    """
+    right: dict[str, list[str]] = {}
+    for number, line in lines(str(path)):
+        columns = line.split()
+        if len(columns) != 4:
+            raise EndxError(f"{path}, line {number}: {len(columns)} columns in place of 4; evaluate again")
+        right.setdefault(columns[0], []).append(columns[2])
+    return right
 
 
 def write_system(

@@ -8,6 +8,7 @@ import pytest
 from endx_jax.errors import EndxError
 from endx_jax.experiment import comparison
 from endx_jax.experiment.comparison import SystemResults, compare, read_per_question
+from endx_jax.retrieval.trec import write_qrels
 
 # Ten questions: the second is better on nine, worse on one.
 FIRST = {f"q{n}": 0.25 for n in range(10)}
@@ -92,6 +93,21 @@ def test_groups_of_questions_are_resampled_on_request(tmp_path, endx, monkeypatc
     write(tmp_path / "b", "trained", FIRST)
     error = endx("compare", tmp_path / "b", tmp_path / "a", "--clusters", status=2).err
     assert "its questions have no groups" in error
+
+
+def test_questions_of_few_articles_are_grouped_by_answer(tmp_path):
+    file = tmp_path / "trained.per_question.jsonl"
+    questions = [f"q {n}" for n in range(60)]
+    file.write_text("".join(json.dumps({"id": one, "group": "article", "mrr": 1.0}) + "\n" for one in questions))
+    assert read_per_question(file).clusters == ("article",) * 60
+    write_qrels(tmp_path / "qrels.trec", questions, ["a", "b", "c", "d"], [(n % 2, 2) for n in range(30)] + [(3,)] * 30)
+    assert read_per_question(file).clusters == ("c",) * 30 + ("d",) * 30  # of two right answers the more frequent one
+    text = file.read_text().splitlines()
+    file.write_text("".join(line.replace('"article"', f'"article {n}"') + "\n" for n, line in enumerate(text)))
+    assert len(set(read_per_question(file).clusters)) == 60
+    (tmp_path / "qrels.trec").write_text("q 0 a 1\nq a 1\n")
+    with pytest.raises(EndxError, match="line 2: 3 columns"):
+        read_per_question(file)
 
 
 def test_a_pool_and_a_file_can_be_named(runs):
