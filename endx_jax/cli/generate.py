@@ -10,6 +10,8 @@ import json
 import os
 import pathlib
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from endx_jax import json_files
@@ -21,7 +23,10 @@ from endx_jax.files import locked, replacing
 from endx_jax.settings import check, check_range
 
 if TYPE_CHECKING:
-    from endx_jax.inference import EmbeddingModel
+    from endx_jax.data.records import RetrievalSet
+    from endx_jax.retrieval.mining import Ranked
+
+    Rank = Callable[[RetrievalSet, int], Ranked]
 
 KEY = "OPENAI_API_KEY"  # environment variable of the server's key
 CHARACTERS = 4  # of a token of English, about
@@ -58,18 +63,14 @@ def main(argv: list[str]) -> None:
     if not asked:
         say(_estimate(arguments, template, documents, 0))
         return
-    model = None
-    if arguments.filter_with:  # before anything is paid
-        from endx_jax.inference import load
-
-        model = load(arguments.filter_with)
+    rank = _ranker(arguments.filter_with) if arguments.filter_with else None  # before anything is paid
     about = {"fields": fields, "prompt": template, "questions": count}
     with locked(output.with_name(f".{output.name}.lock")), contextlib.closing(Journal(journal_file, about)) as journal:
         left = [document for document in asked if journal.tries_left(key_of(document.text))]
         say(_estimate(arguments, template, left, len(asked) - len(left)))
         unanswered = _ask(arguments, chat, journal, template, left)
         pairs, repeated = pairs_of(asked, journal)
-        kept = _best(pairs, documents, model, arguments.filter_top) if model and pairs else pairs
+        kept = _best(pairs, documents, rank, arguments.filter_top) if rank and pairs else pairs
         if kept:
             with replacing(output) as file:
                 file.writelines(_line(question, passage) for question, passage in kept)
@@ -93,12 +94,21 @@ def _ask(arguments, chat: Chat, journal: Journal, template: str, passages: list[
     return {text: reason for text, reason in bar if reason}
 
 
+def _ranker(name: str) -> "Rank":
+    """Loads a model that ranks documents: an embedding model, or a reranker of the best by BM25."""
+    from endx_jax.experiment.model import load_scorer
+    from endx_jax.inference import load
+    from endx_jax.retrieval.mining import rank_by_embeddings, rank_by_pairs
+
+    reranker = load_scorer(name)
+    return partial(rank_by_pairs, reranker) if reranker else partial(rank_by_embeddings, load(name).comparable)
+
+
 def _best(
-    pairs: list[tuple[str, Document]], documents: list[Document], model: "EmbeddingModel", top: int
+    pairs: list[tuple[str, Document]], documents: list[Document], rank: "Rank", top: int
 ) -> list[tuple[str, Document]]:
-    """Returns the pairs whose passage is among the model's best of all documents for its question (round trip)."""
+    """Returns the pairs whose passage is among the best of all documents for its question (round trip)."""
     from endx_jax.data.records import RetrievalSet
-    from endx_jax.retrieval.mining import rank_by_embeddings
 
     row = {document.text: n for n, document in enumerate(documents)}
     records = RetrievalSet(
@@ -108,7 +118,7 @@ def _best(
         question_ids=tuple(f"q{n}" for n in range(len(pairs))),
         candidate_ids=tuple(document.id for document in documents),
     )
-    ranked = rank_by_embeddings(model.comparable, records, top)
+    ranked = rank(records, top)
     return [pair for pair, rows in zip(pairs, ranked.rows.tolist(), strict=True) if row[pair[1].text] in rows]
 
 
@@ -197,7 +207,9 @@ def _parser() -> argparse.ArgumentParser:
         help="price of a million tokens, to estimate the cost",
     )
     parser.add_argument(
-        "--filter-with", metavar="MODEL", help="keep questions for which this model ranks their passage high"
+        "--filter-with",
+        metavar="MODEL",
+        help="embedding model, or reranker of BM25's 100 best: keep questions for which it ranks their passage high",
     )
     parser.add_argument("--filter-top", type=int, default=10, metavar="K", help="lowest rank that is kept [10]")
     parser.add_argument("--text-column", default="text", help="text column of JSON, CSV, TSV and Arrow [text]")

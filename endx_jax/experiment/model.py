@@ -347,6 +347,17 @@ def load_pairs(workdir: str | os.PathLike) -> LoadedPairs:
     return functools.partial(scorer, params, progress=showing_progress())
 
 
+def load_scorer(name: str) -> LoadedPairs | None:
+    """Loads a scorer of pairs: what `load_pairs` takes, also by its name on the hub; None if the model embeds texts.
+
+    Raises:
+      EndxError: there is no such model, or it is damaged.
+    """
+    folder = local_copy(name, skip=NOT_COPIED)
+    folder = folder if folder.is_dir() else locate(name)
+    return foreign_pairs(folder) if embeds(folder) else load_pairs(folder if url_of(name) is None else name)
+
+
 def load_teacher(name: str) -> LoadedPairs:
     """Loads what scores pairs for mining and distillation: all that `load_pairs` takes, or an embedding model.
 
@@ -356,10 +367,7 @@ def load_teacher(name: str) -> LoadedPairs:
     Raises:
       EndxError: there is no such model, or it is damaged.
     """
-    folder = local_copy(name, skip=NOT_COPIED)
-    folder = folder if folder.is_dir() else locate(name)  # cross-encoders have names on the hub too
-    classifier = foreign_pairs(folder) if embeds(folder) else load_pairs(folder if url_of(name) is None else name)
-    return classifier or functools.partial(InnerProducts.of_texts, load(name).comparable)
+    return load_scorer(name) or functools.partial(InnerProducts.of_texts, load(name).comparable)
 
 
 def _assemble(settings: Settings, sources: Mapping[str, pretrained.PretrainedEncoder], tokenizers: Mapping) -> Model:

@@ -14,7 +14,7 @@ from endx_jax.data.records import RetrievalSet
 from endx_jax.errors import EndxError
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.retrieval.bm25 import BM25, highest
-from endx_jax.retrieval.rerank import ScorePairs
+from endx_jax.retrieval.rerank import LoadedPairs, ScorePairs
 from endx_jax.retrieval.search import top_k
 from endx_jax.retrieval.snapshot import Snapshot
 from endx_jax.retrieval.systems import Encode
@@ -245,6 +245,8 @@ Embedded = Callable[[np.ndarray], np.ndarray]
 
 # Pairs scored at a time.
 PAIRS = 65536
+# Candidates of a question that a reranker scores.
+RERANKED = 100
 
 
 def rank_by_bm25(records: RetrievalSet, depth: int, *, progress: bool = False) -> Ranked:
@@ -266,6 +268,17 @@ def rank_by_embeddings(encode: Encode, records: RetrievalSet, depth: int) -> Ran
     nearest = top_k(questions, candidates, depth)
     score = InnerProducts(questions.__getitem__, candidates.__getitem__)
     return Ranked(nearest.rows, nearest.scores, lambda: lowest_right(score, records.qrels))
+
+
+def rank_by_pairs(scores_of: LoadedPairs, records: RetrievalSet, depth: int) -> Ranked:
+    """Ranks the `depth` best of BM25's best candidates, at least `RERANKED`, by the scores of a reranker."""
+    first = rank_by_bm25(records, max(depth, RERANKED))
+    score, found = scores_of(records.questions, records.candidates), first.rows >= 0
+    scores = np.full(found.shape, -np.inf, np.float32)
+    scores[found] = score(np.stack([np.nonzero(found)[0], first.rows[found]], axis=1))
+    best = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
+    rows, scores = (np.take_along_axis(values, best, axis=1) for values in (first.rows, scores))
+    return Ranked(rows, scores, lambda: lowest_right(score, records.qrels))
 
 
 def rank_by_index(encode: Encode, snapshot: Snapshot, records: RetrievalSet, depth: int) -> tuple[RetrievalSet, Ranked]:

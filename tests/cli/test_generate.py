@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from chat_server import ChatServer, questions, reply
 
@@ -15,6 +16,7 @@ from endx_jax.data import generation
 from endx_jax.data.chat import Reply
 from endx_jax.data.generation import Journal, key_of, parse
 from endx_jax.data.readers import read
+from endx_jax.experiment.model import load_pairs
 
 KEY = "sk-secret-456"
 
@@ -199,6 +201,20 @@ def test_questions_that_do_not_find_their_passage_are_left_out(corpus, trained_w
         said = endx(*arguments(server, corpus, f"--filter-with={trained_workdir}", "--filter-top=8")).out
         assert len(pairs(corpus)) == 8  # the journal still has all of them
         assert "0 by --filter-with are left out" in said
+        assert sum(server.asked.values()) == 8
+
+
+def test_a_reranker_filters_too(corpus, pair_workdir, endx):
+    with ChatServer() as server:
+        endx(*arguments(server, corpus, f"--filter-with={pair_workdir}", "--filter-top=8"))
+        everything = pairs(corpus)
+        assert len(everything) == 24  # BM25 finds every passage, and each is among the best eight
+        endx(*arguments(server, corpus, f"--filter-with={pair_workdir}", "--filter-top=1"))
+        kept = pairs(corpus)
+        assert len(kept) == len({question for question, _ in kept}) < 24
+        ranked = load_pairs(pair_workdir)([one for one, _ in everything], [f"This is passage {n}." for n in range(8)])
+        scores = ranked(np.stack(np.mgrid[:24, :8], axis=-1).reshape(-1, 2)).reshape(24, 8)
+        assert kept == [everything[n] for n in range(24) if scores[n].argmax() == n // 3]
         assert sum(server.asked.values()) == 8
 
 
