@@ -1,6 +1,6 @@
 """BERT-base as a Siamese dual encoder on ReQA SQuAD: an untuned baseline that is not from a paper.
 
-The learning rate and its linear decay are those of ENDX's Dual-BERTs (Wang et al. 2021, section 4.2); cosine similarity
+The learning rate and its linear decay are those of ENDX's Dual-BERTs (Wang et al. 2021, section 4.4); cosine similarity
 with a temperature, batches of articles and masked false negatives are ours.
 """
 

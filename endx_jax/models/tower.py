@@ -47,7 +47,7 @@ FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {"identity": lambda x: x, "t
 
 
 class Projection(nn.Module):
-    """Float32 projection after pooling, by default linear without bias (Dong et al. 2022, section 4.1).
+    """Float32 projection after pooling, by default linear (Dong et al. 2022, opening of section 4) and without bias.
 
     Attributes:
       width: width E of the result.

@@ -45,6 +45,15 @@ def test_the_weighted_mean_of_two_models(trained_workdir, other, tmp_path):
     assert model.encode_query(["who"]).shape == (1, 32)
 
 
+def test_a_merged_model_is_evaluated_and_exported(trained_workdir, other, pairs_csv, tmp_path, endx):
+    merge([str(trained_workdir), str(other)], tmp_path / "merged")
+    endx("evaluate", f"--model={tmp_path / 'merged'}", f"--data={pairs_csv}", f"--output={tmp_path / 'ranked'}")
+    assert "merged" in json.loads((tmp_path / "ranked" / "results.json").read_text())["systems"]
+    endx("export", f"--model={tmp_path / 'merged'}", f"--output={tmp_path / 'exported'}")
+    merged, exported = (endx_jax.load(tmp_path / name) for name in ("merged", "exported"))
+    np.testing.assert_allclose(exported.encode(["who"]), merged.encode(["who"]), atol=1e-6)
+
+
 def test_a_model_merged_with_itself_is_the_same_and_replaces_an_older_merge(trained_workdir, other, tmp_path):
     merge([str(trained_workdir), str(other)], tmp_path / "merged")
     merge([str(trained_workdir), str(trained_workdir)], tmp_path / "merged")

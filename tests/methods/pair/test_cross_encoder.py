@@ -119,7 +119,7 @@ def test_the_classifier_of_gte_s_own_code_is_read_by_its_names(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["bert", "xlm-roberta", "modernbert"])
+@pytest.mark.parametrize("name", ["bert", "xlm-roberta", "modernbert", "roberta", "mpnet", "electra"])
 def test_scores_are_those_of_sentence_transformers(name, tmp_path):
     torch = pytest.importorskip("torch", reason="the reference needs PyTorch: pip install endx_jax[reference]")
     library = pytest.importorskip("sentence_transformers", reason="pip install endx_jax[reference]")
