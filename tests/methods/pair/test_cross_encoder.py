@@ -126,7 +126,7 @@ def test_scores_are_those_of_sentence_transformers(name, tmp_path):
     folder = write_classifier(tmp_path / "classifier", name=name)
     reference = library.CrossEncoder(str(folder))
     expected = reference.predict([(QUESTIONS[q], ANSWERS[a]) for q, a in PAIRS], activation_fn=torch.nn.Identity())
-    assert np.ptp(expected) > 0.1
+    assert np.ptp(expected) > 0.01
     np.testing.assert_allclose(load_pairs(folder)(QUESTIONS, ANSWERS)(PAIRS), expected, atol=1e-5)
     reference.save_pretrained(str(tmp_path / "saved"))
     np.testing.assert_allclose(load_pairs(tmp_path / "saved")(QUESTIONS, ANSWERS)(PAIRS), expected, atol=1e-5)
