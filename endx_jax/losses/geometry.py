@@ -317,9 +317,11 @@ def _moments(x: Array, where: Array, total: Callable[[Array], Array]) -> _Moment
 def _mean_squared_distance(given: _Moments, columns: _Moments) -> Array:
     """Returns the mean of |u - v|^2 over all pairs, from the moments of u and v; 1 if all points coincide."""
     distance = given.variance + columns.variance + jnp.sum(jnp.square(given.mean - columns.mean))
-    # Points that coincide up to rounding have equal scores for any width.
-    rounding = (8 * jnp.finfo(distance.dtype).eps) ** 2 * jnp.sum(jnp.square(given.mean))
-    return jnp.where(distance > rounding, distance, 1)
+    # Points that coincide up to rounding have equal scores for any width. GPUs keep subnormal numbers, whose inverse
+    # overflows.
+    limits = jnp.finfo(distance.dtype)
+    rounding = (8 * limits.eps) ** 2 * jnp.sum(jnp.square(given.mean))
+    return jnp.where(distance > jnp.maximum(rounding, limits.tiny), distance, 1)
 
 
 def _row_operands(kernel: str, given: Array, own: Array, temperature: float | Array, width: float | Array) -> Operands:
