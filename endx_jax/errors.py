@@ -10,6 +10,8 @@ class EndxError(ValueError):
     and exit with status 2. All other exceptions are bugs and keep their traceback.
     """
 
+    status = 2
+
     def __init__(self, message: str = ""):
         """Replaces line breaks in the message by spaces and limits its length."""
         line = " ".join(str(message).splitlines())
@@ -27,6 +29,7 @@ class DiskFull(EndxError):
 
 
 TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h; the files in `launch/` run the command again after this exit status
+DISAGREEMENT = 70  # EX_SOFTWARE of sysexits.h; not run again
 INTERRUPTED = 130  # exit status after Ctrl-C
 
 
@@ -36,6 +39,14 @@ class RunInterrupted(Exception):
     It is not an `EndxError`, so that handlers of user errors do not catch it. Command lines print the message and exit
     with status 75 (`TRY_AGAIN`).
     """
+
+    status = TRY_AGAIN
+
+
+class Disagreement(Exception):
+    """Error about processes of one run that hold different parameters; command lines exit with status 70."""
+
+    status = DISAGREEMENT
 
 
 def first_line(failure: BaseException) -> str:

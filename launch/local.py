@@ -7,7 +7,8 @@ Arguments after `--` are passed to `endx` in every process; the default verb is 
   python launch/local.py --processes=2 -- --config=quickstart --workdir=runs/two
   python launch/local.py --processes=2 -- evaluate --workdir=runs/two
 
-Output lines of process k begin with `[k]`. If a process fails, the others are stopped and its exit status is returned.
+Output lines of process k begin with `[k]`. If a process fails, the others end by themselves or are killed, and its exit
+status is returned.
 """
 
 import argparse
@@ -21,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-PATIENCE = 10.0  # seconds for a process to exit after an interrupt
+PATIENCE = 10.0  # seconds for a process to exit after another one has failed
 GRACE = 120.0  # seconds for the processes to save after SIGTERM or Ctrl-C
 
 TRY_AGAIN = 75  # exit status of endx if the same command resumes
@@ -97,10 +98,12 @@ def launch(command: Sequence[str], *, processes: int, devices: int, told: thread
         return _outcome(children, told)
     except KeyboardInterrupt:
         with contextlib.suppress(KeyboardInterrupt):  # a second one ends the processes without saving
-            _stop(children, GRACE)
+            for child in children:
+                child.send_signal(signal.SIGINT)  # no effect on processes that have ended
+            _end(children, GRACE)
         return 130
     finally:
-        _stop(children, PATIENCE)
+        _end(children, PATIENCE)
         for reader in readers:
             reader.join(PATIENCE)
 
@@ -139,13 +142,10 @@ def _report_kills(statuses: Sequence[int | None], reported: set[int]) -> None:
             reported.add(index)
 
 
-def _stop(children: Sequence[subprocess.Popen], patience: float) -> None:
-    """Interrupts the processes that still run, and kills those that do not exit in time."""
-    running = [child for child in children if child.poll() is None]
-    for child in running:
-        child.send_signal(signal.SIGINT)
+def _end(children: Sequence[subprocess.Popen], patience: float) -> None:
+    """Waits for the processes that still run, and kills those that do not exit in time."""
     deadline = time.monotonic() + patience
-    for child in running:
+    for child in children:
         try:
             child.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -157,8 +157,9 @@ def _relay(child: subprocess.Popen, index: int) -> None:
     """Copies a process's output line by line."""
     with child.stdout as lines:
         for line in lines:
-            sys.stdout.write(f"[{index}] {line.rstrip()}\n")
-            sys.stdout.flush()
+            if not line.startswith("[Gloo]"):  # that it is connected
+                sys.stdout.write(f"[{index}] {line.rstrip()}\n")
+                sys.stdout.flush()
 
 
 def _free_port() -> int:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import endx_jax
-from endx_jax.errors import INTERRUPTED, TRY_AGAIN, EndxError, RunInterrupted, first_line, nearest
+from endx_jax.errors import INTERRUPTED, Disagreement, EndxError, RunInterrupted, first_line, nearest
 
 USAGE = """endx_jax {version}: answer retrieval with dual encoders, in JAX
 
@@ -57,28 +57,29 @@ def run_verb(argv: list[str]) -> int:
         with contextlib.ExitStack() as stack:
             keeps = argv[0] in KEEPS_JOURNAL
             _verb(argv[0])(arguments if keeps else _with_local_outputs(arguments, stack))
-    except (EndxError, RunInterrupted) as end:
-        print(f"endx {argv[0]}: {end}", file=sys.stderr, flush=True)
-        return _leave(TRY_AGAIN if isinstance(end, RunInterrupted) else 2)
+    except (EndxError, RunInterrupted, Disagreement) as end:
+        return _leave(end.status, str(end), argv[0])
     except BrokenPipeError:
         # The reader of the output, such as `head`, closed it. Without this, Python prints an error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except (MemoryError, RuntimeError) as failure:
+    except KeyboardInterrupt as end:
+        hint = f"; the same command resumes {RESUMES[argv[0]]}" if argv[0] in RESUMES else ""
+        message = f"{end}: endx {shlex.join(argv)}" if end.args else f"interrupted{hint}"
+        return _leave(INTERRUPTED, message, argv[0])
+    except Exception as failure:
         # XLA and JAX name these only in the message.
         if isinstance(failure, MemoryError) or str(failure).startswith("RESOURCE_EXHAUSTED"):
             reason = f"out of memory: {first_line(failure)}; {SMALLER.get(argv[0], SMALLER_DATA)}"
         elif str(failure).startswith("Unable to initialize backend"):  # the rest says what to set
             reason = f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}: {first_line(failure)}"
         else:
+            if "jax" in sys.modules:
+                from endx_jax.parallel.distributed import exit_after
+
+                exit_after(failure)
             raise
-        print(f"endx {argv[0]}: {reason}", file=sys.stderr)
-        return _leave(2)
-    except KeyboardInterrupt as end:
-        hint = f"; the same command resumes {RESUMES[argv[0]]}" if argv[0] in RESUMES else ""
-        message = f"{end}: endx {shlex.join(argv)}" if end.args else f"interrupted{hint}"
-        print(f"endx {argv[0]}: {message}", file=sys.stderr)
-        return _leave(INTERRUPTED)
+        return _leave(2, reason, argv[0])
     return 0
 
 
@@ -102,12 +103,14 @@ def _uploading(output: str) -> Iterator[pathlib.Path]:
     print(f"uploaded to {output}")
 
 
-def _leave(status: int) -> int:
-    """Returns the status; exits if this is one of several processes (`parallel.distributed.exit_if_distributed`)."""
+def _leave(status: int, message: str, verb: str) -> int:
+    """Prints a line; exits if this is one of several processes (`parallel.distributed.exit_if_distributed`)."""
+    sys.stderr.write(f"endx {verb}: {message}\n")  # in one piece, also if the stream has no buffer
+    sys.stderr.flush()
     if "jax" in sys.modules:
         from endx_jax.parallel.distributed import exit_if_distributed
 
-        exit_if_distributed(status)
+        exit_if_distributed(status, message)
     return status
 
 

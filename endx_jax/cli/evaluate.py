@@ -28,11 +28,11 @@ def main(argv: list[str]) -> None:
     check(arguments.top >= 0, f"--top={arguments.top}: give a number of answers, or 0 for all")
     check(min(arguments.min_questions, default=1) > 0, "--min-questions takes whole numbers of questions, above 0")
 
-    from endx_jax.parallel import distributed
+    from endx_jax.parallel import agreement, distributed
 
     distributed.initialize()
     if arguments.index:
-        distributed.on_primary(lambda: _evaluate_index(arguments), "index-evaluated")
+        agreement.on_primary(lambda: _evaluate_index(arguments), "index-evaluated")
         return
     check(bool(arguments.workdir or arguments.model), "nothing to evaluate: set --workdir, --model or --index")
 
@@ -55,6 +55,7 @@ def main(argv: list[str]) -> None:
     workdirs.check_writable(output, "--output")
     pair_model = load_pairs(arguments.rerank) if arguments.rerank else None
     model = load(arguments.workdir or arguments.model, mesh=make_mesh(MeshSettings()))
+    agreement.check_parameters(model.params)
     if pools:
         results = _evaluate(arguments, dataset, pools, model, pair_model, output)
     else:
@@ -68,7 +69,7 @@ def main(argv: list[str]) -> None:
             with uploading(output) as folder:
                 results.write(folder / workdirs.RESULTS)
 
-        distributed.on_primary(write, "suite-written")
+        agreement.on_primary(write, "suite-written")
     say(f"\n{results.tables()}\nresults are in {output}")
 
 
@@ -76,8 +77,9 @@ def _evaluate(arguments: argparse.Namespace, dataset: str, pools, model, pair_mo
     """Ranks one data set with all systems; writes and returns the `Results`."""
     from endx_jax.buckets import uploading
     from endx_jax.experiment import workdir as workdirs
+    from endx_jax.experiment.data import fingerprint
     from endx_jax.experiment.index_results import write_pool
-    from endx_jax.parallel import distributed
+    from endx_jax.parallel import agreement
     from endx_jax.parallel.console import say
     from endx_jax.retrieval.hybrid import stored_hybrid
     from endx_jax.retrieval.index_file import metric_of
@@ -86,6 +88,7 @@ def _evaluate(arguments: argparse.Namespace, dataset: str, pools, model, pair_mo
     from endx_jax.retrieval.systems import dense_scores, evaluate_dense
 
     records = pools.primary
+    agreement.check_equal(lambda: {f"data of {dataset}": fingerprint(records)})
     say(f"evaluating {len(records.questions):,} questions against {len(records.candidates):,} candidates of {dataset}")
 
     hybrid = stored_hybrid(arguments.workdir or arguments.model, cosine=model.cosine)
@@ -117,7 +120,7 @@ def _evaluate(arguments: argparse.Namespace, dataset: str, pools, model, pair_mo
             )
             results.write(folder / workdirs.RESULTS, folder)
 
-    distributed.on_primary(write, "results-written")
+    agreement.on_primary(write, "results-written")
     return results
 
 

@@ -49,6 +49,15 @@ def read_splits(settings: DataSettings) -> Splits:
     return splits
 
 
+def ensure_prepared(settings: DataSettings) -> None:
+    """Prepares those data sets of the settings that `endx prepare` makes, if they are missing."""
+    for path in (*(source.path for source in settings.sets), settings.test_path):
+        if path.startswith(PREPARED):
+            from endx_jax.data import reqa_dataset
+
+            reqa_dataset.ensure(name_and_split(path)[0])
+
+
 def _held_out(settings: DataSettings) -> Splits:
     """Returns validation and test sets with the pool of `data.test_path`, and an empty train set."""
     test = read_records(settings.test_path, settings_of(settings.test_path, settings), settings.test_split)

@@ -30,8 +30,8 @@ from endx_jax.inference.saved import METHOD, MODEL, embeds, params_of_run, save_
 from endx_jax.methods import METHODS, Method, find_method
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.lora import BASE, is_adapter, merged, with_adapters
+from endx_jax.parallel.agreement import on_primary
 from endx_jax.parallel.console import showing_progress
-from endx_jax.parallel.distributed import on_primary
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import parameter_paths, place, state_shardings, whole
 from endx_jax.pretrained.adapters import read_adapters, write_adapters

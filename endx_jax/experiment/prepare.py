@@ -3,6 +3,7 @@
 import concurrent.futures
 import contextlib
 import dataclasses
+import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+import endx_jax
 from endx_jax.batch import Batch
 from endx_jax.data.batches import BatchStream, Pairs, TextReader
 from endx_jax.data.splits import Splits, first_pairs
@@ -20,7 +22,7 @@ from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.choices import Choice, read_choice, write_choice
 from endx_jax.experiment.compilation_cache import use_compilation_cache
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.data import fingerprint, read_splits
+from endx_jax.experiment.data import ensure_prepared, fingerprint, read_splits
 from endx_jax.experiment.frozen import HeadEncoder
 from endx_jax.experiment.model import Model, build_model, with_token_weights
 from endx_jax.experiment.tokens import stored
@@ -28,12 +30,12 @@ from endx_jax.experiment.train_plan import TrainPlan, plan_training
 from endx_jax.experiment.workdir import Workdir
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.models.sharding_hints import platform
+from endx_jax.parallel.agreement import check_equal, decided, on_primary
 from endx_jax.parallel.console import say, working
-from endx_jax.parallel.distributed import all_processes
 from endx_jax.parallel.memory import gigabytes, measure, trim
 from endx_jax.parallel.mesh import make_mesh
 from endx_jax.parallel.sharding import place
-from endx_jax.training.checkpoints import Checkpoints
+from endx_jax.training.checkpoints import Checkpoints, newest_step
 from endx_jax.training.state import TrainState
 from endx_jax.training.step import CompiledStep, Step, compile_ahead, shape_of
 
@@ -86,6 +88,7 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
     workdirs.check_writable(workdir.folder)
     use_compilation_cache(settings.train.compilation_cache)
     mesh = make_mesh(settings.mesh)
+    on_primary(lambda: ensure_prepared(settings.data), "data-prepared")  # else each process would download it
     model, data = _all_of(lambda: build_model(settings), lambda: read_splits(settings.data))
     if settings.data.tokens:
         data = dataclasses.replace(data, train=stored(settings.data, model.processors, data))
@@ -95,7 +98,19 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
     settings = dataclasses.replace(model.settings, train=settings.train.sized(min(count, most or count)))
     model = dataclasses.replace(model, settings=settings)
     data_sha256 = fingerprint(data.train)
-    workdirs.check_agrees(workdir, model.settings, data_sha256, model.base_sha256)
+    base_sha256 = model.base_sha256
+    on_primary(lambda: workdirs.check_agrees(workdir, model.settings, data_sha256, base_sha256), "workdir-checked")
+    check_equal(
+        lambda: {
+            "settings": json.dumps(model.settings.as_dict()),
+            "training data": data_sha256,
+            "validation data": fingerprint(data.validation),
+            "test data": fingerprint(data.test),
+            "tokenizers": " ".join(processor.tokenizer.identity for processor in model.processors.values()),
+            "base weights": base_sha256,
+            "versions": f"{endx_jax.__version__}, JAX {jax.__version__}",
+        }
+    )
     model = dataclasses.replace(with_token_weights(model, data.train), platform=platform(mesh))
     encoder: TextEncoder | HeadEncoder = model.text_encoder(mesh)
     readers: Mapping[str, TextReader] = model.processors
@@ -138,14 +153,14 @@ def begin(run: Run, checkpoints: Checkpoints | None = None) -> tuple[Run, TrainS
         _check_fits(run, train_plan.expected_peak)
     say(f"memory: expected peak {gigabytes(train_plan.expected_peak)} of {gigabytes(memory.total)} free")
     key = train_plan.key() if folder and train_plan.is_asked else ""
-    known = read_choice(folder, key) if key else None
-    if key and all_processes(known in train_plan.choices):
+    known = Choice(*found) if key and (found := decided(lambda: read_choice(folder, key), "choice")) else None
+    if known in train_plan.choices:
         assert known is not None
         chosen = dataclasses.replace(train_plan, choice=known, choices=(known,))
         run = dataclasses.replace(run, train_plan=chosen)
 
     def load() -> TrainState:
-        start = checkpoints.latest_step if checkpoints else None
+        start = decided(lambda: newest_step(checkpoints.workdir), "resumed-step") if checkpoints else None
         if checkpoints and start is not None:
             say(f"resuming from the checkpoint of step {start} of {run.steps}")
             state = checkpoints.restore(start, train_plan.state)
@@ -158,6 +173,7 @@ def begin(run: Run, checkpoints: Checkpoints | None = None) -> tuple[Run, TrainS
         state = load()
         run, step = compiling.result()
     trim()
+    check_equal(lambda: {"chunks and rematerialisation": str(run.train_plan.choice)})
     _check_fits(run, memory.peak(step.bytes()))
     if key:
         write_choice(folder, key, run.train_plan.choice)

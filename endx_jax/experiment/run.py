@@ -16,7 +16,7 @@ from endx_jax.data.splits import with_many_questions
 from endx_jax.experiment import model_card
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.data import pools
+from endx_jax.experiment.data import fingerprint, pools
 from endx_jax.experiment.index_results import write_pool
 from endx_jax.experiment.model import best_params, save_adapters, save_description, save_towers
 from endx_jax.experiment.prepare import Run, begin, prepare_run
@@ -27,8 +27,8 @@ from endx_jax.experiment.workdir import Workdir, opened
 from endx_jax.files import reporting_full_disk
 from endx_jax.inference.saved import ABOUT, MODEL
 from endx_jax.methods.evaluation import Evaluator
+from endx_jax.parallel.agreement import barrier, check_equal, check_parameters, decided, on_primary
 from endx_jax.parallel.console import say
-from endx_jax.parallel.distributed import all_processes, barrier, on_primary
 from endx_jax.parallel.sharding import place, state_shardings
 from endx_jax.retrieval.hybrid import Hybrid
 from endx_jax.retrieval.index_file import metric_of
@@ -73,8 +73,9 @@ def _run(config: Mapping, workdir: Workdir, preemption: Preemption, began: float
     sets = read_sets(settings.evaluation, settings.data)
     run = prepare_run(config, workdir)
     model, method = run.model, run.model.method
+    check_equal(lambda: {f"data of the set {name}": fingerprint(records) for name, records in sets.items()})
     evaluator = method.evaluator(run.train_plan.objective, run.encoder, run.mesh, model.settings.evaluation)
-    if all_processes(_is_finished(run)):
+    if decided(lambda: _is_finished(run), "finished"):
         say(f"{workdir} holds this run, trained and evaluated: nothing to do; its results are in {workdirs.RESULTS}")
         return None
     log_summary(model, run.mesh, run.steps, _question_counts(run), run.stream)
@@ -90,6 +91,7 @@ def _run(config: Mapping, workdir: Workdir, preemption: Preemption, began: float
     reached, ended = _train(run, validate, preemption, began)
 
     params, step = best_params(workdir, model, run.mesh)
+    check_parameters(params, step)
     save_adapters(workdir, model, params["dual_encoder"])
     params = model.without_adapters(params, run.mesh)
     hybrid = None
@@ -139,6 +141,7 @@ def _train(run: Run, validate: Validate | None, preemption: Preemption, began: f
     # After the last check of the settings, so that a workdir can be used with other settings until training begins.
     on_primary(lambda: _describe(run), "workdir-described")
     start = int(state.step)
+    check_parameters(state.params, start)  # each process has read pretrained weights from its own files
     metric, train = settings.evaluation.metric, settings.train
     best = best_validation(run.workdir, metric)
     stopping = EarlyStopping(metric, train.patience, train.evaluate_every, best and (best[0], best[1][metric]))
@@ -220,7 +223,9 @@ def _report(
     results.add_bm25()
 
     def initial() -> dict:
-        return place(run.model.initial_params(), state_shardings(run.model.abstract_params, run.mesh))
+        params = place(run.model.initial_params(), state_shardings(run.model.abstract_params, run.mesh))
+        check_parameters(params)
+        return params
 
     reporting = time.perf_counter()
     embeddings = evaluator.report(results, params, initial if settings.evaluation.untrained else None)

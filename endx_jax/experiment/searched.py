@@ -12,8 +12,8 @@ from endx_jax.data.settings import DOCUMENTS
 from endx_jax.data.splits import limit_questions
 from endx_jax.experiment.data import pools, read_documents
 from endx_jax.experiment.prepare import Run
+from endx_jax.parallel.agreement import decided
 from endx_jax.parallel.console import say, showing_progress
-from endx_jax.parallel.distributed import all_processes
 from endx_jax.retrieval.hybrid import ENOUGH, WEIGHT, Hybrid, fit
 from endx_jax.retrieval.systems import dense_scores
 
@@ -77,7 +77,7 @@ def searched_answers(
     others = other_answers(run, documents)
     source = " and ".join(filter(None, (data.path, data.test_path)))
     stored = not isinstance(run.data.train, RetrievalSet)
-    if not stored and all_processes(len(others) <= max(most, FEW)):
+    if not stored and decided(lambda: len(others) <= max(most, FEW), "others-indexed"):
         say(f"encoding {len(others):,} other answers for the index")
         texts = [document.text for document in others]
         added = run.encoder(params, "answer", texts, progress=showing_progress())

@@ -27,8 +27,8 @@ from endx_jax.experiment.manifest import cores
 from endx_jax.experiment.workdir import check_writable
 from endx_jax.files import locked, sha256_of, write_text
 from endx_jax.hub import local_path
+from endx_jax.parallel.agreement import on_primary
 from endx_jax.parallel.console import say
-from endx_jax.parallel.distributed import on_primary
 from endx_jax.settings import check
 
 # Rows of a parquet file that are one part: enough to start a process for, few enough to be repeated after a kill.
@@ -67,6 +67,8 @@ def stored(settings: DataSettings, processors: Mapping[str, TextProcessor], spli
     folder = pathlib.Path(settings.tokens).expanduser()
     held_out = {*splits.validation.questions, *splits.test.questions}
     on_primary(lambda: _ensure(folder, settings, processors, held_out), "tokenised")
+    if not json_files.read_optional(folder / MANIFEST):  # on another host, whose folder is its own
+        _ensure(folder, settings, processors, held_out)
     store = TokenStore.open(folder)
     if trained := store.contains(sorted(held_out), {source.question_prompt for source in settings.sets}):
         raise EndxError(

@@ -16,8 +16,9 @@ from endx_jax.experiment.config import Settings, differences, resolve
 from endx_jax.experiment.manifest import manifest
 from endx_jax.files import locked, write_text
 from endx_jax.inference.saved import check_embeds
+from endx_jax.parallel.agreement import on_primary
 from endx_jax.parallel.console import say
-from endx_jax.parallel.distributed import is_primary, on_primary
+from endx_jax.parallel.distributed import is_primary
 from endx_jax.retrieval.index import Index
 
 LOCK = ".lock"

@@ -28,7 +28,8 @@ from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.folder import text_processors
 from endx_jax.models.dual_encoder import DualEncoder
 from endx_jax.models.sharding_hints import platform
-from endx_jax.parallel.distributed import is_primary, on_primary
+from endx_jax.parallel.agreement import on_primary
+from endx_jax.parallel.distributed import is_primary
 from endx_jax.parallel.sharding import parameter_paths, place, state_shardings, whole
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.pretrained.stored import Stored, open_file, write_file

@@ -13,7 +13,8 @@ from endx_jax.progress import ticking
 def say(line: str) -> None:
     """Prints a line on the primary process only."""
     if is_primary():
-        print(line, flush=True)
+        sys.stdout.write(f"{line}\n")  # in one piece, also if the stream has no buffer
+        sys.stdout.flush()
 
 
 def showing_progress() -> bool:

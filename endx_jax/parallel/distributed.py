@@ -1,30 +1,54 @@
-"""Distributed processes: initialization from the environment, barriers and shared failures."""
+"""Distributed processes: initialization from the environment, and the end of all when one of them fails."""
 
+import atexit
+import contextlib
+import json
 import os
+import re
 import socket
 import sys
+import threading
 import time
-from collections import Counter
-from collections.abc import Callable
+import traceback
+from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
-from endx_jax.errors import EndxError, RunInterrupted
+from endx_jax.errors import TRY_AGAIN, EndxError, first_line
 from endx_jax.parallel.environment import read_environment
 
-BARRIER_MILLISECONDS = 24 * 3600 * 1000  # effectively unlimited, since JAX's heartbeats detect a dead process
+FAILURE = "endx_jax/failure"  # key of the first process that has failed
+POLL_SECONDS = 1.0  # between looks for a failure of another process
+GRACE_SECONDS = 2.0  # time for a process to end by itself, after another one has failed
 PRIMARY_EXIT_DELAY = 5.0  # seconds: process 0 exits last, since JAX aborts the other processes when it is gone
-MAX_MESSAGE_BYTES = 2048  # length at which the message of a failure is cut before it is sent to all processes
 
-_barrier_counts: Counter[str] = Counter()  # number of calls of each barrier, the same on every process
+# Errors of collectives whose peer is gone, of Gloo, NCCL and gRPC.
+LOST_PEER = re.compile(r"gloo|nccl|UNAVAILABLE|[Cc]onnection (reset|closed|refused)", re.IGNORECASE)
+
+
+class Failure(NamedTuple):
+    """Failure of one of several processes.
+
+    Attributes:
+      process: index of the process.
+      status: its exit status, with which all others exit too.
+      message: what it has printed.
+    """
+
+    process: int
+    status: int
+    message: str
+
+    def __str__(self):
+        """Returns the line that the other processes print."""
+        return f"process {self.process} failed: {self.message}"
 
 
 def initialize() -> None:
     """Connects to the other processes that the environment names, if any; must be called before any device is used.
 
-    `read_environment` lists the variables. After this call, JAX aborts this process (SIGABRT, status 134) if another
-    one dies, hangs or does not connect; docs/faults.md lists the timeouts.
+    `read_environment` lists the variables. After this call, this process ends if another one reports a failure, and JAX
+    aborts it (SIGABRT, status 134) if another one dies, hangs or does not connect; docs/faults.md lists the timeouts.
 
     Raises:
       EndxError: the variables contradict each other, or the port of process 0 is in use.
@@ -45,17 +69,36 @@ def initialize() -> None:
         process_id=config.process_id,
         cluster_detection_method="deactivate",  # JAX's detection would use one GPU for each SLURM task
     )
+    done = threading.Event()
+    watch = threading.Thread(target=_end_with_others, args=(done,), daemon=True)
+    watch.start()
+    atexit.register(watch.join)  # before JAX's shutdown
+    atexit.register(done.set)
 
 
-def exit_if_distributed(status: int) -> None:
-    """Exits at once without JAX's shutdown if this is one of several processes; returns otherwise.
+def is_primary() -> bool:
+    """Returns true on process 0, which prints and writes files."""
+    return jax.process_index() == 0
 
-    JAX's shutdown waits for all processes. If one of them is still in a collective, the shutdown times out and aborts
-    with status 134, which launchers retry, instead of the 2 of a user error.
+
+def client() -> Any:
+    """Returns the client of JAX's coordination service, whose key-value store all processes share."""
+    from orbax.checkpoint import multihost
+
+    return multihost.get_jax_distributed_client()
+
+
+def exit_if_distributed(status: int, message: str) -> None:
+    """Reports a failure to the other processes and exits, if this is one of several; returns otherwise.
+
+    The exit skips JAX's shutdown, which waits for all processes: if one of them is still in a collective, it times out
+    and aborts with status 134, which launchers retry, instead of the 2 of a user error.
     """
     if not jax.distributed.is_initialized():
         return
     try:
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # another process was first, or process 0 is gone
+            client().key_value_set(FAILURE, json.dumps(Failure(jax.process_index(), status, message)))
         sys.stdout.flush()
         sys.stderr.flush()
         if is_primary():
@@ -64,53 +107,42 @@ def exit_if_distributed(status: int) -> None:
         os._exit(status)
 
 
-def is_primary() -> bool:
-    """Returns true on process 0, which prints and writes files."""
-    return jax.process_index() == 0
+def exit_after(error: Exception) -> None:
+    """Exits after an unexpected error if this is one of several processes; returns otherwise.
 
-
-def on_primary(action: Callable[[], None], name: str) -> None:
-    """Runs `action` on the primary process while the others wait for it.
-
-    Args:
-      action: function to run.
-      name: name of the barrier.
-
-    Raises:
-      EndxError, RunInterrupted: `action` raised it; it is raised on every process.
+    If the error is that of a collective, prints a line that names the process that has failed, if it is known; the
+    status is that of the other process, or 75 if it was lost. All other errors print their traceback; the status is 1.
     """
-    failure: EndxError | RunInterrupted | None = None
-    if is_primary():
-        try:
-            action()
-        except (EndxError, RunInterrupted) as raised:
-            failure = raised
-    if jax.process_count() > 1:
-        barrier(name)
-        failure = _broadcast(failure)
-    if failure:
-        raise failure
+    if not jax.distributed.is_initialized():
+        return
+    lost = LOST_PEER.search(str(error))
+    if lost:
+        time.sleep(GRACE_SECONDS)  # the other process may be about to report its failure
+    if lost and (failure := _reported()):
+        status, text = failure.status, str(failure)
+    elif lost:
+        status, text = TRY_AGAIN, f"another process was lost ({first_line(error)}); run the same command again"
+    else:
+        status, text = 1, "".join(traceback.format_exception(error)).rstrip()
+    sys.stderr.write(f"endx_jax: {text}\n")
+    exit_if_distributed(status, first_line(error))
 
 
-def all_processes(condition: bool) -> bool:
-    """Returns true if a condition is true on every process; every process must call this."""
-    if jax.process_count() == 1:
-        return condition
-    from jax.experimental import multihost_utils
+def _reported() -> Failure | None:
+    """Returns the failure that another process has reported; None if there is none, or process 0 is gone."""
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+        failure = Failure(*json.loads(client().key_value_try_get(FAILURE)))
+        return failure if failure.process != jax.process_index() else None
+    return None
 
-    return bool(np.all(multihost_utils.process_allgather(np.array(condition))))
 
-
-def barrier(name: str) -> None:
-    """Waits without a time limit until every process has called this.
-
-    Does not use device collectives, which time out after half a minute on CPUs.
-    """
-    if jax.process_count() > 1:
-        from orbax.checkpoint import multihost
-
-        _barrier_counts[name] += 1
-        multihost.get_barrier_sync_fn()(key=f"endx_jax/{name}/{_barrier_counts[name]}", timeout_ms=BARRIER_MILLISECONDS)
+def _end_with_others(done: threading.Event) -> None:
+    """Ends this process some time after another one has reported a failure."""
+    while not done.wait(POLL_SECONDS):
+        failure = _reported()
+        if failure and not done.wait(GRACE_SECONDS):
+            os.write(2, f"endx_jax: {failure}\n".encode())
+            exit_if_distributed(failure.status, failure.message)
 
 
 def _check_port(address: str) -> None:
@@ -123,19 +155,3 @@ def _check_port(address: str) -> None:
         raise EndxError(
             f"process 0 can't listen on port {port} ({reason}): another run may use it; choose another port"
         ) from None
-
-
-def _broadcast(failure: EndxError | RunInterrupted | None) -> EndxError | RunInterrupted | None:
-    """Returns the primary's failure on every process, with its type and message."""
-    from jax.experimental import multihost_utils
-
-    kind, text = 0, b""
-    if failure:
-        kind, text = (2 if isinstance(failure, RunInterrupted) else 1), str(failure).encode()[:MAX_MESSAGE_BYTES]
-    message = np.zeros(1 + MAX_MESSAGE_BYTES, np.uint8)
-    message[0], message[1 : 1 + len(text)] = kind, np.frombuffer(text, np.uint8)
-    received = np.asarray(multihost_utils.broadcast_one_to_all(message))
-    if is_primary() or not received[0]:
-        return failure
-    text = received[1:].tobytes().rstrip(b"\0")
-    return (RunInterrupted if received[0] == 2 else EndxError)(text.decode(errors="replace"))

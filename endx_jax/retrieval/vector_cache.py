@@ -4,6 +4,7 @@ An entry is one `.npy` file, float32 [N, ...], followed by a checksum. It is mem
 memory. An entry with a wrong shape or checksum counts as missing and is written again.
 """
 
+import collections
 import dataclasses
 import functools
 import os
@@ -21,7 +22,7 @@ from endx_jax.files import CacheFolder
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.identity import model_identity
 from endx_jax.models.dual_encoder import SIDES
-from endx_jax.parallel.distributed import all_processes
+from endx_jax.parallel.agreement import all_processes
 
 CHECKSUM = np.dtype("<u4")
 BLOCK = 1 << 14  # texts encoded at a time, which bounds the memory of vectors that are cached on disk
@@ -51,7 +52,9 @@ class VectorCache:
         file = self._folder.path(name)
         vectors = _read(file, shape)
         if not all_processes(vectors is not None):
-            self._folder.write(name, lambda stream: _write(stream, shape, blocks()))
+            computed = iter(blocks())
+            self._folder.write(name, lambda stream: _write(stream, shape, computed))
+            collections.deque(computed, maxlen=0)  # of several processes, those that can't write take part too
             vectors = _read(file, shape)
             if not all_processes(vectors is not None):
                 vectors = np.concatenate([*blocks()])

@@ -5,6 +5,8 @@ The workdir is a local folder or one in a bucket, into which Orbax writes withou
 A checkpoint is complete once its manifest exists. The manifest is written last, atomically, and removed first, so that
 a process may be killed at any moment. Orbax alone restores a file with a flipped bit without an error, so the hashes
 are checked before a restore; a damaged checkpoint is removed and the previous one used.
+
+Of several processes, the primary writes, checks and chooses; the functions that it decides by are called by all.
 """
 
 import contextlib
@@ -25,7 +27,8 @@ from endx_jax import json_files
 from endx_jax.buckets import listing, read_bytes, remove, reporting, url_of, write_bytes
 from endx_jax.errors import DiskFull, EndxError, RunInterrupted, first_line
 from endx_jax.files import reporting_full_disk
-from endx_jax.parallel.distributed import is_primary, on_primary
+from endx_jax.parallel.agreement import decided, on_primary, together
+from endx_jax.parallel.distributed import is_primary
 from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.training.state import TrainState, without
 
@@ -68,11 +71,6 @@ class Checkpoints:
         options = ocp.CheckpointManagerOptions(cleanup_tmp_directories=True)
         self._manager = ocp.CheckpointManager(self.workdir / FOLDER, options=options)
 
-    @property
-    def latest_step(self) -> int | None:
-        """Step of the newest checkpoint; None if there is none."""
-        return self._manager.latest_step()
-
     def save(self, step: int, state: TrainState, metrics: Mapping[str, float] | None = None) -> None:
         """Starts writing a checkpoint; returns once the device arrays are copied to the host.
 
@@ -83,7 +81,7 @@ class Checkpoints:
         self.wait()
         state = self._without_base(state)
         with self._cleaning_up(step):
-            _check_room(self.workdir / FOLDER / str(step), state)
+            on_primary(lambda: _check_room(self.workdir / FOLDER / str(step), state), "room-checked")
             self._manager.save(step, args=_split(state, ocp.args.StandardSave))
         self._unfinished = self._finisher.submit(self._finish, step, dict(metrics) if metrics else None)
 
@@ -97,18 +95,22 @@ class Checkpoints:
         return dataclasses.replace(state, params=without(state.params, self._base)) if self._base else state
 
     def wait(self) -> None:
-        """Waits until the last checkpoint and its manifest are written; raises the errors of `save`."""
+        """Waits until every process has written the last checkpoint and the primary its manifest.
+
+        Raises:
+          DiskFull, EndxError, RunInterrupted: the errors of `save` in any process.
+        """
         unfinished, self._unfinished = self._unfinished, None
         if unfinished is not None:
-            unfinished.result()
+            together(unfinished.result, "checkpoint-written")
 
-    def raise_if_failed(self) -> None:
-        """Raises the error of the last write if it has already failed; does not wait."""
-        if self._unfinished is not None and self._unfinished.done():
-            self.wait()
+    def has_failed(self) -> bool:
+        """Returns true if the last write has already failed in this process, so that `wait` will raise its error."""
+        unfinished = self._unfinished
+        return unfinished is not None and unfinished.done() and unfinished.exception() is not None
 
     def close(self) -> None:
-        """Waits for the last write and stops the writer threads; raises its error unless it was raised before."""
+        """Waits as `wait` does and stops the writer threads."""
         self.wait()
         self._finisher.shutdown()
         if not self._failed:
@@ -147,19 +149,18 @@ class Checkpoints:
 
 def best_step(workdir: str | os.PathLike, metric: str) -> int | None:
     """Returns the step of the best checkpoint by a metric, or the newest if none has the metric; None without any."""
-    best = best_validation(workdir, metric)
-    return best[0] if best else newest_step(workdir)
+    return decided(lambda: _best_step(workdir, metric), "best-step")
 
 
 def newest_step(workdir: str | os.PathLike) -> int | None:
-    """Returns the step of the newest complete checkpoint; None without any."""
+    """Returns the step of the newest complete checkpoint that this process sees; None without any."""
     return max(_read_manifests(workdir), default=None)
 
 
 def best_validation(workdir: str | os.PathLike, metric: str) -> tuple[int, dict[str, float]] | None:
     """Returns the step and the metrics of the best checkpoint by a metric, first of equal ones; None without any."""
-    evaluated = [(step, m["metrics"]) for step, m in _read_manifests(workdir).items() if metric in m["metrics"]]
-    return max(evaluated, key=lambda found: (found[1][metric], -found[0]), default=None)
+    found = decided(lambda: _best_validation(workdir, metric), "best-validation")
+    return (found[0], found[1]) if found else None
 
 
 def restore_params(workdir: str | os.PathLike, step: int, like):
@@ -170,7 +171,8 @@ def restore_params(workdir: str | os.PathLike, step: int, like):
     Raises:
       EndxError: the checkpoint is damaged, or its groups have other parameters or shapes.
     """
-    problem, name = find_damage(workdir, step), f"checkpoint {step} in {workdir}"
+    problem = decided(lambda: find_damage(workdir, step), "checkpoint-checked")
+    name = f"checkpoint {step} in {workdir}"
     if problem:
         raise EndxError(
             f"{name} is damaged: {problem}; run `endx train` on this workdir again: it removes "
@@ -197,6 +199,16 @@ def restore_params(workdir: str | os.PathLike, step: int, like):
         raise
     except (OSError, ValueError, LookupError, TypeError) as failure:  # no hash covers what is missing
         raise EndxError(f"{name} can't be restored: {first_line(failure)}") from None
+
+
+def _best_step(workdir: str | os.PathLike, metric: str) -> int | None:
+    best = _best_validation(workdir, metric)
+    return best[0] if best else newest_step(workdir)
+
+
+def _best_validation(workdir: str | os.PathLike, metric: str) -> tuple[int, dict[str, float]] | None:
+    evaluated = [(step, m["metrics"]) for step, m in _read_manifests(workdir).items() if metric in m["metrics"]]
+    return max(evaluated, key=lambda found: (found[1][metric], -found[0]), default=None)
 
 
 def _check_room(folder: epath.Path, state: TrainState) -> None:
@@ -313,7 +325,7 @@ def _remove(workdir: str | os.PathLike, step: int) -> None:
 
 def _remove_old(workdir: str | os.PathLike, keep: int, metric: str) -> None:
     """Removes all checkpoints except the newest `keep` and the best."""
-    best = best_step(workdir, metric)
+    best = _best_step(workdir, metric)
     for step in _steps(workdir)[keep:]:
         if step != best:
             _remove(workdir, step)
@@ -333,11 +345,11 @@ def _remove_unusable(workdir: str | os.PathLike, metric: str, report: Callable[[
     for name in _children(folder):
         if name.isdigit() and f"{name}.json" not in _children(manifests):  # its removal was interrupted
             remove(folder / name)
-    best = best_step(workdir, metric)
+    best = _best_step(workdir, metric)
     while best is not None and (problem := find_damage(workdir, best)):
         _remove(workdir, best)
         report(f"checkpoint {best}, the best by {metric}, can't be used: {problem}; it is removed")
-        best = best_step(workdir, metric)
+        best = _best_step(workdir, metric)
     complete = {f"{step}.json" for step in _steps(workdir)}
     for name in _children(manifests) - complete:  # includes temporary files of interrupted writes
         remove(manifests / name)

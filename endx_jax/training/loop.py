@@ -14,7 +14,8 @@ import jax
 
 from endx_jax.data.batches import BatchStream
 from endx_jax.errors import RunInterrupted
-from endx_jax.parallel.distributed import all_processes, barrier, is_primary
+from endx_jax.parallel.agreement import check_parameters, decided
+from endx_jax.parallel.distributed import is_primary
 from endx_jax.parallel.sharding import to_global
 from endx_jax.settings import check, key
 from endx_jax.training.checkpoints import Checkpoints
@@ -120,11 +121,11 @@ class EarlyStopping:
             self.best = (step, metrics[self.metric])
 
     def stops_at(self, step: int) -> bool:
-        """Returns true if training ends at a step; every process must call this."""
+        """Returns true if training ends at a step, as the primary process decides; every process must call this."""
         if not self.patience:
             return False
         without = 0 if self.best is None else step // self.every - self.best[0] // self.every
-        return all_processes(without >= self.patience)
+        return decided(lambda: without >= self.patience, "early-stopping")
 
 
 def fit(
@@ -179,14 +180,17 @@ def fit(
         done = step + 1
         trace.end_step(done, metrics)
         monitor.push(done, metrics)
-        checkpoints.raise_if_failed()
-        # Only the primary's clock counts, and each interval once, since several processes read it one step later.
+        # Only the primary's clock counts, and each interval once, since several processes read it one step later. After
+        # a failed write, any process asks for the next one, which raises the error on all.
         late = is_primary() and 0 < settings.checkpoint_minutes * 60 <= monotonic() - saved_at
+        late = late or checkpoints.has_failed()
         asked = preemption.agreed(mesh, late)
         validate_now = validate if done == steps or _due(done, settings.evaluate_every) else None
         if validate_now or _due(done, settings.checkpoint_every) or done == stop or asked:
             monitor.flush()
             with monitor.paused():
+                if validate_now:
+                    check_parameters(state.params, done)
                 metrics = validate_now(state.params) if validate_now else None
                 if metrics:
                     monitor.log_validation(done, metrics, stopping.metric)
@@ -196,7 +200,6 @@ def fit(
         saved_at = monotonic() if late else saved_at
         if asked > SAVE:
             checkpoints.wait()
-            barrier("saved-to-leave")  # no process exits before the primary has written the manifest
             kind = KeyboardInterrupt if asked == signal.SIGINT else RunInterrupted
             raise kind(f"stopped by {NAMES[asked]}: saved at step {done} of {steps}; run the same command to resume")
         if validate_now and stopping.stops_at(done):

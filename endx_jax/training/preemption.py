@@ -20,6 +20,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from endx_jax.errors import INTERRUPTED, TRY_AGAIN
+from endx_jax.parallel.distributed import exit_if_distributed
 from endx_jax.training.checkpoints import newest_step
 
 SAVE = 1  # request for a checkpoint only; less than the numbers of the signals
@@ -121,4 +122,5 @@ def _reduction(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
 def _exit_now(status: int, message: str) -> None:
     """Exits without Python's cleanup, which may wait for a compilation; files on disk are complete at any time."""
     os.write(2, f"endx_jax: {message}\n".encode())
+    exit_if_distributed(status, message)
     os._exit(status)

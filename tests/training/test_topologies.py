@@ -15,6 +15,7 @@ import numpy as np
 import optax
 
 from endx_jax.parallel import MeshSettings, distributed, make_mesh, state_shardings
+from endx_jax.parallel.agreement import barrier
 from endx_jax.parallel.sharding import place
 from endx_jax.training.checkpoints import Checkpoints, abstract
 from endx_jax.training.state import TrainState
@@ -46,7 +47,7 @@ if step:
     print("equal")
 checkpoints.save(step + 1, place(expected, shardings))
 checkpoints.close()
-distributed.barrier("done")
+barrier("done")
 """
 
 

@@ -20,6 +20,7 @@ from endx_jax.methods.dual.settings import DualSettings
 from endx_jax.methods.objective import known_ids
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel import MeshSettings, make_mesh
+from endx_jax.parallel.agreement import check_equal
 from endx_jax.parallel.console import say
 from endx_jax.pretrained.published import is_known, outline
 from endx_jax.retrieval.vector_cache import VectorCache
@@ -142,6 +143,7 @@ def embed_by_guide(pairs: Pairs, records: RetrievalSet | None, settings: Any, me
         zeros = {side: np.broadcast_to(zero, (len(table.lengths), width)) for side, table in tables}
         return dataclasses.replace(pairs, guide=zeros)
     guide, cache = load(name, mesh=mesh), VectorCache(settings.data.cache)
+    check_equal(lambda: {"model to learn from": guide.identity})
     count = len(records.questions) + len(records.candidates)
     say(f"embedding {count:,} texts by {guide.name}, or reading them from {settings.data.cache or 'no cache'}")
     embedded = {
