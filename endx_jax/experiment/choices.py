@@ -11,6 +11,7 @@ from endx_jax.buckets import read_bytes, url_of, write_bytes
 from endx_jax.errors import EndxError, RunInterrupted
 from endx_jax.experiment.config import Settings
 from endx_jax.models.stack import REMATS
+from endx_jax.parallel.agreement import decided
 from endx_jax.pretrained.settings import AUTO
 
 # Tokens of a chunk that keep a device busy; larger chunks are not faster. Measured on CPUs, estimated for accelerators.
@@ -85,11 +86,16 @@ def first_that_fits(
 
 
 def read_choice(folder: str, key: str) -> Choice | None:
-    """Returns the choice that `write_choice` wrote; None if there is none."""
-    try:
-        return Choice(**json_files.parse(read_bytes(_file(folder, key)) or b"{}", "choice", dict))
-    except (EndxError, RunInterrupted, OSError, TypeError):
-        return None
+    """Returns the choice that `write_choice` wrote, as the primary process reads it; None if there is none."""
+
+    def read() -> dict | None:
+        try:
+            return Choice(**json_files.parse(read_bytes(_file(folder, key)) or b"{}", "choice", dict))._asdict()
+        except (EndxError, RunInterrupted, OSError, TypeError):
+            return None
+
+    found = decided(read, "choice")
+    return Choice(**found) if found else None
 
 
 def write_choice(folder: str, key: str, choice: Choice) -> None:

@@ -30,12 +30,12 @@ from endx_jax.experiment.train_plan import TrainPlan, plan_training
 from endx_jax.experiment.workdir import Workdir
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.models.sharding_hints import platform
-from endx_jax.parallel.agreement import check_equal, decided, on_primary
+from endx_jax.parallel.agreement import check_equal, on_primary
 from endx_jax.parallel.console import say, working
 from endx_jax.parallel.memory import gigabytes, measure, trim
 from endx_jax.parallel.mesh import make_mesh
 from endx_jax.parallel.sharding import place
-from endx_jax.training.checkpoints import Checkpoints, newest_step
+from endx_jax.training.checkpoints import Checkpoints
 from endx_jax.training.state import TrainState
 from endx_jax.training.step import CompiledStep, Step, compile_ahead, shape_of
 
@@ -99,7 +99,7 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
     model = dataclasses.replace(model, settings=settings)
     data_sha256 = fingerprint(data.train)
     base_sha256 = model.base_sha256
-    on_primary(lambda: workdirs.check_agrees(workdir, model.settings, data_sha256, base_sha256), "workdir-checked")
+    workdirs.check_agrees(workdir, model.settings, data_sha256, base_sha256)
     check_equal(
         lambda: {
             "settings": json.dumps(model.settings.as_dict()),
@@ -153,14 +153,14 @@ def begin(run: Run, checkpoints: Checkpoints | None = None) -> tuple[Run, TrainS
         _check_fits(run, train_plan.expected_peak)
     say(f"memory: expected peak {gigabytes(train_plan.expected_peak)} of {gigabytes(memory.total)} free")
     key = train_plan.key() if folder and train_plan.is_asked else ""
-    known = Choice(*found) if key and (found := decided(lambda: read_choice(folder, key), "choice")) else None
+    known = read_choice(folder, key) if key else None
     if known in train_plan.choices:
         assert known is not None
         chosen = dataclasses.replace(train_plan, choice=known, choices=(known,))
         run = dataclasses.replace(run, train_plan=chosen)
 
     def load() -> TrainState:
-        start = decided(lambda: newest_step(checkpoints.workdir), "resumed-step") if checkpoints else None
+        start = checkpoints.latest_step if checkpoints else None
         if checkpoints and start is not None:
             say(f"resuming from the checkpoint of step {start} of {run.steps}")
             state = checkpoints.restore(start, train_plan.state)

@@ -75,7 +75,7 @@ def _run(config: Mapping, workdir: Workdir, preemption: Preemption, began: float
     model, method = run.model, run.model.method
     check_equal(lambda: {f"data of the set {name}": fingerprint(records) for name, records in sets.items()})
     evaluator = method.evaluator(run.train_plan.objective, run.encoder, run.mesh, model.settings.evaluation)
-    if decided(lambda: _is_finished(run), "finished"):
+    if _is_finished(run):
         say(f"{workdir} holds this run, trained and evaluated: nothing to do; its results are in {workdirs.RESULTS}")
         return None
     log_summary(model, run.mesh, run.steps, _question_counts(run), run.stream)
@@ -114,15 +114,19 @@ def _run(config: Mapping, workdir: Workdir, preemption: Preemption, began: float
 
 
 def _is_finished(run: Run) -> bool:
-    """Returns true if the workdir holds the complete output of this run with the same settings."""
+    """Returns true if the workdir that the primary sees holds the output of this run with the same settings."""
     needed = [run.workdir / workdirs.CONFIG, run.workdir / workdirs.RESULTS]
     if run.model.method.embeds:
         needed += [run.workdir / workdirs.INDEX, run.workdir / MODEL / ABOUT]
-    return (
-        all(file.is_file() for file in needed)
-        and json_files.read(needed[0]) == run.model.settings.as_dict()
-        and best_step(run.workdir, run.model.settings.evaluation.metric) is not None
-    )
+
+    def check() -> bool:
+        return (
+            all(file.is_file() for file in needed)
+            and json_files.read(needed[0]) == run.model.settings.as_dict()
+            and best_step(run.workdir, run.model.settings.evaluation.metric) is not None
+        )
+
+    return decided(check, "finished")
 
 
 def _train(run: Run, validate: Validate | None, preemption: Preemption, began: float) -> tuple[int, bool]:

@@ -129,7 +129,14 @@ def run_index(workdir: str | os.PathLike) -> Index:
 
 
 def check_agrees(workdir: Folder, settings: Settings, fingerprint: str, base: str = "") -> None:
-    """Raises EndxError if the workdir holds a run with other settings that affect results, data or base of adapters."""
+    """Raises EndxError if the workdir holds a run with other settings that affect results, data or base of adapters.
+
+    The primary process decides; the settings, data and base of the others are compared with its own elsewhere.
+    """
+    on_primary(lambda: _check_agrees(workdir, settings, fingerprint, base), "workdir-checked")
+
+
+def _check_agrees(workdir: Folder, settings: Settings, fingerprint: str, base: str) -> None:
     if not (workdir / CONFIG).exists():
         return
     changed = differences(read_config(workdir), settings)

@@ -25,6 +25,8 @@ PRIMARY_EXIT_DELAY = 5.0  # seconds: process 0 exits last, since JAX aborts the 
 # Errors of collectives whose peer is gone, of Gloo, NCCL and gRPC.
 LOST_PEER = re.compile(r"gloo|nccl|UNAVAILABLE|[Cc]onnection (reset|closed|refused)", re.IGNORECASE)
 
+_leaving = threading.Event()  # set once this process ends
+
 
 class Failure(NamedTuple):
     """Failure of one of several processes.
@@ -69,11 +71,10 @@ def initialize() -> None:
         process_id=config.process_id,
         cluster_detection_method="deactivate",  # JAX's detection would use one GPU for each SLURM task
     )
-    done = threading.Event()
-    watch = threading.Thread(target=_end_with_others, args=(done,), daemon=True)
+    watch = threading.Thread(target=_end_with_others, daemon=True)
     watch.start()
     atexit.register(watch.join)  # before JAX's shutdown
-    atexit.register(done.set)
+    atexit.register(_leaving.set)
 
 
 def is_primary() -> bool:
@@ -96,6 +97,7 @@ def exit_if_distributed(status: int, message: str) -> None:
     """
     if not jax.distributed.is_initialized():
         return
+    _leaving.set()
     try:
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # another process was first, or process 0 is gone
             client().key_value_set(FAILURE, json.dumps(Failure(jax.process_index(), status, message)))
@@ -136,11 +138,11 @@ def _reported() -> Failure | None:
     return None
 
 
-def _end_with_others(done: threading.Event) -> None:
-    """Ends this process some time after another one has reported a failure."""
-    while not done.wait(POLL_SECONDS):
+def _end_with_others() -> None:
+    """Ends this process some time after another one has reported a failure, unless it is leaving already."""
+    while not _leaving.wait(POLL_SECONDS):
         failure = _reported()
-        if failure and not done.wait(GRACE_SECONDS):
+        if failure and not _leaving.wait(GRACE_SECONDS):
             os.write(2, f"endx_jax: {failure}\n".encode())
             exit_if_distributed(failure.status, failure.message)
 

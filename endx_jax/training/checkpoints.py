@@ -71,6 +71,11 @@ class Checkpoints:
         options = ocp.CheckpointManagerOptions(cleanup_tmp_directories=True)
         self._manager = ocp.CheckpointManager(self.workdir / FOLDER, options=options)
 
+    @property
+    def latest_step(self) -> int | None:
+        """Step of the newest complete checkpoint; None if there is none."""
+        return decided(lambda: newest_step(self.workdir), "latest-step")
+
     def save(self, step: int, state: TrainState, metrics: Mapping[str, float] | None = None) -> None:
         """Starts writing a checkpoint; returns once the device arrays are copied to the host.
 

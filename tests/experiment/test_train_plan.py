@@ -163,9 +163,7 @@ def compiler(monkeypatch):
     return use
 
 
-def test_the_choice_of_an_accelerator_is_compiled_once_and_kept_for_later_runs(
-    run, accelerated, compiler, capsys, monkeypatch
-):
+def test_the_choice_of_an_accelerator_is_compiled_once_and_kept_for_later_runs(run, accelerated, compiler, capsys):
     compiled, room = compiler(lambda plan: plan.activations), run.train_plan.activations
     begun, _, step = begin(accelerated(room))
     assert compiled == [(WHOLE[0], 1)]
@@ -185,12 +183,6 @@ def test_the_choice_of_an_accelerator_is_compiled_once_and_kept_for_later_runs(
     assert again.train_plan.choice == chosen
     assert compiled == [(chosen, len(again.stream.profiles()))]
     assert "compiling it with" not in capsys.readouterr().out
-
-    # Another process has not kept it: all of them search, and find the same.
-    compiled.clear()
-    monkeypatch.setattr(preparing, "all_processes", lambda condition: False)
-    assert begin(accelerated(room * 3 // 4))[0].train_plan.choice == chosen
-    assert compiled == [(chosen, 1)]
 
 
 def test_an_estimate_that_is_too_high_costs_one_more_program(run, accelerated, compiler):

@@ -7,8 +7,19 @@ import textwrap
 import pytest
 from helpers import one_line_error
 
-from endx_jax.errors import EndxError, RunInterrupted
 from endx_jax.parallel import distributed, environment
+
+
+def start(program: str, **variables: str) -> list[subprocess.Popen]:
+    """Starts two processes of a program that find each other."""
+    with socket.create_server(("localhost", 0)) as probe:
+        address = f"localhost:{probe.getsockname()[1]}"
+    shared = os.environ | {"JAX_PLATFORMS": "cpu", environment.COORDINATOR: address, environment.COUNT: "2"} | variables
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    return [
+        subprocess.Popen([sys.executable, "-c", program], env=shared | {environment.INDEX: str(index)}, **pipes)
+        for index in range(2)
+    ]
 
 
 def test_without_a_coordinator_nothing_is_set_up(monkeypatch):
@@ -27,64 +38,47 @@ def test_a_port_that_is_taken_is_refused(monkeypatch):
             distributed.initialize()
 
 
-def test_on_primary_runs_the_action():
-    ran = []
-    distributed.on_primary(lambda: ran.append(True), "test")
-    assert ran == [True]
-
-
-@pytest.mark.parametrize("failure", [EndxError("the disk is full: ä"), RunInterrupted("told to stop")])
-def test_errors_of_the_primary_are_raised_by_all(monkeypatch, failure):
-    """The words travel as bytes of an array: here from the primary to itself, then as another process sees them."""
-    from jax.experimental import multihost_utils
-
-    def fail():
-        raise failure
-
-    sent = []
-    monkeypatch.setattr(distributed.jax, "process_count", lambda: 2)
-    monkeypatch.setattr(distributed, "barrier", lambda name: None)
-    monkeypatch.setattr(multihost_utils, "broadcast_one_to_all", lambda array: sent.append(array) or array)
-    with pytest.raises(type(failure), match=str(failure)):
-        distributed.on_primary(fail, "test")
-    monkeypatch.setattr(distributed, "is_primary", lambda: False)
-    monkeypatch.setattr(multihost_utils, "broadcast_one_to_all", lambda array: sent[0])
-    with pytest.raises(type(failure), match=f"^{failure}$"):
-        distributed.on_primary(lambda: pytest.fail("this is not the primary"), "test")
+# What a process does instead of training; the status of both processes, and the end of the last line of each.
+ENDINGS = {
+    "on_primary(refuse, 'test')": (2, "endx train: no room", "endx train: process 0: no room"),
+    "together(refuse if index else int, 'test')": (2, "endx train: process 1: no room", "endx train: no room"),
+    "refuse() if index else barrier('test')": (2, "endx_jax: process 1 failed: no room", "endx train: no room"),
+    "barrier('test') if index else refuse()": (2, "endx train: no room", "endx_jax: process 0 failed: no room"),
+    "refuse() if index else gather()": (2, "endx_jax: process 1 failed: no room", "endx train: no room"),
+    "1 / 0 if index else gather()": (1, "endx_jax: process 1 failed: division by zero", "division by zero"),
+    "os.kill(os.getpid(), 9) if index else gather()": (75, "; run the same command again", None),
+}
 
 
 @pytest.mark.slow
-def test_a_mistake_of_one_process_ends_all_at_once_with_its_status():
-    """Two real processes: nobody waits at JAX's exit for one that waits in a collective."""
-    program = """
-        import sys
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_the_failure_of_one_process_ends_all_with_its_status_and_its_name(ending):
+    program = f"""
+        import os, sys
         from endx_jax.cli import entry, train
         from endx_jax.errors import EndxError
         from endx_jax.parallel import distributed
+        from endx_jax.parallel.agreement import barrier, on_primary, together
         def main(arguments):
             distributed.initialize()
+            import jax
+            import numpy as np
+            from jax.experimental import multihost_utils
+            index = jax.process_index()
+            gather = lambda: [multihost_utils.process_allgather(np.array(1)) for _ in range(10**6)]
+            multihost_utils.process_allgather(np.array(1))
             def refuse():
                 raise EndxError("no room")
-            distributed.on_primary(refuse, "refused")
+            {ending}
         train.main = main
         sys.exit(entry.run_verb(["train"]))
     """
-    with socket.create_server(("localhost", 0)) as probe:
-        address = f"localhost:{probe.getsockname()[1]}"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(program)],
-            env=os.environ
-            | {"JAX_PLATFORMS": "cpu", environment.COORDINATOR: address}
-            | {environment.COUNT: "2", environment.INDEX: str(index)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for index in range(2)
-    ]
-    errors = [process.communicate(timeout=120)[1] for process in processes]
-    assert [process.returncode for process in processes] == [2, 2]
-    assert [error.splitlines()[-1] for error in errors] == ["endx train: no room"] * 2
+    processes = start(textwrap.dedent(program))
+    errors = [process.communicate(timeout=60)[1].splitlines() for process in processes]
+    status, *lines = ENDINGS[ending]
+    for process, printed, line in zip(processes, errors, lines, strict=True):
+        assert process.returncode == (status if line else -9), printed
+        assert line is None or printed[-1].endswith(line), printed
 
 
 @pytest.mark.slow
@@ -104,14 +98,6 @@ def test_rows_of_a_process_need_not_be_consecutive():
         whole = multihost_utils.process_allgather(to_global(batch[rows], mesh, 8), tiled=True)
         np.testing.assert_array_equal(whole, batch)
     """
-    with socket.create_server(("localhost", 0)) as probe:
-        address = f"localhost:{probe.getsockname()[1]}"
-    settings = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2"}
-    settings |= {environment.COORDINATOR: address, environment.COUNT: "2"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(program)], env=settings | {environment.INDEX: str(index)}
-        )
-        for index in range(2)
-    ]
-    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    processes = start(textwrap.dedent(program), JAX_NUM_CPU_DEVICES="2")
+    errors = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], errors

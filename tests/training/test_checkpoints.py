@@ -211,12 +211,13 @@ def test_logging_and_exception_hooks_are_left_as_they_are(tmp_path):
 
 def test_a_write_that_failed_is_noticed_before_the_next_one(tmp_path, full_disk):
     checkpoints = open_checkpoints(tmp_path)
-    checkpoints.raise_if_failed()
+    assert not checkpoints.has_failed()
     full_disk()
     checkpoints.save(1, make_state(1))
     checkpoints._finisher.shutdown()  # the write has ended
+    assert checkpoints.has_failed()
     with one_line_error("No space left"):
-        checkpoints.raise_if_failed()
+        checkpoints.wait()
     checkpoints.close()
 
 

@@ -1,0 +1,108 @@
+"""What processes agree on, with threads as processes; tests/experiment/test_processes.py has real ones."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+from processes import as_processes
+
+from endx_jax.errors import Disagreement, DiskFull, EndxError, RunInterrupted
+from endx_jax.parallel import MeshSettings, make_mesh
+from endx_jax.parallel.agreement import _checksum as checksum
+from endx_jax.parallel.agreement import (
+    all_processes,
+    check_equal,
+    check_parameters,
+    decided,
+    gathered,
+    on_primary,
+    together,
+)
+
+
+def test_a_single_process_decides_by_itself():
+    assert decided(lambda: (1, 2), "test") == (1, 2)
+    assert gathered(object, "test") == [object]
+    assert all_processes(True)
+    check_equal(lambda: pytest.fail("nothing is compared"))
+
+
+def test_all_get_what_the_primary_decides(monkeypatch):
+    def decide(process):
+        return decided(lambda: {"step": process + 6, "metrics": [0.1]}, "test"), decided(lambda: None, "test")
+
+    assert as_processes(monkeypatch, decide, 4) == [({"step": 6, "metrics": [0.1]}, None)] * 4
+
+
+def test_actions_of_the_primary_run_there_only_and_may_decide_too(monkeypatch):
+    ran = []
+
+    def act(process):
+        on_primary(lambda: ran.append((process, decided(lambda: process, "inside"))), "test")
+        return [*ran]
+
+    assert as_processes(monkeypatch, act, 3) == [[(0, 0)]] * 3
+
+
+@pytest.mark.parametrize("kind", [EndxError, DiskFull, RunInterrupted])
+@pytest.mark.parametrize("failing", [0, 2])
+def test_an_error_of_one_is_raised_by_all_with_its_name(monkeypatch, kind, failing):
+    def act(process):
+        def fail():
+            if process == failing:
+                raise kind("the disk is full: ä")
+
+        (together if failing else on_primary)(fail, "test")
+
+    errors = as_processes(monkeypatch, act, 3)
+    assert [type(error) for error in errors] == [kind] * 3
+    names = ["" if process == failing else f"process {failing}: " for process in range(3)]
+    assert [str(error) for error in errors] == [f"{name}the disk is full: ä" for name in names]
+
+
+def test_conditions_and_values_are_gathered_in_order(monkeypatch):
+    assert as_processes(monkeypatch, lambda process: gathered(process, "test"), 3) == [[0, 1, 2]] * 3
+    assert as_processes(monkeypatch, lambda process: all_processes(process < 2), 3) == [False] * 3
+    assert as_processes(monkeypatch, lambda process: all_processes(process < 3), 3) == [True] * 3
+
+
+def test_other_files_on_a_host_are_named(monkeypatch):
+    def compare(process):
+        check_equal(lambda: {"settings": "a", "training data": "12"[process]})
+
+    errors = as_processes(monkeypatch, compare)
+    message = "process 1 has other training data than process 0 (2 and 1): run the same command with the same files and"
+    assert [type(error) for error in errors] == [EndxError] * 2
+    assert all(str(error).startswith(message) for error in errors)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.int32])
+@pytest.mark.parametrize("change", ["value", "order", "step", "none"])
+def test_other_parameters_of_a_process_are_noticed(monkeypatch, dtype, change):
+    def check(process):
+        values = np.arange(12).reshape(3, 4)
+        if process and change == "value":
+            values[2, 1] += 1
+        if process and change == "order":
+            values = values[:, ::-1]
+        tree = {"a": jnp.asarray(values, dtype), "b": jnp.zeros((), jnp.float32)}
+        check_parameters(tree, 4 if process and change == "step" else 6)
+
+    errors = as_processes(monkeypatch, check, 3)
+    if change == "none":
+        assert errors == [None] * 3
+    else:
+        assert [type(error) for error in errors] == [Disagreement] * 3
+        assert str(errors[0]).startswith("process 1 holds other parameters than process 0 (step ")
+
+
+def test_a_checksum_does_not_depend_on_how_an_array_is_split():
+    values = np.random.default_rng(0).normal(size=(8, 16)).astype(np.float32)
+    mesh = make_mesh(MeshSettings(data=2, fsdp=4))
+    split = jax.device_put(values, NamedSharding(mesh, PartitionSpec("fsdp", None)))
+    whole = jax.device_put(values, NamedSharding(mesh, PartitionSpec()))
+    words = values.view(np.uint32).ravel()
+    expected = np.sum(words * (2 * np.arange(128, dtype=np.uint32) + 1), dtype=np.uint32)
+    for array in (split, whole):
+        assert {int(np.asarray(part.data)) for part in checksum(array).addressable_shards} == {int(expected)}
