@@ -1,5 +1,10 @@
 """Processes of tests: threads that take part in agreements as processes do, and real ones."""
 
+import json
+import os
+import pathlib
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -7,7 +12,9 @@ from concurrent import futures
 from typing import Any
 
 import jax
+from fake_buckets import free_port
 
+import endx_jax
 from endx_jax.parallel import agreement
 
 
@@ -55,3 +62,45 @@ def as_processes(monkeypatch, function: Callable[[int], Any], count: int = 2) ->
 
         with futures.ThreadPoolExecutor(count) as threads:
             return [*threads.map(act, range(count))]
+
+
+def start(url, workdir, home, *seed, **variables):
+    """Starts a process that shares no folder with others but the compilation cache."""
+    home.mkdir(exist_ok=True)
+    program = pathlib.Path(__file__).parent / "bucket_process.py"
+    environment = os.environ | {
+        "HOME": str(home),
+        "TMPDIR": str(home),
+        "XDG_CACHE_HOME": str(home / "cache"),
+        "JAX_PLATFORMS": "cpu",
+        "JAX_NUM_CPU_DEVICES": "8",
+        "JAX_COMPILATION_CACHE_DIR": jax.config.jax_compilation_cache_dir,
+        "PYTHONPATH": str(pathlib.Path(endx_jax.__file__).parents[1]),
+        "PYTHONUNBUFFERED": "1",
+        **variables,
+    }
+    command = [sys.executable, str(program), url, workdir, *map(str, seed)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command, env=environment, cwd=home, **pipes)
+
+
+def start_all(count, url, workdir, home, seeds=()):
+    """Starts processes that have eight devices together and no folder in common but the compilation cache."""
+    home.mkdir()
+    variables = {"JAX_NUM_CPU_DEVICES": str(8 // count)}
+    if count > 1:
+        variables |= {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": str(count)}
+    return [
+        start(url, workdir, home / str(k), *seeds[k : k + 1], **variables, JAX_PROCESS_ID=str(k)) for k in range(count)
+    ]
+
+
+def finish(processes):
+    printed = [process.communicate(timeout=400)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(processes), printed
+    return printed
+
+
+def systems_and_losses(folder):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return json.loads((folder / "results.json").read_text())["systems"], [x["loss"] for x in lines if "loss" in x]

@@ -1,20 +1,18 @@
 """Runs whose workdir and data are in a bucket, against fake-gcs-server on the loopback."""
 
 import json
-import os
 import pathlib
 import shutil
-import subprocess
-import sys
 import tempfile
 
 import fsspec
 import jax
 import numpy as np
 import pytest
-from fake_buckets import BUCKET, clients_of, free_port, gcs_server
+from fake_buckets import BUCKET, clients_of, gcs_server
 from helpers import one_line_error
 from loopback import Handler, LoopbackServer
+from processes import finish, start_all, systems_and_losses
 
 import endx_jax
 from endx_jax import buckets
@@ -170,45 +168,6 @@ def inputs(url, tiny_bert, pairs_csv) -> str:
     for file in [pairs_csv, *tiny_bert.iterdir()]:
         buckets.write_bytes(f"{url}/{'' if file == pairs_csv else 'bert/'}{file.name}", file.read_bytes())
     return url
-
-
-def start(url, workdir, home, **variables):
-    """Starts a process that shares no folder with others but the compilation cache."""
-    home.mkdir(exist_ok=True)
-    program = pathlib.Path(__file__).parents[1] / "bucket_process.py"
-    environment = os.environ | {
-        "HOME": str(home),
-        "TMPDIR": str(home),
-        "XDG_CACHE_HOME": str(home / "cache"),
-        "JAX_PLATFORMS": "cpu",
-        "JAX_NUM_CPU_DEVICES": "8",
-        "JAX_COMPILATION_CACHE_DIR": jax.config.jax_compilation_cache_dir,
-        "PYTHONPATH": str(pathlib.Path(endx_jax.__file__).parents[1]),
-        "PYTHONUNBUFFERED": "1",
-        **variables,
-    }
-    command = [sys.executable, str(program), url, workdir]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(command, env=environment, cwd=home, **pipes)
-
-
-def start_all(count, url, workdir, home):
-    """Starts processes that have eight devices together and no folder in common but the compilation cache."""
-    home.mkdir()
-    variables = {"JAX_NUM_CPU_DEVICES": str(8 // count)}
-    if count > 1:
-        variables |= {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": str(count)}
-    return [start(url, workdir, home / str(k), **variables, JAX_PROCESS_ID=str(k)) for k in range(count)]
-
-
-def finish(processes):
-    printed = [process.communicate(timeout=400)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0] * len(processes), printed
-
-
-def systems_and_losses(folder):
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return json.loads((folder / "results.json").read_text())["systems"], [x["loss"] for x in lines if "loss" in x]
 
 
 @pytest.mark.slow

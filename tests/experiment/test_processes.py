@@ -1,0 +1,133 @@
+"""Shared state that runs read: processes that see other files than the primary do what it does, or say so.
+
+docs/faults.md lists these cases. Process 0 sees the folder `now`, process 1 an earlier state of it.
+"""
+
+import json
+import shutil
+import types
+
+import numpy as np
+import pytest
+from helpers import logged_losses
+from processes import as_processes, finish, start_all, systems_and_losses
+
+from endx_jax.errors import EndxError
+from endx_jax.experiment import run as runs
+from endx_jax.experiment.choices import Choice, read_choice, write_choice
+from endx_jax.experiment.config import resolve
+from endx_jax.experiment.workdir import Workdir, check_agrees
+from endx_jax.retrieval.vector_cache import VectorCache
+from endx_jax.training.checkpoints import (
+    FOLDER,
+    MANIFESTS,
+    Checkpoints,
+    best_step,
+    best_validation,
+    newest_step,
+    restore_params,
+)
+from endx_jax.training.loop import EarlyStopping
+
+
+@pytest.fixture
+def seen(tmp_path, trained_workdir):
+    """The workdir of a finished run as two processes see it; process 1 lacks the last checkpoint and the results."""
+    folders = [tmp_path / "now", tmp_path / "earlier"]
+    for folder in folders:
+        shutil.copytree(trained_workdir, folder)
+    last = newest_step(folders[1])
+    (folders[1] / MANIFESTS / f"{last}.json").unlink()
+    (folders[1] / "results.json").unlink()
+    return folders
+
+
+def finished(workdir, config):
+    method = types.SimpleNamespace(embeds=True)
+    model = types.SimpleNamespace(settings=resolve(json.loads((workdir / "config.json").read_text())), method=method)
+    return runs._is_finished(types.SimpleNamespace(workdir=Workdir(workdir), model=model))
+
+
+DECISIONS = {
+    "best step": lambda workdir, config: best_step(workdir, "mrr"),
+    "best validation": lambda workdir, config: best_validation(workdir, "mrr"),
+    "step to resume at": lambda workdir, config: Checkpoints.latest_step.fget(types.SimpleNamespace(workdir=workdir)),
+    "finished": finished,
+    "early stopping": lambda workdir, config: EarlyStopping(
+        "mrr", patience=1, every=2, best=(newest_step(workdir), 0.5)
+    ).stops_at(6),
+}
+
+
+@pytest.mark.parametrize("name", DECISIONS)
+def test_the_primary_decides(seen, config, monkeypatch, name):
+    decide = DECISIONS[name]
+    alone = [decide(folder, config) for folder in seen]
+    assert alone[0] != alone[1]
+    assert as_processes(monkeypatch, lambda process: decide(seen[process], config)) == [alone[0]] * 2
+
+
+def test_the_settings_in_a_workdir_are_checked_by_the_primary(seen, config, monkeypatch):
+    """The folder of the other process may be without them yet."""
+    (seen[1] / "config.json").unlink()
+    config.optimizer.learning_rate = 1.0
+    settings = resolve(config)
+    errors = as_processes(monkeypatch, lambda process: check_agrees(Workdir(seen[process]), settings, ""))
+    assert [type(error) for error in errors] == [EndxError] * 2
+    assert all("holds a run with other settings" in str(error) for error in errors)
+
+
+def test_the_hashes_of_a_checkpoint_are_checked_by_the_primary(seen, monkeypatch):
+    step = newest_step(seen[0])
+    shutil.rmtree(seen[0] / FOLDER / str(step) / "params")
+    errors = as_processes(monkeypatch, lambda process: restore_params(seen[process], step, {}))
+    assert all("is damaged" in str(error) for error in errors), errors
+
+
+def test_chunks_are_those_that_the_primary_has_kept(tmp_path, monkeypatch):
+    write_choice(str(tmp_path / "0"), "key", Choice(4, "none"))
+    write_choice(str(tmp_path / "1"), "key", Choice(8, "full"))
+    found = as_processes(monkeypatch, lambda process: read_choice(str(tmp_path / str(process)), "key"))
+    assert found == [Choice(4, "none")] * 2
+
+
+def test_a_process_that_cannot_cache_computes_what_the_others_compute(tmp_path, monkeypatch):
+    """One whose disk is full after the first block takes part in the collectives of the second one."""
+    folders, computed = [tmp_path / "writable", tmp_path / "file" / "cache"], [0, 0]
+    (tmp_path / "file").touch()
+
+    def vectors(process):
+        def blocks():
+            for start in (0, 2):
+                computed[process] += 1
+                yield np.full((2, 3), start, np.float32)
+
+        return VectorCache(folders[process]).vectors("key", (4, 3), blocks)
+
+    with pytest.warns(UserWarning, match="nothing is cached"):
+        found = as_processes(monkeypatch, vectors)
+    np.testing.assert_array_equal(found[0], found[1])
+    assert computed[0] == computed[1]
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory, tiny_bert, pairs_csv):
+    folder = tmp_path_factory.mktemp("inputs")
+    shutil.copytree(tiny_bert, folder / "bert")
+    shutil.copy(pairs_csv, folder)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "seed"), [(2, 1), (2, 2), (4, 3)])
+def test_a_slow_process_changes_nothing(inputs, tmp_path, count, seed):
+    """Every process restores the same steps, and losses and results are those of processes that are not slow."""
+    made = []
+    for name, slow in (("whole", 0), ("slow", seed)):
+        seeds = [slow if process == seed % count else 0 for process in range(count)]
+        printed = finish(start_all(count, str(inputs), str(tmp_path / name), tmp_path / f"hosts-{name}", seeds))
+        compared = [[line for line in lines.splitlines() if line.startswith("parameters")] for lines in printed]
+        assert compared == compared[:1] * count
+        assert any("slow: " in lines for lines in printed) == bool(slow)
+        made.append((compared[0], systems_and_losses(tmp_path / name), logged_losses(tmp_path / name)))
+    assert made[0] == made[1]
