@@ -12,7 +12,6 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-import endx_jax
 from endx_jax.batch import Batch
 from endx_jax.data.batches import BatchStream, Pairs, TextReader
 from endx_jax.data.splits import Splits, first_pairs
@@ -24,6 +23,7 @@ from endx_jax.experiment.compilation_cache import use_compilation_cache
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.data import ensure_prepared, fingerprint, read_splits
 from endx_jax.experiment.frozen import HeadEncoder
+from endx_jax.experiment.manifest import environment
 from endx_jax.experiment.model import Model, build_model, with_token_weights
 from endx_jax.experiment.tokens import stored
 from endx_jax.experiment.train_plan import TrainPlan, plan_training
@@ -108,7 +108,7 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
             "test data": fingerprint(data.test),
             "tokenizers": " ".join(processor.tokenizer.identity for processor in model.processors.values()),
             "base weights": base_sha256,
-            "versions": f"{endx_jax.__version__}, JAX {jax.__version__}",
+            "versions": json.dumps(environment()["versions"]),
         }
     )
     model = dataclasses.replace(with_token_weights(model, data.train), platform=platform(mesh))
