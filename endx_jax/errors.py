@@ -29,7 +29,6 @@ class DiskFull(EndxError):
 
 
 TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h; the files in `launch/` run the command again after this exit status
-DISAGREEMENT = 70  # EX_SOFTWARE of sysexits.h; not run again
 INTERRUPTED = 130  # exit status after Ctrl-C
 
 
@@ -44,9 +43,9 @@ class RunInterrupted(Exception):
 
 
 class Disagreement(Exception):
-    """Error about processes of one run that hold different parameters; command lines exit with status 70."""
+    """Error about processes of one run that hold different parameters."""
 
-    status = DISAGREEMENT
+    status = 70  # EX_SOFTWARE of sysexits.h; the command is not run again
 
 
 def first_line(failure: BaseException) -> str:

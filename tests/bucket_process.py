@@ -48,7 +48,7 @@ class SlowClient:
 
     def __getattr__(self, name):
         function = getattr(self._client, name)
-        return slow(name, self._draw, function) if name in ("key_value_set", "wait_at_barrier") else function
+        return slow(name, self._draw, function) if name in ("key_value_set", "blocking_key_value_get") else function
 
 
 def slow_down(seed: int) -> None:

@@ -19,11 +19,10 @@ from endx_jax.parallel import agreement
 
 
 class Store:
-    """Key-value store and barriers of the coordination service, for threads."""
+    """Key-value store of the coordination service, for threads."""
 
-    def __init__(self, count: int):
-        self._count, self._values, self._changed = count, {}, threading.Condition()
-        self._barriers: dict[str, threading.Barrier] = {}
+    def __init__(self):
+        self._values, self._changed = {}, threading.Condition()
 
     def key_value_set(self, key: str, value: str) -> None:
         with self._changed:
@@ -36,15 +35,10 @@ class Store:
             assert self._changed.wait_for(lambda: key in self._values, timeout=20), f"nobody sets {key}"
             return self._values[key]
 
-    def wait_at_barrier(self, key: str, milliseconds: int) -> None:
-        with self._changed:
-            barrier = self._barriers.setdefault(key, threading.Barrier(self._count))
-        barrier.wait(20)
-
 
 def as_processes(monkeypatch, function: Callable[[int], Any], count: int = 2) -> list:
     """Calls a function with the index of each process, at once; returns their values, or the EndxErrors they raise."""
-    this, store = threading.local(), Store(count)
+    this, store = threading.local(), Store()
     with monkeypatch.context() as patch:
         patch.setattr(agreement, "client", lambda: store)
         patch.setattr(agreement, "is_primary", lambda: this.index == 0)

@@ -101,15 +101,15 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
     base_sha256 = model.base_sha256
     workdirs.check_agrees(workdir, model.settings, data_sha256, base_sha256)
     check_equal(
-        lambda: {
-            "settings": json.dumps(model.settings.as_dict()),
-            "training data": data_sha256,
-            "validation data": fingerprint(data.validation),
-            "test data": fingerprint(data.test),
-            "tokenizers": " ".join(processor.tokenizer.identity for processor in model.processors.values()),
-            "base weights": base_sha256,
-            "versions": json.dumps(environment()["versions"]),
-        }
+        lambda: (
+            {
+                "versions": json.dumps(environment()["versions"]),
+                "settings": json.dumps(model.settings.as_dict()),
+                "tokenizers": " ".join(processor.tokenizer.identity for processor in model.processors.values()),
+                "base weights": base_sha256,
+            }
+            | {f"{name} data": fingerprint(getattr(data, name)) for name in ("train", "validation", "test")}
+        )
     )
     model = dataclasses.replace(with_token_weights(model, data.train), platform=platform(mesh))
     encoder: TextEncoder | HeadEncoder = model.text_encoder(mesh)

@@ -27,7 +27,7 @@ from endx_jax.experiment.workdir import Workdir, opened
 from endx_jax.files import reporting_full_disk
 from endx_jax.inference.saved import ABOUT, MODEL
 from endx_jax.methods.evaluation import Evaluator
-from endx_jax.parallel.agreement import barrier, check_equal, check_parameters, decided, on_primary
+from endx_jax.parallel.agreement import check_equal, check_parameters, decided, on_primary
 from endx_jax.parallel.console import say
 from endx_jax.parallel.sharding import place, state_shardings
 from endx_jax.retrieval.hybrid import Hybrid
@@ -118,15 +118,14 @@ def _is_finished(run: Run) -> bool:
     needed = [run.workdir / workdirs.CONFIG, run.workdir / workdirs.RESULTS]
     if run.model.method.embeds:
         needed += [run.workdir / workdirs.INDEX, run.workdir / MODEL / ABOUT]
-
-    def check() -> bool:
-        return (
+    return decided(
+        lambda: (
             all(file.is_file() for file in needed)
             and json_files.read(needed[0]) == run.model.settings.as_dict()
             and best_step(run.workdir, run.model.settings.evaluation.metric) is not None
-        )
-
-    return decided(check, "finished")
+        ),
+        "finished",
+    )
 
 
 def _train(run: Run, validate: Validate | None, preemption: Preemption, began: float) -> tuple[int, bool]:
@@ -141,11 +140,10 @@ def _train(run: Run, validate: Validate | None, preemption: Preemption, began: f
         base=run.model.base,
     )
     run, state, train_step = begin(run, checkpoints)
-    barrier("compiled")
-    # After the last check of the settings, so that a workdir can be used with other settings until training begins.
-    on_primary(lambda: _describe(run), "workdir-described")
     start = int(state.step)
     check_parameters(state.params, start)  # each process has read pretrained weights from its own files
+    # After the last check of the settings, so that a workdir can be used with other settings until training begins.
+    on_primary(lambda: _describe(run), "workdir-described")
     metric, train = settings.evaluation.metric, settings.train
     best = best_validation(run.workdir, metric)
     stopping = EarlyStopping(metric, train.patience, train.evaluate_every, best and (best[0], best[1][metric]))

@@ -129,10 +129,7 @@ def run_index(workdir: str | os.PathLike) -> Index:
 
 
 def check_agrees(workdir: Folder, settings: Settings, fingerprint: str, base: str = "") -> None:
-    """Raises EndxError if the workdir holds a run with other settings that affect results, data or base of adapters.
-
-    The primary process decides; the settings, data and base of the others are compared with its own elsewhere.
-    """
+    """Raises EndxError if the workdir holds a run with other settings that affect results, data or base of adapters."""
     on_primary(lambda: _check_agrees(workdir, settings, fingerprint, base), "workdir-checked")
 
 
@@ -179,7 +176,7 @@ def opened(path: str | os.PathLike) -> Iterator[Workdir]:
     """
     url = url_of(path)
     if url is None:
-        with RunLock(pathlib.Path(path)):
+        with run_lock(pathlib.Path(path)):
             yield Workdir(path)
         return
     if not url.startswith("gs://"):
@@ -204,42 +201,30 @@ def opened(path: str | os.PathLike) -> Iterator[Workdir]:
             raise type(failure)(str(failure).replace(str(local), url)) from None
 
 
-class RunLock:
-    """Context that holds the lock file of a workdir (see `files.locked`), in the primary process.
+@contextlib.contextmanager
+def run_lock(workdir: pathlib.Path) -> Iterator[None]:
+    """Context that holds the lock file of a workdir (see `files.locked`), in the primary process, and creates both.
 
     If the file system has no locks, a line says so and the run continues.
+
+    Raises:
+      EndxError: another run holds it (the line names its host, process and start), or the folder can't be written.
     """
+    made, held = not workdir.exists(), contextlib.ExitStack()
 
-    def __init__(self, workdir: pathlib.Path):
-        """Takes the workdir, which is created when the lock is taken."""
-        self._workdir = workdir
-        self._held = contextlib.ExitStack()
-
-    def __enter__(self) -> "RunLock":
-        """Takes the lock, without waiting.
-
-        Raises:
-          EndxError: another run holds it (the line names its host, process and start), or the folder can't be written.
-        """
-        on_primary(self._take, "workdir-locked")
-        return self
-
-    def __exit__(self, *failure) -> None:
-        if not is_primary():
-            return
-        # A folder in which nothing else was written, as after a mistake in the settings, is removed again.
-        if self._made and {entry.name for entry in self._workdir.iterdir()} == {LOCK}:
-            shutil.rmtree(self._workdir)
-        self._held.close()
-
-    def _take(self) -> None:
-        self._made = not self._workdir.exists()
+    def take() -> None:
         try:
-            self._workdir.mkdir(parents=True, exist_ok=True)
+            workdir.mkdir(parents=True, exist_ok=True)
         except OSError as failure:
-            raise EndxError(
-                f"{self._workdir} can't be written ({failure.strerror}); choose another with --workdir"
-            ) from None
-        reason = self._held.enter_context(locked(self._workdir / LOCK, advice=ADVICE))
-        if reason:
-            say(f"note: {self._workdir / LOCK} can't be locked ({reason}): do not start a second run in this workdir")
+            raise EndxError(f"{workdir} can't be written ({failure.strerror}); choose another with --workdir") from None
+        if reason := held.enter_context(locked(workdir / LOCK, advice=ADVICE)):
+            say(f"note: {workdir / LOCK} can't be locked ({reason}): do not start a second run in this workdir")
+
+    on_primary(take, "workdir-locked")
+    with held:
+        try:
+            yield
+        finally:
+            # A folder in which nothing else was written, as after a mistake in the settings, is removed again.
+            if is_primary() and made and {entry.name for entry in workdir.iterdir()} == {LOCK}:
+                shutil.rmtree(workdir)

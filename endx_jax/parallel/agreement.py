@@ -2,7 +2,7 @@
 
 What all processes must do alike is decided by the primary process and told to the others (`decided`); they never each
 read it from files. Where all must read files that one of them writes, all wait for the write (`on_primary`, `together`)
-and compare what they have read (`check_equal`, `check_parameters`). docs/faults.md lists what is decided how.
+and compare what they have read (`check_equal`, `check_parameters`). docs/faults.md lists every case.
 
 Values go through the key-value store of JAX's coordination service: it needs no compiled program, and it has no time
 limit, while collectives on CPUs time out after half a minute. Every process must call these functions with the same
@@ -27,20 +27,20 @@ T = TypeVar("T")
 UNLIMITED = 24 * 3600 * 1000  # milliseconds; JAX's heartbeats detect a dead process
 KINDS = {kind.__name__: kind for kind in (EndxError, DiskFull, InUse, RunInterrupted)}
 
-_calls: Counter[str] = Counter()  # calls by name, the same on every process
-_primary = threading.local()  # `acting` is true in a thread that runs an action of the primary
+_calls: Counter[str] = Counter()  # calls by name, the same on every process, which make keys unique
+_thread = threading.local()  # `acts` is true while a thread runs an action of the primary
 
 
 def several() -> bool:
     """Returns true if other processes take part in what this one does now."""
-    return jax.distributed.is_initialized() and not getattr(_primary, "acting", False)
+    return jax.distributed.is_initialized() and not getattr(_thread, "acts", False)
 
 
 def decided(decide: Callable[[], T], name: str) -> T:
     """Returns what `decide` returns on the primary process, on every process.
 
     Args:
-      decide: function without arguments, called on the primary only; of several processes, JSON must hold its value.
+      decide: function that only the primary calls; of several processes, JSON must be able to hold its value.
       name: name of the decision.
 
     Raises:
@@ -48,32 +48,28 @@ def decided(decide: Callable[[], T], name: str) -> T:
     """
     if not several():
         return decide()
-    key, value, failure = _key(name), None, None
+    key, failure = _key(name), None
     if is_primary():
-        _primary.acting = True
+        _thread.acts, value = True, None
         try:
             value = decide()
         except (EndxError, RunInterrupted) as raised:
             failure = raised
         finally:
-            _primary.acting = False
+            _thread.acts = False
         client().key_value_set(key, json.dumps([value, _described(failure)]))
     value, described = _get(key)
-    _raise(failure, [described])
+    _raise_first(failure, [described])
     return value
 
 
-def on_primary(action: Callable[[], object], name: str) -> None:
+def on_primary(action: Callable[[], None], name: str) -> None:
     """Runs `action` on the primary process while the others wait for it; raises its errors as `decided` does."""
-
-    def act() -> None:
-        action()
-
-    decided(act, name)
+    decided(action, name)
 
 
 def gathered(value: T, name: str) -> list[T]:
-    """Returns the values of all processes, which JSON must be able to hold, in the order of the processes."""
+    """Returns the values of all processes, which JSON must be able to hold, by process; waits for all of them."""
     if not several():
         return [value]
     key = _key(name)
@@ -81,63 +77,39 @@ def gathered(value: T, name: str) -> list[T]:
     return decided(lambda: [_get(f"{key}/{process}") for process in range(jax.process_count())], name)
 
 
-def together(action: Callable[[], T], name: str) -> T:
-    """Runs `action` on every process and waits until all have ended it; returns this process's value.
-
-    Raises:
-      EndxError, RunInterrupted: a process raised it; it is raised on every process.
-    """
-    value, failure = None, None
+def together(action: Callable[[], None], name: str) -> None:
+    """Runs `action` on every process and waits for all; an EndxError or RunInterrupted of one is raised on all."""
+    failure = None
     try:
-        value = action()
+        action()
     except (EndxError, RunInterrupted) as raised:
         failure = raised
-    _raise(failure, gathered(_described(failure), name))
-    return value  # type: ignore[return-value]  # None only if `action` returns it
-
-
-def all_processes(condition: bool) -> bool:
-    """Returns true if a condition is true on every process."""
-    return all(gathered(bool(condition), "condition"))
-
-
-def barrier(name: str) -> None:
-    """Waits without a time limit until every process has called this."""
-    if several():
-        client().wait_at_barrier(_key(name), UNLIMITED)
+    _raise_first(failure, gathered(_described(failure), name))
 
 
 def check_equal(values: Callable[[], Mapping[str, str]]) -> None:
-    """Checks that named values, such as hashes, are the same on every process; computes none for a single process.
-
-    Raises:
-      EndxError: a value differs.
-    """
-    if not several():
-        return
-    first, *others = gathered(dict(values()), "equal")
+    """Raises EndxError if named values, such as hashes, differ between processes; a single process computes none."""
+    first, *others = gathered(dict(values()), "equal") if several() else [{}]
     for process, other in enumerate(others, 1):
-        for name in first:
-            if other[name] != first[name]:
+        for name, value in first.items():
+            if other[name] != value:
                 raise EndxError(
-                    f"process {process} has other {name} than process 0 ({other[name][:16]} and {first[name][:16]}): "
-                    "run the same command with the same files and versions on every host"
+                    f"process {process} has other {name} than process 0 ({other[name][:16]} and {value[:16]}): run the "
+                    "same command with the same files and versions on every host"
                 )
 
 
 def check_parameters(params: Any, step: int = 0) -> None:
-    """Checks that every process holds the same step and values, by a checksum that devices compute from the bits.
+    """Checks that every process holds the same step and values, by checksums that the devices compute.
 
     Args:
-      params: tree of arrays; parts of a split array are compared with those of the devices that hold the same part.
+      params: tree of arrays; a split array is compared part by part.
       step: step of the parameters; 0 for those of a model that is not in training.
 
     Raises:
       Disagreement: a process has another step or value.
     """
-    if not several():
-        return
-    first, *others = gathered(f"step {step}, checksum {_digest(params)}", "parameters")
+    first, *others = gathered(f"step {step}, checksum {_digest(params)}", "parameters") if several() else [""]
     for process, other in enumerate(others, 1):
         if other != first:
             raise Disagreement(
@@ -147,15 +119,15 @@ def check_parameters(params: Any, step: int = 0) -> None:
 
 
 def _digest(params: Any) -> str:
-    """Returns a hash of the checksums of all arrays, as each local device has them."""
+    """Returns a hash of the checksums of all arrays, as the local devices compute them."""
     checksums = [[np.asarray(part.data) for part in _checksum(x).addressable_shards] for x in jax.tree.leaves(params)]
-    by_device = {np.asarray(of_device).tobytes() for of_device in zip(*checksums, strict=True)}
-    return hashlib.sha256(b"".join(sorted(by_device))).hexdigest()[:16]
+    of_devices = {np.asarray(column).tobytes() for column in zip(*checksums, strict=True)}
+    return hashlib.sha256(b"".join(sorted(of_devices))).hexdigest()[:16]
 
 
 @jax.jit
 def _checksum(x: jax.Array) -> jax.Array:
-    """Returns the uint32 sum of an array's bits, each word times an odd number that depends on its place."""
+    """Returns the uint32 sum of an array's words, each times an odd number that depends on its place."""
     words = jax.lax.bitcast_convert_type(x, jnp.dtype(f"uint{8 * x.dtype.itemsize}")).astype(jnp.uint32)
     place = jnp.zeros(x.shape, jnp.uint32)
     for axis, size in enumerate(x.shape):
@@ -164,26 +136,22 @@ def _checksum(x: jax.Array) -> jax.Array:
 
 
 def _key(name: str) -> str:
-    """Returns a key that no other call has."""
     _calls[name] += 1
     return f"endx_jax/{name}/{_calls[name]}"
 
 
 def _get(key: str) -> Any:
-    """Waits until a process has set a key; returns its value."""
     return json.loads(client().blocking_key_value_get(key, UNLIMITED))
 
 
-def _described(failure: EndxError | RunInterrupted | None) -> list[str]:
+def _described(failure: Exception | None) -> list[str]:
     """Returns type and message of an error for the other processes; empty without one."""
-    if failure is None:
-        return []
     kind = type(failure).__name__
-    return [kind if kind in KINDS else EndxError.__name__, str(failure)]
+    return [kind if kind in KINDS else EndxError.__name__, str(failure)] if failure else []
 
 
-def _raise(own: Exception | None, described: list[list[str]]) -> None:
-    """Raises this process's error, or else that of the first process that has one."""
+def _raise_first(own: Exception | None, described: list[list[str]]) -> None:
+    """Raises this process's error, or else that of the first process that has one, if any."""
     if own:
         raise own
     for process, failure in enumerate(described):

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import traceback
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
@@ -26,24 +26,6 @@ PRIMARY_EXIT_DELAY = 5.0  # seconds: process 0 exits last, since JAX aborts the 
 LOST_PEER = re.compile(r"gloo|nccl|UNAVAILABLE|[Cc]onnection (reset|closed|refused)", re.IGNORECASE)
 
 _leaving = threading.Event()  # set once this process ends
-
-
-class Failure(NamedTuple):
-    """Failure of one of several processes.
-
-    Attributes:
-      process: index of the process.
-      status: its exit status, with which all others exit too.
-      message: what it has printed.
-    """
-
-    process: int
-    status: int
-    message: str
-
-    def __str__(self):
-        """Returns the line that the other processes print."""
-        return f"process {self.process} failed: {self.message}"
 
 
 def initialize() -> None:
@@ -100,7 +82,7 @@ def exit_if_distributed(status: int, message: str) -> None:
     _leaving.set()
     try:
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # another process was first, or process 0 is gone
-            client().key_value_set(FAILURE, json.dumps(Failure(jax.process_index(), status, message)))
+            client().key_value_set(FAILURE, json.dumps([jax.process_index(), status, message]))
         sys.stdout.flush()
         sys.stderr.flush()
         if is_primary():
@@ -121,7 +103,7 @@ def exit_after(error: Exception) -> None:
     if lost:
         time.sleep(GRACE_SECONDS)  # the other process may be about to report its failure
     if lost and (failure := _reported()):
-        status, text = failure.status, str(failure)
+        status, text = failure
     elif lost:
         status, text = TRY_AGAIN, f"another process was lost ({first_line(error)}); run the same command again"
     else:
@@ -130,11 +112,11 @@ def exit_after(error: Exception) -> None:
     exit_if_distributed(status, first_line(error))
 
 
-def _reported() -> Failure | None:
-    """Returns the failure that another process has reported; None if there is none, or process 0 is gone."""
+def _reported() -> tuple[int, str] | None:
+    """Returns status and line of the failure of another process; None if there is none, or process 0 is gone."""
     with contextlib.suppress(jax.errors.JaxRuntimeError):
-        failure = Failure(*json.loads(client().key_value_try_get(FAILURE)))
-        return failure if failure.process != jax.process_index() else None
+        process, status, message = json.loads(client().key_value_try_get(FAILURE))
+        return (status, f"process {process} failed: {message}") if process != jax.process_index() else None
     return None
 
 
@@ -143,8 +125,8 @@ def _end_with_others() -> None:
     while not _leaving.wait(POLL_SECONDS):
         failure = _reported()
         if failure and not _leaving.wait(GRACE_SECONDS):
-            os.write(2, f"endx_jax: {failure}\n".encode())
-            exit_if_distributed(failure.status, failure.message)
+            os.write(2, f"endx_jax: {failure[1]}\n".encode())
+            exit_if_distributed(*failure)
 
 
 def _check_port(address: str) -> None:

@@ -7,12 +7,11 @@ import os
 import pathlib
 import socket
 import sys
-import zlib
 from collections.abc import Callable, Iterator
 
 import jax
-import numpy as np
 
+from endx_jax.parallel.agreement import gathered
 from endx_jax.parallel.execution import Tree
 
 UNKNOWN = 16 * 2**30  # bytes; assumed if neither the device nor the system reports its memory
@@ -64,15 +63,11 @@ def measure() -> Memory:
         held = resident()
         free = free_host_memory()
         memory = Memory(UNKNOWN if free is None else free + held, held + RUNTIME, len(devices))
-    if jax.process_count() == 1:
-        return memory
-    from jax.experimental import multihost_utils
-
-    own = np.array([memory.total, memory.held, zlib.crc32(socket.gethostname().encode())], np.float64)
-    total, held, hosts = multihost_utils.process_allgather(own).T
+    everyone: list = gathered([memory.total, memory.held, socket.gethostname()], "memory")
+    hosts = [host for _, _, host in everyone]
     # Processes on one host see the same free memory; each uses an equal share.
-    shares = total if "bytes_limit" in stats else total / (hosts[:, None] == hosts).sum(1)
-    return Memory(int(shares.min()), int(held.max()), memory.devices)
+    shares = [total // (1 if "bytes_limit" in stats else hosts.count(host)) for total, _, host in everyone]
+    return Memory(min(shares), max(held for _, held, _ in everyone), memory.devices)
 
 
 def free_host_memory(root: pathlib.Path = pathlib.Path("/")) -> int | None:

@@ -22,7 +22,7 @@ from endx_jax.files import CacheFolder
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.identity import model_identity
 from endx_jax.models.dual_encoder import SIDES
-from endx_jax.parallel.agreement import all_processes
+from endx_jax.parallel.agreement import gathered
 
 CHECKSUM = np.dtype("<u4")
 BLOCK = 1 << 14  # texts encoded at a time, which bounds the memory of vectors that are cached on disk
@@ -51,12 +51,12 @@ class VectorCache:
         name = f"vectors-{key}.npy"
         file = self._folder.path(name)
         vectors = _read(file, shape)
-        if not all_processes(vectors is not None):
+        if not all(gathered(vectors is not None, "cached")):
             computed = iter(blocks())
             self._folder.write(name, lambda stream: _write(stream, shape, computed))
             collections.deque(computed, maxlen=0)  # of several processes, those that can't write take part too
             vectors = _read(file, shape)
-            if not all_processes(vectors is not None):
+            if not all(gathered(vectors is not None, "cached")):
                 vectors = np.concatenate([*blocks()])
         return cast(np.ndarray, vectors)
 

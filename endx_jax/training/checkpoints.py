@@ -5,8 +5,6 @@ The workdir is a local folder or one in a bucket, into which Orbax writes withou
 A checkpoint is complete once its manifest exists. The manifest is written last, atomically, and removed first, so that
 a process may be killed at any moment. Orbax alone restores a file with a flipped bit without an error, so the hashes
 are checked before a restore; a damaged checkpoint is removed and the previous one used.
-
-Of several processes, the primary writes, checks and chooses; the functions that it decides by are called by all.
 """
 
 import contextlib
@@ -74,7 +72,7 @@ class Checkpoints:
     @property
     def latest_step(self) -> int | None:
         """Step of the newest complete checkpoint; None if there is none."""
-        return decided(lambda: newest_step(self.workdir), "latest-step")
+        return decided(lambda: newest_step(self.workdir), "newest-step")
 
     def save(self, step: int, state: TrainState, metrics: Mapping[str, float] | None = None) -> None:
         """Starts writing a checkpoint; returns once the device arrays are copied to the host.
@@ -154,7 +152,8 @@ class Checkpoints:
 
 def best_step(workdir: str | os.PathLike, metric: str) -> int | None:
     """Returns the step of the best checkpoint by a metric, or the newest if none has the metric; None without any."""
-    return decided(lambda: _best_step(workdir, metric), "best-step")
+    best = best_validation(workdir, metric)
+    return best[0] if best else decided(lambda: newest_step(workdir), "newest-step")
 
 
 def newest_step(workdir: str | os.PathLike) -> int | None:
@@ -164,7 +163,7 @@ def newest_step(workdir: str | os.PathLike) -> int | None:
 
 def best_validation(workdir: str | os.PathLike, metric: str) -> tuple[int, dict[str, float]] | None:
     """Returns the step and the metrics of the best checkpoint by a metric, first of equal ones; None without any."""
-    found = decided(lambda: _best_validation(workdir, metric), "best-validation")
+    found = decided(lambda: _best(_read_manifests(workdir), metric), "best-validation")
     return (found[0], found[1]) if found else None
 
 
@@ -206,13 +205,8 @@ def restore_params(workdir: str | os.PathLike, step: int, like):
         raise EndxError(f"{name} can't be restored: {first_line(failure)}") from None
 
 
-def _best_step(workdir: str | os.PathLike, metric: str) -> int | None:
-    best = _best_validation(workdir, metric)
-    return best[0] if best else newest_step(workdir)
-
-
-def _best_validation(workdir: str | os.PathLike, metric: str) -> tuple[int, dict[str, float]] | None:
-    evaluated = [(step, m["metrics"]) for step, m in _read_manifests(workdir).items() if metric in m["metrics"]]
+def _best(manifests: Mapping[int, dict], metric: str) -> tuple[int, dict[str, float]] | None:
+    evaluated = [(step, m["metrics"]) for step, m in manifests.items() if metric in m["metrics"]]
     return max(evaluated, key=lambda found: (found[1][metric], -found[0]), default=None)
 
 
@@ -330,9 +324,9 @@ def _remove(workdir: str | os.PathLike, step: int) -> None:
 
 def _remove_old(workdir: str | os.PathLike, keep: int, metric: str) -> None:
     """Removes all checkpoints except the newest `keep` and the best."""
-    best = _best_step(workdir, metric)
+    best = _best(_read_manifests(workdir), metric)
     for step in _steps(workdir)[keep:]:
-        if step != best:
+        if not best or step != best[0]:
             _remove(workdir, step)
 
 
@@ -350,11 +344,11 @@ def _remove_unusable(workdir: str | os.PathLike, metric: str, report: Callable[[
     for name in _children(folder):
         if name.isdigit() and f"{name}.json" not in _children(manifests):  # its removal was interrupted
             remove(folder / name)
-    best = _best_step(workdir, metric)
+    best = best_step(workdir, metric)
     while best is not None and (problem := find_damage(workdir, best)):
         _remove(workdir, best)
         report(f"checkpoint {best}, the best by {metric}, can't be used: {problem}; it is removed")
-        best = _best_step(workdir, metric)
+        best = best_step(workdir, metric)
     complete = {f"{step}.json" for step in _steps(workdir)}
     for name in _children(manifests) - complete:  # includes temporary files of interrupted writes
         remove(manifests / name)

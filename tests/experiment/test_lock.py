@@ -11,7 +11,7 @@ import sys
 import pytest
 from helpers import one_line_error
 
-from endx_jax.experiment.workdir import LOCK, RunLock
+from endx_jax.experiment.workdir import LOCK, run_lock
 
 HOLDER = """
 import fcntl, sys
@@ -36,11 +36,11 @@ def holder(tmp_path):
 
 def test_a_second_run_is_refused_until_the_first_one_dies(tmp_path, holder):
     message = f"{tmp_path} is in use by process 7 on h since then: wait for it, stop it or choose another --workdir"
-    with one_line_error(message), RunLock(tmp_path):
+    with one_line_error(message), run_lock(tmp_path):
         pass
     holder.kill()
     holder.wait()
-    with RunLock(tmp_path):
+    with run_lock(tmp_path):
         assert set(json.loads((tmp_path / LOCK).read_text())) == {"host", "process", "since"}
 
 
@@ -51,7 +51,7 @@ def test_a_second_run_is_refused_until_the_first_one_dies(tmp_path, holder):
 )
 def test_a_holder_that_has_not_signed_is_refused_too(tmp_path, holder, signed):
     (tmp_path / LOCK).write_bytes(signed)
-    with one_line_error(f"in use by another process \\(`fuser {tmp_path}/.lock` names it\\): wait"), RunLock(tmp_path):
+    with one_line_error(f"in use by another process \\(`fuser {tmp_path}/.lock` names it\\): wait"), run_lock(tmp_path):
         pass
 
 
@@ -60,27 +60,27 @@ def test_a_process_that_has_ended_is_not_named_as_the_holder(tmp_path, holder):
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         ended.wait()
     (tmp_path / LOCK).write_text(json.dumps({"host": platform.node(), "process": ended.pid, "since": "then"}))
-    with one_line_error("in use by another process"), RunLock(tmp_path):
+    with one_line_error("in use by another process"), run_lock(tmp_path):
         pass
 
 
 def test_the_target_of_a_symbolic_link_is_not_overwritten(tmp_path):
     (tmp_path / "precious").write_text("contents")
     (tmp_path / LOCK).symlink_to("precious")
-    with one_line_error(f"can't write {tmp_path}/.lock: it is a symbolic link; remove it"), RunLock(tmp_path):
+    with one_line_error(f"can't write {tmp_path}/.lock: it is a symbolic link; remove it"), run_lock(tmp_path):
         pass
     assert (tmp_path / "precious").read_text() == "contents"
 
 
 def test_a_folder_in_which_nothing_was_written_is_taken_back(tmp_path):
     fresh = tmp_path / "runs" / "fresh"
-    with RunLock(fresh):
+    with run_lock(fresh):
         assert fresh.is_dir()
     assert not fresh.exists()
-    with RunLock(fresh):
+    with run_lock(fresh):
         (fresh / "config.json").touch()
     assert {file.name for file in fresh.iterdir()} == {LOCK, "config.json"}
-    with RunLock(tmp_path):
+    with run_lock(tmp_path):
         pass
     assert tmp_path.is_dir()  # it was there before
 
@@ -91,7 +91,7 @@ def test_a_file_system_without_locks_is_reported_in_one_line(tmp_path, monkeypat
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    with RunLock(tmp_path):
+    with run_lock(tmp_path):
         pass
     found = capsys.readouterr().out
     assert f"can't be locked ({os.strerror(number)}): do not start a second run in this workdir\n" in found
@@ -100,5 +100,5 @@ def test_a_file_system_without_locks_is_reported_in_one_line(tmp_path, monkeypat
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").touch()
-    with one_line_error("can't be written"), RunLock(tmp_path / "file" / "run"):
+    with one_line_error("can't be written"), run_lock(tmp_path / "file" / "run"):
         pass

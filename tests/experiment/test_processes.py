@@ -78,7 +78,7 @@ def test_the_settings_in_a_workdir_are_checked_by_the_primary(seen, config, monk
 
 
 def test_the_hashes_of_a_checkpoint_are_checked_by_the_primary(seen, monkeypatch):
-    step = newest_step(seen[0])
+    step = newest_step(seen[1])
     shutil.rmtree(seen[0] / FOLDER / str(step) / "params")
     errors = as_processes(monkeypatch, lambda process: restore_params(seen[process], step, {}))
     assert all("is damaged" in str(error) for error in errors), errors

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import pytest
 from helpers import logged_losses, one_line_error, whole_and_resumed
+from processes import as_processes
 from small_squad import write_squad
 from tiny_bert import tiny_recipe
 
@@ -107,6 +108,14 @@ def test_a_store_holds_the_pairs_of_the_set_in_memory(settings, processors):
     assert len(pairs.mapped) == 11
     pairs.release()
     assert texts(pairs) == texts(expected)
+
+
+def test_a_host_with_a_folder_of_its_own_writes_it_too(settings, processors, tmp_path, monkeypatch):
+    hosts = [dataclasses.replace(settings, tokens=str(tmp_path / f"host-{process}")) for process in (0, 1)]
+    splits = read_splits(settings)
+    stores = as_processes(monkeypatch, lambda process: stored(hosts[process], processors, splits))
+    assert stores[0].sha256 == stores[1].sha256
+    assert [store.folder.name for store in stores] == ["host-0", "host-1"]
 
 
 def test_labelled_rows_are_stored_as_in_memory(settings, processors, tmp_path):

@@ -11,7 +11,6 @@ from endx_jax.errors import Disagreement, DiskFull, EndxError, RunInterrupted
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.agreement import _checksum as checksum
 from endx_jax.parallel.agreement import (
-    all_processes,
     check_equal,
     check_parameters,
     decided,
@@ -24,7 +23,6 @@ from endx_jax.parallel.agreement import (
 def test_a_single_process_decides_by_itself():
     assert decided(lambda: (1, 2), "test") == (1, 2)
     assert gathered(object, "test") == [object]
-    assert all_processes(True)
     check_equal(lambda: pytest.fail("nothing is compared"))
 
 
@@ -61,18 +59,16 @@ def test_an_error_of_one_is_raised_by_all_with_its_name(monkeypatch, kind, faili
     assert [str(error) for error in errors] == [f"{name}the disk is full: ä" for name in names]
 
 
-def test_conditions_and_values_are_gathered_in_order(monkeypatch):
+def test_values_are_gathered_in_order(monkeypatch):
     assert as_processes(monkeypatch, lambda process: gathered(process, "test"), 3) == [[0, 1, 2]] * 3
-    assert as_processes(monkeypatch, lambda process: all_processes(process < 2), 3) == [False] * 3
-    assert as_processes(monkeypatch, lambda process: all_processes(process < 3), 3) == [True] * 3
 
 
 def test_other_files_on_a_host_are_named(monkeypatch):
     def compare(process):
-        check_equal(lambda: {"settings": "a", "training data": "12"[process]})
+        check_equal(lambda: {"settings": "a", "train data": "12"[process]})
 
     errors = as_processes(monkeypatch, compare)
-    message = "process 1 has other training data than process 0 (2 and 1): run the same command with the same files and"
+    message = "process 1 has other train data than process 0 (2 and 1): run the same command with the same files and"
     assert [type(error) for error in errors] == [EndxError] * 2
     assert all(str(error).startswith(message) for error in errors)
 

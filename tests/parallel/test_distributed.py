@@ -42,8 +42,8 @@ def test_a_port_that_is_taken_is_refused(monkeypatch):
 ENDINGS = {
     "on_primary(refuse, 'test')": (2, "endx train: no room", "endx train: process 0: no room"),
     "together(refuse if index else int, 'test')": (2, "endx train: process 1: no room", "endx train: no room"),
-    "refuse() if index else barrier('test')": (2, "endx_jax: process 1 failed: no room", "endx train: no room"),
-    "barrier('test') if index else refuse()": (2, "endx train: no room", "endx_jax: process 0 failed: no room"),
+    "refuse() if index else gathered(0, 'test')": (2, "endx_jax: process 1 failed: no room", "endx train: no room"),
+    "gathered(0, 'test') if index else refuse()": (2, "endx train: no room", "endx_jax: process 0 failed: no room"),
     "refuse() if index else gather()": (2, "endx_jax: process 1 failed: no room", "endx train: no room"),
     "1 / 0 if index else gather()": (1, "endx_jax: process 1 failed: division by zero", "division by zero"),
     "os.kill(os.getpid(), 9) if index else gather()": (75, "; run the same command again", None),
@@ -58,7 +58,7 @@ def test_the_failure_of_one_process_ends_all_with_its_status_and_its_name(ending
         from endx_jax.cli import entry, train
         from endx_jax.errors import EndxError
         from endx_jax.parallel import distributed
-        from endx_jax.parallel.agreement import barrier, on_primary, together
+        from endx_jax.parallel.agreement import gathered, on_primary, together
         def main(arguments):
             distributed.initialize()
             import jax

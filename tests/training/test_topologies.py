@@ -15,7 +15,7 @@ import numpy as np
 import optax
 
 from endx_jax.parallel import MeshSettings, distributed, make_mesh, state_shardings
-from endx_jax.parallel.agreement import barrier
+from endx_jax.parallel.agreement import gathered
 from endx_jax.parallel.sharding import place
 from endx_jax.training.checkpoints import Checkpoints, abstract
 from endx_jax.training.state import TrainState
@@ -47,7 +47,7 @@ if step:
     print("equal")
 checkpoints.save(step + 1, place(expected, shardings))
 checkpoints.close()
-barrier("done")
+gathered(0, "done")
 """
 
 
