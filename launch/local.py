@@ -79,7 +79,6 @@ def launch(command: Sequence[str], *, processes: int, devices: int, told: thread
                 "JAX_COORDINATOR_ADDRESS": address,
                 "JAX_NUM_PROCESSES": str(processes),
                 "JAX_PROCESS_ID": str(index),
-                "PYTHONUNBUFFERED": "1",
             }
             # A new session, so that Ctrl-C reaches this process only, which then interrupts the others once.
             child = subprocess.Popen(

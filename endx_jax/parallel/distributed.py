@@ -116,7 +116,7 @@ def _reported() -> tuple[int, str] | None:
     """Returns status and line of the failure of another process; None if there is none, or process 0 is gone."""
     with contextlib.suppress(jax.errors.JaxRuntimeError):
         process, status, message = json.loads(client().key_value_try_get(FAILURE))
-        return (status, f"process {process} failed: {message}") if process != jax.process_index() else None
+        return (status, f"process {process} ended: {message}") if process != jax.process_index() else None
     return None
 
 

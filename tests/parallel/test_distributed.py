@@ -42,10 +42,10 @@ def test_a_port_that_is_taken_is_refused(monkeypatch):
 ENDINGS = {
     "on_primary(refuse, 'test')": (2, "endx train: no room", "endx train: process 0: no room"),
     "together(refuse if index else int, 'test')": (2, "endx train: process 1: no room", "endx train: no room"),
-    "refuse() if index else gathered(0, 'test')": (2, "endx_jax: process 1 failed: no room", "endx train: no room"),
-    "gathered(0, 'test') if index else refuse()": (2, "endx train: no room", "endx_jax: process 0 failed: no room"),
-    "refuse() if index else gather()": (2, "endx_jax: process 1 failed: no room", "endx train: no room"),
-    "1 / 0 if index else gather()": (1, "endx_jax: process 1 failed: division by zero", "division by zero"),
+    "refuse() if index else gathered(0, 'test')": (2, "endx_jax: process 1 ended: no room", "endx train: no room"),
+    "gathered(0, 'test') if index else refuse()": (2, "endx train: no room", "endx_jax: process 0 ended: no room"),
+    "refuse() if index else gather()": (2, "endx_jax: process 1 ended: no room", "endx train: no room"),
+    "1 / 0 if index else gather()": (1, "endx_jax: process 1 ended: division by zero", "division by zero"),
     "os.kill(os.getpid(), 9) if index else gather()": (75, "; run the same command again", None),
 }
 

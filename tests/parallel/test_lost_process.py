@@ -75,7 +75,7 @@ def wait_for(file: pathlib.Path):
 def test_the_others_end_with_a_status_that_launchers_restart(processes, victim, number, status):
     """JAX aborts those whose process 0 is gone, or whose peer gives no sign of life (134 in a shell)."""
     line = {
-        TRY_AGAIN: r"endx_jax: another process was lost \(.*\); run the same command again|process \d failed: ",
+        TRY_AGAIN: r"endx_jax: another process was lost \(.*\); run the same command again|process \d ended: ",
         -signal.SIGABRT: "Terminating process because the JAX distributed service detected fatal errors",
     }
     began = time.monotonic()
