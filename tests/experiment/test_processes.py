@@ -126,7 +126,7 @@ def test_a_slow_process_changes_nothing(inputs, tmp_path, count, seed):
     for name, slow in (("whole", 0), ("slow", seed)):
         seeds = [slow if process == seed % count else 0 for process in range(count)]
         printed = finish(start_all(count, str(inputs), str(tmp_path / name), tmp_path / f"hosts-{name}", seeds))
-        compared = [[line for line in lines.splitlines() if line.startswith("parameters")] for lines in printed]
+        compared = [[line for line in lines.splitlines() if line.startswith("parameters of step")] for lines in printed]
         assert compared == compared[:1] * count
         assert any("slow: " in lines for lines in printed) == bool(slow)
         made.append((compared[0], systems_and_losses(tmp_path / name), logged_losses(tmp_path / name)))
