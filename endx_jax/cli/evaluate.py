@@ -88,7 +88,7 @@ def _evaluate(arguments: argparse.Namespace, dataset: str, pools, model, pair_mo
     from endx_jax.retrieval.systems import dense_scores, evaluate_dense
 
     records = pools.primary
-    agreement.check_equal(lambda: {f"data of {dataset}": fingerprint(records)})
+    agreement.check_equal(lambda: {f"set {dataset}": fingerprint(records)})
     say(f"evaluating {len(records.questions):,} questions against {len(records.candidates):,} candidates of {dataset}")
 
     hybrid = stored_hybrid(arguments.workdir or arguments.model, cosine=model.cosine)

@@ -3,7 +3,6 @@
 import concurrent.futures
 import contextlib
 import dataclasses
-import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +34,7 @@ from endx_jax.parallel.console import say, working
 from endx_jax.parallel.memory import gigabytes, measure, trim
 from endx_jax.parallel.mesh import make_mesh
 from endx_jax.parallel.sharding import place
+from endx_jax.settings import flattened
 from endx_jax.training.checkpoints import Checkpoints
 from endx_jax.training.state import TrainState
 from endx_jax.training.step import CompiledStep, Step, compile_ahead, shape_of
@@ -102,13 +102,11 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
     workdirs.check_agrees(workdir, model.settings, data_sha256, base_sha256)
     check_equal(
         lambda: (
-            {
-                "versions": json.dumps(environment()["versions"]),
-                "settings": json.dumps(model.settings.as_dict()),
-                "tokenizers": " ".join(processor.tokenizer.identity for processor in model.processors.values()),
-                "base weights": base_sha256,
-            }
-            | {f"{name} data": fingerprint(getattr(data, name)) for name in ("train", "validation", "test")}
+            {f"version of {name}": version for name, version in environment()["versions"].items()}
+            | {name: str(value) for name, value, _ in flattened(model.settings)}
+            | {f"{side} tokenizer": processor.tokenizer.identity for side, processor in model.processors.items()}
+            | {f"{name} set": fingerprint(getattr(data, name)) for name in ("train", "validation", "test")}
+            | {"base of adapters": base_sha256}
         )
     )
     model = dataclasses.replace(with_token_weights(model, data.train), platform=platform(mesh))
@@ -173,7 +171,7 @@ def begin(run: Run, checkpoints: Checkpoints | None = None) -> tuple[Run, TrainS
         state = load()
         run, step = compiling.result()
     trim()
-    check_equal(lambda: {"chunks and rematerialisation": str(run.train_plan.choice)})
+    check_equal(lambda: {"choice of chunks": str(run.train_plan.choice)})
     _check_fits(run, memory.peak(step.bytes()))
     if key:
         write_choice(folder, key, run.train_plan.choice)

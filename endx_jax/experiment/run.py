@@ -73,7 +73,7 @@ def _run(config: Mapping, workdir: Workdir, preemption: Preemption, began: float
     sets = read_sets(settings.evaluation, settings.data)
     run = prepare_run(config, workdir)
     model, method = run.model, run.model.method
-    check_equal(lambda: {f"data of the set {name}": fingerprint(records) for name, records in sets.items()})
+    check_equal(lambda: {f"set {name}": fingerprint(records) for name, records in sets.items()})
     evaluator = method.evaluator(run.train_plan.objective, run.encoder, run.mesh, model.settings.evaluation)
     if _is_finished(run):
         say(f"{workdir} holds this run, trained and evaluated: nothing to do; its results are in {workdirs.RESULTS}")

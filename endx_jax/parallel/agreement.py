@@ -92,9 +92,10 @@ def check_equal(values: Callable[[], Mapping[str, str]]) -> None:
     first, *others = gathered(dict(values()), "equal") if several() else [{}]
     for process, other in enumerate(others, 1):
         for name, value in first.items():
-            if other[name] != value:
+            found = other.get(name, "none")
+            if found != value:
                 raise EndxError(
-                    f"process {process} has other {name} than process 0 ({other[name][:16]} and {value[:16]}): run the "
+                    f"process {process} has another {name} than process 0 ({found[:64]} and {value[:64]}): run the "
                     "same command with the same files and versions on every host"
                 )
 

@@ -23,7 +23,7 @@ GRACE_SECONDS = 2.0  # time for a process to end by itself, after another one ha
 PRIMARY_EXIT_DELAY = 5.0  # seconds: process 0 exits last, since JAX aborts the other processes when it is gone
 
 # Errors of collectives whose peer is gone, of Gloo, NCCL and gRPC.
-LOST_PEER = re.compile(r"gloo|nccl|UNAVAILABLE|[Cc]onnection (reset|closed|refused)", re.IGNORECASE)
+LOST_PEER = re.compile(r"Gloo|NCCL|^UNAVAILABLE: |Connection (reset|closed|refused)")
 
 _leaving = threading.Event()  # set once this process ends
 
@@ -53,6 +53,7 @@ def initialize() -> None:
         process_id=config.process_id,
         cluster_detection_method="deactivate",  # JAX's detection would use one GPU for each SLURM task
     )
+    client()  # imports Orbax before the thread does
     watch = threading.Thread(target=_end_with_others, daemon=True)
     watch.start()
     atexit.register(watch.join)  # before JAX's shutdown

@@ -65,10 +65,10 @@ def test_values_are_gathered_in_order(monkeypatch):
 
 def test_other_files_on_a_host_are_named(monkeypatch):
     def compare(process):
-        check_equal(lambda: {"settings": "a", "train data": "12"[process]})
+        check_equal(lambda: {"settings": "a", "train set": "12"[process]})
 
     errors = as_processes(monkeypatch, compare)
-    message = "process 1 has other train data than process 0 (2 and 1): run the same command with the same files and"
+    message = "process 1 has another train set than process 0 (2 and 1): run the same command with the same files and"
     assert [type(error) for error in errors] == [EndxError] * 2
     assert all(str(error).startswith(message) for error in errors)
 
