@@ -153,16 +153,17 @@ def test_gradients_are_reduced_over_devices_once_and_after_the_loop():
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_padding_changes_no_bit(cell):
-    """Neither what stands in it nor how much there is of it: the embedding is the same to the last bit."""
+def test_padding_changes_nothing(cell):
+    """What stands in it changes no bit. How much there is of it chooses XLA's kernel of a product, which rounds."""
     tower = Tower(TokenEmbedder(50, WIDTH), encoder(cell), MultiHopAttention(3, 4))
     rows = texts((9, 4, 1, 7))
     params = random_params(tower, padded(rows, 9))
     embed = jax.jit(lambda tokens: tower.apply({"params": params}, tokens))
-    expected = embed(padded(rows, 9))
-    assert np.abs(expected[0] - expected[1]).max() > 1e-2
+    short = embed(padded(rows, 9))
+    assert np.abs(short[0] - short[1]).max() > 1e-2
     tokens = padded(rows, 33)
-    np.testing.assert_array_equal(embed(tokens), expected)
+    expected = embed(tokens)
+    np.testing.assert_allclose(short, expected, rtol=0, atol=2e-7 * np.abs(expected).max())
     garbage = tokens.replace(ids=jnp.where(tokens.mask, tokens.ids, 49))
     np.testing.assert_array_equal(embed(garbage), expected)
     # That this could fail: one more token is another text.
