@@ -37,7 +37,8 @@ def encode(model, params, embedded, mask, keys=None):
 
 def to_torch(params, cell: str, bidirectional: bool):
     """The same recurrence in PyTorch: gates, their order and both biases are its own."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     width = params["layers_0"]["recurrent_kernel"].shape[1]
     kind = {"rnn": torch.nn.RNN, "gru": torch.nn.GRU, "lstm": torch.nn.LSTM}[cell]
     module = kind(WIDTH, width, len(params), batch_first=True, bidirectional=bidirectional)
@@ -54,9 +55,11 @@ def to_torch(params, cell: str, bidirectional: bool):
     return module
 
 
+@pytest.mark.reference
 @pytest.mark.parametrize(("cell", "bidirectional"), [("rnn", True), ("gru", True), ("lstm", True), ("gru", False)])
 def test_encodings_and_gradients_are_those_of_pytorch(cell, bidirectional):
-    torch = pytest.importorskip("torch")
+    import torch
+
     rnn = torch.nn.utils.rnn
     model = encoder(cell, bidirectional=bidirectional)
     params = params_of(model)
@@ -121,9 +124,11 @@ def test_the_written_out_gradient_is_that_of_autodiff(cell):
         chex.assert_trees_all_close(gradient(recurrence), expected, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.reference
 def test_a_layer_begins_with_the_encoding_that_it_is_given():
     """PyTorch's h_0, which has a row a direction."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     model = encoder(layers=1)
     params, initial = params_of(model), np.random.default_rng(1).normal(size=(4, 8)).astype(np.float32)
     layer = RecurrentLayer(model.config, jnp.dtype(jnp.float32))
